@@ -1,0 +1,151 @@
+#include "shared/base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static status read_all(int fd, const char *path, bytes *out) {
+    for (;;) {
+        TRY(bytes_reserve(out, 1 << 16));
+        ssize_t got = read(fd, out->data + out->size, out->room - out->size - 1);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return fail(INPUT, "%s: %s", path, strerror(errno));
+        if (got == 0) break;
+        out->size += (size_t)got;
+    }
+    out->data[out->size] = 0;
+    return OK;
+}
+
+status file_read(const char *path, bytes *out) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return fail(INPUT, "%s: %s", path, strerror(errno));
+    status result = read_all(fd, path, out);
+    close(fd);
+    return result;
+}
+
+status file_map_open(file_map *map, const char *path) {
+    *map = (file_map){0};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return fail(INPUT, "%s: %s", path, strerror(errno));
+    struct stat facts;
+    status result = OK;
+    if (fstat(fd, &facts) || !S_ISREG(facts.st_mode)) {
+        result = fail(INPUT, "%s: not a file", path);
+    } else if (facts.st_size > 0) {
+        void *data = mmap(NULL, (size_t)facts.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (data == MAP_FAILED) {
+            result = fail(INPUT, "%s: cannot map: %s", path, strerror(errno));
+        } else {
+            *map = (file_map){data, (size_t)facts.st_size};
+        }
+    }
+    close(fd);
+    return result;
+}
+
+void file_map_release(file_map *map) {
+    if (map->data) munmap((void *)map->data, map->size);
+    *map = (file_map){0};
+}
+
+static status write_all(int fd, const char *path, const char *data, size_t size) {
+    while (size) {
+        ssize_t put = write(fd, data, size);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) return fail(SERVICE, "%s: cannot write: %s", path, strerror(errno));
+        data += put;
+        size -= (size_t)put;
+    }
+    return fsync(fd) ? fail(SERVICE, "%s: cannot write: %s", path, strerror(errno)) : OK;
+}
+
+static status sync_parent(const char *path) {
+    arena memory = {0};
+    const char *slash = strrchr(path, '/');
+    char *folder =
+        slash ? arena_text(&memory, path, slash == path ? 1 : (size_t)(slash - path)) : arena_text(&memory, ".", 1);
+    status result = folder ? folder_sync(folder) : fail(SERVICE, "out of memory");
+    arena_release(&memory);
+    return result;
+}
+
+status file_replace(const char *path, const void *data, size_t size) {
+    arena memory = {0};
+    char *temporary = arena_print(&memory, "%s.tmp", path);
+    if (!temporary) return fail(SERVICE, "out of memory");
+    status result = OK;
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        result = fail(SERVICE, "%s: cannot write: %s", path, strerror(errno));
+        goto done;
+    }
+    result = write_all(fd, path, data, size);
+    close(fd);
+    if (result == OK && rename(temporary, path)) result = fail(SERVICE, "%s: cannot write: %s", path, strerror(errno));
+    if (result == OK) {
+        result = sync_parent(path);
+    } else {
+        unlink(temporary);
+    }
+done:
+    arena_release(&memory);
+    return result;
+}
+
+status folder_make(const char *path) {
+    arena memory = {0};
+    char *copy = arena_text(&memory, path, strlen(path));
+    if (!copy) return fail(SERVICE, "out of memory");
+    status result = OK;
+    for (char *at = copy + 1; *path && result == OK; at++) {
+        if (*at && *at != '/') continue;
+        char kept = *at;
+        *at = 0;
+        struct stat facts;
+        if (mkdir(copy, 0777) && (errno != EEXIST || stat(copy, &facts) || !S_ISDIR(facts.st_mode)))
+            result = fail(SERVICE, "%s: cannot make the folder: %s", copy, strerror(errno));
+        *at = kept;
+        if (!kept) break;
+    }
+    arena_release(&memory);
+    return result;
+}
+
+status folder_sync(const char *path) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return fail(SERVICE, "%s: %s", path, strerror(errno));
+    int refused = fsync(fd) && errno != EINVAL; // some file systems cannot sync a folder
+    close(fd);
+    return refused ? fail(SERVICE, "%s: cannot sync: %s", path, strerror(errno)) : OK;
+}
+
+static int remove_one(const char *path, const struct stat *facts, int kind, struct FTW *where) {
+    (void)facts, (void)kind, (void)where;
+    return remove(path);
+}
+
+status folder_remove(const char *path) {
+    if (!path_exists(path)) return OK;
+    if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS))
+        return fail(SERVICE, "%s: cannot remove: %s", path, strerror(errno));
+    return OK;
+}
+
+bool path_exists(const char *path) {
+    struct stat facts;
+    return lstat(path, &facts) == 0;
+}
+
+char *path_join(arena *arena, const char *folder, const char *name) {
+    if (!folder || !*folder || name[0] == '/') return arena_text(arena, name, strlen(name));
+    size_t length = strlen(folder);
+    return arena_print(arena, "%s%s%s", folder, folder[length - 1] == '/' ? "" : "/", name);
+}

@@ -1,0 +1,45 @@
+// Whole files: read, map, write at once so that a reader sees the old one or the new one and never a part.
+#ifndef SHARED_BASE_FILE_H
+#define SHARED_BASE_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "shared/base/memory.h"
+#include "shared/base/status.h"
+
+// Appends a file's content to `out`. INPUT, with the path, when it cannot be read.
+status file_read(const char *path, bytes *out);
+
+// A read-only mapping of a whole file.
+typedef struct file_map {
+    const void *data; // NULL for an empty file
+    size_t size;
+} file_map;
+
+// Maps `path`; INPUT when it cannot be. Release with file_unmap.
+status file_map_open(file_map *map, const char *path);
+
+// Unmaps and zeroes; a zeroed map is fine.
+void file_map_release(file_map *map);
+
+// Writes PATH.tmp, syncs it, renames it to PATH and syncs the folder. SERVICE when the disk refuses (full, say);
+// the old file is then untouched and PATH.tmp removed.
+status file_replace(const char *path, const void *data, size_t size);
+
+// Makes a folder and those above it. SERVICE when it cannot.
+status folder_make(const char *path);
+
+// Syncs a folder's own entries to the disk.
+status folder_sync(const char *path);
+
+// Removes a folder and all that is in it; a missing one is fine.
+status folder_remove(const char *path);
+
+// Whether something stands at that path.
+bool path_exists(const char *path);
+
+// "folder/name", or name alone if it is absolute or folder is NULL or empty. NULL when memory is short.
+char *path_join(arena *arena, const char *folder, const char *name);
+
+#endif

@@ -1,0 +1,64 @@
+// Checked allocation, an arena, and a growing byte buffer.
+#ifndef SHARED_BASE_MEMORY_H
+#define SHARED_BASE_MEMORY_H
+
+#include <stdarg.h>
+#include <stddef.h>
+
+#include "shared/base/status.h"
+
+// *pointer = count zeroed elements of `size` bytes (one byte at least), owned by the caller, released with free().
+// SERVICE when memory is short; *pointer is then NULL.
+status memory_new(void *pointer, size_t count, size_t size);
+
+// Resizes *pointer to count elements (new ones not zeroed). SERVICE when memory is short; the old block stays.
+status memory_resize(void *pointer, size_t count, size_t size);
+
+// Zeroed memory for `count` elements of *pointer's type: TRY(NEW(&rows, n)).
+#define NEW(pointer, count)    memory_new((pointer), (count), sizeof **(pointer))
+#define RESIZE(pointer, count) memory_resize((pointer), (count), sizeof **(pointer))
+
+// Many small blocks that live and die together. A zeroed struct is an empty arena.
+typedef struct arena {
+    struct arena_block *blocks;
+    size_t used; // bytes handed out, for accounting
+} arena;
+
+// Zeroed memory, aligned to 16, valid until arena_release; NULL when memory is short.
+void *arena_get(arena *arena, size_t bytes);
+
+// A NUL-terminated copy of text[0..length).
+char *arena_text(arena *arena, const char *text, size_t length);
+
+// A formatted text.
+char *arena_print(arena *arena, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+// Frees every block and leaves an empty arena.
+void arena_release(arena *arena);
+
+// A byte buffer that grows. A zeroed struct is an empty one; `data` is NUL-terminated whenever it is not NULL.
+typedef struct bytes {
+    char *data;
+    size_t size;
+    size_t room;
+} bytes;
+
+// Appends `size` bytes. SERVICE when memory is short.
+status bytes_add(bytes *bytes, const void *data, size_t size);
+
+// Appends a NUL-terminated text.
+status bytes_text(bytes *bytes, const char *text);
+
+// Appends a formatted text.
+status bytes_print(bytes *bytes, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+// Makes room for `more` bytes behind the present ones without changing size.
+status bytes_reserve(bytes *bytes, size_t more);
+
+// Empties it and keeps its memory.
+void bytes_clear(bytes *bytes);
+
+// Frees its memory and leaves an empty one.
+void bytes_release(bytes *bytes);
+
+#endif

@@ -1,0 +1,108 @@
+// The base: memory, files, keyed chance, the pool.
+#include <unistd.h>
+#include "tests/unit/unit.h"
+
+#include "shared/base/chance.h"
+#include "shared/base/file.h"
+#include "shared/base/memory.h"
+#include "shared/base/pool.h"
+
+static void test_failure_text_nests(void **state) {
+    (void)state;
+    assert_int_equal(fail(INPUT, "line %d: broken", 3), INPUT);
+    assert_int_equal(fail_within(INPUT, "data.jsonl"), INPUT);
+    assert_string_equal(fail_text(), "data.jsonl: line 3: broken");
+}
+
+static void test_bytes_grow(void **state) {
+    (void)state;
+    bytes bytes = {0};
+    for (int i = 0; i < 1000; i++) assert_int_equal(bytes_print(&bytes, "%d,", i), OK);
+    assert_int_equal(bytes.size, 3890);
+    assert_int_equal(strlen(bytes.data), bytes.size);
+    bytes_release(&bytes);
+}
+
+static void test_arena_is_zeroed_and_aligned(void **state) {
+    (void)state;
+    arena arena = {0};
+    for (size_t size = 1; size < 200000; size = size * 3 + 1) {
+        unsigned char *data = arena_get(&arena, size);
+        assert_non_null(data);
+        assert_int_equal((uintptr_t)data % 16, 0);
+        for (size_t i = 0; i < size; i++) assert_int_equal(data[i], 0);
+        memset(data, 255, size);
+    }
+    arena_release(&arena);
+}
+
+static void test_philox_known_answer(void **state) {
+    (void)state;
+    // The all-zero vector of the authors' known-answer file: 6627e8d5 e169c58d bc57ac4c 9b00dbd8.
+    assert_true(chance_bits(0, 0, 0) == 0xe169c58d6627e8d5u);
+}
+
+static void test_chance_below_is_even(void **state) {
+    (void)state;
+    int seen[5] = {0};
+    for (uint64_t i = 0; i < 50000; i++) seen[chance_below(7, 1, i, 5)]++;
+    for (int i = 0; i < 5; i++) assert_in_range(seen[i], 9600, 10400);
+}
+
+static void test_file_replace(void **state) {
+    (void)state;
+    char folder[] = "/tmp/caravan-base-XXXXXX";
+    assert_non_null(mkdtemp(folder));
+    arena arena = {0};
+    char *path = path_join(&arena, folder, "a/b/file");
+    assert_int_equal(file_replace(path, "x", 1), SERVICE);
+    assert_int_equal(folder_make(path_join(&arena, folder, "a/b")), OK);
+    assert_int_equal(file_replace(path, "one", 3), OK);
+    assert_int_equal(file_replace(path, "two", 3), OK);
+    bytes content = {0};
+    assert_int_equal(file_read(path, &content), OK);
+    assert_string_equal(content.data, "two");
+    bytes_release(&content);
+    assert_int_equal(folder_remove(folder), OK);
+    assert_false(path_exists(folder));
+    assert_int_equal(file_read(path, &content), INPUT);
+    arena_release(&arena);
+}
+
+typedef struct tally {
+    int count[997];
+    int threads;
+} tally;
+
+static void count_task(void *context, int task, int thread) {
+    tally *tally = context;
+    tally->count[task]++;
+    if (thread >= tally->threads) abort();
+}
+
+static void test_pool_runs_each_task_once(void **state) {
+    (void)state;
+    for (int threads = 1; threads <= 4; threads++) {
+        pool *pool;
+        assert_int_equal(pool_new(&pool, threads), OK);
+        tally tally = {.threads = threads};
+        for (int loop = 0; loop < 200; loop++) {
+            if (loop % 50 == 0) usleep(2000); // long enough for the workers to sleep
+            pool_run(pool, loop % 3 ? 997 : 1, count_task, &tally);
+        }
+        for (int i = 1; i < 997; i++) assert_int_equal(tally.count[i], 133);
+        assert_int_equal(tally.count[0], 200);
+        pool_free(&pool);
+        assert_null(pool);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_failure_text_nests),          cmocka_unit_test(test_bytes_grow),
+        cmocka_unit_test(test_arena_is_zeroed_and_aligned), cmocka_unit_test(test_philox_known_answer),
+        cmocka_unit_test(test_chance_below_is_even),        cmocka_unit_test(test_file_replace),
+        cmocka_unit_test(test_pool_runs_each_task_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
