@@ -24,7 +24,7 @@ status memory_new(void *pointer, size_t count, size_t size) {
 status memory_resize(void *pointer, size_t count, size_t size) {
     void **place = pointer;
     if (size && count > SIZE_MAX / size) return fail(SERVICE, "out of memory: %zu x %zu bytes", count, size);
-    void *moved = realloc(*place, count * size ? count * size : 1);
+    void *moved = realloc(*place, count && size ? count * size : 1);
     if (!moved) return fail(SERVICE, "out of memory: %zu x %zu bytes", count, size);
     *place = moved;
     return OK;

@@ -1,0 +1,71 @@
+// The file of --config: one YAML map of keys.
+#include "shared/config/keys.h"
+
+#include <string.h>
+
+#include "shared/base/file.h"
+#include "shared/config/document.h"
+#include "shared/config/table.h"
+#include "shared/config/values.h"
+
+char *key_resolve(const key *key, const char *folder, const char *value, arena *arena) {
+    bool path = key->type == KEY_PATH || (key->type == KEY_FILE && !value_among(key->choices, value));
+    return path ? path_join(arena, folder, value) : arena_text(arena, value, strlen(value));
+}
+
+static status set_pair(settings *settings, const char *folder, yaml_node_t *name_node, yaml_node_t *value_node) {
+    arena memory = {0};
+    const char *name = document_text(name_node), *value = document_text(value_node);
+    place place = document_place(value_node);
+    status result = OK;
+    if (!name) {
+        place = document_place(name_node);
+        result = fail(USAGE, "a key must be a name, not %s", document_kind(name_node));
+    } else if (!value) {
+        result = fail(USAGE, "%s: %s where a value belongs", name, document_kind(value_node));
+    } else {
+        const key *key = keys_find(settings_table(settings), name);
+        if (!key) place = document_place(name_node);
+        char *resolved = key ? key_resolve(key, folder, value, &memory) : NULL;
+        if (key && !strcmp(key->name, "config")) {
+            result = fail(USAGE, "config: not inside such a file");
+        } else if (key && !resolved) {
+            result = fail(SERVICE, "out of memory");
+        } else {
+            result = settings_set(settings, name, key ? resolved : value);
+        }
+    }
+    if (result != OK) fail_within(result, "%zu:%zu", place.line, place.column);
+    arena_release(&memory);
+    return result;
+}
+
+static status set_pairs(settings *settings, document *document, const char *folder) {
+    yaml_node_t *root = document->root;
+    if (!root) return OK;
+    if (root->type != YAML_MAPPING_NODE) return fail(INPUT, "1:1: not a map of keys but %s", document_kind(root));
+    for (yaml_node_pair_t *pair = root->data.mapping.pairs.start; pair < root->data.mapping.pairs.top; pair++)
+        TRY(set_pair(settings, folder, document_node(document, pair->key), document_node(document, pair->value)));
+    return OK;
+}
+
+status settings_file(settings *settings, const char *path) {
+    arena memory = {0};
+    bytes content = {0};
+    document document = {0};
+    place place;
+    status result;
+    const char *slash = strrchr(path, '/');
+    char *folder = arena_text(&memory, path, slash ? (size_t)(slash - path) + 1 : 0);
+    if (!folder) return fail(SERVICE, "out of memory");
+    result = file_read(path, &content);
+    if (result != OK) goto done;
+    result = document_read(&document, content.data, content.size, &place);
+    if (result == OK) result = set_pairs(settings, &document, folder);
+    if (result != OK) fail(result, "%s:%s", path, fail_text());
+done:
+    document_release(&document);
+    bytes_release(&content);
+    arena_release(&memory);
+    return result;
+}

@@ -1,0 +1,228 @@
+// A value for each key of a table. Getters abort on a key or type that the table lacks: the caller is wrong, not the
+// user.
+#include "shared/config/keys.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "shared/config/table.h"
+#include "shared/config/values.h"
+
+struct settings {
+    const key_table *table;
+    const key **keys; // the table's, then the common ones
+    value *values;
+    size_t count;
+};
+
+static bool same_name(const char *a, const char *b) {
+    for (; *a && *b; a++, b++)
+        if (*a != *b && !(*a == '_' && *b == '-')) return false;
+    return *a == *b;
+}
+
+const key *keys_find(const key_table *table, const char *name) {
+    for (const key *key = table->keys; key->name; key++)
+        if (same_name(key->name, name)) return key;
+    if (table->stage)
+        for (const key *key = keys_common(); key->name; key++)
+            if (same_name(key->name, name)) return key;
+    return NULL;
+}
+
+static size_t count_keys(const key *keys) {
+    size_t count = 0;
+    while (keys[count].name) count++;
+    return count;
+}
+
+static status set_value(value *value, const key *key, const char *text) {
+    struct value fresh = {0};
+    TRY(value_read(&fresh, key, text));
+    fresh.text = strdup(text);
+    if (!fresh.text) return fail(SERVICE, "out of memory");
+    free(value->text);
+    *value = fresh;
+    return OK;
+}
+
+static status set_standards(settings *settings) {
+    for (size_t i = 0; i < settings->count; i++) {
+        value *value = &settings->values[i];
+        *value = (struct value){.from = NAN, .to = NAN, .whole = INT64_MIN};
+        if (settings->keys[i]->standard) TRY(set_value(value, settings->keys[i], settings->keys[i]->standard));
+    }
+    return OK;
+}
+
+status settings_new_table(settings **out, const key_table *table) {
+    *out = NULL;
+    settings *fresh;
+    TRY(NEW(&fresh, 1));
+    status result;
+    size_t own = count_keys(table->keys), shared = table->stage ? count_keys(keys_common()) : 0;
+    fresh->table = table;
+    TRY_TO(result, done, NEW(&fresh->keys, own + shared));
+    TRY_TO(result, done, NEW(&fresh->values, own + shared));
+    fresh->count = own + shared;
+    for (size_t i = 0; i < own; i++) fresh->keys[i] = &table->keys[i];
+    for (size_t i = 0; i < shared; i++) fresh->keys[own + i] = &keys_common()[i];
+    TRY_TO(result, done, set_standards(fresh));
+    *out = fresh;
+    fresh = NULL;
+done:
+    settings_free(&fresh);
+    return result;
+}
+
+status settings_new(settings **out, const char *stage) {
+    *out = NULL;
+    const key_table *table = keys_of(stage);
+    if (!table) return fail(BUG, "no stage is named %s", stage);
+    return settings_new_table(out, table);
+}
+
+const key_table *settings_table(const settings *settings) {
+    return settings->table;
+}
+
+void settings_free(settings **settings) {
+    if (!*settings) return;
+    for (size_t i = 0; i < (*settings)->count; i++) free((*settings)->values[i].text);
+    free((*settings)->values);
+    free((*settings)->keys);
+    free(*settings);
+    *settings = NULL;
+}
+
+static status unknown_key(const settings *settings, const char *name) {
+    const char *near = keys_suggest(settings->table, name);
+    if (near) return fail(USAGE, "%s: no such key; did you mean %s?", name, near);
+    return fail(USAGE, "%s: no such key", name);
+}
+
+status settings_set(settings *settings, const char *name, const char *text) {
+    const key *key = keys_find(settings->table, name);
+    if (!key) return unknown_key(settings, name);
+    size_t i = 0;
+    while (settings->keys[i] != key) i++;
+    value *value = &settings->values[i];
+    TRY(set_value(value, key, text));
+    value->given = true;
+    if (key->type == KEY_FILE && !value->is_choice && access(text, F_OK))
+        return fail(INPUT, "%s: %s: %s", key->name, text, strerror(errno));
+    return OK;
+}
+
+static const value *value_of(const settings *settings, const char *name, const key **key) {
+    for (size_t i = 0; i < settings->count; i++) {
+        if (strcmp(settings->keys[i]->name, name)) continue;
+        *key = settings->keys[i];
+        return &settings->values[i];
+    }
+    fprintf(stderr, "bug: %s has no key %s\n", settings->table->program, name);
+    abort();
+}
+
+static const value *typed_value(const settings *settings, const char *name, unsigned types) {
+    const key *key;
+    const value *value = value_of(settings, name, &key);
+    if (types >> key->type & 1) return value;
+    fprintf(stderr, "bug: key %s of %s asked for as another type\n", name, settings->table->program);
+    abort();
+}
+
+bool settings_given(const settings *settings, const char *name) {
+    const key *key;
+    return value_of(settings, name, &key)->given;
+}
+
+const char *settings_text(const settings *settings, const char *name) {
+    return typed_value(settings, name, ~(1u << KEY_BOOL))->text;
+}
+
+int64_t settings_int(const settings *settings, const char *name) {
+    return typed_value(settings, name, 1u << KEY_INT)->whole;
+}
+
+double settings_number(const settings *settings, const char *name) {
+    return typed_value(settings, name, 1u << KEY_INT | 1u << KEY_NUMBER | 1u << KEY_NUMBER_OR)->from;
+}
+
+bool settings_bool(const settings *settings, const char *name) {
+    return typed_value(settings, name, 1u << KEY_BOOL)->truth;
+}
+
+bool settings_is(const settings *settings, const char *name, const char *choice) {
+    const key *key;
+    const value *value = value_of(settings, name, &key);
+    if (!value_among(key->choices, choice)) {
+        fprintf(stderr, "bug: key %s of %s has no choice %s\n", name, settings->table->program, choice);
+        abort();
+    }
+    return value->text && !strcmp(value->text, choice);
+}
+
+void settings_range(const settings *settings, const char *name, double *from, double *to) {
+    const value *value = typed_value(settings, name, 1u << KEY_RANGE);
+    *from = value->from;
+    *to = value->to;
+}
+
+static const char *text_or(const settings *settings, const char *name) {
+    const key *key;
+    return value_of(settings, name, &key)->text;
+}
+
+static status check_required(const settings *settings) {
+    bytes names = {0};
+    status result = OK;
+    for (size_t i = 0; i < settings->count && result == OK; i++)
+        if (settings->keys[i]->required && !settings->values[i].text)
+            result = bytes_print(&names, "%s%s", names.size ? ", " : "", settings->keys[i]->name);
+    if (result == OK && names.size) result = fail(USAGE, "missing: %s", names.data);
+    bytes_release(&names);
+    return result;
+}
+
+status settings_complete(const settings *settings) {
+    TRY(check_required(settings));
+    for (size_t i = 0; i < settings->count; i++) {
+        const key *key = settings->keys[i], *other;
+        if (!key->at_most || !settings->values[i].text) continue;
+        const value *bound = value_of(settings, key->at_most, &other);
+        if (bound->text && settings->values[i].from > bound->from)
+            return fail(USAGE, "%s: %s is above %s, which is %s", key->name, settings->values[i].text, key->at_most,
+                        text_or(settings, key->at_most));
+    }
+    return OK;
+}
+
+uint64_t settings_hash(const settings *settings) {
+    XXH3_state_t *state = XXH3_createState();
+    if (!state) abort();
+    XXH3_64bits_reset(state);
+    for (size_t i = 0; i < settings->count; i++) {
+        const key *key = settings->keys[i];
+        const value *value = &settings->values[i];
+        if (key->aside || !value->text) continue;
+        XXH3_64bits_update(state, key->name, strlen(key->name) + 1);
+        // Numbers by value, so that 1 and 1.0 find the same; the rest by their text.
+        if (key->type == KEY_BOOL) {
+            XXH3_64bits_update(state, value->truth ? "1" : "0", 2);
+        } else if (isnan(value->from)) {
+            XXH3_64bits_update(state, value->text, strlen(value->text) + 1);
+        } else {
+            double ends[2] = {value->from + 0.0, isnan(value->to) ? 0.0 : value->to};
+            XXH3_64bits_update(state, ends, sizeof ends);
+        }
+    }
+    uint64_t hash = XXH3_64bits_digest(state);
+    XXH3_freeState(state);
+    return hash;
+}

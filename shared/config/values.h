@@ -1,0 +1,26 @@
+// Typed values from text: numbers are read wholly and the same in every locale.
+#ifndef SHARED_CONFIG_VALUES_H
+#define SHARED_CONFIG_VALUES_H
+
+#include "shared/config/keys.h"
+
+typedef struct value {
+    char *text;     // as it was given; NULL: unset
+    double from;    // number, or a range's lower end; NaN where it is a choice
+    double to;      // a range's upper end
+    int64_t whole;  // KEY_INT
+    bool truth;     // KEY_BOOL
+    bool given;     // by somebody: not the default
+    bool is_choice; // the text is one of the key's choices
+} value;
+
+// Reads text as a value of the key, without looking for files; `text` itself is not kept. USAGE with "KEY: ...".
+status value_read(value *value, const key *key, const char *text);
+
+// A finite decimal number, the whole text. False if it is none.
+bool value_number(const char *text, double *number);
+
+// Whether `word` is one of `choices` ("a|b|c", or NULL).
+bool value_among(const char *choices, const char *word);
+
+#endif
