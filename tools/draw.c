@@ -1,0 +1,228 @@
+// caravan draw DIR: makes the demo's data from nothing: short clips of a moving, changing shape (H.264, so that the
+// real decoder works), questions on them in the Video-R1 layout, supervised examples for a warm-up, and a text to learn
+// a tokenizer from. The warm-up's examples are wrong on purpose now and then, in their reasoning or in their answer:
+// what reinforcement learning has to find out.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/base/chance.h"
+#include "shared/base/file.h"
+#include "shared/base/log.h"
+#include "shared/base/memory.h"
+#include "shared/media/clip_writer.h"
+#include "tools/tools.h"
+
+enum { side = 112, frame_count = 16, rate = 8, kinds = 4, choices = 4 };
+
+static const char *const colours[choices] = {"red", "green", "blue", "yellow"};
+static const char *const forms[choices] = {"circle", "square", "triangle", "cross"};
+static const char *const ways[choices] = {"left", "right", "up", "down"};
+static const uint8_t inks[choices][3] = {{210, 40, 40}, {40, 170, 60}, {50, 80, 220}, {225, 205, 50}};
+
+// What one clip shows.
+typedef struct scene {
+    int colour, becomes, form, way;
+    double x, y, size; // the shape's centre half way, and half its width, in pixels
+    int background;
+} scene;
+
+typedef struct question {
+    const char *text;
+    const char *reasoning; // with %s for the word
+    const char *const *words;
+} question;
+
+static const question questions[kinds] = {
+    {"What colour is the shape at first?", "At first the shape is %s.", colours},
+    {"What colour does the shape become?", "The shape becomes %s.", colours},
+    {"Which shape is it?", "The shape is a %s.", forms},
+    {"Which way does the shape move?", "The shape moves %s.", ways},
+};
+
+typedef struct drawing {
+    const char *folder;
+    uint64_t seed;
+    int clips, held_out, examples;
+    double wrong_reasoning, wrong_answer;
+} drawing;
+
+static scene scene_of(uint64_t key) {
+    scene scene = {.colour = (int)chance_below(key, 1, 0, choices), .form = (int)chance_below(key, 3, 0, choices)};
+    scene.becomes = (scene.colour + 1 + (int)chance_below(key, 2, 0, choices - 1)) % choices;
+    scene.way = (int)chance_below(key, 4, 0, choices);
+    scene.x = side * (0.4 + 0.2 * chance_unit(key, 5, 0));
+    scene.y = side * (0.4 + 0.2 * chance_unit(key, 5, 1));
+    scene.size = side * (0.16 + 0.06 * chance_unit(key, 5, 2));
+    scene.background = 90 + (int)chance_below(key, 6, 0, 80);
+    return scene;
+}
+
+static bool inside(const scene *scene, double dx, double dy) {
+    double half = scene->size;
+    switch (scene->form) {
+    case 0:
+        return dx * dx + dy * dy <= half * half;
+    case 1:
+        return fabs(dx) <= 0.85 * half && fabs(dy) <= 0.85 * half;
+    case 2:
+        return dy <= 0.8 * half && dy >= -half && fabs(dx) <= (dy + half) * 0.6;
+    default:
+        return (fabs(dx) <= half / 3 && fabs(dy) <= half) || (fabs(dy) <= half / 3 && fabs(dx) <= half);
+    }
+}
+
+static void draw_frame(const scene *scene, int frame, uint8_t *rgb) {
+    double shift = side * 0.5 * ((double)frame / (frame_count - 1) - 0.5);
+    double x = scene->x + (scene->way == 0 ? -shift : scene->way == 1 ? shift : 0);
+    double y = scene->y + (scene->way == 2 ? -shift : scene->way == 3 ? shift : 0);
+    const uint8_t *ink = inks[frame < frame_count / 2 ? scene->colour : scene->becomes];
+    for (int row = 0; row < side; row++) {
+        for (int column = 0; column < side; column++, rgb += 3) {
+            if (inside(scene, column - x, row - y)) {
+                memcpy(rgb, ink, 3);
+            } else {
+                memset(rgb, scene->background, 3);
+            }
+        }
+    }
+}
+
+static status write_clip(const char *path, const scene *scene) {
+    clip_writer *writer = NULL;
+    uint8_t *rgb;
+    TRY(NEW(&rgb, side * side * 3));
+    status result = clip_writer_open(&writer, path, side, side, rate);
+    for (int frame = 0; result == OK && frame < frame_count; frame++) {
+        draw_frame(scene, frame, rgb);
+        result = clip_writer_add(writer, rgb);
+    }
+    status closed = clip_writer_close(&writer);
+    free(rgb);
+    return result != OK ? result : closed;
+}
+
+static int answer_of(const scene *scene, int kind) {
+    const int answers[kinds] = {scene->colour, scene->becomes, scene->form, scene->way};
+    return answers[kind];
+}
+
+// One line of the Video-R1 layout.
+static status add_question(bytes *out, int number, int kind, const scene *scene) {
+    const question *question = &questions[kind];
+    TRY(bytes_print(out, "{\"problem_id\": %d, \"problem\": \"%s\", \"data_type\": \"video\", ", number * kinds + kind,
+                    question->text));
+    TRY(bytes_text(out, "\"problem_type\": \"multiple choice\", \"options\": ["));
+    for (int i = 0; i < choices; i++) TRY(bytes_print(out, "%s\"%c. %s\"", i ? ", " : "", 'A' + i, question->words[i]));
+    return bytes_print(out, "], \"path\": \"./clips/%04d.mp4\", \"solution\": \"<answer>%c</answer>\"}\n", number,
+                       'A' + answer_of(scene, kind));
+}
+
+// Now and then another of the four choices than the right one.
+static int mistaken(int right, double share, uint64_t key, uint64_t stream) {
+    if (chance_unit(key, stream, 0) >= share) return right;
+    return (right + 1 + (int)chance_below(key, stream, 1, choices - 1)) % choices;
+}
+
+// One supervised example: a group with one completion whose text is given, and advantage 1.
+static status add_example(const drawing *drawing, bytes *out, bytes *corpus, int example, int clip,
+                          const scene *scene) {
+    uint64_t key = chance_key(drawing->seed ^ (uint64_t)example, "example");
+    int kind = (int)chance_below(key, 0, 0, kinds), right = answer_of(scene, kind);
+    const question *question = &questions[kind];
+    int word = mistaken(right, drawing->wrong_reasoning, key, 1);
+    int letter = mistaken(word, drawing->wrong_answer, key, 2);
+    char said[128], reasoning[128];
+    bytes prompt = {0};
+    TRY(bytes_print(&prompt, "%s\\nOptions:\\n", question->text));
+    for (int i = 0; i < choices; i++) TRY(bytes_print(&prompt, "%c. %s\\n", 'A' + i, question->words[i]));
+    snprintf(reasoning, sizeof reasoning, question->reasoning, question->words[word]);
+    snprintf(said, sizeof said, "<think>%s</think><answer>%c</answer>", reasoning, 'A' + letter);
+    status result =
+        bytes_print(out,
+                    "{\"v\": 1, \"id\": \"w-%06d\", \"sample_id\": \"w-%06d\", \"prompt\": {\"messages\": [{\"role\": "
+                    "\"user\", \"content\": "
+                    "[{\"type\": \"video\", \"video\": \"clips/%04d.mp4\"}, {\"type\": \"text\", \"text\": \"%s\"}]}], "
+                    "\"problem_type\": \"multiple choice\", \"solution\": \"<answer>%c</answer>\"}, "
+                    "\"completions\": [{\"text\": \"%s\", \"finish\": \"eos\"}], \"advantages\": [1]}\n",
+                    example, example, clip, prompt.data, 'A' + right, said);
+    for (char *at = prompt.data; result == OK && *at; at++) {
+        bool newline = at[0] == '\\' && at[1] == 'n';
+        result = bytes_add(corpus, newline ? "\n" : at, 1);
+        at += newline;
+    }
+    if (result == OK) result = bytes_print(corpus, "%s\n", said);
+    bytes_release(&prompt);
+    return result;
+}
+
+static status save(const drawing *drawing, const char *name, const bytes *content) {
+    arena memory = {0};
+    char *path = path_join(&memory, drawing->folder, name);
+    status result = path ? file_replace(path, content->data, content->size) : fail(SERVICE, "out of memory");
+    arena_release(&memory);
+    return result;
+}
+
+static status draw_clips(const drawing *drawing, bytes *training, bytes *held_out) {
+    arena memory = {0};
+    status result = folder_make(path_join(&memory, drawing->folder, "clips"));
+    for (int i = 0; result == OK && i < drawing->clips + drawing->held_out; i++) {
+        scene scene = scene_of(chance_key(drawing->seed + (uint64_t)i, "clip"));
+        result = write_clip(arena_print(&memory, "%s/clips/%04d.mp4", drawing->folder, i), &scene);
+        bytes *out = i < drawing->clips ? training : held_out;
+        for (int kind = 0; result == OK && kind < kinds; kind++) result = add_question(out, i, kind, &scene);
+    }
+    arena_release(&memory);
+    return result;
+}
+
+static status draw(const drawing *drawing) {
+    bytes training = {0}, held_out = {0}, warm_up = {0}, corpus = {0};
+    status result = draw_clips(drawing, &training, &held_out);
+    for (int i = 0; result == OK && i < drawing->examples; i++) {
+        int clip = (int)chance_below(drawing->seed, 9, (uint64_t)i, (uint64_t)drawing->clips);
+        scene scene = scene_of(chance_key(drawing->seed + (uint64_t)clip, "clip"));
+        result = add_example(drawing, &warm_up, &corpus, i, clip, &scene);
+    }
+    if (result == OK) result = save(drawing, "train.jsonl", &training);
+    if (result == OK) result = save(drawing, "held-out.jsonl", &held_out);
+    if (result == OK) result = save(drawing, "warm-up.jsonl", &warm_up);
+    if (result == OK) result = save(drawing, "text.txt", &corpus);
+    bytes_release(&training);
+    bytes_release(&held_out);
+    bytes_release(&warm_up);
+    bytes_release(&corpus);
+    return result;
+}
+
+static const char *const help =
+    "caravan draw DIR [--clips N] [--held-out N] [--examples N] [--wrong-reasoning SHARE] [--wrong-answer SHARE] "
+    "[--seed N]\n"
+    "Draws clips of moving shapes with questions: DIR/clips, train.jsonl, held-out.jsonl (Video-R1 layout),\n"
+    "warm-up.jsonl (supervised groups, format caravan), text.txt (to learn a tokenizer from).\n";
+
+int draw_main(int argc, char **argv) {
+    drawing drawing = {
+        .seed = 1, .clips = 240, .held_out = 32, .examples = 4096, .wrong_reasoning = 0.15, .wrong_answer = 0.35};
+    double clips = drawing.clips, held_out = drawing.held_out, examples = drawing.examples, seed = 1;
+    const tool_option options[] = {
+        {"clips", 1, 100000, &clips},
+        {"held-out", 0, 100000, &held_out},
+        {"examples", 0, 10000000, &examples},
+        {"wrong-reasoning", 0, 1, &drawing.wrong_reasoning},
+        {"wrong-answer", 0, 1, &drawing.wrong_answer},
+        {"seed", 0, 9007199254740992.0, &seed},
+        {0},
+    };
+    status result = tool_arguments(argc, argv, help, options, &drawing.folder);
+    if (result == STOPPED) return 0;
+    drawing.clips = (int)clips;
+    drawing.held_out = (int)held_out;
+    drawing.examples = (int)examples;
+    drawing.seed = (uint64_t)seed;
+    if (result == OK) result = draw(&drawing);
+    if (result != OK) log_say("%s", fail_text());
+    return (int)result;
+}

@@ -1,0 +1,38 @@
+// caravan: the tool. Finds the verb and hands over.
+#include <stdio.h>
+#include <string.h>
+
+#include "shared/base/log.h"
+#include "tools/tools.h"
+
+static const struct verb {
+    const char *name;
+    int (*main)(int argc, char **argv);
+    const char *help;
+} verbs[] = {
+    {"draw", draw_main, "make the demo's clips and questions"},
+};
+enum { verb_count = sizeof verbs / sizeof verbs[0] };
+
+static int print_help(FILE *out, int code) {
+    fputs("caravan: consistency-aware reinforcement learning for video-language models\n\n"
+          "usage: caravan VERB [...], caravan VERB --help, caravan --version\n\n",
+          out);
+    for (int i = 0; i < verb_count; i++) fprintf(out, "  %-10s %s\n", verbs[i].name, verbs[i].help);
+    return code;
+}
+
+int main(int argc, char **argv) {
+    log_open("caravan");
+    if (argc < 2) return print_help(stderr, USAGE);
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "help")) return print_help(stdout, 0);
+    if (!strcmp(argv[1], "--version")) {
+        puts("caravan " CARAVAN_VERSION);
+        return 0;
+    }
+    for (int i = 0; i < verb_count; i++) {
+        if (!strcmp(argv[1], verbs[i].name)) return verbs[i].main(argc - 1, argv + 1);
+    }
+    log_say("no verb '%s': see caravan --help", argv[1]);
+    return USAGE;
+}

@@ -1,0 +1,21 @@
+// The verbs of `caravan`, and what they share. A verb is a file tools/VERB.c and a row in main.c's table.
+#ifndef TOOLS_TOOLS_H
+#define TOOLS_TOOLS_H
+
+#include "shared/base/status.h"
+
+// A numeric option of a small verb: --NAME VALUE within [low, high]. A NULL name ends the list.
+typedef struct tool_option {
+    const char *name;
+    double low, high;
+    double *value; // holds the default, and the value afterwards
+} tool_option;
+
+// Reads numeric options and one argument (into *operand). --help prints `help` and answers STOPPED; USAGE otherwise
+// names what is wrong.
+status tool_arguments(int argc, char **argv, const char *help, const tool_option *options, const char **operand);
+
+// The verbs: argv[0] is the verb; each returns the exit code.
+int draw_main(int argc, char **argv);
+
+#endif
