@@ -133,7 +133,7 @@ static status add_example(const drawing *drawing, bytes *out, bytes *corpus, int
     const question *question = &questions[kind];
     int word = mistaken(right, drawing->wrong_reasoning, key, 1);
     int letter = mistaken(word, drawing->wrong_answer, key, 2);
-    char said[128], reasoning[128];
+    char said[128], reasoning[64];
     bytes prompt = {0};
     TRY(bytes_print(&prompt, "%s\\nOptions:\\n", question->text));
     for (int i = 0; i < choices; i++) TRY(bytes_print(&prompt, "%c. %s\\n", 'A' + i, question->words[i]));

@@ -2,6 +2,7 @@
 
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
+#include <libavutil/log.h>
 #include <libavutil/opt.h>
 #include <libswscale/swscale.h>
 #include <stdlib.h>
@@ -75,6 +76,7 @@ status clip_writer_open(clip_writer **out, const char *path, int width, int heig
     clip_writer *writer;
     status result;
     TRY(NEW(&writer, 1));
+    av_log_set_level(AV_LOG_ERROR); // encoders report every clip otherwise
     *out = writer;
     writer->path = path;
     int code = avformat_alloc_output_context2(&writer->file, NULL, "mp4", path);
