@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "shared/base/status.h"
 #include "shared/config/keys.h"
@@ -15,30 +16,40 @@
 typedef struct stage_context stage_context;
 
 typedef struct stage {
-    const char *name;   // as in keys_of()
-    unsigned needs;     // group_need: checked before the stage sees a group
-    int section;        // the group_section that it adds and the runner stores, or -1
+    const char *name;       // as in keys_of()
+    const key_table *table; // NULL: keys_of(name)
+    unsigned needs;         // group_need: checked before the stage sees a group
+    int section;            // the group_section that it adds and the runner stores, or -1
 
     // Set-up. *state is handed to all others. Fails with USAGE, INPUT or SERVICE before any group is read.
     status (*open)(void **state, stage_context *context);
 
-    // Simple stages: works on one group. DEFECT quarantines the group with fail_text() as the reason.
+    // What the section depends on besides the group and the keys: the hash of the weights. NULL: nothing.
+    uint64_t (*version)(void *state);
+
+    // Whether a section found in the store may be used (frames: only while its pixels are there). NULL: always.
+    bool (*usable)(void *state, const group *group);
+
+    // Simple stages: works on one group. DEFECT quarantines the group with fail_text() as the reason; INPUT says that
+    // the line is not a group that this stage can read.
     status (*work)(void *state, group *group);
 
     // Stages that hold several groups at once set these three instead of `work`.
     // How many more groups may be taken now.
     int (*room)(void *state);
-    // Hands a group over; the stage keeps it until it comes back through `advance`.
+    // Hands a group over; the stage keeps it until it comes back through `advance`, unless this is not OK (DEFECT and
+    // INPUT as in `work`).
     status (*take)(void *state, group *group);
     // Does some work (returns within about 100 ms where it can) and hands back one finished group, or NULL in
-    // *done. `draining`: no more groups will come (end of the input, or asked to stop): finish what there is.
-    // A group that failed alone comes back quarantined by the stage itself. STOPPED: nothing is held any more.
+    // *done. DEFECT and INPUT with a group in *done are for that group, as in `work`. `draining`: no more groups will
+    // come (end of the input, or asked to stop): finish what there is and hand everything back. STOPPED: nothing can be
+    // done until another group is taken; when draining: nothing is held any more.
     status (*advance)(void *state, bool draining, group **done);
 
     // A source instead: no input; makes the next group, STOPPED at the end.
     status (*next)(void *state, group **out);
 
-    // Releases everything; flushes. Called once, also after a failure.
+    // Releases everything; flushes. Called once, also after a failure, and with NULL when open failed early.
     status (*close)(void *state);
 } stage;
 

@@ -1,0 +1,167 @@
+// The one loop of every stage: take what there is room for, do some work, send on what is done. It never waits for
+// input while there is work, and never works on a group that the store has already.
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/base/log.h"
+#include "shared/stage/keep.h"
+#include "shared/stage/runner.h"
+#include "shared/stage/signals.h"
+#include "shared/stage/times.h"
+
+// A group that the stage holds.
+typedef struct held {
+    group *group;
+    double taken;
+    keep_key key;
+} held;
+
+typedef struct loop {
+    stage_context *context;
+    const channel *channel;
+    held *held;
+    size_t count, room; // of held
+    bool ended;         // no more groups will come
+    bool idle;          // the stage can do nothing until it gets another group
+} loop;
+
+static void say_progress(stage_context *context) {
+    enum { EVERY = 10 };
+    double now = runner_clock();
+    if (now - context->said < EVERY) return;
+    context->said = now;
+    log_say("%zu groups, %zu quarantined, %.2f a second", context->groups, context->quarantined,
+            (double)context->groups / (now - context->started));
+}
+
+static status deliver(loop *loop, group **group) {
+    loop->context->groups++;
+    TRY(loop->channel->deliver(loop->channel->self, group));
+    say_progress(loop->context);
+    return OK;
+}
+
+// What becomes of a group after the stage answered `result` for it.
+static status settle(loop *loop, const held *held, status result) {
+    stage_context *context = loop->context;
+    group *group = held->group;
+    if (result == INPUT) return loop->channel->refuse(loop->channel->self, &group);
+    if (result == DEFECT) result = group_quarantine(group, context->stage->name, "%s", fail_text());
+    if (result == OK && group->quarantine.present) context->quarantined++;
+    if (result == OK) result = times_add(group, context->stage->name, held->taken, runner_clock());
+    if (result == OK && context->keep) result = keep_save(context->keep, context, &held->key, group);
+    if (result != OK) {
+        group_free(&group);
+        return result;
+    }
+    return deliver(loop, &group);
+}
+
+static status hold(loop *loop, const held *held) {
+    const stage *stage = loop->context->stage;
+    if (loop->count == loop->room) {
+        size_t room = loop->room ? loop->room * 2 : 16;
+        TRY(RESIZE(&loop->held, room));
+        loop->room = room;
+    }
+    status result = stage->take(loop->context->state, held->group);
+    if (result != OK) return settle(loop, held, result);
+    loop->held[loop->count++] = *held;
+    loop->idle = false;
+    return OK;
+}
+
+// A group has come: pass it on, find it in the store, or give it to the stage.
+static status begin(loop *loop, group *group) {
+    stage_context *context = loop->context;
+    held held = {.group = group, .taken = runner_clock()};
+    if (group->quarantine.present) return deliver(loop, &group);
+    if (group_check(group, context->stage->needs) != OK) return loop->channel->refuse(loop->channel->self, &group);
+    if (context->keep) {
+        bool found = false;
+        status result = keep_find(context->keep, context, &held.key, group, &found);
+        if (result != OK) group_free(&group);
+        if (result != OK) return result;
+        if (found) {
+            context->found++;
+            return deliver(loop, &group);
+        }
+    }
+    if (context->stage->work) return settle(loop, &held, context->stage->work(context->state, group));
+    return hold(loop, &held);
+}
+
+static int room_of(const loop *loop) {
+    const stage *stage = loop->context->stage;
+    return stage->work ? 1 : stage->room(loop->context->state);
+}
+
+// Takes groups as long as the stage has room and there are some; waits for one only if there is nothing else to do.
+static status fill(loop *loop) {
+    for (;;) {
+        if (signals_stopping()) loop->ended = true;
+        int room = loop->ended ? 0 : room_of(loop);
+        if (room <= 0) return OK;
+        group *group = NULL;
+        int timeout = loop->count == 0 || loop->idle ? -1 : 0;
+        status result = loop->channel->receive(loop->channel->self, room, timeout, &group);
+        if (result == STOPPED) {
+            loop->ended = true;
+            return OK;
+        }
+        TRY(result);
+        if (group) TRY(begin(loop, group));
+        if (!group && timeout == 0) return OK;
+    }
+}
+
+static status give_back(loop *loop, group *done, status result) {
+    for (size_t i = 0; i < loop->count; i++) {
+        if (loop->held[i].group != done) continue;
+        held held = loop->held[i];
+        memmove(&loop->held[i], &loop->held[i + 1], (loop->count - i - 1) * sizeof held);
+        loop->count--;
+        return settle(loop, &held, result);
+    }
+    return fail(BUG, "the stage handed back a group that it was not given");
+}
+
+static status advance(loop *loop) {
+    group *done = NULL;
+    status result = loop->context->stage->advance(loop->context->state, loop->ended, &done);
+    loop->idle = result == STOPPED;
+    if (done && (result == OK || result == DEFECT || result == INPUT)) return give_back(loop, done, result);
+    if (result != STOPPED) return result;
+    if (!loop->ended) return OK;
+    return loop->count ? fail(BUG, "the stage kept %zu groups at the end", loop->count) : OK;
+}
+
+static status run_source(loop *loop) {
+    const stage *stage = loop->context->stage;
+    while (!signals_stopping()) {
+        held held = {.taken = runner_clock()};
+        status result = stage->next(loop->context->state, &held.group);
+        if (result == STOPPED) break;
+        TRY(result);
+        result = times_add(held.group, stage->name, held.taken, runner_clock());
+        if (result == OK) result = deliver(loop, &held.group);
+        group_free(&held.group);
+        TRY(result);
+    }
+    return OK;
+}
+
+static status run_filter(loop *loop) {
+    do {
+        TRY(fill(loop));
+        if (loop->count) TRY(advance(loop));
+    } while (loop->count || !loop->ended);
+    return OK;
+}
+
+status runner_loop(stage_context *context, const channel *channel) {
+    loop loop = {.context = context, .channel = channel};
+    status result = context->stage->next ? run_source(&loop) : run_filter(&loop);
+    free(loop.held);
+    return result == OK ? channel->finish(channel->self) : result;
+}

@@ -1,0 +1,45 @@
+// What the parts of the runner share: the context, the channel between a stage and its neighbours, and the loop over
+// it. Stages do not include this.
+#ifndef SHARED_STAGE_RUNNER_H
+#define SHARED_STAGE_RUNNER_H
+
+#include "shared/stage/stage.h"
+
+typedef struct keep keep;
+
+struct stage_context {
+    const stage *stage;
+    const key_table *table;
+    settings *settings;
+    void *state; // the stage's own
+    keep *keep;  // NULL without --store
+    bool pipeline;
+    size_t groups, quarantined, found; // delivered; of them put aside by this stage; of them taken from the store
+    double started, said;              // seconds: of the run, of the last word about progress
+};
+
+// Where groups come from and where they go: standard input and output, or sockets.
+typedef struct channel {
+    void *self;
+    // Waits up to timeout_ms (-1: until there is one or the program is asked to stop) for a group. `room`: how many the
+    // stage could take. OK with NULL in *out: none yet. STOPPED: no more will come.
+    status (*receive)(void *self, int room, int timeout_ms, group **out);
+    // Sends a finished group on and frees it. STOPPED: nobody listens any more.
+    status (*deliver)(void *self, group **group);
+    // A group that the stage cannot read, for the reason in fail_text(); frees it.
+    status (*refuse)(void *self, group **group);
+    // After the last group.
+    status (*finish)(void *self);
+} channel;
+
+// Takes groups from the channel through the stage until the channel ends or the program is asked to stop; everything
+// held then is finished. The stage must be open. Also runs a source, by its `next`.
+status runner_loop(stage_context *context, const channel *channel);
+
+// The channel of JSON lines over two file descriptors, and the whole run over standard input and output.
+status stdio_run(stage_context *context, int input, int output);
+
+// Seconds since 1970.
+double runner_clock(void);
+
+#endif

@@ -1,0 +1,18 @@
+// SIGTERM and SIGINT ask to stop; a second one ends the program at once. SIGPIPE is ignored: writers see EPIPE.
+#ifndef SHARED_STAGE_SIGNALS_H
+#define SHARED_STAGE_SIGNALS_H
+
+#include <stdbool.h>
+
+#include "shared/base/status.h"
+
+// Installs the handlers. Once a program.
+status signals_open(void);
+
+// Whether the program was asked to stop.
+bool signals_stopping(void);
+
+// Readable from the moment on that the program is asked to stop, for poll().
+int signals_fd(void);
+
+#endif

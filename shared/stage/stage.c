@@ -1,0 +1,83 @@
+// A stage as a program: options, set-up, the loop, the end, the exit code.
+#include "shared/stage/stage.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#include "shared/base/log.h"
+#include "shared/stage/keep.h"
+#include "shared/stage/runner.h"
+#include "shared/stage/signals.h"
+
+const settings *stage_settings(const stage_context *context) {
+    return context->settings;
+}
+
+bool stage_stopping(const stage_context *context) {
+    (void)context;
+    return signals_stopping();
+}
+
+bool stage_in_pipeline(const stage_context *context) {
+    return context->pipeline;
+}
+
+double runner_clock(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static void say_summary(const stage_context *context) {
+    if (context->groups == 0) return;
+    log_say("%zu groups, %zu quarantined, %zu found in the store, %.1f s", context->groups, context->quarantined,
+            context->found, runner_clock() - context->started);
+}
+
+static status work_through(stage_context *context) {
+    const char *store = settings_text(context->settings, "store");
+    TRY(signals_open());
+    if (store && context->stage->section >= 0) TRY(keep_open(&context->keep, store));
+    TRY(context->stage->open(&context->state, context));
+    return stdio_run(context, STDIN_FILENO, STDOUT_FILENO);
+}
+
+// The first failure counts; what goes wrong in closing after it is said, not returned.
+static status end(stage_context *context, status result) {
+    if (result != OK && result != STOPPED) log_say("%s", fail_text());
+    status closed = context->stage->close ? context->stage->close(context->state) : OK;
+    if (closed != OK) log_say("%s", fail_text());
+    keep_close(&context->keep);
+    if (result == OK || result == STOPPED) result = closed;
+    if (result == OK) say_summary(context);
+    return result;
+}
+
+static int exit_code(status result) {
+    switch (result) {
+    case OK:
+    case STOPPED:
+        return 0;
+    case USAGE:
+    case INPUT:
+    case SERVICE:
+        return result;
+    default:
+        return BUG;
+    }
+}
+
+int stage_main(const stage *stage, int argc, char **argv) {
+    stage_context context = {.stage = stage, .table = stage->table ? stage->table : keys_of(stage->name)};
+    log_open(context.table->program);
+    context.started = context.said = runner_clock();
+    status result = settings_new_table(&context.settings, context.table);
+    if (result == OK) result = settings_arguments(context.settings, argc, argv, NULL);
+    if (result == OK) {
+        result = end(&context, work_through(&context));
+    } else if (result != STOPPED) {
+        log_say("%s", fail_text());
+    }
+    settings_free(&context.settings);
+    return exit_code(result);
+}

@@ -1,0 +1,165 @@
+// The filter: groups as JSON lines in, groups as JSON lines out, in the order in which they came. A group that is done
+// before an earlier one waits in its slot; a line that is no group ends the run when everything before it is written.
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/stage/lines.h"
+#include "shared/stage/runner.h"
+
+enum { WINDOW = 1024 }; // slots above which no more lines are read while there is other work
+
+typedef struct slot {
+    const group *group; // while the stage has it
+    size_t line;
+    char *passing; // a quarantined group's line, to be written as it came
+    bytes done;    // the line to be written
+    char *refused; // why the line is no group
+} slot;
+
+typedef struct filter {
+    lines lines;
+    int output;
+    slot *slots; // a ring in the order of the lines
+    size_t first, count, room;
+    bool closed; // no more lines are read: one was no group
+} filter;
+
+static slot *slot_at(filter *filter, size_t index) {
+    return &filter->slots[(filter->first + index) % filter->room];
+}
+
+static void slot_release(slot *slot) {
+    bytes_release(&slot->done);
+    free(slot->passing);
+    free(slot->refused);
+    *slot = (struct slot){0};
+}
+
+// A new slot behind the others.
+static status slot_add(filter *filter, slot **out) {
+    if (filter->count == filter->room) {
+        size_t room = filter->room ? filter->room * 2 : 64;
+        slot *wider;
+        TRY(NEW(&wider, room));
+        for (size_t i = 0; i < filter->count; i++) wider[i] = *slot_at(filter, i);
+        free(filter->slots);
+        filter->slots = wider;
+        filter->first = 0;
+        filter->room = room;
+    }
+    *out = slot_at(filter, filter->count++);
+    **out = (slot){.line = filter->lines.number};
+    return OK;
+}
+
+static status write_all(int fd, const char *data, size_t size) {
+    while (size) {
+        ssize_t put = write(fd, data, size);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0 && errno == EPIPE) return fail(STOPPED, "standard output is closed");
+        if (put < 0) return fail(SERVICE, "standard output: %s", strerror(errno));
+        data += put;
+        size -= (size_t)put;
+    }
+    return OK;
+}
+
+// Writes the slots at the front that are done. INPUT when the one in front is no group.
+static status flush(filter *filter) {
+    while (filter->count) {
+        slot *slot = slot_at(filter, 0);
+        if (slot->refused) return fail(INPUT, "line %zu: %s", slot->line, slot->refused);
+        if (!slot->done.size) return OK;
+        TRY(write_all(filter->output, slot->done.data, slot->done.size));
+        slot_release(slot);
+        filter->first = (filter->first + 1) % filter->room;
+        filter->count--;
+    }
+    return OK;
+}
+
+// A line is no group: nothing behind it is read any more.
+static status refuse_slot(filter *filter, slot *slot) {
+    filter->closed = true;
+    slot->group = NULL;
+    slot->refused = strdup(fail_text());
+    return slot->refused ? flush(filter) : fail(SERVICE, "out of memory");
+}
+
+static status read_group(filter *filter, const char *line, size_t size, group **out) {
+    slot *slot;
+    TRY(slot_add(filter, &slot));
+    status result = group_from_json(out, line, size);
+    if (result == INPUT) {
+        TRY(refuse_slot(filter, slot));
+        return STOPPED;
+    }
+    TRY(result);
+    slot->group = *out;
+    if (!(*out)->quarantine.present) return OK;
+    slot->passing = strndup(line, size);
+    return slot->passing ? OK : fail(SERVICE, "out of memory");
+}
+
+static status filter_receive(void *self, int room, int timeout_ms, group **out) {
+    filter *filter = self;
+    const char *line;
+    size_t size = 0;
+    (void)room;
+    if (filter->closed) return STOPPED;
+    if (timeout_ms >= 0 && filter->count >= WINDOW) return OK;
+    TRY(lines_next(&filter->lines, timeout_ms, &line, &size));
+    return line ? read_group(filter, line, size, out) : OK;
+}
+
+static slot *slot_of(filter *filter, const group *group) {
+    for (size_t i = 0; i < filter->count; i++)
+        if (slot_at(filter, i)->group == group) return slot_at(filter, i);
+    return NULL;
+}
+
+// The slot of a group, a new one for a source's.
+static status find_slot(filter *filter, const group *group, slot **out) {
+    *out = slot_of(filter, group);
+    return *out ? OK : slot_add(filter, out);
+}
+
+static status filter_deliver(void *self, group **group) {
+    filter *filter = self;
+    slot *slot;
+    status result = find_slot(filter, *group, &slot);
+    if (result == OK && slot->passing) result = bytes_text(&slot->done, slot->passing);
+    if (result == OK && !slot->passing) result = group_to_json(*group, &slot->done);
+    if (result == OK) result = bytes_text(&slot->done, "\n");
+    if (result == OK) slot->group = NULL;
+    group_free(group);
+    return result == OK ? flush(filter) : result;
+}
+
+static status filter_refuse(void *self, group **group) {
+    filter *filter = self;
+    slot *slot;
+    status result = find_slot(filter, *group, &slot);
+    group_free(group);
+    return result == OK ? refuse_slot(filter, slot) : result;
+}
+
+static status filter_finish(void *self) {
+    return flush(self);
+}
+
+status stdio_run(stage_context *context, int input, int output) {
+    filter filter = {.lines = {.fd = input}, .output = output};
+    channel channel = {&filter, filter_receive, filter_deliver, filter_refuse, filter_finish};
+    status result = runner_loop(context, &channel);
+    while (filter.count) {
+        slot_release(slot_at(&filter, 0));
+        filter.first = (filter.first + 1) % filter.room;
+        filter.count--;
+    }
+    free(filter.slots);
+    lines_release(&filter.lines);
+    return result;
+}
