@@ -1,0 +1,29 @@
+#include "shared/text/tokenizer.h"
+#include "shared/text/utf8.h"
+
+status tokenizer_decode(const tokenizer *t, const int64_t *ids, size_t count, bool skip_special, bytes *out) {
+    TRY(bytes_reserve(out, count * 4));
+    for (size_t i = 0; i < count; i++) {
+        size_t size;
+        const char *piece = tokenizer_piece(t, ids[i], &size);
+        if (size && !(skip_special && tokenizer_special(t, ids[i]))) TRY(bytes_add(out, piece, size));
+    }
+    return OK;
+}
+
+status tokenizer_text(const tokenizer *t, const int64_t *ids, size_t count, bool skip_special, bytes *out) {
+    bytes raw = {0};
+    status result = tokenizer_decode(t, ids, count, skip_special, &raw);
+    if (result == OK) result = utf8_replace(raw.data, raw.size, out);
+    bytes_release(&raw);
+    return result;
+}
+
+void tokenizer_offsets(const tokenizer *t, const int64_t *ids, size_t count, size_t *offsets) {
+    offsets[0] = 0;
+    for (size_t i = 0; i < count; i++) {
+        size_t size;
+        tokenizer_piece(t, ids[i], &size);
+        offsets[i + 1] = offsets[i] + size;
+    }
+}

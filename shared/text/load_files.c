@@ -1,0 +1,190 @@
+// Reading vocab.json, merges.txt and tokenizer_config.json.
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/base/file.h"
+#include "shared/text/parts.h"
+
+static status load_vocab_json(tokenizer *t, const char *path) {
+    struct json_object *vocab;
+    TRY(json_file(&vocab, path));
+    status result = OK;
+    json_object_object_foreach(vocab, name, id) {
+        if (result != OK) break;
+        result = json_object_is_type(id, json_type_int)
+                     ? vocabulary_put(&t->vocabulary, name, strlen(name), json_object_get_int64(id))
+                     : fail(INPUT, "the id of \"%s\" is no whole number", name);
+    }
+    json_object_put(vocab);
+    t->model_count = t->vocabulary.count;
+    if (result == OK && !t->model_count) result = fail(INPUT, "no token in it");
+    return result == OK ? OK : fail_within(result, "%s", path);
+}
+
+static bool is_blank(char c) {
+    return c == ' ' || c == '\t' || c == '\r' || c == '\v' || c == '\f';
+}
+
+// The next word of line[*at..size); its size is 0 at the end.
+static const char *next_word(const char *line, size_t size, size_t *at, size_t *word_size) {
+    while (*at < size && is_blank(line[*at])) ++*at;
+    const char *word = line + *at;
+    size_t start = *at;
+    while (*at < size && !is_blank(line[*at])) ++*at;
+    *word_size = *at - start;
+    return word;
+}
+
+// One line of merges.txt; the first may be a header, which begins with # and is no merge of the vocabulary.
+static status load_merge_line(tokenizer *t, const char *line, size_t size, size_t number, uint32_t *rank) {
+    size_t at = 0, left_size, right_size, more;
+    const char *left = next_word(line, size, &at, &left_size);
+    const char *right = next_word(line, size, &at, &right_size);
+    next_word(line, size, &at, &more);
+    if (!left_size) return OK;
+    bool headed = number == 1 && left[0] == '#';
+    if (headed && (left_size >= 8 && !memcmp(left, "#version", 8))) return OK;
+    status result = right_size && !more
+                        ? vocabulary_add_merge(&t->vocabulary, left, left_size, right, right_size, *rank, false)
+                        : fail(INPUT, "\"%.*s\" is not two tokens", (int)size, line);
+    if (headed && result == INPUT) return OK;
+    if (result != OK) return fail_within(result, "line %zu", number);
+    ++*rank;
+    return OK;
+}
+
+static status load_merges_txt(tokenizer *t, const char *path) {
+    bytes content = {0};
+    status result;
+    TRY_TO(result, done, file_read(path, &content));
+    uint32_t rank = 0;
+    size_t number = 1;
+    for (size_t at = 0; at < content.size && result == OK; number++) {
+        const char *line = content.data + at, *end = memchr(line, '\n', content.size - at);
+        size_t size = end ? (size_t)(end - line) : content.size - at;
+        result = load_merge_line(t, line, size, number, &rank);
+        at += size + 1;
+    }
+    if (result != OK) fail_within(result, "%s", path);
+done:
+    bytes_release(&content);
+    return result;
+}
+
+status load_vocab_files(tokenizer *t, const char *folder) {
+    arena memory = {0};
+    char *vocab = path_join(&memory, folder, "vocab.json"), *merges = path_join(&memory, folder, "merges.txt");
+    status result = vocab && merges ? load_vocab_json(t, vocab) : fail(SERVICE, "out of memory");
+    if (result == OK) result = load_merges_txt(t, merges);
+    arena_release(&memory);
+    TRY(result);
+    TRY(merger_init(&t->merger, &t->vocabulary));
+    t->form = NORMAL_NFC;
+    TRY(splitter_add(&t->splitter, split_qwen2, strlen(split_qwen2), false));
+    return splitter_add_byte_level(&t->splitter, false, false);
+}
+
+// A named special token: a text, or an added token as an object.
+static status load_named(tokenizer *t, struct json_object *value) {
+    const char *content;
+    size_t size;
+    added_flags flags = {.special = true};
+    if (!value) return OK;
+    if (json_object_is_type(value, json_type_string)) {
+        content = json_object_get_string(value);
+        size = (size_t)json_object_get_string_len(value);
+    } else {
+        TRY(load_added_json(value, &content, &size, &flags));
+        flags.special = true;
+    }
+    const added_token *known = added_find(&t->added, content, size);
+    if (known) {
+        flags = known->flags;
+        flags.special = true;
+    }
+    return load_added(t, content, size, flags, -1);
+}
+
+static status load_all_named(tokenizer *t, struct json_object *config) {
+    static const char *const keys[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                       "pad_token", "cls_token", "mask_token"};
+    struct json_object *value;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        status result = json_object_object_get_ex(config, keys[i], &value) ? load_named(t, value) : OK;
+        if (result != OK) return fail_within(result, "%s", keys[i]);
+    }
+    TRY(json_find(config, "additional_special_tokens", json_type_array, &value));
+    for (size_t i = 0; value && i < json_object_array_length(value); i++) {
+        status result = load_named(t, json_object_array_get_idx(value, i));
+        if (result != OK) return fail_within(result, "additional_special_tokens[%zu]", i);
+    }
+    return OK;
+}
+
+typedef struct declared {
+    int64_t id;
+    struct json_object *token;
+} declared;
+
+static int by_id(const void *left, const void *right) {
+    const declared *a = left, *b = right;
+    return (a->id > b->id) - (a->id < b->id);
+}
+
+static status load_declared(tokenizer *t, const declared *declared) {
+    const char *content;
+    size_t size;
+    added_flags flags;
+    status result = load_added_json(declared->token, &content, &size, &flags);
+    if (result == OK) {
+        // What tokenizer.json says about a name's id comes first, as in Hugging Face.
+        bool known = added_find(&t->added, content, size) != NULL;
+        result = load_added(t, content, size, flags, known ? -1 : declared->id);
+    }
+    return result == OK ? OK : fail_within(result, "added_tokens_decoder.%lld", (long long)declared->id);
+}
+
+static status load_decoder(tokenizer *t, struct json_object *decoder) {
+    declared *list = NULL;
+    size_t count = 0;
+    status result;
+    TRY_TO(result, done, NEW(&list, (size_t)json_object_object_length(decoder)));
+    json_object_object_foreach(decoder, key, token) {
+        char *end;
+        long long id = strtoll(key, &end, 10);
+        if (end == key || *end || id < 0)
+            TRY_TO(result, done, fail(INPUT, "added_tokens_decoder: \"%s\" is no id", key));
+        list[count++] = (declared){id, token};
+    }
+    qsort(list, count, sizeof *list, by_id);
+    for (size_t i = 0; i < count; i++) TRY_TO(result, done, load_declared(t, &list[i]));
+done:
+    free(list);
+    return result;
+}
+
+static status load_config(tokenizer *t, struct json_object *config) {
+    struct json_object *decoder;
+    bool split_special;
+    TRY(json_flag(config, "split_special_tokens", false, &split_special));
+    if (split_special) return fail(INPUT, "split_special_tokens: true is not supported");
+    TRY(json_find(config, "added_tokens_decoder", json_type_object, &decoder));
+    if (decoder) TRY(load_decoder(t, decoder));
+    return load_all_named(t, config);
+}
+
+status load_tokenizer_config(tokenizer *t, const char *folder) {
+    arena memory = {0};
+    struct json_object *config = NULL;
+    status result = OK;
+    char *path = path_join(&memory, folder, "tokenizer_config.json");
+    if (!path) TRY_TO(result, done, fail(SERVICE, "out of memory"));
+    if (!path_exists(path)) goto done;
+    TRY_TO(result, done, json_file(&config, path));
+    result = load_config(t, config);
+    if (result != OK) fail_within(result, "%s", path);
+done:
+    json_object_put(config);
+    arena_release(&memory);
+    return result;
+}

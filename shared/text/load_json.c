@@ -1,0 +1,237 @@
+// Reading tokenizer.json. What it may say and this tokenizer does not do is refused by name, never passed over.
+#include <string.h>
+
+#include "shared/text/parts.h"
+
+static status refuse_set(struct json_object *model, const char *key) {
+    struct json_object *value;
+    if (!json_object_object_get_ex(model, key, &value) || !value) return OK;
+    bool empty = json_object_is_type(value, json_type_string) ? !json_object_get_string_len(value)
+                                                              : json_object_get_double(value) == 0;
+    return empty ? OK : fail(INPUT, "model.%s: %s is not supported", key, json_object_to_json_string(value));
+}
+
+static bool names_type(struct json_object *object, const char *type) {
+    struct json_object *value;
+    return json_object_object_get_ex(object, "type", &value) && value && !strcmp(json_object_get_string(value), type);
+}
+
+static const char *type_of(struct json_object *object) {
+    struct json_object *value;
+    return json_object_object_get_ex(object, "type", &value) && value ? json_object_get_string(value) : "without type";
+}
+
+static status load_vocab(tokenizer *t, struct json_object *model) {
+    struct json_object *vocab;
+    TRY(json_find(model, "vocab", json_type_object, &vocab));
+    if (!vocab) return fail(INPUT, "vocab: missing");
+    json_object_object_foreach(vocab, name, id) {
+        if (!json_object_is_type(id, json_type_int))
+            return fail(INPUT, "vocab: the id of \"%s\" is no whole number", name);
+        TRY(vocabulary_put(&t->vocabulary, name, strlen(name), json_object_get_int64(id)));
+    }
+    t->model_count = t->vocabulary.count;
+    return t->model_count ? OK : fail(INPUT, "vocab: empty");
+}
+
+static status load_merge(tokenizer *t, struct json_object *merge, uint32_t rank) {
+    if (json_object_is_type(merge, json_type_string)) {
+        const char *text = json_object_get_string(merge);
+        size_t size = (size_t)json_object_get_string_len(merge);
+        const char *space = memchr(text, ' ', size);
+        if (!space || memchr(space + 1, ' ', size - (size_t)(space + 1 - text)))
+            return fail(INPUT, "merge %u: \"%s\" is not two tokens", rank + 1, text);
+        size_t left = (size_t)(space - text);
+        return vocabulary_add_merge(&t->vocabulary, text, left, space + 1, size - left - 1, rank, true);
+    }
+    if (!json_object_is_type(merge, json_type_array) || json_object_array_length(merge) != 2)
+        return fail(INPUT, "merge %u: neither a text nor a pair", rank + 1);
+    struct json_object *left = json_object_array_get_idx(merge, 0), *right = json_object_array_get_idx(merge, 1);
+    if (!json_object_is_type(left, json_type_string) || !json_object_is_type(right, json_type_string))
+        return fail(INPUT, "merge %u: not a pair of texts", rank + 1);
+    return vocabulary_add_merge(&t->vocabulary, json_object_get_string(left), (size_t)json_object_get_string_len(left),
+                                json_object_get_string(right), (size_t)json_object_get_string_len(right), rank, true);
+}
+
+static status load_merges(tokenizer *t, struct json_object *model) {
+    struct json_object *merges;
+    TRY(json_find(model, "merges", json_type_array, &merges));
+    if (!merges) return fail(INPUT, "merges: missing");
+    for (size_t i = 0; i < json_object_array_length(merges); i++) {
+        struct json_object *merge = json_object_array_get_idx(merges, i);
+        if (i == 0 && json_object_is_type(merge, json_type_string) &&
+            !strncmp(json_object_get_string(merge), "#version", 8))
+            continue;
+        TRY(load_merge(t, merge, (uint32_t)i));
+    }
+    return OK;
+}
+
+static status load_model(tokenizer *t, struct json_object *model) {
+    static const char *const unsupported[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
+                                              "byte_fallback"};
+    struct json_object *unknown;
+    if (json_object_object_get_ex(model, "type", &unknown) && !names_type(model, "BPE"))
+        return fail(INPUT, "type: %s where BPE should be", type_of(model));
+    for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) TRY(refuse_set(model, unsupported[i]));
+    TRY(load_vocab(t, model));
+    TRY(load_merges(t, model));
+    TRY(merger_init(&t->merger, &t->vocabulary));
+    TRY(json_flag(model, "fuse_unk", false, &t->merger.fuse_unknown));
+    TRY(json_flag(model, "ignore_merges", false, &t->merger.whole_words));
+    TRY(json_find(model, "unk_token", json_type_string, &unknown));
+    if (!unknown) return OK;
+    const char *name = json_object_get_string(unknown);
+    t->merger.unknown = vocabulary_find(&t->vocabulary, name, (size_t)json_object_get_string_len(unknown));
+    return t->merger.unknown >= 0 ? OK : fail(INPUT, "unk_token: \"%s\" is not in the vocabulary", name);
+}
+
+static status load_normalizer(tokenizer *t, struct json_object *normalizer) {
+    static const char *const forms[] = {
+        [NORMAL_NFC] = "NFC", [NORMAL_NFD] = "NFD", [NORMAL_NFKC] = "NFKC", [NORMAL_NFKD] = "NFKD"};
+    if (names_type(normalizer, "Sequence")) {
+        struct json_object *list;
+        TRY(json_find(normalizer, "normalizers", json_type_array, &list));
+        if (!list || !json_object_array_length(list)) return OK;
+        struct json_object *only = json_object_array_get_idx(list, 0);
+        if (json_object_array_length(list) > 1 || !json_object_is_type(only, json_type_object))
+            return fail(INPUT, "a Sequence of several is not supported");
+        return load_normalizer(t, only);
+    }
+    for (size_t i = NORMAL_NFC; i < sizeof forms / sizeof *forms; i++)
+        if (names_type(normalizer, forms[i])) {
+            t->form = (normal_form)i;
+            return OK;
+        }
+    return fail(INPUT, "%s is not supported", type_of(normalizer));
+}
+
+// A plain text as a regular expression.
+static status quote(const char *text, size_t size, bytes *out) {
+    for (size_t i = 0; i < size; i++) {
+        if (strchr("\\^$.[]|()?*+{}-#&~ ", text[i]) && text[i]) TRY(bytes_add(out, "\\", 1));
+        TRY(text[i] ? bytes_add(out, text + i, 1) : bytes_text(out, "\\x00"));
+    }
+    return OK;
+}
+
+static status load_split(tokenizer *t, struct json_object *split) {
+    struct json_object *pattern, *behavior, *regex = NULL, *plain = NULL;
+    bool invert;
+    TRY(json_find(split, "pattern", json_type_object, &pattern));
+    TRY(json_find(split, "behavior", json_type_string, &behavior));
+    TRY(json_flag(split, "invert", false, &invert));
+    if (pattern) TRY(json_find(pattern, "Regex", json_type_string, &regex));
+    if (pattern) TRY(json_find(pattern, "String", json_type_string, &plain));
+    if (!regex && !plain) return fail(INPUT, "Split: no pattern");
+    const char *how = behavior ? json_object_get_string(behavior) : "without behavior";
+    bool removed = !strcmp(how, "Removed");
+    if ((!removed && strcmp(how, "Isolated") != 0) || invert)
+        return fail(INPUT, "Split: %s%s is not supported", how, invert ? " with invert" : "");
+    struct json_object *given = regex ? regex : plain;
+    bytes quoted = {0};
+    status result = OK;
+    if (plain) result = quote(json_object_get_string(plain), (size_t)json_object_get_string_len(plain), &quoted);
+    if (result == OK)
+        result = splitter_add(&t->splitter, plain ? quoted.data : json_object_get_string(given),
+                              plain ? quoted.size : (size_t)json_object_get_string_len(given), removed);
+    bytes_release(&quoted);
+    return result;
+}
+
+// Adds a step, or a Sequence's steps; *byte_level says whether the last one was the byte-level step.
+static status load_pre_tokenizer(tokenizer *t, struct json_object *step, bool *byte_level) {
+    if (!json_object_is_type(step, json_type_object)) return fail(INPUT, "not an object");
+    if (names_type(step, "Sequence")) {
+        struct json_object *list;
+        TRY(json_find(step, "pretokenizers", json_type_array, &list));
+        for (size_t i = 0; list && i < json_object_array_length(list); i++)
+            TRY(load_pre_tokenizer(t, json_object_array_get_idx(list, i), byte_level));
+        return OK;
+    }
+    if (*byte_level) return fail(INPUT, "%s after ByteLevel is not supported", type_of(step));
+    if (names_type(step, "Split")) return load_split(t, step);
+    if (!names_type(step, "ByteLevel")) return fail(INPUT, "%s is not supported", type_of(step));
+    bool prefix_space, pattern;
+    TRY(json_flag(step, "add_prefix_space", true, &prefix_space));
+    TRY(json_flag(step, "use_regex", true, &pattern));
+    *byte_level = true;
+    return splitter_add_byte_level(&t->splitter, prefix_space, pattern);
+}
+
+// A post_processor or decoder must be ByteLevel, or a Sequence of it, or left out.
+static status require_byte_level(struct json_object *part) {
+    if (names_type(part, "ByteLevel")) return OK;
+    struct json_object *list = NULL;
+    if (names_type(part, "Sequence") && !json_object_object_get_ex(part, "processors", &list))
+        json_object_object_get_ex(part, "decoders", &list);
+    bool good = list && json_object_is_type(list, json_type_array);
+    for (size_t i = 0; good && i < json_object_array_length(list); i++)
+        good = names_type(json_object_array_get_idx(list, i), "ByteLevel");
+    return good ? OK : fail(INPUT, "%s is not supported", type_of(part));
+}
+
+status load_added_json(struct json_object *json, const char **content, size_t *size, added_flags *flags) {
+    struct json_object *text;
+    if (!json_object_is_type(json, json_type_object)) return fail(INPUT, "not an object");
+    TRY(json_find(json, "content", json_type_string, &text));
+    if (!text) return fail(INPUT, "content: missing");
+    *content = json_object_get_string(text);
+    *size = (size_t)json_object_get_string_len(text);
+    TRY(json_flag(json, "single_word", false, &flags->single_word));
+    TRY(json_flag(json, "lstrip", false, &flags->lstrip));
+    TRY(json_flag(json, "rstrip", false, &flags->rstrip));
+    TRY(json_flag(json, "special", false, &flags->special));
+    return json_flag(json, "normalized", !flags->special, &flags->normalized);
+}
+
+static status load_added_tokens(tokenizer *t, struct json_object *list) {
+    for (size_t i = 0; i < json_object_array_length(list); i++) {
+        struct json_object *token = json_object_array_get_idx(list, i), *id;
+        const char *content;
+        size_t size;
+        added_flags flags;
+        status result = load_added_json(token, &content, &size, &flags);
+        if (result == OK) result = json_find(token, "id", json_type_int, &id);
+        if (result == OK) result = id ? OK : fail(INPUT, "id: missing");
+        if (result == OK) result = load_added(t, content, size, flags, json_object_get_int64(id));
+        if (result != OK) return fail_within(result, "[%zu]", i);
+    }
+    return OK;
+}
+
+static status load_part(tokenizer *t, const char *key, struct json_object *part) {
+    if (!strcmp(key, "model")) return load_model(t, part);
+    if (!strcmp(key, "normalizer")) return load_normalizer(t, part);
+    if (!strcmp(key, "pre_tokenizer")) {
+        bool byte_level = false;
+        TRY(load_pre_tokenizer(t, part, &byte_level));
+        return byte_level ? OK : fail(INPUT, "no ByteLevel in it: not a byte-level tokenizer");
+    }
+    if (!strcmp(key, "added_tokens")) return load_added_tokens(t, part);
+    return require_byte_level(part);
+}
+
+status load_tokenizer_json(tokenizer *t, struct json_object *json) {
+    static const struct {
+        const char *key;
+        enum json_type type;
+        bool needed;
+    } parts[] = {
+        {"normalizer", json_type_object, false}, {"pre_tokenizer", json_type_object, true},
+        {"decoder", json_type_object, false},    {"post_processor", json_type_object, false},
+        {"model", json_type_object, true},       {"added_tokens", json_type_array, false},
+    };
+    struct json_object *version;
+    TRY(json_find(json, "version", json_type_string, &version));
+    if (version && strcmp(json_object_get_string(version), "1.0") != 0)
+        return fail(INPUT, "version: %s where 1.0 should be", json_object_get_string(version));
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        struct json_object *part;
+        TRY(json_find(json, parts[i].key, parts[i].type, &part));
+        if (!part && parts[i].needed) return fail(INPUT, "%s: missing", parts[i].key);
+        status result = part ? load_part(t, parts[i].key, part) : OK;
+        if (result != OK) return fail_within(result, "%s", parts[i].key);
+    }
+    return OK;
+}

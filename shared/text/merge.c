@@ -1,0 +1,202 @@
+#include "shared/text/merge.h"
+
+#include <stdlib.h>
+#include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "shared/text/alphabet.h"
+
+enum {
+    SHORT = 32,             // symbols up to which a plain search beats the heap
+    MEMORY_SLOTS = 1 << 15, // a word has one place to be remembered in
+    MEMORY_WORD = 22,
+    MEMORY_TOKENS = 10,
+};
+
+typedef struct merge_symbol {
+    int32_t id; // -1: merged into the one before it
+    int32_t previous, next;
+} merge_symbol;
+
+typedef struct merge_candidate {
+    uint64_t order; // rank << 32 | place of the left symbol
+    int32_t result;
+} merge_candidate;
+
+typedef struct merge_memory {
+    uint8_t size, count;
+    char word[MEMORY_WORD];
+    int32_t ids[MEMORY_TOKENS];
+} merge_memory;
+
+status merger_init(merger *m, const vocabulary *v) {
+    *m = (merger){.vocabulary = v, .unknown = -1};
+    for (unsigned byte = 0; byte < 256; byte++) {
+        char name[2];
+        m->byte_ids[byte] = vocabulary_find(v, name, alphabet_put((unsigned char)byte, name));
+    }
+    return NEW(&m->memory, MEMORY_SLOTS);
+}
+
+void merger_release(merger *m) {
+    free(m->symbols);
+    free(m->heap);
+    free(m->memory);
+    *m = (merger){0};
+}
+
+// The word's bytes as symbols; *count of them.
+static status spell(merger *m, const char *word, size_t size, size_t *count) {
+    if (size > INT32_MAX / 4) return fail(INPUT, "a word of %zu bytes is too long", size);
+    if (size > m->symbol_room) {
+        TRY(RESIZE(&m->symbols, size * 2));
+        m->symbol_room = size * 2;
+    }
+    size_t n = 0;
+    bool last_unknown = false;
+    for (size_t i = 0; i < size; i++) {
+        int32_t id = m->byte_ids[(unsigned char)word[i]];
+        bool unknown = id < 0;
+        if (unknown) id = m->unknown;
+        if (id < 0 || (unknown && last_unknown && m->fuse_unknown)) continue;
+        m->symbols[n++].id = id;
+        last_unknown = unknown;
+    }
+    *count = n;
+    return OK;
+}
+
+// A word of few symbols: search all pairs for the lowest rank each time.
+static size_t merge_short(const merger *m, size_t count) {
+    const vocabulary_merge *pairs[SHORT];
+    merge_symbol *symbols = m->symbols;
+    for (size_t i = 0; i + 1 < count; i++)
+        pairs[i] = vocabulary_find_merge(m->vocabulary, symbols[i].id, symbols[i + 1].id);
+    for (;;) {
+        size_t best = SIZE_MAX;
+        for (size_t i = 0; i + 1 < count; i++)
+            if (pairs[i] && (best == SIZE_MAX || pairs[i]->rank < pairs[best]->rank)) best = i;
+        if (best == SIZE_MAX) return count;
+        symbols[best].id = pairs[best]->result;
+        count--;
+        memmove(&symbols[best + 1], &symbols[best + 2], (count - best - 1) * sizeof *symbols);
+        if (best + 1 < count) {
+            memmove(&pairs[best + 1], &pairs[best + 2], (count - best - 2) * sizeof(const vocabulary_merge *));
+            pairs[best] = vocabulary_find_merge(m->vocabulary, symbols[best].id, symbols[best + 1].id);
+        }
+        if (best) pairs[best - 1] = vocabulary_find_merge(m->vocabulary, symbols[best - 1].id, symbols[best].id);
+    }
+}
+
+static status heap_push(merger *m, int32_t place) {
+    int32_t next = m->symbols[place].next;
+    const vocabulary_merge *merge = vocabulary_find_merge(m->vocabulary, m->symbols[place].id, m->symbols[next].id);
+    if (!merge) return OK;
+    if (m->heap_count == m->heap_room) {
+        size_t room = m->heap_room ? m->heap_room * 2 : 1024;
+        TRY(RESIZE(&m->heap, room));
+        m->heap_room = room;
+    }
+    merge_candidate fresh = {(uint64_t)merge->rank << 32 | (uint32_t)place, merge->result};
+    size_t at = m->heap_count++;
+    for (; at && m->heap[(at - 1) / 2].order > fresh.order; at = (at - 1) / 2) m->heap[at] = m->heap[(at - 1) / 2];
+    m->heap[at] = fresh;
+    return OK;
+}
+
+static merge_candidate heap_pop(merger *m) {
+    merge_candidate top = m->heap[0], last = m->heap[--m->heap_count];
+    size_t at = 0;
+    for (;;) {
+        size_t child = at * 2 + 1;
+        if (child >= m->heap_count) break;
+        if (child + 1 < m->heap_count && m->heap[child + 1].order < m->heap[child].order) child++;
+        if (m->heap[child].order >= last.order) break;
+        m->heap[at] = m->heap[child];
+        at = child;
+    }
+    m->heap[at] = last;
+    return top;
+}
+
+// Merges one candidate, unless what it was made for has changed since.
+static status merge_one(merger *m, merge_candidate candidate) {
+    merge_symbol *symbols = m->symbols;
+    int32_t place = (int32_t)(uint32_t)candidate.order, next = symbols[place].next;
+    if (symbols[place].id < 0 || next < 0) return OK;
+    const vocabulary_merge *merge = vocabulary_find_merge(m->vocabulary, symbols[place].id, symbols[next].id);
+    if (!merge || merge->result != candidate.result) return OK;
+    symbols[place].id = candidate.result;
+    symbols[place].next = symbols[next].next;
+    symbols[next].id = -1;
+    if (symbols[place].next >= 0) {
+        symbols[symbols[place].next].previous = place;
+        TRY(heap_push(m, place));
+    }
+    return symbols[place].previous >= 0 ? heap_push(m, symbols[place].previous) : OK;
+}
+
+// A word of many: the candidates wait in a heap.
+static status merge_long(merger *m, size_t *count) {
+    for (size_t i = 0; i < *count; i++) {
+        m->symbols[i].previous = (int32_t)i - 1;
+        m->symbols[i].next = i + 1 < *count ? (int32_t)i + 1 : -1;
+    }
+    m->heap_count = 0;
+    for (size_t i = 0; i + 1 < *count; i++) TRY(heap_push(m, (int32_t)i));
+    while (m->heap_count) TRY(merge_one(m, heap_pop(m)));
+    size_t kept = 0;
+    for (size_t i = 0; i < *count; i++)
+        if (m->symbols[i].id >= 0) m->symbols[kept++] = m->symbols[i];
+    *count = kept;
+    return OK;
+}
+
+// The id of a word that is a token as it stands, -1 if it is none.
+static status find_whole(const merger *m, const char *word, size_t size, int32_t *id) {
+    bytes name = {0};
+    status result = OK;
+    for (size_t i = 0; i < size && result == OK; i++) {
+        char character[2];
+        result = bytes_add(&name, character, alphabet_put((unsigned char)word[i], character));
+    }
+    *id = result == OK ? vocabulary_find(m->vocabulary, name.data, name.size) : -1;
+    if (*id >= 0 && m->vocabulary->entries[*id].outside) *id = -1;
+    bytes_release(&name);
+    return result;
+}
+
+static status merge_word(merger *m, const char *word, size_t size, token_list *out) {
+    if (m->whole_words) {
+        int32_t id;
+        TRY(find_whole(m, word, size, &id));
+        if (id >= 0) return token_list_add(out, id);
+    }
+    size_t count;
+    TRY(spell(m, word, size, &count));
+    if (count <= SHORT) {
+        count = merge_short(m, count);
+    } else {
+        TRY(merge_long(m, &count));
+    }
+    for (size_t i = 0; i < count; i++) TRY(token_list_add(out, m->symbols[i].id));
+    return OK;
+}
+
+status merger_word(merger *m, const char *word, size_t size, token_list *out) {
+    if (size > MEMORY_WORD) return merge_word(m, word, size, out);
+    merge_memory *memory = &m->memory[XXH3_64bits(word, size) % MEMORY_SLOTS];
+    if (memory->size == size && !memcmp(memory->word, word, size)) {
+        for (size_t i = 0; i < memory->count; i++) TRY(token_list_add(out, memory->ids[i]));
+        return OK;
+    }
+    size_t before = out->count;
+    TRY(merge_word(m, word, size, out));
+    if (out->count - before > MEMORY_TOKENS) return OK;
+    memory->size = (uint8_t)size;
+    memory->count = (uint8_t)(out->count - before);
+    memcpy(memory->word, word, size);
+    for (size_t i = 0; i < memory->count; i++) memory->ids[i] = (int32_t)out->data[before + i];
+    return OK;
+}

@@ -1,0 +1,15 @@
+// Unicode normalisation, with a quick way for what is normal already.
+#ifndef SHARED_TEXT_NORMAL_H
+#define SHARED_TEXT_NORMAL_H
+
+#include <stddef.h>
+
+#include "shared/base/memory.h"
+
+typedef enum normal_form { NORMAL_NONE, NORMAL_NFC, NORMAL_NFD, NORMAL_NFKC, NORMAL_NFKD } normal_form;
+
+// Sets *out and *out_size to well-formed text[0..size) in that form: the text itself where nothing changes, else what
+// `buffer` then holds. SERVICE when memory is short.
+status normal_text(normal_form form, const char *text, size_t size, bytes *buffer, const char **out, size_t *out_size);
+
+#endif

@@ -1,0 +1,46 @@
+// The tokenizer's parts, for the files that build and use it.
+#ifndef SHARED_TEXT_PARTS_H
+#define SHARED_TEXT_PARTS_H
+
+#include <pthread.h>
+
+#include "shared/text/added.h"
+#include "shared/text/json.h"
+#include "shared/text/merge.h"
+#include "shared/text/normal.h"
+#include "shared/text/split.h"
+#include "shared/text/tokenizer.h"
+#include "shared/text/vocabulary.h"
+
+struct tokenizer {
+    vocabulary vocabulary;
+    size_t model_count; // tokens of the model's own vocabulary
+    merger merger;
+    added added;
+    normal_form form;
+    splitter splitter;
+    bytes normal;         // the normalised piece under way
+    pthread_mutex_t lock; // over everything that encoding changes
+    bool locked;          // the lock exists
+};
+
+// Reads a parsed tokenizer.json: model, added tokens, normalizer, pre_tokenizer. INPUT with the key and what is wrong.
+status load_tokenizer_json(tokenizer *t, struct json_object *json);
+
+// Reads vocab.json and merges.txt of a folder; normalizer and pattern are Qwen2's. INPUT with the file.
+status load_vocab_files(tokenizer *t, const char *folder);
+
+// Reads tokenizer_config.json if the folder has one: added tokens and which of them are special. INPUT with the file.
+status load_tokenizer_config(tokenizer *t, const char *folder);
+
+// Declares an added token. Its id is the one its name has; a new name gets the next id, which must be `expected`
+// unless that is -1. INPUT when it is not.
+status load_added(tokenizer *t, const char *content, size_t size, added_flags flags, int64_t expected);
+
+// Reads the flags and the content of an added token's JSON object; `content` lives as long as `json`.
+status load_added_json(struct json_object *json, const char **content, size_t *size, added_flags *flags);
+
+// Builds a tokenizer from a parsed tokenizer.json alone, without asking for the template's tokens.
+status tokenizer_from_json(tokenizer **out, struct json_object *json);
+
+#endif

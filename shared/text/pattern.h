@@ -1,0 +1,23 @@
+// A regular expression over UTF-8, PCRE2 with JIT, understood as Oniguruma understands it: \s and \S are Unicode's
+// White_Space, ^ and $ stand at lines' ends. Not for two threads at once.
+#ifndef SHARED_TEXT_PATTERN_H
+#define SHARED_TEXT_PATTERN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "shared/base/status.h"
+
+typedef struct pattern pattern;
+
+// Compiles `regex`. INPUT with the place and the reason when it is not one. Free with pattern_free.
+status pattern_new(pattern **out, const char *regex, size_t size);
+
+// NULL is fine; sets *p to NULL.
+void pattern_free(pattern **p);
+
+// The first match at or after `from` in well-formed text: sets *found, and *start and *end when it is true. INPUT when
+// the pattern needs too many resources on this text.
+status pattern_find(pattern *p, const char *text, size_t size, size_t from, bool *found, size_t *start, size_t *end);
+
+#endif

@@ -1,0 +1,81 @@
+#include "shared/text/split.h"
+
+#include <string.h>
+
+#include "shared/text/utf8.h"
+
+const char split_qwen2[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
+                           "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+static const char split_gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+void splitter_release(splitter *s) {
+    for (size_t i = 0; i < s->count; i++) {
+        pattern_free(&s->steps[i].pattern);
+        bytes_release(&s->steps[i].spaced);
+    }
+    *s = (splitter){0};
+}
+
+static status add_step(splitter *s, split_step **step) {
+    if (s->count == SPLIT_STEPS) return fail(INPUT, "more than %d steps", SPLIT_STEPS);
+    *step = &s->steps[s->count++];
+    return OK;
+}
+
+status splitter_add(splitter *s, const char *regex, size_t size, bool removed) {
+    split_step *step;
+    TRY(add_step(s, &step));
+    step->removed = removed;
+    return pattern_new(&step->pattern, regex, size);
+}
+
+status splitter_add_byte_level(splitter *s, bool prefix_space, bool gpt2_pattern) {
+    split_step *step;
+    TRY(add_step(s, &step));
+    step->prefix_space = prefix_space;
+    return gpt2_pattern ? pattern_new(&step->pattern, split_gpt2, sizeof split_gpt2 - 1) : OK;
+}
+
+typedef struct taker {
+    status (*take)(void *context, const char *word, size_t size);
+    void *context;
+} taker;
+
+static status run_from(splitter *s, size_t index, const char *text, size_t size, const taker *taker);
+
+static status split_by(splitter *s, size_t index, const char *text, size_t size, const taker *taker) {
+    split_step *step = &s->steps[index];
+    size_t done = 0, from = 0;
+    while (from < size) {
+        bool found;
+        size_t start, end;
+        TRY(pattern_find(step->pattern, text, size, from, &found, &start, &end));
+        if (!found) break;
+        if (start > done) TRY(run_from(s, index + 1, text + done, start - done, taker));
+        if (end > start && !step->removed) TRY(run_from(s, index + 1, text + start, end - start, taker));
+        done = from = end;
+        if (end == start && end < size)
+            from += (size_t)utf8_step(text + end, size - end);
+        else if (end == start)
+            break;
+    }
+    return done < size ? run_from(s, index + 1, text + done, size - done, taker) : OK;
+}
+
+static status run_from(splitter *s, size_t index, const char *text, size_t size, const taker *taker) {
+    if (index == s->count) return taker->take(taker->context, text, size);
+    split_step *step = &s->steps[index];
+    if (step->prefix_space && text[0] != ' ') {
+        bytes_clear(&step->spaced);
+        TRY(bytes_add(&step->spaced, " ", 1));
+        TRY(bytes_add(&step->spaced, text, size));
+        text = step->spaced.data;
+        size = step->spaced.size;
+    }
+    return step->pattern ? split_by(s, index, text, size, taker) : run_from(s, index + 1, text, size, taker);
+}
+
+status splitter_run(splitter *s, const char *text, size_t size,
+                    status (*take)(void *context, const char *word, size_t size), void *context) {
+    return size ? run_from(s, 0, text, size, &(taker){take, context}) : OK;
+}

@@ -1,0 +1,45 @@
+// Splitting text into words before merging: the pre_tokenizer of tokenizer.json as a row of steps, the byte-level one
+// last.
+#ifndef SHARED_TEXT_SPLIT_H
+#define SHARED_TEXT_SPLIT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "shared/base/memory.h"
+#include "shared/base/status.h"
+#include "shared/text/pattern.h"
+
+enum { SPLIT_STEPS = 8 };
+
+// Qwen2's pattern, which folders without a tokenizer.json mean.
+extern const char split_qwen2[];
+
+typedef struct split_step {
+    pattern *pattern;  // NULL: pieces stay whole
+    bool removed;      // what matches is dropped instead of standing alone
+    bool prefix_space; // a space is put before a piece that has none
+    bytes spaced;
+} split_step;
+
+// A zeroed struct has no steps: the text is one word.
+typedef struct splitter {
+    split_step steps[SPLIT_STEPS];
+    size_t count;
+} splitter;
+
+// Frees all of it and leaves an empty one.
+void splitter_release(splitter *s);
+
+// Adds a step that makes each match of the regular expression a piece of its own (or drops it). INPUT when it is none
+// or there are too many steps.
+status splitter_add(splitter *s, const char *regex, size_t size, bool removed);
+
+// Adds the byte-level step: a space before each piece if `prefix_space`, GPT-2's pattern if `gpt2_pattern`.
+status splitter_add_byte_level(splitter *s, bool prefix_space, bool gpt2_pattern);
+
+// Calls take(context, word, size) for each word of text[0..size), in order, none of them empty, until one fails.
+status splitter_run(splitter *s, const char *text, size_t size,
+                    status (*take)(void *context, const char *word, size_t size), void *context);
+
+#endif

@@ -1,0 +1,147 @@
+#include "shared/text/tokenizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/base/file.h"
+#include "shared/text/parts.h"
+#include "shared/text/utf8.h"
+
+// What the chat template writes.
+static const char *const needed[] = {"<|im_start|>",   "<|im_end|>",    "<|vision_start|>",
+                                     "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"};
+
+status token_list_add(token_list *list, int64_t id) {
+    if (list->count == list->room) {
+        size_t room = list->room ? list->room * 2 : 256;
+        TRY(RESIZE(&list->data, room));
+        list->room = room;
+    }
+    list->data[list->count++] = id;
+    return OK;
+}
+
+void token_list_release(token_list *list) {
+    free(list->data);
+    *list = (token_list){0};
+}
+
+void tokenizer_free(tokenizer **t) {
+    if (!*t) return;
+    vocabulary_release(&(*t)->vocabulary);
+    merger_release(&(*t)->merger);
+    added_release(&(*t)->added);
+    splitter_release(&(*t)->splitter);
+    bytes_release(&(*t)->normal);
+    if ((*t)->locked) pthread_mutex_destroy(&(*t)->lock);
+    free(*t);
+    *t = NULL;
+}
+
+// The id that Hugging Face gives to an added token that the vocabulary lacks.
+static int64_t next_id(const tokenizer *t) {
+    int64_t highest = -1, count = (int64_t)t->model_count;
+    for (size_t i = 0; i < t->added.count; i++)
+        if (t->added.tokens[i].id > highest) highest = t->added.tokens[i].id;
+    return highest >= count ? highest + 1 : count;
+}
+
+status load_added(tokenizer *t, const char *content, size_t size, added_flags flags, int64_t expected) {
+    if (!size) return OK;
+    int64_t id = vocabulary_find(&t->vocabulary, content, size);
+    bool fresh = id < 0;
+    if (fresh) id = next_id(t);
+    if (expected >= 0 && expected != id)
+        return fail(INPUT, "token \"%.*s\" should have id %lld but has %lld", (int)size, content, (long long)expected,
+                    (long long)id);
+    TRY(vocabulary_put(&t->vocabulary, content, size, id));
+    t->vocabulary.entries[id].outside |= fresh;
+    return added_put(&t->added, content, size, (int32_t)id, flags);
+}
+
+static status finish(tokenizer *t) {
+    for (size_t i = 0; i < t->added.count; i++)
+        if (t->added.tokens[i].flags.special) t->vocabulary.entries[t->added.tokens[i].id].special = true;
+    return added_finish(&t->added, t->form);
+}
+
+static status require_needed(const tokenizer *t, const char *folder) {
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (!added_find(&t->added, needed[i], strlen(needed[i])))
+            return fail(INPUT, "%s: the tokenizer lacks the token %s, which the chat template needs", folder,
+                        needed[i]);
+    return OK;
+}
+
+static status new_tokenizer(tokenizer **out) {
+    TRY(NEW(out, 1));
+    if (pthread_mutex_init(&(*out)->lock, NULL)) return fail(SERVICE, "cannot make a lock");
+    (*out)->locked = true;
+    return OK;
+}
+
+static status load_folder(tokenizer *t, const char *folder, arena *memory) {
+    char *whole = path_join(memory, folder, "tokenizer.json"), *vocab = path_join(memory, folder, "vocab.json");
+    if (!whole || !vocab) return fail(SERVICE, "out of memory");
+    if (path_exists(whole)) {
+        struct json_object *json;
+        TRY(json_file(&json, whole));
+        status result = load_tokenizer_json(t, json);
+        json_object_put(json);
+        if (result != OK) return fail_within(result, "%s", whole);
+    } else if (path_exists(vocab)) {
+        TRY(load_vocab_files(t, folder));
+    } else {
+        return fail(INPUT, "%s: no tokenizer.json there, nor vocab.json and merges.txt", folder);
+    }
+    return load_tokenizer_config(t, folder);
+}
+
+status tokenizer_open(tokenizer **out, const char *folder) {
+    *out = NULL;
+    arena memory = {0};
+    tokenizer *t = NULL;
+    status result;
+    TRY_TO(result, done, new_tokenizer(&t));
+    TRY_TO(result, done, load_folder(t, folder, &memory));
+    TRY_TO(result, done, finish(t));
+    TRY_TO(result, done, require_needed(t, folder));
+    *out = t;
+    t = NULL;
+done:
+    tokenizer_free(&t);
+    arena_release(&memory);
+    return result;
+}
+
+status tokenizer_from_json(tokenizer **out, struct json_object *json) {
+    *out = NULL;
+    tokenizer *t = NULL;
+    status result;
+    TRY_TO(result, done, new_tokenizer(&t));
+    TRY_TO(result, done, load_tokenizer_json(t, json));
+    TRY_TO(result, done, finish(t));
+    *out = t;
+    t = NULL;
+done:
+    tokenizer_free(&t);
+    return result;
+}
+
+int64_t tokenizer_id(const tokenizer *t, const char *name) {
+    return vocabulary_find(&t->vocabulary, name, strlen(name));
+}
+
+const char *tokenizer_piece(const tokenizer *t, int64_t id, size_t *size) {
+    bool known = id >= 0 && (uint64_t)id < t->vocabulary.size && t->vocabulary.entries[id].name;
+    *size = known ? t->vocabulary.entries[id].piece_size : 0;
+    return known ? t->vocabulary.entries[id].piece : NULL;
+}
+
+bool tokenizer_special(const tokenizer *t, int64_t id) {
+    return id >= 0 && (uint64_t)id < t->vocabulary.size && t->vocabulary.entries[id].special;
+}
+
+int64_t tokenizer_size(const tokenizer *t) {
+    return (int64_t)t->vocabulary.size;
+}
