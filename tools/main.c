@@ -11,6 +11,7 @@ static const struct verb {
     const char *help;
 } verbs[] = {
     {"draw", draw_main, "make the demo's clips and questions"},
+    {"tokenize", tokenize_main, "texts or messages to tokens, and back"},
 };
 enum { verb_count = sizeof verbs / sizeof verbs[0] };
 

@@ -22,7 +22,7 @@ status json_text(struct json_object **out, const char *data, size_t size) {
         size_t place = json_tokener_get_parse_end(parser);
         json_object_put(value);
         value = NULL;
-        result = error == json_tokener_continue || place >= size
+        result = error == json_tokener_continue || error == json_tokener_error_parse_eof || place >= size
                      ? fail(INPUT, "not JSON: it ends in the middle")
                      : fail(INPUT, "not JSON: %s at byte %zu", json_tokener_error_desc(error), place);
     }

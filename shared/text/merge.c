@@ -173,7 +173,7 @@ static status merge_word(merger *m, const char *word, size_t size, token_list *o
         TRY(find_whole(m, word, size, &id));
         if (id >= 0) return token_list_add(out, id);
     }
-    size_t count;
+    size_t count = 0;
     TRY(spell(m, word, size, &count));
     if (count <= SHORT) {
         count = merge_short(m, count);

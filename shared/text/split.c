@@ -23,14 +23,14 @@ static status add_step(splitter *s, split_step **step) {
 }
 
 status splitter_add(splitter *s, const char *regex, size_t size, bool removed) {
-    split_step *step;
+    split_step *step = NULL;
     TRY(add_step(s, &step));
     step->removed = removed;
     return pattern_new(&step->pattern, regex, size);
 }
 
 status splitter_add_byte_level(splitter *s, bool prefix_space, bool gpt2_pattern) {
-    split_step *step;
+    split_step *step = NULL;
     TRY(add_step(s, &step));
     step->prefix_space = prefix_space;
     return gpt2_pattern ? pattern_new(&step->pattern, split_gpt2, sizeof split_gpt2 - 1) : OK;

@@ -1,0 +1,77 @@
+#include "shared/text/template.h"
+
+#include <string.h>
+
+static const char *const placeholders[] = {[PART_IMAGE] = "<|image_pad|>", [PART_VIDEO] = "<|video_pad|>"};
+
+static bool is_text(text text, const char *other) {
+    return text.size == strlen(other) && !memcmp(text.data, other, text.size);
+}
+
+static status render_part(const part *part, bytes *out) {
+    if (part->kind == PART_TEXT) return bytes_add(out, part->text.data, part->text.size);
+    return bytes_print(out, "<|vision_start|>%s<|vision_end|>", placeholders[part->kind]);
+}
+
+status template_render(const message *messages, size_t count, bytes *out) {
+    if (count && !is_text(messages[0].role, "system"))
+        TRY(bytes_text(out, "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"));
+    for (size_t i = 0; i < count; i++) {
+        TRY(bytes_text(out, "<|im_start|>"));
+        TRY(bytes_add(out, messages[i].role.data, messages[i].role.size));
+        TRY(bytes_text(out, "\n"));
+        for (size_t k = 0; k < messages[i].part_count; k++) TRY(render_part(&messages[i].parts[k], out));
+        TRY(bytes_text(out, "<|im_end|>\n"));
+    }
+    return bytes_text(out, "<|im_start|>assistant\n");
+}
+
+status template_tokens(const tokenizer *t, const message *messages, size_t count, token_list *out) {
+    bytes rendered = {0};
+    status result = template_render(messages, count, &rendered);
+    if (result == OK) result = tokenizer_encode(t, rendered.data, rendered.size, out);
+    bytes_release(&rendered);
+    return result;
+}
+
+// How many vision tokens a medium has.
+static status vision_tokens(const medium *medium, template_grid grid, int64_t *count) {
+    enum { LIMIT = 1 << 24 };
+    int64_t time = is_text(medium->kind, "video") ? grid.time : 1;
+    if (medium->height < 1 || medium->height % grid.unit || medium->width < 1 || medium->width % grid.unit)
+        return fail(INPUT, "media: %lld x %lld pixels are no multiple of %lld", (long long)medium->height,
+                    (long long)medium->width, (long long)grid.unit);
+    if (medium->frames < 1 || medium->frames % time)
+        return fail(INPUT, "media: %lld frames are no multiple of %lld", (long long)medium->frames, (long long)time);
+    int64_t high = medium->height / grid.unit, wide = medium->width / grid.unit, deep = medium->frames / time;
+    if (high > LIMIT / wide || deep > LIMIT / (high * wide)) return fail(INPUT, "media: too large");
+    *count = high * wide * deep;
+    return OK;
+}
+
+// Copies `short_form` to `out`, each placeholder as often as its medium has vision tokens.
+static status expand(const tokenizer *t, const group *group, template_grid grid, const token_list *short_form,
+                     token_list *out) {
+    int64_t image = tokenizer_id(t, placeholders[PART_IMAGE]), video = tokenizer_id(t, placeholders[PART_VIDEO]);
+    size_t used = 0;
+    for (size_t i = 0; i < short_form->count; i++) {
+        int64_t id = short_form->data[i], count = 1;
+        if (id == image || id == video) {
+            if (used == group->media_count || is_text(group->media[used].kind, "video") != (id == video))
+                return fail(DEFECT, "the prompt's text holds %s itself",
+                            placeholders[id == video ? PART_VIDEO : PART_IMAGE]);
+            TRY(vision_tokens(&group->media[used++], grid, &count));
+        }
+        for (; count; count--) TRY(token_list_add(out, id));
+    }
+    if (used == group->media_count) return OK;
+    return fail(INPUT, "the prompt has places for %zu media, the group has %zu", used, group->media_count);
+}
+
+status prompt_tokens(const tokenizer *t, const group *group, template_grid grid, token_list *out) {
+    token_list short_form = {0};
+    status result = template_tokens(t, group->prompt.messages, group->prompt.message_count, &short_form);
+    if (result == OK) result = expand(t, group, grid, &short_form, out);
+    token_list_release(&short_form);
+    return result;
+}

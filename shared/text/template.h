@@ -1,0 +1,31 @@
+// Qwen2.5-VL's chat template, and a group's prompt as the token sequence that the model sees.
+#ifndef SHARED_TEXT_TEMPLATE_H
+#define SHARED_TEXT_TEMPLATE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shared/base/memory.h"
+#include "shared/base/status.h"
+#include "shared/group/group.h"
+#include "shared/text/tokenizer.h"
+
+// Appends the messages as the chat template writes them, one placeholder a medium, the assistant's turn begun at the
+// end. A system message is put before them unless the first one is the system's.
+status template_render(const message *messages, size_t count, bytes *out);
+
+// Appends the tokens of the rendered messages, one placeholder a medium. INPUT when a text is not UTF-8.
+status template_tokens(const tokenizer *t, const message *messages, size_t count, token_list *out);
+
+// What one placeholder stands for: `unit` x `unit` pixels (patch size x merge size, 28) of `time` frames (2).
+typedef struct template_grid {
+    int64_t unit;
+    int64_t time;
+} template_grid;
+
+// Appends a group's prompt with as many placeholders as each of its media has vision tokens: an image
+// height/unit * width/unit, a clip frames/time times as many. Needs the group's media. DEFECT when a text of the prompt
+// holds a placeholder itself, so that they do not match the media; INPUT when a medium's size fits no whole token.
+status prompt_tokens(const tokenizer *t, const group *group, template_grid grid, token_list *out);
+
+#endif

@@ -1,0 +1,228 @@
+// caravan tokenize: JSON lines of texts or messages to JSON lines of tokens, and back.
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/base/file.h"
+#include "shared/base/log.h"
+#include "shared/stage/lines.h"
+#include "shared/text/json.h"
+#include "shared/text/template.h"
+#include "shared/text/tokenizer.h"
+#include "tools/tools.h"
+
+static const char help[] =
+    "usage: caravan tokenize --model DIR [--decode [--skip-special]] < LINES\n\n"
+    "Reads JSON lines {\"text\": ...} or {\"messages\": [...]} and writes {\"tokens\": [...]} for each.\n\n"
+    "  --model DIR      the model folder whose tokenizer is used\n"
+    "  --decode         the other way: {\"tokens\": [...]} to {\"text\": ...}\n"
+    "  --skip-special   leave special tokens out of the text\n";
+
+typedef struct task {
+    const char *model;
+    bool decode, skip_special;
+    tokenizer *tokenizer;
+    int64_t limit; // one more than the highest id that the model has, padding of its table included
+} task;
+
+static status read_arguments(int argc, char **argv, task *task) {
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--help")) {
+            fputs(help, stdout);
+            return STOPPED;
+        }
+        if (!strcmp(argv[i], "--decode")) {
+            task->decode = true;
+        } else if (!strcmp(argv[i], "--skip-special") || !strcmp(argv[i], "--skip_special")) {
+            task->skip_special = true;
+        } else if (!strncmp(argv[i], "--model=", 8)) {
+            task->model = argv[i] + 8;
+        } else if (!strcmp(argv[i], "--model")) {
+            if (++i == argc) return fail(USAGE, "--model: a value is missing");
+            task->model = argv[i];
+        } else {
+            return fail(USAGE, "unknown %s '%s'", argv[i][0] == '-' ? "option" : "argument", argv[i]);
+        }
+    }
+    if (!task->model) return fail(USAGE, "--model is missing");
+    return task->skip_special && !task->decode ? fail(USAGE, "--skip-special needs --decode") : OK;
+}
+
+static status need(struct json_object *object, const char *key, enum json_type type, struct json_object **out) {
+    TRY(json_find(object, key, type, out));
+    return *out ? OK : fail(INPUT, "%s: missing", key);
+}
+
+static text text_of(struct json_object *value) {
+    return (text){(char *)json_object_get_string(value), (size_t)json_object_get_string_len(value)};
+}
+
+// One part of a message, told apart as the chat template does it.
+static status read_part(struct json_object *json, part *part) {
+    struct json_object *value;
+    const char *type = "";
+    if (!json_object_is_type(json, json_type_object)) return fail(INPUT, "not an object");
+    TRY(json_find(json, "type", json_type_string, &value));
+    if (value) type = json_object_get_string(value);
+    if (!strcmp(type, "image") || json_object_object_get_ex(json, "image", NULL) ||
+        json_object_object_get_ex(json, "image_url", NULL)) {
+        part->kind = PART_IMAGE;
+    } else if (!strcmp(type, "video") || json_object_object_get_ex(json, "video", NULL)) {
+        part->kind = PART_VIDEO;
+    } else {
+        TRY(need(json, "text", json_type_string, &value));
+        part->kind = PART_TEXT;
+        part->text = text_of(value);
+    }
+    return OK;
+}
+
+static status read_message(arena *memory, struct json_object *json, message *message) {
+    struct json_object *value;
+    if (!json_object_is_type(json, json_type_object)) return fail(INPUT, "not an object");
+    TRY(need(json, "role", json_type_string, &value));
+    message->role = text_of(value);
+    if (!json_object_object_get_ex(json, "content", &value)) return fail(INPUT, "content: missing");
+    bool plain = json_object_is_type(value, json_type_string);
+    if (!plain && !json_object_is_type(value, json_type_array))
+        return fail(INPUT, "content: neither a text nor a list");
+    message->part_count = plain ? 1 : json_object_array_length(value);
+    message->parts = arena_get(memory, (message->part_count + 1) * sizeof *message->parts);
+    if (!message->parts) return fail(SERVICE, "out of memory");
+    if (plain) message->parts[0] = (part){.kind = PART_TEXT, .text = text_of(value)};
+    for (size_t i = 0; !plain && i < message->part_count; i++) {
+        status result = read_part(json_object_array_get_idx(value, i), &message->parts[i]);
+        if (result != OK) return fail_within(result, "content[%zu]", i);
+    }
+    return OK;
+}
+
+static status encode_messages(const task *task, struct json_object *list, token_list *tokens) {
+    arena memory = {0};
+    size_t count = json_object_array_length(list);
+    message *messages = arena_get(&memory, (count + 1) * sizeof *messages);
+    status result = !messages ? fail(SERVICE, "out of memory") : count ? OK : fail(INPUT, "messages: empty");
+    for (size_t i = 0; result == OK && i < count; i++) {
+        result = read_message(&memory, json_object_array_get_idx(list, i), &messages[i]);
+        if (result != OK) fail_within(result, "messages[%zu]", i);
+    }
+    if (result == OK) result = template_tokens(task->tokenizer, messages, count, tokens);
+    arena_release(&memory);
+    return result;
+}
+
+static status encode_line(const task *task, struct json_object *json, bytes *out) {
+    struct json_object *given, *messages;
+    token_list tokens = {0};
+    status result;
+    TRY(json_find(json, "text", json_type_string, &given));
+    TRY(json_find(json, "messages", json_type_array, &messages));
+    if (!given == !messages) return fail(INPUT, given ? "both text and messages" : "neither text nor messages");
+    result = given ? tokenizer_encode(task->tokenizer, json_object_get_string(given),
+                                      (size_t)json_object_get_string_len(given), &tokens)
+                   : encode_messages(task, messages, &tokens);
+    if (result == OK) result = bytes_text(out, "{\"tokens\": [");
+    for (size_t i = 0; result == OK && i < tokens.count; i++)
+        result = bytes_print(out, i ? ", %lld" : "%lld", (long long)tokens.data[i]);
+    if (result == OK) result = bytes_text(out, "]}\n");
+    token_list_release(&tokens);
+    return result;
+}
+
+static status read_tokens(const task *task, struct json_object *list, token_list *tokens) {
+    for (size_t i = 0; i < json_object_array_length(list); i++) {
+        struct json_object *id = json_object_array_get_idx(list, i);
+        if (!json_object_is_type(id, json_type_int)) return fail(INPUT, "tokens[%zu]: no whole number", i);
+        int64_t value = json_object_get_int64(id);
+        if (value < 0 || value >= task->limit)
+            return fail(INPUT, "tokens[%zu]: %s is not in the vocabulary", i, json_object_to_json_string(id));
+        TRY(token_list_add(tokens, value));
+    }
+    return OK;
+}
+
+static status decode_line(const task *task, struct json_object *json, bytes *out) {
+    struct json_object *list, *shown = NULL;
+    token_list tokens = {0};
+    bytes decoded = {0};
+    status result;
+    TRY(need(json, "tokens", json_type_array, &list));
+    TRY_TO(result, done, read_tokens(task, list, &tokens));
+    TRY_TO(result, done, tokenizer_text(task->tokenizer, tokens.data, tokens.count, task->skip_special, &decoded));
+    shown = json_object_new_string_len(decoded.data ? decoded.data : "", (int)decoded.size);
+    if (!shown) TRY_TO(result, done, fail(SERVICE, "out of memory"));
+    TRY_TO(result, done,
+           bytes_print(out, "{\"text\": %s}\n",
+                       json_object_to_json_string_ext(shown, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE)));
+done:
+    json_object_put(shown);
+    bytes_release(&decoded);
+    token_list_release(&tokens);
+    return result;
+}
+
+static status work_line(const task *task, const char *line, size_t size, bytes *out) {
+    struct json_object *json;
+    TRY(json_text(&json, line, size));
+    status result = !json_object_is_type(json, json_type_object) ? fail(INPUT, "not a JSON object")
+                    : task->decode                               ? decode_line(task, json, out)
+                                                                 : encode_line(task, json, out);
+    json_object_put(json);
+    return result;
+}
+
+// The vocabulary's size by config.json, which may be larger than the tokenizer's; without one, the tokenizer's.
+static status find_limit(task *task) {
+    arena memory = {0};
+    struct json_object *config = NULL, *nested, *size = NULL;
+    status result = OK;
+    task->limit = tokenizer_size(task->tokenizer);
+    char *path = path_join(&memory, task->model, "config.json");
+    if (!path) TRY_TO(result, done, fail(SERVICE, "out of memory"));
+    if (!path_exists(path)) goto done;
+    TRY_TO(result, done, json_file(&config, path));
+    TRY_TO(result, done, json_find(config, "vocab_size", json_type_int, &size));
+    TRY_TO(result, done, json_find(config, "text_config", json_type_object, &nested));
+    if (!size && nested) TRY_TO(result, done, json_find(nested, "vocab_size", json_type_int, &size));
+    if (size && json_object_get_int64(size) > task->limit) task->limit = json_object_get_int64(size);
+done:
+    json_object_put(config);
+    arena_release(&memory);
+    return result;
+}
+
+static status work_lines(const task *task) {
+    lines lines = {.fd = STDIN_FILENO};
+    bytes out = {0};
+    status result;
+    for (;;) {
+        const char *line;
+        size_t size;
+        TRY_TO(result, done, lines_next(&lines, -1, &line, &size));
+        if (!line) continue;
+        bytes_clear(&out);
+        result = work_line(task, line, size, &out);
+        if (result != OK) {
+            fail_within(result, "line %zu", lines.number);
+            goto done;
+        }
+        if (fwrite(out.data, 1, out.size, stdout) != out.size || fflush(stdout))
+            TRY_TO(result, done, fail(SERVICE, "cannot write to standard output"));
+    }
+done:
+    bytes_release(&out);
+    lines_release(&lines);
+    return result;
+}
+
+int tokenize_main(int argc, char **argv) {
+    task task = {0};
+    status result = read_arguments(argc, argv, &task);
+    if (result == OK) result = tokenizer_open(&task.tokenizer, task.model);
+    if (result == OK) result = find_limit(&task);
+    if (result == OK) result = work_lines(&task);
+    tokenizer_free(&task.tokenizer);
+    if (result == OK || result == STOPPED) return 0;
+    log_say("%s", fail_text());
+    return result;
+}
