@@ -53,7 +53,16 @@ typedef struct span_array {
     size_t count;
 } span_array;
 
+// A whole number that is absent where the table lets it be.
+#define ABSENT INT64_MIN
+
 // Keys that the table does not know, as JSON text by key, in their order.
+typedef struct unknown_field {
+    struct unknown_field *next;
+    text key;
+    text json;
+} unknown_field;
+
 typedef struct unknown_fields {
     struct unknown_field *first;
     struct unknown_field *last;
@@ -79,9 +88,10 @@ typedef struct message {
 
 typedef struct prompt {
     unknown_fields unknown;
+    bool present;
     message *messages;
     size_t message_count;
-    text problem_type;
+    text problem_type; // may be absent: only reward needs it
     text solution;
 } prompt;
 
@@ -107,7 +117,7 @@ typedef struct completion {
 typedef struct reference {
     unknown_fields unknown;
     bool present;
-    int64_t version;
+    int64_t version; // may be ABSENT
     span_array answer_span;
     double_array answer_logprob;     // mean over the span; NaN: no answer
     double_array answer_probability; // mean of the answer tokens' probabilities
@@ -152,20 +162,18 @@ typedef struct quarantine {
 } quarantine;
 
 typedef struct group {
-    arena arena;
     unknown_fields unknown;
+    arena arena;
     int64_t v;
     text id;
     text sample_id;
     prompt prompt;
     requirement requires;
-    medium *media;
+    medium *media; // NULL: absent; made by group_media
     size_t media_count;
-    bool media_present;
     int_array prompt_tokens;
-    completion *completions;
+    completion *completions; // NULL: absent; made by group_completions
     size_t completion_count;
-    bool completions_present;
     reference reference;
     consistency consistency;
     rewards rewards;
@@ -181,25 +189,31 @@ status group_new(group **out);
 // NULL is fine; sets *group to NULL.
 void group_free(group **group);
 
-// Reads one JSON object. INPUT with what is wrong ("completions[2].text: missing") when it is not a group: not JSON,
-// wrong types, v other than 1, no id, prompt, problem_type or solution, a completion without text.
+// Reads one JSON object. INPUT "not a group: completions[2].text: missing" when it is none: not JSON, wrong types, v
+// other than 1, no id, prompt or solution, a completion with neither text nor tokens. A null where a key may be absent
+// is absence; an absent v is 1. problem_type is not judged here: reward and source do.
 status group_from_json(group **out, const char *json, size_t size);
 
 // Appends the group as one line of JSON, without the newline.
 status group_to_json(const group *group, bytes *out);
 
-// The same from and to msgpack.
+// The same from msgpack; also INPUT when a key unknown to the table is not carried as JSON.
 status group_from_msgpack(group **out, const void *data, size_t size);
+
+// Appends the group as one msgpack map.
 status group_to_msgpack(const group *group, bytes *out);
 
 // What a stage needs of the group before it can work; INPUT "not a group: ..." names what is missing.
 typedef enum group_need {
-    NEED_MEDIA = 1,         // media, as many as the messages have
-    NEED_COMPLETIONS = 2,   // at least one, each with a text
-    NEED_TOKENS = 4,        // each completion with tokens
-    NEED_REFERENCE = 8,     // reference, as long as completions
-    NEED_ADVANTAGES = 16,   // advantages, as long as completions
+    NEED_MEDIA = 1,       // media, as many as the messages have
+    NEED_COMPLETIONS = 2, // at least one, each with a text
+    NEED_TOKENS = 4,      // each completion with tokens, its logprobs and versions (where there are any) as many
+    NEED_REFERENCE = 8,   // reference, its arrays (where there are any) as long as completions
+    NEED_ADVANTAGES = 16, // advantages, finite and as long as completions
+    NEED_TARGETS = 32,    // at least one completion, each with a text or tokens (supervised data)
 } group_need;
+
+// Checks what `needs` (group_need, or-ed) says. INPUT.
 status group_check(const group *group, unsigned needs);
 
 // Puts the group aside: later stages pass it through untouched. Marks `stage` and the formatted reason.
@@ -207,29 +221,52 @@ status group_quarantine(group *group, const char *stage, const char *format, ...
 
 // The sections by which a stage's work is stored and found again.
 typedef enum group_section {
-    SECTION_PROMPT,      // id, sample_id, prompt, requires
-    SECTION_MEDIA,       // media
-    SECTION_ROLLOUT,     // prompt_tokens, completions
+    SECTION_PROMPT,  // id, sample_id, prompt, requires
+    SECTION_MEDIA,   // media
+    SECTION_ROLLOUT, // prompt_tokens, completions
     SECTION_REFERENCE,
     SECTION_CONSISTENCY,
-    SECTION_REWARD,      // rewards, advantages
-    SECTION_TRAINED,
-    SECTION_QUARANTINE,
+    SECTION_REWARD,     // rewards, advantages
+    SECTION_TRAINED,    // trained
+    SECTION_QUARANTINE, // quarantine
+    SECTION_TIMES,      // times
 } group_section;
 
-// One section as a msgpack map, and back: reading replaces that section of `group` whole.
+// One section as a msgpack map.
 status group_section_to_msgpack(const group *group, group_section section, bytes *out);
+
+// Reads what group_section_to_msgpack wrote in place of that section. INPUT.
 status group_section_from_msgpack(group *group, group_section section, const void *data, size_t size);
 
-// Arrays in the group's arena, NULL data when memory is short (SERVICE).
+// A 128-bit XXH3 hash of the section as msgpack; a section that is absent has one too. What is computed from a section
+// is found again by it.
+status group_section_hash(const group *group, group_section section, unsigned char hash[16]);
+
+// `count` empty completions in place of those there are.
+status group_completions(group *group, size_t count);
+
+// `count` empty media in place of those there are.
+status group_media(group *group, size_t count);
+
+// Notes in `times` when `stage` began and ended its work on the group (seconds since 1970).
+status group_time(group *group, const char *stage, double from, double to);
+
+// Arrays in the group's arena, zeroed; NULL data when memory is short (SERVICE).
 status group_ints(group *group, int_array *array, size_t count);
+
+// The same for floats.
 status group_floats(group *group, float_array *array, size_t count);
+
+// The same for doubles.
 status group_doubles(group *group, double_array *array, size_t count);
 
-// A copy of `size` bytes as a text of the group.
+// A copy of `size` bytes as a text of the group; bytes that are not UTF-8 become U+FFFD.
 status group_text(group *group, text *out, const char *data, size_t size);
 
 // Whether a text is this NUL-terminated one.
 bool text_is(text text, const char *other);
+
+// Appends the reference page: every field of the table as Markdown.
+status group_reference_page(bytes *out);
 
 #endif

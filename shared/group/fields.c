@@ -1,0 +1,250 @@
+// The table itself, and the small questions that its readers ask of it.
+#include "shared/group/fields.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define AT(type, member) offsetof(struct type, member)
+#define COUNT(array)     (sizeof(array) / sizeof *(array))
+#define TABLE(type, present, fields)                                                                                   \
+    { #type, sizeof(struct type), present, fields, COUNT(fields) }
+
+static const field part_fields[] = {
+    {"type", FIELD_TEXT, AT(part, type), true, 0, NULL, "`text`, `image` or `video`"},
+    {"text", FIELD_TEXT, AT(part, text), false, 0, NULL, "the text of a text"},
+    {"image", FIELD_TEXT, AT(part, image), false, 0, NULL,
+     "the path of an image; `file://` is allowed, a relative one is under `media_root`"},
+    {"video", FIELD_TEXT, AT(part, video), false, 0, NULL, "the path of a clip, as for an image"},
+};
+static const field_table part_table = TABLE(part, 0, part_fields);
+
+static const field message_fields[] = {
+    {"role", FIELD_TEXT, AT(message, role), true, 0, NULL, "`system`, `user` or `assistant`"},
+    {"content", FIELD_CONTENT, AT(message, parts), true, 0, &part_table,
+     "a list of parts, or a plain string for one text"},
+};
+static const field_table message_table = TABLE(message, 0, message_fields);
+
+static const field prompt_fields[] = {
+    {"messages", FIELD_OBJECTS, AT(prompt, messages), true, 0, &message_table, "the conversation, in its order"},
+    {"problem_type", FIELD_TEXT, AT(prompt, problem_type), false, 0, NULL,
+     "`multiple choice`, `numerical`, `OCR`, `free-form` or `regression`"},
+    {"solution", FIELD_TEXT, AT(prompt, solution), true, 0, NULL, "`<answer>…</answer>`"},
+};
+static const field_table prompt_table = TABLE(prompt, AT(prompt, present), prompt_fields);
+
+static const field requirement_fields[] = {
+    {"policy", FIELD_INT, AT(requirement, policy), true, 0, NULL, "lowest version of the policy to sample with"},
+    {"reference", FIELD_INT, AT(requirement, reference), true, 0, NULL,
+     "lowest version of the reference to score with"},
+    {"exact", FIELD_INT, AT(requirement, exact), true, 0, NULL, "1: exactly these versions"},
+    {"order", FIELD_INT, AT(requirement, order), true, 0, NULL, "place in the order of issue, from 0"},
+};
+static const field_table requirement_table = TABLE(requirement, AT(requirement, present), requirement_fields);
+
+static const field medium_fields[] = {
+    {"kind", FIELD_TEXT, AT(medium, kind), true, 0, NULL, "`video` or `image`"},
+    {"key", FIELD_TEXT, AT(medium, key), true, 0, NULL, "key of the frames in frames.lmdb, 32 hex digits"},
+    {"frames", FIELD_INT, AT(medium, frames), true, 0, NULL, "number of frames, 1 for an image"},
+    {"height", FIELD_INT, AT(medium, height), true, 0, NULL, "of a frame, pixels"},
+    {"width", FIELD_INT, AT(medium, width), true, 0, NULL, "of a frame, pixels"},
+    {"seconds_per_grid", FIELD_DOUBLE, AT(medium, seconds_per_grid), false, 0, NULL,
+     "seconds that two frames of a clip stand for"},
+    {"timestamps", FIELD_DOUBLES, AT(medium, timestamps), false, 0, NULL,
+     "seconds from the clip's first frame, a frame"},
+};
+static const field_table medium_table = TABLE(medium, 0, medium_fields);
+
+static const field completion_fields[] = {
+    {"tokens", FIELD_INTS, AT(completion, tokens), false, 0, NULL, "with the end-of-sequence token if there was one"},
+    {"logprobs", FIELD_FLOATS, AT(completion, logprobs), false, 0, NULL,
+     "of the policy that sampled, at temperature 1, a token"},
+    {"versions", FIELD_INTS, AT(completion, versions), false, 0, NULL, "version of the policy that sampled, a token"},
+    {"text", FIELD_TEXT, AT(completion, text), false, 0, NULL, "without special tokens"},
+    {"finish", FIELD_TEXT, AT(completion, finish), false, 0, NULL, "`eos` or `length`"},
+};
+static const field_table completion_table = TABLE(completion, 0, completion_fields);
+
+static const field reference_fields[] = {
+    {"version", FIELD_INT, AT(reference, version), false, 0, NULL, "version of the reference"},
+    {"answer_span", FIELD_SPANS, AT(reference, answer_span), false, 0, NULL,
+     "[first, one past last] answer token, a completion; null without an answer"},
+    {"answer_logprob", FIELD_DOUBLES, AT(reference, answer_logprob), false, 0, NULL,
+     "mean log-probability of the answer tokens, a completion; null without an answer"},
+    {"answer_probability", FIELD_DOUBLES, AT(reference, answer_probability), false, 0, NULL,
+     "mean probability of the answer tokens, a completion; null without an answer"},
+    {"logprobs", FIELD_ROWS, AT(reference, logprobs), false, 0, NULL,
+     "a number for each token of each completion (`logprobs: all`)"},
+    {"generated", FIELD_TEXTS, AT(reference, generated), false, 0, NULL,
+     "the answer that the reference wrote after each completion's reasoning (method refgen)"},
+};
+static const field_table reference_table = TABLE(reference, AT(reference, present), reference_fields);
+
+static const field consistency_fields[] = {
+    {"probability", FIELD_DOUBLES, AT(consistency, probability), false, 0, NULL,
+     "the consistency model's, a completion (method cora)"},
+};
+static const field_table consistency_table = TABLE(consistency, AT(consistency, present), consistency_fields);
+
+static const field rewards_fields[] = {
+    {"accuracy", FIELD_DOUBLES, AT(rewards, accuracy), false, 0, NULL, "a completion"},
+    {"format", FIELD_DOUBLES, AT(rewards, format), false, 0, NULL, "a completion"},
+    {"length", FIELD_DOUBLES, AT(rewards, length), false, 0, NULL,
+     "a completion; absent when the length reward is off"},
+    {"bonus", FIELD_DOUBLES, AT(rewards, bonus), false, 0, NULL, "a completion; absent where the method has none"},
+    {"total", FIELD_DOUBLES, AT(rewards, total), false, 0, NULL, "their sum, a completion"},
+};
+static const field_table rewards_table = TABLE(rewards, AT(rewards, present), rewards_fields);
+
+static const field trained_fields[] = {
+    {"step", FIELD_INT, AT(trained, step), true, 0, NULL, "the optimizer step that trained it"},
+};
+static const field_table trained_table = TABLE(trained, AT(trained, present), trained_fields);
+
+static const field quarantine_fields[] = {
+    {"stage", FIELD_TEXT, AT(quarantine, stage), false, 0, NULL, "the stage that put the group aside"},
+    {"reason", FIELD_TEXT, AT(quarantine, reason), false, 0, NULL, "why"},
+};
+static const field_table quarantine_table = TABLE(quarantine, AT(quarantine, present), quarantine_fields);
+
+static const field group_fields[] = {
+    {"v", FIELD_INT, AT(group, v), false, SECTION_PROMPT, NULL, "1: this page's version"},
+    {"id", FIELD_TEXT, AT(group, id), true, SECTION_PROMPT, NULL, "e0-000017: epoch and place"},
+    {"sample_id", FIELD_TEXT, AT(group, sample_id), false, SECTION_PROMPT, NULL, "the data set's own"},
+    {"prompt", FIELD_OBJECT, AT(group, prompt), true, SECTION_PROMPT, &prompt_table, "what is asked"},
+    {"requires", FIELD_OBJECT, AT(group, requires), false, SECTION_PROMPT, &requirement_table,
+     "what it may be sampled and scored with"},
+    {"media", FIELD_OBJECTS, AT(group, media), false, SECTION_MEDIA, &medium_table,
+     "each image and clip, in the order of the messages"},
+    {"prompt_tokens", FIELD_INTS, AT(group, prompt_tokens), false, SECTION_ROLLOUT, NULL,
+     "one placeholder token a vision token"},
+    {"completions", FIELD_OBJECTS, AT(group, completions), false, SECTION_ROLLOUT, &completion_table,
+     "what the policy answered"},
+    {"reference", FIELD_OBJECT, AT(group, reference), false, SECTION_REFERENCE, &reference_table,
+     "how likely the reference finds the answers"},
+    {"consistency", FIELD_OBJECT, AT(group, consistency), false, SECTION_CONSISTENCY, &consistency_table,
+     "the consistency reward model's view"},
+    {"rewards", FIELD_OBJECT, AT(group, rewards), false, SECTION_REWARD, &rewards_table, "by kind"},
+    {"advantages", FIELD_DOUBLES, AT(group, advantages), false, SECTION_REWARD, NULL, "a completion"},
+    {"trained", FIELD_OBJECT, AT(group, trained), false, SECTION_TRAINED, &trained_table, "when it was trained"},
+    {"times", FIELD_JSON, AT(group, times), false, SECTION_TIMES, NULL, "[in, out] of each stage, seconds since 1970"},
+    {"quarantine", FIELD_OBJECT, AT(group, quarantine), false, SECTION_QUARANTINE, &quarantine_table,
+     "why it was put aside"},
+};
+const field_table group_table = TABLE(group, 0, group_fields);
+
+const field *field_find(const field_table *table, const char *name, size_t size) {
+    for (size_t i = 0; i < table->count; i++)
+        if (strlen(table->fields[i].name) == size && !memcmp(table->fields[i].name, name, size))
+            return &table->fields[i];
+    return NULL;
+}
+
+void fields_clear(const field_table *table, void *thing) {
+    for (size_t i = 0; i < table->count; i++) {
+        const field *field = &table->fields[i];
+        void *at = (char *)thing + field->offset;
+        if (field->type == FIELD_INT) *(int64_t *)at = ABSENT;
+        if (field->type == FIELD_DOUBLE) *(double *)at = NAN;
+        if (field->type == FIELD_OBJECT) fields_clear(field->table, at);
+    }
+    if (table == &group_table) ((group *)thing)->v = 1;
+}
+
+bool field_present(const field *field, const void *thing) {
+    const char *at = (const char *)thing + field->offset;
+    switch (field->type) {
+    case FIELD_INT:
+        return *(const int64_t *)at != ABSENT;
+    case FIELD_DOUBLE:
+        return isfinite(*(const double *)at);
+    case FIELD_OBJECT:
+        return *(const bool *)(at + field->table->present);
+    default: // texts and lists begin with their data
+        return ((const list *)at)->data != NULL;
+    }
+}
+
+size_t field_element(const field *field) {
+    switch (field->type) {
+    case FIELD_INTS:
+        return sizeof(int64_t);
+    case FIELD_FLOATS:
+        return sizeof(float);
+    case FIELD_DOUBLES:
+        return sizeof(double);
+    case FIELD_TEXTS:
+        return sizeof(text);
+    case FIELD_SPANS:
+        return sizeof(span);
+    case FIELD_ROWS:
+        return sizeof(float_array);
+    default:
+        return field->table->size;
+    }
+}
+
+status list_new(arena *arena, void *at, size_t count, size_t element) {
+    list *list = at;
+    if (count > SIZE_MAX / 2 / element) return fail(SERVICE, "out of memory: %zu x %zu bytes", count, element);
+    list->data = arena_get(arena, (count ? count : 1) * element);
+    list->count = list->data ? count : 0;
+    return list->data ? OK : fail(SERVICE, "out of memory: %zu x %zu bytes", count, element);
+}
+
+status refuse_at(const place *place, const char *what) {
+    char path[256];
+    size_t end = sizeof path - 1;
+    path[end] = 0;
+    for (; place && place->above; place = place->above) {
+        char step[96];
+        int length = place->name ? snprintf(step, sizeof step, "%s%.64s", place->above->above ? "." : "", place->name)
+                                 : snprintf(step, sizeof step, "[%zu]", place->index);
+        if ((size_t)length > end) break;
+        end -= (size_t)length;
+        memcpy(path + end, step, (size_t)length);
+    }
+    return fail(INPUT, "not a group: %s%s%s", path + end, path[end] ? ": " : "", what);
+}
+
+static status check_part(part *part, const place *place) {
+    static const char *const kinds[] = {"text", "image", "video"};
+    const text *const contents[] = {&part->text, &part->image, &part->video};
+    for (int kind = PART_TEXT; kind <= PART_VIDEO; kind++) {
+        if (!text_is(part->type, kinds[kind])) continue;
+        struct place at = {place, kinds[kind], 0};
+        part->kind = (part_kind)kind;
+        return contents[kind]->data ? OK : refuse_at(&at, "missing");
+    }
+    struct place at = {place, "type", 0};
+    return refuse_at(&at, "not text, image or video");
+}
+
+status fields_check(const field_table *table, void *thing, const place *place) {
+    for (size_t i = 0; i < table->count; i++) {
+        const field *field = &table->fields[i];
+        struct place at = {place, field->name, 0};
+        if (field->required && !field_present(field, thing)) return refuse_at(&at, "missing");
+    }
+    if (table == &part_table) return check_part(thing, place);
+    const completion *completion = thing;
+    struct place at = {place, "text", 0};
+    if (table == &completion_table && !completion->text.data && !completion->tokens.data)
+        return refuse_at(&at, "missing");
+    struct place version = {place, "v", 0};
+    if (table == &group_table && ((group *)thing)->v != 1) return refuse_at(&version, "not 1");
+    return OK;
+}
+
+status unknown_add(arena *arena, unknown_fields *unknown, text key, text json) {
+    unknown_field *field = arena_get(arena, sizeof *field);
+    if (!field) return fail(SERVICE, "out of memory");
+    *field = (unknown_field){NULL, key, json};
+    if (unknown->last)
+        unknown->last->next = field;
+    else
+        unknown->first = field;
+    unknown->last = field;
+    return OK;
+}

@@ -1,0 +1,185 @@
+// The group on the heap: making one, its arrays and texts, what stages may ask of it.
+#include "shared/group/group.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "shared/base/json.h"
+#include "shared/group/fields.h"
+
+status group_new(group **out) {
+    TRY(NEW(out, 1));
+    fields_clear(&group_table, *out);
+    return OK;
+}
+
+void group_free(group **group) {
+    if (!*group) return;
+    arena arena = (*group)->arena;
+    free(*group);
+    *group = NULL;
+    arena_release(&arena);
+}
+
+status group_ints(group *group, int_array *array, size_t count) {
+    return list_new(&group->arena, array, count, sizeof *array->data);
+}
+
+status group_floats(group *group, float_array *array, size_t count) {
+    return list_new(&group->arena, array, count, sizeof *array->data);
+}
+
+status group_doubles(group *group, double_array *array, size_t count) {
+    return list_new(&group->arena, array, count, sizeof *array->data);
+}
+
+static status new_structs(group *group, const char *name, void *at, size_t count) {
+    const field *field = field_find(&group_table, name, strlen(name));
+    size_t size = field_element(field);
+    TRY(list_new(&group->arena, at, count, size));
+    for (size_t i = 0; i < count; i++) fields_clear(field->table, (char *)((list *)at)->data + i * size);
+    return OK;
+}
+
+status group_completions(group *group, size_t count) {
+    return new_structs(group, "completions", &group->completions, count);
+}
+
+status group_media(group *group, size_t count) {
+    return new_structs(group, "media", &group->media, count);
+}
+
+// Copies to `out` with U+FFFD for each byte that is no part of a character.
+static size_t copy_valid(char *out, const char *data, size_t size) {
+    size_t length = 0;
+    for (size_t at = 0; at < size;) {
+        utf8proc_int32_t code;
+        utf8proc_ssize_t rest = (utf8proc_ssize_t)(size - at < 4 ? size - at : 4);
+        utf8proc_ssize_t step = utf8proc_iterate((const utf8proc_uint8_t *)data + at, rest, &code);
+        memcpy(out + length, step > 0 ? data + at : "\xef\xbf\xbd", step > 0 ? (size_t)step : 3);
+        length += step > 0 ? (size_t)step : 3;
+        at += step > 0 ? (size_t)step : 1;
+    }
+    return length;
+}
+
+status group_text(group *group, text *out, const char *data, size_t size) {
+    bool valid = utf8_valid(data, size);
+    char *copy = arena_get(&group->arena, (valid ? size : 3 * size) + 1);
+    if (!copy) return fail(SERVICE, "out of memory");
+    if (valid && size) memcpy(copy, data, size);
+    *out = (text){copy, valid ? size : copy_valid(copy, data, size)};
+    return OK;
+}
+
+bool text_is(text text, const char *other) {
+    return text.data && text.size == strlen(other) && !memcmp(text.data, other, text.size);
+}
+
+status group_quarantine(group *group, const char *stage, const char *format, ...) {
+    char reason[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(reason, sizeof reason, format, arguments);
+    va_end(arguments);
+    group->quarantine = (quarantine){.present = true};
+    TRY(group_text(group, &group->quarantine.stage, stage, strlen(stage)));
+    return group_text(group, &group->quarantine.reason, reason, strlen(reason));
+}
+
+// Adds "stage":[from,to] to the JSON object that `times` is.
+static status add_time(bytes *out, const text *times, const char *stage, double from, double to) {
+    bool empty = !times->data || times->size <= 2;
+    TRY(bytes_add(out, empty ? "{" : times->data, empty ? 1 : times->size - 1));
+    TRY(bytes_text(out, empty ? "" : ","));
+    TRY(json_print_text(out, stage, strlen(stage)));
+    TRY(bytes_text(out, ":["));
+    TRY(json_print_double(out, from));
+    TRY(bytes_text(out, ","));
+    TRY(json_print_double(out, to));
+    return bytes_text(out, "]}");
+}
+
+status group_time(group *group, const char *stage, double from, double to) {
+    bytes printed = {0};
+    status result = add_time(&printed, &group->times, stage, from, to);
+    if (result == OK) result = group_text(group, &group->times, printed.data, printed.size);
+    bytes_release(&printed);
+    return result;
+}
+
+static size_t media_in_messages(const prompt *prompt) {
+    size_t count = 0;
+    for (size_t m = 0; m < prompt->message_count; m++)
+        for (size_t p = 0; p < prompt->messages[m].part_count; p++)
+            count += prompt->messages[m].parts[p].kind != PART_TEXT;
+    return count;
+}
+
+static status check_media(const group *group) {
+    size_t wanted = media_in_messages(&group->prompt);
+    if (!group->media && wanted) return fail(INPUT, "not a group: media: missing");
+    if (group->media_count != wanted)
+        return fail(INPUT, "not a group: media: %zu for %zu images and clips", group->media_count, wanted);
+    return OK;
+}
+
+static status check_completions(const group *group, bool texts) {
+    if (!group->completions) return fail(INPUT, "not a group: completions: missing");
+    if (!group->completion_count) return fail(INPUT, "not a group: completions: empty");
+    for (size_t i = 0; texts && i < group->completion_count; i++)
+        if (!group->completions[i].text.data) return fail(INPUT, "not a group: completions[%zu].text: missing", i);
+    return OK;
+}
+
+static status check_tokens(const group *group) {
+    for (size_t i = 0; i < group->completion_count; i++) {
+        const completion *c = &group->completions[i];
+        if (!c->tokens.data) return fail(INPUT, "not a group: completions[%zu].tokens: missing", i);
+        if (c->logprobs.data && c->logprobs.count != c->tokens.count)
+            return fail(INPUT, "not a group: completions[%zu].logprobs: %zu for %zu tokens", i, c->logprobs.count,
+                        c->tokens.count);
+        if (c->versions.data && c->versions.count != c->tokens.count)
+            return fail(INPUT, "not a group: completions[%zu].versions: %zu for %zu tokens", i, c->versions.count,
+                        c->tokens.count);
+    }
+    return OK;
+}
+
+static status check_length(const char *name, const void *data, size_t count, size_t wanted) {
+    if (!data || count == wanted) return OK;
+    return fail(INPUT, "not a group: %s: %zu for %zu completions", name, count, wanted);
+}
+
+static status check_reference(const group *group) {
+    const reference *r = &group->reference;
+    size_t wanted = group->completion_count;
+    if (!r->present) return fail(INPUT, "not a group: reference: missing");
+    TRY(check_length("reference.answer_span", r->answer_span.data, r->answer_span.count, wanted));
+    TRY(check_length("reference.answer_logprob", r->answer_logprob.data, r->answer_logprob.count, wanted));
+    TRY(check_length("reference.answer_probability", r->answer_probability.data, r->answer_probability.count, wanted));
+    TRY(check_length("reference.logprobs", r->logprobs, r->logprob_count, wanted));
+    return check_length("reference.generated", r->generated.data, r->generated.count, wanted);
+}
+
+static status check_advantages(const group *group) {
+    const double_array *advantages = &group->advantages;
+    if (!advantages->data) return fail(INPUT, "not a group: advantages: missing");
+    TRY(check_length("advantages", advantages->data, advantages->count, group->completion_count));
+    for (size_t i = 0; i < advantages->count; i++)
+        if (!isfinite(advantages->data[i])) return fail(INPUT, "not a group: advantages[%zu]: null", i);
+    return OK;
+}
+
+status group_check(const group *group, unsigned needs) {
+    if (needs & NEED_MEDIA) TRY(check_media(group));
+    if (needs & (NEED_COMPLETIONS | NEED_TARGETS)) TRY(check_completions(group, needs & NEED_COMPLETIONS));
+    if (needs & NEED_TOKENS) TRY(check_tokens(group));
+    if (needs & NEED_REFERENCE) TRY(check_reference(group));
+    if (needs & NEED_ADVANTAGES) TRY(check_advantages(group));
+    return OK;
+}

@@ -1,0 +1,96 @@
+// From a group to one line of JSON, by the table of fields: known keys in its order, then the unknown ones.
+#include <string.h>
+
+#include "shared/base/json.h"
+#include "shared/group/fields.h"
+
+static status write_object(bytes *out, const field_table *table, const void *thing);
+
+static status write_list(bytes *out, const field *field, const list *list);
+
+static status write_element(bytes *out, const field *field, const void *at) {
+    static const struct field floats = {.type = FIELD_FLOATS};
+    const text *text = at;
+    const span *span = at;
+    const list *row = at;
+    switch (field->type) {
+    case FIELD_INTS:
+        return bytes_print(out, "%lld", (long long)*(const int64_t *)at);
+    case FIELD_FLOATS:
+        return json_print_float(out, *(const float *)at);
+    case FIELD_DOUBLES:
+        return json_print_double(out, *(const double *)at);
+    case FIELD_TEXTS:
+        return text->data ? json_print_text(out, text->data, text->size) : bytes_text(out, "null");
+    case FIELD_SPANS:
+        return span->first < 0 ? bytes_text(out, "null")
+                               : bytes_print(out, "[%lld,%lld]", (long long)span->first, (long long)span->end);
+    case FIELD_ROWS:
+        return row->data ? write_list(out, &floats, row) : bytes_text(out, "null");
+    default:
+        return write_object(out, field->table, at);
+    }
+}
+
+static status write_list(bytes *out, const field *field, const list *list) {
+    size_t size = field_element(field);
+    TRY(bytes_text(out, "["));
+    for (size_t i = 0; i < list->count; i++) {
+        if (i) TRY(bytes_text(out, ","));
+        TRY(write_element(out, field, (const char *)list->data + i * size));
+    }
+    return bytes_text(out, "]");
+}
+
+static status write_content(bytes *out, const field *field, const message *message) {
+    if (message->plain) return json_print_text(out, message->parts[0].text.data, message->parts[0].text.size);
+    return write_list(out, field, (const list *)&message->parts);
+}
+
+static status write_field(bytes *out, const field *field, const void *thing) {
+    const void *at = (const char *)thing + field->offset;
+    const text *text = at;
+    switch (field->type) {
+    case FIELD_INT:
+        return bytes_print(out, "%lld", (long long)*(const int64_t *)at);
+    case FIELD_DOUBLE:
+        return json_print_double(out, *(const double *)at);
+    case FIELD_TEXT:
+        return json_print_text(out, text->data, text->size);
+    case FIELD_OBJECT:
+        return write_object(out, field->table, at);
+    case FIELD_CONTENT:
+        return write_content(out, field, thing);
+    case FIELD_JSON:
+        return bytes_add(out, text->data, text->size);
+    default:
+        return write_list(out, field, at);
+    }
+}
+
+static status write_key(bytes *out, bool *first, const char *key, size_t size) {
+    TRY(bytes_text(out, *first ? "" : ","));
+    *first = false;
+    TRY(json_print_text(out, key, size));
+    return bytes_text(out, ":");
+}
+
+static status write_object(bytes *out, const field_table *table, const void *thing) {
+    bool first = true;
+    TRY(bytes_text(out, "{"));
+    for (size_t i = 0; i < table->count; i++) {
+        const field *field = &table->fields[i];
+        if (!field_present(field, thing)) continue;
+        TRY(write_key(out, &first, field->name, strlen(field->name)));
+        TRY(write_field(out, field, thing));
+    }
+    for (const unknown_field *u = ((const unknown_fields *)thing)->first; u; u = u->next) {
+        TRY(write_key(out, &first, u->key.data, u->key.size));
+        TRY(bytes_add(out, u->json.data, u->json.size));
+    }
+    return bytes_text(out, "}");
+}
+
+status group_to_json(const group *group, bytes *out) {
+    return write_object(out, &group_table, group);
+}

@@ -1,0 +1,31 @@
+// The reference page of the group's fields, from the table.
+#include "shared/group/fields.h"
+
+static const char *const type_names[] = {
+    [FIELD_INT] = "whole number",   [FIELD_DOUBLE] = "number",   [FIELD_TEXT] = "text",
+    [FIELD_INTS] = "whole numbers", [FIELD_FLOATS] = "float32s", [FIELD_DOUBLES] = "numbers",
+    [FIELD_TEXTS] = "texts",        [FIELD_SPANS] = "spans",     [FIELD_ROWS] = "lists of float32s",
+    [FIELD_OBJECT] = "object",      [FIELD_OBJECTS] = "objects", [FIELD_CONTENT] = "objects or text",
+    [FIELD_JSON] = "object",
+};
+
+static status print_table(bytes *out, const field_table *table, const char *prefix) {
+    for (size_t i = 0; i < table->count; i++) {
+        const field *field = &table->fields[i];
+        bool list = field->type == FIELD_OBJECTS || field->type == FIELD_CONTENT;
+        TRY(bytes_print(out, "| `%s%s%s` | %s | %s | %s |\n", prefix, field->name, list ? "[]" : "",
+                        type_names[field->type], field->required ? "yes" : "", field->doc));
+        if (!field->table) continue;
+        bytes inner = {0};
+        status result = bytes_print(&inner, "%s%s%s.", prefix, field->name, list ? "[]" : "");
+        if (result == OK) result = print_table(out, field->table, inner.data);
+        bytes_release(&inner);
+        if (result != OK) return result;
+    }
+    return OK;
+}
+
+status group_reference_page(bytes *out) {
+    TRY(bytes_text(out, "| key | type | required | what it is |\n|---|---|---|---|\n"));
+    return print_table(out, &group_table, "");
+}

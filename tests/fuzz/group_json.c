@@ -1,0 +1,36 @@
+// Any bytes as a group's JSON: what is read must come out of msgpack and of JSON the same.
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/group/group.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+// Aborts unless the step went well: a group that was read can be written and read again.
+static void must(int good) {
+    if (!good) abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    group *first = NULL, *second = NULL, *third = NULL;
+    bytes json = {0}, packed = {0}, again = {0};
+    if (group_from_json(&first, (const char *)data, size) != OK) return 0;
+    must(group_to_json(first, &json) == OK);
+    must(group_to_msgpack(first, &packed) == OK);
+    must(group_from_msgpack(&second, packed.data, packed.size) == OK);
+    must(group_to_json(second, &again) == OK);
+    must(json.size == again.size && !memcmp(json.data, again.data, json.size));
+    bytes_clear(&again);
+    must(group_from_json(&third, json.data, json.size) == OK);
+    must(group_to_json(third, &again) == OK);
+    must(json.size == again.size && !memcmp(json.data, again.data, json.size));
+    group_check(first, ~0u);
+    group_free(&first);
+    group_free(&second);
+    group_free(&third);
+    bytes_release(&json);
+    bytes_release(&packed);
+    bytes_release(&again);
+    return 0;
+}

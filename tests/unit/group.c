@@ -1,0 +1,260 @@
+// The group: JSON and msgpack there and back, what is refused, sections.
+#include <math.h>
+#include "tests/unit/unit.h"
+
+#include "shared/base/json.h"
+#include "shared/group/group.h"
+
+#define PROMPT                                                                                                         \
+    "\"prompt\":{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"?\"}]}],"                 \
+    "\"problem_type\":\"OCR\",\"solution\":\"<answer>x</answer>\"}"
+#define HEAD "\"v\":1,\"id\":\"a\","
+
+static const char whole[] =
+    "{\"v\":1,\"id\":\"e0-000017\",\"sample_id\":\"s\",\"prompt\":{\"messages\":[{\"role\":\"system\",\"content\":"
+    "\"plain\"},{\"role\":\"user\",\"content\":[{\"type\":\"video\",\"video\":\"a.mp4\",\"fps\":2.50},{\"type\":"
+    "\"image\",\"image\":\"file://b.png\"},{\"type\":\"text\",\"text\":\"é\\u0000\\\"\\\\\\n\"}],\"name\":null}],"
+    "\"problem_type\":\"multiple choice\",\"solution\":\"<answer>C</answer>\",\"more\":[1,2.0,{\"x\":\"y\"}]},"
+    "\"requires\":{\"policy\":3,\"reference\":2,\"exact\":1,\"order\":17},"
+    "\"media\":[{\"kind\":\"video\",\"key\":\"00\",\"frames\":2,\"height\":28,\"width\":56,\"seconds_per_grid\":1,"
+    "\"timestamps\":[0,0.1]},{\"kind\":\"image\",\"key\":\"01\",\"frames\":1,\"height\":28,\"width\":56}],"
+    "\"prompt_tokens\":[1,2,151645],"
+    "\"completions\":[{\"tokens\":[5,6],\"logprobs\":[-0.1,null],\"versions\":[3,3],\"text\":\"\",\"finish\":\"eos\"},"
+    "{\"tokens\":[],\"text\":\"b\"}],"
+    "\"reference\":{\"version\":10,\"answer_span\":[[1,2],null],\"answer_logprob\":[-0.1,null],"
+    "\"answer_probability\":[0.9,null],\"logprobs\":[[-1e-07,16777216],null],\"generated\":[\"x\",null]},"
+    "\"consistency\":{\"probability\":[0.25,0.3333333333333333]},"
+    "\"rewards\":{\"accuracy\":[1,0],\"format\":[1,1],\"total\":[2,1]},\"advantages\":[0.7,-0.7],"
+    "\"trained\":{\"step\":12},\"times\":{\"frames\":[1.5,2.5]},\"quarantine\":{\"stage\":\"frames\",\"reason\":\"r\"},"
+    "\"z\":123456789012345678901234567890,\"a\":-0,\"pi\":3.14159265358979323846,\"e\":1E+2,\"w\":1.0,\"n\":null}";
+
+static group *read_json(const char *json) {
+    group *group = NULL;
+    status result = group_from_json(&group, json, strlen(json));
+    if (result != OK) print_error("%s: %s\n", json, fail_text());
+    assert_int_equal(result, OK);
+    return group;
+}
+
+static void assert_json(const group *group, const char *wanted) {
+    bytes json = {0};
+    assert_int_equal(group_to_json(group, &json), OK);
+    assert_string_equal(json.data, wanted);
+    bytes_release(&json);
+}
+
+static void test_everything_comes_back(void **state) {
+    (void)state;
+    group *first = read_json(whole), *second = NULL;
+    assert_json(first, whole);
+    bytes packed = {0};
+    assert_int_equal(group_to_msgpack(first, &packed), OK);
+    assert_int_equal(group_from_msgpack(&second, packed.data, packed.size), OK);
+    assert_json(second, whole);
+    bytes_release(&packed);
+    group_free(&first);
+    group_free(&second);
+    assert_null(first);
+}
+
+static void test_fields_are_read(void **state) {
+    (void)state;
+    group *group = read_json(whole);
+    assert_int_equal(group->requires.order, 17);
+    assert_true(group->prompt.messages[0].plain);
+    assert_int_equal(group->prompt.messages[1].parts[0].kind, PART_VIDEO);
+    assert_int_equal(group->prompt.messages[1].parts[2].text.size, 6); // the NUL counts
+    assert_true(isnan(group->media[1].seconds_per_grid));
+    assert_true(isnan(group->completions[0].logprobs.data[1]));
+    assert_null(group->completions[1].logprobs.data);
+    assert_non_null(group->completions[1].tokens.data);
+    assert_int_equal(group->completions[1].tokens.count, 0);
+    assert_int_equal(group->reference.answer_span.data[1].first, -1);
+    assert_null(group->reference.logprobs[1].data);
+    assert_null(group->reference.generated.data[1].data);
+    group_free(&group);
+}
+
+static void test_null_and_whole_floats(void **state) {
+    (void)state;
+    group *group =
+        read_json("{\"id\":\"a\"," PROMPT ",\"quarantine\":null,\"media\":null,\"prompt_tokens\":[1.0,2e2]}");
+    assert_false(group->quarantine.present);
+    assert_null(group->media);
+    assert_json(group, "{" HEAD PROMPT ",\"prompt_tokens\":[1,200]}");
+    group_free(&group);
+}
+
+typedef struct bad_line {
+    const char *json;
+    const char *says;
+} bad_line;
+
+static void test_what_is_no_group(void **state) {
+    (void)state;
+    static const bad_line lines[] = {
+        {"", "not JSON"},
+        {"[]", "not a group: not an object"},
+        {"null", "not an object"},
+        {"{}", "id: missing"},
+        {"{" HEAD PROMPT ",}", "not JSON"},
+        {"{" HEAD PROMPT "} x", "not JSON"},
+        {"{" HEAD PROMPT ",\"x\":NaN}", "not JSON"},
+        {"{" HEAD PROMPT ",\"x\":1.}", "not JSON"},
+        {"{" HEAD PROMPT ",\"x\":01}", "not JSON"},
+        {"{" HEAD PROMPT ",'x':1}", "not JSON"},
+        {"{" HEAD PROMPT ",\"x\":\"\x01\"}", "control character"},
+        {"{" HEAD PROMPT ",\"x\":\"\xff\"}", "not UTF-8"},
+        {"{" HEAD PROMPT ",\"x\":\"\xed\xa0\x80\"}", "not UTF-8"},
+        {"{" HEAD PROMPT ",\"x\\u0000\":1}", "NUL in a key"},
+        {"{\"v\":2,\"id\":\"a\"," PROMPT "}", "v: not 1"},
+        {"{\"v\":1,\"id\":7," PROMPT "}", "id: not a text"},
+        {"{" HEAD "\"x\":1}", "prompt: missing"},
+        {"{" HEAD "\"prompt\":[]}", "prompt: not an object"},
+        {"{" HEAD "\"prompt\":{\"messages\":[]}}", "prompt.solution: missing"},
+        {"{" HEAD "\"prompt\":{\"messages\":[{}],\"solution\":\"\"}}", "prompt.messages[0].role: missing"},
+        {"{" HEAD "\"prompt\":{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"sound\"}]}]}}",
+         "prompt.messages[0].content[0].type: not text, image or video"},
+        {"{" HEAD "\"prompt\":{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"video\"}]}]}}",
+         "content[0].video: missing"},
+        {"{" HEAD PROMPT ",\"completions\":{}}", "completions: not a list"},
+        {"{" HEAD PROMPT ",\"completions\":[{\"finish\":\"eos\"}]}", "completions[0].text: missing"},
+        {"{" HEAD PROMPT ",\"completions\":[{\"text\":\"\"},{\"text\":3}]}", "completions[1].text: not a text"},
+        {"{" HEAD PROMPT ",\"completions\":[{\"text\":\"\",\"tokens\":[1,\"2\"]}]}", "tokens[1]: not a whole number"},
+        {"{" HEAD PROMPT ",\"completions\":[{\"text\":\"\",\"tokens\":[1.5]}]}", "tokens[0]: not a whole number"},
+        {"{" HEAD PROMPT ",\"completions\":[{\"text\":\"\",\"tokens\":[99999999999999999999]}]}", "not a whole number"},
+        {"{" HEAD PROMPT ",\"completions\":[{\"text\":\"\",\"logprobs\":[1e39]}]}", "logprobs[0]: not a number"},
+        {"{" HEAD PROMPT ",\"advantages\":[true]}", "advantages[0]: not a number"},
+        {"{" HEAD PROMPT ",\"reference\":{\"answer_span\":[[2,1]]}}", "answer_span[0]: not [first, end]"},
+        {"{" HEAD PROMPT ",\"trained\":{}}", "trained.step: missing"},
+        {"{" HEAD PROMPT ",\"times\":[]}", "times: not an object"},
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        group *group = NULL;
+        assert_int_equal(group_from_json(&group, lines[i].json, strlen(lines[i].json)), INPUT);
+        assert_null(group);
+        if (!strstr(fail_text(), lines[i].says)) print_error("%s: says %s\n", lines[i].json, fail_text());
+        assert_non_null(strstr(fail_text(), lines[i].says));
+        assert_non_null(strstr(fail_text(), "not a group"));
+    }
+}
+
+static void test_deep_nesting_is_refused(void **state) {
+    (void)state;
+    bytes json = {0};
+    assert_int_equal(bytes_text(&json, "{" HEAD PROMPT ",\"x\":"), OK);
+    for (int i = 0; i < 100000; i++) assert_int_equal(bytes_text(&json, "["), OK);
+    group *group = NULL;
+    assert_int_equal(group_from_json(&group, json.data, json.size), INPUT);
+    bytes_release(&json);
+}
+
+static void test_floats_come_back(void **state) {
+    (void)state;
+    uint32_t bits = 1;
+    for (int i = 0; i < 200000; i++) {
+        bits = bits * 1664525u + 1013904223u;
+        float value, back;
+        memcpy(&value, &bits, 4);
+        if (!isfinite(value)) continue;
+        bytes printed = {0};
+        json_object *json = NULL;
+        assert_int_equal(json_print_float(&printed, value), OK);
+        assert_int_equal(json_read(&json, printed.data, printed.size), OK);
+        assert_true(json_float(json, &back));
+        assert_memory_equal(&value, &back, 4);
+        json_object_put(json);
+        bytes_release(&printed);
+    }
+}
+
+static void test_sections(void **state) {
+    (void)state;
+    group *from = read_json(whole), *to = read_json("{" HEAD PROMPT ",\"advantages\":[3]}");
+    unsigned char first[16], second[16];
+    bytes packed = {0};
+    assert_int_equal(group_section_to_msgpack(from, SECTION_REWARD, &packed), OK);
+    assert_int_equal(group_section_from_msgpack(to, SECTION_REWARD, packed.data, packed.size), OK);
+    assert_json(to, "{" HEAD PROMPT ",\"rewards\":{\"accuracy\":[1,0],\"format\":[1,1],\"total\":[2,1]},"
+                    "\"advantages\":[0.7,-0.7]}");
+    assert_int_equal(group_section_hash(from, SECTION_REWARD, first), OK);
+    assert_int_equal(group_section_hash(to, SECTION_REWARD, second), OK);
+    assert_memory_equal(first, second, 16);
+    to->advantages.data[0] = 0.8;
+    assert_int_equal(group_section_hash(to, SECTION_REWARD, second), OK);
+    assert_memory_not_equal(first, second, 16);
+    bytes_release(&packed);
+    group_free(&from);
+    group_free(&to);
+}
+
+static void test_broken_msgpack(void **state) {
+    (void)state;
+    group *from = read_json(whole);
+    bytes packed = {0};
+    assert_int_equal(group_to_msgpack(from, &packed), OK);
+    group *to = NULL;
+    for (size_t size = 0; size < packed.size; size++) {
+        assert_int_equal(group_from_msgpack(&to, packed.data, size), INPUT);
+        assert_null(to);
+    }
+    assert_int_equal(group_from_msgpack(&to, "\xdd\xff\xff\xff\xff", 5), INPUT);
+    bytes_release(&packed);
+    group_free(&from);
+}
+
+static void test_needs(void **state) {
+    (void)state;
+    group *group = read_json("{" HEAD PROMPT "}");
+    assert_int_equal(group_check(group, NEED_MEDIA), OK);
+    assert_int_equal(group_check(group, NEED_COMPLETIONS), INPUT);
+    assert_int_equal(group_completions(group, 2), OK);
+    assert_int_equal(group_check(group, NEED_COMPLETIONS), INPUT);
+    for (int i = 0; i < 2; i++) assert_int_equal(group_text(group, &group->completions[i].text, "x", 1), OK);
+    assert_int_equal(group_check(group, NEED_COMPLETIONS | NEED_TARGETS), OK);
+    assert_int_equal(group_check(group, NEED_TOKENS), INPUT);
+    assert_int_equal(group_check(group, NEED_REFERENCE), INPUT);
+    assert_int_equal(group_check(group, NEED_ADVANTAGES), INPUT);
+    assert_int_equal(group_doubles(group, &group->advantages, 2), OK);
+    assert_int_equal(group_check(group, NEED_ADVANTAGES), OK);
+    group->advantages.data[1] = NAN;
+    assert_int_equal(group_check(group, NEED_ADVANTAGES), INPUT);
+    group_free(&group);
+}
+
+static void test_quarantine_and_times(void **state) {
+    (void)state;
+    group *group = read_json("{" HEAD PROMPT "}");
+    assert_int_equal(group_quarantine(group, "frames", "no \xff %d", 3), OK);
+    assert_int_equal(group_time(group, "frames", 1.5, 2.25), OK);
+    assert_int_equal(group_time(group, "rollout", 3, 4), OK);
+    assert_json(group, "{" HEAD PROMPT ",\"times\":{\"frames\":[1.5,2.25],\"rollout\":[3,4]},"
+                       "\"quarantine\":{\"stage\":\"frames\",\"reason\":\"no \xef\xbf\xbd 3\"}}");
+    group_free(&group);
+}
+
+static void test_reference_page(void **state) {
+    (void)state;
+    bytes page = {0};
+    assert_int_equal(group_reference_page(&page), OK);
+    assert_non_null(strstr(page.data, "| `prompt.messages[].content[].video` | text |"));
+    assert_non_null(strstr(page.data, "| `requires.order` | whole number | yes |"));
+    bytes_release(&page);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_everything_comes_back),
+        cmocka_unit_test(test_fields_are_read),
+        cmocka_unit_test(test_null_and_whole_floats),
+        cmocka_unit_test(test_what_is_no_group),
+        cmocka_unit_test(test_deep_nesting_is_refused),
+        cmocka_unit_test(test_floats_come_back),
+        cmocka_unit_test(test_sections),
+        cmocka_unit_test(test_broken_msgpack),
+        cmocka_unit_test(test_needs),
+        cmocka_unit_test(test_quarantine_and_times),
+        cmocka_unit_test(test_reference_page),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
