@@ -19,6 +19,7 @@ typedef struct model_options {
     bool training;         // gradients and a trainer will be wanted: float32 master weights are kept, nothing is packed
     bool train_vision;     // gradients of the vision tower too
     bool guarded;          // tests: buffers unreadable outside operations
+    const char *scratch;   // a folder for what need not stay in memory (the float32 reference); NULL: /tmp
 } model_options;
 
 // What callers may need to know of config.json.
@@ -42,8 +43,8 @@ void model_free(model **model);
 const model_facts *model_about(const model *model);
 
 // A hash over config and weights as they are used (names, shapes, bits), the same in every process; the key under which
-// what was computed with these weights is stored.
-uint64_t model_hash(const model *model);
+// what was computed with these weights is stored. Reads all weights after a step; else it is at hand.
+status model_hash(model *model, uint64_t *hash);
 
 // The version that the weights were given (0 after model_open).
 int64_t model_version(const model *model);

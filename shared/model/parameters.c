@@ -1,0 +1,260 @@
+// The table is written down twice over: matrices first, then vectors, the language model before the tower.
+#include "shared/model/parameters.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { part_alignment = 16 };
+
+// What stays the same while the parts of one tower are added.
+typedef struct builder {
+    parameter_table *table;
+    const model_config *config;
+    bool vision;
+} builder;
+
+// What the parts of one tower's blocks are made from.
+typedef struct sizes {
+    int64_t hidden, inner, query, key; // query and key: columns of all their heads
+} sizes;
+
+static sizes sizes_of(const builder *builder) {
+    const text_config *text = &builder->config->text;
+    const vision_config *vision = &builder->config->vision;
+    if (builder->vision) return (sizes){vision->hidden, vision->inner, vision->hidden, vision->hidden};
+    return (sizes){text->hidden, text->inner, (int64_t)text->heads * text->head_size,
+                   (int64_t)text->key_heads * text->head_size};
+}
+
+static void align(parameter_table *table) {
+    table->elements = (table->elements + part_alignment - 1) / part_alignment * part_alignment;
+}
+
+// Starts a part at the next aligned place.
+static part start_part(builder *builder, int64_t rows, int64_t columns) {
+    parameter_table *table = builder->table;
+    align(table);
+    return (part){.first = table->count, .place = table->elements, .rows = rows, .columns = columns};
+}
+
+// Adds one parameter to a part; rank 1 for a vector of `columns`.
+static status add(builder *builder, part *part, parameter_kind kind, int64_t rows, int64_t columns, const char *name) {
+    parameter_table *table = builder->table;
+    parameter *entry = &table->list[table->count];
+    *entry = (parameter){.name = name, .kind = kind, .place = table->elements, .vision = builder->vision};
+    if (!name) return fail(SERVICE, "out of memory");
+    if (kind == PARAMETER_MATRIX) {
+        entry->rank = 2;
+        entry->shape[0] = rows;
+        entry->shape[1] = columns;
+    } else {
+        entry->rank = 1;
+        entry->shape[0] = columns;
+    }
+    if (__builtin_mul_overflow(rows, columns, &entry->count) ||
+        __builtin_add_overflow(table->elements, entry->count, &table->elements) || table->elements > INT64_MAX / 16)
+        return fail(INPUT, "the model that the configuration describes is too large");
+    table->numbers += (uint64_t)entry->count;
+    table->count++;
+    part->count++;
+    return OK;
+}
+
+// A part of one parameter.
+static status add_part(builder *builder, part *part, parameter_kind kind, int64_t rows, int64_t columns,
+                       const char *name) {
+    *part = start_part(builder, rows, columns);
+    return add(builder, part, kind, rows, columns, name);
+}
+
+static const char *block_name(builder *builder, int block, const char *rest) {
+    return arena_print(&builder->table->memory, "%s.%d.%s", builder->vision ? "visual.blocks" : "model.layers", block,
+                       rest);
+}
+
+// Query, key and value of a block: the tower stores them as one tensor, the language model as three.
+static status add_qkv(builder *builder, part *part, parameter_kind kind, int block) {
+    sizes it = sizes_of(builder);
+    bool bias = kind == PARAMETER_BIAS;
+    const char *last = bias ? "bias" : "weight";
+    int64_t columns = bias ? it.query + 2 * it.key : it.hidden;
+    arena *memory = &builder->table->memory;
+    *part = start_part(builder, bias ? 1 : it.query + 2 * it.key, columns);
+    if (builder->vision)
+        return add(builder, part, kind, part->rows, columns,
+                   arena_print(memory, "visual.blocks.%d.attn.qkv.%s", block, last));
+    const char letters[] = "qkv";
+    for (int i = 0; i < 3; i++) {
+        int64_t size = i ? it.key : it.query;
+        TRY(add(builder, part, kind, bias ? 1 : size, bias ? size : columns,
+                arena_print(memory, "model.layers.%d.self_attn.%c_proj.%s", block, letters[i], last)));
+    }
+    return OK;
+}
+
+static status add_gate_up(builder *builder, part *part, parameter_kind kind, int block) {
+    sizes it = sizes_of(builder);
+    bool bias = kind == PARAMETER_BIAS;
+    *part = start_part(builder, bias ? 1 : 2 * it.inner, bias ? 2 * it.inner : it.hidden);
+    const char *names[] = {bias ? "mlp.gate_proj.bias" : "mlp.gate_proj.weight",
+                           bias ? "mlp.up_proj.bias" : "mlp.up_proj.weight"};
+    for (int i = 0; i < 2; i++)
+        TRY(add(builder, part, kind, bias ? 1 : it.inner, bias ? it.inner : it.hidden,
+                block_name(builder, block, names[i])));
+    return OK;
+}
+
+static status add_block_matrices(builder *builder, block_parts *parts, int block) {
+    sizes it = sizes_of(builder);
+    TRY(add_qkv(builder, &parts->qkv, PARAMETER_MATRIX, block));
+    TRY(add_part(builder, &parts->out, PARAMETER_MATRIX, it.hidden, it.query,
+                 block_name(builder, block, builder->vision ? "attn.proj.weight" : "self_attn.o_proj.weight")));
+    TRY(add_gate_up(builder, &parts->gate_up, PARAMETER_MATRIX, block));
+    return add_part(builder, &parts->down, PARAMETER_MATRIX, it.hidden, it.inner,
+                    block_name(builder, block, "mlp.down_proj.weight"));
+}
+
+static status add_block_vectors(builder *builder, block_parts *parts, int block) {
+    sizes it = sizes_of(builder);
+    TRY(add_part(builder, &parts->norm1, PARAMETER_NORM, 1, it.hidden,
+                 block_name(builder, block, builder->vision ? "norm1.weight" : "input_layernorm.weight")));
+    TRY(add_part(builder, &parts->norm2, PARAMETER_NORM, 1, it.hidden,
+                 block_name(builder, block, builder->vision ? "norm2.weight" : "post_attention_layernorm.weight")));
+    TRY(add_qkv(builder, &parts->qkv_bias, PARAMETER_BIAS, block));
+    if (!builder->vision) return OK;
+    TRY(add_part(builder, &parts->out_bias, PARAMETER_BIAS, 1, it.hidden,
+                 block_name(builder, block, "attn.proj.bias")));
+    TRY(add_gate_up(builder, &parts->gate_up_bias, PARAMETER_BIAS, block));
+    return add_part(builder, &parts->down_bias, PARAMETER_BIAS, 1, it.hidden,
+                    block_name(builder, block, "mlp.down_proj.bias"));
+}
+
+// Range `index` reaches from the end of the one before it to here.
+static void close_range(parameter_table *table, int index) {
+    align(table);
+    int64_t start = index ? table->ranges[index - 1].place + table->ranges[index - 1].count : 0;
+    table->ranges[index] = (parameter_range){start, table->elements - start, index % 2 == 0, index >= 2};
+}
+
+static status add_text(builder *builder) {
+    parameter_table *table = builder->table;
+    const text_config *text = &builder->config->text;
+    TRY(add_part(builder, &table->embedding, PARAMETER_MATRIX, text->vocabulary, text->hidden,
+                 "model.embed_tokens.weight"));
+    for (int i = 0; i < text->layers; i++) TRY(add_block_matrices(builder, &table->text[i], i));
+    if (!text->tied)
+        TRY(add_part(builder, &table->head, PARAMETER_MATRIX, text->vocabulary, text->hidden, "lm_head.weight"));
+    close_range(table, 0);
+    for (int i = 0; i < text->layers; i++) TRY(add_block_vectors(builder, &table->text[i], i));
+    TRY(add_part(builder, &table->norm, PARAMETER_NORM, 1, text->hidden, "model.norm.weight"));
+    close_range(table, 1);
+    return OK;
+}
+
+static status add_vision(builder *builder) {
+    parameter_table *table = builder->table;
+    const vision_config *vision = &builder->config->vision;
+    int64_t pixels = (int64_t)3 * vision->time * vision->patch * vision->patch;
+    int64_t merged = vision->hidden * vision->merge * vision->merge;
+    TRY(add_part(builder, &table->patch, PARAMETER_MATRIX, vision->hidden, pixels, "visual.patch_embed.proj.weight"));
+    parameter *patch = &table->list[table->patch.first];
+    patch->rank = 5;
+    const int64_t shape[] = {vision->hidden, 3, vision->time, vision->patch, vision->patch};
+    memcpy(patch->shape, shape, sizeof shape);
+    for (int i = 0; i < vision->depth; i++) TRY(add_block_matrices(builder, &table->vision[i], i));
+    TRY(add_part(builder, &table->merge_in, PARAMETER_MATRIX, merged, merged, "visual.merger.mlp.0.weight"));
+    TRY(add_part(builder, &table->merge_out, PARAMETER_MATRIX, vision->out, merged, "visual.merger.mlp.2.weight"));
+    close_range(table, 2);
+    for (int i = 0; i < vision->depth; i++) TRY(add_block_vectors(builder, &table->vision[i], i));
+    TRY(add_part(builder, &table->merge_norm, PARAMETER_NORM, 1, vision->hidden, "visual.merger.ln_q.weight"));
+    TRY(add_part(builder, &table->merge_in_bias, PARAMETER_BIAS, 1, merged, "visual.merger.mlp.0.bias"));
+    TRY(add_part(builder, &table->merge_out_bias, PARAMETER_BIAS, 1, vision->out, "visual.merger.mlp.2.bias"));
+    close_range(table, 3);
+    return OK;
+}
+
+status parameters_new(parameter_table **out, const model_config *config) {
+    enum { most_in_block = 15, most_outside = 16 };
+    *out = NULL;
+    parameter_table *table = NULL;
+    TRY(NEW(&table, 1));
+    status result = OK;
+    size_t layers = (size_t)config->text.layers, depth = (size_t)config->vision.depth;
+    table->list = arena_get(&table->memory, ((layers + depth) * most_in_block + most_outside) * sizeof *table->list);
+    table->text = arena_get(&table->memory, layers * sizeof *table->text);
+    table->vision = arena_get(&table->memory, depth * sizeof *table->vision);
+    if (!table->list || !table->text || !table->vision) TRY_TO(result, broken, fail(SERVICE, "out of memory"));
+    builder builder = {table, config, false};
+    TRY_TO(result, broken, add_text(&builder));
+    builder.vision = true;
+    TRY_TO(result, broken, add_vision(&builder));
+    *out = table;
+    return OK;
+broken:
+    parameters_free(&table);
+    return result;
+}
+
+void parameters_free(parameter_table **table) {
+    if (!*table) return;
+    arena memory = (*table)->memory;
+    arena_release(&memory);
+    free(*table);
+    *table = NULL;
+}
+
+const char *parameter_nested_name(arena *arena, const parameter *parameter) {
+    if (parameter->vision) return arena_print(arena, "model.%s", parameter->name);
+    if (strncmp(parameter->name, "model.", 6) == 0)
+        return arena_print(arena, "model.language_model.%s", parameter->name + 6);
+    return arena_print(arena, "%s", parameter->name);
+}
+
+static bool same_shape(const parameter *parameter, const stored_tensor *stored) {
+    return parameter->rank == stored->rank &&
+           memcmp(parameter->shape, stored->shape, (size_t)parameter->rank * sizeof *parameter->shape) == 0;
+}
+
+static status refuse_shape(const parameter *parameter, const stored_tensor *stored) {
+    stored_tensor wanted = {.rank = parameter->rank};
+    memcpy(wanted.shape, parameter->shape, sizeof parameter->shape);
+    char has[200], wants[200];
+    return fail(INPUT, "%s: tensor %s has shape %s, the configuration asks for %s", stored->file, stored->name,
+                stored_shape_text(stored, has, sizeof has), stored_shape_text(&wanted, wants, sizeof wants));
+}
+
+// Every stored tensor but a tied model's head must have been found.
+static status refuse_strangers(const parameter_table *table, const safetensors *store, const bool *used) {
+    for (size_t i = 0; i < safetensors_count(store); i++) {
+        const stored_tensor *stored = safetensors_at(store, i);
+        if (used[i] || (table->head.count == 0 && strcmp(stored->name, "lm_head.weight") == 0)) continue;
+        return fail(INPUT, "%s: tensor %s belongs to no part of the model", stored->file, stored->name);
+    }
+    return OK;
+}
+
+status parameters_match(const parameter_table *table, const safetensors *store, const stored_tensor **found) {
+    arena names = {0};
+    bool *used = NULL;
+    status result = NEW(&used, safetensors_count(store));
+    if (result != OK) return result;
+    for (size_t i = 0; i < table->count; i++) {
+        const parameter *parameter = &table->list[i];
+        const char *nested = parameter_nested_name(&names, parameter);
+        if (!nested) TRY_TO(result, done, fail(SERVICE, "out of memory"));
+        found[i] = safetensors_find(store, parameter->name);
+        if (!found[i]) found[i] = safetensors_find(store, nested);
+        if (!found[i])
+            TRY_TO(result, done,
+                   fail(INPUT, "%s: tensor %s is missing",
+                        safetensors_count(store) ? safetensors_at(store, 0)->file : "model.safetensors",
+                        parameter->name));
+        if (!same_shape(parameter, found[i])) TRY_TO(result, done, refuse_shape(parameter, found[i]));
+        used[found[i] - safetensors_at(store, 0)] = true;
+    }
+    result = refuse_strangers(table, store, used);
+done:
+    arena_release(&names);
+    free(used);
+    return result;
+}

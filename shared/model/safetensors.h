@@ -1,0 +1,75 @@
+// Safetensors: named tensors in a file, mapped and read in place; a folder's one file or its shards with an index.
+//
+// The format: 8 bytes with the header's length (little-endian), the header (a JSON object: name -> dtype, shape,
+// data_offsets), then the data without holes. A header is believed in nothing: every length, offset and shape is
+// checked against the file before a pointer is handed out.
+#ifndef SHARED_MODEL_SAFETENSORS_H
+#define SHARED_MODEL_SAFETENSORS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/ops.h"
+#include "shared/base/status.h"
+
+enum { STORED_RANK = 8 };
+
+// A tensor in a mapped file, or (data NULL) one that is to be written.
+typedef struct stored_tensor {
+    const char *name;
+    const char *file; // path of the file that holds it
+    element type;     // ELEMENT_F32, ELEMENT_F16 or ELEMENT_BF16
+    int rank;
+    int64_t shape[STORED_RANK];
+    const void *data; // little-endian, row-major; maybe not aligned to its elements
+    size_t size;      // bytes
+} stored_tensor;
+
+typedef struct safetensors safetensors;
+
+// Opens FOLDER/model.safetensors, or the shards that FOLDER/model.safetensors.index.json names. INPUT names the file,
+// and the tensor, that is wrong.
+status safetensors_open_folder(safetensors **out, const char *folder);
+
+// Opens one file.
+status safetensors_open(safetensors **out, const char *path);
+
+// Checks a file image in memory (which must outlive the result) in place of a file; `name` stands in messages.
+status safetensors_open_memory(safetensors **out, const void *data, size_t size, const char *name);
+
+// NULL is fine; sets *store to NULL.
+void safetensors_close(safetensors **store);
+
+// How many tensors there are.
+size_t safetensors_count(const safetensors *store);
+
+// Tensor number `index`: file by file, in the order of their data. Valid as long as the store.
+const stored_tensor *safetensors_at(const safetensors *store, size_t index);
+
+// The tensor of that name, or NULL.
+const stored_tensor *safetensors_find(const safetensors *store, const char *name);
+
+// How many elements a tensor has.
+int64_t stored_count(const stored_tensor *tensor);
+
+// "[2, 3]" into text[0..size); returns text.
+const char *stored_shape_text(const stored_tensor *tensor, char *text, size_t size);
+
+// A file that is being written: PATH.tmp until it is finished, then PATH at once.
+typedef struct safetensors_writer safetensors_writer;
+
+// Starts a file with these tensors (name, type, rank and shape count; data does not). Metadata says "format": "pt".
+// SERVICE when the disk refuses.
+status safetensors_create(safetensors_writer **out, const char *path, const stored_tensor *tensors, size_t count);
+
+// The next bytes of the data, tensor after tensor in the order given to safetensors_create.
+status safetensors_write(safetensors_writer *writer, const void *data, size_t size);
+
+// Syncs and renames; BUG if bytes are missing. On any failure PATH is as before and PATH.tmp is gone. Frees the
+// writer and sets it to NULL.
+status safetensors_finish(safetensors_writer **writer);
+
+// Gives up: removes PATH.tmp. NULL is fine; sets *writer to NULL.
+void safetensors_abandon(safetensors_writer **writer);
+
+#endif

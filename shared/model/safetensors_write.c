@@ -1,0 +1,148 @@
+// Writing: the header first, then the data as they come; the file gets its name only when it is whole.
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/base/file.h"
+#include "shared/base/memory.h"
+#include "shared/model/json.h"
+#include "shared/model/safetensors.h"
+
+struct safetensors_writer {
+    arena texts;
+    char *path, *temporary;
+    int file;
+    size_t left; // bytes of data still to come
+};
+
+static size_t bytes_of(const stored_tensor *tensor) {
+    return (size_t)stored_count(tensor) * (tensor->type == ELEMENT_F32 ? 4 : 2);
+}
+
+static json_object *entry_of(const stored_tensor *tensor, size_t first, size_t end) {
+    static const char *const types[] = {[ELEMENT_F32] = "F32", [ELEMENT_BF16] = "BF16", [ELEMENT_F16] = "F16"};
+    json_object *entry = json_object_new_object(), *shape = json_object_new_array(), *place = json_object_new_array();
+    if (!entry || !shape || !place) {
+        json_object_put(entry);
+        json_object_put(shape);
+        json_object_put(place);
+        return NULL;
+    }
+    for (int i = 0; i < tensor->rank; i++) json_object_array_add(shape, json_object_new_int64(tensor->shape[i]));
+    json_object_array_add(place, json_object_new_int64((int64_t)first));
+    json_object_array_add(place, json_object_new_int64((int64_t)end));
+    json_object_object_add(entry, "dtype", json_object_new_string(types[tensor->type]));
+    json_object_object_add(entry, "shape", shape);
+    json_object_object_add(entry, "data_offsets", place);
+    return entry;
+}
+
+// The header's JSON, padded with blanks to a multiple of 8 bytes; *data = the bytes of data that follow it.
+static status make_header(bytes *header, const stored_tensor *tensors, size_t count, size_t *data) {
+    json_object *all = json_object_new_object(), *metadata = json_object_new_object();
+    status result = OK;
+    if (!all || !metadata) TRY_TO(result, done, fail(SERVICE, "out of memory"));
+    json_object_object_add(metadata, "format", json_object_new_string("pt"));
+    json_object_object_add(all, "__metadata__", json_object_get(metadata));
+    *data = 0;
+    for (size_t i = 0; i < count; i++) {
+        size_t end = *data + bytes_of(&tensors[i]);
+        json_object *entry = entry_of(&tensors[i], *data, end);
+        if (!entry) TRY_TO(result, done, fail(SERVICE, "out of memory"));
+        json_object_object_add(all, tensors[i].name, entry);
+        *data = end;
+    }
+    TRY_TO(result, done,
+           bytes_text(header,
+                      json_object_to_json_string_ext(all, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE)));
+    while (header->size % 8) TRY_TO(result, done, bytes_add(header, " ", 1));
+done:
+    json_object_put(metadata);
+    json_object_put(all);
+    return result;
+}
+
+static status put(safetensors_writer *writer, const char *data, size_t size) {
+    while (size) {
+        ssize_t done = write(writer->file, data, size);
+        if (done < 0 && errno == EINTR) continue;
+        if (done < 0) return fail(SERVICE, "%s: cannot write: %s", writer->path, strerror(errno));
+        data += done;
+        size -= (size_t)done;
+    }
+    return OK;
+}
+
+static status start(safetensors_writer *writer, const char *path, const stored_tensor *tensors, size_t count) {
+    writer->path = arena_text(&writer->texts, path, strlen(path));
+    writer->temporary = arena_print(&writer->texts, "%s.tmp", path);
+    if (!writer->path || !writer->temporary) return fail(SERVICE, "out of memory");
+    bytes header = {0};
+    status result = OK;
+    TRY_TO(result, done, make_header(&header, tensors, count, &writer->left));
+    writer->file = open(writer->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (writer->file < 0) TRY_TO(result, done, fail(SERVICE, "%s: cannot write: %s", path, strerror(errno)));
+    char length[8];
+    for (int i = 0; i < 8; i++) length[i] = (char)(header.size >> 8 * i);
+    TRY_TO(result, done, put(writer, length, sizeof length));
+    TRY_TO(result, done, put(writer, header.data, header.size));
+done:
+    bytes_release(&header);
+    return result;
+}
+
+status safetensors_create(safetensors_writer **out, const char *path, const stored_tensor *tensors, size_t count) {
+    *out = NULL;
+    safetensors_writer *writer = NULL;
+    TRY(NEW(&writer, 1));
+    writer->file = -1;
+    status result = start(writer, path, tensors, count);
+    if (result != OK) safetensors_abandon(&writer);
+    *out = writer;
+    return result;
+}
+
+status safetensors_write(safetensors_writer *writer, const void *data, size_t size) {
+    if (size > writer->left) return fail(BUG, "%s: more data than tensors", writer->path);
+    TRY(put(writer, data, size));
+    writer->left -= size;
+    return OK;
+}
+
+static status sync_folder_of(const char *path) {
+    arena texts = {0};
+    const char *slash = strrchr(path, '/');
+    char *folder = slash ? arena_text(&texts, path, (size_t)(slash - path) + 1) : arena_text(&texts, ".", 1);
+    status result = folder ? folder_sync(folder) : fail(SERVICE, "out of memory");
+    arena_release(&texts);
+    return result;
+}
+
+status safetensors_finish(safetensors_writer **writer) {
+    safetensors_writer *it = *writer;
+    status result = it->left ? fail(BUG, "%s: %zu bytes of data are missing", it->path, it->left) : OK;
+    if (result == OK && fsync(it->file)) result = fail(SERVICE, "%s: cannot write: %s", it->path, strerror(errno));
+    if (result == OK && rename(it->temporary, it->path))
+        result = fail(SERVICE, "%s: cannot write: %s", it->path, strerror(errno));
+    if (result == OK) {
+        it->temporary = NULL;
+        result = sync_folder_of(it->path);
+    }
+    safetensors_abandon(writer);
+    return result;
+}
+
+void safetensors_abandon(safetensors_writer **writer) {
+    safetensors_writer *it = *writer;
+    if (!it) return;
+    if (it->file >= 0) {
+        close(it->file);
+        if (it->temporary) unlink(it->temporary);
+    }
+    arena_release(&it->texts);
+    free(it);
+    *writer = NULL;
+}

@@ -1,0 +1,40 @@
+// Any text as config.json: refused, or a table of parameters that adds up. The first byte chooses the file.
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/model/config.h"
+#include "shared/model/parameters.h"
+
+static const char sound[] = "{\"vocab_size\":64,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":1,"
+                            "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"rope_scaling\":{\"mrope_section\":"
+                            "[1,1,2]},\"image_token_id\":1,\"video_token_id\":2,\"vision_start_token_id\":3,"
+                            "\"vision_end_token_id\":4,\"vision_config\":{\"depth\":1,\"hidden_size\":8,"
+                            "\"num_heads\":2,\"intermediate_size\":8,\"out_hidden_size\":16}}";
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static model_config config; // large for a stack
+    if (size == 0) return 0;
+    const char *text = (const char *)data + 1;
+    if (data[0] == 'g' || data[0] == 'p') {
+        if (config_parse(&config, sound, strlen(sound), "sound") != OK) abort();
+        if (data[0] == 'g')
+            (void)config_parse_generation(&config, text, size - 1, "fuzz");
+        else
+            (void)config_parse_preprocessor(&config, text, size - 1, "fuzz");
+        return 0;
+    }
+    if (config_parse(&config, text, size - 1, "fuzz") != OK) return 0;
+    parameter_table *table = NULL;
+    if (parameters_new(&table, &config) != OK) return 0;
+    int64_t end = 0;
+    for (size_t i = 0; i < table->count; i++) {
+        if (table->list[i].place < end) abort();
+        end = table->list[i].place + table->list[i].count;
+    }
+    if (end > table->elements) abort();
+    parameters_free(&table);
+    return 0;
+}

@@ -1,0 +1,226 @@
+// Model folders: safetensors files that lie, configurations in every layout, the table of parameters.
+#include <unistd.h>
+#include "tests/unit/unit.h"
+
+#include "shared/base/file.h"
+#include "shared/base/memory.h"
+#include "shared/model/config.h"
+#include "shared/model/parameters.h"
+#include "shared/model/safetensors.h"
+
+static const char text_keys[] = "\"vocab_size\":64,\"hidden_size\":16,\"intermediate_size\":24,\"num_hidden_layers\":2,"
+                                "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"rms_norm_eps\":1e-6";
+static const char ids[] = "\"image_token_id\":1,\"video_token_id\":2,\"vision_start_token_id\":3,"
+                          "\"vision_end_token_id\":4,\"model_type\":\"qwen2_5_vl\"";
+static const char vision[] = "\"vision_config\":{\"depth\":1,\"hidden_size\":8,\"num_heads\":2,\"in_chans\":3,"
+                             "\"intermediate_size\":12,\"out_hidden_size\":16,\"fullatt_block_indexes\":[0]}";
+
+static status parse(model_config *config, const char *format, ...) {
+    char text[4096];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return config_parse(config, text, strlen(text), "config.json");
+}
+
+static void expect_text(const char *part) {
+    if (!strstr(fail_text(), part)) print_error("expected \"%s\" in: %s\n", part, fail_text());
+    assert_non_null(strstr(fail_text(), part));
+}
+
+// A file image with this header and `room` bytes of data.
+static status open_image(const char *header, size_t room) {
+    bytes image = {0};
+    size_t length = strlen(header);
+    for (int i = 0; i < 8; i++) assert_int_equal(bytes_add(&image, &(char){(char)(length >> 8 * i)}, 1), OK);
+    assert_int_equal(bytes_text(&image, header), OK);
+    assert_int_equal(bytes_reserve(&image, room + 1), OK);
+    memset(image.data + image.size, 0, room);
+    image.size += room;
+    safetensors *store = NULL;
+    status result = safetensors_open_memory(&store, image.data, image.size, "x.safetensors");
+    safetensors_close(&store);
+    bytes_release(&image);
+    return result;
+}
+
+static void test_lying_headers_are_refused_by_name(void **state) {
+    (void)state;
+    const struct {
+        const char *header;
+        size_t room;
+        const char *says;
+    } cases[] = {
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 4, "a: data_offsets [0, 8] lie outside"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]}}", 8, "hold 8 bytes"},
+        {"{\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "hold 8 bytes"},
+        {"{\"a\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[0,8]}}", 8, "dtype F64"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,0]}}", 8, "lie outside"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4, "shape[0]"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0, "too large"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+         "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[2,6]}}",
+         6, "b: its data overlap"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "a: its data follow a hole"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 8, "4 bytes at its end"},
+        {"{\"a\":7}", 0, "not an object"},
+        {"{\"a\"", 0, "not JSON"},
+        {"[]", 0, "not a JSON object"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(open_image(cases[i].header, cases[i].room), INPUT);
+        assert_non_null(strstr(fail_text(), "x.safetensors"));
+        expect_text(cases[i].says);
+    }
+    assert_int_equal(open_image("{\"a\":{\"dtype\":\"BF16\",\"shape\":[2,1],\"data_offsets\":[0,4]}}", 4), OK);
+}
+
+static void test_truncated_images(void **state) {
+    (void)state;
+    safetensors *store = NULL;
+    assert_int_equal(safetensors_open_memory(&store, "\x02\0\0", 3, "x"), INPUT);
+    assert_int_equal(safetensors_open_memory(&store, "\x09\0\0\0\0\0\0\0{}", 10, "x"), INPUT);
+    assert_non_null(strstr(fail_text(), "truncated"));
+    assert_int_equal(safetensors_open_memory(&store, "\xff\xff\xff\xff\xff\xff\xff\xff{}", 10, "x"), INPUT);
+}
+
+static void test_what_is_written_is_read(void **state) {
+    (void)state;
+    char folder[] = "/tmp/caravan-model-XXXXXX";
+    assert_non_null(mkdtemp(folder));
+    arena arena = {0};
+    char *path = path_join(&arena, folder, "model.safetensors");
+    const stored_tensor tensors[] = {{.name = "b", .type = ELEMENT_F32, .rank = 2, .shape = {2, 1}},
+                                     {.name = "a", .type = ELEMENT_BF16, .rank = 1, .shape = {3}}};
+    safetensors_writer *writer = NULL;
+    assert_int_equal(safetensors_create(&writer, path, tensors, 2), OK);
+    assert_int_equal(safetensors_write(writer, (float[]){1, 2}, 8), OK);
+    assert_false(path_exists(path));
+    assert_int_equal(safetensors_write(writer, (uint16_t[]){7, 8, 9}, 6), OK);
+    assert_int_equal(safetensors_write(writer, "x", 1), BUG);
+    assert_int_equal(safetensors_finish(&writer), OK);
+    safetensors *store = NULL;
+    assert_int_equal(safetensors_open_folder(&store, folder), OK);
+    assert_int_equal(safetensors_count(store), 2);
+    const stored_tensor *a = safetensors_find(store, "a");
+    assert_int_equal(a->type, ELEMENT_BF16);
+    assert_int_equal(((const uint16_t *)a->data)[2], 9);
+    assert_null(safetensors_find(store, "c"));
+    safetensors_close(&store);
+    assert_int_equal(safetensors_create(&writer, "/dev/full/x", tensors, 2), SERVICE);
+    assert_int_equal(safetensors_create(&writer, path, tensors, 2), OK);
+    assert_int_equal(safetensors_finish(&writer), BUG);
+    assert_null(writer);
+    assert_int_equal(folder_remove(folder), OK);
+    arena_release(&arena);
+}
+
+static void test_config_layouts_agree(void **state) {
+    (void)state;
+    static model_config flat, nested, newest;
+    assert_int_equal(parse(&flat,
+                           "{%s,%s,%s,\"rope_theta\":5e5,\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\","
+                           "\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[1,1,2]}}",
+                           text_keys, ids, vision),
+                     OK);
+    assert_int_equal(parse(&nested,
+                           "{%s,%s,%s,\"rope_theta\":5e5,\"dtype\":\"bfloat16\",\"text_config\":{%s,\"rope_theta\":5e5,"
+                           "\"tie_word_embeddings\":true,\"rope_scaling\":{\"rope_type\":\"default\","
+                           "\"mrope_section\":[1,1,2]}}}",
+                           text_keys, ids, vision, text_keys),
+                     OK);
+    assert_int_equal(parse(&newest,
+                           "{%s,%s,\"dtype\":\"bfloat16\",\"tie_word_embeddings\":true,\"text_config\":{%s,"
+                           "\"rope_parameters\":{\"rope_theta\":500000.0,\"mrope_section\":[1,1,2]}}}",
+                           ids, vision, text_keys),
+                     OK);
+    assert_memory_equal(&flat.text, &nested.text, sizeof flat.text);
+    assert_memory_equal(&flat.text, &newest.text, sizeof flat.text);
+    assert_true(flat.text.tied);
+    assert_int_equal(newest.type, ELEMENT_BF16);
+    assert_true(flat.vision.tokens_per_second == 4);
+    assert_true(flat.vision.full[0]);
+    assert_int_equal(config_parse_generation(&flat, "{\"eos_token_id\":7}", 18, "g"), OK);
+    assert_int_equal(flat.end_count, 1);
+    assert_int_equal(config_parse_generation(&flat, "{\"eos_token_id\":[7,9]}", 22, "g"), OK);
+    assert_int_equal(flat.ends[1], 9);
+    assert_int_equal(config_parse_generation(&flat, "{\"eos_token_id\":64}", 19, "g"), INPUT);
+}
+
+static void test_insane_values_are_refused_by_key(void **state) {
+    (void)state;
+    static model_config config;
+    const struct {
+        const char *key, *value;
+    } cases[] = {
+        {"vocab_size", "-3"},
+        {"hidden_size", "0"},
+        {"hidden_size", "\"16\""},
+        {"num_attention_heads", "3"},
+        {"num_key_value_heads", "4"},
+        {"num_hidden_layers", "1000000000"},
+        {"rms_norm_eps", "2"},
+        {"rms_norm_eps", "[]"},
+        {"hidden_act", "\"gelu\""},
+        {"head_dim", "4"},
+        {"use_sliding_window", "true"},
+        {"tie_word_embeddings", "1"},
+        {"eos_token_id", "[1,\"2\"]"},
+        {"image_token_id", "64"},
+        {"vision_config", "[]"},
+        {"model_type", "\"qwen2_vl\""},
+        {"rope_theta", "0"},
+        {"torch_dtype", "\"int8\""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        // json-c keeps the last of equal keys.
+        assert_int_equal(parse(&config, "{%s,%s,%s,\"rope_scaling\":{\"mrope_section\":[1,1,2]},\"%s\":%s}", text_keys,
+                               ids, vision, cases[i].key, cases[i].value),
+                         INPUT);
+        const char *named = strcmp(cases[i].key, "torch_dtype") == 0 ? "dtype" : cases[i].key;
+        expect_text(named);
+    }
+    assert_int_equal(parse(&config, "{%s,%s,%s,\"rope_scaling\":{\"mrope_section\":[1,1,1]}}", text_keys, ids, vision),
+                     INPUT);
+    assert_non_null(strstr(fail_text(), "mrope_section"));
+}
+
+static void test_parameters_are_matched_in_both_namings(void **state) {
+    (void)state;
+    static model_config config;
+    assert_int_equal(parse(&config,
+                           "{%s,%s,%s,\"tie_word_embeddings\":true,\"rope_scaling\":{\"mrope_section\":[1,1,2]}}",
+                           text_keys, ids, vision),
+                     OK);
+    parameter_table *table = NULL;
+    assert_int_equal(parameters_new(&table, &config), OK);
+    assert_int_equal(table->text[1].qkv.count, 3);
+    assert_int_equal(table->text[1].qkv.rows, 32);
+    assert_int_equal(table->head.count, 0);
+    const parameter *key = &table->list[table->text[0].qkv.first + 1];
+    assert_string_equal(key->name, "model.layers.0.self_attn.k_proj.weight");
+    assert_int_equal(key->place, table->text[0].qkv.place + 16 * 16);
+    arena names = {0};
+    assert_string_equal(parameter_nested_name(&names, key), "model.language_model.layers.0.self_attn.k_proj.weight");
+    for (size_t i = 0; i < table->count; i++) {
+        int range = 3;
+        while (table->list[i].place < table->ranges[range].place) range--;
+        assert_int_equal(table->ranges[range].decay, table->list[i].kind == PARAMETER_MATRIX);
+        assert_int_equal(table->ranges[range].vision, table->list[i].vision);
+    }
+    arena_release(&names);
+    parameters_free(&table);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lying_headers_are_refused_by_name),
+        cmocka_unit_test(test_truncated_images),
+        cmocka_unit_test(test_what_is_written_is_read),
+        cmocka_unit_test(test_config_layouts_agree),
+        cmocka_unit_test(test_insane_values_are_refused_by_key),
+        cmocka_unit_test(test_parameters_are_matched_in_both_namings),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
