@@ -1,0 +1,85 @@
+// Opening and closing backends, by device name; scratch memory and loops of the CPU's.
+#include "kernels/cpu/cpu.h"
+
+#include <stdlib.h>
+
+#include "kernels/cpu/products.h"
+#include "shared/base/memory.h"
+
+static void cpu_close(cpu_backend *cpu) {
+    if (cpu->guarded) cpu_guard(cpu, true);
+    products_free(&cpu->products);
+    for (int place = 0; place < PLACES; place++) free(cpu->scratch[place].data);
+    pool_free(&cpu->pool);
+    free(cpu);
+}
+
+static status cpu_open(backend **out, const backend_options *options) {
+    cpu_backend *cpu;
+    TRY(NEW(&cpu, 1));
+    cpu->guarded = options->guarded;
+    cpu->base.ops = options->guarded ? &cpu_guarded_operations : &cpu_operations;
+    vectors_choose(&cpu->vectors, vectors_best());
+    status result;
+    TRY_TO(result, close, pool_new(&cpu->pool, options->threads));
+    TRY_TO(result, close, products_new(&cpu->products));
+    *out = &cpu->base;
+    return OK;
+close:
+    cpu_close(cpu);
+    return result;
+}
+
+status backend_open(backend **out, const backend_options *options) {
+    *out = NULL;
+    const char *device = options->device ? options->device : "cpu";
+    if (strcmp(device, "cpu") == 0) return cpu_open(out, options);
+    if (strncmp(device, "cuda", 4) == 0 && (device[4] == 0 || device[4] == ':'))
+        return fail(SERVICE, "device %s: built without CUDA", device);
+    return fail(USAGE, "unknown device %s: cpu, cuda or cuda:N", device);
+}
+
+void backend_close(backend **backend) {
+    if (!*backend) return;
+    cpu_close(cpu_of(*backend));
+    *backend = NULL;
+}
+
+status backend_computes(backend *backend, element type) {
+    return cpu_computes(cpu_of(backend), type);
+}
+
+status cpu_scratch_get(cpu_backend *cpu, cpu_place place, size_t bytes, void *out) {
+    cpu_scratch *scratch = &cpu->scratch[place];
+    if (scratch->bytes < bytes) {
+        size_t room = (bytes + 4095) & ~(size_t)4095;
+        free(scratch->data);
+        scratch->bytes = 0;
+        scratch->data = aligned_alloc(4096, room);
+        if (!scratch->data) return fail(SERVICE, "out of memory: %zu bytes of scratch", room);
+        scratch->bytes = room;
+    }
+    memcpy(out, &scratch->data, sizeof scratch->data);
+    return OK;
+}
+
+typedef struct block_loop {
+    int64_t count, block;
+    void (*work)(void *context, int64_t first, int64_t end, int thread);
+    void *context;
+} block_loop;
+
+static void block_task(void *context, int task, int thread) {
+    const block_loop *loop = context;
+    int64_t first = task * loop->block;
+    int64_t end = first + loop->block < loop->count ? first + loop->block : loop->count;
+    loop->work(loop->context, first, end, thread);
+}
+
+void cpu_blocks(cpu_backend *cpu, int64_t count, int64_t block,
+                void (*work)(void *context, int64_t first, int64_t end, int thread), void *context) {
+    if (count <= 0) return;
+    if (block < 1) block = 1;
+    block_loop loop = {.count = count, .block = block, .work = work, .context = context};
+    pool_run(cpu->pool, (int)((count + block - 1) / block), block_task, &loop);
+}

@@ -1,0 +1,189 @@
+// What the files of the CPU backend share: its struct, views of tensors, conversions, scratch memory, loops.
+//
+// Every operation `name` of kernels/ops.h is the function cpu_name, in the file of its family. Its body is plain C and
+// takes its inner loops from the table of vectors (vectors.h), which the processor's capabilities overwrite.
+#ifndef KERNELS_CPU_CPU_H
+#define KERNELS_CPU_CPU_H
+
+#include <string.h>
+
+#include "kernels/cpu/vectors.h"
+#include "kernels/ops.h"
+#include "shared/base/pool.h"
+
+// What scratch memory is for. A place is used by one operation at a time.
+typedef enum cpu_place {
+    PLACE_PACKED,     // a weight prepared for this use only
+    PLACE_TRANSPOSED, // operands turned round for gradients
+    PLACE_PRODUCT,    // oneDNN's own, a share for each thread
+    PLACE_LOGITS,     // a block of logits
+    PLACE_SLOPES,     // their gradients in bfloat16
+    PLACE_ROWS,       // rows in float32, a share for each thread
+    PLACE_ATTENTION,  // scores, a share for each thread
+    PLACE_SUMS,       // partial sums
+    PLACES,
+} cpu_place;
+
+typedef struct cpu_scratch {
+    void *data;
+    size_t bytes;
+} cpu_scratch;
+
+struct buffer {
+    unsigned char *data;
+    size_t bytes;
+    bool mapped;
+    buffer *previous, *next; // in the backend's list
+};
+
+typedef struct cpu_backend {
+    backend base;
+    pool *pool;
+    cpu_vectors vectors;
+    buffer *buffers; // all that live
+    cpu_scratch scratch[PLACES];
+    struct products *products; // oneDNN's primitives, by shape (products.h)
+    bool guarded;
+    bool open; // guarded: buffers can be read at present
+} cpu_backend;
+
+// *out = at least `bytes` bytes, aligned to 64, of unknown content, until the next call for this place. SERVICE when
+// memory is short. It only grows, so that a repeated step allocates nothing.
+status cpu_scratch_get(cpu_backend *cpu, cpu_place place, size_t bytes, void *out);
+
+// Calls work(context, first, end, thread) for the ranges [0,block), [block,2 block) ... of [0,count), shared among the
+// threads. The ranges depend on count and block alone.
+void cpu_blocks(cpu_backend *cpu, int64_t count, int64_t block,
+                void (*work)(void *context, int64_t first, int64_t end, int thread), void *context);
+
+// Makes every buffer readable and writable (open) or neither; only in guarded mode.
+void cpu_guard(cpu_backend *cpu, bool open);
+
+// Fails with BUG, naming what does not hold: a caller broke the contract of ops.h.
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) return fail(BUG, "%s: not so: %s", __func__, #condition);                                    \
+    } while (0)
+
+static inline cpu_backend *cpu_of(backend *backend) {
+    return (cpu_backend *)backend;
+}
+
+static inline bool tensor_none(tensor t) {
+    return !t.buffer;
+}
+
+// Whether the view lies within its buffer.
+bool tensor_fits(tensor t);
+
+// Whether it fits and has this type and shape; type -1 means F32 or BF16.
+bool tensor_is(tensor t, int type, int64_t rows, int64_t columns);
+
+static inline bool tensor_dense(tensor t) {
+    return t.stride == t.columns || t.rows <= 1;
+}
+
+// Where a row starts.
+static inline void *tensor_row(tensor t, int64_t row) {
+    size_t size = t.type == ELEMENT_U8 ? 1 : t.type == ELEMENT_BF16 || t.type == ELEMENT_F16 ? 2 : 4;
+    return t.buffer->data + t.offset + (size_t)(row * t.stride) * size;
+}
+
+static inline float *tensor_f32(tensor t, int64_t row) {
+    return tensor_row(t, row);
+}
+
+static inline uint16_t *tensor_bf16(tensor t, int64_t row) {
+    return tensor_row(t, row);
+}
+
+static inline int32_t *tensor_i32(tensor t, int64_t row) {
+    return tensor_row(t, row);
+}
+
+static inline float f32_from_bf16(uint16_t bits) {
+    uint32_t wide = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &wide, 4);
+    return value;
+}
+
+// Rounds to nearest even; a NaN stays one.
+static inline uint16_t bf16_from_f32(float value) {
+    uint32_t wide;
+    memcpy(&wide, &value, 4);
+    if ((wide & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(wide >> 16 | 0x40);
+    return (uint16_t)((wide + 0x7fffu + (wide >> 16 & 1)) >> 16);
+}
+
+// Row `row` of an F32, BF16 or F16 tensor as float32: its own memory when it is F32, else converted into `room`.
+const float *cpu_row_read(const cpu_backend *cpu, tensor t, int64_t row, float *room);
+
+// Stores float32 values as row `row` of an F32, BF16 or F16 tensor, rounding to nearest even.
+void cpu_row_write(const cpu_backend *cpu, tensor t, int64_t row, const float *values);
+
+// `count` elements converted between types; both floats, or the same type.
+void cpu_convert(const cpu_backend *cpu, void *out, element to, const void *in, element from, size_t count);
+
+// N of a weight [N,L].
+int64_t weight_outputs(const weight *weight);
+
+// Fails with SERVICE where products in `type` cannot run on this processor.
+status cpu_computes(cpu_backend *cpu, element type);
+
+// log(sum(exp(logits))) of one row, in float32 and in one order for a given vocabulary.
+float logits_logsum(const cpu_backend *cpu, const float *logits, int64_t vocabulary);
+
+// logits = factor * exp(logits - log_sum), in place.
+void logits_softmax(const cpu_backend *cpu, float *logits, int64_t vocabulary, float log_sum, float factor);
+
+// One token by `settings` and `chance`, and the log-probability of it at temperature 1 over the whole vocabulary.
+// `logits` is left changed.
+void sample_row(const cpu_backend *cpu, int32_t *token, float *logprob, float *logits, int64_t vocabulary,
+                sampling settings, double chance);
+
+// Every operation of the contract.
+#define CPU_OPERATIONS(X)                                                                                              \
+    X(buffer_new)                                                                                                      \
+    X(buffer_free)                                                                                                     \
+    X(upload)                                                                                                          \
+    X(download)                                                                                                        \
+    X(zero)                                                                                                            \
+    X(copy)                                                                                                            \
+    X(wait)                                                                                                            \
+    X(gather)                                                                                                          \
+    X(scatter)                                                                                                         \
+    X(scatter_add)                                                                                                     \
+    X(add)                                                                                                             \
+    X(patchify)                                                                                                        \
+    X(weight_new)                                                                                                      \
+    X(weight_free)                                                                                                     \
+    X(linear)                                                                                                          \
+    X(linear_input_gradient)                                                                                           \
+    X(linear_weight_gradient)                                                                                          \
+    X(rmsnorm)                                                                                                         \
+    X(rmsnorm_gradient)                                                                                                \
+    X(swiglu)                                                                                                          \
+    X(swiglu_gradient)                                                                                                 \
+    X(gelu)                                                                                                            \
+    X(gelu_gradient)                                                                                                   \
+    X(cache_new)                                                                                                       \
+    X(cache_free)                                                                                                      \
+    X(rotate)                                                                                                          \
+    X(rotate_gradient)                                                                                                 \
+    X(attention)                                                                                                       \
+    X(attention_gradient)                                                                                              \
+    X(logprob)                                                                                                         \
+    X(logprob_gradient)                                                                                                \
+    X(sample)                                                                                                          \
+    X(square_sum)                                                                                                      \
+    X(adamw)                                                                                                           \
+    X(average)
+
+#define CPU_DECLARE(name) extern __typeof__(*((operations *)0)->name) cpu_##name;
+CPU_OPERATIONS(CPU_DECLARE)
+
+extern const operations cpu_operations;         // plain
+extern const operations cpu_guarded_operations; // opens the buffers for the time of a call
+
+#endif

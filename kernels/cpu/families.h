@@ -1,0 +1,21 @@
+// What each family of inner loops puts into the table; called by vectors.c alone.
+#ifndef KERNELS_CPU_FAMILIES_H
+#define KERNELS_CPU_FAMILIES_H
+
+#include "kernels/cpu/vectors.h"
+
+// Plain versions, complete.
+void vectors_convert(cpu_vectors *vectors);
+// Plain versions, complete.
+void vectors_rows(cpu_vectors *vectors);
+// Plain versions, complete.
+void vectors_optimizer(cpu_vectors *vectors);
+
+// The plain AdamW, for the tails of the others.
+void vectors_plain_adamw(float *x, const float *gradient, float *m, float *v, size_t count,
+                         const adamw_factors *factors);
+
+// Conversions, rows and optimizer for AVX2.
+void vectors_elements_avx2(cpu_vectors *vectors);
+
+#endif

@@ -1,0 +1,217 @@
+// Buffers, their guarding, views of them, and copies in, out and between.
+#include "kernels/cpu/cpu.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "shared/base/memory.h"
+
+enum { map_at = 1 << 20, copy_block = 1 << 16 }; // bytes; elements
+
+size_t element_size(element type) {
+    static const size_t sizes[] = {
+        [ELEMENT_F32] = 4, [ELEMENT_BF16] = 2, [ELEMENT_F16] = 2, [ELEMENT_I32] = 4, [ELEMENT_U8] = 1};
+    return sizes[type];
+}
+
+tensor tensor_rows(tensor whole, int64_t first, int64_t rows) {
+    whole.offset += (size_t)(first * whole.stride) * element_size(whole.type);
+    whole.rows = rows;
+    return whole;
+}
+
+tensor tensor_columns(tensor whole, int64_t first, int64_t columns) {
+    whole.offset += (size_t)first * element_size(whole.type);
+    whole.columns = columns;
+    return whole;
+}
+
+tensor tensor_shaped(tensor whole, int64_t rows, int64_t columns) {
+    whole.rows = rows;
+    whole.columns = columns;
+    whole.stride = columns;
+    return whole;
+}
+
+bool tensor_fits(tensor t) {
+    if (tensor_none(t) || t.rows < 0 || t.columns < 0 || (t.rows > 1 && t.stride < t.columns)) return false;
+    if (t.rows == 0 || t.columns == 0) return true;
+    size_t elements = (size_t)((t.rows - 1) * t.stride + t.columns);
+    return t.offset + elements * element_size(t.type) <= t.buffer->bytes;
+}
+
+bool tensor_is(tensor t, int type, int64_t rows, int64_t columns) {
+    bool typed = type < 0 ? t.type == ELEMENT_F32 || t.type == ELEMENT_BF16 : t.type == (element)type;
+    return typed && t.rows == rows && t.columns == columns && tensor_fits(t);
+}
+
+// ---- buffers ----
+
+static status map_memory(buffer *buffer, size_t bytes) {
+    void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) return fail(SERVICE, "out of memory: %zu bytes of tensors", bytes);
+    (void)madvise(data, bytes, MADV_HUGEPAGE); // a hint; slower without
+    buffer->data = data;
+    buffer->mapped = true;
+    return OK;
+}
+
+static status take_memory(buffer *buffer, size_t bytes) {
+    buffer->data = aligned_alloc(64, bytes);
+    if (!buffer->data) return fail(SERVICE, "out of memory: %zu bytes of tensors", bytes);
+    memset(buffer->data, 0, bytes);
+    return OK;
+}
+
+status cpu_buffer_new(backend *backend, size_t bytes, buffer **out) {
+    cpu_backend *cpu = cpu_of(backend);
+    *out = NULL;
+    buffer *buffer;
+    TRY(NEW(&buffer, 1));
+    size_t unit = cpu->guarded || bytes >= map_at ? 4096 : 64;
+    buffer->bytes = bytes;
+    size_t room = bytes ? (bytes + unit - 1) / unit * unit : unit;
+    status result = unit == 4096 ? map_memory(buffer, room) : take_memory(buffer, room);
+    if (result != OK) {
+        free(buffer);
+        return result;
+    }
+    buffer->next = cpu->buffers;
+    if (buffer->next) buffer->next->previous = buffer;
+    cpu->buffers = buffer;
+    *out = buffer;
+    return OK;
+}
+
+static size_t mapped_bytes(const buffer *buffer) {
+    return buffer->bytes ? (buffer->bytes + 4095) / 4096 * 4096 : 4096;
+}
+
+void cpu_buffer_free(backend *backend, buffer **place) {
+    buffer *buffer = *place;
+    if (!buffer) return;
+    if (buffer->previous) {
+        buffer->previous->next = buffer->next;
+    } else {
+        cpu_of(backend)->buffers = buffer->next;
+    }
+    if (buffer->next) buffer->next->previous = buffer->previous;
+    if (buffer->mapped) {
+        munmap(buffer->data, mapped_bytes(buffer));
+    } else {
+        free(buffer->data);
+    }
+    free(buffer);
+    *place = NULL;
+}
+
+void cpu_guard(cpu_backend *cpu, bool open) {
+    for (const buffer *buffer = cpu->buffers; buffer; buffer = buffer->next) {
+        mprotect(buffer->data, mapped_bytes(buffer), open ? PROT_READ | PROT_WRITE : PROT_NONE);
+    }
+}
+
+// ---- copies ----
+
+typedef struct copying {
+    const cpu_backend *cpu;
+    unsigned char *out;
+    const unsigned char *in;
+    element to, from;
+    int64_t columns;
+    size_t out_stride, in_stride; // bytes
+} copying;
+
+static void copy_rows(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const copying *c = context;
+    for (int64_t row = first; row < end; row++) {
+        cpu_convert(c->cpu, c->out + (size_t)row * c->out_stride, c->to, c->in + (size_t)row * c->in_stride, c->from,
+                    (size_t)c->columns);
+    }
+}
+
+static void copy_elements(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const copying *c = context;
+    cpu_convert(c->cpu, c->out + (size_t)first * element_size(c->to), c->to,
+                c->in + (size_t)first * element_size(c->from), c->from, (size_t)(end - first));
+}
+
+static bool convertible(element to, element from) {
+    bool floats = to <= ELEMENT_F16 && from <= ELEMENT_F16;
+    return floats || to == from;
+}
+
+static void run_copy(cpu_backend *cpu, copying *copying, int64_t rows) {
+    size_t out_dense = (size_t)copying->columns * element_size(copying->to);
+    size_t in_dense = (size_t)copying->columns * element_size(copying->from);
+    if (copying->out_stride == out_dense && copying->in_stride == in_dense) {
+        cpu_blocks(cpu, rows * copying->columns, copy_block, copy_elements, copying);
+    } else {
+        cpu_blocks(cpu, rows, copy_block / (copying->columns + 1) + 1, copy_rows, copying);
+    }
+}
+
+status cpu_upload(backend *backend, tensor out, const void *host, element type) {
+    CHECK(tensor_fits(out) && convertible(out.type, type));
+    copying copying = {.cpu = cpu_of(backend),
+                       .out = tensor_row(out, 0),
+                       .in = host,
+                       .to = out.type,
+                       .from = type,
+                       .columns = out.columns,
+                       .out_stride = (size_t)out.stride * element_size(out.type),
+                       .in_stride = (size_t)out.columns * element_size(type)};
+    run_copy(cpu_of(backend), &copying, out.rows);
+    return OK;
+}
+
+status cpu_download(backend *backend, void *host, element type, tensor in) {
+    CHECK(tensor_fits(in) && convertible(type, in.type));
+    copying copying = {.cpu = cpu_of(backend),
+                       .out = host,
+                       .in = tensor_row(in, 0),
+                       .to = type,
+                       .from = in.type,
+                       .columns = in.columns,
+                       .out_stride = (size_t)in.columns * element_size(type),
+                       .in_stride = (size_t)in.stride * element_size(in.type)};
+    run_copy(cpu_of(backend), &copying, in.rows);
+    return OK;
+}
+
+status cpu_copy(backend *backend, tensor out, tensor in) {
+    CHECK(tensor_fits(out) && tensor_fits(in) && out.rows == in.rows && out.columns == in.columns);
+    CHECK(convertible(out.type, in.type));
+    copying copying = {.cpu = cpu_of(backend),
+                       .out = tensor_row(out, 0),
+                       .in = tensor_row(in, 0),
+                       .to = out.type,
+                       .from = in.type,
+                       .columns = out.columns,
+                       .out_stride = (size_t)out.stride * element_size(out.type),
+                       .in_stride = (size_t)in.stride * element_size(in.type)};
+    run_copy(cpu_of(backend), &copying, out.rows);
+    return OK;
+}
+
+static void zero_rows(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const tensor *out = context;
+    for (int64_t row = first; row < end; row++) {
+        memset(tensor_row(*out, row), 0, (size_t)out->columns * element_size(out->type));
+    }
+}
+
+status cpu_zero(backend *backend, tensor out) {
+    CHECK(tensor_fits(out));
+    if (tensor_dense(out) && out.columns % 4096 == 0) out = tensor_shaped(out, out.rows * (out.columns / 4096), 4096);
+    cpu_blocks(cpu_of(backend), out.rows, copy_block / (out.columns + 1) + 1, zero_rows, &out);
+    return OK;
+}
+
+status cpu_wait(backend *backend) {
+    (void)backend;
+    return OK;
+}

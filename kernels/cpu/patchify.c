@@ -1,0 +1,69 @@
+// Frames to patches in the order of Hugging Face's processor: rows by time, then blocks of merge x merge patches row by
+// row; columns by channel, time, y, x.
+#include "kernels/cpu/cpu.h"
+
+typedef struct patching {
+    cpu_backend *cpu;
+    tensor out, frames;
+    const patch_shape *shape;
+    float levels[3][256]; // of each channel and byte
+} patching;
+
+static void fill_levels(patching *p) {
+    const patch_shape *s = p->shape;
+    for (int channel = 0; channel < 3; channel++) {
+        for (int byte = 0; byte < 256; byte++) {
+            p->levels[channel][byte] = ((float)byte * s->rescale - s->mean[channel]) / s->deviation[channel];
+        }
+    }
+}
+
+// The upper left pixel of patch `row`, and its first frame.
+static void place_patch(const patch_shape *s, int64_t row, int64_t *frame, int64_t *y, int64_t *x) {
+    int64_t across = s->width / s->patch / s->merge, down = s->height / s->patch / s->merge;
+    int64_t inner = row % (s->merge * s->merge), block = row / (s->merge * s->merge);
+    *x = (block % across * s->merge + inner % s->merge) * s->patch;
+    *y = (block / across % down * s->merge + inner / s->merge) * s->patch;
+    *frame = block / across / down * s->time;
+}
+
+static void patch_row(const patching *p, int64_t row, float *values) {
+    const patch_shape *s = p->shape;
+    int64_t frame, y, x;
+    place_patch(s, row, &frame, &y, &x);
+    for (int channel = 0; channel < 3; channel++) {
+        for (int time = 0; time < s->time; time++) {
+            int64_t source = frame + time < s->frames ? frame + time : s->frames - 1;
+            const unsigned char *pixels = tensor_row(p->frames, source);
+            for (int dy = 0; dy < s->patch; dy++) {
+                const unsigned char *line = pixels + ((y + dy) * s->width + x) * 3 + channel;
+                for (int dx = 0; dx < s->patch; dx++) *values++ = p->levels[channel][line[dx * 3]];
+            }
+        }
+    }
+}
+
+static void patch_rows(void *context, int64_t first, int64_t end, int thread) {
+    const patching *p = context;
+    float *room = (float *)p->cpu->scratch[PLACE_ROWS].data + (int64_t)thread * p->out.columns;
+    for (int64_t row = first; row < end; row++) {
+        float *values = p->out.type == ELEMENT_F32 ? tensor_f32(p->out, row) : room;
+        patch_row(p, row, values);
+        if (values == room) cpu_row_write(p->cpu, p->out, row, values);
+    }
+}
+
+status cpu_patchify(backend *backend, tensor out, tensor frames, const patch_shape *s) {
+    int64_t unit = (int64_t)s->patch * s->merge, columns = (int64_t)3 * s->time * s->patch * s->patch;
+    CHECK(s->frames > 0 && s->height % unit == 0 && s->width % unit == 0);
+    int64_t times = (s->frames + s->time - 1) / s->time;
+    int64_t patches = times * (s->height / s->patch) * (s->width / s->patch);
+    CHECK(tensor_is(frames, ELEMENT_U8, s->frames, (int64_t)s->height * s->width * 3));
+    CHECK(tensor_is(out, -1, patches, columns));
+    patching patching = {.cpu = cpu_of(backend), .out = out, .frames = frames, .shape = s};
+    void *room;
+    TRY(cpu_scratch_get(patching.cpu, PLACE_ROWS, (size_t)(pool_threads(patching.cpu->pool) * columns) * 4, &room));
+    fill_levels(&patching);
+    cpu_blocks(patching.cpu, patches, 16, patch_rows, &patching);
+    return OK;
+}

@@ -1,0 +1,26 @@
+// Which versions of the inner loops run on this processor.
+#include "kernels/cpu/vectors.h"
+
+#include "kernels/cpu/families.h"
+
+vector_level vectors_best(void) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    return avx2 && avx512 ? VECTOR_AVX512 : avx2 ? VECTOR_AVX2 : VECTOR_PLAIN;
+#else
+    return VECTOR_PLAIN;
+#endif
+}
+
+void vectors_choose(cpu_vectors *vectors, vector_level level) {
+    vectors->level = level;
+    vectors_convert(vectors);
+    vectors_rows(vectors);
+    vectors_optimizer(vectors);
+#if defined(__x86_64__)
+    if (level >= VECTOR_AVX2) vectors_elements_avx2(vectors);
+#endif
+}
