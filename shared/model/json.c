@@ -31,7 +31,7 @@ status json_parse(json_object **out, const char *text, size_t size, const char *
     return result;
 }
 
-status json_read(json_object **out, const char *path) {
+status json_read_file(json_object **out, const char *path) {
     *out = NULL;
     bytes content = {0};
     status result = file_read(path, &content);

@@ -13,6 +13,6 @@
 status json_parse(json_object **out, const char *text, size_t size, const char *name);
 
 // The same for a file.
-status json_read(json_object **out, const char *path);
+status json_read_file(json_object **out, const char *path);
 
 #endif

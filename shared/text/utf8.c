@@ -24,15 +24,6 @@ int utf8_step(const char *data, size_t size) {
     return follow + 1;
 }
 
-bool utf8_valid(const char *data, size_t size) {
-    for (size_t at = 0; at < size;) {
-        int step = utf8_step(data + at, size - at);
-        if (step < 0) return false;
-        at += (size_t)step;
-    }
-    return true;
-}
-
 status utf8_replace(const char *data, size_t size, bytes *out) {
     size_t start = 0, at = 0;
     while (at < size) {

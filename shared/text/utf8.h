@@ -11,9 +11,6 @@
 // subpart in the Unicode Standard's sense, 1 to 3). size >= 1.
 int utf8_step(const char *data, size_t size);
 
-// Whether all of it is well-formed.
-bool utf8_valid(const char *data, size_t size);
-
 // Appends the bytes with U+FFFD for each ill-formed part.
 status utf8_replace(const char *data, size_t size, bytes *out);
 
