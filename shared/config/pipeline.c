@@ -1,0 +1,162 @@
+#include "shared/config/pipeline.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/base/file.h"
+#include "shared/config/draft.h"
+
+void draft_mistake(draft *draft, place place, const char *format, ...) {
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (draft->mistake_count == draft->mistake_room) {
+        size_t room = draft->mistake_room * 2 + 16;
+        if (RESIZE(&draft->mistakes, room) != OK) {
+            draft->short_of_memory = true;
+            return;
+        }
+        draft->mistake_room = room;
+    }
+    char *copy = arena_text(&draft->pipeline->arena, text, strlen(text));
+    if (!copy) draft->short_of_memory = true;
+    draft->mistakes[draft->mistake_count++] = (mistake){place, copy ? copy : ""};
+}
+
+// By line, then column; those of the command line first. Equal ones stay in order.
+static void sort_mistakes(draft *draft) {
+    for (size_t i = 1; i < draft->mistake_count; i++) {
+        mistake moved = draft->mistakes[i];
+        size_t j = i;
+        for (; j > 0; j--) {
+            place before = draft->mistakes[j - 1].place;
+            if (before.line < moved.place.line) break;
+            if (before.line == moved.place.line && before.column <= moved.place.column) break;
+            draft->mistakes[j] = draft->mistakes[j - 1];
+        }
+        draft->mistakes[j] = moved;
+    }
+}
+
+static status write_mistakes(const draft *draft, bytes *out) {
+    for (size_t i = 0; i < draft->mistake_count; i++) {
+        mistake mistake = draft->mistakes[i];
+        if (mistake.place.line)
+            TRY(bytes_print(out, "%s:%zu:%zu: ", draft->path, mistake.place.line, mistake.place.column));
+        TRY(bytes_print(out, "%s\n", mistake.text));
+    }
+    return OK;
+}
+
+// The status for the mistakes found.
+static status judge(draft *draft, bytes *mistakes) {
+    size_t typed = 0;
+    if (draft->short_of_memory) return fail(SERVICE, "out of memory");
+    if (draft->mistake_count == 0) return OK;
+    sort_mistakes(draft);
+    while (typed < draft->mistake_count && draft->mistakes[typed].place.line == 0) typed++;
+    TRY(write_mistakes(draft, mistakes));
+    status code = typed == draft->mistake_count ? USAGE : INPUT;
+    return fail(code, "%s: %zu mistake%s", draft->path, draft->mistake_count, draft->mistake_count == 1 ? "" : "s");
+}
+
+static status find_folder(draft *draft) {
+    char resolved[PATH_MAX];
+    if (!realpath(draft->path, resolved)) return fail(INPUT, "%s: %s", draft->path, strerror(errno));
+    char *slash = strrchr(resolved, '/');
+    size_t length = slash == resolved ? 1 : (size_t)(slash - resolved);
+    draft->folder = draft->pipeline->folder = arena_text(&draft->pipeline->arena, resolved, length);
+    return draft->folder ? OK : fail(SERVICE, "out of memory");
+}
+
+static status read_document(draft *draft) {
+    bytes content = {0};
+    document document = {0};
+    place place = {1, 1};
+    status result = file_read(draft->path, &content);
+    if (result == OK) {
+        result = document_read(&document, content.data, content.size, &place);
+        if (result == OK) {
+            draft_parse(draft, &document);
+        } else if (result == INPUT) {
+            const char *text = strchr(fail_text(), ' ');
+            draft_mistake(draft, place, "%s", text ? text + 1 : fail_text());
+            result = OK;
+        }
+    }
+    document_release(&document);
+    bytes_release(&content);
+    return result;
+}
+
+static status read_all(draft *draft, const char *const *sets, size_t count, bytes *mistakes) {
+    TRY(find_folder(draft));
+    TRY(read_document(draft));
+    if (draft->mistake_count == 0 || draft->stages_place.line) {
+        for (size_t i = 0; i < count; i++) draft_override(draft, sets[i]);
+        draft_resolve(draft);
+    }
+    return judge(draft, mistakes);
+}
+
+status pipeline_read(pipeline **out, const char *path, const char *const *sets, size_t count, bytes *mistakes) {
+    *out = NULL;
+    draft draft = {.path = path};
+    TRY(NEW(&draft.pipeline, 1));
+    status result = read_all(&draft, sets, count, mistakes);
+    free(draft.mistakes);
+    if (result != OK) {
+        pipeline_free(&draft.pipeline);
+        return result;
+    }
+    *out = draft.pipeline;
+    return OK;
+}
+
+void pipeline_free(pipeline **pipeline) {
+    if (!*pipeline) return;
+    arena memory = (*pipeline)->arena;
+    free(*pipeline);
+    arena_release(&memory);
+    *pipeline = NULL;
+}
+
+const char *pipeline_value(const pipeline_stage *stage, const char *key) {
+    for (size_t i = 0; i < stage->key_count; i++)
+        if (!strcmp(stage->keys[i].name, key)) return stage->keys[i].value;
+    return NULL;
+}
+
+status pipeline_set(pipeline *pipeline, pipeline_stage *stage, const char *key, const char *value) {
+    char *copy = arena_text(&pipeline->arena, value, strlen(value));
+    if (!copy) return fail(SERVICE, "out of memory");
+    for (size_t i = 0; i < stage->key_count; i++) {
+        if (strcmp(stage->keys[i].name, key)) continue;
+        stage->keys[i].value = copy;
+        return OK;
+    }
+    pipeline_key *wider = arena_get(&pipeline->arena, (stage->key_count + 1) * sizeof *wider);
+    char *name = arena_text(&pipeline->arena, key, strlen(key));
+    if (!wider || !name) return fail(SERVICE, "out of memory");
+    if (stage->key_count) memcpy(wider, stage->keys, stage->key_count * sizeof *wider);
+    wider[stage->key_count++] = (pipeline_key){name, copy};
+    stage->keys = wider;
+    return OK;
+}
+
+status pipeline_settings(const pipeline_stage *stage, settings **out) {
+    status result;
+    TRY(settings_new_table(out, stage->table));
+    for (size_t i = 0; i < stage->key_count; i++)
+        TRY_TO(result, fault, settings_set(*out, stage->keys[i].name, stage->keys[i].value));
+    return OK;
+fault:
+    settings_free(out);
+    return fail_within(result, "%s", stage->name);
+}

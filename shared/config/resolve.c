@@ -1,0 +1,283 @@
+// What the words of a pipeline file mean: every key against its table, every name against what it names; then what one
+// key hands down to many stages: the stage's own value goes before the file's, that before the source's.
+#include "shared/config/draft.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/base/file.h"
+#include "shared/config/flow.h"
+#include "shared/config/table.h"
+#include "shared/config/values.h"
+
+// Keys of the file that are no stage's.
+static const key top_keys[] = {
+    {.name = "name", .type = KEY_TEXT, .help = "of the run (default: the file's)"},
+    {.name = "run", .type = KEY_PATH, .required = true, .help = "folder of store, ledger, checkpoints, metrics, logs"},
+    {0},
+};
+static const key_table top_table = {NULL, "pipeline", NULL, "keys of the file", top_keys};
+
+// Keys of a stage's place in the pipeline, for every stage and program.
+static const key place_keys[] = {
+    {.name = "from", .type = KEY_TEXT, .help = "the stage before it, when that is not the one above"},
+    {.name = "replicas",
+     .type = KEY_INT,
+     .standard = "1",
+     .low = 1,
+     .high = 256,
+     .help = "processes that share the work"},
+    {.name = "on", .type = KEY_TEXT, .help = "the machine that it runs on"},
+    {.name = "program", .type = KEY_FILE, .help = "a program of yours that filters JSON lines"},
+    {0},
+};
+static const key_table place_table = {NULL, "pipeline", NULL, "a stage's place", place_keys};
+
+static const key machine_keys[] = {
+    {.name = "address", .type = KEY_TEXT, .required = true, .help = "host name or IP address"},
+    {.name = "key", .type = KEY_TEXT, .help = "its public key, from `caravan keygen`"},
+    {.name = "port", .type = KEY_INT, .low = 1, .high = 65000, .help = "the first port that it listens on"},
+    {0},
+};
+static const key_table machine_table = {NULL, "pipeline", NULL, "a machine", machine_keys};
+
+// Given by the source or the file to every stage that has it.
+static const char *const handed_by_source[] = {"group_size", "groups_per_step", "media_root", "seed", NULL};
+
+static const key *find_in(const key *keys, const char *name) {
+    for (; keys->name; keys++)
+        if (!strcmp(keys->name, name)) return keys;
+    return NULL;
+}
+
+// A key that several stages have may stand at the top of the file.
+static const key *find_shared(const char *name) {
+    const key *found = NULL;
+    int stages = 0;
+    for (const char *const *stage = keys_stages(); *stage; stage++) {
+        const key *key = keys_find(keys_of(*stage), name);
+        if (!key || key->internal) continue;
+        found = key;
+        stages++;
+    }
+    return stages > 1 && !value_among("stdio|config", name) ? found : NULL;
+}
+
+static void unknown_key(draft *draft, const char *owner, const draft_key *key, const key_table *table,
+                        const key_table *more) {
+    const char *near = keys_suggest(table, key->name);
+    if (!near && more) near = keys_suggest(more, key->name);
+    if (near) {
+        draft_mistake(draft, key->name_place, "%s: no such key: %s; did you mean %s?", owner, key->name, near);
+    } else {
+        draft_mistake(draft, key->name_place, "%s: no such key: %s", owner, key->name);
+    }
+}
+
+// Checks a value and makes its path absolute. False if there was a mistake.
+static bool check_value(draft *draft, const char *owner, draft_key *key, const struct key *rule) {
+    if (!key->value) return false; // a list or a map, reported already
+    if (keys_check(rule, key->value) != OK) {
+        draft_mistake(draft, key->value_place, "%s: %s", owner, fail_text());
+        return false;
+    }
+    char *resolved =
+        key_resolve(rule, key->value_place.line ? draft->folder : NULL, key->value, &draft->pipeline->arena);
+    if (!resolved) {
+        draft->short_of_memory = true;
+        return false;
+    }
+    if (rule->type == KEY_FILE && !value_among(rule->choices, resolved) && access(resolved, F_OK)) {
+        draft_mistake(draft, key->value_place, "%s: %s: %s: %s", owner, key->name, resolved, strerror(errno));
+        return false;
+    }
+    key->value = resolved;
+    return true;
+}
+
+// Checks a map against one table.
+static void check_map(draft *draft, const char *owner, place place, draft_keys *keys, const key_table *table) {
+    for (draft_key *key = keys->first; key; key = key->next) {
+        const struct key *rule = find_in(table->keys, key->name);
+        if (rule)
+            check_value(draft, owner, key, rule);
+        else
+            unknown_key(draft, owner, key, table, NULL);
+    }
+    for (const struct key *rule = table->keys; rule->name; rule++)
+        if (rule->required && !draft_find(keys, rule->name))
+            draft_mistake(draft, place, "%s: missing: %s", owner, rule->name);
+}
+
+static void check_top(draft *draft) {
+    for (draft_key *key = draft->top.first; key; key = key->next) {
+        const struct key *rule = find_in(top_keys, key->name);
+        if (!rule) rule = find_shared(key->name);
+        if (rule)
+            check_value(draft, "pipeline", key, rule);
+        else
+            unknown_key(draft, "pipeline", key, &top_table, keys_of("source"));
+    }
+    if (!draft_find(&draft->top, "run")) draft_mistake(draft, (place){1, 1}, "pipeline: missing: run");
+}
+
+static void name_program(draft *draft, draft_stage *stage) {
+    const char *near = keys_nearest(keys_stages(), stage->name);
+    if (near) {
+        draft_mistake(draft, stage->place, "%s: no such stage; did you mean %s? (one of yours needs `program`)",
+                      stage->name, near);
+    } else {
+        draft_mistake(draft, stage->place, "%s: no such stage; one of yours needs `program`", stage->name);
+    }
+}
+
+// A program is a path from the file's folder; a bare name is looked for in PATH.
+static void check_program(draft *draft, const draft_stage *stage, draft_key *key) {
+    if (!key->value) return;
+    arena *memory = &draft->pipeline->arena;
+    const char *base = key->value_place.line ? draft->folder : NULL;
+    const char *path = strchr(key->value, '/') ? path_join(memory, base, key->value) : NULL;
+    const char *search = path ? NULL : getenv("PATH");
+    while (search && *search && !path) {
+        size_t length = strcspn(search, ":");
+        char *folder = arena_text(memory, search, length);
+        char *candidate = folder ? path_join(memory, folder, key->value) : NULL;
+        if (candidate && *key->value && access(candidate, X_OK) == 0) path = candidate;
+        search += length + (search[length] == ':');
+    }
+    if (!path) {
+        draft_mistake(draft, key->value_place, "%s: program: %s is nowhere in PATH (a file beside this one: ./%s)",
+                      stage->name, key->value, key->value);
+    } else if (access(path, X_OK)) {
+        draft_mistake(draft, key->value_place, "%s: program: %s: %s", stage->name, path, strerror(errno));
+    } else {
+        key->value = path;
+    }
+}
+
+static void check_stage_key(draft *draft, draft_stage *stage, draft_key *key) {
+    const struct key *rule = find_in(place_keys, key->name);
+    if (rule && !strcmp(key->name, "program")) {
+        check_program(draft, stage, key);
+    } else if (rule) {
+        check_value(draft, stage->name, key, rule);
+    } else if (stage->table) {
+        rule = keys_find(stage->table, key->name);
+        if (!rule || rule->internal)
+            unknown_key(draft, stage->name, key, stage->table, &place_table);
+        else if (value_among("stdio|config", key->name))
+            draft_mistake(draft, key->name_place, "%s: %s is for the command line", stage->name, key->name);
+        else
+            check_value(draft, stage->name, key, rule);
+    }
+}
+
+static void check_stage(draft *draft, draft_stage *stage) {
+    stage->is_program = draft_find(&stage->keys, "program") != NULL;
+    stage->table = stage->is_program ? NULL : keys_of(stage->name);
+    if (!stage->table && !stage->is_program) name_program(draft, stage);
+    for (draft_key *key = stage->keys.first; key; key = key->next) check_stage_key(draft, stage, key);
+    for (draft_stage *other = draft->stages; other < stage; other++)
+        if (!strcmp(other->name, stage->name))
+            draft_mistake(draft, stage->place, "%s: a second stage of that name; the first is in line %zu", stage->name,
+                          other->place.line);
+    draft_key *replicas = draft_find(&stage->keys, "replicas");
+    if (replicas && replicas->value && strcmp(replicas->value, "1") != 0 && value_among("source|optim", stage->name))
+        draft_mistake(draft, replicas->value_place, "%s: replicas: there can be one only", stage->name);
+}
+
+static draft_stage *stage_named(draft *draft, const char *name) {
+    for (size_t i = 0; i < draft->stage_count; i++)
+        if (!strcmp(draft->stages[i].name, name)) return &draft->stages[i];
+    return NULL;
+}
+
+// The file's or the source's value of a key that the stage lacks.
+static draft_key *inherited(draft *draft, const draft_stage *stage, const char *name) {
+    draft_key *top = draft_find(&draft->top, name);
+    draft_stage *source = stage_named(draft, "source");
+    if (top && find_shared(name)) return top;
+    for (const char *const *handed = handed_by_source; *handed && source && source != stage; handed++)
+        if (!strcmp(*handed, name)) return draft_find(&source->keys, name);
+    return NULL;
+}
+
+static void inherit_path(draft *draft, draft_stage *stage, const char *name, const char *below) {
+    const draft_key *run = draft_find(&draft->top, "run");
+    if (!run || !run->value || draft_find(&stage->keys, name)) return;
+    char *path = path_join(&draft->pipeline->arena, run->value, below);
+    if (!path)
+        draft->short_of_memory = true;
+    else
+        draft_set(draft, &stage->keys, name, path, run->name_place, run->value_place);
+}
+
+static void inherit_keys(draft *draft, draft_stage *stage, const key *rules) {
+    for (const key *rule = rules; rule->name; rule++) {
+        if (draft_find(&stage->keys, rule->name)) continue;
+        const draft_key *key = inherited(draft, stage, rule->name);
+        if (key && key->value)
+            draft_set(draft, &stage->keys, rule->name, key->value, key->name_place, key->value_place);
+        else if (key)
+            continue; // wrong where it stands: not missing here as well
+        else if (rule->required && strcmp(rule->name, "out") != 0)
+            draft_mistake(draft, stage->place, "%s: missing: %s", stage->name, rule->name);
+    }
+}
+
+// min above max, with the values that hold after all was handed down.
+static void check_bounds(draft *draft, const draft_stage *stage) {
+    for (const key *rule = stage->table->keys; rule->name; rule++) {
+        if (!rule->at_most) continue;
+        const key *other = keys_find(stage->table, rule->at_most);
+        const draft_key *low = draft_find(&stage->keys, rule->name), *high = draft_find(&stage->keys, rule->at_most);
+        const char *low_text = low ? low->value : rule->standard, *high_text = high ? high->value : other->standard;
+        double bottom, top;
+        if ((!low && !high) || !low_text || !high_text) continue;
+        if (value_number(low_text, &bottom) && value_number(high_text, &top) && bottom > top)
+            draft_mistake(draft, (low ? low : high)->value_place, "%s: %s: %s is above %s, which is %s", stage->name,
+                          rule->name, low_text, rule->at_most, high_text);
+    }
+}
+
+// Source and another stage must mean the same by a key.
+static void check_agreement(draft *draft, const char *stage_name, const char *name) {
+    draft_stage *source = stage_named(draft, "source"), *stage = stage_named(draft, stage_name);
+    if (!source || !stage || !source->table || !stage->table) return;
+    const draft_key *there = draft_find(&source->keys, name), *here = draft_find(&stage->keys, name);
+    const char *standard = keys_find(source->table, name)->standard;
+    double a, b;
+    if (!here || !here->value || (there && !there->value)) return;
+    if (value_number(there ? there->value : standard, &a) && value_number(here->value, &b) && a != b)
+        draft_mistake(draft, here->value_place, "%s: %s: %s here, but %s at source", stage_name, name, here->value,
+                      there ? there->value : standard);
+}
+
+static void complete_stage(draft *draft, draft_stage *stage) {
+    if (!stage->table) return;
+    inherit_path(draft, stage, "store", "store");
+    if (keys_find(stage->table, "out")) inherit_path(draft, stage, "out", "checkpoints");
+    inherit_keys(draft, stage, stage->table->keys);
+    inherit_keys(draft, stage, keys_common());
+    check_bounds(draft, stage);
+}
+
+static void check_machine(draft *draft, draft_machine *machine) {
+    check_map(draft, machine->name, machine->place, &machine->keys, &machine_table);
+    for (draft_machine *other = draft->machines; other < machine; other++)
+        if (!strcmp(other->name, machine->name))
+            draft_mistake(draft, machine->place, "%s: a second machine of that name", machine->name);
+}
+
+void draft_resolve(draft *draft) {
+    check_top(draft);
+    for (size_t i = 0; i < draft->machine_count; i++) check_machine(draft, &draft->machines[i]);
+    for (size_t i = 0; i < draft->stage_count; i++) check_stage(draft, &draft->stages[i]);
+    for (size_t i = 0; i < draft->stage_count; i++) complete_stage(draft, &draft->stages[i]);
+    check_agreement(draft, "rollout", "group_size");
+    check_agreement(draft, "optim", "groups_per_step");
+    flow_order(draft);
+    if (draft->mistake_count == 0 && !draft->short_of_memory) flow_build(draft);
+}
