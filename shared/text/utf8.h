@@ -2,7 +2,6 @@
 #ifndef SHARED_TEXT_UTF8_H
 #define SHARED_TEXT_UTF8_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #include "shared/base/memory.h"

@@ -1,0 +1,380 @@
+// The runner over --stdio, with stages made for the test, each in a process of its own.
+#include "tests/unit/unit.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "shared/base/file.h"
+#include "shared/stage/stage.h"
+
+// ---- the stages: sample_id says what happens to a group
+
+static const key test_keys[] = {
+    {.name = "seed", .type = KEY_INT, .standard = "42", .high = 1e9, .help = "changes what is computed"},
+    {0},
+};
+static const key_table test_table = {"reward", "caravan-test", NULL, "a stage for tests", test_keys};
+
+static status open_nothing(void **state, stage_context *context) {
+    *state = (void *)(intptr_t)settings_int(stage_settings(context), "seed");
+    return OK;
+}
+
+static status mark(group *group, double value) {
+    TRY(group_doubles(group, &group->advantages, 1));
+    group->advantages.data[0] = value;
+    return OK;
+}
+
+static status act(void *state, group *group) {
+    if (text_is(group->sample_id, "defect")) return fail(DEFECT, "the clip is cut off");
+    if (text_is(group->sample_id, "input")) return fail(INPUT, "not a group for me");
+    if (text_is(group->sample_id, "service")) return fail(SERVICE, "the device is gone");
+    if (text_is(group->sample_id, "slow")) usleep(300000);
+    return mark(group, (double)(intptr_t)state);
+}
+
+static const stage simple = {
+    .name = "reward", .table = &test_table, .section = SECTION_REWARD, .open = open_nothing, .work = act};
+
+// Holds up to three groups and hands back the last one first.
+static group *held[3];
+static int held_count;
+
+static int hold_room(void *state) {
+    (void)state;
+    return 3 - held_count;
+}
+
+static status hold_take(void *state, group *group) {
+    (void)state;
+    held[held_count++] = group;
+    return OK;
+}
+
+static status hold_advance(void *state, bool draining, group **done) {
+    if (held_count == 0 || (held_count < 3 && !draining)) return STOPPED;
+    *done = held[--held_count];
+    return act(state, *done);
+}
+
+static const stage holding = {.name = "reward",
+                              .table = &test_table,
+                              .section = -1,
+                              .open = open_nothing,
+                              .room = hold_room,
+                              .take = hold_take,
+                              .advance = hold_advance};
+
+// Hands one held group back at a time, and not before the others behind it were asked for.
+static status hurry_advance(void *state, bool draining, group **done) {
+    (void)draining;
+    if (held_count == 0) return STOPPED;
+    usleep(20000);
+    *done = held[--held_count];
+    return act(state, *done);
+}
+
+static const stage hurrying = {.name = "reward",
+                               .table = &test_table,
+                               .section = -1,
+                               .open = open_nothing,
+                               .room = hold_room,
+                               .take = hold_take,
+                               .advance = hurry_advance};
+
+#define GROUP(id, sample)                                                                                              \
+    "{\"v\":1,\"id\":\"" id "\",\"sample_id\":\"" sample "\",\"prompt\":{\"messages\":[{\"role\":\"user\","            \
+    "\"content\":[{\"type\":\"text\",\"text\":\"?\"}]}],\"problem_type\":\"free-form\",\"solution\":\"x\"}}\n"
+
+static int made;
+
+static status next_group(void *state, group **out) {
+    (void)state;
+    static const char text[] = GROUP("s", "made");
+    if (made++ == 3) return STOPPED;
+    return group_from_json(out, text, sizeof text - 2);
+}
+
+static const stage source = {
+    .name = "source", .table = &test_table, .section = -1, .open = open_nothing, .next = next_group};
+
+// ---- running them
+
+typedef struct child {
+    pid_t pid;
+    int in, out, talk;
+} child;
+
+static child start(const stage *stage, const char *option, const char *value) {
+    int in[2], out[2], talk[2];
+    assert_int_equal(pipe(in) | pipe(out) | pipe(talk), 0);
+    child child = {.pid = fork(), .in = in[1], .out = out[0], .talk = talk[0]};
+    assert_true(child.pid >= 0);
+    if (child.pid == 0) {
+        char *argv[] = {"test", "--stdio", (char *)option, (char *)value, NULL};
+        dup2(in[0], 0), dup2(out[1], 1), dup2(talk[1], 2);
+        close(in[1]), close(out[0]), close(talk[0]), close(in[0]), close(out[1]), close(talk[1]);
+        _exit(stage_main(stage, option ? (value ? 4 : 3) : 2, argv));
+    }
+    close(in[0]), close(out[1]), close(talk[1]);
+    return child;
+}
+
+static void say(const child *child, const char *text) {
+    assert_int_equal(write(child->in, text, strlen(text)), strlen(text));
+}
+
+// Reads a descriptor to its end.
+static void drain(int fd, bytes *out) {
+    char chunk[4096];
+    ssize_t got;
+    while ((got = read(fd, chunk, sizeof chunk)) > 0) assert_int_equal(bytes_add(out, chunk, (size_t)got), OK);
+    assert_int_equal(bytes_text(out, ""), OK);
+    close(fd);
+}
+
+static int finish(child *child, bytes *out, bytes *talk) {
+    int code;
+    if (child->in >= 0) close(child->in);
+    drain(child->out, out);
+    drain(child->talk, talk);
+    assert_int_equal(waitpid(child->pid, &code, 0), child->pid);
+    return WIFEXITED(code) ? WEXITSTATUS(code) : -WTERMSIG(code);
+}
+
+// One line from the child, within a second.
+static char *hear(const child *child) {
+    static char line[4096];
+    size_t size = 0;
+    struct pollfd fd = {.fd = child->out, .events = POLLIN};
+    while (size < sizeof line - 1 && (size == 0 || line[size - 1] != '\n')) {
+        assert_int_equal(poll(&fd, 1, 5000), 1);
+        assert_int_equal(read(child->out, line + size, 1), 1);
+        size++;
+    }
+    line[size] = 0;
+    return line;
+}
+
+static int run(const stage *stage, const char *input, bytes *out, bytes *talk) {
+    child child = start(stage, NULL, NULL);
+    say(&child, input);
+    return finish(&child, out, talk);
+}
+
+// The ids of the lines, in order: "a b c ".
+static char *ids(const bytes *out) {
+    static char text[512];
+    size_t used = 0;
+    text[0] = 0;
+    for (const char *at = out->data; (at = strstr(at, "\"id\":\"")); at++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%.*s ", (int)strcspn(at + 6, "\""), at + 6);
+    return text;
+}
+
+static void expect(const stage *stage, const char *input, int code, const char *order, const char *said) {
+    bytes out = {0}, talk = {0};
+    assert_int_equal(run(stage, input, &out, &talk), code);
+    assert_string_equal(out.data ? ids(&out) : "", order);
+    if (said) assert_non_null(talk.data);
+    if (said && !strstr(talk.data, said)) assert_string_equal(talk.data, said);
+    bytes_release(&out);
+    bytes_release(&talk);
+}
+
+static void test_order_is_kept(void **state) {
+    (void)state;
+    static const char input[] = GROUP("a", "") GROUP("b", "") "\n  \n" GROUP("c", "") GROUP("d", "") GROUP("e", "");
+    expect(&simple, input, 0, "a b c d e ", "5 groups, 0 quarantined");
+    expect(&holding, input, 0, "a b c d e ", "5 groups, 0 quarantined");
+    expect(&hurrying, input, 0, "a b c d e ", "5 groups, 0 quarantined");
+    expect(&simple, "", 0, "", NULL);
+    expect(&simple, "\n\n", 0, "", NULL);
+}
+
+static void test_last_line_needs_no_newline(void **state) {
+    (void)state;
+    char input[] = GROUP("a", "") GROUP("b", "");
+    input[strlen(input) - 1] = 0;
+    expect(&simple, input, 0, "a b ", NULL);
+}
+
+static void test_bad_line_ends_after_what_was_before(void **state) {
+    (void)state;
+    static const char input[] = GROUP("a", "") GROUP("b", "") "\n{\"v\":1}\n" GROUP("c", "");
+    expect(&simple, input, 65, "a b ", "caravan-test: line 4: ");
+    expect(&holding, input, 65, "a b ", "caravan-test: line 4: ");
+    expect(&simple, "nonsense\n", 65, "", "caravan-test: line 1: ");
+    expect(&simple, "[]\n", 65, "", "caravan-test: line 1: ");
+}
+
+static void test_stage_refuses_a_line(void **state) {
+    (void)state;
+    static const char input[] = GROUP("a", "") GROUP("b", "") GROUP("c", "input") GROUP("d", "") GROUP("e", "");
+    expect(&simple, input, 65, "a b ", "caravan-test: line 3: not a group for me");
+    expect(&holding, input, 65, "a b ", "caravan-test: line 3: not a group for me");
+    expect(&hurrying, input, 65, "a b ", "caravan-test: line 3: not a group for me");
+}
+
+static void test_service_ends_the_run(void **state) {
+    (void)state;
+    expect(&simple, GROUP("a", "") GROUP("b", "service") GROUP("c", ""), 69, "a ", "caravan-test: the device is gone");
+}
+
+static void test_needs_are_checked(void **state) {
+    (void)state;
+    stage picky = simple;
+    picky.needs = NEED_COMPLETIONS;
+    expect(&picky, GROUP("a", ""), 65, "", "caravan-test: line 1: not a group");
+}
+
+static void test_defect_quarantines(void **state) {
+    (void)state;
+    bytes out = {0}, talk = {0};
+    assert_int_equal(run(&simple, GROUP("a", "defect") GROUP("b", ""), &out, &talk), 0);
+    assert_string_equal(ids(&out), "a b ");
+    assert_non_null(strstr(out.data, "\"quarantine\":{\"stage\":\"reward\",\"reason\":\"the clip is cut off\"}"));
+    assert_non_null(strstr(talk.data, "2 groups, 1 quarantined"));
+    assert_non_null(strstr(out.data, "\"times\":{\"reward\":["));
+    bytes_release(&out);
+    bytes_release(&talk);
+}
+
+static void test_quarantined_passes_untouched(void **state) {
+    (void)state;
+    static const char line[] =
+        "{\"v\":1, \"id\":\"a\",\"zeta\": 1.50,\"sample_id\":\"service\",\"prompt\":{\"messages\":[],"
+        "\"problem_type\":\"free-form\",\"solution\":\"x\"},\"quarantine\":{\"stage\":\"frames\",\"reason\":\"cut\"}}"
+        "\n";
+    bytes out = {0}, talk = {0};
+    assert_int_equal(run(&simple, line, &out, &talk), 0);
+    assert_string_equal(out.data, line);
+    assert_int_equal(run(&holding, line, &out, &talk), 0);
+    bytes_release(&out);
+    bytes_release(&talk);
+}
+
+static void test_each_line_leaves_at_once(void **state) {
+    (void)state;
+    const stage *stages[] = {&simple, &hurrying};
+    for (int i = 0; i < 2; i++) {
+        child child = start(stages[i], NULL, NULL);
+        bytes out = {0}, talk = {0};
+        say(&child, GROUP("a", ""));
+        assert_non_null(strstr(hear(&child), "\"id\":\"a\""));
+        say(&child, GROUP("b", ""));
+        assert_non_null(strstr(hear(&child), "\"id\":\"b\""));
+        assert_int_equal(finish(&child, &out, &talk), 0);
+        bytes_release(&out);
+        bytes_release(&talk);
+    }
+}
+
+static void test_sigterm_finishes_what_is_held(void **state) {
+    (void)state;
+    const stage *stages[] = {&simple, &holding};
+    for (int i = 0; i < 2; i++) {
+        child child = start(stages[i], NULL, NULL);
+        bytes out = {0}, talk = {0};
+        say(&child, GROUP("a", "slow") GROUP("b", "slow"));
+        usleep(150000);
+        assert_int_equal(kill(child.pid, SIGTERM), 0);
+        int in = child.in;
+        child.in = -1; // the input stays open: it is the signal that ends the program
+        assert_int_equal(finish(&child, &out, &talk), 0);
+        assert_non_null(strstr(ids(&out), "a "));
+        if (i == 1) assert_string_equal(ids(&out), "a b ");
+        close(in);
+        bytes_release(&out);
+        bytes_release(&talk);
+    }
+}
+
+static void test_closed_output_ends_cleanly(void **state) {
+    (void)state;
+    child child = start(&simple, NULL, NULL);
+    bytes talk = {0};
+    int code;
+    close(child.out);
+    say(&child, GROUP("a", "") GROUP("b", ""));
+    assert_int_equal(waitpid(child.pid, &code, 0), child.pid);
+    assert_true(WIFEXITED(code));
+    assert_int_equal(WEXITSTATUS(code), 0);
+    close(child.in);
+    drain(child.talk, &talk);
+    bytes_release(&talk);
+}
+
+static void test_source_writes_its_groups(void **state) {
+    (void)state;
+    expect(&source, "", 0, "s s s ", "3 groups");
+}
+
+static void test_usage(void **state) {
+    (void)state;
+    static const struct {
+        const char *option, *value, *said;
+        int code;
+    } cases[] = {
+        {"--sed", "1", "caravan-test: --sed: no such option; did you mean --seed?", 64},
+        {"--seed", "-1", "caravan-test: seed: -1 is out of range", 64},
+        {"--config", "/nowhere", "caravan-test: config: /nowhere: No such file", 65},
+        {"--store", "/proc/no", "caravan-test: /proc/no: cannot make the folder", 69},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bytes out = {0}, talk = {0};
+        child child = start(&simple, cases[i].option, cases[i].value);
+        assert_int_equal(finish(&child, &out, &talk), cases[i].code);
+        assert_non_null(strstr(talk.data, cases[i].said));
+        assert_int_equal(out.size, 0);
+        bytes_release(&out);
+        bytes_release(&talk);
+    }
+}
+
+// The second run finds its sections; another seed does not.
+static void test_store_is_looked_up(void **state) {
+    (void)state;
+    char folder[] = "/tmp/caravan-runner-XXXXXX", option[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(option, sizeof option, "--store=%s", folder);
+    const char *seeds[] = {"--seed=1", "--seed=1", "--seed=2"};
+    const char *said[] = {"0 found", "2 found", "0 found"};
+    for (int i = 0; i < 3; i++) {
+        bytes out = {0}, talk = {0};
+        child child = start(&simple, option, seeds[i]);
+        say(&child, GROUP("a", "") GROUP("b", ""));
+        assert_int_equal(finish(&child, &out, &talk), 0);
+        assert_string_equal(ids(&out), "a b ");
+        assert_non_null(strstr(talk.data, said[i]));
+        assert_non_null(strstr(out.data, i == 2 ? "\"advantages\":[2" : "\"advantages\":[1"));
+        bytes_release(&out);
+        bytes_release(&talk);
+    }
+    assert_int_equal(folder_remove(folder), OK);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_order_is_kept),
+        cmocka_unit_test(test_last_line_needs_no_newline),
+        cmocka_unit_test(test_bad_line_ends_after_what_was_before),
+        cmocka_unit_test(test_stage_refuses_a_line),
+        cmocka_unit_test(test_service_ends_the_run),
+        cmocka_unit_test(test_needs_are_checked),
+        cmocka_unit_test(test_defect_quarantines),
+        cmocka_unit_test(test_quarantined_passes_untouched),
+        cmocka_unit_test(test_each_line_leaves_at_once),
+        cmocka_unit_test(test_sigterm_finishes_what_is_held),
+        cmocka_unit_test(test_closed_output_ends_cleanly),
+        cmocka_unit_test(test_source_writes_its_groups),
+        cmocka_unit_test(test_usage),
+        cmocka_unit_test(test_store_is_looked_up),
+    };
+    signal(SIGPIPE, SIG_IGN);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
