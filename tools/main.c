@@ -11,6 +11,7 @@ static const struct verb {
     const char *help;
 } verbs[] = {
     {"draw", draw_main, "make the demo's clips and questions"},
+    {"report", report_main, "files of groups side by side: accuracy, rewards, rates"},
     {"tokenize", tokenize_main, "texts or messages to tokens, and back"},
 };
 enum { verb_count = sizeof verbs / sizeof verbs[0] };

@@ -17,6 +17,9 @@ status tool_arguments(int argc, char **argv, const char *help, const tool_option
 
 // The verbs: argv[0] is the verb; each returns the exit code.
 int draw_main(int argc, char **argv);
+
+// Files of groups side by side.
+int report_main(int argc, char **argv);
 int tokenize_main(int argc, char **argv);
 
 #endif

@@ -1,0 +1,250 @@
+// caravan report: files of groups (JSON lines) side by side: how right, how well formed, how consistent, how fast.
+#include <json-c/json.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/base/file.h"
+#include "shared/base/log.h"
+#include "shared/base/memory.h"
+#include "shared/group/group.h"
+#include "tools/tools.h"
+
+enum { stage_count = 5, most_files = 16 };
+static const char *const stage_names[stage_count] = {"frames", "rollout", "refscore", "reward", "optim"};
+
+typedef struct interval {
+    double from, to;
+} interval;
+
+typedef struct intervals {
+    interval *data;
+    size_t count, room;
+} intervals;
+
+typedef struct column {
+    const char *name, *path;
+    size_t groups, quarantined, completions, rewarded, likely;
+    double accuracy, format, total, bonus, likelihood; // sums
+    double tokens, prompt_tokens;
+    size_t truncated;
+    intervals work[stage_count];
+} column;
+
+static double sum(const double_array *values) {
+    double sum = 0;
+    for (size_t i = 0; i < values->count; i++) sum += isnan(values->data[i]) ? 0 : values->data[i];
+    return sum;
+}
+
+static status add_interval(intervals *list, double from, double to) {
+    if (list->count == list->room) {
+        list->room = list->room ? 2 * list->room : 64;
+        TRY(RESIZE(&list->data, list->room));
+    }
+    list->data[list->count++] = (interval){from, to};
+    return OK;
+}
+
+static status add_times(column *column, const group *group) {
+    if (!group->times.data) return OK;
+    struct json_object *times = json_tokener_parse(group->times.data);
+    status result = OK;
+    for (int i = 0; times && result == OK && i < stage_count; i++) {
+        struct json_object *pair;
+        if (!json_object_object_get_ex(times, stage_names[i], &pair) || json_object_array_length(pair) != 2) continue;
+        result = add_interval(&column->work[i], json_object_get_double(json_object_array_get_idx(pair, 0)),
+                              json_object_get_double(json_object_array_get_idx(pair, 1)));
+    }
+    json_object_put(times);
+    return result;
+}
+
+static status add_group(column *column, const group *group) {
+    column->groups++;
+    if (group->quarantine.present) {
+        column->quarantined++;
+        return OK;
+    }
+    column->prompt_tokens += (double)group->prompt_tokens.count;
+    for (size_t i = 0; i < group->completion_count; i++) {
+        column->tokens += (double)group->completions[i].tokens.count;
+        column->truncated += text_is(group->completions[i].finish, "length");
+    }
+    column->completions += group->completion_count;
+    if (group->rewards.present) {
+        column->rewarded += group->completion_count;
+        column->accuracy += sum(&group->rewards.accuracy);
+        column->format += sum(&group->rewards.format);
+        column->total += sum(&group->rewards.total);
+        column->bonus += sum(&group->rewards.bonus);
+    }
+    for (size_t i = 0; i < group->reference.answer_logprob.count; i++) {
+        if (isnan(group->reference.answer_logprob.data[i])) continue;
+        column->likely++;
+        column->likelihood += exp(group->reference.answer_logprob.data[i]);
+    }
+    return add_times(column, group);
+}
+
+static status read_column(column *column) {
+    bytes content = {0};
+    status result = file_read(column->path, &content);
+    size_t number = 0;
+    for (char *at = content.data; result == OK && at && *at;) {
+        char *newline = strchr(at, '\n');
+        size_t size = newline ? (size_t)(newline - at) : strlen(at);
+        number++;
+        if (strspn(at, " \t\r\n") < size) {
+            group *group = NULL;
+            result = group_from_json(&group, at, size);
+            if (result == OK) result = add_group(column, group);
+            group_free(&group);
+        }
+        if (result != OK) fail_within(result, "%s: line %zu", column->path, number);
+        at = newline ? newline + 1 : NULL;
+    }
+    bytes_release(&content);
+    return result;
+}
+
+static int by_start(const void *a, const void *b) {
+    double first = ((const interval *)a)->from, second = ((const interval *)b)->from;
+    return (first > second) - (first < second);
+}
+
+// Seconds during which the stage had at least one group in hand.
+static double busy(intervals *list) {
+    double seconds = 0, until = -INFINITY;
+    if (list->count) qsort(list->data, list->count, sizeof *list->data, by_start);
+    for (size_t i = 0; i < list->count; i++) {
+        double from = list->data[i].from > until ? list->data[i].from : until;
+        if (list->data[i].to > from) seconds += list->data[i].to - from;
+        if (list->data[i].to > until) until = list->data[i].to;
+    }
+    return seconds;
+}
+
+typedef double (*measure)(column *column);
+
+static double accuracy(column *c) {
+    return c->accuracy / (double)c->rewarded;
+}
+static double format(column *c) {
+    return c->format / (double)c->rewarded;
+}
+static double reward(column *c) {
+    return c->total / (double)c->rewarded;
+}
+static double bonus(column *c) {
+    return c->bonus / (double)c->rewarded;
+}
+static double likelihood(column *c) {
+    return c->likelihood / (double)c->likely;
+}
+static double length(column *c) {
+    return c->tokens / (double)c->completions;
+}
+static double truncated(column *c) {
+    return (double)c->truncated / (double)c->completions;
+}
+static double groups(column *c) {
+    return (double)c->groups;
+}
+static double quarantined(column *c) {
+    return (double)c->quarantined;
+}
+static double frames_rate(column *c) {
+    return (double)c->work[0].count / busy(&c->work[0]);
+}
+static double rollout_rate(column *c) {
+    return c->tokens / busy(&c->work[1]);
+}
+static double refscore_rate(column *c) {
+    return (c->tokens + c->prompt_tokens) / busy(&c->work[2]);
+}
+static double optim_rate(column *c) {
+    return (c->tokens + c->prompt_tokens) / busy(&c->work[4]);
+}
+
+static const struct {
+    const char *name, *format;
+    measure measure;
+} rows[] = {
+    {"groups", "%.0f", groups},
+    {"set aside", "%.0f", quarantined},
+    {"accuracy", "%.3f", accuracy},
+    {"format", "%.3f", format},
+    {"reward", "%.3f", reward},
+    {"consistency bonus", "%.3f", bonus},
+    {"answer likelihood", "%.3f", likelihood},
+    {"tokens a completion", "%.1f", length},
+    {"truncated", "%.3f", truncated},
+    {"frames, groups/s", "%.1f", frames_rate},
+    {"rollout, tokens/s", "%.0f", rollout_rate},
+    {"refscore, tokens/s", "%.0f", refscore_rate},
+    {"optim, tokens/s", "%.0f", optim_rate},
+};
+
+static void print_table(column *columns, int count) {
+    printf("%-22s", "");
+    for (int c = 0; c < count; c++) printf(" %16s", columns[c].name);
+    putchar('\n');
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+        char cells[most_files][32];
+        bool any = false;
+        for (int c = 0; c < count; c++) {
+            double value = rows[r].measure(&columns[c]);
+            any |= isfinite(value);
+            if (isfinite(value)) {
+                snprintf(cells[c], sizeof cells[c], rows[r].format, value);
+            } else {
+                strcpy(cells[c], "-");
+            }
+        }
+        if (!any) continue;
+        printf("%-22s", rows[r].name);
+        for (int c = 0; c < count; c++) printf(" %16s", cells[c]);
+        putchar('\n');
+    }
+}
+
+static void release(column *column) {
+    for (int i = 0; i < stage_count; i++) free(column->work[i].data);
+}
+
+static const char *const help =
+    "caravan report [NAME=]FILE...\n"
+    "A table with a column a file of groups (JSON lines, as the stages and `caravan groups export`\n"
+    "write them): accuracy, format, reward, bonus, likelihood, lengths, each stage's rate.\n";
+
+static status name_columns(int argc, char **argv, column *columns) {
+    if (argc - 1 > most_files) return fail(USAGE, "more than %d files", most_files);
+    for (int i = 1; i < argc; i++) {
+        column *column = &columns[i - 1];
+        char *equals = strchr(argv[i], '=');
+        *column = (struct column){.name = argv[i], .path = equals ? equals + 1 : argv[i]};
+        if (equals) *equals = 0;
+    }
+    return argc < 2 ? fail(USAGE, "a file is missing: see caravan report --help") : OK;
+}
+
+int report_main(int argc, char **argv) {
+    if (argc > 1 && !strcmp(argv[1], "--help")) {
+        fputs(help, stdout);
+        return 0;
+    }
+    column columns[most_files];
+    status result = name_columns(argc, argv, columns);
+    int count = result == OK ? argc - 1 : 0;
+    for (int i = 0; result == OK && i < count; i++) result = read_column(&columns[i]);
+    if (result == OK) {
+        print_table(columns, count);
+    } else {
+        log_say("%s", fail_text());
+    }
+    for (int i = 0; i < count; i++) release(&columns[i]);
+    return (int)result;
+}
