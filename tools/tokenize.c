@@ -6,7 +6,7 @@
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/stage/lines.h"
-#include "shared/text/json.h"
+#include "shared/base/json.h"
 #include "shared/text/template.h"
 #include "shared/text/tokenizer.h"
 #include "tools/tools.h"
@@ -163,7 +163,7 @@ done:
 
 static status work_line(const task *task, const char *line, size_t size, bytes *out) {
     struct json_object *json;
-    TRY(json_text(&json, line, size));
+    TRY(json_read(&json, line, size));
     status result = !json_object_is_type(json, json_type_object) ? fail(INPUT, "not a JSON object")
                     : task->decode                               ? decode_line(task, json, out)
                                                                  : encode_line(task, json, out);

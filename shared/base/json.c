@@ -1,4 +1,5 @@
 #include "shared/base/json.h"
+#include "shared/base/utf8.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -6,29 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
 
 enum { depth_limit = 500, longest_int = 18 };
 
 // Appended to whole numbers too long for json-c, which then keeps their text as a double's; json_print takes it off.
 static const char mark[] = "e+000";
-
-bool utf8_valid(const char *data, size_t size) {
-    if (!size) return true; // then data may be NULL
-    const utf8proc_uint8_t *at = (const utf8proc_uint8_t *)data, *end = at + size;
-    while (at < end) {
-        if (*at < 0x80) {
-            at++;
-            continue;
-        }
-        utf8proc_int32_t code;
-        size_t rest = (size_t)(end - at);
-        utf8proc_ssize_t step = utf8proc_iterate(at, rest < 4 ? (utf8proc_ssize_t)rest : 4, &code);
-        if (step <= 0) return false;
-        at += step;
-    }
-    return true;
-}
 
 static status refuse(const char *what, size_t at) {
     return fail(INPUT, "not JSON: %s at byte %zu", what, at + 1);

@@ -41,7 +41,17 @@ bool json_double(json_object *value, double *out);
 // Whether the value is a number finite as a float32; its text is rounded once.
 bool json_float(json_object *value, float *out);
 
-// Whether data[0..size) is UTF-8 (no surrogates, nothing overlong).
-bool utf8_valid(const char *data, size_t size);
+// The object that text[0..size) holds; INPUT says what is wrong, with `name` in front. Release with json_object_put.
+status json_parse(json_object **out, const char *text, size_t size, const char *name);
+
+// The same for a file.
+status json_file(json_object **out, const char *path);
+
+// The value of a key if it is there, not null and of that type; *out is NULL if it is not there or null. INPUT when it
+// is of another type.
+status json_find(json_object *object, const char *key, enum json_type type, json_object **out);
+
+// A key's boolean; `otherwise` if it is not there.
+status json_flag(json_object *object, const char *key, bool otherwise, bool *out);
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/memory.h"
-#include "shared/model/json.h"
+#include "shared/base/json.h"
 
 // Where keys are looked up: the inner object first, then the outer one (which may be NULL).
 typedef struct scope {

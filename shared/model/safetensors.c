@@ -7,7 +7,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/memory.h"
-#include "shared/model/json.h"
+#include "shared/base/json.h"
 
 enum { most_header = 100 << 20, most_shards = 100000 };
 
@@ -217,7 +217,7 @@ static status check_index(const safetensors *store, const char *folder, json_obj
 
 static status open_index(safetensors *store, const char *folder, const char *path) {
     json_object *index = NULL;
-    TRY(json_read_file(&index, path));
+    TRY(json_file(&index, path));
     status result = OK;
     json_object *map = json_object_object_get(index, "weight_map");
     if (!json_object_is_type(map, json_type_object))

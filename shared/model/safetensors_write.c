@@ -8,7 +8,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/memory.h"
-#include "shared/model/json.h"
+#include "shared/base/json.h"
 #include "shared/model/safetensors.h"
 
 struct safetensors_writer {

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/text/utf8.h"
+#include "shared/base/utf8.h"
 
 void added_release(added *a) {
     arena_release(&a->memory);

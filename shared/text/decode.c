@@ -1,5 +1,5 @@
 #include "shared/text/tokenizer.h"
-#include "shared/text/utf8.h"
+#include "shared/base/utf8.h"
 
 status tokenizer_decode(const tokenizer *t, const int64_t *ids, size_t count, bool skip_special, bytes *out) {
     TRY(bytes_reserve(out, count * 4));

@@ -2,7 +2,7 @@
 // normalised text are split off, the rest is split into words and merged.
 #include "shared/base/json.h"
 #include "shared/text/parts.h"
-#include "shared/text/utf8.h"
+#include "shared/base/utf8.h"
 
 typedef struct encoding {
     tokenizer *t;

@@ -5,7 +5,7 @@
 #include <pthread.h>
 
 #include "shared/text/added.h"
-#include "shared/text/json.h"
+#include "shared/base/json.h"
 #include "shared/text/merge.h"
 #include "shared/text/normal.h"
 #include "shared/text/split.h"

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "shared/text/utf8.h"
+#include "shared/base/utf8.h"
 
 const char split_qwen2[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
                            "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";

@@ -5,7 +5,7 @@
 
 #include "shared/base/file.h"
 #include "shared/text/parts.h"
-#include "shared/text/utf8.h"
+#include "shared/base/utf8.h"
 
 // What the chat template writes.
 static const char *const needed[] = {"<|im_start|>",   "<|im_end|>",    "<|vision_start|>",

@@ -1,4 +1,4 @@
-#include "shared/text/utf8.h"
+#include "shared/base/utf8.h"
 
 // A lead byte's number of bytes to follow and the range of the first of them (Unicode Standard, table 3-7).
 static int lead_facts(unsigned char lead, unsigned char *low, unsigned char *high) {
@@ -22,6 +22,15 @@ int utf8_step(const char *data, size_t size) {
         low = 0x80, high = 0xBF;
     }
     return follow + 1;
+}
+
+bool utf8_valid(const char *data, size_t size) {
+    for (size_t at = 0; at < size;) {
+        int step = utf8_step(data + at, size - at);
+        if (step < 0) return false;
+        at += (size_t)step;
+    }
+    return true;
 }
 
 status utf8_replace(const char *data, size_t size, bytes *out) {
