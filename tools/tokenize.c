@@ -142,20 +142,17 @@ static status read_tokens(const task *task, struct json_object *list, token_list
 }
 
 static status decode_line(const task *task, struct json_object *json, bytes *out) {
-    struct json_object *list, *shown = NULL;
+    struct json_object *list;
     token_list tokens = {0};
     bytes decoded = {0};
     status result;
     TRY(need(json, "tokens", json_type_array, &list));
     TRY_TO(result, done, read_tokens(task, list, &tokens));
     TRY_TO(result, done, tokenizer_text(task->tokenizer, tokens.data, tokens.count, task->skip_special, &decoded));
-    shown = json_object_new_string_len(decoded.data ? decoded.data : "", (int)decoded.size);
-    if (!shown) TRY_TO(result, done, fail(SERVICE, "out of memory"));
-    TRY_TO(result, done,
-           bytes_print(out, "{\"text\": %s}\n",
-                       json_object_to_json_string_ext(shown, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE)));
+    TRY_TO(result, done, bytes_text(out, "{\"text\": "));
+    TRY_TO(result, done, json_print_text(out, decoded.data ? decoded.data : "", decoded.size));
+    TRY_TO(result, done, bytes_text(out, "}\n"));
 done:
-    json_object_put(shown);
     bytes_release(&decoded);
     token_list_release(&tokens);
     return result;

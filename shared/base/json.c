@@ -81,6 +81,45 @@ static status screen_word(const char *text, size_t size, size_t *at) {
     return refuse("unexpected character", *at);
 }
 
+static int hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+// The UTF-16 unit of an escape \\uXXXX at text[0..size), -1 if there is none.
+static long escaped_unit(const char *text, size_t size) {
+    long unit = 0;
+    if (size < 6 || text[0] != '\\' || text[1] != 'u') return -1;
+    for (int i = 2; i < 6; i++) {
+        if (hex_digit(text[i]) < 0) return -1;
+        unit = unit << 4 | hex_digit(text[i]);
+    }
+    return unit;
+}
+
+// Copies a string token with its escaped surrogate pairs as UTF-8: json-c 0.16 takes a character whose low 16 bits look
+// like a surrogate (U+2D800, say) for a lone one when it comes escaped, and gives U+FFFD.
+static status add_string(bytes *out, const char *text, size_t size) {
+    size_t done = 0;
+    for (const char *slash = text; (slash = memchr(slash, '\\', size - (size_t)(slash - text)));) {
+        size_t at = (size_t)(slash - text);
+        long high = escaped_unit(slash, size - at), low = size - at > 12 ? escaped_unit(slash + 6, 6) : -1;
+        if (high < 0xD800 || high > 0xDBFF || low < 0xDC00 || low > 0xDFFF) {
+            slash += 2; // a string token never ends in a backslash
+            continue;
+        }
+        long code = 0x10000 + ((high & 0x3FF) << 10 | (low & 0x3FF));
+        utf8proc_uint8_t character[4];
+        utf8proc_encode_char((utf8proc_int32_t)code, character);
+        TRY(bytes_add(out, text + done, at - done));
+        TRY(bytes_add(out, character, sizeof character));
+        slash += 12;
+        done = at + 12;
+    }
+    return bytes_add(out, text + done, size - done);
+}
+
 // Checks every token and copies the text to `out`, long whole numbers marked.
 static status screen(const char *text, size_t size, bytes *out) {
     TRY(bytes_reserve(out, size + 16));
@@ -97,7 +136,7 @@ static status screen(const char *text, size_t size, bytes *out) {
         } else {
             TRY(screen_word(text, size, &at));
         }
-        TRY(bytes_add(out, text + from, at - from));
+        TRY(text[from] == '"' ? add_string(out, text + from, at - from) : bytes_add(out, text + from, at - from));
         if (marked) TRY(bytes_text(out, mark));
     }
     return OK;

@@ -1,6 +1,5 @@
 // Text to tokens: added tokens that match as they stand are split off, the rest is normalised, added tokens that match
 // normalised text are split off, the rest is split into words and merged.
-#include "shared/base/json.h"
 #include "shared/text/parts.h"
 #include "shared/base/utf8.h"
 

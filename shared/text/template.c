@@ -1,12 +1,6 @@
 #include "shared/text/template.h"
 
-#include <string.h>
-
 static const char *const placeholders[] = {[PART_IMAGE] = "<|image_pad|>", [PART_VIDEO] = "<|video_pad|>"};
-
-static bool is_text(text text, const char *other) {
-    return text.size == strlen(other) && !memcmp(text.data, other, text.size);
-}
 
 static status render_part(const part *part, bytes *out) {
     if (part->kind == PART_TEXT) return bytes_add(out, part->text.data, part->text.size);
@@ -14,7 +8,7 @@ static status render_part(const part *part, bytes *out) {
 }
 
 status template_render(const message *messages, size_t count, bytes *out) {
-    if (count && !is_text(messages[0].role, "system"))
+    if (count && !text_is(messages[0].role, "system"))
         TRY(bytes_text(out, "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"));
     for (size_t i = 0; i < count; i++) {
         TRY(bytes_text(out, "<|im_start|>"));
@@ -37,7 +31,7 @@ status template_tokens(const tokenizer *t, const message *messages, size_t count
 // How many vision tokens a medium has.
 static status vision_tokens(const medium *medium, template_grid grid, int64_t *count) {
     enum { LIMIT = 1 << 24 };
-    int64_t time = is_text(medium->kind, "video") ? grid.time : 1;
+    int64_t time = text_is(medium->kind, "video") ? grid.time : 1;
     if (medium->height < 1 || medium->height % grid.unit || medium->width < 1 || medium->width % grid.unit)
         return fail(INPUT, "media: %lld x %lld pixels are no multiple of %lld", (long long)medium->height,
                     (long long)medium->width, (long long)grid.unit);
@@ -57,7 +51,7 @@ static status expand(const tokenizer *t, const group *group, template_grid grid,
     for (size_t i = 0; i < short_form->count; i++) {
         int64_t id = short_form->data[i], count = 1;
         if (id == image || id == video) {
-            if (used == group->media_count || is_text(group->media[used].kind, "video") != (id == video))
+            if (used == group->media_count || text_is(group->media[used].kind, "video") != (id == video))
                 return fail(DEFECT, "the prompt's text holds %s itself",
                             placeholders[id == video ? PART_VIDEO : PART_IMAGE]);
             TRY(vision_tokens(&group->media[used++], grid, &count));
