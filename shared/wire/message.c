@@ -1,0 +1,188 @@
+// The table of messages, and the one encoder and decoder that it drives. A first frame is a msgpack array: the kind's
+// number, then its fields in the table's order, no more and no fewer.
+#include "shared/wire/message.h"
+
+#include <msgpack.h>
+#include <stdbool.h>
+#include <string.h>
+
+enum { FRAME_MOST = 16384, TEXT_MOST = 4000, FIELDS_MOST = 24 };
+
+typedef enum field_type { FIELD_END, FIELD_INT, FIELD_REAL, FIELD_TEXT } field_type;
+
+typedef struct field {
+    field_type type;
+    const char *name;
+    size_t offset;
+} field;
+
+typedef struct row {
+    const char *name;
+    bool bulk;
+    field fields[FIELDS_MOST];
+} row;
+
+#define INT(member)                                                                                                    \
+    { FIELD_INT, #member, offsetof(message, member) }
+#define REAL(member)                                                                                                   \
+    { FIELD_REAL, #member, offsetof(message, member) }
+#define TEXT(member)                                                                                                   \
+    { FIELD_TEXT, #member, offsetof(message, member) }
+
+static const row table[MESSAGE_KINDS] = {
+    [MESSAGE_HELLO] = {"HELLO",
+                       false,
+                       {INT(protocol), INT(schema), TEXT(run), TEXT(name), INT(replica), TEXT(machine), TEXT(purpose)}},
+    [MESSAGE_WELCOME] = {"WELCOME", false, {TEXT(name), INT(replica), TEXT(machine)}},
+    [MESSAGE_REFUSED] = {"REFUSED", false, {TEXT(reason)}},
+    [MESSAGE_AGAIN] = {"AGAIN", false, {{0}}},
+    [MESSAGE_BEAT] = {"BEAT", false, {{0}}},
+    [MESSAGE_BYE] = {"BYE", false, {{0}}},
+    [MESSAGE_OFFER] = {"OFFER", false, {INT(count)}},
+    [MESSAGE_TAKE] = {"TAKE", false, {{0}}},
+    [MESSAGE_GROUP] = {"GROUP", true, {{0}}},
+    [MESSAGE_NONE] = {"NONE", false, {{0}}},
+    [MESSAGE_PLAN] = {"PLAN", false, {INT(count), INT(per_step)}},
+    [MESSAGE_AT] = {"AT", false, {INT(step), INT(order)}},
+    [MESSAGE_TRAINED] = {"TRAINED", false, {INT(order), TEXT(id), INT(step)}},
+    [MESSAGE_ASIDE] = {"ASIDE", false, {INT(order), TEXT(id), TEXT(name), TEXT(reason)}},
+    [MESSAGE_LEFT] = {"LEFT", false, {INT(order), TEXT(id)}},
+    [MESSAGE_REISSUE] = {"REISSUE", false, {TEXT(reason)}},
+    [MESSAGE_NEWEST] = {"NEWEST", false, {INT(reference)}},
+    [MESSAGE_VERSION] = {"VERSION",
+                         false,
+                         {INT(reference), INT(policy), INT(version), INT(hash), INT(size), TEXT(path)}},
+    [MESSAGE_FETCH] = {"FETCH", false, {INT(hash), INT(offset), INT(size)}},
+    [MESSAGE_CHUNK] = {"CHUNK", true, {INT(hash), INT(offset)}},
+    [MESSAGE_ABSENT] = {"ABSENT", false, {TEXT(id)}},
+    [MESSAGE_GET] = {"GET", false, {TEXT(id)}},
+    [MESSAGE_RECORD] = {"RECORD", true, {TEXT(id)}},
+    [MESSAGE_STATUS] = {"STATUS", false, {TEXT(name),          INT(replica),        TEXT(machine),
+                                          INT(status.taken),   INT(status.done),    INT(status.quarantined),
+                                          INT(status.found),   INT(status.dropped), INT(status.held),
+                                          INT(status.waiting), INT(status.tokens),  REAL(status.busy),
+                                          REAL(status.up),     TEXT(status.state),  INT(status.total),
+                                          INT(status.order),   INT(status.step),    INT(status.aside),
+                                          INT(status.left),    REAL(status.reward), REAL(status.accuracy),
+                                          REAL(status.loss),   INT(status.pid)}},
+    [MESSAGE_NOTICE] = {"NOTICE", false, {TEXT(name), INT(replica), TEXT(machine), TEXT(reason)}},
+    [MESSAGE_END] = {"END", false, {INT(code), TEXT(reason)}},
+};
+
+static bool known(message_kind kind) {
+    return kind > 0 && kind < MESSAGE_KINDS;
+}
+
+const char *message_name(message_kind kind) {
+    return known(kind) ? table[kind].name : "unknown";
+}
+
+bool message_has_bulk(message_kind kind) {
+    return known(kind) && table[kind].bulk;
+}
+
+static size_t count_fields(const row *row) {
+    size_t count = 0;
+    while (count < FIELDS_MOST && row->fields[count].type != FIELD_END) count++;
+    return count;
+}
+
+static status encode_text(msgpack_packer *packer, const row *row, const field *field, const char *text) {
+    if (!text) return fail(BUG, "%s: %s is not set", row->name, field->name);
+    size_t size = strnlen(text, TEXT_MOST + 1);
+    if (size > TEXT_MOST) return fail(BUG, "%s: %s is too long", row->name, field->name);
+    if (msgpack_pack_str(packer, size) || msgpack_pack_str_body(packer, text, size))
+        return fail(SERVICE, "out of memory");
+    return OK;
+}
+
+static status encode_field(msgpack_packer *packer, const row *row, const field *field, const message *message) {
+    const char *place = (const char *)message + field->offset;
+    int failed = 0;
+    if (field->type == FIELD_TEXT) return encode_text(packer, row, field, *(const char *const *)(const void *)place);
+    if (field->type == FIELD_INT) failed = msgpack_pack_int64(packer, *(const int64_t *)(const void *)place);
+    if (field->type == FIELD_REAL) failed = msgpack_pack_double(packer, *(const double *)(const void *)place);
+    return failed ? fail(SERVICE, "out of memory") : OK;
+}
+
+static int write_bytes(void *data, const char *piece, size_t size) {
+    return bytes_add(data, piece, size) == OK ? 0 : -1;
+}
+
+status message_encode(const message *message, bytes *out) {
+    if (!known(message->kind)) return fail(BUG, "no message has kind %d", message->kind);
+    const row *row = &table[message->kind];
+    size_t count = count_fields(row);
+    msgpack_packer packer;
+    msgpack_packer_init(&packer, out, write_bytes);
+    if (msgpack_pack_array(&packer, count + 1) || msgpack_pack_int(&packer, message->kind))
+        return fail(SERVICE, "out of memory");
+    for (size_t i = 0; i < count; i++) TRY(encode_field(&packer, row, &row->fields[i], message));
+    return OK;
+}
+
+static status decode_text(const char **out, arena *arena, const row *row, const field *field,
+                          const msgpack_object *value) {
+    if (value->type != MSGPACK_OBJECT_STR) return fail(INPUT, "%s: %s is not a text", row->name, field->name);
+    const msgpack_object_str *text = &value->via.str;
+    if (text->size > TEXT_MOST) return fail(INPUT, "%s: %s is too long", row->name, field->name);
+    if (text->size && memchr(text->ptr, 0, text->size)) return fail(INPUT, "%s: %s has a NUL", row->name, field->name);
+    *out = arena_text(arena, text->size ? text->ptr : "", text->size);
+    return *out ? OK : fail(SERVICE, "out of memory");
+}
+
+static status decode_int(int64_t *out, const row *row, const field *field, const msgpack_object *value) {
+    bool fits = value->type == MSGPACK_OBJECT_NEGATIVE_INTEGER ||
+                (value->type == MSGPACK_OBJECT_POSITIVE_INTEGER && value->via.u64 <= INT64_MAX);
+    if (!fits) return fail(INPUT, "%s: %s is not a whole number", row->name, field->name);
+    *out = value->via.i64;
+    return OK;
+}
+
+static status decode_real(double *out, const row *row, const field *field, const msgpack_object *value) {
+    if (value->type != MSGPACK_OBJECT_FLOAT64 && value->type != MSGPACK_OBJECT_FLOAT32)
+        return fail(INPUT, "%s: %s is not a number", row->name, field->name);
+    *out = value->via.f64;
+    return OK;
+}
+
+static status decode_fields(message *message, arena *arena, const msgpack_object *object) {
+    if (object->type != MSGPACK_OBJECT_ARRAY || object->via.array.size == 0)
+        return fail(INPUT, "a message that is no list");
+    const msgpack_object *values = object->via.array.ptr;
+    if (values[0].type != MSGPACK_OBJECT_POSITIVE_INTEGER || values[0].via.u64 == 0 ||
+        values[0].via.u64 >= MESSAGE_KINDS)
+        return fail(INPUT, "a message of an unknown kind");
+    message->kind = (message_kind)values[0].via.u64;
+    const row *row = &table[message->kind];
+    size_t count = count_fields(row);
+    if (object->via.array.size - 1 != count)
+        return fail(INPUT, "%s: %u fields, it has %zu", row->name, object->via.array.size - 1, count);
+    for (size_t i = 0; i < count; i++) {
+        const field *field = &row->fields[i];
+        void *place = (char *)message + field->offset;
+        if (field->type == FIELD_TEXT) TRY(decode_text(place, arena, row, field, &values[i + 1]));
+        if (field->type == FIELD_INT) TRY(decode_int(place, row, field, &values[i + 1]));
+        if (field->type == FIELD_REAL) TRY(decode_real(place, row, field, &values[i + 1]));
+    }
+    return OK;
+}
+
+status message_decode(message *message, arena *arena, const void *data, size_t size) {
+    *message = (struct message){0};
+    if (size > FRAME_MOST) return fail(INPUT, "a message of %zu bytes, %d is the most", size, FRAME_MOST);
+    msgpack_unpacked unpacked;
+    msgpack_unpacked_init(&unpacked);
+    size_t end = 0;
+    msgpack_unpack_return read = msgpack_unpack_next(&unpacked, data, size, &end);
+    status result;
+    if (read == MSGPACK_UNPACK_NOMEM_ERROR) {
+        result = fail(SERVICE, "out of memory");
+    } else if (read != MSGPACK_UNPACK_SUCCESS || end != size) {
+        result = fail(INPUT, "a message that is not msgpack");
+    } else {
+        result = decode_fields(message, arena, &unpacked.data);
+    }
+    msgpack_unpacked_destroy(&unpacked);
+    return result;
+}
