@@ -136,14 +136,15 @@ static status advance(loop *loop) {
     return loop->count ? fail(BUG, "the stage kept %zu groups at the end", loop->count) : OK;
 }
 
+// Without a pipeline a source's groups go out one after the other.
 static status run_source(loop *loop) {
     const stage *stage = loop->context->stage;
-    while (!signals_stopping()) {
+    int64_t total = 0;
+    TRY(stage->count(loop->context->state, &total));
+    for (int64_t place = 0; place < total && !signals_stopping(); place++) {
         held held = {.taken = runner_clock()};
-        status result = stage->next(loop->context->state, &held.group);
-        if (result == STOPPED) break;
-        TRY(result);
-        result = times_add(held.group, stage->name, held.taken, runner_clock());
+        TRY(stage->make(loop->context->state, place, &held.group));
+        status result = times_add(held.group, stage->name, held.taken, runner_clock());
         if (result == OK) result = deliver(loop, &held.group);
         group_free(&held.group);
         TRY(result);
@@ -161,7 +162,7 @@ static status run_filter(loop *loop) {
 
 status runner_loop(stage_context *context, const channel *channel) {
     loop loop = {.context = context, .channel = channel};
-    status result = context->stage->next ? run_source(&loop) : run_filter(&loop);
+    status result = context->stage->make ? run_source(&loop) : run_filter(&loop);
     free(loop.held);
     return result == OK ? channel->finish(channel->self) : result;
 }

@@ -33,7 +33,7 @@ typedef struct channel {
 } channel;
 
 // Takes groups from the channel through the stage until the channel ends or the program is asked to stop; everything
-// held then is finished. The stage must be open. Also runs a source, by its `next`.
+// held then is finished. The stage must be open. Also runs a source, by its `count` and `make`.
 status runner_loop(stage_context *context, const channel *channel);
 
 // The channel of JSON lines over two file descriptors, and the whole run over standard input and output.

@@ -9,11 +9,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "shared/base/memory.h"
 #include "shared/base/status.h"
 #include "shared/config/keys.h"
 #include "shared/group/group.h"
 
 typedef struct stage_context stage_context;
+
+// A version of the weights. Version n is the policy after n steps; a reference's is the step at which it last changed.
+typedef struct stage_weights {
+    bool reference;
+    int64_t version;
+    uint64_t hash;    // as model_hash and model_publish say
+    const char *path; // a file for model_swap; NULL: the model folder as it is (version 0)
+} stage_weights;
+
+typedef enum stage_follows { FOLLOWS_NOTHING, FOLLOWS_POLICY, FOLLOWS_REFERENCE } stage_follows;
 
 typedef struct stage {
     const char *name;       // as in keys_of()
@@ -46,8 +57,19 @@ typedef struct stage {
     // done until another group is taken; when draining: nothing is held any more.
     status (*advance)(void *state, bool draining, group **done);
 
-    // A source instead: no input; makes the next group, STOPPED at the end.
-    status (*next)(void *state, group **out);
+    // A source instead: no input. How many groups there are in all, and the one at a place in the order of issue, from
+    // 0: the same one whenever it is asked for. `requires` is the runner's to set.
+    status (*count)(void *state, int64_t *out);
+    status (*make)(void *state, int64_t place, group **out);
+
+    // In a pipeline alone. What a stage that computes with weights gets from optim before a group needs them; it holds
+    // no group then. On failure the old ones stay in use. `follows` says whose.
+    stage_follows follows;
+    status (*use)(void *state, const stage_weights *weights);
+    // Optim: where it stands after open: steps trained, and the place in the order of issue below which all is trained.
+    status (*position)(void *state, int64_t *step, int64_t *place);
+    // Frames: appends what its store has of a clip, for another machine. Called from another thread.
+    status (*serve)(void *state, const char *key, bytes *record, bool *found);
 
     // Releases everything; flushes. Called once, also after a failure, and with NULL when open failed early.
     status (*close)(void *state);
@@ -64,5 +86,17 @@ bool stage_stopping(const stage_context *context);
 
 // True in a pipeline, false under --stdio.
 bool stage_in_pipeline(const stage_context *context);
+
+// Optim, in a pipeline: from now on these are the newest weights of their kind. After open has read the checkpoint, and
+// after each step before its groups are handed back; the reference before the policy of the same step. The file is the
+// runner's from then on: it goes when nobody can need it any more. Under --stdio nothing happens.
+status stage_publish(stage_context *context, const stage_weights *weights);
+
+// Where such files go: a folder of the run on this machine. NULL under --stdio.
+const char *stage_weights_folder(const stage_context *context);
+
+// Asks the frames stage for a clip that this machine's store lacks; appends it to `record`. From any thread. *found is
+// false when nobody has it, or under --stdio.
+status stage_fetch(stage_context *context, const char *key, bytes *record, bool *found);
 
 #endif

@@ -1,0 +1,269 @@
+// Messages and conversations: what is encoded comes back, what is none is refused by name, peers come, talk, die and
+// come back, and strangers stay outside.
+#include "tests/unit/unit.h"
+
+#include <unistd.h>
+
+#include "shared/wire/wire.h"
+
+static const message_kind kinds[] = {
+    MESSAGE_HELLO, MESSAGE_WELCOME, MESSAGE_REFUSED, MESSAGE_AGAIN,   MESSAGE_BEAT,  MESSAGE_BYE,     MESSAGE_OFFER,
+    MESSAGE_TAKE,  MESSAGE_GROUP,   MESSAGE_NONE,    MESSAGE_PLAN,    MESSAGE_AT,    MESSAGE_TRAINED, MESSAGE_ASIDE,
+    MESSAGE_LEFT,  MESSAGE_REISSUE, MESSAGE_NEWEST,  MESSAGE_VERSION, MESSAGE_FETCH, MESSAGE_CHUNK,   MESSAGE_ABSENT,
+    MESSAGE_GET,   MESSAGE_RECORD,  MESSAGE_STATUS,  MESSAGE_NOTICE,  MESSAGE_END,
+};
+
+static message full_message(message_kind kind) {
+    return (message){.kind = kind,
+                     .protocol = 1,
+                     .schema = 2,
+                     .run = "run",
+                     .name = "rollout",
+                     .replica = 3,
+                     .machine = "",
+                     .purpose = "flow",
+                     .reason = "because",
+                     .id = "e0-000017",
+                     .count = 5,
+                     .per_step = 6,
+                     .step = -1,
+                     .order = INT64_MAX,
+                     .reference = 1,
+                     .policy = 7,
+                     .version = 8,
+                     .hash = INT64_MIN,
+                     .path = "/a/b",
+                     .offset = 9,
+                     .size = 10,
+                     .code = 65,
+                     .status = {.taken = 11, .busy = 0.5, .state = "works", .pid = 12}};
+}
+
+static void every_kind_comes_back(void **state) {
+    (void)state;
+    assert_int_equal(sizeof kinds / sizeof *kinds, MESSAGE_KINDS - 1);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        message in = full_message(kinds[i]), out;
+        bytes first = {0}, second = {0};
+        arena arena = {0};
+        assert_int_equal(message_encode(&in, &first), OK);
+        assert_int_equal(message_decode(&out, &arena, first.data, first.size), OK);
+        assert_int_equal(out.kind, kinds[i]);
+        assert_int_equal(message_encode(&out, &second), OK);
+        assert_int_equal(first.size, second.size);
+        assert_memory_equal(first.data, second.data, first.size);
+        for (size_t size = 0; size < first.size; size++)
+            assert_int_equal(message_decode(&out, &arena, first.data, size), INPUT);
+        assert_int_equal(bytes_add(&first, "", 1), OK);
+        assert_int_equal(message_decode(&out, &arena, first.data, first.size), INPUT);
+        bytes_release(&first);
+        bytes_release(&second);
+        arena_release(&arena);
+    }
+}
+
+static void what_is_none_is_named(void **state) {
+    (void)state;
+    message out;
+    arena arena = {0};
+    assert_int_equal(message_decode(&out, &arena, "\x91\x7f", 2), INPUT);
+    assert_string_equal(fail_text(), "a message of an unknown kind");
+    assert_int_equal(message_decode(&out, &arena, "\x92\x07\xa1x", 4), INPUT);
+    assert_string_equal(fail_text(), "OFFER: count is not a whole number");
+    assert_int_equal(message_decode(&out, &arena, "\x93\x07\x01\x02", 4), INPUT);
+    assert_string_equal(fail_text(), "OFFER: 2 fields, it has 1");
+    assert_int_equal(message_decode(&out, &arena,
+                                    "\x92\x03\xa3"
+                                    "a\0b",
+                                    6),
+                     INPUT);
+    assert_string_equal(fail_text(), "REFUSED: reason has a NUL");
+    message unset = {.kind = MESSAGE_REFUSED};
+    bytes bytes = {0};
+    assert_int_equal(message_encode(&unset, &bytes), BUG);
+    bytes_release(&bytes);
+    arena_release(&arena);
+}
+
+typedef struct pair {
+    wire *server, *client;
+    wire_peer *visit;
+    char endpoint[128];
+} pair;
+
+static wire_self self_of(const char *name, const char *run, const wire_security *security) {
+    return (wire_self){.run = run, .name = name, .replica = 1, .machine = "", .security = security};
+}
+
+static void open_server(pair *pair, const char *run, const wire_security *security) {
+    wire_self self = self_of("frames", run, security);
+    assert_int_equal(wire_open(&pair->server, &self), OK);
+    assert_int_equal(wire_listen(pair->server, pair->endpoint), OK);
+}
+
+static void open_client(pair *pair, const char *run, const wire_security *security, const char *key) {
+    wire_self self = self_of("rollout", run, security);
+    assert_int_equal(wire_open(&pair->client, &self), OK);
+    assert_int_equal(wire_visit(pair->client, pair->endpoint, key, "flow", &pair->visit), OK);
+}
+
+static void name_endpoint(pair *pair) {
+    static int number;
+    snprintf(pair->endpoint, sizeof pair->endpoint, "ipc:///tmp/caravan-unit-%d-%d", (int)getpid(), number++);
+}
+
+// Lets both sides live until one of them has an event of that kind; false after five seconds.
+static bool until(pair *pair, wire *who, wire_event_kind kind, wire_event *event) {
+    for (int i = 0; i < 500; i++) {
+        wire *both[2] = {pair->server, pair->client};
+        for (int k = 0; k < 2; k++) {
+            wire_event heard;
+            if (!both[k]) continue;
+            assert_int_equal(wire_next(both[k], 5, &heard), OK);
+            if (both[k] == who && heard.kind == kind) {
+                *event = heard;
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static void close_pair(pair *pair) {
+    wire_close(&pair->client);
+    wire_close(&pair->server);
+    unlink(pair->endpoint + strlen("ipc://"));
+}
+
+static void peers_talk(void **state) {
+    (void)state;
+    pair pair = {0};
+    wire_event event;
+    name_endpoint(&pair);
+    open_client(&pair, "r", NULL, NULL); // before there is a server
+    open_server(&pair, "r", NULL);
+    assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
+    assert_string_equal(wire_peer_name(pair.visit), "frames");
+    message take = {.kind = MESSAGE_TAKE}, group = {.kind = MESSAGE_GROUP, .bulk = "\0\1\2", .bulk_size = 3};
+    bool gone = true;
+    assert_int_equal(wire_say(pair.client, pair.visit, &take, &gone), OK);
+    assert_false(gone);
+    assert_true(until(&pair, pair.server, WIRE_SAID, &event));
+    assert_int_equal(event.message.kind, MESSAGE_TAKE);
+    assert_string_equal(wire_peer_name(event.peer), "rollout");
+    assert_string_equal(wire_peer_purpose(event.peer), "flow");
+    assert_int_equal(wire_say(pair.server, event.peer, &group, &gone), OK);
+    assert_true(until(&pair, pair.client, WIRE_SAID, &event));
+    assert_int_equal(event.message.kind, MESSAGE_GROUP);
+    assert_int_equal(event.message.bulk_size, 3);
+    assert_memory_equal(event.message.bulk, "\0\1\2", 3);
+    wire_close(&pair.client);
+    assert_true(until(&pair, pair.server, WIRE_GONE, &event));
+    assert_true(event.orderly);
+    close_pair(&pair);
+}
+
+static void a_server_that_comes_back_is_joined_again(void **state) {
+    (void)state;
+    pair pair = {0};
+    wire_event event;
+    name_endpoint(&pair);
+    open_server(&pair, "r", NULL);
+    open_client(&pair, "r", NULL, NULL);
+    assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
+    wire_close(&pair.server);
+    open_server(&pair, "r", NULL);
+    assert_true(until(&pair, pair.client, WIRE_GONE, &event));
+    assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
+    close_pair(&pair);
+}
+
+static void another_run_is_refused(void **state) {
+    (void)state;
+    pair pair = {0};
+    wire_event event;
+    name_endpoint(&pair);
+    open_server(&pair, "one", NULL);
+    open_client(&pair, "other", NULL, NULL);
+    assert_true(until(&pair, pair.client, WIRE_REFUSED, &event));
+    assert_non_null(strstr(event.message.reason, "belongs to another run"));
+    close_pair(&pair);
+}
+
+static void a_descriptor_wakes(void **state) {
+    (void)state;
+    wire *wire;
+    wire_self self = self_of("x", "r", NULL);
+    wire_event event;
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(wire_open(&wire, &self), OK);
+    assert_int_equal(wire_watch(wire, ends[0]), OK);
+    assert_int_equal(wire_next(wire, 0, &event), OK);
+    assert_int_equal(event.kind, WIRE_QUIET);
+    assert_int_equal(write(ends[1], "x", 1), 1);
+    assert_int_equal(wire_next(wire, 1000, &event), OK);
+    assert_int_equal(event.kind, WIRE_WOKEN);
+    assert_int_equal(event.fd, ends[0]);
+    wire_close(&wire);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+static void only_admitted_machines_come_in(void **state) {
+    (void)state;
+    wire_security inside = {0}, outside = {0};
+    wire_event event;
+    assert_int_equal(wire_key_make(&inside), OK);
+    assert_int_equal(wire_key_make(&outside), OK);
+    assert_int_equal(wire_admit(&inside, inside.public), OK);
+    pair pair = {0};
+    name_endpoint(&pair);
+    open_server(&pair, "r", &inside);
+    open_client(&pair, "r", &inside, inside.public);
+    assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
+    wire_close(&pair.client);
+    open_client(&pair, "r", &outside, inside.public);
+    for (int i = 0; i < 50; i++) {
+        assert_int_equal(wire_next(pair.client, 10, &event), OK);
+        assert_int_not_equal(event.kind, WIRE_JOINED);
+    }
+    close_pair(&pair);
+    wire_security_release(&inside);
+    wire_security_release(&outside);
+}
+
+static void key_files_are_private(void **state) {
+    (void)state;
+    char path[64];
+    wire_security made = {0}, read = {0};
+    snprintf(path, sizeof path, "/tmp/caravan-unit-key-%d", (int)getpid());
+    assert_int_equal(wire_key_make(&made), OK);
+    assert_int_equal(wire_key_write(&made, path), OK);
+    assert_int_equal(wire_key_write(&made, path), USAGE);
+    assert_int_equal(wire_key_read(&read, path), OK);
+    assert_string_equal(read.secret, made.secret);
+    assert_string_equal(read.public, made.public);
+    char command[128];
+    snprintf(command, sizeof command, "chmod 644 %s", path);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(wire_key_read(&read, path), INPUT);
+    unlink(path);
+    assert_int_equal(wire_key_read(&read, path), INPUT);
+    wire_security_release(&made);
+    wire_security_release(&read);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_kind_comes_back),
+        cmocka_unit_test(what_is_none_is_named),
+        cmocka_unit_test(peers_talk),
+        cmocka_unit_test(a_server_that_comes_back_is_joined_again),
+        cmocka_unit_test(another_run_is_refused),
+        cmocka_unit_test(a_descriptor_wakes),
+        cmocka_unit_test(only_admitted_machines_come_in),
+        cmocka_unit_test(key_files_are_private),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
