@@ -90,17 +90,25 @@ static const stage hurrying = {.name = "reward",
     "{\"v\":1,\"id\":\"" id "\",\"sample_id\":\"" sample "\",\"prompt\":{\"messages\":[{\"role\":\"user\","            \
     "\"content\":[{\"type\":\"text\",\"text\":\"?\"}]}],\"problem_type\":\"free-form\",\"solution\":\"x\"}}\n"
 
-static int made;
-
-static status next_group(void *state, group **out) {
+static status count_groups(void *state, int64_t *out) {
     (void)state;
+    *out = 3;
+    return OK;
+}
+
+static status make_group(void *state, int64_t place, group **out) {
+    (void)state;
+    (void)place;
     static const char text[] = GROUP("s", "made");
-    if (made++ == 3) return STOPPED;
     return group_from_json(out, text, sizeof text - 2);
 }
 
-static const stage source = {
-    .name = "source", .table = &test_table, .section = -1, .open = open_nothing, .next = next_group};
+static const stage source = {.name = "source",
+                             .table = &test_table,
+                             .section = -1,
+                             .open = open_nothing,
+                             .count = count_groups,
+                             .make = make_group};
 
 // ---- running them
 
