@@ -10,7 +10,9 @@ static const struct verb {
     int (*main)(int argc, char **argv);
     const char *help;
 } verbs[] = {
+    {"check", check_main, "every mistake in a pipeline file"},
     {"draw", draw_main, "make the demo's clips and questions"},
+    {"graph", graph_main, "a pipeline file as a picture"},
     {"report", report_main, "files of groups side by side: accuracy, rewards, rates"},
     {"tokenize", tokenize_main, "texts or messages to tokens, and back"},
 };

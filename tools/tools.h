@@ -16,9 +16,9 @@ typedef struct tool_option {
 status tool_arguments(int argc, char **argv, const char *help, const tool_option *options, const char **operand);
 
 // The verbs: argv[0] is the verb; each returns the exit code.
+int check_main(int argc, char **argv);
 int draw_main(int argc, char **argv);
-
-// Files of groups side by side.
+int graph_main(int argc, char **argv);
 int report_main(int argc, char **argv);
 int tokenize_main(int argc, char **argv);
 

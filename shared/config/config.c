@@ -10,7 +10,11 @@
 
 char *key_resolve(const key *key, const char *folder, const char *value, arena *arena) {
     bool path = key->type == KEY_PATH || (key->type == KEY_FILE && !value_among(key->choices, value));
-    return path ? path_join(arena, folder, value) : arena_text(arena, value, strlen(value));
+    if (!path || !*value) return arena_text(arena, value, strlen(value));
+    if (!folder || !*folder) folder = ".";
+    while (value[0] == '.' && value[1] == '/') value += 2 + strspn(value + 2, "/");
+    if (!*value || !strcmp(value, ".")) return arena_text(arena, folder, strlen(folder));
+    return strcmp(folder, ".") ? path_join(arena, folder, value) : arena_text(arena, value, strlen(value));
 }
 
 static status set_pair(settings *settings, const char *folder, yaml_node_t *name_node, yaml_node_t *value_node) {

@@ -176,14 +176,14 @@ void draft_override(draft *draft, const char *set) {
     const char *dot = equals ? memchr(set, '.', (size_t)(equals - set)) : NULL;
     const char *start = dot ? dot + 1 : set;
     if (!equals || equals == start) {
-        draft_mistake(draft, typed, "--set %s: not of the form stage.key=value", set);
+        draft_mistake(draft, typed, "%s: not of the form stage.key=value", set);
         return;
     }
     draft_keys *keys = &draft->top;
     if (dot) {
         draft_stage *stage = find_stage(draft, set, (size_t)(dot - set));
         if (!stage) {
-            draft_mistake(draft, typed, "--set %s: the file has no stage %.*s", set, (int)(dot - set), set);
+            draft_mistake(draft, typed, "%s: the file has no stage %.*s", set, (int)(dot - set), set);
             return;
         }
         keys = &stage->keys;

@@ -30,6 +30,7 @@ typedef struct key {
     const char *choices;
     const char *at_most; // the name of a key whose value may not be below this one's
     bool required;
+    bool many;        // may be given many times: settings_texts
     bool aside;       // changes how, not what, the stage computes: no part of settings_hash
     bool internal;    // set by the supervisor: not in --help, not to be written in a pipeline file
     const char *help; // one line
@@ -101,6 +102,8 @@ status settings_complete(const settings *settings);
 // Values. Asking for a key that the table lacks or of another type is a bug and aborts.
 // The value as text, NULL when unset. Any type but KEY_BOOL. Valid until set again.
 const char *settings_text(const settings *settings, const char *name);
+// Every value of a key that may be given many times, in their order; NULL and 0 when unset.
+const char *const *settings_texts(const settings *settings, const char *name, size_t *count);
 // KEY_INT; unset: INT64_MIN.
 int64_t settings_int(const settings *settings, const char *name);
 // KEY_NUMBER, KEY_NUMBER_OR, KEY_INT; unset or one of the choices: NaN.

@@ -47,8 +47,11 @@ static void sort_mistakes(draft *draft) {
 static status write_mistakes(const draft *draft, bytes *out) {
     for (size_t i = 0; i < draft->mistake_count; i++) {
         mistake mistake = draft->mistakes[i];
-        if (mistake.place.line)
+        if (mistake.place.line) {
             TRY(bytes_print(out, "%s:%zu:%zu: ", draft->path, mistake.place.line, mistake.place.column));
+        } else {
+            TRY(bytes_text(out, "--set: "));
+        }
         TRY(bytes_print(out, "%s\n", mistake.text));
     }
     return OK;

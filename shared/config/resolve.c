@@ -65,11 +65,21 @@ static const key *find_shared(const char *name) {
     return stages > 1 && !value_among("stdio|config", name) ? found : NULL;
 }
 
+// The stage that has a key of that very name, NULL if there is none.
+static const char *owner_of(const char *name) {
+    for (const char *const *stage = keys_stages(); *stage; stage++)
+        if (keys_find(keys_of(*stage), name)) return *stage;
+    return NULL;
+}
+
 static void unknown_key(draft *draft, const char *owner, const draft_key *key, const key_table *table,
                         const key_table *more) {
     const char *near = keys_suggest(table, key->name);
     if (!near && more) near = keys_suggest(more, key->name);
-    if (near) {
+    if (owner_of(key->name)) {
+        draft_mistake(draft, key->name_place, "%s: no such key: %s; it is one of %s", owner, key->name,
+                      owner_of(key->name));
+    } else if (near) {
         draft_mistake(draft, key->name_place, "%s: no such key: %s; did you mean %s?", owner, key->name, near);
     } else {
         draft_mistake(draft, key->name_place, "%s: no such key: %s", owner, key->name);
@@ -138,7 +148,8 @@ static void check_program(draft *draft, const draft_stage *stage, draft_key *key
     if (!key->value) return;
     arena *memory = &draft->pipeline->arena;
     const char *base = key->value_place.line ? draft->folder : NULL;
-    const char *path = strchr(key->value, '/') ? path_join(memory, base, key->value) : NULL;
+    static const struct key file = {.name = "program", .type = KEY_FILE};
+    const char *path = strchr(key->value, '/') ? key_resolve(&file, base, key->value, memory) : NULL;
     const char *search = path ? NULL : getenv("PATH");
     while (search && *search && !path) {
         size_t length = strcspn(search, ":");

@@ -41,12 +41,30 @@ static size_t count_keys(const key *keys) {
     return count;
 }
 
+static void release_value(value *value) {
+    for (size_t i = 0; i < value->count; i++) free(value->texts[i]);
+    free(value->texts);
+    free(value->text);
+}
+
+// Puts one more text behind the others.
+static status add_text(value *value, const char *text) {
+    TRY(RESIZE(&value->texts, value->count + 1));
+    value->texts[value->count] = strdup(text);
+    if (!value->texts[value->count]) return fail(SERVICE, "out of memory");
+    value->count++;
+    return OK;
+}
+
 static status set_value(value *value, const key *key, const char *text) {
     struct value fresh = {0};
     TRY(value_read(&fresh, key, text));
+    if (key->many) TRY(add_text(value, text));
     fresh.text = strdup(text);
     if (!fresh.text) return fail(SERVICE, "out of memory");
     free(value->text);
+    fresh.texts = value->texts;
+    fresh.count = value->count;
     *value = fresh;
     return OK;
 }
@@ -93,7 +111,7 @@ const key_table *settings_table(const settings *settings) {
 
 void settings_free(settings **settings) {
     if (!*settings) return;
-    for (size_t i = 0; i < (*settings)->count; i++) free((*settings)->values[i].text);
+    for (size_t i = 0; i < (*settings)->count; i++) release_value(&(*settings)->values[i]);
     free((*settings)->values);
     free((*settings)->keys);
     free(*settings);
@@ -144,6 +162,12 @@ bool settings_given(const settings *settings, const char *name) {
 
 const char *settings_text(const settings *settings, const char *name) {
     return typed_value(settings, name, ~(1u << KEY_BOOL))->text;
+}
+
+const char *const *settings_texts(const settings *settings, const char *name, size_t *count) {
+    const value *value = typed_value(settings, name, ~0u);
+    *count = value->count;
+    return (const char *const *)value->texts;
 }
 
 int64_t settings_int(const settings *settings, const char *name) {

@@ -11,6 +11,8 @@ typedef struct value {
     int64_t whole;  // KEY_INT
     bool truth;     // KEY_BOOL
     bool given;     // by somebody: not the default
+    char **texts;   // every one, of a key that may be given many times
+    size_t count;   // of them
     bool is_choice; // the text is one of the key's choices
 } value;
 

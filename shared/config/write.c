@@ -1,0 +1,192 @@
+// A pipeline written out: as the YAML that was run, as dot, as text.
+#include "shared/config/pipeline.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <yaml.h>
+
+static int append(void *out, unsigned char *data, size_t size) {
+    return bytes_add(out, data, size) == OK;
+}
+
+// Each answers the index of a new node, 0 when memory is short; a node 0 given to another makes that one 0 too.
+static int add_text(yaml_document_t *yaml, const char *text) {
+    return yaml_document_add_scalar(yaml, NULL, (const yaml_char_t *)text, (int)strlen(text), YAML_ANY_SCALAR_STYLE);
+}
+
+static int add_pair(yaml_document_t *yaml, int map, const char *name, int value) {
+    int key = add_text(yaml, name);
+    return map && key && value && yaml_document_append_mapping_pair(yaml, map, key, value) ? map : 0;
+}
+
+static int add_map(yaml_document_t *yaml, yaml_mapping_style_t style) {
+    return yaml_document_add_mapping(yaml, NULL, style);
+}
+
+static int add_stage(yaml_document_t *yaml, const pipeline *pipeline, const pipeline_stage *stage) {
+    char replicas[16];
+    int keys = add_map(yaml, YAML_BLOCK_MAPPING_STYLE);
+    snprintf(replicas, sizeof replicas, "%d", stage->replicas);
+    if (stage->program) keys = add_pair(yaml, keys, "program", add_text(yaml, stage->program));
+    if (stage->replicas > 1) keys = add_pair(yaml, keys, "replicas", add_text(yaml, replicas));
+    if (stage->on >= 0) keys = add_pair(yaml, keys, "on", add_text(yaml, pipeline->machines[stage->on].name));
+    for (size_t i = 0; i < stage->key_count; i++)
+        keys = add_pair(yaml, keys, stage->keys[i].name, add_text(yaml, stage->keys[i].value));
+    return add_pair(yaml, add_map(yaml, YAML_BLOCK_MAPPING_STYLE), stage->name, keys);
+}
+
+static int add_machine(yaml_document_t *yaml, const pipeline_machine *machine) {
+    char port[16];
+    int keys = add_map(yaml, YAML_FLOW_MAPPING_STYLE);
+    snprintf(port, sizeof port, "%d", machine->port);
+    keys = add_pair(yaml, keys, "address", add_text(yaml, machine->address));
+    if (machine->key) keys = add_pair(yaml, keys, "key", add_text(yaml, machine->key));
+    if (machine->port) keys = add_pair(yaml, keys, "port", add_text(yaml, port));
+    return keys;
+}
+
+static int add_pipeline(yaml_document_t *yaml, const pipeline *pipeline) {
+    int root = add_map(yaml, YAML_BLOCK_MAPPING_STYLE);
+    root = add_pair(yaml, root, "name", add_text(yaml, pipeline->name));
+    root = add_pair(yaml, root, "run", add_text(yaml, pipeline->run));
+    int stages = yaml_document_add_sequence(yaml, NULL, YAML_BLOCK_SEQUENCE_STYLE);
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        int stage = add_stage(yaml, pipeline, &pipeline->stages[i]);
+        if (!stages || !stage || !yaml_document_append_sequence_item(yaml, stages, stage)) stages = 0;
+    }
+    root = add_pair(yaml, root, "stages", stages);
+    if (!pipeline->machine_count) return root;
+    int machines = add_map(yaml, YAML_BLOCK_MAPPING_STYLE);
+    for (size_t i = 0; i < pipeline->machine_count; i++)
+        machines = add_pair(yaml, machines, pipeline->machines[i].name, add_machine(yaml, &pipeline->machines[i]));
+    return add_pair(yaml, root, "machines", machines);
+}
+
+status pipeline_write(const pipeline *pipeline, bytes *out) {
+    yaml_emitter_t emitter;
+    yaml_document_t yaml;
+    bool done = false;
+    if (!yaml_emitter_initialize(&emitter)) return fail(SERVICE, "out of memory");
+    yaml_emitter_set_output(&emitter, append, out);
+    yaml_emitter_set_width(&emitter, -1);
+    yaml_emitter_set_unicode(&emitter, 1);
+    if (yaml_document_initialize(&yaml, NULL, NULL, NULL, 1, 1)) {
+        if (add_pipeline(&yaml, pipeline) && yaml_emitter_open(&emitter)) {
+            done = yaml_emitter_dump(&emitter, &yaml); // the emitter owns the document from here on
+            done = done && yaml_emitter_close(&emitter);
+        } else {
+            yaml_document_delete(&yaml);
+        }
+    }
+    yaml_emitter_delete(&emitter);
+    return done ? OK : fail(SERVICE, "the pipeline cannot be written as YAML");
+}
+
+// The keys worth showing in a picture: those that the stage does not share with others.
+static bool is_shown(const pipeline_stage *stage, const pipeline_key *key) {
+    if (!stage->table) return true;
+    for (const struct key *common = keys_common(); common->name; common++)
+        if (!strcmp(common->name, key->name)) return false;
+    const struct key *rule = keys_find(stage->table, key->name);
+    return rule && rule->type != KEY_FILE && rule->type != KEY_PATH;
+}
+
+// "frames x2 on gpu0"
+static status title(const pipeline *pipeline, const pipeline_stage *stage, bytes *out) {
+    TRY(bytes_text(out, stage->name));
+    if (stage->replicas > 1) TRY(bytes_print(out, " x%d", stage->replicas));
+    if (stage->on >= 0) TRY(bytes_print(out, " on %s", pipeline->machines[stage->on].name));
+    return OK;
+}
+
+// Quoted for dot.
+static status quoted(const char *text, bytes *out) {
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\') TRY(bytes_text(out, "\\"));
+        TRY(bytes_add(out, text, 1));
+    }
+    return OK;
+}
+
+static status dot_stage(const pipeline *pipeline, const pipeline_stage *stage, bytes *out) {
+    TRY(bytes_text(out, "    \""));
+    TRY(quoted(stage->name, out));
+    TRY(bytes_text(out, "\" [label=\""));
+    bytes label = {0};
+    status result = title(pipeline, stage, &label);
+    if (result == OK) result = quoted(label.data, out);
+    bytes_release(&label);
+    TRY(result);
+    if (stage->program) {
+        TRY(bytes_text(out, "\\n"));
+        TRY(quoted(stage->program, out));
+    }
+    for (size_t i = 0; i < stage->key_count; i++) {
+        if (!is_shown(stage, &stage->keys[i])) continue;
+        TRY(bytes_print(out, "\\n%s: ", stage->keys[i].name));
+        TRY(quoted(stage->keys[i].value, out));
+    }
+    return bytes_text(out, stage->program ? "\", style=dashed];\n" : "\"];\n");
+}
+
+static status dot_edge(const char *from, const char *to, const char *facts, bytes *out) {
+    TRY(bytes_text(out, "    \""));
+    TRY(quoted(from, out));
+    TRY(bytes_text(out, "\" -> \""));
+    TRY(quoted(to, out));
+    return bytes_print(out, "\"%s;\n", facts);
+}
+
+// The stages that pull weights from optim.
+static bool pulls_weights(const pipeline_stage *stage) {
+    return stage->table && (!strcmp(stage->name, "rollout") || !strcmp(stage->name, "refscore"));
+}
+
+status pipeline_dot(const pipeline *pipeline, bytes *out) {
+    TRY(bytes_text(out, "digraph \""));
+    TRY(quoted(pipeline->name, out));
+    TRY(bytes_text(out, "\" {\n    rankdir=LR;\n    node [shape=box, fontname=\"sans-serif\"];\n"));
+    const pipeline_stage *last = &pipeline->stages[pipeline->stage_count - 1];
+    for (size_t i = 0; i < pipeline->stage_count; i++) TRY(dot_stage(pipeline, &pipeline->stages[i], out));
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        const pipeline_stage *stage = &pipeline->stages[i];
+        if (stage->from >= 0) TRY(dot_edge(pipeline->stages[stage->from].name, stage->name, "", out));
+        if (pulls_weights(stage)) TRY(dot_edge(last->name, stage->name, " [style=dashed, label=\"weights\"]", out));
+    }
+    TRY(dot_edge(last->name, pipeline->stages[0].name, " [style=dotted, label=\"trained\"]", out));
+    return bytes_text(out, "}\n");
+}
+
+static status text_stage(const pipeline *pipeline, const pipeline_stage *stage, int width, bytes *out) {
+    bytes left = {0};
+    status result = title(pipeline, stage, &left);
+    if (result == OK) result = bytes_print(out, "  %-*s ", width, left.data);
+    bytes_release(&left);
+    TRY(result);
+    if (stage->program) TRY(bytes_print(out, " program: %s", stage->program));
+    for (size_t i = 0; i < stage->key_count; i++)
+        if (is_shown(stage, &stage->keys[i]))
+            TRY(bytes_print(out, " %s: %s", stage->keys[i].name, stage->keys[i].value));
+    if (pulls_weights(stage)) TRY(bytes_text(out, "  <- weights of optim"));
+    return bytes_text(out, "\n");
+}
+
+status pipeline_text(const pipeline *pipeline, bytes *out) {
+    int width = 0;
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        bytes left = {0};
+        status result = title(pipeline, &pipeline->stages[i], &left);
+        if (result == OK && (int)left.size > width) width = (int)left.size;
+        bytes_release(&left);
+        TRY(result);
+    }
+    TRY(bytes_print(out, "%s, in %s\n\n", pipeline->name, pipeline->run));
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        TRY(text_stage(pipeline, &pipeline->stages[i], width, out));
+        TRY(bytes_text(out, i + 1 < pipeline->stage_count ? "    |\n    v\n" : ""));
+    }
+    for (size_t i = 0; i < pipeline->machine_count; i++)
+        TRY(bytes_print(out, "%s%s is %s\n", i ? "" : "\n", pipeline->machines[i].name, pipeline->machines[i].address));
+    return OK;
+}

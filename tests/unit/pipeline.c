@@ -1,0 +1,249 @@
+// Pipeline files: what is handed down, where mistakes are said to be, and that what is written reads back the same.
+#include "tests/unit/unit.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shared/base/file.h"
+#include "shared/config/pipeline.h"
+
+static char folder[] = "/tmp/caravan-pipeline-XXXXXX";
+
+static char *below(const char *name) {
+    static char path[4][256];
+    static int turn;
+    turn = (turn + 1) % 4;
+    snprintf(path[turn], sizeof path[turn], "%s/%s", folder, name);
+    return path[turn];
+}
+
+static int make_folder(void **state) {
+    (void)state;
+    if (!mkdtemp(folder) || folder_make(below("model")) != OK) return 1;
+    if (file_replace(below("train.jsonl"), "", 0) != OK || file_replace(below("mine.py"), "#!/bin/cat\n", 11) != OK)
+        return 1;
+    return chmod(below("mine.py"), 0755);
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    return folder_remove(folder);
+}
+
+static status read_text(pipeline **out, const char *text, const char *const *sets, size_t count, bytes *mistakes) {
+    assert_int_equal(file_replace(below("p.yaml"), text, strlen(text)), OK);
+    return pipeline_read(out, below("p.yaml"), sets, count, mistakes);
+}
+
+static const char good[] = "name: demo\n"
+                           "run: runs/demo\n"
+                           "model: model\n"
+                           "seed: 7\n"
+                           "precision: bfloat16\n"
+                           "stages:\n"
+                           "  - source: {data: train.jsonl, group-size: 4, media_root: .}\n"
+                           "  - frames: {replicas: 2, on: near}\n"
+                           "  - rollout: {seed: 9, max_new_tokens: 32}\n"
+                           "  - refscore:\n"
+                           "  - mine: {program: ./mine.py, model: crm, strict: true}\n"
+                           "  - reward: {margin: 0.01}\n"
+                           "  - optim: {on: near}\n"
+                           "machines:\n"
+                           "  near: {address: 10.0.0.1, key: abc, port: 7000}\n";
+
+static void check_good(const pipeline *pipeline) {
+    assert_string_equal(pipeline->name, "demo");
+    assert_string_equal(pipeline->run, below("runs/demo"));
+    assert_int_equal(pipeline->stage_count, 7);
+    const pipeline_stage *stages = pipeline->stages;
+    assert_string_equal(pipeline_value(&stages[0], "data"), below("train.jsonl"));
+    assert_string_equal(pipeline_value(&stages[0], "group_size"), "4");
+    assert_string_equal(pipeline_value(&stages[0], "seed"), "7");
+    assert_null(pipeline_value(&stages[0], "model"));
+    assert_int_equal(stages[0].from, -1);
+    assert_int_equal(stages[1].replicas, 2);
+    assert_int_equal(stages[1].on, 0);
+    assert_string_equal(pipeline_value(&stages[1], "media_root"), folder);
+    assert_string_equal(pipeline_value(&stages[2], "group_size"), "4");
+    assert_string_equal(pipeline_value(&stages[2], "seed"), "9");
+    assert_string_equal(pipeline_value(&stages[2], "store"), below("runs/demo/store"));
+    assert_string_equal(pipeline_value(&stages[2], "precision"), "bfloat16");
+    assert_string_equal(pipeline_value(&stages[3], "model"), below("model"));
+    assert_string_equal(stages[4].program, below("mine.py"));
+    assert_null(stages[4].table);
+    assert_int_equal(stages[4].key_count, 2);
+    assert_string_equal(pipeline_value(&stages[4], "model"), "crm");
+    assert_int_equal(stages[4].from, 3);
+    assert_string_equal(pipeline_value(&stages[6], "out"), below("runs/demo/checkpoints"));
+    assert_int_equal(pipeline->machine_count, 1);
+    assert_int_equal(pipeline->machines[0].port, 7000);
+    assert_string_equal(pipeline->machines[0].key, "abc");
+    settings *settings;
+    assert_int_equal(pipeline_settings(&stages[5], &settings), OK);
+    assert_true(settings_number(settings, "margin") == 0.01);
+    settings_free(&settings);
+}
+
+static void test_handed_down_and_written(void **state) {
+    (void)state;
+    pipeline *pipeline;
+    bytes mistakes = {0}, text = {0};
+    if (read_text(&pipeline, good, NULL, 0, &mistakes) != OK) assert_string_equal(mistakes.data, "");
+    check_good(pipeline);
+    assert_int_equal(pipeline_write(pipeline, &text), OK);
+    pipeline_free(&pipeline);
+    assert_null(pipeline);
+    if (read_text(&pipeline, text.data, NULL, 0, &mistakes) != OK) assert_string_equal(mistakes.data, "");
+    check_good(pipeline);
+    bytes again = {0};
+    assert_int_equal(pipeline_write(pipeline, &again), OK);
+    assert_string_equal(again.data, text.data);
+    bytes_clear(&again);
+    assert_int_equal(pipeline_dot(pipeline, &again), OK);
+    assert_non_null(strstr(again.data, "\"mine\" -> \"reward\""));
+    bytes_clear(&again);
+    assert_int_equal(pipeline_text(pipeline, &again), OK);
+    assert_non_null(strstr(again.data, "frames x2 on near"));
+    pipeline_free(&pipeline);
+    bytes_release(&again);
+    bytes_release(&text);
+    bytes_release(&mistakes);
+}
+
+static void test_set_goes_on_top(void **state) {
+    (void)state;
+    static const char *const sets[] = {"frames.fps=0.5", "seed=11", "rollout.group-size=4", "run=/tmp/elsewhere"};
+    pipeline *pipeline;
+    bytes mistakes = {0};
+    assert_int_equal(read_text(&pipeline, good, sets, 4, &mistakes), OK);
+    assert_string_equal(pipeline_value(&pipeline->stages[1], "fps"), "0.5");
+    assert_string_equal(pipeline_value(&pipeline->stages[0], "seed"), "11");
+    assert_string_equal(pipeline_value(&pipeline->stages[6], "out"), "/tmp/elsewhere/checkpoints");
+    pipeline_free(&pipeline);
+    static const char *const wrong[] = {"frame.fps=1", "fps", "frames.fps=0"};
+    assert_int_equal(read_text(&pipeline, good, wrong, 3, &mistakes), USAGE);
+    assert_null(pipeline);
+    assert_non_null(strstr(mistakes.data, "--set: frame.fps=1: the file has no stage frame\n"));
+    assert_non_null(strstr(mistakes.data, "--set: fps: not of the form stage.key=value\n"));
+    assert_non_null(strstr(mistakes.data, "--set: frames: fps: 0 is out of range"));
+    bytes_release(&mistakes);
+}
+
+static void test_from_orders_the_flow(void **state) {
+    (void)state;
+    pipeline *pipeline;
+    bytes mistakes = {0};
+    static const char text[] = "run: r\nmodel: model\nstages:\n"
+                               "  - source: {data: train.jsonl}\n"
+                               "  - optim: {from: reward}\n"
+                               "  - reward: {from: refscore}\n"
+                               "  - refscore: {from: rollout}\n"
+                               "  - rollout: {from: source}\n";
+    if (read_text(&pipeline, text, NULL, 0, &mistakes) != OK) assert_string_equal(mistakes.data, "");
+    static const char *const order[] = {"source", "rollout", "refscore", "reward", "optim"};
+    assert_string_equal(pipeline->name, "p");
+    for (int i = 0; i < 5; i++) assert_string_equal(pipeline->stages[i].name, order[i]);
+    pipeline_free(&pipeline);
+    bytes_release(&mistakes);
+}
+
+// Each text has one mistake, which the line must name.
+static void test_mistakes_have_their_place(void **state) {
+    (void)state;
+#define HEAD "run: r\nmodel: model\nstages:\n  - source: {data: train.jsonl}\n"
+#define TAIL "  - refscore: {}\n  - reward: {}\n  - optim: {}\n"
+    static const struct {
+        const char *text, *said;
+    } cases[] = {
+        {"", ":1:1: a pipeline file is a map"},
+        {"- a\n", ":1:1: a pipeline file is a map"},
+        {"run: r\n", ":1:1: missing: stages"},
+        {"run: r\nstages: []\n", ":2:9: stages: there are none"},
+        {"run: r\nstages: x\n", ":2:9: stages: a text where a list"},
+        {"a: [1\nb: 2", ":2:2: not YAML"},
+        {HEAD TAIL "---\nx: 1\n", ":9:1: a second YAML document"},
+        {HEAD TAIL "sead: 3\n", ":8:1: pipeline: no such key: sead; did you mean seed?"},
+        {HEAD TAIL "fps: 3\n", ":8:1: pipeline: no such key: fps; it is one of frames"},
+        {HEAD TAIL "seed: x\n", ":8:7: pipeline: seed: 'x' is not a whole number"},
+        {HEAD TAIL "seed: [x]\n", ":8:7: seed: a list where a value belongs"},
+        {HEAD TAIL "seed: 1\nseed: 2\n", ":9:1: seed is given twice"},
+        {HEAD TAIL "stages: []\n", ":8:1: stages is given twice"},
+        {HEAD TAIL "machines: []\n", ":8:11: machines: a list where a map"},
+        {HEAD TAIL "machines: {a: {address: b, kay: c}}\n", ":8:28: a: no such key: kay; did you mean key?"},
+        {HEAD TAIL "machines: {a: {}}\n", ":8:12: a: missing: address"},
+        {HEAD TAIL "machines: {a: {address: b}, a: {address: b}}\n", ":8:29: a: a second machine"},
+        {HEAD "  - 7: {}\n" TAIL, ":5:5: 7: no such stage"},
+        {HEAD "  - [a]\n" TAIL, ":5:5: a stage must have a name"},
+        {HEAD "  - {frames: {}, rollout: {}}\n" TAIL, ":5:5: a stage is one name"},
+        {HEAD "  - frames: [1]\n" TAIL, ":5:13: frames: a list where a map"},
+        {HEAD "  - frame: {}\n" TAIL, ":5:5: frame: no such stage; did you mean frames?"},
+        {HEAD "  - frames: {fps: 0}\n" TAIL, ":5:19: frames: fps: 0 is out of range"},
+        {HEAD "  - frames: {fpss: 1}\n" TAIL, ":5:14: frames: no such key: fpss; did you mean fps?"},
+        {HEAD "  - frames: {top_k: 1}\n" TAIL, ":5:14: frames: no such key: top_k; it is one of rollout"},
+        {HEAD "  - frames: {stdio: true}\n" TAIL, ":5:14: frames: stdio is for the command line"},
+        {HEAD "  - frames: {max_frames: 2}\n" TAIL, ":5:26: frames: min_frames: 4 is above max_frames, which is 2"},
+        {HEAD "  - frames: {replicas: 0}\n" TAIL, ":5:24: frames: replicas: 0 is out of range: 1 to 256"},
+        {HEAD "  - frames: {on: here}\n" TAIL, ":5:18: frames: on: no machine is named here"},
+        {HEAD "  - frames: {from: sorce}\n" TAIL, ":5:20: frames: from: no stage is named sorce; did you mean source?"},
+        {HEAD "  - frames: {from: frames}\n" TAIL, ":5:20: frames: from: itself"},
+        {HEAD "  - frames: {}\n  - a: {program: cat, from: source}\n" TAIL,
+         ":6:29: a: reads from source, and so does frames"},
+        {HEAD "  - a: {program: no-such-program}\n" TAIL, ":5:18: a: program: no-such-program is nowhere in PATH"},
+        {HEAD "  - a: {program: ./train.jsonl}\n" TAIL, ": program: "},
+        {HEAD "  - refscore: {}\n" TAIL, ":6:5: refscore: a second stage of that name; the first is in line 5"},
+        {HEAD "  - rollout: {group_size: 4}\n" TAIL, ":5:27: rollout: group_size: 4 here, but 8 at source"},
+        {HEAD "  - reward: {}\n  - optim: {}\n", ":5:5: reward: method care needs refscore before it"},
+        {HEAD "  - refscore: {}\n  - reward: {}\n", ":4:3: stages: missing: optim"},
+        {HEAD TAIL "  - a: {program: cat}\n", ":8:5: a: nothing stands behind optim"},
+        {HEAD "  - refscore: {}\n  - rollout: {}\n  - reward: {}\n  - optim: {replicas: 1}\n",
+         ":6:5: rollout: stands behind refscore; it belongs before it"},
+        {HEAD "  - refscore: {}\n  - reward: {}\n  - optim: {replicas: 2}\n",
+         ":7:23: optim: replicas: there can be one"},
+        {HEAD "  - frames: {}\n  - a: {program: cat, from: b}\n  - b: {program: cat, from: a}\n  - refscore: {from: "
+              "frames}\n"
+              "  - reward: {}\n  - optim: {}\n",
+         ":6:5: a: no group from source ever comes here"},
+        {"run: r\nstages:\n  - source: {data: train.jsonl}\n  - optim: {}\n", ":4:5: optim: missing: model"},
+        {"run: r\nmodel: model\nstages:\n  - source: {}\n  - optim: {}\n", ":4:5: source: missing: data"},
+        {"run: r\nmodel: nowhere\nstages:\n  - source: {data: train.jsonl}\n  - optim: {}\n",
+         ":2:8: pipeline: model: "},
+        {"model: model\nstages:\n  - source: {data: train.jsonl}\n  - optim: {}\n", ":1:1: pipeline: missing: run"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        pipeline *pipeline;
+        bytes mistakes = {0};
+        assert_int_equal(read_text(&pipeline, cases[i].text, NULL, 0, &mistakes), INPUT);
+        if (!strstr(mistakes.data, cases[i].said)) assert_string_equal(mistakes.data, cases[i].said);
+        bytes_release(&mistakes);
+    }
+}
+
+static void test_all_mistakes_at_once(void **state) {
+    (void)state;
+    static const char text[] = "run: r\n"
+                               "modell: model\n"                               // 1
+                               "stages:\n"                                     //
+                               "  - source: {data: nowhere, format: csv}\n"    // 2, 3
+                               "  - frames: {fps: -1, min_frame: 3}\n"         // 4, 5
+                               "  - rollout: {on: mars, model: model}\n"       // 6
+                               "  - refscore: {model: model, span: [1]}\n"     // 7
+                               "  - reward: {method: best, from: roll}\n"      // 8, 9
+                               "  - optim: {model: model, lr: fast, lr: 1}\n"; // 10, 11
+    pipeline *pipeline;
+    bytes mistakes = {0};
+    int lines = 0;
+    assert_int_equal(read_text(&pipeline, text, NULL, 0, &mistakes), INPUT);
+    for (const char *at = mistakes.data; (at = strchr(at, '\n')); at++) lines++;
+    if (lines != 11) assert_string_equal(mistakes.data, "eleven lines");
+    assert_non_null(strstr(fail_text(), "11 mistakes"));
+    bytes_release(&mistakes);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_handed_down_and_written), cmocka_unit_test(test_set_goes_on_top),
+        cmocka_unit_test(test_from_orders_the_flow),    cmocka_unit_test(test_mistakes_have_their_place),
+        cmocka_unit_test(test_all_mistakes_at_once),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

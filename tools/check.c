@@ -1,0 +1,29 @@
+// caravan check FILE: every mistake in a pipeline file at once. Starts nothing.
+#include <stdio.h>
+
+#include "shared/base/log.h"
+#include "shared/config/pipeline.h"
+#include "tools/pipelines.h"
+#include "tools/tools.h"
+
+static const key check_keys[] = {PIPELINE_SET, {0}};
+static const key_table check_table = {NULL, "caravan check", "FILE", "finds every mistake in a pipeline file",
+                                      check_keys};
+
+static void say_summary(const pipeline *pipeline, const char *path) {
+    size_t processes = 0;
+    for (size_t i = 0; i < pipeline->stage_count; i++) processes += (size_t)pipeline->stages[i].replicas;
+    printf("%s: no mistakes: %s, %zu stages in %zu processes, run in %s\n", path, pipeline->name, pipeline->stage_count,
+           processes, pipeline->run);
+}
+
+int check_main(int argc, char **argv) {
+    settings *settings = NULL;
+    pipeline *pipeline = NULL;
+    const char *path;
+    status result = pipelines_open(&pipeline, &settings, &check_table, argc, argv, &path);
+    if (result == OK) say_summary(pipeline, path);
+    pipeline_free(&pipeline);
+    settings_free(&settings);
+    return result == STOPPED ? 0 : result;
+}
