@@ -1,0 +1,37 @@
+// What a completion answers, whether it has the form, and how right it is.
+#ifndef SHARED_REWARD_ANSWER_H
+#define SHARED_REWARD_ANSWER_H
+
+#include <stdbool.h>
+
+#include "shared/base/status.h"
+#include "shared/group/group.h"
+
+typedef enum problem_type {
+    PROBLEM_CHOICE,
+    PROBLEM_NUMERICAL,
+    PROBLEM_OCR,
+    PROBLEM_FREE_FORM,
+    PROBLEM_REGRESSION,
+    PROBLEM_TYPES,
+} problem_type;
+
+// The names as they stand in data: "multiple choice", "numerical", "OCR", "free-form", "regression".
+const char *problem_name(problem_type type);
+
+// Whether the text is such a name, letter by letter.
+bool problem_read(text name, problem_type *out);
+
+// The first <answer>\s*(.*?)\s*</answer>, trimmed; a slice, empty if there is none.
+text answer_extract(text whole);
+
+// Whether the whole text is <think>.*?</think>\s*<answer>.*?</answer>.
+bool format_matches(text whole);
+
+// INPUT when the solution cannot be a ground truth of that type: a regression's that is infinite or not a number.
+status solution_check(problem_type type, text solution);
+
+// *accuracy = how right the completion is, 0 to 1, by the problem's type. INPUT as solution_check.
+status accuracy_of(problem_type type, text solution, text completion, double *accuracy);
+
+#endif

@@ -1,0 +1,62 @@
+#include "shared/reward/words.h"
+
+#include <string.h>
+#include <utf8proc.h>
+
+int32_t character_at(text whole, size_t at, size_t *step) {
+    utf8proc_int32_t code;
+    utf8proc_ssize_t rest = (utf8proc_ssize_t)(whole.size - at < 4 ? whole.size - at : 4);
+    utf8proc_ssize_t bytes = utf8proc_iterate((const utf8proc_uint8_t *)whole.data + at, rest, &code);
+    *step = bytes > 0 ? (size_t)bytes : 1;
+    return bytes > 0 ? code : 0xfffd;
+}
+
+// Python takes the bidirectional classes WS, B and S and the category Zs.
+bool is_white(int32_t code) {
+    const utf8proc_property_t *property = utf8proc_get_property(code);
+    return property->category == UTF8PROC_CATEGORY_ZS || property->bidi_class == UTF8PROC_BIDI_CLASS_WS ||
+           property->bidi_class == UTF8PROC_BIDI_CLASS_B || property->bidi_class == UTF8PROC_BIDI_CLASS_S;
+}
+
+text text_slice(text whole, size_t from, size_t to) {
+    return (text){whole.data + from, to - from};
+}
+
+text text_trim(text whole) {
+    size_t from = 0, to = whole.size, step;
+    while (from < to && is_white(character_at(whole, from, &step))) from += step;
+    while (to > from) {
+        size_t last = to - 1;
+        while (last > from && ((unsigned char)whole.data[last] & 0xc0) == 0x80) last--;
+        if (!is_white(character_at(whole, last, &step))) break;
+        to = last;
+    }
+    return text_slice(whole, from, to);
+}
+
+size_t text_find(text whole, const char *part, size_t from) {
+    if (from > whole.size) return SIZE_MAX;
+    const char *found = memmem(whole.data + from, whole.size - from, part, strlen(part));
+    return found ? (size_t)(found - whole.data) : SIZE_MAX;
+}
+
+static size_t next_word(text whole, size_t at, text *word) {
+    size_t step;
+    while (at < whole.size && is_white(character_at(whole, at, &step))) at += step;
+    size_t from = at;
+    while (at < whole.size && !is_white(character_at(whole, at, &step))) at += step;
+    *word = text_slice(whole, from, at);
+    return at;
+}
+
+status text_words(arena *arena, text whole, text_array *words) {
+    text word;
+    size_t count = 0;
+    for (size_t at = next_word(whole, 0, &word); word.size; at = next_word(whole, at, &word)) count++;
+    words->count = count;
+    words->data = arena_get(arena, (count + 1) * sizeof *words->data);
+    if (!words->data) return fail(SERVICE, "out of memory");
+    size_t at = 0;
+    for (size_t i = 0; i < count; i++) at = next_word(whole, at, &words->data[i]);
+    return OK;
+}

@@ -1,0 +1,30 @@
+// Texts as Python's str sees them: white space, trimming, words. Slices point into the text they were cut from.
+#ifndef SHARED_REWARD_WORDS_H
+#define SHARED_REWARD_WORDS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shared/base/memory.h"
+#include "shared/group/group.h"
+
+// The code point at `at` (1 to 4 bytes); *step = its bytes. A byte that is no part of a character is U+FFFD.
+int32_t character_at(text whole, size_t at, size_t *step);
+
+// Whether str.isspace() and \s hold for the code point: Unicode's white space and U+001C..1F, not U+180E or U+200B.
+bool is_white(int32_t code);
+
+// Without white space at both ends.
+text text_trim(text whole);
+
+// The bytes from `from` up to `to`.
+text text_slice(text whole, size_t from, size_t to);
+
+// Where `part` first stands in `whole` at `from` or behind; SIZE_MAX: nowhere.
+size_t text_find(text whole, const char *part, size_t from);
+
+// *words = what stands between white space, as str.split() cuts; slices, the array in the arena.
+status text_words(arena *arena, text whole, text_array *words);
+
+#endif

@@ -1,0 +1,196 @@
+// Rewards against what Python and its packages give: tests/data/reward.json, made by
+// tests/parity/make_reward_golden.py. Another such file may be named on the command line.
+#include <math.h>
+#include "tests/unit/unit.h"
+
+#include "shared/base/file.h"
+#include "shared/base/json.h"
+#include "shared/reward/answer.h"
+#include "shared/reward/number.h"
+#include "shared/reward/reward.h"
+#include "shared/reward/stem.h"
+#include "shared/reward/words.h"
+
+static json_object *golden;
+
+static json_object *key(json_object *object, const char *name) {
+    return json_object_object_get(object, name);
+}
+
+static const char *string_at(json_object *array, size_t i) {
+    return json_object_get_string(json_object_array_get_idx(array, i));
+}
+
+static text text_of(json_object *json) {
+    return (text){(char *)json_object_get_string(json), (size_t)json_object_get_string_len(json)};
+}
+
+static text text_from(const char *letters) {
+    return (text){(char *)letters, strlen(letters)};
+}
+
+static void test_white_space_is_pythons(void **state) {
+    (void)state;
+    json_object *white = key(golden, "white");
+    size_t next = 0, count = json_object_array_length(white);
+    for (int32_t code = 0; code < 0x110000; code++) {
+        bool wanted = next < count && json_object_get_int(json_object_array_get_idx(white, next)) == code;
+        if (is_white(code) != wanted) print_error("U+%04X\n", (unsigned)code);
+        assert_true(is_white(code) == wanted);
+        next += wanted;
+    }
+    assert_int_equal(next, count);
+}
+
+static void test_stems(void **state) {
+    (void)state;
+    json_object *stems = key(golden, "stems");
+    for (size_t i = 0; i < json_object_array_length(stems); i++) {
+        json_object *pair = json_object_array_get_idx(stems, i);
+        char word[128] = {0};
+        snprintf(word, sizeof word, "%s", string_at(pair, 0));
+        word[stem_word(word, strlen(word))] = 0;
+        if (strcmp(word, string_at(pair, 1)) != 0) print_error("%s\n", string_at(pair, 0));
+        assert_string_equal(word, string_at(pair, 1));
+    }
+}
+
+static void assert_number(double value, const char *wanted) {
+    double number = strtod(wanted, NULL);
+    assert_true(isnan(number) ? isnan(value) : value == number);
+}
+
+static void test_numbers(void **state) {
+    (void)state;
+    json_object *numbers = key(golden, "numbers");
+    for (size_t i = 0; i < json_object_array_length(numbers); i++) {
+        json_object *row = json_object_array_get_idx(numbers, i);
+        bool found;
+        double value = 0;
+        assert_int_equal(number_read(text_of(json_object_array_get_idx(row, 0)), &found, &value), OK);
+        if (found != (string_at(row, 1) != NULL)) print_error("%s\n", string_at(row, 0));
+        assert_true(found == (string_at(row, 1) != NULL));
+        if (found) assert_number(value, string_at(row, 1));
+        if (found && isfinite(value)) assert_number(number_round2(value), string_at(row, 2));
+    }
+}
+
+static double option(json_object *options, const char *name) {
+    json_object *value = key(options, name);
+    return value ? json_object_get_double(value) : NAN;
+}
+
+static reward_rules rules_of(json_object *options) {
+    const char *method = json_object_get_string(key(options, "method"));
+    json_object *length = key(options, "length_reward");
+    return (reward_rules){
+        .method = !strcmp(method, "care")        ? METHOD_CARE
+                  : !strcmp(method, "densecons") ? METHOD_DENSECONS
+                                                 : METHOD_PLAIN,
+        .coefficient = option(options, "coefficient"),
+        .margin = option(options, "margin"),
+        .upper_bound = option(options, "upper_bound"),
+        .arithmetic = !strcmp(json_object_get_string(key(options, "likelihood")), "arithmetic"),
+        .shortest = length ? json_object_get_double(json_object_array_get_idx(length, 0)) : NAN,
+        .longest = length ? json_object_get_double(json_object_array_get_idx(length, 1)) : NAN,
+    };
+}
+
+static void assert_values(const double_array *got, json_object *wanted) {
+    assert_true((got->data != NULL) == (wanted != NULL));
+    if (!wanted) return;
+    assert_int_equal(got->count, json_object_array_length(wanted));
+    for (size_t i = 0; i < got->count; i++)
+        assert_true(fabs(got->data[i] - json_object_get_double(json_object_array_get_idx(wanted, i))) <= 1e-12);
+}
+
+static group *group_of(json_object *json) {
+    bytes line = {0};
+    group *group = NULL;
+    assert_int_equal(json_print(&line, json), OK);
+    assert_int_equal(group_from_json(&group, line.data, line.size), OK);
+    bytes_release(&line);
+    return group;
+}
+
+static void test_groups(void **state) {
+    (void)state;
+    json_object *groups = key(golden, "groups");
+    for (size_t i = 0; i < json_object_array_length(groups); i++) {
+        json_object *row = json_object_array_get_idx(groups, i), *rewards = key(row, "rewards");
+        reward_rules rules = rules_of(key(row, "options"));
+        group *group = group_of(key(row, "group"));
+        assert_int_equal(reward_group(group, &rules), OK);
+        assert_values(&group->rewards.accuracy, key(rewards, "accuracy"));
+        assert_values(&group->rewards.format, key(rewards, "format"));
+        assert_values(&group->rewards.length, key(rewards, "length"));
+        assert_values(&group->rewards.bonus, key(rewards, "bonus"));
+        assert_values(&group->rewards.total, key(rewards, "total"));
+        assert_values(&group->advantages, key(row, "advantages"));
+        group_free(&group);
+    }
+}
+
+static const char line[] =
+    "{\"v\":1,\"id\":\"a\",\"sample_id\":\"s7\",\"prompt\":{\"messages\":[],\"problem_type\":\"%s\","
+    "\"solution\":\"<answer>%s</answer>\"},\"completions\":[{\"text\":\"<answer>1</answer>\"}]%s}";
+
+static void assert_refused(const char *type, const char *truth, const char *more, double shortest, const char *says) {
+    bytes json = {0};
+    group *group = NULL;
+    reward_rules rules = {METHOD_CARE, 0.5, NAN, 0.95, false, shortest, shortest};
+    assert_int_equal(bytes_print(&json, line, type, truth, more), OK);
+    assert_int_equal(group_from_json(&group, json.data, json.size), OK);
+    assert_int_equal(reward_group(group, &rules), INPUT);
+    if (!strstr(fail_text(), says)) print_error("%s\n", fail_text());
+    assert_non_null(strstr(fail_text(), says));
+    group_free(&group);
+    bytes_release(&json);
+}
+
+static void test_what_is_refused(void **state) {
+    (void)state;
+    assert_refused("Numerical", "1", "", NAN, "sample s7: problem type 'Numerical'");
+    assert_refused("regression", "inf", "", NAN, "sample s7");
+    assert_refused("regression", "nan", "", NAN, "sample s7");
+    assert_refused("OCR", "1", "", NAN, "reference: missing");
+    assert_refused("OCR", "1", ",\"reference\":{}", NAN, "reference.answer_logprob: missing");
+    assert_refused("OCR", "1", ",\"reference\":{\"answer_logprob\":[0,0]}", NAN, "2 for 1 completions");
+    assert_refused("OCR", "1", ",\"reference\":{\"answer_logprob\":[0]}", 3, "completions[0].tokens: missing");
+}
+
+static void test_answers_and_format(void **state) {
+    (void)state;
+    assert_int_equal(answer_extract(text_from("x<answer>")).size, 0);
+    assert_int_equal(answer_extract(text_from("")).size, 0);
+    text answer = answer_extract(text_from("<answer>\xe3\x80\x80 a b\x1c</answer></answer>"));
+    assert_int_equal(answer.size, 3);
+    assert_memory_equal(answer.data, "a b", 3);
+    assert_true(format_matches(text_from("<think></think><answer></answer>")));
+    assert_true(format_matches(text_from("<think></think>x</think>\n<answer></answer>y</answer>")));
+    assert_false(format_matches(text_from("<think></think><answer></answer>\n")));
+    assert_false(format_matches(text_from("<think></think><answer>")));
+    assert_false(format_matches(text_from("<think></answer>")));
+    assert_false(format_matches(text_from("<think></think>\xe2\x80\x8b<answer></answer>"))); // U+200B
+}
+
+int main(int argc, char **argv) {
+    bytes data = {0};
+    if (file_read(argc > 1 ? argv[1] : "tests/data/reward.json", &data) != OK ||
+        json_read(&golden, data.data, data.size) != OK) {
+        print_error("%s\n", fail_text());
+        return 1;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_white_space_is_pythons),
+        cmocka_unit_test(test_stems),
+        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_what_is_refused),
+        cmocka_unit_test(test_answers_and_format),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    json_object_put(golden);
+    bytes_release(&data);
+    return failed;
+}
