@@ -138,8 +138,7 @@ float logits_logsum(const cpu_backend *cpu, const float *logits, int64_t vocabul
 void logits_softmax(const cpu_backend *cpu, float *logits, int64_t vocabulary, float log_sum, float factor);
 
 // One token by `settings` and `chance`, and the log-probability of it at temperature 1 over the whole vocabulary.
-// `logits` is left changed.
-void sample_row(const cpu_backend *cpu, int32_t *token, float *logprob, float *logits, int64_t vocabulary,
+void sample_row(const cpu_backend *cpu, int32_t *token, float *logprob, const float *logits, int64_t vocabulary,
                 sampling settings, double chance);
 
 // Every operation of the contract.

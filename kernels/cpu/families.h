@@ -11,6 +11,20 @@ void vectors_rows(cpu_vectors *vectors);
 // Plain versions, complete.
 void vectors_optimizer(cpu_vectors *vectors);
 
+// Attention's tiles: plain versions, complete; the same for AVX2 and AVX-512.
+void vectors_tiles(cpu_vectors *vectors);
+// See vectors_tiles.
+void vectors_tiles_avx2(cpu_vectors *vectors);
+// See vectors_tiles.
+void vectors_tiles_avx512(cpu_vectors *vectors);
+
+// Norms, gates and rows of logits: plain versions, complete; the same for AVX2 and AVX-512.
+void vectors_lines(cpu_vectors *vectors);
+// See vectors_lines.
+void vectors_lines_avx2(cpu_vectors *vectors);
+// See vectors_lines.
+void vectors_lines_avx512(cpu_vectors *vectors);
+
 // The plain AdamW, for the tails of the others.
 void vectors_plain_adamw(float *x, const float *gradient, float *m, float *v, size_t count,
                          const adamw_factors *factors);

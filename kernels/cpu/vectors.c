@@ -20,7 +20,17 @@ void vectors_choose(cpu_vectors *vectors, vector_level level) {
     vectors_convert(vectors);
     vectors_rows(vectors);
     vectors_optimizer(vectors);
+    vectors_tiles(vectors);
+    vectors_lines(vectors);
 #if defined(__x86_64__)
-    if (level >= VECTOR_AVX2) vectors_elements_avx2(vectors);
+    if (level >= VECTOR_AVX2) {
+        vectors_elements_avx2(vectors);
+        vectors_tiles_avx2(vectors);
+        vectors_lines_avx2(vectors);
+    }
+    if (level >= VECTOR_AVX512) {
+        vectors_tiles_avx512(vectors);
+        vectors_lines_avx512(vectors);
+    }
 #endif
 }

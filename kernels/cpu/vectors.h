@@ -18,6 +18,12 @@ typedef struct adamw_factors {
     float scale, m1, m2, v1, v2, keep, rate, root, epsilon;
 } adamw_factors;
 
+// A row's elements in float32 or bfloat16.
+typedef struct line {
+    void *data;
+    bool bf16;
+} line;
+
 typedef struct cpu_vectors {
     vector_level level;
     // convert.c
@@ -29,6 +35,44 @@ typedef struct cpu_vectors {
     double (*square_sum)(const float *in, size_t count); // sum of squares, in eight lanes of double
     void (*adamw)(float *x, const float *gradient, float *m, float *v, size_t count, const adamw_factors *factors);
     void (*average)(float *average, const float *in, size_t count, float rest); // average += (in - average) rest
+
+    // tiles.inc: attention. Areas of scores are read and written in whole blocks of 16 columns.
+    // out[r][16 b + lane] = scale * sum over d of q[d][r] keys[b][d][lane]; q [size][12] is one tile, rows <= 12.
+    void (*tile_scores)(float *out, int64_t stride, const float *q, int rows, const float *keys, int64_t blocks,
+                        int size, float scale);
+    // out[r][c] += sum over i of a[r row_step + i inner_step] b[i][c]; columns a multiple of 16.
+    void (*tile_product)(float *out, int64_t stride, const float *a, int64_t row_step, int64_t inner_step, int rows,
+                         const float *b, int64_t b_stride, int64_t inner, int columns);
+    // The greatest of `highest` and scores[0..count).
+    float (*tile_highest)(const float *scores, int64_t count, float highest);
+    // scores = exp(scores - highest), added to sums[i % 16]; zeros from count to `filled`, a multiple of 16.
+    void (*tile_exponentials)(float *scores, int64_t count, int64_t filled, float highest, float sums[16]);
+    // scores = p = exp(scores - log_sum), slopes = p (slopes - delta) scale; zeros from count to `filled`.
+    void (*tile_slopes)(float *scores, float *slopes, int64_t count, int64_t filled, float log_sum, float delta,
+                        float scale);
+    // The sum of the sixteen, in pairs.
+    float (*tile_sum)(const float sums[16]);
+    // The sum of a[i] b[i], in sixteen lanes by place.
+    float (*dot)(const float *a, const float *b, int64_t count);
+
+    // lines.inc: norms, gates and rows of logits
+    // x += delta (data NULL: none); out = scale * rounded(x r) with the scale rounded as x is; returns r.
+    float (*rmsnorm)(line out, line x, line delta, line scale, int64_t count, float epsilon);
+    // x_gradient += that of x; sums (or NULL) += that of scale.
+    void (*rmsnorm_gradient)(line x_gradient, float *sums, line out_gradient, line x, line scale, int64_t count,
+                             float inverse);
+    void (*swiglu)(line out, line gate, line up, int64_t count);
+    void (*swiglu_gradient)(line gate_gradient, line up_gradient, line out_gradient, line gate, line up, int64_t count);
+    void (*gelu)(line out, line in, int64_t count);
+    void (*gelu_gradient)(line in_gradient, line out_gradient, line in, int64_t count);
+    // Rotates the pairs (x[j], x[j + half]) by the angles of cos and sin, backwards when `back`.
+    void (*rotate)(float *x, const float *cos, const float *sin, int64_t half, bool back);
+    // The greatest of x.
+    float (*greatest)(const float *x, int64_t count);
+    // The sum of exp(x - highest), in sixteen lanes by place within stretches of 4096, which are added in double.
+    double (*exponentials)(const float *x, int64_t count, float highest);
+    // out = factor exp((x - shift) rate); in place is fine.
+    void (*soften)(float *out, const float *x, int64_t count, float shift, float rate, float factor);
 } cpu_vectors;
 
 // The best level that this processor and this build have.

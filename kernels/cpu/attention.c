@@ -1,0 +1,128 @@
+// Attention over the cache.
+//
+// A strip of query rows takes its scores against every key that it sees, then their softmax, then the sum of values:
+// the scores of a strip fit the second-level cache, so nothing has to be rescaled on the way. Each score and each
+// output is one chain in the order of d and of keys; the softmax sums in sixteen lanes by place in the region.
+#include <math.h>
+
+#include "kernels/cpu/cache.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/strip.h"
+#include "kernels/cpu/tiles.h"
+
+enum { scores_most = 160 << 10, tasks_a_thread = 4 }; // floats of scores a thread should hold
+
+typedef struct attending {
+    const cpu_backend *cpu;
+    tensor out, qkv, log_sums;
+    heads heads;
+    float scale;
+    const cache *cache;
+    int layer;
+    const segment *segments;
+    const strip_start *starts;
+    int strips; // of one key head
+    int64_t columns;
+    float *rooms;
+    size_t room; // floats for a thread
+} attending;
+
+// Turns the scores of one row into exponentials; returns their sum.
+static float soften_row(const attending *a, const strip *strip, int row, float *scores, float *highest) {
+    float sums[lanes] = {0}, high = -INFINITY;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int index = 0; index < strip_regions(strip); index++) {
+            region region = strip_region(strip, index);
+            if (row < region.first || row >= region.first + region.rows) continue;
+            int64_t seen = region_seen(strip, &region, row);
+            int64_t most = region_most(strip, &region, region.first, region.rows);
+            if (pass == 0) {
+                high = a->cpu->vectors.tile_highest(scores + region.column, seen, high);
+            } else {
+                a->cpu->vectors.tile_exponentials(scores + region.column, seen, most, high, sums);
+            }
+        }
+    }
+    *highest = high;
+    return a->cpu->vectors.tile_sum(sums);
+}
+
+static void write_row(const attending *a, const strip *strip, int row, float *values, float highest, float sum) {
+    int64_t query = strip->query[row];
+    int size = a->heads.size, head = strip->head[row];
+    float factor = 1 / sum;
+    for (int d = 0; d < size; d++) values[d] *= factor;
+    tensor out = tensor_columns(a->out, head * size, size);
+    cpu_convert(a->cpu, tensor_row(out, query), out.type, values, ELEMENT_F32, (size_t)size);
+    if (!tensor_none(a->log_sums)) tensor_f32(a->log_sums, query)[head] = (float)((double)highest + log((double)sum));
+}
+
+static void attend(void *context, int task, int thread) {
+    const attending *a = context;
+    strip strip;
+    strip_open(&strip, a->segments, a->heads, a->starts[task % a->strips], task / a->strips);
+    int size = a->heads.size, width = a->cache->width;
+    float *rows = a->rooms + (size_t)thread * a->room, *tiles = rows + strip_most * width;
+    float *scores = tiles + strip_most * width, highest[strip_most], sums[strip_most];
+    strip_queries(a->cpu, &strip, a->qkv, size, width, rows);
+    strip_tiles(tiles, rows, strip.rows, width, size);
+    strip_scores(&a->cpu->vectors, &strip, scores, a->columns, tiles, cache_keys(a->cache, a->layer, strip.key_head), 0,
+                 size, a->scale);
+    for (int row = 0; row < strip.rows; row++) {
+        sums[row] = soften_row(a, &strip, row, scores + row * a->columns, &highest[row]);
+    }
+    memset(rows, 0, (size_t)(strip.rows * width) * sizeof *rows);
+    strip_products(&a->cpu->vectors, &strip, rows, width, scores, a->columns,
+                   cache_values(a->cache, a->layer, strip.key_head), 0);
+    for (int row = 0; row < strip.rows; row++) {
+        write_row(a, &strip, row, rows + row * width, highest[row], sums[row]);
+    }
+}
+
+// Rows a strip: as many as keep the scores near, yet strips enough for the threads. It leaves no trace in the bits.
+static int strip_height(const attending *a, size_t count, int threads) {
+    int most = strip_most;
+    while (most > tile_rows && most * a->columns > scores_most) most /= 2;
+    while (most > tile_rows && strips_cut(a->segments, count, a->heads, most, NULL) * (size_t)a->heads.key <
+                                   (size_t)(threads * tasks_a_thread))
+        most /= 2;
+    return most;
+}
+
+static status plan(cpu_backend *cpu, attending *a, size_t count) {
+    int threads = pool_threads(cpu->pool);
+    a->columns = strip_columns(a->segments, count);
+    int most = strip_height(a, count, threads);
+    size_t strips = strips_cut(a->segments, count, a->heads, most, NULL);
+    size_t starts = (strips * sizeof(strip_start) + 63) / 64 * 64;
+    a->room = (size_t)(2 * strip_most * a->cache->width + most * a->columns);
+    unsigned char *scratch;
+    TRY(cpu_scratch_get(cpu, PLACE_ATTENTION, starts + (size_t)threads * a->room * sizeof(float), &scratch));
+    strips_cut(a->segments, count, a->heads, most, (strip_start *)scratch);
+    a->starts = (strip_start *)scratch;
+    a->strips = (int)strips;
+    a->rooms = (float *)(scratch + starts);
+    return OK;
+}
+
+status cpu_attention(backend *backend, tensor out, tensor qkv, heads heads, float scale, cache *cache, int layer,
+                     const segment *segments, size_t count, tensor log_sums) {
+    cpu_backend *cpu = cpu_of(backend);
+    CHECK(cache_fits(cache, layer, heads));
+    CHECK(tensor_is(qkv, -1, out.rows, (heads.query + 2 * heads.key) * heads.size));
+    CHECK(tensor_is(out, -1, out.rows, heads.query * heads.size));
+    CHECK(tensor_none(log_sums) || tensor_is(log_sums, ELEMENT_F32, out.rows, heads.query));
+    CHECK(segments_fit(cache, segments, count, out.rows));
+    attending attending = {.cpu = cpu,
+                           .out = out,
+                           .qkv = qkv,
+                           .log_sums = log_sums,
+                           .heads = heads,
+                           .scale = scale,
+                           .cache = cache,
+                           .layer = layer,
+                           .segments = segments};
+    TRY(plan(cpu, &attending, count));
+    pool_run(cpu->pool, attending.strips * heads.key, attend, &attending);
+    return OK;
+}

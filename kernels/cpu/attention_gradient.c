@@ -1,0 +1,292 @@
+// The gradient of attention.
+//
+// With p = exp(score - log_sum) and delta = out . out_gradient, the gradient of a score is p (out_gradient . value -
+// delta) scale. Strips are taken a batch at a time, so that a batch's p and score gradients fit the last cache: its
+// strips first compute these and their queries' gradient, then blocks of cache rows add up the keys' and values'
+// gradients over the batch. Each of them is one chain over the query rows in the order of segments, queries, heads.
+#include "kernels/cpu/cache.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/strip.h"
+#include "kernels/cpu/tiles.h"
+
+enum {
+    near_most = 160 << 10, // floats of p and score gradients that a thread should hold
+    batch_most = 4 << 20,  // floats of them in a batch
+    batch_strips = 512,
+    key_rows = 96 // cache rows a task of the second half
+};
+
+typedef struct sloping {
+    const cpu_backend *cpu;
+    tensor qkv_gradient, out_gradient, out, qkv, slots, log_sums;
+    heads heads;
+    float scale;
+    const cache *cache;
+    int layer;
+    const segment *segments;
+    const strip_start *starts;
+    int64_t strips;         // of one key head
+    int64_t origin, extent; // cache rows that are seen: the first and their number, multiples of sixteen
+    int64_t columns;
+    int width, most;     // most: rows a strip
+    float *key_rows;     // [K][extent][width]
+    float *value_blocks; // [K][extent / 16][D][16]
+    float *key_slopes;   // [K][extent][width]
+    float *value_slopes; // [K][extent][width]
+    strip *batch;        // its strips
+    float *batch_rooms;  // a share for each of them
+    size_t batch_room;   // floats
+    int64_t first, size; // the strips of the present batch, among those of all key heads
+    float *rooms;        // a share for each thread
+    size_t room;         // floats
+} sloping;
+
+// A strip's share of the batch.
+typedef struct sheet {
+    float *powers, *slopes;      // [rows][columns]
+    float *queries, *out_slopes; // [rows][width]
+} sheet;
+
+static sheet sheet_of(const sloping *s, int64_t index) {
+    float *room = s->batch_rooms + (size_t)index * s->batch_room;
+    int64_t scores = s->most * s->columns, rows = (int64_t)s->most * s->width;
+    return (sheet){room, room + scores, room + 2 * scores, room + 2 * scores + rows};
+}
+
+// ---- before: keys row by row, values in blocks, sums at zero ----
+
+static void turn_rows(void *context, int task, int thread) {
+    (void)thread;
+    const sloping *s = context;
+    int head = task % s->heads.key, size = s->heads.size, width = s->width;
+    int64_t first = (int64_t)(task / s->heads.key) * lanes;
+    const float *keys = cache_keys(s->cache, s->layer, head) + (s->origin + first) * size;
+    const float *values = cache_values(s->cache, s->layer, head) + (s->origin + first) * width;
+    int64_t place = head * s->extent + first;
+    float *rows = s->key_rows + place * width, *blocks = s->value_blocks + place * size;
+    memset(rows, 0, (size_t)(lanes * width) * sizeof *rows);
+    for (int d = 0; d < size; d++) {
+        for (int lane = 0; lane < lanes; lane++) {
+            rows[lane * width + d] = keys[d * lanes + lane];
+            blocks[d * lanes + lane] = values[lane * width + d];
+        }
+    }
+    memset(s->key_slopes + place * width, 0, (size_t)(lanes * width) * sizeof(float));
+    memset(s->value_slopes + place * width, 0, (size_t)(lanes * width) * sizeof(float));
+}
+
+// ---- first half: the strips' own ----
+
+static void slope_row(const sloping *s, const strip *strip, int row, sheet sheet, float delta) {
+    float log_sum = tensor_f32(s->log_sums, strip->query[row])[strip->head[row]];
+    for (int index = 0; index < strip_regions(strip); index++) {
+        region region = strip_region(strip, index);
+        if (row < region.first || row >= region.first + region.rows) continue;
+        int64_t place = row * s->columns + region.column, seen = region_seen(strip, &region, row);
+        int64_t most = region_most(strip, &region, region.first, region.rows);
+        s->cpu->vectors.tile_slopes(sheet.powers + place, sheet.slopes + place, seen, most, log_sum, delta, s->scale);
+    }
+}
+
+static void write_queries(const sloping *s, const strip *strip, const float *rows) {
+    int size = s->heads.size;
+    for (int row = 0; row < strip->rows; row++, rows += s->width) {
+        tensor head = tensor_columns(s->qkv_gradient, strip->head[row] * size, size);
+        cpu_convert(s->cpu, tensor_row(head, strip->query[row]), head.type, rows, ELEMENT_F32, (size_t)size);
+    }
+}
+
+static void slope_strip(void *context, int task, int thread) {
+    const sloping *s = context;
+    const cpu_vectors *vectors = &s->cpu->vectors;
+    strip *strip = &s->batch[task];
+    int size = s->heads.size, width = s->width;
+    int64_t index = s->first + task;
+    strip_open(strip, s->segments, s->heads, s->starts[index % s->strips], (int)(index / s->strips));
+    sheet sheet = sheet_of(s, task);
+    float *tiles = s->rooms + (size_t)thread * s->room, *rows = tiles + strip_most * width, deltas[strip_most];
+    int64_t place = strip->key_head * s->extent;
+
+    strip_queries(s->cpu, strip, s->out, size, width, rows);
+    strip_queries(s->cpu, strip, s->out_gradient, size, width, sheet.out_slopes);
+    for (int row = 0; row < strip->rows; row++) {
+        deltas[row] = vectors->dot(rows + row * width, sheet.out_slopes + row * width, width);
+    }
+    strip_tiles(tiles, sheet.out_slopes, strip->rows, width, size);
+    strip_scores(vectors, strip, sheet.slopes, s->columns, tiles, s->value_blocks + place * size, s->origin, size, 1);
+    strip_queries(s->cpu, strip, s->qkv, size, width, sheet.queries);
+    strip_tiles(tiles, sheet.queries, strip->rows, width, size);
+    strip_scores(vectors, strip, sheet.powers, s->columns, tiles, cache_keys(s->cache, s->layer, strip->key_head), 0,
+                 size, s->scale);
+    for (int row = 0; row < strip->rows; row++) slope_row(s, strip, row, sheet, deltas[row]);
+    memset(rows, 0, (size_t)(strip->rows * width) * sizeof *rows);
+    strip_products(vectors, strip, rows, width, sheet.slopes, s->columns, s->key_rows + place * width, s->origin);
+    write_queries(s, strip, rows);
+}
+
+// ---- second half: keys' and values' ----
+
+// The first of a region's rows that sees its cache row `key`.
+static int first_seeing(const strip *strip, const region *region, int64_t key) {
+    int row = region->first;
+    while (row < region->first + region->rows && region_seen(strip, region, row) <= key) row++;
+    return row;
+}
+
+// Adds what the rows of one region have to say about cache rows [first, end).
+static void slope_region(const sloping *s, int64_t index, const region *region, int64_t first, int64_t end) {
+    const strip *strip = &s->batch[index];
+    int64_t most = region_most(strip, region, region->first, region->rows);
+    if (first < region->begin) first = region->begin;
+    if (end > region->begin + most) end = region->begin + most;
+    if (first >= end) return;
+    int row = first_seeing(strip, region, first - region->begin), rows = region->first + region->rows - row;
+    sheet sheet = sheet_of(s, index);
+    int64_t from = row * s->columns + region->column + first - region->begin;
+    int64_t to = (strip->key_head * s->extent + first - s->origin) * s->width;
+    s->cpu->vectors.tile_product(s->value_slopes + to, s->width, sheet.powers + from, 1, s->columns, (int)(end - first),
+                                 sheet.out_slopes + row * s->width, s->width, rows, s->width);
+    s->cpu->vectors.tile_product(s->key_slopes + to, s->width, sheet.slopes + from, 1, s->columns, (int)(end - first),
+                                 sheet.queries + row * s->width, s->width, rows, s->width);
+}
+
+static void slope_keys(void *context, int task, int thread) {
+    (void)thread;
+    const sloping *s = context;
+    int64_t blocks = (s->extent + key_rows - 1) / key_rows;
+    int head = (int)(s->first / s->strips + task / blocks);
+    int64_t first = s->origin + task % blocks * key_rows, end = first + key_rows;
+    for (int64_t index = 0; index < s->size; index++) {
+        const strip *strip = &s->batch[index];
+        if (strip->key_head != head) continue;
+        for (int i = 0; i < strip_regions(strip); i++) {
+            region region = strip_region(strip, i);
+            slope_region(s, index, &region, first, end);
+        }
+    }
+}
+
+// ---- after ----
+
+static void write_keys(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const sloping *s = context;
+    int size = s->heads.size;
+    for (int64_t token = first; token < end; token++) {
+        int64_t slot = *tensor_i32(s->slots, token) - s->origin;
+        bool seen = slot >= 0 && slot < s->extent;
+        for (int head = 0; head < s->heads.key; head++) {
+            tensor keys = tensor_columns(s->qkv_gradient, (s->heads.query + head) * size, size);
+            tensor values = tensor_columns(s->qkv_gradient, (s->heads.query + s->heads.key + head) * size, size);
+            if (seen) {
+                int64_t place = (head * s->extent + slot) * s->width;
+                cpu_convert(s->cpu, tensor_row(keys, token), keys.type, s->key_slopes + place, ELEMENT_F32,
+                            (size_t)size);
+                cpu_convert(s->cpu, tensor_row(values, token), values.type, s->value_slopes + place, ELEMENT_F32,
+                            (size_t)size);
+            } else {
+                memset(tensor_row(keys, token), 0, (size_t)size * element_size(keys.type));
+                memset(tensor_row(values, token), 0, (size_t)size * element_size(values.type));
+            }
+        }
+    }
+}
+
+// ---- the plan ----
+
+static void find_extent(sloping *s, size_t count) {
+    int64_t first = INT64_MAX, end = 0;
+    for (size_t i = 0; i < count; i++) {
+        const segment *segment = &s->segments[i];
+        if (segment->queries == 0) continue;
+        int64_t last = segment->own + segment->seen + (segment->causal ? segment->queries - 1 : 0);
+        if (segment->prefixes > 0 && segment->prefix < first) first = segment->prefix;
+        if (segment->own < first) first = segment->own;
+        if (segment->prefixes > 0 && segment->prefix + segment->prefixes > end)
+            end = segment->prefix + segment->prefixes;
+        if (last > end) end = last;
+    }
+    if (first > end) first = end;
+    s->origin = first / lanes * lanes;
+    s->extent = (end - s->origin + lanes - 1) / lanes * lanes;
+}
+
+static int64_t batch_size(const sloping *s, int threads) {
+    int64_t size = batch_most / (int64_t)s->batch_room, all = s->strips * s->heads.key;
+    if (size < 4 * threads) size = 4 * threads;
+    if (size > batch_strips) size = batch_strips;
+    return size < all ? size : all;
+}
+
+// One piece of scratch memory for everything; *batch is how many strips make one.
+static status plan(cpu_backend *cpu, sloping *s, size_t count, int64_t *batch) {
+    int threads = pool_threads(cpu->pool);
+    find_extent(s, count);
+    s->columns = strip_columns(s->segments, count);
+    s->width = s->cache->width;
+    s->most = strip_most;
+    while (s->most > tile_rows && 2 * s->most * s->columns > near_most) s->most /= 2;
+    s->strips = (int64_t)strips_cut(s->segments, count, s->heads, s->most, NULL);
+    s->batch_room = (size_t)(2 * s->most * (s->columns + s->width));
+    s->room = (size_t)(2 * strip_most * s->width);
+    *batch = batch_size(s, threads);
+    size_t rows = (size_t)(s->heads.key * s->extent * s->width);
+    size_t blocks = (size_t)(s->heads.key * s->extent * s->heads.size);
+    size_t floats = 3 * rows + blocks + (size_t)*batch * s->batch_room + (size_t)threads * s->room;
+    size_t strips = (size_t)*batch * sizeof(strip), starts = (size_t)s->strips * sizeof(strip_start);
+    float *scratch;
+    TRY(cpu_scratch_get(cpu, PLACE_ATTENTION, floats * sizeof(float) + strips + starts, &scratch));
+    s->key_rows = scratch;
+    s->key_slopes = s->key_rows + rows;
+    s->value_slopes = s->key_slopes + rows;
+    s->value_blocks = s->value_slopes + rows;
+    s->batch_rooms = s->value_blocks + blocks;
+    s->rooms = s->batch_rooms + (size_t)*batch * s->batch_room;
+    s->batch = (strip *)(s->rooms + (size_t)threads * s->room);
+    strip_start *cuts = (strip_start *)(s->batch + *batch);
+    strips_cut(s->segments, count, s->heads, s->most, cuts);
+    s->starts = cuts;
+    return OK;
+}
+
+static void run(cpu_backend *cpu, sloping *s, int64_t batch) {
+    int64_t all = s->strips * s->heads.key, blocks = (s->extent + key_rows - 1) / key_rows;
+    pool_run(cpu->pool, (int)(s->extent / lanes * s->heads.key), turn_rows, s);
+    for (s->first = 0; s->first < all; s->first += batch) {
+        s->size = all - s->first < batch ? all - s->first : batch;
+        pool_run(cpu->pool, (int)s->size, slope_strip, s);
+        int64_t heads = (s->first + s->size - 1) / s->strips - s->first / s->strips + 1;
+        pool_run(cpu->pool, (int)(heads * blocks), slope_keys, s);
+    }
+    cpu_blocks(cpu, s->qkv.rows, lanes, write_keys, s);
+}
+
+status cpu_attention_gradient(backend *backend, tensor qkv_gradient, tensor out_gradient, tensor out, tensor qkv,
+                              heads heads, float scale, cache *cache, int layer, tensor slots, const segment *segments,
+                              size_t count, tensor log_sums) {
+    cpu_backend *cpu = cpu_of(backend);
+    int64_t rows = out.rows, columns = (heads.query + 2 * heads.key) * heads.size;
+    CHECK(cache_fits(cache, layer, heads) && cache_has_slots(cache, slots, rows));
+    CHECK(tensor_is(qkv, -1, rows, columns) && tensor_is(qkv_gradient, -1, rows, columns));
+    CHECK(tensor_is(out, -1, rows, heads.query * heads.size));
+    CHECK(tensor_is(out_gradient, -1, rows, heads.query * heads.size));
+    CHECK(tensor_is(log_sums, ELEMENT_F32, rows, heads.query));
+    CHECK(segments_fit(cache, segments, count, rows));
+    if (rows == 0) return OK;
+    sloping sloping = {.cpu = cpu,
+                       .qkv_gradient = qkv_gradient,
+                       .out_gradient = out_gradient,
+                       .out = out,
+                       .qkv = qkv,
+                       .slots = slots,
+                       .log_sums = log_sums,
+                       .heads = heads,
+                       .scale = scale,
+                       .cache = cache,
+                       .layer = layer,
+                       .segments = segments};
+    int64_t batch;
+    TRY(plan(cpu, &sloping, count, &batch));
+    run(cpu, &sloping, batch);
+    return OK;
+}

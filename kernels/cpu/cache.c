@@ -1,0 +1,60 @@
+// The cache of keys and values.
+#include "kernels/cpu/cache.h"
+
+#include <stdlib.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/tiles.h"
+#include "shared/base/memory.h"
+
+status cpu_cache_new(backend *backend, cache **out, int layers, int64_t rows, heads heads) {
+    *out = NULL;
+    CHECK(layers > 0 && rows > 0 && heads.size > 0 && heads.size % 2 == 0);
+    CHECK(heads.key > 0 && heads.query % heads.key == 0);
+    cache *cache;
+    TRY(NEW(&cache, 1));
+    cache->heads = heads;
+    cache->layers = layers;
+    cache->width = (heads.size + lanes - 1) / lanes * lanes;
+    cache->rows = (rows + lanes - 1) / lanes * lanes;
+    size_t all = (size_t)cache->rows * (size_t)layers * (size_t)heads.key;
+    status result;
+    TRY_TO(result, release, cpu_buffer_new(backend, all * (size_t)heads.size * sizeof(float), &cache->keys));
+    TRY_TO(result, release, cpu_buffer_new(backend, all * (size_t)cache->width * sizeof(float), &cache->values));
+    *out = cache;
+    return OK;
+release:
+    cpu_cache_free(backend, &cache);
+    return result;
+}
+
+void cpu_cache_free(backend *backend, cache **place) {
+    cache *cache = *place;
+    if (!cache) return;
+    cpu_buffer_free(backend, &cache->keys);
+    cpu_buffer_free(backend, &cache->values);
+    free(cache);
+    *place = NULL;
+}
+
+float *cache_keys(const cache *cache, int layer, int key_head) {
+    return (float *)cache->keys->data + (layer * cache->heads.key + key_head) * cache->rows * cache->heads.size;
+}
+
+float *cache_values(const cache *cache, int layer, int key_head) {
+    return (float *)cache->values->data + (layer * cache->heads.key + key_head) * cache->rows * cache->width;
+}
+
+bool cache_fits(const cache *cache, int layer, heads heads) {
+    return layer >= 0 && layer < cache->layers && heads.query == cache->heads.query && heads.key == cache->heads.key &&
+           heads.size == cache->heads.size;
+}
+
+bool cache_has_slots(const cache *cache, tensor slots, int64_t rows) {
+    if (!tensor_is(slots, ELEMENT_I32, rows, 1)) return false;
+    for (int64_t row = 0; row < rows; row++) {
+        int32_t slot = *tensor_i32(slots, row);
+        if (slot < 0 || slot >= cache->rows) return false;
+    }
+    return true;
+}

@@ -1,0 +1,79 @@
+// Rotary positions of queries and keys, and the writing of keys and values into the cache.
+#include "kernels/cpu/cache.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/tiles.h"
+
+enum { rotate_block = 8 };
+
+typedef struct rotation {
+    const cpu_backend *cpu;
+    tensor qkv, cos, sin, slots;
+    heads heads;
+    const cache *cache; // NULL: backwards, nothing is kept
+    int layer;
+    float *rooms; // a row in float32 for each thread
+} rotation;
+
+static void keep_row(const rotation *r, const float *row, int64_t slot) {
+    int size = r->heads.size;
+    const float *keys = row + r->heads.query * size, *values = keys + r->heads.key * size;
+    for (int head = 0; head < r->heads.key; head++, keys += size, values += size) {
+        float *block = cache_keys(r->cache, r->layer, head) + slot / lanes * lanes * size + slot % lanes;
+        for (int d = 0; d < size; d++) block[d * lanes] = keys[d];
+        memcpy(cache_values(r->cache, r->layer, head) + slot * r->cache->width, values, (size_t)size * sizeof *values);
+    }
+}
+
+// In bfloat16 the rounded keys are what the cache keeps.
+static void rotate_rows(void *context, int64_t first, int64_t end, int thread) {
+    const rotation *r = context;
+    tensor qkv = r->qkv;
+    bool wide = qkv.type == ELEMENT_F32;
+    for (int64_t token = first; token < end; token++) {
+        float *row = wide ? tensor_f32(qkv, token) : r->rooms + thread * qkv.columns;
+        if (!wide) cpu_convert(r->cpu, row, ELEMENT_F32, tensor_row(qkv, token), qkv.type, (size_t)qkv.columns);
+        for (int head = 0; head < r->heads.query + r->heads.key; head++) {
+            r->cpu->vectors.rotate(row + head * r->heads.size, tensor_f32(r->cos, token), tensor_f32(r->sin, token),
+                                   r->heads.size / 2, !r->cache);
+        }
+        if (!wide) {
+            cpu_convert(r->cpu, tensor_row(qkv, token), qkv.type, row, ELEMENT_F32, (size_t)qkv.columns);
+            if (r->cache) cpu_convert(r->cpu, row, ELEMENT_F32, tensor_row(qkv, token), qkv.type, (size_t)qkv.columns);
+        }
+        if (r->cache) keep_row(r, row, *tensor_i32(r->slots, token));
+    }
+}
+
+static status run_rotation(cpu_backend *cpu, rotation *rotation) {
+    tensor qkv = rotation->qkv;
+    heads heads = rotation->heads;
+    CHECK(heads.size > 0 && heads.size % 2 == 0 && heads.key > 0 && heads.query % heads.key == 0);
+    CHECK(tensor_is(qkv, -1, qkv.rows, (heads.query + 2 * heads.key) * heads.size));
+    CHECK(tensor_is(rotation->cos, ELEMENT_F32, qkv.rows, heads.size / 2));
+    CHECK(tensor_is(rotation->sin, ELEMENT_F32, qkv.rows, heads.size / 2));
+    if (qkv.type != ELEMENT_F32) {
+        size_t room = (size_t)qkv.columns * sizeof(float);
+        TRY(cpu_scratch_get(cpu, PLACE_ROWS, (size_t)pool_threads(cpu->pool) * room, &rotation->rooms));
+    }
+    cpu_blocks(cpu, qkv.rows, rotate_block, rotate_rows, rotation);
+    return OK;
+}
+
+status cpu_rotate(backend *backend, tensor qkv, tensor cos, tensor sin, heads heads, cache *cache, int layer,
+                  tensor slots) {
+    CHECK(cache_fits(cache, layer, heads) && cache_has_slots(cache, slots, qkv.rows));
+    rotation rotation = {.cpu = cpu_of(backend),
+                         .qkv = qkv,
+                         .cos = cos,
+                         .sin = sin,
+                         .slots = slots,
+                         .heads = heads,
+                         .cache = cache,
+                         .layer = layer};
+    return run_rotation(cpu_of(backend), &rotation);
+}
+
+status cpu_rotate_gradient(backend *backend, tensor qkv_gradient, tensor cos, tensor sin, heads heads) {
+    rotation rotation = {.cpu = cpu_of(backend), .qkv = qkv_gradient, .cos = cos, .sin = sin, .heads = heads};
+    return run_rotation(cpu_of(backend), &rotation);
+}

@@ -1,0 +1,196 @@
+// Cutting segments into strips.
+#include "kernels/cpu/strip.h"
+
+#include "kernels/cpu/cache.h"
+#include "kernels/cpu/tiles.h"
+
+enum { share_blocks = 16 }; // blocks of keys that all tiles pass over while they are near
+
+static int64_t rounded(int64_t count) {
+    return (count + lanes - 1) / lanes * lanes;
+}
+
+static int64_t segment_rows(const segment *segment, heads heads) {
+    return segment->queries * (heads.query / heads.key);
+}
+
+static bool same_prefix(const segment *a, const segment *b) {
+    return a->prefixes == b->prefixes && (a->prefixes == 0 || a->prefix == b->prefix);
+}
+
+static int64_t segment_seen(const segment *segment, int64_t query) {
+    return segment->seen + (segment->causal ? query : 0);
+}
+
+size_t strips_cut(const segment *segments, size_t count, heads heads, int most, strip_start *starts) {
+    size_t strips = 0;
+    int open = 0; // rows of the last strip
+    for (size_t i = 0; i < count; i++) {
+        if (i > 0 && !same_prefix(&segments[i], &segments[i - 1])) open = 0;
+        int64_t all = segment_rows(&segments[i], heads);
+        for (int64_t row = 0; row < all;) {
+            if (open == 0 || open == most) {
+                if (starts) starts[strips] = (strip_start){i, row, 0};
+                strips++;
+                open = 0;
+            }
+            int taken = all - row < most - open ? (int)(all - row) : most - open;
+            if (starts) starts[strips - 1].rows += taken;
+            open += taken;
+            row += taken;
+        }
+    }
+    return strips;
+}
+
+void strip_open(strip *strip, const segment *segments, heads heads, strip_start start, int key_head) {
+    int group = heads.query / heads.key;
+    const segment *segment = &segments[start.segment];
+    strip->key_head = key_head;
+    strip->rows = strip->parts = 0;
+    strip->prefix = segment->prefix;
+    strip->prefixes = segment->prefixes;
+    strip->own_column = prefix_column + (segment->prefixes > 0 ? rounded(segment->prefixes) + 2 * lanes : 0);
+    for (int64_t row = start.row; strip->rows < start.rows; segment++, row = 0) {
+        part *part = &strip->part[strip->parts];
+        *part = (struct part){.first = strip->rows, .own = segment->own};
+        for (; row < segment_rows(segment, heads) && strip->rows < start.rows; row++, strip->rows++) {
+            strip->query[strip->rows] = segment->query + row / group;
+            strip->head[strip->rows] = key_head * group + (int)(row % group);
+            strip->seen[strip->rows] = segment_seen(segment, row / group);
+        }
+        part->rows = strip->rows - part->first;
+        if (part->rows > 0) strip->parts++;
+    }
+}
+
+int64_t strip_columns(const segment *segments, size_t count) {
+    int64_t most = 0;
+    for (size_t i = 0; i < count; i++) {
+        const segment *segment = &segments[i];
+        int64_t columns = rounded(segment->prefixes) + rounded(segment_seen(segment, segment->queries - 1));
+        if (columns > most) most = columns;
+    }
+    most += prefix_column + 3 * lanes;
+    return most % (8 * lanes) ? most : most + lanes; // rows a power of two apart would fall into the same cache sets
+}
+
+int strip_regions(const strip *strip) {
+    return strip->parts + (strip->prefixes > 0);
+}
+
+region strip_region(const strip *strip, int index) {
+    if (strip->prefixes > 0 && index == 0) return (region){0, strip->rows, strip->prefix, prefix_column, false};
+    const part *part = &strip->part[index - (strip->prefixes > 0)];
+    return (region){part->first, part->rows, part->own, strip->own_column, true};
+}
+
+int64_t region_seen(const strip *strip, const region *region, int row) {
+    return region->own ? strip->seen[row] : strip->prefixes;
+}
+
+int64_t region_most(const strip *strip, const region *region, int first, int rows) {
+    int64_t most = 0;
+    for (int row = first; row < first + rows; row++) {
+        int64_t seen = region_seen(strip, region, row);
+        if (seen > most) most = seen;
+    }
+    return most;
+}
+
+bool segments_fit(const cache *cache, const segment *segments, size_t count, int64_t rows) {
+    int64_t covered = 0;
+    for (size_t i = 0; i < count; i++) {
+        const segment *s = &segments[i];
+        if (s->query < 0 || s->queries < 0 || s->query + s->queries > rows) return false;
+        if (s->prefix < 0 || s->prefixes < 0 || s->prefix + s->prefixes > cache->rows) return false;
+        int64_t most = s->seen + (s->causal && s->queries > 0 ? s->queries - 1 : 0);
+        if (s->own < 0 || s->seen < 0 || s->own + most > cache->rows || s->prefixes + s->seen < 1) return false;
+        covered += s->queries;
+    }
+    return covered == rows;
+}
+
+void strip_queries(const cpu_backend *cpu, const strip *strip, tensor in, int size, int width, float *rows) {
+    for (int row = 0; row < strip->rows; row++, rows += width) {
+        tensor head = tensor_columns(in, strip->head[row] * size, size);
+        cpu_convert(cpu, rows, ELEMENT_F32, tensor_row(head, strip->query[row]), in.type, (size_t)size);
+        memset(rows + size, 0, (size_t)(width - size) * sizeof *rows);
+    }
+}
+
+void strip_tiles(float *tiles, const float *rows, int count, int stride, int size) {
+    for (int row = 0; row < count; row++) {
+        float *tile = tiles + row / tile_rows * tile_rows * size + row % tile_rows;
+        for (int d = 0; d < size; d++) tile[d * tile_rows] = rows[row * stride + d];
+    }
+}
+
+// The end of the tile that strip row `row` lies in, within the region.
+static int tile_end(const region *region, int row) {
+    int end = (row / tile_rows + 1) * tile_rows;
+    return end < region->first + region->rows ? end : region->first + region->rows;
+}
+
+typedef struct operands {
+    const cpu_vectors *vectors;
+    const strip *strip;
+    float *out;
+    int64_t stride;
+    const float *left;  // tiles of queries, or factors
+    const float *right; // blocks of keys, or rows of values
+    int64_t origin;
+    int size;
+    float scale;
+} operands;
+
+static void region_scores(const operands *o, const region *region) {
+    int64_t from = region->begin - o->origin, shift = from % lanes, end = region->first + region->rows;
+    int64_t blocks = (shift + region_most(o->strip, region, region->first, region->rows) + lanes - 1) / lanes;
+    const float *keys = o->right + (from - shift) * o->size;
+    for (int64_t block = 0; block < blocks; block += share_blocks) {
+        for (int row = region->first; row < end; row = tile_end(region, row)) {
+            int rows = tile_end(region, row) - row;
+            int64_t some = (shift + region_most(o->strip, region, row, rows) + lanes - 1) / lanes - block;
+            if (some <= 0) continue;
+            if (some > share_blocks) some = share_blocks;
+            const float *tile = o->left + row / tile_rows * tile_rows * o->size + row % tile_rows;
+            o->vectors->tile_scores(o->out + row * o->stride + region->column - shift + block * lanes, o->stride, tile,
+                                    rows, keys + block * lanes * o->size, some, o->size, o->scale);
+        }
+    }
+}
+
+void strip_scores(const cpu_vectors *vectors, const strip *strip, float *scores, int64_t columns, const float *tiles,
+                  const float *keys, int64_t origin, int size, float scale) {
+    operands operands = {vectors, strip, scores, columns, tiles, keys, origin, size, scale};
+    for (int index = 0; index < strip_regions(strip); index++) {
+        region region = strip_region(strip, index);
+        region_scores(&operands, &region);
+    }
+}
+
+static void region_products(const operands *o, const region *region, int64_t columns) {
+    int64_t most = region_most(o->strip, region, region->first, region->rows), end = region->first + region->rows;
+    const float *values = o->right + (region->begin - o->origin) * o->stride;
+    for (int64_t key = 0; key < most; key += share_blocks * lanes) {
+        for (int row = region->first; row < end; row = tile_end(region, row)) {
+            int rows = tile_end(region, row) - row;
+            int64_t some = region_most(o->strip, region, row, rows) - key;
+            if (some <= 0) continue;
+            if (some > share_blocks * lanes) some = share_blocks * lanes;
+            o->vectors->tile_product(o->out + row * o->stride, o->stride,
+                                     o->left + row * columns + region->column + key, columns, 1, rows,
+                                     values + key * o->stride, o->stride, some, (int)o->stride);
+        }
+    }
+}
+
+void strip_products(const cpu_vectors *vectors, const strip *strip, float *out, int width, const float *factors,
+                    int64_t columns, const float *values, int64_t origin) {
+    operands operands = {vectors, strip, out, width, factors, values, origin, width, 1};
+    for (int index = 0; index < strip_regions(strip); index++) {
+        region region = strip_region(strip, index);
+        region_products(&operands, &region, columns);
+    }
+}

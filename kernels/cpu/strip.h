@@ -1,0 +1,87 @@
+// Attention's unit of work: some query rows that share the loads of one key head's keys and values.
+//
+// A row is one head of one query. Rows of one strip see the same prefix; those of one part see the same own region, up
+// to each row's own `seen`. In a row of scores the prefix stands first, then the own region, both begun at a multiple
+// of sixteen columns behind sixteen columns of slack: a region that begins inside a block of keys writes its block's
+// earlier columns there.
+#ifndef KERNELS_CPU_STRIP_H
+#define KERNELS_CPU_STRIP_H
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/ops.h"
+
+enum { strip_most = 48 };
+
+typedef struct part {
+    int first, rows; // rows of the strip
+    int64_t own;     // first cache row of the own region
+} part;
+
+typedef struct strip {
+    int key_head;
+    int rows, parts;
+    int64_t prefix, prefixes;
+    int64_t own_column;        // of the scores
+    int64_t query[strip_most]; // row of qkv
+    int head[strip_most];
+    int64_t seen[strip_most]; // of the own region
+    part part[strip_most];
+} strip;
+
+// Where a strip begins among the segments.
+typedef struct strip_start {
+    size_t segment;
+    int64_t row; // among the segment's queries * (H / K)
+    int rows;
+} strip_start;
+
+enum { prefix_column = 16 };
+
+// How many strips of up to `most` rows the segments make for one key head; writes them when `starts` is not NULL.
+size_t strips_cut(const segment *segments, size_t count, heads heads, int most, strip_start *starts);
+
+// Spells a strip out.
+void strip_open(strip *strip, const segment *segments, heads heads, strip_start start, int key_head);
+
+// Columns in a row of scores that fit every strip of these segments.
+int64_t strip_columns(const segment *segments, size_t count);
+
+// A region of cache rows that some rows of a strip see: all of them the prefix, those of a part their own.
+typedef struct region {
+    int first, rows; // rows of the strip
+    int64_t begin;   // cache row
+    int64_t column;  // of the scores
+    bool own;
+} region;
+
+// How many regions a strip has; the prefix, if any, is the first.
+int strip_regions(const strip *strip);
+
+// Region `index` of a strip.
+region strip_region(const strip *strip, int index);
+
+// How many cache rows of a region strip row `row` sees.
+int64_t region_seen(const strip *strip, const region *region, int row);
+
+// The most that any of the strip rows [first, first + rows) sees of a region.
+int64_t region_most(const strip *strip, const region *region, int first, int rows);
+
+// Whether the segments stay within the cache and cover each of `rows` query rows once (their number is checked).
+bool segments_fit(const cache *cache, const segment *segments, size_t count, int64_t rows);
+
+// rows[row][0..width) = the strip rows' heads of `in` in float32, zeros behind the first `size`.
+void strip_queries(const cpu_backend *cpu, const strip *strip, tensor in, int size, int width, float *rows);
+
+// Rows of a matrix as tiles of queries: tiles[row / 12][d][row % 12] = rows[row][d].
+void strip_tiles(float *tiles, const float *rows, int count, int stride, int size);
+
+// scores[row][region's column + i] = scale * tiles[row] . keys[region's begin + i], for all that a row sees and, in
+// the slack around it, more. `keys` is [rows / 16][size][16] and begins at cache row `origin`, a multiple of 16.
+void strip_scores(const cpu_vectors *vectors, const strip *strip, float *scores, int64_t columns, const float *tiles,
+                  const float *keys, int64_t origin, int size, float scale);
+
+// out[row] += sum of factors[row][region's column + i] values[region's begin + i]; region after region, row after row.
+void strip_products(const cpu_vectors *vectors, const strip *strip, float *out, int width, const float *factors,
+                    int64_t columns, const float *values, int64_t origin);
+
+#endif

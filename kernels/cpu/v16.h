@@ -1,0 +1,344 @@
+// Sixteen float32 lanes as one value: the same arithmetic in plain C, AVX2 and AVX-512, to the bit.
+//
+// Which of the three stands behind v16 is what the including file is compiled for; every function is static, so that
+// no file's code gets into another's. A v16_fma rounds once in all three.
+#ifndef KERNELS_CPU_V16_H
+#define KERNELS_CPU_V16_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#define V16 static inline __attribute__((always_inline, unused))
+
+#if defined(__AVX512F__)
+
+#include <immintrin.h>
+
+typedef __m512 v16;
+
+V16 v16 v16_all(float x) {
+    return _mm512_set1_ps(x);
+}
+V16 v16 v16_get(const float *p) {
+    return _mm512_loadu_ps(p);
+}
+V16 void v16_put(float *p, v16 x) {
+    _mm512_storeu_ps(p, x);
+}
+V16 v16 v16_add(v16 a, v16 b) {
+    return _mm512_add_ps(a, b);
+}
+V16 v16 v16_sub(v16 a, v16 b) {
+    return _mm512_sub_ps(a, b);
+}
+V16 v16 v16_mul(v16 a, v16 b) {
+    return _mm512_mul_ps(a, b);
+}
+V16 v16 v16_div(v16 a, v16 b) {
+    return _mm512_div_ps(a, b);
+}
+V16 v16 v16_fma(v16 a, v16 b, v16 c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
+V16 v16 v16_max(v16 a, v16 b) {
+    return _mm512_max_ps(a, b);
+}
+V16 v16 v16_abs(v16 a) {
+    return _mm512_abs_ps(a);
+}
+V16 v16 v16_if_less(v16 a, v16 b, v16 x, v16 y) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+}
+V16 v16 v16_first(int64_t n, v16 x, v16 y) {
+    return n >= 16 ? x : _mm512_mask_blend_ps((__mmask16)((1u << (n < 0 ? 0 : n)) - 1), y, x);
+}
+V16 v16 v16_exponent(v16 x, v16 bits) {
+    return _mm512_castsi512_ps(
+        _mm512_add_epi32(_mm512_castps_si512(x), _mm512_slli_epi32(_mm512_castps_si512(bits), 23)));
+}
+V16 v16 v16_sign_of(v16 x, v16 sign) {
+    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_set1_epi32((int)0x80000000), _mm512_castps_si512(sign),
+                                                         _mm512_castps_si512(x), 0xca));
+}
+V16 v16 v16_get_bf16(const uint16_t *p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)), 16));
+}
+V16 v16 v16_round_bf16(v16 x) {
+    __m512i bits = _mm512_castps_si512(x);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    up = _mm512_mask_or_epi32(up, nan, bits, _mm512_set1_epi32(0x400000));
+    return _mm512_castsi512_ps(_mm512_and_si512(up, _mm512_set1_epi32((int)0xffff0000)));
+}
+V16 void v16_put_bf16(uint16_t *p, v16 x) {
+    __m512i high = _mm512_srli_epi32(_mm512_castps_si512(v16_round_bf16(x)), 16);
+    _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(high));
+}
+V16 float v16_sum(v16 x) {
+    __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+#elif defined(__AVX2__)
+
+#include <immintrin.h>
+
+typedef struct v16 {
+    __m256 low, high;
+} v16;
+
+#define V16_BOTH(f) ((v16){f(a.low, b.low), f(a.high, b.high)})
+
+V16 v16 v16_all(float x) {
+    return (v16){_mm256_set1_ps(x), _mm256_set1_ps(x)};
+}
+V16 v16 v16_get(const float *p) {
+    return (v16){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
+}
+V16 void v16_put(float *p, v16 x) {
+    _mm256_storeu_ps(p, x.low);
+    _mm256_storeu_ps(p + 8, x.high);
+}
+V16 v16 v16_add(v16 a, v16 b) {
+    return V16_BOTH(_mm256_add_ps);
+}
+V16 v16 v16_sub(v16 a, v16 b) {
+    return V16_BOTH(_mm256_sub_ps);
+}
+V16 v16 v16_mul(v16 a, v16 b) {
+    return V16_BOTH(_mm256_mul_ps);
+}
+V16 v16 v16_div(v16 a, v16 b) {
+    return V16_BOTH(_mm256_div_ps);
+}
+V16 v16 v16_fma(v16 a, v16 b, v16 c) {
+    return (v16){_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+}
+V16 v16 v16_max(v16 a, v16 b) {
+    return V16_BOTH(_mm256_max_ps);
+}
+V16 v16 v16_abs(v16 a) {
+    const v16 b = v16_all(-0.0f);
+    return (v16){_mm256_andnot_ps(b.low, a.low), _mm256_andnot_ps(b.high, a.high)};
+}
+V16 v16 v16_if_less(v16 a, v16 b, v16 x, v16 y) {
+    return (v16){_mm256_blendv_ps(y.low, x.low, _mm256_cmp_ps(a.low, b.low, _CMP_LT_OQ)),
+                 _mm256_blendv_ps(y.high, x.high, _mm256_cmp_ps(a.high, b.high, _CMP_LT_OQ))};
+}
+V16 v16 v16_first(int64_t n, v16 x, v16 y) {
+    if (n >= 16) return x;
+    const __m256i count = _mm256_set1_epi32(n < 0 ? 0 : (int)n), lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    __m256i low = _mm256_cmpgt_epi32(count, lane);
+    __m256i high = _mm256_cmpgt_epi32(count, _mm256_add_epi32(lane, _mm256_set1_epi32(8)));
+    return (v16){_mm256_blendv_ps(y.low, x.low, _mm256_castsi256_ps(low)),
+                 _mm256_blendv_ps(y.high, x.high, _mm256_castsi256_ps(high))};
+}
+V16 __m256 v16_half_exponent(__m256 x, __m256 bits) {
+    return _mm256_castsi256_ps(
+        _mm256_add_epi32(_mm256_castps_si256(x), _mm256_slli_epi32(_mm256_castps_si256(bits), 23)));
+}
+V16 v16 v16_exponent(v16 a, v16 b) {
+    return V16_BOTH(v16_half_exponent);
+}
+V16 v16 v16_sign_of(v16 x, v16 sign) {
+    const __m256 bit = _mm256_set1_ps(-0.0f);
+    return (v16){_mm256_or_ps(_mm256_andnot_ps(bit, x.low), _mm256_and_ps(bit, sign.low)),
+                 _mm256_or_ps(_mm256_andnot_ps(bit, x.high), _mm256_and_ps(bit, sign.high))};
+}
+V16 __m256 v16_half_get_bf16(const uint16_t *p) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16));
+}
+V16 v16 v16_get_bf16(const uint16_t *p) {
+    return (v16){v16_half_get_bf16(p), v16_half_get_bf16(p + 8)};
+}
+V16 __m256 v16_half_round_bf16(__m256 x) {
+    __m256i bits = _mm256_castps_si256(x);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    up = _mm256_blendv_epi8(up, quiet, _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
+    return _mm256_castsi256_ps(_mm256_and_si256(up, _mm256_set1_epi32((int)0xffff0000)));
+}
+V16 v16 v16_round_bf16(v16 x) {
+    return (v16){v16_half_round_bf16(x.low), v16_half_round_bf16(x.high)};
+}
+V16 void v16_put_bf16(uint16_t *p, v16 x) {
+    x = v16_round_bf16(x);
+    __m256i low = _mm256_srli_epi32(_mm256_castps_si256(x.low), 16);
+    __m256i high = _mm256_srli_epi32(_mm256_castps_si256(x.high), 16);
+    _mm256_storeu_si256((void *)p, _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8));
+}
+V16 float v16_sum(v16 x) {
+    __m256 eight = _mm256_add_ps(x.low, x.high);
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+#undef V16_BOTH
+
+#else
+
+typedef struct v16 {
+    float lane[16];
+} v16;
+
+#define V16_EACH(expression)                                                                                           \
+    v16 out;                                                                                                           \
+    for (int i = 0; i < 16; i++) out.lane[i] = (expression);                                                           \
+    return out
+
+V16 uint32_t v16_bits(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+V16 float v16_float(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+V16 v16 v16_all(float x) {
+    V16_EACH(x);
+}
+V16 v16 v16_get(const float *p) {
+    V16_EACH(p[i]);
+}
+V16 void v16_put(float *p, v16 x) {
+    memcpy(p, x.lane, sizeof x.lane);
+}
+V16 v16 v16_add(v16 a, v16 b) {
+    V16_EACH(a.lane[i] + b.lane[i]);
+}
+V16 v16 v16_sub(v16 a, v16 b) {
+    V16_EACH(a.lane[i] - b.lane[i]);
+}
+V16 v16 v16_mul(v16 a, v16 b) {
+    V16_EACH(a.lane[i] * b.lane[i]);
+}
+V16 v16 v16_div(v16 a, v16 b) {
+    V16_EACH(a.lane[i] / b.lane[i]);
+}
+V16 v16 v16_fma(v16 a, v16 b, v16 c) {
+    V16_EACH(fmaf(a.lane[i], b.lane[i], c.lane[i]));
+}
+V16 v16 v16_max(v16 a, v16 b) {
+    V16_EACH(a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]);
+}
+V16 v16 v16_abs(v16 a) {
+    V16_EACH(fabsf(a.lane[i]));
+}
+V16 v16 v16_if_less(v16 a, v16 b, v16 x, v16 y) {
+    V16_EACH(a.lane[i] < b.lane[i] ? x.lane[i] : y.lane[i]);
+}
+V16 v16 v16_first(int64_t n, v16 x, v16 y) {
+    V16_EACH(i < n ? x.lane[i] : y.lane[i]);
+}
+V16 v16 v16_exponent(v16 x, v16 bits) {
+    V16_EACH(v16_float(v16_bits(x.lane[i]) + (v16_bits(bits.lane[i]) << 23)));
+}
+V16 v16 v16_sign_of(v16 x, v16 sign) {
+    V16_EACH(copysignf(x.lane[i], sign.lane[i]));
+}
+V16 v16 v16_get_bf16(const uint16_t *p) {
+    V16_EACH(v16_float((uint32_t)p[i] << 16));
+}
+V16 float v16_lane_round_bf16(float x) {
+    uint32_t bits = v16_bits(x);
+    uint32_t up = isnan(x) ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1);
+    return v16_float(up & 0xffff0000u);
+}
+V16 v16 v16_round_bf16(v16 x) {
+    V16_EACH(v16_lane_round_bf16(x.lane[i]));
+}
+V16 void v16_put_bf16(uint16_t *p, v16 x) {
+    for (int i = 0; i < 16; i++) p[i] = (uint16_t)(v16_bits(v16_lane_round_bf16(x.lane[i])) >> 16);
+}
+V16 float v16_sum(v16 x) {
+    for (int half = 8; half; half /= 2) {
+        for (int i = 0; i < half; i++) x.lane[i] += x.lane[i + half];
+    }
+    return x.lane[0];
+}
+
+#undef V16_EACH
+
+#endif
+
+// The functions above, in words:
+//   v16_all(x)               sixteen times x
+//   v16_get(p), v16_put      from and to memory, any alignment; _bf16: from and to bfloat16, rounding to nearest even
+//   v16_fma(a, b, c)         a b + c, rounded once
+//   v16_max(a, b)            a > b ? a : b
+//   v16_if_less(a, b, x, y)  a < b ? x : y
+//   v16_first(n, x, y)       the first n lanes of x, the others of y
+//   v16_exponent(x, bits)    the integer in the lowest bits of `bits` added to the exponent of x
+//   v16_sign_of(x, sign)     |x| with the sign of `sign`
+//   v16_round_bf16(x)        x rounded to bfloat16
+//   v16_sum(x)               lanes i and i + 8, then i and i + 4, ... added
+
+// p[0..n), n < 16, zeros behind.
+V16 v16 v16_get_some(const float *p, int64_t n) {
+    float room[16] = {0};
+    memcpy(room, p, (size_t)n * sizeof *p);
+    return v16_get(room);
+}
+
+// p[0..n) = the first n lanes.
+V16 void v16_put_some(float *p, v16 x, int64_t n) {
+    float room[16];
+    v16_put(room, x);
+    memcpy(p, room, (size_t)n * sizeof *p);
+}
+
+// The greatest lane.
+V16 float v16_highest(v16 x) {
+    float room[16];
+    v16_put(room, x);
+    for (int half = 8; half; half /= 2) {
+        for (int i = 0; i < half; i++) room[i] = room[i] > room[i + half] ? room[i] : room[i + half];
+    }
+    return room[0];
+}
+
+// Up to sixteen elements at `place` of a row in float32 or bfloat16.
+V16 v16 v16_row_get(const void *row, bool bf16, int64_t place, int64_t n) {
+    if (!bf16) return n >= 16 ? v16_get((const float *)row + place) : v16_get_some((const float *)row + place, n);
+    const uint16_t *p = (const uint16_t *)row + place;
+    if (n >= 16) return v16_get_bf16(p);
+    uint16_t room[16] = {0};
+    memcpy(room, p, (size_t)n * sizeof *p);
+    return v16_get_bf16(room);
+}
+
+// Stores up to sixteen elements at `place` of a row in float32 or bfloat16.
+V16 void v16_row_put(void *row, bool bf16, int64_t place, int64_t n, v16 x) {
+    if (!bf16) {
+        if (n >= 16) {
+            v16_put((float *)row + place, x);
+        } else {
+            v16_put_some((float *)row + place, x, n);
+        }
+        return;
+    }
+    uint16_t *p = (uint16_t *)row + place;
+    if (n >= 16) {
+        v16_put_bf16(p, x);
+        return;
+    }
+    uint16_t room[16];
+    v16_put_bf16(room, x);
+    memcpy(p, room, (size_t)n * sizeof *p);
+}
+
+// x as it reads after being stored in float32 or bfloat16.
+V16 v16 v16_rounded(v16 x, bool bf16) {
+    return bf16 ? v16_round_bf16(x) : x;
+}
+
+#endif
