@@ -3,10 +3,20 @@
 
 #include "kernels/cpu/families.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+// __builtin_cpu_supports("f16c") is unknown to older clang.
+static bool has_f16c(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
 vector_level vectors_best(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     return avx2 && avx512 ? VECTOR_AVX512 : avx2 ? VECTOR_AVX2 : VECTOR_PLAIN;

@@ -69,38 +69,38 @@ static status judge(draft *draft, bytes *mistakes) {
     return fail(code, "%s: %zu mistake%s", draft->path, draft->mistake_count, draft->mistake_count == 1 ? "" : "s");
 }
 
+// The folder that the file stands in, absolute.
 static status find_folder(draft *draft) {
+    arena *memory = &draft->pipeline->arena;
+    const char *slash = strrchr(draft->path, '/');
+    char *folder =
+        slash ? arena_text(memory, draft->path, (size_t)(slash - draft->path) + 1) : arena_text(memory, ".", 1);
     char resolved[PATH_MAX];
-    if (!realpath(draft->path, resolved)) return fail(INPUT, "%s: %s", draft->path, strerror(errno));
-    char *slash = strrchr(resolved, '/');
-    size_t length = slash == resolved ? 1 : (size_t)(slash - resolved);
-    draft->folder = draft->pipeline->folder = arena_text(&draft->pipeline->arena, resolved, length);
+    if (!folder) return fail(SERVICE, "out of memory");
+    if (!realpath(folder, resolved)) return fail(INPUT, "%s: %s", draft->path, strerror(errno));
+    draft->folder = draft->pipeline->folder = arena_text(memory, resolved, strlen(resolved));
     return draft->folder ? OK : fail(SERVICE, "out of memory");
 }
 
-static status read_document(draft *draft) {
-    bytes content = {0};
-    document document = {0};
+static status read_document(draft *draft, const char *text, size_t size) {
+    document document;
     place place = {1, 1};
-    status result = file_read(draft->path, &content);
+    status result = document_read(&document, text, size, &place);
     if (result == OK) {
-        result = document_read(&document, content.data, content.size, &place);
-        if (result == OK) {
-            draft_parse(draft, &document);
-        } else if (result == INPUT) {
-            const char *text = strchr(fail_text(), ' ');
-            draft_mistake(draft, place, "%s", text ? text + 1 : fail_text());
-            result = OK;
-        }
+        draft_parse(draft, &document);
+    } else if (result == INPUT) {
+        const char *said = strchr(fail_text(), ' '); // behind the place
+        draft_mistake(draft, place, "%s", said ? said + 1 : fail_text());
+        result = OK;
     }
     document_release(&document);
-    bytes_release(&content);
     return result;
 }
 
-static status read_all(draft *draft, const char *const *sets, size_t count, bytes *mistakes) {
+static status read_all(draft *draft, const char *text, size_t size, const char *const *sets, size_t count,
+                       bytes *mistakes) {
     TRY(find_folder(draft));
-    TRY(read_document(draft));
+    TRY(read_document(draft, text, size));
     if (draft->mistake_count == 0 || draft->stages_place.line) {
         for (size_t i = 0; i < count; i++) draft_override(draft, sets[i]);
         draft_resolve(draft);
@@ -108,11 +108,12 @@ static status read_all(draft *draft, const char *const *sets, size_t count, byte
     return judge(draft, mistakes);
 }
 
-status pipeline_read(pipeline **out, const char *path, const char *const *sets, size_t count, bytes *mistakes) {
+status pipeline_parse(pipeline **out, const char *path, const char *text, size_t size, const char *const *sets,
+                      size_t count, bytes *mistakes) {
     *out = NULL;
     draft draft = {.path = path};
     TRY(NEW(&draft.pipeline, 1));
-    status result = read_all(&draft, sets, count, mistakes);
+    status result = read_all(&draft, text, size, sets, count, mistakes);
     free(draft.mistakes);
     if (result != OK) {
         pipeline_free(&draft.pipeline);
@@ -120,6 +121,15 @@ status pipeline_read(pipeline **out, const char *path, const char *const *sets, 
     }
     *out = draft.pipeline;
     return OK;
+}
+
+status pipeline_read(pipeline **out, const char *path, const char *const *sets, size_t count, bytes *mistakes) {
+    bytes content = {0};
+    *out = NULL;
+    status result = file_read(path, &content);
+    if (result == OK) result = pipeline_parse(out, path, content.data, content.size, sets, count, mistakes);
+    bytes_release(&content);
+    return result;
 }
 
 void pipeline_free(pipeline **pipeline) {

@@ -53,6 +53,10 @@ typedef struct pipeline {
 // many; USAGE when they are in `sets` alone. Free with pipeline_free.
 status pipeline_read(pipeline **out, const char *path, const char *const *sets, size_t count, bytes *mistakes);
 
+// The same from a file's text; `path` tells the folder and names it in messages.
+status pipeline_parse(pipeline **out, const char *path, const char *text, size_t size, const char *const *sets,
+                      size_t count, bytes *mistakes);
+
 // NULL is fine; sets *pipeline to NULL.
 void pipeline_free(pipeline **pipeline);
 

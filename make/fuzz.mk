@@ -1,0 +1,28 @@
+# Fuzzing with clang's libFuzzer: a target is tests/fuzz/NAME.c, its seeds stand in tests/fuzz/seeds/NAME/. The whole
+# library is built again in build-fuzz with the address and undefined sanitizers.
+FUZZ_BUILD    := build-fuzz
+FUZZ_SECONDS  ?= 600
+SMOKE_SECONDS ?= 5
+FUZZ_NAMES    := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
+FUZZ_FLAGS    := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+FUZZ_MAKE      = $(MAKE) --no-print-directory BUILD=$(FUZZ_BUILD) CC=clang OPTIMIZE="-O1 -g" \
+                 SANITIZE="$(FUZZ_FLAGS) -fsanitize=fuzzer-no-link"
+FUZZ_OPTIONS  := -timeout=20 -rss_limit_mb=4096 -print_final_stats=0 -verbosity=0
+
+.PHONY: fuzz-tools fuzz-targets
+fuzz-tools:
+	@tools/deps --install $(FUZZ_DEBIAN)
+
+fuzz-targets: $(FUZZ_NAMES:%=$(BUILD)/fuzz/%)
+
+$(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBRARY)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
+
+fuzz: fuzz-tools ## FUZZ_SECONDS (600) of libFuzzer on each parser
+	+@$(FUZZ_MAKE) -s fuzz-targets
+	@tests/run-fuzz $(FUZZ_BUILD) $(FUZZ_SECONDS) "$(FUZZ_OPTIONS)" $(FUZZ_NAMES)
+
+fuzz-smoke: fuzz-tools ## every fuzz target on its seeds and for SMOKE_SECONDS (5)
+	+@$(FUZZ_MAKE) -s fuzz-targets
+	@tests/run-fuzz $(FUZZ_BUILD) $(SMOKE_SECONDS) "$(FUZZ_OPTIONS)" $(FUZZ_NAMES)

@@ -1,0 +1,36 @@
+// Pipeline files: nothing crashes, mistakes have places, and what reads well is written so that it reads well again.
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/config/pipeline.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void write_and_read_again(const pipeline *first) {
+    pipeline *second = NULL;
+    bytes text = {0}, again = {0}, mistakes = {0};
+    if (pipeline_write(first, &text) != OK) abort();
+    if (pipeline_parse(&second, "/p.yaml", text.data, text.size, NULL, 0, &mistakes) != OK) abort();
+    if (pipeline_write(second, &again) != OK || again.size != text.size || memcmp(again.data, text.data, text.size))
+        abort();
+    bytes_clear(&again);
+    if (pipeline_dot(first, &again) != OK || pipeline_text(first, &again) != OK) abort();
+    pipeline_free(&second);
+    bytes_release(&text);
+    bytes_release(&again);
+    bytes_release(&mistakes);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static const char *const sets[] = {"seed=1", "frames.fps=3"};
+    pipeline *pipeline = NULL;
+    bytes mistakes = {0};
+    status result = pipeline_parse(&pipeline, "/p.yaml", (const char *)data, size, sets, size % 3, &mistakes);
+    if (result == OK)
+        write_and_read_again(pipeline);
+    else if (!mistakes.size)
+        abort();
+    pipeline_free(&pipeline);
+    bytes_release(&mistakes);
+    return 0;
+}
