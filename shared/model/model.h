@@ -53,6 +53,9 @@ int64_t model_version(const model *model);
 // on failure the old ones stay in use.
 status model_swap(model *model, const char *path, int64_t version, uint64_t hash);
 
+// Goes back to the weights of the folder, version 0, whose hash must be `hash`.
+status model_reset(model *model, uint64_t hash);
+
 // One image or clip of a prompt, in the order of the placeholders in its tokens.
 typedef struct model_medium {
     bool video;
