@@ -98,8 +98,10 @@ e2e: all ## the programs together, as a user runs them
 
 check: unit ops e2e
 
-test: check ## set-up, build, every test
-	@$(MAKE) --no-print-directory lint-if-there
+test: check ## set-up, build, every test, static checks, fuzz seeds, sanitizers
+	@tools/deps --install $(LINT_DEBIAN) $(FUZZ_DEBIAN) || true
+	@$(MAKE) --no-print-directory lint-if-there fuzz-if-there
+	@$(MAKE) --no-print-directory sanitize sanitize-thread
 
 include $(wildcard make/*.mk)
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -9,7 +9,7 @@ FUZZ_MAKE      = $(MAKE) --no-print-directory BUILD=$(FUZZ_BUILD) CC=clang OPTIM
                  SANITIZE="$(FUZZ_FLAGS) -fsanitize=fuzzer-no-link"
 FUZZ_OPTIONS  := -timeout=20 -rss_limit_mb=4096 -print_final_stats=0 -verbosity=0
 
-.PHONY: fuzz-tools fuzz-targets
+.PHONY: fuzz-tools fuzz-targets fuzz-if-there
 fuzz-tools:
 	@tools/deps --install $(FUZZ_DEBIAN)
 
@@ -26,3 +26,7 @@ fuzz: fuzz-tools ## FUZZ_SECONDS (600) of libFuzzer on each parser
 fuzz-smoke: fuzz-tools ## every fuzz target on its seeds and for SMOKE_SECONDS (5)
 	+@$(FUZZ_MAKE) -s fuzz-targets
 	@tests/run-fuzz $(FUZZ_BUILD) $(SMOKE_SECONDS) "$(FUZZ_OPTIONS)" $(FUZZ_NAMES)
+
+fuzz-if-there:
+	+@if command -v clang >/dev/null; then $(MAKE) --no-print-directory fuzz-smoke; \
+	 else echo "fuzzing left out: type: sudo apt-get install $(FUZZ_DEBIAN)"; fi

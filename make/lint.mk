@@ -16,4 +16,4 @@ format: ## lay out all C files
 	clang-format -i $(FORMATTED)
 
 compile_commands.json: ## for editors and clang-tidy
-	@tools/compile-commands "$(CC) $(CPPFLAGS) $(CFLAGS)" $(LIB_SOURCES) $(TOOL_SOURCES) $(wildcard stages/*/*.c tests/*/*.c) > $@
+	@tools/compile-commands "$(subst ",\",$(CC) $(CPPFLAGS) $(CFLAGS))" $(LIB_SOURCES) $(TOOL_SOURCES) $(wildcard stages/*/*.c tests/*/*.c) > $@

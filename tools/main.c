@@ -7,7 +7,7 @@
 
 static const struct verb {
     const char *name;
-    int (*main)(int argc, char **argv);
+    verb_main *main;
     const char *help;
 } verbs[] = {
     {"check", check_main, "every mistake in a pipeline file"},

@@ -15,11 +15,13 @@ typedef struct tool_option {
 // names what is wrong.
 status tool_arguments(int argc, char **argv, const char *help, const tool_option *options, const char **operand);
 
-// The verbs: argv[0] is the verb; each returns the exit code.
-int check_main(int argc, char **argv);
-int draw_main(int argc, char **argv);
-int graph_main(int argc, char **argv);
-int report_main(int argc, char **argv);
-int tokenize_main(int argc, char **argv);
+// A verb: argv[0] is its name; it returns the exit code.
+typedef int verb_main(int argc, char **argv);
+
+verb_main check_main;
+verb_main draw_main;
+verb_main graph_main;
+verb_main report_main;
+verb_main tokenize_main;
 
 #endif

@@ -150,7 +150,7 @@ status pipeline_set(pipeline *pipeline, pipeline_stage *stage, const char *key, 
     char *copy = arena_text(&pipeline->arena, value, strlen(value));
     if (!copy) return fail(SERVICE, "out of memory");
     for (size_t i = 0; i < stage->key_count; i++) {
-        if (strcmp(stage->keys[i].name, key)) continue;
+        if (strcmp(stage->keys[i].name, key) != 0) continue;
         stage->keys[i].value = copy;
         return OK;
     }

@@ -139,7 +139,7 @@ status settings_set(settings *settings, const char *name, const char *text) {
 
 static const value *value_of(const settings *settings, const char *name, const key **key) {
     for (size_t i = 0; i < settings->count; i++) {
-        if (strcmp(settings->keys[i]->name, name)) continue;
+        if (strcmp(settings->keys[i]->name, name) != 0) continue;
         *key = settings->keys[i];
         return &settings->values[i];
     }

@@ -12,7 +12,7 @@ enum { CHUNK = 1 << 16 };
 
 static bool is_blank(const char *text, size_t size) {
     for (size_t i = 0; i < size; i++)
-        if (!memchr(" \t\r\v\f", text[i], 5)) return false;
+        if (text[i] != ' ' && (text[i] < '\t' || text[i] > '\r')) return false;
     return true;
 }
 

@@ -11,7 +11,8 @@ static void write_and_read_again(const pipeline *first) {
     bytes text = {0}, again = {0}, mistakes = {0};
     if (pipeline_write(first, &text) != OK) abort();
     if (pipeline_parse(&second, "/p.yaml", text.data, text.size, NULL, 0, &mistakes) != OK) abort();
-    if (pipeline_write(second, &again) != OK || again.size != text.size || memcmp(again.data, text.data, text.size))
+    if (pipeline_write(second, &again) != OK || again.size != text.size ||
+        memcmp(again.data, text.data, text.size) != 0)
         abort();
     bytes_clear(&again);
     if (pipeline_dot(first, &again) != OK || pipeline_text(first, &again) != OK) abort();
