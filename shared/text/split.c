@@ -77,5 +77,7 @@ static status run_from(splitter *s, size_t index, const char *text, size_t size,
 
 status splitter_run(splitter *s, const char *text, size_t size,
                     status (*take)(void *context, const char *word, size_t size), void *context) {
+    for (size_t i = 0; i < s->count; i++)
+        if (s->steps[i].pattern) pattern_prepare(s->steps[i].pattern, text, size);
     return size ? run_from(s, 0, text, size, &(taker){take, context}) : OK;
 }

@@ -58,11 +58,11 @@ def main():
     binary, model = sys.argv[1:3]
     count, seed = int(sys.argv[3]) if len(sys.argv) > 3 else 5000, int(sys.argv[4]) if len(sys.argv) > 4 else 1
     peer, rng = AutoTokenizer.from_pretrained(model), random.Random(seed)
-    specials = list(peer.get_added_vocab())
+    specials, size = list(peer.get_added_vocab()), len(peer)
     texts = [random_text(rng, specials) for _ in range(count)]
     ours = [x["tokens"] for x in caravan(binary, model, [{"text": t} for t in texts])]
     bad = report("encode", list(zip(texts, ours, peer(texts)["input_ids"])))
-    ids = [[rng.randrange(len(peer)) for _ in range(rng.choice([1, 2, 5, 40]))] for _ in range(count)]
+    ids = [[rng.randrange(size) for _ in range(rng.choice([1, 2, 5, 40]))] for _ in range(count)]
     for options, skip in (((), False), (("--skip-special",), True)):
         ours = [x["text"] for x in caravan(binary, model, [{"tokens": t} for t in ids], "--decode", *options)]
         bad += report("decode" + (" without special tokens" if skip else ""),
