@@ -1,0 +1,361 @@
+// The clip's chain: packets in order of presentation, an even number of them picked, decoded, turned, resized.
+//
+// A pick is known by its packet's time. Where packets have no times of their own, or a packet gives no frame (fields,
+// frames never shown), all frames are decoded once to be counted, and the picks are made among those that came out.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <libavutil/display.h>
+#include <libswscale/swscale.h>
+
+#include "shared/base/memory.h"
+#include "shared/media/colour.h"
+#include "shared/media/decode.h"
+#include "shared/media/packets.h"
+#include "shared/media/resize.h"
+
+typedef struct pick {
+    int64_t time;   // what the frame is known by, in the stream's units; counted clips: its place among the frames
+    size_t ordinal; // of its packet
+    bool done;
+} pick;
+
+typedef struct clip {
+    const rules *rules;
+    const char *path;
+    media_options options;
+    container container, second; // `second` reads the file again when its packets were too many to keep
+    size_t second_at;
+    packets packets;
+    double fps;
+    int turn; // degrees clockwise: 0, 90, 180, 270
+    pick *picks;
+    int count;
+    colour colour;
+    resizer *resizer;
+    int in_height, in_width; // what the resizer is for
+    uint8_t *turned;
+    frames frames; // pixels and timestamps are on the heap, owned by the clip until it is done
+    uint8_t *pixels;
+    double *timestamps;
+    AVFrame *frame;
+    bool counted;  // picks are places among the frames that come out
+    int64_t seen;  // frames that came out so far (counted)
+    double *times; // their times in seconds, NaN if unknown (counted, first pass)
+    size_t times_room;
+    bool complained; // the decoder refused something
+    char complaint[240];
+} clip;
+
+static double frame_rate(const clip *clip) {
+    const AVStream *stream = clip->container.stream;
+    double fps = av_q2d(stream->avg_frame_rate);
+    if (!(fps > 0 && isfinite(fps))) fps = av_q2d(stream->r_frame_rate);
+    if (fps > 0 && isfinite(fps)) return fps;
+    const packets *packets = &clip->packets;
+    if (!packets->timed || packets->shown_count < 2) return 25;
+    int64_t span = packets->shown[packets->shown_count - 1].time - packets->shown[0].time;
+    return (double)(packets->shown_count - 1) / ((double)span * av_q2d(stream->time_base));
+}
+
+static int turn_of(const AVStream *stream) {
+    const uint8_t *matrix = av_stream_get_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, NULL);
+    if (!matrix) return 0;
+    double angle = -av_display_rotation_get((const int32_t *)matrix);
+    if (isnan(angle)) return 0;
+    angle -= 360 * floor(angle / 360 + 0.9 / 360);
+    for (int turn = 90; turn < 360; turn += 90) {
+        if (fabs(angle - turn) < 1) return turn;
+    }
+    return 0;
+}
+
+// rgb[height, width] turned clockwise, rows without gaps.
+static void turn_picture(uint8_t *out, const uint8_t *in, ptrdiff_t stride, int height, int width, int turn) {
+    int out_width = turn == 180 ? width : height;
+    for (int y = 0; y < height; y++) {
+        for (int x = 0; x < width; x++) {
+            int to_y = turn == 90 ? x : turn == 180 ? height - 1 - y : width - 1 - x;
+            int to_x = turn == 90 ? height - 1 - y : turn == 180 ? width - 1 - x : y;
+            memcpy(out + ((size_t)to_y * (size_t)out_width + (size_t)to_x) * 3, in + y * stride + x * 3, 3);
+        }
+    }
+}
+
+// Sizes, once the first picked frame is there.
+static status lay_out(clip *clip, int height, int width) {
+    double most = rules_frame_pixels(clip->rules, clip->count);
+    TRY(rules_size(height, width, clip->rules->min_pixels, most, &clip->frames.height, &clip->frames.width));
+    return NEW(&clip->pixels, frames_bytes(&clip->frames));
+}
+
+static status keep_frame(clip *clip, int place) {
+    const AVFrame *frame = clip->frame;
+    if (frame->flags & AV_FRAME_FLAG_CORRUPT || frame->decode_error_flags) {
+        return container_defect(0, "a frame that is needed is damaged");
+    }
+    const uint8_t *rgb;
+    TRY(colour_convert(&clip->colour, frame, SWS_BILINEAR, &rgb));
+    ptrdiff_t stride = clip->colour.stride;
+    bool upright = clip->turn == 0 || clip->turn == 180;
+    int height = upright ? frame->height : frame->width, width = upright ? frame->width : frame->height;
+    if (!clip->pixels) TRY(lay_out(clip, height, width));
+    if (!clip->resizer || clip->in_height != height || clip->in_width != width) {
+        resizer_free(&clip->resizer);
+        TRY(resizer_new(&clip->resizer, height, width, clip->frames.height, clip->frames.width));
+        TRY(RESIZE(&clip->turned, clip->turn ? (size_t)height * (size_t)width * 3 : 1));
+        clip->in_height = height;
+        clip->in_width = width;
+    }
+    if (clip->turn) {
+        turn_picture(clip->turned, rgb, stride, frame->height, frame->width, clip->turn);
+        rgb = clip->turned;
+        stride = (ptrdiff_t)width * 3;
+    }
+    size_t bytes = (size_t)clip->frames.height * (size_t)clip->frames.width * 3;
+    resizer_run(clip->resizer, rgb, stride, clip->pixels + (size_t)place * bytes);
+    clip->picks[place].done = true;
+    return OK;
+}
+
+static int pick_at(const clip *clip, int64_t time) {
+    int low = 0, high = clip->count;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (clip->picks[middle].time < time)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < clip->count && clip->picks[low].time == time && !clip->picks[low].done ? low : -1;
+}
+
+static status note_time(clip *clip) {
+    if ((size_t)clip->seen == clip->times_room) {
+        clip->times_room = clip->times_room ? clip->times_room * 2 : 256;
+        TRY(RESIZE(&clip->times, clip->times_room));
+    }
+    int64_t time = clip->frame->best_effort_timestamp;
+    double unit = av_q2d(clip->container.stream->time_base);
+    clip->times[clip->seen] = time == AV_NOPTS_VALUE ? NAN : (double)time * unit;
+    return OK;
+}
+
+static status take_frame(clip *clip) {
+    int64_t time = clip->frame->pts;
+    if (clip->counted && !clip->picks) TRY(note_time(clip));
+    if (clip->counted) time = clip->seen++;
+    int place = clip->picks ? pick_at(clip, time) : -1;
+    return place < 0 ? OK : keep_frame(clip, place);
+}
+
+static void note_complaint(clip *clip, int code) {
+    if (clip->complained) return;
+    clip->complained = true;
+    container_defect(code, "cannot be decoded");
+    snprintf(clip->complaint, sizeof clip->complaint, "%s", fail_text());
+}
+
+// Hands one packet (NULL: the end) to the decoder and takes what comes out.
+static status decode_packet(clip *clip, const AVPacket *packet) {
+    AVCodecContext *decoder = clip->container.decoder;
+    container_listen();
+    int code = avcodec_send_packet(decoder, packet);
+    if (code == AVERROR(ENOMEM)) return fail(SERVICE, "memory is short");
+    if (code < 0 && code != AVERROR_EOF) note_complaint(clip, code);
+    for (;;) {
+        code = avcodec_receive_frame(decoder, clip->frame);
+        if (code == AVERROR(EAGAIN) || code == AVERROR_EOF) return OK;
+        if (code < 0) {
+            note_complaint(clip, code);
+            return OK;
+        }
+        status result = take_frame(clip);
+        av_frame_unref(clip->frame);
+        if (result != OK) return result;
+    }
+}
+
+// The packet at `ordinal`, from memory or by reading the file again; those asked for only go up.
+static status packet_at(clip *clip, size_t ordinal, AVPacket *scratch, const AVPacket **packet) {
+    if (clip->packets.kept) {
+        *packet = clip->packets.kept[ordinal];
+        return OK;
+    }
+    if (!clip->second.format || clip->second_at > ordinal) {
+        container_release(&clip->second);
+        TRY(container_open(&clip->second, clip->path, 1, false));
+        clip->second_at = 0;
+    }
+    for (; clip->second_at <= ordinal; clip->second_at++) {
+        av_packet_unref(scratch);
+        status result = container_read(&clip->second, scratch);
+        if (result == STOPPED) return fail(DEFECT, "the file changed while it was read");
+        if (result != OK) return result;
+    }
+    *packet = scratch;
+    return OK;
+}
+
+// Whether pictures that nothing refers to can be left out without changing any other.
+static bool may_leave_out(const clip *clip) {
+    enum AVCodecID id = clip->container.decoder->codec_id;
+    return !clip->options.straight && !clip->counted &&
+           (id == AV_CODEC_ID_H264 || id == AV_CODEC_ID_HEVC || id == AV_CODEC_ID_MPEG2VIDEO);
+}
+
+// Decodes the packets first..last, and what the decoder then still holds.
+static status decode_range(clip *clip, size_t first, size_t last) {
+    AVCodecContext *decoder = clip->container.decoder;
+    AVPacket *scratch = av_packet_alloc();
+    if (!scratch) return fail(SERVICE, "memory is short");
+    bool leave_out = may_leave_out(clip);
+    status result = OK;
+    for (size_t i = first; result == OK && i <= last; i++) {
+        const AVPacket *packet = NULL;
+        result = packet_at(clip, i, scratch, &packet);
+        if (result != OK) break;
+        bool needed = !leave_out || pick_at(clip, packet->pts) >= 0;
+        decoder->skip_frame = needed ? AVDISCARD_DEFAULT : AVDISCARD_NONREF;
+        result = decode_packet(clip, packet);
+    }
+    if (result == OK) result = decode_packet(clip, NULL);
+    avcodec_flush_buffers(decoder);
+    av_packet_free(&scratch);
+    return result;
+}
+
+static status decode_all(clip *clip) {
+    clip->seen = 0;
+    return decode_range(clip, 0, clip->packets.count - 1);
+}
+
+// The last place at or before a pick's packet where decoding may start for it.
+static size_t entry_for(const clip *clip, const pick *pick) {
+    if (clip->options.straight) return 0;
+    for (size_t i = pick->ordinal + 1; i-- > 0;) {
+        const packet_fact *fact = &clip->packets.facts[i];
+        if (fact->entry && fact->time != AV_NOPTS_VALUE && fact->time <= pick->time) return i;
+    }
+    return 0;
+}
+
+// Decodes what the picks need: stretches that start at an entry.
+static status decode_picks(clip *clip) {
+    for (int i = 0; i < clip->count;) {
+        size_t first = entry_for(clip, &clip->picks[i]), last = clip->picks[i].ordinal;
+        for (i++; i < clip->count && entry_for(clip, &clip->picks[i]) <= last; i++) {
+            if (clip->picks[i].ordinal > last) last = clip->picks[i].ordinal;
+        }
+        TRY(decode_range(clip, first, last));
+    }
+    return OK;
+}
+
+static status choose(clip *clip, int64_t frames) {
+    TRY(rules_frame_count(clip->rules, frames, clip->fps, &clip->count));
+    clip->frames.count = clip->count;
+    clip->frames.seconds_per_grid = 2 / ((double)clip->count / (double)frames * clip->fps);
+    TRY(NEW(&clip->timestamps, (size_t)clip->count));
+    return NEW(&clip->picks, (size_t)clip->count);
+}
+
+static void forget_choice(clip *clip) {
+    free(clip->picks);
+    free(clip->timestamps);
+    free(clip->pixels);
+    clip->picks = NULL;
+    clip->timestamps = NULL;
+    clip->pixels = NULL;
+}
+
+static bool all_done(const clip *clip) {
+    for (int i = 0; i < clip->count; i++) {
+        if (!clip->picks[i].done) return false;
+    }
+    return true;
+}
+
+static status decode_by_time(clip *clip) {
+    const packets *packets = &clip->packets;
+    double unit = av_q2d(clip->container.stream->time_base);
+    TRY(choose(clip, (int64_t)packets->shown_count));
+    for (int i = 0; i < clip->count; i++) {
+        const shown_packet *shown = &packets->shown[rules_index((int64_t)packets->shown_count, clip->count, i)];
+        clip->picks[i] = (pick){.time = shown->time, .ordinal = shown->ordinal};
+        clip->timestamps[i] = (double)(shown->time - packets->shown[0].time) * unit;
+    }
+    return decode_picks(clip);
+}
+
+static status decode_by_count(clip *clip) {
+    forget_choice(clip);
+    clip->counted = true;
+    TRY(decode_all(clip));
+    int64_t frames = clip->seen;
+    if (frames == 0) return clip->complained ? fail(DEFECT, "%s", clip->complaint) : fail(DEFECT, "has no frame");
+    TRY(choose(clip, frames));
+    bool rising = true;
+    for (int64_t i = 0; i < frames; i++) rising &= i ? clip->times[i] > clip->times[i - 1] : !isnan(clip->times[0]);
+    for (int i = 0; i < clip->count; i++) {
+        int64_t index = rules_index(frames, clip->count, i);
+        clip->picks[i] = (pick){.time = index};
+        clip->timestamps[i] = rising ? clip->times[index] - clip->times[0] : (double)index / clip->fps;
+    }
+    return decode_all(clip);
+}
+
+static status decode(clip *clip) {
+    TRY(container_open(&clip->container, clip->path, clip->options.threads > 0 ? clip->options.threads : 1, false));
+    TRY(packets_scan(&clip->packets, &clip->container));
+    if (clip->packets.shown_count == 0) return fail(DEFECT, "has no frame");
+    clip->frame = av_frame_alloc();
+    if (!clip->frame) return fail(SERVICE, "memory is short");
+    clip->fps = frame_rate(clip);
+    clip->turn = turn_of(clip->container.stream);
+    if (clip->packets.timed) TRY(decode_by_time(clip));
+    if (clip->packets.timed && !all_done(clip) && clip->complained) return fail(DEFECT, "%s", clip->complaint);
+    if (!clip->packets.timed || !all_done(clip)) TRY(decode_by_count(clip));
+    if (!all_done(clip)) return fail(DEFECT, "%s", clip->complained ? clip->complaint : "frames are missing");
+    return OK;
+}
+
+static void release(clip *clip) {
+    forget_choice(clip);
+    free(clip->times);
+    free(clip->turned);
+    resizer_free(&clip->resizer);
+    colour_release(&clip->colour);
+    av_frame_free(&clip->frame);
+    packets_release(&clip->packets);
+    container_release(&clip->second);
+    container_release(&clip->container);
+}
+
+// One block for the view: pixels, then timestamps.
+static status hand_over(clip *clip, frames_view *view) {
+    size_t bytes = (frames_bytes(&clip->frames) + 63) / 64 * 64, times = (size_t)clip->count * sizeof(double);
+    TRY(RESIZE(&clip->pixels, bytes + times));
+    memcpy(clip->pixels + bytes, clip->timestamps, times);
+    clip->frames.pixels = clip->pixels;
+    clip->frames.timestamps = (const double *)(clip->pixels + bytes);
+    *view = (frames_view){.frames = clip->frames, .owned = clip->pixels};
+    clip->pixels = NULL;
+    return OK;
+}
+
+status clip_decode(frames_view *view, const char *path, const rules *rules, const media_options *options) {
+    *view = (frames_view){0};
+    clip *clip;
+    TRY(NEW(&clip, 1));
+    clip->rules = rules;
+    clip->path = path;
+    clip->frames.video = true;
+    if (options) clip->options = *options;
+    status result = decode(clip);
+    if (result == OK) result = hand_over(clip, view);
+    release(clip);
+    free(clip);
+    return result;
+}

@@ -1,0 +1,46 @@
+// One file opened for decoding: demuxer, the video stream, its decoder. Inside shared/media only.
+//
+// The file is read through our own callbacks and known to FFmpeg by no name: so no name is ever taken for a pattern,
+// a list or an address, and a file that asks for other files is refused.
+#ifndef SHARED_MEDIA_CONTAINER_H
+#define SHARED_MEDIA_CONTAINER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <libavcodec/avcodec.h>
+#include <libavformat/avformat.h>
+
+#include "shared/base/status.h"
+
+typedef struct container {
+    const char *path;
+    int fd;
+    int64_t size, at;
+    AVIOContext *io;
+    AVFormatContext *format;
+    AVStream *stream;
+    AVCodecContext *decoder;
+} container;
+
+// Opens `path`, which must outlive the container; `threads` for decoding. `quick`: the header will do, no packet is
+// looked at where that can be (an image needs no rate). DEFECT, with FFmpeg's own reason, when it is missing or is no
+// medium with a video stream. Release with container_release, also after a failure.
+status container_open(container *container, const char *path, int threads, bool quick);
+
+// Frees and zeroes; a zeroed container is fine.
+void container_release(container *container);
+
+// The next packet of the video stream. STOPPED at the end; DEFECT when the file breaks off or is damaged there.
+status container_read(container *container, AVPacket *packet);
+
+// Fails with DEFECT and one line: what went wrong, and the last thing FFmpeg said about it, if anything.
+status container_defect(int code, const char *what);
+
+// Forgets what FFmpeg said before on this thread; FFmpeg's own talk never reaches the terminal.
+void container_listen(void);
+
+// Whether FFmpeg complained on this thread since container_listen.
+const char *container_heard(void);
+
+#endif

@@ -1,0 +1,113 @@
+#include "shared/media/media.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "shared/media/decode.h"
+
+// Part of every key: a change of the chain makes new keys.
+static const char chain_version[] = "caravan frames 1";
+
+status media_decode(frames_view *view, const char *path, bool video, const rules *rules, const media_options *options) {
+    return video ? clip_decode(view, path, rules, options) : still_decode(view, path, rules);
+}
+
+static status hash_content(int fd, uint8_t hash[16]) {
+    enum { block = 1 << 20 };
+    XXH3_state_t *state = XXH3_createState();
+    char *buffer = malloc(block);
+    status result = state && buffer ? OK : fail(SERVICE, "memory is short");
+    if (result == OK) XXH3_128bits_reset(state);
+    for (ssize_t got = 1; result == OK && got != 0;) {
+        got = read(fd, buffer, block);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) result = fail(DEFECT, "%s", strerror(errno));
+        if (got > 0) XXH3_128bits_update(state, buffer, (size_t)got);
+    }
+    if (result == OK) {
+        XXH128_canonical_t canonical;
+        XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state));
+        memcpy(hash, canonical.digest, 16);
+    }
+    free(buffer);
+    XXH3_freeState(state);
+    return result;
+}
+
+static file_facts facts_of(const struct stat *stat) {
+    return (file_facts){
+        .device = stat->st_dev,
+        .inode = stat->st_ino,
+        .size = (uint64_t)stat->st_size,
+        .modified = (int64_t)stat->st_mtim.tv_sec * 1000000000 + stat->st_mtim.tv_nsec,
+        .changed = (int64_t)stat->st_ctim.tv_sec * 1000000000 + stat->st_ctim.tv_nsec,
+    };
+}
+
+// A file that was touched a moment ago may change again without its facts showing it: it is not remembered.
+static bool settled(const file_facts *facts) {
+    const int64_t moment = 2000000000;
+    struct timespec time;
+    clock_gettime(CLOCK_REALTIME, &time);
+    int64_t now = (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+    return now - facts->modified > moment && now - facts->changed > moment;
+}
+
+static status hash_file(int fd, const char *path, frames_store *store, uint8_t hash[16]) {
+    struct stat stat;
+    if (fstat(fd, &stat)) return fail(DEFECT, "%s", strerror(errno));
+    if (!S_ISREG(stat.st_mode)) return fail(DEFECT, "not a file");
+    file_facts facts = facts_of(&stat);
+    bool found = false;
+    if (store) TRY(frames_store_recall(store, path, &facts, hash, &found));
+    if (found) return OK;
+    TRY(hash_content(fd, hash));
+    return store && settled(&facts) ? frames_store_remember(store, path, &facts, hash) : OK;
+}
+
+// The rules that the frames depend on; the others are zero.
+static void key_from(char key[frames_key_size], const uint8_t hash[16], bool video, const rules *rules) {
+    struct {
+        char version[sizeof chain_version];
+        char kind;
+        uint8_t hash[16];
+        double numbers[6];
+    } parts;
+    memset(&parts, 0, sizeof parts);
+    memcpy(parts.version, chain_version, sizeof chain_version);
+    memcpy(parts.hash, hash, 16);
+    parts.kind = video ? 'v' : 'i';
+    if (video) {
+        double total = isnan(rules->total_pixels) ? 0 : rules->total_pixels;
+        double numbers[6] = {rules->fps,        (double)rules->min_frames, (double)rules->max_frames,
+                             rules->min_pixels, rules->max_pixels,         total};
+        memcpy(parts.numbers, numbers, sizeof numbers);
+    } else {
+        parts.numbers[0] = rules->image_min_pixels;
+        parts.numbers[1] = rules->image_max_pixels;
+    }
+    XXH128_canonical_t canonical;
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits(&parts, sizeof parts));
+    for (int i = 0; i < 16; i++) {
+        key[2 * i] = "0123456789abcdef"[canonical.digest[i] >> 4];
+        key[2 * i + 1] = "0123456789abcdef"[canonical.digest[i] & 15];
+    }
+    key[32] = 0;
+}
+
+status media_key(char key[frames_key_size], const char *path, bool video, const rules *rules, frames_store *store) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return fail(DEFECT, "%s", strerror(errno));
+    uint8_t hash[16] = {0};
+    status result = hash_file(fd, path, store, hash);
+    close(fd);
+    if (result == OK) key_from(key, hash, video, rules);
+    return result;
+}
