@@ -12,6 +12,7 @@ static const struct verb {
 } verbs[] = {
     {"check", check_main, "every mistake in a pipeline file"},
     {"draw", draw_main, "make the demo's clips and questions"},
+    {"frames", frames_main, "list, show and export the frames of a store"},
     {"graph", graph_main, "a pipeline file as a picture"},
     {"report", report_main, "files of groups side by side: accuracy, rewards, rates"},
     {"tokenize", tokenize_main, "texts or messages to tokens, and back"},

@@ -20,6 +20,7 @@ typedef int verb_main(int argc, char **argv);
 
 verb_main check_main;
 verb_main draw_main;
+verb_main frames_main;
 verb_main graph_main;
 verb_main report_main;
 verb_main tokenize_main;

@@ -103,6 +103,12 @@ static const key frames_keys[] = {
      .high = 1024,
      .aside = true,
      .help = "decoders at once (default: threads)"},
+    {.name = "store_limit",
+     .type = KEY_INT,
+     .low = 1,
+     .high = WHOLE,
+     .aside = true,
+     .help = "bytes that the store's frames may take; those unused longest go first (default: no limit)"},
     {0},
 };
 

@@ -23,7 +23,7 @@ status media_decode(frames_view *view, const char *path, bool video, const rules
 // the content's hash until the file changes. DEFECT when it cannot be read.
 status media_key(char key[frames_key_size], const char *path, bool video, const rules *rules, frames_store *store);
 
-// Writes the frames as one PNG, side by side in rows (a contact sheet). INPUT when the file cannot be written.
+// Writes the frames as one PNG, side by side in rows (a contact sheet). SERVICE when the file cannot be written.
 status media_write_sheet(const frames *frames, const char *path);
 
 #endif

@@ -1,0 +1,81 @@
+#include "shared/media/fetch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/media/locate.h"
+#include "shared/media/media.h"
+
+// From another process, into the store and from there; without a store the view owns the record.
+static status ask(frames_view *view, const media_source *source, const char *key, bool *found) {
+    bytes record = {0};
+    *found = false;
+    if (!source->ask) return OK;
+    status result = source->ask(source->context, key, &record, found);
+    if (result == OK && *found && source->store) {
+        result = frames_store_put_record(source->store, key, record.data, record.size);
+        bytes_release(&record);
+        return result == OK ? frames_store_get(source->store, key, view, found) : result;
+    }
+    if (result == OK && *found) result = frames_from_record(&view->frames, record.data, record.size);
+    if (result == OK && *found)
+        view->owned = record.data;
+    else
+        bytes_release(&record);
+    return result;
+}
+
+static status decode(frames_view *view, const media_source *source, const char *path, bool video, const char *key,
+                     bool *found) {
+    rules standard = rules_standard();
+    const rules *rules = source->rules ? source->rules : &standard;
+    char own[frames_key_size];
+    *found = false;
+    TRY(media_key(own, path, video, rules, source->store));
+    if (strcmp(own, key) != 0) return fail(DEFECT, "the file or the keys of the frames stage are others");
+    TRY(media_decode(view, path, video, rules, NULL));
+    *found = true;
+    return source->store ? frames_store_put(source->store, key, &view->frames) : OK;
+}
+
+static status from_file(frames_view *view, const media_source *source, const group *group, size_t index, bool *found) {
+    const part *part = media_part(group, index);
+    *found = false;
+    if (!part) return fail(DEFECT, "the prompt has no such medium");
+    arena arena = {0};
+    char *path;
+    status result = media_locate(&path, &arena, source->media_root, media_written(part));
+    if (result == OK) {
+        result = decode(view, source, path, part->kind == PART_VIDEO, group->media[index].key.data, found);
+        if (result == DEFECT) result = fail_within(result, "%s", path);
+    }
+    arena_release(&arena);
+    return result;
+}
+
+static status check_sizes(const frames *frames, const medium *medium) {
+    if (frames->count == medium->frames && frames->height == medium->height && frames->width == medium->width)
+        return OK;
+    return fail(INPUT, "frames %s are %d x %d x %d, the group says %lld x %lld x %lld", medium->key.data, frames->count,
+                frames->height, frames->width, (long long)medium->frames, (long long)medium->height,
+                (long long)medium->width);
+}
+
+status media_get(frames_view *view, const media_source *source, const group *group, size_t index) {
+    *view = (frames_view){0};
+    if (index >= group->media_count) return fail(INPUT, "the group has %zu media", group->media_count);
+    const medium *medium = &group->media[index];
+    const char *key = medium->key.data ? medium->key.data : "";
+    bool found = false;
+    status result = source->store ? frames_store_get(source->store, key, view, &found) : OK;
+    if (result == OK && !found) result = ask(view, source, key, &found);
+    if (result == OK && !found) {
+        result = from_file(view, source, group, index, &found);
+        if (result == DEFECT) {
+            result = fail_within(SERVICE, "frames %s are in no store here and cannot be decoded again", key);
+        }
+    }
+    if (result == OK) result = check_sizes(&view->frames, medium);
+    if (result != OK) frames_view_release(view);
+    return result;
+}

@@ -1,0 +1,23 @@
+// Where a medium that a prompt names lies.
+#ifndef SHARED_MEDIA_LOCATE_H
+#define SHARED_MEDIA_LOCATE_H
+
+#include "shared/base/memory.h"
+#include "shared/base/status.h"
+#include "shared/group/group.h"
+
+// *path, in the arena: `written` as in the prompt (file:// allowed, percent signs in it decoded unless a file of that
+// very name exists), under `media_root` (NULL: the working folder) when relative. DEFECT for a name that no file can
+// have, or another kind of address.
+status media_locate(char **path, arena *arena, const char *media_root, text written);
+
+// The index-th image or clip of the group's messages, NULL when there are not so many.
+const part *media_part(const group *group, size_t index);
+
+// How many images and clips the messages have.
+size_t media_parts(const group *group);
+
+// The part's path as it is written.
+text media_written(const part *part);
+
+#endif

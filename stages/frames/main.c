@@ -1,0 +1,232 @@
+// caravan-frames: finds each image and clip of a group, decodes, samples and resizes it once, and puts it into the
+// store; the group gets the facts and the keys.
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/media/locate.h"
+#include "shared/media/media.h"
+#include "shared/stage/stage.h"
+#include "shared/store/frames.h"
+#include "stages/frames/workers.h"
+
+// A medium that some thread is decoding now; others that need it wait.
+typedef struct busy_key {
+    struct busy_key *next;
+    char key[frames_key_size];
+} busy_key;
+
+typedef struct frames_stage {
+    rules rules;
+    const char *media_root;
+    double seconds_per_grid; // NaN: measured
+    frames_store *store;     // NULL without --store
+    workers *workers;
+    pthread_mutex_t lock; // of busy
+    pthread_cond_t freed;
+    busy_key *busy;
+} frames_stage;
+
+static void begin_key(frames_stage *stage, busy_key *own) {
+    pthread_mutex_lock(&stage->lock);
+    for (busy_key *other = stage->busy; other;) {
+        if (strcmp(other->key, own->key) == 0) {
+            pthread_cond_wait(&stage->freed, &stage->lock);
+            other = stage->busy;
+        } else {
+            other = other->next;
+        }
+    }
+    own->next = stage->busy;
+    stage->busy = own;
+    pthread_mutex_unlock(&stage->lock);
+}
+
+static void end_key(frames_stage *stage, busy_key *own) {
+    pthread_mutex_lock(&stage->lock);
+    busy_key **place = &stage->busy;
+    while (*place != own) place = &(*place)->next;
+    *place = own->next;
+    pthread_cond_broadcast(&stage->freed);
+    pthread_mutex_unlock(&stage->lock);
+}
+
+// The frames under `key`, from the store or by decoding `path`.
+static status produce(frames_stage *stage, const char *key, const char *path, bool video, frames_view *view) {
+    bool found = false;
+    if (stage->store) TRY(frames_store_get(stage->store, key, view, &found));
+    if (found) return OK;
+    TRY(media_decode(view, path, video, &stage->rules, NULL));
+    status result = stage->store ? frames_store_put(stage->store, key, &view->frames) : OK;
+    if (result != OK) frames_view_release(view);
+    return result;
+}
+
+static status describe(const frames_stage *stage, group *group, medium *medium, const char *key, const frames *frames) {
+    const char *kind = frames->video ? "video" : "image";
+    TRY(group_text(group, &medium->kind, kind, strlen(kind)));
+    TRY(group_text(group, &medium->key, key, strlen(key)));
+    medium->frames = frames->count;
+    medium->height = frames->height;
+    medium->width = frames->width;
+    medium->seconds_per_grid = NAN;
+    if (!frames->video) return OK;
+    medium->seconds_per_grid = isnan(stage->seconds_per_grid) ? frames->seconds_per_grid : stage->seconds_per_grid;
+    TRY(group_doubles(group, &medium->timestamps, (size_t)frames->count));
+    memcpy(medium->timestamps.data, frames->timestamps, (size_t)frames->count * sizeof(double));
+    return OK;
+}
+
+static status work_on_file(frames_stage *stage, group *group, medium *medium, const char *path, bool video) {
+    busy_key own;
+    frames_view view = {0};
+    TRY(media_key(own.key, path, video, &stage->rules, stage->store));
+    begin_key(stage, &own);
+    status result = produce(stage, own.key, path, video, &view);
+    end_key(stage, &own);
+    if (result == OK) result = describe(stage, group, medium, own.key, &view.frames);
+    frames_view_release(&view);
+    return result;
+}
+
+static status work_on_part(frames_stage *stage, group *group, medium *medium, const part *part) {
+    arena arena = {0};
+    char *path;
+    status result = media_locate(&path, &arena, stage->media_root, media_written(part));
+    if (result == OK) {
+        result = work_on_file(stage, group, medium, path, part->kind == PART_VIDEO);
+        if (result == DEFECT) result = fail_within(result, "%s", path);
+    }
+    arena_release(&arena);
+    return result;
+}
+
+// In a worker's thread.
+static status work_on_group(void *context, group *group) {
+    frames_stage *stage = context;
+    status result = group_media(group, media_parts(group));
+    for (size_t i = 0; result == OK && i < group->media_count; i++) {
+        result = work_on_part(stage, group, &group->media[i], media_part(group, i));
+    }
+    if (result == OK) return OK;
+    group->media = NULL; // all or nothing
+    group->media_count = 0;
+    return result;
+}
+
+// A section from an earlier run holds as long as every file is what it was and its frames are in the store.
+static bool still_there(frames_stage *stage, const group *group, size_t index) {
+    const part *part = media_part(group, index);
+    const medium *medium = &group->media[index];
+    arena arena = {0};
+    frames_view view = {0};
+    char *path, key[frames_key_size];
+    bool found = false;
+    if (media_locate(&path, &arena, stage->media_root, media_written(part)) == OK &&
+        media_key(key, path, part->kind == PART_VIDEO, &stage->rules, stage->store) == OK && medium->key.data &&
+        strcmp(key, medium->key.data) == 0) {
+        found = frames_store_get(stage->store, key, &view, &found) == OK && found;
+    }
+    frames_view_release(&view);
+    arena_release(&arena);
+    return found;
+}
+
+static bool usable(void *state, const group *group) {
+    frames_stage *stage = state;
+    if (!stage->store || media_parts(group) != group->media_count) return false;
+    for (size_t i = 0; i < group->media_count; i++) {
+        if (!still_there(stage, group, i)) return false;
+    }
+    return true;
+}
+
+static status read_rules(rules *rules, const settings *settings) {
+    rules->fps = settings_number(settings, "fps");
+    rules->min_frames = settings_int(settings, "min_frames");
+    rules->max_frames = settings_int(settings, "max_frames");
+    rules->min_pixels = (double)settings_int(settings, "min_pixels");
+    rules->max_pixels = (double)settings_int(settings, "max_pixels");
+    rules->image_min_pixels = (double)settings_int(settings, "image_min_pixels");
+    rules->image_max_pixels = (double)settings_int(settings, "image_max_pixels");
+    int64_t total = settings_int(settings, "total_pixels");
+    rules->total_pixels = total == INT64_MIN ? NAN : (double)total;
+    return rules_check(rules);
+}
+
+// --workers, or --threads, or one for each processor.
+static int count_workers(const settings *settings) {
+    int64_t count = settings_int(settings, "workers");
+    if (count == INT64_MIN) count = settings_int(settings, "threads");
+    if (count != INT64_MIN) return (int)count;
+    cpu_set_t set;
+    return pthread_getaffinity_np(pthread_self(), sizeof set, &set) ? 1 : CPU_COUNT(&set);
+}
+
+static status open_frames(void **state, stage_context *context) {
+    const settings *settings = stage_settings(context);
+    frames_stage *stage;
+    TRY(NEW(&stage, 1));
+    *state = stage;
+    pthread_mutex_init(&stage->lock, NULL);
+    pthread_cond_init(&stage->freed, NULL);
+    TRY(read_rules(&stage->rules, settings));
+    stage->media_root = settings_text(settings, "media_root");
+    stage->seconds_per_grid = settings_number(settings, "seconds_per_grid");
+    const char *folder = settings_text(settings, "store");
+    int64_t limit = settings_int(settings, "store_limit");
+    if (folder) TRY(frames_store_open(&stage->store, folder, limit < 0 ? 0 : (uint64_t)limit, false));
+    return workers_new(&stage->workers, count_workers(settings), work_on_group, stage);
+}
+
+static int room(void *state) {
+    return workers_room(((frames_stage *)state)->workers);
+}
+
+static status take(void *state, group *group) {
+    return workers_give(((frames_stage *)state)->workers, group);
+}
+
+static status advance(void *state, bool draining, group **done) {
+    (void)draining;
+    const double patience = 0.05;
+    return workers_take(((frames_stage *)state)->workers, patience, done);
+}
+
+static status serve(void *state, const char *key, bytes *record, bool *found) {
+    frames_stage *stage = state;
+    frames_view view = {0};
+    *found = false;
+    if (stage->store) TRY(frames_store_get(stage->store, key, &view, found));
+    status result = *found ? frames_to_record(&view.frames, record) : OK;
+    frames_view_release(&view);
+    return result;
+}
+
+static status close_frames(void *state) {
+    frames_stage *stage = state;
+    if (!stage) return OK;
+    workers_free(&stage->workers);
+    frames_store_close(&stage->store);
+    pthread_cond_destroy(&stage->freed);
+    pthread_mutex_destroy(&stage->lock);
+    free(stage);
+    return OK;
+}
+
+static const stage frames_table = {
+    .name = "frames",
+    .section = SECTION_MEDIA,
+    .open = open_frames,
+    .usable = usable,
+    .room = room,
+    .take = take,
+    .advance = advance,
+    .serve = serve,
+    .close = close_frames,
+};
+
+int main(int argc, char **argv) {
+    return stage_main(&frames_table, argc, argv);
+}
