@@ -24,7 +24,7 @@ $(error missing packages; type: sudo apt-get install $(MISSING))
 endif
 endif
 PACKAGE_CFLAGS := $(shell pkg-config --cflags $(PACKAGES))
-PACKAGE_LIBS   := $(shell pkg-config --libs $(PACKAGES)) -ldnnl
+PACKAGE_LIBS   := $(shell pkg-config --libs $(PACKAGES)) -ldnnl -lgomp
 endif
 
 WARNINGS  := -Wall -Wextra -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla

@@ -3,12 +3,12 @@
 
 #include <stdlib.h>
 
-#include "kernels/cpu/products.h"
+#include "kernels/cpu/primitives.h"
 #include "shared/base/memory.h"
 
 static void cpu_close(cpu_backend *cpu) {
     if (cpu->guarded) cpu_guard(cpu, true);
-    products_free(&cpu->products);
+    primitives_free(&cpu->primitives);
     for (int place = 0; place < PLACES; place++) free(cpu->scratch[place].data);
     pool_free(&cpu->pool);
     free(cpu);
@@ -22,7 +22,7 @@ static status cpu_open(backend **out, const backend_options *options) {
     vectors_choose(&cpu->vectors, vectors_best());
     status result;
     TRY_TO(result, close, pool_new(&cpu->pool, options->threads));
-    TRY_TO(result, close, products_new(&cpu->products));
+    TRY_TO(result, close, primitives_new(&cpu->primitives, pool_threads(cpu->pool)));
     *out = &cpu->base;
     return OK;
 close:

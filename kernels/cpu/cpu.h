@@ -14,8 +14,9 @@
 // What scratch memory is for. A place is used by one operation at a time.
 typedef enum cpu_place {
     PLACE_PACKED,     // a weight prepared for this use only
-    PLACE_TRANSPOSED, // operands turned round for gradients
-    PLACE_PRODUCT,    // oneDNN's own, a share for each thread
+    PLACE_TRANSPOSED, // the same for the gradient of its input
+    PLACE_OPERAND,    // activations prepared for the gradient of a weight
+    PLACE_PRODUCT,    // a tile, rows, oneDNN's own: a share for each thread
     PLACE_LOGITS,     // a block of logits
     PLACE_SLOPES,     // their gradients in bfloat16
     PLACE_ROWS,       // rows in float32, a share for each thread
@@ -42,7 +43,7 @@ typedef struct cpu_backend {
     cpu_vectors vectors;
     buffer *buffers; // all that live
     cpu_scratch scratch[PLACES];
-    struct products *products; // oneDNN's primitives, by shape (products.h)
+    struct primitives *primitives; // oneDNN's, by shape (primitives.h)
     bool guarded;
     bool open; // guarded: buffers can be read at present
 } cpu_backend;
@@ -124,9 +125,6 @@ void cpu_row_write(const cpu_backend *cpu, tensor t, int64_t row, const float *v
 
 // `count` elements converted between types; both floats, or the same type.
 void cpu_convert(const cpu_backend *cpu, void *out, element to, const void *in, element from, size_t count);
-
-// N of a weight [N,L].
-int64_t weight_outputs(const weight *weight);
 
 // Fails with SERVICE where products in `type` cannot run on this processor.
 status cpu_computes(cpu_backend *cpu, element type);

@@ -41,6 +41,55 @@ static void add(float *out, const float *in, size_t count) {
     for (; i < count; i++) out[i] += in[i];
 }
 
+static void interleave(uint16_t *out, const uint16_t *even, const uint16_t *odd, size_t count) {
+    size_t i = 0;
+    for (; i + 16 <= count; i += 16) {
+        __m256i e = _mm256_loadu_si256((const __m256i *)(even + i)), o = _mm256_loadu_si256((const __m256i *)(odd + i));
+        __m256i low = _mm256_unpacklo_epi16(e, o), high = _mm256_unpackhi_epi16(e, o);
+        _mm256_storeu_si256((__m256i *)(out + 2 * i), _mm256_permute2x128_si256(low, high, 0x20));
+        _mm256_storeu_si256((__m256i *)(out + 2 * i + 16), _mm256_permute2x128_si256(low, high, 0x31));
+    }
+    for (; i < count; i++) {
+        out[2 * i] = even[i];
+        out[2 * i + 1] = odd[i];
+    }
+}
+
+// Eight by eight: by pairs, by fours, by halves.
+static void turn8(uint32_t *out, int64_t out_stride, const uint32_t *in, int64_t in_stride) {
+    __m256 r[8], s[8];
+    for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps((const float *)(in + i * in_stride));
+    for (int i = 0; i < 8; i += 2) {
+        s[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        s[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+        r[i] = _mm256_shuffle_ps(s[i], s[i + 2], 0x44);
+        r[i + 1] = _mm256_shuffle_ps(s[i], s[i + 2], 0xee);
+        r[i + 2] = _mm256_shuffle_ps(s[i + 1], s[i + 3], 0x44);
+        r[i + 3] = _mm256_shuffle_ps(s[i + 1], s[i + 3], 0xee);
+    }
+    for (int i = 0; i < 4; i++) {
+        _mm256_storeu_ps((float *)(out + i * out_stride), _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
+        _mm256_storeu_ps((float *)(out + (i + 4) * out_stride), _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+    }
+}
+
+static void turn(uint32_t *out, int64_t out_stride, const uint32_t *in, int64_t in_stride, int64_t rows,
+                 int64_t columns) {
+    int64_t whole_rows = rows / 8 * 8, whole_columns = columns / 8 * 8;
+    for (int64_t column = 0; column < whole_columns; column += 8) {
+        for (int64_t row = 0; row < whole_rows; row += 8) {
+            turn8(out + column * out_stride + row, out_stride, in + row * in_stride + column, in_stride);
+        }
+    }
+    for (int64_t row = 0; row < rows; row++) {
+        for (int64_t column = row < whole_rows ? whole_columns : 0; column < columns; column++) {
+            out[column * out_stride + row] = in[row * in_stride + column];
+        }
+    }
+}
+
 // The square of a float32 is exact in double, so fused and separate steps agree.
 static double square_sum(const float *in, size_t count) {
     __m256d low = _mm256_setzero_pd(), high = _mm256_setzero_pd();
@@ -89,6 +138,8 @@ static void adamw(float *x, const float *gradient, float *m, float *v, size_t co
 void vectors_elements_avx2(cpu_vectors *vectors) {
     vectors->widen = widen;
     vectors->narrow = narrow;
+    vectors->turn = turn;
+    vectors->interleave = interleave;
     vectors->add = add;
     vectors->square_sum = square_sum;
     vectors->adamw = adamw;

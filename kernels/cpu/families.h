@@ -7,6 +7,8 @@
 // Plain versions, complete.
 void vectors_convert(cpu_vectors *vectors);
 // Plain versions, complete.
+void vectors_turn(cpu_vectors *vectors);
+// Plain versions, complete.
 void vectors_rows(cpu_vectors *vectors);
 // Plain versions, complete.
 void vectors_optimizer(cpu_vectors *vectors);

@@ -1,8 +1,8 @@
 // The head: log-probabilities of given tokens, their gradient, and sampling. Logits are float32 and never more than a
 // block of rows of them exist.
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/weight.h"
 
-enum { block_elements = 1 << 22 }; // logits a block: 16 MiB
+enum { block_elements = 1 << 22, least_rows = 128 }; // logits a block: 16 MiB, or 128 rows
 
 // A tensor over scratch memory; `shell` is the buffer that it points to.
 static status scratch_tensor(cpu_backend *cpu, cpu_place place, buffer *shell, tensor *out, element type, int64_t rows,
@@ -14,8 +14,8 @@ static status scratch_tensor(cpu_backend *cpu, cpu_place place, buffer *shell, t
 }
 
 static int64_t block_rows(int64_t rows, int64_t vocabulary) {
-    int64_t most = block_elements / vocabulary / 64 * 64;
-    if (most < 64) most = 64;
+    int64_t most = block_elements / vocabulary / least_rows * least_rows;
+    if (most < least_rows) most = least_rows;
     return rows < most ? rows : most;
 }
 
@@ -26,6 +26,10 @@ static bool targets_fit(tensor targets, int64_t rows, int64_t vocabulary) {
         if (target < 0 || target >= vocabulary) return false;
     }
     return true;
+}
+
+static bool fits_head(tensor in, const weight *head) {
+    return tensor_is(in, (int)weight_type(head), in.rows, weight_inner(head));
 }
 
 // ---- log-probabilities ----
@@ -49,8 +53,11 @@ static void score_rows(void *context, int64_t first, int64_t end, int thread) {
 status cpu_logprob(backend *backend, tensor logprob, tensor log_sums, tensor in, weight *head, tensor targets) {
     cpu_backend *cpu = cpu_of(backend);
     int64_t vocabulary = weight_outputs(head), most = block_rows(in.rows, vocabulary);
-    CHECK(tensor_is(logprob, ELEMENT_F32, in.rows, 1) && targets_fit(targets, in.rows, vocabulary));
+    CHECK(fits_head(in, head) && tensor_is(logprob, ELEMENT_F32, in.rows, 1) &&
+          targets_fit(targets, in.rows, vocabulary));
     CHECK(tensor_none(log_sums) || tensor_is(log_sums, ELEMENT_F32, in.rows, 1));
+    packed matrix;
+    TRY(weight_packed(cpu, head, &matrix));
     buffer shell;
     tensor logits;
     TRY(scratch_tensor(cpu, PLACE_LOGITS, &shell, &logits, ELEMENT_F32, most, vocabulary));
@@ -59,7 +66,7 @@ status cpu_logprob(backend *backend, tensor logprob, tensor log_sums, tensor in,
         scoring scoring = {cpu, tensor_rows(logits, 0, rows), tensor_rows(logprob, first, rows), log_sums,
                            tensor_rows(targets, first, rows)};
         if (!tensor_none(log_sums)) scoring.log_sums = tensor_rows(log_sums, first, rows);
-        TRY(cpu_linear(backend, scoring.logits, tensor_rows(in, first, rows), head, (tensor){0}));
+        TRY(linear_packed(cpu, scoring.logits, tensor_rows(in, first, rows), matrix, (tensor){0}, false));
         cpu_blocks(cpu, rows, 1, score_rows, &scoring);
     }
     return OK;
@@ -89,8 +96,12 @@ status cpu_logprob_gradient(backend *backend, tensor in_gradient, tensor head_gr
                             tensor targets, tensor log_sums, tensor slope) {
     cpu_backend *cpu = cpu_of(backend);
     int64_t vocabulary = weight_outputs(head), most = block_rows(in.rows, vocabulary);
-    CHECK(tensor_is(in_gradient, -1, in.rows, in.columns) && targets_fit(targets, in.rows, vocabulary));
+    CHECK(fits_head(in, head) && tensor_is(in_gradient, -1, in.rows, in.columns) &&
+          targets_fit(targets, in.rows, vocabulary));
     CHECK(tensor_is(log_sums, ELEMENT_F32, in.rows, 1) && tensor_is(slope, ELEMENT_F32, in.rows, 1));
+    packed matrix, transposed;
+    TRY(weight_packed(cpu, head, &matrix));
+    TRY(weight_transposed(cpu, head, &transposed));
     buffer shell, slopes_shell;
     tensor logits, slopes;
     TRY(scratch_tensor(cpu, PLACE_LOGITS, &shell, &logits, ELEMENT_F32, most, vocabulary));
@@ -106,9 +117,9 @@ status cpu_logprob_gradient(backend *backend, tensor in_gradient, tensor head_gr
                            tensor_rows(targets, first, rows),
                            tensor_rows(log_sums, first, rows),
                            tensor_rows(slope, first, rows)};
-        TRY(cpu_linear(backend, sloping.logits, part, head, (tensor){0}));
+        TRY(linear_packed(cpu, sloping.logits, part, matrix, (tensor){0}, false));
         cpu_blocks(cpu, rows, 1, slope_rows, &sloping);
-        TRY(cpu_linear_input_gradient(backend, tensor_rows(in_gradient, first, rows), sloping.slopes, head, false));
+        TRY(linear_packed(cpu, tensor_rows(in_gradient, first, rows), sloping.slopes, transposed, (tensor){0}, false));
         if (!tensor_none(head_gradient))
             TRY(cpu_linear_weight_gradient(backend, head_gradient, (tensor){0}, sloping.slopes, part));
     }
@@ -137,7 +148,10 @@ status cpu_sample(backend *backend, tensor tokens, tensor logprobs, tensor in, w
                   const double *chance) {
     cpu_backend *cpu = cpu_of(backend);
     int64_t vocabulary = weight_outputs(head), most = block_rows(in.rows, vocabulary);
+    CHECK(fits_head(in, head));
     CHECK(tensor_is(tokens, ELEMENT_I32, in.rows, 1) && tensor_is(logprobs, ELEMENT_F32, in.rows, 1));
+    packed matrix;
+    TRY(weight_packed(cpu, head, &matrix));
     buffer shell;
     tensor logits;
     TRY(scratch_tensor(cpu, PLACE_LOGITS, &shell, &logits, ELEMENT_F32, most, vocabulary));
@@ -149,7 +163,7 @@ status cpu_sample(backend *backend, tensor tokens, tensor logprobs, tensor in, w
                            tensor_rows(logprobs, first, rows),
                            settings + first,
                            chance + first};
-        TRY(cpu_linear(backend, drawing.logits, tensor_rows(in, first, rows), head, (tensor){0}));
+        TRY(linear_packed(cpu, drawing.logits, tensor_rows(in, first, rows), matrix, (tensor){0}, false));
         cpu_blocks(cpu, rows, 1, draw_rows, &drawing);
     }
     return OK;

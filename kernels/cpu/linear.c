@@ -1,123 +1,157 @@
 // Products of activations with weights, and their gradients.
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/weight.h"
 
 #include <stdlib.h>
 
-#include "shared/base/memory.h"
+enum { chunk_rows = 1024 }; // rows that a weight gradient takes in at once
 
-struct weight {
-    tensor plain; // when not kept
-    element type;
-    bool keep;
-    int64_t n, l;
-    float *packed;
-};
+// ---- a product into a tensor ----
 
-status cpu_computes(cpu_backend *cpu, element type) {
-    (void)cpu;
-    if (type == ELEMENT_F32 || type == ELEMENT_BF16) return OK;
-    return fail(SERVICE, "the CPU computes float32 and bfloat16 only");
+typedef struct linear {
+    cpu_backend *cpu;
+    tensor out, in;
+    const float *bias; // or NULL
+    bool add;
+} linear;
+
+static const void *dense_rows(const void *context, int64_t first, int64_t rows, void *room) {
+    const linear *l = context;
+    if (l->in.stride == l->in.columns) return tensor_row(l->in, first);
+    size_t bytes = (size_t)l->in.columns * element_size(l->in.type);
+    for (int64_t i = 0; i < rows; i++) memcpy((char *)room + (size_t)i * bytes, tensor_row(l->in, first + i), bytes);
+    return room;
 }
 
-static void read_weight(cpu_backend *cpu, const weight *w, float *values) {
-    for (int64_t n = 0; n < w->n; n++) {
-        float *row = values + n * w->l;
-        cpu_convert(cpu, row, ELEMENT_F32, tensor_row(w->plain, n), w->plain.type, (size_t)w->l);
-        for (int64_t l = 0; w->type == ELEMENT_BF16 && l < w->l; l++) row[l] = f32_from_bf16(bf16_from_f32(row[l]));
+static void store_row(const linear *l, float *tile, int64_t row, int64_t column, int64_t columns) {
+    tensor out = tensor_columns(l->out, column, columns);
+    float room[256];
+    if (l->bias) l->cpu->vectors.add(tile, l->bias + column, (size_t)columns);
+    if (l->add) l->cpu->vectors.add(tile, cpu_row_read(l->cpu, out, row, room), (size_t)columns);
+    cpu_row_write(l->cpu, out, row, tile);
+}
+
+static void store_tile(const void *context, float *tile, int64_t stride, int64_t first, int64_t rows, int64_t column,
+                       int64_t columns) {
+    for (int64_t i = 0; i < rows; i++) store_row(context, tile + i * stride, first + i, column, columns);
+}
+
+status linear_packed(cpu_backend *cpu, tensor out, tensor in, packed matrix, tensor bias, bool add) {
+    linear linear = {.cpu = cpu, .out = out, .in = in, .add = add};
+    if (!tensor_none(bias)) {
+        float *values;
+        TRY(cpu_scratch_get(cpu, PLACE_SUMS, (size_t)bias.columns * sizeof *values, &values));
+        linear.bias = cpu_row_read(cpu, bias, 0, values);
     }
-}
-
-status cpu_weight_new(backend *backend, weight **out, tensor plain, element type, bool keep) {
-    *out = NULL;
-    CHECK(tensor_fits(plain) && plain.type <= ELEMENT_F16 && type <= ELEMENT_BF16);
-    weight *w;
-    TRY(NEW(&w, 1));
-    *w = (weight){.plain = plain, .type = type, .keep = keep, .n = plain.rows, .l = plain.columns};
-    if (keep) {
-        status result = NEW(&w->packed, (size_t)(w->n * w->l));
-        if (result != OK) {
-            free(w);
-            return result;
-        }
-        read_weight(cpu_of(backend), w, w->packed);
-        w->plain = (tensor){0};
-    }
-    *out = w;
-    return OK;
-}
-
-int64_t weight_outputs(const weight *weight) {
-    return weight->n;
-}
-
-void cpu_weight_free(backend *backend, weight **weight) {
-    (void)backend;
-    if (!*weight) return;
-    free((*weight)->packed);
-    free(*weight);
-    *weight = NULL;
-}
-
-static status weight_values(cpu_backend *cpu, const weight *w, const float **values) {
-    *values = w->packed;
-    if (w->packed) return OK;
-    float *room;
-    TRY(cpu_scratch_get(cpu, PLACE_PACKED, (size_t)(w->n * w->l) * 4, &room));
-    read_weight(cpu, w, room);
-    *values = room;
-    return OK;
-}
-
-static float element_at(tensor t, int64_t row, int64_t column) {
-    return t.type == ELEMENT_F32 ? tensor_f32(t, row)[column] : f32_from_bf16(tensor_bf16(t, row)[column]);
-}
-
-static void element_set(tensor t, int64_t row, int64_t column, float value) {
-    if (t.type == ELEMENT_F32) tensor_f32(t, row)[column] = value;
-    if (t.type == ELEMENT_BF16) tensor_bf16(t, row)[column] = bf16_from_f32(value);
+    product product = {
+        .matrix = matrix, .rows = in.rows, .operand = dense_rows, .store = store_tile, .context = &linear};
+    return product_run(cpu, &product);
 }
 
 status cpu_linear(backend *backend, tensor out, tensor in, weight *w, tensor bias) {
-    CHECK(tensor_is(out, -1, in.rows, w->n) && tensor_is(in, (int)w->type, in.rows, w->l));
-    const float *values;
-    TRY(weight_values(cpu_of(backend), w, &values));
-    for (int64_t m = 0; m < out.rows; m++) {
-        for (int64_t n = 0; n < w->n; n++) {
-            float sum = 0;
-            for (int64_t l = 0; l < w->l; l++) sum += element_at(in, m, l) * values[n * w->l + l];
-            element_set(out, m, n, tensor_none(bias) ? sum : sum + element_at(bias, 0, n));
-        }
-    }
-    return OK;
+    int64_t outputs = weight_outputs(w);
+    CHECK(tensor_is(out, -1, in.rows, outputs) && tensor_is(in, (int)weight_type(w), in.rows, weight_inner(w)));
+    CHECK(tensor_none(bias) || tensor_is(bias, -1, 1, outputs));
+    packed matrix;
+    TRY(weight_packed(cpu_of(backend), w, &matrix));
+    return linear_packed(cpu_of(backend), out, in, matrix, bias, false);
 }
 
 status cpu_linear_input_gradient(backend *backend, tensor in_gradient, tensor out_gradient, weight *w, bool add) {
-    CHECK(!w->keep && tensor_is(in_gradient, -1, out_gradient.rows, w->l));
-    CHECK(tensor_is(out_gradient, -1, in_gradient.rows, w->n));
-    const float *values;
-    TRY(weight_values(cpu_of(backend), w, &values));
-    for (int64_t m = 0; m < in_gradient.rows; m++) {
-        for (int64_t l = 0; l < w->l; l++) {
-            float sum = 0;
-            for (int64_t n = 0; n < w->n; n++) sum += element_at(out_gradient, m, n) * values[n * w->l + l];
-            element_set(in_gradient, m, l, add ? element_at(in_gradient, m, l) + sum : sum);
-        }
+    CHECK(tensor_is(in_gradient, -1, out_gradient.rows, weight_inner(w)));
+    CHECK(tensor_is(out_gradient, (int)weight_type(w), in_gradient.rows, weight_outputs(w)));
+    packed matrix;
+    TRY(weight_transposed(cpu_of(backend), w, &matrix));
+    return linear_packed(cpu_of(backend), in_gradient, out_gradient, matrix, (tensor){0}, add);
+}
+
+// ---- the gradient of a weight ----
+
+typedef struct outer {
+    cpu_backend *cpu;
+    tensor weight_gradient;
+    tensor out_gradient; // some rows of it
+    int64_t inner;       // their number, made even
+} outer;
+
+// Columns of out_gradient become rows; bfloat16 is woven to pairs first and turns as 4-byte words.
+static const void *turned_columns(const void *context, int64_t first, int64_t rows, void *room) {
+    const outer *o = context;
+    const cpu_vectors *vectors = &o->cpu->vectors;
+    tensor part = tensor_columns(o->out_gradient, first, rows);
+    if (part.type == ELEMENT_F32) {
+        vectors->turn(room, o->inner, tensor_row(part, 0), part.stride, part.rows, rows);
+        if (part.rows < o->inner)
+            for (int64_t i = 0; i < rows; i++) ((uint32_t *)room)[i * o->inner + part.rows] = 0;
+        return room;
     }
-    return OK;
+    uint32_t pairs[16][128];
+    uint16_t zeros[128] = {0};
+    for (int64_t row = 0; row < o->inner; row += 32) {
+        int64_t count = (o->inner - row) / 2 < 16 ? (o->inner - row) / 2 : 16;
+        for (int64_t i = 0; i < count; i++) {
+            int64_t at = row + 2 * i;
+            vectors->interleave((uint16_t *)pairs[i], tensor_bf16(part, at),
+                                at + 1 < part.rows ? tensor_bf16(part, at + 1) : zeros, (size_t)rows);
+        }
+        vectors->turn((uint32_t *)room + row / 2, o->inner / 2, pairs[0], 128, count, rows);
+    }
+    return room;
+}
+
+static void add_tile(const void *context, float *tile, int64_t stride, int64_t first, int64_t rows, int64_t column,
+                     int64_t columns) {
+    const outer *o = context;
+    for (int64_t i = 0; i < rows; i++) {
+        o->cpu->vectors.add(tensor_f32(o->weight_gradient, first + i) + column, tile + i * stride, (size_t)columns);
+    }
+}
+
+// The rows of one chunk: weight_gradient += out_gradient^T in.
+static status add_chunk(cpu_backend *cpu, tensor weight_gradient, tensor out_gradient, tensor in) {
+    outer outer = {cpu, weight_gradient, out_gradient, (in.rows + 1) / 2 * 2};
+    packed matrix = {.type = in.type, .outputs = in.columns, .inner = outer.inner};
+    size_t bytes = packed_bytes(cpu, in.type, matrix.outputs, matrix.inner);
+    TRY(cpu_scratch_get(cpu, PLACE_OPERAND, bytes, &matrix.data));
+    pack_columns(cpu, &matrix, in);
+    product product = {.matrix = matrix,
+                       .rows = out_gradient.columns,
+                       .whole_rows = true,
+                       .operand = turned_columns,
+                       .store = add_tile,
+                       .context = &outer};
+    return product_run(cpu, &product);
+}
+
+typedef struct summing {
+    const cpu_backend *cpu;
+    tensor sums, in;
+} summing;
+
+static void sum_columns(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const summing *s = context;
+    tensor part = tensor_columns(s->in, first, end - first);
+    float room[256];
+    for (int64_t row = 0; row < part.rows; row++) {
+        const float *in = cpu_row_read(s->cpu, part, row, room);
+        s->cpu->vectors.add(tensor_f32(s->sums, 0) + first, in, (size_t)(end - first));
+    }
 }
 
 status cpu_linear_weight_gradient(backend *backend, tensor weight_gradient, tensor bias_gradient, tensor out_gradient,
                                   tensor in) {
-    (void)backend;
+    cpu_backend *cpu = cpu_of(backend);
     CHECK(tensor_is(weight_gradient, ELEMENT_F32, out_gradient.columns, in.columns));
-    CHECK(tensor_is(in, -1, out_gradient.rows, in.columns) && tensor_fits(out_gradient));
-    for (int64_t m = 0; m < in.rows; m++) {
-        for (int64_t n = 0; n < out_gradient.columns; n++) {
-            float slope = element_at(out_gradient, m, n);
-            if (!tensor_none(bias_gradient)) tensor_f32(bias_gradient, 0)[n] += slope;
-            float *row = tensor_f32(weight_gradient, n);
-            for (int64_t l = 0; l < in.columns; l++) row[l] += slope * element_at(in, m, l);
-        }
+    CHECK(tensor_is(in, -1, out_gradient.rows, in.columns));
+    CHECK(tensor_is(out_gradient, (int)in.type, in.rows, out_gradient.columns));
+    CHECK(tensor_none(bias_gradient) || tensor_is(bias_gradient, ELEMENT_F32, 1, out_gradient.columns));
+    if (!tensor_none(bias_gradient)) {
+        summing summing = {cpu, bias_gradient, out_gradient};
+        cpu_blocks(cpu, out_gradient.columns, 256, sum_columns, &summing);
+    }
+    for (int64_t first = 0; first < in.rows; first += chunk_rows) {
+        int64_t rows = in.rows - first < chunk_rows ? in.rows - first : chunk_rows;
+        TRY(add_chunk(cpu, weight_gradient, tensor_rows(out_gradient, first, rows), tensor_rows(in, first, rows)));
     }
     return OK;
 }

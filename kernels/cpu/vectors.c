@@ -29,6 +29,7 @@ void vectors_choose(cpu_vectors *vectors, vector_level level) {
     vectors->level = level;
     vectors_convert(vectors);
     vectors_rows(vectors);
+    vectors_turn(vectors);
     vectors_optimizer(vectors);
     vectors_tiles(vectors);
     vectors_lines(vectors);

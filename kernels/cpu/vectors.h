@@ -29,6 +29,11 @@ typedef struct cpu_vectors {
     // convert.c
     void (*widen)(float *out, const uint16_t *in, size_t count);  // out = in, from bfloat16
     void (*narrow)(uint16_t *out, const float *in, size_t count); // out = in rounded to bfloat16
+    // turn.c
+    // out[column, row] = in[row, column], of 4-byte elements
+    void (*turn)(uint32_t *out, int64_t out_stride, const uint32_t *in, int64_t in_stride, int64_t rows,
+                 int64_t columns);
+    void (*interleave)(uint16_t *out, const uint16_t *even, const uint16_t *odd, size_t count); // e o e o ...
     // rows.c
     void (*add)(float *out, const float *in, size_t count); // out += in
     // optimizer.c

@@ -1,0 +1,132 @@
+// Matrices packed for products: turned, rounded and laid out in blocks of 64 outputs.
+#include "kernels/cpu/products.h"
+
+enum { part = 128 }; // inner elements at a time, which stay in the first-level cache
+
+typedef struct packing {
+    const cpu_backend *cpu;
+    const packed *out;
+    const packed_layout *layout;
+    tensor matrix;
+} packing;
+
+static int64_t padded_inner(const packed_layout *layout, int64_t inner) {
+    return (inner + layout->unit - 1) / layout->unit * layout->unit;
+}
+
+static size_t block_bytes(const packed_layout *layout, element type, int64_t inner) {
+    return (size_t)(packed_block * padded_inner(layout, inner)) * element_size(type);
+}
+
+size_t packed_bytes(const cpu_backend *cpu, element type, int64_t outputs, int64_t inner) {
+    int64_t blocks = (outputs + packed_block - 1) / packed_block;
+    return (size_t)blocks * block_bytes(primitives_layout(cpu->primitives, type), type, inner);
+}
+
+void *packed_at(const cpu_backend *cpu, const packed *matrix, int64_t column) {
+    const packed_layout *layout = primitives_layout(cpu->primitives, matrix->type);
+    return (char *)matrix->data + (size_t)(column / packed_block) * block_bytes(layout, matrix->type, matrix->inner);
+}
+
+// ---- rows are outputs ----
+
+// Rows [row, row + rows), inner [first, first + count), to `room` in the packed type, `part` elements a row, zeros
+// after an odd count.
+static void read_rows(const packing *p, void *room, int64_t row, int64_t rows, int64_t first, int64_t count) {
+    size_t size = element_size(p->out->type), from = element_size(p->matrix.type);
+    for (int64_t i = 0; i < rows; i++) {
+        char *out = (char *)room + (size_t)(i * part) * size;
+        const char *in = (const char *)tensor_row(p->matrix, row + i) + (size_t)first * from;
+        cpu_convert(p->cpu, out, p->out->type, in, p->matrix.type, (size_t)count);
+        if (count & 1) memset(out + (size_t)count * size, 0, size);
+    }
+}
+
+// Bfloat16 with pairs turns as float32 does, by words of four bytes; without pairs, element by element.
+static void turn_part(const packing *p, char *block, const void *room, int64_t rows, int64_t first, int64_t count) {
+    if (p->out->type == ELEMENT_F32) {
+        p->cpu->vectors.turn((uint32_t *)block + first * packed_block, packed_block, room, part, rows, count);
+    } else if (p->layout->pair == 2) {
+        p->cpu->vectors.turn((uint32_t *)block + first / 2 * packed_block, packed_block, room, part / 2, rows,
+                             (count + 1) / 2);
+    } else {
+        uint16_t *out = (uint16_t *)block + first * packed_block;
+        const uint16_t *in = room;
+        for (int64_t i = 0; i < rows * count; i++)
+            out[i % count * packed_block + i / count] = in[i / count * part + i % count];
+    }
+}
+
+static void pack_rows_blocks(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const packing *p = context;
+    uint32_t room[packed_block * part];
+    int64_t inner = p->out->inner;
+    for (int64_t block = first; block < end; block++) {
+        int64_t row = block * packed_block, rows = p->out->outputs - row;
+        if (rows > packed_block) rows = packed_block;
+        char *out = packed_at(p->cpu, p->out, row);
+        size_t bytes = block_bytes(p->layout, p->out->type, inner);
+        if (rows < packed_block || inner % p->layout->unit) memset(out, 0, bytes);
+        for (int64_t at = 0; at < inner; at += part) {
+            int64_t count = inner - at < part ? inner - at : part;
+            if (p->matrix.type == ELEMENT_F32 && p->out->type == ELEMENT_F32) {
+                p->cpu->vectors.turn((uint32_t *)out + at * packed_block, packed_block,
+                                     (const uint32_t *)tensor_f32(p->matrix, row) + at, p->matrix.stride, rows, count);
+            } else {
+                read_rows(p, room, row, rows, at, count);
+                turn_part(p, out, room, rows, at, count);
+            }
+        }
+    }
+}
+
+// ---- columns are outputs ----
+
+static void pack_columns_blocks(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const packing *p = context;
+    uint32_t even[packed_block], odd[packed_block];
+    int64_t inner = p->out->inner, pair = p->layout->pair;
+    size_t size = element_size(p->out->type), from = element_size(p->matrix.type);
+    for (int64_t block = first; block < end; block++) {
+        int64_t column = block * packed_block, columns = p->out->outputs - column;
+        if (columns > packed_block) columns = packed_block;
+        char *out = packed_at(p->cpu, p->out, column);
+        size_t row_bytes = packed_block * size, offset = (size_t)column * from;
+        memset(even, 0, sizeof even);
+        memset(odd, 0, sizeof odd);
+        int64_t rows = p->matrix.rows, at = 0;
+        for (; at < rows; at += pair) {
+            const char *in = (const char *)tensor_row(p->matrix, at) + offset;
+            cpu_convert(p->cpu, even, p->out->type, in, p->matrix.type, (size_t)columns);
+            if (pair == 2) {
+                if (at + 1 == rows) memset(odd, 0, sizeof odd);
+                if (at + 1 < rows)
+                    cpu_convert(p->cpu, odd, p->out->type, (const char *)tensor_row(p->matrix, at + 1) + offset,
+                                p->matrix.type, (size_t)columns);
+                p->cpu->vectors.interleave((uint16_t *)out + at * packed_block, (uint16_t *)even, (uint16_t *)odd,
+                                           packed_block);
+            } else {
+                memcpy(out + (size_t)at * row_bytes, even, row_bytes);
+            }
+        }
+        size_t done = (size_t)at * row_bytes;
+        memset(out + done, 0, block_bytes(p->layout, p->out->type, inner) - done);
+    }
+}
+
+static void pack(cpu_backend *cpu, const packed *out, tensor matrix,
+                 void (*work)(void *context, int64_t first, int64_t end, int thread)) {
+    packing packing = {cpu, out, primitives_layout(cpu->primitives, out->type), matrix};
+    int64_t blocks = (out->outputs + packed_block - 1) / packed_block;
+    cpu_blocks(cpu, blocks, 4096 / (out->inner + 1) + 1, work, &packing);
+}
+
+void pack_rows(cpu_backend *cpu, const packed *out, tensor matrix) {
+    pack(cpu, out, matrix, pack_rows_blocks);
+}
+
+void pack_columns(cpu_backend *cpu, const packed *out, tensor matrix) {
+    pack(cpu, out, matrix, pack_columns_blocks);
+}

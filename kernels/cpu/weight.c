@@ -1,0 +1,76 @@
+// Weights: kept in packed form, or packed afresh at each use into scratch memory.
+#include "kernels/cpu/weight.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "shared/base/memory.h"
+
+struct weight {
+    tensor plain; // none when kept
+    packed kept;  // its data NULL when not
+};
+
+int64_t weight_outputs(const weight *w) {
+    return w->kept.outputs;
+}
+
+int64_t weight_inner(const weight *w) {
+    return w->kept.inner;
+}
+
+element weight_type(const weight *w) {
+    return w->kept.type;
+}
+
+static status keep_packed(cpu_backend *cpu, weight *w) {
+    size_t bytes = packed_bytes(cpu, w->kept.type, w->kept.outputs, w->kept.inner);
+    void *data = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    if (!data) return fail(SERVICE, "out of memory: %zu bytes of weights", bytes);
+    (void)madvise(data, bytes, MADV_HUGEPAGE); // a hint; slower without
+    w->kept.data = data;
+    pack_rows(cpu, &w->kept, w->plain);
+    w->plain = (tensor){0};
+    return OK;
+}
+
+status cpu_weight_new(backend *backend, weight **out, tensor plain, element type, bool keep) {
+    *out = NULL;
+    CHECK(tensor_fits(plain) && plain.type <= ELEMENT_F16 && plain.rows > 0 && plain.columns > 0);
+    TRY(cpu_computes(cpu_of(backend), type));
+    weight *w;
+    TRY(NEW(&w, 1));
+    w->plain = plain;
+    w->kept = (packed){.type = type, .outputs = plain.rows, .inner = plain.columns};
+    status result = keep ? keep_packed(cpu_of(backend), w) : OK;
+    if (result == OK) {
+        *out = w;
+    } else {
+        free(w);
+    }
+    return result;
+}
+
+void cpu_weight_free(backend *backend, weight **place) {
+    (void)backend;
+    if (!*place) return;
+    free((*place)->kept.data);
+    free(*place);
+    *place = NULL;
+}
+
+status weight_packed(cpu_backend *cpu, const weight *w, packed *out) {
+    *out = w->kept;
+    if (out->data) return OK;
+    TRY(cpu_scratch_get(cpu, PLACE_PACKED, packed_bytes(cpu, out->type, out->outputs, out->inner), &out->data));
+    pack_rows(cpu, out, w->plain);
+    return OK;
+}
+
+status weight_transposed(cpu_backend *cpu, const weight *w, packed *out) {
+    CHECK(!w->kept.data);
+    *out = (packed){.type = w->kept.type, .outputs = w->kept.inner, .inner = w->kept.outputs};
+    TRY(cpu_scratch_get(cpu, PLACE_TRANSPOSED, packed_bytes(cpu, out->type, out->outputs, out->inner), &out->data));
+    pack_columns(cpu, out, w->plain);
+    return OK;
+}
