@@ -23,6 +23,12 @@ element weight_type(const weight *w) {
     return w->kept.type;
 }
 
+status cpu_computes(cpu_backend *cpu, element type) {
+    if (type > ELEMENT_BF16) return fail(SERVICE, "the CPU computes in float32 and bfloat16 only");
+    if (primitives_layout(cpu->primitives, type)->usable) return OK;
+    return fail(SERVICE, "this processor has no products in %s", type == ELEMENT_BF16 ? "bfloat16" : "float32");
+}
+
 static status keep_packed(cpu_backend *cpu, weight *w) {
     size_t bytes = packed_bytes(cpu, w->kept.type, w->kept.outputs, w->kept.inner);
     void *data = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);

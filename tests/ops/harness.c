@@ -1,0 +1,257 @@
+#include "tests/ops/harness.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/base/chance.h"
+#include "tests/ops/state.h"
+
+enum { pattern = 0xA5, margin = 128 };
+
+// ---- cases ----
+
+static void *must(void *memory) {
+    if (memory) return memory;
+    fprintf(stderr, "harness: out of memory\n");
+    exit(69);
+}
+
+void harness_failed(harness *h, const char *what) {
+    harness_state *s = h->state;
+    s->failed++;
+    if (s->shown++ < 40) printf("FAILED %s, %s: %s: %s\n", s->suite, s->version, s->name, what);
+}
+
+static void check_surroundings(harness *h, const placed *p) {
+    unsigned char *bytes = must(malloc(p->bytes));
+    tensor all = {
+        .buffer = p->buffer, .type = ELEMENT_U8, .rows = 1, .columns = (int64_t)p->bytes, .stride = (int64_t)p->bytes};
+    harness_ok(h, h->ops->download(h->backend, bytes, ELEMENT_U8, all));
+    size_t size = element_size(p->view.type), row = (size_t)p->view.columns * size;
+    for (int64_t i = 0; i < p->view.rows; i++) {
+        memset(bytes + p->view.offset + (size_t)(i * p->view.stride) * size, pattern, row);
+    }
+    size_t at = 0;
+    while (at < p->bytes && bytes[at] == pattern) at++;
+    harness_hold(h, at == p->bytes, "byte %zu around a tensor of %lld x %lld has changed", at, (long long)p->view.rows,
+                 (long long)p->view.columns);
+    free(bytes);
+}
+
+void harness_end(harness *h) {
+    harness_state *s = h->state;
+    for (size_t i = 0; i < s->placed_count; i++) {
+        check_surroundings(h, &s->placed[i]);
+        h->ops->buffer_free(h->backend, &s->placed[i].buffer);
+    }
+    for (size_t i = 0; i < s->block_count; i++) free(s->blocks[i]);
+    s->placed_count = s->block_count = 0;
+}
+
+void harness_case(harness *h, const char *format, ...) {
+    harness_end(h);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(h->state->name, sizeof h->state->name, format, arguments);
+    va_end(arguments);
+    h->state->cases++;
+}
+
+void *harness_memory(harness *h, size_t bytes) {
+    harness_state *s = h->state;
+    if (s->block_count == sizeof s->blocks / sizeof *s->blocks) {
+        fprintf(stderr, "harness: too many blocks in a case\n");
+        exit(70);
+    }
+    return s->blocks[s->block_count++] = must(calloc(bytes ? bytes : 1, 1));
+}
+
+// ---- chance ----
+
+double harness_unit(harness *h) {
+    return chance_unit(h->state->seed, h->state->stream, h->state->drawn++);
+}
+
+double harness_normal(harness *h) {
+    return chance_normal(h->state->seed, h->state->stream, h->state->drawn++);
+}
+
+int64_t harness_range(harness *h, int64_t low, int64_t high) {
+    double which = harness_unit(h);
+    if (which < 0.1) return low;
+    if (which < 0.2) return high;
+    return low + (int64_t)chance_below(h->state->seed, h->state->stream, h->state->drawn++, (uint64_t)(high - low + 1));
+}
+
+static float edge(harness *h, float before) {
+    static const float edges[] = {0.0f, -0.0f, 1e-40f, -1e-42f, 1e-30f, 1.0f, -1.0f, 1e4f, -1e4f, 0.5f};
+    int64_t which = harness_range(h, 0, 10);
+    return which == 10 ? before : edges[which];
+}
+
+// Sums of a few uniform numbers are bell enough, and quick.
+static float quick_normal(uint64_t bits) {
+    int sum = 0;
+    for (int i = 0; i < 4; i++) sum += (int)(bits >> (16 * i) & 0xffff) - 32768;
+    return (float)sum * (1.0f / 37837.0f);
+}
+
+static void fill_values(harness *h, float *values, int64_t count, fill fill, double scale) {
+    uint64_t stream = h->state->drawn++;
+    for (int64_t i = 0; i < count && fill != FILL_ZERO; i++) {
+        uint64_t bits = chance_bits(h->state->seed ^ stream * 0x9E3779B97F4A7C15u, h->state->stream, (uint64_t)i);
+        values[i] = quick_normal(bits) * (float)scale;
+        if (fill == FILL_EDGES && bits % 7 == 0) values[i] = edge(h, i ? values[i - 1] : 0);
+    }
+}
+
+// ---- tensors ----
+
+static tensor place(harness *h, element type, int64_t rows, int64_t columns, int64_t stride) {
+    harness_state *s = h->state;
+    if (s->placed_count == sizeof s->placed / sizeof *s->placed) {
+        fprintf(stderr, "harness: too many tensors in a case\n");
+        exit(70);
+    }
+    placed *p = &s->placed[s->placed_count++];
+    size_t size = element_size(type);
+    p->bytes = 2 * margin + (size_t)(rows * stride) * size;
+    harness_must(h->ops->buffer_new(h->backend, p->bytes, &p->buffer));
+    p->view = (tensor){p->buffer, margin, type, rows, columns, stride};
+    unsigned char *bytes = must(malloc(p->bytes));
+    memset(bytes, pattern, p->bytes);
+    tensor all = {p->buffer, 0, ELEMENT_U8, 1, (int64_t)p->bytes, (int64_t)p->bytes};
+    harness_must(h->ops->upload(h->backend, all, bytes, ELEMENT_U8));
+    free(bytes);
+    return p->view;
+}
+
+static tensor filled(harness *h, tensor t, fill fill, double scale) {
+    float *values = must(calloc((size_t)(t.rows * t.columns) + 1, sizeof *values));
+    fill_values(h, values, t.rows * t.columns, fill, scale);
+    harness_must(h->ops->upload(h->backend, t, values, ELEMENT_F32));
+    free(values);
+    return t;
+}
+
+tensor harness_tensor(harness *h, element type, int64_t rows, int64_t columns, fill fill, double scale) {
+    static const int64_t gaps[] = {0, 0, 1, 16, 3};
+    int64_t gap = gaps[harness_range(h, 0, 4)];
+    return filled(h, place(h, type, rows, columns, columns + gap), fill, scale);
+}
+
+tensor harness_dense(harness *h, element type, int64_t rows, int64_t columns, fill fill, double scale) {
+    return filled(h, place(h, type, rows, columns, columns), fill, scale);
+}
+
+tensor harness_index(harness *h, int64_t rows, int64_t below) {
+    tensor t = place(h, ELEMENT_I32, rows, 1, 1);
+    int32_t *numbers = harness_memory(h, (size_t)rows * sizeof *numbers);
+    for (int64_t i = 0; i < rows; i++) numbers[i] = (int32_t)harness_range(h, 0, below - 1);
+    harness_must(h->ops->upload(h->backend, t, numbers, ELEMENT_I32));
+    return t;
+}
+
+float *harness_values(harness *h, tensor t) {
+    float *values = harness_memory(h, (size_t)(t.rows * t.columns) * sizeof *values);
+    harness_must(h->ops->download(h->backend, values, ELEMENT_F32, t));
+    return values;
+}
+
+int32_t *harness_numbers(harness *h, tensor t) {
+    int32_t *numbers = harness_memory(h, (size_t)(t.rows * t.columns) * sizeof *numbers);
+    harness_must(h->ops->download(h->backend, numbers, ELEMENT_I32, t));
+    return numbers;
+}
+
+void harness_set(harness *h, tensor t, const void *values) {
+    harness_must(h->ops->upload(h->backend, t, values, t.type == ELEMENT_I32 ? ELEMENT_I32 : ELEMENT_F32));
+}
+
+// ---- verdicts ----
+
+void harness_must(status result) {
+    if (result == OK) return;
+    fprintf(stderr, "harness: %s\n", fail_text());
+    exit(result);
+}
+
+void harness_ok(harness *h, status result) {
+    if (result != OK) harness_failed(h, fail_text());
+}
+
+void harness_hold(harness *h, bool holds, const char *format, ...) {
+    if (holds) return;
+    char text[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    harness_failed(h, text);
+}
+
+static void *raw(harness *h, tensor t, size_t *bytes) {
+    *bytes = (size_t)(t.rows * t.columns) * element_size(t.type);
+    void *data = must(malloc(*bytes + 1));
+    harness_must(h->ops->download(h->backend, data, t.type, t));
+    return data;
+}
+
+static uint64_t digest(const unsigned char *data, size_t bytes) {
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < bytes; i++) hash = (hash ^ data[i]) * 0x100000001b3u;
+    return hash;
+}
+
+void harness_same(harness *h, const char *what, tensor out) {
+    harness_state *s = h->state;
+    size_t bytes;
+    void *data = raw(h, out, &bytes);
+    uint64_t hash = digest(data, bytes);
+    free(data);
+    if (h->first) {
+        if (s->digest_count == s->digest_room) {
+            s->digest_room = s->digest_room ? 2 * s->digest_room : 1024;
+            s->digests = must(realloc(s->digests, s->digest_room * sizeof *s->digests));
+        }
+        s->digests[s->digest_count++] = hash;
+    } else {
+        harness_hold(h, s->digest_next < s->digest_count && s->digests[s->digest_next] == hash,
+                     "%s: other bits than version %s", what, s->first_version);
+        s->digest_next++;
+    }
+}
+
+void harness_equal(harness *h, const char *what, tensor a, tensor b) {
+    size_t bytes, others;
+    unsigned char *data = raw(h, a, &bytes), *other = raw(h, b, &others);
+    size_t at = 0, size = element_size(a.type);
+    while (bytes == others && at < bytes && data[at] == other[at]) at++;
+    harness_hold(h, bytes == others && at == bytes, "%s: bits differ at row %lld, column %lld", what,
+                 (long long)(at / size) / (long long)(a.columns ? a.columns : 1),
+                 (long long)(at / size) % (long long)(a.columns ? a.columns : 1));
+    free(data);
+    free(other);
+}
+
+static double half_unit(element type, double want) {
+    return type == ELEMENT_BF16 ? fabs(want) * 0x1p-8 : type == ELEMENT_F16 ? fabs(want) * 0x1p-11 + 0x1p-25 : 0;
+}
+
+void harness_near(harness *h, const char *what, tensor out, const double *want, double absolute, double relative) {
+    harness_same(h, what, out);
+    if (!h->first) return;
+    float *values = must(malloc((size_t)(out.rows * out.columns) * sizeof *values + 1));
+    harness_must(h->ops->download(h->backend, values, ELEMENT_F32, out));
+    for (int64_t i = 0; i < out.rows * out.columns; i++) {
+        double bound = absolute + relative * fabs(want[i]) + half_unit(out.type, want[i]);
+        if (values[i] == want[i] || fabs(values[i] - want[i]) <= bound) continue;
+        harness_hold(h, false, "%s: row %lld, column %lld: %.9g, not %.9g (bound %.3g)", what,
+                     (long long)(i / out.columns), (long long)(i % out.columns), values[i], want[i], bound);
+        break;
+    }
+    free(values);
+}

@@ -1,0 +1,99 @@
+// The harness of the operations: every version (plain, vectors, threads, guarded) of every operation, checked and
+// timed.
+//
+// A suite's `check` runs once a version, each time with the same random numbers. The first version's results are
+// compared with a double-precision reference written out in the suite; every further version's must be the same bits.
+// A failed case prints its parameters and the seed. Comparisons are written !(difference <= bound): a NaN fails.
+#ifndef TESTS_OPS_HARNESS_H
+#define TESTS_OPS_HARNESS_H
+
+#include "kernels/ops.h"
+
+typedef struct harness {
+    backend *backend;
+    const operations *ops;
+    bool first; // this version is compared with the reference
+    struct harness_state *state;
+} harness;
+
+typedef struct suite {
+    const char *name;
+    void (*check)(harness *h);
+    void (*time)(harness *h); // NULL: nothing worth timing
+} suite;
+
+// How values are chosen.
+typedef enum fill {
+    FILL_NORMAL, // a bell curve
+    FILL_EDGES,  // some of them 0, -0, denormal, equal to a neighbour, large (up to 1e4)
+    FILL_ZERO,
+} fill;
+
+// ---- cases ----
+
+// Starts a case: ends the one before (its tensors' surroundings are checked, its memory freed) and names the
+// parameters for failure messages.
+void harness_case(harness *h, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+// A number in [low, high], the edges with a higher chance.
+int64_t harness_range(harness *h, int64_t low, int64_t high);
+
+// A uniform number in [0, 1).
+double harness_unit(harness *h);
+
+// Standard normal.
+double harness_normal(harness *h);
+
+// Memory that lives as long as the case, zeroed.
+void *harness_memory(harness *h, size_t bytes);
+
+// ---- tensors, as long as the case ----
+
+// Within a larger buffer full of a pattern that must survive; rows sometimes farther apart than they are long.
+tensor harness_tensor(harness *h, element type, int64_t rows, int64_t columns, fill fill, double scale);
+
+// The same, with rows right one after the other.
+tensor harness_dense(harness *h, element type, int64_t rows, int64_t columns, fill fill, double scale);
+
+// I32 [rows,1] in [0, below).
+tensor harness_index(harness *h, int64_t rows, int64_t below);
+
+// An F32, BF16 or F16 tensor's values, dense, as long as the case.
+float *harness_values(harness *h, tensor t);
+
+// An I32 tensor's.
+int32_t *harness_numbers(harness *h, tensor t);
+
+// Sets a tensor's values from dense float32 or int32.
+void harness_set(harness *h, tensor t, const void *values);
+
+// ---- verdicts ----
+
+// The call must have succeeded.
+void harness_ok(harness *h, status result);
+
+// Something must hold.
+void harness_hold(harness *h, bool holds, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+// |out - want| <= absolute + relative * |want| everywhere, on the first version; the same bits on the others. A
+// bfloat16 `out` is granted half a unit of its last place besides. `want` is dense, NULL except on the first version.
+void harness_near(harness *h, const char *what, tensor out, const double *want, double absolute, double relative);
+
+// The same bits in every version.
+void harness_same(harness *h, const char *what, tensor out);
+
+// The two tensors hold the same bits.
+void harness_equal(harness *h, const char *what, tensor a, tensor b);
+
+// ---- timing ----
+
+// Times work(context): the best of many; prints a line with the rate and its share of the machine's peak. flops or
+// bytes may be 0.
+void harness_time(harness *h, double flops, double bytes, status (*work)(void *context), void *context,
+                  const char *format, ...) __attribute__((format(printf, 6, 7)));
+
+// ---- the suites ----
+
+extern const suite suite_memory, suite_rows, suite_patchify, suite_linear, suite_head, suite_optimizer;
+
+#endif

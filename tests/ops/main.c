@@ -1,0 +1,100 @@
+// harness [--seed N] [--only SUITE] [--time [SUITE]] [--threads N]
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernels/cpu/cpu.h"
+#include "tests/ops/state.h"
+
+static const suite *const suites[] = {&suite_memory, &suite_rows, &suite_patchify,
+                                      &suite_linear, &suite_head, &suite_optimizer};
+
+// The first is the reference of the bits.
+typedef struct version {
+    const char *name;
+    vector_level level;
+    int threads;
+    bool guarded;
+} version;
+
+static const version versions[] = {
+    {"plain, 1 thread", VECTOR_PLAIN, 1, false},    {"AVX2, 1 thread", VECTOR_AVX2, 1, false},
+    {"AVX-512, 1 thread", VECTOR_AVX512, 1, false}, {"best, 2 threads", VECTOR_AVX512, 2, false},
+    {"best, 3 threads", VECTOR_AVX512, 3, false},   {"best, guarded", VECTOR_AVX512, 2, true},
+};
+
+static void open_version(harness *h, const version *v) {
+    backend_options options = {.device = "cpu", .threads = v->threads, .guarded = v->guarded};
+    harness_must(backend_open(&h->backend, &options));
+    vector_level best = vectors_best();
+    vectors_choose(&cpu_of(h->backend)->vectors, v->level < best ? v->level : best);
+    h->ops = h->backend->ops;
+}
+
+static void check_suite(harness *h, const suite *suite, uint64_t stream) {
+    harness_state *s = h->state;
+    s->suite = suite->name;
+    s->digest_count = 0;
+    int failed = s->failed, cases = s->cases;
+    clock_t start = clock();
+    for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) {
+        s->stream = stream;
+        s->drawn = s->digest_next = 0;
+        s->version = versions[i].name;
+        h->first = i == 0;
+        open_version(h, &versions[i]);
+        suite->check(h);
+        harness_end(h);
+        backend_close(&h->backend);
+    }
+    printf("%-10s %5d cases, %d failed, %.1f s\n", suite->name, s->cases - cases, s->failed - failed,
+           (double)(clock() - start) / CLOCKS_PER_SEC);
+}
+
+static void time_suite(harness *h, const suite *suite) {
+    if (!suite->time) return;
+    h->state->suite = suite->name;
+    suite->time(h);
+    harness_end(h);
+}
+
+int main(int count, char **arguments) {
+    harness_state state = {.seed = (uint64_t)time(NULL), .first_version = versions[0].name, .seconds = 0.2};
+    harness h = {.state = &state};
+    const char *only = NULL;
+    bool timing = false;
+    for (int i = 1; i < count; i++) {
+        bool more = i + 1 < count && arguments[i + 1][0] != '-';
+        if (strcmp(arguments[i], "--seed") == 0 && more) {
+            state.seed = strtoull(arguments[++i], NULL, 0);
+        } else if (strcmp(arguments[i], "--only") == 0 && more) {
+            only = arguments[++i];
+        } else if (strcmp(arguments[i], "--threads") == 0 && more) {
+            state.threads = atoi(arguments[++i]);
+        } else if (strcmp(arguments[i], "--time") == 0) {
+            timing = true;
+            if (more) only = arguments[++i];
+        } else {
+            fprintf(stderr, "usage: harness [--seed N] [--only SUITE] [--time [SUITE]] [--threads N]\n");
+            return 64;
+        }
+    }
+    printf("seed %llu\n", (unsigned long long)state.seed);
+    if (timing) {
+        open_version(&h, &(version){"timed", VECTOR_AVX512, state.threads, false});
+        harness_peaks(&state);
+    }
+    int ran = 0;
+    for (size_t i = 0; i < sizeof suites / sizeof *suites; i++) {
+        if (only && strcmp(only, suites[i]->name) != 0) continue;
+        ran++;
+        if (timing) time_suite(&h, suites[i]);
+        if (!timing) check_suite(&h, suites[i], i);
+    }
+    backend_close(&h.backend);
+    free(state.digests);
+    if (ran == 0) fprintf(stderr, "harness: no suite %s\n", only);
+    if (!timing) printf("%d passed, %d failed\n", state.cases - state.failed, state.failed);
+    return ran == 0 ? 64 : state.failed ? 1 : 0;
+}

@@ -1,0 +1,131 @@
+// Uploads, downloads, copies and conversions, views, zero.
+#include "tests/ops/harness.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *const names[] = {"f32", "bf16", "f16", "i32", "u8"};
+
+// The nearest value of a float type with `digits` binary digits and least exponent `least`, ties to even.
+static double nearest(double value, int digits, int least, double most) {
+    if (value == 0 || isnan(value) || isinf(value)) return value;
+    int exponent;
+    frexp(value, &exponent);
+    double unit = ldexp(1, (exponent < least ? least : exponent) - digits);
+    double result = nearbyint(value / unit) * unit;
+    return fabs(result) > most ? copysign(INFINITY, value) : result;
+}
+
+static double as_type(double value, element type) {
+    if (type == ELEMENT_BF16) return nearest(value, 8, -125, 0x1.fep127);
+    if (type == ELEMENT_F16) return nearest(value, 11, -13, 65504);
+    return value;
+}
+
+static void check_copy(harness *h) {
+    int64_t rows = harness_range(h, 1, 30), columns = harness_range(h, 1, 300);
+    element from = (element)harness_range(h, 0, 2), to = (element)harness_range(h, 0, 2);
+    harness_case(h, "copy %lld x %lld, %s to %s", (long long)rows, (long long)columns, names[from], names[to]);
+    tensor in = harness_tensor(h, from, rows, columns, FILL_EDGES, pow(10, (double)harness_range(h, -6, 6)));
+    tensor out = harness_tensor(h, to, rows, columns, FILL_NORMAL, 1);
+    harness_ok(h, h->ops->copy(h->backend, out, in));
+    float *values = harness_values(h, in);
+    double *want = harness_memory(h, (size_t)(rows * columns) * sizeof *want);
+    for (int64_t i = 0; i < rows * columns; i++) want[i] = as_type(values[i], to);
+    harness_same(h, "copy", out);
+    float *got = harness_values(h, out);
+    for (int64_t i = 0; i < rows * columns; i++) {
+        bool equal = got[i] == want[i] && !signbit(got[i]) == !signbit(want[i]);
+        harness_hold(h, equal, "element %lld: %.9g became %.9g, not %.9g", (long long)i, values[i], got[i], want[i]);
+        if (!equal) break;
+    }
+}
+
+// Every bfloat16 and half goes to float32 and back; NaN stays NaN.
+static void check_round(harness *h, element type) {
+    harness_case(h, "every %s", names[type]);
+    tensor t = harness_dense(h, type, 256, 256, FILL_ZERO, 0);
+    tensor wide = harness_dense(h, ELEMENT_F32, 256, 256, FILL_ZERO, 0);
+    uint16_t *bits = harness_memory(h, 65536 * sizeof *bits), *back = harness_memory(h, 65536 * sizeof *back);
+    for (int i = 0; i < 65536; i++) bits[i] = (uint16_t)i;
+    harness_ok(h, h->ops->upload(h->backend, t, bits, type));
+    harness_ok(h, h->ops->copy(h->backend, wide, t));
+    harness_ok(h, h->ops->zero(h->backend, t));
+    harness_ok(h, h->ops->copy(h->backend, t, wide));
+    harness_ok(h, h->ops->download(h->backend, back, type, t));
+    float *values = harness_values(h, wide);
+    uint16_t top = type == ELEMENT_BF16 ? 0x7f80 : 0x7c00;
+    for (int i = 0; i < 65536; i++) {
+        bool nan = (bits[i] & 0x7fff) > top;
+        bool right = nan ? isnan(values[i]) && (back[i] & 0x7fff) > top : back[i] == bits[i];
+        harness_hold(h, right, "%04x became %g and %04x", bits[i], values[i], back[i]);
+    }
+}
+
+static void check_views(harness *h) {
+    harness_case(h, "views");
+    tensor whole = harness_dense(h, ELEMENT_F32, 20, 24, FILL_NORMAL, 1);
+    float *values = harness_values(h, whole);
+    float *part = harness_values(h, tensor_columns(tensor_rows(whole, 3, 5), 7, 11));
+    for (int i = 0; i < 55; i++)
+        harness_hold(h, part[i] == values[(3 + i / 11) * 24 + 7 + i % 11], "view of rows and columns, %d", i);
+    float *shaped = harness_values(h, tensor_shaped(whole, 10, 48));
+    harness_hold(h, memcmp(shaped, values, 20 * 24 * sizeof *values) == 0, "another shape");
+    harness_ok(h, h->ops->zero(h->backend, tensor_columns(tensor_rows(whole, 3, 5), 7, 11)));
+    float *after = harness_values(h, whole);
+    for (int i = 0; i < 480; i++) {
+        bool inside = i / 24 >= 3 && i / 24 < 8 && i % 24 >= 7 && i % 24 < 18;
+        harness_hold(h, after[i] == (inside ? 0 : values[i]), "zero of a view, %d", i);
+    }
+}
+
+static void check_refusals(harness *h) {
+    harness_case(h, "refusals");
+    tensor a = harness_dense(h, ELEMENT_F32, 4, 5, FILL_NORMAL, 1),
+           b = harness_dense(h, ELEMENT_F32, 5, 4, FILL_ZERO, 1);
+    harness_hold(h, h->ops->copy(h->backend, b, a) == BUG, "a copy to another shape");
+    harness_hold(h, h->ops->zero(h->backend, tensor_rows(a, 3, 30)) == BUG, "a view beyond its buffer");
+    buffer *buffer = NULL;
+    harness_ok(h, h->ops->buffer_new(h->backend, 0, &buffer));
+    h->ops->buffer_free(h->backend, &buffer);
+    harness_hold(h, !buffer, "a freed buffer's pointer");
+    harness_ok(h, h->ops->buffer_new(h->backend, 3 << 20, &buffer));
+    tensor all = {buffer, 0, ELEMENT_F32, 3, 1 << 18, 1 << 18};
+    float *values = harness_values(h, all);
+    bool zero = true;
+    for (int i = 0; i < 3 << 18; i++) zero = zero && values[i] == 0;
+    harness_hold(h, zero, "a new buffer is zero");
+    h->ops->buffer_free(h->backend, &buffer);
+    harness_ok(h, h->ops->wait(h->backend));
+}
+
+static void check(harness *h) {
+    for (int i = 0; i < 60; i++) check_copy(h);
+    check_round(h, ELEMENT_BF16);
+    check_round(h, ELEMENT_F16);
+    check_views(h);
+    check_refusals(h);
+}
+
+typedef struct timed {
+    harness *h;
+    tensor out, in;
+} timed;
+
+static status run_copy(void *context) {
+    timed *t = context;
+    return t->h->ops->copy(t->h->backend, t->out, t->in);
+}
+
+static void time_all(harness *h) {
+    for (int i = 0; i < 4; i++) {
+        element from = i & 1 ? ELEMENT_BF16 : ELEMENT_F32, to = i & 2 ? ELEMENT_BF16 : ELEMENT_F32;
+        harness_case(h, "timing");
+        timed t = {h, harness_dense(h, to, 4096, 4096, FILL_ZERO, 1),
+                   harness_dense(h, from, 4096, 4096, FILL_NORMAL, 1)};
+        harness_time(h, 0, 4096.0 * 4096 * (double)(element_size(from) + element_size(to)), run_copy, &t,
+                     "copy %s to %s 4096x4096", names[from], names[to]);
+    }
+}
+
+const suite suite_memory = {"memory", check, time_all};

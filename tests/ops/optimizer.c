@@ -1,0 +1,142 @@
+// square_sum, adamw over several steps, average.
+#include "tests/ops/harness.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static void check_square_sum(harness *h) {
+    int64_t rows = harness_range(h, 1, 5), columns = harness_range(h, 1, harness_unit(h) < 0.3 ? 70000 : 300);
+    harness_case(h, "square_sum %lld x %lld", (long long)rows, (long long)columns);
+    tensor in = harness_dense(h, ELEMENT_F32, rows, columns, FILL_EDGES, 1);
+    double sum = 0.25, want = 0.25;
+    harness_ok(h, h->ops->square_sum(h->backend, &sum, in));
+    float *values = harness_values(h, in);
+    for (int64_t i = 0; i < rows * columns; i++) want += (double)values[i] * values[i];
+    harness_hold(h, fabs(sum - want) <= 1e-12 * want, "%.17g, not %.17g", sum, want);
+    tensor keep = harness_dense(h, ELEMENT_F32, 1, 2, FILL_ZERO, 0); // the double's bits, for all versions alike
+    union {
+        double sum;
+        float halves[2];
+    } bits = {sum};
+    harness_set(h, keep, bits.halves);
+    harness_same(h, "sum", keep);
+}
+
+typedef struct reference {
+    double *x, *m, *v;
+    float *gradient;
+    int64_t count;
+} reference;
+
+static void reference_step(const reference *r, const adamw_rates *rates, bool decay) {
+    double first = 1 - pow(rates->beta1, (double)rates->step), second = 1 - pow(rates->beta2, (double)rates->step);
+    for (int64_t i = 0; i < r->count; i++) {
+        double g = r->gradient[i] * rates->scale;
+        r->m[i] = rates->beta1 * r->m[i] + (1 - rates->beta1) * g;
+        r->v[i] = rates->beta2 * r->v[i] + (1 - rates->beta2) * g * g;
+        if (decay) r->x[i] -= rates->rate * rates->decay * r->x[i];
+        r->x[i] -= rates->rate * (r->m[i] / first) / (sqrt(r->v[i] / second) + rates->epsilon);
+    }
+}
+
+static double *doubles(harness *h, tensor t) {
+    float *values = harness_values(h, t);
+    double *out = harness_memory(h, (size_t)(t.rows * t.columns) * sizeof *out);
+    for (int64_t i = 0; i < t.rows * t.columns; i++) out[i] = values[i];
+    return out;
+}
+
+static void check_adamw(harness *h) {
+    enum { ranges = 2, steps = 3 };
+    harness_case(h, "adamw");
+    adamw_range range[ranges];
+    reference want[ranges];
+    double scales[] = {1, 1e-3, 1e3, 1e-7};
+    for (int i = 0; i < ranges; i++) {
+        int64_t rows = harness_range(h, 1, 3), columns = harness_range(h, 1, harness_unit(h) < 0.2 ? 70000 : 200);
+        range[i].parameter = harness_dense(h, ELEMENT_F32, rows, columns, FILL_NORMAL, 1);
+        range[i].gradient = harness_dense(h, ELEMENT_F32, rows, columns, FILL_EDGES, scales[harness_range(h, 0, 3)]);
+        range[i].first = harness_dense(h, ELEMENT_F32, rows, columns, FILL_ZERO, 0);
+        range[i].second = harness_dense(h, ELEMENT_F32, rows, columns, FILL_ZERO, 0);
+        range[i].decay = i % 2 == 0;
+        want[i] = (reference){doubles(h, range[i].parameter), doubles(h, range[i].first), doubles(h, range[i].second),
+                              harness_values(h, range[i].gradient), rows * columns};
+    }
+    for (int step = 1; step <= steps; step++) {
+        adamw_rates rates = {.rate = 1e-2,
+                             .beta1 = 0.9,
+                             .beta2 = 0.999,
+                             .epsilon = 1e-8,
+                             .decay = 0.01,
+                             .scale = step == 2 ? 0.37 : 1,
+                             .step = step};
+        harness_ok(h, h->ops->adamw(h->backend, range, ranges, &rates));
+        for (int i = 0; i < ranges; i++) reference_step(&want[i], &rates, range[i].decay);
+    }
+    for (int i = 0; i < ranges; i++) {
+        harness_near(h, "parameter", range[i].parameter, want[i].x, 1e-6, 1e-6);
+        harness_near(h, "first", range[i].first, want[i].m, 1e-30, 2e-6);
+        harness_near(h, "second", range[i].second, want[i].v, 1e-37, 2e-6);
+    }
+}
+
+static void check_average(harness *h) {
+    int64_t columns = harness_range(h, 1, harness_unit(h) < 0.2 ? 70000 : 500);
+    harness_case(h, "average of %lld", (long long)columns);
+    tensor average = harness_dense(h, ELEMENT_F32, 2, columns, FILL_EDGES, 1),
+           in = harness_dense(h, ELEMENT_F32, 2, columns, FILL_EDGES, 1);
+    double *want = doubles(h, average);
+    float *values = harness_values(h, in);
+    harness_ok(h, h->ops->average(h->backend, average, in, 0.995));
+    for (int64_t i = 0; i < 2 * columns; i++) want[i] = 0.995 * want[i] + 0.005 * values[i];
+    harness_near(h, "average", average, want, 5e-7, 1e-6);
+    harness_set(h, in, values = harness_values(h, average)); // -0 becomes 0, no more
+    harness_ok(h, h->ops->average(h->backend, average, in, 0.995));
+    for (int64_t i = 0; i < 2 * columns; i++) want[i] = values[i];
+    harness_near(h, "the average of equals", average, want, 0, 0);
+}
+
+static void check(harness *h) {
+    for (int i = 0; i < 15; i++) {
+        check_square_sum(h);
+        check_adamw(h);
+        check_average(h);
+    }
+}
+
+typedef struct timed {
+    harness *h;
+    adamw_range range;
+} timed;
+
+static status run_adamw(void *context) {
+    timed *t = context;
+    adamw_rates rates = {
+        .rate = 1e-6, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .decay = 0.01, .scale = 1, .step = 3};
+    return t->h->ops->adamw(t->h->backend, &t->range, 1, &rates);
+}
+
+static status run_average(void *context) {
+    timed *t = context;
+    return t->h->ops->average(t->h->backend, t->range.first, t->range.gradient, 0.995);
+}
+
+static status run_square_sum(void *context) {
+    timed *t = context;
+    double sum = 0;
+    return t->h->ops->square_sum(t->h->backend, &sum, t->range.gradient);
+}
+
+static void time_all(harness *h) {
+    harness_case(h, "timing");
+    timed t = {.h = h, .range.decay = true};
+    tensor *parts[] = {&t.range.parameter, &t.range.gradient, &t.range.first, &t.range.second};
+    for (int i = 0; i < 4; i++)
+        *parts[i] = harness_dense(h, ELEMENT_F32, 4096, 4096, i == 3 ? FILL_ZERO : FILL_NORMAL, 1);
+    double elements = 4096.0 * 4096;
+    harness_time(h, 0, 28 * elements, run_adamw, &t, "adamw 16 M");
+    harness_time(h, 0, 12 * elements, run_average, &t, "average 16 M");
+    harness_time(h, 0, 4 * elements, run_square_sum, &t, "square_sum 16 M");
+}
+
+const suite suite_optimizer = {"optimizer", check, time_all};

@@ -1,0 +1,96 @@
+#include "tests/ops/peak.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#include <stdbool.h>
+
+enum { turns = 2000000, chains = 16 };
+
+static bool has512(void) {
+    return __builtin_cpu_supports("avx512f");
+}
+
+static bool has_bf16(void) {
+    return __builtin_cpu_supports("avx512bf16");
+}
+
+__attribute__((target("avx512f"))) static float multiply512(void) {
+    __m512 sums[chains], x = _mm512_set1_ps(0.999f), y = _mm512_set1_ps(1e-3f);
+    for (int i = 0; i < chains; i++) sums[i] = _mm512_set1_ps((float)i);
+    for (int turn = 0; turn < turns; turn++) {
+#pragma GCC unroll 16
+        for (int i = 0; i < chains; i++) sums[i] = _mm512_fmadd_ps(sums[i], x, y);
+    }
+    float sum = 0;
+    for (int i = 0; i < chains; i++) sum += _mm512_reduce_add_ps(sums[i]);
+    return sum;
+}
+
+__attribute__((target("avx2,fma"))) static float multiply256(void) {
+    __m256 sums[chains], x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(1e-3f);
+    for (int i = 0; i < chains; i++) sums[i] = _mm256_set1_ps((float)i);
+    for (int turn = 0; turn < turns; turn++) {
+#pragma GCC unroll 16
+        for (int i = 0; i < chains; i++) sums[i] = _mm256_fmadd_ps(sums[i], x, y);
+    }
+    float sum = 0, lanes[8];
+    for (int i = 0; i < chains; i++) {
+        _mm256_storeu_ps(lanes, sums[i]);
+        sum += lanes[0];
+    }
+    return sum;
+}
+
+__attribute__((target("avx512f,avx512bf16"))) static float dot512(void) {
+    __m512 sums[chains];
+    __m512bh x = (__m512bh)_mm512_set1_epi32(0x3f803f80), y = (__m512bh)_mm512_set1_epi32(0x38003800);
+    for (int i = 0; i < chains; i++) sums[i] = _mm512_set1_ps((float)i);
+    for (int turn = 0; turn < turns; turn++) {
+#pragma GCC unroll 16
+        for (int i = 0; i < chains; i++) sums[i] = _mm512_dpbf16_ps(sums[i], x, y);
+    }
+    float sum = 0;
+    for (int i = 0; i < chains; i++) sum += _mm512_reduce_add_ps(sums[i]);
+    return sum;
+}
+
+float peak_multiply_f32(void) {
+    return has512() ? multiply512() : multiply256();
+}
+
+double peak_flops_f32(void) {
+    return 2.0 * turns * chains * (has512() ? 16 : 8);
+}
+
+float peak_multiply_bf16(void) {
+    return has_bf16() ? dot512() : peak_multiply_f32();
+}
+
+double peak_flops_bf16(void) {
+    return has_bf16() ? 4.0 * turns * chains * 16 : peak_flops_f32();
+}
+#else
+enum { turns = 2000000, chains = 16 };
+
+float peak_multiply_f32(void) {
+    float sums[chains] = {0};
+    for (int turn = 0; turn < turns; turn++) {
+        for (int i = 0; i < chains; i++) sums[i] = sums[i] * 0.999f + 1e-3f;
+    }
+    float sum = 0;
+    for (int i = 0; i < chains; i++) sum += sums[i];
+    return sum;
+}
+
+double peak_flops_f32(void) {
+    return 2.0 * turns * chains;
+}
+
+float peak_multiply_bf16(void) {
+    return peak_multiply_f32();
+}
+
+double peak_flops_bf16(void) {
+    return peak_flops_f32();
+}
+#endif

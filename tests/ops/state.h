@@ -1,0 +1,41 @@
+// What the harness keeps between calls, for harness.c, timing.c and main.c.
+#ifndef TESTS_OPS_STATE_H
+#define TESTS_OPS_STATE_H
+
+#include "tests/ops/harness.h"
+
+typedef struct placed {
+    buffer *buffer;
+    size_t bytes;
+    tensor view;
+} placed;
+
+typedef struct harness_state {
+    uint64_t seed, stream, drawn; // stream: of the suite
+    const char *suite, *version, *first_version;
+    char name[256]; // of the case
+    placed placed[64];
+    size_t placed_count;
+    void *blocks[256];
+    size_t block_count;
+    uint64_t *digests; // of the first version's results, in order
+    size_t digest_count, digest_room, digest_next;
+    int cases, failed, shown;
+    int threads;
+    double peak_flops[2], peak_bytes; // F32, BF16; a second
+    double seconds;                   // spent on each timing
+} harness_state;
+
+// Ends the last case of a suite.
+void harness_end(harness *h);
+
+// Counts and prints a failure.
+void harness_failed(harness *h, const char *what);
+
+// Set-up that must not fail: exits.
+void harness_must(status result);
+
+// Measures the machine's peaks with `threads` threads.
+void harness_peaks(harness_state *s);
+
+#endif

@@ -1,0 +1,96 @@
+// Rates of operations, beside the machine's peaks measured in the same run.
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "shared/base/pool.h"
+#include "tests/ops/peak.h"
+#include "tests/ops/state.h"
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+typedef struct reading {
+    const float *data;
+    size_t share;
+    float *sums;
+} reading;
+
+static void read_share(void *context, int task, int thread) {
+    const reading *r = context;
+    const float *data = r->data + (size_t)task * r->share;
+    float lanes[64] = {0};
+    for (size_t i = 0; i < r->share; i += 64) {
+        for (int lane = 0; lane < 64; lane++) lanes[lane] += data[i + (size_t)lane];
+    }
+    for (int lane = 0; lane < 64; lane++) r->sums[thread] += lanes[lane];
+}
+
+static void multiply_f32(void *context, int task, int thread) {
+    (void)task;
+    ((float *)context)[thread] += peak_multiply_f32();
+}
+
+static void multiply_bf16(void *context, int task, int thread) {
+    (void)task;
+    ((float *)context)[thread] += peak_multiply_bf16();
+}
+
+static double best_seconds(pool *pool, int tasks, void (*work)(void *, int, int), void *context) {
+    double best = 1e9;
+    for (int i = 0; i < 7; i++) {
+        double start = now();
+        pool_run(pool, tasks, work, context);
+        double seconds = now() - start;
+        if (seconds < best) best = seconds;
+    }
+    return best;
+}
+
+void harness_peaks(harness_state *s) {
+    enum { elements = 1 << 26 };
+    pool *pool;
+    harness_must(pool_new(&pool, s->threads));
+    int threads = pool_threads(pool);
+    float *data = malloc((size_t)elements * sizeof *data), *sums = calloc((size_t)threads, sizeof *sums);
+    if (!data || !sums) exit(69);
+    memset(data, 0, (size_t)elements * sizeof *data);
+    reading reading = {data, elements / (size_t)(64 * threads) * 64 / 8, sums};
+    double seconds = best_seconds(pool, 8 * threads, read_share, &reading);
+    s->peak_bytes = (double)reading.share * 8 * threads * sizeof *data / seconds;
+    s->peak_flops[0] = peak_flops_f32() * threads / best_seconds(pool, threads, multiply_f32, sums);
+    s->peak_flops[1] = peak_flops_bf16() * threads / best_seconds(pool, threads, multiply_bf16, sums);
+    printf("%d threads: peak %.0f GFLOP/s float32, %.0f bfloat16, %.1f GB/s\n", threads, s->peak_flops[0] * 1e-9,
+           s->peak_flops[1] * 1e-9, s->peak_bytes * 1e-9);
+    free(data);
+    free(sums);
+    pool_free(&pool);
+}
+
+void harness_time(harness *h, double flops, double bytes, status (*work)(void *context), void *context,
+                  const char *format, ...) {
+    char text[128];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    double best = 1e9, start = now();
+    for (int i = 0; i < 3 || now() - start < h->state->seconds; i++) {
+        double before = now();
+        harness_must(work(context));
+        double seconds = now() - before;
+        if (i && seconds < best) best = seconds;
+    }
+    printf("%-12s %-44s %10.1f us", h->state->suite, text, best * 1e6);
+    bool half = strstr(text, "bf16");
+    if (flops > 0)
+        printf(" %8.1f GFLOP/s %3.0f %%", flops / best * 1e-9, 100 * flops / best / h->state->peak_flops[half]);
+    if (bytes > 0) printf(" %8.1f GB/s %3.0f %%", bytes / best * 1e-9, 100 * bytes / best / h->state->peak_bytes);
+    printf("\n");
+    fflush(stdout);
+}
