@@ -18,6 +18,7 @@ typedef struct model_options {
     const char *precision; // "float32", "bfloat16"; NULL: the device's default
     bool training;         // gradients and a trainer will be wanted: float32 master weights are kept, nothing is packed
     bool train_vision;     // gradients of the vision tower too
+    bool reference;        // training: a reference is averaged, from the opened weights on
     bool guarded;          // tests: buffers unreadable outside operations
     const char *scratch;   // a folder for what need not stay in memory (the float32 reference); NULL: /tmp
 } model_options;
@@ -172,18 +173,20 @@ status model_step(model *model, const train_rates *rates, double *norm);
 // Writes the gradients so far (before clipping), float32, under the checkpoint's tensor names, to a safetensors file.
 status model_write_gradients(model *model, const char *path);
 
-// reference <- decay * reference + (1 - decay) * weights, in float32. The first call ever makes it from the opened
-// weights.
+// reference <- decay * reference + (1 - decay) * weights, in float32. It starts as the opened weights, or as what
+// model_read_state found. BUG unless the model was opened with `reference`.
 status model_average(model *model, double decay);
 
 // Writes a model folder in the layout and types it was opened with (config, tokenizer and the rest are copied).
 status model_write_folder(model *model, const char *folder);
 
-// Writes the training state (master weights, moments, reference, step) into `folder`, and reads it back.
+// Writes the training state (master weights, moments, reference, step, version) into `folder`, and reads it back. INPUT
+// names what is missing or does not fit.
 status model_write_state(model *model, const char *folder);
 status model_read_state(model *model, const char *folder);
 
 // Writes one file with the weights as they are computed with, policy's or reference's, for model_swap; *hash is theirs.
+// A model that is not opened for training can publish nothing: its weights are packed.
 status model_publish(model *model, bool reference, const char *path, uint64_t *hash);
 
 #endif

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "shared/base/file.h"
 #include "shared/base/memory.h"
@@ -285,6 +287,13 @@ void safetensors_close(safetensors **store) {
     arena_release(&(*store)->texts);
     free(*store);
     *store = NULL;
+}
+
+void safetensors_forget(const stored_tensor *tensor) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t first = ((uintptr_t)tensor->data + page - 1) / page * page;
+    uintptr_t end = ((uintptr_t)tensor->data + tensor->size) / page * page;
+    if (first < end) (void)madvise((void *)first, end - first, MADV_DONTNEED); // a hint: it may be refused
 }
 
 size_t safetensors_count(const safetensors *store) {

@@ -49,6 +49,10 @@ const stored_tensor *safetensors_at(const safetensors *store, size_t index);
 // The tensor of that name, or NULL.
 const stored_tensor *safetensors_find(const safetensors *store, const char *name);
 
+// Says that the data of a file's tensor (not of an image in memory) will not be read again soon: the memory that its
+// pages took is given back.
+void safetensors_forget(const stored_tensor *tensor);
+
 // How many elements a tensor has.
 int64_t stored_count(const stored_tensor *tensor);
 

@@ -1,0 +1,201 @@
+// The generator's arithmetic: a prompt's prefill, one token for each place, drawing tokens.
+#include <stdlib.h>
+
+#include "shared/base/chance.h"
+#include "shared/model/generate.h"
+#include "shared/model/text.h"
+
+// Appends a drawn token to a completion; `ended` says whether it was the last.
+static bool append(generator *generator, request *request, int completion, int32_t token, float logprob) {
+    generated *result = &request->results[completion];
+    result->tokens[result->count] = token;
+    result->logprobs[result->count] = logprob;
+    result->versions[result->count++] = generator->model->version;
+    const model_facts *facts = &generator->model->facts;
+    for (size_t i = 0; i < facts->end_count; i++)
+        if (facts->ends[i] == token) result->ended = true;
+    if (!result->ended && result->count < (size_t)request->max_new_tokens) return false;
+    request->finished++;
+    return true;
+}
+
+// Rows to draw from: which completion each belongs to, and what was drawn.
+typedef struct draw {
+    int count;
+    const place *places;
+    int32_t *tokens;
+    float *logprobs;
+} draw;
+
+// Draws a token from each row of `normed`, keyed by (request, completion, position).
+static status draw_tokens(model *model, tensor normed, draw *draw) {
+    const operations *ops = model->backend->ops;
+    size_t count = (size_t)draw->count;
+    sampling *settings = NULL;
+    double *chance = NULL;
+    tensor tokens, logprobs;
+    status result = OK;
+    TRY_TO(result, done, NEW(&settings, count));
+    TRY_TO(result, done, NEW(&chance, count));
+    for (size_t i = 0; i < count; i++) {
+        const request *request = draw->places[i].request;
+        int completion = draw->places[i].completion;
+        settings[i] = request->sampling;
+        chance[i] = chance_unit(request->key, (uint64_t)completion, request->results[completion].count);
+    }
+    TRY_TO(result, done, desk_take(&model->desk, ELEMENT_I32, draw->count, 1, &tokens));
+    TRY_TO(result, done, desk_take(&model->desk, ELEMENT_F32, draw->count, 1, &logprobs));
+    TRY_TO(result, done, ops->sample(model->backend, tokens, logprobs, normed, model->weights->head, settings, chance));
+    TRY_TO(result, done, ops->download(model->backend, draw->tokens, ELEMENT_I32, tokens));
+    TRY_TO(result, done, ops->download(model->backend, draw->logprobs, ELEMENT_F32, logprobs));
+done:
+    free(settings);
+    free(chance);
+    return result;
+}
+
+// normed [count, C]: the prompt's last row, normed, once for each completion.
+static status last_row(model *model, pass *pass, int count, tensor *normed) {
+    const operations *ops = model->backend->ops;
+    element type = model->weights->type;
+    int64_t hidden = model->config.text.hidden;
+    int32_t *zeros = NULL;
+    tensor one, index;
+    TRY(NEW(&zeros, (size_t)count));
+    status result = desk_put(&model->desk, ELEMENT_I32, count, 1, zeros, &index);
+    free(zeros);
+    TRY(result);
+    TRY(desk_take(&model->desk, type, 1, hidden, &one));
+    TRY(desk_take(&model->desk, type, count, hidden, normed));
+    struct pass last = *pass;
+    last.x = tensor_rows(pass->x, pass->rows - 1, 1);
+    last.delta = tensor_rows(pass->delta, pass->rows - 1, 1);
+    TRY(pass_norm(&last, one, model->weights->norm, (tensor){0}));
+    return ops->gather(model->backend, *normed, one, index);
+}
+
+static status draw_first(generator *generator, request *request, tensor normed) {
+    arena arena = {0};
+    size_t count = (size_t)request->count;
+    place *places = arena_get(&arena, count * sizeof *places);
+    draw draw = {request->count, places, arena_get(&arena, count * sizeof(int32_t)),
+                 arena_get(&arena, count * sizeof(float))};
+    status result = OK;
+    if (!places || !draw.tokens || !draw.logprobs) TRY_TO(result, done, fail(SERVICE, "out of memory"));
+    for (int i = 0; i < request->count; i++) places[i] = (place){request, i};
+    TRY_TO(result, done, draw_tokens(generator->model, normed, &draw));
+    for (int i = 0; i < request->count; i++) append(generator, request, i, draw.tokens[i], draw.logprobs[i]);
+done:
+    arena_release(&arena);
+    return result;
+}
+
+static status prefill(generator *generator, request *request, arena *arena, const model_prompt *prompt) {
+    model *model = generator->model;
+    sequence sequence;
+    TRY(sequence_make(&sequence, arena, &model->config, prompt, NULL, 0));
+    for (int64_t i = 0; i < sequence.rows; i++) sequence.slots[i] += (int32_t)request->first_row;
+    sequence.segments[0].own = request->first_row;
+    request->position = sequence.next;
+    reading reading;
+    TRY(text_forward(&reading, model, arena, prompt, &sequence, generator->cache, false));
+    tensor normed;
+    TRY(last_row(model, &reading.pass, request->count, &normed));
+    return draw_first(generator, request, normed);
+}
+
+status generator_prefill(generator *generator, request *request, const model_prompt *prompt) {
+    arena arena = {0};
+    status result = prefill(generator, request, &arena, prompt);
+    desk_back(&generator->model->desk, (desk_mark){0});
+    arena_release(&arena);
+    return result;
+}
+
+// The rows of one decoding step, on the host.
+typedef struct step {
+    int count;
+    place *places;
+    int32_t *inputs, *slots, *tokens;
+    position *positions;
+    segment *segments;
+    float *logprobs;
+} step;
+
+static status step_make(step *step, arena *arena, generator *generator) {
+    size_t most = (size_t)generator->options.rows;
+    *step = (struct step){
+        .places = arena_get(arena, most * sizeof *step->places),
+        .inputs = arena_get(arena, most * sizeof *step->inputs),
+        .slots = arena_get(arena, most * sizeof *step->slots),
+        .tokens = arena_get(arena, most * sizeof *step->tokens),
+        .positions = arena_get(arena, most * sizeof *step->positions),
+        .segments = arena_get(arena, most * sizeof *step->segments),
+        .logprobs = arena_get(arena, most * sizeof *step->logprobs),
+    };
+    if (!step->places || !step->inputs || !step->slots || !step->tokens || !step->positions || !step->segments ||
+        !step->logprobs)
+        return fail(SERVICE, "out of memory");
+    for (int i = 0; i < generator->options.rows; i++) {
+        const place *place = &generator->places[i];
+        if (!place->request) continue;
+        const request *request = place->request;
+        const generated *result = &request->results[place->completion];
+        int64_t at = (int64_t)result->count - 1, own = i * generator->own_rows; // the last token is fed at `at`
+        int32_t where = request->position + (int32_t)at;
+        int row = step->count++;
+        step->places[row] = *place;
+        step->inputs[row] = (int32_t)result->tokens[at];
+        step->slots[row] = (int32_t)(own + at);
+        step->positions[row] = (position){{where, where, where}};
+        step->segments[row] = (segment){.query = row,
+                                        .queries = 1,
+                                        .prefix = request->first_row,
+                                        .prefixes = request->prompt_rows,
+                                        .own = own,
+                                        .seen = at + 1,
+                                        .causal = false};
+    }
+    return OK;
+}
+
+static status run_step(generator *generator, const step *step) {
+    model *model = generator->model;
+    desk *desk = &model->desk;
+    int64_t hidden = model->config.text.hidden;
+    pass pass = {.weights = model->weights, .tower = &model->weights->text, .desk = desk, .rows = step->count};
+    pass.cache = generator->cache;
+    pass.deep = true;
+    tensor normed;
+    TRY(desk_put(desk, ELEMENT_I32, step->count, 1, step->slots, &pass.slots));
+    TRY(text_turn(model, &pass, step->positions));
+    TRY(desk_take(desk, model->weights->type, step->count, hidden, &pass.x));
+    TRY(desk_take(desk, model->weights->type, step->count, hidden, &pass.delta));
+    TRY(desk_take(desk, model->weights->type, step->count, hidden, &normed));
+    TRY(text_embed(model, pass.x, step->inputs, step->count));
+    view view = {step->segments, (size_t)step->count};
+    for (int i = 0; i < pass.tower->count; i++) TRY(block_forward(&pass, i, view));
+    TRY(pass_norm(&pass, normed, model->weights->norm, (tensor){0}));
+    draw draw = {step->count, step->places, step->tokens, step->logprobs};
+    return draw_tokens(model, normed, &draw);
+}
+
+status generator_decode(generator *generator) {
+    arena arena = {0};
+    step step;
+    status result = OK;
+    TRY_TO(result, done, step_make(&step, &arena, generator));
+    if (step.count == 0) goto done;
+    TRY_TO(result, done, run_step(generator, &step));
+    for (int row = 0, i = 0; i < generator->options.rows; i++) {
+        place *place = &generator->places[i];
+        if (!place->request) continue;
+        if (append(generator, place->request, place->completion, step.tokens[row], step.logprobs[row]))
+            place->request = NULL;
+        row++;
+    }
+done:
+    desk_back(&generator->model->desk, (desk_mark){0});
+    arena_release(&arena);
+    return result;
+}

@@ -1,0 +1,59 @@
+#include "shared/model/desk.h"
+
+#include <stdlib.h>
+
+#include "shared/base/memory.h"
+
+enum { smallest_chunk = 1 << 20, alignment = 64 };
+
+static status add_chunk(desk *desk, size_t bytes) {
+    size_t size = bytes > desk->wanted ? bytes : desk->wanted;
+    if (size < smallest_chunk) size = smallest_chunk;
+    TRY(RESIZE(&desk->chunks, desk->count + 1));
+    desk_chunk *chunk = &desk->chunks[desk->count];
+    *chunk = (desk_chunk){NULL, size};
+    TRY(desk->backend->ops->buffer_new(desk->backend, size, &chunk->memory));
+    desk->chunk = desk->count++;
+    desk->used = 0;
+    desk->wanted = 0;
+    return OK;
+}
+
+status desk_take(desk *desk, element type, int64_t rows, int64_t columns, tensor *out) {
+    size_t bytes = (size_t)rows * (size_t)columns * element_size(type);
+    bytes = (bytes + alignment - 1) / alignment * alignment;
+    while (desk->chunk < desk->count && desk->chunks[desk->chunk].size - desk->used < bytes) {
+        desk->chunk++;
+        desk->used = 0;
+    }
+    if (desk->chunk >= desk->count) TRY(add_chunk(desk, bytes));
+    *out = (tensor){desk->chunks[desk->chunk].memory, desk->used, type, rows, columns, columns};
+    desk->used += bytes;
+    return OK;
+}
+
+status desk_put(desk *desk, element type, int64_t rows, int64_t columns, const void *host, tensor *out) {
+    TRY(desk_take(desk, type, rows, columns, out));
+    return rows ? desk->backend->ops->upload(desk->backend, *out, host, type) : OK;
+}
+
+desk_mark desk_here(const desk *desk) {
+    return (desk_mark){desk->chunk, desk->used};
+}
+
+void desk_back(desk *desk, desk_mark mark) {
+    desk->chunk = mark.chunk;
+    desk->used = mark.used;
+    if (desk->count < 2 || mark.chunk || mark.used) return;
+    size_t wanted = 0; // several chunks that are all free become one
+    for (size_t i = 0; i < desk->count; i++) wanted += desk->chunks[i].size;
+    desk_release(desk);
+    desk->wanted = wanted;
+}
+
+void desk_release(desk *desk) {
+    backend *backend = desk->backend;
+    for (size_t i = 0; i < desk->count; i++) backend->ops->buffer_free(backend, &desk->chunks[i].memory);
+    free(desk->chunks);
+    *desk = (struct desk){.backend = backend};
+}

@@ -1,0 +1,193 @@
+// What leaves a model that trains: a model folder like the one it came from, its gradients, published weights.
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "shared/base/file.h"
+#include "shared/model/fingerprint.h"
+#include "shared/model/state.h"
+#include "shared/model/trainer.h"
+
+static status sink_file(void *writer, const void *elements, size_t bytes) {
+    return safetensors_write(writer, elements, bytes);
+}
+
+static const char *last_part(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+// The parameter that is stored under this name; a tied model's head is the embedding.
+static status parameter_of(model *model, const stored_tensor **found, const stored_tensor *stored,
+                           const parameter **out) {
+    const parameter_table *table = model->table;
+    for (size_t i = 0; i < table->count; i++) {
+        *out = &table->list[i];
+        if (found[i] == stored) return OK;
+    }
+    *out = &table->list[table->embedding.first];
+    return strcmp(stored->name, "lm_head.weight") == 0 ? OK : fail(BUG, "%s belongs to no parameter", stored->name);
+}
+
+// One file of the folder: the tensors [first, first + count) of the opened store, with their present values.
+static status write_file(model *model, const stored_tensor **found, const char *path, size_t first, size_t count) {
+    safetensors_writer *writer = NULL;
+    status result = OK;
+    TRY_TO(result, done, safetensors_create(&writer, path, safetensors_at(model->store, first), count));
+    for (size_t i = first; i < first + count; i++) {
+        const stored_tensor *stored = safetensors_at(model->store, i);
+        const parameter *parameter = NULL;
+        TRY_TO(result, done, parameter_of(model, found, stored, &parameter));
+        TRY_TO(result, done,
+               parameter_download(model->backend, model->weights->master, parameter, stored->type, sink_file, writer));
+    }
+    return safetensors_finish(&writer);
+done:
+    safetensors_abandon(&writer);
+    return result;
+}
+
+static status write_weights(model *model, const stored_tensor **found, arena *texts, const char *folder) {
+    size_t total = safetensors_count(model->store);
+    for (size_t first = 0, end; first < total; first = end) {
+        const char *file = safetensors_at(model->store, first)->file;
+        for (end = first + 1; end < total && strcmp(safetensors_at(model->store, end)->file, file) == 0;) end++;
+        char *path = path_join(texts, folder, last_part(file));
+        if (!path) return fail(SERVICE, "out of memory");
+        TRY(write_file(model, found, path, first, end - first));
+    }
+    return OK;
+}
+
+// Whether a file of the opened folder goes into a checkpoint as it is: everything but weights and training state.
+static bool is_copied(const model *model, const char *name) {
+    if (name[0] == '.' || strcmp(name, STATE_TENSORS) == 0 || strcmp(name, STATE_NUMBERS) == 0) return false;
+    for (size_t i = 0; i < safetensors_count(model->store); i++)
+        if (strcmp(last_part(safetensors_at(model->store, i)->file), name) == 0) return false;
+    return true;
+}
+
+static status copy_file(arena *texts, const char *from, const char *to, const char *name) {
+    char *source = path_join(texts, from, name), *target = path_join(texts, to, name);
+    if (!source || !target) return fail(SERVICE, "out of memory");
+    struct stat facts;
+    if (stat(source, &facts)) return fail(INPUT, "%s: %s", source, strerror(errno));
+    if (!S_ISREG(facts.st_mode)) return OK;
+    file_map map;
+    TRY(file_map_open(&map, source));
+    status result = file_replace(target, map.data, map.size);
+    file_map_release(&map);
+    return result;
+}
+
+static status copy_rest(model *model, arena *texts, const char *folder) {
+    DIR *entries = opendir(model->folder);
+    if (!entries) return fail(INPUT, "%s: %s", model->folder, strerror(errno));
+    status result = OK;
+    for (struct dirent *entry; result == OK && (entry = readdir(entries));)
+        if (is_copied(model, entry->d_name)) result = copy_file(texts, model->folder, folder, entry->d_name);
+    closedir(entries);
+    return result;
+}
+
+status model_write_folder(model *model, const char *folder) {
+    if (!model->trainer) return fail(BUG, "the model was not opened for training");
+    arena texts = {0};
+    status result = OK;
+    const stored_tensor **found = arena_get(&texts, model->table->count * sizeof *found);
+    if (!found) TRY_TO(result, done, fail(SERVICE, "out of memory"));
+    TRY_TO(result, done, folder_make(folder));
+    TRY_TO(result, done, parameters_match(model->table, model->store, found));
+    TRY_TO(result, done, write_weights(model, found, &texts, folder));
+    TRY_TO(result, done, copy_rest(model, &texts, folder));
+    TRY_TO(result, done, folder_sync(folder));
+done:
+    arena_release(&texts);
+    return result;
+}
+
+// The table's parameters (the vision tower's too, if asked for) as tensors to be written, under the names by which they
+// were read.
+static status list_parameters(model *model, arena *texts, element type, size_t *count, stored_tensor **out) {
+    const stored_tensor **found = arena_get(texts, model->table->count * sizeof *found);
+    *out = arena_get(texts, model->table->count * sizeof **out);
+    if (!found || !*out) return fail(SERVICE, "out of memory");
+    TRY(parameters_match(model->table, model->store, found));
+    *count = 0;
+    for (size_t i = 0; i < model->table->count; i++) {
+        const parameter *parameter = &model->table->list[i];
+        if (parameter->place >= model->trainer->elements) continue;
+        (*out)[*count] = (stored_tensor){.name = found[i]->name, .type = type, .rank = parameter->rank};
+        memcpy((*out)[(*count)++].shape, parameter->shape, sizeof parameter->shape);
+    }
+    return OK;
+}
+
+status model_write_gradients(model *model, const char *path) {
+    if (!model->trainer) return fail(BUG, "the model was not opened for training");
+    arena texts = {0};
+    safetensors_writer *writer = NULL;
+    stored_tensor *tensors = NULL;
+    size_t count = 0;
+    status result = OK;
+    TRY_TO(result, done, list_parameters(model, &texts, ELEMENT_F32, &count, &tensors));
+    TRY_TO(result, done, safetensors_create(&writer, path, tensors, count));
+    for (size_t i = 0; i < model->table->count; i++) {
+        if (model->table->list[i].place >= model->trainer->elements) continue;
+        TRY_TO(result, done,
+               parameter_download(model->backend, model->trainer->gradients, &model->table->list[i], ELEMENT_F32,
+                                  sink_file, writer));
+    }
+    result = safetensors_finish(&writer);
+done:
+    safetensors_abandon(&writer);
+    arena_release(&texts);
+    return result;
+}
+
+// Bits that go into a file and its hash alike.
+typedef struct publication {
+    model *model;
+    safetensors_writer *writer;
+    fingerprint *print;
+} publication;
+
+static status publish_bits(void *context, const void *elements, size_t bytes) {
+    publication *it = context;
+    TRY(fingerprint_bits(it->print, elements, bytes));
+    return safetensors_write(it->writer, elements, bytes);
+}
+
+static status publish_parameter(publication *it, bool reference, const parameter *parameter) {
+    fingerprint_parameter(it->print, parameter);
+    element type = it->model->weights->type;
+    if (reference) return reference_download(it->model, parameter, type, publish_bits, it);
+    return parameter_download(it->model->backend, it->model->weights->master, parameter, type, publish_bits, it);
+}
+
+status model_publish(model *model, bool reference, const char *path, uint64_t *hash) {
+    if (!model->trainer) return fail(BUG, "the model was not opened for training");
+    if (reference && model->trainer->reference < 0) return fail(BUG, "the model was opened without a reference");
+    const parameter_table *table = model->table;
+    publication it = {.model = model};
+    stored_tensor *tensors = NULL;
+    status result = OK;
+    TRY_TO(result, done, NEW(&tensors, table->count));
+    for (size_t i = 0; i < table->count; i++) {
+        const parameter *parameter = &table->list[i];
+        tensors[i] = (stored_tensor){.name = parameter->name, .type = model->weights->type, .rank = parameter->rank};
+        memcpy(tensors[i].shape, parameter->shape, sizeof parameter->shape);
+    }
+    TRY_TO(result, done, fingerprint_new(&it.print, &model->config, model->weights->type));
+    TRY_TO(result, done, safetensors_create(&it.writer, path, tensors, table->count));
+    for (size_t i = 0; i < table->count; i++) TRY_TO(result, done, publish_parameter(&it, reference, &table->list[i]));
+    *hash = fingerprint_value(it.print);
+    result = safetensors_finish(&it.writer);
+done:
+    safetensors_abandon(&it.writer);
+    fingerprint_free(&it.print);
+    free(tensors);
+    return result;
+}

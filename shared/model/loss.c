@@ -1,0 +1,67 @@
+#include "shared/model/loss.h"
+
+#include <math.h>
+
+// Value and slope of one token's loss.
+typedef struct term {
+    double value, slope;
+} term;
+
+static double clamp(double value, double low, double high) {
+    return value < low ? low : value > high ? high : value;
+}
+
+// -s of a stale token. Where both branches of the minimum are equal the unclipped one counts.
+static term surrogate(double ratio, double advantage, const train_loss *loss) {
+    double plain = ratio * advantage;
+    double clipped = clamp(ratio, 1 - loss->clip_low, 1 + loss->clip_high) * advantage;
+    if (clipped < plain) return (term){-clipped, 0};
+    return (term){-plain, -plain};
+}
+
+// The k3 estimate of the divergence from the reference.
+static term divergence(double reference, double logprob) {
+    double apart = reference - logprob, d = clamp(apart, -10, 10);
+    double slope = d == apart ? 1 - exp(d) : 0;
+    return (term){exp(d) - d - 1, slope};
+}
+
+static term token_loss(const train_completion *completion, size_t t, double logprob, const train_loss *loss,
+                       double *kl) {
+    term term = {-completion->advantage, -completion->advantage};
+    if (completion->stale && completion->behaviour)
+        term = surrogate(exp(logprob - completion->behaviour[t]), completion->advantage, loss);
+    if (completion->reference) {
+        struct term apart = divergence(completion->reference[t], logprob);
+        *kl += apart.value;
+        term.value += loss->kl * apart.value;
+        term.slope += loss->kl * apart.slope;
+    }
+    return term;
+}
+
+void group_loss(const train_completion *completions, size_t count, const train_loss *loss, double weight,
+                const float *logprobs, float *slopes, train_result *result) {
+    *result = (train_result){0};
+    int64_t compared = 0, referred = 0;
+    size_t at = 0;
+    for (size_t i = 0; i < count; i++) {
+        const train_completion *completion = &completions[i];
+        size_t tokens = completion->completion.count;
+        double share = 1.0 / ((double)count * (double)tokens);
+        for (size_t t = 0; t < tokens; t++, at++) {
+            term term = token_loss(completion, t, logprobs[at], loss, &result->kl);
+            result->loss += share * term.value;
+            slopes[at] = (float)(weight * share * term.slope);
+            if (!completion->behaviour) continue;
+            double apart = fabs((double)logprobs[at] - completion->behaviour[t]);
+            result->difference += apart;
+            if (apart > result->largest) result->largest = apart;
+            compared++;
+        }
+        referred += completion->reference ? (int64_t)tokens : 0;
+        result->tokens += (int64_t)tokens;
+    }
+    if (compared) result->difference /= (double)compared;
+    if (referred) result->kl /= (double)referred;
+}

@@ -1,0 +1,137 @@
+// A model's life: open a folder, swap its weights, free it.
+#include "shared/model/model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/model/inside.h"
+#include "shared/model/trainer.h"
+
+status shelf_fit(shelf *shelf, backend *backend, int64_t rows, heads heads) {
+    if (shelf->rows >= rows) return OK;
+    backend->ops->cache_free(backend, &shelf->cache);
+    shelf->rows = 0;
+    TRY(backend->ops->cache_new(backend, &shelf->cache, 1, rows, heads));
+    shelf->rows = rows;
+    return OK;
+}
+
+static status choose_precision(model *model) {
+    const char *precision = model->options.precision;
+    if (!precision) precision = strcmp(model->backend->ops->name, "cpu") == 0 ? "float32" : "bfloat16";
+    element type = ELEMENT_F32;
+    if (strcmp(precision, "bfloat16") == 0)
+        type = ELEMENT_BF16;
+    else if (strcmp(precision, "float32") != 0)
+        return fail(USAGE, "precision %s is none of float32, bfloat16", precision);
+    TRY(backend_computes(model->backend, type));
+    model->facts.precision = type == ELEMENT_BF16 ? "bfloat16" : "float32";
+    return OK;
+}
+
+static void fill_facts(model *model) {
+    const model_config *config = &model->config;
+    const char *precision = model->facts.precision;
+    model->facts = (model_facts){
+        .vocabulary = config->text.vocabulary,
+        .image_token = config->image_token,
+        .video_token = config->video_token,
+        .vision_start_token = config->vision_start_token,
+        .vision_end_token = config->vision_end_token,
+        .ends = config->ends,
+        .end_count = config->end_count,
+        .patch = config->vision.patch,
+        .merge = config->vision.merge,
+        .time = config->vision.time,
+        .precision = precision,
+        .parameters = model->table->numbers,
+    };
+}
+
+static status open_all(model *model, const char *folder) {
+    const model_options *options = &model->options;
+    model->folder = arena_text(&model->texts, folder, strlen(folder));
+    if (!model->folder) return fail(SERVICE, "out of memory");
+    if (options->scratch)
+        model->options.scratch = arena_text(&model->texts, options->scratch, strlen(options->scratch));
+    backend_options wanted = {options->device, options->threads, options->guarded};
+    TRY(config_read(&model->config, folder));
+    TRY(backend_open(&model->backend, &wanted));
+    model->desk.backend = model->backend;
+    TRY(choose_precision(model));
+    TRY(parameters_new(&model->table, &model->config));
+    fill_facts(model);
+    TRY(safetensors_open_folder(&model->store, folder));
+    element type = strcmp(model->facts.precision, "bfloat16") == 0 ? ELEMENT_BF16 : ELEMENT_F32;
+    TRY(weights_load(&model->weights, model->backend, &model->config, model->table, model->store, type,
+                     options->training));
+    if (!options->training) {
+        safetensors_close(&model->store);
+        return OK;
+    }
+    TRY(trainer_new(&model->trainer, model));
+    return options->reference ? reference_make(model) : OK;
+}
+
+status model_open(model **out, const char *folder, const model_options *options) {
+    *out = NULL;
+    model *model = NULL;
+    TRY(NEW(&model, 1));
+    model->options = *options;
+    status result = open_all(model, folder);
+    if (result != OK) model_free(&model);
+    *out = model;
+    return result;
+}
+
+void model_free(model **model) {
+    struct model *it = *model;
+    if (!it) return;
+    if (it->backend) {
+        trainer_free(&it->trainer, it->backend);
+        weights_free(&it->weights);
+        desk_release(&it->desk);
+        it->backend->ops->cache_free(it->backend, &it->text_shelf.cache);
+        it->backend->ops->cache_free(it->backend, &it->vision_shelf.cache);
+    }
+    safetensors_close(&it->store);
+    parameters_free(&it->table);
+    backend_close(&it->backend);
+    arena_release(&it->texts);
+    free(it);
+    *model = NULL;
+}
+
+const model_facts *model_about(const model *model) {
+    return &model->facts;
+}
+
+status model_hash(model *model, uint64_t *hash) {
+    return weights_hash(model->weights, &model->config, hash);
+}
+
+int64_t model_version(const model *model) {
+    return model->version;
+}
+
+status model_swap(model *model, const char *path, int64_t version, uint64_t hash) {
+    if (model->trainer) return fail(BUG, "a model that trains makes its own weights");
+    safetensors *store = NULL;
+    weights *fresh = NULL;
+    status result = OK;
+    TRY_TO(result, done, safetensors_open(&store, path));
+    TRY_TO(result, done,
+           weights_load(&fresh, model->backend, &model->config, model->table, store, model->weights->type, false));
+    if (fresh->hash != hash)
+        TRY_TO(result, done,
+               fail(INPUT, "%s: its weights have hash %016llx, not %016llx", path, (unsigned long long)fresh->hash,
+                    (unsigned long long)hash));
+    weights_free(&model->weights);
+    model->weights = fresh;
+    fresh = NULL;
+    model->version = version;
+done:
+    weights_free(&fresh);
+    safetensors_close(&store);
+    return result;
+}

@@ -1,0 +1,87 @@
+#include "shared/model/sequence.h"
+
+static int64_t round_up(int64_t rows) {
+    return (rows + BRANCH_ALIGNMENT - 1) / BRANCH_ALIGNMENT * BRANCH_ALIGNMENT;
+}
+
+// Counts rows and targets.
+static status measure(sequence *it, const model_config *config, const model_prompt *prompt,
+                      const model_completion *completions, size_t count) {
+    it->prompt_rows = it->rows = (int64_t)prompt->count;
+    it->cache_rows = round_up(it->prompt_rows);
+    for (size_t i = 0; i < count; i++) {
+        if (completions[i].count == 0) return fail(DEFECT, "completion %zu is empty", i);
+        TRY(tokens_check(config, completions[i].tokens, completions[i].count));
+        it->targets += (int64_t)completions[i].count;
+        it->rows += (int64_t)completions[i].count - 1;
+        it->cache_rows += round_up((int64_t)completions[i].count - 1);
+        if (it->rows > INT32_MAX / 4) return fail(DEFECT, "the completions have more than 2^29 tokens");
+    }
+    return OK;
+}
+
+static status take_room(sequence *it, arena *arena, size_t media, size_t count) {
+    size_t rows = (size_t)it->rows;
+    it->tokens = arena_get(arena, rows * sizeof *it->tokens);
+    it->slots = arena_get(arena, rows * sizeof *it->slots);
+    it->positions = arena_get(arena, rows * sizeof *it->positions);
+    it->segments = arena_get(arena, (count + 1) * sizeof *it->segments);
+    it->media = arena_get(arena, media * sizeof *it->media);
+    it->sources = arena_get(arena, (size_t)it->targets * sizeof *it->sources);
+    it->target = arena_get(arena, (size_t)it->targets * sizeof *it->target);
+    it->word_rows = arena_get(arena, rows * sizeof *it->word_rows);
+    it->word_tokens = arena_get(arena, rows * sizeof *it->word_tokens);
+    bool all = it->tokens && it->slots && it->positions && it->segments && it->media && it->sources && it->target &&
+               it->word_rows && it->word_tokens;
+    return all ? OK : fail(SERVICE, "out of memory");
+}
+
+static void add_word(sequence *it, int64_t row) {
+    it->word_rows[it->words] = (int32_t)row;
+    it->word_tokens[it->words++] = it->tokens[row];
+}
+
+static void add_prompt(sequence *it, const model_config *config, const model_prompt *prompt) {
+    for (int64_t i = 0; i < it->prompt_rows; i++) {
+        it->tokens[i] = (int32_t)prompt->tokens[i];
+        it->slots[i] = (int32_t)i;
+        if (prompt->tokens[i] != config->image_token && prompt->tokens[i] != config->video_token) add_word(it, i);
+    }
+    it->segments[it->segment_count++] = (segment){.queries = it->prompt_rows, .seen = 1, .causal = true};
+}
+
+// Appends a completion whose branch starts at row `row` and cache row `slot`, its targets at `target`.
+static void add_branch(sequence *it, const model_completion *completion, int64_t row, int64_t slot, int64_t target) {
+    int64_t rows = (int64_t)completion->count - 1;
+    for (int64_t i = 0; i < rows; i++) {
+        int32_t place = it->next + (int32_t)i;
+        it->tokens[row + i] = (int32_t)completion->tokens[i];
+        it->slots[row + i] = (int32_t)(slot + i);
+        it->positions[row + i] = (position){{place, place, place}};
+        add_word(it, row + i);
+    }
+    for (int64_t i = 0; i <= rows; i++) {
+        it->sources[target + i] = (int32_t)(i ? row + i - 1 : it->prompt_rows - 1);
+        it->target[target + i] = (int32_t)completion->tokens[i];
+    }
+    if (rows)
+        it->segments[it->segment_count++] = (segment){
+            .query = row, .queries = rows, .prefixes = it->prompt_rows, .own = slot, .seen = 1, .causal = true};
+}
+
+status sequence_make(sequence *sequence, arena *arena, const model_config *config, const model_prompt *prompt,
+                     const model_completion *completions, size_t count) {
+    *sequence = (struct sequence){0};
+    TRY(measure(sequence, config, prompt, completions, count));
+    TRY(take_room(sequence, arena, prompt->media_count, count));
+    TRY(prompt_positions(sequence->positions, &sequence->next, sequence->media, config, prompt));
+    add_prompt(sequence, config, prompt);
+    int64_t row = sequence->prompt_rows, slot = round_up(sequence->prompt_rows), target = 0;
+    for (size_t i = 0; i < count; i++) {
+        add_branch(sequence, &completions[i], row, slot, target);
+        row += (int64_t)completions[i].count - 1;
+        slot += round_up((int64_t)completions[i].count - 1);
+        target += (int64_t)completions[i].count;
+    }
+    return OK;
+}

@@ -1,0 +1,199 @@
+#include "shared/model/state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/base/file.h"
+#include "shared/base/json.h"
+
+enum { elements_at_a_time = 1 << 18, KINDS = 4 };
+
+// What is kept of each parameter. The reference stands in a file, the others in buffers.
+typedef enum kind { MASTER, FIRST, SECOND, REFERENCE } kind;
+
+static const char *const words[KINDS] = {"master", "first", "second", "reference"};
+
+static buffer *buffer_of(const model *model, kind kind) {
+    const trainer *trainer = model->trainer;
+    return kind == MASTER ? model->weights->master : kind == FIRST ? trainer->first : trainer->second;
+}
+
+// Whether a state has this kind for a parameter: moments exist for what is trained alone.
+static bool is_kept(const model *model, kind kind, const parameter *parameter) {
+    if (kind == REFERENCE) return model->trainer->reference >= 0;
+    return kind == MASTER || parameter->place < model->trainer->elements;
+}
+
+status reference_download(model *model, const parameter *parameter, element type, element_sink *sink, void *context) {
+    float *values = NULL;
+    char *converted = NULL;
+    status result = OK;
+    size_t size = element_size(type);
+    TRY_TO(result, done, NEW(&values, elements_at_a_time));
+    TRY_TO(result, done, memory_new(&converted, elements_at_a_time, size));
+    for (int64_t first = 0; first < parameter->count; first += elements_at_a_time) {
+        int64_t count = parameter->count - first < elements_at_a_time ? parameter->count - first : elements_at_a_time;
+        desk_mark mark = desk_here(&model->desk);
+        tensor some;
+        TRY_TO(result, done, reference_read(model->trainer, parameter->place + first, count, values));
+        TRY_TO(result, done, desk_put(&model->desk, ELEMENT_F32, 1, count, values, &some));
+        TRY_TO(result, done, model->backend->ops->download(model->backend, converted, type, some));
+        desk_back(&model->desk, mark);
+        TRY_TO(result, done, sink(context, converted, (size_t)count * size));
+    }
+done:
+    free(values);
+    free(converted);
+    return result;
+}
+
+static status sink_file(void *writer, const void *elements, size_t bytes) {
+    return safetensors_write(writer, elements, bytes);
+}
+
+static const char *state_name(arena *texts, kind kind, const parameter *parameter) {
+    return arena_print(texts, "%s.%s", words[kind], parameter->name);
+}
+
+static status list_tensors(model *model, arena *texts, stored_tensor **out, size_t *count) {
+    const parameter_table *table = model->table;
+    *out = arena_get(texts, KINDS * table->count * sizeof **out);
+    if (!*out) return fail(SERVICE, "out of memory");
+    *count = 0;
+    for (int kind = 0; kind < KINDS; kind++) {
+        for (size_t i = 0; i < table->count; i++) {
+            const parameter *parameter = &table->list[i];
+            if (!is_kept(model, kind, parameter)) continue;
+            stored_tensor *tensor = &(*out)[(*count)++];
+            *tensor = (stored_tensor){.type = ELEMENT_F32, .rank = parameter->rank};
+            tensor->name = state_name(texts, kind, parameter);
+            if (!tensor->name) return fail(SERVICE, "out of memory");
+            memcpy(tensor->shape, parameter->shape, sizeof parameter->shape);
+        }
+    }
+    return OK;
+}
+
+static status write_kind(model *model, kind kind, safetensors_writer *writer) {
+    for (size_t i = 0; i < model->table->count; i++) {
+        const parameter *parameter = &model->table->list[i];
+        if (!is_kept(model, kind, parameter)) continue;
+        if (kind == REFERENCE)
+            TRY(reference_download(model, parameter, ELEMENT_F32, sink_file, writer));
+        else
+            TRY(parameter_download(model->backend, buffer_of(model, kind), parameter, ELEMENT_F32, sink_file, writer));
+    }
+    return OK;
+}
+
+static status write_tensors(model *model, arena *texts, const char *folder) {
+    stored_tensor *tensors = NULL;
+    size_t count = 0;
+    safetensors_writer *writer = NULL;
+    char *path = path_join(texts, folder, STATE_TENSORS);
+    TRY(path ? list_tensors(model, texts, &tensors, &count) : fail(SERVICE, "out of memory"));
+    TRY(safetensors_create(&writer, path, tensors, count));
+    status result = OK;
+    for (int kind = 0; kind < KINDS && result == OK; kind++) result = write_kind(model, kind, writer);
+    if (result == OK) return safetensors_finish(&writer);
+    safetensors_abandon(&writer);
+    return result;
+}
+
+status model_write_state(model *model, const char *folder) {
+    if (!model->trainer) return fail(BUG, "the model was not opened for training");
+    arena texts = {0};
+    bytes numbers = {0};
+    status result = OK;
+    TRY_TO(result, done, write_tensors(model, &texts, folder));
+    TRY_TO(result, done,
+           bytes_print(&numbers, "{\"step\": %lld, \"version\": %lld}\n", (long long)model->trainer->step,
+                       (long long)model->version));
+    char *path = path_join(&texts, folder, STATE_NUMBERS);
+    TRY_TO(result, done, path ? file_replace(path, numbers.data, numbers.size) : fail(SERVICE, "out of memory"));
+done:
+    bytes_release(&numbers);
+    arena_release(&texts);
+    return result;
+}
+
+// Puts stored float32 values where they belong; the data may lie at any address.
+static status read_tensor(model *model, kind kind, const parameter *parameter, const stored_tensor *stored,
+                          float *values) {
+    for (int64_t first = 0; first < parameter->count; first += elements_at_a_time) {
+        int64_t count = parameter->count - first < elements_at_a_time ? parameter->count - first : elements_at_a_time;
+        memcpy(values, (const char *)stored->data + first * 4, (size_t)count * 4);
+        int64_t place = parameter->place + first;
+        if (kind == REFERENCE)
+            TRY(reference_write(model->trainer, place, count, values));
+        else
+            TRY(model->backend->ops->upload(model->backend, range_tensor(buffer_of(model, kind), place, count), values,
+                                            ELEMENT_F32));
+    }
+    safetensors_forget(stored);
+    return OK;
+}
+
+static status find_tensor(model *model, arena *texts, kind kind, const parameter *parameter, const safetensors *store,
+                          const char *path, const stored_tensor **out) {
+    (void)model;
+    const char *name = state_name(texts, kind, parameter);
+    if (!name) return fail(SERVICE, "out of memory");
+    *out = safetensors_find(store, name);
+    if (!*out) return fail(INPUT, "%s: tensor %s is missing", path, name);
+    if ((*out)->type != ELEMENT_F32 || stored_count(*out) != parameter->count)
+        return fail(INPUT, "%s: tensor %s is not %lld float32 numbers", path, name, (long long)parameter->count);
+    return OK;
+}
+
+// Twice over the table: nothing is changed before everything has been found.
+static status read_tensors(model *model, arena *texts, const safetensors *store, const char *path) {
+    float *values = NULL;
+    TRY(NEW(&values, elements_at_a_time));
+    status result = OK;
+    for (int turn = 0; turn < 2; turn++) {
+        for (int kind = 0; kind < KINDS; kind++) {
+            for (size_t i = 0; i < model->table->count; i++) {
+                const parameter *parameter = &model->table->list[i];
+                const stored_tensor *stored = NULL;
+                if (!is_kept(model, kind, parameter)) continue;
+                TRY_TO(result, done, find_tensor(model, texts, kind, parameter, store, path, &stored));
+                if (turn == 1) TRY_TO(result, done, read_tensor(model, kind, parameter, stored, values));
+            }
+        }
+    }
+done:
+    free(values);
+    return result;
+}
+
+static status read_numbers(arena *texts, const char *folder, int64_t *step, int64_t *version) {
+    char *path = path_join(texts, folder, STATE_NUMBERS);
+    if (!path) return fail(SERVICE, "out of memory");
+    json_object *numbers = NULL;
+    TRY(json_file(&numbers, path));
+    bool both = json_int(json_object_object_get(numbers, "step"), step) &&
+                json_int(json_object_object_get(numbers, "version"), version) && *step >= 0 && *version >= 0;
+    json_object_put(numbers);
+    return both ? OK : fail(INPUT, "%s: step and version are not two whole numbers", path);
+}
+
+status model_read_state(model *model, const char *folder) {
+    if (!model->trainer) return fail(BUG, "the model was not opened for training");
+    arena texts = {0};
+    safetensors *store = NULL;
+    int64_t step = 0, version = 0;
+    status result = OK;
+    char *path = path_join(&texts, folder, STATE_TENSORS);
+    if (!path) TRY_TO(result, done, fail(SERVICE, "out of memory"));
+    TRY_TO(result, done, read_numbers(&texts, folder, &step, &version));
+    TRY_TO(result, done, safetensors_open(&store, path));
+    TRY_TO(result, done, read_tensors(model, &texts, store, path));
+    model->trainer->step = step;
+    model->version = version;
+    TRY_TO(result, done, weights_refresh(model->weights));
+done:
+    safetensors_close(&store);
+    arena_release(&texts);
+    return result;
+}

@@ -1,0 +1,190 @@
+#include "shared/model/tower.h"
+
+// Rows whose inner activations, the widest there are, exist at one time.
+enum { rows_inside = 1024 };
+
+// A block's intermediate values; what the gradient alone needs is none otherwise.
+typedef struct values {
+    tensor input, middle; // x before and after attention
+    tensor normed1, normed2, inverse1, inverse2;
+    tensor qkv, mixed, log_sums;
+} values;
+
+static int64_t qkv_columns(heads heads) {
+    return (int64_t)(heads.query + 2 * heads.key) * heads.size;
+}
+
+static tensor gradient_of(const pass *pass, const part *part) {
+    return part->count && pass->gradients ? part_tensor(pass->gradients, part) : (tensor){0};
+}
+
+status pass_norm(pass *pass, tensor out, tensor scale, tensor inverse) {
+    backend *backend = pass->weights->backend;
+    tensor delta = pass->pending ? pass->delta : (tensor){0};
+    pass->pending = false;
+    return backend->ops->rmsnorm(backend, out, pass->x, delta, scale, pass->tower->epsilon, inverse);
+}
+
+// mixed = attention of the rows in `normed`.
+static status attend(pass *pass, int index, view view, tensor normed, tensor qkv, tensor mixed, tensor log_sums) {
+    backend *backend = pass->weights->backend;
+    const operations *ops = backend->ops;
+    const tower *tower = pass->tower;
+    const block *block = &tower->blocks[index];
+    int layer = pass->deep ? index : 0;
+    TRY(ops->linear(backend, qkv, normed, block->qkv, block->qkv_bias));
+    TRY(ops->rotate(backend, qkv, pass->cos, pass->sin, tower->heads, pass->cache, layer, pass->slots));
+    return ops->attention(backend, mixed, qkv, tower->heads, tower->scale, pass->cache, layer, view.segments,
+                          view.count, log_sums);
+}
+
+// delta = down(swiglu(gate_up(normed))), some rows at a time.
+static status feed_forward(pass *pass, const block *block, tensor normed) {
+    backend *backend = pass->weights->backend;
+    const operations *ops = backend->ops;
+    int64_t inner = pass->tower->inner, most = pass->rows < rows_inside ? pass->rows : rows_inside;
+    tensor gate_up, gated;
+    TRY(desk_take(pass->desk, pass->weights->type, most, 2 * inner, &gate_up));
+    TRY(desk_take(pass->desk, pass->weights->type, most, inner, &gated));
+    for (int64_t first = 0; first < pass->rows; first += most) {
+        int64_t rows = pass->rows - first < most ? pass->rows - first : most;
+        tensor wide = tensor_rows(gate_up, 0, rows), thin = tensor_rows(gated, 0, rows);
+        TRY(ops->linear(backend, wide, tensor_rows(normed, first, rows), block->gate_up, block->gate_up_bias));
+        TRY(ops->swiglu(backend, thin, wide));
+        TRY(ops->linear(backend, tensor_rows(pass->delta, first, rows), thin, block->down, block->down_bias));
+    }
+    return OK;
+}
+
+status block_forward(pass *pass, int index, view view) {
+    backend *backend = pass->weights->backend;
+    const operations *ops = backend->ops;
+    const tower *tower = pass->tower;
+    const block *block = &tower->blocks[index];
+    element type = pass->weights->type;
+    desk_mark mark = desk_here(pass->desk);
+    tensor normed, qkv, mixed;
+    TRY(desk_take(pass->desk, type, pass->rows, tower->hidden, &normed));
+    TRY(desk_take(pass->desk, type, pass->rows, qkv_columns(tower->heads), &qkv));
+    TRY(desk_take(pass->desk, type, pass->rows, (int64_t)tower->heads.query * tower->heads.size, &mixed));
+    TRY(pass_norm(pass, normed, block->norm1, (tensor){0}));
+    if (pass->saved) TRY(ops->copy(backend, pass->saved[index], pass->x));
+    TRY(attend(pass, index, view, normed, qkv, mixed, (tensor){0}));
+    TRY(ops->linear(backend, pass->delta, mixed, block->out, block->out_bias));
+    pass->pending = true;
+    TRY(pass_norm(pass, normed, block->norm2, (tensor){0}));
+    TRY(feed_forward(pass, block, normed));
+    pass->pending = true;
+    desk_back(pass->desk, mark);
+    return OK;
+}
+
+static status take_values(pass *pass, int index, values *it) {
+    const tower *tower = pass->tower;
+    desk *desk = pass->desk;
+    element type = pass->weights->type;
+    *it = (values){.input = pass->saved[index], .middle = pass->x};
+    TRY(desk_take(desk, type, pass->rows, tower->hidden, &it->normed1));
+    TRY(desk_take(desk, type, pass->rows, tower->hidden, &it->normed2));
+    TRY(desk_take(desk, ELEMENT_F32, pass->rows, 1, &it->inverse1));
+    TRY(desk_take(desk, ELEMENT_F32, pass->rows, 1, &it->inverse2));
+    TRY(desk_take(desk, type, pass->rows, qkv_columns(tower->heads), &it->qkv));
+    TRY(desk_take(desk, type, pass->rows, (int64_t)tower->heads.query * tower->heads.size, &it->mixed));
+    return desk_take(desk, ELEMENT_F32, pass->rows, tower->heads.query, &it->log_sums);
+}
+
+// Computes a block again up to its second norm; the feed-forward part follows with its gradient.
+static status recompute(pass *pass, int index, view view, values *it) {
+    backend *backend = pass->weights->backend;
+    const operations *ops = backend->ops;
+    const block *block = &pass->tower->blocks[index];
+    TRY(ops->copy(backend, pass->x, it->input));
+    pass->pending = false;
+    TRY(pass_norm(pass, it->normed1, block->norm1, it->inverse1));
+    TRY(attend(pass, index, view, it->normed1, it->qkv, it->mixed, it->log_sums));
+    TRY(ops->linear(backend, pass->delta, it->mixed, block->out, block->out_bias));
+    pass->pending = true;
+    return pass_norm(pass, it->normed2, block->norm2, it->inverse2);
+}
+
+// The gradient of one product: of its input, its weight and its bias.
+static status linear_gradient(pass *pass, tensor in_gradient, tensor out_gradient, tensor in, weight *weight,
+                              const part *part, const struct part *bias) {
+    backend *backend = pass->weights->backend;
+    TRY(backend->ops->linear_input_gradient(backend, in_gradient, out_gradient, weight, false));
+    return backend->ops->linear_weight_gradient(backend, gradient_of(pass, part), gradient_of(pass, bias), out_gradient,
+                                                in);
+}
+
+// normed_gradient [T,C] = the gradient of `normed` through the feed-forward part, some rows at a time.
+static status feed_forward_gradient(pass *pass, int index, tensor normed_gradient, tensor normed) {
+    backend *backend = pass->weights->backend;
+    const operations *ops = backend->ops;
+    const block *block = &pass->tower->blocks[index];
+    const block_parts *parts = &pass->tower->parts[index];
+    element type = pass->weights->type;
+    int64_t inner = pass->tower->inner, most = pass->rows < rows_inside ? pass->rows : rows_inside;
+    desk_mark mark = desk_here(pass->desk);
+    tensor gate_up, gated, gate_up_gradient, gated_gradient;
+    TRY(desk_take(pass->desk, type, most, 2 * inner, &gate_up));
+    TRY(desk_take(pass->desk, type, most, inner, &gated));
+    TRY(desk_take(pass->desk, type, most, 2 * inner, &gate_up_gradient));
+    TRY(desk_take(pass->desk, type, most, inner, &gated_gradient));
+    for (int64_t first = 0; first < pass->rows; first += most) {
+        int64_t rows = pass->rows - first < most ? pass->rows - first : most;
+        tensor in = tensor_rows(normed, first, rows), out = tensor_rows(pass->x_gradient, first, rows);
+        tensor wide = tensor_rows(gate_up, 0, rows), thin = tensor_rows(gated, 0, rows);
+        tensor wide_gradient = tensor_rows(gate_up_gradient, 0, rows);
+        tensor thin_gradient = tensor_rows(gated_gradient, 0, rows);
+        TRY(ops->linear(backend, wide, in, block->gate_up, block->gate_up_bias));
+        TRY(ops->swiglu(backend, thin, wide));
+        TRY(linear_gradient(pass, thin_gradient, out, thin, block->down, &parts->down, &parts->down_bias));
+        TRY(ops->swiglu_gradient(backend, wide_gradient, thin_gradient, wide));
+        TRY(linear_gradient(pass, tensor_rows(normed_gradient, first, rows), wide_gradient, in, block->gate_up,
+                            &parts->gate_up, &parts->gate_up_bias));
+    }
+    desk_back(pass->desk, mark);
+    return OK;
+}
+
+// normed_gradient [T,C] = the gradient of the first norm's output through attention.
+static status attention_part_gradient(pass *pass, int index, view view, tensor normed_gradient, const values *it) {
+    backend *backend = pass->weights->backend;
+    const operations *ops = backend->ops;
+    const tower *tower = pass->tower;
+    const block *block = &tower->blocks[index];
+    const block_parts *parts = &tower->parts[index];
+    desk_mark mark = desk_here(pass->desk);
+    tensor mixed_gradient, qkv_gradient;
+    TRY(desk_take(pass->desk, pass->weights->type, pass->rows, it->mixed.columns, &mixed_gradient));
+    TRY(desk_take(pass->desk, pass->weights->type, pass->rows, it->qkv.columns, &qkv_gradient));
+    TRY(linear_gradient(pass, mixed_gradient, pass->x_gradient, it->mixed, block->out, &parts->out, &parts->out_bias));
+    TRY(ops->attention_gradient(backend, qkv_gradient, mixed_gradient, it->mixed, it->qkv, tower->heads, tower->scale,
+                                pass->cache, pass->deep ? index : 0, pass->slots, view.segments, view.count,
+                                it->log_sums));
+    TRY(ops->rotate_gradient(backend, qkv_gradient, pass->cos, pass->sin, tower->heads));
+    TRY(linear_gradient(pass, normed_gradient, qkv_gradient, it->normed1, block->qkv, &parts->qkv, &parts->qkv_bias));
+    desk_back(pass->desk, mark);
+    return OK;
+}
+
+status block_gradient(pass *pass, int index, view view) {
+    backend *backend = pass->weights->backend;
+    const operations *ops = backend->ops;
+    const block *block = &pass->tower->blocks[index];
+    const block_parts *parts = &pass->tower->parts[index];
+    desk_mark mark = desk_here(pass->desk);
+    values values;
+    tensor normed_gradient;
+    TRY(take_values(pass, index, &values));
+    TRY(desk_take(pass->desk, pass->weights->type, pass->rows, pass->tower->hidden, &normed_gradient));
+    TRY(recompute(pass, index, view, &values));
+    TRY(feed_forward_gradient(pass, index, normed_gradient, values.normed2));
+    TRY(ops->rmsnorm_gradient(backend, pass->x_gradient, gradient_of(pass, &parts->norm2), normed_gradient,
+                              values.middle, block->norm2, values.inverse2));
+    TRY(attention_part_gradient(pass, index, view, normed_gradient, &values));
+    TRY(ops->rmsnorm_gradient(backend, pass->x_gradient, gradient_of(pass, &parts->norm1), normed_gradient,
+                              values.input, block->norm1, values.inverse1));
+    desk_back(pass->desk, mark);
+    return OK;
+}

@@ -1,0 +1,140 @@
+// One group's gradient, and the optimizer's step over all that were accumulated.
+#include <math.h>
+#include <stdlib.h>
+
+#include "shared/model/loss.h"
+#include "shared/model/text.h"
+#include "shared/model/trainer.h"
+
+// The rows from which tokens are predicted, and what the head makes of them.
+typedef struct head_rows {
+    tensor normed, inverse;        // [T,C], F32 [T,1]
+    tensor rows, sources, targets; // [N,C], I32 [N,1]
+    tensor logprobs, log_sums;     // F32 [N,1]
+} head_rows;
+
+static status head_forward(head_rows *it, model *model, reading *reading) {
+    const operations *ops = model->backend->ops;
+    const sequence *sequence = reading->sequence;
+    element type = model->weights->type;
+    int64_t hidden = model->config.text.hidden, targets = sequence->targets;
+    desk *desk = &model->desk;
+    TRY(desk_take(desk, type, sequence->rows, hidden, &it->normed));
+    TRY(desk_take(desk, ELEMENT_F32, sequence->rows, 1, &it->inverse));
+    TRY(desk_take(desk, type, targets, hidden, &it->rows));
+    TRY(desk_put(desk, ELEMENT_I32, targets, 1, sequence->sources, &it->sources));
+    TRY(desk_put(desk, ELEMENT_I32, targets, 1, sequence->target, &it->targets));
+    TRY(desk_take(desk, ELEMENT_F32, targets, 1, &it->logprobs));
+    TRY(desk_take(desk, ELEMENT_F32, targets, 1, &it->log_sums));
+    TRY(pass_norm(&reading->pass, it->normed, model->weights->norm, it->inverse));
+    TRY(ops->gather(model->backend, it->rows, it->normed, it->sources));
+    return ops->logprob(model->backend, it->logprobs, it->log_sums, it->rows, model->weights->head, it->targets);
+}
+
+// pass.x_gradient = the gradient of the last block's output for these slopes.
+static status head_gradient(const head_rows *it, model *model, reading *reading, const float *slopes) {
+    const operations *ops = model->backend->ops;
+    const sequence *sequence = reading->sequence;
+    const parameter_table *table = model->table;
+    buffer *gradients = model->trainer->gradients;
+    int64_t hidden = model->config.text.hidden;
+    desk_mark mark = desk_here(&model->desk);
+    tensor slope, rows_gradient, normed_gradient;
+    tensor matrix = part_tensor(gradients, table->head.count ? &table->head : &table->embedding);
+    TRY(desk_put(&model->desk, ELEMENT_F32, sequence->targets, 1, slopes, &slope));
+    TRY(desk_take(&model->desk, ELEMENT_F32, sequence->targets, hidden, &rows_gradient));
+    TRY(desk_take(&model->desk, ELEMENT_F32, sequence->rows, hidden, &normed_gradient));
+    TRY(ops->logprob_gradient(model->backend, rows_gradient, matrix, it->rows, model->weights->head, it->targets,
+                              it->log_sums, slope));
+    TRY(ops->zero(model->backend, normed_gradient));
+    TRY(ops->scatter_add(model->backend, normed_gradient, rows_gradient, it->sources));
+    TRY(ops->zero(model->backend, reading->pass.x_gradient));
+    TRY(ops->rmsnorm_gradient(model->backend, reading->pass.x_gradient, part_tensor(gradients, &table->norm),
+                              normed_gradient, reading->pass.x, model->weights->norm, it->inverse));
+    desk_back(&model->desk, mark);
+    return OK;
+}
+
+// A group on its way: what the call was given.
+typedef struct lesson {
+    const model_prompt *prompt;
+    const train_completion *completions;
+    size_t count;
+    const train_loss *loss;
+    double weight;
+    train_result *result;
+} lesson;
+
+// Forward, loss and the head's gradient.
+static status learn_head(model *model, arena *arena, const lesson *lesson, reading *reading) {
+    const sequence *sequence = reading->sequence;
+    float *logprobs = arena_get(arena, (size_t)sequence->targets * sizeof *logprobs);
+    float *slopes = arena_get(arena, (size_t)sequence->targets * sizeof *slopes);
+    if (!logprobs || !slopes) return fail(SERVICE, "out of memory");
+    TRY(desk_take(&model->desk, ELEMENT_F32, sequence->rows, model->config.text.hidden, &reading->pass.x_gradient));
+    desk_mark mark = desk_here(&model->desk);
+    head_rows head;
+    TRY(head_forward(&head, model, reading));
+    TRY(model->backend->ops->download(model->backend, logprobs, ELEMENT_F32, head.logprobs));
+    group_loss(lesson->completions, lesson->count, lesson->loss, lesson->weight, logprobs, slopes, lesson->result);
+    lesson->result->prompt_tokens = sequence->prompt_rows;
+    if (!isfinite(lesson->result->loss)) return fail(INPUT, "the loss is not a finite number");
+    TRY(head_gradient(&head, model, reading, slopes));
+    desk_back(&model->desk, mark);
+    return OK;
+}
+
+static status learn(model *model, arena *arena, const lesson *lesson) {
+    model_completion *completions = arena_get(arena, lesson->count * sizeof *completions);
+    if (!completions) return fail(SERVICE, "out of memory");
+    for (size_t i = 0; i < lesson->count; i++) completions[i] = lesson->completions[i].completion;
+    sequence sequence;
+    TRY(sequence_make(&sequence, arena, &model->config, lesson->prompt, completions, lesson->count));
+    reading reading;
+    TRY(text_forward(&reading, model, arena, lesson->prompt, &sequence, NULL, true));
+    TRY(learn_head(model, arena, lesson, &reading));
+    return text_gradient(&reading, model, model->trainer->gradients);
+}
+
+status model_accumulate(model *model, const model_prompt *prompt, const train_completion *completions, size_t count,
+                        const train_loss *loss, double weight, train_result *result) {
+    if (!model->trainer) return fail(BUG, "the model was not opened for training");
+    if (count == 0) return fail(DEFECT, "a group without completions");
+    arena arena = {0};
+    lesson lesson = {prompt, completions, count, loss, weight, result};
+    status answer = learn(model, &arena, &lesson);
+    desk_back(&model->desk, (desk_mark){0});
+    arena_release(&arena);
+    return answer;
+}
+
+static status gradient_norm(model *model, double *norm) {
+    const trainer *trainer = model->trainer;
+    double sum = 0;
+    TRY(model->backend->ops->square_sum(model->backend, &sum, range_tensor(trainer->gradients, 0, trainer->elements)));
+    *norm = sqrt(sum);
+    if (!isfinite(*norm)) return fail(INPUT, "the gradient of step %lld is not finite", (long long)trainer->step + 1);
+    return OK;
+}
+
+status model_step(model *model, const train_rates *rates, double *norm) {
+    trainer *trainer = model->trainer;
+    if (!trainer) return fail(BUG, "the model was not opened for training");
+    TRY(gradient_norm(model, norm));
+    double scale = rates->clip_norm > 0 ? rates->clip_norm / (*norm + 1e-6) : 1;
+    adamw_rates adamw = {rates->rate,         rates->beta1,          rates->beta2,     rates->epsilon,
+                         rates->weight_decay, scale < 1 ? scale : 1, trainer->step + 1};
+    adamw_range ranges[4];
+    for (int i = 0; i < trainer->range_count; i++) {
+        const parameter_range *range = &model->table->ranges[i];
+        ranges[i] = (adamw_range){range_tensor(model->weights->master, range->place, range->count),
+                                  range_tensor(trainer->gradients, range->place, range->count),
+                                  range_tensor(trainer->first, range->place, range->count),
+                                  range_tensor(trainer->second, range->place, range->count), range->decay};
+    }
+    TRY(model->backend->ops->adamw(model->backend, ranges, (size_t)trainer->range_count, &adamw));
+    TRY(model->backend->ops->zero(model->backend, range_tensor(trainer->gradients, 0, trainer->elements)));
+    trainer->step++;
+    model->version++;
+    return weights_refresh(model->weights);
+}

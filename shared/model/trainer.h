@@ -1,0 +1,28 @@
+// All training state: gradients, both moments, the step, and the averaged reference.
+#ifndef SHARED_MODEL_TRAINER_H
+#define SHARED_MODEL_TRAINER_H
+
+#include "shared/model/inside.h"
+
+struct trainer {
+    int64_t elements;                   // trained: the first so many of the table's row
+    int range_count;                    // of the table's ranges
+    buffer *gradients, *first, *second; // F32
+    int64_t step;                       // optimizer steps taken
+    int reference;                      // file of all elements as float32; -1: the reference has not been made
+};
+
+// Makes the state of a model that is opened for training.
+status trainer_new(trainer **out, model *model);
+
+// NULL is fine; sets *trainer to NULL.
+void trainer_free(trainer **trainer, backend *backend);
+
+// Makes the reference from the present weights, if there is none.
+status reference_make(model *model);
+
+// Reads and writes `count` elements of the reference, from element `place` on.
+status reference_read(const trainer *trainer, int64_t place, int64_t count, float *out);
+status reference_write(const trainer *trainer, int64_t place, int64_t count, const float *values);
+
+#endif

@@ -1,0 +1,28 @@
+// The vision tower: uint8 frames to rows of the language model, one medium at a time, and the gradient back.
+//
+//   patches -> linear -> tower's order -> blocks -> rmsnorm -> units of merge x merge patches -> linear, GELU, linear
+//
+// The merged rows stay in the tower's order; windows.units says which token each is.
+#ifndef SHARED_MODEL_VISION_H
+#define SHARED_MODEL_VISION_H
+
+#include "shared/model/inside.h"
+
+// A medium in the tower; what the gradient needs lies on the desk.
+typedef struct encoding {
+    grid grid;
+    windows windows;
+    pass pass;
+    tensor frames, order, back; // U8 frames; I32 [P,1]
+    tensor *saved;              // [depth + 1]: each block's input, and the merger's; NULL without gradient
+    tensor merged;              // [units, C of the language model]
+} encoding;
+
+// Computes a medium's rows. With `training`, keeps on the desk what vision_gradient needs. The arena holds the host's
+// part.
+status vision_forward(encoding *encoding, model *model, arena *arena, const model_medium *medium, bool training);
+
+// Adds the gradients of the tower's parameters for that of `merged` (F32).
+status vision_gradient(encoding *encoding, model *model, tensor merged_gradient, buffer *gradients);
+
+#endif

@@ -1,0 +1,329 @@
+#include "shared/model/weights.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/base/memory.h"
+#include "shared/model/fingerprint.h"
+
+enum { elements_at_a_time = 1 << 18 };
+
+// What loading carries along.
+typedef struct loader {
+    weights *weights;
+    const stored_tensor **found; // by parameter
+    fingerprint *print;          // NULL in training: hashed when asked for
+    int64_t vector;              // elements of `vectors` given away
+} loader;
+
+tensor range_tensor(buffer *buffer, int64_t place, int64_t count) {
+    return (tensor){buffer, (size_t)place * 4, ELEMENT_F32, 1, count, count};
+}
+
+tensor part_tensor(buffer *buffer, const part *part) {
+    return (tensor){buffer, (size_t)part->place * 4, ELEMENT_F32, part->rows, part->columns, part->columns};
+}
+
+// Elements [first, first + count) of a dense tensor as one row.
+static tensor slice(tensor whole, int64_t first, int64_t count) {
+    whole.offset += (size_t)first * element_size(whole.type);
+    return (tensor){whole.buffer, whole.offset, whole.type, 1, count, count};
+}
+
+// Gives the elements of one dense row, converted to `type`, to the sink.
+static status drain(backend *backend, tensor row, element type, element_sink *sink, void *context) {
+    char *host = NULL;
+    size_t size = element_size(type);
+    int64_t most = row.columns < elements_at_a_time ? row.columns : elements_at_a_time;
+    TRY(memory_new(&host, (size_t)most, size));
+    status result = OK;
+    for (int64_t first = 0; first < row.columns && result == OK; first += elements_at_a_time) {
+        int64_t count = row.columns - first < most ? row.columns - first : most;
+        TRY_TO(result, done, backend->ops->download(backend, host, type, slice(row, first, count)));
+        result = sink(context, host, (size_t)count * size);
+    }
+done:
+    free(host);
+    return result;
+}
+
+status parameter_download(backend *backend, buffer *buffer, const parameter *parameter, element type,
+                          element_sink *sink, void *context) {
+    return drain(backend, range_tensor(buffer, parameter->place, parameter->count), type, sink, context);
+}
+
+// Uploads a stored tensor, whose data may lie at any address.
+static status upload_stored(backend *backend, tensor out, const stored_tensor *stored) {
+    if ((uintptr_t)stored->data % element_size(stored->type) == 0)
+        return backend->ops->upload(backend, out, stored->data, stored->type);
+    char *aligned = NULL;
+    TRY(memory_new(&aligned, stored->size, 1));
+    memcpy(aligned, stored->data, stored->size);
+    status result = backend->ops->upload(backend, out, aligned, stored->type);
+    free(aligned);
+    return result;
+}
+
+static status add_print(loader *loader, const parameter *parameter, const stored_tensor *stored, tensor row) {
+    if (!loader->print) return OK;
+    fingerprint_parameter(loader->print, parameter);
+    if (stored->type == loader->weights->type) return fingerprint_bits(loader->print, stored->data, stored->size);
+    return drain(loader->weights->backend, row, loader->weights->type, fingerprint_bits, loader->print);
+}
+
+// Fills a part's dense tensor from the store.
+static status fill(loader *loader, const part *part, tensor out) {
+    const parameter_table *table = loader->weights->table;
+    for (size_t i = part->first; i < part->first + part->count; i++) {
+        const parameter *parameter = &table->list[i];
+        tensor row = slice(out, parameter->place - part->place, parameter->count);
+        TRY(upload_stored(loader->weights->backend, row, loader->found[i]));
+        TRY(add_print(loader, parameter, loader->found[i], row));
+        safetensors_forget(loader->found[i]);
+    }
+    return OK;
+}
+
+// A matrix: prepared from the master, which stays, or from a copy, which goes.
+static status load_matrix(loader *loader, const part *part, weight **out) {
+    weights *weights = loader->weights;
+    const operations *ops = weights->backend->ops;
+    if (weights->training) {
+        tensor plain = part_tensor(weights->master, part);
+        TRY(fill(loader, part, plain));
+        return ops->weight_new(weights->backend, out, plain, weights->type, false);
+    }
+    buffer *copy = NULL;
+    size_t bytes = (size_t)part->rows * (size_t)part->columns * element_size(weights->type);
+    TRY(ops->buffer_new(weights->backend, bytes, &copy));
+    tensor plain = {copy, 0, weights->type, part->rows, part->columns, part->columns};
+    status result = fill(loader, part, plain);
+    if (result == OK) result = ops->weight_new(weights->backend, out, plain, weights->type, true);
+    if (result == OK) result = ops->wait(weights->backend);
+    ops->buffer_free(weights->backend, &copy);
+    return result;
+}
+
+// Whether vectors and the embedding are read from the master as they are.
+static bool reads_master(const weights *weights) {
+    return weights->training && weights->type == ELEMENT_F32;
+}
+
+static status load_vector(loader *loader, const part *part, tensor *out) {
+    weights *weights = loader->weights;
+    if (part->count == 0) return OK;
+    tensor master = part_tensor(weights->master, part);
+    if (weights->training) TRY(fill(loader, part, master));
+    if (reads_master(weights)) {
+        *out = master;
+        return OK;
+    }
+    *out = (tensor){weights->vectors, (size_t)loader->vector * element_size(weights->type),
+                    weights->type,    1,
+                    part->columns,    part->columns};
+    loader->vector += (part->columns + 31) / 32 * 32;
+    return weights->training ? OK : fill(loader, part, *out);
+}
+
+static status load_embedding(loader *loader) {
+    weights *weights = loader->weights;
+    const operations *ops = weights->backend->ops;
+    const part *part = &weights->table->embedding;
+    if (weights->training) {
+        weights->embedding = part_tensor(weights->master, part);
+    } else {
+        size_t bytes = (size_t)part->rows * (size_t)part->columns * element_size(weights->type);
+        TRY(ops->buffer_new(weights->backend, bytes, &weights->rows));
+        weights->embedding = (tensor){weights->rows, 0, weights->type, part->rows, part->columns, part->columns};
+    }
+    TRY(fill(loader, part, weights->embedding));
+    if (weights->table->head.count) return OK;
+    return ops->weight_new(weights->backend, &weights->head, weights->embedding, weights->type, !weights->training);
+}
+
+static status load_block_matrices(loader *loader, tower *tower) {
+    for (int i = 0; i < tower->count; i++) {
+        const block_parts *parts = &tower->parts[i];
+        block *block = &tower->blocks[i];
+        TRY(load_matrix(loader, &parts->qkv, &block->qkv));
+        TRY(load_matrix(loader, &parts->out, &block->out));
+        TRY(load_matrix(loader, &parts->gate_up, &block->gate_up));
+        TRY(load_matrix(loader, &parts->down, &block->down));
+    }
+    return OK;
+}
+
+static status load_block_vectors(loader *loader, tower *tower) {
+    for (int i = 0; i < tower->count; i++) {
+        const block_parts *parts = &tower->parts[i];
+        block *block = &tower->blocks[i];
+        TRY(load_vector(loader, &parts->norm1, &block->norm1));
+        TRY(load_vector(loader, &parts->norm2, &block->norm2));
+        TRY(load_vector(loader, &parts->qkv_bias, &block->qkv_bias));
+        TRY(load_vector(loader, &parts->out_bias, &block->out_bias));
+        TRY(load_vector(loader, &parts->gate_up_bias, &block->gate_up_bias));
+        TRY(load_vector(loader, &parts->down_bias, &block->down_bias));
+    }
+    return OK;
+}
+
+// In the order of the table, which is the order of the fingerprint.
+static status load_all(loader *loader) {
+    weights *weights = loader->weights;
+    const parameter_table *table = weights->table;
+    TRY(load_embedding(loader));
+    TRY(load_block_matrices(loader, &weights->text));
+    if (table->head.count) TRY(load_matrix(loader, &table->head, &weights->head));
+    TRY(load_block_vectors(loader, &weights->text));
+    TRY(load_vector(loader, &table->norm, &weights->norm));
+    TRY(load_matrix(loader, &table->patch, &weights->patch));
+    TRY(load_block_matrices(loader, &weights->vision));
+    TRY(load_matrix(loader, &table->merge_in, &weights->merge_in));
+    TRY(load_matrix(loader, &table->merge_out, &weights->merge_out));
+    TRY(load_block_vectors(loader, &weights->vision));
+    TRY(load_vector(loader, &table->merge_norm, &weights->merge_norm));
+    TRY(load_vector(loader, &table->merge_in_bias, &weights->merge_in_bias));
+    TRY(load_vector(loader, &table->merge_out_bias, &weights->merge_out_bias));
+    return weights_refresh(weights);
+}
+
+// Room for every vector, each start a multiple of 32 elements.
+static int64_t vector_room(const parameter_table *table) {
+    int64_t room = 0;
+    for (size_t i = 0; i < table->count; i++)
+        if (table->list[i].kind != PARAMETER_MATRIX) room += table->list[i].count + 32;
+    return room;
+}
+
+static status prepare(weights *weights, const model_config *config) {
+    const operations *ops = weights->backend->ops;
+    const text_config *text = &config->text;
+    const vision_config *vision = &config->vision;
+    weights->text = (tower){weights->table->text,
+                            NULL,
+                            text->layers,
+                            {text->heads, text->key_heads, text->head_size},
+                            1 / sqrtf((float)text->head_size),
+                            text->epsilon,
+                            text->hidden,
+                            text->inner};
+    weights->vision = (tower){weights->table->vision,
+                              NULL,
+                              vision->depth,
+                              {vision->heads, vision->heads, vision->head_size},
+                              1 / sqrtf((float)vision->head_size),
+                              1e-6f,
+                              vision->hidden,
+                              vision->inner};
+    TRY(NEW(&weights->text.blocks, (size_t)text->layers));
+    TRY(NEW(&weights->vision.blocks, (size_t)vision->depth));
+    if (weights->training)
+        TRY(ops->buffer_new(weights->backend, (size_t)weights->table->elements * 4, &weights->master));
+    if (reads_master(weights)) return OK;
+    return ops->buffer_new(weights->backend, (size_t)vector_room(weights->table) * element_size(weights->type),
+                           &weights->vectors);
+}
+
+status weights_load(weights **out, backend *backend, const model_config *config, const parameter_table *table,
+                    const safetensors *store, element type, bool training) {
+    *out = NULL;
+    loader loader = {0};
+    status result = OK;
+    TRY(NEW(&loader.weights, 1));
+    *loader.weights = (weights){.backend = backend, .table = table, .type = type, .training = training};
+    TRY_TO(result, done, NEW(&loader.found, table->count));
+    TRY_TO(result, done, parameters_match(table, store, loader.found));
+    if (!training) TRY_TO(result, done, fingerprint_new(&loader.print, config, type));
+    TRY_TO(result, done, prepare(loader.weights, config));
+    TRY_TO(result, done, load_all(&loader));
+    if (loader.print) loader.weights->hash = fingerprint_value(loader.print);
+    loader.weights->hash_known = loader.print != NULL;
+    *out = loader.weights;
+    loader.weights = NULL;
+done:
+    weights_free(&loader.weights);
+    fingerprint_free(&loader.print);
+    free(loader.found);
+    return result;
+}
+
+static void free_tower(backend *backend, tower *tower) {
+    for (int i = 0; tower->blocks && i < tower->count; i++) {
+        block *block = &tower->blocks[i];
+        backend->ops->weight_free(backend, &block->qkv);
+        backend->ops->weight_free(backend, &block->out);
+        backend->ops->weight_free(backend, &block->gate_up);
+        backend->ops->weight_free(backend, &block->down);
+    }
+    free(tower->blocks);
+}
+
+void weights_free(weights **weights) {
+    struct weights *it = *weights;
+    if (!it) return;
+    const operations *ops = it->backend->ops;
+    free_tower(it->backend, &it->text);
+    free_tower(it->backend, &it->vision);
+    ops->weight_free(it->backend, &it->head);
+    ops->weight_free(it->backend, &it->patch);
+    ops->weight_free(it->backend, &it->merge_in);
+    ops->weight_free(it->backend, &it->merge_out);
+    ops->buffer_free(it->backend, &it->master);
+    ops->buffer_free(it->backend, &it->vectors);
+    ops->buffer_free(it->backend, &it->rows);
+    free(it);
+    *weights = NULL;
+}
+
+static status refresh_vector(weights *weights, const part *part, tensor vector) {
+    if (part->count == 0) return OK;
+    return weights->backend->ops->copy(weights->backend, vector, part_tensor(weights->master, part));
+}
+
+static status refresh_tower(weights *weights, const tower *tower) {
+    for (int i = 0; i < tower->count; i++) {
+        const block_parts *parts = &tower->parts[i];
+        const block *block = &tower->blocks[i];
+        TRY(refresh_vector(weights, &parts->norm1, block->norm1));
+        TRY(refresh_vector(weights, &parts->norm2, block->norm2));
+        TRY(refresh_vector(weights, &parts->qkv_bias, block->qkv_bias));
+        TRY(refresh_vector(weights, &parts->out_bias, block->out_bias));
+        TRY(refresh_vector(weights, &parts->gate_up_bias, block->gate_up_bias));
+        TRY(refresh_vector(weights, &parts->down_bias, block->down_bias));
+    }
+    return OK;
+}
+
+status weights_refresh(weights *weights) {
+    weights->hash_known = false;
+    if (!weights->training || reads_master(weights)) return OK;
+    const parameter_table *table = weights->table;
+    TRY(refresh_tower(weights, &weights->text));
+    TRY(refresh_tower(weights, &weights->vision));
+    TRY(refresh_vector(weights, &table->norm, weights->norm));
+    TRY(refresh_vector(weights, &table->merge_norm, weights->merge_norm));
+    TRY(refresh_vector(weights, &table->merge_in_bias, weights->merge_in_bias));
+    return refresh_vector(weights, &table->merge_out_bias, weights->merge_out_bias);
+}
+
+status weights_hash(weights *weights, const model_config *config, uint64_t *hash) {
+    status result = OK;
+    fingerprint *print = NULL;
+    if (!weights->hash_known) {
+        TRY_TO(result, done, fingerprint_new(&print, config, weights->type));
+        for (size_t i = 0; i < weights->table->count; i++) {
+            const parameter *parameter = &weights->table->list[i];
+            fingerprint_parameter(print, parameter);
+            TRY_TO(result, done,
+                   parameter_download(weights->backend, weights->master, parameter, weights->type, fingerprint_bits,
+                                      print));
+        }
+        weights->hash = fingerprint_value(print);
+        weights->hash_known = true;
+    }
+    *hash = weights->hash;
+done:
+    fingerprint_free(&print);
+    return result;
+}

@@ -1,0 +1,143 @@
+// A golden case of tests/data/model: its prompt, frames, completions and settings, ready for the model's calls.
+#ifndef TESTS_UNIT_MODEL_CASE_H
+#define TESTS_UNIT_MODEL_CASE_H
+
+#include "tests/unit/unit.h"
+
+#include <math.h>
+
+#include "shared/base/file.h"
+#include "shared/base/json.h"
+#include "shared/model/model.h"
+#include "shared/model/safetensors.h"
+
+static const char *const case_names[] = {"even", "pairs", "seven", "thirds"};
+enum { CASES = 4, COMPLETIONS = 4, MOST_TOKENS = 32 };
+
+typedef struct model_case {
+    arena arena;
+    const char *folder;
+    json_object *golden;
+    safetensors *tensors;
+    model_prompt prompt;
+    model_completion completions[COMPLETIONS];
+} model_case;
+
+#define MUST(expression)                                                                                               \
+    do {                                                                                                               \
+        status must_status = (expression);                                                                             \
+        if (must_status != OK) print_error("%s:%d: %s\n", __FILE__, __LINE__, fail_text());                            \
+        assert_int_equal(must_status, OK);                                                                             \
+    } while (0)
+
+static inline json_object *key_of(json_object *object, const char *key) {
+    json_object *value = json_object_object_get(object, key);
+    if (!value) print_error("golden.json has no %s\n", key);
+    assert_non_null(value);
+    return value;
+}
+
+static inline double number_of(json_object *object, const char *key) {
+    return json_object_get_double(key_of(object, key));
+}
+
+static inline int64_t *case_tokens(model_case *it, json_object *list, size_t *count) {
+    *count = json_object_array_length(list);
+    int64_t *tokens = arena_get(&it->arena, *count * sizeof *tokens);
+    for (size_t i = 0; i < *count; i++) tokens[i] = json_object_get_int64(json_object_array_get_idx(list, i));
+    return tokens;
+}
+
+// One array of numbers for each completion; NULL where the step has none.
+static inline float *case_floats(model_case *it, json_object *step, const char *key, size_t completion) {
+    json_object *lists = json_object_object_get(step, key);
+    if (!lists) return NULL;
+    json_object *list = json_object_array_get_idx(lists, completion);
+    size_t count = json_object_array_length(list);
+    float *values = arena_get(&it->arena, count * sizeof *values);
+    for (size_t i = 0; i < count; i++) values[i] = (float)json_object_get_double(json_object_array_get_idx(list, i));
+    return values;
+}
+
+static inline void case_media(model_case *it) {
+    json_object *list = key_of(it->golden, "media");
+    size_t count = json_object_array_length(list);
+    model_medium *media = arena_get(&it->arena, count * sizeof *media);
+    for (size_t m = 0; m < count; m++) {
+        json_object *entry = json_object_array_get_idx(list, m);
+        media[m] = (model_medium){.video = json_object_get_boolean(key_of(entry, "video")),
+                                  .frames = (int)number_of(entry, "frames"),
+                                  .height = (int)number_of(entry, "height"),
+                                  .width = (int)number_of(entry, "width"),
+                                  .seconds_per_grid = number_of(entry, "seconds_per_grid")};
+        uint64_t size = (uint64_t)media[m].frames * (uint64_t)media[m].height * (uint64_t)media[m].width * 3;
+        uint8_t *pixels = arena_get(&it->arena, size);
+        for (uint64_t i = 0; i < size; i++) { // as make_model_golden.py does
+            uint64_t mixed = (i * 2654435761u + m * 40503 * 65537 + 12345) & 0xffffffffu;
+            mixed = ((mixed ^ mixed >> 15) * 2246822519u) & 0xffffffffu;
+            pixels[i] = (uint8_t)(mixed >> 24);
+        }
+        media[m].pixels = pixels;
+    }
+    it->prompt.media = media;
+    it->prompt.media_count = count;
+}
+
+static inline void case_open(model_case *it, const char *name) {
+    *it = (model_case){0};
+    const char *root = getenv("MODEL_GOLDEN");
+    it->folder = arena_print(&it->arena, "%s/%s", root ? root : "tests/data/model", name);
+    MUST(json_file(&it->golden, path_join(&it->arena, it->folder, "golden.json")));
+    MUST(safetensors_open(&it->tensors, path_join(&it->arena, it->folder, "golden.safetensors")));
+    it->prompt.tokens = case_tokens(it, key_of(it->golden, "prompt"), &it->prompt.count);
+    case_media(it);
+    json_object *completions = key_of(it->golden, "completions");
+    for (size_t i = 0; i < COMPLETIONS; i++)
+        it->completions[i].tokens =
+            case_tokens(it, json_object_array_get_idx(completions, i), &it->completions[i].count);
+}
+
+static inline void case_close(model_case *it) {
+    safetensors_close(&it->tensors);
+    json_object_put(it->golden);
+    arena_release(&it->arena);
+}
+
+static inline model *case_model(const model_case *it, const model_options *options) {
+    model *model = NULL;
+    model_options wanted = *options;
+    if (!wanted.device) wanted.device = "cpu";
+    MUST(model_open(&model, it->folder, &wanted));
+    return model;
+}
+
+// |a - b| / |b| over all elements.
+static inline double relative_distance(const float *a, const float *b, size_t count) {
+    double apart = 0, size = 0;
+    for (size_t i = 0; i < count; i++) {
+        apart += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        size += (double)b[i] * b[i];
+    }
+    return size > 0 ? sqrt(apart / size) : sqrt(apart);
+}
+
+// The step's completions with advantages, behaviour and reference.
+static inline void case_step(model_case *it, json_object *step, train_completion *out) {
+    for (size_t i = 0; i < COMPLETIONS; i++) {
+        json_object *advantages = key_of(step, "advantages");
+        out[i] = (train_completion){.completion = it->completions[i],
+                                    .advantage = json_object_get_double(json_object_array_get_idx(advantages, i)),
+                                    .behaviour = case_floats(it, step, "behaviour", i),
+                                    .reference = case_floats(it, step, "reference", i),
+                                    .stale = json_object_get_boolean(key_of(step, "stale"))};
+    }
+}
+
+// A folder of its own under /tmp, in the case's arena; the caller removes it.
+static inline char *case_folder(model_case *it) {
+    char *path = arena_print(&it->arena, "/tmp/caravan-model-XXXXXX");
+    assert_non_null(mkdtemp(path));
+    return path;
+}
+
+#endif

@@ -1,0 +1,269 @@
+// The model against Hugging Face in float32 (tests/parity/make_model_golden.py), within the bounds that must hold:
+// log-probabilities 1e-5 mean and 1e-4 at most, each tensor's gradient 1e-4, the update of three steps 1e-3.
+#include "tests/unit/model_case.h"
+
+static model_case cases[CASES];
+
+static void score_case(model *model, const model_case *it, float out[COMPLETIONS][MOST_TOKENS]) {
+    float *rows[COMPLETIONS];
+    for (int i = 0; i < COMPLETIONS; i++) rows[i] = out[i];
+    MUST(model_score(model, &it->prompt, it->completions, COMPLETIONS, rows));
+}
+
+static void test_log_probabilities(void **state) {
+    (void)state;
+    for (int c = 0; c < CASES; c++) {
+        model_case *it = &cases[c];
+        model *model = case_model(it, &(model_options){.precision = "float32"});
+        float got[COMPLETIONS][MOST_TOKENS];
+        score_case(model, it, got);
+        double sum = 0, most = 0;
+        size_t total = 0;
+        for (int i = 0; i < COMPLETIONS; i++) {
+            const stored_tensor *want = safetensors_find(it->tensors, arena_print(&it->arena, "logprobs.%d", i));
+            for (size_t t = 0; t < it->completions[i].count; t++, total++) {
+                double apart = fabs((double)got[i][t] - ((const float *)want->data)[t]);
+                sum += apart;
+                if (!(apart <= most)) most = apart;
+            }
+        }
+        print_message("%s: log-probabilities %.2g mean, %.2g at most\n", case_names[c], sum / (double)total, most);
+        assert_true(sum / (double)total <= 1e-5);
+        assert_true(most <= 1e-4);
+        model_free(&model);
+    }
+}
+
+// Every token of the vocabulary as a completion of one token: the whole distribution after the prompt.
+static void test_whole_distribution(void **state) {
+    (void)state;
+    for (int c = 0; c < CASES; c++) {
+        model_case *it = &cases[c];
+        model *model = case_model(it, &(model_options){.precision = "float32"});
+        size_t count = (size_t)model_about(model)->vocabulary;
+        int64_t tokens[128];
+        float got[128], *rows[128];
+        model_completion completions[128];
+        assert_in_range(count, 1, 128);
+        for (size_t i = 0; i < count; i++) {
+            tokens[i] = (int64_t)i;
+            rows[i] = &got[i];
+            completions[i] = (model_completion){&tokens[i], 1};
+        }
+        MUST(model_score(model, &it->prompt, completions, count, rows));
+        const float *logits = safetensors_find(it->tensors, "logits")->data;
+        double sum = 0, most = 0;
+        for (size_t i = 0; i < count; i++) sum += exp((double)logits[i]);
+        for (size_t i = 0; i < count; i++) most = fmax(most, fabs(got[i] - (logits[i] - log(sum))));
+        print_message("%s: logits %.2g at most\n", case_names[c], most);
+        assert_true(most <= 1e-4);
+        model_free(&model);
+    }
+}
+
+static const model_options training = {
+    .precision = "float32", .training = true, .train_vision = true, .reference = true};
+
+static train_loss loss_of(json_object *step) {
+    return (train_loss){number_of(step, "kl"), number_of(step, "clip_low"), number_of(step, "clip_high")};
+}
+
+// Relative distances between two sets of tensors.
+typedef struct distance {
+    double most;        // of any one tensor
+    double apart, size; // sums of squares over all
+} distance;
+
+// Compares every tensor PREFIX + name of the golden file with `name` of the other (less that of `base`).
+static distance compare_tensors(const model_case *it, const char *prefix, const char *path, const char *base) {
+    safetensors *got = NULL, *from = NULL;
+    MUST(safetensors_open(&got, path));
+    if (base) MUST(safetensors_open(&from, base));
+    distance all = {0};
+    size_t compared = 0;
+    for (size_t i = 0; i < safetensors_count(it->tensors); i++) {
+        const stored_tensor *want = safetensors_at(it->tensors, i);
+        if (strncmp(want->name, prefix, strlen(prefix)) != 0) continue;
+        const char *name = want->name + strlen(prefix);
+        char other[200];
+        snprintf(other, sizeof other, "%s%s", base ? "master." : "", name);
+        const stored_tensor *tensor = safetensors_find(got, other);
+        if (!tensor) { // a folder of nested names
+            bool inner = strncmp(name, "model.", 6) == 0;
+            snprintf(other, sizeof other, "model.%s%s", inner ? "language_model." : "", inner ? name + 6 : name);
+            tensor = safetensors_find(got, other);
+        }
+        if (!tensor) print_error("no tensor %s\n", name);
+        assert_non_null(tensor);
+        size_t count = tensor->size / 4;
+        float *values = malloc(tensor->size);
+        memcpy(values, tensor->data, tensor->size);
+        const stored_tensor *start = from ? safetensors_find(from, other) : NULL;
+        for (size_t j = 0; start && j < count; j++) values[j] -= ((const float *)start->data)[j];
+        double apart = relative_distance(values, want->data, count);
+        if (!(apart <= all.most)) all.most = apart;
+        for (size_t j = 0; j < count; j++) {
+            double right = ((const float *)want->data)[j];
+            all.apart += (values[j] - right) * (values[j] - right);
+            all.size += right * right;
+        }
+        free(values);
+        compared++;
+    }
+    assert_true(compared > 20);
+    safetensors_close(&got);
+    safetensors_close(&from);
+    return all;
+}
+
+static void test_gradients(void **state) {
+    (void)state;
+    for (int c = 0; c < CASES; c++) {
+        model_case *it = &cases[c];
+        model *model = case_model(it, &training);
+        json_object *step = json_object_array_get_idx(key_of(it->golden, "steps"), 0);
+        train_completion completions[COMPLETIONS];
+        case_step(it, step, completions);
+        train_loss loss = loss_of(step);
+        train_result result;
+        MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &loss, 1, &result));
+        char *folder = case_folder(it), *path = path_join(&it->arena, folder, "gradients.safetensors");
+        MUST(model_write_gradients(model, path));
+        distance apart = compare_tensors(it, "gradient.", path, NULL);
+        print_message("%s: gradients %.2g at most\n", case_names[c], apart.most);
+        assert_true(apart.most <= 1e-4);
+        assert_true(fabs(result.loss - number_of(step, "loss")) <= 1e-6);
+        MUST(folder_remove(folder));
+        model_free(&model);
+    }
+}
+
+static void test_three_steps(void **state) {
+    (void)state;
+    for (int c = 0; c < CASES; c++) {
+        model_case *it = &cases[c];
+        model *model = case_model(it, &training);
+        char *before = case_folder(it), *after = case_folder(it);
+        MUST(model_write_state(model, before));
+        json_object *steps = key_of(it->golden, "steps"), *settings = key_of(it->golden, "settings");
+        train_rates rates = {number_of(settings, "rate"),         number_of(settings, "beta1"),
+                             number_of(settings, "beta2"),        number_of(settings, "epsilon"),
+                             number_of(settings, "weight_decay"), number_of(settings, "clip_norm")};
+        for (size_t s = 0; s < 3; s++) {
+            json_object *step = json_object_array_get_idx(steps, s);
+            train_completion completions[COMPLETIONS];
+            case_step(it, step, completions);
+            train_loss loss = loss_of(step);
+            train_result result;
+            double norm = 0;
+            MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &loss, 1, &result));
+            MUST(model_step(model, &rates, &norm));
+            assert_true(fabs(result.loss / number_of(step, "loss") - 1) <= 1e-4 || fabs(result.loss) < 1e-3);
+            assert_true(fabs(norm / number_of(step, "norm") - 1) <= 1e-3);
+        }
+        assert_int_equal(model_version(model), 3);
+        MUST(model_write_state(model, after));
+        distance apart = compare_tensors(it, "update.", path_join(&it->arena, after, "training.safetensors"),
+                                         path_join(&it->arena, before, "training.safetensors"));
+        double whole = sqrt(apart.apart / apart.size);
+        print_message("%s: update of three steps %.2g, one tensor's %.2g at most\n", case_names[c], whole, apart.most);
+        assert_true(whole <= 1e-3);
+        assert_true(apart.most <= 1e-3);
+        MUST(folder_remove(before));
+        MUST(folder_remove(after));
+        model_free(&model);
+    }
+}
+
+static void test_greedy_tokens(void **state) {
+    (void)state;
+    for (int c = 0; c < CASES; c++) {
+        model_case *it = &cases[c];
+        model *model = case_model(it, &(model_options){.precision = "float32"});
+        generator *generator = NULL;
+        MUST(generator_new(&generator, model, &(generator_options){.rows = 3, .max_new_tokens = 12}));
+        MUST(generator_add(
+            generator,
+            &(generate_request){
+                .prompt = it->prompt, .count = 2, .temperature = 0, .top_p = 1, .max_new_tokens = 12, .key = 1}));
+        while (generator_busy(generator)) MUST(generator_step(generator));
+        void *tag = NULL;
+        int count = 0;
+        const generated *got = generator_done(generator, &tag, &count);
+        assert_int_equal(count, 2);
+        size_t wanted = 0;
+        int64_t *tokens = case_tokens(it, key_of(it->golden, "greedy"), &wanted);
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(got[i].count, wanted);
+            assert_memory_equal(got[i].tokens, tokens, wanted * sizeof *tokens);
+            assert_int_equal(got[i].ended, tokens[wanted - 1] < 2);
+        }
+        generator_free(&generator);
+        model_free(&model);
+    }
+}
+
+// The gradient of the packed group against the sum of its completions' own.
+static void test_packed_is_separate(void **state) {
+    (void)state;
+    for (int c = 0; c < CASES; c++) {
+        model_case *it = &cases[c];
+        model *packed = case_model(it, &training), *separate = case_model(it, &training);
+        json_object *step = json_object_array_get_idx(key_of(it->golden, "steps"), 2);
+        train_completion completions[COMPLETIONS];
+        case_step(it, step, completions);
+        train_loss loss = loss_of(step);
+        train_result result;
+        MUST(model_accumulate(packed, &it->prompt, completions, COMPLETIONS, &loss, 1, &result));
+        float together[COMPLETIONS][MOST_TOKENS], alone[MOST_TOKENS], *row = alone;
+        score_case(packed, it, together);
+        double most = 0;
+        for (size_t i = 0; i < COMPLETIONS; i++) {
+            MUST(model_accumulate(separate, &it->prompt, &completions[i], 1, &loss, 1.0 / COMPLETIONS, &result));
+            MUST(model_score(packed, &it->prompt, &it->completions[i], 1, &row));
+            for (size_t t = 0; t < it->completions[i].count; t++)
+                most = fmax(most, fabs((double)alone[t] - together[i][t]));
+        }
+        assert_true(most <= 1e-5);
+        char *folder = case_folder(it);
+        char *one = path_join(&it->arena, folder, "packed"), *other = path_join(&it->arena, folder, "separate");
+        MUST(model_write_gradients(packed, one));
+        MUST(model_write_gradients(separate, other));
+        safetensors *a = NULL, *b = NULL;
+        MUST(safetensors_open(&a, one));
+        MUST(safetensors_open(&b, other));
+        double apart = 0;
+        for (size_t i = 0; i < safetensors_count(a); i++)
+            apart = fmax(apart, relative_distance(safetensors_at(a, i)->data, safetensors_at(b, i)->data,
+                                                  safetensors_at(a, i)->size / 4));
+        print_message("%s: packed against separate: log-probabilities %.2g, gradients %.2g\n", case_names[c], most,
+                      apart);
+        assert_true(apart <= 1e-4);
+        safetensors_close(&a);
+        safetensors_close(&b);
+        MUST(folder_remove(folder));
+        model_free(&packed);
+        model_free(&separate);
+    }
+}
+
+static int open_cases(void **state) {
+    (void)state;
+    for (int c = 0; c < CASES; c++) case_open(&cases[c], case_names[c]);
+    return 0;
+}
+
+static int close_cases(void **state) {
+    (void)state;
+    for (int c = 0; c < CASES; c++) case_close(&cases[c]);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_log_probabilities), cmocka_unit_test(test_whole_distribution),
+        cmocka_unit_test(test_gradients),         cmocka_unit_test(test_three_steps),
+        cmocka_unit_test(test_greedy_tokens),     cmocka_unit_test(test_packed_is_separate),
+    };
+    return cmocka_run_group_tests(tests, open_cases, close_cases);
+}
