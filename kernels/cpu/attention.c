@@ -52,9 +52,11 @@ static void write_row(const attending *a, const strip *strip, int row, float *va
     int size = a->heads.size, head = strip->head[row];
     float factor = 1 / sum;
     for (int d = 0; d < size; d++) values[d] *= factor;
-    tensor out = tensor_columns(a->out, head * size, size);
-    cpu_convert(a->cpu, tensor_row(out, query), out.type, values, ELEMENT_F32, (size_t)size);
-    if (!tensor_none(a->log_sums)) tensor_f32(a->log_sums, query)[head] = (float)((double)highest + log((double)sum));
+    cpu_convert(a->cpu, element_at(&a->out, query, head * size), a->out.type, values, ELEMENT_F32, (size_t)size);
+    if (!tensor_none(a->log_sums)) {
+        float *log_sum = element_at(&a->log_sums, query, head);
+        *log_sum = (float)((double)highest + log((double)sum));
+    }
 }
 
 static void attend(void *context, int task, int thread) {

@@ -78,7 +78,7 @@ static void turn_rows(void *context, int task, int thread) {
 // ---- first half: the strips' own ----
 
 static void slope_row(const sloping *s, const strip *strip, int row, sheet sheet, float delta) {
-    float log_sum = tensor_f32(s->log_sums, strip->query[row])[strip->head[row]];
+    float log_sum = *(const float *)element_at(&s->log_sums, strip->query[row], strip->head[row]);
     for (int index = 0; index < strip_regions(strip); index++) {
         region region = strip_region(strip, index);
         if (row < region.first || row >= region.first + region.rows) continue;
@@ -91,8 +91,8 @@ static void slope_row(const sloping *s, const strip *strip, int row, sheet sheet
 static void write_queries(const sloping *s, const strip *strip, const float *rows) {
     int size = s->heads.size;
     for (int row = 0; row < strip->rows; row++, rows += s->width) {
-        tensor head = tensor_columns(s->qkv_gradient, strip->head[row] * size, size);
-        cpu_convert(s->cpu, tensor_row(head, strip->query[row]), head.type, rows, ELEMENT_F32, (size_t)size);
+        void *head = element_at(&s->qkv_gradient, strip->query[row], strip->head[row] * size);
+        cpu_convert(s->cpu, head, s->qkv_gradient.type, rows, ELEMENT_F32, (size_t)size);
     }
 }
 
@@ -168,26 +168,25 @@ static void slope_keys(void *context, int task, int thread) {
 
 // ---- after ----
 
+// A token's part of the sums of one kind, to column `column` of the result; zeros where nobody saw it.
+static void write_key(const sloping *s, int64_t token, int head, const float *sums, int column) {
+    int64_t slot = *tensor_i32(s->slots, token) - s->origin, size = s->heads.size;
+    void *out = element_at(&s->qkv_gradient, token, column * size);
+    if (slot >= 0 && slot < s->extent) {
+        const float *sum = sums + (head * s->extent + slot) * s->width;
+        cpu_convert(s->cpu, out, s->qkv_gradient.type, sum, ELEMENT_F32, (size_t)size);
+    } else {
+        memset(out, 0, (size_t)size * element_size(s->qkv_gradient.type));
+    }
+}
+
 static void write_keys(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
     const sloping *s = context;
-    int size = s->heads.size;
     for (int64_t token = first; token < end; token++) {
-        int64_t slot = *tensor_i32(s->slots, token) - s->origin;
-        bool seen = slot >= 0 && slot < s->extent;
         for (int head = 0; head < s->heads.key; head++) {
-            tensor keys = tensor_columns(s->qkv_gradient, (s->heads.query + head) * size, size);
-            tensor values = tensor_columns(s->qkv_gradient, (s->heads.query + s->heads.key + head) * size, size);
-            if (seen) {
-                int64_t place = (head * s->extent + slot) * s->width;
-                cpu_convert(s->cpu, tensor_row(keys, token), keys.type, s->key_slopes + place, ELEMENT_F32,
-                            (size_t)size);
-                cpu_convert(s->cpu, tensor_row(values, token), values.type, s->value_slopes + place, ELEMENT_F32,
-                            (size_t)size);
-            } else {
-                memset(tensor_row(keys, token), 0, (size_t)size * element_size(keys.type));
-                memset(tensor_row(values, token), 0, (size_t)size * element_size(values.type));
-            }
+            write_key(s, token, head, s->key_slopes, s->heads.query + head);
+            write_key(s, token, head, s->value_slopes, s->heads.query + s->heads.key + head);
         }
     }
 }

@@ -3,7 +3,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/tiles.h"
 
-enum { rotate_block = 8 };
+enum { rotate_block = lanes };
 
 typedef struct rotation {
     const cpu_backend *cpu;
@@ -11,37 +11,46 @@ typedef struct rotation {
     heads heads;
     const cache *cache; // NULL: backwards, nothing is kept
     int layer;
-    float *rooms; // a row in float32 for each thread
+    float *rooms; // a block of rows in float32 for each thread
 } rotation;
 
-static void keep_row(const rotation *r, const float *row, int64_t slot) {
+// Token after token within a head, so that a block of keys stays near while its sixteen rows are filled.
+static void keep_rows(const rotation *r, const float *rows, int64_t stride, const int32_t *slots, int64_t count) {
     int size = r->heads.size;
-    const float *keys = row + r->heads.query * size, *values = keys + r->heads.key * size;
-    for (int head = 0; head < r->heads.key; head++, keys += size, values += size) {
-        float *block = cache_keys(r->cache, r->layer, head) + slot / lanes * lanes * size + slot % lanes;
-        for (int d = 0; d < size; d++) block[d * lanes] = keys[d];
-        memcpy(cache_values(r->cache, r->layer, head) + slot * r->cache->width, values, (size_t)size * sizeof *values);
+    for (int head = 0; head < r->heads.key; head++) {
+        float *all_keys = cache_keys(r->cache, r->layer, head), *all_values = cache_values(r->cache, r->layer, head);
+        for (int64_t i = 0; i < count; i++) {
+            const float *keys = rows + i * stride + (r->heads.query + head) * size;
+            const float *values = keys + r->heads.key * size;
+            float *block = all_keys + slots[i] / lanes * lanes * size + slots[i] % lanes;
+            for (int d = 0; d < size; d++) block[d * lanes] = keys[d];
+            memcpy(all_values + slots[i] * r->cache->width, values, (size_t)size * sizeof *values);
+        }
     }
 }
 
 // In bfloat16 the rounded keys are what the cache keeps.
 static void rotate_rows(void *context, int64_t first, int64_t end, int thread) {
     const rotation *r = context;
-    tensor qkv = r->qkv;
-    bool wide = qkv.type == ELEMENT_F32;
+    const tensor *qkv = &r->qkv;
+    bool wide = qkv->type == ELEMENT_F32;
+    int32_t slots[rotate_block];
+    int64_t stride = wide ? qkv->stride : qkv->columns;
+    float *rows = wide ? tensor_f32(*qkv, first) : r->rooms + thread * rotate_block * stride;
     for (int64_t token = first; token < end; token++) {
-        float *row = wide ? tensor_f32(qkv, token) : r->rooms + thread * qkv.columns;
-        if (!wide) cpu_convert(r->cpu, row, ELEMENT_F32, tensor_row(qkv, token), qkv.type, (size_t)qkv.columns);
+        float *row = rows + (token - first) * stride;
+        void *place = tensor_row(*qkv, token);
+        if (!wide) cpu_convert(r->cpu, row, ELEMENT_F32, place, qkv->type, (size_t)stride);
+        const float *cos = tensor_f32(r->cos, token), *sin = tensor_f32(r->sin, token);
         for (int head = 0; head < r->heads.query + r->heads.key; head++) {
-            r->cpu->vectors.rotate(row + head * r->heads.size, tensor_f32(r->cos, token), tensor_f32(r->sin, token),
-                                   r->heads.size / 2, !r->cache);
+            r->cpu->vectors.rotate(row + head * r->heads.size, cos, sin, r->heads.size / 2, !r->cache);
         }
-        if (!wide) {
-            cpu_convert(r->cpu, tensor_row(qkv, token), qkv.type, row, ELEMENT_F32, (size_t)qkv.columns);
-            if (r->cache) cpu_convert(r->cpu, row, ELEMENT_F32, tensor_row(qkv, token), qkv.type, (size_t)qkv.columns);
-        }
-        if (r->cache) keep_row(r, row, *tensor_i32(r->slots, token));
+        if (!wide) cpu_convert(r->cpu, place, qkv->type, row, ELEMENT_F32, (size_t)stride);
+        if (!r->cache) continue;
+        if (!wide) cpu_convert(r->cpu, row, ELEMENT_F32, place, qkv->type, (size_t)stride);
+        slots[token - first] = *tensor_i32(r->slots, token);
     }
+    if (r->cache) keep_rows(r, rows, stride, slots, end - first);
 }
 
 static status run_rotation(cpu_backend *cpu, rotation *rotation) {
@@ -52,7 +61,7 @@ static status run_rotation(cpu_backend *cpu, rotation *rotation) {
     CHECK(tensor_is(rotation->cos, ELEMENT_F32, qkv.rows, heads.size / 2));
     CHECK(tensor_is(rotation->sin, ELEMENT_F32, qkv.rows, heads.size / 2));
     if (qkv.type != ELEMENT_F32) {
-        size_t room = (size_t)qkv.columns * sizeof(float);
+        size_t room = (size_t)(rotate_block * qkv.columns) * sizeof(float);
         TRY(cpu_scratch_get(cpu, PLACE_ROWS, (size_t)pool_threads(cpu->pool) * room, &rotation->rooms));
     }
     cpu_blocks(cpu, qkv.rows, rotate_block, rotate_rows, rotation);

@@ -90,12 +90,7 @@ int64_t region_seen(const strip *strip, const region *region, int row) {
 }
 
 int64_t region_most(const strip *strip, const region *region, int first, int rows) {
-    int64_t most = 0;
-    for (int row = first; row < first + rows; row++) {
-        int64_t seen = region_seen(strip, region, row);
-        if (seen > most) most = seen;
-    }
-    return most;
+    return region_seen(strip, region, first + rows - 1);
 }
 
 bool segments_fit(const cache *cache, const segment *segments, size_t count, int64_t rows) {
@@ -113,8 +108,8 @@ bool segments_fit(const cache *cache, const segment *segments, size_t count, int
 
 void strip_queries(const cpu_backend *cpu, const strip *strip, tensor in, int size, int width, float *rows) {
     for (int row = 0; row < strip->rows; row++, rows += width) {
-        tensor head = tensor_columns(in, strip->head[row] * size, size);
-        cpu_convert(cpu, rows, ELEMENT_F32, tensor_row(head, strip->query[row]), in.type, (size_t)size);
+        const void *head = element_at(&in, strip->query[row], strip->head[row] * size);
+        cpu_convert(cpu, rows, ELEMENT_F32, head, in.type, (size_t)size);
         memset(rows + size, 0, (size_t)(width - size) * sizeof *rows);
     }
 }

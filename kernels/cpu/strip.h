@@ -54,6 +54,12 @@ typedef struct region {
     bool own;
 } region;
 
+// Where an element stands.
+static inline void *element_at(const tensor *t, int64_t row, int64_t column) {
+    int64_t place = row * t->stride + column;
+    return t->buffer->data + t->offset + (size_t)place * (t->type == ELEMENT_BF16 ? 2 : 4);
+}
+
 // How many regions a strip has; the prefix, if any, is the first.
 int strip_regions(const strip *strip);
 
@@ -63,7 +69,7 @@ region strip_region(const strip *strip, int index);
 // How many cache rows of a region strip row `row` sees.
 int64_t region_seen(const strip *strip, const region *region, int row);
 
-// The most that any of the strip rows [first, first + rows) sees of a region.
+// The most that any of the region's rows [first, first + rows) sees of it: the last one does.
 int64_t region_most(const strip *strip, const region *region, int first, int rows);
 
 // Whether the segments stay within the cache and cover each of `rows` query rows once (their number is checked).

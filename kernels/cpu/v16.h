@@ -27,6 +27,10 @@ V16 v16 v16_get(const float *p) {
 V16 void v16_put(float *p, v16 x) {
     _mm512_storeu_ps(p, x);
 }
+V16 v16 v16_held(v16 x) {
+    __asm__("" : "+v"(x));
+    return x;
+}
 V16 v16 v16_add(v16 a, v16 b) {
     return _mm512_add_ps(a, b);
 }
@@ -103,6 +107,9 @@ V16 v16 v16_get(const float *p) {
 V16 void v16_put(float *p, v16 x) {
     _mm256_storeu_ps(p, x.low);
     _mm256_storeu_ps(p + 8, x.high);
+}
+V16 v16 v16_held(v16 x) {
+    return x;
 }
 V16 v16 v16_add(v16 a, v16 b) {
     return V16_BOTH(_mm256_add_ps);
@@ -212,6 +219,9 @@ V16 v16 v16_get(const float *p) {
 V16 void v16_put(float *p, v16 x) {
     memcpy(p, x.lane, sizeof x.lane);
 }
+V16 v16 v16_held(v16 x) {
+    return x;
+}
 V16 v16 v16_add(v16 a, v16 b) {
     V16_EACH(a.lane[i] + b.lane[i]);
 }
@@ -273,6 +283,7 @@ V16 float v16_sum(v16 x) {
 // The functions above, in words:
 //   v16_all(x)               sixteen times x
 //   v16_get(p), v16_put      from and to memory, any alignment; _bf16: from and to bfloat16, rounding to nearest even
+//   v16_held(x)              x in a register: loaded once, however often it is used
 //   v16_fma(a, b, c)         a b + c, rounded once
 //   v16_max(a, b)            a > b ? a : b
 //   v16_if_less(a, b, x, y)  a < b ? x : y
@@ -284,16 +295,24 @@ V16 float v16_sum(v16 x) {
 
 // p[0..n), n < 16, zeros behind.
 V16 v16 v16_get_some(const float *p, int64_t n) {
+#if defined(__AVX512F__)
+    return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+#else
     float room[16] = {0};
     memcpy(room, p, (size_t)n * sizeof *p);
     return v16_get(room);
+#endif
 }
 
-// p[0..n) = the first n lanes.
+// p[0..n) = the first n lanes, n < 16.
 V16 void v16_put_some(float *p, v16 x, int64_t n) {
+#if defined(__AVX512F__)
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), x);
+#else
     float room[16];
     v16_put(room, x);
     memcpy(p, room, (size_t)n * sizeof *p);
+#endif
 }
 
 // The greatest lane.
