@@ -26,11 +26,11 @@ static const char *spelling(const key *key, arena *arena) {
 static status help_row(const key *key, arena *arena, bytes *out) {
     enum { COLUMN = 34 };
     const char *left = spelling(key, arena);
-    TRY(bytes_print(out, "  %-*s ", COLUMN, left));
-    if (strlen(left) > COLUMN) TRY(bytes_print(out, "\n  %-*s ", COLUMN, ""));
+    TRY(strlen(left) > COLUMN ? bytes_print(out, "  %s\n  %-*s ", left, COLUMN, "")
+                              : bytes_print(out, "  %-*s ", COLUMN, left));
     TRY(bytes_text(out, key->help));
     if (key->required) TRY(bytes_text(out, " (required)"));
-    if (key->standard) TRY(bytes_print(out, " (%s)", key->standard));
+    if (key->standard && strcmp(key->standard, "false") != 0) TRY(bytes_print(out, " (%s)", key->standard));
     return bytes_text(out, "\n");
 }
 
@@ -52,7 +52,8 @@ status keys_help(const key_table *table, bytes *out) {
         TRY_TO(result, done, bytes_text(out, "\nof every stage:\n"));
         TRY_TO(result, done, help_rows(keys_common(), &memory, out));
         TRY_TO(result, done,
-               bytes_text(out, "\nexit codes: 0 done, 64 wrong usage, 65 bad input, 69 a missing service or device, "
+               bytes_text(out, "\nA true-or-false option may stand alone (true) or as --no-NAME (false).\n"
+                               "exit codes: 0 done, 64 wrong usage, 65 bad input, 69 a missing service or device, "
                                "70 a bug\n"));
     }
 done:
