@@ -138,9 +138,11 @@ typedef struct operations {
     void (*weight_free)(backend *, weight **);
     // out[M,N] = in[M,L] W^T + bias; bias [1,N] or none. `in` has the weight's type; out the same, or F32.
     status (*linear)(backend *, tensor out, tensor in, weight *, tensor bias);
-    // in_gradient[M,L] = out_gradient[M,N] W; += when add. Only for weights that are not kept.
+    // in_gradient[M,L] = out_gradient[M,N] W; += when add. out_gradient has the weight's type. Only for weights that
+    // are not kept.
     status (*linear_input_gradient)(backend *, tensor in_gradient, tensor out_gradient, weight *, bool add);
     // weight_gradient F32 [N,L] += out_gradient^T in; bias_gradient F32 [1,N] += column sums of out_gradient (or none).
+    // `in` and out_gradient are of one type.
     status (*linear_weight_gradient)(backend *, tensor weight_gradient, tensor bias_gradient, tensor out_gradient,
                                      tensor in);
 

@@ -14,7 +14,6 @@ static const struct verb {
     {"draw", draw_main, "make the demo's clips and questions"},
     {"frames", frames_main, "list, show and export the frames of a store"},
     {"graph", graph_main, "a pipeline file as a picture"},
-    {"reference", reference_main, "every key and field, as Markdown"},
     {"report", report_main, "files of groups side by side: accuracy, rewards, rates"},
     {"tokenize", tokenize_main, "texts or messages to tokens, and back"},
 };

@@ -124,7 +124,7 @@ static status media_gradient(reading *it, model *model, buffer *gradients) {
         desk_mark mark = desk_here(&model->desk);
         tensor places, merged_gradient;
         TRY(put_places(it, model, i, &places));
-        TRY(desk_take(&model->desk, ELEMENT_F32, places.rows, model->config.text.hidden, &merged_gradient));
+        TRY(desk_take(&model->desk, model->weights->type, places.rows, model->config.text.hidden, &merged_gradient));
         TRY(model->backend->ops->gather(model->backend, merged_gradient, it->pass.x_gradient, places));
         TRY(vision_gradient(&it->media[i], model, merged_gradient, gradients));
         desk_back(&model->desk, mark);

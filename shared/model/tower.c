@@ -107,6 +107,16 @@ static status recompute(pass *pass, int index, view view, values *it) {
     return pass_norm(pass, it->normed2, block->norm2, it->inverse2);
 }
 
+// *out = rows of x_gradient in the type of products: themselves, or rounded on the desk.
+static status rounded_gradient(pass *pass, int64_t first, int64_t rows, tensor *out) {
+    backend *backend = pass->weights->backend;
+    tensor exact = tensor_rows(pass->x_gradient, first, rows);
+    *out = exact;
+    if (pass->weights->type == ELEMENT_F32) return OK;
+    TRY(desk_take(pass->desk, pass->weights->type, rows, exact.columns, out));
+    return backend->ops->copy(backend, *out, exact);
+}
+
 // The gradient of one product: of its input, its weight and its bias.
 static status linear_gradient(pass *pass, tensor in_gradient, tensor out_gradient, tensor in, weight *weight,
                               const part *part, const struct part *bias) {
@@ -132,16 +142,19 @@ static status feed_forward_gradient(pass *pass, int index, tensor normed_gradien
     TRY(desk_take(pass->desk, type, most, inner, &gated_gradient));
     for (int64_t first = 0; first < pass->rows; first += most) {
         int64_t rows = pass->rows - first < most ? pass->rows - first : most;
-        tensor in = tensor_rows(normed, first, rows), out = tensor_rows(pass->x_gradient, first, rows);
+        tensor in = tensor_rows(normed, first, rows), out;
         tensor wide = tensor_rows(gate_up, 0, rows), thin = tensor_rows(gated, 0, rows);
         tensor wide_gradient = tensor_rows(gate_up_gradient, 0, rows);
         tensor thin_gradient = tensor_rows(gated_gradient, 0, rows);
+        desk_mark some = desk_here(pass->desk);
+        TRY(rounded_gradient(pass, first, rows, &out));
         TRY(ops->linear(backend, wide, in, block->gate_up, block->gate_up_bias));
         TRY(ops->swiglu(backend, thin, wide));
         TRY(linear_gradient(pass, thin_gradient, out, thin, block->down, &parts->down, &parts->down_bias));
         TRY(ops->swiglu_gradient(backend, wide_gradient, thin_gradient, wide));
         TRY(linear_gradient(pass, tensor_rows(normed_gradient, first, rows), wide_gradient, in, block->gate_up,
                             &parts->gate_up, &parts->gate_up_bias));
+        desk_back(pass->desk, some);
     }
     desk_back(pass->desk, mark);
     return OK;
@@ -155,10 +168,11 @@ static status attention_part_gradient(pass *pass, int index, view view, tensor n
     const block *block = &tower->blocks[index];
     const block_parts *parts = &tower->parts[index];
     desk_mark mark = desk_here(pass->desk);
-    tensor mixed_gradient, qkv_gradient;
+    tensor out_gradient, mixed_gradient, qkv_gradient;
+    TRY(rounded_gradient(pass, 0, pass->rows, &out_gradient));
     TRY(desk_take(pass->desk, pass->weights->type, pass->rows, it->mixed.columns, &mixed_gradient));
     TRY(desk_take(pass->desk, pass->weights->type, pass->rows, it->qkv.columns, &qkv_gradient));
-    TRY(linear_gradient(pass, mixed_gradient, pass->x_gradient, it->mixed, block->out, &parts->out, &parts->out_bias));
+    TRY(linear_gradient(pass, mixed_gradient, out_gradient, it->mixed, block->out, &parts->out, &parts->out_bias));
     TRY(ops->attention_gradient(backend, qkv_gradient, mixed_gradient, it->mixed, it->qkv, tower->heads, tower->scale,
                                 pass->cache, pass->deep ? index : 0, pass->slots, view.segments, view.count,
                                 it->log_sums));

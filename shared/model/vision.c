@@ -176,7 +176,7 @@ static status embed_gradient(encoding *it, model *model, buffer *gradients) {
     const operations *ops = model->backend->ops;
     tensor patches, embedded_gradient;
     TRY(take_patches(it, model, &patches));
-    TRY(desk_take(&model->desk, ELEMENT_F32, it->pass.rows, it->pass.tower->hidden, &embedded_gradient));
+    TRY(desk_take(&model->desk, model->weights->type, it->pass.rows, it->pass.tower->hidden, &embedded_gradient));
     TRY(ops->gather(model->backend, embedded_gradient, it->pass.x_gradient, it->back));
     return ops->linear_weight_gradient(model->backend, part_tensor(gradients, &model->table->patch), (tensor){0},
                                        embedded_gradient, patches);

@@ -22,7 +22,7 @@ typedef struct encoding {
 // part.
 status vision_forward(encoding *encoding, model *model, arena *arena, const model_medium *medium, bool training);
 
-// Adds the gradients of the tower's parameters for that of `merged` (F32).
+// Adds the gradients of the tower's parameters for that of `merged`, in the type of products.
 status vision_gradient(encoding *encoding, model *model, tensor merged_gradient, buffer *gradients);
 
 #endif

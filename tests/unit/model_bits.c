@@ -1,0 +1,320 @@
+// What must be equal to the bit: sampler, scorer and trainer on the same weights, whatever is computed beside them; and
+// weights that were published, swapped, saved and read again.
+#include "tests/unit/model_case.h"
+
+enum { REQUESTS = 3, GROUP = 4, NEW_TOKENS = 21 };
+
+// All that three requests drew.
+typedef struct drawn {
+    int64_t tokens[REQUESTS][GROUP][NEW_TOKENS];
+    float logprobs[REQUESTS][GROUP][NEW_TOKENS];
+    size_t count[REQUESTS][GROUP];
+} drawn;
+
+// The case's prompt, its text alone, and both with other chance.
+static model_prompt prompt_of(model_case *it, const model *model, int request) {
+    if (request != 1) return it->prompt;
+    const model_facts *facts = model_about(model);
+    int64_t *words = arena_get(&it->arena, it->prompt.count * sizeof *words);
+    size_t count = 0;
+    for (size_t i = 0; i < it->prompt.count; i++)
+        if (it->prompt.tokens[i] != facts->image_token && it->prompt.tokens[i] != facts->video_token)
+            words[count++] = it->prompt.tokens[i];
+    return (model_prompt){words, count, NULL, 0};
+}
+
+static void take_done(generator *generator, drawn *out) {
+    void *tag = NULL;
+    int count = 0;
+    for (const generated *got; (got = generator_done(generator, &tag, &count));) {
+        int request = (int)(intptr_t)tag;
+        assert_int_equal(count, GROUP);
+        for (int i = 0; i < count; i++) {
+            out->count[request][i] = got[i].count;
+            memcpy(out->tokens[request][i], got[i].tokens, got[i].count * sizeof(int64_t));
+            memcpy(out->logprobs[request][i], got[i].logprobs, got[i].count * sizeof(float));
+        }
+    }
+}
+
+static void draw_all(model_case *it, model *model, int rows, drawn *out) {
+    memset(out, 0, sizeof *out);
+    generator *generator = NULL;
+    MUST(generator_new(&generator, model, &(generator_options){.rows = rows, .max_new_tokens = NEW_TOKENS}));
+    for (int request = 0; request < REQUESTS; request++) {
+        while (!generator_room(generator)) MUST(generator_step(generator));
+        MUST(generator_add(generator, &(generate_request){.prompt = prompt_of(it, model, request),
+                                                          .count = GROUP,
+                                                          .temperature = 1,
+                                                          .top_p = 0.95f,
+                                                          .top_k = 50,
+                                                          .max_new_tokens = NEW_TOKENS,
+                                                          .key = (uint64_t)request + 7,
+                                                          .tag = (void *)(intptr_t)request}));
+        take_done(generator, out);
+    }
+    while (generator_busy(generator)) MUST(generator_step(generator));
+    take_done(generator, out);
+    generator_free(&generator);
+}
+
+static void completions_of(const drawn *drawn, int request, model_completion *out) {
+    for (int i = 0; i < GROUP; i++) out[i] = (model_completion){drawn->tokens[request][i], drawn->count[request][i]};
+}
+
+static void expect_scores(model_case *it, model *model, const drawn *drawn) {
+    for (int request = 0; request < REQUESTS; request++) {
+        model_completion completions[GROUP];
+        float got[GROUP][NEW_TOKENS], *rows[GROUP];
+        for (int i = 0; i < GROUP; i++) rows[i] = got[i];
+        completions_of(drawn, request, completions);
+        model_prompt prompt = prompt_of(it, model, request);
+        MUST(model_score(model, &prompt, completions, GROUP, rows));
+        for (int i = 0; i < GROUP; i++)
+            assert_memory_equal(got[i], drawn->logprobs[request][i], completions[i].count * sizeof(float));
+    }
+}
+
+static void expect_training_agrees(model_case *it, model *model, const drawn *drawn) {
+    for (int request = 0; request < REQUESTS; request++) {
+        model_completion completions[GROUP];
+        train_completion train[GROUP];
+        completions_of(drawn, request, completions);
+        for (int i = 0; i < GROUP; i++)
+            train[i] = (train_completion){
+                .completion = completions[i], .advantage = i - 1.5, .behaviour = drawn->logprobs[request][i]};
+        model_prompt prompt = prompt_of(it, model, request);
+        train_result result;
+        MUST(model_accumulate(model, &prompt, train, GROUP, &(train_loss){0}, 1, &result));
+        assert_true(result.difference == 0 && result.largest == 0);
+        assert_int_equal(result.prompt_tokens, prompt.count);
+    }
+}
+
+// Whether this machine computes in bfloat16; float32 it must.
+static bool computes(model_case *it, const char *precision) {
+    model *model = NULL;
+    status result = model_open(&model, it->folder, &(model_options){.device = "cpu", .precision = precision});
+    model_free(&model);
+    if (result == OK) return true;
+    print_message("left out: %s\n", fail_text());
+    assert_string_equal(precision, "bfloat16");
+    assert_int_equal(result, SERVICE);
+    return false;
+}
+
+static void sampler_scorer_trainer(const char *precision) {
+    for (int c = 0; c < CASES; c++) {
+        model_case it;
+        case_open(&it, case_names[c]);
+        static drawn first, other;
+        for (int threads = 1; threads <= 3 && computes(&it, precision); threads++) {
+            model *model = case_model(&it, &(model_options){.precision = precision, .threads = threads});
+            draw_all(&it, model, threads == 1 ? 64 : threads == 2 ? 3 : 5, threads == 1 ? &first : &other);
+            if (threads > 1) assert_memory_equal(&other, &first, sizeof first);
+            expect_scores(&it, model, &first);
+            model_free(&model);
+            model = case_model(
+                &it, &(model_options){
+                         .precision = precision, .threads = threads, .training = true, .train_vision = threads < 3});
+            expect_training_agrees(&it, model, &first);
+            model_free(&model);
+        }
+        case_close(&it);
+    }
+}
+
+static void test_sampler_scorer_trainer_float32(void **state) {
+    (void)state;
+    sampler_scorer_trainer("float32");
+}
+
+static void test_sampler_scorer_trainer_bfloat16(void **state) {
+    (void)state;
+    sampler_scorer_trainer("bfloat16");
+}
+
+static const train_rates rates = {3e-3, 0.9, 0.99, 1e-8, 0.01, 1.0};
+
+// A step on the golden step's completions.
+static void take_step(model_case *it, model *model) {
+    json_object *step = json_object_array_get_idx(key_of(it->golden, "steps"), 0);
+    train_completion completions[COMPLETIONS];
+    case_step(it, step, completions);
+    train_result result;
+    double norm = 0;
+    MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &(train_loss){0}, 1, &result));
+    MUST(model_step(model, &rates, &norm));
+}
+
+static void score_case(model *model, const model_case *it, float out[COMPLETIONS][MOST_TOKENS]) {
+    float *rows[COMPLETIONS];
+    memset(out, 0, sizeof(float[COMPLETIONS][MOST_TOKENS]));
+    for (int i = 0; i < COMPLETIONS; i++) rows[i] = out[i];
+    MUST(model_score(model, &it->prompt, it->completions, COMPLETIONS, rows));
+}
+
+static uint64_t hash_of(model *model) {
+    uint64_t hash = 0;
+    MUST(model_hash(model, &hash));
+    return hash;
+}
+
+static void publish_and_swap(const char *precision, const char *name) {
+    model_case it;
+    case_open(&it, name);
+    if (!computes(&it, precision)) {
+        case_close(&it);
+        return;
+    }
+    model *trained = case_model(
+        &it, &(model_options){.precision = precision, .training = true, .train_vision = true, .reference = true});
+    model *scorer = case_model(&it, &(model_options){.precision = precision});
+    assert_true(hash_of(trained) == hash_of(scorer));
+    char *folder = case_folder(&it), *path = path_join(&it.arena, folder, "weights");
+    uint64_t hash = 0, before = hash_of(scorer);
+    take_step(&it, trained);
+    MUST(model_publish(trained, false, path, &hash));
+    assert_true(hash == hash_of(trained) && hash != before);
+    assert_int_equal(model_swap(scorer, path, 1, hash ^ 1), INPUT);
+    assert_true(hash_of(scorer) == before);
+    MUST(model_swap(scorer, path, 1, hash));
+    assert_true(hash_of(scorer) == hash);
+    assert_int_equal(model_version(scorer), 1);
+    float a[COMPLETIONS][MOST_TOKENS], b[COMPLETIONS][MOST_TOKENS];
+    score_case(trained, &it, a);
+    score_case(scorer, &it, b);
+    assert_memory_equal(a, b, sizeof a);
+    uint64_t kept = 0;
+    MUST(model_publish(trained, true, path, &kept)); // the reference is still the opened weights
+    assert_true(kept == before);
+    MUST(model_average(trained, 0.5));
+    MUST(model_publish(trained, true, path, &kept));
+    assert_true(kept != before && kept != hash);
+    MUST(model_swap(scorer, path, 2, kept));
+    MUST(folder_remove(folder));
+    model_free(&trained);
+    model_free(&scorer);
+    case_close(&it);
+}
+
+static void test_published_weights_are_swapped(void **state) {
+    (void)state;
+    publish_and_swap("float32", "pairs");
+    publish_and_swap("bfloat16", "even");
+    publish_and_swap("bfloat16", "seven");
+}
+
+// Two steps and an average, with and without a restart in between.
+static void test_a_restart_changes_no_bit(void **state) {
+    (void)state;
+    for (int c = 0; c < CASES; c++) {
+        model_case it;
+        case_open(&it, case_names[c]);
+        const model_options options = {
+            .precision = "float32", .training = true, .train_vision = c != 2, .reference = true};
+        char *folder = case_folder(&it);
+        model *straight = case_model(&it, &options);
+        take_step(&it, straight);
+        MUST(model_average(straight, 0.9));
+        MUST(model_write_folder(straight, folder));
+        MUST(model_write_state(straight, folder));
+        model *again = NULL;
+        model_options wanted = options;
+        wanted.device = "cpu";
+        MUST(model_open(&again, folder, &wanted));
+        MUST(model_read_state(again, folder));
+        assert_int_equal(model_version(again), 1);
+        uint64_t one = 0, other = 0;
+        for (int i = 0; i < 2; i++) {
+            assert_true(hash_of(straight) == hash_of(again));
+            char *path = path_join(&it.arena, folder, "weights");
+            MUST(model_publish(straight, true, path, &one));
+            MUST(model_publish(again, true, path, &other));
+            assert_true(one == other);
+            take_step(&it, straight);
+            take_step(&it, again);
+            MUST(model_average(straight, 0.9));
+            MUST(model_average(again, 0.9));
+        }
+        MUST(folder_remove(folder));
+        model_free(&straight);
+        model_free(&again);
+        case_close(&it);
+    }
+}
+
+// A checkpoint is a model folder in the layout and types of the one that was opened.
+static void test_a_checkpoint_keeps_the_layout(void **state) {
+    (void)state;
+    for (int c = 0; c < CASES; c++) {
+        model_case it;
+        case_open(&it, case_names[c]);
+        model *model = case_model(&it, &(model_options){.training = true, .precision = "float32"});
+        char *folder = case_folder(&it);
+        MUST(model_write_folder(model, folder));
+        safetensors *from = NULL, *to = NULL;
+        MUST(safetensors_open_folder(&from, it.folder));
+        MUST(safetensors_open_folder(&to, folder));
+        assert_int_equal(safetensors_count(from), safetensors_count(to));
+        for (size_t i = 0; i < safetensors_count(from); i++) {
+            const stored_tensor *a = safetensors_at(from, i), *b = safetensors_at(to, i);
+            assert_string_equal(a->name, b->name);
+            assert_string_equal(strrchr(a->file, '/'), strrchr(b->file, '/'));
+            assert_int_equal(a->type, b->type);
+            assert_int_equal(a->size, b->size);
+            assert_memory_equal(a->data, b->data, a->size);
+        }
+        assert_true(path_exists(path_join(&it.arena, folder, "config.json")));
+        assert_true(path_exists(path_join(&it.arena, folder, "generation_config.json")));
+        safetensors_close(&from);
+        safetensors_close(&to);
+        MUST(folder_remove(folder));
+        model_free(&model);
+        case_close(&it);
+    }
+}
+
+// No code above the backend reads or writes what a buffer holds.
+static void test_the_whole_model_guarded(void **state) {
+    (void)state;
+    model_case it;
+    case_open(&it, "pairs");
+    static drawn guarded, plain;
+    float a[COMPLETIONS][MOST_TOKENS], b[COMPLETIONS][MOST_TOKENS];
+    model *open = case_model(&it, &(model_options){.precision = "float32"});
+    model *closed = case_model(&it, &(model_options){.precision = "float32", .guarded = true});
+    draw_all(&it, open, 5, &plain);
+    draw_all(&it, closed, 5, &guarded);
+    assert_memory_equal(&plain, &guarded, sizeof plain);
+    score_case(open, &it, a);
+    score_case(closed, &it, b);
+    assert_memory_equal(a, b, sizeof a);
+    model_free(&open);
+    model_free(&closed);
+    model_options options = {.precision = "float32", .training = true, .train_vision = true, .reference = true};
+    open = case_model(&it, &options);
+    options.guarded = true;
+    closed = case_model(&it, &options);
+    take_step(&it, open);
+    take_step(&it, closed);
+    MUST(model_average(closed, 0.9));
+    assert_true(hash_of(open) == hash_of(closed));
+    char *folder = case_folder(&it);
+    MUST(model_write_folder(closed, folder));
+    MUST(model_write_state(closed, folder));
+    MUST(model_read_state(closed, folder));
+    MUST(folder_remove(folder));
+    model_free(&open);
+    model_free(&closed);
+    case_close(&it);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sampler_scorer_trainer_float32), cmocka_unit_test(test_sampler_scorer_trainer_bfloat16),
+        cmocka_unit_test(test_published_weights_are_swapped),  cmocka_unit_test(test_a_restart_changes_no_bit),
+        cmocka_unit_test(test_a_checkpoint_keeps_the_layout),  cmocka_unit_test(test_the_whole_model_guarded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
