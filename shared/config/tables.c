@@ -31,6 +31,7 @@ static const key common[] = {
      .type = KEY_CHOICE,
      .choices = "float32|bfloat16",
      .help = "of the computation (default: float32 on the CPU, bfloat16 on CUDA)"},
+    {.name = "wiring", .type = KEY_FILE, .aside = true, .internal = true, .help = "its place in a run"},
     {.name = "store", .type = KEY_PATH, .aside = true, .help = "folder of the caches frames.lmdb and groups.lmdb"},
     {0},
 };

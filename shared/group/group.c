@@ -54,27 +54,17 @@ status group_media(group *group, size_t count) {
     return new_structs(group, "media", &group->media, count);
 }
 
-// Copies to `out` with U+FFFD for each byte that is no part of a character.
-static size_t copy_valid(char *out, const char *data, size_t size) {
-    size_t length = 0;
-    for (size_t at = 0; at < size;) {
-        utf8proc_int32_t code;
-        utf8proc_ssize_t rest = (utf8proc_ssize_t)(size - at < 4 ? size - at : 4);
-        utf8proc_ssize_t step = utf8proc_iterate((const utf8proc_uint8_t *)data + at, rest, &code);
-        memcpy(out + length, step > 0 ? data + at : "\xef\xbf\xbd", step > 0 ? (size_t)step : 3);
-        length += step > 0 ? (size_t)step : 3;
-        at += step > 0 ? (size_t)step : 1;
-    }
-    return length;
-}
-
 status group_text(group *group, text *out, const char *data, size_t size) {
+    bytes mended = {0};
     bool valid = utf8_valid(data, size);
-    char *copy = arena_get(&group->arena, (valid ? size : 3 * size) + 1);
-    if (!copy) return fail(SERVICE, "out of memory");
-    if (valid && size) memcpy(copy, data, size);
-    *out = (text){copy, valid ? size : copy_valid(copy, data, size)};
-    return OK;
+    status result = valid ? OK : utf8_replace(data, size, &mended);
+    if (result == OK) {
+        size_t length = valid ? size : mended.size;
+        *out = (text){arena_text(&group->arena, valid ? data : mended.data, length), length};
+        if (!out->data) result = fail(SERVICE, "out of memory");
+    }
+    bytes_release(&mended);
+    return result;
 }
 
 bool text_is(text text, const char *other) {
@@ -90,27 +80,6 @@ status group_quarantine(group *group, const char *stage, const char *format, ...
     group->quarantine = (quarantine){.present = true};
     TRY(group_text(group, &group->quarantine.stage, stage, strlen(stage)));
     return group_text(group, &group->quarantine.reason, reason, strlen(reason));
-}
-
-// Adds "stage":[from,to] to the JSON object that `times` is.
-static status add_time(bytes *out, const text *times, const char *stage, double from, double to) {
-    bool empty = !times->data || times->size <= 2;
-    TRY(bytes_add(out, empty ? "{" : times->data, empty ? 1 : times->size - 1));
-    TRY(bytes_text(out, empty ? "" : ","));
-    TRY(json_print_text(out, stage, strlen(stage)));
-    TRY(bytes_text(out, ":["));
-    TRY(json_print_double(out, from));
-    TRY(bytes_text(out, ","));
-    TRY(json_print_double(out, to));
-    return bytes_text(out, "]}");
-}
-
-status group_time(group *group, const char *stage, double from, double to) {
-    bytes printed = {0};
-    status result = add_time(&printed, &group->times, stage, from, to);
-    if (result == OK) result = group_text(group, &group->times, printed.data, printed.size);
-    bytes_release(&printed);
-    return result;
 }
 
 static size_t media_in_messages(const prompt *prompt) {

@@ -238,18 +238,11 @@ status group_section_to_msgpack(const group *group, group_section section, bytes
 // Reads what group_section_to_msgpack wrote in place of that section. INPUT.
 status group_section_from_msgpack(group *group, group_section section, const void *data, size_t size);
 
-// A 128-bit XXH3 hash of the section as msgpack; a section that is absent has one too. What is computed from a section
-// is found again by it.
-status group_section_hash(const group *group, group_section section, unsigned char hash[16]);
-
 // `count` empty completions in place of those there are.
 status group_completions(group *group, size_t count);
 
 // `count` empty media in place of those there are.
 status group_media(group *group, size_t count);
-
-// Notes in `times` when `stage` began and ended its work on the group (seconds since 1970).
-status group_time(group *group, const char *stage, double from, double to);
 
 // Arrays in the group's arena, zeroed; NULL data when memory is short (SERVICE).
 status group_ints(group *group, int_array *array, size_t count);

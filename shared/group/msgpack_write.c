@@ -3,7 +3,6 @@
 #include <math.h>
 #include <msgpack.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "shared/group/fields.h"
 #include "shared/group/msgpack.h"
@@ -107,14 +106,4 @@ status group_to_msgpack(const group *group, bytes *out) {
 
 status group_section_to_msgpack(const group *group, group_section section, bytes *out) {
     return pack(group, (int)section, out);
-}
-
-status group_section_hash(const group *group, group_section section, unsigned char hash[16]) {
-    bytes packed = {0};
-    status result = pack(group, (int)section, &packed);
-    XXH128_canonical_t canonical;
-    XXH128_canonicalFromHash(&canonical, XXH3_128bits(packed.data, packed.size));
-    memcpy(hash, canonical.digest, 16);
-    bytes_release(&packed);
-    return result;
 }

@@ -43,7 +43,8 @@ void keep_close(keep **keep) {
 // Appends all that the stage's section depends on.
 static status add_inputs(const stage_context *context, const group *group, bytes *inputs) {
     const stage *stage = context->stage;
-    uint64_t hashes[2] = {settings_hash(context->settings), stage->version ? stage->version(context->state) : 0};
+    uint64_t hashes[3] = {settings_hash(context->settings), stage->version ? stage->version(context->state) : 0,
+                          (uint64_t)context->weights_version};
     TRY(bytes_print(inputs, "%s %d ", stage->name, stage->section));
     TRY(bytes_add(inputs, hashes, sizeof hashes));
     for (int section = SECTION_PROMPT; section < stage->section; section++)

@@ -28,7 +28,7 @@ typedef struct loop {
 static void say_progress(stage_context *context) {
     enum { EVERY = 10 };
     double now = runner_clock();
-    if (now - context->said < EVERY) return;
+    if (context->place || now - context->said < EVERY) return;
     context->said = now;
     log_say("%zu groups, %zu quarantined, %.2f a second", context->groups, context->quarantined,
             (double)context->groups / (now - context->started));
@@ -155,6 +155,7 @@ static status run_source(loop *loop) {
 static status run_filter(loop *loop) {
     do {
         TRY(fill(loop));
+        if (loop->context->place && signals_stopping()) return OK;
         if (loop->count) TRY(advance(loop));
     } while (loop->count || !loop->ended);
     return OK;
@@ -163,6 +164,7 @@ static status run_filter(loop *loop) {
 status runner_loop(stage_context *context, const channel *channel) {
     loop loop = {.context = context, .channel = channel};
     status result = context->stage->make ? run_source(&loop) : run_filter(&loop);
+    for (size_t i = 0; i < loop.count && context->place; i++) group_free(&loop.held[i].group);
     free(loop.held);
     return result == OK ? channel->finish(channel->self) : result;
 }

@@ -6,14 +6,16 @@
 #include "shared/stage/stage.h"
 
 typedef struct keep keep;
+typedef struct place place;
 
 struct stage_context {
     const stage *stage;
     const key_table *table;
     settings *settings;
-    void *state; // the stage's own
-    keep *keep;  // NULL without --store
-    bool pipeline;
+    void *state;                       // the stage's own
+    keep *keep;                        // NULL without --store
+    place *place;                      // in a run; NULL under --stdio
+    int64_t weights_version;           // of the weights in use, when they are optim's
     size_t groups, quarantined, found; // delivered; of them put aside by this stage; of them taken from the store
     double started, said;              // seconds: of the run, of the last word about progress
 };
@@ -33,7 +35,8 @@ typedef struct channel {
 } channel;
 
 // Takes groups from the channel through the stage until the channel ends or the program is asked to stop; everything
-// held then is finished. The stage must be open. Also runs a source, by its `count` and `make`.
+// held then is finished (in a run: given up, for the source issues it again). The stage must be open. Also runs a
+// source, by its `count` and `make`.
 status runner_loop(stage_context *context, const channel *channel);
 
 // The channel of JSON lines over two file descriptors, and the whole run over standard input and output.

@@ -6,6 +6,7 @@
 
 #include "shared/base/log.h"
 #include "shared/stage/keep.h"
+#include "shared/stage/pipeline.h"
 #include "shared/stage/runner.h"
 #include "shared/stage/signals.h"
 
@@ -19,7 +20,7 @@ bool stage_stopping(const stage_context *context) {
 }
 
 bool stage_in_pipeline(const stage_context *context) {
-    return context->pipeline;
+    return context->place != NULL;
 }
 
 double runner_clock(void) {
@@ -36,10 +37,12 @@ static void say_summary(const stage_context *context) {
 
 static status work_through(stage_context *context) {
     const char *store = settings_text(context->settings, "store");
+    const char *wiring = settings_text(context->settings, "wiring");
     TRY(signals_open());
+    if (wiring) TRY(pipeline_enter(context, wiring));
     if (store && context->stage->section >= 0) TRY(keep_open(&context->keep, store));
     TRY(context->stage->open(&context->state, context));
-    return stdio_run(context, STDIN_FILENO, STDOUT_FILENO);
+    return wiring ? pipeline_stay(context) : stdio_run(context, STDIN_FILENO, STDOUT_FILENO);
 }
 
 // The first failure counts; what goes wrong in closing after it is said, not returned.
@@ -48,6 +51,7 @@ static status end(stage_context *context, status result) {
     status closed = context->stage->close ? context->stage->close(context->state) : OK;
     if (closed != OK) log_say("%s", fail_text());
     keep_close(&context->keep);
+    pipeline_leave(context);
     if (result == OK || result == STOPPED) result = closed;
     if (result == OK) say_summary(context);
     return result;

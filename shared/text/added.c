@@ -76,7 +76,7 @@ status added_finish(added *a, normal_form form) {
     TRY(result);
     TRY(finish_set(a, &a->raw, false));
     TRY(finish_set(a, &a->normalized, true));
-    static const char word[] = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}]", space[] = "\\s";
+    static const char word[] = "[\\p{L}\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}]", space[] = "\\s";
     TRY(pattern_new(&a->word, word, sizeof word - 1));
     return pattern_new(&a->space, space, sizeof space - 1);
 }
@@ -120,6 +120,7 @@ static size_t step_back(const char *text, size_t at) {
 
 static status is_one(pattern *kind, const char *text, size_t start, size_t end, bool *yes) {
     size_t first, last;
+    pattern_prepare(kind, text + start, end - start);
     return pattern_find(kind, text + start, end - start, 0, yes, &first, &last);
 }
 

@@ -165,7 +165,9 @@ done:
 
 static status load_config(tokenizer *t, struct json_object *config) {
     struct json_object *decoder;
-    bool split_special;
+    bool split_special, prefix_space;
+    TRY(json_flag(config, "add_prefix_space", false, &prefix_space));
+    if (t->plain_byte_level) t->splitter.steps[0].prefix_space = prefix_space;
     TRY(json_flag(config, "split_special_tokens", false, &split_special));
     if (split_special) return fail(INPUT, "split_special_tokens: true is not supported");
     TRY(json_find(config, "added_tokens_decoder", json_type_object, &decoder));
@@ -179,8 +181,12 @@ status load_tokenizer_config(tokenizer *t, const char *folder) {
     status result = OK;
     char *path = path_join(&memory, folder, "tokenizer_config.json");
     if (!path) TRY_TO(result, done, fail(SERVICE, "out of memory"));
-    if (!path_exists(path)) goto done;
-    TRY_TO(result, done, json_file(&config, path));
+    if (path_exists(path)) {
+        TRY_TO(result, done, json_file(&config, path));
+    } else {
+        config = json_object_new_object();
+        if (!config) TRY_TO(result, done, fail(SERVICE, "out of memory"));
+    }
     result = load_config(t, config);
     if (result != OK) fail_within(result, "%s", path);
 done:

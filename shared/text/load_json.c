@@ -205,6 +205,7 @@ static status load_part(tokenizer *t, const char *key, struct json_object *part)
     if (!strcmp(key, "normalizer")) return load_normalizer(t, part);
     if (!strcmp(key, "pre_tokenizer")) {
         bool byte_level = false;
+        t->plain_byte_level = names_type(part, "ByteLevel");
         TRY(load_pre_tokenizer(t, part, &byte_level));
         return byte_level ? OK : fail(INPUT, "no ByteLevel in it: not a byte-level tokenizer");
     }

@@ -19,9 +19,10 @@ struct tokenizer {
     added added;
     normal_form form;
     splitter splitter;
-    bytes normal;         // the normalised piece under way
-    pthread_mutex_t lock; // over everything that encoding changes
-    bool locked;          // the lock exists
+    bool plain_byte_level; // pre_tokenizer is ByteLevel alone: tokenizer_config.json decides on its add_prefix_space
+    bytes normal;          // the normalised piece under way
+    pthread_mutex_t lock;  // over everything that encoding changes
+    bool locked;           // the lock exists
 };
 
 // Reads a parsed tokenizer.json: model, added tokens, normalizer, pre_tokenizer. INPUT with the key and what is wrong.

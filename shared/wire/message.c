@@ -23,11 +23,11 @@ typedef struct row {
 } row;
 
 #define INT(member)                                                                                                    \
-    { FIELD_INT, #member, offsetof(message, member) }
+    { FIELD_INT, #member, offsetof(wire_message, member) }
 #define REAL(member)                                                                                                   \
-    { FIELD_REAL, #member, offsetof(message, member) }
+    { FIELD_REAL, #member, offsetof(wire_message, member) }
 #define TEXT(member)                                                                                                   \
-    { FIELD_TEXT, #member, offsetof(message, member) }
+    { FIELD_TEXT, #member, offsetof(wire_message, member) }
 
 static const row table[MESSAGE_KINDS] = {
     [MESSAGE_HELLO] = {"HELLO",
@@ -42,7 +42,7 @@ static const row table[MESSAGE_KINDS] = {
     [MESSAGE_TAKE] = {"TAKE", false, {{0}}},
     [MESSAGE_GROUP] = {"GROUP", true, {{0}}},
     [MESSAGE_NONE] = {"NONE", false, {{0}}},
-    [MESSAGE_PLAN] = {"PLAN", false, {INT(count), INT(per_step)}},
+    [MESSAGE_PLAN] = {"PLAN", false, {INT(count), INT(per_step), INT(order)}},
     [MESSAGE_AT] = {"AT", false, {INT(step), INT(order)}},
     [MESSAGE_TRAINED] = {"TRAINED", false, {INT(order), TEXT(id), INT(step)}},
     [MESSAGE_ASIDE] = {"ASIDE", false, {INT(order), TEXT(id), TEXT(name), TEXT(reason)}},
@@ -64,7 +64,7 @@ static const row table[MESSAGE_KINDS] = {
                                           REAL(status.up),     TEXT(status.state),  INT(status.total),
                                           INT(status.order),   INT(status.step),    INT(status.aside),
                                           INT(status.left),    REAL(status.reward), REAL(status.accuracy),
-                                          REAL(status.loss),   INT(status.pid)}},
+                                          INT(status.pid)}},
     [MESSAGE_NOTICE] = {"NOTICE", false, {TEXT(name), INT(replica), TEXT(machine), TEXT(reason)}},
     [MESSAGE_END] = {"END", false, {INT(code), TEXT(reason)}},
 };
@@ -96,7 +96,7 @@ static status encode_text(msgpack_packer *packer, const row *row, const field *f
     return OK;
 }
 
-static status encode_field(msgpack_packer *packer, const row *row, const field *field, const message *message) {
+static status encode_field(msgpack_packer *packer, const row *row, const field *field, const wire_message *message) {
     const char *place = (const char *)message + field->offset;
     int failed = 0;
     if (field->type == FIELD_TEXT) return encode_text(packer, row, field, *(const char *const *)(const void *)place);
@@ -109,7 +109,7 @@ static int write_bytes(void *data, const char *piece, size_t size) {
     return bytes_add(data, piece, size) == OK ? 0 : -1;
 }
 
-status message_encode(const message *message, bytes *out) {
+status message_encode(const wire_message *message, bytes *out) {
     if (!known(message->kind)) return fail(BUG, "no message has kind %d", message->kind);
     const row *row = &table[message->kind];
     size_t count = count_fields(row);
@@ -146,7 +146,7 @@ static status decode_real(double *out, const row *row, const field *field, const
     return OK;
 }
 
-static status decode_fields(message *message, arena *arena, const msgpack_object *object) {
+static status decode_fields(wire_message *message, arena *arena, const msgpack_object *object) {
     if (object->type != MSGPACK_OBJECT_ARRAY || object->via.array.size == 0)
         return fail(INPUT, "a message that is no list");
     const msgpack_object *values = object->via.array.ptr;
@@ -168,8 +168,8 @@ static status decode_fields(message *message, arena *arena, const msgpack_object
     return OK;
 }
 
-status message_decode(message *message, arena *arena, const void *data, size_t size) {
-    *message = (struct message){0};
+status message_decode(wire_message *message, arena *arena, const void *data, size_t size) {
+    *message = (wire_message){0};
     if (size > FRAME_MOST) return fail(INPUT, "a message of %zu bytes, %d is the most", size, FRAME_MOST);
     msgpack_unpacked unpacked;
     msgpack_unpacked_init(&unpacked);

@@ -45,21 +45,21 @@ typedef enum message_kind {
 
 // What a replica has to say about itself, once a second.
 typedef struct message_status {
-    int64_t taken, done;           // groups since it started
-    int64_t quarantined, found;    // put aside here; taken from the store
-    int64_t dropped;               // second copies and groups of trained steps
-    int64_t held, waiting;         // at work; done and not yet taken by the next stage
-    int64_t tokens;                // of completions that passed
-    double busy, up;               // seconds at work; since it started
-    const char *state;             // what it does or waits for: "working", "waits for frames", "finished"
-    int64_t total, order, step;    // source: groups in all, every order below is settled; optim: steps trained
-    int64_t aside, left;           // source: quarantined, did not fill a step
-    double reward, accuracy, loss; // optim: means over the last step, NaN: none
+    int64_t taken, done;        // groups since it started
+    int64_t quarantined, found; // put aside here; taken from the store
+    int64_t dropped;            // second copies and groups of trained steps
+    int64_t held, waiting;      // at work; done and not yet taken by the next stage
+    int64_t tokens;             // of completions that passed
+    double busy, up;            // seconds at work; since it started
+    const char *state;          // what it does or waits for: "working", "waits for frames", "finished"
+    int64_t total, order, step; // source: groups in all, every order below is settled; optim: steps trained
+    int64_t aside, left;        // source: quarantined, did not fill a step
+    double reward, accuracy;    // optim: means over the last step, NaN: none
     int64_t pid;
 } message_status;
 
 // One message. Fields that its kind does not have are zero.
-typedef struct message {
+typedef struct wire_message {
     message_kind kind;
     int64_t protocol, schema; // HELLO
     const char *run;          // HELLO: a fingerprint of the pipeline
@@ -82,7 +82,7 @@ typedef struct message {
     message_status status;
     const void *bulk; // GROUP, CHUNK, RECORD
     size_t bulk_size;
-} message;
+} wire_message;
 
 // The kind's name, "unknown" for none of ours.
 const char *message_name(message_kind kind);
@@ -91,9 +91,9 @@ const char *message_name(message_kind kind);
 bool message_has_bulk(message_kind kind);
 
 // Appends the first frame. BUG when a text field is NULL or too long.
-status message_encode(const message *message, bytes *out);
+status message_encode(const wire_message *message, bytes *out);
 
 // Reads a first frame; texts live in `arena`; `bulk` is left alone. INPUT names the kind and what is wrong with it.
-status message_decode(message *message, arena *arena, const void *data, size_t size);
+status message_decode(wire_message *message, arena *arena, const void *data, size_t size);
 
 #endif

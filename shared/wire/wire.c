@@ -179,7 +179,7 @@ status wire_watch(wire *wire, int fd) {
 void wire_close(wire **pointer) {
     wire *wire = *pointer;
     if (!wire) return;
-    const message bye = {.kind = MESSAGE_BYE};
+    const wire_message bye = {.kind = MESSAGE_BYE};
     for (wire_peer *peer = wire->peers; peer; peer = peer->next)
         if (peer->open && !peer->dead) (void)wire_say(wire, peer, &bye, NULL);
     while (wire->peers) {
@@ -203,7 +203,7 @@ void wire_close(wire **pointer) {
 // ---- saying ----
 
 // Sends to a routing id (size 0: over a visit's socket). *gone: nobody is there.
-static status send_frames(wire *wire, void *socket, const char *identity, size_t size, const message *message,
+static status send_frames(wire *wire, void *socket, const char *identity, size_t size, const wire_message *message,
                           bool *gone) {
     bytes_clear(&wire->frame);
     TRY(message_encode(message, &wire->frame));
@@ -219,7 +219,7 @@ static status send_frames(wire *wire, void *socket, const char *identity, size_t
     return OK;
 }
 
-status wire_say(wire *wire, wire_peer *peer, const message *message, bool *gone) {
+status wire_say(wire *wire, wire_peer *peer, const wire_message *message, bool *gone) {
     bool unheard = true;
     if (peer->open && !peer->lost && !peer->dead) {
         TRY(send_frames(wire, peer->socket ? peer->socket : wire->desk, peer->identity, peer->identity_size, message,
@@ -232,14 +232,14 @@ status wire_say(wire *wire, wire_peer *peer, const message *message, bool *gone)
 }
 
 static status say_hello(wire *wire, wire_peer *peer) {
-    const message hello = {.kind = MESSAGE_HELLO,
-                           .protocol = WIRE_PROTOCOL,
-                           .schema = WIRE_SCHEMA,
-                           .run = wire->self.run,
-                           .name = wire->self.name,
-                           .replica = wire->self.replica,
-                           .machine = wire->self.machine,
-                           .purpose = peer->purpose};
+    const wire_message hello = {.kind = MESSAGE_HELLO,
+                                .protocol = WIRE_PROTOCOL,
+                                .schema = WIRE_SCHEMA,
+                                .run = wire->self.run,
+                                .name = wire->self.name,
+                                .replica = wire->self.replica,
+                                .machine = wire->self.machine,
+                                .purpose = peer->purpose};
     bool gone;
     TRY(send_frames(wire, peer->socket, NULL, 0, &hello, &gone));
     peer->spoke = gone ? now_ms() - BEAT_MS + RECONNECT_MS : now_ms();
@@ -255,14 +255,14 @@ static bool keep_event(wire_event *event, wire_event_kind kind, wire_peer *peer)
 }
 
 static status refuse(wire *wire, const char *identity, size_t size, const char *reason) {
-    const message refused = {.kind = MESSAGE_REFUSED, .reason = reason};
+    const wire_message refused = {.kind = MESSAGE_REFUSED, .reason = reason};
     bool gone;
     log_say("refused a peer: %s", reason);
     return send_frames(wire, wire->desk, identity, size, &refused, &gone);
 }
 
 // Why a HELLO is not welcome, NULL if it is.
-static const char *objection(const wire *wire, arena *arena, const message *hello) {
+static const char *objection(const wire *wire, arena *arena, const wire_message *hello) {
     if (hello->protocol != WIRE_PROTOCOL)
         return arena_print(arena, "%s-%d speaks protocol %d, %s-%d protocol %d", hello->name, (int)hello->replica,
                            (int)hello->protocol, wire->self.name, wire->self.replica, WIRE_PROTOCOL);
@@ -275,7 +275,7 @@ static const char *objection(const wire *wire, arena *arena, const message *hell
     return NULL;
 }
 
-static status welcome(wire *wire, wire_peer *peer, const char *identity, size_t size, const message *hello,
+static status welcome(wire *wire, wire_peer *peer, const char *identity, size_t size, const wire_message *hello,
                       wire_event *event, bool *happened) {
     const char *reason = objection(wire, &wire->arena, hello);
     if (reason) return refuse(wire, identity, size, reason);
@@ -287,7 +287,7 @@ static status welcome(wire *wire, wire_peer *peer, const char *identity, size_t 
     }
     peer->open = true;
     peer->heard = now_ms();
-    const message answer = {
+    const wire_message answer = {
         .kind = MESSAGE_WELCOME, .name = wire->self.name, .replica = wire->self.replica, .machine = wire->self.machine};
     TRY(wire_say(wire, peer, &answer, NULL));
     *happened = keep_event(event, WIRE_JOINED, peer);
@@ -303,12 +303,12 @@ static wire_peer *find_visitor(const wire *wire, const char *identity, size_t si
 
 // A visitor's message.
 static status hear_visitor(wire *wire, const char *identity, size_t size, wire_event *event, bool *happened) {
-    const message *message = &event->message;
+    const wire_message *message = &event->message;
     wire_peer *peer = find_visitor(wire, identity, size);
     if (peer && peer->lost) return OK;
     if (message->kind == MESSAGE_HELLO) return welcome(wire, peer, identity, size, message, event, happened);
     if (!peer) {
-        const struct message again = {.kind = MESSAGE_AGAIN};
+        const wire_message again = {.kind = MESSAGE_AGAIN};
         bool gone;
         return send_frames(wire, wire->desk, identity, size, &again, &gone);
     }
@@ -383,7 +383,7 @@ static status drop_rest(void *socket, bool more) {
     return OK;
 }
 
-static status read_message(wire *wire, void *socket, const zmq_msg_t *head, bool more, message *out) {
+static status read_message(wire *wire, void *socket, const zmq_msg_t *head, bool more, wire_message *out) {
     status result = message_decode(out, &wire->arena, zmq_msg_data((zmq_msg_t *)head), zmq_msg_size(head));
     if (result == OK && message_has_bulk(out->kind) != more)
         result = fail(INPUT, "%s: %s", message_name(out->kind), more ? "a frame too many" : "no bulk");
@@ -443,7 +443,7 @@ out:
 
 // Opens, beats, and finds who is silent. *happened: somebody is gone.
 static status look_after(wire *wire, wire_event *event, bool *happened) {
-    const message beat = {.kind = MESSAGE_BEAT};
+    const wire_message beat = {.kind = MESSAGE_BEAT};
     int64_t now = now_ms();
     for (wire_peer *peer = wire->peers; peer && !*happened; peer = peer->next) {
         if (peer->dead || peer->refused) continue;

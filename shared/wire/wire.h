@@ -37,7 +37,7 @@ typedef struct wire_event {
     wire_event_kind kind;
     int fd;
     wire_peer *peer;
-    message message;
+    wire_message message;
     bool orderly; // GONE: it said goodbye
 } wire_event;
 
@@ -61,7 +61,7 @@ status wire_next(wire *wire, int timeout_ms, wire_event *event);
 
 // Says something to a peer. *gone (may be NULL) tells that it is not there: nothing was said. SERVICE when the sockets
 // fail.
-status wire_say(wire *wire, wire_peer *peer, const message *message, bool *gone);
+status wire_say(wire *wire, wire_peer *peer, const wire_message *message, bool *gone);
 
 // Whether a conversation with the peer is open.
 bool wire_peer_open(const wire_peer *peer);

@@ -98,7 +98,7 @@ static reward_rules rules_of(json_object *options) {
 
 static void assert_values(const double_array *got, json_object *wanted) {
     assert_true((got->data != NULL) == (wanted != NULL));
-    if (!wanted) return;
+    if (!wanted || !got->data) return;
     assert_int_equal(got->count, json_object_array_length(wanted));
     for (size_t i = 0; i < got->count; i++)
         assert_true(fabs(got->data[i] - json_object_get_double(json_object_array_get_idx(wanted, i))) <= 1e-12);

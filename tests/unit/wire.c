@@ -13,8 +13,8 @@ static const message_kind kinds[] = {
     MESSAGE_GET,   MESSAGE_RECORD,  MESSAGE_STATUS,  MESSAGE_NOTICE,  MESSAGE_END,
 };
 
-static message full_message(message_kind kind) {
-    return (message){.kind = kind,
+static wire_message full_message(message_kind kind) {
+    return (wire_message){.kind = kind,
                      .protocol = 1,
                      .schema = 2,
                      .run = "run",
@@ -43,7 +43,7 @@ static void every_kind_comes_back(void **state) {
     (void)state;
     assert_int_equal(sizeof kinds / sizeof *kinds, MESSAGE_KINDS - 1);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        message in = full_message(kinds[i]), out;
+        wire_message in = full_message(kinds[i]), out;
         bytes first = {0}, second = {0};
         arena arena = {0};
         assert_int_equal(message_encode(&in, &first), OK);
@@ -64,7 +64,7 @@ static void every_kind_comes_back(void **state) {
 
 static void what_is_none_is_named(void **state) {
     (void)state;
-    message out;
+    wire_message out;
     arena arena = {0};
     assert_int_equal(message_decode(&out, &arena, "\x91\x7f", 2), INPUT);
     assert_string_equal(fail_text(), "a message of an unknown kind");
@@ -78,7 +78,7 @@ static void what_is_none_is_named(void **state) {
                                     6),
                      INPUT);
     assert_string_equal(fail_text(), "REFUSED: reason has a NUL");
-    message unset = {.kind = MESSAGE_REFUSED};
+    wire_message unset = {.kind = MESSAGE_REFUSED};
     bytes bytes = {0};
     assert_int_equal(message_encode(&unset, &bytes), BUG);
     bytes_release(&bytes);
@@ -144,7 +144,7 @@ static void peers_talk(void **state) {
     open_server(&pair, "r", NULL);
     assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
     assert_string_equal(wire_peer_name(pair.visit), "frames");
-    message take = {.kind = MESSAGE_TAKE}, group = {.kind = MESSAGE_GROUP, .bulk = "\0\1\2", .bulk_size = 3};
+    wire_message take = {.kind = MESSAGE_TAKE}, group = {.kind = MESSAGE_GROUP, .bulk = "\0\1\2", .bulk_size = 3};
     bool gone = true;
     assert_int_equal(wire_say(pair.client, pair.visit, &take, &gone), OK);
     assert_false(gone);

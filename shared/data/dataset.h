@@ -1,0 +1,27 @@
+// A data set as a run sees it: every group of every epoch by its place. A group is a function of the file, the settings
+// and its place alone, so any can be made again at any time.
+#ifndef SHARED_DATA_DATASET_H
+#define SHARED_DATA_DATASET_H
+
+#include "shared/base/status.h"
+#include "shared/config/keys.h"
+#include "shared/group/group.h"
+
+typedef struct dataset dataset;
+
+// Opens what the settings of `source` name (data, format, media_root, template, epochs, limit, shuffle, seed) and reads
+// every record once. INPUT when any is wrong: one line "FILE:LINE: FIELD: what" for it; when several are, a line each
+// (the first 20) is said and the failure counts them.
+status dataset_open(dataset **out, const settings *settings);
+
+// NULL is fine; sets *dataset to NULL.
+void dataset_free(dataset **dataset);
+
+// How many groups there are, all epochs together.
+size_t dataset_count(const dataset *dataset);
+
+// Makes the group at `place`, 0 to count-1: in order, or shuffled anew for each epoch. Its id is e0-000017: epoch, and
+// place in the epoch. Not for several threads at once. The caller frees *out.
+status dataset_group(dataset *dataset, size_t place, group **out);
+
+#endif

@@ -1,0 +1,127 @@
+// The SEED-Bench-R1 layout. Options and negatives are drawn by the sample's id, so that a sample asks the same question
+// wherever it stands in the file and in every epoch.
+#include <string.h>
+
+#include "shared/base/chance.h"
+#include "shared/data/layout.h"
+
+enum { CHOICES = 4, NEGATIVES = CHOICES - 1 };
+
+enum { STREAM_NEGATIVES, STREAM_OPTIONS };
+
+static status list_of_texts(json_object *record, const char *key, json_object **out) {
+    *out = json_object_object_get(record, key);
+    if (!*out) return fail(INPUT, "%s: missing", key);
+    if (!json_object_is_type(*out, json_type_array)) return fail(INPUT, "%s: not a list", key);
+    for (size_t i = 0; i < json_object_array_length(*out); i++)
+        if (!json_object_is_type(json_object_array_get_idx(*out, i), json_type_string))
+            return fail(INPUT, "%s[%zu]: not a text", key, i);
+    return OK;
+}
+
+// Draws three negatives without replacement and shuffles them with the answer, which options[0] is.
+static status draw_options(const layout_rules *rules, const group *group, json_object *record, text options[CHOICES],
+                           size_t *right) {
+    json_object *negatives;
+    text drawn[CHOICES];
+    size_t order[CHOICES];
+    TRY(record_text(record, "answer", false, &drawn[0]));
+    TRY(list_of_texts(record, "negative_answers", &negatives));
+    size_t count = json_object_array_length(negatives);
+    if (count < NEGATIVES) return fail(INPUT, "negative_answers: %zu, %d are needed", count, NEGATIVES);
+    arena arena = {0};
+    size_t *picked = arena_get(&arena, count * sizeof *picked);
+    if (!picked) return fail(SERVICE, "out of memory");
+    uint64_t key = chance_key(rules->seed, group->sample_id.data);
+    chance_shuffle(key, STREAM_NEGATIVES, count, picked);
+    for (size_t i = 0; i < NEGATIVES; i++) {
+        json_object *negative = json_object_array_get_idx(negatives, picked[i]);
+        drawn[i + 1] = (text){(char *)json_object_get_string(negative), (size_t)json_object_get_string_len(negative)};
+    }
+    arena_release(&arena);
+    chance_shuffle(key, STREAM_OPTIONS, CHOICES, order);
+    for (size_t i = 0; i < CHOICES; i++) {
+        options[i] = drawn[order[i]];
+        if (order[i] == 0) *right = i;
+    }
+    return OK;
+}
+
+// choice_a..d in their order; golden_choice_idx is the right one's letter.
+static status read_options(json_object *record, text options[CHOICES], size_t *right) {
+    static const char *const keys[CHOICES] = {"choice_a", "choice_b", "choice_c", "choice_d"};
+    text letter;
+    for (size_t i = 0; i < CHOICES; i++) TRY(record_text(record, keys[i], false, &options[i]));
+    TRY(record_text(record, "golden_choice_idx", false, &letter));
+    for (*right = 0; *right < CHOICES; ++*right)
+        if (letter.size == 1 && (letter.data[0] == 'A' + (int)*right || letter.data[0] == 'a' + (int)*right)) return OK;
+    return fail(INPUT, "golden_choice_idx: not a letter from A to D");
+}
+
+static status print_path(bytes *out, const char *folder, json_object *record, const char *name_key) {
+    text source, name;
+    TRY(record_text(record, "video_source", false, &source));
+    TRY(record_text(record, name_key, false, &name));
+    TRY(bytes_print(out, "%s/", folder));
+    TRY(bytes_add(out, source.data, source.size));
+    TRY(bytes_text(out, "/"));
+    return bytes_add(out, name.data, name.size);
+}
+
+static status add_path(group *group, media_paths *media, part_kind kind, json_object *record) {
+    bytes path = {0};
+    status result = kind == PART_VIDEO ? print_path(&path, "videos", record, "video_basename")
+                                       : print_path(&path, "images", record, "current_observation_basename");
+    media->kinds[media->count] = kind;
+    if (result == OK) result = group_text(group, &media->paths[media->count++], path.data, path.size);
+    bytes_release(&path);
+    return result;
+}
+
+static status find_media(group *group, json_object *record, media_paths *media) {
+    json_object *progress = json_object_object_get(record, "task_progress_metadata");
+    if (progress && !json_object_is_type(progress, json_type_array))
+        return fail(INPUT, "task_progress_metadata: not a list");
+    if (progress && json_object_array_length(progress)) TRY(add_path(group, media, PART_VIDEO, record));
+    return add_path(group, media, PART_IMAGE, record);
+}
+
+// question, "Options:" and the options, each on a line of its own.
+static status print_question(bytes *out, json_object *record, const text options[CHOICES]) {
+    text question;
+    TRY(record_text(record, "question", false, &question));
+    TRY(bytes_add(out, question.data, question.size));
+    TRY(bytes_text(out, "Options:\n"));
+    for (size_t i = 0; i < CHOICES; i++) {
+        TRY(bytes_print(out, "%c. ", (char)('A' + i)));
+        TRY(bytes_add(out, options[i].data, options[i].size));
+        TRY(bytes_text(out, "\n"));
+    }
+    return OK;
+}
+
+static status make(const layout_rules *rules, json_object *record, size_t line, group *group, bytes *question) {
+    text options[CHOICES] = {0};
+    size_t right = 0;
+    media_paths media = {0};
+    TRY(record_id(group, record, "sample_id", line));
+    if (json_object_object_get(record, "golden_choice_idx"))
+        TRY(read_options(record, options, &right));
+    else
+        TRY(draw_options(rules, group, record, options, &right));
+    TRY(print_question(question, record, options));
+    TRY(find_media(group, record, &media));
+    char solution[] = "<answer>A</answer>";
+    solution[sizeof "<answer>" - 1] = (char)('A' + right);
+    return make_prompt(rules, group, PROBLEM_CHOICE, &media, (text){question->data, question->size},
+                       (text){solution, sizeof solution - 1});
+}
+
+status layout_seed_bench(const layout_rules *rules, json_object *record, size_t line, group **out) {
+    bytes question = {0};
+    TRY(group_new(out));
+    status result = make(rules, record, line, *out, &question);
+    bytes_release(&question);
+    if (result != OK) group_free(out);
+    return result;
+}

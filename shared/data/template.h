@@ -1,0 +1,38 @@
+// The wording of a prompt: the question, then how to answer. A template is a text:
+//
+//     {question}
+//     Think first, inside <think> and </think>, then answer inside <answer> and </answer>.{how}
+//
+//     [multiple choice]
+//      Answer with the letter of the right option.
+//
+//     [numerical]
+//      ...
+//
+// What stands before the first line that is a problem type in brackets is the body; {question} must be in it. A
+// section's text, without the empty lines at its end, takes the place of {how}, or follows the body if there is no
+// {how}. A template without sections has one wording for every type; one with sections must have one for every type
+// that the data has. The empty lines at the body's end are not part of it either.
+#ifndef SHARED_DATA_TEMPLATE_H
+#define SHARED_DATA_TEMPLATE_H
+
+#include "shared/base/memory.h"
+#include "shared/base/status.h"
+#include "shared/group/group.h"
+#include "shared/reward/answer.h"
+
+typedef struct prompt_template {
+    text body;
+    text sections[PROBLEM_TYPES]; // data == NULL: there is none
+} prompt_template;
+
+// The wording that caravan ships, a text of the form above.
+extern const char template_shipped[];
+
+// Cuts a template; slices point into `whole`. INPUT with "NAME:LINE: what is wrong".
+status template_read(prompt_template *out, const char *name, text whole);
+
+// Appends the prompt's text. INPUT when there are sections and none for this type.
+status template_fill(const prompt_template *template, problem_type type, text question, bytes *out);
+
+#endif

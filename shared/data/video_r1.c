@@ -1,0 +1,75 @@
+// The Video-R1 layout, also that of the general video benchmarks.
+#include <string.h>
+
+#include "shared/data/layout.h"
+#include "shared/reward/words.h"
+
+static status read_type(group *group, json_object *record, problem_type *out) {
+    text name;
+    TRY(record_text(record, "problem_type", true, &name));
+    if (problem_read(name, out)) return OK;
+    return fail(INPUT,
+                "problem_type: '%s' of sample %s is none of multiple choice, numerical, OCR, free-form, regression",
+                name.data, group->sample_id.data);
+}
+
+static status print_options(bytes *out, json_object *record) {
+    json_object *options = json_object_object_get(record, "options");
+    if (!options) return fail(INPUT, "options: missing");
+    if (!json_object_is_type(options, json_type_array)) return fail(INPUT, "options: not a list");
+    if (!json_object_array_length(options)) return fail(INPUT, "options: empty");
+    TRY(bytes_text(out, "Options:\n"));
+    for (size_t i = 0; i < json_object_array_length(options); i++) {
+        json_object *option = json_object_array_get_idx(options, i);
+        if (!json_object_is_type(option, json_type_string)) return fail(INPUT, "options[%zu]: not a text", i);
+        TRY(bytes_add(out, json_object_get_string(option), (size_t)json_object_get_string_len(option)));
+        TRY(bytes_text(out, "\n"));
+    }
+    return OK;
+}
+
+static status print_question(bytes *out, json_object *record, problem_type type) {
+    text problem;
+    TRY(record_text(record, "problem", false, &problem));
+    TRY(bytes_add(out, problem.data, problem.size));
+    return type == PROBLEM_CHOICE ? print_options(out, record) : OK;
+}
+
+static status find_medium(json_object *record, media_paths *media) {
+    text kind, path;
+    TRY(record_text(record, "data_type", true, &kind));
+    TRY(record_text(record, "path", false, &path));
+    if (text_is(kind, "video"))
+        media->kinds[0] = PART_VIDEO;
+    else if (text_is(kind, "image"))
+        media->kinds[0] = PART_IMAGE;
+    else
+        return fail(INPUT, "data_type: '%s' is neither image nor video", kind.data);
+    if (path.size > 2 && !memcmp(path.data, "./", 2)) path = text_slice(path, 2, path.size);
+    media->paths[0] = path;
+    media->count = 1;
+    return OK;
+}
+
+static status make(const layout_rules *rules, json_object *record, size_t line, group *group, bytes *question) {
+    media_paths media = {0};
+    problem_type type;
+    text solution;
+    TRY(record_id(group, record, "problem_id", line));
+    TRY(read_type(group, record, &type));
+    TRY(print_question(question, record, type));
+    TRY(find_medium(record, &media));
+    TRY(record_text(record, "solution", false, &solution));
+    if (text_find(solution, "<answer>", 0) == SIZE_MAX || text_find(solution, "</answer>", 0) == SIZE_MAX)
+        return fail(INPUT, "solution: no <answer>...</answer>");
+    return make_prompt(rules, group, type, &media, (text){question->data, question->size}, solution);
+}
+
+status layout_video_r1(const layout_rules *rules, json_object *record, size_t line, group **out) {
+    bytes question = {0};
+    TRY(group_new(out));
+    status result = make(rules, record, line, *out, &question);
+    bytes_release(&question);
+    if (result != OK) group_free(out);
+    return result;
+}

@@ -1,0 +1,202 @@
+#include "shared/stage/feed.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "shared/base/file.h"
+#include "shared/base/log.h"
+#include "shared/stage/times.h"
+#include "shared/store/ledger.h"
+
+enum { PATIENCE = 1800 }; // seconds without news after which everything in flight is issued again
+
+struct feed {
+    stage_context *context;
+    hub **hub;
+    ledger *ledger;
+    int64_t total, per_step, staleness;
+    int64_t step;  // optim's
+    bool ready;    // optim has said where it stands
+    bool reissue;  // everything in flight is to be issued again
+    bool finished; // and the supervisors know
+    time_t news;   // when optim was last heard
+};
+
+// ---- opening ----
+
+status feed_open(feed **out, stage_context *context, const wiring *wiring) {
+    feed *feed;
+    arena memory = {0};
+    status result;
+    *out = NULL;
+    TRY(NEW(&feed, 1));
+    feed->context = context;
+    feed->per_step = settings_int(context->settings, "groups_per_step");
+    feed->staleness = settings_int(context->settings, "max_staleness");
+    feed->news = time(NULL);
+    TRY_TO(result, fail, context->stage->count(context->state, &feed->total));
+    char *path = path_join(&memory, wiring->folder, "ledger.lmdb");
+    TRY_TO(result, fail, path ? OK : fail(SERVICE, "out of memory"));
+    uint64_t data = context->stage->version ? context->stage->version(context->state) : 0;
+    const ledger_plan plan = {.data = data, .per_step = feed->per_step};
+    TRY_TO(result, fail, ledger_open(&feed->ledger, path, &plan));
+    arena_release(&memory);
+    *out = feed;
+    return OK;
+fail:
+    arena_release(&memory);
+    feed_close(&feed);
+    return result;
+}
+
+void feed_close(feed **feed) {
+    if (!*feed) return;
+    ledger_close(&(*feed)->ledger);
+    free(*feed);
+    *feed = NULL;
+}
+
+void feed_connect(feed *feed, hub **hub) {
+    feed->hub = hub;
+}
+
+// ---- issuing ----
+
+static int64_t cap(const feed *feed) {
+    return (feed->staleness + 1) * feed->per_step;
+}
+
+// Makes the group of that order, `ahead` groups of which optim has yet to train, and puts it into the flow.
+static status issue(feed *feed, int64_t order, int64_t ahead) {
+    stage_context *context = feed->context;
+    double started = runner_clock();
+    group *group = NULL;
+    status result = context->stage->make(context->state, order, &group);
+    if (result != OK) return result;
+    int64_t policy = feed->step + ahead / feed->per_step - feed->staleness;
+    group->requires.present = true;
+    group->requires.policy = group->requires.reference = policy > 0 ? policy : 0;
+    group->requires.exact = feed->staleness == 0;
+    group->requires.order = order;
+    result = times_add(group, context->stage->name, started, runner_clock());
+    if (result == OK) result = ledger_issue(feed->ledger, order, group->id.data);
+    if (result == OK) result = hub_put(*feed->hub, group);
+    group_free(&group);
+    return result;
+}
+
+static status issue_again(feed *feed) {
+    int64_t ahead = 0, end = ledger_fresh(feed->ledger);
+    feed->reissue = false;
+    for (int64_t order = ledger_settled(feed->ledger); order < end; order++) {
+        ledger_state state = ledger_state_of(feed->ledger, order);
+        if (state == LEDGER_FLYING || state == LEDGER_NEW) TRY(issue(feed, order, ahead++));
+    }
+    return OK;
+}
+
+static status issue_fresh(feed *feed) {
+    for (;;) {
+        int64_t order = ledger_fresh(feed->ledger), flying = ledger_flying(feed->ledger);
+        if (order >= feed->total || flying >= cap(feed)) return OK;
+        TRY(issue(feed, order, flying));
+    }
+}
+
+// ---- hearing ----
+
+status feed_joined(feed *feed, wire *wire, wire_peer *peer) {
+    const char *purpose = wire_peer_purpose(peer);
+    if (!strcmp(purpose, "report")) feed->finished = false;
+    if (strcmp(purpose, "ledger") != 0 || !strcmp(wire_peer_name(peer), WIRING_SUPERVISOR)) return OK;
+    const wire_message plan = {
+        .kind = MESSAGE_PLAN, .count = feed->total, .per_step = feed->per_step, .order = ledger_settled(feed->ledger)};
+    return wire_say(wire, peer, &plan, NULL);
+}
+
+static status hear_at(feed *feed, const wire_message *message) {
+    if (message->order < ledger_settled(feed->ledger))
+        log_say("going back to group %lld, step %lld", (long long)message->order, (long long)message->step);
+    TRY(ledger_follow(feed->ledger, message->order));
+    feed->step = message->step;
+    feed->ready = feed->reissue = true;
+    feed->finished = false;
+    return OK;
+}
+
+static status settle(feed *feed, const wire_message *message, ledger_state state) {
+    const ledger_entry entry = {.order = message->order,
+                                .state = state,
+                                .step = state == LEDGER_TRAINED ? message->step : -1,
+                                .id = message->id,
+                                .who = message->name,
+                                .why = message->reason};
+    bool news = false;
+    if (message->order < 0 || message->order >= feed->total)
+        return fail(INPUT, "optim speaks of group %lld, which there is not", (long long)message->order);
+    TRY(ledger_settle(feed->ledger, &entry, &news));
+    if (state == LEDGER_TRAINED && feed->step <= message->step) feed->step = message->step + 1;
+    feed->news = time(NULL);
+    if (!news || state != LEDGER_ASIDE) return OK;
+    const wire_message notice = {
+        .kind = MESSAGE_NOTICE, .name = message->name, .replica = 0, .machine = "", .reason = message->reason};
+    log_say("quarantined %s: %s: %s", message->id, message->name, message->reason);
+    return hub_post(*feed->hub, "report", &notice);
+}
+
+status feed_said(feed *feed, wire *wire, wire_peer *peer, const wire_message *message) {
+    (void)wire;
+    (void)peer;
+    switch (message->kind) {
+    case MESSAGE_AT:
+        return hear_at(feed, message);
+    case MESSAGE_TRAINED:
+        return settle(feed, message, LEDGER_TRAINED);
+    case MESSAGE_ASIDE:
+        return settle(feed, message, LEDGER_ASIDE);
+    case MESSAGE_LEFT:
+        return settle(feed, message, LEDGER_LEFT);
+    case MESSAGE_REISSUE:
+        feed->reissue = true;
+        return OK;
+    default:
+        return OK;
+    }
+}
+
+static status say_finished(feed *feed) {
+    const wire_message end = {.kind = MESSAGE_END, .code = 0, .reason = "all groups are settled"};
+    if (feed->finished || ledger_settled(feed->ledger) < feed->total) return OK;
+    feed->finished = true;
+    return hub_post(*feed->hub, "report", &end);
+}
+
+status feed_tick(feed *feed, wire *wire) {
+    (void)wire;
+    if (!feed->ready) return OK;
+    if (time(NULL) - feed->news > PATIENCE) {
+        feed->news = time(NULL);
+        feed->reissue = true;
+    }
+    if (feed->reissue) TRY(issue_again(feed));
+    TRY(issue_fresh(feed));
+    return say_finished(feed);
+}
+
+void feed_report(const feed *feed, message_status *status) {
+    status->total = feed->total;
+    status->order = ledger_settled(feed->ledger);
+    status->step = feed->step;
+    status->held = ledger_flying(feed->ledger);
+    status->aside = ledger_count(feed->ledger, LEDGER_ASIDE);
+    status->left = ledger_count(feed->ledger, LEDGER_LEFT);
+    status->done = ledger_count(feed->ledger, LEDGER_TRAINED);
+    if (!feed->ready) {
+        status->state = "waits for optim";
+    } else if (status->order >= feed->total) {
+        status->state = "finished";
+    } else {
+        status->state = ledger_fresh(feed->ledger) >= feed->total ? "all issued" : "at the bound of staleness";
+    }
+}

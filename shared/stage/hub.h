@@ -1,0 +1,60 @@
+// The hub: a replica's end of every conversation, in a thread of its own, so that groups come and go and questions are
+// answered while the stage works. Stages do not include this.
+//
+// The other side of each call below is the one working thread; hub_ask alone may be called from any.
+#ifndef SHARED_STAGE_HUB_H
+#define SHARED_STAGE_HUB_H
+
+#include <stdbool.h>
+
+#include "shared/group/group.h"
+#include "shared/wire/wire.h"
+#include "shared/wire/wiring.h"
+
+typedef struct hub hub;
+
+// What a replica does in conversations besides the flow. All are called from the hub's thread; any may be NULL.
+typedef struct hub_hooks {
+    void *self;
+    // A peer has joined, or said something that is not of the flow.
+    status (*joined)(void *self, wire *wire, wire_peer *peer);
+    status (*said)(void *self, wire *wire, wire_peer *peer, const wire_message *message);
+    // Many times a second. The source puts groups into the flow here.
+    status (*tick)(void *self, wire *wire);
+    // What to say about oneself: the hub has filled in `held` and `waiting`.
+    void (*report)(void *self, message_status *status);
+} hub_hooks;
+
+// Binds the desk, begins the visits that the wiring asks for, starts the thread. `greedy`: take whatever is offered.
+// The wiring and hooks must outlive the hub. SERVICE when the desk is taken.
+status hub_open(hub **out, const wiring *wiring, const hub_hooks *hooks, bool greedy);
+
+// Ends the thread and says goodbye. NULL is fine; sets *hub to NULL.
+void hub_close(hub **hub);
+
+// Waits up to timeout_ms (-1: for ever) for a group; `room` is how many more there is room for. OK with NULL in *out:
+// none. STOPPED when the program is asked to stop; whatever broke the hub's thread otherwise. The group is "in hand"
+// until hub_send or hub_drop: copies of it that come meanwhile are dropped.
+status hub_receive(hub *hub, int room, int timeout_ms, group **out);
+
+// Puts a group where the next stages find it. Its copy in the queue, if there is one, stays as it is.
+status hub_send(hub *hub, const group *group);
+
+// The same from a hook.
+status hub_put(hub *hub, const group *group);
+
+// A group in hand goes no further.
+void hub_drop(hub *hub, const char *id);
+
+// Says something to every peer that is visited for `purpose`; nothing is kept for one that is not there.
+status hub_post(hub *hub, const char *purpose, const wire_message *message);
+
+// Asks the first replica of `stage` that knows (purpose "weights" or "frames") and waits for the answer; texts and bulk
+// go to `arena` and `bulk`. A reply of kind ABSENT: nobody knows. STOPPED when the program is asked to stop.
+status hub_ask(hub *hub, const char *stage, const char *purpose, const wire_message *request, wire_message *reply,
+               arena *arena, bytes *bulk);
+
+// Copies of groups dropped so far.
+int64_t hub_dropped(hub *hub);
+
+#endif

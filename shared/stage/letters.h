@@ -1,0 +1,43 @@
+// Finished groups that wait for the next stages: sorted by order of issue, each until every reader has had it.
+#ifndef SHARED_STAGE_LETTERS_H
+#define SHARED_STAGE_LETTERS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shared/base/memory.h"
+#include "shared/base/status.h"
+
+typedef struct letter {
+    struct letter *next;
+    int64_t order;
+    char *id;
+    bytes data;
+    uint64_t readers; // a bit for each that has not had it
+} letter;
+
+// A zeroed struct has none.
+typedef struct letters {
+    letter *first;
+} letters;
+
+// Puts one in its place; takes over `data`, whatever the result. SERVICE when memory is short.
+status letters_add(letters *letters, int64_t order, const char *id, uint64_t readers, bytes *data);
+
+// The first that this reader has not had, NULL if there is none.
+letter *letters_for(const letters *letters, int reader);
+
+// The reader has had it; frees it when it was the last one.
+void letters_give(letters *letters, letter *letter, int reader);
+
+// How many wait for this reader; -1 counts all.
+int64_t letters_count(const letters *letters, int reader);
+
+// Whether a group with that id waits here.
+bool letters_have(const letters *letters, const char *id);
+
+// Frees all.
+void letters_release(letters *letters);
+
+#endif

@@ -1,0 +1,16 @@
+// A stage's place in a run: its channel over the hub, the weights it follows, the counters it reports.
+#ifndef SHARED_STAGE_PIPELINE_H
+#define SHARED_STAGE_PIPELINE_H
+
+#include "shared/stage/runner.h"
+
+// Reads the wiring; before the stage's open. Sets context->place. INPUT when the file is none.
+status pipeline_enter(stage_context *context, const char *wiring);
+
+// Runs the open stage until the program is asked to stop.
+status pipeline_stay(stage_context *context);
+
+// Says goodbye and frees; after the stage's close. NULL is fine.
+void pipeline_leave(stage_context *context);
+
+#endif

@@ -1,0 +1,137 @@
+#include "shared/stage/pull.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shared/base/file.h"
+#include "shared/base/log.h"
+#include "shared/stage/signals.h"
+
+enum { PIECE = 4 << 20, NAP_US = 100000 };
+
+static status take_version(const wire_message *reply, bool reference, pulled *out) {
+    *out = (pulled){.policy = reply->policy,
+                    .size = reply->size,
+                    .remote = strdup(reply->path),
+                    .weights = {.reference = reference, .version = reply->version, .hash = (uint64_t)reply->hash}};
+    return out->remote ? OK : fail(SERVICE, "out of memory");
+}
+
+status pull_newest(hub *hub, bool reference, pulled *out) {
+    const wire_message request = {.kind = MESSAGE_NEWEST, .reference = reference};
+    *out = (pulled){0};
+    while (!signals_stopping()) {
+        wire_message reply = {0};
+        arena arena = {0};
+        bytes none = {0};
+        status result = hub_ask(hub, "optim", "weights", &request, &reply, &arena, &none);
+        bool known = result == OK && reply.kind == MESSAGE_VERSION;
+        if (known) result = take_version(&reply, reference, out);
+        arena_release(&arena);
+        bytes_release(&none);
+        if (known || result != OK) return result;
+        usleep(NAP_US);
+    }
+    return STOPPED;
+}
+
+static bool seen_from_here(const pulled *pulled) {
+    struct stat about;
+    return !stat(pulled->remote, &about) && S_ISREG(about.st_mode) && about.st_size == pulled->size;
+}
+
+static status write_piece(int fd, const bytes *piece, const char *path) {
+    size_t done = 0;
+    while (done < piece->size) {
+        ssize_t put = write(fd, piece->data + done, piece->size - done);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) return fail(SERVICE, "%s: %s", path, strerror(errno));
+        done += (size_t)put;
+    }
+    return OK;
+}
+
+static status copy_pieces(hub *hub, const pulled *pulled, int fd, const char *path) {
+    bytes piece = {0};
+    status result = OK;
+    for (int64_t offset = 0; offset < pulled->size && result == OK;) {
+        const wire_message request = {
+            .kind = MESSAGE_FETCH, .hash = (int64_t)pulled->weights.hash, .offset = offset, .size = PIECE};
+        wire_message reply = {0};
+        arena arena = {0};
+        bytes_clear(&piece);
+        result = hub_ask(hub, "optim", "weights", &request, &reply, &arena, &piece);
+        if (result == OK && (reply.kind != MESSAGE_CHUNK || piece.size == 0))
+            result = fail(DEFECT, "version %lld of the weights is gone", (long long)pulled->weights.version);
+        if (result == OK) result = write_piece(fd, &piece, path);
+        offset += (int64_t)piece.size;
+        arena_release(&arena);
+    }
+    bytes_release(&piece);
+    return result;
+}
+
+static status copy_file(hub *hub, const pulled *pulled, const char *path) {
+    bytes part = {0};
+    TRY(bytes_print(&part, "%s.%d.part", path, (int)getpid()));
+    int fd = open(part.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    status result = fd < 0 ? fail(SERVICE, "%s: %s", part.data, strerror(errno)) : OK;
+    if (result == OK) result = copy_pieces(hub, pulled, fd, path);
+    if (fd >= 0 && close(fd) && result == OK) result = fail(SERVICE, "%s: %s", path, strerror(errno));
+    if (result == OK && rename(part.data, path)) result = fail(SERVICE, "%s: %s", path, strerror(errno));
+    if (result != OK && fd >= 0) (void)unlink(part.data);
+    bytes_release(&part);
+    return result;
+}
+
+// Removes other copies of the kind that are older than ten minutes: nobody opens those any more.
+static void remove_old(const char *folder, const char *prefix, const char *keep) {
+    enum { OLD = 600 };
+    DIR *entries = opendir(folder);
+    struct dirent *entry;
+    struct stat about;
+    while (entries && (entry = readdir(entries))) {
+        if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0 || !strcmp(entry->d_name, keep)) continue;
+        int at = dirfd(entries);
+        if (!fstatat(at, entry->d_name, &about, 0) && time(NULL) - about.st_mtime > OLD)
+            (void)unlinkat(at, entry->d_name, 0); // another replica may have been quicker
+    }
+    if (entries) closedir(entries);
+}
+
+status pull_file(hub *hub, const char *folder, pulled *pulled) {
+    bytes name = {0}, path = {0};
+    status result = OK;
+    const char *prefix = pulled->weights.reference ? "pulled-reference-" : "pulled-policy-";
+    if (!*pulled->remote) return OK;
+    if (seen_from_here(pulled)) {
+        pulled->weights.path = strdup(pulled->remote);
+        return pulled->weights.path ? OK : fail(SERVICE, "out of memory");
+    }
+    TRY_TO(result, done, bytes_print(&name, "%s%016llx", prefix, (unsigned long long)pulled->weights.hash));
+    TRY_TO(result, done, bytes_print(&path, "%s/%s", folder, name.data));
+    if (!path_exists(path.data)) {
+        log_debug("pulling version %lld, %lld bytes", (long long)pulled->weights.version, (long long)pulled->size);
+        TRY_TO(result, done, copy_file(hub, pulled, path.data));
+        remove_old(folder, prefix, name.data);
+    }
+    pulled->weights.path = strdup(path.data);
+    if (!pulled->weights.path) result = fail(SERVICE, "out of memory");
+done:
+    bytes_release(&name);
+    bytes_release(&path);
+    return result;
+}
+
+void pulled_release(pulled *pulled) {
+    free(pulled->remote);
+    free((char *)pulled->weights.path);
+    *pulled = (struct pulled){0};
+}

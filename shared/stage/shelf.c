@@ -1,0 +1,113 @@
+#include "shared/stage/shelf.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { KEPT = 3, CHUNK_MOST = 8 << 20 };
+
+typedef struct item {
+    bool present;
+    int64_t version;
+    uint64_t hash;
+    char *path; // "" for the weights that the run began with
+} item;
+
+struct shelf {
+    pthread_mutex_t lock;
+    item items[2][KEPT]; // policy's and reference's, the newest first
+};
+
+status shelf_new(shelf **out) {
+    TRY(NEW(out, 1));
+    pthread_mutex_init(&(*out)->lock, NULL);
+    return OK;
+}
+
+void shelf_free(shelf **shelf) {
+    if (!*shelf) return;
+    for (int kind = 0; kind < 2; kind++)
+        for (int i = 0; i < KEPT; i++) free((*shelf)->items[kind][i].path);
+    pthread_mutex_destroy(&(*shelf)->lock);
+    free(*shelf);
+    *shelf = NULL;
+}
+
+static bool in_use(const shelf *shelf, const char *path) {
+    for (int kind = 0; kind < 2; kind++)
+        for (int i = 0; i < KEPT; i++)
+            if (shelf->items[kind][i].present && !strcmp(shelf->items[kind][i].path, path)) return true;
+    return false;
+}
+
+status shelf_put(shelf *shelf, const stage_weights *weights) {
+    char *path = strdup(weights->path ? weights->path : "");
+    if (!path) return fail(SERVICE, "out of memory");
+    pthread_mutex_lock(&shelf->lock);
+    item *items = shelf->items[weights->reference], old = items[KEPT - 1];
+    memmove(&items[1], &items[0], (KEPT - 1) * sizeof *items);
+    items[0] = (item){.present = true, .version = weights->version, .hash = weights->hash, .path = path};
+    // A file that is gone already is gone.
+    if (old.present && *old.path && !in_use(shelf, old.path)) (void)unlink(old.path);
+    pthread_mutex_unlock(&shelf->lock);
+    free(old.path);
+    return OK;
+}
+
+static status answer_newest(shelf *shelf, const wire_message *request, wire_message *reply, arena *arena) {
+    const item *policy = &shelf->items[0][0], *item = &shelf->items[request->reference == 1][0];
+    struct stat about = {0};
+    if (!policy->present || !item->present) return OK;
+    if (*item->path && stat(item->path, &about)) return fail(SERVICE, "%s: %s", item->path, strerror(errno));
+    *reply = (wire_message){.kind = MESSAGE_VERSION,
+                            .reference = request->reference,
+                            .policy = policy->version,
+                            .version = item->version,
+                            .hash = (int64_t)item->hash,
+                            .size = about.st_size,
+                            .path = arena_text(arena, item->path, strlen(item->path))};
+    return reply->path ? OK : fail(SERVICE, "out of memory");
+}
+
+static status read_piece(const char *path, const wire_message *request, bytes *bulk) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return fail(SERVICE, "%s: %s", path, strerror(errno));
+    size_t size = request->size > 0 && request->size < CHUNK_MOST ? (size_t)request->size : CHUNK_MOST;
+    status result = bytes_reserve(bulk, size);
+    ssize_t got = result == OK ? pread(fd, bulk->data, size, request->offset) : 0;
+    if (got < 0) result = fail(SERVICE, "%s: %s", path, strerror(errno));
+    if (result == OK) bulk->size = (size_t)got;
+    close(fd);
+    return result;
+}
+
+static status answer_fetch(shelf *shelf, const wire_message *request, wire_message *reply, bytes *bulk) {
+    for (int kind = 0; kind < 2; kind++) {
+        for (int i = 0; i < KEPT; i++) {
+            const item *item = &shelf->items[kind][i];
+            if (!item->present || (int64_t)item->hash != request->hash || !*item->path) continue;
+            bytes_clear(bulk);
+            TRY(read_piece(item->path, request, bulk));
+            *reply = (wire_message){.kind = MESSAGE_CHUNK,
+                                    .hash = request->hash,
+                                    .offset = request->offset,
+                                    .bulk = bulk->data,
+                                    .bulk_size = bulk->size};
+            return OK;
+        }
+    }
+    return OK;
+}
+
+status shelf_answer(shelf *shelf, const wire_message *request, wire_message *reply, arena *arena, bytes *bulk) {
+    *reply = (wire_message){.kind = MESSAGE_ABSENT, .id = ""};
+    pthread_mutex_lock(&shelf->lock);
+    status result = request->kind == MESSAGE_NEWEST ? answer_newest(shelf, request, reply, arena)
+                                                    : answer_fetch(shelf, request, reply, bulk);
+    pthread_mutex_unlock(&shelf->lock);
+    return result;
+}

@@ -1,0 +1,23 @@
+// Optim's newest weights, and what it answers to those who follow them.
+#ifndef SHARED_STAGE_SHELF_H
+#define SHARED_STAGE_SHELF_H
+
+#include "shared/stage/stage.h"
+#include "shared/wire/message.h"
+
+typedef struct shelf shelf;
+
+// An empty shelf. Files are put on it from one thread and asked for from another.
+status shelf_new(shelf **out);
+
+// Removes no file. NULL is fine; sets *shelf to NULL.
+void shelf_free(shelf **shelf);
+
+// These are the newest of their kind from now on. Files that are two versions old are removed.
+status shelf_put(shelf *shelf, const stage_weights *weights);
+
+// Answers NEWEST and FETCH: *reply is VERSION or CHUNK (with its bulk in `bulk`, its path in `arena`), ABSENT when
+// there is nothing of the kind.
+status shelf_answer(shelf *shelf, const wire_message *request, wire_message *reply, arena *arena, bytes *bulk);
+
+#endif

@@ -1,0 +1,239 @@
+// What was said to the source is kept, because a source that was restarted asks for it again.
+#include "shared/stage/sink.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/stage/signals.h"
+
+typedef struct settled {
+    wire_message message;
+    arena arena;
+} settled;
+
+struct sink {
+    stage_context *context;
+    group **early; // groups whose turn has not come
+    size_t early_count;
+    int64_t next; // order to be handed out
+    size_t left;  // groups that did not fill a step
+    pthread_mutex_t lock;
+    // Under the lock:
+    bool planned;
+    int64_t total, per_step;
+    int64_t begun; // the order at which `log` begins
+    int64_t step;
+    settled *log; // by order - begun; kind 0: not settled yet
+    size_t log_count;
+    int64_t front;           // every order below is settled
+    double reward, accuracy; // of the last step
+    double reward_sum, accuracy_sum;
+    int64_t rewarded, sum_step;
+};
+
+status sink_open(sink **out, stage_context *context) {
+    sink *sink;
+    TRY(NEW(&sink, 1));
+    sink->context = context;
+    sink->reward = sink->accuracy = NAN;
+    pthread_mutex_init(&sink->lock, NULL);
+    *out = sink;
+    if (context->stage->position) TRY(context->stage->position(context->state, &sink->step, &sink->next));
+    sink->front = sink->begun = sink->next;
+    return OK;
+}
+
+void sink_close(sink **pointer) {
+    sink *sink = *pointer;
+    if (!sink) return;
+    for (size_t i = 0; i < sink->early_count; i++) group_free(&sink->early[i]);
+    for (size_t i = 0; i < sink->log_count; i++) arena_release(&sink->log[i].arena);
+    free(sink->early);
+    free(sink->log);
+    pthread_mutex_destroy(&sink->lock);
+    free(sink);
+    *pointer = NULL;
+}
+
+// ---- the hub's thread ----
+
+static status answer_plan(sink *sink, wire *wire, wire_peer *peer, const wire_message *plan) {
+    if (!sink->planned && !sink->context->stage->position) sink->front = sink->begun = sink->next = plan->order;
+    sink->planned = true;
+    sink->total = plan->count;
+    sink->per_step = plan->per_step > 0 ? plan->per_step : 1;
+    if (!sink->context->stage->position) sink->step = sink->front / sink->per_step;
+    const wire_message at = {.kind = MESSAGE_AT, .step = sink->step, .order = sink->front};
+    TRY(wire_say(wire, peer, &at, NULL));
+    for (size_t i = 0; i < sink->log_count; i++)
+        if (sink->log[i].message.kind) TRY(wire_say(wire, peer, &sink->log[i].message, NULL));
+    return OK;
+}
+
+status sink_said(sink *sink, wire *wire, wire_peer *peer, const wire_message *message) {
+    if (message->kind != MESSAGE_PLAN) return OK;
+    pthread_mutex_lock(&sink->lock);
+    status result = answer_plan(sink, wire, peer, message);
+    pthread_mutex_unlock(&sink->lock);
+    return result;
+}
+
+// ---- the working thread ----
+
+static status add_early(sink *sink, hub *hub, group *group) {
+    bool second = !group->requires.present || group->requires.order < sink->next;
+    for (size_t i = 0; i < sink->early_count; i++)
+        if (sink->early[i]->requires.order == group->requires.order) second = true;
+    status result = second ? OK : RESIZE(&sink->early, sink->early_count + 1);
+    if (second || result != OK) {
+        hub_drop(hub, group->id.data);
+        group_free(&group);
+        return result;
+    }
+    sink->early[sink->early_count++] = group;
+    return OK;
+}
+
+static group *take_next(sink *sink) {
+    for (size_t i = 0; i < sink->early_count; i++) {
+        group *group = sink->early[i];
+        if (group->requires.order != sink->next) continue;
+        sink->early[i] = sink->early[--sink->early_count];
+        sink->next++;
+        return group;
+    }
+    return NULL;
+}
+
+static bool all_handed_out(sink *sink) {
+    pthread_mutex_lock(&sink->lock);
+    bool all = sink->planned && sink->next >= sink->total;
+    pthread_mutex_unlock(&sink->lock);
+    return all;
+}
+
+static bool planned(sink *sink) {
+    pthread_mutex_lock(&sink->lock);
+    bool planned = sink->planned;
+    pthread_mutex_unlock(&sink->lock);
+    return planned;
+}
+
+// One of the groups that can be handed out now, if there is one; quarantined ones are settled on the way.
+static status hand_out(sink *sink, hub *hub, group **out) {
+    *out = NULL;
+    while ((*out = take_next(sink)) && (*out)->quarantine.present) {
+        status result = sink_settle(sink, hub, *out);
+        if (result == OK) result = hub_send(hub, *out);
+        group_free(out);
+        TRY(result);
+    }
+    return OK;
+}
+
+status sink_receive(sink *sink, hub *hub, int timeout_ms, group **out) {
+    for (;;) {
+        enum { SLICE = 200, NAP_US = 20000 };
+        if (!planned(sink)) {
+            if (signals_stopping()) return STOPPED;
+            usleep(NAP_US);
+            if (timeout_ms >= 0) return OK;
+            continue;
+        }
+        TRY(hand_out(sink, hub, out));
+        if (*out) return OK;
+        if (all_handed_out(sink)) return STOPPED;
+        group *group;
+        int wait = timeout_ms < 0 || timeout_ms > SLICE ? SLICE : timeout_ms;
+        TRY(hub_receive(hub, 1, wait, &group));
+        if (group) TRY(add_early(sink, hub, group));
+        if (!group && timeout_ms >= 0) return OK;
+    }
+}
+
+static double mean(const double_array *values) {
+    double sum = 0;
+    for (size_t i = 0; i < values->count; i++) sum += values->data[i];
+    return sum / (double)values->count;
+}
+
+// The means over the groups of one step, for those who watch.
+static void add_rewards(sink *sink, const group *group) {
+    if (!group->rewards.present || !group->rewards.total.count || !group->rewards.accuracy.count) return;
+    if (group->trained.step != sink->sum_step) sink->reward_sum = sink->accuracy_sum = 0, sink->rewarded = 0;
+    sink->sum_step = group->trained.step;
+    sink->reward_sum += mean(&group->rewards.total);
+    sink->accuracy_sum += mean(&group->rewards.accuracy);
+    sink->rewarded++;
+    sink->reward = sink->reward_sum / (double)sink->rewarded;
+    sink->accuracy = sink->accuracy_sum / (double)sink->rewarded;
+}
+
+static wire_message describe(sink *sink, const group *group) {
+    const bool aside = group->quarantine.present, steps = sink->context->stage->position != NULL;
+    wire_message message = {.order = group->requires.order, .id = group->id.data};
+    if (aside) {
+        message.kind = MESSAGE_ASIDE;
+        message.name = group->quarantine.stage.data ? group->quarantine.stage.data : "";
+        message.reason = group->quarantine.reason.data ? group->quarantine.reason.data : "";
+    } else if (group->trained.present || !steps) {
+        message.kind = MESSAGE_TRAINED;
+        message.step = group->trained.present ? group->trained.step : message.order / sink->per_step;
+    } else {
+        message.kind = MESSAGE_LEFT;
+    }
+    return message;
+}
+
+// Keeps a copy of what is said; texts are cut to what a message holds.
+static status keep_settled(sink *sink, wire_message *message) {
+    enum { TEXT_MOST = 1000 };
+    size_t at = (size_t)(message->order - sink->begun);
+    if (at >= sink->log_count) {
+        TRY(RESIZE(&sink->log, at + 1));
+        memset(sink->log + sink->log_count, 0, (at + 1 - sink->log_count) * sizeof *sink->log);
+        sink->log_count = at + 1;
+    }
+    settled *entry = &sink->log[at];
+    const char **texts[3] = {&message->id, &message->name, &message->reason};
+    for (int i = 0; i < 3; i++) {
+        if (!*texts[i]) continue;
+        *texts[i] = arena_text(&entry->arena, *texts[i], strnlen(*texts[i], TEXT_MOST));
+        if (!*texts[i]) return fail(SERVICE, "out of memory");
+    }
+    entry->message = *message;
+    while ((size_t)(sink->front - sink->begun) < sink->log_count && sink->log[sink->front - sink->begun].message.kind)
+        sink->front++;
+    return OK;
+}
+
+static status settle_locked(sink *sink, const group *group, wire_message *message) {
+    *message = describe(sink, group);
+    if (message->order < sink->begun) return fail(BUG, "group %s was settled before", group->id.data);
+    if (message->kind == MESSAGE_TRAINED && message->step >= sink->step) sink->step = message->step + 1;
+    if (message->kind == MESSAGE_TRAINED) add_rewards(sink, group);
+    if (message->kind == MESSAGE_LEFT) sink->left++;
+    return keep_settled(sink, message);
+}
+
+status sink_settle(sink *sink, hub *hub, const group *group) {
+    wire_message message;
+    pthread_mutex_lock(&sink->lock);
+    status result = settle_locked(sink, group, &message);
+    pthread_mutex_unlock(&sink->lock);
+    return result == OK ? hub_post(hub, "ledger", &message) : result;
+}
+
+void sink_report(sink *sink, message_status *status) {
+    pthread_mutex_lock(&sink->lock);
+    status->total = sink->total;
+    status->order = sink->front;
+    status->step = sink->step;
+    status->left = (int64_t)sink->left;
+    status->reward = sink->reward;
+    status->accuracy = sink->accuracy;
+    pthread_mutex_unlock(&sink->lock);
+}

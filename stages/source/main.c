@@ -1,0 +1,35 @@
+// caravan-source: a data set's samples as groups, in the order in which they are to be trained.
+#include "shared/data/dataset.h"
+#include "shared/stage/stage.h"
+
+static status open_source(void **state, stage_context *context) {
+    return dataset_open((dataset **)state, stage_settings(context));
+}
+
+static status count(void *state, int64_t *out) {
+    *out = (int64_t)dataset_count(state);
+    return OK;
+}
+
+static status make(void *state, int64_t place, group **out) {
+    return dataset_group(state, (size_t)place, out);
+}
+
+static status close_source(void *state) {
+    dataset *dataset = state;
+    dataset_free(&dataset);
+    return OK;
+}
+
+static const stage source = {
+    .name = "source",
+    .section = -1,
+    .open = open_source,
+    .count = count,
+    .make = make,
+    .close = close_source,
+};
+
+int main(int argc, char **argv) {
+    return stage_main(&source, argc, argv);
+}

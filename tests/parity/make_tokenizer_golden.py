@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""make_tokenizer_golden.py: learns small tokenizers with Hugging Face's library and writes them to tests/data/tokenizer/
+with what transformers makes of texts and messages: golden.json (tests/unit/tokenizer.c reads it).
+
+plain: tokenizer.json with merges as pairs. files: the same as vocab.json, merges.txt and tokenizer_config.json.
+odd: merges as strings, ids of added tokens among the vocabulary's, every flag of added tokens, an unknown token."""
+import json, pathlib, random, sys
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer
+import tokenizer_compare
+
+OUT = pathlib.Path(__file__).resolve().parents[1] / "data" / "tokenizer"
+SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>",
+            "<|image_pad|>", "<|video_pad|>"]
+PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+# As published with Qwen2.5-VL.
+TEMPLATE = (
+    "{% set image_count = namespace(value=0) %}{% set video_count = namespace(value=0) %}{% for message in messages %}"
+    "{% if loop.first and message['role'] != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}"
+    "<|im_start|>{{ message['role'] }}\n{% if message['content'] is string %}{{ message['content'] }}<|im_end|>\n{% else %}"
+    "{% for content in message['content'] %}{% if content['type'] == 'image' or 'image' in content or 'image_url' in content %}"
+    "{% set image_count.value = image_count.value + 1 %}{% if add_vision_id %}Picture {{ image_count.value }}: {% endif %}"
+    "<|vision_start|><|image_pad|><|vision_end|>{% elif content['type'] == 'video' or 'video' in content %}"
+    "{% set video_count.value = video_count.value + 1 %}{% if add_vision_id %}Video {{ video_count.value }}: {% endif %}"
+    "<|vision_start|><|video_pad|><|vision_end|>{% elif 'text' in content %}{{ content['text'] }}{% endif %}{% endfor %}<|im_end|>\n"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+TEXT = ("The clip shows a person who opens the drawer, takes a knife and cuts the bread. What happens next? <think>At first the shape is red, "
+        "then it becomes blue.</think> <answer>C</answer> Options: A. one B. two C. three D. four don't I'll we've you're he's\n"
+        "def main(argc, argv):\n    return argc  # 1234567890\n" "Zażółć gęślą jaźń; привет, мир! 你好，世界。 こんにちは 안녕하세요 नमस्ते مرحبا\n") * 8
+
+
+def learn(size):
+    t = Tokenizer(models.BPE())
+    t.normalizer = normalizers.NFC()
+    t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(PATTERN), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    t.decoder = decoders.ByteLevel()
+    t.post_processor = processors.ByteLevel(trim_offsets=False)
+    t.train_from_iterator([TEXT], trainers.BpeTrainer(vocab_size=size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    return t
+
+
+def config(t):
+    return {"added_tokens_decoder": {str(i): {"content": a.content, "lstrip": a.lstrip, "normalized": a.normalized, "rstrip": a.rstrip,
+                                              "single_word": a.single_word, "special": a.special} for i, a in sorted(t.get_added_tokens_decoder().items())},
+            "additional_special_tokens": SPECIALS[1:], "bos_token": None, "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "unk_token": None,
+            "clean_up_tokenization_spaces": False, "model_max_length": 131072, "tokenizer_class": "Qwen2Tokenizer", "chat_template": TEMPLATE}
+
+
+def write(name, files):
+    (OUT / name).mkdir(parents=True, exist_ok=True)
+    for file, content in files.items():
+        (OUT / name / file).write_text(content if isinstance(content, str) else json.dumps(content, ensure_ascii=False), encoding="utf-8")
+
+
+def make_plain():
+    t = learn(420)
+    t.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in SPECIALS])
+    t.add_tokens([AddedToken(s, special=False, normalized=False) for s in ("<tool_call>", "</tool_call>")])
+    data = json.loads(t.to_str())
+    write("plain", {"tokenizer.json": data, "tokenizer_config.json": config(t), "config.json": {"model_type": "qwen2_5_vl", "vocab_size": 448}})
+    merges = "#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in data["model"]["merges"])
+    write("files", {"vocab.json": data["model"]["vocab"], "merges.txt": merges, "tokenizer_config.json": config(t),
+                    "config.json": {"model_type": "qwen2_5_vl"}})
+
+
+def make_odd():
+    """A vocabulary that has the special tokens among its own, lacks two bytes, and whose ids run backwards."""
+    t = learn(380)
+    data = json.loads(t.to_str())
+    names = sorted(data["model"]["vocab"], key=data["model"]["vocab"].get)
+    dropped = [names.index("z"), names.index("Ā")]  # a letter and the NUL byte have no token
+    names = [n for i, n in enumerate(names) if i not in dropped and not (n.endswith("z") and len(n) > 1)]
+    names = names[:100] + SPECIALS[::-1] + ["<unk>", "new york"] + names[100:]
+    vocab = {n: len(names) - 1 - i for i, n in enumerate(names)}
+    merges = [m for m in data["model"]["merges"] if all(x in vocab for x in (m[0], m[1], m[0] + m[1]))]
+    data["model"].update(vocab=vocab, merges=[" ".join(m) for m in merges], unk_token="<unk>", fuse_unk=True, continuing_subword_prefix="",
+                         end_of_word_suffix="")
+    flag = lambda content, **flags: {"content": content, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False, **flags}
+    added = [flag(s, special=True) for s in SPECIALS] + [flag("new york", single_word=True), flag("<left>", lstrip=True), flag("<right>", rstrip=True),
+             flag("<both>", lstrip=True, rstrip=True, special=True), flag("Å", normalized=True), flag("<|im_start", special=True), flag("wörd", single_word=True, normalized=True)]
+    n = len(vocab)
+    for a in added:
+        a["id"] = vocab.get(a["content"], n)
+        n += a["content"] not in vocab
+    data["added_tokens"] = sorted(added, key=lambda a: a["id"])
+    write("odd", {"tokenizer.json": data, "tokenizer_config.json": {k: v for k, v in config(Tokenizer.from_str(json.dumps(data))).items() if k != "unk_token"}})
+
+
+def make_gpt2():
+    """GPT-2's own pattern with a space put first, words that are tokens taken whole, no normaliser."""
+    t = learn(380)
+    t.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in SPECIALS])
+    data = json.loads(t.to_str())
+    data["normalizer"], data["post_processor"] = None, None
+    data["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [{"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}]}
+    data["model"]["ignore_merges"] = True
+    data["model"]["merges"] = data["model"]["merges"][:60]
+    write("gpt2", {"tokenizer.json": data})
+
+
+MESSAGES = [
+    [{"role": "user", "content": "What is this?"}],
+    [{"role": "system", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "Hi <|im_end|> é"}]}, {"role": "assistant", "content": ""},
+     {"role": "user", "content": []}],
+    [{"role": "user", "content": [{"type": "video", "video": "a.mp4"}, {"type": "image", "image": "b.png"}, {"type": "text", "text": "Options:\nA. one\n"},
+                                  {"type": "image", "image": "c.png"}]}],
+    [{"role": "user", "content": [{"type": "text", "text": "\n  first "}, {"type": "video", "video": "x"}]}, {"role": "tool", "content": "{{ x }} {% y %}\n\n"}],
+]
+
+
+def golden(name, rng, count):
+    peer = AutoTokenizer.from_pretrained(OUT / name)
+    words = list(peer.get_added_vocab()) + ["new york", "new  yorks", " Å", "A\u030a", "wörd wo\u0308rd wörds", "  <left>  <right>  <both> \n", "zz\u0000z"]
+    texts = [tokenizer_compare.random_text(rng, words) for _ in range(count)]
+    texts += ["", " ", TEXT[:400], "'ſ don'T", "a\u0000b", "e\u0301", " " * 40 + "x", "x" * 100, "<|im_start|><|im_start", "ééé"]
+    cases = []
+    for text in texts:
+        ids = peer(text)["input_ids"]
+        cases.append({"text": text, "tokens": ids, "decoded": peer.decode(ids), "skipped": peer.decode(ids, skip_special_tokens=True)})
+    scattered = []
+    for _ in range(count):
+        ids = [rng.randrange(len(peer)) for _ in range(rng.choice([1, 2, 4, 12]))]
+        scattered.append({"tokens": ids, "decoded": peer.decode(ids), "skipped": peer.decode(ids, skip_special_tokens=True)})
+    return {"texts": cases, "scattered": scattered}
+
+
+def main():
+    make_plain(), make_odd(), make_gpt2()
+    rng, out = random.Random(7), {}
+    for name, count in (("plain", 200), ("files", 40), ("odd", 200), ("gpt2", 60)):
+        out[name] = golden(name, rng, count)
+    peer = AutoTokenizer.from_pretrained(OUT / "plain")
+    out["template"] = [{"messages": m, "rendered": peer.apply_chat_template(m, tokenize=False, add_generation_prompt=True),
+                        "tokens": peer.apply_chat_template(m, add_generation_prompt=True)} for m in MESSAGES]
+    (OUT / "golden.json").write_text(json.dumps(out, separators=(",", ":")))
+
+
+sys.exit(main())

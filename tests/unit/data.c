@@ -1,0 +1,302 @@
+// Data sets: the three layouts, templates, order, and what is refused.
+#include <unistd.h>
+#include "tests/unit/unit.h"
+
+#include "shared/base/file.h"
+#include "shared/data/dataset.h"
+#include "shared/data/template.h"
+
+static char folder[] = "/tmp/caravan-data-XXXXXX";
+
+#define VIDEO_R1(type, options, solution)                                                                              \
+    "{\"problem_id\":7,\"problem\":\"Which?\",\"data_type\":\"video\",\"problem_type\":\"" type                        \
+    "\",\"options\":" options ",\"path\":\"./v/a.mkv\",\"solution\":\"" solution "\"}\n"
+#define CHOICE VIDEO_R1("multiple choice", "[\"A. x\",\"B. y\"]", "<answer>B</answer>")
+
+#define MEDIA "\"video_source\":\"src\",\"video_basename\":\"v.mp4\",\"current_observation_basename\":\"i.jpg\"}\n"
+#define DRAWN                                                                                                          \
+    "{\"sample_id\":\"s\",\"question\":\"Next?\",\"answer\":\"right\",\"negative_answers\":[\"w1\",\"w2\",\"w3\","     \
+    "\"w4\",\"w5\"],\"task_progress_metadata\":[{\"a\":1}]," MEDIA
+#define GIVEN                                                                                                          \
+    "{\"question\":\"Next?\",\"choice_a\":\"a\",\"choice_b\":\"b\",\"choice_c\":\"c\",\"choice_d\":\"d\","             \
+    "\"golden_choice_idx\":\"C\",\"task_progress_metadata\":[]," MEDIA
+#define GROUP                                                                                                          \
+    "{\"id\":\"w-1\",\"prompt\":{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\",\"image\":"         \
+    "\"file://a.png\"},{\"type\":\"text\",\"text\":\"?\"}]}],\"problem_type\":\"OCR\",\"solution\":\"<answer>x"        \
+    "</answer>\"},\"completions\":[{\"text\":\"y\",\"finish\":\"eos\"}],\"advantages\":[1],\"trained\":{\"step\":3},"  \
+    "\"more\":1.0}\n"
+
+static char *write_file(arena *arena, const char *name, const char *content) {
+    char *path = path_join(arena, folder, name);
+    assert_int_equal(file_replace(path, content, strlen(content)), OK);
+    return path;
+}
+
+// Settings from "key", "value", ..., NULL.
+static settings *settings_from(const char *const *pairs) {
+    settings *settings;
+    assert_int_equal(settings_new(&settings, "source"), OK);
+    for (; *pairs; pairs += 2) {
+        status result = settings_set(settings, pairs[0], pairs[1]);
+        if (result != OK) print_error("%s\n", fail_text());
+        assert_int_equal(result, OK);
+    }
+    return settings;
+}
+
+static status open_text(dataset **out, const char *format, const char *content, const char *const *more) {
+    arena arena = {0};
+    char *path = write_file(&arena, "data.jsonl", content);
+    settings *settings = settings_from((const char *[]){"data", path, "format", format, NULL});
+    for (; more && *more; more += 2) assert_int_equal(settings_set(settings, more[0], more[1]), OK);
+    status result = dataset_open(out, settings);
+    settings_free(&settings);
+    arena_release(&arena);
+    return result;
+}
+
+static dataset *opened(const char *format, const char *content, const char *const *more) {
+    dataset *dataset = NULL;
+    status result = open_text(&dataset, format, content, more);
+    if (result != OK) print_error("%s\n", fail_text());
+    assert_int_equal(result, OK);
+    return dataset;
+}
+
+static group *group_at(dataset *dataset, size_t place) {
+    group *group = NULL;
+    assert_int_equal(dataset_group(dataset, place, &group), OK);
+    return group;
+}
+
+static const char *const plain[] = {"template", "none", "shuffle", "false", NULL};
+
+static void test_video_r1(void **state) {
+    (void)state;
+    dataset *dataset = opened("video-r1", CHOICE VIDEO_R1("free-form", "[]", "<answer>z</answer>"), plain);
+    assert_int_equal(dataset_count(dataset), 2);
+    group *first = group_at(dataset, 0), *second = group_at(dataset, 1);
+    assert_string_equal(first->id.data, "e0-000000");
+    assert_string_equal(first->sample_id.data, "7");
+    const message *message = &first->prompt.messages[0];
+    assert_int_equal(message->part_count, 2);
+    assert_string_equal(message->parts[0].video.data, "v/a.mkv");
+    assert_string_equal(message->parts[1].text.data, "Which?Options:\nA. x\nB. y\n");
+    assert_string_equal(first->prompt.solution.data, "<answer>B</answer>");
+    assert_string_equal(second->prompt.messages[0].parts[1].text.data, "Which?");
+    group_free(&first);
+    group_free(&second);
+    dataset_free(&dataset);
+    assert_null(dataset);
+}
+
+static void test_seed_bench_given_choices(void **state) {
+    (void)state;
+    dataset *dataset = opened("seed-bench-r1", GIVEN, plain);
+    group *group = group_at(dataset, 0);
+    assert_string_equal(group->sample_id.data, "1");
+    assert_int_equal(group->prompt.messages[0].part_count, 2); // no progress, no clip
+    assert_string_equal(group->prompt.messages[0].parts[0].image.data, "images/src/i.jpg");
+    assert_string_equal(group->prompt.messages[0].parts[1].text.data, "Next?Options:\nA. a\nB. b\nC. c\nD. d\n");
+    assert_string_equal(group->prompt.solution.data, "<answer>C</answer>");
+    assert_string_equal(group->prompt.problem_type.data, "multiple choice");
+    group_free(&group);
+    dataset_free(&dataset);
+}
+
+// The options of the drawn sample, and whether the solution's letter is that of the right one.
+static void assert_drawn(const char *seed, char *text) {
+    dataset *dataset =
+        opened("seed-bench-r1", DRAWN, (const char *[]){"template", "none", "seed", seed, "epochs", "2", NULL});
+    group *group = group_at(dataset, 0), *later = group_at(dataset, 1);
+    const part *parts = group->prompt.messages[0].parts;
+    assert_string_equal(parts[0].video.data, "videos/src/v.mp4");
+    assert_string_equal(parts[1].image.data, "images/src/i.jpg");
+    char right[] = "X. right\n";
+    right[0] = group->prompt.solution.data[strlen("<answer>")];
+    assert_non_null(strstr(parts[2].text.data, right));
+    assert_string_equal(parts[2].text.data, later->prompt.messages[0].parts[2].text.data);
+    int wrong = 0;
+    for (char *at = parts[2].text.data; (at = strstr(at, ". w")); at++) wrong++;
+    assert_int_equal(wrong, 3);
+    strcpy(text, parts[2].text.data);
+    group_free(&group);
+    group_free(&later);
+    dataset_free(&dataset);
+}
+
+static void test_seed_bench_draws_by_seed(void **state) {
+    (void)state;
+    char first[256], same[256], other[256];
+    int different = 0;
+    assert_drawn("1", first);
+    assert_drawn("1", same);
+    assert_string_equal(first, same);
+    for (int seed = 2; seed < 12; seed++) {
+        char name[8];
+        snprintf(name, sizeof name, "%d", seed);
+        assert_drawn(name, other);
+        different += strcmp(first, other) != 0;
+    }
+    assert_in_range(different, 7, 10);
+}
+
+static void test_caravan_keeps_what_is_given(void **state) {
+    (void)state;
+    dataset *dataset = opened("caravan", GROUP, (const char *[]){"media_root", folder, NULL});
+    group *group = group_at(dataset, 0);
+    char path[256];
+    snprintf(path, sizeof path, "file://%s/a.png", folder);
+    assert_string_equal(group->sample_id.data, "w-1");
+    assert_string_equal(group->id.data, "e0-000000");
+    assert_string_equal(group->prompt.messages[0].parts[0].image.data, path);
+    assert_int_equal(group->completion_count, 1);
+    assert_int_equal(group->advantages.count, 1);
+    assert_false(group->trained.present);
+    assert_string_equal(group->unknown.first->json.data, "1.0");
+    group_free(&group);
+    dataset_free(&dataset);
+}
+
+static void test_order_of_epochs(void **state) {
+    (void)state;
+    enum { SAMPLES = 50, EPOCHS = 3 };
+    bytes data = {0};
+    for (int i = 0; i < SAMPLES; i++)
+        assert_int_equal(bytes_print(&data, "{\"problem_id\":%d,%s", i, strstr(CHOICE, "\"problem\":")), OK);
+    dataset *dataset = opened("video-r1", data.data, (const char *[]){"epochs", "3", NULL});
+    assert_int_equal(dataset_count(dataset), SAMPLES * EPOCHS);
+    int order[EPOCHS][SAMPLES];
+    for (int place = SAMPLES * EPOCHS - 1; place >= 0; place--) {
+        group *group = group_at(dataset, (size_t)place);
+        order[place / SAMPLES][place % SAMPLES] = atoi(group->sample_id.data);
+        group_free(&group);
+    }
+    for (int epoch = 0; epoch < EPOCHS; epoch++) {
+        int seen[SAMPLES] = {0}, moved = 0;
+        for (int i = 0; i < SAMPLES; i++) {
+            seen[order[epoch][i]]++;
+            moved += order[epoch][i] != order[(epoch + 1) % EPOCHS][i];
+        }
+        for (int i = 0; i < SAMPLES; i++) assert_int_equal(seen[i], 1);
+        assert_in_range(moved, SAMPLES / 2, SAMPLES);
+    }
+    group *group = group_at(dataset, SAMPLES * 2 + 7);
+    assert_string_equal(group->id.data, "e2-000007");
+    group_free(&group);
+    dataset_free(&dataset);
+    bytes_release(&data);
+}
+
+static void test_lists_and_limits(void **state) {
+    (void)state;
+    dataset *dataset = opened("video-r1", "\xef\xbb\xbf [" CHOICE ",\n\n" CHOICE "\n]\n", plain);
+    assert_int_equal(dataset_count(dataset), 2);
+    dataset_free(&dataset);
+    dataset = opened("video-r1", CHOICE "\n \r\n" CHOICE CHOICE, (const char *[]){"limit", "2", NULL});
+    assert_int_equal(dataset_count(dataset), 2);
+    dataset_free(&dataset);
+}
+
+static void test_shipped_template(void **state) {
+    (void)state;
+    bytes shipped = {0};
+    assert_int_equal(file_read("pipelines/templates/default.txt", &shipped), OK);
+    assert_string_equal(shipped.data, template_shipped);
+    dataset *dataset = opened("video-r1", CHOICE, NULL);
+    group *group = group_at(dataset, 0);
+    const char *text = group->prompt.messages[0].parts[1].text.data;
+    assert_ptr_equal(strstr(text, "Which?Options:\nA. x\nB. y\n\n"), text);
+    assert_non_null(strstr(text, "</answer>. Between <answer> and </answer> write the letter"));
+    group_free(&group);
+    dataset_free(&dataset);
+    bytes_release(&shipped);
+}
+
+static void assert_filled(const char *whole, problem_type type, const char *wanted) {
+    prompt_template template;
+    bytes out = {0};
+    assert_int_equal(template_read(&template, "t", (text){(char *)whole, strlen(whole)}), OK);
+    assert_int_equal(template_fill(&template, type, (text){"Q", 1}, &out), OK);
+    assert_string_equal(out.data, wanted);
+    bytes_release(&out);
+}
+
+static void test_templates(void **state) {
+    (void)state;
+    assert_filled("a {question} b\n", PROBLEM_OCR, "a Q b");
+    assert_filled("{how}|{question}{question}\n\n[OCR]\n one\ntwo\n\n", PROBLEM_OCR, " one\ntwo|QQ");
+    assert_filled("{question}\r\n[OCR]\r\n one\n[numerical]\n two", PROBLEM_NUMERICAL, "Q two");
+    prompt_template template;
+    assert_int_equal(template_read(&template, "t", (text){"x\n", 2}), INPUT);
+    assert_int_equal(template_read(&template, "t", (text){"{question}\n[OCR]\n[OCR]\n", 23}), INPUT);
+    bytes out = {0};
+    assert_int_equal(template_read(&template, "t", (text){"{question}\n[OCR]\n", 17}), OK);
+    assert_int_equal(template_fill(&template, PROBLEM_REGRESSION, (text){"Q", 1}, &out), INPUT);
+    bytes_release(&out);
+}
+
+typedef struct mistake {
+    const char *format;
+    const char *content;
+    const char *says;
+} mistake;
+
+static void test_mistakes(void **state) {
+    (void)state;
+    static const mistake mistakes[] = {
+        {"video-r1", "", "data.jsonl: no samples"},
+        {"video-r1", CHOICE "x\n", "data.jsonl:2: not JSON"},
+        {"video-r1", "\n\n7\n", "data.jsonl:3: not a JSON object"},
+        {"video-r1", "[" CHOICE ",{}", "data.jsonl:2: the list does not end"},
+        {"video-r1", "[" CHOICE ",\n{}\n]", "data.jsonl:3: problem_type: missing"},
+        {"video-r1", "[" CHOICE "]x", "data.jsonl:2: text behind the list"},
+        {"video-r1", "[,]", "data.jsonl:1: an element is missing"},
+        {"video-r1", VIDEO_R1("Multiple Choice", "[\"A\"]", "<answer>A</answer>"), "of sample 7"},
+        {"video-r1", VIDEO_R1("multiple choice", "[]", "<answer>A</answer>"), "data.jsonl:1: options: empty"},
+        {"video-r1", VIDEO_R1("multiple choice", "[1]", "<answer>A</answer>"), "options[0]: not a text"},
+        {"video-r1", VIDEO_R1("multiple choice", "null", "<answer>A</answer>"), "options: missing"},
+        {"video-r1", VIDEO_R1("regression", "[]", "<answer>-inf</answer>"), "data.jsonl:1: solution: "},
+        {"video-r1", VIDEO_R1("OCR", "[]", "A"), "solution: no <answer>...</answer>"},
+        {"seed-bench-r1", "{\"question\":\"q\"}", "answer: missing"},
+        {"seed-bench-r1", "{\"question\":\"q\",\"answer\":\"a\",\"negative_answers\":[\"b\",\"c\"]}",
+         "negative_answers: 2"},
+        {"seed-bench-r1", "{\"question\":\"q\",\"golden_choice_idx\":\"A\"}", "choice_a: missing"},
+        {"seed-bench-r1", "{\"sample_id\":[]}", "sample_id: neither"},
+        {"caravan", "{\"id\":\"a\"}", "data.jsonl:1: not a group: prompt: missing"},
+        {"caravan", "{\"prompt\":{\"messages\":[],\"solution\":\"\",\"problem_type\":\"x\"}}", "of sample 1"},
+        {"video-r1", "{}\n{}\n{}\n", "data.jsonl: 3 mistakes in 3 samples"},
+    };
+    for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
+        dataset *dataset = NULL;
+        assert_int_equal(open_text(&dataset, mistakes[i].format, mistakes[i].content, NULL), INPUT);
+        assert_null(dataset);
+        if (!strstr(fail_text(), mistakes[i].says)) print_error("%s\n", fail_text());
+        assert_non_null(strstr(fail_text(), mistakes[i].says));
+    }
+}
+
+static int make_folder(void **state) {
+    (void)state;
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    return folder_remove(folder) == OK ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_video_r1),
+        cmocka_unit_test(test_seed_bench_given_choices),
+        cmocka_unit_test(test_seed_bench_draws_by_seed),
+        cmocka_unit_test(test_caravan_keeps_what_is_given),
+        cmocka_unit_test(test_order_of_epochs),
+        cmocka_unit_test(test_lists_and_limits),
+        cmocka_unit_test(test_shipped_template),
+        cmocka_unit_test(test_templates),
+        cmocka_unit_test(test_mistakes),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

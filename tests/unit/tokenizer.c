@@ -1,0 +1,339 @@
+// The tokenizer and the chat template against what transformers 4.51.3 made of the same folders (golden.json), the time
+// of long words, and broken folders.
+#include "tests/unit/unit.h"
+
+#include <json-c/json.h>
+#include <time.h>
+
+#include "shared/base/file.h"
+#include "shared/base/json.h"
+#include "shared/text/template.h"
+#include "shared/text/tokenizer.h"
+
+#define FOLDER "tests/data/tokenizer/"
+// fail_msg, which needs the macro that hides our fail().
+#define BLAME(...)                                                                                                     \
+    do {                                                                                                               \
+        print_error(__VA_ARGS__);                                                                                      \
+        assert_true(false);                                                                                            \
+    } while (0)
+static json_object *golden;
+
+static int read_golden(void **state) {
+    (void)state;
+    return json_file(&golden, FOLDER "golden.json") != OK;
+}
+
+static int drop_golden(void **state) {
+    (void)state;
+    return json_object_put(golden) != 1;
+}
+
+static json_object *at(json_object *object, const char *key) {
+    json_object *value = json_object_object_get(object, key);
+    assert_non_null(value);
+    return value;
+}
+
+static void assert_tokens(json_object *expected, const token_list *got, const char *what) {
+    if (json_object_array_length(expected) != got->count) BLAME("%s: %zu tokens", what, got->count);
+    for (size_t i = 0; i < got->count; i++)
+        if (json_object_get_int64(json_object_array_get_idx(expected, i)) != got->data[i])
+            BLAME("%s: token %zu is %lld", what, i, (long long)got->data[i]);
+}
+
+static void assert_text(json_object *expected, const bytes *got) {
+    assert_int_equal(json_object_get_string_len(expected), got->size);
+    if (got->size) assert_memory_equal(json_object_get_string(expected), got->data, got->size);
+}
+
+static void check_decoded(const tokenizer *t, json_object *row) {
+    json_object *list = at(row, "tokens");
+    token_list tokens = {0};
+    bytes text = {0};
+    for (size_t i = 0; i < json_object_array_length(list); i++)
+        assert_int_equal(token_list_add(&tokens, json_object_get_int64(json_object_array_get_idx(list, i))), OK);
+    assert_int_equal(tokenizer_text(t, tokens.data, tokens.count, false, &text), OK);
+    assert_text(at(row, "decoded"), &text);
+    bytes_clear(&text);
+    assert_int_equal(tokenizer_text(t, tokens.data, tokens.count, true, &text), OK);
+    assert_text(at(row, "skipped"), &text);
+    bytes_release(&text);
+    token_list_release(&tokens);
+}
+
+static void check_folder(const char *name) {
+    char folder[256];
+    tokenizer *t;
+    snprintf(folder, sizeof folder, FOLDER "%s", name);
+    if (tokenizer_open(&t, folder) != OK) BLAME("%s", fail_text());
+    json_object *texts = at(at(golden, name), "texts"), *scattered = at(at(golden, name), "scattered");
+    for (int round = 0; round < 2; round++) // the second from what was remembered
+        for (size_t i = 0; i < json_object_array_length(texts); i++) {
+            json_object *row = json_object_array_get_idx(texts, i), *text = at(row, "text");
+            token_list tokens = {0};
+            assert_int_equal(
+                tokenizer_encode(t, json_object_get_string(text), (size_t)json_object_get_string_len(text), &tokens),
+                OK);
+            assert_tokens(at(row, "tokens"), &tokens, json_object_to_json_string(text));
+            token_list_release(&tokens);
+            check_decoded(t, row);
+        }
+    for (size_t i = 0; i < json_object_array_length(scattered); i++)
+        check_decoded(t, json_object_array_get_idx(scattered, i));
+    tokenizer_free(&t);
+    assert_null(t);
+}
+
+static void test_plain_folder(void **state) {
+    (void)state;
+    check_folder("plain");
+}
+
+static void test_vocab_and_merges(void **state) {
+    (void)state;
+    check_folder("files");
+}
+
+static void test_odd_folder(void **state) {
+    (void)state;
+    check_folder("odd");
+}
+
+static void test_gpt2_pattern(void **state) {
+    (void)state;
+    check_folder("gpt2");
+}
+
+static text text_of(json_object *value) {
+    return (text){(char *)json_object_get_string(value), (size_t)json_object_get_string_len(value)};
+}
+
+static void read_messages(arena *memory, json_object *list, message *messages) {
+    for (size_t i = 0; i < json_object_array_length(list); i++) {
+        json_object *row = json_object_array_get_idx(list, i), *content = at(row, "content");
+        bool plain = json_object_is_type(content, json_type_string);
+        messages[i].role = text_of(at(row, "role"));
+        messages[i].part_count = plain ? 1 : json_object_array_length(content);
+        messages[i].parts = arena_get(memory, (messages[i].part_count + 1) * sizeof(part));
+        for (size_t k = 0; k < messages[i].part_count; k++) {
+            json_object *given = plain ? content : json_object_array_get_idx(content, k), *value;
+            part *part = &messages[i].parts[k];
+            part->kind = plain || json_object_object_get_ex(given, "text", &value) ? PART_TEXT
+                         : json_object_object_get_ex(given, "image", &value)       ? PART_IMAGE
+                                                                                   : PART_VIDEO;
+            if (part->kind == PART_TEXT) part->text = text_of(plain ? content : value);
+        }
+    }
+}
+
+static void test_template(void **state) {
+    (void)state;
+    tokenizer *t;
+    json_object *cases = at(golden, "template");
+    assert_int_equal(tokenizer_open(&t, FOLDER "plain"), OK);
+    for (size_t i = 0; i < json_object_array_length(cases); i++) {
+        arena memory = {0};
+        bytes rendered = {0};
+        token_list tokens = {0};
+        message messages[8] = {0};
+        json_object *row = json_object_array_get_idx(cases, i), *list = at(row, "messages");
+        size_t count = json_object_array_length(list);
+        read_messages(&memory, list, messages);
+        assert_int_equal(template_render(messages, count, &rendered), OK);
+        assert_text(at(row, "rendered"), &rendered);
+        assert_int_equal(template_tokens(t, messages, count, &tokens), OK);
+        assert_tokens(at(row, "tokens"), &tokens, "template");
+        token_list_release(&tokens);
+        bytes_release(&rendered);
+        arena_release(&memory);
+    }
+    tokenizer_free(&t);
+}
+
+static text plain_text(const char *data) {
+    return (text){(char *)data, strlen(data)};
+}
+
+static void test_prompt_expansion(void **state) {
+    (void)state;
+    tokenizer *t;
+    assert_int_equal(tokenizer_open(&t, FOLDER "plain"), OK);
+    part parts[] = {{.kind = PART_VIDEO}, {.kind = PART_IMAGE}, {.kind = PART_TEXT, .text = plain_text("what?")}};
+    message message = {.role = plain_text("user"), .parts = parts, .part_count = 3};
+    medium media[] = {{.kind = plain_text("video"), .frames = 4, .height = 56, .width = 84},
+                      {.kind = plain_text("image"), .frames = 1, .height = 28, .width = 140}};
+    group group = {.prompt = {.messages = &message, .message_count = 1}, .media = media, .media_count = 2};
+    const template_grid grid = {28, 2};
+    token_list tokens = {0};
+    assert_int_equal(prompt_tokens(t, &group, grid, &tokens), OK);
+    size_t videos = 0, images = 0;
+    for (size_t i = 0; i < tokens.count; i++) {
+        videos += tokens.data[i] == tokenizer_id(t, "<|video_pad|>");
+        images += tokens.data[i] == tokenizer_id(t, "<|image_pad|>");
+    }
+    assert_int_equal(videos, 2 * 2 * 3);
+    assert_int_equal(images, 5);
+    parts[2].text = plain_text("a <|image_pad|> typed in");
+    assert_int_equal(prompt_tokens(t, &group, grid, &tokens), DEFECT);
+    assert_non_null(strstr(fail_text(), "<|image_pad|>"));
+    parts[2].text = plain_text("x");
+    media[0].width = 85;
+    assert_int_equal(prompt_tokens(t, &group, grid, &tokens), INPUT);
+    media[0].width = INT64_MAX / 28 * 28;
+    assert_int_equal(prompt_tokens(t, &group, grid, &tokens), INPUT);
+    token_list_release(&tokens);
+    tokenizer_free(&t);
+}
+
+static void test_offsets_and_pieces(void **state) {
+    (void)state;
+    tokenizer *t;
+    assert_int_equal(tokenizer_open(&t, FOLDER "plain"), OK);
+    static const char text[] = "<answer>C</answer>\xE4\xBD\xA0<|im_end|>";
+    token_list tokens = {0};
+    assert_int_equal(tokenizer_encode(t, text, sizeof text - 1, &tokens), OK);
+    size_t offsets[64], size;
+    assert_true(tokens.count < 63);
+    tokenizer_offsets(t, tokens.data, tokens.count, offsets);
+    assert_int_equal(offsets[tokens.count], sizeof text - 1);
+    for (size_t i = 0; i < tokens.count; i++) {
+        const char *piece = tokenizer_piece(t, tokens.data[i], &size);
+        assert_int_equal(size, offsets[i + 1] - offsets[i]);
+        assert_memory_equal(piece, text + offsets[i], size);
+        assert_int_equal(tokenizer_special(t, tokens.data[i]), i + 1 == tokens.count);
+    }
+    assert_null(tokenizer_piece(t, -1, &size));
+    assert_null(tokenizer_piece(t, tokenizer_size(t), &size));
+    assert_int_equal(tokenizer_id(t, "<|no such|>"), -1);
+    assert_int_equal(tokenizer_encode(t, "\xFF", 1, &tokens), INPUT);
+    token_list_release(&tokens);
+    tokenizer_free(&t);
+}
+
+// Processor seconds for a word of `count` times one letter or space, and for one of mixed letters.
+static double seconds_for(const tokenizer *t, char letter, size_t count) {
+    char *text = malloc(count);
+    assert_non_null(text);
+    for (size_t i = 0; i < count; i++) text[i] = letter ? letter : (char)("etaoinshr"[i * i % 9]);
+    token_list tokens = {0};
+    clock_t start = clock();
+    assert_int_equal(tokenizer_encode(t, text, count, &tokens), OK);
+    double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+    size_t offsets = 0, size;
+    for (size_t i = 0; i < tokens.count; i++) {
+        tokenizer_piece(t, tokens.data[i], &size);
+        offsets += size;
+    }
+    assert_int_equal(offsets, count);
+    token_list_release(&tokens);
+    free(text);
+    return seconds;
+}
+
+static void test_long_words_are_near_linear(void **state) {
+    (void)state;
+    tokenizer *t;
+    assert_int_equal(tokenizer_open(&t, FOLDER "plain"), OK);
+    const char letters[] = {'a', ' ', '\n', '1', '!', 0};
+    for (size_t i = 0; i < sizeof letters; i++) {
+        seconds_for(t, letters[i], 20000);
+        // Quadratic time would be 64 times as much, some minutes; a generous bound keeps a busy machine out of it.
+        assert_true(seconds_for(t, letters[i], 8 * 160000) < 20);
+    }
+    tokenizer_free(&t);
+}
+
+static void write_file(arena *memory, const char *folder, const char *name, const char *content, size_t size) {
+    assert_int_equal(file_replace(path_join(memory, folder, name), content, size), OK);
+}
+
+// Opens a copy of plain's tokenizer.json in which `from` is replaced by `to`; the failure must name `what`.
+static void check_broken(const char *from, const char *to, const char *what) {
+    char folder[] = "/tmp/caravan-tokenizer-XXXXXX";
+    assert_non_null(mkdtemp(folder));
+    arena memory = {0};
+    bytes content = {0}, changed = {0};
+    assert_int_equal(file_read(FOLDER "plain/tokenizer.json", &content), OK);
+    const char *place = strstr(content.data, from);
+    assert_non_null(place);
+    assert_int_equal(bytes_add(&changed, content.data, (size_t)(place - content.data)), OK);
+    assert_int_equal(bytes_text(&changed, to), OK);
+    assert_int_equal(bytes_text(&changed, place + strlen(from)), OK);
+    write_file(&memory, folder, "tokenizer.json", changed.data, changed.size);
+    tokenizer *t;
+    assert_int_equal(tokenizer_open(&t, folder), INPUT);
+    assert_null(t);
+    if (!strstr(fail_text(), what)) BLAME("\"%s\" does not say \"%s\"", fail_text(), what);
+    if (!strstr(fail_text(), folder)) BLAME("\"%s\" does not name the folder", fail_text());
+    assert_int_equal(folder_remove(folder), OK);
+    bytes_release(&content);
+    bytes_release(&changed);
+    arena_release(&memory);
+}
+
+static void test_broken_folders(void **state) {
+    (void)state;
+    check_broken("\"type\": \"BPE\"", "\"type\": \"Unigram\"", "Unigram");
+    check_broken("\"vocab\"", "\"vocabulary\"", "vocab: missing");
+    check_broken("\"merges\"", "\"rules\"", "merges: missing");
+    check_broken("\"merges\": [[", "\"merges\": [[\"nowhere\", \"x\"], [", "nowhere");
+    check_broken("\"merges\": [[", "\"merges\": [[\"x\"], [", "merge 1");
+    check_broken("\"merges\": [[", "\"merges\": [\"a b c\", [", "a b c");
+    check_broken("\"!\": 0", "\"!\": -1", "out of range");
+    check_broken("\"!\": 0", "\"!\": 9999999999", "out of range");
+    check_broken("\"!\": 0", "\"!\": 1", "one id");
+    check_broken("\"!\": 0", "\"!\": \"0\"", "no whole number");
+    check_broken("<|video_pad|>", "<|film_pad|>", "<|video_pad|>");
+    check_broken("\"NFC\"", "\"Lowercase\"", "Lowercase");
+    check_broken("\"ByteLevel\"", "\"Metaspace\"", "Metaspace");
+    check_broken("(?i:", "(?i", "regular expression");
+    check_broken("\"Isolated\"", "\"MergedWithNext\"", "MergedWithNext");
+    check_broken("\"id\": ", "\"id\": 9", "id");
+    check_broken("\"version\": \"1.0\"", "\"version\": \"2.0\"", "version");
+    check_broken("\"dropout\": null", "\"dropout\": 0.5", "dropout");
+    check_broken("{", "{{", "not JSON");
+    tokenizer *t;
+    assert_int_equal(tokenizer_open(&t, "tests/data/no-such-folder"), INPUT);
+    assert_non_null(strstr(fail_text(), "no-such-folder"));
+}
+
+static void check_merges(const char *merges, const char *what) {
+    char folder[] = "/tmp/caravan-tokenizer-XXXXXX";
+    assert_non_null(mkdtemp(folder));
+    arena memory = {0};
+    static const char *const names[] = {"vocab.json", "tokenizer_config.json"};
+    for (size_t i = 0; i < 2; i++) {
+        bytes content = {0};
+        assert_int_equal(file_read(path_join(&memory, FOLDER "files", names[i]), &content), OK);
+        write_file(&memory, folder, names[i], content.data, content.size);
+        bytes_release(&content);
+    }
+    if (merges) write_file(&memory, folder, "merges.txt", merges, strlen(merges));
+    tokenizer *t;
+    assert_int_equal(tokenizer_open(&t, folder), what ? INPUT : OK);
+    if (what && !strstr(fail_text(), what)) BLAME("\"%s\" does not say \"%s\"", fail_text(), what);
+    tokenizer_free(&t);
+    assert_int_equal(folder_remove(folder), OK);
+    arena_release(&memory);
+}
+
+static void test_merges_txt(void **state) {
+    (void)state;
+    check_merges("# a comment of any kind\nh e\r\n\no n\n", NULL);
+    check_merges("h e\n# comment of a kind\n", "line 2");
+    check_merges("h e\nh \n", "line 2");
+    check_merges("h nowhere\n", "nowhere");
+    check_merges(NULL, "merges.txt");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plain_folder),       cmocka_unit_test(test_vocab_and_merges),
+        cmocka_unit_test(test_odd_folder),         cmocka_unit_test(test_gpt2_pattern),
+        cmocka_unit_test(test_template),           cmocka_unit_test(test_prompt_expansion),
+        cmocka_unit_test(test_offsets_and_pieces), cmocka_unit_test(test_long_words_are_near_linear),
+        cmocka_unit_test(test_broken_folders),     cmocka_unit_test(test_merges_txt),
+    };
+    return cmocka_run_group_tests(tests, read_golden, drop_golden);
+}
