@@ -114,24 +114,47 @@ int64_t model_version(const model *model) {
     return model->version;
 }
 
+// The weights of `store` in place of those in use, if they have that hash.
+static status replace(model *model, safetensors *store, const char *path, int64_t version, uint64_t hash) {
+    weights *fresh = NULL;
+    uint64_t found;
+    status result =
+        weights_load(&fresh, model->backend, &model->config, model->table, store, model->weights->type, false);
+    if (result == OK) result = weights_hash(fresh, &model->config, &found);
+    if (result == OK && found != hash)
+        result = fail(INPUT, "%s: its weights have hash %016llx, not %016llx", path, (unsigned long long)found,
+                      (unsigned long long)hash);
+    if (result == OK) {
+        weights *old = model->weights;
+        model->weights = fresh;
+        fresh = old;
+        model->version = version;
+    }
+    weights_free(&fresh);
+    return result;
+}
+
 status model_swap(model *model, const char *path, int64_t version, uint64_t hash) {
     if (model->trainer) return fail(BUG, "a model that trains makes its own weights");
     safetensors *store = NULL;
-    weights *fresh = NULL;
-    status result = OK;
-    TRY_TO(result, done, safetensors_open(&store, path));
-    TRY_TO(result, done,
-           weights_load(&fresh, model->backend, &model->config, model->table, store, model->weights->type, false));
-    if (fresh->hash != hash)
-        TRY_TO(result, done,
-               fail(INPUT, "%s: its weights have hash %016llx, not %016llx", path, (unsigned long long)fresh->hash,
-                    (unsigned long long)hash));
-    weights_free(&model->weights);
-    model->weights = fresh;
-    fresh = NULL;
-    model->version = version;
-done:
-    weights_free(&fresh);
+    status result = safetensors_open(&store, path);
+    if (result == OK) result = replace(model, store, path, version, hash);
+    safetensors_close(&store);
+    return result;
+}
+
+status model_reset(model *model, uint64_t hash) {
+    if (model->trainer) return fail(BUG, "a model that trains makes its own weights");
+    uint64_t found;
+    if (model->version == 0) {
+        TRY(model_hash(model, &found));
+        if (found == hash) return OK;
+        return fail(INPUT, "%s: its weights have hash %016llx, not %016llx", model->folder, (unsigned long long)found,
+                    (unsigned long long)hash);
+    }
+    safetensors *store = NULL;
+    status result = safetensors_open_folder(&store, model->folder);
+    if (result == OK) result = replace(model, store, model->folder, 0, hash);
     safetensors_close(&store);
     return result;
 }

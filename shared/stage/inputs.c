@@ -1,0 +1,153 @@
+#include "shared/stage/inputs.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/media/fetch.h"
+#include "shared/store/frames.h"
+#include "shared/text/template.h"
+
+struct inputs {
+    tokenizer *tokenizer;
+    frames_store *store; // NULL without --store
+    media_source media;
+    const model_facts *facts;
+};
+
+struct input_memory {
+    arena arena;
+    frames_view *views;
+    size_t view_count;
+};
+
+// What the context is for: asking the frames stage for what this machine's store lacks.
+static status ask_frames(void *context, const char *key, bytes *record, bool *found) {
+    return stage_fetch(context, key, record, found);
+}
+
+status inputs_new(inputs **out, stage_context *context) {
+    const settings *settings = stage_settings(context);
+    const char *store = settings_text(settings, "store");
+    inputs *self;
+    TRY(NEW(&self, 1));
+    *out = self;
+    status result = tokenizer_open(&self->tokenizer, settings_text(settings, "model"));
+    if (result == OK && store) result = frames_store_open(&self->store, store, 0, false);
+    self->media = (media_source){.store = self->store,
+                                 .ask = ask_frames,
+                                 .context = context,
+                                 .media_root = settings_text(settings, "media_root")};
+    if (result != OK) inputs_free(out);
+    return result;
+}
+
+void inputs_free(inputs **place) {
+    inputs *self = *place;
+    if (!self) return;
+    frames_store_close(&self->store);
+    tokenizer_free(&self->tokenizer);
+    free(self);
+    *place = NULL;
+}
+
+const tokenizer *inputs_tokenizer(const inputs *inputs) {
+    return inputs->tokenizer;
+}
+
+void inputs_set_model(inputs *inputs, const model_facts *facts) {
+    inputs->facts = facts;
+}
+
+static status check_tokens(const inputs *inputs, const int64_t *tokens, size_t count, const char *where) {
+    for (size_t i = 0; i < count; i++)
+        if (tokens[i] < 0 || tokens[i] >= inputs->facts->vocabulary)
+            return fail(INPUT, "not a group: %s[%zu]: token %lld is outside the model's vocabulary of %lld", where, i,
+                        (long long)tokens[i], (long long)inputs->facts->vocabulary);
+    return OK;
+}
+
+static status make_prompt(inputs *inputs, group *group) {
+    const model_facts *facts = inputs->facts;
+    token_list list = {0};
+    status result =
+        prompt_tokens(inputs->tokenizer, group, (template_grid){facts->patch * facts->merge, facts->time}, &list);
+    if (result == OK) result = group_ints(group, &group->prompt_tokens, list.count);
+    if (result == OK && list.count) memcpy(group->prompt_tokens.data, list.data, list.count * sizeof *list.data);
+    token_list_release(&list);
+    return result;
+}
+
+static status add_media(inputs *inputs, group *group, input *input) {
+    struct input_memory *memory = input->memory;
+    model_medium *media = arena_get(&memory->arena, group->media_count * sizeof *media);
+    memory->views = arena_get(&memory->arena, group->media_count * sizeof *memory->views);
+    if (!media || !memory->views) return fail(SERVICE, "out of memory");
+    for (size_t i = 0; i < group->media_count; i++) {
+        const medium *medium = &group->media[i];
+        TRY(media_get(&memory->views[memory->view_count++], &inputs->media, group, i));
+        const frames *frames = &memory->views[i].frames;
+        media[i] = (model_medium){.video = text_is(medium->kind, "video"),
+                                  .frames = frames->count,
+                                  .height = frames->height,
+                                  .width = frames->width,
+                                  .seconds_per_grid = medium->seconds_per_grid,
+                                  .pixels = frames->pixels};
+    }
+    input->prompt.media = media;
+    input->prompt.media_count = group->media_count;
+    return OK;
+}
+
+// The tokens of a completion that has only a text.
+static status tokenize(inputs *inputs, group *group, completion *completion, int_array *out) {
+    token_list list = {0};
+    status result = tokenizer_encode(inputs->tokenizer, completion->text.data, completion->text.size, &list);
+    if (result == OK && text_is(completion->finish, "eos")) {
+        result = inputs->facts->end_count ? token_list_add(&list, inputs->facts->ends[0])
+                                          : fail(INPUT, "the model names no end-of-sequence token");
+    }
+    if (result == OK) result = group_ints(group, out, list.count);
+    if (result == OK && list.count) memcpy(out->data, list.data, list.count * sizeof *list.data);
+    token_list_release(&list);
+    return result;
+}
+
+static status add_completions(inputs *inputs, group *group, input *input) {
+    struct input_memory *memory = input->memory;
+    input->completions = arena_get(&memory->arena, group->completion_count * sizeof *input->completions);
+    if (!input->completions) return fail(SERVICE, "out of memory");
+    for (size_t i = 0; i < group->completion_count; i++) {
+        completion *completion = &group->completions[i];
+        char where[64];
+        snprintf(where, sizeof where, "completions[%zu].tokens", i);
+        if (completion->tokens.data) {
+            input->completions[i] = completion->tokens;
+        } else {
+            TRY(tokenize(inputs, group, completion, &input->completions[i]));
+        }
+        if (!input->completions[i].count) return fail(INPUT, "not a group: %s: empty", where);
+        TRY(check_tokens(inputs, input->completions[i].data, input->completions[i].count, where));
+    }
+    return OK;
+}
+
+status inputs_open(inputs *inputs, group *group, input_parts parts, input *input) {
+    *input = (struct input){0};
+    TRY(NEW(&input->memory, 1));
+    TRY(group_check(group, NEED_MEDIA));
+    if (!group->prompt_tokens.data) TRY(make_prompt(inputs, group));
+    TRY(check_tokens(inputs, group->prompt_tokens.data, group->prompt_tokens.count, "prompt_tokens"));
+    TRY(add_media(inputs, group, input));
+    input->prompt.tokens = group->prompt_tokens.data;
+    input->prompt.count = group->prompt_tokens.count;
+    return parts & INPUT_COMPLETIONS ? add_completions(inputs, group, input) : OK;
+}
+
+void input_release(input *input) {
+    struct input_memory *memory = input->memory;
+    for (size_t i = 0; memory && i < memory->view_count; i++) frames_view_release(&memory->views[i]);
+    if (memory) arena_release(&memory->arena);
+    free(memory);
+    *input = (struct input){0};
+}

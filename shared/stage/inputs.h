@@ -1,0 +1,49 @@
+// What the stages with a model make of a group: the prompt's tokens, its frames, the completions' tokens.
+#ifndef SHARED_STAGE_INPUTS_H
+#define SHARED_STAGE_INPUTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shared/group/group.h"
+#include "shared/model/model.h"
+#include "shared/stage/stage.h"
+#include "shared/text/tokenizer.h"
+
+// A tokenizer and the way to frames; one a process.
+typedef struct inputs inputs;
+
+// Reads the tokenizer of the folder in key `model`, opens the store in key `store`. Free with inputs_free.
+status inputs_new(inputs **out, stage_context *context);
+
+// NULL is fine; sets *inputs to NULL.
+void inputs_free(inputs **inputs);
+
+// The tokenizer, valid as long as the inputs.
+const tokenizer *inputs_tokenizer(const inputs *inputs);
+
+// What the model says of itself, for checks and for the token that ends a given text ("finish": "eos": its first
+// end-of-sequence token). Before the first inputs_open; `facts` must outlive the inputs.
+void inputs_set_model(inputs *inputs, const model_facts *facts);
+
+typedef enum input_parts {
+    INPUT_PROMPT = 0,
+    INPUT_COMPLETIONS = 1, // the completions' tokens too; one that has only a text is tokenized
+} input_parts;
+
+// One group, ready for the model. Zeroed it is empty.
+typedef struct input {
+    model_prompt prompt;
+    int_array *completions; // a count for each completion of the group
+    struct input_memory *memory;
+} input;
+
+// Fills `input` from the group: uses its prompt_tokens, or makes them (and puts them into the group); finds its frames.
+// INPUT "not a group: ..." when it lacks what is needed, DEFECT when its medium cannot be had or does not fit. `input`
+// is to be released in any case, before the group is freed.
+status inputs_open(inputs *inputs, group *group, input_parts parts, input *input);
+
+// Gives the frames back; a zeroed input is fine.
+void input_release(input *input);
+
+#endif

@@ -1,0 +1,192 @@
+// caravan-optim: trains the policy. Every `groups_per_step` groups make one step; they leave with `trained`.
+//
+// All training state is here. Groups are held until their step is complete, in the order in which they came.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "shared/base/file.h"
+#include "shared/base/log.h"
+#include "stages/optim/optim.h"
+
+typedef struct trainer {
+    optim optim;
+    group **held; // for the next step, in order
+    size_t held_count;
+    group **done; // trained, to be handed back in order
+    size_t done_count, done_next;
+    size_t left; // groups that did not fill a step
+} trainer;
+
+static status read_options(optim_options *options, const settings *settings, bool pipeline) {
+    *options = (optim_options){
+        .model = settings_text(settings, "model"),
+        .out = settings_text(settings, "out"),
+        .gradients = settings_text(settings, "gradients"),
+        .groups_per_step = settings_int(settings, "groups_per_step"),
+        .save_every = settings_int(settings, "save_every"),
+        .ema_every = settings_int(settings, "ema_every"),
+        .ema_decay = settings_number(settings, "ema_decay"),
+        .schedule = {.rate = settings_number(settings, "lr"),
+                     .cosine = settings_is(settings, "schedule", "cosine"),
+                     .steps = settings_int(settings, "steps"),
+                     .warmup = settings_int(settings, "warmup")},
+        .rates = {.beta1 = settings_number(settings, "beta1"),
+                  .beta2 = settings_number(settings, "beta2"),
+                  .epsilon = settings_number(settings, "epsilon"),
+                  .weight_decay = settings_number(settings, "weight_decay"),
+                  .clip_norm = settings_number(settings, "clip_norm")},
+        .loss = {.kl = settings_number(settings, "kl"),
+                 .clip_low = settings_number(settings, "clip_low"),
+                 .clip_high = settings_number(settings, "clip_high")},
+    };
+    if (options->save_every < 0) options->save_every = 0;
+    if (options->schedule.cosine && options->schedule.steps <= 0) {
+        if (pipeline) return fail(BUG, "the pipeline did not say how many steps there are");
+        log_say("--steps is not given: the learning rate stays constant instead of falling along a cosine");
+        options->schedule.cosine = false;
+    }
+    if (options->schedule.cosine && options->schedule.warmup >= options->schedule.steps && options->schedule.warmup)
+        return fail(USAGE, "--warmup: %lld steps leave none of %lld", (long long)options->schedule.warmup,
+                    (long long)options->schedule.steps);
+    return OK;
+}
+
+static status open_model(optim *optim, const settings *settings) {
+    const model_options options = {
+        .device = settings_text(settings, "device"),
+        .threads = settings_int(settings, "threads") > 0 ? (int)settings_int(settings, "threads") : 0,
+        .precision = settings_text(settings, "precision"),
+        .training = true,
+        .train_vision = settings_bool(settings, "train_vision"),
+        .reference = optim->options.ema_every > 0,
+        .scratch = optim->options.out,
+    };
+    TRY(model_open(&optim->model, optim->options.model, &options));
+    inputs_set_model(optim->inputs, model_about(optim->model));
+    return model_hash(optim->model, &optim->first_hash);
+}
+
+static status optim_open(void **state, stage_context *context) {
+    trainer *trainer;
+    const settings *settings = stage_settings(context);
+    TRY(NEW(&trainer, 1));
+    *state = trainer;
+    trainer->optim.context = context;
+    TRY(read_options(&trainer->optim.options, settings, stage_in_pipeline(context)));
+    size_t batch = (size_t)trainer->optim.options.groups_per_step;
+    TRY(NEW(&trainer->held, batch));
+    TRY(NEW(&trainer->done, batch));
+    TRY(folder_make(trainer->optim.options.out));
+    TRY(inputs_new(&trainer->optim.inputs, context));
+    TRY(open_model(&trainer->optim, settings));
+    TRY(checkpoint_resume(&trainer->optim));
+    return step_publish(&trainer->optim, true);
+}
+
+static status optim_position(void *state, int64_t *step, int64_t *place) {
+    const trainer *trainer = state;
+    *step = trainer->optim.step;
+    *place = trainer->optim.cursor;
+    return OK;
+}
+
+static int optim_room(void *state) {
+    const trainer *trainer = state;
+    if (trainer->done_next < trainer->done_count) return 0;
+    return (int)((size_t)trainer->optim.options.groups_per_step - trainer->held_count);
+}
+
+// Everything that a group can lack is found here, before any of its step is computed.
+static status optim_take(void *state, group *group) {
+    trainer *trainer = state;
+    input input = {0};
+    status result = inputs_open(trainer->optim.inputs, group, INPUT_COMPLETIONS, &input);
+    input_release(&input);
+    if (result == OK) trainer->held[trainer->held_count++] = group;
+    return result;
+}
+
+enum { save_patience = 20 }; // a state is written when the time since the last one is so many times what it took
+
+// Checkpoints when they are due; in a pipeline, the state now and then, so that a crash costs little.
+static status save(trainer *trainer) {
+    optim *optim = &trainer->optim;
+    if (optim->options.save_every && optim->step % optim->options.save_every == 0) return checkpoint_write(optim);
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    double waited = (double)time.tv_sec + 1e-9 * (double)time.tv_nsec - optim->saved_at;
+    if (stage_in_pipeline(optim->context) && waited > save_patience * optim->save_seconds) return state_write(optim);
+    return OK;
+}
+
+static status train(trainer *trainer) {
+    optim *optim = &trainer->optim;
+    step_facts facts;
+    TRY(step_train(optim, trainer->held, trainer->held_count, &facts));
+    TRY(metrics_add(optim, &facts));
+    log_say("step %lld: loss %.4g, gradient norm %.4g, reward %.3f, accuracy %.3f, %lld tokens, %.2f s",
+            (long long)facts.step, facts.loss, facts.norm, facts.reward, facts.accuracy, (long long)facts.tokens,
+            facts.seconds);
+    TRY(save(trainer));
+    memcpy(trainer->done, trainer->held, trainer->held_count * sizeof *trainer->held);
+    trainer->done_count = trainer->held_count;
+    trainer->done_next = trainer->held_count = 0;
+    return OK;
+}
+
+static status optim_advance(void *state, bool draining, group **done) {
+    trainer *trainer = state;
+    *done = NULL;
+    if (trainer->done_next < trainer->done_count) {
+        *done = trainer->done[trainer->done_next++];
+        return OK;
+    }
+    if (trainer->held_count == (size_t)trainer->optim.options.groups_per_step) return train(trainer);
+    if (!draining || !trainer->held_count) return STOPPED;
+    trainer->left += trainer->held_count;
+    memcpy(trainer->done, trainer->held, trainer->held_count * sizeof *trainer->held);
+    trainer->done_count = trainer->held_count;
+    trainer->done_next = trainer->held_count = 0;
+    return OK;
+}
+
+static status finish(trainer *trainer) {
+    optim *optim = &trainer->optim;
+    if (trainer->left)
+        log_say("%zu groups did not fill a step of %lld and were not trained", trainer->left,
+                (long long)optim->options.groups_per_step);
+    if (optim->model && optim->step > optim->saved) TRY(checkpoint_write(optim));
+    return OK;
+}
+
+static status optim_close(void *state) {
+    trainer *trainer = state;
+    if (!trainer) return OK;
+    status result = finish(trainer);
+    for (size_t i = 0; trainer->held && i < trainer->held_count; i++) group_free(&trainer->held[i]);
+    while (trainer->done_next < trainer->done_count) group_free(&trainer->done[trainer->done_next++]);
+    model_free(&trainer->optim.model);
+    inputs_free(&trainer->optim.inputs);
+    free(trainer->held);
+    free(trainer->done);
+    free(trainer);
+    return result;
+}
+
+static const stage optim_stage = {
+    .name = "optim",
+    .needs = NEED_TARGETS | NEED_ADVANTAGES,
+    .section = -1,
+    .open = optim_open,
+    .room = optim_room,
+    .take = optim_take,
+    .advance = optim_advance,
+    .position = optim_position,
+    .close = optim_close,
+};
+
+int main(int argc, char **argv) {
+    return stage_main(&optim_stage, argc, argv);
+}

@@ -1,0 +1,92 @@
+// OUT/metrics.jsonl: a line a step.
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/base/file.h"
+#include "stages/optim/optim.h"
+
+static status add_number(bytes *line, const char *name, double number) {
+    if (!isfinite(number)) return bytes_print(line, ", \"%s\": null", name);
+    return bytes_print(line, ", \"%s\": %.9g", name, number);
+}
+
+static status format_line(bytes *line, const step_facts *facts) {
+    TRY(bytes_print(line, "{\"step\": %lld", (long long)facts->step));
+    const struct {
+        const char *name;
+        double value;
+    } numbers[] = {
+        {"loss", facts->loss},
+        {"grad_norm", facts->norm},
+        {"lr", facts->rate},
+        {"tokens", (double)facts->tokens},
+        {"reward", facts->reward},
+        {"accuracy", facts->accuracy},
+        {"format", facts->format},
+        {"bonus", facts->bonus},
+        {"kl", facts->kl},
+        {"logprob_difference", facts->difference},
+        {"logprob_difference_max", facts->largest},
+        {"age_mean", facts->age_mean},
+        {"age_max", (double)facts->age_most},
+        {"groups", (double)facts->groups},
+        {"completions", (double)facts->completions},
+        {"prompt_tokens", (double)facts->prompt_tokens},
+        {"seconds", facts->seconds},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        TRY(add_number(line, numbers[i].name, numbers[i].value));
+    return bytes_text(line, "}\n");
+}
+
+static status append(const char *path, const bytes *line) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0) return fail(SERVICE, "%s: cannot write: %s", path, strerror(errno));
+    ssize_t put = write(fd, line->data, line->size); // one write: a reader never sees half a line
+    int why = put < 0 ? errno : ENOSPC;
+    close(fd);
+    return put == (ssize_t)line->size ? OK : fail(SERVICE, "%s: cannot write: %s", path, strerror(why));
+}
+
+status metrics_add(const optim *optim, const step_facts *facts) {
+    arena memory = {0};
+    bytes line = {0};
+    char *path = path_join(&memory, optim->options.out, "metrics.jsonl");
+    status result = path ? format_line(&line, facts) : fail(SERVICE, "out of memory");
+    if (result == OK) result = append(path, &line);
+    bytes_release(&line);
+    arena_release(&memory);
+    return result;
+}
+
+static status keep_until(const bytes *old, int64_t step, bytes *kept) {
+    const char *at = old->data, *end = old->data + old->size;
+    while (at < end) {
+        const char *newline = memchr(at, '\n', (size_t)(end - at));
+        if (!newline) break; // a line cut short by a crash
+        const char *number = memmem(at, (size_t)(newline - at), "\"step\": ", 8);
+        if (number && atoll(number + 8) <= step) TRY(bytes_add(kept, at, (size_t)(newline + 1 - at)));
+        at = newline + 1;
+    }
+    return OK;
+}
+
+status metrics_cut(const char *out, int64_t step) {
+    arena memory = {0};
+    bytes old = {0}, kept = {0};
+    char *path = path_join(&memory, out, "metrics.jsonl");
+    status result = path ? OK : fail(SERVICE, "out of memory");
+    if (result == OK && path_exists(path)) {
+        result = file_read(path, &old);
+        if (result == OK) result = keep_until(&old, step, &kept);
+        if (result == OK && kept.size != old.size) result = file_replace(path, kept.data ? kept.data : "", kept.size);
+    }
+    bytes_release(&old);
+    bytes_release(&kept);
+    arena_release(&memory);
+    return result;
+}

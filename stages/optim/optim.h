@@ -1,0 +1,75 @@
+// What the files of the optim stage share.
+#ifndef STAGES_OPTIM_OPTIM_H
+#define STAGES_OPTIM_OPTIM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "shared/base/memory.h"
+#include "shared/config/keys.h"
+#include "shared/group/group.h"
+#include "shared/model/model.h"
+#include "shared/stage/inputs.h"
+#include "shared/stage/stage.h"
+#include "stages/optim/schedule.h"
+
+typedef struct optim_options {
+    const char *model, *out, *gradients; // gradients: NULL: not asked for
+    schedule schedule;
+    train_rates rates;
+    train_loss loss;
+    int64_t groups_per_step, save_every, ema_every; // 0: never
+    double ema_decay;
+} optim_options;
+
+// What one step found, for metrics.jsonl.
+typedef struct step_facts {
+    int64_t step; // 1 for the first
+    double loss, norm, rate, kl, seconds;
+    double difference, largest; // between the sampler's log-probabilities and the trainer's, on-policy tokens
+    int64_t tokens, prompt_tokens, groups, completions;
+    double reward, accuracy, bonus, format; // means over completions; NaN where no group has them
+    double age_mean;                        // of the tokens, in steps
+    int64_t age_most;
+} step_facts;
+
+typedef struct optim {
+    optim_options options;
+    stage_context *context;
+    inputs *inputs;
+    model *model;
+    int64_t step;        // steps done
+    int64_t averaged;    // the step at which the reference last changed, 0: never
+    int64_t saved;       // the step of the last checkpoint or state
+    int64_t cursor;      // place in the order of issue below which all is done with
+    uint64_t first_hash; // of the weights in options.model
+    double saved_at, save_seconds;
+} optim;
+
+// Trains one step on `count` groups, in their order: accumulates, clips, steps, averages. Marks the groups as trained.
+// INPUT names the group that cannot be trained on.
+status step_train(optim *optim, group **groups, size_t count, step_facts *facts);
+
+// Tells the run which weights are the newest now, and writes their files. `both`: the reference too.
+status step_publish(optim *optim, bool both);
+
+// Appends one line to OUT/metrics.jsonl.
+status metrics_add(const optim *optim, const step_facts *facts);
+
+// Drops the lines of steps after `step`, which will be trained again. A missing file is fine.
+status metrics_cut(const char *out, int64_t step);
+
+// Writes OUT/step-NNNNNN whole: the model folder, the training state, the cursor; then moves the link OUT/latest to it.
+// SERVICE leaves the older ones as they were.
+status checkpoint_write(optim *optim);
+
+// Writes OUT/state-NNNNNN: the training state and the cursor alone, to go on from; older ones are removed.
+status state_write(optim *optim);
+
+// Goes on from the newest checkpoint or state under OUT, if there is one; else from the state beside options.model, if
+// there is one.
+status checkpoint_resume(optim *optim);
+
+#endif

@@ -1,0 +1,157 @@
+// One optimizer step on a batch of groups (sections 1.5 and 5).
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "shared/base/log.h"
+#include "stages/optim/optim.h"
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+// Tokens of a completion sampled by an older policy: the oldest decides.
+static bool is_stale(const completion *completion, int64_t version, step_facts *facts) {
+    int64_t oldest = version;
+    for (size_t i = 0; i < completion->versions.count; i++) {
+        int64_t age = version - completion->versions.data[i];
+        if (age < 0) age = 0;
+        if (version - age < oldest) oldest = version - age;
+        facts->age_mean += (double)age; // divided by the tokens at the end
+        if (age > facts->age_most) facts->age_most = age;
+    }
+    return completion->logprobs.data && oldest < version;
+}
+
+static void add_mean(double *sum, const double_array *values) {
+    for (size_t i = 0; i < values->count; i++) *sum += values->data[i];
+}
+
+typedef struct batch_sums {
+    double reward, accuracy, bonus, format;
+    size_t rewarded;
+} batch_sums;
+
+static void add_rewards(const group *group, batch_sums *sums) {
+    if (!group->rewards.present) return;
+    sums->rewarded += group->completion_count;
+    add_mean(&sums->reward, &group->rewards.total);
+    add_mean(&sums->accuracy, &group->rewards.accuracy);
+    add_mean(&sums->bonus, &group->rewards.bonus);
+    add_mean(&sums->format, &group->rewards.format);
+}
+
+static status fill_completions(optim *optim, const group *group, const input *input, train_completion *out,
+                               step_facts *facts) {
+    bool needs_reference = optim->options.loss.kl > 0;
+    if (needs_reference && group->reference.logprob_count != group->completion_count)
+        return fail(INPUT, "not a group: reference.logprobs: missing (the KL term needs refscore with logprobs: all)");
+    for (size_t i = 0; i < group->completion_count; i++) {
+        const completion *completion = &group->completions[i];
+        out[i] = (train_completion){
+            .completion = {input->completions[i].data, input->completions[i].count},
+            .advantage = group->advantages.data[i],
+            .behaviour = completion->logprobs.data,
+            .reference = needs_reference ? group->reference.logprobs[i].data : NULL,
+            .stale = is_stale(completion, optim->step, facts),
+        };
+        if (needs_reference && group->reference.logprobs[i].count != out[i].completion.count)
+            return fail(INPUT, "not a group: reference.logprobs[%zu]: not a number for each token", i);
+    }
+    return OK;
+}
+
+static status accumulate(optim *optim, group *group, double weight, step_facts *facts) {
+    input input = {0};
+    train_completion *completions = NULL;
+    train_result found = {0};
+    status result = inputs_open(optim->inputs, group, INPUT_COMPLETIONS, &input);
+    if (result == OK) result = NEW(&completions, group->completion_count);
+    if (result == OK) result = fill_completions(optim, group, &input, completions, facts);
+    if (result == OK)
+        result = model_accumulate(optim->model, &input.prompt, completions, group->completion_count,
+                                  &optim->options.loss, weight, &found);
+    if (result == OK) {
+        facts->loss += weight * found.loss;
+        facts->kl += weight * found.kl;
+        facts->difference += weight * found.difference;
+        if (found.largest > facts->largest) facts->largest = found.largest;
+        facts->tokens += found.tokens;
+        facts->prompt_tokens += found.prompt_tokens;
+        facts->completions += (int64_t)group->completion_count;
+    }
+    free(completions);
+    input_release(&input);
+    return result == OK ? OK : fail_within(result, "group %s", group->id.data);
+}
+
+static status finish(optim *optim, step_facts *facts) {
+    const optim_options *options = &optim->options;
+    train_rates rates = options->rates;
+    rates.rate = facts->rate = schedule_rate(&options->schedule, optim->step);
+    if (options->gradients) TRY(model_write_gradients(optim->model, options->gradients));
+    TRY(model_step(optim->model, &rates, &facts->norm));
+    if (!isfinite(facts->norm)) log_say("step %lld: the gradient's norm is not finite", (long long)facts->step);
+    optim->step++;
+    if (options->ema_every && optim->step % options->ema_every == 0) {
+        TRY(model_average(optim->model, options->ema_decay));
+        optim->averaged = optim->step;
+    }
+    return step_publish(optim, optim->averaged == optim->step);
+}
+
+static status publish(optim *optim, bool reference, int64_t version) {
+    stage_weights weights = {.reference = reference, .version = version};
+    if (version == 0) { // the model folder as it is
+        TRY(model_hash(optim->model, &weights.hash));
+        return stage_publish(optim->context, &weights);
+    }
+    arena memory = {0};
+    char *path = arena_print(&memory, "%s/%s-%06lld.safetensors", stage_weights_folder(optim->context),
+                             reference ? "reference" : "policy", (long long)version);
+    status result = path ? model_publish(optim->model, reference, path, &weights.hash) : fail(SERVICE, "out of memory");
+    weights.path = path;
+    if (result == OK) result = stage_publish(optim->context, &weights);
+    arena_release(&memory);
+    return result;
+}
+
+// Before the first average the reference is what optim began with: the model folder, also when it has gone on since.
+static status publish_first_reference(optim *optim) {
+    stage_weights weights = {.reference = true, .hash = optim->first_hash};
+    return stage_publish(optim->context, &weights);
+}
+
+status step_publish(optim *optim, bool both) {
+    if (!stage_weights_folder(optim->context)) return OK; // nobody follows
+    if (both) TRY(optim->averaged ? publish(optim, true, optim->averaged) : publish_first_reference(optim));
+    return publish(optim, false, optim->step);
+}
+
+status step_train(optim *optim, group **groups, size_t count, step_facts *facts) {
+    double began = now();
+    batch_sums sums = {0};
+    *facts = (step_facts){.step = optim->step + 1, .groups = (int64_t)count};
+    for (size_t i = 0; i < count; i++) {
+        TRY(accumulate(optim, groups[i], 1.0 / (double)count, facts));
+        add_rewards(groups[i], &sums);
+    }
+    TRY(finish(optim, facts));
+    double rewarded = sums.rewarded ? (double)sums.rewarded : NAN;
+    facts->reward = sums.reward / rewarded;
+    facts->accuracy = sums.accuracy / rewarded;
+    facts->bonus = sums.bonus / rewarded;
+    facts->format = sums.format / rewarded;
+    if (facts->tokens) facts->age_mean /= (double)facts->tokens;
+    for (size_t i = 0; i < count; i++) {
+        groups[i]->trained.present = true;
+        groups[i]->trained.step = optim->step;
+        if (groups[i]->requires.present && groups[i]->requires.order >= optim->cursor)
+        optim->cursor = groups[i]->requires.order + 1;
+    }
+    facts->seconds = now() - began;
+    return OK;
+}

@@ -1,0 +1,152 @@
+// caravan-refscore: how likely each answer is under the reference, given the completion's own reasoning (section 1.4).
+#include <math.h>
+#include <stdlib.h>
+
+#include "shared/base/memory.h"
+#include "shared/model/model.h"
+#include "shared/stage/inputs.h"
+#include "shared/stage/stage.h"
+#include "shared/text/answer.h"
+
+typedef struct refscore {
+    inputs *inputs;
+    model *model;
+    uint64_t hash; // of the weights in use
+    answer_rule rule;
+    bool all; // every token's log-probability is wanted
+} refscore;
+
+static status refscore_open(void **state, stage_context *context) {
+    refscore *self;
+    const settings *settings = stage_settings(context);
+    TRY(NEW(&self, 1));
+    *state = self;
+    self->rule = settings_is(settings, "span", "released") ? ANSWER_RELEASED : ANSWER_CONTENT;
+    self->all = settings_is(settings, "logprobs", "all");
+    TRY(inputs_new(&self->inputs, context));
+    const model_options options = {
+        .device = settings_text(settings, "device"),
+        .threads = settings_int(settings, "threads") > 0 ? (int)settings_int(settings, "threads") : 0,
+        .precision = settings_text(settings, "precision"),
+    };
+    TRY(model_open(&self->model, settings_text(settings, "model"), &options));
+    inputs_set_model(self->inputs, model_about(self->model));
+    TRY(model_hash(self->model, &self->hash));
+    return OK;
+}
+
+// Other weights, between two groups. The folder's own (version 0) are only asked for again when optim began anew.
+static status refscore_use(void *state, const stage_weights *weights) {
+    refscore *self = state;
+    if (weights->path) {
+        TRY(model_swap(self->model, weights->path, weights->version, weights->hash));
+    } else {
+        TRY(model_reset(self->model, weights->hash));
+    }
+    self->hash = weights->hash;
+    return OK;
+}
+
+static uint64_t refscore_version(void *state) {
+    const refscore *self = state;
+    return self->hash;
+}
+
+static bool ends(const model_facts *facts, int64_t token) {
+    for (size_t i = 0; i < facts->end_count; i++)
+        if (facts->ends[i] == token) return true;
+    return false;
+}
+
+// The mean log-probability over the answer and the mean of its probabilities; NaN without an answer.
+static void summarize(const float *logprobs, const answer_span *span, double *logprob, double *probability) {
+    *logprob = *probability = NAN;
+    if (!span->found) return;
+    size_t count = span->end - span->first;
+    double sum = 0, probabilities = 0;
+    for (size_t i = span->first; i < span->end; i++) {
+        sum += logprobs[i];
+        probabilities += exp((double)logprobs[i]);
+    }
+    *logprob = count ? sum / (double)count : 0;
+    *probability = count ? probabilities / (double)count : 1;
+}
+
+static status describe(const refscore *self, group *group, size_t i, const int_array *tokens, const float *logprobs) {
+    answer_span span;
+    reference *reference = &group->reference;
+    bool ended = tokens->count && ends(model_about(self->model), tokens->data[tokens->count - 1]);
+    TRY(answer_find(inputs_tokenizer(self->inputs), self->rule, tokens->data, tokens->count, ended, &span));
+    reference->answer_span.data[i] = (struct span){span.found ? (int64_t)span.first : -1, (int64_t)span.end};
+    summarize(logprobs, &span, &reference->answer_logprob.data[i], &reference->answer_probability.data[i]);
+    return OK;
+}
+
+// Room for the section in the group's arena; the log-probabilities of completion i stand at reference.logprobs[i].
+static status make_section(group *group, const input *input) {
+    reference *reference = &group->reference;
+    size_t count = group->completion_count;
+    *reference = (struct reference){.present = true};
+    reference->answer_span.data = arena_get(&group->arena, count * sizeof *reference->answer_span.data);
+    reference->logprobs = arena_get(&group->arena, count * sizeof *reference->logprobs);
+    if (!reference->answer_span.data || !reference->logprobs) return fail(SERVICE, "out of memory");
+    reference->answer_span.count = reference->logprob_count = count;
+    TRY(group_doubles(group, &reference->answer_logprob, count));
+    TRY(group_doubles(group, &reference->answer_probability, count));
+    for (size_t i = 0; i < count; i++) TRY(group_floats(group, &reference->logprobs[i], input->completions[i].count));
+    return OK;
+}
+
+static status score(refscore *self, group *group, const input *input) {
+    size_t count = group->completion_count;
+    model_completion *completions = arena_get(&group->arena, count * sizeof *completions);
+    float **logprobs = arena_get(&group->arena, count * sizeof *logprobs);
+    if (!completions || !logprobs) return fail(SERVICE, "out of memory");
+    for (size_t i = 0; i < count; i++) {
+        completions[i] = (model_completion){input->completions[i].data, input->completions[i].count};
+        logprobs[i] = group->reference.logprobs[i].data;
+    }
+    TRY(model_score(self->model, &input->prompt, completions, count, logprobs));
+    for (size_t i = 0; i < count; i++) TRY(describe(self, group, i, &input->completions[i], logprobs[i]));
+    group->reference.version = model_version(self->model);
+    if (!self->all) {
+        group->reference.logprobs = NULL;
+        group->reference.logprob_count = 0;
+    }
+    return OK;
+}
+
+static status refscore_work(void *state, group *group) {
+    refscore *self = state;
+    input input = {0};
+    status result = inputs_open(self->inputs, group, INPUT_COMPLETIONS, &input);
+    if (result == OK) result = make_section(group, &input);
+    if (result == OK) result = score(self, group, &input);
+    input_release(&input);
+    return result;
+}
+
+static status refscore_close(void *state) {
+    refscore *self = state;
+    if (!self) return OK;
+    model_free(&self->model);
+    inputs_free(&self->inputs);
+    free(self);
+    return OK;
+}
+
+static const stage refscore_stage = {
+    .name = "refscore",
+    .needs = NEED_TARGETS,
+    .section = SECTION_REFERENCE,
+    .open = refscore_open,
+    .version = refscore_version,
+    .follows = FOLLOWS_REFERENCE,
+    .use = refscore_use,
+    .work = refscore_work,
+    .close = refscore_close,
+};
+
+int main(int argc, char **argv) {
+    return stage_main(&refscore_stage, argc, argv);
+}

@@ -1,0 +1,152 @@
+// caravan-rollout: samples the completions of several groups side by side. A finished completion's place goes to the
+// next.
+#include <stdlib.h>
+
+#include "shared/base/chance.h"
+#include "shared/base/memory.h"
+#include "shared/model/model.h"
+#include "shared/stage/inputs.h"
+#include "shared/stage/stage.h"
+
+typedef struct rollout {
+    inputs *inputs;
+    model *model;
+    uint64_t hash; // of the weights in use
+    generator *generator;
+    generate_request request; // what all groups share
+    int64_t max_prompt_tokens;
+    uint64_t seed;
+} rollout;
+
+static status rollout_open(void **state, stage_context *context) {
+    rollout *self;
+    const settings *settings = stage_settings(context);
+    TRY(NEW(&self, 1));
+    *state = self;
+    self->seed = (uint64_t)settings_int(settings, "seed");
+    self->max_prompt_tokens = settings_int(settings, "max_prompt_tokens");
+    self->request = (generate_request){
+        .count = (int)settings_int(settings, "group_size"),
+        .temperature = (float)settings_number(settings, "temperature"),
+        .top_p = (float)settings_number(settings, "top_p"),
+        .top_k = (int)settings_int(settings, "top_k"),
+        .max_new_tokens = (int)settings_int(settings, "max_new_tokens"),
+    };
+    TRY(inputs_new(&self->inputs, context));
+    const model_options options = {
+        .device = settings_text(settings, "device"),
+        .threads = settings_int(settings, "threads") > 0 ? (int)settings_int(settings, "threads") : 0,
+        .precision = settings_text(settings, "precision"),
+    };
+    TRY(model_open(&self->model, settings_text(settings, "model"), &options));
+    inputs_set_model(self->inputs, model_about(self->model));
+    TRY(model_hash(self->model, &self->hash));
+    const generator_options generation = {.max_new_tokens = self->request.max_new_tokens};
+    return generator_new(&self->generator, self->model, &generation);
+}
+
+// Other weights, between two groups. The folder's own (version 0) are only asked for again when optim began anew.
+static status rollout_use(void *state, const stage_weights *weights) {
+    rollout *self = state;
+    if (weights->path) {
+        TRY(model_swap(self->model, weights->path, weights->version, weights->hash));
+    } else {
+        TRY(model_reset(self->model, weights->hash));
+    }
+    self->hash = weights->hash;
+    return OK;
+}
+
+static uint64_t rollout_version(void *state) {
+    const rollout *self = state;
+    return self->hash;
+}
+
+static int rollout_room(void *state) {
+    const rollout *self = state;
+    return generator_room(self->generator) ? 1 : 0;
+}
+
+static status rollout_take(void *state, group *group) {
+    rollout *self = state;
+    input input = {0};
+    status result = inputs_open(self->inputs, group, INPUT_PROMPT, &input);
+    if (result == OK && (int64_t)input.prompt.count > self->max_prompt_tokens)
+        result = fail(DEFECT, "prompt too long: %zu tokens, max_prompt_tokens is %lld", input.prompt.count,
+                      (long long)self->max_prompt_tokens);
+    if (result == OK) {
+        generate_request request = self->request;
+        request.prompt = input.prompt;
+        request.key = chance_key(self->seed, group->id.data);
+        request.tag = group;
+        result = generator_add(self->generator, &request);
+    }
+    input_release(&input);
+    return result;
+}
+
+static status fill_completion(const rollout *self, group *group, completion *out, const generated *from) {
+    TRY(group_ints(group, &out->tokens, from->count));
+    TRY(group_floats(group, &out->logprobs, from->count));
+    TRY(group_ints(group, &out->versions, from->count));
+    for (size_t i = 0; i < from->count; i++) {
+        out->tokens.data[i] = from->tokens[i];
+        out->logprobs.data[i] = from->logprobs[i];
+        out->versions.data[i] = from->versions[i];
+    }
+    const char *finish = from->ended ? "eos" : "length";
+    TRY(group_text(group, &out->finish, finish, from->ended ? 3 : 6));
+    bytes text = {0};
+    status result = bytes_text(&text, "");
+    if (result == OK) result = tokenizer_text(inputs_tokenizer(self->inputs), from->tokens, from->count, true, &text);
+    if (result == OK) result = group_text(group, &out->text, text.data, text.size);
+    bytes_release(&text);
+    return result;
+}
+
+static status rollout_advance(void *state, bool draining, group **done) {
+    rollout *self = state;
+    void *tag = NULL;
+    int count = 0;
+    (void)draining; // what is at work is finished either way
+    *done = NULL;
+    const generated *found = generator_done(self->generator, &tag, &count);
+    if (!found) {
+        if (!generator_busy(self->generator)) return STOPPED;
+        TRY(generator_step(self->generator));
+        found = generator_done(self->generator, &tag, &count);
+        if (!found) return OK;
+    }
+    *done = tag;
+    TRY(group_completions(*done, (size_t)count));
+    for (int i = 0; i < count; i++) TRY(fill_completion(self, *done, &(*done)->completions[i], &found[i]));
+    return OK;
+}
+
+static status rollout_close(void *state) {
+    rollout *self = state;
+    if (!self) return OK;
+    generator_free(&self->generator);
+    model_free(&self->model);
+    inputs_free(&self->inputs);
+    free(self);
+    return OK;
+}
+
+static const stage rollout_stage = {
+    .name = "rollout",
+    .needs = 0,
+    .section = SECTION_ROLLOUT,
+    .open = rollout_open,
+    .version = rollout_version,
+    .follows = FOLLOWS_POLICY,
+    .use = rollout_use,
+    .room = rollout_room,
+    .take = rollout_take,
+    .advance = rollout_advance,
+    .close = rollout_close,
+};
+
+int main(int argc, char **argv) {
+    return stage_main(&rollout_stage, argc, argv);
+}

@@ -1,0 +1,37 @@
+# The whole chain in one shell line, on CPU, both precisions: it trains, and sampler, scorer and trainer agree to the bit.
+. tests/e2e/common.sh
+make_data 2
+make_model
+
+for precision in float32 bfloat16; do
+    "$bin/caravan-source" --stdio --data "$work/data/train.jsonl" --format video-r1 --template none |
+        "$bin/caravan-frames" --stdio --store "$work/store" --media-root "$work/data" $small |
+        "$bin/caravan-rollout" --stdio --store "$work/store" --model "$work/model" --precision $precision --group-size 4 --max-new-tokens 20 --threads 1 |
+        "$bin/caravan-refscore" --stdio --store "$work/store" --model "$work/model" --precision $precision --logprobs all |
+        "$bin/caravan-reward" --stdio --method care |
+        "$bin/caravan-optim" --stdio --store "$work/store" --model "$work/model" --precision $precision --out "$work/$precision" --groups-per-step 8 \
+            --steps 1 --lr 1e-3 >"$work/$precision.jsonl"
+    [ "$(grep -c '"trained":{"step":1}' "$work/$precision.jsonl")" = 8 ] || fail "$precision: not all 8 groups were trained"
+    difference=$(sed -n 's/.*"logprob_difference_max": \([^,]*\),.*/\1/p' "$work/$precision/metrics.jsonl")
+    [ "$difference" = 0 ] || fail "$precision: the trainer's log-probabilities differ from the sampler's by $difference"
+    [ -f "$work/$precision/step-000001/config.json" ] || fail "$precision: no checkpoint"
+done
+
+# The scorer's numbers are the sampler's: the text of both arrays is the same.
+sed 's/.*"completions":\(.*\)"reference":.*/\1/' "$work/float32.jsonl" | grep -o '"logprobs":\[[^]]*\]' | sed 's/"logprobs"://' >"$work/sampled"
+sed 's/.*"reference":{\(.*\)"rewards":.*/\1/' "$work/float32.jsonl" | grep -o '"logprobs":\[\[.*\]\]' | grep -o '\[[^][]*\]' >"$work/scored"
+[ -s "$work/sampled" ] || fail "no log-probabilities were found"
+cmp "$work/sampled" "$work/scored" || fail "sampler and scorer differ"
+
+# The same seed gives the same groups, whatever the threads and the groups beside.
+run_rollout() {
+    "$bin/caravan-rollout" --stdio --store "$work/store-$1" --model "$work/model" --group-size "$2" --max-new-tokens 12 --threads "$3" --precision float32 |
+        sed 's/"times":{[^}]*}//' | grep -o '"id":"[^"]*"\|"tokens":\[[^]]*\],"logprobs":\[[^]]*\]'
+}
+for store in a b; do
+    "$bin/caravan-source" --stdio --data "$work/data/train.jsonl" --format video-r1 --template none |
+        "$bin/caravan-frames" --stdio --store "$work/store-$store" --media-root "$work/data" $small >"$work/framed-$store"
+done
+run_rollout a 4 1 <"$work/framed-a" >"$work/one"
+for line in 1 2 3 4 5 6 7 8; do sed -n ${line}p "$work/framed-b" | run_rollout b 4 2; done >"$work/two"
+cmp "$work/one" "$work/two" || fail "completions depend on threads or on their neighbours"
