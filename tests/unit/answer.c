@@ -6,7 +6,7 @@ static tokenizer *words;
 
 static int open_tokenizer(void **state) {
     (void)state;
-    return tokenizer_open(&words, "tests/data/tokenizer") == OK ? 0 : -1;
+    return tokenizer_open(&words, "tests/data/tokenizer/plain") == OK ? 0 : -1;
 }
 
 static int close_tokenizer(void **state) {
