@@ -14,6 +14,7 @@ static const struct verb {
     {"draw", draw_main, "make the demo's clips and questions"},
     {"frames", frames_main, "list, show and export the frames of a store"},
     {"graph", graph_main, "a pipeline file as a picture"},
+    {"groups", groups_main, "what lies in a groups store"},
     {"report", report_main, "files of groups side by side: accuracy, rewards, rates"},
     {"tokenize", tokenize_main, "texts or messages to tokens, and back"},
 };

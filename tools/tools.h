@@ -22,6 +22,7 @@ verb_main check_main;
 verb_main draw_main;
 verb_main frames_main;
 verb_main graph_main;
+verb_main groups_main;
 verb_main report_main;
 verb_main tokenize_main;
 

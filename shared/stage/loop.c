@@ -13,7 +13,7 @@
 typedef struct held {
     group *group;
     double taken;
-    keep_key key;
+    section_key key;
 } held;
 
 typedef struct loop {
@@ -49,7 +49,7 @@ static status settle(loop *loop, const held *held, status result) {
     if (result == DEFECT) result = group_quarantine(group, context->stage->name, "%s", fail_text());
     if (result == OK && group->quarantine.present) context->quarantined++;
     if (result == OK) result = times_add(group, context->stage->name, held->taken, runner_clock());
-    if (result == OK && context->keep) result = keep_save(context->keep, context, &held->key, group);
+    if (result == OK && context->keep) result = keep_save(context, &held->key, group);
     if (result != OK) {
         group_free(&group);
         return result;
@@ -79,7 +79,7 @@ static status begin(loop *loop, group *group) {
     if (group_check(group, context->stage->needs) != OK) return loop->channel->refuse(loop->channel->self, &group);
     if (context->keep) {
         bool found = false;
-        status result = keep_find(context->keep, context, &held.key, group, &found);
+        status result = keep_find(context, &held.key, group, &found);
         if (result != OK) group_free(&group);
         if (result != OK) return result;
         if (found) {

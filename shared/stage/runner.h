@@ -4,8 +4,8 @@
 #define SHARED_STAGE_RUNNER_H
 
 #include "shared/stage/stage.h"
+#include "shared/store/groups.h"
 
-typedef struct keep keep;
 typedef struct place place;
 
 struct stage_context {
@@ -13,7 +13,7 @@ struct stage_context {
     const key_table *table;
     settings *settings;
     void *state;                       // the stage's own
-    keep *keep;                        // NULL without --store
+    group_store *keep;                 // NULL without --store
     place *place;                      // in a run; NULL under --stdio
     int64_t weights_version;           // of the weights in use, when they are optim's
     size_t groups, quarantined, found; // delivered; of them put aside by this stage; of them taken from the store

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "shared/base/log.h"
-#include "shared/stage/keep.h"
 #include "shared/stage/pipeline.h"
 #include "shared/stage/runner.h"
 #include "shared/stage/signals.h"
@@ -40,7 +39,7 @@ static status work_through(stage_context *context) {
     const char *wiring = settings_text(context->settings, "wiring");
     TRY(signals_open());
     if (wiring) TRY(pipeline_enter(context, wiring));
-    if (store && context->stage->section >= 0) TRY(keep_open(&context->keep, store));
+    if (store) TRY(group_store_open(&context->keep, store, false));
     TRY(context->stage->open(&context->state, context));
     return wiring ? pipeline_stay(context) : stdio_run(context, STDIN_FILENO, STDOUT_FILENO);
 }
@@ -50,7 +49,7 @@ static status end(stage_context *context, status result) {
     if (result != OK && result != STOPPED) log_say("%s", fail_text());
     status closed = context->stage->close ? context->stage->close(context->state) : OK;
     if (closed != OK) log_say("%s", fail_text());
-    keep_close(&context->keep);
+    group_store_close(&context->keep);
     pipeline_leave(context);
     if (result == OK || result == STOPPED) result = closed;
     if (result == OK) say_summary(context);

@@ -1,0 +1,40 @@
+// groups.lmdb: what the stages know of each group, shared by every process that opens the same store folder.
+//
+// Two things lie in it: sections by the hash of all that they were computed from, so that work is never done twice and
+// a stale section is never found; and each group whole, as the last stage that worked on it left it, by its id.
+#ifndef SHARED_STORE_GROUPS_H
+#define SHARED_STORE_GROUPS_H
+
+#include <stdbool.h>
+
+#include "shared/base/status.h"
+#include "shared/group/group.h"
+
+typedef struct group_store group_store;
+
+// What a section was computed from, hashed.
+typedef struct section_key {
+    unsigned char bytes[16];
+} section_key;
+
+// Opens FOLDER/groups.lmdb, and makes both unless read_only. SERVICE when the disk refuses, INPUT for a file that is no
+// store or, read_only, is not there.
+status group_store_open(group_store **out, const char *folder, bool read_only);
+
+// Closes; NULL is fine; sets *store to NULL.
+void group_store_close(group_store **store);
+
+// Puts the section kept under `key` into the group; *found says whether there was one.
+status group_store_find(group_store *store, const section_key *key, group_section section, group *group, bool *found);
+
+// Keeps the group whole, and with it, unless `key` is NULL, its section under `key`: both or neither. SERVICE when the
+// disk is full.
+status group_store_save(group_store *store, const section_key *key, group_section section, const group *group);
+
+// The group of that id; *out is NULL when there is none. The caller frees it.
+status group_store_get(group_store *store, const char *id, group **out);
+
+// Calls visit with every group in the order of their ids; it does not own them. Ends early when visit is not OK.
+status group_store_each(group_store *store, status (*visit)(void *context, const group *group), void *context);
+
+#endif

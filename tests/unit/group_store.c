@@ -1,0 +1,98 @@
+// groups.lmdb: sections by what they were computed from, groups whole by id.
+#include "tests/unit/unit.h"
+
+#include "shared/base/file.h"
+#include "shared/store/groups.h"
+
+static char folder[] = "/tmp/caravan-groups-XXXXXX";
+
+static group *make(const char *id, const char *more) {
+    bytes json = {0};
+    group *group = NULL;
+    assert_int_equal(bytes_print(&json, "{\"id\":\"%s\",\"prompt\":{\"messages\":[],\"solution\":\"\"}%s}", id, more),
+                     OK);
+    assert_int_equal(group_from_json(&group, json.data, json.size), OK);
+    bytes_release(&json);
+    return group;
+}
+
+static void test_sections_and_groups(void **state) {
+    (void)state;
+    group_store *store = NULL;
+    section_key first = {{1}}, second = {{2}};
+    assert_int_equal(group_store_open(&store, folder, false), OK);
+    group *given = make("e0-000001", ",\"advantages\":[1,-1],\"x\":1.50"), *bare = make("e0-000001", ""), *back = NULL;
+    bool found = true;
+    assert_int_equal(group_store_find(store, &first, SECTION_REWARD, bare, &found), OK);
+    assert_false(found);
+    assert_int_equal(group_store_save(store, &first, SECTION_REWARD, given), OK);
+    assert_int_equal(group_store_find(store, &second, SECTION_REWARD, bare, &found), OK);
+    assert_false(found);
+    assert_int_equal(group_store_find(store, &first, SECTION_REWARD, bare, &found), OK);
+    assert_true(found);
+    assert_int_equal(bare->advantages.count, 2);
+    assert_int_equal(group_store_get(store, "e0-000001", &back), OK);
+    assert_string_equal(back->unknown.first->json.data, "1.50");
+    group_free(&back);
+    assert_int_equal(group_store_get(store, "e0-000002", &back), OK);
+    assert_null(back);
+    group_free(&given);
+    group_free(&bare);
+    group_store_close(&store);
+}
+
+static status count_groups(void *context, const group *group) {
+    int *count = context;
+    ++*count;
+    return text_is(group->id, "stop") ? fail(STOPPED, "enough") : OK;
+}
+
+static void test_walk_and_long_ids(void **state) {
+    (void)state;
+    group_store *store = NULL;
+    char id[2001];
+    int count = 0;
+    memset(id, 'x', 2000);
+    id[2000] = 0;
+    assert_int_equal(group_store_open(&store, folder, false), OK);
+    const char *const ids[] = {id, "", "stop"};
+    for (int i = 0; i < 3; i++) {
+        group *group = make(ids[i], ""), *back = NULL;
+        assert_int_equal(group_store_save(store, NULL, SECTION_PROMPT, group), OK);
+        assert_int_equal(group_store_save(store, NULL, SECTION_PROMPT, group), OK);
+        assert_int_equal(group_store_get(store, ids[i], &back), OK);
+        assert_string_equal(back->id.data, ids[i]);
+        group_free(&group);
+        group_free(&back);
+    }
+    assert_int_equal(group_store_each(store, count_groups, &count), STOPPED);
+    assert_in_range(count, 1, 4);
+    group_store_close(&store);
+}
+
+static void test_reading_alone_makes_nothing(void **state) {
+    (void)state;
+    group_store *store = NULL;
+    assert_int_equal(group_store_open(&store, "/tmp/caravan-no-such-store", true), INPUT);
+    assert_null(store);
+    assert_false(path_exists("/tmp/caravan-no-such-store"));
+}
+
+static int make_folder(void **state) {
+    (void)state;
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    return folder_remove(folder) == OK ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sections_and_groups),
+        cmocka_unit_test(test_walk_and_long_ids),
+        cmocka_unit_test(test_reading_alone_makes_nothing),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,194 @@
+// caravan groups: what lies in a groups store, for a person or as JSON lines.
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "shared/base/log.h"
+#include "shared/config/keys.h"
+#include "shared/group/group.h"
+#include "shared/store/groups.h"
+#include "tools/tools.h"
+
+static const key keys[] = {
+    {.name = "store", .type = KEY_FILE, .help = "folder that holds groups.lmdb"},
+    {0},
+};
+
+static const key_table table = {
+    .program = "caravan groups",
+    .operands = "ls|show|export|fields [ID...]",
+    .help = "ls: a line a group; show: groups as a person reads them; export: JSON lines (all groups, or those of the "
+            "IDs); fields: what a group's keys mean, as Markdown",
+    .keys = keys,
+};
+
+// Text from a model or a file may hold what moves a terminal's cursor.
+static void print_text(text text, const char *indent) {
+    fputs(indent, stdout);
+    for (size_t i = 0; i < text.size; i++) {
+        unsigned char c = (unsigned char)text.data[i];
+        putchar((c < 0x20 || c == 0x7f) && c != '\n' && c != '\t' ? '?' : c);
+        if (c == '\n') fputs(indent, stdout);
+    }
+    putchar('\n');
+}
+
+static double mean(const double_array *values) {
+    double sum = 0;
+    for (size_t i = 0; i < values->count; i++) sum += values->data[i];
+    return values->count ? sum / (double)values->count : NAN;
+}
+
+static void print_number(const char *name, double value) {
+    if (!isnan(value)) printf("  %s %.4g", name, value);
+}
+
+// The number of completion i, NaN where there is none.
+static double at(const double_array *values, size_t i) {
+    return i < values->count ? values->data[i] : NAN;
+}
+
+// How far the group has come.
+static const char *state_of(const group *group) {
+    if (group->quarantine.present) return "set aside";
+    if (group->trained.present) return "trained";
+    if (group->advantages.data) return "rewarded";
+    if (group->reference.present) return "scored";
+    if (group->completions) return "sampled";
+    return group->media ? "decoded" : "issued";
+}
+
+static status print_line(void *context, const group *group) {
+    (void)context;
+    printf("%-12s %-10s %-16s %2zu completions", group->id.data, state_of(group),
+           group->prompt.problem_type.data ? group->prompt.problem_type.data : "-", group->completion_count);
+    print_number("accuracy", mean(&group->rewards.accuracy));
+    print_number("reward", mean(&group->rewards.total));
+    if (group->trained.present) printf("  step %lld", (long long)group->trained.step);
+    if (group->quarantine.reason.data) printf("  %s", group->quarantine.reason.data);
+    putchar('\n');
+    return OK;
+}
+
+static void print_medium(const group *group, size_t medium, const part *part) {
+    const text *path = part->kind == PART_VIDEO ? &part->video : &part->image;
+    printf("    [%s %s", part->type.data, path->data);
+    if (medium < group->media_count) {
+        const struct medium *m = &group->media[medium];
+        printf(": %lld x %lldx%lld, key %s", (long long)m->frames, (long long)m->height, (long long)m->width,
+               m->key.data);
+    }
+    puts("]");
+}
+
+static void print_prompt(const group *group) {
+    size_t medium = 0;
+    for (size_t m = 0; m < group->prompt.message_count; m++) {
+        const message *message = &group->prompt.messages[m];
+        printf("  %s:\n", message->role.data);
+        for (size_t p = 0; p < message->part_count; p++) {
+            if (message->parts[p].kind == PART_TEXT)
+                print_text(message->parts[p].text, "    ");
+            else
+                print_medium(group, medium++, &message->parts[p]);
+        }
+    }
+    print_text(group->prompt.solution, "  solution ");
+}
+
+static void print_completion(const group *group, size_t i) {
+    const completion *c = &group->completions[i];
+    printf("\n  completion %zu of %zu: %zu tokens, %s\n   ", i + 1, group->completion_count, c->tokens.count,
+           c->finish.data ? c->finish.data : "unfinished");
+    print_number("accuracy", at(&group->rewards.accuracy, i));
+    print_number("format", at(&group->rewards.format, i));
+    print_number("length", at(&group->rewards.length, i));
+    print_number("bonus", at(&group->rewards.bonus, i));
+    print_number("reward", at(&group->rewards.total, i));
+    print_number("advantage", at(&group->advantages, i));
+    print_number("answer likelihood", exp(at(&group->reference.answer_logprob, i)));
+    putchar('\n');
+    print_text(c->text, "    ");
+}
+
+static status print_group(void *context, const group *group) {
+    (void)context;
+    printf("%s: %s, sample %s, %s\n", group->id.data, state_of(group),
+           group->sample_id.data ? group->sample_id.data : "-",
+           group->prompt.problem_type.data ? group->prompt.problem_type.data : "-");
+    if (group->quarantine.present)
+        printf("  set aside by %s: %s\n", group->quarantine.stage.data ? group->quarantine.stage.data : "?",
+               group->quarantine.reason.data ? group->quarantine.reason.data : "no reason given");
+    print_prompt(group);
+    for (size_t i = 0; i < group->completion_count; i++) print_completion(group, i);
+    putchar('\n');
+    return OK;
+}
+
+static status export_group(void *context, const group *group) {
+    bytes *line = context;
+    bytes_clear(line);
+    TRY(group_to_json(group, line));
+    TRY(bytes_text(line, "\n"));
+    if (fwrite(line->data, 1, line->size, stdout) != line->size)
+        return fail(SERVICE, "cannot write to standard output");
+    return OK;
+}
+
+static status visit_named(group_store *store, char **ids, int count, status (*visit)(void *context, const group *group),
+                          void *context) {
+    for (int i = 0; i < count; i++) {
+        group *group = NULL;
+        TRY(group_store_get(store, ids[i], &group));
+        if (!group) return fail(INPUT, "no group %s", ids[i]);
+        status result = visit(context, group);
+        group_free(&group);
+        TRY(result);
+    }
+    return OK;
+}
+
+static status print_fields(void) {
+    bytes page = {0};
+    status result = group_reference_page(&page);
+    if (result == OK) fputs(page.data, stdout);
+    bytes_release(&page);
+    return result;
+}
+
+static status run(const settings *settings, char **operands, int count) {
+    static const struct {
+        const char *name;
+        status (*visit)(void *context, const group *group);
+    } verbs[] = {{"ls", print_line}, {"show", print_group}, {"export", export_group}};
+    enum { verb_count = sizeof verbs / sizeof *verbs };
+    if (!count) return fail(USAGE, "ls, show, export or fields?");
+    if (!strcmp(operands[0], "fields")) return print_fields();
+    int verb = 0;
+    while (verb < verb_count && strcmp(operands[0], verbs[verb].name) != 0) verb++;
+    if (verb == verb_count) return fail(USAGE, "no verb '%s': ls, show, export, fields", operands[0]);
+    const char *folder = settings_text(settings, "store");
+    if (!folder) return fail(USAGE, "--store is missing");
+    group_store *store = NULL;
+    bytes line = {0};
+    status result = group_store_open(&store, folder, true);
+    if (result == OK)
+        result = count > 1 ? visit_named(store, operands + 1, count - 1, verbs[verb].visit, &line)
+                           : group_store_each(store, verbs[verb].visit, &line);
+    if (result == OK && fflush(stdout)) result = fail(SERVICE, "cannot write to standard output");
+    group_store_close(&store);
+    bytes_release(&line);
+    return result;
+}
+
+int groups_main(int argc, char **argv) {
+    settings *settings = NULL;
+    int rest = argc;
+    status result = settings_new_table(&settings, &table);
+    if (result == OK) result = settings_arguments(settings, argc, argv, &rest);
+    if (result == OK) result = run(settings, argv + rest, argc - rest);
+    settings_free(&settings);
+    if (result == STOPPED) return 0;
+    if (result != OK) log_say("groups: %s", fail_text());
+    return result;
+}
