@@ -119,7 +119,7 @@ static status open_format(container *container, bool quick) {
     return quick && header_will_do(container->format) ? OK : find_facts(container->format);
 }
 
-static status open_decoder(container *container, int threads) {
+static status open_decoder(container *container, int threads, bool quick) {
     const AVCodec *codec = NULL;
     int index = av_find_best_stream(container->format, AVMEDIA_TYPE_VIDEO, -1, -1, &codec, 0);
     if (index == AVERROR_DECODER_NOT_FOUND) return fail(DEFECT, "there is no decoder for its video");
@@ -135,7 +135,9 @@ static status open_decoder(container *container, int threads) {
     if (code < 0) return container_defect(code, "cannot set up its decoder");
     container->decoder->thread_count = threads;
     container->decoder->pkt_timebase = container->stream->time_base;
-    container->decoder->max_pixels = most_pixels;
+    container->decoder->max_pixels = most_pixels + most_pixels / 16; // decoders count their padding
+    if (quick) container->decoder->idct_algo = FF_IDCT_INT;          // nearest to what libraries for JPEG do
+
     code = avcodec_open2(container->decoder, codec, NULL);
     return code < 0 ? container_defect(code, "cannot open its decoder") : OK;
 }
@@ -154,7 +156,7 @@ status container_open(container *container, const char *path, int threads, bool 
         return fail(DEFECT, "%d x %d pixels, more than %d million are not opened", facts->width, facts->height,
                     most_pixels / 1000000);
     }
-    return open_decoder(container, threads);
+    return open_decoder(container, threads, quick);
 }
 
 void container_release(container *container) {
@@ -172,7 +174,8 @@ status container_read(container *container, AVPacket *packet) {
     for (;;) {
         container_listen();
         int code = av_read_frame(container->format, packet);
-        if (code == AVERROR_EOF) return STOPPED;
+        // A file that was cut ends with a complaint.
+        if (code == AVERROR_EOF) return heard[0] ? container_defect(0, "breaks off") : STOPPED;
         if (code < 0) return container_defect(code, "breaks off");
         if (packet->stream_index != container->stream->index) {
             av_packet_unref(packet);

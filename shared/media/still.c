@@ -12,6 +12,7 @@
 #include <libswscale/swscale.h>
 
 #include "shared/base/memory.h"
+#include "shared/media/chroma.h"
 #include "shared/media/container.h"
 #include "shared/media/decode.h"
 #include "shared/media/resize.h"
@@ -22,6 +23,7 @@ typedef struct source {
     bool over_white;
     void (*to_rgb)(const struct source *source, int y, uint8_t *out);
     uint8_t *row;
+    int *scratch;
 } source;
 
 static const uint8_t *row_of(const source *source, int plane, int y) {
@@ -135,6 +137,17 @@ static void from_planes(const source *source, int y, uint8_t *out) {
     }
 }
 
+static void from_jpeg(const source *source, int y, uint8_t *out) {
+    chroma_jpeg_row(source->frame, y, source->scratch, out);
+}
+
+static void from_webp(const source *source, int y, uint8_t *out) {
+    chroma_webp_row(source->frame, y, source->scratch, out);
+    if (!source->over_white) return;
+    const uint8_t *alpha = row_of(source, 3, y);
+    for (int i = 0; i < source->frame->width * 3; i++) out[i] = over_white(out[i], alpha[i / 3]);
+}
+
 static const struct {
     enum AVPixelFormat format;
     void (*to_rgb)(const source *source, int y, uint8_t *out);
@@ -147,7 +160,10 @@ static const struct {
     {AV_PIX_FMT_GBRAP, from_planes},
 };
 
-static bool choose_reader(source *source) {
+static bool choose_reader(source *source, enum AVCodecID codec) {
+    if (codec == AV_CODEC_ID_MJPEG && chroma_jpeg_fits(source->frame)) source->to_rgb = from_jpeg;
+    if (codec == AV_CODEC_ID_WEBP && chroma_webp_fits(source->frame)) source->to_rgb = from_webp;
+    if (source->to_rgb) return true;
     for (size_t i = 0; i < sizeof readers / sizeof *readers; i++) {
         if (readers[i].format != source->frame->format) continue;
         source->to_rgb = readers[i].to_rgb;
@@ -182,7 +198,7 @@ static status convert(const AVFrame *frame, AVFrame *out, bool alpha) {
 static bool alpha_counts(const AVFrame *frame, enum AVCodecID codec, int png_colours) {
     const AVPixFmtDescriptor *facts = av_pix_fmt_desc_get(frame->format);
     if (!facts || !(facts->flags & AV_PIX_FMT_FLAG_ALPHA) || facts->flags & AV_PIX_FMT_FLAG_PAL) return false;
-    if (codec == AV_CODEC_ID_GIF || codec == AV_CODEC_ID_MJPEG) return false;
+    if (codec == AV_CODEC_ID_GIF || codec == AV_CODEC_ID_MJPEG || codec == AV_CODEC_ID_BMP) return false;
     enum { png_gray_alpha = 4, png_rgb_alpha = 6 };
     if (png_colours >= 0)
         return png_colours == png_rgb_alpha || (png_colours == png_gray_alpha && facts->comp[0].depth > 8);
@@ -196,7 +212,8 @@ static status give_row(void *context, int y, const uint8_t **row) {
     return OK;
 }
 
-static status resize_frame(frames_view *view, const AVFrame *frame, bool alpha, const rules *rules) {
+static status resize_frame(frames_view *view, const AVFrame *frame, enum AVCodecID codec, bool alpha,
+                           const rules *rules) {
     frames *frames = &view->frames;
     *frames = (struct frames){.count = 1, .seconds_per_grid = NAN};
     TRY(rules_size(frame->height, frame->width, rules->image_min_pixels, rules->image_max_pixels, &frames->height,
@@ -204,18 +221,21 @@ static status resize_frame(frames_view *view, const AVFrame *frame, bool alpha, 
     source source = {.frame = frame, .over_white = alpha};
     AVFrame *converted = NULL;
     status result = OK;
-    if (!choose_reader(&source)) {
+    if (!choose_reader(&source, codec)) {
         converted = av_frame_alloc();
         result = converted ? convert(frame, converted, alpha) : fail(SERVICE, "memory is short");
         source.frame = converted;
-        if (result == OK && !choose_reader(&source)) result = fail(BUG, "no reader for our own format");
+        if (result == OK && !choose_reader(&source, AV_CODEC_ID_NONE))
+            result = fail(BUG, "no reader for our own format");
     }
     if (result == OK) result = NEW(&source.row, (size_t)frame->width * 3);
+    if (result == OK) result = NEW(&source.scratch, 4 * ((size_t)frame->width + 2));
     if (result == OK) result = memory_new(&view->owned, frames_bytes(frames), 1);
     image_rows rows = {frame->height, frame->width, give_row, &source};
     if (result == OK) result = image_resize(&rows, frames->height, frames->width, view->owned);
     frames->pixels = view->owned;
     free(source.row);
+    free(source.scratch);
     av_frame_free(&converted);
     return result;
 }
@@ -224,6 +244,18 @@ static status resize_frame(frames_view *view, const AVFrame *frame, bool alpha, 
 static int png_colour_type(const AVPacket *packet, enum AVCodecID codec) {
     enum { colour_type_at = 25 };
     return codec == AV_CODEC_ID_PNG && packet->size > colour_type_at ? packet->data[colour_type_at] : -1;
+}
+
+// FFmpeg fills up what a cut JPEG lacks without a word; the end-of-image marker tells.
+static status check_whole(const AVPacket *packet, enum AVCodecID codec) {
+    enum { marker = 0xff, scan = 0xda, end_of_image = 0xd9 };
+    if (codec != AV_CODEC_ID_MJPEG) return OK;
+    for (int i = packet->size - 1; i > 0; i--) {
+        if (packet->data[i - 1] != marker) continue;
+        if (packet->data[i] == end_of_image) return OK;
+        if (packet->data[i] == scan) break;
+    }
+    return fail(DEFECT, "the file breaks off");
 }
 
 // The first frame of the file.
@@ -237,6 +269,7 @@ static status first_frame(container *container, AVPacket *packet, AVFrame *frame
         if (code != AVERROR(EAGAIN)) return container_defect(code, "cannot be decoded");
         status result = drained ? STOPPED : container_read(container, packet);
         if (result != OK && result != STOPPED) return result;
+        if (result == OK) TRY(check_whole(packet, decoder->codec_id));
         if (result == OK && *png_colours < 0) *png_colours = png_colour_type(packet, decoder->codec_id);
         drained = result == STOPPED;
         container_listen();
@@ -263,7 +296,7 @@ status still_decode(frames_view *view, const char *path, const rules *rules) {
     }
     if (result == OK) {
         bool alpha = alpha_counts(frame, container.decoder->codec_id, png_colours);
-        result = resize_frame(view, frame, alpha, rules);
+        result = resize_frame(view, frame, container.decoder->codec_id, alpha, rules);
     }
     if (result != OK) frames_view_release(view);
     av_packet_free(&packet);
