@@ -1,4 +1,4 @@
-// harness [--seed N] [--only SUITE] [--time [SUITE]] [--threads N]
+// harness [--seed N] [--only SUITE] [--time [SUITE] [--busy] [--threads N]]
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,11 +72,13 @@ int main(int count, char **arguments) {
             only = arguments[++i];
         } else if (strcmp(arguments[i], "--threads") == 0 && more) {
             state.threads = atoi(arguments[++i]);
+        } else if (strcmp(arguments[i], "--busy") == 0) {
+            state.busy = true;
         } else if (strcmp(arguments[i], "--time") == 0) {
             timing = true;
             if (more) only = arguments[++i];
         } else {
-            fprintf(stderr, "usage: harness [--seed N] [--only SUITE] [--time [SUITE]] [--threads N]\n");
+            fprintf(stderr, "usage: harness [--seed N] [--only SUITE] [--time [SUITE] [--busy] [--threads N]]\n");
             return 64;
         }
     }
