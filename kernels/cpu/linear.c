@@ -24,7 +24,7 @@ static const void *dense_rows(const void *context, int64_t first, int64_t rows, 
 
 static void store_row(const linear *l, float *tile, int64_t row, int64_t column, int64_t columns) {
     tensor out = tensor_columns(l->out, column, columns);
-    float room[256];
+    float room[512];
     if (l->bias) l->cpu->vectors.add(tile, l->bias + column, (size_t)columns);
     if (l->add) l->cpu->vectors.add(tile, cpu_row_read(l->cpu, out, row, room), (size_t)columns);
     cpu_row_write(l->cpu, out, row, tile);
@@ -131,7 +131,7 @@ static void sum_columns(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
     const summing *s = context;
     tensor part = tensor_columns(s->in, first, end - first);
-    float room[256];
+    float room[512];
     for (int64_t row = 0; row < part.rows; row++) {
         const float *in = cpu_row_read(s->cpu, part, row, room);
         s->cpu->vectors.add(tensor_f32(s->sums, 0) + first, in, (size_t)(end - first));

@@ -202,7 +202,7 @@ static packed_layout choose_layout(dnnl_engine_t engine, element type) {
         layout.pair = type == ELEMENT_BF16 ? 2 : 1;
         layout.unit = 16 * layout.pair;
         layout.rows = 1;
-        layout.columns = 256;
+        layout.columns = 512;
     }
     dnnl_primitive_desc_destroy(code);
     return layout;

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 
 #include "shared/base/memory.h"
@@ -16,6 +17,9 @@ typedef struct worker {
     int index;
 } worker;
 
+// One loop follows the other. `ticket` has the loop's number in its upper half and how many tasks are still to be taken
+// in its lower: who lowers it owns a task, and until that is done the loop's other fields stay as they are. So a worker
+// that wakes late finds nothing to take, and nobody waits for it.
 struct pool {
     worker *workers; // all but the caller's
     int threads;
@@ -26,10 +30,10 @@ struct pool {
     void (*work)(void *, int, int);
     void *context;
     int tasks;
-    atomic_int next;  // the next task to take
-    atomic_uint loop; // counts loops; a change wakes the workers
-    atomic_int busy;  // workers that have not finished the present loop
-    int sleeping;     // workers in work_here, under lock
+    _Atomic uint64_t ticket;
+    atomic_int left;     // tasks that are not done
+    atomic_int sleeping; // workers in work_here, or about to be
+    atomic_bool waiting; // the caller, in all_done, or about to be
     atomic_bool ending;
 };
 
@@ -39,42 +43,58 @@ static void relax(void) {
 #endif
 }
 
-static void take_tasks(pool *pool, int thread) {
+// A task's number, or -1 when none is left.
+static int take_task(pool *pool) {
+    uint64_t ticket = atomic_load_explicit(&pool->ticket, memory_order_acquire);
     for (;;) {
-        int task = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed);
-        if (task >= pool->tasks) return;
-        pool->work(pool->context, task, thread);
+        uint32_t untaken = (uint32_t)ticket;
+        if (untaken == 0) return -1;
+        if (atomic_compare_exchange_weak_explicit(&pool->ticket, &ticket, ticket - 1, memory_order_acq_rel,
+                                                  memory_order_acquire))
+            return pool->tasks - (int)untaken;
     }
 }
 
-static unsigned await_loop(pool *pool, unsigned seen) {
+static void wake_caller(pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    pthread_cond_signal(&pool->all_done);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+// Does tasks until none is left.
+static void work_on(pool *pool, int thread) {
+    for (int task = take_task(pool); task >= 0; task = take_task(pool)) {
+        pool->work(pool->context, task, thread);
+        bool last = atomic_fetch_sub(&pool->left, 1) == 1;
+        if (last && thread && atomic_load(&pool->waiting)) wake_caller(pool);
+    }
+}
+
+static uint32_t loop_of(pool *pool) {
+    return (uint32_t)(atomic_load(&pool->ticket) >> 32);
+}
+
+static uint32_t await_loop(pool *pool, uint32_t seen) {
     for (int turn = 0; turn < spin_turns; turn++) {
-        if (atomic_load_explicit(&pool->loop, memory_order_acquire) != seen) break;
+        uint32_t loop = loop_of(pool);
+        if (loop != seen) return loop;
         relax();
     }
     pthread_mutex_lock(&pool->lock);
-    while (atomic_load(&pool->loop) == seen) {
-        pool->sleeping++;
-        pthread_cond_wait(&pool->work_here, &pool->lock);
-        pool->sleeping--;
-    }
+    atomic_fetch_add(&pool->sleeping, 1); // before the look at the ticket, as start_loop looks after it has set it
+    while (loop_of(pool) == seen) pthread_cond_wait(&pool->work_here, &pool->lock);
+    atomic_fetch_sub(&pool->sleeping, 1);
     pthread_mutex_unlock(&pool->lock);
-    return atomic_load(&pool->loop);
+    return loop_of(pool);
 }
 
 static void *worker_main(void *argument) {
     worker *self = argument;
-    pool *pool = self->pool;
-    unsigned seen = 0;
+    uint32_t seen = 0;
     for (;;) {
-        seen = await_loop(pool, seen);
-        if (atomic_load(&pool->ending)) return NULL;
-        take_tasks(pool, self->index);
-        if (atomic_fetch_sub_explicit(&pool->busy, 1, memory_order_acq_rel) == 1) {
-            pthread_mutex_lock(&pool->lock);
-            pthread_cond_signal(&pool->all_done);
-            pthread_mutex_unlock(&pool->lock);
-        }
+        seen = await_loop(self->pool, seen);
+        if (atomic_load(&self->pool->ending)) return NULL;
+        work_on(self->pool, self->index);
     }
 }
 
@@ -109,10 +129,12 @@ status pool_new(pool **out, int threads) {
     return result;
 }
 
-static void wake(pool *pool) {
+static void start_loop(pool *pool, int tasks) {
+    uint64_t loop = (uint64_t)(loop_of(pool) + 1) << 32;
+    atomic_store(&pool->ticket, loop | (uint32_t)tasks);
+    if (!atomic_load(&pool->sleeping)) return;
     pthread_mutex_lock(&pool->lock);
-    atomic_fetch_add_explicit(&pool->loop, 1, memory_order_release);
-    if (pool->sleeping) pthread_cond_broadcast(&pool->work_here);
+    pthread_cond_broadcast(&pool->work_here);
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -120,7 +142,7 @@ void pool_free(pool **place) {
     pool *pool = *place;
     if (!pool) return;
     atomic_store(&pool->ending, true);
-    wake(pool);
+    start_loop(pool, 0);
     for (int i = 0; i < pool->started; i++) pthread_join(pool->workers[i].thread, NULL);
     pthread_cond_destroy(&pool->all_done);
     pthread_cond_destroy(&pool->work_here);
@@ -134,13 +156,15 @@ int pool_threads(const pool *pool) {
     return pool->threads;
 }
 
-static void await_workers(pool *pool) {
+static void await_tasks(pool *pool) {
     for (int turn = 0; turn < spin_turns; turn++) {
-        if (!atomic_load_explicit(&pool->busy, memory_order_acquire)) return;
+        if (!atomic_load_explicit(&pool->left, memory_order_acquire)) return;
         relax();
     }
     pthread_mutex_lock(&pool->lock);
-    while (atomic_load_explicit(&pool->busy, memory_order_acquire)) pthread_cond_wait(&pool->all_done, &pool->lock);
+    atomic_store(&pool->waiting, true);
+    while (atomic_load(&pool->left)) pthread_cond_wait(&pool->all_done, &pool->lock);
+    atomic_store(&pool->waiting, false);
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -152,9 +176,8 @@ void pool_run(pool *pool, int tasks, void (*work)(void *context, int task, int t
     pool->work = work;
     pool->context = context;
     pool->tasks = tasks;
-    atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
-    atomic_store_explicit(&pool->busy, pool->started, memory_order_relaxed);
-    wake(pool);
-    take_tasks(pool, 0);
-    await_workers(pool);
+    atomic_store_explicit(&pool->left, tasks, memory_order_relaxed);
+    start_loop(pool, tasks);
+    work_on(pool, 0);
+    await_tasks(pool);
 }
