@@ -65,7 +65,7 @@ static void attend(void *context, int task, int thread) {
     strip_open(&strip, a->segments, a->heads, a->starts[task % a->strips], task / a->strips);
     int size = a->heads.size, width = a->cache->width;
     float *rows = a->rooms + (size_t)thread * a->room, *tiles = rows + strip_most * width;
-    float *scores = tiles + strip_most * width, highest[strip_most], sums[strip_most];
+    float *scores = tiles + strip_most * width, highest[strip_most] = {0}, sums[strip_most] = {0};
     strip_queries(a->cpu, &strip, a->qkv, size, width, rows);
     strip_tiles(tiles, rows, strip.rows, width, size);
     strip_scores(&a->cpu->vectors, &strip, scores, a->columns, tiles, cache_keys(a->cache, a->layer, strip.key_head), 0,
@@ -82,24 +82,23 @@ static void attend(void *context, int task, int thread) {
 }
 
 // Rows a strip: as many as keep the scores near, yet strips enough for the threads. It leaves no trace in the bits.
-static int strip_height(const attending *a, size_t count, int threads) {
+static int strip_height(const attending *a, size_t count, size_t threads) {
     int most = strip_most;
     while (most > tile_rows && most * a->columns > scores_most) most /= 2;
-    while (most > tile_rows && strips_cut(a->segments, count, a->heads, most, NULL) * (size_t)a->heads.key <
-                                   (size_t)(threads * tasks_a_thread))
-        most /= 2;
+    size_t few = threads * tasks_a_thread / (size_t)a->heads.key;
+    while (most > tile_rows && strips_cut(a->segments, count, a->heads, most, NULL) < few) most /= 2;
     return most;
 }
 
 static status plan(cpu_backend *cpu, attending *a, size_t count) {
-    int threads = pool_threads(cpu->pool);
+    size_t threads = (size_t)pool_threads(cpu->pool);
     a->columns = strip_columns(a->segments, count);
     int most = strip_height(a, count, threads);
     size_t strips = strips_cut(a->segments, count, a->heads, most, NULL);
     size_t starts = (strips * sizeof(strip_start) + 63) / 64 * 64;
     a->room = (size_t)(2 * strip_most * a->cache->width + most * a->columns);
     unsigned char *scratch;
-    TRY(cpu_scratch_get(cpu, PLACE_ATTENTION, starts + (size_t)threads * a->room * sizeof(float), &scratch));
+    TRY(cpu_scratch_get(cpu, PLACE_ATTENTION, starts + threads * a->room * sizeof(float), &scratch));
     strips_cut(a->segments, count, a->heads, most, (strip_start *)scratch);
     a->starts = (strip_start *)scratch;
     a->strips = (int)strips;

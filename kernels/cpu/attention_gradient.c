@@ -104,7 +104,7 @@ static void slope_strip(void *context, int task, int thread) {
     int64_t index = s->first + task;
     strip_open(strip, s->segments, s->heads, s->starts[index % s->strips], (int)(index / s->strips));
     sheet sheet = sheet_of(s, task);
-    float *tiles = s->rooms + (size_t)thread * s->room, *rows = tiles + strip_most * width, deltas[strip_most];
+    float *tiles = s->rooms + (size_t)thread * s->room, *rows = tiles + strip_most * width, deltas[strip_most] = {0};
     int64_t place = strip->key_head * s->extent;
 
     strip_queries(s->cpu, strip, s->out, size, width, rows);

@@ -94,6 +94,7 @@ void harness_time(harness *h, double flops, double bytes, status (*work)(void *c
 
 // ---- the suites ----
 
-extern const suite suite_memory, suite_rows, suite_patchify, suite_linear, suite_head, suite_optimizer;
+extern const suite suite_memory, suite_rows, suite_patchify, suite_linear, suite_head, suite_optimizer, suite_attention,
+    suite_norms;
 
 #endif

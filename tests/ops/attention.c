@@ -1,0 +1,500 @@
+// rotate, attention and their gradients: prompts with branches, windows and decoding, against double precision; and a
+// sequence decoded token by token in a cache laid out otherwise, which must give the bits of the packed one.
+//
+// Every cache is full of NaN before a case: nothing may leak in from rows that a segment does not see.
+#include "tests/ops/harness.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { most_tokens = 1700, most_segments = 8 };
+
+typedef struct layout {
+    int64_t tokens, rows; // rows of the cache
+    size_t count;
+    segment segments[most_segments];
+    int32_t slots[most_tokens];
+} layout;
+
+typedef struct setting {
+    heads heads;
+    float scale;
+    element type;
+    int64_t columns;                                   // (H + 2K) D
+    tensor plain, qkv, cos, sin, slots, out, log_sums; // plain: before rotation
+    cache *cache;
+} setting;
+
+// ---- what to compute ----
+
+static heads some_heads(harness *h, int64_t tokens) {
+    if (tokens > 500) return (heads){2, 1, 6};
+    static const int sizes[] = {2, 12, 16, 24, 40, 64, 80, 128};
+    int key = (int)harness_range(h, 1, 3), group = (int)harness_range(h, 1, 8);
+    return (heads){key * group, key, sizes[harness_range(h, 0, 7)]};
+}
+
+// A prompt and branches after it; regions begin anywhere.
+static layout branched(harness *h, int64_t prompt, int branches, const int64_t *lengths) {
+    layout l = {.count = 1};
+    int64_t row = harness_range(h, 0, 20);
+    l.segments[0] = (segment){.queries = prompt, .own = row, .seen = 1, .causal = true};
+    for (; l.tokens < prompt; l.tokens++) l.slots[l.tokens] = (int32_t)row++;
+    for (int b = 0; b < branches; b++) {
+        row += harness_range(h, 0, 18);
+        l.segments[l.count++] = (segment){.query = l.tokens,
+                                          .queries = lengths[b],
+                                          .prefix = l.segments[0].own,
+                                          .prefixes = prompt,
+                                          .own = row,
+                                          .seen = 1,
+                                          .causal = true};
+        for (int64_t i = 0; i < lengths[b]; i++) l.slots[l.tokens++] = (int32_t)row++;
+    }
+    l.rows = row + harness_range(h, 0, 20);
+    return l;
+}
+
+static layout windows(harness *h) {
+    layout l = {.rows = harness_range(h, 0, 20)};
+    int count = (int)harness_range(h, 1, 5);
+    for (int w = 0; w < count; w++) {
+        int64_t size = harness_range(h, 1, 30);
+        l.segments[l.count++] = (segment){.query = l.tokens, .queries = size, .own = l.rows, .seen = size};
+        for (int64_t i = 0; i < size; i++) l.slots[l.tokens++] = (int32_t)l.rows++;
+    }
+    return l;
+}
+
+static layout some_layout(harness *h) {
+    if (harness_unit(h) < 0.3) return windows(h);
+    int64_t lengths[5];
+    int branches = (int)harness_range(h, 0, 5);
+    for (int b = 0; b < branches; b++) lengths[b] = harness_range(h, 1, 14);
+    return branched(h, harness_range(h, 1, 70), branches, lengths);
+}
+
+// ---- set-up ----
+
+static cache *poisoned_cache(harness *h, const setting *s, int64_t rows) {
+    cache *cache;
+    harness_ok(h, h->ops->cache_new(h->backend, &cache, 2, rows, s->heads));
+    tensor qkv = harness_dense(h, s->type, rows, s->columns, FILL_ZERO, 0);
+    tensor angles = harness_dense(h, ELEMENT_F32, rows, s->heads.size / 2, FILL_ZERO, 0);
+    tensor slots = harness_index(h, rows, rows);
+    float *values = harness_values(h, qkv);
+    int32_t *numbers = harness_numbers(h, slots);
+    for (int64_t i = 0; i < rows * s->columns; i++) values[i] = NAN;
+    for (int64_t i = 0; i < rows; i++) numbers[i] = (int32_t)i;
+    harness_set(h, qkv, values);
+    harness_set(h, slots, numbers);
+    harness_ok(h, h->ops->rotate(h->backend, qkv, angles, angles, s->heads, cache, 1, slots));
+    return cache;
+}
+
+static setting set_up(harness *h, const char *what, const layout *l) {
+    setting s = {.heads = some_heads(h, l->tokens), .type = harness_unit(h) < 0.5 ? ELEMENT_F32 : ELEMENT_BF16};
+    s.scale = 1 / sqrtf((float)s.heads.size);
+    s.columns = (s.heads.query + 2 * s.heads.key) * s.heads.size;
+    harness_case(h, "%s: %lld tokens in %zu segments, %lld rows, H=%d K=%d D=%d, type %d", what, (long long)l->tokens,
+                 l->count, (long long)l->rows, s.heads.query, s.heads.key, s.heads.size, s.type);
+    s.plain = harness_tensor(h, s.type, l->tokens, s.columns, FILL_NORMAL, harness_unit(h) < 0.3 ? 2 : 1);
+    s.qkv = harness_tensor(h, s.type, l->tokens, s.columns, FILL_ZERO, 0);
+    s.cos = harness_tensor(h, ELEMENT_F32, l->tokens, s.heads.size / 2, FILL_ZERO, 0);
+    s.sin = harness_tensor(h, ELEMENT_F32, l->tokens, s.heads.size / 2, FILL_ZERO, 0);
+    s.slots = harness_index(h, l->tokens, 1);
+    s.out = harness_tensor(h, s.type, l->tokens, s.heads.query * s.heads.size, FILL_NORMAL, 1);
+    s.log_sums = harness_tensor(h, ELEMENT_F32, l->tokens, s.heads.query, FILL_NORMAL, 1);
+    float *cos = harness_values(h, s.cos), *sin = harness_values(h, s.sin);
+    for (int64_t i = 0; i < s.cos.rows * s.cos.columns; i++) {
+        double angle = 10 * harness_normal(h);
+        cos[i] = (float)__builtin_cos(angle);
+        sin[i] = (float)__builtin_sin(angle);
+    }
+    harness_set(h, s.cos, cos);
+    harness_set(h, s.sin, sin);
+    harness_set(h, s.slots, l->slots);
+    s.cache = poisoned_cache(h, &s, l->rows);
+    harness_ok(h, h->ops->copy(h->backend, s.qkv, s.plain));
+    harness_ok(h, h->ops->rotate(h->backend, s.qkv, s.cos, s.sin, s.heads, s.cache, 1, s.slots));
+    return s;
+}
+
+// ---- rotation ----
+
+static void turn(const setting *s, double *rows, const float *cos, const float *sin, int64_t tokens, double sign) {
+    int half = s->heads.size / 2;
+    for (int64_t t = 0; t < tokens; t++) {
+        for (int head = 0; head < s->heads.query + s->heads.key; head++) {
+            double *low = rows + t * s->columns + head * s->heads.size, *high = low + half;
+            for (int j = 0; j < half; j++) {
+                double a = low[j], b = high[j], c = cos[t * half + j], d = sign * sin[t * half + j];
+                low[j] = a * c - b * d;
+                high[j] = b * c + a * d;
+            }
+        }
+    }
+}
+
+static double *doubles(harness *h, tensor t) {
+    float *values = harness_values(h, t);
+    double *out = harness_memory(h, (size_t)(t.rows * t.columns) * sizeof *out);
+    for (int64_t i = 0; i < t.rows * t.columns; i++) out[i] = values[i];
+    return out;
+}
+
+static void check_rotation(harness *h) {
+    layout l = some_layout(h);
+    setting s = set_up(h, "rotate", &l);
+    float *cos = harness_values(h, s.cos), *sin = harness_values(h, s.sin);
+    double *want = doubles(h, s.plain);
+    turn(&s, want, cos, sin, l.tokens, 1);
+    harness_near(h, "qkv", s.qkv, want, 2e-6, 0);
+    want = doubles(h, s.qkv);
+    turn(&s, want, cos, sin, l.tokens, -1);
+    harness_ok(h, h->ops->rotate_gradient(h->backend, s.qkv, s.cos, s.sin, s.heads));
+    harness_near(h, "qkv_gradient", s.qkv, want, 2e-6, 0);
+    h->ops->cache_free(h->backend, &s.cache);
+}
+
+// ---- attention in double ----
+
+static bool sees(const segment *s, int64_t query, int64_t row) {
+    int64_t own = s->seen + (s->causal ? query : 0);
+    return (row >= s->prefix && row < s->prefix + s->prefixes) || (row >= s->own && row < s->own + own);
+}
+
+typedef struct reference {
+    const setting *setting;
+    const layout *layout;
+    double *qkv, *out, *log_sums;    // results of attention
+    double *out_gradient, *gradient; // NULL: none
+    const float *given;              // out as the operation gave it, which its gradient takes
+} reference;
+
+static const double *head_of(const reference *r, int64_t token, int head) {
+    return r->qkv + token * r->setting->columns + head * r->setting->heads.size;
+}
+
+static double inner(const double *a, const double *b, int size) {
+    double sum = 0;
+    for (int d = 0; d < size; d++) sum += a[d] * b[d];
+    return sum;
+}
+
+// powers[token] = softmax over the tokens that query `query` of the segment sees, 0 elsewhere.
+static double soften(const reference *r, const segment *segment, int64_t query, int head, double *powers) {
+    const setting *s = r->setting;
+    int key = s->heads.query + head / (s->heads.query / s->heads.key);
+    double most = -INFINITY, sum = 0;
+    for (int64_t t = 0; t < r->layout->tokens; t++) {
+        bool seen = sees(segment, query, r->layout->slots[t]);
+        powers[t] =
+            seen ? (double)s->scale * inner(head_of(r, segment->query + query, head), head_of(r, t, key), s->heads.size)
+                 : -INFINITY;
+        most = fmax(most, powers[t]);
+    }
+    for (int64_t t = 0; t < r->layout->tokens; t++) sum += powers[t] = exp(powers[t] - most);
+    for (int64_t t = 0; t < r->layout->tokens; t++) powers[t] /= sum;
+    return most + log(sum);
+}
+
+static void slope(const reference *r, int64_t token, int head, const double *powers) {
+    const setting *s = r->setting;
+    int size = s->heads.size, key = s->heads.query + head / (s->heads.query / s->heads.key);
+    int value = key + s->heads.key;
+    int64_t place = token * s->heads.query * size + head * size;
+    const double *out_gradient = r->out_gradient + place;
+    double delta = 0;
+    for (int d = 0; d < size; d++) delta += out_gradient[d] * r->given[place + d];
+    for (int64_t t = 0; t < r->layout->tokens; t++) {
+        if (powers[t] == 0) continue;
+        double steep = powers[t] * (inner(out_gradient, head_of(r, t, value), size) - delta) * (double)s->scale;
+        for (int d = 0; d < size; d++) {
+            r->gradient[token * s->columns + head * size + d] += steep * head_of(r, t, key)[d];
+            r->gradient[t * s->columns + key * size + d] += steep * head_of(r, token, head)[d];
+            r->gradient[t * s->columns + value * size + d] += powers[t] * out_gradient[d];
+        }
+    }
+}
+
+static void compute(const reference *r) {
+    const setting *s = r->setting;
+    int size = s->heads.size;
+    double powers[most_tokens];
+    for (const segment *segment = r->layout->segments; segment < r->layout->segments + r->layout->count; segment++) {
+        for (int64_t i = 0; i < segment->queries * s->heads.query; i++) {
+            int64_t query = i / s->heads.query, token = segment->query + query;
+            int head = (int)(i % s->heads.query), value = s->heads.query + s->heads.key;
+            value += head / (s->heads.query / s->heads.key);
+            r->log_sums[token * s->heads.query + head] = soften(r, segment, query, head, powers);
+            double *out = r->out + token * s->heads.query * size + head * size;
+            for (int64_t t = 0; t < r->layout->tokens; t++) {
+                for (int d = 0; d < size && powers[t] > 0; d++) out[d] += powers[t] * head_of(r, t, value)[d];
+            }
+            if (r->gradient) slope(r, token, head, powers);
+        }
+    }
+}
+
+static reference refer(harness *h, const setting *s, const layout *l) {
+    size_t outs = (size_t)(l->tokens * s->heads.query);
+    return (reference){.setting = s,
+                       .layout = l,
+                       .qkv = doubles(h, s->qkv),
+                       .out = harness_memory(h, outs * (size_t)s->heads.size * sizeof(double)),
+                       .log_sums = harness_memory(h, outs * sizeof(double))};
+}
+
+static void attend(harness *h, const setting *s, const layout *l) {
+    harness_ok(h, h->ops->attention(h->backend, s->out, s->qkv, s->heads, s->scale, s->cache, 1, l->segments, l->count,
+                                    s->log_sums));
+}
+
+static void check_attention(harness *h, layout l) {
+    setting s = set_up(h, "attention", &l);
+    attend(h, &s, &l);
+    reference r = {0};
+    if (h->first) {
+        r = refer(h, &s, &l);
+        compute(&r);
+    }
+    harness_near(h, "out", s.out, r.out, 1e-5, 1e-5);
+    harness_near(h, "log_sums", s.log_sums, r.log_sums, 2e-6, 2e-6);
+    h->ops->cache_free(h->backend, &s.cache);
+}
+
+static void check_gradient(harness *h, layout l) {
+    setting s = set_up(h, "attention_gradient", &l);
+    attend(h, &s, &l);
+    tensor out_gradient = harness_tensor(h, s.type, l.tokens, s.heads.query * s.heads.size, FILL_NORMAL, 1);
+    tensor gradient = harness_tensor(h, s.type, l.tokens, s.columns, FILL_NORMAL, 1);
+    harness_ok(h, h->ops->attention_gradient(h->backend, gradient, out_gradient, s.out, s.qkv, s.heads, s.scale,
+                                             s.cache, 1, s.slots, l.segments, l.count, s.log_sums));
+    reference r = {0};
+    if (h->first) {
+        r = refer(h, &s, &l);
+        r.given = harness_values(h, s.out);
+        r.out_gradient = doubles(h, out_gradient);
+        r.gradient = harness_memory(h, (size_t)(l.tokens * s.columns) * sizeof(double));
+        compute(&r);
+    }
+    harness_near(h, "qkv_gradient", gradient, r.gradient, 5e-5, 5e-5);
+    h->ops->cache_free(h->backend, &s.cache);
+}
+
+// ---- token by token ----
+
+typedef struct decoding {
+    const setting *setting;
+    const layout *packed, *apart; // the same tokens in other rows
+    cache *cache;
+    tensor qkv, cos, sin, slots, out, log_sums; // of one step
+} decoding;
+
+static decoding decoding_of(harness *h, const setting *s, const layout *packed, const layout *apart) {
+    int64_t rows = packed->segments[0].queries;
+    if (rows < most_segments) rows = most_segments;
+    return (decoding){.setting = s,
+                      .packed = packed,
+                      .apart = apart,
+                      .cache = poisoned_cache(h, s, apart->rows),
+                      .qkv = harness_tensor(h, s->type, rows, s->columns, FILL_ZERO, 0),
+                      .cos = harness_tensor(h, ELEMENT_F32, rows, s->heads.size / 2, FILL_ZERO, 0),
+                      .sin = harness_tensor(h, ELEMENT_F32, rows, s->heads.size / 2, FILL_ZERO, 0),
+                      .slots = harness_index(h, rows, 1),
+                      .out = harness_tensor(h, s->type, rows, s->heads.query * s->heads.size, FILL_ZERO, 0),
+                      .log_sums = harness_tensor(h, ELEMENT_F32, rows, s->heads.query, FILL_ZERO, 0)};
+}
+
+// Computes `count` tokens, given by their places in the packed sequence, as one step, and compares their rows.
+static void decode_step(harness *h, const decoding *d, const int64_t *tokens, const segment *segments, int64_t count,
+                        size_t segment_count) {
+    const setting *s = d->setting;
+    const operations *ops = h->ops;
+    int32_t slots[most_tokens];
+    for (int64_t i = 0; i < count; i++) {
+        slots[i] = d->apart->slots[tokens[i]];
+        harness_ok(h, ops->copy(h->backend, tensor_rows(d->qkv, i, 1), tensor_rows(s->plain, tokens[i], 1)));
+        harness_ok(h, ops->copy(h->backend, tensor_rows(d->cos, i, 1), tensor_rows(s->cos, tokens[i], 1)));
+        harness_ok(h, ops->copy(h->backend, tensor_rows(d->sin, i, 1), tensor_rows(s->sin, tokens[i], 1)));
+    }
+    harness_set(h, tensor_rows(d->slots, 0, count), slots);
+    tensor qkv = tensor_rows(d->qkv, 0, count), out = tensor_rows(d->out, 0, count);
+    tensor log_sums = tensor_rows(d->log_sums, 0, count);
+    harness_ok(h, ops->rotate(h->backend, qkv, tensor_rows(d->cos, 0, count), tensor_rows(d->sin, 0, count), s->heads,
+                              d->cache, 1, tensor_rows(d->slots, 0, count)));
+    harness_ok(
+        h, ops->attention(h->backend, out, qkv, s->heads, s->scale, d->cache, 1, segments, segment_count, log_sums));
+    for (int64_t i = 0; i < count; i++) {
+        harness_equal(h, "out", tensor_rows(out, i, 1), tensor_rows(s->out, tokens[i], 1));
+        harness_equal(h, "log_sums", tensor_rows(log_sums, i, 1), tensor_rows(s->log_sums, tokens[i], 1));
+    }
+}
+
+static void decode_branches(harness *h, const decoding *d) {
+    for (int64_t place = 0; place < most_tokens; place++) {
+        int64_t tokens[most_segments], live = 0;
+        segment segments[most_segments];
+        for (size_t b = 1; b < d->apart->count; b++) {
+            const segment *branch = &d->apart->segments[b];
+            if (place >= branch->queries) continue;
+            tokens[live] = branch->query + place;
+            segments[live] = *branch;
+            segments[live].query = live;
+            segments[live].queries = 1;
+            segments[live].seen = place + 1;
+            segments[live++].causal = false;
+        }
+        if (live) decode_step(h, d, tokens, segments, live, (size_t)live);
+    }
+}
+
+static void check_decoding(harness *h) {
+    int64_t lengths[4], prompt = harness_range(h, 1, 60);
+    int branches = (int)harness_range(h, 1, 4);
+    for (int b = 0; b < branches; b++) lengths[b] = harness_range(h, 1, 20);
+    layout packed = branched(h, prompt, branches, lengths), apart = branched(h, prompt, branches, lengths);
+    setting s = set_up(h, "decoding", &packed);
+    attend(h, &s, &packed);
+    decoding d = decoding_of(h, &s, &packed, &apart);
+    int64_t tokens[most_tokens], cut = harness_range(h, 1, prompt);
+    for (int64_t t = 0; t < prompt; t++) tokens[t] = t;
+    segment first = apart.segments[0], rest = first; // the prompt in two pieces
+    first.queries = cut;
+    rest.queries = prompt - cut;
+    rest.seen = cut + 1;
+    decode_step(h, &d, tokens, &first, cut, 1);
+    if (cut < prompt) decode_step(h, &d, tokens + cut, &rest, prompt - cut, 1);
+    decode_branches(h, &d);
+    h->ops->cache_free(h->backend, &d.cache);
+    h->ops->cache_free(h->backend, &s.cache);
+}
+
+static void check_refusals(harness *h) {
+    harness_case(h, "refusals");
+    heads heads = {2, 1, 4};
+    cache *cache = NULL;
+    harness_hold(h, h->ops->cache_new(h->backend, &cache, 1, 16, (struct heads){3, 2, 4}) == BUG && !cache,
+                 "key heads that do not divide the query heads");
+    harness_ok(h, h->ops->cache_new(h->backend, &cache, 1, 16, heads));
+    tensor qkv = harness_dense(h, ELEMENT_F32, 1, 16, FILL_NORMAL, 1),
+           out = harness_dense(h, ELEMENT_F32, 1, 8, FILL_ZERO, 0);
+    tensor angles = harness_dense(h, ELEMENT_F32, 1, 2, FILL_ZERO, 0), slots = harness_index(h, 1, 1);
+    harness_set(h, slots, (int32_t[]){16});
+    harness_hold(h, h->ops->rotate(h->backend, qkv, angles, angles, heads, cache, 0, slots) == BUG,
+                 "a slot beyond the cache");
+    segment beyond = {.queries = 1, .own = 10, .seen = 7};
+    harness_hold(h, h->ops->attention(h->backend, out, qkv, heads, 1, cache, 0, &beyond, 1, (tensor){0}) == BUG,
+                 "a segment beyond the cache");
+    harness_hold(h, h->ops->attention(h->backend, out, qkv, heads, 1, cache, 0, &beyond, 0, (tensor){0}) == BUG,
+                 "a row without a segment");
+    h->ops->cache_free(h->backend, &cache);
+}
+
+static void check(harness *h) {
+    for (int i = 0; i < 10; i++) {
+        check_rotation(h);
+        check_attention(h, some_layout(h));
+        check_gradient(h, some_layout(h));
+        check_decoding(h);
+    }
+    layout l = branched(h, 900, 3, (int64_t[]){250, 256, 240}); // more than a block of keys, more than a batch
+    check_attention(h, l);
+    check_gradient(h, l);
+    check_refusals(h);
+}
+
+// ---- timing ----
+
+typedef struct timed {
+    harness *h;
+    setting setting;
+    tensor out_gradient, gradient;
+    const segment *segments;
+    size_t count;
+} timed;
+
+static status run_attention(void *context) {
+    timed *t = context;
+    const setting *s = &t->setting;
+    return t->h->ops->attention(t->h->backend, s->out, s->qkv, s->heads, s->scale, s->cache, 0, t->segments, t->count,
+                                s->log_sums);
+}
+
+static status run_gradient(void *context) {
+    timed *t = context;
+    const setting *s = &t->setting;
+    return t->h->ops->attention_gradient(t->h->backend, t->gradient, t->out_gradient, s->out, s->qkv, s->heads,
+                                         s->scale, s->cache, 0, s->slots, t->segments, t->count, s->log_sums);
+}
+
+static status run_rotate(void *context) {
+    timed *t = context;
+    const setting *s = &t->setting;
+    return t->h->ops->rotate(t->h->backend, s->qkv, s->cos, s->sin, s->heads, s->cache, 0, s->slots);
+}
+
+static double pairs_of(const segment *segments, size_t count) {
+    double pairs = 0;
+    for (size_t i = 0; i < count; i++) {
+        const segment *s = &segments[i];
+        double queries = (double)s->queries, more = s->causal ? queries * (queries - 1) / 2 : 0;
+        pairs += queries * (double)(s->prefixes + s->seen) + more;
+    }
+    return pairs;
+}
+
+// Token t lies in row t of the cache.
+static void time_layout(harness *h, const char *name, heads heads, int64_t tokens, int64_t rows,
+                        const segment *segments, size_t count, bool all) {
+    harness_case(h, "timing %s", name);
+    int64_t columns = (heads.query + 2 * heads.key) * heads.size, outs = heads.query * heads.size;
+    timed t = {.h = h, .segments = segments, .count = count};
+    t.setting = (setting){.heads = heads,
+                          .scale = 1 / sqrtf((float)heads.size),
+                          .qkv = harness_dense(h, ELEMENT_F32, tokens, columns, FILL_NORMAL, 1),
+                          .cos = harness_dense(h, ELEMENT_F32, tokens, heads.size / 2, FILL_ZERO, 0),
+                          .sin = harness_dense(h, ELEMENT_F32, tokens, heads.size / 2, FILL_NORMAL, 1),
+                          .slots = harness_index(h, tokens, 1),
+                          .out = harness_dense(h, ELEMENT_F32, tokens, outs, FILL_ZERO, 0),
+                          .log_sums = harness_dense(h, ELEMENT_F32, tokens, heads.query, FILL_ZERO, 0)};
+    int32_t *slots = harness_memory(h, (size_t)tokens * sizeof *slots);
+    for (int64_t i = 0; i < tokens; i++) slots[i] = (int32_t)i;
+    harness_set(h, t.setting.slots, slots);
+    harness_ok(h, h->ops->cache_new(h->backend, &t.setting.cache, 1, rows, heads));
+    double flops = 4 * pairs_of(segments, count) * heads.query * heads.size;
+    double bytes = 8.0 * (double)tokens * (double)columns;
+    if (all) harness_time(h, 0, bytes, run_rotate, &t, "rotate %s", name);
+    harness_time(h, flops, 0, run_attention, &t, "attention %s", name);
+    if (all) {
+        t.out_gradient = harness_dense(h, ELEMENT_F32, tokens, outs, FILL_NORMAL, 1);
+        t.gradient = harness_dense(h, ELEMENT_F32, tokens, columns, FILL_ZERO, 0);
+        harness_time(h, 2.5 * flops, 0, run_gradient, &t, "attention_gradient %s", name);
+    }
+    h->ops->cache_free(h->backend, &t.setting.cache);
+}
+
+static void time_group(harness *h, heads heads, const char *packed_name, const char *decoded_name) {
+    enum { prompt = 1184, branch = 128, branches = 8 };
+    segment packed[branches + 1] = {{.queries = prompt, .seen = 1, .causal = true}}, decoded[branches];
+    for (int64_t b = 0; b < branches; b++) {
+        int64_t own = prompt + b * branch;
+        packed[b + 1] = (segment){own, branch, 0, prompt, own, 1, true};
+        decoded[b] = (segment){b, 1, 0, prompt, own, branch, false};
+    }
+    int64_t rows = prompt + branches * branch;
+    time_layout(h, packed_name, heads, rows, rows, packed, branches + 1, true);
+    time_layout(h, decoded_name, heads, branches, rows, decoded, branches, false);
+}
+
+static void time_all(harness *h) {
+    time_group(h, (heads){12, 2, 64}, "1184 + 8x128, 12/2 heads of 64", "8 rows after 1184, 12/2 heads of 64");
+    time_group(h, (heads){16, 2, 128}, "1184 + 8x128, 16/2 heads of 128", "8 rows after 1184, 16/2 heads of 128");
+    segment windows[32], frame = {.queries = 2048, .seen = 2048};
+    for (int64_t w = 0; w < 32; w++) windows[w] = (segment){.query = 64 * w, .queries = 64, .own = 64 * w, .seen = 64};
+    time_layout(h, "32 windows of 64, 16 heads of 80", (heads){16, 16, 80}, 2048, 2048, windows, 32, true);
+    time_layout(h, "a frame of 2048, 16 heads of 80", (heads){16, 16, 80}, 2048, 2048, &frame, 1, true);
+}
+
+const suite suite_attention = {"attention", check, time_all};
