@@ -8,6 +8,7 @@
 #include "shared/base/log.h"
 #include "shared/stage/times.h"
 #include "shared/store/ledger.h"
+#include "shared/wire/orders.h"
 
 enum { PATIENCE = 1800 }; // seconds without news after which everything in flight is issued again
 
@@ -19,6 +20,7 @@ struct feed {
     int64_t step;  // optim's
     bool ready;    // optim has said where it stands
     bool reissue;  // everything in flight is to be issued again
+    bytes flying;  // orders, as text
     bool finished; // and the supervisors know
     time_t news;   // when optim was last heard
 };
@@ -53,6 +55,7 @@ fail:
 void feed_close(feed **feed) {
     if (!*feed) return;
     ledger_close(&(*feed)->ledger);
+    bytes_release(&(*feed)->flying);
     free(*feed);
     *feed = NULL;
 }
@@ -145,6 +148,17 @@ static status settle(feed *feed, const wire_message *message, ledger_state state
     return hub_post(*feed->hub, "report", &notice);
 }
 
+// One group may have been lost; what it needs of optim is what it needed before.
+static status hear_reissue(feed *feed, const wire_message *message) {
+    int64_t ahead = 0;
+    if (message->order < 0) feed->reissue = true;
+    if (message->order < 0 || !feed->ready || ledger_state_of(feed->ledger, message->order) != LEDGER_FLYING) return OK;
+    log_say("issuing group %lld again: %s", (long long)message->order, message->reason);
+    for (int64_t order = ledger_settled(feed->ledger); order < message->order; order++)
+        if (ledger_state_of(feed->ledger, order) == LEDGER_FLYING) ahead++;
+    return issue(feed, message->order, ahead);
+}
+
 status feed_said(feed *feed, wire *wire, wire_peer *peer, const wire_message *message) {
     (void)wire;
     (void)peer;
@@ -158,8 +172,7 @@ status feed_said(feed *feed, wire *wire, wire_peer *peer, const wire_message *me
     case MESSAGE_LEFT:
         return settle(feed, message, LEDGER_LEFT);
     case MESSAGE_REISSUE:
-        feed->reissue = true;
-        return OK;
+        return hear_reissue(feed, message);
     default:
         return OK;
     }
@@ -184,7 +197,20 @@ status feed_tick(feed *feed, wire *wire) {
     return say_finished(feed);
 }
 
-void feed_report(const feed *feed, message_status *status) {
+static status list_flying(feed *feed) {
+    int64_t *orders = NULL;
+    size_t count = 0;
+    TRY(NEW(&orders, (size_t)ledger_flying(feed->ledger)));
+    for (int64_t order = ledger_settled(feed->ledger); order < ledger_fresh(feed->ledger); order++)
+        if (ledger_state_of(feed->ledger, order) == LEDGER_FLYING) orders[count++] = order;
+    bytes_clear(&feed->flying);
+    status result = orders_write(orders, count, &feed->flying);
+    free(orders);
+    return result;
+}
+
+void feed_report(feed *feed, message_status *status) {
+    status->flying = feed->ready && list_flying(feed) == OK ? feed->flying.data : "";
     status->total = feed->total;
     status->order = ledger_settled(feed->ledger);
     status->step = feed->step;

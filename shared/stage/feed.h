@@ -27,6 +27,6 @@ status feed_said(feed *feed, wire *wire, wire_peer *peer, const wire_message *me
 status feed_tick(feed *feed, wire *wire);
 
 // The source's counters.
-void feed_report(const feed *feed, message_status *status);
+void feed_report(feed *feed, message_status *status);
 
 #endif

@@ -12,6 +12,7 @@
 #include "shared/base/log.h"
 #include "shared/stage/letters.h"
 #include "shared/stage/signals.h"
+#include "shared/wire/orders.h"
 
 enum { TICK_MS = 50, REPORT_MS = 1000 };
 
@@ -46,6 +47,12 @@ typedef struct errand {
     status result;
 } errand;
 
+// A group that the working thread has.
+typedef struct hand {
+    char *id;
+    int64_t order;
+} hand;
+
 struct hub {
     const wiring *wiring;
     hub_hooks hooks;
@@ -61,7 +68,7 @@ struct hub {
     char *reason; // why it is broken
     group **inbox;
     size_t inbox_count;
-    char **hands; // ids with the working thread
+    hand *hands; // with the working thread
     size_t hand_count;
     letters letters;
     bool mail; // letters were added since the last OFFER
@@ -71,6 +78,8 @@ struct hub {
     int64_t dropped;
     // The hub's thread's own:
     upstream *upstreams;
+    int64_t *orders; // room for list_orders
+    bytes order_text;
     int asked;
     int64_t reported;
     bool weights_visited, frames_visited;
@@ -92,24 +101,24 @@ static void ring(hub *hub) {
 
 static bool in_hand(const hub *hub, const char *id) {
     for (size_t i = 0; i < hub->hand_count; i++)
-        if (!strcmp(hub->hands[i], id)) return true;
+        if (!strcmp(hub->hands[i].id, id)) return true;
     for (size_t i = 0; i < hub->inbox_count; i++)
         if (!strcmp(hub->inbox[i]->id.data, id)) return true;
     return letters_have(&hub->letters, id);
 }
 
-static status add_hand(hub *hub, const char *id) {
+static status add_hand(hub *hub, const group *group) {
     TRY(RESIZE(&hub->hands, hub->hand_count + 1));
-    char *copy = strdup(id);
+    char *copy = strdup(group->id.data);
     if (!copy) return fail(SERVICE, "out of memory");
-    hub->hands[hub->hand_count++] = copy;
+    hub->hands[hub->hand_count++] = (hand){copy, group->requires.order};
     return OK;
 }
 
 static void remove_hand(hub *hub, const char *id) {
     for (size_t i = 0; i < hub->hand_count; i++) {
-        if (strcmp(hub->hands[i], id) != 0) continue;
-        free(hub->hands[i]);
+        if (strcmp(hub->hands[i].id, id) != 0) continue;
+        free(hub->hands[i].id);
         hub->hands[i] = hub->hands[--hub->hand_count];
         return;
     }
@@ -169,7 +178,7 @@ static status receive_locked(hub *hub, int timeout_ms, group **out) {
     }
     *out = pop_inbox(hub);
     hub->room--;
-    status result = add_hand(hub, (*out)->id.data);
+    status result = add_hand(hub, *out);
     if (result != OK) group_free(out);
     return result;
 }
@@ -508,6 +517,18 @@ static status send_posts(hub *hub) {
 
 // ---- the hub's thread: events ----
 
+// The orders of all groups here. The lock is held.
+static status list_orders(hub *hub) {
+    size_t count = 0;
+    int64_t waiting = letters_count(&hub->letters, -1);
+    TRY(RESIZE(&hub->orders, hub->hand_count + hub->inbox_count + (size_t)waiting));
+    for (size_t i = 0; i < hub->hand_count; i++) hub->orders[count++] = hub->hands[i].order;
+    for (size_t i = 0; i < hub->inbox_count; i++) hub->orders[count++] = hub->inbox[i]->requires.order;
+    for (const letter *at = hub->letters.first; at; at = at->next) hub->orders[count++] = at->order;
+    bytes_clear(&hub->order_text);
+    return orders_write(hub->orders, count, &hub->order_text);
+}
+
 static status report(hub *hub) {
     int64_t now = now_ms();
     if (now - hub->reported < REPORT_MS || !hub->hooks.report) return OK;
@@ -516,12 +537,15 @@ static status report(hub *hub) {
                             .name = hub->wiring->stage,
                             .replica = hub->wiring->replica,
                             .machine = hub->wiring->machine,
-                            .status = {.state = "", .pid = getpid()}};
+                            .status = {.state = "", .flying = "", .pid = getpid()}};
     pthread_mutex_lock(&hub->lock);
     message.status.held = (int64_t)(hub->hand_count + hub->inbox_count);
     message.status.waiting = letters_count(&hub->letters, -1);
     message.status.dropped = hub->dropped;
+    status result = list_orders(hub);
     pthread_mutex_unlock(&hub->lock);
+    TRY(result);
+    message.status.orders = hub->order_text.data;
     hub->hooks.report(hub->hooks.self, &message.status);
     saying saying = {.hub = hub, .message = &message};
     wire_each(hub->wire, "report", false, say_one, &saying);
@@ -678,7 +702,7 @@ static void release(hub *hub) {
     wire_close(&hub->wire);
     if (hub->bell >= 0) close(hub->bell);
     for (size_t i = 0; i < hub->inbox_count; i++) group_free(&hub->inbox[i]);
-    for (size_t i = 0; i < hub->hand_count; i++) free(hub->hands[i]);
+    for (size_t i = 0; i < hub->hand_count; i++) free(hub->hands[i].id);
     while (hub->posts) {
         post *next = hub->posts->next;
         post_free(hub->posts);
@@ -693,6 +717,8 @@ static void release(hub *hub) {
     free(hub->inbox);
     free(hub->hands);
     free(hub->reason);
+    free(hub->orders);
+    bytes_release(&hub->order_text);
     pthread_mutex_destroy(&hub->lock);
     pthread_cond_destroy(&hub->changed);
     free(hub);

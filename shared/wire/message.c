@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { FRAME_MOST = 16384, TEXT_MOST = 4000, FIELDS_MOST = 24 };
+enum { FRAME_MOST = 16384, TEXT_MOST = 4000, FIELDS_MOST = 28 };
 
 typedef enum field_type { FIELD_END, FIELD_INT, FIELD_REAL, FIELD_TEXT } field_type;
 
@@ -47,7 +47,7 @@ static const row table[MESSAGE_KINDS] = {
     [MESSAGE_TRAINED] = {"TRAINED", false, {INT(order), TEXT(id), INT(step)}},
     [MESSAGE_ASIDE] = {"ASIDE", false, {INT(order), TEXT(id), TEXT(name), TEXT(reason)}},
     [MESSAGE_LEFT] = {"LEFT", false, {INT(order), TEXT(id)}},
-    [MESSAGE_REISSUE] = {"REISSUE", false, {TEXT(reason)}},
+    [MESSAGE_REISSUE] = {"REISSUE", false, {INT(order), TEXT(reason)}},
     [MESSAGE_NEWEST] = {"NEWEST", false, {INT(reference)}},
     [MESSAGE_VERSION] = {"VERSION",
                          false,
@@ -57,14 +57,14 @@ static const row table[MESSAGE_KINDS] = {
     [MESSAGE_ABSENT] = {"ABSENT", false, {TEXT(id)}},
     [MESSAGE_GET] = {"GET", false, {TEXT(id)}},
     [MESSAGE_RECORD] = {"RECORD", true, {TEXT(id)}},
-    [MESSAGE_STATUS] = {"STATUS", false, {TEXT(name),          INT(replica),        TEXT(machine),
-                                          INT(status.taken),   INT(status.done),    INT(status.quarantined),
-                                          INT(status.found),   INT(status.dropped), INT(status.held),
-                                          INT(status.waiting), INT(status.tokens),  REAL(status.busy),
-                                          REAL(status.up),     TEXT(status.state),  INT(status.total),
-                                          INT(status.order),   INT(status.step),    INT(status.aside),
-                                          INT(status.left),    REAL(status.reward), REAL(status.accuracy),
-                                          INT(status.pid)}},
+    [MESSAGE_STATUS] = {"STATUS", false, {TEXT(name),          INT(replica),          TEXT(machine),
+                                          INT(status.taken),   INT(status.done),      INT(status.quarantined),
+                                          INT(status.found),   INT(status.dropped),   INT(status.held),
+                                          INT(status.waiting), INT(status.tokens),    REAL(status.busy),
+                                          REAL(status.up),     TEXT(status.orders),   TEXT(status.flying),
+                                          TEXT(status.state),  INT(status.total),     INT(status.order),
+                                          INT(status.step),    INT(status.aside),     INT(status.left),
+                                          REAL(status.reward), REAL(status.accuracy), INT(status.pid)}},
     [MESSAGE_NOTICE] = {"NOTICE", false, {TEXT(name), INT(replica), TEXT(machine), TEXT(reason)}},
     [MESSAGE_END] = {"END", false, {INT(code), TEXT(reason)}},
 };

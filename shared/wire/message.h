@@ -51,6 +51,8 @@ typedef struct message_status {
     int64_t held, waiting;      // at work; done and not yet taken by the next stage
     int64_t tokens;             // of completions that passed
     double busy, up;            // seconds at work; since it started
+    const char *orders;         // of the groups in hand (orders.h)
+    const char *flying;         // source: of those in flight
     const char *state;          // what it does or waits for: "working", "waits for frames", "finished"
     int64_t total, order, step; // source: groups in all, every order below is settled; optim: steps trained
     int64_t aside, left;        // source: quarantined, did not fill a step

@@ -22,6 +22,8 @@ status wiring_write(const wiring *wiring, bytes *out) {
     if (*wiring->from) TRY(add_line(out, "from", wiring->from));
     if (wiring->last) TRY(bytes_text(out, "last yes\n"));
     if (wiring->secret) TRY(add_line(out, "secret", wiring->secret));
+    if (wiring->home) TRY(add_line(out, "home", wiring->home));
+    for (size_t i = 0; i < wiring->command_count; i++) TRY(add_line(out, "command", wiring->command[i]));
     for (size_t i = 0; i < wiring->listen_count; i++) TRY(add_line(out, "listen", wiring->listen[i]));
     for (size_t i = 0; i < wiring->reader_count; i++) TRY(add_line(out, "reader", wiring->readers[i]));
     for (size_t i = 0; i < wiring->desk_count; i++) {
@@ -69,6 +71,8 @@ static status read_line(wiring *wiring, char *line) {
     if (!strcmp(line, "machine")) return keep_text(wiring, &wiring->machine, value);
     if (!strcmp(line, "from")) return keep_text(wiring, &wiring->from, value);
     if (!strcmp(line, "secret")) return keep_text(wiring, &wiring->secret, value);
+    if (!strcmp(line, "home")) return keep_text(wiring, &wiring->home, value);
+    if (!strcmp(line, "command")) return add_text(wiring, &wiring->command, &wiring->command_count, value);
     if (!strcmp(line, "listen")) return add_text(wiring, &wiring->listen, &wiring->listen_count, value);
     if (!strcmp(line, "reader")) return add_text(wiring, &wiring->readers, &wiring->reader_count, value);
     if (!strcmp(line, "desk")) return add_desk(wiring, value);
@@ -128,6 +132,7 @@ const wire_security *wiring_security(const wiring *wiring) {
 }
 
 void wiring_release(wiring *wiring) {
+    free(wiring->command);
     free(wiring->listen);
     free(wiring->readers);
     free(wiring->desks);

@@ -28,10 +28,13 @@ typedef struct wiring {
     const char *folder; // RUN on this machine
     const char *stage;  // who reads this
     int replica;
-    const char *machine; // "" on one machine
-    const char *from;    // the stage whose groups it reads, "" for the source
-    bool last;           // what becomes of a group is told to the source from here
-    const char *secret;  // key file of this machine, NULL without security
+    const char *machine;  // "" on one machine
+    const char *from;     // the stage whose groups it reads, "" for the source
+    bool last;            // what becomes of a group is told to the source from here
+    const char *secret;   // key file of this machine, NULL without security
+    const char **command; // a user's program and its arguments
+    size_t command_count;
+    const char *home;    // the folder that it starts in
     const char **listen; // where its own desk is bound
     size_t listen_count;
     const char **readers; // the stages that read its groups

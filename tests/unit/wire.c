@@ -36,7 +36,7 @@ static wire_message full_message(message_kind kind) {
                      .offset = 9,
                      .size = 10,
                      .code = 65,
-                     .status = {.taken = 11, .busy = 0.5, .state = "works", .pid = 12}};
+                     .status = {.taken = 11, .busy = 0.5, .orders = "1", .flying = "", .state = "works", .pid = 12}};
 }
 
 static void every_kind_comes_back(void **state) {
