@@ -15,9 +15,13 @@ static const struct verb {
     {"frames", frames_main, "list, show and export the frames of a store"},
     {"graph", graph_main, "a pipeline file as a picture"},
     {"groups", groups_main, "what lies in a groups store"},
+    {"keygen", keygen_main, "a pair of keys for a machine"},
     {"report", report_main, "files of groups side by side: accuracy, rewards, rates"},
+    {"run", run_main, "start a pipeline, or go on with it"},
     {"tokenize", tokenize_main, "texts or messages to tokens, and back"},
 };
+// Verbs that caravan itself calls.
+static const struct verb hidden[] = {{"program", program_main, NULL}};
 enum { verb_count = sizeof verbs / sizeof verbs[0] };
 
 static int print_help(FILE *out, int code) {
@@ -39,6 +43,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < verb_count; i++) {
         if (!strcmp(argv[1], verbs[i].name)) return verbs[i].main(argc - 1, argv + 1);
     }
+    if (!strcmp(argv[1], hidden[0].name)) return hidden[0].main(argc - 1, argv + 1);
     log_say("no verb '%s': see caravan --help", argv[1]);
     return USAGE;
 }

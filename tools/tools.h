@@ -23,7 +23,10 @@ verb_main draw_main;
 verb_main frames_main;
 verb_main graph_main;
 verb_main groups_main;
+verb_main keygen_main;
+verb_main program_main;
 verb_main report_main;
+verb_main run_main;
 verb_main tokenize_main;
 
 #endif

@@ -1,0 +1,285 @@
+#include "tools/board.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/wire/orders.h"
+
+enum { NAME = 64, FRESH = 5, MISSING = 3, STALE = 2, DEAD = 10 }; // seconds but the first
+
+typedef struct row {
+    const replica *replica;
+    bool known;
+    double heard;
+    message_status status; // its texts are those below
+    char state[64];
+    char *orders, *flying;
+} row;
+
+// A group in flight that nobody has in hand.
+typedef struct missing {
+    int64_t order;
+    double since;
+} missing;
+
+struct board {
+    const plan *plan;
+    row *rows;
+    size_t count;
+    missing *missing;
+    size_t missing_count;
+    double began;       // when the source was first heard, 0: not yet
+    int64_t began_with; // settled orders then
+};
+
+status board_new(board **out, const plan *plan) {
+    board *board;
+    *out = NULL;
+    TRY(NEW(&board, 1));
+    status result = NEW(&board->rows, plan->count);
+    if (result != OK) {
+        free(board);
+        return result;
+    }
+    board->plan = plan;
+    for (size_t i = 0; i < plan->count; i++)
+        if (plan->replicas[i].stage) board->rows[board->count++].replica = &plan->replicas[i];
+    *out = board;
+    return OK;
+}
+
+void board_free(board **board) {
+    if (!*board) return;
+    for (size_t i = 0; i < (*board)->count; i++) {
+        free((*board)->rows[i].orders);
+        free((*board)->rows[i].flying);
+    }
+    free((*board)->rows);
+    free((*board)->missing);
+    free(*board);
+    *board = NULL;
+}
+
+static row *find_row(const board *board, const replica *replica) {
+    for (size_t i = 0; i < board->count; i++)
+        if (board->rows[i].replica == replica) return &board->rows[i];
+    return NULL;
+}
+
+static status set_text(char **place, const char *text) {
+    free(*place);
+    *place = strdup(text);
+    return *place ? OK : fail(SERVICE, "out of memory");
+}
+
+static bool is_source(const row *row) {
+    return !strcmp(row->replica->stage->name, "source");
+}
+
+static const row *source_row(const board *board) {
+    return board->count && is_source(&board->rows[0]) && board->rows[0].known ? &board->rows[0] : NULL;
+}
+
+static const row *last_row(const board *board) {
+    return board->rows[board->count - 1].known ? &board->rows[board->count - 1] : NULL;
+}
+
+status board_hear(board *board, const wire_message *message, double now) {
+    row *row = find_row(board, plan_find(board->plan, message->name, (int)message->replica));
+    if (!row) return OK;
+    TRY(set_text(&row->orders, message->status.orders));
+    TRY(set_text(&row->flying, message->status.flying));
+    snprintf(row->state, sizeof row->state, "%s", message->status.state);
+    row->status = message->status;
+    row->status.state = row->state;
+    row->status.orders = row->orders;
+    row->status.flying = row->flying;
+    row->known = true;
+    row->heard = now;
+    if (is_source(row) && !board->began && *row->flying) {
+        board->began = now;
+        board->began_with = row->status.order;
+    }
+    return OK;
+}
+
+void board_forget(board *board, const replica *replica) {
+    row *row = find_row(board, replica);
+    if (row) row->known = false;
+}
+
+bool board_knows(const board *board, const replica *replica) {
+    const row *row = find_row(board, replica);
+    return row && row->known;
+}
+
+int64_t board_step(const board *board) {
+    const row *source = source_row(board);
+    return source ? source->status.step : -1;
+}
+
+// ---- words ----
+
+static status add_time(bytes *out, double seconds) {
+    long long whole = (long long)seconds;
+    return bytes_print(out, "%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
+static status add_rate(const board *board, const row *source, double now, bytes *out) {
+    const message_status *said = &source->status;
+    double seconds = board->began ? now - board->began : 0;
+    int64_t done = said->order - board->began_with;
+    if (seconds < 1 || done <= 0) return OK;
+    double rate = (double)done / seconds;
+    TRY(rate >= 1 ? bytes_print(out, ", %.1f groups/s", rate) : bytes_print(out, ", %.1f groups/min", rate * 60));
+    if (said->order >= said->total) return OK;
+    TRY(bytes_text(out, ", "));
+    TRY(add_time(out, (double)(said->total - said->order) / rate));
+    return bytes_text(out, " left");
+}
+
+static const char *state_of(const row *row, double now) {
+    if (!row->known) return "starting";
+    return now - row->heard > FRESH ? "silent" : row->status.state;
+}
+
+// One stage's states: one word if all replicas do the same.
+static status add_states(const board *board, double now, bytes *out) {
+    for (size_t i = 0; i < board->count; i++) {
+        const row *row = &board->rows[i];
+        bool same = i > 0 && board->rows[i - 1].replica->stage == row->replica->stage &&
+                    !strcmp(state_of(&board->rows[i - 1], now), state_of(row, now));
+        if (same || is_source(row)) continue;
+        TRY(bytes_print(out, "; %s", row->replica->stage->name));
+        if (row->replica->stage->replicas > 1 && row->replica->number > 1)
+            TRY(bytes_print(out, "-%d", row->replica->number));
+        TRY(bytes_print(out, " %s", state_of(row, now)));
+    }
+    return OK;
+}
+
+status board_line(board *board, double now, bytes *out) {
+    const row *source = source_row(board), *last = last_row(board);
+    if (source) {
+        const message_status *said = &source->status;
+        TRY(bytes_print(out, "step %lld, %lld of %lld groups", (long long)said->step, (long long)said->order,
+                        (long long)said->total));
+        TRY(add_rate(board, source, now, out));
+        if (said->aside) TRY(bytes_print(out, ", %lld quarantined", (long long)said->aside));
+    } else {
+        TRY(bytes_text(out, "starting"));
+    }
+    if (last && !isnan(last->status.reward))
+        TRY(bytes_print(out, ", reward %.3f, accuracy %.3f", last->status.reward, last->status.accuracy));
+    return add_states(board, now, out);
+}
+
+static status add_row(const row *row, double now, bytes *out) {
+    char name[NAME];
+    const message_status *said = &row->status;
+    snprintf(name, sizeof name, row->replica->number > 1 ? "%s-%d" : "%s", row->replica->stage->name,
+             row->replica->number);
+    TRY(bytes_print(out, "%-14s", name));
+    if (!row->known) return bytes_text(out, " starting\n");
+    double rate = said->up > 0 ? (double)said->done / said->up * 60 : 0;
+    double tokens = said->busy > 0 ? (double)said->tokens / said->busy : 0;
+    TRY(bytes_print(out, "%9.1f %7lld %7lld %6lld %6lld %5.0f%%", rate, (long long)said->done, (long long)said->found,
+                    (long long)said->held, (long long)said->waiting, said->up > 0 ? 100 * said->busy / said->up : 0));
+    TRY(tokens >= 1 ? bytes_print(out, "%10.0f", tokens) : bytes_print(out, "%10s", ""));
+    return bytes_print(out, "  %s\n", state_of(row, now));
+}
+
+status board_table(board *board, double now, bytes *out) {
+    const row *source = source_row(board), *last = last_row(board);
+    TRY(bytes_print(out, "%s", board->plan->pipeline->name));
+    if (source) {
+        const message_status *said = &source->status;
+        TRY(bytes_print(out, ": step %lld, %lld of %lld groups", (long long)said->step, (long long)said->order,
+                        (long long)said->total));
+        TRY(add_rate(board, source, now, out));
+        TRY(bytes_print(out, "\n%lld in flight, %lld quarantined, %lld left over", (long long)said->held,
+                        (long long)said->aside, (long long)said->left));
+    }
+    if (last && !isnan(last->status.reward))
+        TRY(bytes_print(out, "; last step: reward %.3f, accuracy %.3f", last->status.reward, last->status.accuracy));
+    TRY(bytes_print(out, "\n%-14s%9s %7s %7s %6s %6s %6s%10s  %s\n", "stage", "groups/min", "done", "stored", "held",
+                    "queue", "busy", "tokens/s", "state"));
+    for (size_t i = 0; i < board->count; i++) TRY(add_row(&board->rows[i], now, out));
+    return OK;
+}
+
+// ---- lost groups ----
+
+// A replica that is not there has nothing in hand.
+static bool alive(const row *row, double now) {
+    return row->known && now - row->heard <= DEAD;
+}
+
+// Whether what is known of all replicas is fresh enough to say that a group is nowhere.
+static bool all_fresh(const board *board, double now) {
+    for (size_t i = 0; i < board->count; i++)
+        if (alive(&board->rows[i], now) && now - board->rows[i].heard > STALE) return false;
+    return true;
+}
+
+static status list_hands(const board *board, double now, int64_t **orders, size_t *count, int *whole) {
+    *whole = 1;
+    for (size_t i = 0; i < board->count; i++) {
+        int all = 1;
+        if (!alive(&board->rows[i], now)) continue;
+        TRY(orders_read(board->rows[i].orders, orders, count, &all));
+        *whole = *whole && all;
+    }
+    return OK;
+}
+
+static bool has(const int64_t *orders, size_t count, int64_t order) {
+    for (size_t i = 0; i < count; i++)
+        if (orders[i] == order) return true;
+    return false;
+}
+
+static double missing_since(const board *board, int64_t order, double now) {
+    for (size_t i = 0; i < board->missing_count; i++)
+        if (board->missing[i].order == order) return board->missing[i].since;
+    return now;
+}
+
+// Replaces the list of missing groups by the flying that are in nobody's hands.
+static status update_missing(board *board, double now, const int64_t *flying, size_t flying_count, const int64_t *hands,
+                             size_t hand_count) {
+    missing *fresh;
+    size_t count = 0;
+    TRY(NEW(&fresh, flying_count));
+    for (size_t i = 0; i < flying_count; i++)
+        if (!has(hands, hand_count, flying[i]))
+            fresh[count++] = (missing){flying[i], missing_since(board, flying[i], now)};
+    free(board->missing);
+    board->missing = fresh;
+    board->missing_count = count;
+    return OK;
+}
+
+status board_find_lost(board *board, double now, status (*lost)(void *context, int64_t order), void *context) {
+    const row *source = source_row(board);
+    int64_t *flying = NULL, *hands = NULL;
+    size_t flying_count = 0, hand_count = 0;
+    int whole = 0;
+    status result = OK;
+    if (!source || !all_fresh(board, now)) return OK;
+    TRY_TO(result, done, orders_read(source->flying, &flying, &flying_count, NULL));
+    TRY_TO(result, done, list_hands(board, now, &hands, &hand_count, &whole));
+    if (!whole) goto done;
+    TRY_TO(result, done, update_missing(board, now, flying, flying_count, hands, hand_count));
+    for (size_t i = 0; i < board->missing_count && result == OK; i++) {
+        if (now - board->missing[i].since < MISSING) continue;
+        board->missing[i].since = now;
+        result = lost(context, board->missing[i].order);
+    }
+done:
+    free(flying);
+    free(hands);
+    return result;
+}

@@ -1,0 +1,203 @@
+// A child dies with its supervisor, however that ends: two generations never work in one folder. All that a stage does
+// is safe against that.
+#include "tools/children.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "shared/base/file.h"
+
+enum { SOON = 10, LINE = 600 };
+
+// ---- making ----
+
+static char *print(arena *arena, status *result, const char *format, const char *a, const char *b) {
+    char *text = arena_print(arena, format, a, b);
+    if (!text) *result = fail(SERVICE, "out of memory");
+    return text;
+}
+
+static status make_arguments(children *children, child *child, const char *wiring) {
+    const pipeline_stage *stage = child->replica->stage;
+    size_t count = 0;
+    status result = OK;
+    TRY(NEW(&child->arguments, stage->key_count + 5));
+    char **arguments = child->arguments;
+    if (stage->program) {
+        arguments[count++] = print(&children->arena, &result, "%s/caravan", children->programs, "");
+        arguments[count++] = "program";
+    } else {
+        arguments[count++] = print(&children->arena, &result, "%s/caravan-%s", children->programs, stage->name);
+    }
+    arguments[count++] = print(&children->arena, &result, "--wiring=%s", wiring, "");
+    for (size_t i = 0; i < stage->key_count && !stage->program; i++)
+        arguments[count++] = print(&children->arena, &result, "--%s=%s", stage->keys[i].name, stage->keys[i].value);
+    return result;
+}
+
+static status make_child(children *children, plan *plan, const replica *replica) {
+    status result = OK;
+    child *child = &children->list[children->count++];
+    *child = (struct child){.replica = replica, .name = plan_name(plan, replica)};
+    child->log = print(&children->arena, &result, "%s/logs/%s.log", plan->pipeline->run, child->name);
+    const char *wiring = print(&children->arena, &result, "%s/wiring/%s", plan->pipeline->run, child->name);
+    TRY(result);
+    TRY(plan_wire(plan, replica, wiring));
+    return make_arguments(children, child, wiring);
+}
+
+static status find_programs(children *children) {
+    char path[PATH_MAX];
+    ssize_t size = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (size <= 0) return fail(SERVICE, "/proc/self/exe: %s", strerror(errno));
+    path[size] = 0;
+    char *slash = strrchr(path, '/');
+    children->programs = arena_text(&children->arena, path, slash ? (size_t)(slash - path) : 0);
+    return children->programs ? OK : fail(SERVICE, "out of memory");
+}
+
+status children_make(children *children, plan *plan) {
+    *children = (struct children){0};
+    TRY(find_programs(children));
+    TRY(NEW(&children->list, plan->count));
+    for (size_t i = 0; i < plan->count; i++) {
+        const replica *replica = &plan->replicas[i];
+        if (replica->stage && replica->machine == plan->here) TRY(make_child(children, plan, replica));
+    }
+    return OK;
+}
+
+void children_release(children *children) {
+    for (size_t i = 0; i < children->count; i++) free(children->list[i].arguments);
+    free(children->list);
+    arena_release(&children->arena);
+    *children = (struct children){0};
+}
+
+// ---- starting ----
+
+// In the new process. Whatever fails here is written to the log.
+static void become(const child *child, pid_t parent) {
+    sigset_t none;
+    int log = open(child->log, O_WRONLY | O_CREAT | O_APPEND, 0644);
+    int input = open("/dev/null", O_RDONLY);
+    if (log < 0 || input < 0) _exit(SERVICE);
+    dup2(input, STDIN_FILENO);
+    dup2(log, STDOUT_FILENO);
+    dup2(log, STDERR_FILENO);
+    close(log);
+    close(input);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    setpgid(0, 0); // Ctrl-C is the supervisor's alone
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(SERVICE);
+    execv(child->arguments[0], child->arguments);
+    dprintf(STDERR_FILENO, "caravan: %s: %s\n", child->arguments[0], strerror(errno));
+    _exit(SERVICE);
+}
+
+static status start(child *child, double now) {
+    pid_t parent = getpid(), pid = fork();
+    if (pid < 0) return fail(SERVICE, "%s cannot be started: %s", child->name, strerror(errno));
+    if (pid == 0) become(child, parent);
+    child->pid = pid;
+    child->started = now;
+    child->ready = false;
+    return OK;
+}
+
+status children_start(children *children, double now) {
+    for (size_t i = 0; i < children->count; i++) {
+        child *child = &children->list[i];
+        if (!child->pid && child->due <= now) TRY(start(child, now));
+    }
+    return OK;
+}
+
+// ---- ending ----
+
+// The last line of the log, "" when there is none.
+static void last_line(const char *path, char line[LINE]) {
+    *line = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return;
+    off_t end = lseek(fd, 0, SEEK_END);
+    off_t begin = end > LINE - 1 ? end - (LINE - 1) : 0;
+    ssize_t size = pread(fd, line, LINE - 1, begin);
+    close(fd);
+    if (size < 0) size = 0;
+    line[size] = 0;
+    while (size && line[size - 1] == '\n') line[--size] = 0;
+    char *start = strrchr(line, '\n');
+    if (start) memmove(line, start + 1, strlen(start));
+}
+
+static const char *describe(const child *child, int state) {
+    static char text[LINE + 64];
+    char line[LINE] = "";
+    if (WIFSIGNALED(state)) {
+        snprintf(text, sizeof text, "was killed by signal %d (%s)", WTERMSIG(state), strsignal(WTERMSIG(state)));
+        return text;
+    }
+    last_line(child->log, line);
+    snprintf(text, sizeof text, "ended with exit code %d: %s", WEXITSTATUS(state), *line ? line : "no word why");
+    return text;
+}
+
+// How often in a row a child may end so before the run does; 0: as often as it likes.
+static int patience(const child *child, int state) {
+    enum { ONCE = 1, SOME = 5 };
+    if (WIFSIGNALED(state)) return 0;
+    int code = WEXITSTATUS(state);
+    if ((code == USAGE || code == INPUT) && !child->ready) return ONCE;
+    return SOME;
+}
+
+static status judge(child *child, int state, double now, const char *how) {
+    int most = patience(child, state);
+    bool soon = now - child->started < SOON;
+    if (!soon && child->ready) child->failures = 0;
+    child->failures++;
+    double wait = soon ? 0.1 * (double)(1 << (child->failures < 7 ? child->failures : 7)) : 0.1;
+    child->due = now + wait;
+    if (most == 0 || child->failures < most) return OK;
+    int code = WEXITSTATUS(state);
+    status result = code == USAGE || code == INPUT || code == SERVICE ? (status)code : BUG;
+    return fail(result, "%s %s", child->name, how);
+}
+
+status children_reap(children *children, double now, child **ended, const char **how) {
+    int state;
+    *ended = NULL;
+    pid_t pid = waitpid(-1, &state, WNOHANG);
+    if (pid <= 0) return OK;
+    for (size_t i = 0; i < children->count; i++) {
+        child *child = &children->list[i];
+        if (child->pid != pid) continue;
+        child->pid = 0;
+        *ended = child;
+        *how = describe(child, state);
+        return judge(child, state, now, *how);
+    }
+    return OK;
+}
+
+void children_signal(const children *children, int number) {
+    for (size_t i = 0; i < children->count; i++)
+        if (children->list[i].pid) kill(children->list[i].pid, number);
+}
+
+size_t children_running(const children *children) {
+    size_t count = 0;
+    for (size_t i = 0; i < children->count; i++) count += children->list[i].pid ? 1 : 0;
+    return count;
+}

@@ -1,0 +1,50 @@
+// The processes of a run on this machine: started, watched, started again, stopped.
+#ifndef TOOLS_CHILDREN_H
+#define TOOLS_CHILDREN_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "tools/plan.h"
+
+typedef struct child {
+    const replica *replica;
+    const char *name; // "rollout-2"
+    char *log;        // RUN/logs/NAME.log
+    char **arguments; // of its program, ends with NULL
+    pid_t pid;        // 0: not running
+    double started;   // seconds; when it was started last
+    double due;       // when it is to be started again
+    int failures;     // in a row, of those that ended soon or by themselves
+    bool ready;       // it has reported since it was started
+} child;
+
+typedef struct children {
+    child *list;
+    size_t count;
+    arena arena;
+    const char *programs; // folder of the executables
+} children;
+
+// Makes the children of plan->here and their wiring files; starts none. `log` names go to RUN/logs. Release with
+// children_release.
+status children_make(children *children, plan *plan);
+
+// Frees what it holds; the processes go on.
+void children_release(children *children);
+
+// Starts every child that is due at `now`.
+status children_start(children *children, double now);
+
+// Takes note of one process that has ended: *ended is its child, NULL when there was none, and `how` says how it ended
+// ("exit 65: its last line"), valid until the next call. USAGE, INPUT, SERVICE or BUG when there is no sense in
+// starting it again; it is due again otherwise.
+status children_reap(children *children, double now, child **ended, const char **how);
+
+// Sends a signal to all that run.
+void children_signal(const children *children, int number);
+
+// How many run.
+size_t children_running(const children *children);
+
+#endif

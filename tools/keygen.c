@@ -1,0 +1,47 @@
+// caravan keygen: this machine's pair of keys, once.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/base/file.h"
+#include "shared/base/log.h"
+#include "shared/wire/security.h"
+#include "tools/plan.h"
+#include "tools/tools.h"
+
+static const key none[] = {{0}};
+static const key_table table = {
+    NULL, "caravan keygen", "[FILE]",
+    "makes this machine's key file (~/.config/caravan/machine.key) and prints its public key", none};
+
+static status make(const char *path) {
+    wire_security keys = {0};
+    char *folder = strdup(path);
+    if (!folder) return fail(SERVICE, "out of memory");
+    char *slash = strrchr(folder, '/');
+    if (slash) *slash = 0;
+    status result = slash && *folder ? folder_make(folder) : OK;
+    if (result == OK) result = wire_key_make(&keys);
+    if (result == OK) result = wire_key_write(&keys, path);
+    if (result == OK) printf("%s\n", keys.public);
+    wire_security_release(&keys);
+    free(folder);
+    return result;
+}
+
+int keygen_main(int argc, char **argv) {
+    settings *settings = NULL;
+    arena memory = {0};
+    int rest = argc;
+    status result = settings_new_table(&settings, &table);
+    if (result == OK) result = settings_arguments(settings, argc, argv, &rest);
+    if (result == OK && argc - rest > 1) result = fail(USAGE, "one file at most is wanted");
+    if (result == OK) {
+        const char *path = rest < argc ? argv[rest] : plan_key_file(&memory);
+        result = path ? make(path) : fail(SERVICE, "out of memory");
+    }
+    if (result != OK && result != STOPPED) log_say("%s", fail_text());
+    settings_free(&settings);
+    arena_release(&memory);
+    return result == STOPPED ? 0 : result;
+}

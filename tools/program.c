@@ -1,0 +1,207 @@
+// caravan program: a user's program as a stage of a run. Started by `caravan run`, not by hand: the program gets a
+// group a line on its standard input and answers with the group on its standard output.
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "shared/base/log.h"
+#include "shared/stage/stage.h"
+#include "shared/wire/wiring.h"
+#include "tools/tools.h"
+
+typedef struct program {
+    stage_context *context;
+    wiring wiring;
+    char **command;
+    pid_t pid;
+    int in, out;
+    bytes line, buffer;
+    int deaths; // in a row, over one group
+} program;
+
+// argv[1] is --wiring=FILE, which says what program; stage_main reads it again.
+static const char *wiring_path(int argc, char **argv) {
+    static const char option[] = "--wiring=";
+    return argc == 2 && !strncmp(argv[1], option, strlen(option)) ? argv[1] + strlen(option) : NULL;
+}
+
+static wiring given; // of this process: stage_main hands nothing to open
+
+static status open_program(void **state, stage_context *context) {
+    program *program;
+    TRY(NEW(&program, 1));
+    *state = program;
+    program->context = context;
+    program->in = program->out = -1;
+    TRY(NEW(&program->command, given.command_count + 1));
+    for (size_t i = 0; i < given.command_count; i++) program->command[i] = (char *)given.command[i];
+    return OK;
+}
+
+static void become(const program *program, const int in[2], const int out[2]) {
+    dup2(in[0], STDIN_FILENO);
+    dup2(out[1], STDOUT_FILENO);
+    close(in[0]), close(in[1]), close(out[0]), close(out[1]);
+    signal(SIGPIPE, SIG_DFL);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (chdir(given.home)) _exit(SERVICE);
+    execvp(program->command[0], program->command);
+    dprintf(STDERR_FILENO, "%s: %s: %s\n", log_name(), program->command[0], strerror(errno));
+    _exit(127);
+}
+
+static status start(program *program) {
+    int in[2], out[2];
+    if (pipe(in)) return fail(SERVICE, "pipe: %s", strerror(errno));
+    if (pipe(out)) {
+        close(in[0]), close(in[1]);
+        return fail(SERVICE, "pipe: %s", strerror(errno));
+    }
+    program->pid = fork();
+    if (program->pid == 0) become(program, in, out);
+    close(in[0]), close(out[1]);
+    program->in = in[1];
+    program->out = out[0];
+    bytes_clear(&program->buffer);
+    return program->pid > 0 ? OK : fail(SERVICE, "fork: %s", strerror(errno));
+}
+
+static int stop(program *program) {
+    int state = 0;
+    if (program->in >= 0) close(program->in);
+    if (program->out >= 0) close(program->out);
+    program->in = program->out = -1;
+    if (program->pid > 0) {
+        enum { NAPS = 20, NAP_US = 50000 };
+        pid_t gone = 0;
+        for (int i = 0; i < NAPS && (gone = waitpid(program->pid, &state, WNOHANG)) == 0; i++) usleep(NAP_US);
+        if (gone == 0) kill(program->pid, SIGKILL);
+        if (gone == 0) waitpid(program->pid, &state, 0);
+    }
+    program->pid = 0;
+    return state;
+}
+
+// Waits until the program can be written to or read from; STOPPED when we are asked to stop.
+static status wait_for(const program *program, int fd, short events) {
+    enum { SLICE_MS = 100 };
+    struct pollfd ready = {.fd = fd, .events = events};
+    while (!stage_stopping(program->context)) {
+        int got = poll(&ready, 1, SLICE_MS);
+        if (got < 0 && errno != EINTR) return fail(SERVICE, "poll: %s", strerror(errno));
+        if (got > 0) return OK;
+    }
+    return STOPPED;
+}
+
+// DEFECT: the program has ended.
+static status write_line(program *program) {
+    size_t done = 0;
+    while (done < program->line.size) {
+        TRY(wait_for(program, program->in, POLLOUT));
+        enum { PIECE = 4096 }; // a pipe that poll says is ready takes so many without blocking
+        size_t size = program->line.size - done < PIECE ? program->line.size - done : PIECE;
+        ssize_t put = write(program->in, program->line.data + done, size);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) return DEFECT;
+        done += (size_t)put;
+    }
+    return OK;
+}
+
+static status read_line(program *program, char **end) {
+    enum { PIECE = 65536 };
+    while (!(*end = program->buffer.size ? memchr(program->buffer.data, '\n', program->buffer.size) : NULL)) {
+        TRY(wait_for(program, program->out, POLLIN));
+        TRY(bytes_reserve(&program->buffer, PIECE));
+        ssize_t got = read(program->out, program->buffer.data + program->buffer.size, PIECE);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return DEFECT;
+        program->buffer.size += (size_t)got;
+    }
+    return OK;
+}
+
+static status take_answer(program *program, group *group, const char *end) {
+    struct group *answer, swapped = *group;
+    size_t size = (size_t)(end - program->buffer.data);
+    TRY(group_from_json(&answer, program->buffer.data, size));
+    memmove(program->buffer.data, end + 1, program->buffer.size -= size + 1);
+    if (strcmp(answer->id.data, group->id.data) != 0) {
+        status result = fail(INPUT, "was given group %s and answered with %s", group->id.data, answer->id.data);
+        group_free(&answer);
+        return result;
+    }
+    *group = *answer;
+    *answer = swapped;
+    group_free(&answer);
+    return OK;
+}
+
+static status ask(program *program, group *group) {
+    char *end;
+    if (!program->pid) TRY(start(program));
+    TRY(write_line(program));
+    TRY(read_line(program, &end));
+    return take_answer(program, group, end);
+}
+
+static status work(void *state, group *group) {
+    program *program = state;
+    enum { DEATHS = 5 };
+    bytes_clear(&program->line);
+    TRY(group_to_json(group, &program->line));
+    TRY(bytes_text(&program->line, "\n"));
+    for (int deaths = 0;;) {
+        status result = ask(program, group);
+        if (result == INPUT) return fail_within(SERVICE, "%s", program->command[0]);
+        if (result != DEFECT) return result;
+        int how = stop(program);
+        log_say("%s %s %d over group %s; starting it again", program->command[0],
+                WIFSIGNALED(how) ? "was killed by signal" : "ended with exit code",
+                WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how), group->id.data);
+        if (++deaths == DEATHS)
+            return fail(SERVICE, "%s: ended %d times in a row over group %s", program->command[0], deaths,
+                        group->id.data);
+        usleep(100000U << deaths);
+    }
+}
+
+static status close_program(void *state) {
+    program *program = state;
+    if (!program) return OK;
+    stop(program);
+    bytes_release(&program->line);
+    bytes_release(&program->buffer);
+    free(program->command);
+    free(program);
+    return OK;
+}
+
+int program_main(int argc, char **argv) {
+    const char *path = wiring_path(argc, argv);
+    static const key none[] = {{0}};
+    status result = path ? wiring_read(&given, path) : fail(USAGE, "caravan run starts this, not a person");
+    if (result == OK && (!given.command_count || !given.home)) result = fail(INPUT, "%s: names no program", path);
+    if (result != OK) {
+        log_say("%s", fail_text());
+        wiring_release(&given);
+        return result;
+    }
+    const key_table table = {given.stage, given.stage, NULL, "a user's program", none};
+    const stage stage = {.name = given.stage,
+                         .table = &table,
+                         .section = -1,
+                         .open = open_program,
+                         .work = work,
+                         .close = close_program};
+    int code = stage_main(&stage, argc, argv);
+    wiring_release(&given);
+    return code;
+}

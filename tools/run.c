@@ -1,0 +1,116 @@
+// caravan run FILE: this machine's part of a pipeline, from the run's folder to its end.
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shared/base/file.h"
+#include "shared/base/log.h"
+#include "tools/pipelines.h"
+#include "tools/supervisor.h"
+#include "tools/tools.h"
+
+static const key run_keys[] = {
+    PIPELINE_SET,
+    {.name = "machine", .type = KEY_TEXT, .help = "which of the file's machines this is"},
+    {.name = "key", .type = KEY_FILE, .help = "this machine's key file (default: where caravan keygen puts it)"},
+    {0},
+};
+static const key_table run_table = {NULL, "caravan run", "FILE",
+                                    "starts a pipeline; Ctrl-C stops it, the same command goes on", run_keys};
+
+static status make_folders(const plan *plan) {
+    static const char *const names[] = {"store", "logs", "wiring", "weights", "checkpoints"};
+    bytes path = {0};
+    status result = OK;
+    for (size_t i = 0; i < sizeof names / sizeof *names && result == OK; i++) {
+        bytes_clear(&path);
+        result = bytes_print(&path, "%s/%s", plan->pipeline->run, names[i]);
+        if (result == OK) result = folder_make(path.data);
+    }
+    bytes_release(&path);
+    if (result == OK) result = folder_make(plan->sockets);
+    if (result != OK) return result;
+    return chmod(plan->sockets, 0700) ? fail(SERVICE, "%s: %s", plan->sockets, strerror(errno)) : OK;
+}
+
+// Optim writes its metrics beside its checkpoints; people look for them in the run's folder.
+static status link_metrics(const plan *plan) {
+    bytes path = {0};
+    status result = bytes_print(&path, "%s/metrics.jsonl", plan->pipeline->run);
+    if (result == OK && symlink("checkpoints/metrics.jsonl", path.data) && errno != EEXIST)
+        result = fail(SERVICE, "%s: %s", path.data, strerror(errno));
+    bytes_release(&path);
+    return result;
+}
+
+// One run a folder and machine. The lock goes with this process, however that ends; no child inherits it.
+static status lock_folder(plan *plan, int *lock) {
+    const char *machine = plan_machine(plan, plan->here);
+    const char *path = arena_print(&plan->arena, "%s/lock%s%s", plan->pipeline->run, *machine ? "-" : "", machine);
+    if (!path) return fail(SERVICE, "out of memory");
+    *lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (*lock < 0) return fail(SERVICE, "%s: %s", path, strerror(errno));
+    if (!flock(*lock, LOCK_EX | LOCK_NB)) return OK;
+    if (errno == EWOULDBLOCK)
+        return fail(USAGE, "%s: another caravan run is at work in this folder", plan->pipeline->run);
+    return fail(SERVICE, "%s: %s", path, strerror(errno));
+}
+
+// What the run adds to the stages' keys: where they keep things.
+static status set_folders(plan *plan) {
+    pipeline *pipeline = plan->pipeline;
+    const char *store = arena_print(&plan->arena, "%s/store", pipeline->run);
+    const char *out = arena_print(&plan->arena, "%s/checkpoints", pipeline->run);
+    if (!store || !out) return fail(SERVICE, "out of memory");
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        pipeline_stage *stage = &pipeline->stages[i];
+        if (stage->program) continue;
+        if (!pipeline_value(stage, "store")) TRY(pipeline_set(pipeline, stage, "store", store));
+        if (!strcmp(stage->name, "optim") && !pipeline_value(stage, "out"))
+            TRY(pipeline_set(pipeline, stage, "out", out));
+    }
+    return OK;
+}
+
+static status write_pipeline(const plan *plan) {
+    bytes path = {0}, text = {0};
+    status result = bytes_print(&path, "%s/pipeline.yaml", plan->pipeline->run);
+    if (result == OK) result = pipeline_write(plan->pipeline, &text);
+    if (result == OK) result = file_replace(path.data, text.data, text.size);
+    bytes_release(&path);
+    bytes_release(&text);
+    return result;
+}
+
+static status run(plan *plan) {
+    int lock = -1;
+    status result = folder_make(plan->pipeline->run);
+    if (result == OK) result = lock_folder(plan, &lock);
+    if (result == OK) result = make_folders(plan);
+    if (result == OK) result = link_metrics(plan);
+    if (result == OK) result = write_pipeline(plan);
+    if (result == OK) result = set_folders(plan);
+    if (result == OK) result = supervisor_run(plan);
+    if (lock >= 0) close(lock);
+    return result;
+}
+
+int run_main(int argc, char **argv) {
+    settings *settings = NULL;
+    pipeline *pipeline = NULL;
+    const char *path;
+    status result = pipelines_open(&pipeline, &settings, &run_table, argc, argv, &path);
+    if (result == OK) {
+        plan plan;
+        result = plan_make(&plan, pipeline, settings_text(settings, "machine"), settings_text(settings, "key"));
+        if (result == OK) result = run(&plan);
+        if (result != OK && result != STOPPED) log_say("%s", fail_text());
+        plan_release(&plan);
+    }
+    pipeline_free(&pipeline);
+    settings_free(&settings);
+    return result == STOPPED ? 0 : result;
+}

@@ -1,0 +1,367 @@
+// One loop over one wire: messages, signals (by a descriptor) and time.
+#include "tools/supervisor.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shared/base/log.h"
+#include "shared/wire/wire.h"
+#include "tools/board.h"
+#include "tools/children.h"
+
+enum {
+    TICK_MS = 200,
+    STOP_SECONDS = 60, // for stages to end by themselves
+    PLAIN_SECONDS = 10,
+};
+
+typedef struct supervisor {
+    plan *plan;
+    children children;
+    board *board;
+    wire *wire;
+    wire_peer *source;  // our visit to the source's ledger
+    wire_peer **others; // our visits to other machines' supervisors
+    size_t other_count;
+    wiring wiring; // our own: for its security
+    int signals;
+    bool home;    // the source is on this machine
+    bool started; // the other machines are there
+    bool ending, stopped, killed;
+    status result;
+    char *reason; // of a failed end
+    double ended, told, waited;
+    int64_t step;
+    bool terminal;
+    bytes line;
+} supervisor;
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+// ---- talk ----
+
+// A line for the person, above the progress if that stands on the terminal.
+static void tell(const supervisor *supervisor, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void tell(const supervisor *supervisor, const char *format, ...) {
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (supervisor->terminal) fputs("\r\033[K", stderr);
+    log_say("%s", text);
+}
+
+static status show_progress(supervisor *supervisor) {
+    double time = now();
+    int64_t step = board_step(supervisor->board);
+    bool news = step != supervisor->step;
+    double pause = supervisor->terminal ? 0.5 : news ? 2 : PLAIN_SECONDS;
+    if (supervisor->ending || time - supervisor->told < pause) return OK;
+    supervisor->told = time;
+    supervisor->step = step;
+    bytes_clear(&supervisor->line);
+    TRY(board_line(supervisor->board, time, &supervisor->line));
+    if (supervisor->terminal) {
+        const char *columns = getenv("COLUMNS");
+        int width = columns && atoi(columns) > 20 ? atoi(columns) : 160;
+        fprintf(stderr, "\r\033[K%.*s", width - 1, supervisor->line.data);
+        fflush(stderr);
+    } else {
+        log_say("%s", supervisor->line.data);
+    }
+    return OK;
+}
+
+// ---- the end ----
+
+typedef struct saying {
+    supervisor *supervisor;
+    const wire_message *message;
+} saying;
+
+static void say_one(void *context, wire_peer *peer) {
+    const saying *saying = context;
+    if (strcmp(wire_peer_name(peer), WIRING_SUPERVISOR) != 0 && strcmp(wire_peer_purpose(peer), "watch") != 0) return;
+    // Who cannot be told any more is gone.
+    (void)wire_say(saying->supervisor->wire, peer, saying->message, NULL);
+}
+
+static void say_to_all(supervisor *supervisor, const wire_message *message) {
+    saying saying = {supervisor, message};
+    wire_each(supervisor->wire, "report", false, say_one, &saying);
+    wire_each(supervisor->wire, "watch", true, say_one, &saying);
+}
+
+// Begins the end, once: every process is asked to stop.
+static void begin_end(supervisor *supervisor, status result, const char *reason) {
+    if (supervisor->ending) return;
+    supervisor->ending = true;
+    supervisor->ended = now();
+    supervisor->result = result;
+    supervisor->reason = strdup(reason);
+    const wire_message end = {.kind = MESSAGE_END, .code = result, .reason = reason};
+    if (!supervisor->stopped) say_to_all(supervisor, &end);
+    children_signal(&supervisor->children, SIGTERM);
+}
+
+static void stop_for_person(supervisor *supervisor) {
+    if (supervisor->stopped) {
+        supervisor->killed = true;
+        children_signal(&supervisor->children, SIGKILL);
+        return;
+    }
+    supervisor->stopped = true;
+    tell(supervisor, "stopping; the same command goes on (once more: stop at once)");
+    begin_end(supervisor, STOPPED, "stopped");
+}
+
+// ---- messages ----
+
+static status hear_status(supervisor *supervisor, const wire_message *message) {
+    TRY(board_hear(supervisor->board, message, now()));
+    const replica *replica = plan_find(supervisor->plan, message->name, (int)message->replica);
+    for (size_t i = 0; i < supervisor->children.count; i++) {
+        child *child = &supervisor->children.list[i];
+        if (child->replica != replica || child->pid != message->status.pid) continue;
+        child->ready = true;
+    }
+    return OK;
+}
+
+// Passed on to who watches, and, unless it came from there, to the other machines.
+static void pass_on(supervisor *supervisor, const wire_peer *from, const wire_message *message) {
+    saying saying = {supervisor, message};
+    if (strcmp(wire_peer_name(from), WIRING_SUPERVISOR) != 0)
+        wire_each(supervisor->wire, "report", false, say_one, &saying);
+    wire_each(supervisor->wire, "watch", true, say_one, &saying);
+}
+
+static status on_said(supervisor *supervisor, const wire_peer *peer, const wire_message *message) {
+    switch (message->kind) {
+    case MESSAGE_STATUS:
+        pass_on(supervisor, peer, message);
+        return hear_status(supervisor, message);
+    case MESSAGE_NOTICE:
+        pass_on(supervisor, peer, message);
+        tell(supervisor, "%s: %s", message->name, message->reason);
+        return OK;
+    case MESSAGE_END:
+        begin_end(supervisor, message->code == 0 ? OK : (status)message->code, message->reason);
+        return OK;
+    default:
+        return OK;
+    }
+}
+
+static status on_event(supervisor *supervisor, const wire_event *event) {
+    bool other = event->peer && !strcmp(wire_peer_name(event->peer), WIRING_SUPERVISOR);
+    switch (event->kind) {
+    case WIRE_JOINED:
+        if (other && wire_peer_visitor(event->peer)) tell(supervisor, "%s is there", wire_peer_machine(event->peer));
+        return OK;
+    case WIRE_GONE:
+        if (other && wire_peer_visitor(event->peer) && !supervisor->ending)
+            tell(supervisor, "%s is gone; waiting for it", wire_peer_machine(event->peer));
+        return OK;
+    case WIRE_REFUSED:
+        return fail(SERVICE, "%s", event->message.reason);
+    case WIRE_SAID:
+        return on_said(supervisor, event->peer, &event->message);
+    default:
+        return OK;
+    }
+}
+
+// ---- processes ----
+
+static status reap(supervisor *supervisor) {
+    for (;;) {
+        child *ended;
+        const char *how;
+        status result = children_reap(&supervisor->children, now(), &ended, &how);
+        if (!ended) return OK;
+        board_forget(supervisor->board, ended->replica);
+        if (supervisor->ending) continue;
+        if (result != OK) {
+            tell(supervisor, "%s", fail_text());
+            begin_end(supervisor, result, fail_text());
+        } else {
+            tell(supervisor, "%s %s; starting it again", ended->name, how);
+        }
+    }
+}
+
+static status take_signals(supervisor *supervisor) {
+    struct signalfd_siginfo info;
+    while (read(supervisor->signals, &info, sizeof info) == sizeof info) {
+        if (info.ssi_signo == SIGINT || info.ssi_signo == SIGTERM || info.ssi_signo == SIGHUP)
+            stop_for_person(supervisor);
+    }
+    return reap(supervisor);
+}
+
+static status lose_group(void *context, int64_t order) {
+    supervisor *supervisor = context;
+    const wire_message reissue = {.kind = MESSAGE_REISSUE, .order = order, .reason = "nobody has it any more"};
+    return wire_say(supervisor->wire, supervisor->source, &reissue, NULL);
+}
+
+// ---- time ----
+
+// Stages start when the other machines are there: their sockets find each other anyway, but a person wants to know.
+static status wait_for_others(supervisor *supervisor) {
+    bytes missing = {0};
+    status result = OK;
+    for (size_t i = 0; i < supervisor->other_count && result == OK; i++) {
+        size_t machine = i < (size_t)supervisor->plan->here ? i : i + 1;
+        if (!wire_peer_open(supervisor->others[i]))
+            result = bytes_print(&missing, "%s%s (%s)", missing.size ? ", " : "",
+                                 plan_machine(supervisor->plan, (int)machine),
+                                 supervisor->plan->pipeline->machines[machine].address);
+    }
+    supervisor->started = result == OK && missing.size == 0;
+    if (result == OK && missing.size && now() - supervisor->waited > PLAIN_SECONDS) {
+        supervisor->waited = now();
+        tell(supervisor, "waiting for %s", missing.data);
+    }
+    bytes_release(&missing);
+    return result;
+}
+
+static status look_after(supervisor *supervisor) {
+    if (supervisor->ending) {
+        if (!supervisor->killed && now() - supervisor->ended > STOP_SECONDS) {
+            supervisor->killed = true;
+            tell(supervisor, "some stages did not end in %d seconds: killed", STOP_SECONDS);
+            children_signal(&supervisor->children, SIGKILL);
+        }
+        return OK;
+    }
+    if (!supervisor->started) TRY(wait_for_others(supervisor));
+    if (!supervisor->started) return OK;
+    TRY(children_start(&supervisor->children, now()));
+    if (supervisor->home) TRY(board_find_lost(supervisor->board, now(), lose_group, supervisor));
+    return show_progress(supervisor);
+}
+
+static status go_round(supervisor *supervisor) {
+    wire_event event;
+    TRY(wire_next(supervisor->wire, TICK_MS, &event));
+    TRY(event.kind == WIRE_WOKEN ? take_signals(supervisor) : on_event(supervisor, &event));
+    return look_after(supervisor);
+}
+
+// ---- opening and closing ----
+
+static status open_signals(supervisor *supervisor) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGCHLD);
+    signal(SIGPIPE, SIG_IGN);
+    if (sigprocmask(SIG_BLOCK, &set, NULL)) return fail(BUG, "sigprocmask: %s", strerror(errno));
+    supervisor->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    return supervisor->signals < 0 ? fail(SERVICE, "signalfd: %s", strerror(errno)) : OK;
+}
+
+static status visit_others(supervisor *supervisor) {
+    const plan *plan = supervisor->plan;
+    TRY(NEW(&supervisor->others, plan->machines));
+    for (size_t i = 0; i < plan->machines; i++) {
+        const replica *other = plan_supervisor(plan, (int)i);
+        if ((int)i == plan->here) continue;
+        TRY(wire_visit(supervisor->wire, plan_endpoint(plan, other), plan->pipeline->machines[i].key, "report",
+                       &supervisor->others[supervisor->other_count++]));
+    }
+    return OK;
+}
+
+static status open_wire(supervisor *supervisor) {
+    plan *plan = supervisor->plan;
+    const replica *own = plan_supervisor(plan, plan->here), *source = plan_find(plan, "source", 1);
+    const char *path =
+        arena_print(&plan->arena, "%s/wiring/" WIRING_SUPERVISOR "-%d", plan->pipeline->run, own->number);
+    if (!path) return fail(SERVICE, "out of memory");
+    TRY(plan_wire(plan, own, path));
+    TRY(wiring_read(&supervisor->wiring, path));
+    const wire_self self = {.run = plan->run,
+                            .name = WIRING_SUPERVISOR,
+                            .replica = own->number,
+                            .machine = plan_machine(plan, plan->here),
+                            .security = wiring_security(&supervisor->wiring)};
+    TRY(wire_open(&supervisor->wire, &self));
+    TRY(wire_watch(supervisor->wire, supervisor->signals));
+    for (size_t i = 0; i < supervisor->wiring.listen_count; i++)
+        TRY(wire_listen(supervisor->wire, supervisor->wiring.listen[i]));
+    supervisor->home = source && source->machine == plan->here;
+    const char *key = plan->machines > 1 && source ? plan->pipeline->machines[source->machine].key : NULL;
+    if (supervisor->home)
+        TRY(wire_visit(supervisor->wire, plan_endpoint(plan, source), key, "ledger", &supervisor->source));
+    return visit_others(supervisor);
+}
+
+static status open_all(supervisor *supervisor) {
+    TRY(open_signals(supervisor));
+    TRY(children_make(&supervisor->children, supervisor->plan));
+    TRY(board_new(&supervisor->board, supervisor->plan));
+    return open_wire(supervisor);
+}
+
+// Nothing that we started outlives us.
+static void end_children(supervisor *supervisor) {
+    children_signal(&supervisor->children, SIGKILL);
+    while (children_running(&supervisor->children)) {
+        child *ended;
+        const char *how;
+        (void)children_reap(&supervisor->children, now(), &ended, &how); // how they end does not matter any more
+        if (!ended) usleep(10000);
+    }
+}
+
+static void close_all(supervisor *supervisor) {
+    if (supervisor->children.list) end_children(supervisor);
+    wire_close(&supervisor->wire);
+    wiring_release(&supervisor->wiring);
+    board_free(&supervisor->board);
+    children_release(&supervisor->children);
+    if (supervisor->signals >= 0) close(supervisor->signals);
+    bytes_release(&supervisor->line);
+    free(supervisor->others);
+    free(supervisor->reason);
+}
+
+static void tell_end(supervisor *supervisor) {
+    bytes line = {0};
+    if (board_line(supervisor->board, now(), &line) == OK && supervisor->result == OK) {
+        char *states = strchr(line.data, ';');
+        if (states) *states = 0;
+        tell(supervisor, "done: %s", line.data);
+    }
+    bytes_release(&line);
+}
+
+status supervisor_run(plan *plan) {
+    supervisor supervisor = {
+        .plan = plan, .signals = -1, .step = -1, .terminal = isatty(STDERR_FILENO), .waited = -PLAIN_SECONDS};
+    status result = open_all(&supervisor);
+    while (result == OK && !(supervisor.ending && children_running(&supervisor.children) == 0))
+        result = go_round(&supervisor);
+    if (result == OK) tell_end(&supervisor);
+    if (result == OK && supervisor.result != OK)
+        result = supervisor.result == STOPPED ? STOPPED : fail(supervisor.result, "%s", supervisor.reason);
+    close_all(&supervisor);
+    return result;
+}
