@@ -1,6 +1,7 @@
 // caravan run FILE: this machine's part of a pipeline, from the run's folder to its end.
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -8,6 +9,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
+#include "shared/data/dataset.h"
 #include "tools/pipelines.h"
 #include "tools/supervisor.h"
 #include "tools/tools.h"
@@ -75,6 +77,31 @@ static status set_folders(plan *plan) {
     return OK;
 }
 
+// The schedule's length is all the steps that the data make, unless the file says another.
+static status set_steps(plan *plan) {
+    pipeline *pipeline = plan->pipeline;
+    pipeline_stage *optim = &pipeline->stages[pipeline->stage_count - 1];
+    const replica *here = plan_find(plan, optim->name, 1);
+    const char *schedule = pipeline_value(optim, "schedule");
+    if (strcmp(optim->name, "optim") != 0 || pipeline_value(optim, "steps") || here->machine != plan->here) return OK;
+    if (schedule && !strcmp(schedule, "constant")) return OK;
+    settings *source = NULL;
+    dataset *data = NULL;
+    char steps[32];
+    status result = pipeline_settings(&pipeline->stages[0], &source);
+    if (result == OK) result = dataset_open(&data, source);
+    if (result == OK) {
+        int64_t count = (int64_t)dataset_count(data) / settings_int(source, "groups_per_step");
+        snprintf(steps, sizeof steps, "%lld", (long long)(count > 0 ? count : 1));
+        result = pipeline_set(pipeline, optim, "steps", steps);
+    } else if (plan->machines > 1) {
+        result = fail_within(result, "give optim its `steps`, or have the data here too, to count them");
+    }
+    dataset_free(&data);
+    settings_free(&source);
+    return result;
+}
+
 static status write_pipeline(const plan *plan) {
     bytes path = {0}, text = {0};
     status result = bytes_print(&path, "%s/pipeline.yaml", plan->pipeline->run);
@@ -91,6 +118,7 @@ static status run(plan *plan) {
     if (result == OK) result = lock_folder(plan, &lock);
     if (result == OK) result = make_folders(plan);
     if (result == OK) result = link_metrics(plan);
+    if (result == OK) result = set_steps(plan);
     if (result == OK) result = write_pipeline(plan);
     if (result == OK) result = set_folders(plan);
     if (result == OK) result = supervisor_run(plan);

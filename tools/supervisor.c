@@ -343,23 +343,13 @@ static void close_all(supervisor *supervisor) {
     free(supervisor->reason);
 }
 
-static void tell_end(supervisor *supervisor) {
-    bytes line = {0};
-    if (board_line(supervisor->board, now(), &line) == OK && supervisor->result == OK) {
-        char *states = strchr(line.data, ';');
-        if (states) *states = 0;
-        tell(supervisor, "done: %s", line.data);
-    }
-    bytes_release(&line);
-}
-
 status supervisor_run(plan *plan) {
     supervisor supervisor = {
         .plan = plan, .signals = -1, .step = -1, .terminal = isatty(STDERR_FILENO), .waited = -PLAIN_SECONDS};
     status result = open_all(&supervisor);
     while (result == OK && !(supervisor.ending && children_running(&supervisor.children) == 0))
         result = go_round(&supervisor);
-    if (result == OK) tell_end(&supervisor);
+    if (result == OK && supervisor.result == OK) tell(&supervisor, "done: %s", supervisor.reason);
     if (result == OK && supervisor.result != OK)
         result = supervisor.result == STOPPED ? STOPPED : fail(supervisor.result, "%s", supervisor.reason);
     close_all(&supervisor);

@@ -1,5 +1,6 @@
 #include "shared/stage/feed.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -139,7 +140,7 @@ static status settle(feed *feed, const wire_message *message, ledger_state state
     if (message->order < 0 || message->order >= feed->total)
         return fail(INPUT, "optim speaks of group %lld, which there is not", (long long)message->order);
     TRY(ledger_settle(feed->ledger, &entry, &news));
-    if (state == LEDGER_TRAINED && feed->step <= message->step) feed->step = message->step + 1;
+    if (state == LEDGER_TRAINED && feed->step < message->step) feed->step = message->step;
     feed->news = time(NULL);
     if (!news || state != LEDGER_ASIDE) return OK;
     const wire_message notice = {
@@ -179,9 +180,17 @@ status feed_said(feed *feed, wire *wire, wire_peer *peer, const wire_message *me
 }
 
 static status say_finished(feed *feed) {
-    const wire_message end = {.kind = MESSAGE_END, .code = 0, .reason = "all groups are settled"};
+    char summary[256];
     if (feed->finished || ledger_settled(feed->ledger) < feed->total) return OK;
+    int64_t left = ledger_count(feed->ledger, LEDGER_LEFT);
     feed->finished = true;
+    int size = snprintf(summary, sizeof summary, "%lld steps, %lld groups trained, %lld quarantined",
+                        (long long)feed->step, (long long)ledger_count(feed->ledger, LEDGER_TRAINED),
+                        (long long)ledger_count(feed->ledger, LEDGER_ASIDE));
+    if (left)
+        snprintf(summary + size, sizeof summary - (size_t)size, ", %lld left over: they did not fill a step of %lld",
+                 (long long)left, (long long)feed->per_step);
+    const wire_message end = {.kind = MESSAGE_END, .code = 0, .reason = summary};
     return hub_post(*feed->hub, "report", &end);
 }
 

@@ -164,7 +164,7 @@ static status run_filter(loop *loop) {
 status runner_loop(stage_context *context, const channel *channel) {
     loop loop = {.context = context, .channel = channel};
     status result = context->stage->make ? run_source(&loop) : run_filter(&loop);
-    for (size_t i = 0; i < loop.count && context->place; i++) group_free(&loop.held[i].group);
+    for (size_t i = 0; i < loop.count; i++) group_free(&loop.held[i].group);
     free(loop.held);
     return result == OK ? channel->finish(channel->self) : result;
 }

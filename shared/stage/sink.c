@@ -181,7 +181,7 @@ static wire_message describe(sink *sink, const group *group) {
         message.reason = group->quarantine.reason.data ? group->quarantine.reason.data : "";
     } else if (group->trained.present || !steps) {
         message.kind = MESSAGE_TRAINED;
-        message.step = group->trained.present ? group->trained.step : message.order / sink->per_step;
+        message.step = group->trained.present ? group->trained.step : message.order / sink->per_step + 1;
     } else {
         message.kind = MESSAGE_LEFT;
     }
@@ -213,7 +213,7 @@ static status keep_settled(sink *sink, wire_message *message) {
 static status settle_locked(sink *sink, const group *group, wire_message *message) {
     *message = describe(sink, group);
     if (message->order < sink->begun) return fail(BUG, "group %s was settled before", group->id.data);
-    if (message->kind == MESSAGE_TRAINED && message->step >= sink->step) sink->step = message->step + 1;
+    if (message->kind == MESSAGE_TRAINED && message->step > sink->step) sink->step = message->step;
     if (message->kind == MESSAGE_TRAINED) add_rewards(sink, group);
     if (message->kind == MESSAGE_LEFT) sink->left++;
     return keep_settled(sink, message);

@@ -49,7 +49,7 @@ typedef struct stage {
     // How many more groups may be taken now.
     int (*room)(void *state);
     // Hands a group over; the stage keeps it until it comes back through `advance`, unless this is not OK (DEFECT and
-    // INPUT as in `work`).
+    // INPUT as in `work`). What it holds when the run is stopped is freed by the runner, before close.
     status (*take)(void *state, group *group);
     // Does some work (returns within about 100 ms where it can) and hands back one finished group, or NULL in
     // *done. DEFECT and INPUT with a group in *done are for that group, as in `work`. `draining`: no more groups will

@@ -23,7 +23,7 @@ typedef enum ledger_state {
 typedef struct ledger_entry {
     int64_t order;
     ledger_state state;
-    int64_t step;    // TRAINED: in which; -1: not known any more
+    int64_t step;    // TRAINED: in which, from 1; -1: not known any more
     int64_t issues;  // how often it was issued
     double changed;  // seconds since 1970
     const char *id;  // of the group

@@ -165,8 +165,6 @@ static status optim_close(void *state) {
     trainer *trainer = state;
     if (!trainer) return OK;
     status result = finish(trainer);
-    for (size_t i = 0; trainer->held && i < trainer->held_count; i++) group_free(&trainer->held[i]);
-    while (trainer->done_next < trainer->done_count) group_free(&trainer->done[trainer->done_next++]);
     model_free(&trainer->optim.model);
     inputs_free(&trainer->optim.inputs);
     free(trainer->held);
