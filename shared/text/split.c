@@ -16,22 +16,23 @@ void splitter_release(splitter *s) {
     *s = (splitter){0};
 }
 
-static status add_step(splitter *s, split_step **step) {
-    if (s->count == SPLIT_STEPS) return fail(INPUT, "more than %d steps", SPLIT_STEPS);
-    *step = &s->steps[s->count++];
-    return OK;
+// A fresh step, NULL if there are too many.
+static split_step *add_step(splitter *s) {
+    if (s->count < SPLIT_STEPS) return &s->steps[s->count++];
+    fail(INPUT, "more than %d steps", SPLIT_STEPS);
+    return NULL;
 }
 
 status splitter_add(splitter *s, const char *regex, size_t size, bool removed) {
-    split_step *step = NULL;
-    TRY(add_step(s, &step));
+    split_step *step = add_step(s);
+    if (!step) return INPUT;
     step->removed = removed;
     return pattern_new(&step->pattern, regex, size);
 }
 
 status splitter_add_byte_level(splitter *s, bool prefix_space, bool gpt2_pattern) {
-    split_step *step = NULL;
-    TRY(add_step(s, &step));
+    split_step *step = add_step(s);
+    if (!step) return INPUT;
     step->prefix_space = prefix_space;
     return gpt2_pattern ? pattern_new(&step->pattern, split_gpt2, sizeof split_gpt2 - 1) : OK;
 }

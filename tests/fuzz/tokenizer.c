@@ -1,0 +1,42 @@
+// tokenizer.json, then a NUL byte, then a text: whatever loads must encode any text and decode any tokens.
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/text/parts.h"
+#include "shared/text/template.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void use(const tokenizer *t, const char *text, size_t size) {
+    token_list tokens = {0};
+    bytes raw = {0}, shown = {0};
+    if (tokenizer_encode(t, text, size, &tokens) == OK) {
+        size_t *offsets = malloc((tokens.count + 1) * sizeof *offsets);
+        if (!offsets || tokenizer_decode(t, tokens.data, tokens.count, false, &raw) != OK) abort();
+        tokenizer_offsets(t, tokens.data, tokens.count, offsets);
+        if (offsets[tokens.count] != raw.size) abort();
+        free(offsets);
+    }
+    tokens.count = 0;
+    for (size_t i = 0; i + 1 < size; i += 2)
+        if (token_list_add(&tokens, (uint8_t)text[i] | (uint8_t)text[i + 1] << 8) != OK) abort();
+    if (tokenizer_text(t, tokens.data, tokens.count, true, &shown) != OK) abort();
+    bytes_release(&raw);
+    bytes_release(&shown);
+    token_list_release(&tokens);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    const char *text = memchr(data, 0, size);
+    size_t json_size = text ? (size_t)(text - (const char *)data) : size;
+    struct json_object *json;
+    if (json_read(&json, (const char *)data, json_size) != OK) return 0;
+    tokenizer *t;
+    if (json_object_is_type(json, json_type_object) && tokenizer_from_json(&t, json) == OK) {
+        if (text) use(t, text + 1, size - json_size - 1);
+        tokenizer_free(&t);
+    }
+    json_object_put(json);
+    return 0;
+}
