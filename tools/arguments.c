@@ -1,14 +1,27 @@
-// Numeric options of the small verbs.
+// Options of the small verbs.
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/tools.h"
 
+// Whether name[0..length) is the option's; both spellings of the separator work.
+static bool is_name(const char *option, const char *name, size_t length) {
+    if (strlen(option) != length) return false;
+    for (size_t i = 0; i < length; i++)
+        if (option[i] != (name[i] == '_' ? '-' : name[i])) return false;
+    return true;
+}
+
 static status set_option(const tool_option *options, const char *name, size_t length, const char *value) {
     for (const tool_option *option = options; option->name; option++) {
-        if (strlen(option->name) != length || strncmp(option->name, name, length) != 0) continue;
+        if (!is_name(option->name, name, length)) continue;
         if (!value) return fail(USAGE, "--%s: a value is missing", option->name);
+        if (option->text) {
+            *option->text = value;
+            return OK;
+        }
         char *end;
         double number = strtod(value, &end);
         if (end == value || *end || !(number >= option->low && number <= option->high))

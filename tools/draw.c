@@ -208,12 +208,12 @@ int draw_main(int argc, char **argv) {
         .seed = 1, .clips = 240, .held_out = 32, .examples = 4096, .wrong_reasoning = 0.15, .wrong_answer = 0.35};
     double clips = drawing.clips, held_out = drawing.held_out, examples = drawing.examples, seed = 1;
     const tool_option options[] = {
-        {"clips", 1, 100000, &clips},
-        {"held-out", 0, 100000, &held_out},
-        {"examples", 0, 10000000, &examples},
-        {"wrong-reasoning", 0, 1, &drawing.wrong_reasoning},
-        {"wrong-answer", 0, 1, &drawing.wrong_answer},
-        {"seed", 0, 9007199254740992.0, &seed},
+        {"clips", 1, 100000, &clips, NULL},
+        {"held-out", 0, 100000, &held_out, NULL},
+        {"examples", 0, 10000000, &examples, NULL},
+        {"wrong-reasoning", 0, 1, &drawing.wrong_reasoning, NULL},
+        {"wrong-answer", 0, 1, &drawing.wrong_answer, NULL},
+        {"seed", 0, 9007199254740992.0, &seed, NULL},
         {0},
     };
     status result = tool_arguments(argc, argv, help, options, &drawing.folder);

@@ -15,6 +15,7 @@ static const struct verb {
     {"frames", frames_main, "list, show and export the frames of a store"},
     {"graph", graph_main, "a pipeline file as a picture"},
     {"groups", groups_main, "what lies in a groups store"},
+    {"init", init_main, "a model folder with random weights"},
     {"keygen", keygen_main, "a pair of keys for a machine"},
     {"report", report_main, "files of groups side by side: accuracy, rewards, rates"},
     {"run", run_main, "start a pipeline, or go on with it"},

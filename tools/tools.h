@@ -4,14 +4,15 @@
 
 #include "shared/base/status.h"
 
-// A numeric option of a small verb: --NAME VALUE within [low, high]. A NULL name ends the list.
+// An option of a small verb: --NAME VALUE, a number within [low, high], or a text. A NULL name ends the list.
 typedef struct tool_option {
     const char *name;
     double low, high;
-    double *value; // holds the default, and the value afterwards
+    double *value;     // holds the default, and the value afterwards
+    const char **text; // the same for a text; NULL for a number
 } tool_option;
 
-// Reads numeric options and one argument (into *operand). --help prints `help` and answers STOPPED; USAGE otherwise
+// Reads options and one argument (into *operand). --help prints `help` and answers STOPPED; USAGE otherwise
 // names what is wrong.
 status tool_arguments(int argc, char **argv, const char *help, const tool_option *options, const char **operand);
 
@@ -23,6 +24,7 @@ verb_main draw_main;
 verb_main frames_main;
 verb_main graph_main;
 verb_main groups_main;
+verb_main init_main;
 verb_main keygen_main;
 verb_main program_main;
 verb_main report_main;

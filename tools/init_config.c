@@ -1,0 +1,155 @@
+// The JSON files of a fresh model folder.
+#include <string.h>
+
+#include "shared/base/file.h"
+#include "shared/base/json.h"
+#include "tools/init.h"
+
+// Qwen2.5-VL-3B-Instruct's, as published; the other shapes say what they change.
+static const char published_3b[] =
+    "{\"architectures\": [\"Qwen2_5_VLForConditionalGeneration\"], \"attention_dropout\": 0.0, \"bos_token_id\": "
+    "151643,"
+    " \"eos_token_id\": 151645, \"vision_start_token_id\": 151652, \"vision_end_token_id\": 151653,"
+    " \"vision_token_id\": 151654, \"image_token_id\": 151655, \"video_token_id\": 151656, \"hidden_act\": \"silu\","
+    " \"hidden_size\": 2048, \"initializer_range\": 0.02, \"intermediate_size\": 11008,"
+    " \"max_position_embeddings\": 128000, \"max_window_layers\": 70, \"model_type\": \"qwen2_5_vl\","
+    " \"num_attention_heads\": 16, \"num_hidden_layers\": 36, \"num_key_value_heads\": 2, \"rms_norm_eps\": 1e-06,"
+    " \"rope_theta\": 1000000.0, \"sliding_window\": 32768, \"tie_word_embeddings\": true,"
+    " \"torch_dtype\": \"bfloat16\", \"use_cache\": true, \"use_sliding_window\": false, \"vision_config\": {"
+    "\"depth\": 32, \"hidden_act\": \"silu\", \"hidden_size\": 1280, \"intermediate_size\": 3420, \"num_heads\": 16,"
+    " \"in_chans\": 3, \"out_hidden_size\": 2048, \"patch_size\": 14, \"spatial_merge_size\": 2,"
+    " \"spatial_patch_size\": 14, \"window_size\": 112, \"fullatt_block_indexes\": [7, 15, 23, 31],"
+    " \"tokens_per_second\": 2, \"temporal_patch_size\": 2},"
+    " \"rope_scaling\": {\"type\": \"mrope\", \"mrope_section\": [16, 24, 24]}, \"vocab_size\": 151936}";
+static const char change_7b[] =
+    "{\"hidden_size\": 3584, \"intermediate_size\": 18944, \"max_window_layers\": 28, \"num_attention_heads\": 28,"
+    " \"num_hidden_layers\": 28, \"num_key_value_heads\": 4, \"tie_word_embeddings\": false,"
+    " \"vision_config\": {\"out_hidden_size\": 3584}, \"vocab_size\": 152064}";
+static const char change_tiny[] =
+    "{\"hidden_size\": 128, \"intermediate_size\": 384, \"max_window_layers\": 4, \"num_attention_heads\": 4,"
+    " \"num_hidden_layers\": 4, \"num_key_value_heads\": 2, \"rope_scaling\": {\"mrope_section\": [4, 6, 6]},"
+    " \"vision_config\": {\"depth\": 4, \"hidden_size\": 64, \"intermediate_size\": 160, \"num_heads\": 2,"
+    " \"out_hidden_size\": 128, \"fullatt_block_indexes\": [1, 3]}}";
+
+// Writes the changes over what the object says, objects inside it key by key.
+static void change(json_object *object, json_object *changes) {
+    json_object_object_foreach(changes, key, value) {
+        json_object *inner;
+        if (json_object_is_type(value, json_type_object) && json_object_object_get_ex(object, key, &inner)) {
+            change(inner, value);
+        } else {
+            json_object_object_add(object, key, json_object_get(value));
+        }
+    }
+}
+
+status init_shape(json_object **out, const char *shape, bool *fixed) {
+    const char *changes = !strcmp(shape, "tiny") ? change_tiny : !strcmp(shape, "7b") ? change_7b : "{}";
+    bool named = changes[1] != '}' || !strcmp(shape, "3b");
+    *fixed = strcmp(shape, "tiny") != 0;
+    if (!named) {
+        if (!path_exists(shape)) return fail(USAGE, "--shape: '%s' is none of tiny, 3b, 7b, nor a file", shape);
+        return json_file(out, shape);
+    }
+    json_object *changed;
+    TRY(json_read(out, published_3b, sizeof published_3b - 1));
+    status result = json_read(&changed, changes, strlen(changes));
+    if (result == OK) change(*out, changed);
+    json_object_put(changed);
+    return result;
+}
+
+// The object that has a key of the language model: the config's text_config if that has it, else the config.
+static json_object *text_part(json_object *config, const char *key) {
+    json_object *text;
+    bool nested =
+        json_object_object_get_ex(config, "text_config", &text) && json_object_is_type(text, json_type_object);
+    return nested && json_object_object_get_ex(text, key, NULL) ? text : config;
+}
+
+int64_t init_vocabulary(json_object *config) {
+    json_object *value;
+    int64_t size;
+    bool said = json_object_object_get_ex(text_part(config, "vocab_size"), "vocab_size", &value);
+    return said && json_int(value, &size) ? size : 0;
+}
+
+static void put_id(json_object *config, const char *key, int64_t id) {
+    json_object *text;
+    if (id < 0) {
+        json_object_object_del(config, key);
+    } else {
+        json_object_object_add(config, key, json_object_new_int64(id));
+    }
+    if (json_object_object_get_ex(config, "text_config", &text) && json_object_object_get_ex(text, key, NULL))
+        json_object_object_add(text, key, id < 0 ? NULL : json_object_new_int64(id));
+}
+
+status init_fit(json_object *config, const tokenizer *t, bool fixed, const char *dtype) {
+    static const struct {
+        const char *key, *token;
+    } ids[] = {{"bos_token_id", "<|endoftext|>"},        {"eos_token_id", "<|im_end|>"},
+               {"image_token_id", "<|image_pad|>"},      {"video_token_id", "<|video_pad|>"},
+               {"vision_token_id", "<|vision_pad|>"},    {"vision_start_token_id", "<|vision_start|>"},
+               {"vision_end_token_id", "<|vision_end|>"}};
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) put_id(config, ids[i].key, tokenizer_id(t, ids[i].token));
+    int64_t size = tokenizer_size(t), given = init_vocabulary(config);
+    if (fixed && given < size)
+        return fail(INPUT, "--shape: vocab_size %lld is less than the tokenizer's %lld", (long long)given,
+                    (long long)size);
+    if (!fixed) json_object_object_add(config, "vocab_size", json_object_new_int64((size + 63) / 64 * 64));
+    const char *key = json_object_object_get_ex(config, "dtype", NULL) ? "dtype" : "torch_dtype";
+    json_object_object_add(config, key, json_object_new_string(dtype));
+    json_object *text = text_part(config, key);
+    if (text != config) json_object_object_add(text, key, json_object_new_string(dtype));
+    return OK;
+}
+
+status init_print(json_object *object, bytes *out) {
+    const char *before = "{\n  ";
+    json_object_object_foreach(object, key, value) {
+        TRY(bytes_text(out, before));
+        TRY(json_print_text(out, key, strlen(key)));
+        TRY(bytes_text(out, ": "));
+        TRY(json_print(out, value));
+        before = ",\n  ";
+    }
+    return bytes_text(out, "\n}\n");
+}
+
+static status write_settings(const char *folder, const char *name, bytes *content) {
+    arena memory = {0};
+    char *path = path_join(&memory, folder, name);
+    status result = path ? file_replace(path, content->data, content->size) : fail(SERVICE, "out of memory");
+    arena_release(&memory);
+    return result;
+}
+
+status init_write_settings(const char *folder, const tokenizer *t, const model_config *config) {
+    bytes out = {0};
+    long long end = tokenizer_id(t, "<|im_end|>"), pad = tokenizer_id(t, "<|endoftext|>");
+    const vision_config *vision = &config->vision;
+    status result = OK;
+    if (pad >= 0) {
+        result = bytes_print(&out,
+                             "{\n  \"bos_token_id\": %lld,\n  \"pad_token_id\": %lld,\n  \"do_sample\": true,\n"
+                             "  \"eos_token_id\": [%lld, %lld]\n}\n",
+                             pad, pad, end, pad);
+    } else {
+        result = bytes_print(&out, "{\n  \"do_sample\": true,\n  \"eos_token_id\": [%lld]\n}\n", end);
+    }
+    if (result == OK) result = write_settings(folder, "generation_config.json", &out);
+    bytes_clear(&out);
+    if (result == OK)
+        result = bytes_print(&out,
+                             "{\n  \"min_pixels\": 3136,\n  \"max_pixels\": 12845056,\n  \"patch_size\": %d,\n"
+                             "  \"temporal_patch_size\": %d,\n  \"merge_size\": %d,\n"
+                             "  \"image_mean\": [0.48145466, 0.4578275, 0.40821073],\n"
+                             "  \"image_std\": [0.26862954, 0.26130258, 0.27577711],\n"
+                             "  \"image_processor_type\": \"Qwen2VLImageProcessor\",\n"
+                             "  \"processor_class\": \"Qwen2_5_VLProcessor\"\n}\n",
+                             vision->patch, vision->time, vision->merge);
+    if (result == OK) result = write_settings(folder, "preprocessor_config.json", &out);
+    bytes_release(&out);
+    return result;
+}

@@ -1,0 +1,168 @@
+// Random weights, drawn a block at a time and written as they are drawn: a model of any size in a few megabytes.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/base/chance.h"
+#include "shared/base/file.h"
+#include "shared/base/pool.h"
+#include "shared/model/parameters.h"
+#include "shared/model/safetensors.h"
+#include "tools/init.h"
+
+enum { BLOCK = 1 << 20, TASK = 1 << 14 }; // elements; even, since normal numbers come in pairs
+static const int64_t SHARD = 5000000000;  // bytes
+
+typedef struct drawing {
+    uint64_t key;
+    int64_t first; // element of the tensor
+    size_t count;
+    float range;
+    element type;
+    void *out;
+} drawing;
+
+static void put(const drawing *drawing, size_t place, float value) {
+    if (drawing->type == ELEMENT_F32) {
+        ((float *)drawing->out)[place] = value;
+        return;
+    }
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    bits += 0x7FFF + (bits >> 16 & 1); // to the nearest, ties to even
+    ((uint16_t *)drawing->out)[place] = (uint16_t)(bits >> 16);
+}
+
+// Two normal numbers from one draw (Box and Muller 1958).
+static void draw_task(void *context, int task, int thread) {
+    const drawing *drawing = context;
+    (void)thread;
+    size_t end = ((size_t)task + 1) * TASK < drawing->count ? ((size_t)task + 1) * TASK : drawing->count;
+    for (size_t place = (size_t)task * TASK; place < end; place += 2) {
+        uint64_t bits = chance_bits(drawing->key, ((uint64_t)drawing->first + place) / 2, 0);
+        float radius = sqrtf(-2 * logf(((float)(bits >> 40) + 0.5f) * 0x1p-24f)) * drawing->range;
+        float angle = (float)(bits & 0xFFFFFF) * (0x1p-24f * 6.28318531f), sine, cosine;
+        sincosf(angle, &sine, &cosine);
+        put(drawing, place, radius * cosine);
+        if (place + 1 < end) put(drawing, place + 1, radius * sine);
+    }
+}
+
+static status write_parameter(const init_weights *how, const parameter *parameter, pool *pool, void *block,
+                              safetensors_writer *writer) {
+    drawing drawing = {.key = chance_key(how->seed, parameter->name),
+                       .range = parameter->vision ? how->vision_range : how->text_range,
+                       .type = how->type,
+                       .out = block};
+    size_t each = how->type == ELEMENT_F32 ? 4 : 2;
+    for (; drawing.first < parameter->count; drawing.first += BLOCK) {
+        int64_t left = parameter->count - drawing.first;
+        drawing.count = left < BLOCK ? (size_t)left : BLOCK;
+        if (parameter->kind == PARAMETER_MATRIX) {
+            pool_run(pool, (int)((drawing.count + TASK - 1) / TASK), draw_task, &drawing);
+        } else {
+            for (size_t i = 0; i < drawing.count; i++) put(&drawing, i, parameter->kind == PARAMETER_NORM ? 1 : 0);
+        }
+        TRY(safetensors_write(writer, block, drawing.count * each));
+    }
+    return OK;
+}
+
+typedef struct shard {
+    const parameter_table *table;
+    size_t first, end; // parameters
+    char name[64];
+} shard;
+
+static status write_shard(const init_weights *how, const shard *shard, pool *pool, void *block) {
+    arena memory = {0};
+    safetensors_writer *writer = NULL;
+    status result;
+    size_t count = shard->end - shard->first;
+    char *path = path_join(&memory, how->folder, shard->name);
+    stored_tensor *tensors = arena_get(&memory, count * sizeof *tensors);
+    if (!path || !tensors) TRY_TO(result, done, fail(SERVICE, "out of memory"));
+    for (size_t i = 0; i < count; i++) {
+        const parameter *parameter = &shard->table->list[shard->first + i];
+        tensors[i] = (stored_tensor){.name = parameter->name, .type = how->type, .rank = parameter->rank};
+        memcpy(tensors[i].shape, parameter->shape, sizeof parameter->shape);
+    }
+    TRY_TO(result, done, safetensors_create(&writer, path, tensors, count));
+    for (size_t i = shard->first; i < shard->end; i++)
+        TRY_TO(result, done, write_parameter(how, &shard->table->list[i], pool, block, writer));
+    result = safetensors_finish(&writer);
+done:
+    safetensors_abandon(&writer);
+    arena_release(&memory);
+    return result;
+}
+
+static int64_t parameter_bytes(const init_weights *how, const parameter *parameter) {
+    return parameter->count * (how->type == ELEMENT_F32 ? 4 : 2);
+}
+
+// The shard that starts at a parameter: as many as SHARD holds, one at least.
+static size_t shard_end(const init_weights *how, const parameter_table *table, size_t first) {
+    int64_t bytes = parameter_bytes(how, &table->list[first]);
+    size_t end = first + 1;
+    while (end < table->count && bytes + parameter_bytes(how, &table->list[end]) <= SHARD)
+        bytes += parameter_bytes(how, &table->list[end++]);
+    return end;
+}
+
+static status write_index(const init_weights *how, const parameter_table *table, const shard *shards, size_t count) {
+    bytes out = {0};
+    arena memory = {0};
+    int64_t total = 0;
+    for (size_t i = 0; i < table->count; i++) total += parameter_bytes(how, &table->list[i]);
+    status result =
+        bytes_print(&out, "{\n  \"metadata\": {\"total_size\": %lld},\n  \"weight_map\": {", (long long)total);
+    for (size_t s = 0; s < count; s++)
+        for (size_t i = shards[s].first; i < shards[s].end && result == OK; i++)
+            result = bytes_print(&out, "%s\n    \"%s\": \"%s\"", i ? "," : "", table->list[i].name, shards[s].name);
+    if (result == OK) result = bytes_text(&out, "\n  }\n}\n");
+    char *path = path_join(&memory, how->folder, "model.safetensors.index.json");
+    if (result == OK) result = path ? file_replace(path, out.data, out.size) : fail(SERVICE, "out of memory");
+    arena_release(&memory);
+    bytes_release(&out);
+    return result;
+}
+
+// Cuts the table into shards and names them.
+static status plan_shards(const init_weights *how, const parameter_table *table, arena *memory, shard **out,
+                          size_t *count) {
+    *count = 0;
+    for (size_t first = 0; first < table->count; first = shard_end(how, table, first)) ++*count;
+    shard *shards = arena_get(memory, *count * sizeof *shards);
+    if (!shards) return fail(SERVICE, "out of memory");
+    for (size_t i = 0, first = 0; i < *count; first = shards[i++].end) {
+        shards[i] = (shard){.table = table, .first = first, .end = shard_end(how, table, first)};
+        snprintf(shards[i].name, sizeof shards[i].name,
+                 *count == 1 ? "model.safetensors" : "model-%05zu-of-%05zu.safetensors", i + 1, *count);
+    }
+    *out = shards;
+    return OK;
+}
+
+status init_write_weights(const init_weights *how, const model_config *config) {
+    parameter_table *table = NULL;
+    pool *pool = NULL;
+    arena memory = {0};
+    float *block = NULL;
+    shard *shards = NULL;
+    size_t count = 0;
+    status result;
+    TRY_TO(result, done, parameters_new(&table, config));
+    TRY_TO(result, done, pool_new(&pool, how->threads));
+    TRY_TO(result, done, NEW(&block, BLOCK));
+    TRY_TO(result, done, plan_shards(how, table, &memory, &shards, &count));
+    for (size_t i = 0; i < count; i++) TRY_TO(result, done, write_shard(how, &shards[i], pool, block));
+    if (count > 1) TRY_TO(result, done, write_index(how, table, shards, count));
+done:
+    free(block);
+    pool_free(&pool);
+    parameters_free(&table);
+    arena_release(&memory);
+    return result;
+}
