@@ -227,7 +227,7 @@ static status plan(cpu_backend *cpu, sloping *s, size_t count, int64_t *batch) {
     while (s->most > tile_rows && 2 * s->most * s->columns > near_most) s->most /= 2;
     s->strips = (int64_t)strips_cut(s->segments, count, s->heads, s->most, NULL);
     s->batch_room = (size_t)(2 * s->most * (s->columns + s->width));
-    s->room = (size_t)(2 * strip_most * s->width);
+    s->room = 2 * (size_t)strip_most * (size_t)s->width;
     *batch = batch_size(s, threads);
     size_t rows = (size_t)(s->heads.key * s->extent * s->width);
     size_t blocks = (size_t)(s->heads.key * s->extent * s->heads.size);

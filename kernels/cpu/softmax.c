@@ -1,12 +1,13 @@
 // Rows of logits: the log of the sum of exponentials, the softmax, and the drawing of a token.
 //
-// A draw walks over the row a few times and keeps nothing but a histogram: tokens are ranked by their logit, the lower
-// token first among equals, and a cut says which of them are kept. All sums are in double, in the order of tokens.
+// A draw first narrows the row to the few candidates that top-k or top-p can keep (or goes on with the whole row when
+// they are many), then walks over them a few times and keeps nothing but a histogram: tokens are ranked by their logit,
+// the lower token first among equals, and a cut says which are kept. Sums are in double, in the order of tokens.
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
 
-enum { share = 1024, bins = 2048 };
+enum { share = 1024, bins = 2048, most_candidates = 4096, top_block = 256, most_top = 256 };
 
 float logits_logsum(const cpu_backend *cpu, const float *logits, int64_t vocabulary) {
     float highest = cpu->vectors.greatest(logits, vocabulary);
@@ -27,10 +28,13 @@ typedef struct cut {
 
 typedef struct drawing {
     const cpu_backend *cpu;
-    const float *logits;
+    const float *logits; // of the whole row, or of the candidates
     int64_t count;
     float highest, rate; // weights are exp((logit - highest) rate)
     cut cut;
+    bool narrowed;
+    int32_t tokens[most_candidates]; // when narrowed
+    float room[most_candidates];
 } drawing;
 
 // A walk over the kept tokens' weights, a share at a time.
@@ -110,6 +114,47 @@ static void keep_highest(drawing *drawing, bool counted, double bound) {
     drawing->cut = (cut){prefix, ties_needed(drawing, counted, prefix, sum, bound)};
 }
 
+// ---- candidates ----
+
+// Goes on with the tokens whose logits reach `limit`, if they are few.
+static void narrow(drawing *drawing, float limit) {
+    int64_t found =
+        drawing->cpu->vectors.reaching(drawing->logits, drawing->count, limit, drawing->tokens, most_candidates);
+    if (found > most_candidates) return;
+    for (int64_t i = 0; i < found; i++) drawing->room[i] = drawing->logits[drawing->tokens[i]];
+    drawing->logits = drawing->room;
+    drawing->count = found;
+    drawing->narrowed = true;
+}
+
+// The k highest tokens reach the k-th of the greatest logits of blocks of tokens.
+static void narrow_to_top(drawing *drawing, int64_t k) {
+    float top[most_top];
+    int64_t found = 0;
+    if (k > most_top || drawing->count < k * top_block) return;
+    for (int64_t first = 0; first + top_block <= drawing->count; first += top_block) {
+        float high = drawing->cpu->vectors.greatest(drawing->logits + first, top_block);
+        if (found == k && !(high > top[k - 1])) continue;
+        int64_t place = found < k ? found++ : k - 1;
+        for (; place > 0 && top[place - 1] < high; place--) top[place] = top[place - 1];
+        top[place] = high;
+    }
+    narrow(drawing, top[k - 1]);
+}
+
+// Goes on with tokens that weigh top_p of all together; returns what all of them weigh.
+static double narrow_to_mass(drawing *drawing, double top_p) {
+    static const float depths[8] = {INFINITY, 0.5f, 1, 2, 4, 6, 9, 13}; // below the highest, in units of temperature
+    float limits[8];
+    double masses[8];
+    for (int i = 0; i < 8; i++) limits[i] = drawing->highest - depths[i] / drawing->rate;
+    drawing->cpu->vectors.heaps(drawing->logits, drawing->count, drawing->highest, drawing->rate, limits, masses);
+    int i = 1;
+    while (i < 8 && !(masses[i] >= masses[0] * top_p * (1 + 1e-5))) i++; // single weights may round otherwise
+    if (i < 8) narrow(drawing, limits[i]);
+    return masses[0];
+}
+
 // ---- drawing ----
 
 static double kept_weight(const drawing *drawing) {
@@ -149,14 +194,28 @@ static int64_t highest_token(const drawing *drawing) {
 static int64_t draw(drawing *drawing, sampling settings, double chance) {
     if (settings.temperature <= 0) return highest_token(drawing);
     drawing->rate = 1 / settings.temperature;
-    if (settings.top_k > 0 && settings.top_k < drawing->count) keep_highest(drawing, true, settings.top_k);
-    if (settings.top_p < 1) keep_highest(drawing, false, (double)settings.top_p * kept_weight(drawing));
-    return token_at(drawing, chance * kept_weight(drawing));
+    bool top_k = settings.top_k > 0 && settings.top_k < drawing->count;
+    if (top_k) {
+        narrow_to_top(drawing, settings.top_k);
+        keep_highest(drawing, true, settings.top_k);
+    }
+    if (settings.top_p < 1) {
+        double top_p = (double)settings.top_p;
+        double all = top_k ? kept_weight(drawing) : narrow_to_mass(drawing, top_p);
+        keep_highest(drawing, false, top_p * all);
+    }
+    int64_t place = token_at(drawing, chance * kept_weight(drawing));
+    return drawing->narrowed ? drawing->tokens[place] : place;
 }
 
 void sample_row(const cpu_backend *cpu, int32_t *token, float *logprob, const float *logits, int64_t vocabulary,
                 sampling settings, double chance) {
-    drawing drawing = {.cpu = cpu, .logits = logits, .count = vocabulary};
+    drawing drawing; // large: not all of it is set
+    drawing.cpu = cpu;
+    drawing.logits = logits;
+    drawing.count = vocabulary;
+    drawing.cut = (cut){0, 0};
+    drawing.narrowed = false;
     drawing.highest = cpu->vectors.greatest(logits, vocabulary);
     *token = (int32_t)draw(&drawing, settings, chance);
     *logprob = logits[*token] - logits_logsum(cpu, logits, vocabulary);

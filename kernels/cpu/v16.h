@@ -55,6 +55,9 @@ V16 v16 v16_abs(v16 a) {
 V16 v16 v16_if_less(v16 a, v16 b, v16 x, v16 y) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
 }
+V16 unsigned v16_reaching(v16 a, v16 b) {
+    return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ);
+}
 V16 v16 v16_first(int64_t n, v16 x, v16 y) {
     return n >= 16 ? x : _mm512_mask_blend_ps((__mmask16)((1u << (n < 0 ? 0 : n)) - 1), y, x);
 }
@@ -136,6 +139,10 @@ V16 v16 v16_abs(v16 a) {
 V16 v16 v16_if_less(v16 a, v16 b, v16 x, v16 y) {
     return (v16){_mm256_blendv_ps(y.low, x.low, _mm256_cmp_ps(a.low, b.low, _CMP_LT_OQ)),
                  _mm256_blendv_ps(y.high, x.high, _mm256_cmp_ps(a.high, b.high, _CMP_LT_OQ))};
+}
+V16 unsigned v16_reaching(v16 a, v16 b) {
+    return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a.low, b.low, _CMP_GE_OQ)) |
+           (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a.high, b.high, _CMP_GE_OQ)) << 8;
 }
 V16 v16 v16_first(int64_t n, v16 x, v16 y) {
     if (n >= 16) return x;
@@ -246,6 +253,11 @@ V16 v16 v16_abs(v16 a) {
 V16 v16 v16_if_less(v16 a, v16 b, v16 x, v16 y) {
     V16_EACH(a.lane[i] < b.lane[i] ? x.lane[i] : y.lane[i]);
 }
+V16 unsigned v16_reaching(v16 a, v16 b) {
+    unsigned bits = 0;
+    for (int i = 0; i < 16; i++) bits |= (unsigned)(a.lane[i] >= b.lane[i]) << i;
+    return bits;
+}
 V16 v16 v16_first(int64_t n, v16 x, v16 y) {
     V16_EACH(i < n ? x.lane[i] : y.lane[i]);
 }
@@ -287,6 +299,7 @@ V16 float v16_sum(v16 x) {
 //   v16_fma(a, b, c)         a b + c, rounded once
 //   v16_max(a, b)            a > b ? a : b
 //   v16_if_less(a, b, x, y)  a < b ? x : y
+//   v16_reaching(a, b)       a bit for each lane: a >= b
 //   v16_first(n, x, y)       the first n lanes of x, the others of y
 //   v16_exponent(x, bits)    the integer in the lowest bits of `bits` added to the exponent of x
 //   v16_sign_of(x, sign)     |x| with the sign of `sign`

@@ -78,6 +78,10 @@ typedef struct cpu_vectors {
     double (*exponentials)(const float *x, int64_t count, float highest);
     // out = factor exp((x - shift) rate); in place is fine.
     void (*soften)(float *out, const float *x, int64_t count, float shift, float rate, float factor);
+    // masses[j] = the sum of exp((x - shift) rate) over x >= limits[j].
+    void (*heaps)(const float *x, int64_t count, float shift, float rate, const float limits[8], double masses[8]);
+    // The places with x >= limit, in order, and how many they are; most + 1 when more than `most`.
+    int64_t (*reaching)(const float *x, int64_t count, float limit, int32_t *places, int64_t most);
 } cpu_vectors;
 
 // The best level that this processor and this build have.
