@@ -61,7 +61,7 @@ static status read_arguments(int argc, char **argv, task *task) {
         else
             return fail(USAGE, "unexpected argument '%s'", argv[i]);
     }
-    if (!task->verb) return fail(USAGE, "ls, show or export? See caravan frames --help");
+    if (!task->verb[0]) return fail(USAGE, "ls, show or export? See caravan frames --help");
     if (!task->store) return fail(USAGE, "--store is missing");
     bool list = !strcmp(task->verb, "ls"), export = !strcmp(task->verb, "export");
     if (!list && !export && strcmp(task->verb, "show") != 0)
@@ -148,7 +148,7 @@ static status run(const task *task, frames_store *store) {
     frames_view view = {0};
     char key[frames_key_size];
     status result = find_frames(store, task->key, key, &view);
-    if (result == OK && !strcmp(task->verb, "show")) print_facts(key, &view.frames);
+    if (result == OK && view.frames.count && !strcmp(task->verb, "show")) print_facts(key, &view.frames);
     if (result == OK && task->raw) result = write_raw(&view.frames);
     if (result == OK && task->png) result = media_write_sheet(&view.frames, task->png);
     frames_view_release(&view);
@@ -156,7 +156,7 @@ static status run(const task *task, frames_store *store) {
 }
 
 int frames_main(int argc, char **argv) {
-    task task = {0};
+    task task = {.verb = ""};
     frames_store *store = NULL;
     status result = read_arguments(argc, argv, &task);
     if (result == STOPPED) return 0;

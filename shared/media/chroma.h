@@ -8,12 +8,16 @@
 
 #include <libavutil/frame.h>
 
-// Whether frames of this format, from a JPEG or a lossy WebP, can be converted here.
+// Whether a JPEG's frame of this format can be converted here.
 bool chroma_jpeg_fits(const AVFrame *frame);
+
+// Whether a lossy WebP's frame of this format can be converted here.
 bool chroma_webp_fits(const AVFrame *frame);
 
-// out[width, RGB] = row y. `scratch` has room for 4 * (width + 2) samples.
+// out[width, RGB] = row y of a JPEG's frame. `scratch` has room for 4 * (width + 2) samples.
 void chroma_jpeg_row(const AVFrame *frame, int y, int *scratch, uint8_t *out);
+
+// The same of a lossy WebP's frame.
 void chroma_webp_row(const AVFrame *frame, int y, int *scratch, uint8_t *out);
 
 #endif

@@ -215,7 +215,7 @@ static status decode_range(clip *clip, size_t first, size_t last) {
     for (size_t i = first; result == OK && i <= last; i++) {
         const AVPacket *packet = NULL;
         result = packet_at(clip, i, scratch, &packet);
-        if (result != OK) break;
+        if (result != OK || !packet) break;
         bool needed = !leave_out || pick_at(clip, packet->pts) >= 0;
         decoder->skip_frame = needed ? AVDISCARD_DEFAULT : AVDISCARD_NONREF;
         result = decode_packet(clip, packet);

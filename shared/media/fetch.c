@@ -29,7 +29,7 @@ static status decode(frames_view *view, const media_source *source, const char *
                      bool *found) {
     rules standard = rules_standard();
     const rules *rules = source->rules ? source->rules : &standard;
-    char own[frames_key_size];
+    char own[frames_key_size] = "";
     *found = false;
     TRY(media_key(own, path, video, rules, source->store));
     if (strcmp(own, key) != 0) return fail(DEFECT, "the file or the keys of the frames stage are others");
@@ -43,10 +43,10 @@ static status from_file(frames_view *view, const media_source *source, const gro
     *found = false;
     if (!part) return fail(DEFECT, "the prompt has no such medium");
     arena arena = {0};
-    char *path;
+    char *path = NULL;
     status result = media_locate(&path, &arena, source->media_root, media_written(part));
-    if (result == OK) {
-        result = decode(view, source, path, part->kind == PART_VIDEO, group->media[index].key.data, found);
+    if (result == OK && path) {
+        result = decode(view, source, path, part->kind == PART_VIDEO, key, found);
         if (result == DEFECT) result = fail_within(result, "%s", path);
     }
     arena_release(&arena);
@@ -65,12 +65,13 @@ status media_get(frames_view *view, const media_source *source, const group *gro
     *view = (frames_view){0};
     if (index >= group->media_count) return fail(INPUT, "the group has %zu media", group->media_count);
     const medium *medium = &group->media[index];
-    const char *key = medium->key.data ? medium->key.data : "";
+    const char *key = medium->key.data;
+    if (!key) return fail(INPUT, "media[%zu].key: missing", index);
     bool found = false;
     status result = source->store ? frames_store_get(source->store, key, view, &found) : OK;
     if (result == OK && !found) result = ask(view, source, key, &found);
     if (result == OK && !found) {
-        result = from_file(view, source, group, index, &found);
+        result = from_file(view, source, group, index, key, &found);
         if (result == DEFECT) {
             result = fail_within(SERVICE, "frames %s are in no store here and cannot be decoded again", key);
         }

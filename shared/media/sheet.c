@@ -52,9 +52,12 @@ status media_write_sheet(const frames *frames, const char *path) {
     AVCodecContext *encoder = avcodec_alloc_context3(codec);
     AVFrame *sheet = av_frame_alloc();
     AVPacket *packet = av_packet_alloc();
-    status result = encoder && sheet && packet ? lay_out(frames, sheet) : fail(SERVICE, "memory is short");
-    if (result == OK) result = encode(encoder, sheet, packet);
-    if (result == OK) result = file_replace(path, packet->data, (size_t)packet->size);
+    status result = fail(SERVICE, "memory is short");
+    if (encoder && sheet && packet) {
+        result = lay_out(frames, sheet);
+        if (result == OK) result = encode(encoder, sheet, packet);
+        if (result == OK) result = file_replace(path, packet->data, (size_t)packet->size);
+    }
     av_packet_free(&packet);
     av_frame_free(&sheet);
     avcodec_free_context(&encoder);

@@ -279,28 +279,30 @@ static status first_frame(container *container, AVPacket *packet, AVFrame *frame
     }
 }
 
-status still_decode(frames_view *view, const char *path, const rules *rules) {
-    *view = (frames_view){0};
+static status decode(frames_view *view, const char *path, const rules *rules, AVPacket *packet, AVFrame *frame) {
     container container;
     int png_colours = -1;
-    AVFrame *frame = av_frame_alloc();
-    AVPacket *packet = av_packet_alloc();
-    status result = frame && packet ? OK : fail(SERVICE, "memory is short");
-    if (result == OK)
-        result = container_open(&container, path, 1, true);
-    else
-        container = (struct container){.fd = -1};
+    status result = container_open(&container, path, 1, true);
     if (result == OK) result = first_frame(&container, packet, frame, &png_colours);
     if (result == OK && (frame->flags & AV_FRAME_FLAG_CORRUPT || frame->decode_error_flags)) {
         result = container_defect(0, "is damaged");
     }
     if (result == OK) {
-        bool alpha = alpha_counts(frame, container.decoder->codec_id, png_colours);
-        result = resize_frame(view, frame, container.decoder->codec_id, alpha, rules);
+        enum AVCodecID codec = container.decoder->codec_id;
+        result = resize_frame(view, frame, codec, alpha_counts(frame, codec, png_colours), rules);
     }
+    container_release(&container);
+    return result;
+}
+
+status still_decode(frames_view *view, const char *path, const rules *rules) {
+    *view = (frames_view){0};
+    AVFrame *frame = av_frame_alloc();
+    AVPacket *packet = av_packet_alloc();
+    status result = fail(SERVICE, "memory is short");
+    if (frame && packet) result = decode(view, path, rules, packet, frame);
     if (result != OK) frames_view_release(view);
     av_packet_free(&packet);
     av_frame_free(&frame);
-    container_release(&container);
     return result;
 }

@@ -1,0 +1,379 @@
+// The media chains against golden data of the published chain (tests/parity/make_media_golden.py), one way of decoding
+// against another, and files that are none.
+#include <math.h>
+#include <unistd.h>
+#include "tests/unit/unit.h"
+
+#include "shared/base/file.h"
+#include "shared/media/media.h"
+#include "shared/media/resize.h"
+
+static const char folder[] = "tests/data/media";
+static bytes golden;
+
+static int read_golden(void **state) {
+    (void)state;
+    return file_read("tests/data/media/golden.txt", &golden) != OK;
+}
+
+static int free_golden(void **state) {
+    (void)state;
+    bytes_release(&golden);
+    return 0;
+}
+
+// The small sizes that the golden media have.
+static rules small_rules(void) {
+    rules rules = rules_standard();
+    rules.min_pixels = rules.image_min_pixels = 784 * 6;
+    rules.max_pixels = rules.image_max_pixels = 784 * 24;
+    return rules;
+}
+
+// The next golden line that starts with `word`, after `*at`; NULL at the end. *at goes behind it.
+static const char *next_line(const char **at, const char *word) {
+    size_t length = strlen(word);
+    for (const char *line = *at; *line; line = strchr(line, '\n') + 1) {
+        if (strncmp(line, word, length) != 0 || line[length] != ' ') continue;
+        *at = strchr(line, '\n') + 1;
+        return line + length + 1;
+    }
+    return NULL;
+}
+
+static uint64_t fnv(const uint8_t *data, size_t size) {
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < size; i++) hash = (hash ^ data[i]) * 0x100000001b3u;
+    return hash;
+}
+
+static uint8_t *noise(int height, int width, uint32_t seed) {
+    size_t size = (size_t)height * (size_t)width * 3;
+    uint8_t *out = malloc(size);
+    assert_non_null(out);
+    for (size_t i = 0; i < size; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        out[i] = (uint8_t)(seed >> 24);
+    }
+    return out;
+}
+
+static void test_sizes(void **state) {
+    (void)state;
+    const char *at = golden.data;
+    int cases = 0;
+    for (const char *line; (line = next_line(&at, "size")); cases++) {
+        int h, w, want_h, want_w, got_h = -1, got_w = -1;
+        double low, high;
+        assert_int_equal(sscanf(line, "%d %d %lf %lf %d %d", &h, &w, &low, &high, &want_h, &want_w), 6);
+        assert_int_equal(rules_size(h, w, low, high, &got_h, &got_w), want_h < 0 ? DEFECT : OK);
+        if (want_h < 0) continue;
+        assert_int_equal(got_h, want_h);
+        assert_int_equal(got_w, want_w);
+    }
+    assert_int_equal(cases, 64);
+}
+
+static void test_counts_and_indices(void **state) {
+    (void)state;
+    const char *at = golden.data;
+    rules rules = rules_standard();
+    int cases = 0;
+    for (const char *line; (line = next_line(&at, "count")); cases++) {
+        long frames;
+        double fps;
+        int want, got, used;
+        assert_int_equal(sscanf(line, "%ld %lf %d%n", &frames, &fps, &want, &used), 3);
+        assert_int_equal(rules_frame_count(&rules, frames, fps, &got), OK);
+        assert_int_equal(got, want);
+        for (int i = 0; i < want; i++) {
+            long index;
+            line += used;
+            assert_int_equal(sscanf(line, "%ld%n", &index, &used), 1);
+            assert_int_equal(rules_index(frames, want, i), index);
+        }
+    }
+    assert_int_equal(cases, 11);
+}
+
+static void test_short_clips(void **state) {
+    (void)state;
+    rules rules = rules_standard();
+    int count;
+    assert_int_equal(rules_frame_count(&rules, 3, 25, &count), DEFECT);
+    assert_int_equal(rules_frame_count(&rules, 1, 1, &count), DEFECT);
+    assert_int_equal(rules_frame_count(&rules, 2, 2, &count), OK); // two samples, kept at the sampled rate
+    assert_int_equal(count, 2);
+    rules.min_frames = 5; // an odd bound goes up to the next even one
+    assert_int_equal(rules_frame_count(&rules, 100, 50, &count), OK);
+    assert_int_equal(count, 6);
+    rules.max_frames = 7;
+    assert_int_equal(rules_frame_count(&rules, 100, 1, &count), OK);
+    assert_int_equal(count, 6);
+    assert_int_equal(rules_frame_count(&rules, 4, 25, &count), DEFECT);
+}
+
+static void test_total_pixels(void **state) {
+    (void)state;
+    rules rules = rules_standard();
+    assert_true(rules_frame_pixels(&rules, 16) == 105369);
+    rules.max_pixels = 602112;
+    rules.total_pixels = 16 * 150000;
+    assert_true(rules_frame_pixels(&rules, 16) == 300000);
+    assert_true(rules_frame_pixels(&rules, 4) == 602112);
+    assert_true(rules_frame_pixels(&rules, 768) == 105369);
+}
+
+typedef struct picture {
+    const uint8_t *pixels;
+    int width;
+} picture;
+
+static status picture_row(void *context, int y, const uint8_t **row) {
+    const picture *picture = context;
+    *row = picture->pixels + (size_t)y * (size_t)picture->width * 3;
+    return OK;
+}
+
+static void test_resamplers(void **state) {
+    (void)state;
+    const char *at = golden.data;
+    int cases = 0, versions;
+    const resize_ops *const *ops = resize_versions(&versions);
+    for (const char *line; (line = next_line(&at, "resize")); cases++) {
+        int h, w, oh, ow, seed;
+        unsigned long clip_hash, image_hash;
+        assert_int_equal(sscanf(line, "%d %d %d %d %d %lx %lx", &h, &w, &oh, &ow, &seed, &clip_hash, &image_hash), 7);
+        uint8_t *in = noise(h, w, (uint32_t)seed);
+        size_t size = (size_t)oh * (size_t)ow * 3;
+        uint8_t *out = malloc(size);
+        assert_non_null(out);
+        resizer *resizer;
+        assert_int_equal(resizer_new(&resizer, h, w, oh, ow), OK);
+        for (int version = 0; version < versions; version++) {
+            memset(out, 0, size);
+            resizer_use(resizer, ops[version]);
+            resizer_run(resizer, in, (ptrdiff_t)w * 3, out);
+            assert_true(fnv(out, size) == clip_hash);
+        }
+        resizer_free(&resizer);
+        picture picture = {in, w};
+        assert_int_equal(image_resize(&(image_rows){h, w, picture_row, &picture}, oh, ow, out), OK);
+        assert_true(fnv(out, size) == image_hash);
+        free(out);
+        free(in);
+    }
+    assert_int_equal(cases, 7);
+}
+
+// Every version gives the reference's bits, for odd strides and sizes that leave rests, and writes nothing beside.
+static void test_versions_equal_the_reference(void **state) {
+    (void)state;
+    int versions;
+    const resize_ops *const *ops = resize_versions(&versions);
+    for (int turn = 0; turn < 40; turn++) {
+        int h = 3 + turn * 7 % 90, w = 3 + turn * 31 % 230, oh = 28 + turn * 28 % 84, ow = 28 + turn * 56 % 168;
+        size_t stride = (size_t)w * 3 + (size_t)(turn % 5), size = (size_t)oh * (size_t)ow * 3;
+        uint8_t *in = noise(h, (int)stride, (uint32_t)turn), *want = malloc(size), *got = malloc(size + 64);
+        assert_true(want && got);
+        resizer *resizer;
+        assert_int_equal(resizer_new(&resizer, h, w, oh, ow), OK);
+        resizer_use(resizer, ops[0]);
+        resizer_run(resizer, in, (ptrdiff_t)stride, want);
+        for (int version = 1; version < versions; version++) {
+            memset(got, 0xa5, size + 64);
+            resizer_use(resizer, ops[version]);
+            resizer_run(resizer, in, (ptrdiff_t)stride, got);
+            assert_memory_equal(got, want, size);
+            for (size_t i = size; i < size + 64; i++) assert_int_equal(got[i], 0xa5);
+        }
+        resizer_free(&resizer);
+        free(in);
+        free(want);
+        free(got);
+    }
+}
+
+static void check_means(const char **at, const frames *frames, int allowed) {
+    for (int f = 0; f < frames->count; f++) {
+        const uint8_t *frame = frames->pixels + frames_bytes(frames) / (size_t)frames->count * (size_t)f;
+        const char *line = next_line(at, "means");
+        assert_non_null(line);
+        for (int block = 0; block < 192; block++) {
+            int y0 = frames->height * (block / 24) / 8, y1 = frames->height * (block / 24 + 1) / 8;
+            int x0 = frames->width * (block / 3 % 8) / 8, x1 = frames->width * (block / 3 % 8 + 1) / 8;
+            long sum = 0;
+            for (int y = y0; y < y1; y++) {
+                for (int x = x0; x < x1; x++)
+                    sum += frame[((size_t)y * (size_t)frames->width + (size_t)x) * 3 + (size_t)(block % 3)];
+            }
+            char *end;
+            long want = strtol(line, &end, 10), got = sum / ((y1 - y0) * (x1 - x0));
+            line = end;
+            assert_in_range(got - want + allowed, 0, 2 * allowed);
+        }
+    }
+}
+
+static const char *golden_path(char path[300], const char *line) {
+    char name[200];
+    assert_int_equal(sscanf(line, "%199s", name), 1);
+    snprintf(path, 300, "%s/%s", folder, name);
+    return line + strlen(name);
+}
+
+static void test_clips(void **state) {
+    (void)state;
+    const char *at = golden.data;
+    rules rules = small_rules();
+    int cases = 0;
+    for (const char *line; (line = next_line(&at, "clip")); cases++) {
+        char path[300];
+        line = golden_path(path, line);
+        int count, height, width, used;
+        double seconds_per_grid;
+        assert_int_equal(sscanf(line, "%d %d %d %lf%n", &count, &height, &width, &seconds_per_grid, &used), 4);
+        frames_view fast, straight;
+        assert_int_equal(media_decode(&fast, path, true, &rules, NULL), OK);
+        assert_int_equal(fast.frames.count, count);
+        assert_int_equal(fast.frames.height, height);
+        assert_int_equal(fast.frames.width, width);
+        assert_true(fabs(fast.frames.seconds_per_grid - seconds_per_grid) < 1e-6);
+        for (int i = 0; i < count; i++) {
+            double time;
+            line += used;
+            assert_int_equal(sscanf(line, "%lf%n", &time, &used), 1);
+            assert_true(fabs(fast.frames.timestamps[i] - time) < 1e-4);
+        }
+        check_means(&at, &fast.frames, 1);
+        assert_int_equal(media_decode(&straight, path, true, &rules, &(media_options){.straight = true}), OK);
+        assert_memory_equal(straight.frames.pixels, fast.frames.pixels, frames_bytes(&fast.frames));
+        frames_view_release(&fast);
+        frames_view_release(&straight);
+    }
+    assert_int_equal(cases, 14);
+}
+
+static void test_images(void **state) {
+    (void)state;
+    const char *at = golden.data;
+    rules rules = small_rules();
+    int cases = 0;
+    for (const char *line; (line = next_line(&at, "image")); cases++) {
+        char path[300], hash[20];
+        line = golden_path(path, line);
+        int height, width;
+        assert_int_equal(sscanf(line, "%d %d %19s", &height, &width, hash), 3);
+        frames_view view;
+        assert_int_equal(media_decode(&view, path, false, &rules, NULL), OK);
+        assert_int_equal(view.frames.count, 1);
+        assert_null(view.frames.timestamps);
+        assert_int_equal(view.frames.height, height);
+        assert_int_equal(view.frames.width, width);
+        if (hash[0] != '-') assert_true(fnv(view.frames.pixels, frames_bytes(&view.frames)) == strtoul(hash, NULL, 16));
+        check_means(&at, &view.frames, 1);
+        frames_view_release(&view);
+    }
+    assert_int_equal(cases, 11);
+}
+
+static void expect_defect(const char *path, bool video, const char *reason) {
+    rules rules = rules_standard();
+    frames_view view;
+    assert_int_equal(media_decode(&view, path, video, &rules, NULL), DEFECT);
+    if (!strstr(fail_text(), reason)) print_error("%s: '%s' lacks '%s'\n", path, fail_text(), reason);
+    assert_non_null(strstr(fail_text(), reason));
+    assert_null(strchr(fail_text(), '\n'));
+    assert_null(view.owned);
+}
+
+// The first part of a file, in /tmp.
+static void expect_cut_defect(const char *name, double part, bool video, const char *reason) {
+    char from[300], to[64] = "/tmp/caravan-cut-XXXXXX";
+    bytes content = {0};
+    snprintf(from, sizeof from, "%s/%s", folder, name);
+    assert_int_equal(file_read(from, &content), OK);
+    int fd = mkstemp(to);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(file_replace(to, content.data, (size_t)((double)content.size * part)), OK);
+    expect_defect(to, video, reason);
+    unlink(to);
+    bytes_release(&content);
+}
+
+static void test_files_that_are_none(void **state) {
+    (void)state;
+    expect_defect("tests/data/media/missing.mp4", true, "No such file");
+    expect_defect("tests/data/media", true, "not a file");
+    expect_defect("tests/data/media/golden.txt", true, "cannot be opened");
+    expect_defect("tests/data/media/golden.txt", false, "cannot be opened");
+    expect_defect("tests/data/media/three.mp4", true, "3 frames, at least 4");
+    expect_defect("tests/data/media/plain-%03d.png", true, "1 frame, at least 4");
+    expect_defect("/dev/zero", true, "not a file");
+    expect_cut_defect("b-frames.mp4", 0, true, "empty");
+    expect_cut_defect("b-frames.mp4", 0.5, true, "moov atom not found");
+    expect_cut_defect("open.mkv", 0.6, true, "breaks off");
+    expect_cut_defect("full-range.webm", 0.6, true, "breaks off");
+    expect_cut_defect("photo.jpg", 0.7, false, "breaks off");
+    expect_cut_defect("plain-%03d.png", 0.7, false, "cannot be decoded");
+}
+
+static void test_keys(void **state) {
+    (void)state;
+    rules rules = rules_standard(), other = rules;
+    char a[frames_key_size], b[frames_key_size];
+    const char *path = "tests/data/media/b-frames.mp4";
+    assert_int_equal(media_key(a, path, true, &rules, NULL), OK);
+    assert_int_equal(strspn(a, "0123456789abcdef"), 32);
+    other.image_max_pixels = 784; // of no matter to a clip
+    assert_int_equal(media_key(b, path, true, &other, NULL), OK);
+    assert_string_equal(a, b);
+    other.max_frames = 32;
+    assert_int_equal(media_key(b, path, true, &other, NULL), OK);
+    assert_string_not_equal(a, b);
+    assert_int_equal(media_key(b, path, false, &rules, NULL), OK);
+    assert_string_not_equal(a, b);
+    assert_int_equal(media_key(b, "tests/data/media/turned.mp4", true, &rules, NULL), OK);
+    assert_string_not_equal(a, b);
+    assert_int_equal(media_key(b, "/nowhere", true, &rules, NULL), DEFECT);
+}
+
+static void test_sheet(void **state) {
+    (void)state;
+    rules rules = small_rules();
+    frames_view view, sheet;
+    char path[] = "/tmp/caravan-sheet-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(media_decode(&view, "tests/data/media/b-frames.mp4", true, &rules, NULL), OK);
+    assert_int_equal(media_write_sheet(&view.frames, path), OK);
+    rules.image_min_pixels = 784;
+    rules.image_max_pixels = 1e9;
+    assert_int_equal(media_decode(&sheet, path, false, &rules, NULL), OK);
+    assert_true(sheet.frames.width >= 3 * view.frames.width - 28);
+    frames_view_release(&sheet);
+    frames_view_release(&view);
+    unlink(path);
+    assert_int_equal(media_decode(&view, "tests/data/media/b-frames.mp4", true, &rules, NULL), OK);
+    assert_int_equal(media_write_sheet(&view.frames, "/nowhere/at/all.png"), SERVICE);
+    frames_view_release(&view);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_counts_and_indices),
+        cmocka_unit_test(test_short_clips),
+        cmocka_unit_test(test_total_pixels),
+        cmocka_unit_test(test_resamplers),
+        cmocka_unit_test(test_versions_equal_the_reference),
+        cmocka_unit_test(test_clips),
+        cmocka_unit_test(test_images),
+        cmocka_unit_test(test_files_that_are_none),
+        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_sheet),
+    };
+    return cmocka_run_group_tests(tests, read_golden, free_golden);
+}
