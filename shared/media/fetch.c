@@ -38,7 +38,8 @@ static status decode(frames_view *view, const media_source *source, const char *
     return source->store ? frames_store_put(source->store, key, &view->frames) : OK;
 }
 
-static status from_file(frames_view *view, const media_source *source, const group *group, size_t index, bool *found) {
+static status from_file(frames_view *view, const media_source *source, const group *group, size_t index,
+                        const char *key, bool *found) {
     const part *part = media_part(group, index);
     *found = false;
     if (!part) return fail(DEFECT, "the prompt has no such medium");
