@@ -52,6 +52,9 @@ typedef struct cpu_backend {
 // memory is short. It only grows, so that a repeated step allocates nothing.
 status cpu_scratch_get(cpu_backend *cpu, cpu_place place, size_t bytes, void *out);
 
+// Frees the memory of a place if it is more than `most` bytes: what one operation alone needs is not kept.
+void cpu_scratch_drop(cpu_backend *cpu, cpu_place place, size_t most);
+
 // Calls work(context, first, end, thread) for the ranges [0,block), [block,2 block) ... of [0,count), shared among the
 // threads. The ranges depend on count and block alone.
 void cpu_blocks(cpu_backend *cpu, int64_t count, int64_t block,

@@ -2,7 +2,11 @@
 // block of rows of them exist.
 #include "kernels/cpu/weight.h"
 
-enum { block_elements = 1 << 22, least_rows = 128 }; // logits a block: 16 MiB, or 128 rows
+enum {
+    block_elements = 1 << 22, // logits a block: 16 MiB,
+    least_rows = 128,         // or 128 rows
+    kept_bytes = 8 << 20,     // what a head packed for one use and its logits take goes again
+};
 
 // A tensor over scratch memory; `shell` is the buffer that it points to.
 static status scratch_tensor(cpu_backend *cpu, cpu_place place, buffer *shell, tensor *out, element type, int64_t rows,
@@ -17,6 +21,15 @@ static int64_t block_rows(int64_t rows, int64_t vocabulary) {
     int64_t most = block_elements / vocabulary / least_rows * least_rows;
     if (most < least_rows) most = least_rows;
     return rows < most ? rows : most;
+}
+
+// A head packed for one use takes more than any other matrix.
+static void drop_scratch(cpu_backend *cpu, const weight *head) {
+    if (weight_kept(head)) return;
+    cpu_scratch_drop(cpu, PLACE_PACKED, kept_bytes);
+    cpu_scratch_drop(cpu, PLACE_TRANSPOSED, kept_bytes);
+    cpu_scratch_drop(cpu, PLACE_LOGITS, kept_bytes);
+    cpu_scratch_drop(cpu, PLACE_SLOPES, kept_bytes);
 }
 
 static bool targets_fit(tensor targets, int64_t rows, int64_t vocabulary) {
@@ -69,6 +82,7 @@ status cpu_logprob(backend *backend, tensor logprob, tensor log_sums, tensor in,
         TRY(linear_packed(cpu, scoring.logits, tensor_rows(in, first, rows), matrix, (tensor){0}, false));
         cpu_blocks(cpu, rows, 1, score_rows, &scoring);
     }
+    drop_scratch(cpu, head);
     return OK;
 }
 
@@ -123,6 +137,7 @@ status cpu_logprob_gradient(backend *backend, tensor in_gradient, tensor head_gr
         if (!tensor_none(head_gradient))
             TRY(cpu_linear_weight_gradient(backend, head_gradient, (tensor){0}, sloping.slopes, part));
     }
+    drop_scratch(cpu, head);
     return OK;
 }
 

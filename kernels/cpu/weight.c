@@ -23,6 +23,10 @@ element weight_type(const weight *w) {
     return w->kept.type;
 }
 
+bool weight_kept(const weight *w) {
+    return w->kept.data != NULL;
+}
+
 status cpu_computes(cpu_backend *cpu, element type) {
     if (type > ELEMENT_BF16) return fail(SERVICE, "the CPU computes in float32 and bfloat16 only");
     if (primitives_layout(cpu->primitives, type)->usable) return OK;

@@ -13,6 +13,9 @@ int64_t weight_inner(const weight *weight);
 // The type of its products.
 element weight_type(const weight *weight);
 
+// Whether its packed form is its own.
+bool weight_kept(const weight *weight);
+
 // *out = the weight packed for in W^T: its own, or packed now into scratch that is valid until the next call.
 status weight_packed(cpu_backend *cpu, const weight *weight, packed *out);
 

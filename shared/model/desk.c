@@ -4,10 +4,11 @@
 
 #include "shared/base/memory.h"
 
-enum { smallest_chunk = 1 << 20, alignment = 64 };
+enum { smallest_chunk = 32 << 20, alignment = 64 };
 
 static status add_chunk(desk *desk, size_t bytes) {
-    size_t size = bytes > desk->wanted ? bytes : desk->wanted;
+    size_t known = desk->count ? 0 : desk->peak;
+    size_t size = bytes > known ? bytes : known;
     if (size < smallest_chunk) size = smallest_chunk;
     TRY(RESIZE(&desk->chunks, desk->count + 1));
     desk_chunk *chunk = &desk->chunks[desk->count];
@@ -15,7 +16,6 @@ static status add_chunk(desk *desk, size_t bytes) {
     TRY(desk->backend->ops->buffer_new(desk->backend, size, &chunk->memory));
     desk->chunk = desk->count++;
     desk->used = 0;
-    desk->wanted = 0;
     return OK;
 }
 
@@ -29,6 +29,7 @@ status desk_take(desk *desk, element type, int64_t rows, int64_t columns, tensor
     if (desk->chunk >= desk->count) TRY(add_chunk(desk, bytes));
     *out = (tensor){desk->chunks[desk->chunk].memory, desk->used, type, rows, columns, columns};
     desk->used += bytes;
+    desk->live += bytes;
     return OK;
 }
 
@@ -38,17 +39,18 @@ status desk_put(desk *desk, element type, int64_t rows, int64_t columns, const v
 }
 
 desk_mark desk_here(const desk *desk) {
-    return (desk_mark){desk->chunk, desk->used};
+    return (desk_mark){desk->chunk, desk->used, desk->live};
 }
 
 void desk_back(desk *desk, desk_mark mark) {
+    if (desk->live > desk->peak) desk->peak = desk->live;
     desk->chunk = mark.chunk;
     desk->used = mark.used;
-    if (desk->count < 2 || mark.chunk || mark.used) return;
-    size_t wanted = 0; // several chunks that are all free become one
-    for (size_t i = 0; i < desk->count; i++) wanted += desk->chunks[i].size;
+    desk->live = mark.live;
+    if (desk->count < 2 || mark.live) return;
+    size_t peak = desk->peak; // several chunks that are all free become one
     desk_release(desk);
-    desk->wanted = wanted;
+    desk->peak = peak;
 }
 
 void desk_release(desk *desk) {

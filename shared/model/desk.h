@@ -16,11 +16,11 @@ typedef struct desk {
     desk_chunk *chunks;
     size_t count;
     size_t chunk, used; // where the next tensor goes
-    size_t wanted;      // size of the next chunk at least
+    size_t live, peak;  // bytes taken at present, and at most so far
 } desk;
 
 typedef struct desk_mark {
-    size_t chunk, used;
+    size_t chunk, used, live;
 } desk_mark;
 
 // *out = rows x columns elements of unknown content, dense, aligned to 64. SERVICE when there is no memory.

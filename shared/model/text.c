@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+enum { rows_a_piece = 2048 }; // patches
+
 status text_embed(model *model, tensor x, const int32_t *tokens, int64_t count) {
     desk_mark mark = desk_here(&model->desk);
     tensor index;
@@ -26,39 +28,67 @@ done:
     return result;
 }
 
-// I32 [units,1]: the rows of the sequence that hold a medium's merged rows.
-static status put_places(const reading *it, model *model, size_t medium, tensor *places) {
-    const encoding *encoding = &it->media[medium];
-    int64_t units = encoding->merged.rows;
+// I32 [units,1]: the rows of the sequence that hold a piece's merged rows, which stand in the tower's order.
+static status put_places(const piece *piece, model *model, const int32_t *order, int64_t units, tensor *places) {
     int32_t *rows = NULL;
     TRY(NEW(&rows, (size_t)units));
-    for (int64_t i = 0; i < units; i++) rows[i] = (int32_t)it->sequence->media[medium] + encoding->windows.units[i];
+    for (int64_t i = 0; i < units; i++) rows[i] = (int32_t)piece->first + order[i];
     status result = desk_put(&model->desk, ELEMENT_I32, units, 1, rows, places);
     free(rows);
     return result;
 }
 
-// Without training a medium's memory is free again once its rows are in x.
-static status place_media(reading *it, model *model, arena *arena, const model_prompt *prompt) {
-    const operations *ops = model->backend->ops;
-    for (size_t i = 0; i < prompt->media_count; i++) {
+static status place_pieces(reading *it, model *model, arena *arena) {
+    for (size_t i = 0; i < it->piece_count; i++) {
         desk_mark mark = desk_here(&model->desk);
-        TRY(vision_forward(&it->media[i], model, arena, &prompt->media[i], false));
+        encoding encoding;
         tensor places;
-        TRY(put_places(it, model, i, &places));
-        TRY(ops->scatter(model->backend, it->pass.x, it->media[i].merged, places));
+        TRY(vision_forward(&encoding, model, arena, &it->pieces[i].medium, false));
+        TRY(put_places(&it->pieces[i], model, encoding.windows.units, encoding.merged.rows, &places));
+        TRY(model->backend->ops->scatter(model->backend, it->pass.x, encoding.merged, places));
         desk_back(&model->desk, mark);
     }
     return OK;
 }
 
-static status place_kept_media(reading *it, model *model) {
-    for (size_t i = 0; i < it->media_count; i++) {
-        tensor places;
-        desk_mark mark = desk_here(&model->desk);
-        TRY(put_places(it, model, i, &places));
-        TRY(model->backend->ops->scatter(model->backend, it->pass.x, it->media[i].merged, places));
-        desk_back(&model->desk, mark);
+// How many frames of a medium go through the tower together.
+static int frames_a_piece(const model_config *config, grid grid) {
+    int64_t pair = (int64_t)grid.height * grid.width;
+    int64_t pairs = rows_a_piece / pair > 1 ? rows_a_piece / pair : 1;
+    return (int)(pairs < grid.time ? pairs : grid.time) * config->vision.time;
+}
+
+static status add_pieces(reading *it, const model_config *config, const model_medium *medium, int64_t first) {
+    grid grid;
+    TRY(grid_of(&grid, config, medium));
+    int most = frames_a_piece(config, grid);
+    int64_t pixels = (int64_t)medium->height * medium->width * 3, units = grid_tokens(grid, config) / grid.time;
+    for (int frame = 0; frame < medium->frames; frame += most) {
+        piece *piece = &it->pieces[it->piece_count++];
+        *piece = (struct piece){.medium = *medium, .first = first + frame / config->vision.time * units};
+        piece->medium.frames = medium->frames - frame < most ? medium->frames - frame : most;
+        piece->medium.pixels = medium->pixels + frame * pixels;
+    }
+    return OK;
+}
+
+static status make_pieces(reading *it, model *model, arena *arena, const model_prompt *prompt) {
+    size_t frames = 0;
+    for (size_t i = 0; i < prompt->media_count; i++) frames += (size_t)prompt->media[i].frames;
+    it->pieces = arena_get(arena, frames * sizeof *it->pieces);
+    if (!it->pieces) return fail(SERVICE, "out of memory");
+    for (size_t i = 0; i < prompt->media_count; i++)
+        TRY(add_pieces(it, &model->config, &prompt->media[i], it->sequence->media[i]));
+    return OK;
+}
+
+// Room for the gradients of the media's rows, below the language model's part of the desk.
+static status take_gradients(reading *it, model *model) {
+    for (size_t i = 0; i < it->piece_count; i++) {
+        grid grid;
+        TRY(grid_of(&grid, &model->config, &it->pieces[i].medium));
+        TRY(desk_take(&model->desk, model->weights->type, grid_tokens(grid, &model->config), model->config.text.hidden,
+                      &it->pieces[i].gradient));
     }
     return OK;
 }
@@ -85,18 +115,13 @@ static status take_pass(reading *it, model *model, arena *arena, cache *deep, bo
 
 status text_forward(reading *reading, model *model, arena *arena, const model_prompt *prompt, const sequence *sequence,
                     cache *deep, bool training) {
-    bool keep_media = training && model->options.train_vision;
-    *reading = (struct reading){.sequence = sequence, .media_count = prompt->media_count};
-    reading->media = arena_get(arena, prompt->media_count * sizeof *reading->media);
-    if (!reading->media) return fail(SERVICE, "out of memory");
-    for (size_t i = 0; keep_media && i < prompt->media_count; i++)
-        TRY(vision_forward(&reading->media[i], model, arena, &prompt->media[i], true));
+    *reading = (struct reading){.sequence = sequence};
+    TRY(make_pieces(reading, model, arena, prompt));
+    if (training && model->options.train_vision) TRY(take_gradients(reading, model));
+    reading->below = desk_here(&model->desk);
     TRY(take_pass(reading, model, arena, deep, training));
     TRY(text_embed(model, reading->pass.x, sequence->tokens, sequence->rows));
-    if (keep_media)
-        TRY(place_kept_media(reading, model));
-    else
-        TRY(place_media(reading, model, arena, prompt));
+    TRY(place_pieces(reading, model, arena));
     view view = {sequence->segments, sequence->segment_count};
     for (int i = 0; i < reading->pass.tower->count; i++) TRY(block_forward(&reading->pass, i, view));
     return OK;
@@ -118,24 +143,36 @@ static status embedding_gradient(reading *it, model *model, buffer *gradients) {
     return OK;
 }
 
-static status media_gradient(reading *it, model *model, buffer *gradients) {
-    if (!model->options.train_vision) return OK;
-    for (size_t i = it->media_count; i-- > 0;) {
+// What the media's rows get, kept below the language model's part of the desk.
+static status gather_gradients(reading *it, model *model, arena *arena) {
+    for (size_t i = 0; i < it->piece_count; i++) {
         desk_mark mark = desk_here(&model->desk);
-        tensor places, merged_gradient;
-        TRY(put_places(it, model, i, &places));
-        TRY(desk_take(&model->desk, model->weights->type, places.rows, model->config.text.hidden, &merged_gradient));
-        TRY(model->backend->ops->gather(model->backend, merged_gradient, it->pass.x_gradient, places));
-        TRY(vision_gradient(&it->media[i], model, merged_gradient, gradients));
+        grid grid;
+        windows windows;
+        tensor places;
+        TRY(grid_of(&grid, &model->config, &it->pieces[i].medium));
+        TRY(windows_make(&windows, arena, &model->config, grid));
+        TRY(put_places(&it->pieces[i], model, windows.units, grid_tokens(grid, &model->config), &places));
+        TRY(model->backend->ops->gather(model->backend, it->pieces[i].gradient, it->pass.x_gradient, places));
         desk_back(&model->desk, mark);
     }
     return OK;
 }
 
-status text_gradient(reading *reading, model *model, buffer *gradients) {
+status text_gradient(reading *reading, model *model, arena *arena, buffer *gradients) {
     view view = {reading->sequence->segments, reading->sequence->segment_count};
     reading->pass.gradients = gradients;
     for (int i = reading->pass.tower->count - 1; i >= 0; i--) TRY(block_gradient(&reading->pass, i, view));
     TRY(embedding_gradient(reading, model, gradients));
-    return media_gradient(reading, model, gradients);
+    if (!model->options.train_vision) return OK;
+    TRY(gather_gradients(reading, model, arena));
+    desk_back(&model->desk, reading->below);
+    for (size_t i = reading->piece_count; i-- > 0;) {
+        desk_mark mark = desk_here(&model->desk);
+        encoding encoding;
+        TRY(vision_forward(&encoding, model, arena, &reading->pieces[i].medium, true));
+        TRY(vision_gradient(&encoding, model, reading->pieces[i].gradient, gradients));
+        desk_back(&model->desk, mark);
+    }
+    return OK;
 }

@@ -1,7 +1,7 @@
 #include "shared/model/tower.h"
 
 // Rows whose inner activations, the widest there are, exist at one time.
-enum { rows_inside = 1024 };
+enum { rows_inside = 512 };
 
 // A block's intermediate values; what the gradient alone needs is none otherwise.
 typedef struct values {

@@ -93,7 +93,7 @@ static status learn(model *model, arena *arena, const lesson *lesson) {
     reading reading;
     TRY(text_forward(&reading, model, arena, lesson->prompt, &sequence, NULL, true));
     TRY(learn_head(model, arena, lesson, &reading));
-    return text_gradient(&reading, model, model->trainer->gradients);
+    return text_gradient(&reading, model, arena, model->trainer->gradients);
 }
 
 status model_accumulate(model *model, const model_prompt *prompt, const train_completion *completions, size_t count,

@@ -186,7 +186,6 @@ status vision_gradient(encoding *encoding, model *model, tensor merged_gradient,
     desk_mark mark = desk_here(&model->desk);
     pass *pass = &encoding->pass;
     pass->gradients = gradients;
-    pass->cache = model->vision_shelf.cache; // it may have grown for a later medium
     TRY(take_rows(encoding, model));
     TRY(desk_take(&model->desk, ELEMENT_F32, pass->rows, pass->tower->hidden, &pass->x_gradient));
     TRY(merger_gradient(encoding, model, merged_gradient, gradients));
