@@ -60,7 +60,7 @@ static void turn_part(const packing *p, char *block, const void *room, int64_t r
 static void pack_rows_blocks(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
     const packing *p = context;
-    uint32_t room[packed_block * part];
+    uint32_t room[packed_block * part] = {0};
     int64_t inner = p->out->inner;
     for (int64_t block = first; block < end; block++) {
         int64_t row = block * packed_block, rows = p->out->outputs - row;

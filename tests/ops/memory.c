@@ -2,7 +2,6 @@
 #include "tests/ops/harness.h"
 
 #include <math.h>
-#include <string.h>
 
 static const char *const names[] = {"f32", "bf16", "f16", "i32", "u8"};
 
@@ -70,7 +69,7 @@ static void check_views(harness *h) {
     for (int i = 0; i < 55; i++)
         harness_hold(h, part[i] == values[(3 + i / 11) * 24 + 7 + i % 11], "view of rows and columns, %d", i);
     float *shaped = harness_values(h, tensor_shaped(whole, 10, 48));
-    harness_hold(h, memcmp(shaped, values, 20 * 24 * sizeof *values) == 0, "another shape");
+    for (int i = 0; i < 480; i++) harness_hold(h, shaped[i] == values[i], "another shape, %d", i);
     harness_ok(h, h->ops->zero(h->backend, tensor_columns(tensor_rows(whole, 3, 5), 7, 11)));
     float *after = harness_values(h, whole);
     for (int i = 0; i < 480; i++) {
