@@ -31,7 +31,9 @@ void vectors_lines_avx512(cpu_vectors *vectors);
 void vectors_plain_adamw(float *x, const float *gradient, float *m, float *v, size_t count,
                          const adamw_factors *factors);
 
-// Conversions, rows and optimizer for AVX2.
+// Conversions, turning, rows and optimizer for AVX2.
 void vectors_elements_avx2(cpu_vectors *vectors);
+// Conversions and rows for AVX-512.
+void vectors_elements_avx512(cpu_vectors *vectors);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-enum { chunk_rows = 1024 }; // rows that a weight gradient takes in at once
+enum { chunk_rows = 2048 }; // rows that a weight gradient takes in at once
 
 // ---- a product into a tensor ----
 
@@ -23,11 +23,15 @@ static const void *dense_rows(const void *context, int64_t first, int64_t rows, 
 }
 
 static void store_row(const linear *l, float *tile, int64_t row, int64_t column, int64_t columns) {
-    tensor out = tensor_columns(l->out, column, columns);
+    element type = l->out.type;
+    char *out = (char *)tensor_row(l->out, row) + (size_t)column * element_size(type);
     float room[512];
     if (l->bias) l->cpu->vectors.add(tile, l->bias + column, (size_t)columns);
-    if (l->add) l->cpu->vectors.add(tile, cpu_row_read(l->cpu, out, row, room), (size_t)columns);
-    cpu_row_write(l->cpu, out, row, tile);
+    if (l->add) {
+        cpu_convert(l->cpu, room, ELEMENT_F32, out, type, (size_t)columns);
+        l->cpu->vectors.add(tile, room, (size_t)columns);
+    }
+    cpu_convert(l->cpu, out, type, tile, ELEMENT_F32, (size_t)columns);
 }
 
 static void store_tile(const void *context, float *tile, int64_t stride, int64_t first, int64_t rows, int64_t column,

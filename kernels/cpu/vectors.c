@@ -40,6 +40,7 @@ void vectors_choose(cpu_vectors *vectors, vector_level level) {
         vectors_lines_avx2(vectors);
     }
     if (level >= VECTOR_AVX512) {
+        vectors_elements_avx512(vectors);
         vectors_tiles_avx512(vectors);
         vectors_lines_avx512(vectors);
     }

@@ -120,7 +120,25 @@ static void check_shape(harness *h, const shape *s) {
     h->ops->weight_free(h->backend, &fresh);
 }
 
+static void check_refusals(harness *h) {
+    harness_case(h, "refusals");
+    tensor plain = harness_dense(h, ELEMENT_F32, 6, 8, FILL_NORMAL, 1),
+           in = harness_dense(h, ELEMENT_F32, 3, 8, FILL_NORMAL, 1);
+    tensor out = harness_dense(h, ELEMENT_F32, 3, 6, FILL_ZERO, 0);
+    weight *kept, *none;
+    harness_ok(h, h->ops->weight_new(h->backend, &kept, plain, ELEMENT_F32, true));
+    harness_hold(h, h->ops->linear_input_gradient(h->backend, in, out, kept, false) == BUG, "a kept weight's gradient");
+    harness_hold(h, h->ops->linear(h->backend, in, out, kept, (tensor){0}) == BUG, "an input of another length");
+    harness_ok(h, h->ops->linear(h->backend, tensor_rows(out, 0, 0), tensor_rows(in, 0, 0), kept, (tensor){0}));
+    h->ops->weight_free(h->backend, &kept);
+    harness_hold(h, !kept, "a freed weight's pointer");
+    h->ops->weight_free(h->backend, &kept);
+    harness_hold(h, h->ops->weight_new(h->backend, &none, plain, ELEMENT_F16, true) == SERVICE && !none,
+                 "half products");
+}
+
 static void check(harness *h) {
+    check_refusals(h);
     static const int64_t widths[] = {1, 2, 5, 16, 17, 31, 32, 40, 63, 64, 65, 100, 101, 128, 152, 200, 256, 257, 320};
     enum { count = sizeof widths / sizeof *widths };
     bool half = backend_computes(h->backend, ELEMENT_BF16) == OK;

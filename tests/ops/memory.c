@@ -2,6 +2,11 @@
 #include "tests/ops/harness.h"
 
 #include <math.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernels/cpu/cpu.h"
 
 static const char *const names[] = {"f32", "bf16", "f16", "i32", "u8"};
 
@@ -98,7 +103,40 @@ static void check_refusals(harness *h) {
     harness_ok(h, h->ops->wait(h->backend));
 }
 
+// A device's or a type's absence is said before anything is made.
+static void check_devices(harness *h) {
+    harness_case(h, "devices");
+    backend *none;
+    harness_hold(h, backend_open(&none, &(backend_options){.device = "abacus"}) == USAGE && !none, "an unknown device");
+    harness_hold(h, backend_open(&none, &(backend_options){.device = "cudas"}) == USAGE && !none, "cudas");
+    harness_hold(h, backend_computes(h->backend, ELEMENT_F32) == OK, "float32");
+    harness_hold(h, backend_computes(h->backend, ELEMENT_F16) == SERVICE, "half");
+    backend_close(&none);
+}
+
+// What a child that reads a buffer's memory from outside dies of.
+static int signal_of_reading(const unsigned char *memory) {
+    pid_t child = fork();
+    if (child == 0) {
+        signal(SIGSEGV, SIG_DFL);
+        _exit(*(const volatile unsigned char *)memory != 0);
+    }
+    int how = 0;
+    if (child < 0 || waitpid(child, &how, 0) != child) return -1;
+    return WIFSIGNALED(how) ? WTERMSIG(how) : 0;
+}
+
+static void check_guard(harness *h) {
+    harness_case(h, "guard");
+    tensor t = harness_dense(h, ELEMENT_F32, 3, 3, FILL_NORMAL, 1);
+    bool guarded = cpu_of(h->backend)->guarded;
+    int caught = signal_of_reading(t.buffer->data);
+    harness_hold(h, caught == (guarded ? SIGSEGV : 0), "reading a buffer from outside: signal %d", caught);
+}
+
 static void check(harness *h) {
+    check_devices(h);
+    check_guard(h);
     for (int i = 0; i < 60; i++) check_copy(h);
     check_round(h, ELEMENT_BF16);
     check_round(h, ELEMENT_F16);
