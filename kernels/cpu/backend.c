@@ -63,13 +63,6 @@ status cpu_scratch_get(cpu_backend *cpu, cpu_place place, size_t bytes, void *ou
     return OK;
 }
 
-void cpu_scratch_drop(cpu_backend *cpu, cpu_place place, size_t most) {
-    cpu_scratch *scratch = &cpu->scratch[place];
-    if (scratch->bytes <= most) return;
-    free(scratch->data);
-    *scratch = (cpu_scratch){0};
-}
-
 typedef struct block_loop {
     int64_t count, block;
     void (*work)(void *context, int64_t first, int64_t end, int thread);

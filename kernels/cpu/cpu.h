@@ -19,6 +19,7 @@ typedef enum cpu_place {
     PLACE_PRODUCT,    // a tile, rows, oneDNN's own: a share for each thread
     PLACE_LOGITS,     // a block of logits
     PLACE_SLOPES,     // their gradients in bfloat16
+    PLACE_GRADIENTS,  // of the head's input, before they are rounded
     PLACE_ROWS,       // rows in float32, a share for each thread
     PLACE_ATTENTION,  // scores, a share for each thread
     PLACE_SUMS,       // partial sums
@@ -51,9 +52,6 @@ typedef struct cpu_backend {
 // *out = at least `bytes` bytes, aligned to 64, of unknown content, until the next call for this place. SERVICE when
 // memory is short. It only grows, so that a repeated step allocates nothing.
 status cpu_scratch_get(cpu_backend *cpu, cpu_place place, size_t bytes, void *out);
-
-// Frees the memory of a place if it is more than `most` bytes: what one operation alone needs is not kept.
-void cpu_scratch_drop(cpu_backend *cpu, cpu_place place, size_t most);
 
 // Calls work(context, first, end, thread) for the ranges [0,block), [block,2 block) ... of [0,count), shared among the
 // threads. The ranges depend on count and block alone.

@@ -5,7 +5,9 @@
 enum {
     block_elements = 1 << 22, // logits a block: 16 MiB,
     least_rows = 128,         // or 128 rows
-    kept_bytes = 8 << 20,     // what a head packed for one use and its logits take goes again
+    repacked_rows = 256,      // at least, where every block packs the head again
+    part_columns = 4096,      // of the vocabulary that are packed at a time
+    gradient_rows = 1024,     // whose logits of a part exist at a time
 };
 
 // A tensor over scratch memory; `shell` is the buffer that it points to.
@@ -23,13 +25,8 @@ static int64_t block_rows(int64_t rows, int64_t vocabulary) {
     return rows < most ? rows : most;
 }
 
-// A head packed for one use takes more than any other matrix.
-static void drop_scratch(cpu_backend *cpu, const weight *head) {
-    if (weight_kept(head)) return;
-    cpu_scratch_drop(cpu, PLACE_PACKED, kept_bytes);
-    cpu_scratch_drop(cpu, PLACE_TRANSPOSED, kept_bytes);
-    cpu_scratch_drop(cpu, PLACE_LOGITS, kept_bytes);
-    cpu_scratch_drop(cpu, PLACE_SLOPES, kept_bytes);
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
 }
 
 static bool targets_fit(tensor targets, int64_t rows, int64_t vocabulary) {
@@ -63,82 +60,127 @@ static void score_rows(void *context, int64_t first, int64_t end, int thread) {
     }
 }
 
+// A head that is not kept is packed a part at a time.
+static status make_logits(cpu_backend *cpu, tensor logits, tensor in, const weight *head) {
+    int64_t vocabulary = weight_outputs(head), most = weight_kept(head) ? vocabulary : part_columns;
+    for (int64_t first = 0; first < vocabulary; first += most) {
+        int64_t count = smaller(most, vocabulary - first);
+        packed matrix;
+        TRY(weight_packed_part(cpu, head, first, count, &matrix));
+        TRY(linear_packed(cpu, tensor_columns(logits, first, count), in, matrix, (tensor){0}, false));
+    }
+    return OK;
+}
+
 status cpu_logprob(backend *backend, tensor logprob, tensor log_sums, tensor in, weight *head, tensor targets) {
     cpu_backend *cpu = cpu_of(backend);
     int64_t vocabulary = weight_outputs(head), most = block_rows(in.rows, vocabulary);
     CHECK(fits_head(in, head) && tensor_is(logprob, ELEMENT_F32, in.rows, 1) &&
           targets_fit(targets, in.rows, vocabulary));
     CHECK(tensor_none(log_sums) || tensor_is(log_sums, ELEMENT_F32, in.rows, 1));
-    packed matrix;
-    TRY(weight_packed(cpu, head, &matrix));
+    if (!weight_kept(head) && most < repacked_rows) most = smaller(in.rows, repacked_rows);
     buffer shell;
     tensor logits;
     TRY(scratch_tensor(cpu, PLACE_LOGITS, &shell, &logits, ELEMENT_F32, most, vocabulary));
     for (int64_t first = 0; first < in.rows; first += most) {
-        int64_t rows = in.rows - first < most ? in.rows - first : most;
+        int64_t rows = smaller(most, in.rows - first);
         scoring scoring = {cpu, tensor_rows(logits, 0, rows), tensor_rows(logprob, first, rows), log_sums,
                            tensor_rows(targets, first, rows)};
         if (!tensor_none(log_sums)) scoring.log_sums = tensor_rows(log_sums, first, rows);
-        TRY(linear_packed(cpu, scoring.logits, tensor_rows(in, first, rows), matrix, (tensor){0}, false));
+        TRY(make_logits(cpu, scoring.logits, tensor_rows(in, first, rows), head));
         cpu_blocks(cpu, rows, 1, score_rows, &scoring);
     }
-    drop_scratch(cpu, head);
     return OK;
 }
 
 // ---- their gradient ----
 
+// Some rows' logits of one part of the vocabulary.
 typedef struct sloping {
     const cpu_backend *cpu;
     tensor logits, slopes, targets, log_sums, slope; // `slopes`: d loss / d logits, in the type of the products
+    int64_t column;                                  // the part's first
 } sloping;
 
 // slopes = slope * (onehot(target) - softmax(logits)); in place where slopes are F32.
 static void slope_rows(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
     const sloping *s = context;
-    int64_t vocabulary = s->logits.columns;
+    int64_t columns = s->logits.columns;
     for (int64_t row = first; row < end; row++) {
         float *logits = tensor_f32(s->logits, row), slope = *tensor_f32(s->slope, row);
-        logits_softmax(s->cpu, logits, vocabulary, *tensor_f32(s->log_sums, row), -slope);
-        logits[*tensor_i32(s->targets, row)] += slope;
+        int64_t target = *tensor_i32(s->targets, row) - s->column;
+        logits_softmax(s->cpu, logits, columns, *tensor_f32(s->log_sums, row), -slope);
+        if (target >= 0 && target < columns) logits[target] += slope;
         if (s->slopes.type != ELEMENT_F32) cpu_row_write(s->cpu, s->slopes, row, logits);
     }
+}
+
+// What the gradient's parts share.
+typedef struct head_gradient {
+    cpu_backend *cpu;
+    tensor in_gradient;   // F32: sums over the parts
+    tensor head_gradient; // or none
+    tensor in, targets, log_sums, slope;
+    tensor logits, slopes; // room for some rows of a part
+} head_gradient;
+
+// One part of the vocabulary, both forms of it packed, for all rows.
+static status slope_part(const head_gradient *g, packed matrix, packed transposed, int64_t column) {
+    int64_t columns = matrix.outputs, most = g->logits.rows;
+    for (int64_t first = 0; first < g->in.rows; first += most) {
+        int64_t rows = smaller(most, g->in.rows - first);
+        tensor part = tensor_rows(g->in, first, rows);
+        sloping sloping = {g->cpu,
+                           tensor_shaped(g->logits, rows, columns),
+                           tensor_shaped(g->slopes, rows, columns),
+                           tensor_rows(g->targets, first, rows),
+                           tensor_rows(g->log_sums, first, rows),
+                           tensor_rows(g->slope, first, rows),
+                           column};
+        TRY(linear_packed(g->cpu, sloping.logits, part, matrix, (tensor){0}, false));
+        cpu_blocks(g->cpu, rows, 1, slope_rows, &sloping);
+        TRY(linear_packed(g->cpu, tensor_rows(g->in_gradient, first, rows), sloping.slopes, transposed, (tensor){0},
+                          column > 0));
+        if (!tensor_none(g->head_gradient))
+            TRY(cpu_linear_weight_gradient(&g->cpu->base, tensor_rows(g->head_gradient, column, columns), (tensor){0},
+                                           sloping.slopes, part));
+    }
+    return OK;
+}
+
+// Each part is packed once and serves all rows: the sums of exponentials are known.
+static status slope_all(const head_gradient *g, const weight *head) {
+    int64_t vocabulary = weight_outputs(head);
+    for (int64_t first = 0; first < vocabulary; first += part_columns) {
+        int64_t count = smaller(part_columns, vocabulary - first);
+        packed matrix, transposed;
+        TRY(weight_packed_part(g->cpu, head, first, count, &matrix));
+        TRY(weight_transposed_part(g->cpu, head, first, count, &transposed));
+        TRY(slope_part(g, matrix, transposed, first));
+    }
+    return OK;
 }
 
 status cpu_logprob_gradient(backend *backend, tensor in_gradient, tensor head_gradient, tensor in, weight *head,
                             tensor targets, tensor log_sums, tensor slope) {
     cpu_backend *cpu = cpu_of(backend);
-    int64_t vocabulary = weight_outputs(head), most = block_rows(in.rows, vocabulary);
+    int64_t vocabulary = weight_outputs(head), most = smaller(in.rows, gradient_rows);
     CHECK(fits_head(in, head) && tensor_is(in_gradient, -1, in.rows, in.columns) &&
           targets_fit(targets, in.rows, vocabulary));
     CHECK(tensor_is(log_sums, ELEMENT_F32, in.rows, 1) && tensor_is(slope, ELEMENT_F32, in.rows, 1));
-    packed matrix, transposed;
-    TRY(weight_packed(cpu, head, &matrix));
-    TRY(weight_transposed(cpu, head, &transposed));
-    buffer shell, slopes_shell;
-    tensor logits, slopes;
-    TRY(scratch_tensor(cpu, PLACE_LOGITS, &shell, &logits, ELEMENT_F32, most, vocabulary));
-    slopes = logits;
+    CHECK(tensor_none(head_gradient) || tensor_is(head_gradient, ELEMENT_F32, vocabulary, in.columns));
+    struct head_gradient g = {cpu, in_gradient, head_gradient, in, targets, log_sums, slope, {0}, {0}};
+    buffer logits_shell, slopes_shell, sums_shell;
+    int64_t columns = smaller(part_columns, vocabulary);
+    TRY(scratch_tensor(cpu, PLACE_LOGITS, &logits_shell, &g.logits, ELEMENT_F32, most, columns));
+    g.slopes = g.logits;
     if (in.type != ELEMENT_F32)
-        TRY(scratch_tensor(cpu, PLACE_SLOPES, &slopes_shell, &slopes, in.type, most, vocabulary));
-    for (int64_t first = 0; first < in.rows; first += most) {
-        int64_t rows = in.rows - first < most ? in.rows - first : most;
-        tensor part = tensor_rows(in, first, rows);
-        sloping sloping = {cpu,
-                           tensor_rows(logits, 0, rows),
-                           tensor_rows(slopes, 0, rows),
-                           tensor_rows(targets, first, rows),
-                           tensor_rows(log_sums, first, rows),
-                           tensor_rows(slope, first, rows)};
-        TRY(linear_packed(cpu, sloping.logits, part, matrix, (tensor){0}, false));
-        cpu_blocks(cpu, rows, 1, slope_rows, &sloping);
-        TRY(linear_packed(cpu, tensor_rows(in_gradient, first, rows), sloping.slopes, transposed, (tensor){0}, false));
-        if (!tensor_none(head_gradient))
-            TRY(cpu_linear_weight_gradient(backend, head_gradient, (tensor){0}, sloping.slopes, part));
-    }
-    drop_scratch(cpu, head);
-    return OK;
+        TRY(scratch_tensor(cpu, PLACE_SLOPES, &slopes_shell, &g.slopes, in.type, most, columns));
+    if (in_gradient.type == ELEMENT_F32) return slope_all(&g, head);
+    TRY(scratch_tensor(cpu, PLACE_GRADIENTS, &sums_shell, &g.in_gradient, ELEMENT_F32, in.rows, in.columns));
+    TRY(slope_all(&g, head));
+    return cpu_copy(backend, in_gradient, g.in_gradient);
 }
 
 // ---- sampling ----

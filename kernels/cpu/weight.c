@@ -70,17 +70,28 @@ void cpu_weight_free(backend *backend, weight **place) {
 }
 
 status weight_packed(cpu_backend *cpu, const weight *w, packed *out) {
-    *out = w->kept;
-    if (out->data) return OK;
+    return weight_packed_part(cpu, w, 0, w->kept.outputs, out);
+}
+
+status weight_packed_part(cpu_backend *cpu, const weight *w, int64_t first, int64_t count, packed *out) {
+    *out = (packed){.type = w->kept.type, .outputs = count, .inner = w->kept.inner};
+    if (w->kept.data) {
+        out->data = packed_at(cpu, &w->kept, first);
+        return OK;
+    }
     TRY(cpu_scratch_get(cpu, PLACE_PACKED, packed_bytes(cpu, out->type, out->outputs, out->inner), &out->data));
-    pack_rows(cpu, out, w->plain);
+    pack_rows(cpu, out, tensor_rows(w->plain, first, count));
     return OK;
 }
 
 status weight_transposed(cpu_backend *cpu, const weight *w, packed *out) {
+    return weight_transposed_part(cpu, w, 0, w->kept.outputs, out);
+}
+
+status weight_transposed_part(cpu_backend *cpu, const weight *w, int64_t first, int64_t count, packed *out) {
     CHECK(!w->kept.data);
-    *out = (packed){.type = w->kept.type, .outputs = w->kept.inner, .inner = w->kept.outputs};
+    *out = (packed){.type = w->kept.type, .outputs = w->kept.inner, .inner = count};
     TRY(cpu_scratch_get(cpu, PLACE_TRANSPOSED, packed_bytes(cpu, out->type, out->outputs, out->inner), &out->data));
-    pack_columns(cpu, out, w->plain);
+    pack_columns(cpu, out, tensor_rows(w->plain, first, count));
     return OK;
 }

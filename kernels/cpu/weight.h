@@ -22,6 +22,10 @@ status weight_packed(cpu_backend *cpu, const weight *weight, packed *out);
 // *out = the weight packed for out_gradient W, in scratch of its own. BUG for a weight that is kept.
 status weight_transposed(cpu_backend *cpu, const weight *weight, packed *out);
 
+// The same for the outputs [first, first + count) alone; `first` is a multiple of 64.
+status weight_packed_part(cpu_backend *cpu, const weight *weight, int64_t first, int64_t count, packed *out);
+status weight_transposed_part(cpu_backend *cpu, const weight *weight, int64_t first, int64_t count, packed *out);
+
 // out = in x matrix + bias (or none); += when add.
 status linear_packed(cpu_backend *cpu, tensor out, tensor in, packed matrix, tensor bias, bool add);
 

@@ -189,9 +189,8 @@ status block_gradient(pass *pass, int index, view view) {
     const block_parts *parts = &pass->tower->parts[index];
     desk_mark mark = desk_here(pass->desk);
     values values;
-    tensor normed_gradient;
+    tensor normed_gradient = pass->delta; // which nothing needs after the second norm
     TRY(take_values(pass, index, &values));
-    TRY(desk_take(pass->desk, pass->weights->type, pass->rows, pass->tower->hidden, &normed_gradient));
     TRY(recompute(pass, index, view, &values));
     TRY(feed_forward_gradient(pass, index, normed_gradient, values.normed2));
     TRY(ops->rmsnorm_gradient(backend, pass->x_gradient, gradient_of(pass, &parts->norm2), normed_gradient,
