@@ -11,7 +11,7 @@
 
 enum {
     near_most = 160 << 10, // floats of p and score gradients that a thread should hold
-    batch_most = 4 << 20,  // floats of them in a batch
+    batch_most = 2 << 20,  // floats of them in a batch
     batch_strips = 512,
     key_rows = 96 // cache rows a task of the second half
 };
@@ -133,6 +133,15 @@ static int first_seeing(const strip *strip, const region *region, int64_t key) {
     return row;
 }
 
+// sums[key] += sum over rows of factors[row][key] vectors[row]. The factors' rows lie pages apart: a dense copy first.
+static void add_keys(const sloping *s, float *sums, const float *factors, int keys, const float *vectors, int rows) {
+    float near[strip_most * key_rows];
+    for (int row = 0; row < rows; row++) {
+        memcpy(near + row * key_rows, factors + row * s->columns, (size_t)keys * sizeof *near);
+    }
+    s->cpu->vectors.tile_product(sums, s->width, near, 1, key_rows, keys, vectors, s->width, rows, s->width);
+}
+
 // Adds what the rows of one region have to say about cache rows [first, end).
 static void slope_region(const sloping *s, int64_t index, const region *region, int64_t first, int64_t end) {
     const strip *strip = &s->batch[index];
@@ -144,10 +153,8 @@ static void slope_region(const sloping *s, int64_t index, const region *region, 
     sheet sheet = sheet_of(s, index);
     int64_t from = row * s->columns + region->column + first - region->begin;
     int64_t to = (strip->key_head * s->extent + first - s->origin) * s->width;
-    s->cpu->vectors.tile_product(s->value_slopes + to, s->width, sheet.powers + from, 1, s->columns, (int)(end - first),
-                                 sheet.out_slopes + row * s->width, s->width, rows, s->width);
-    s->cpu->vectors.tile_product(s->key_slopes + to, s->width, sheet.slopes + from, 1, s->columns, (int)(end - first),
-                                 sheet.queries + row * s->width, s->width, rows, s->width);
+    add_keys(s, s->value_slopes + to, sheet.powers + from, (int)(end - first), sheet.out_slopes + row * s->width, rows);
+    add_keys(s, s->key_slopes + to, sheet.slopes + from, (int)(end - first), sheet.queries + row * s->width, rows);
 }
 
 static void slope_keys(void *context, int task, int thread) {
