@@ -7,7 +7,8 @@
 
 #include "shared/wire/orders.h"
 
-enum { NAME = 64, FRESH = 5, MISSING = 3, STALE = 2, DEAD = 10 }; // seconds but the first
+enum { NAME = 64, FRESH = 5, STALE = 2, DEAD = 10 }; // seconds but the first
+static const double missing_seconds = 1.5;           // three reports
 
 typedef struct row {
     const replica *replica;
@@ -274,7 +275,7 @@ status board_find_lost(board *board, double now, status (*lost)(void *context, i
     if (!whole) goto done;
     TRY_TO(result, done, update_missing(board, now, flying, flying_count, hands, hand_count));
     for (size_t i = 0; i < board->missing_count && result == OK; i++) {
-        if (now - board->missing[i].since < MISSING) continue;
+        if (now - board->missing[i].since < missing_seconds) continue;
         board->missing[i].since = now;
         result = lost(context, board->missing[i].order);
     }

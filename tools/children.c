@@ -153,10 +153,18 @@ static const char *describe(const child *child, int state) {
     return text;
 }
 
+// By somebody, not by its own fault.
+static bool killed(int state) {
+    if (!WIFSIGNALED(state)) return false;
+    int number = WTERMSIG(state);
+    return number == SIGKILL || number == SIGTERM || number == SIGINT || number == SIGHUP;
+}
+
 // How often in a row a child may end so before the run does; 0: as often as it likes.
 static int patience(const child *child, int state) {
     enum { ONCE = 1, SOME = 5 };
-    if (WIFSIGNALED(state)) return 0;
+    if (killed(state)) return 0;
+    if (WIFSIGNALED(state)) return SOME;
     int code = WEXITSTATUS(state);
     if ((code == USAGE || code == INPUT) && !child->ready) return ONCE;
     return SOME;
@@ -166,11 +174,12 @@ static status judge(child *child, int state, double now, const char *how) {
     int most = patience(child, state);
     bool soon = now - child->started < SOON;
     if (!soon && child->ready) child->failures = 0;
+    child->due = now + 0.1;
+    if (most == 0) return OK;
     child->failures++;
-    double wait = soon ? 0.1 * (double)(1 << (child->failures < 7 ? child->failures : 7)) : 0.1;
-    child->due = now + wait;
-    if (most == 0 || child->failures < most) return OK;
-    int code = WEXITSTATUS(state);
+    if (soon) child->due = now + 0.1 * (double)(1 << (child->failures < 7 ? child->failures : 7));
+    if (child->failures < most) return OK;
+    int code = WIFEXITED(state) ? WEXITSTATUS(state) : BUG;
     status result = code == USAGE || code == INPUT || code == SERVICE ? (status)code : BUG;
     return fail(result, "%s %s", child->name, how);
 }

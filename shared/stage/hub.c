@@ -14,7 +14,7 @@
 #include "shared/stage/signals.h"
 #include "shared/wire/orders.h"
 
-enum { TICK_MS = 50, REPORT_MS = 1000 };
+enum { TICK_MS = 50, REPORT_MS = 500 };
 
 // What the hub knows of a replica before us, at the peer's tag.
 typedef struct upstream {

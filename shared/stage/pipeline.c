@@ -235,7 +235,12 @@ static void wait_for_end(place *place, const char *what) {
 
 // The last stage is through before it is told to stop; others are told.
 static status finish(void *self) {
-    wait_for_end(self, "finished");
+    place *place = self;
+    const stage *stage = place->context->stage;
+    if (signals_stopping()) return OK;
+    if (stage->finish) TRY(stage->finish(place->context->state));
+    if (place->sink) TRY(sink_finish(place->sink, place->hub));
+    wait_for_end(place, "finished");
     return OK;
 }
 

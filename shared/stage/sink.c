@@ -11,6 +11,7 @@
 
 typedef struct settled {
     wire_message message;
+    bool withheld; // until the stage has finished
     arena arena;
 } settled;
 
@@ -28,6 +29,8 @@ struct sink {
     int64_t step;
     settled *log; // by order - begun; kind 0: not settled yet
     size_t log_count;
+    int64_t known;           // entries of the log that are settled
+    bool finished;           // so is the stage
     int64_t front;           // every order below is settled
     double reward, accuracy; // of the last step
     double reward_sum, accuracy_sum;
@@ -66,10 +69,13 @@ static status answer_plan(sink *sink, wire *wire, wire_peer *peer, const wire_me
     sink->total = plan->count;
     sink->per_step = plan->per_step > 0 ? plan->per_step : 1;
     if (!sink->context->stage->position) sink->step = sink->front / sink->per_step;
+    // With nothing left to train the source must not hear so before the stage has finished.
     const wire_message at = {.kind = MESSAGE_AT, .step = sink->step, .order = sink->front};
-    TRY(wire_say(wire, peer, &at, NULL));
-    for (size_t i = 0; i < sink->log_count; i++)
-        if (sink->log[i].message.kind) TRY(wire_say(wire, peer, &sink->log[i].message, NULL));
+    if (sink->front < sink->total || sink->finished) TRY(wire_say(wire, peer, &at, NULL));
+    for (size_t i = 0; i < sink->log_count; i++) {
+        const settled *entry = &sink->log[i];
+        if (entry->message.kind && !entry->withheld) TRY(wire_say(wire, peer, &entry->message, NULL));
+    }
     return OK;
 }
 
@@ -188,6 +194,12 @@ static wire_message describe(sink *sink, const group *group) {
     return message;
 }
 
+static void advance_front(sink *sink) {
+    size_t at = (size_t)(sink->front - sink->begun);
+    while (at < sink->log_count && sink->log[at].message.kind && !sink->log[at].withheld) at++;
+    sink->front = sink->begun + (int64_t)at;
+}
+
 // Keeps a copy of what is said; texts are cut to what a message holds.
 static status keep_settled(sink *sink, wire_message *message) {
     enum { TEXT_MOST = 1000 };
@@ -204,9 +216,10 @@ static status keep_settled(sink *sink, wire_message *message) {
         *texts[i] = arena_text(&entry->arena, *texts[i], strnlen(*texts[i], TEXT_MOST));
         if (!*texts[i]) return fail(SERVICE, "out of memory");
     }
+    if (!entry->message.kind) sink->known++;
     entry->message = *message;
-    while ((size_t)(sink->front - sink->begun) < sink->log_count && sink->log[sink->front - sink->begun].message.kind)
-        sink->front++;
+    entry->withheld = sink->begun + sink->known >= sink->total;
+    advance_front(sink);
     return OK;
 }
 
@@ -223,8 +236,25 @@ status sink_settle(sink *sink, hub *hub, const group *group) {
     wire_message message;
     pthread_mutex_lock(&sink->lock);
     status result = settle_locked(sink, group, &message);
+    bool withheld = result == OK && sink->log[message.order - sink->begun].withheld;
     pthread_mutex_unlock(&sink->lock);
-    return result == OK ? hub_post(hub, "ledger", &message) : result;
+    return result == OK && !withheld ? hub_post(hub, "ledger", &message) : result;
+}
+
+status sink_finish(sink *sink, hub *hub) {
+    wire_message message = {.kind = MESSAGE_AT};
+    pthread_mutex_lock(&sink->lock);
+    sink->finished = true;
+    for (size_t i = 0; i < sink->log_count; i++) {
+        if (!sink->log[i].withheld) continue;
+        sink->log[i].withheld = false;
+        message = sink->log[i].message;
+    }
+    advance_front(sink);
+    message.step = message.kind == MESSAGE_AT ? sink->step : message.step;
+    message.order = message.kind == MESSAGE_AT ? sink->front : message.order;
+    pthread_mutex_unlock(&sink->lock);
+    return hub_post(hub, "ledger", &message);
 }
 
 void sink_report(sink *sink, message_status *status) {

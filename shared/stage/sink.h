@@ -23,6 +23,10 @@ status sink_receive(sink *sink, hub *hub, int timeout_ms, group **out);
 // The stage is done with a group: tells the source. The group stays the caller's.
 status sink_settle(sink *sink, hub *hub, const group *group);
 
+// Everything was handed back and the stage has finished: the source is told what was held back until then, the last
+// order's fate, so that a run is never over too early.
+status sink_finish(sink *sink, hub *hub);
+
 // The counters of the last stage.
 void sink_report(sink *sink, message_status *status);
 

@@ -68,6 +68,9 @@ typedef struct stage {
     status (*use)(void *state, const stage_weights *weights);
     // Optim: where it stands after open: steps trained, and the place in the order of issue below which all is trained.
     status (*position)(void *state, int64_t *step, int64_t *place);
+    // The last stage, when it has handed back the last group that there will ever be, and before the run is told that
+    // it is over: what must not be lost is written here. NULL: nothing.
+    status (*finish)(void *state);
     // Frames: appends what its store has of a clip, for another machine. Called from another thread.
     status (*serve)(void *state, const char *key, bytes *record, bool *found);
 

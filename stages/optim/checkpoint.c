@@ -72,6 +72,7 @@ static status write_folder(optim *optim, arena *memory, const char *kind, bool w
         return fail(result, "%s", why ? why : "out of memory");
     }
     optim->saved = optim->step;
+    optim->whole = whole;
     optim->saved_at = now();
     optim->save_seconds = optim->saved_at - began;
     return folder_sync(optim->options.out);
@@ -170,6 +171,7 @@ status checkpoint_resume(optim *optim) {
     }
     if (result == OK) result = metrics_cut(optim->options.out, optim->step);
     optim->saved = optim->step;
+    optim->whole = !continues || numbered(strrchr(newest, '/') + 1, "step") >= 0;
     optim->saved_at = now();
     arena_release(&memory);
     return result;

@@ -152,19 +152,26 @@ static status optim_advance(void *state, bool draining, group **done) {
     return OK;
 }
 
-static status finish(trainer *trainer) {
-    optim *optim = &trainer->optim;
+static void say_left(trainer *trainer) {
     if (trainer->left)
         log_say("%zu groups did not fill a step of %lld and were not trained", trainer->left,
-                (long long)optim->options.groups_per_step);
-    if (optim->model && optim->step > optim->saved) TRY(checkpoint_write(optim));
-    return OK;
+                (long long)trainer->optim.options.groups_per_step);
+    trainer->left = 0;
+}
+
+static status optim_finish(void *state) {
+    trainer *trainer = state;
+    optim *optim = &trainer->optim;
+    say_left(trainer);
+    return optim->step > optim->saved || !optim->whole ? checkpoint_write(optim) : OK;
 }
 
 static status optim_close(void *state) {
     trainer *trainer = state;
     if (!trainer) return OK;
-    status result = finish(trainer);
+    optim *optim = &trainer->optim;
+    say_left(trainer);
+    status result = optim->model && optim->step > optim->saved ? checkpoint_write(optim) : OK;
     model_free(&trainer->optim.model);
     inputs_free(&trainer->optim.inputs);
     free(trainer->held);
@@ -182,6 +189,7 @@ static const stage optim_stage = {
     .take = optim_take,
     .advance = optim_advance,
     .position = optim_position,
+    .finish = optim_finish,
     .close = optim_close,
 };
 
