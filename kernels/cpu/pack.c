@@ -10,6 +10,10 @@ typedef struct packing {
     tensor matrix;
 } packing;
 
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
 static int64_t padded_inner(const packed_layout *layout, int64_t inner) {
     return (inner + layout->unit - 1) / layout->unit * layout->unit;
 }
@@ -57,63 +61,68 @@ static void turn_part(const packing *p, char *block, const void *room, int64_t r
     }
 }
 
+// Inner [first, first + count) of the block of outputs that starts at `row`.
+static void pack_part(const packing *p, char *block, uint32_t *room, int64_t row, int64_t rows, int64_t first,
+                      int64_t count) {
+    if (p->matrix.type == ELEMENT_F32 && p->out->type == ELEMENT_F32) {
+        const uint32_t *in = (const uint32_t *)tensor_f32(p->matrix, row) + first;
+        p->cpu->vectors.turn((uint32_t *)block + first * packed_block, packed_block, in, p->matrix.stride, rows, count);
+    } else {
+        read_rows(p, room, row, rows, first, count);
+        turn_part(p, block, room, rows, first, count);
+    }
+}
+
 static void pack_rows_blocks(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
     const packing *p = context;
     uint32_t room[packed_block * part] = {0};
     int64_t inner = p->out->inner;
-    for (int64_t block = first; block < end; block++) {
-        int64_t row = block * packed_block, rows = p->out->outputs - row;
-        if (rows > packed_block) rows = packed_block;
-        char *out = packed_at(p->cpu, p->out, row);
-        size_t bytes = block_bytes(p->layout, p->out->type, inner);
-        if (rows < packed_block || inner % p->layout->unit) memset(out, 0, bytes);
-        for (int64_t at = 0; at < inner; at += part) {
-            int64_t count = inner - at < part ? inner - at : part;
-            if (p->matrix.type == ELEMENT_F32 && p->out->type == ELEMENT_F32) {
-                p->cpu->vectors.turn((uint32_t *)out + at * packed_block, packed_block,
-                                     (const uint32_t *)tensor_f32(p->matrix, row) + at, p->matrix.stride, rows, count);
-            } else {
-                read_rows(p, room, row, rows, at, count);
-                turn_part(p, out, room, rows, at, count);
-            }
-        }
+    for (int64_t row = first * packed_block; row < end * packed_block; row += packed_block) {
+        int64_t rows = least(p->out->outputs - row, packed_block);
+        char *block = packed_at(p->cpu, p->out, row);
+        if (rows < packed_block || inner % p->layout->unit)
+            memset(block, 0, block_bytes(p->layout, p->out->type, inner));
+        for (int64_t at = 0; at < inner; at += part) pack_part(p, block, room, row, rows, at, least(inner - at, part));
     }
 }
 
 // ---- columns are outputs ----
 
+// Columns [column, column + columns) of one row in the packed type, or zeros behind the last row.
+static void read_columns(const packing *p, void *out, int64_t row, int64_t column, int64_t columns) {
+    size_t size = element_size(p->out->type), from = element_size(p->matrix.type);
+    if (row < p->matrix.rows) {
+        const char *in = (const char *)tensor_row(p->matrix, row) + (size_t)column * from;
+        cpu_convert(p->cpu, out, p->out->type, in, p->matrix.type, (size_t)columns);
+        memset((char *)out + (size_t)columns * size, 0, (size_t)(packed_block - columns) * size);
+    } else {
+        memset(out, 0, packed_block * size);
+    }
+}
+
+static void pack_column_block(const packing *p, int64_t column) {
+    char *block = packed_at(p->cpu, p->out, column);
+    int64_t columns = least(p->out->outputs - column, packed_block), at = 0;
+    size_t row_bytes = packed_block * element_size(p->out->type);
+    for (; at < p->matrix.rows; at += p->layout->pair) {
+        char *out = block + (size_t)at * row_bytes;
+        if (p->layout->pair == 1) {
+            read_columns(p, out, at, column, columns);
+        } else {
+            uint16_t even[packed_block], odd[packed_block];
+            read_columns(p, even, at, column, columns);
+            read_columns(p, odd, at + 1, column, columns);
+            p->cpu->vectors.interleave((uint16_t *)out, even, odd, packed_block);
+        }
+    }
+    size_t done = (size_t)at * row_bytes;
+    memset(block + done, 0, block_bytes(p->layout, p->out->type, p->out->inner) - done);
+}
+
 static void pack_columns_blocks(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
-    const packing *p = context;
-    uint32_t even[packed_block], odd[packed_block];
-    int64_t inner = p->out->inner, pair = p->layout->pair;
-    size_t size = element_size(p->out->type), from = element_size(p->matrix.type);
-    for (int64_t block = first; block < end; block++) {
-        int64_t column = block * packed_block, columns = p->out->outputs - column;
-        if (columns > packed_block) columns = packed_block;
-        char *out = packed_at(p->cpu, p->out, column);
-        size_t row_bytes = packed_block * size, offset = (size_t)column * from;
-        memset(even, 0, sizeof even);
-        memset(odd, 0, sizeof odd);
-        int64_t rows = p->matrix.rows, at = 0;
-        for (; at < rows; at += pair) {
-            const char *in = (const char *)tensor_row(p->matrix, at) + offset;
-            cpu_convert(p->cpu, even, p->out->type, in, p->matrix.type, (size_t)columns);
-            if (pair == 2) {
-                if (at + 1 == rows) memset(odd, 0, sizeof odd);
-                if (at + 1 < rows)
-                    cpu_convert(p->cpu, odd, p->out->type, (const char *)tensor_row(p->matrix, at + 1) + offset,
-                                p->matrix.type, (size_t)columns);
-                p->cpu->vectors.interleave((uint16_t *)out + at * packed_block, (uint16_t *)even, (uint16_t *)odd,
-                                           packed_block);
-            } else {
-                memcpy(out + (size_t)at * row_bytes, even, row_bytes);
-            }
-        }
-        size_t done = (size_t)at * row_bytes;
-        memset(out + done, 0, block_bytes(p->layout, p->out->type, inner) - done);
-    }
+    for (int64_t block = first; block < end; block++) pack_column_block(context, block * packed_block);
 }
 
 static void pack(cpu_backend *cpu, const packed *out, tensor matrix,

@@ -153,8 +153,9 @@ static void check(harness *h) {
         s.add = harness_unit(h) < 0.5;
         check_shape(h, &s);
     }
-    // Inner lengths of real models; a chunk of rows and some more.
-    static const int64_t deep[][3] = {{3, 40, 1176}, {2, 17, 3420}, {5, 24, 11008}, {1, 9, 18944}, {1027, 24, 33}};
+    // Inner lengths of real models; a chunk of rows and some more; narrow and wide tiles.
+    static const int64_t deep[][3] = {{3, 40, 1176},  {2, 17, 3420},   {5, 24, 11008},  {1, 9, 18944},
+                                      {2050, 24, 33}, {790, 1100, 37}, {140, 1500, 300}};
     for (size_t i = 0; i < sizeof deep / sizeof *deep; i++) {
         for (element type = ELEMENT_F32; type <= (half ? ELEMENT_BF16 : ELEMENT_F32); type++) {
             check_shape(h, &(shape){deep[i][0], deep[i][1], deep[i][2], type, type, type, i % 2, !(i % 2)});
