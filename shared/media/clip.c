@@ -306,8 +306,15 @@ static status decode_by_count(clip *clip) {
     return decode_all(clip);
 }
 
+// More threads than this cost memory and gain nothing.
+static int decoder_threads(const clip *clip) {
+    enum { most = 8 };
+    int threads = clip->options.threads;
+    return threads < 1 ? 1 : threads > most ? most : threads;
+}
+
 static status decode(clip *clip) {
-    TRY(container_open(&clip->container, clip->path, clip->options.threads > 0 ? clip->options.threads : 1, false));
+    TRY(container_open(&clip->container, clip->path, decoder_threads(clip), false));
     TRY(packets_scan(&clip->packets, &clip->container));
     if (clip->packets.shown_count == 0) return fail(DEFECT, "has no frame");
     clip->frame = av_frame_alloc();

@@ -2,6 +2,7 @@
 // store; the group gets the facts and the keys.
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +24,8 @@ typedef struct frames_stage {
     double seconds_per_grid; // NaN: measured
     frames_store *store;     // NULL without --store
     workers *workers;
+    int processors;
+    atomic_int working;   // groups that workers have in hand now
     pthread_mutex_t lock; // of busy
     pthread_cond_t freed;
     busy_key *busy;
@@ -57,7 +60,10 @@ static status produce(frames_stage *stage, const char *key, const char *path, bo
     bool found = false;
     if (stage->store) TRY(frames_store_get(stage->store, key, view, &found));
     if (found) return OK;
-    TRY(media_decode(view, path, video, &stage->rules, NULL));
+    // Processors that no other group keeps busy help to decode this one; the frames are the same.
+    int others = atomic_load(&stage->working);
+    media_options options = {.threads = others > 1 ? stage->processors / others : stage->processors};
+    TRY(media_decode(view, path, video, &stage->rules, &options));
     status result = stage->store ? frames_store_put(stage->store, key, &view->frames) : OK;
     if (result != OK) frames_view_release(view);
     return result;
@@ -105,10 +111,12 @@ static status work_on_part(frames_stage *stage, group *group, medium *medium, co
 // In a worker's thread.
 static status work_on_group(void *context, group *group) {
     frames_stage *stage = context;
+    atomic_fetch_add(&stage->working, 1);
     status result = group_media(group, media_parts(group));
     for (size_t i = 0; result == OK && i < group->media_count; i++) {
         result = work_on_part(stage, group, &group->media[i], media_part(group, i));
     }
+    atomic_fetch_sub(&stage->working, 1);
     if (result == OK) return OK;
     group->media = NULL; // all or nothing
     group->media_count = 0;
@@ -155,10 +163,9 @@ static status read_rules(rules *rules, const settings *settings) {
     return rules_check(rules);
 }
 
-// --workers, or --threads, or one for each processor.
-static int count_workers(const settings *settings) {
-    int64_t count = settings_int(settings, "workers");
-    if (count == INT64_MIN) count = settings_int(settings, "threads");
+// --threads, or what this process may use.
+static int count_processors(const settings *settings) {
+    int64_t count = settings_int(settings, "threads");
     if (count != INT64_MIN) return (int)count;
     cpu_set_t set;
     return pthread_getaffinity_np(pthread_self(), sizeof set, &set) ? 1 : CPU_COUNT(&set);
@@ -177,7 +184,9 @@ static status open_frames(void **state, stage_context *context) {
     const char *folder = settings_text(settings, "store");
     int64_t limit = settings_int(settings, "store_limit");
     if (folder) TRY(frames_store_open(&stage->store, folder, limit < 0 ? 0 : (uint64_t)limit, false));
-    return workers_new(&stage->workers, count_workers(settings), work_on_group, stage);
+    stage->processors = count_processors(settings);
+    int64_t workers = settings_int(settings, "workers");
+    return workers_new(&stage->workers, workers == INT64_MIN ? stage->processors : (int)workers, work_on_group, stage);
 }
 
 static int room(void *state) {

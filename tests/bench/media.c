@@ -1,0 +1,146 @@
+// bench-media draw FILE | decode FILE | resize: the clip's chain cold and from the cache, and the resampler's versions.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shared/base/chance.h"
+#include "shared/base/file.h"
+#include "shared/base/log.h"
+#include "shared/base/memory.h"
+#include "shared/media/clip_writer.h"
+#include "shared/media/media.h"
+#include "shared/media/resize.h"
+
+enum { height = 360, width = 640, rate = 30, seconds = 30, rounds = 5, lookups = 200 };
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+// A textured ground that drifts under a few textured squares: as hard to code as a quiet film.
+static void draw_frame(uint8_t *rgb, const uint8_t *texture, int frame) {
+    for (int y = 0; y < height; y++) {
+        for (int x = 0; x < width; x++) {
+            int square = (x + 3 * frame) / 97 % 4 == 1 && (y + frame) / 83 % 3 == 1;
+            int from = ((y + frame / 3) % height * width + (x + (square ? 5 : 1) * frame / 2) % width);
+            for (int c = 0; c < 3; c++) *rgb++ = (uint8_t)((texture[from] >> 2) + (square ? 120 : 40) + 20 * c + y / 8);
+        }
+    }
+}
+
+static status draw(const char *path) {
+    uint8_t *rgb = NULL, *texture = NULL;
+    clip_writer *writer = NULL;
+    status result = NEW(&rgb, height * width * 3);
+    if (result == OK) result = NEW(&texture, height * width);
+    for (int i = 0; result == OK && i < height * width; i++) {
+        texture[i] = (uint8_t)chance_below(1, (uint64_t)(i / width / 3), (uint64_t)(i % width / 3), 256);
+    }
+    if (result == OK) result = clip_writer_open(&writer, path, width, height, rate);
+    for (int frame = 0; result == OK && frame < rate * seconds; frame++) {
+        draw_frame(rgb, texture, frame);
+        result = clip_writer_add(writer, rgb);
+    }
+    status closed = clip_writer_close(&writer);
+    free(texture);
+    free(rgb);
+    return result != OK ? result : closed;
+}
+
+static status time_cold(const char *path, const rules *rules, int threads, frames_view *view, double *best) {
+    *best = 1e9;
+    for (int round = 0; round < rounds; round++) {
+        frames_view_release(view);
+        double start = now();
+        TRY(media_decode(view, path, true, rules, &(media_options){.threads = threads}));
+        double took = now() - start;
+        if (took < *best) *best = took;
+    }
+    return OK;
+}
+
+// As the frames stage finds a clip that it has: the key of the file, then its pixels, every one of them read.
+static status time_cached(const char *path, const rules *rules, const frames *frames, double *each) {
+    char folder[] = "/tmp/caravan-bench-XXXXXX", key[frames_key_size];
+    frames_store *store = NULL;
+    if (!mkdtemp(folder)) return fail(SERVICE, "%s: cannot be made", folder);
+    status result = frames_store_open(&store, folder, 0, false);
+    if (result == OK) result = media_key(key, path, true, rules, store);
+    if (result == OK) result = frames_store_put(store, key, frames);
+    double start = now();
+    unsigned sum = 0;
+    for (int i = 0; result == OK && i < lookups; i++) {
+        frames_view view = {0};
+        bool found = false;
+        result = media_key(key, path, true, rules, store);
+        if (result == OK) result = frames_store_get(store, key, &view, &found);
+        for (size_t at = 0; found && at < frames_bytes(&view.frames); at += 64) sum += view.frames.pixels[at];
+        frames_view_release(&view);
+    }
+    *each = (now() - start) / lookups;
+    frames_store_close(&store);
+    (void)folder_remove(folder);
+    return sum || result != OK ? result : fail(BUG, "the cached clip is black");
+}
+
+static status time_clip(const char *path) {
+    rules rules = rules_standard();
+    frames_view view = {0};
+    double one = 0, all = 0, cached = 0;
+    int processors = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    status result = time_cold(path, &rules, 1, &view, &one);
+    if (result == OK) result = time_cold(path, &rules, processors, &view, &all);
+    if (result == OK) result = time_cached(path, &rules, &view.frames, &cached);
+    frames_view_release(&view);
+    if (result == OK) {
+        printf("caravan %s cold %.1f ms (one thread %.1f), from the cache %.3f ms\n", path, all * 1e3, one * 1e3,
+               cached * 1e3);
+    }
+    return result;
+}
+
+static status time_resize(void) {
+    enum { out_height = 252, out_width = 392 };
+    resizer *resizer = NULL;
+    uint8_t *in = NULL, *out = NULL;
+    int count;
+    const resize_ops *const *versions = resize_versions(&count);
+    status result = NEW(&in, height * width * 3);
+    if (result == OK) result = NEW(&out, out_height * out_width * 3);
+    if (result == OK) result = resizer_new(&resizer, height, width, out_height, out_width);
+    for (int i = 0; result == OK && i < height * width * 3; i++) in[i] = (uint8_t)(i * 7 + i / 999);
+    for (int version = 0; result == OK && version < count; version++) {
+        double best = 1e9;
+        resizer_use(resizer, versions[version]);
+        for (int round = 0; round < rounds * 4; round++) {
+            double start = now();
+            resizer_run(resizer, in, width * 3, out);
+            if (now() - start < best) best = now() - start;
+        }
+        printf("resize %dx%d to %dx%d %s %.3f ms\n", width, height, out_width, out_height, versions[version]->name,
+               best * 1e3);
+    }
+    resizer_free(&resizer);
+    free(in);
+    free(out);
+    return result;
+}
+
+int main(int argc, char **argv) {
+    log_open("bench-media");
+    status result = OK;
+    if (argc == 3 && !strcmp(argv[1], "draw"))
+        result = draw(argv[2]);
+    else if (argc == 3 && !strcmp(argv[1], "decode"))
+        result = time_clip(argv[2]);
+    else if (argc == 2 && !strcmp(argv[1], "resize"))
+        result = time_resize();
+    else
+        result = fail(USAGE, "usage: bench-media draw FILE | decode FILE | resize");
+    if (result != OK) log_say("%s", fail_text());
+    return (int)result;
+}
