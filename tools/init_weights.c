@@ -11,17 +11,25 @@
 #include "shared/model/safetensors.h"
 #include "tools/init.h"
 
-enum { BLOCK = 1 << 20, TASK = 1 << 14 }; // elements; even, since normal numbers come in pairs
-static const int64_t SHARD = 5000000000;  // bytes
+enum { BLOCK = 1 << 20, TASK = 1 << 14, DRAW = 4 }; // elements; one draw of 64 bits gives DRAW of them
+enum { LEVELS = 1 << 16 };
+static const int64_t SHARD = 5000000000; // bytes
 
 typedef struct drawing {
     uint64_t key;
     int64_t first; // element of the tensor
     size_t count;
-    float range;
+    const float *levels;
     element type;
     void *out;
 } drawing;
+
+// What stands ready for all tensors.
+typedef struct workshop {
+    pool *pool;
+    float *block;                       // BLOCK elements
+    float *text_levels, *vision_levels; // LEVELS
+} workshop;
 
 static void put(const drawing *drawing, size_t place, float value) {
     if (drawing->type == ELEMENT_F32) {
@@ -34,37 +42,46 @@ static void put(const drawing *drawing, size_t place, float value) {
     ((uint16_t *)drawing->out)[place] = (uint16_t)(bits >> 16);
 }
 
-// Two normal numbers from one draw (Box and Muller 1958).
+// levels[i] = the normal distribution's quantile at (i + 1/2) / LEVELS, times `range`: sixteen random bits choose one.
+// Newton's method from the middle outwards, each quantile starting from its neighbour.
+static void fill_levels(float *levels, float range) {
+    double z = 0;
+    for (int i = LEVELS / 2; i < LEVELS; i++) {
+        for (int step = 0; step < 4; step++)
+            z += (0.5 * erfc(z * M_SQRT1_2) - (LEVELS - i - 0.5) / LEVELS) /
+                 (exp(-z * z / 2) * 0.5 * M_SQRT1_2 * M_2_SQRTPI);
+        levels[i] = (float)(z * range);
+        levels[LEVELS - 1 - i] = -levels[i];
+    }
+}
+
 static void draw_task(void *context, int task, int thread) {
     const drawing *drawing = context;
     (void)thread;
     size_t end = ((size_t)task + 1) * TASK < drawing->count ? ((size_t)task + 1) * TASK : drawing->count;
-    for (size_t place = (size_t)task * TASK; place < end; place += 2) {
-        uint64_t bits = chance_bits(drawing->key, ((uint64_t)drawing->first + place) / 2, 0);
-        float radius = sqrtf(-2 * logf(((float)(bits >> 40) + 0.5f) * 0x1p-24f)) * drawing->range;
-        float angle = (float)(bits & 0xFFFFFF) * (0x1p-24f * 6.28318531f), sine, cosine;
-        sincosf(angle, &sine, &cosine);
-        put(drawing, place, radius * cosine);
-        if (place + 1 < end) put(drawing, place + 1, radius * sine);
+    for (size_t place = (size_t)task * TASK; place < end; place += DRAW) {
+        uint64_t bits = chance_bits(drawing->key, ((uint64_t)drawing->first + place) / DRAW, 0);
+        for (size_t i = 0; i < DRAW && place + i < end; i++, bits >>= 16)
+            put(drawing, place + i, drawing->levels[bits & 0xFFFF]);
     }
 }
 
-static status write_parameter(const init_weights *how, const parameter *parameter, pool *pool, void *block,
+static status write_parameter(const init_weights *how, const parameter *parameter, const workshop *shop,
                               safetensors_writer *writer) {
     drawing drawing = {.key = chance_key(how->seed, parameter->name),
-                       .range = parameter->vision ? how->vision_range : how->text_range,
+                       .levels = parameter->vision ? shop->vision_levels : shop->text_levels,
                        .type = how->type,
-                       .out = block};
+                       .out = shop->block};
     size_t each = how->type == ELEMENT_F32 ? 4 : 2;
     for (; drawing.first < parameter->count; drawing.first += BLOCK) {
         int64_t left = parameter->count - drawing.first;
         drawing.count = left < BLOCK ? (size_t)left : BLOCK;
         if (parameter->kind == PARAMETER_MATRIX) {
-            pool_run(pool, (int)((drawing.count + TASK - 1) / TASK), draw_task, &drawing);
+            pool_run(shop->pool, (int)((drawing.count + TASK - 1) / TASK), draw_task, &drawing);
         } else {
             for (size_t i = 0; i < drawing.count; i++) put(&drawing, i, parameter->kind == PARAMETER_NORM ? 1 : 0);
         }
-        TRY(safetensors_write(writer, block, drawing.count * each));
+        TRY(safetensors_write(writer, shop->block, drawing.count * each));
     }
     return OK;
 }
@@ -75,7 +92,7 @@ typedef struct shard {
     char name[64];
 } shard;
 
-static status write_shard(const init_weights *how, const shard *shard, pool *pool, void *block) {
+static status write_shard(const init_weights *how, const shard *shard, const workshop *shop) {
     arena memory = {0};
     safetensors_writer *writer = NULL;
     status result;
@@ -90,7 +107,7 @@ static status write_shard(const init_weights *how, const shard *shard, pool *poo
     }
     TRY_TO(result, done, safetensors_create(&writer, path, tensors, count));
     for (size_t i = shard->first; i < shard->end; i++)
-        TRY_TO(result, done, write_parameter(how, &shard->table->list[i], pool, block, writer));
+        TRY_TO(result, done, write_parameter(how, &shard->table->list[i], shop, writer));
     result = safetensors_finish(&writer);
 done:
     safetensors_abandon(&writer);
@@ -145,23 +162,33 @@ static status plan_shards(const init_weights *how, const parameter_table *table,
     return OK;
 }
 
+static status open_workshop(workshop *shop, const init_weights *how) {
+    TRY(pool_new(&shop->pool, how->threads));
+    TRY(NEW(&shop->block, BLOCK));
+    TRY(NEW(&shop->text_levels, LEVELS));
+    TRY(NEW(&shop->vision_levels, LEVELS));
+    fill_levels(shop->text_levels, how->text_range);
+    fill_levels(shop->vision_levels, how->vision_range);
+    return OK;
+}
+
 status init_write_weights(const init_weights *how, const model_config *config) {
     parameter_table *table = NULL;
-    pool *pool = NULL;
+    workshop shop = {0};
     arena memory = {0};
-    float *block = NULL;
     shard *shards = NULL;
     size_t count = 0;
     status result;
     TRY_TO(result, done, parameters_new(&table, config));
-    TRY_TO(result, done, pool_new(&pool, how->threads));
-    TRY_TO(result, done, NEW(&block, BLOCK));
+    TRY_TO(result, done, open_workshop(&shop, how));
     TRY_TO(result, done, plan_shards(how, table, &memory, &shards, &count));
-    for (size_t i = 0; i < count; i++) TRY_TO(result, done, write_shard(how, &shards[i], pool, block));
+    for (size_t i = 0; i < count; i++) TRY_TO(result, done, write_shard(how, &shards[i], &shop));
     if (count > 1) TRY_TO(result, done, write_index(how, table, shards, count));
 done:
-    free(block);
-    pool_free(&pool);
+    free(shop.text_levels);
+    free(shop.vision_levels);
+    free(shop.block);
+    pool_free(&shop.pool);
     parameters_free(&table);
     arena_release(&memory);
     return result;
