@@ -99,7 +99,10 @@ static status write_shard(const init_weights *how, const shard *shard, const wor
     size_t count = shard->end - shard->first;
     char *path = path_join(&memory, how->folder, shard->name);
     stored_tensor *tensors = arena_get(&memory, count * sizeof *tensors);
-    if (!path || !tensors) TRY_TO(result, done, fail(SERVICE, "out of memory"));
+    if (!path || !tensors) {
+        result = fail(SERVICE, "out of memory");
+        goto done;
+    }
     for (size_t i = 0; i < count; i++) {
         const parameter *parameter = &shard->table->list[shard->first + i];
         tensors[i] = (stored_tensor){.name = parameter->name, .type = how->type, .rank = parameter->rank};
@@ -135,7 +138,7 @@ static status write_index(const init_weights *how, const parameter_table *table,
     for (size_t i = 0; i < table->count; i++) total += parameter_bytes(how, &table->list[i]);
     status result =
         bytes_print(&out, "{\n  \"metadata\": {\"total_size\": %lld},\n  \"weight_map\": {", (long long)total);
-    for (size_t s = 0; s < count; s++)
+    for (size_t s = 0; shards && s < count; s++)
         for (size_t i = shards[s].first; i < shards[s].end && result == OK; i++)
             result = bytes_print(&out, "%s\n    \"%s\": \"%s\"", i ? "," : "", table->list[i].name, shards[s].name);
     if (result == OK) result = bytes_text(&out, "\n  }\n}\n");
@@ -182,7 +185,7 @@ status init_write_weights(const init_weights *how, const model_config *config) {
     TRY_TO(result, done, parameters_new(&table, config));
     TRY_TO(result, done, open_workshop(&shop, how));
     TRY_TO(result, done, plan_shards(how, table, &memory, &shards, &count));
-    for (size_t i = 0; i < count; i++) TRY_TO(result, done, write_shard(how, &shards[i], &shop));
+    for (size_t i = 0; shards && i < count; i++) TRY_TO(result, done, write_shard(how, &shards[i], &shop));
     if (count > 1) TRY_TO(result, done, write_index(how, table, shards, count));
 done:
     free(shop.text_levels);

@@ -173,6 +173,7 @@ static status require_byte_level(struct json_object *part) {
 
 status load_added_json(struct json_object *json, const char **content, size_t *size, added_flags *flags) {
     struct json_object *text;
+    *flags = (added_flags){0};
     if (!json_object_is_type(json, json_type_object)) return fail(INPUT, "not an object");
     TRY(json_find(json, "content", json_type_string, &text));
     if (!text) return fail(INPUT, "content: missing");
@@ -187,9 +188,9 @@ status load_added_json(struct json_object *json, const char **content, size_t *s
 
 static status load_added_tokens(tokenizer *t, struct json_object *list) {
     for (size_t i = 0; i < json_object_array_length(list); i++) {
-        struct json_object *token = json_object_array_get_idx(list, i), *id;
-        const char *content;
-        size_t size;
+        struct json_object *token = json_object_array_get_idx(list, i), *id = NULL;
+        const char *content = NULL;
+        size_t size = 0;
         added_flags flags;
         status result = load_added_json(token, &content, &size, &flags);
         if (result == OK) result = json_find(token, "id", json_type_int, &id);

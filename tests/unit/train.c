@@ -1,0 +1,93 @@
+// Learning a vocabulary: by hand on a small text, and that what is learned loads and gives the text back.
+#include "tests/unit/unit.h"
+
+#include "shared/base/file.h"
+#include "shared/text/tokenizer.h"
+#include "shared/text/train.h"
+
+static void test_merges_by_hand(void **state) {
+    (void)state;
+    // Words: "ab" twice, " ab" three times, "abc" once. a+b stands 6 times, then space+ab 3 times; what is left stands
+    // there once.
+    static const char text[] = "ab ab ab\nab ab\nabc";
+    vocabulary v = {0};
+    bytes merges = {0};
+    assert_int_equal(train_vocabulary(&v, &merges, text, sizeof text - 1, 1000), OK);
+    assert_string_equal(merges.data, "a b\n\xC4\xA0 ab\n");
+    assert_int_equal(v.size, 258);
+    assert_int_equal(vocabulary_find(&v, "!", 1), 0);
+    assert_int_equal(vocabulary_find(&v, "ab", 2), 256);
+    vocabulary_release(&v);
+    bytes_release(&merges);
+}
+
+static void test_equal_counts_take_the_lower_ids(void **state) {
+    (void)state;
+    static const char text[] = "xy xy dc dc";
+    vocabulary v = {0};
+    bytes merges = {0};
+    assert_int_equal(train_vocabulary(&v, &merges, text, sizeof text - 1, 257), OK);
+    assert_string_equal(merges.data, "d c\n"); // one merge alone: the limit holds
+    vocabulary_release(&v);
+    bytes_release(&merges);
+}
+
+static void test_overlaps_and_long_words(void **state) {
+    (void)state;
+    char text[4096];
+    memset(text, 'a', sizeof text);
+    vocabulary v = {0};
+    bytes merges = {0};
+    assert_int_equal(train_vocabulary(&v, &merges, text, sizeof text, 260), OK);
+    assert_string_equal(merges.data, "a a\naa aa\naaaa aaaa\naaaaaaaa aaaaaaaa\n");
+    vocabulary_release(&v);
+    bytes_release(&merges);
+}
+
+static void test_edges(void **state) {
+    (void)state;
+    vocabulary v = {0};
+    bytes merges = {0};
+    assert_int_equal(train_vocabulary(&v, &merges, NULL, 0, 1000), OK);
+    assert_int_equal(v.size, 256);
+    assert_int_equal(merges.size, 0);
+    vocabulary_release(&v);
+    assert_int_equal(train_vocabulary(&v, &merges, "\xFF", 1, 1000), INPUT);
+    vocabulary_release(&v);
+    bytes_release(&merges);
+}
+
+static void test_what_is_learned_loads(void **state) {
+    (void)state;
+    char folder[] = "/tmp/caravan-train-XXXXXX";
+    assert_non_null(mkdtemp(folder));
+    bytes text = {0}, decoded = {0};
+    token_list tokens = {0};
+    tokenizer *t;
+    assert_int_equal(file_read("tests/unit/train.c", &text), OK);
+    assert_int_equal(train_folder(folder, text.data, text.size, 500), OK);
+    if (tokenizer_open(&t, folder) != OK) print_error("%s\n", fail_text());
+    assert_non_null(t);
+    assert_int_equal(tokenizer_size(t), 500 + TRAIN_ADDED);
+    assert_true(tokenizer_special(t, tokenizer_id(t, "<|video_pad|>")));
+    assert_false(tokenizer_special(t, tokenizer_id(t, "<tool_call>")));
+    assert_int_equal(tokenizer_encode(t, text.data, text.size, &tokens), OK);
+    assert_true(tokens.count * 2 < text.size);
+    assert_int_equal(tokenizer_text(t, tokens.data, tokens.count, false, &decoded), OK);
+    assert_int_equal(decoded.size, text.size);
+    assert_memory_equal(decoded.data, text.data, text.size);
+    tokenizer_free(&t);
+    token_list_release(&tokens);
+    bytes_release(&text);
+    bytes_release(&decoded);
+    assert_int_equal(folder_remove(folder), OK);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_merges_by_hand),          cmocka_unit_test(test_equal_counts_take_the_lower_ids),
+        cmocka_unit_test(test_overlaps_and_long_words), cmocka_unit_test(test_edges),
+        cmocka_unit_test(test_what_is_learned_loads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
