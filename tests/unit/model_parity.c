@@ -247,6 +247,86 @@ static void test_packed_is_separate(void **state) {
     }
 }
 
+// -sum A log-probability / n / G, whose gradient is the on-policy loss's.
+static double objective(model *model, const model_case *it, const train_completion *completions) {
+    float got[COMPLETIONS][MOST_TOKENS];
+    double sum = 0;
+    score_case(model, it, got);
+    for (int i = 0; i < COMPLETIONS; i++)
+        for (size_t t = 0; t < it->completions[i].count; t++)
+            sum -= completions[i].advantage * got[i][t] / (double)it->completions[i].count / COMPLETIONS;
+    return sum;
+}
+
+// The objective with tensor `changed` moved by `by` along its gradient; everything else as in the case's folder.
+static double objective_moved(model_case *it, const char *folder, const train_completion *completions,
+                              const stored_tensor *changed, const float *gradient, double by) {
+    safetensors *store = NULL;
+    safetensors_writer *writer = NULL;
+    char *path = path_join(&it->arena, folder, "model.safetensors");
+    MUST(safetensors_open_folder(&store, it->folder));
+    MUST(safetensors_create(&writer, path, safetensors_at(store, 0), safetensors_count(store)));
+    for (size_t i = 0; i < safetensors_count(store); i++) {
+        const stored_tensor *tensor = safetensors_at(store, i);
+        float *values = malloc(tensor->size);
+        memcpy(values, tensor->data, tensor->size);
+        if (strcmp(tensor->name, changed->name) == 0)
+            for (size_t j = 0; j < tensor->size / 4; j++) values[j] += (float)(by * gradient[j]);
+        MUST(safetensors_write(writer, values, tensor->size));
+        free(values);
+    }
+    MUST(safetensors_finish(&writer));
+    safetensors_close(&store);
+    model *model = NULL;
+    MUST(model_open(&model, folder, &(model_options){.device = "cpu", .precision = "float32"}));
+    double value = objective(model, it, completions);
+    model_free(&model);
+    return value;
+}
+
+static double size_of(const float *values, size_t count) {
+    double sum = 0;
+    for (size_t i = 0; i < count; i++) sum += (double)values[i] * values[i];
+    return sqrt(sum);
+}
+
+// Each third tensor's gradient against the difference of the objective along it, which no golden data made.
+static void test_finite_differences(void **state) {
+    (void)state;
+    model_case *it = &cases[0]; // stored in float32, in one file
+    train_completion completions[COMPLETIONS];
+    case_step(it, json_object_array_get_idx(key_of(it->golden, "steps"), 0), completions);
+    char *folder = case_folder(it);
+    bytes config = {0};
+    MUST(file_read(path_join(&it->arena, it->folder, "config.json"), &config));
+    MUST(file_replace(path_join(&it->arena, folder, "config.json"), config.data, config.size));
+    bytes_release(&config);
+    model *model = case_model(it, &training);
+    train_result result;
+    MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &(train_loss){0}, 1, &result));
+    char *path = path_join(&it->arena, folder, "gradients");
+    MUST(model_write_gradients(model, path));
+    model_free(&model);
+    safetensors *gradients = NULL;
+    MUST(safetensors_open(&gradients, path));
+    double most = 0;
+    for (size_t i = 0; i < safetensors_count(gradients); i += 3) {
+        const stored_tensor *tensor = safetensors_at(gradients, i);
+        double slope = size_of(tensor->data, tensor->size / 4);
+        if (slope < 1e-3) continue; // lost in the rounding of the objective
+        double by = 1e-3 / slope;   // moves the tensor by a distance of 1e-3
+        double up = objective_moved(it, folder, completions, tensor, tensor->data, by);
+        double down = objective_moved(it, folder, completions, tensor, tensor->data, -by);
+        double apart = fabs((up - down) / (2 * by * slope * slope) - 1);
+        if (!(apart <= 0.02)) print_error("%s: %g apart, slope %g\n", tensor->name, apart, slope);
+        if (!(apart <= most)) most = apart;
+    }
+    print_message("finite differences: %.2g at most\n", most);
+    assert_true(most <= 0.02);
+    safetensors_close(&gradients);
+    MUST(folder_remove(folder));
+}
+
 static int open_cases(void **state) {
     (void)state;
     for (int c = 0; c < CASES; c++) case_open(&cases[c], case_names[c]);
@@ -261,9 +341,10 @@ static int close_cases(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_log_probabilities), cmocka_unit_test(test_whole_distribution),
-        cmocka_unit_test(test_gradients),         cmocka_unit_test(test_three_steps),
-        cmocka_unit_test(test_greedy_tokens),     cmocka_unit_test(test_packed_is_separate),
+        cmocka_unit_test(test_log_probabilities),  cmocka_unit_test(test_whole_distribution),
+        cmocka_unit_test(test_gradients),          cmocka_unit_test(test_three_steps),
+        cmocka_unit_test(test_greedy_tokens),      cmocka_unit_test(test_packed_is_separate),
+        cmocka_unit_test(test_finite_differences),
     };
     return cmocka_run_group_tests(tests, open_cases, close_cases);
 }

@@ -1,0 +1,18 @@
+# Golden data made anew by the peer and compared. PEER_PYTHON names a Python with torch 2.7, torchvision, transformers
+# 4.51.3; SEED other random models than the committed ones.
+PEER_PYTHON ?=
+SEED        ?= 0
+
+.PHONY: parity parity-peer parity-model
+parity: parity-model ## compare anew with Hugging Face: make parity PEER_PYTHON=/path/to/python
+
+parity-peer:
+	@test -n "$(PEER_PYTHON)" || { echo "make parity PEER_PYTHON=/path/to/python (with torch and transformers 4.51.3)"; exit 64; }
+
+parity-model: parity-peer $(BUILD)/tests/unit/model_parity $(BUILD)/tests/unit/model_bits
+	rm -rf $(BUILD)/parity/model $(BUILD)/parity/checkpoints
+	mkdir -p $(BUILD)/parity/checkpoints
+	$(PEER_PYTHON) tests/parity/make_model_golden.py $(BUILD)/parity/model $(SEED)
+	MODEL_GOLDEN=$(BUILD)/parity/model $(BUILD)/tests/unit/model_parity
+	MODEL_GOLDEN=$(BUILD)/parity/model MODEL_CHECKPOINTS=$(BUILD)/parity/checkpoints $(BUILD)/tests/unit/model_bits
+	$(PEER_PYTHON) tests/parity/load_checkpoint.py $(addprefix $(BUILD)/parity/checkpoints/,even pairs thirds)
