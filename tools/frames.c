@@ -54,7 +54,7 @@ static status read_arguments(int argc, char **argv, task *task) {
             task->raw = true;
         else if (argv[i][0] == '-')
             return fail(USAGE, "unknown option %s", argv[i]);
-        else if (!task->verb)
+        else if (!task->verb[0])
             task->verb = argv[i];
         else if (!task->key)
             task->key = argv[i];

@@ -1,0 +1,84 @@
+# The frames stage and its verb: defects are put aside with their reason, order is kept, nothing is decoded twice, a
+# file that has changed is decoded again, a killed stage's store goes on.
+. tests/e2e/common.sh
+media=$PWD/tests/data/media
+
+# group ID KIND PATH...: one line.
+group() {
+    id=$1 parts=
+    shift
+    while [ $# -gt 0 ]; do
+        parts="$parts{\"type\":\"$1\",\"$1\":\"$2\"},"
+        shift 2
+    done
+    echo "{\"id\":\"$id\",\"sample_id\":\"$id\",\"mine\":[1,{}],\"prompt\":{\"messages\":[{\"role\":\"user\",\"content\":[$parts{\"type\":\"text\",\"text\":\"?\"}]}],\"problem_type\":\"free-form\",\"solution\":\"<answer>x</answer>\"}}"
+}
+frames() {
+    "$bin/caravan-frames" --stdio --store "$work/store" --media-root "$media" "$@" 2>>"$work/log"
+}
+without_times() {
+    sed 's/"times":{[^}]*},\{0,1\}//; s/,}$/}/'
+}
+
+head -c 9000 "$media/b-frames.mp4" >"$work/cut.mp4"
+echo "no clip" >"$work/text.mp4"
+{
+    group clip video b-frames.mp4
+    group missing video none.mp4
+    group cut video "$work/cut.mp4"
+    group text video "file://$work/text.mp4"
+    group short video three.mp4
+    group both image alpha.png video file://b-frames.mp4 image plain-%03d.png
+    group none
+    group again video b-frames.mp4
+} >"$work/in"
+frames --workers 3 <"$work/in" >"$work/first"
+[ "$(grep -o '^{"v":1,"id":"[a-z]*"' "$work/first" | tr -d '\n')" = "$(grep -o '"id":"[a-z]*"' "$work/in" | grep -v sample | sed 's/^/{"v":1,/' | tr -d '\n')" ] || fail "the order is lost"
+[ "$(grep -c '"mine":\[1,{}\]' "$work/first")" = 8 ] || fail "an unknown field is lost"
+expect_reason() {
+    grep "\"id\":\"$1\"" "$work/first" | grep -q "\"quarantine\":{\"stage\":\"frames\",\"reason\":\"[^\"]*$2" || fail "$1: no reason like '$2': $(grep "\"id\":\"$1\"" "$work/first")"
+}
+expect_reason missing "none.mp4: No such file"
+expect_reason cut "moov atom not found"
+expect_reason text "text.mp4: cannot be opened"
+expect_reason short "the clip has 3 frames, at least 4"
+[ "$(grep -c '"quarantine":{' "$work/first")" = 4 ] || fail "not the four bad ones were put aside"
+
+# One worker, another store: the same.
+"$bin/caravan-frames" --stdio --store "$work/other" --media-root "$media" --workers 1 <"$work/in" 2>>"$work/log" | without_times >"$work/second"
+without_times <"$work/first" | cmp - "$work/second" || fail "the result depends on the workers"
+
+# What the verb shows is what the group says.
+key=$(grep '"id":"clip"' "$work/first" | grep -o '"key":"[0-9a-f]*"' | cut -d'"' -f4)
+[ "$("$bin/caravan" frames ls --store "$work/store" | wc -l)" = 3 ] || fail "not one record for each medium"
+size=$("$bin/caravan" frames export --store "$work/store" "$key" --raw | wc -c)
+[ "$size" = $((6 * 280 * 392 * 3)) ] || fail "export --raw gave $size bytes"
+"$bin/caravan" frames export --store "$work/store" "$key" --png "$work/sheet.png"
+[ "$(head -c 4 "$work/sheet.png" | tail -c 3)" = PNG ] || fail "no contact sheet"
+"$bin/caravan" frames show --store "$work/store" "${key:0:6}" | grep -q "timestamps  *0.000 0.583" || fail "show: no timestamps"
+expect 65 "no frames under key" "$bin/caravan" frames show --store "$work/store" 00000000000000000000000000000000
+expect 65 "frames.lmdb" "$bin/caravan" frames ls --store "$work/nowhere"
+expect 64 "store" "$bin/caravan" frames ls
+expect 64 "min_frames" "$bin/caravan-frames" --stdio --min-frames 20 --max-frames 16
+
+# A changed file is another medium, under the same name.
+cp "$media/b-frames.mp4" "$work/changing.mp4"
+group a video "$work/changing.mp4" | frames | grep -q "$key" || fail "equal content, another key"
+cp "$media/ten-bit.mkv" "$work/changing.mp4"
+group a video "$work/changing.mp4" | frames | grep -q "$key" && fail "a changed file's old frames were used"
+
+# Killed in the middle, again and again: the store serves on.
+for i in 1 2 3 4 5 6 7 8; do for name in b-frames.mp4 open.mkv hevc.mp4 hidden.webm field.ts; do group "$name-$i" video "$name"; done; done >"$work/many"
+for i in 1 2 3; do
+    "$bin/caravan-frames" --stdio --store "$work/killed" --media-root "$media" --fps "$i" <"$work/many" >/dev/null 2>&1 &
+    sleep 0.1
+    kill -9 $! 2>/dev/null || true
+    wait $! 2>/dev/null || true
+done
+"$bin/caravan-frames" --stdio --store "$work/killed" --media-root "$media" <"$work/many" 2>>"$work/log" >"$work/after"
+[ "$(grep -c '"media":\[{' "$work/after")" = 40 ] || fail "the store does not go on after kill -9"
+
+# The size limit holds.
+"$bin/caravan-frames" --stdio --store "$work/small" --store-limit 2000000 --workers 1 --media-root "$media" <"$work/many" >/dev/null 2>>"$work/log"
+kept=$("$bin/caravan" frames ls --store "$work/small" | awk '{ sum += $5 } END { print sum }')
+[ "$kept" -le 2000000 ] && [ "$kept" -gt 1000000 ] || fail "the store keeps $kept bytes"
