@@ -96,6 +96,9 @@ ops: $(OPS_HARNESS) ## every version of every operation against the reference
 e2e: all ## the programs together, as a user runs them
 	@BUILD=$(BUILD) tests/run-e2e
 
+demo: all ## from nothing to a trained small model and a table, in minutes, on the CPU
+	@BIN=$(BUILD)/bin tools/demo
+
 check: unit ops e2e
 
 test: check ## set-up, build, every test, static checks, fuzz seeds, sanitizers
