@@ -135,7 +135,7 @@ static status add_example(const drawing *drawing, bytes *out, bytes *corpus, int
     int letter = mistaken(word, drawing->wrong_answer, key, 2);
     char said[128], reasoning[64];
     bytes prompt = {0};
-    TRY(bytes_print(&prompt, "%s\\nOptions:\\n", question->text));
+    TRY(bytes_print(&prompt, "%sOptions:\\n", question->text));
     for (int i = 0; i < choices; i++) TRY(bytes_print(&prompt, "%c. %s\\n", 'A' + i, question->words[i]));
     snprintf(reasoning, sizeof reasoning, question->reasoning, question->words[word]);
     snprintf(said, sizeof said, "<think>%s</think><answer>%c</answer>", reasoning, 'A' + letter);

@@ -52,6 +52,7 @@ void group_loss(const train_completion *completions, size_t count, const train_l
         for (size_t t = 0; t < tokens; t++, at++) {
             term term = token_loss(completion, t, logprobs[at], loss, &result->kl);
             result->loss += share * term.value;
+            result->nll -= share * logprobs[at];
             slopes[at] = (float)(weight * share * term.slope);
             if (!completion->behaviour) continue;
             double apart = fabs((double)logprobs[at] - completion->behaviour[t]);

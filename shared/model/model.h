@@ -149,6 +149,7 @@ typedef struct train_loss {
 
 typedef struct train_result {
     double loss;       // of this group
+    double nll;        // mean negative log-likelihood: over completions of the mean over tokens
     double difference; // mean |log-probability - behaviour|, 0 without
     double largest;    // the largest of these
     double kl;         // mean k3 estimate, 0 without

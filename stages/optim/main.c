@@ -126,9 +126,9 @@ static status train(trainer *trainer) {
     step_facts facts;
     TRY(step_train(optim, trainer->held, trainer->held_count, &facts));
     TRY(metrics_add(optim, &facts));
-    log_say("step %lld: loss %.4g, gradient norm %.4g, reward %.3f, accuracy %.3f, %lld tokens, %.2f s",
-            (long long)facts.step, facts.loss, facts.norm, facts.reward, facts.accuracy, (long long)facts.tokens,
-            facts.seconds);
+    log_say("step %lld: loss %.4g, nll %.4g, gradient norm %.4g, reward %.3f, accuracy %.3f, %lld tokens, %.2f s",
+            (long long)facts.step, facts.loss, facts.nll, facts.norm, facts.reward, facts.accuracy,
+            (long long)facts.tokens, facts.seconds);
     TRY(save(trainer));
     memcpy(trainer->done, trainer->held, trainer->held_count * sizeof *trainer->held);
     trainer->done_count = trainer->held_count;

@@ -21,6 +21,7 @@ static status format_line(bytes *line, const step_facts *facts) {
         double value;
     } numbers[] = {
         {"loss", facts->loss},
+        {"nll", facts->nll},
         {"grad_norm", facts->norm},
         {"lr", facts->rate},
         {"tokens", (double)facts->tokens},

@@ -27,7 +27,7 @@ typedef struct optim_options {
 // What one step found, for metrics.jsonl.
 typedef struct step_facts {
     int64_t step; // 1 for the first
-    double loss, norm, rate, kl, seconds;
+    double loss, nll, norm, rate, kl, seconds;
     double difference, largest; // between the sampler's log-probabilities and the trainer's, on-policy tokens
     int64_t tokens, prompt_tokens, groups, completions;
     double reward, accuracy, bonus, format; // means over completions; NaN where no group has them

@@ -76,6 +76,7 @@ static status accumulate(optim *optim, group *group, double weight, step_facts *
                                   &optim->options.loss, weight, &found);
     if (result == OK) {
         facts->loss += weight * found.loss;
+        facts->nll += weight * found.nll;
         facts->kl += weight * found.kl;
         facts->difference += weight * found.difference;
         if (found.largest > facts->largest) facts->largest = found.largest;
