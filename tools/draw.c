@@ -14,16 +14,16 @@
 #include "shared/media/clip_writer.h"
 #include "tools/tools.h"
 
-enum { side = 112, frame_count = 16, rate = 8, kinds = 4, choices = 4 };
+enum { side = 112, frame_count = 16, rate = 8, kinds = 2, choices = 4 };
 
 static const char *const colours[choices] = {"red", "green", "blue", "yellow"};
-static const char *const forms[choices] = {"circle", "square", "triangle", "cross"};
-static const char *const ways[choices] = {"left", "right", "up", "down"};
 static const uint8_t inks[choices][3] = {{210, 40, 40}, {40, 170, 60}, {50, 80, 220}, {225, 205, 50}};
 
 // What one clip shows.
 typedef struct scene {
-    int colour, becomes, form, way;
+    int colour, becomes;
+    int form;          // circle, square, triangle, cross
+    int way;           // moves left, right, up, down
     double x, y, size; // the shape's centre half way, and half its width, in pixels
     int background;
 } scene;
@@ -37,8 +37,6 @@ typedef struct question {
 static const question questions[kinds] = {
     {"What colour is the shape at first?", "At first the shape is %s.", colours},
     {"What colour does the shape become?", "The shape becomes %s.", colours},
-    {"Which shape is it?", "The shape is a %s.", forms},
-    {"Which way does the shape move?", "The shape moves %s.", ways},
 };
 
 typedef struct drawing {
@@ -104,8 +102,7 @@ static status write_clip(const char *path, const scene *scene) {
 }
 
 static int answer_of(const scene *scene, int kind) {
-    const int answers[kinds] = {scene->colour, scene->becomes, scene->form, scene->way};
-    return answers[kind];
+    return kind == 0 ? scene->colour : scene->becomes;
 }
 
 // One line of the Video-R1 layout.
@@ -205,7 +202,7 @@ static const char *const help =
 
 int draw_main(int argc, char **argv) {
     drawing drawing = {
-        .seed = 1, .clips = 240, .held_out = 32, .examples = 4096, .wrong_reasoning = 0.15, .wrong_answer = 0.35};
+        .seed = 1, .clips = 240, .held_out = 32, .examples = 4800, .wrong_reasoning = 0.1, .wrong_answer = 0.35};
     double clips = drawing.clips, held_out = drawing.held_out, examples = drawing.examples, seed = 1;
     const tool_option options[] = {
         {"clips", 1, 100000, &clips, NULL},
