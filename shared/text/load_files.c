@@ -80,7 +80,7 @@ status load_vocab_files(tokenizer *t, const char *folder) {
     TRY(result);
     TRY(merger_init(&t->merger, &t->vocabulary));
     t->form = NORMAL_NFC;
-    TRY(splitter_add(&t->splitter, split_qwen2, strlen(split_qwen2), false));
+    TRY(splitter_add(&t->splitter, split_qwen2, strlen(split_qwen2), SPLIT_ALL));
     return splitter_add_byte_level(&t->splitter, false, false);
 }
 

@@ -126,15 +126,15 @@ static status load_split(tokenizer *t, struct json_object *split) {
     if (!regex && !plain) return fail(INPUT, "Split: no pattern");
     const char *how = behavior ? json_object_get_string(behavior) : "without behavior";
     bool removed = !strcmp(how, "Removed");
-    if ((!removed && strcmp(how, "Isolated") != 0) || invert)
-        return fail(INPUT, "Split: %s%s is not supported", how, invert ? " with invert" : "");
+    if (!removed && strcmp(how, "Isolated") != 0) return fail(INPUT, "Split: %s is not supported", how);
+    split_rule rule = !removed ? SPLIT_ALL : invert ? SPLIT_DROP_REST : SPLIT_DROP_MATCHES;
     struct json_object *given = regex ? regex : plain;
     bytes quoted = {0};
     status result = OK;
     if (plain) result = quote(json_object_get_string(plain), (size_t)json_object_get_string_len(plain), &quoted);
     if (result == OK)
         result = splitter_add(&t->splitter, plain ? quoted.data : json_object_get_string(given),
-                              plain ? quoted.size : (size_t)json_object_get_string_len(given), removed);
+                              plain ? quoted.size : (size_t)json_object_get_string_len(given), rule);
     bytes_release(&quoted);
     return result;
 }

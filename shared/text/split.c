@@ -23,10 +23,10 @@ static split_step *add_step(splitter *s) {
     return NULL;
 }
 
-status splitter_add(splitter *s, const char *regex, size_t size, bool removed) {
+status splitter_add(splitter *s, const char *regex, size_t size, split_rule rule) {
     split_step *step = add_step(s);
     if (!step) return INPUT;
-    step->removed = removed;
+    step->rule = rule;
     return pattern_new(&step->pattern, regex, size);
 }
 
@@ -52,15 +52,17 @@ static status split_by(splitter *s, size_t index, const char *text, size_t size,
         size_t start, end;
         TRY(pattern_find(step->pattern, text, size, from, &found, &start, &end));
         if (!found) break;
-        if (start > done) TRY(run_from(s, index + 1, text + done, start - done, taker));
-        if (end > start && !step->removed) TRY(run_from(s, index + 1, text + start, end - start, taker));
+        if (start > done && step->rule != SPLIT_DROP_REST)
+            TRY(run_from(s, index + 1, text + done, start - done, taker));
+        if (end > start && step->rule != SPLIT_DROP_MATCHES)
+            TRY(run_from(s, index + 1, text + start, end - start, taker));
         done = from = end;
         if (end == start && end < size)
             from += (size_t)utf8_step(text + end, size - end);
         else if (end == start)
             break;
     }
-    return done < size ? run_from(s, index + 1, text + done, size - done, taker) : OK;
+    return done < size && step->rule != SPLIT_DROP_REST ? run_from(s, index + 1, text + done, size - done, taker) : OK;
 }
 
 static status run_from(splitter *s, size_t index, const char *text, size_t size, const taker *taker) {

@@ -15,9 +15,12 @@ enum { SPLIT_STEPS = 8 };
 // Qwen2's pattern, which folders without a tokenizer.json mean.
 extern const char split_qwen2[];
 
+// What becomes of a step's matches and of the text between them.
+typedef enum split_rule { SPLIT_ALL, SPLIT_DROP_MATCHES, SPLIT_DROP_REST } split_rule;
+
 typedef struct split_step {
-    pattern *pattern;  // NULL: pieces stay whole
-    bool removed;      // what matches is dropped instead of standing alone
+    pattern *pattern; // NULL: pieces stay whole
+    split_rule rule;
     bool prefix_space; // a space is put before a piece that has none
     bytes spaced;
 } split_step;
@@ -31,9 +34,9 @@ typedef struct splitter {
 // Frees all of it and leaves an empty one.
 void splitter_release(splitter *s);
 
-// Adds a step that makes each match of the regular expression a piece of its own (or drops it). INPUT when it is none
-// or there are too many steps.
-status splitter_add(splitter *s, const char *regex, size_t size, bool removed);
+// Adds a step that makes each match of the regular expression a piece of its own, and so the text between two, unless
+// `rule` drops it. INPUT when it is no regular expression or there are too many steps.
+status splitter_add(splitter *s, const char *regex, size_t size, split_rule rule);
 
 // Adds the byte-level step: a space before each piece if `prefix_space`, GPT-2's pattern if `gpt2_pattern`.
 status splitter_add_byte_level(splitter *s, bool prefix_space, bool gpt2_pattern);

@@ -259,7 +259,7 @@ static status put_bytes(vocabulary *v) {
 static status count_words(trainer *t, const char *text, size_t size) {
     splitter splitter = {0};
     bytes buffer = {0};
-    status result = splitter_add(&splitter, split_qwen2, strlen(split_qwen2), false);
+    status result = splitter_add(&splitter, split_qwen2, strlen(split_qwen2), SPLIT_ALL);
     if (result == OK) result = normal_text(NORMAL_NFC, text, size, &buffer, &text, &size);
     if (result == OK) result = splitter_run(&splitter, text, size, take_word, t);
     for (size_t i = 0; i < t->word_count && result == OK; i++) result = count_pairs(t, (uint32_t)i, 1);

@@ -87,12 +87,16 @@ def make_odd():
 
 
 def make_gpt2():
-    """GPT-2's own pattern with a space put first, words that are tokens taken whole, no normaliser."""
+    """GPT-2's own pattern after other steps, with a space put first, words that are tokens taken whole, no normaliser."""
     t = learn(380)
     t.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in SPECIALS])
     data = json.loads(t.to_str())
     data["normalizer"], data["post_processor"] = None, None
-    data["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [{"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}]}
+    data["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [
+        {"type": "Split", "pattern": {"String": "~"}, "behavior": "Removed", "invert": False},
+        {"type": "Split", "pattern": {"Regex": r"[^#]+|##"}, "behavior": "Removed", "invert": True},
+        {"type": "Split", "pattern": {"Regex": r"\d{1,3}"}, "behavior": "Isolated", "invert": True},
+        {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}]}
     data["model"]["ignore_merges"] = True
     data["model"]["merges"] = data["model"]["merges"][:60]
     write("gpt2", {"tokenizer.json": data})
@@ -110,7 +114,7 @@ MESSAGES = [
 
 def golden(name, rng, count):
     peer = AutoTokenizer.from_pretrained(OUT / name)
-    words = list(peer.get_added_vocab()) + ["new york", "new  yorks", " Å", "A\u030a", "wörd wo\u0308rd wörds", "  <left>  <right>  <both> \n", "zz\u0000z"]
+    words = list(peer.get_added_vocab()) + ["new york", "new  yorks", " Å", "A\u030a", "wörd wo\u0308rd wörds", "a~b~~", "x#y##z###", "12345", "  <left>  <right>  <both> \n", "zz\u0000z"]
     texts = [tokenizer_compare.random_text(rng, words) for _ in range(count)]
     texts += ["", " ", TEXT[:400], "'ſ don'T", "a\u0000b", "e\u0301", " " * 40 + "x", "x" * 100, "<|im_start|><|im_start", "ééé"]
     cases = []
