@@ -6,7 +6,6 @@ TSAN_FLAGS := -fsanitize=thread -fno-omit-frame-pointer
 .PHONY: sanitize-thread
 sanitize: ## unit, operation and end-to-end tests under the address and undefined sanitizers
 	+@UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_stack_use_after_return=1 \
-	 LSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitize/leaks:print_suppressions=0 \
 	 $(MAKE) --no-print-directory -s BUILD=build-asan OPTIMIZE="-O1 -g1 -fno-var-tracking" SANITIZE="$(ASAN_FLAGS)" check
 
 sanitize-thread: ## unit and operation tests under the thread sanitizer
