@@ -1,0 +1,68 @@
+# One pipeline undisturbed, with replicas, with a stage killed again and again, and with the whole run killed and started
+# again three times: the final weights are the same to the bit, each step is trained once.
+. tests/e2e/common.sh
+. tests/e2e/run-helpers.sh
+make_data 2
+make_model
+make_pipeline ""
+
+run() {
+    name=$1
+    shift
+    timeout 120 "$bin/caravan" run "$work/p.yaml" --set run="$work/$name" "$@" 2>"$work/$name.err"
+}
+
+run plain || fail "plain: $(cat "$work/plain.err")"
+grep -q "done: 8 steps, 16 groups trained, 0 quarantined" "$work/plain.err" || fail "plain: $(cat "$work/plain.err")"
+check_steps plain 8
+want=$(weights_of plain)
+
+# Everything that the page promises of a run's folder.
+for path in store/frames.lmdb store/groups.lmdb ledger.lmdb logs/optim.log logs/force.log pipeline.yaml checkpoints/latest/config.json; do
+    [ -e "$work/plain/$path" ] || fail "the run's folder lacks $path"
+done
+# Once more: nothing is left to do.
+run plain || fail "again: $(cat "$work/plain.err")"
+check_steps plain 8
+
+run twice --set frames.replicas=2 --set rollout.replicas=2 --set refscore.replicas=2 || fail "twice: $(cat "$work/twice.err")"
+[ -f "$work/twice/logs/rollout-2.log" ] || fail "no log of the second replica"
+[ "$(weights_of twice)" = "$want" ] || fail "two replicas train other weights"
+
+"$bin/caravan" run "$work/p.yaml" --set run="$work/killed" 2>"$work/killed.err" &
+pid=$!
+turn=0
+sleep 0.7
+while [ $turn -lt 40 ] && children=$(pgrep -P $pid); do
+    turn=$((turn + 1))
+    set -- $children
+    shift $((turn * 5 % $#))
+    kill -9 "$1" 2>/dev/null || true
+    sleep 0.8
+done
+wait $pid || fail "killed: $(cat "$work/killed.err")"
+grep -q "killed by signal 9" "$work/killed.err" || fail "nothing was killed"
+check_steps killed 8
+[ "$(weights_of killed)" = "$want" ] || fail "killed stages train other weights"
+
+for turn in 1 2 3; do
+    signal=KILL
+    [ $turn = 2 ] && signal=TERM
+    got=0
+    timeout --foreground -s $signal 1.5 "$bin/caravan" run "$work/p.yaml" --set run="$work/again" 2>>"$work/again.err" || got=$?
+    [ $got = 0 ] || [ $got = 137 ] || [ $got = 124 ] || fail "again: exit $got: $(cat "$work/again.err")"
+done
+run again || fail "again: $(cat "$work/again.err")"
+check_steps again 8
+[ "$(weights_of again)" = "$want" ] || fail "a run that was stopped three times trains other weights"
+
+# A second run in the same folder is refused while the first is at work.
+"$bin/caravan" run "$work/p.yaml" --set run="$work/busy" 2>"$work/busy.err" &
+pid=$!
+sleep 1
+expect 64 "another caravan run is at work" "$bin/caravan" run "$work/p.yaml" --set run="$work/busy"
+kill -TERM $pid
+wait $pid || fail "a stopped run ends with an error: $(cat "$work/busy.err")"
+
+# A stage that cannot start ends the run, with its own line.
+expect 65 "rollout ended with exit code 65" "$bin/caravan" run "$work/p.yaml" --set run="$work/broken" --set rollout.model="$work/data"

@@ -1,0 +1,56 @@
+# One pipeline over two machines with CURVE: two network namespaces where we may make them, two ports of one otherwise.
+# The weights are those of one machine; a stranger with another key stays outside.
+. tests/e2e/common.sh
+. tests/e2e/run-helpers.sh
+make_data 2
+make_model
+
+make_pipeline ""
+timeout 120 "$bin/caravan" run "$work/p.yaml" --set run="$work/alone" 2>"$work/alone.err" || fail "$(cat "$work/alone.err")"
+want=$(weights_of alone)
+
+one=127.0.0.1 two=127.0.0.1 in_one="" in_two=""
+space=caravan-test-$$
+if ip netns add $space-1 2>/dev/null && ip netns add $space-2 2>/dev/null &&
+    ip link add $$-1 netns $space-1 type veth peer name $$-2 netns $space-2 2>/dev/null; then
+    trap 'ip netns del '$space'-1; ip netns del '$space'-2; rm -rf "$work"' EXIT
+    one=10.77.0.1 two=10.77.0.2
+    ip -n $space-1 addr add $one/24 dev $$-1 && ip -n $space-1 link set $$-1 up && ip -n $space-1 link set lo up
+    ip -n $space-2 addr add $two/24 dev $$-2 && ip -n $space-2 link set $$-2 up && ip -n $space-2 link set lo up
+    # In the second one the first one's weights cannot be seen, so they must be pulled.
+    in_one="ip netns exec $space-1" in_two="ip netns exec $space-2 unshare -m sh -c"
+else
+    ip netns del $space-1 2>/dev/null || true
+    echo "no network namespaces here: two ports of one machine"
+fi
+
+key_one=$("$bin/caravan" keygen "$work/one.key")
+key_two=$("$bin/caravan" keygen "$work/two.key")
+[ "$(stat -c %a "$work/one.key")" = 600 ] || fail "a key that others may read"
+make_pipeline "on: two"
+cat >>"$work/p.yaml" <<END
+machines:
+  one: {address: $one, port: 5700, key: "$key_one"}
+  two: {address: $two, port: 5800, key: "$key_two"}
+END
+
+expect 64 "say which one this is" "$bin/caravan" run "$work/p.yaml"
+expect 64 "not the key that the file gives" "$bin/caravan" run "$work/p.yaml" --machine two --key "$work/one.key"
+
+$in_one timeout 120 "$bin/caravan" run "$work/p.yaml" --machine one --key "$work/one.key" --set run="$work/one" 2>"$work/one.err" &
+first=$!
+sleep 0.5
+second="timeout 120 $bin/caravan run $work/p.yaml --machine two --key $work/two.key --set run=$work/two"
+if [ -n "$in_two" ]; then
+    $in_two "mount -t tmpfs none $work/one && $second" 2>"$work/two.err" &
+else
+    $second 2>"$work/two.err" &
+fi
+wait $! || fail "two: $(cat "$work/two.err" "$work/one.err")"
+wait $first || fail "one: $(cat "$work/one.err")"
+grep -q "waiting for two" "$work/one.err" || fail "one did not say for whom it waits: $(cat "$work/one.err")"
+check_steps one 8
+[ "$(weights_of one)" = "$want" ] || fail "two machines train other weights"
+if [ -n "$in_two" ]; then
+    ls "$work/two/weights" | grep -q pulled-policy || fail "no weights were pulled"
+fi

@@ -1,0 +1,36 @@
+# What the scripts that run pipelines share: . tests/e2e/run-helpers.sh after common.sh. The pipeline trains 8 steps of 2
+# groups; a program gives the advantages, since a random model earns none.
+make_pipeline() {
+    cat >"$work/force.sh" <<'END'
+#!/bin/sh
+exec sed -u 's/"advantages":\[[^]]*\]/"advantages":[1.0,-1.0]/'
+END
+    chmod +x "$work/force.sh"
+    cat >"$work/p.yaml" <<END
+name: faults
+run: run
+model: model
+seed: 7
+threads: 1
+precision: float32
+stages:
+  - source: {data: data/train.jsonl, format: video-r1, media_root: data, template: none, group_size: 2, groups_per_step: 2, epochs: 2, limit: 8}
+  - frames: {min_pixels: 3136, max_pixels: 3136}
+  - rollout: {max_new_tokens: 8, $1}
+  - refscore: {$1}
+  - reward: {method: care}
+  - force: {program: ./force.sh}
+  - optim: {lr: 1.0e-3, ema_every: 2}
+END
+}
+
+# The hash of the last checkpoint's weights of a run.
+weights_of() {
+    sha256sum "$work/$1/checkpoints/latest/model.safetensors" | cut -d' ' -f1
+}
+
+# The metrics have every step once, in order.
+check_steps() {
+    sed -n 's/.*"step": \([0-9]*\),.*/\1/p' "$work/$1/metrics.jsonl" >"$work/steps"
+    seq 1 "$2" | cmp - "$work/steps" || fail "$1: steps $(tr '\n' ' ' <"$work/steps")"
+}
