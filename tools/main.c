@@ -20,6 +20,7 @@ static const struct verb {
     {"report", report_main, "files of groups side by side: accuracy, rewards, rates"},
     {"run", run_main, "start a pipeline, or go on with it"},
     {"tokenize", tokenize_main, "texts or messages to tokens, and back"},
+    {"top", top_main, "a run as it goes: rates, queues, waits, the last steps"},
 };
 // Verbs that caravan itself calls.
 static const struct verb hidden[] = {{"program", program_main, NULL}};

@@ -30,5 +30,6 @@ verb_main program_main;
 verb_main report_main;
 verb_main run_main;
 verb_main tokenize_main;
+verb_main top_main;
 
 #endif

@@ -146,43 +146,73 @@ static status decode_real(double *out, const row *row, const field *field, const
     return OK;
 }
 
-static status decode_fields(wire_message *message, arena *arena, const msgpack_object *object) {
-    if (object->type != MSGPACK_OBJECT_ARRAY || object->via.array.size == 0)
+// A first frame that is being read. Lists and maps are refused by their first byte, before msgpack would make room for
+// as many elements as they claim to have.
+typedef struct reader {
+    const uint8_t *data;
+    size_t size, at;
+    msgpack_unpacked unpacked;
+} reader;
+
+// How many elements the list has that the frame is.
+static status read_list(reader *reader, size_t *count) {
+    uint8_t first = reader->size ? reader->data[0] : 0;
+    if (first >> 4 == 9) {
+        *count = first & 15;
+        reader->at = 1;
+    } else if (first == 0xdc && reader->size >= 3) {
+        *count = (size_t)reader->data[1] << 8 | reader->data[2];
+        reader->at = 3;
+    } else {
         return fail(INPUT, "a message that is no list");
-    const msgpack_object *values = object->via.array.ptr;
-    if (values[0].type != MSGPACK_OBJECT_POSITIVE_INTEGER || values[0].via.u64 == 0 ||
-        values[0].via.u64 >= MESSAGE_KINDS)
+    }
+    return *count ? OK : fail(INPUT, "a message that is an empty list");
+}
+
+static status read_value(reader *reader, const msgpack_object **value) {
+    uint8_t first = reader->at < reader->size ? reader->data[reader->at] : 0xc1;
+    if (first == 0xc1 || (first >= 0x80 && first <= 0x9f) || (first >= 0xdc && first <= 0xdf))
+        return fail(INPUT, "a message that is cut off or not flat");
+    msgpack_unpack_return read =
+        msgpack_unpack_next(&reader->unpacked, (const char *)reader->data, reader->size, &reader->at);
+    if (read == MSGPACK_UNPACK_NOMEM_ERROR) return fail(SERVICE, "out of memory");
+    if (read != MSGPACK_UNPACK_SUCCESS) return fail(INPUT, "a message that is not msgpack");
+    *value = &reader->unpacked.data;
+    return OK;
+}
+
+static status decode_field(wire_message *message, arena *arena, const row *row, const field *field,
+                           const msgpack_object *value) {
+    void *place = (char *)message + field->offset;
+    if (field->type == FIELD_TEXT) return decode_text(place, arena, row, field, value);
+    if (field->type == FIELD_INT) return decode_int(place, row, field, value);
+    return decode_real(place, row, field, value);
+}
+
+static status decode_fields(wire_message *message, arena *arena, reader *reader) {
+    const msgpack_object *value;
+    size_t given;
+    TRY(read_list(reader, &given));
+    TRY(read_value(reader, &value));
+    if (value->type != MSGPACK_OBJECT_POSITIVE_INTEGER || value->via.u64 == 0 || value->via.u64 >= MESSAGE_KINDS)
         return fail(INPUT, "a message of an unknown kind");
-    message->kind = (message_kind)values[0].via.u64;
+    message->kind = (message_kind)value->via.u64;
     const row *row = &table[message->kind];
     size_t count = count_fields(row);
-    if (object->via.array.size - 1 != count)
-        return fail(INPUT, "%s: %u fields, it has %zu", row->name, object->via.array.size - 1, count);
+    if (given - 1 != count) return fail(INPUT, "%s: %zu fields, it has %zu", row->name, given - 1, count);
     for (size_t i = 0; i < count; i++) {
-        const field *field = &row->fields[i];
-        void *place = (char *)message + field->offset;
-        if (field->type == FIELD_TEXT) TRY(decode_text(place, arena, row, field, &values[i + 1]));
-        if (field->type == FIELD_INT) TRY(decode_int(place, row, field, &values[i + 1]));
-        if (field->type == FIELD_REAL) TRY(decode_real(place, row, field, &values[i + 1]));
+        TRY(read_value(reader, &value));
+        TRY(decode_field(message, arena, row, &row->fields[i], value));
     }
-    return OK;
+    return reader->at == reader->size ? OK : fail(INPUT, "%s: something behind its fields", row->name);
 }
 
 status message_decode(wire_message *message, arena *arena, const void *data, size_t size) {
     *message = (wire_message){0};
     if (size > FRAME_MOST) return fail(INPUT, "a message of %zu bytes, %d is the most", size, FRAME_MOST);
-    msgpack_unpacked unpacked;
-    msgpack_unpacked_init(&unpacked);
-    size_t end = 0;
-    msgpack_unpack_return read = msgpack_unpack_next(&unpacked, data, size, &end);
-    status result;
-    if (read == MSGPACK_UNPACK_NOMEM_ERROR) {
-        result = fail(SERVICE, "out of memory");
-    } else if (read != MSGPACK_UNPACK_SUCCESS || end != size) {
-        result = fail(INPUT, "a message that is not msgpack");
-    } else {
-        result = decode_fields(message, arena, &unpacked.data);
-    }
-    msgpack_unpacked_destroy(&unpacked);
+    reader reader = {.data = data, .size = size};
+    msgpack_unpacked_init(&reader.unpacked);
+    status result = decode_fields(message, arena, &reader);
+    msgpack_unpacked_destroy(&reader.unpacked);
     return result;
 }

@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+static const int64_t order_most = (int64_t)1 << 40; // none is so large
+
 static int compare(const void *a, const void *b) {
     int64_t left = *(const int64_t *)a, right = *(const int64_t *)b;
     return (left > right) - (left < right);
@@ -12,11 +14,14 @@ status orders_write(int64_t *orders, size_t count, bytes *out) {
     size_t begin = out->size;
     if (count) qsort(orders, count, sizeof *orders, compare);
     TRY(bytes_text(out, ""));
-    for (size_t i = 0; i < count;) {
+    while (count && orders[count - 1] >= order_most) count--;
+    size_t i = 0;
+    while (i < count && orders[i] < 0) i++;
+    while (i < count) {
         size_t last = i;
         while (last + 1 < count && orders[last + 1] - orders[last] <= 1) last++;
         if (out->size - begin > MOST) return bytes_text(out, " +");
-        if (i) TRY(bytes_text(out, " "));
+        if (out->size > begin) TRY(bytes_text(out, " "));
         TRY(bytes_print(out, "%lld", (long long)orders[i]));
         if (orders[last] != orders[i]) TRY(bytes_print(out, "-%lld", (long long)orders[last]));
         i = last + 1;
@@ -26,7 +31,8 @@ status orders_write(int64_t *orders, size_t count, bytes *out) {
 
 static status add_range(int64_t first, int64_t last, int64_t **list, size_t *count) {
     enum { MOST = 1000000 };
-    if (first < 0 || last < first || last - first >= MOST || *count + (size_t)(last - first) >= MOST)
+    if (first < 0 || last < first || last >= order_most || last - first >= MOST ||
+        *count + (size_t)(last - first) >= MOST)
         return fail(INPUT, "orders: %lld-%lld", (long long)first, (long long)last);
     TRY(RESIZE(list, *count + (size_t)(last - first) + 1));
     for (int64_t order = first; order <= last; order++) (*list)[(*count)++] = order;

@@ -8,7 +8,8 @@
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
 
-// Sorts orders[0..count) and appends their text; at most about 3,900 bytes, then a "+" for those left out.
+// Sorts orders[0..count) and appends their text (those below 0 are none and left out); at most about 3,900 bytes, then
+// a "+" for those left out.
 status orders_write(int64_t *orders, size_t count, bytes *out);
 
 // Appends the orders of a text to *list, *count of them, to be freed by the caller; *whole (may be NULL) is 0 when some

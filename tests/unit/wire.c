@@ -4,7 +4,9 @@
 
 #include <unistd.h>
 
+#include "shared/base/file.h"
 #include "shared/wire/wire.h"
+#include "shared/wire/wiring.h"
 
 static const message_kind kinds[] = {
     MESSAGE_HELLO, MESSAGE_WELCOME, MESSAGE_REFUSED, MESSAGE_AGAIN,   MESSAGE_BEAT,  MESSAGE_BYE,     MESSAGE_OFFER,
@@ -14,29 +16,30 @@ static const message_kind kinds[] = {
 };
 
 static wire_message full_message(message_kind kind) {
-    return (wire_message){.kind = kind,
-                     .protocol = 1,
-                     .schema = 2,
-                     .run = "run",
-                     .name = "rollout",
-                     .replica = 3,
-                     .machine = "",
-                     .purpose = "flow",
-                     .reason = "because",
-                     .id = "e0-000017",
-                     .count = 5,
-                     .per_step = 6,
-                     .step = -1,
-                     .order = INT64_MAX,
-                     .reference = 1,
-                     .policy = 7,
-                     .version = 8,
-                     .hash = INT64_MIN,
-                     .path = "/a/b",
-                     .offset = 9,
-                     .size = 10,
-                     .code = 65,
-                     .status = {.taken = 11, .busy = 0.5, .orders = "1", .flying = "", .state = "works", .pid = 12}};
+    return (wire_message){
+        .kind = kind,
+        .protocol = 1,
+        .schema = 2,
+        .run = "run",
+        .name = "rollout",
+        .replica = 3,
+        .machine = "",
+        .purpose = "flow",
+        .reason = "because",
+        .id = "e0-000017",
+        .count = 5,
+        .per_step = 6,
+        .step = -1,
+        .order = INT64_MAX,
+        .reference = 1,
+        .policy = 7,
+        .version = 8,
+        .hash = INT64_MIN,
+        .path = "/a/b",
+        .offset = 9,
+        .size = 10,
+        .code = 65,
+        .status = {.taken = 11, .busy = 0.5, .orders = "1", .flying = "", .state = "works", .pid = 12}};
 }
 
 static void every_kind_comes_back(void **state) {
@@ -254,6 +257,50 @@ static void key_files_are_private(void **state) {
     wire_security_release(&read);
 }
 
+static void wiring_comes_back(void **state) {
+    (void)state;
+    char path[64];
+    const char *listen[] = {"ipc:///tmp/a b/x"}, *readers[] = {"rollout"}, *command[] = {"/x/y", "--k", ""};
+    wiring_desk desks[] = {{"frames", 2, "", "ipc:///tmp/a b/y", NULL}};
+    wiring in = {.run = "r",
+                 .folder = "/runs/a run",
+                 .stage = "frames",
+                 .replica = 2,
+                 .machine = "",
+                 .from = "source",
+                 .last = true,
+                 .home = "/h",
+                 .command = command,
+                 .command_count = 3,
+                 .listen = listen,
+                 .listen_count = 1,
+                 .readers = readers,
+                 .reader_count = 1,
+                 .desks = desks,
+                 .desk_count = 1};
+    wiring out;
+    bytes text = {0};
+    snprintf(path, sizeof path, "/tmp/caravan-unit-wiring-%d", (int)getpid());
+    assert_int_equal(wiring_write(&in, &text), OK);
+    assert_int_equal(file_replace(path, text.data, text.size), OK);
+    assert_int_equal(wiring_read(&out, path), OK);
+    assert_string_equal(out.folder, "/runs/a run");
+    assert_string_equal(out.from, "source");
+    assert_true(out.last);
+    assert_string_equal(out.command[2], "");
+    assert_string_equal(out.desks[0].endpoint, "ipc:///tmp/a b/y");
+    assert_int_equal(out.desks[0].replica, 2);
+    assert_null(out.desks[0].key);
+    wiring_release(&out);
+    assert_int_equal(file_replace(path, "caravan-wiring 1\nrun r\nwhat x\n", 30), OK);
+    assert_int_equal(wiring_read(&out, path), INPUT);
+    assert_non_null(strstr(fail_text(), "line 3: unknown word 'what'"));
+    in.folder = "/runs/two\nlines";
+    assert_int_equal(wiring_write(&in, &text), USAGE);
+    bytes_release(&text);
+    unlink(path);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_comes_back),
@@ -264,6 +311,7 @@ int main(void) {
         cmocka_unit_test(a_descriptor_wakes),
         cmocka_unit_test(only_admitted_machines_come_in),
         cmocka_unit_test(key_files_are_private),
+        cmocka_unit_test(wiring_comes_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

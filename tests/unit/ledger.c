@@ -1,0 +1,178 @@
+// The ledger: what became of each group, through restarts and through an optim that goes back; and what waits in
+// queues.
+#include "tests/unit/unit.h"
+
+#include <unistd.h>
+
+#include "shared/base/file.h"
+#include "shared/stage/letters.h"
+#include "shared/store/ledger.h"
+#include "shared/wire/orders.h"
+
+static char folder[64], path[96];
+static const ledger_plan plan = {.data = 77, .per_step = 2};
+
+static int set_up(void **state) {
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/caravan-ledger-%d", (int)getpid());
+    snprintf(path, sizeof path, "%s/ledger.lmdb", folder);
+    return folder_make(folder) == OK ? 0 : -1;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    return folder_remove(folder) == OK ? 0 : -1;
+}
+
+static ledger *open_ledger(void) {
+    ledger *ledger = NULL;
+    assert_int_equal(ledger_open(&ledger, path, &plan), OK);
+    return ledger;
+}
+
+static void settle(ledger *ledger, int64_t order, ledger_state state, int64_t step) {
+    const ledger_entry entry = {
+        .order = order, .state = state, .step = step, .id = "g", .who = "frames", .why = "cut off"};
+    assert_int_equal(ledger_settle(ledger, &entry, NULL), OK);
+}
+
+static void groups_are_issued_and_settled(void **state) {
+    (void)state;
+    ledger *ledger = open_ledger();
+    for (int i = 0; i < 4; i++) assert_int_equal(ledger_issue(ledger, i, "g"), OK);
+    assert_int_equal(ledger_fresh(ledger), 4);
+    assert_int_equal(ledger_flying(ledger), 4);
+    settle(ledger, 1, LEDGER_ASIDE, -1);
+    assert_int_equal(ledger_settled(ledger), 0);
+    settle(ledger, 0, LEDGER_TRAINED, 1);
+    assert_int_equal(ledger_settled(ledger), 2);
+    assert_int_equal(ledger_flying(ledger), 2);
+    bool news = true;
+    const ledger_entry twice = {.order = 0, .state = LEDGER_TRAINED, .step = 9, .id = "g"};
+    assert_int_equal(ledger_settle(ledger, &twice, &news), OK);
+    assert_false(news);
+    assert_int_equal(ledger_count(ledger, LEDGER_TRAINED), 1);
+    assert_int_equal(ledger_count(ledger, LEDGER_ASIDE), 1);
+    ledger_close(&ledger);
+}
+
+typedef struct seen {
+    int count;
+    ledger_entry last;
+} seen;
+
+static status see(void *context, const ledger_entry *entry) {
+    seen *seen = context;
+    seen->count++;
+    seen->last = *entry;
+    if (entry->order == 1) assert_string_equal(entry->why, "cut off");
+    if (entry->order == 0) assert_int_equal(entry->step, 1);
+    return OK;
+}
+
+static void it_is_all_there_after_a_restart(void **state) {
+    (void)state;
+    ledger *ledger = open_ledger();
+    assert_int_equal(ledger_settled(ledger), 2);
+    assert_int_equal(ledger_fresh(ledger), 4);
+    assert_int_equal(ledger_flying(ledger), 2);
+    seen seen = {0};
+    assert_int_equal(ledger_issue(ledger, 3, "g3"), OK);
+    assert_int_equal(ledger_each(ledger, 0, see, &seen), OK);
+    assert_int_equal(seen.count, 4);
+    assert_int_equal(seen.last.order, 3);
+    assert_int_equal(seen.last.issues, 2);
+    ledger_close(&ledger);
+}
+
+static void it_follows_optim(void **state) {
+    (void)state;
+    ledger *ledger = open_ledger();
+    // Optim has trained 2, and the word was lost.
+    assert_int_equal(ledger_follow(ledger, 3), OK);
+    assert_int_equal(ledger_settled(ledger), 3);
+    assert_int_equal(ledger_fresh(ledger), 3);
+    assert_int_equal(ledger_flying(ledger), 0);
+    assert_int_equal(ledger_state_of(ledger, 3), LEDGER_NEW);
+    // Its checkpoint was older than what it had said.
+    assert_int_equal(ledger_follow(ledger, 1), OK);
+    assert_int_equal(ledger_settled(ledger), 1);
+    assert_int_equal(ledger_state_of(ledger, 0), LEDGER_TRAINED);
+    assert_int_equal(ledger_count(ledger, LEDGER_TRAINED), 1);
+    assert_int_equal(ledger_count(ledger, LEDGER_ASIDE), 0);
+    ledger_close(&ledger);
+    ledger = open_ledger();
+    assert_int_equal(ledger_settled(ledger), 1);
+    assert_int_equal(ledger_fresh(ledger), 1);
+    ledger_close(&ledger);
+}
+
+static void other_data_are_refused(void **state) {
+    (void)state;
+    ledger *ledger = NULL;
+    const ledger_plan other = {.data = 78, .per_step = 2};
+    assert_int_equal(ledger_open(&ledger, path, &other), INPUT);
+    assert_non_null(strstr(fail_text(), "other data"));
+    assert_null(ledger);
+}
+
+static void letters_go_in_order_to_every_reader(void **state) {
+    (void)state;
+    letters letters = {0};
+    const int64_t orders[3] = {5, 2, 9};
+    const char *ids[3] = {"five", "two", "nine"};
+    for (int i = 0; i < 3; i++) {
+        bytes data = {0};
+        assert_int_equal(bytes_text(&data, ids[i]), OK);
+        assert_int_equal(letters_add(&letters, orders[i], ids[i], 3, &data), OK);
+    }
+    assert_int_equal(letters_count(&letters, 1), 3);
+    assert_string_equal(letters_for(&letters, 0)->id, "two");
+    letters_give(&letters, letters_for(&letters, 0), 0);
+    assert_string_equal(letters_for(&letters, 0)->id, "five");
+    assert_string_equal(letters_for(&letters, 1)->id, "two");
+    assert_true(letters_have(&letters, "two"));
+    letters_give(&letters, letters_for(&letters, 1), 1);
+    assert_false(letters_have(&letters, "two"));
+    assert_int_equal(letters_count(&letters, 0), 2);
+    letters_release(&letters);
+    assert_int_equal(letters_count(&letters, -1), 0);
+}
+
+static void check_orders(int64_t *orders, size_t count, const char *text) {
+    bytes out = {0};
+    assert_int_equal(orders_write(orders, count, &out), OK);
+    assert_string_equal(out.data, text);
+    bytes_release(&out);
+}
+
+static void orders_are_short_texts(void **state) {
+    (void)state;
+    check_orders(NULL, 0, "");
+    check_orders((int64_t[]){7, 3, 4, 5, -1, 12, 4}, 7, "3-5 7 12");
+    int64_t *list = NULL;
+    size_t count = 0;
+    int whole;
+    assert_int_equal(orders_read("3-5 7 12", &list, &count, &whole), OK);
+    assert_int_equal(count, 5);
+    assert_int_equal(list[4], 12);
+    assert_true(whole);
+    assert_int_equal(orders_read("1 +", &list, &count, &whole), OK);
+    assert_false(whole);
+    assert_int_equal(orders_read("5-3", &list, &count, NULL), INPUT);
+    assert_int_equal(orders_read("x", &list, &count, NULL), INPUT);
+    assert_int_equal(orders_read("0-9223372036854775807", &list, &count, NULL), INPUT);
+    free(list);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(groups_are_issued_and_settled),
+        cmocka_unit_test(it_is_all_there_after_a_restart),
+        cmocka_unit_test(it_follows_optim),
+        cmocka_unit_test(other_data_are_refused),
+        cmocka_unit_test(letters_go_in_order_to_every_reader),
+        cmocka_unit_test(orders_are_short_texts),
+    };
+    return cmocka_run_group_tests_name("ledger", tests, set_up, tear_down);
+}

@@ -1,0 +1,179 @@
+// caravan top FILE: a run as it goes: redrawn on a terminal, plain lines elsewhere. It visits the supervisor of this
+// machine, which passes on what every replica says.
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shared/base/file.h"
+#include "shared/base/log.h"
+#include "shared/wire/wire.h"
+#include "tools/board.h"
+#include "tools/pipelines.h"
+#include "tools/tools.h"
+
+enum { NOTICES = 8, NOTICE = 200, PATIENCE = 5 };
+
+static const key top_keys[] = {
+    PIPELINE_SET,
+    {.name = "machine", .type = KEY_TEXT, .help = "which of the file's machines this is"},
+    {.name = "key", .type = KEY_FILE, .help = "this machine's key file (default: where caravan keygen puts it)"},
+    {.name = "seconds", .type = KEY_NUMBER, .standard = "1", .low = 0.1, .high = 3600, .help = "between two views"},
+    {.name = "once", .type = KEY_BOOL, .standard = "false", .help = "one view, and the end"},
+    {0},
+};
+static const key_table top_table = {NULL, "caravan top", "FILE", "shows a run as it goes", top_keys};
+
+typedef struct top {
+    plan *plan;
+    board *board;
+    wire *wire;
+    wiring wiring;
+    bool terminal, once, heard, over;
+    double pause, shown, began;
+    char notices[NOTICES][NOTICE]; // the last ones
+    size_t notice_count;
+    bytes text;
+} top;
+
+static volatile sig_atomic_t asked_to_stop;
+
+static void on_stop(int number) {
+    (void)number;
+    asked_to_stop = 1;
+}
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+static void keep_notice(top *top, const wire_message *message) {
+    snprintf(top->notices[top->notice_count++ % NOTICES], NOTICE, "%s: %s", message->name, message->reason);
+}
+
+// The last steps as optim wrote them: the last lines of metrics.jsonl, reward and accuracy of each.
+static status add_steps(const top *top, bytes *out) {
+    enum { STEPS = 5, TAIL = 8192 };
+    char path[4096], tail[TAIL + 1];
+    snprintf(path, sizeof path, "%s/metrics.jsonl", top->plan->pipeline->run);
+    FILE *file = fopen(path, "r");
+    if (!file) return OK; // before the first step, or on a machine without optim
+    if (fseek(file, -TAIL, SEEK_END)) rewind(file);
+    size_t size = fread(tail, 1, TAIL, file);
+    fclose(file);
+    tail[size] = 0;
+    const char *lines[STEPS] = {0};
+    size_t count = 0;
+    for (const char *line = strstr(tail, "{\"step\""); line; line = strstr(line + 1, "{\"step\""))
+        lines[count++ % STEPS] = line;
+    for (size_t i = count > STEPS ? count - STEPS : 0; i < count; i++) {
+        const char *line = lines[i % STEPS], *reward = strstr(line, "\"reward\": "), *end = strchr(line, '\n');
+        const char *accuracy = strstr(line, "\"accuracy\": "), *loss = strstr(line, "\"loss\": ");
+        if (!end || !reward || !accuracy || !loss || reward > end || accuracy > end) continue;
+        TRY(bytes_print(out, "step %-6lld reward %7.3f  accuracy %6.3f  loss %9.3g\n", atoll(line + 9),
+                        atof(reward + 10), atof(accuracy + 12), atof(loss + 8)));
+    }
+    return OK;
+}
+
+static status show(top *top) {
+    bytes_clear(&top->text);
+    if (top->terminal) TRY(bytes_text(&top->text, "\033[H\033[J"));
+    TRY(board_table(top->board, now(), &top->text));
+    TRY(add_steps(top, &top->text));
+    size_t first = top->notice_count > NOTICES ? top->notice_count - NOTICES : 0;
+    for (size_t i = first; i < top->notice_count; i++) TRY(bytes_print(&top->text, "%s\n", top->notices[i % NOTICES]));
+    if (!top->terminal) TRY(bytes_text(&top->text, "\n"));
+    fwrite(top->text.data, 1, top->text.size, stdout);
+    return fflush(stdout) ? fail(STOPPED, "standard output is closed") : OK;
+}
+
+static status hear(top *top, const wire_event *event) {
+    if (event->kind == WIRE_REFUSED) return fail(SERVICE, "%s", event->message.reason);
+    if (event->kind == WIRE_GONE) top->over = true;
+    if (event->kind != WIRE_SAID) return OK;
+    top->heard = true;
+    if (event->message.kind == MESSAGE_STATUS) return board_hear(top->board, &event->message, now());
+    if (event->message.kind == MESSAGE_NOTICE) keep_notice(top, &event->message);
+    if (event->message.kind == MESSAGE_END) {
+        printf("%s\n", event->message.reason);
+        top->over = true;
+    }
+    return OK;
+}
+
+static status watch(top *top) {
+    enum { WAIT_MS = 100 };
+    while (!asked_to_stop && !top->over) {
+        wire_event event;
+        TRY(wire_next(top->wire, WAIT_MS, &event));
+        TRY(hear(top, &event));
+        if (!top->heard && now() - top->began > PATIENCE)
+            return fail(SERVICE, "no run of this file is at work in %s", top->plan->pipeline->run);
+        if (!top->heard || now() - top->shown < top->pause) continue;
+        // What every replica says has come after a second.
+        if (top->once && now() - top->began < 2) continue;
+        top->shown = now();
+        TRY(show(top));
+        if (top->once) return OK;
+    }
+    return OK;
+}
+
+static status visit(top *top) {
+    plan *plan = top->plan;
+    const replica *supervisor = plan_supervisor(plan, plan->here);
+    const char *key = plan->machines > 1 ? plan->pipeline->machines[plan->here].key : NULL;
+    const char *path =
+        arena_print(&plan->arena, "%s/wiring/" WIRING_SUPERVISOR "-%d", plan->pipeline->run, supervisor->number);
+    if (!path) return fail(SERVICE, "out of memory");
+    if (!path_exists(path)) return fail(SERVICE, "no run of this file was ever at work in %s", plan->pipeline->run);
+    TRY(wiring_read(&top->wiring, path));
+    const wire_self self = {.run = plan->run,
+                            .name = "top",
+                            .replica = 1,
+                            .machine = plan_machine(plan, plan->here),
+                            .security = wiring_security(&top->wiring)};
+    TRY(wire_open(&top->wire, &self));
+    return wire_visit(top->wire, plan_endpoint(plan, supervisor), key, "watch", NULL);
+}
+
+static status run_top(plan *plan, const settings *settings) {
+    top top = {.plan = plan,
+               .terminal = isatty(STDOUT_FILENO),
+               .once = settings_bool(settings, "once"),
+               .pause = settings_number(settings, "seconds"),
+               .began = now()};
+    struct sigaction stop = {.sa_handler = on_stop};
+    sigaction(SIGINT, &stop, NULL);
+    sigaction(SIGTERM, &stop, NULL);
+    status result = board_new(&top.board, plan);
+    if (result == OK) result = visit(&top);
+    if (result == OK) result = watch(&top);
+    wire_close(&top.wire);
+    wiring_release(&top.wiring);
+    board_free(&top.board);
+    bytes_release(&top.text);
+    return result;
+}
+
+int top_main(int argc, char **argv) {
+    settings *settings = NULL;
+    pipeline *pipeline = NULL;
+    const char *path;
+    status result = pipelines_open(&pipeline, &settings, &top_table, argc, argv, &path);
+    if (result == OK) {
+        plan plan;
+        result = plan_make(&plan, pipeline, settings_text(settings, "machine"), settings_text(settings, "key"));
+        if (result == OK) result = run_top(&plan, settings);
+        if (result != OK && result != STOPPED) log_say("%s", fail_text());
+        plan_release(&plan);
+    }
+    pipeline_free(&pipeline);
+    settings_free(&settings);
+    return result == STOPPED ? 0 : result;
+}
