@@ -24,6 +24,8 @@ status weight_transposed(cpu_backend *cpu, const weight *weight, packed *out);
 
 // The same for the outputs [first, first + count) alone; `first` is a multiple of 64.
 status weight_packed_part(cpu_backend *cpu, const weight *weight, int64_t first, int64_t count, packed *out);
+
+// Those outputs packed for out_gradient W.
 status weight_transposed_part(cpu_backend *cpu, const weight *weight, int64_t first, int64_t count, packed *out);
 
 // out = in x matrix + bias (or none); += when add.

@@ -52,8 +52,10 @@ status config_read_file(model_config *config, const char *path);
 // deviation get config.json's and the published values.
 status config_parse(model_config *config, const char *text, size_t size, const char *name);
 
-// Reads the texts of the other two into a config that config_parse filled.
+// Reads generation_config.json's text into a config that config_parse filled.
 status config_parse_generation(model_config *config, const char *text, size_t size, const char *name);
+
+// The same for preprocessor_config.json's.
 status config_parse_preprocessor(model_config *config, const char *text, size_t size, const char *name);
 
 #endif

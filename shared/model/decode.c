@@ -74,20 +74,17 @@ static status last_row(model *model, pass *pass, int count, tensor *normed) {
     return ops->gather(model->backend, *normed, one, index);
 }
 
-static status draw_first(generator *generator, request *request, tensor normed) {
-    arena arena = {0};
+static status draw_first(generator *generator, request *request, arena *arena, tensor normed) {
     size_t count = (size_t)request->count;
-    place *places = arena_get(&arena, count * sizeof *places);
-    draw draw = {request->count, places, arena_get(&arena, count * sizeof(int32_t)),
-                 arena_get(&arena, count * sizeof(float))};
-    status result = OK;
-    if (!places || !draw.tokens || !draw.logprobs) TRY_TO(result, done, fail(SERVICE, "out of memory"));
+    place *places = arena_get(arena, count * sizeof *places);
+    int32_t *tokens = arena_get(arena, count * sizeof *tokens);
+    float *logprobs = arena_get(arena, count * sizeof *logprobs);
+    if (!places || !tokens || !logprobs) return fail(SERVICE, "out of memory");
     for (int i = 0; i < request->count; i++) places[i] = (place){request, i};
-    TRY_TO(result, done, draw_tokens(generator->model, normed, &draw));
-    for (int i = 0; i < request->count; i++) append(generator, request, i, draw.tokens[i], draw.logprobs[i]);
-done:
-    arena_release(&arena);
-    return result;
+    draw draw = {request->count, places, tokens, logprobs};
+    TRY(draw_tokens(generator->model, normed, &draw));
+    for (int i = 0; i < request->count; i++) append(generator, request, i, tokens[i], logprobs[i]);
+    return OK;
 }
 
 static status prefill(generator *generator, request *request, arena *arena, const model_prompt *prompt) {
@@ -101,7 +98,7 @@ static status prefill(generator *generator, request *request, arena *arena, cons
     TRY(text_forward(&reading, model, arena, prompt, &sequence, generator->cache, false));
     tensor normed;
     TRY(last_row(model, &reading.pass, request->count, &normed));
-    return draw_first(generator, request, normed);
+    return draw_first(generator, request, arena, normed);
 }
 
 status generator_prefill(generator *generator, request *request, const model_prompt *prompt) {

@@ -181,9 +181,10 @@ status model_average(model *model, double decay);
 // Writes a model folder in the layout and types it was opened with (config, tokenizer and the rest are copied).
 status model_write_folder(model *model, const char *folder);
 
-// Writes the training state (master weights, moments, reference, step, version) into `folder`, and reads it back. INPUT
-// names what is missing or does not fit.
+// Writes the training state (master weights, moments, reference, step, version) into `folder`, which must exist.
 status model_write_state(model *model, const char *folder);
+
+// Reads it back. INPUT names what is missing or does not fit.
 status model_read_state(model *model, const char *folder);
 
 // Writes one file with the weights as they are computed with, policy's or reference's, for model_swap; *hash is theirs.

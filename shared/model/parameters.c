@@ -173,17 +173,21 @@ static status add_vision(builder *builder) {
     return OK;
 }
 
-status parameters_new(parameter_table **out, const model_config *config) {
+static status take_room(parameter_table *table, const model_config *config) {
     enum { most_in_block = 15, most_outside = 16 };
-    *out = NULL;
-    parameter_table *table = NULL;
-    TRY(NEW(&table, 1));
-    status result = OK;
     size_t layers = (size_t)config->text.layers, depth = (size_t)config->vision.depth;
     table->list = arena_get(&table->memory, ((layers + depth) * most_in_block + most_outside) * sizeof *table->list);
     table->text = arena_get(&table->memory, layers * sizeof *table->text);
     table->vision = arena_get(&table->memory, depth * sizeof *table->vision);
-    if (!table->list || !table->text || !table->vision) TRY_TO(result, broken, fail(SERVICE, "out of memory"));
+    return table->list && table->text && table->vision ? OK : fail(SERVICE, "out of memory");
+}
+
+status parameters_new(parameter_table **out, const model_config *config) {
+    *out = NULL;
+    parameter_table *table = NULL;
+    TRY(NEW(&table, 1));
+    status result = OK;
+    TRY_TO(result, broken, take_room(table, config));
     builder builder = {table, config, false};
     TRY_TO(result, broken, add_text(&builder));
     builder.vision = true;
@@ -233,23 +237,26 @@ static status refuse_strangers(const parameter_table *table, const safetensors *
     return OK;
 }
 
+// The tensor of a parameter under either name.
+static status find_stored(const parameter *parameter, const safetensors *store, arena *names,
+                          const stored_tensor **out) {
+    const char *nested = parameter_nested_name(names, parameter);
+    if (!nested) return fail(SERVICE, "out of memory");
+    const stored_tensor *stored = safetensors_find(store, parameter->name);
+    if (!stored) stored = safetensors_find(store, nested);
+    const char *file = safetensors_count(store) ? safetensors_at(store, 0)->file : "model.safetensors";
+    if (!stored) return fail(INPUT, "%s: tensor %s is missing", file, parameter->name);
+    *out = stored;
+    return same_shape(parameter, stored) ? OK : refuse_shape(parameter, stored);
+}
+
 status parameters_match(const parameter_table *table, const safetensors *store, const stored_tensor **found) {
     arena names = {0};
     bool *used = NULL;
-    status result = NEW(&used, safetensors_count(store));
-    if (result != OK) return result;
+    status result = OK;
+    TRY_TO(result, done, NEW(&used, safetensors_count(store)));
     for (size_t i = 0; i < table->count; i++) {
-        const parameter *parameter = &table->list[i];
-        const char *nested = parameter_nested_name(&names, parameter);
-        if (!nested) TRY_TO(result, done, fail(SERVICE, "out of memory"));
-        found[i] = safetensors_find(store, parameter->name);
-        if (!found[i]) found[i] = safetensors_find(store, nested);
-        if (!found[i])
-            TRY_TO(result, done,
-                   fail(INPUT, "%s: tensor %s is missing",
-                        safetensors_count(store) ? safetensors_at(store, 0)->file : "model.safetensors",
-                        parameter->name));
-        if (!same_shape(parameter, found[i])) TRY_TO(result, done, refuse_shape(parameter, found[i]));
+        TRY_TO(result, done, find_stored(&table->list[i], store, &names, &found[i]));
         used[found[i] - safetensors_at(store, 0)] = true;
     }
     result = refuse_strangers(table, store, used);

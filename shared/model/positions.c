@@ -99,7 +99,7 @@ status prompt_positions(position *positions, int32_t *next, int64_t *first, cons
 }
 
 static float text_frequency(const text_config *text, int pair) {
-    return 1.0f / (float)pow(text->theta, (float)(2 * pair) / (float)text->head_size);
+    return 1.0f / (float)pow((double)text->theta, (double)((float)(2 * pair) / (float)text->head_size));
 }
 
 static float round_bfloat16(float value) {
@@ -119,7 +119,7 @@ void text_angles(float *cosines, float *sines, const position *positions, int64_
         int axis = j < text->section[0] ? 0 : j < text->section[0] + text->section[1] ? 1 : 2;
         for (int64_t i = 0; i < count; i++) {
             float angle = (float)positions[i].axis[axis] * inverse;
-            float c = (float)cos(angle), s = (float)sin(angle);
+            float c = (float)cos((double)angle), s = (float)sin((double)angle);
             cosines[i * pairs + j] = rounded ? round_bfloat16(c) : c;
             sines[i * pairs + j] = rounded ? round_bfloat16(s) : s;
         }

@@ -19,8 +19,10 @@ typedef struct grid {
 // Of a medium, in patches. DEFECT where its size is no multiple of patch x merge, or it has no frames.
 status grid_of(grid *grid, const model_config *config, const model_medium *medium);
 
-// How many patches and how many tokens (merged units) a grid has.
+// How many patches a grid has.
 int64_t grid_patches(grid grid);
+
+// How many tokens: merged units of patches.
 int64_t grid_tokens(grid grid, const model_config *config);
 
 // positions[i] of the prompt's tokens; *next is the first position after them; first[k] the index of medium k's first

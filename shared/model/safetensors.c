@@ -181,6 +181,12 @@ static int by_string(const void *left, const void *right) {
     return strcmp(*(const char *const *)left, *(const char *const *)right);
 }
 
+static status add_shard(safetensors *store, const char *folder, const char *name) {
+    char *path = path_join(&store->texts, folder, name);
+    if (!path) return fail(SERVICE, "out of memory");
+    return add_file(store, path);
+}
+
 // Opens each file that the index's weight_map names, in alphabetical order.
 static status add_shards(safetensors *store, const char *folder, json_object *map) {
     size_t count = (size_t)json_object_object_length(map);
@@ -197,8 +203,7 @@ static status add_shards(safetensors *store, const char *folder, json_object *ma
     for (size_t i = 0; i < used; i++) {
         if (i && strcmp(names[i], names[i - 1]) == 0) continue;
         if (store->map_count == most_shards) TRY_TO(result, done, fail(INPUT, "too many files"));
-        char *path = path_join(&store->texts, folder, names[i]);
-        TRY_TO(result, done, path ? add_file(store, path) : fail(SERVICE, "out of memory"));
+        TRY_TO(result, done, add_shard(store, folder, names[i]));
     }
 done:
     free(names);
@@ -232,24 +237,22 @@ done:
     return result;
 }
 
+static status open_folder(safetensors *store, const char *folder) {
+    char *single = path_join(&store->texts, folder, "model.safetensors");
+    char *index = path_join(&store->texts, folder, "model.safetensors.index.json");
+    if (!single || !index) return fail(SERVICE, "out of memory");
+    if (!path_exists(single) && path_exists(index)) return open_index(store, folder, index);
+    TRY(add_file(store, single));
+    return sort_names(store);
+}
+
 status safetensors_open_folder(safetensors **out, const char *folder) {
     *out = NULL;
     safetensors *store = NULL;
     TRY(NEW(&store, 1));
-    status result = OK;
-    char *single = path_join(&store->texts, folder, "model.safetensors");
-    char *index = path_join(&store->texts, folder, "model.safetensors.index.json");
-    if (!single || !index) TRY_TO(result, broken, fail(SERVICE, "out of memory"));
-    if (!path_exists(single) && path_exists(index)) {
-        TRY_TO(result, broken, open_index(store, folder, index));
-    } else {
-        TRY_TO(result, broken, add_file(store, single));
-        TRY_TO(result, broken, sort_names(store));
-    }
+    status result = open_folder(store, folder);
+    if (result != OK) safetensors_close(&store);
     *out = store;
-    return OK;
-broken:
-    safetensors_close(&store);
     return result;
 }
 

@@ -21,8 +21,10 @@ void trainer_free(trainer **trainer, backend *backend);
 // Makes the reference from the present weights, if there is none.
 status reference_make(model *model);
 
-// Reads and writes `count` elements of the reference, from element `place` on.
+// Reads `count` elements of the reference, from element `place` on.
 status reference_read(const trainer *trainer, int64_t place, int64_t count, float *out);
+
+// Writes as many.
 status reference_write(const trainer *trainer, int64_t place, int64_t count, const float *values);
 
 #endif

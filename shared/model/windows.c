@@ -63,13 +63,14 @@ static void fill_angles(const filling *it, const vision_config *vision, int time
     int64_t patches = (int64_t)it->height * it->width * it->patches_a_unit;
     float *cosines = it->out->cos, *sines = it->out->sin;
     for (int j = 0; j < pairs; j++) {
-        float inverse = 1.0f / (float)pow(10000.0, (float)(2 * (j % quarter)) / (float)pairs);
+        int axis = j / quarter, pair = j % quarter;
+        float inverse = 1.0f / (float)pow(10000.0, (double)((float)(2 * pair) / (float)pairs));
         for (int64_t i = 0; i < patches; i++) {
             int place[2];
             patch_place(it->out->order[i], it, vision->merge, &place[0], &place[1]);
-            float angle = (float)place[j / quarter] * inverse;
-            cosines[i * pairs + j] = (float)cos(angle);
-            sines[i * pairs + j] = (float)sin(angle);
+            float angle = (float)place[axis] * inverse;
+            cosines[i * pairs + j] = (float)cos((double)angle);
+            sines[i * pairs + j] = (float)sin((double)angle);
         }
     }
     for (int time = 1; time < times; time++) {

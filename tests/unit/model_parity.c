@@ -74,6 +74,21 @@ typedef struct distance {
     double apart, size; // sums of squares over all
 } distance;
 
+// The tensor of that flat name, behind a prefix, or of the nested name.
+static const stored_tensor *find_tensor(const safetensors *store, const char *prefix, const char *name) {
+    char other[200];
+    snprintf(other, sizeof other, "%s%s", prefix, name);
+    const stored_tensor *tensor = safetensors_find(store, other);
+    bool inner = strncmp(name, "model.", 6) == 0;
+    snprintf(other, sizeof other, "model.%s%s", inner ? "language_model." : "", inner ? name + 6 : name);
+    if (!tensor) tensor = safetensors_find(store, other);
+    if (!tensor) {
+        print_error("no tensor %s\n", name);
+        abort();
+    }
+    return tensor;
+}
+
 // Compares every tensor PREFIX + name of the golden file with `name` of the other (less that of `base`).
 static distance compare_tensors(const model_case *it, const char *prefix, const char *path, const char *base) {
     safetensors *got = NULL, *from = NULL;
@@ -85,20 +100,11 @@ static distance compare_tensors(const model_case *it, const char *prefix, const 
         const stored_tensor *want = safetensors_at(it->tensors, i);
         if (strncmp(want->name, prefix, strlen(prefix)) != 0) continue;
         const char *name = want->name + strlen(prefix);
-        char other[200];
-        snprintf(other, sizeof other, "%s%s", base ? "master." : "", name);
-        const stored_tensor *tensor = safetensors_find(got, other);
-        if (!tensor) { // a folder of nested names
-            bool inner = strncmp(name, "model.", 6) == 0;
-            snprintf(other, sizeof other, "model.%s%s", inner ? "language_model." : "", inner ? name + 6 : name);
-            tensor = safetensors_find(got, other);
-        }
-        if (!tensor) print_error("no tensor %s\n", name);
-        assert_non_null(tensor);
+        const stored_tensor *tensor = find_tensor(got, base ? "master." : "", name);
         size_t count = tensor->size / 4;
         float *values = malloc(tensor->size);
         memcpy(values, tensor->data, tensor->size);
-        const stored_tensor *start = from ? safetensors_find(from, other) : NULL;
+        const stored_tensor *start = from ? safetensors_find(from, tensor->name) : NULL;
         for (size_t j = 0; start && j < count; j++) values[j] -= ((const float *)start->data)[j];
         double apart = relative_distance(values, want->data, count);
         if (!(apart <= all.most)) all.most = apart;
