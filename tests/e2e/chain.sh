@@ -1,6 +1,6 @@
 # The whole chain in one shell line, on CPU, both precisions: it trains, and sampler, scorer and trainer agree to the bit.
 . tests/e2e/common.sh
-make_data 2
+make_data 4
 make_model
 
 for precision in float32 bfloat16; do
