@@ -34,7 +34,7 @@ static void rotate_rows(void *context, int64_t first, int64_t end, int thread) {
     const rotation *r = context;
     const tensor *qkv = &r->qkv;
     bool wide = qkv->type == ELEMENT_F32;
-    int32_t slots[rotate_block];
+    int32_t slots[rotate_block] = {0};
     int64_t stride = wide ? qkv->stride : qkv->columns;
     float *rows = wide ? tensor_f32(*qkv, first) : r->rooms + thread * rotate_block * stride;
     for (int64_t token = first; token < end; token++) {

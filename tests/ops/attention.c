@@ -351,14 +351,14 @@ static void decode_branches(harness *h, const decoding *d) {
 }
 
 static void check_decoding(harness *h) {
-    int64_t lengths[4], prompt = harness_range(h, 1, 60);
+    int64_t lengths[4] = {0}, prompt = harness_range(h, 1, 60);
     int branches = (int)harness_range(h, 1, 4);
     for (int b = 0; b < branches; b++) lengths[b] = harness_range(h, 1, 20);
     layout packed = branched(h, prompt, branches, lengths), apart = branched(h, prompt, branches, lengths);
     setting s = set_up(h, "decoding", &packed);
     attend(h, &s, &packed);
     decoding d = decoding_of(h, &s, &packed, &apart);
-    int64_t tokens[most_tokens], cut = harness_range(h, 1, prompt);
+    int64_t tokens[most_tokens] = {0}, cut = harness_range(h, 1, prompt);
     for (int64_t t = 0; t < prompt; t++) tokens[t] = t;
     segment first = apart.segments[0], rest = first; // the prompt in two pieces
     first.queries = cut;

@@ -21,8 +21,8 @@ typedef struct harness_state {
     uint64_t *digests; // of the first version's results, in order
     size_t digest_count, digest_room, digest_next;
     int cases, failed, shown;
-    int threads; // timing: 0 for all
-    bool busy;   // timing by processor time: for a machine that others use too
+    int threads;                      // timing: 0 for all
+    bool busy;                        // timing by processor time: for a machine that others use too
     double peak_flops[2], peak_bytes; // F32, BF16; a second
     double seconds;                   // spent on each timing
 } harness_state;
