@@ -348,11 +348,11 @@ static void test_fetch(void **state) {
     assert_int_equal(asked, 4);
     assert_memory_equal(view.frames.pixels, decoded.frames.pixels, frames_bytes(&view.frames));
     frames_view_release(&view);
-    frames_view_release(&decoded);
     struct group *lying = clip_group(key, 8);
     assert_int_equal(media_get(&view, &source, lying, 0), INPUT);
     assert_int_equal(media_get(&view, &source, lying, 1), INPUT);
     group_free(&lying);
+    frames_view_release(&decoded);
     group_free(&group);
     frames_store_close(&store);
 }
