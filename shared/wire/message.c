@@ -190,8 +190,9 @@ static status decode_field(wire_message *message, arena *arena, const row *row, 
 }
 
 static status decode_fields(wire_message *message, arena *arena, reader *reader) {
-    const msgpack_object *value;
-    size_t given;
+    static const msgpack_object nothing = {.type = MSGPACK_OBJECT_NIL};
+    const msgpack_object *value = &nothing;
+    size_t given = 1;
     TRY(read_list(reader, &given));
     TRY(read_value(reader, &value));
     if (value->type != MSGPACK_OBJECT_POSITIVE_INTEGER || value->via.u64 == 0 || value->via.u64 >= MESSAGE_KINDS)

@@ -73,7 +73,7 @@ typedef struct wire_message {
     const char *id;       // TRAINED, ASIDE, LEFT: the group's; GET, RECORD, ABSENT: the clip's key
     int64_t count;        // OFFER: groups; PLAN: in all
     int64_t per_step;     // PLAN
-    int64_t step, order; // AT, TRAINED, ASIDE, LEFT; PLAN: all below is settled; REISSUE: which, -1 all
+    int64_t step, order;  // AT, TRAINED, ASIDE, LEFT; PLAN: all below is settled; REISSUE: which, -1 all
     int64_t reference;    // NEWEST, VERSION: 1 for the reference, 0 for the policy
     int64_t policy;       // VERSION: the step at which optim stands
     int64_t version;      // VERSION: of the weights
