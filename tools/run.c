@@ -40,11 +40,15 @@ static status make_folders(const plan *plan) {
 
 // Optim writes its metrics beside its checkpoints; people look for them in the run's folder.
 static status link_metrics(const plan *plan) {
-    bytes path = {0};
-    status result = bytes_print(&path, "%s/metrics.jsonl", plan->pipeline->run);
-    if (result == OK && symlink("checkpoints/metrics.jsonl", path.data) && errno != EEXIST)
+    bytes path = {0}, target = {0};
+    const pipeline *pipeline = plan->pipeline;
+    const char *out = pipeline_value(&pipeline->stages[pipeline->stage_count - 1], "out");
+    status result = bytes_print(&path, "%s/metrics.jsonl", pipeline->run);
+    if (result == OK) result = bytes_print(&target, "%s/metrics.jsonl", out ? out : "checkpoints");
+    if (result == OK && symlink(target.data, path.data) && errno != EEXIST)
         result = fail(SERVICE, "%s: %s", path.data, strerror(errno));
     bytes_release(&path);
+    bytes_release(&target);
     return result;
 }
 

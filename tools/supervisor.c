@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/signalfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -73,8 +74,8 @@ static status show_progress(supervisor *supervisor) {
     bytes_clear(&supervisor->line);
     TRY(board_line(supervisor->board, time, &supervisor->line));
     if (supervisor->terminal) {
-        const char *columns = getenv("COLUMNS");
-        int width = columns && atoi(columns) > 20 ? atoi(columns) : 160;
+        struct winsize size = {0};
+        int width = !ioctl(STDERR_FILENO, TIOCGWINSZ, &size) && size.ws_col ? size.ws_col : 80;
         fprintf(stderr, "\r\033[K%.*s", width - 1, supervisor->line.data);
         fflush(stderr);
     } else {
@@ -239,14 +240,25 @@ static status wait_for_others(supervisor *supervisor) {
     return result;
 }
 
+// Stages that do not end are killed, which costs nothing but time, but for optim: it may be writing a checkpoint.
+static status hurry(supervisor *supervisor) {
+    const pipeline *pipeline = supervisor->plan->pipeline;
+    const pipeline_stage *last = &pipeline->stages[pipeline->stage_count - 1];
+    if (supervisor->killed || now() - supervisor->ended < STOP_SECONDS) return OK;
+    supervisor->killed = true;
+    for (size_t i = 0; i < supervisor->children.count; i++) {
+        const child *child = &supervisor->children.list[i];
+        if (!child->pid) continue;
+        bool spared = child->replica->stage == last;
+        tell(supervisor, spared ? "waiting for %s to end" : "%s did not end in time: killed", child->name);
+        if (!spared) kill(child->pid, SIGKILL);
+    }
+    return OK;
+}
+
 static status look_after(supervisor *supervisor) {
     if (supervisor->ending) {
-        if (!supervisor->killed && now() - supervisor->ended > STOP_SECONDS) {
-            supervisor->killed = true;
-            tell(supervisor, "some stages did not end in %d seconds: killed", STOP_SECONDS);
-            children_signal(&supervisor->children, SIGKILL);
-        }
-        return OK;
+        return hurry(supervisor);
     }
     if (!supervisor->started) TRY(wait_for_others(supervisor));
     if (!supervisor->started) return OK;

@@ -416,7 +416,18 @@ static void finish_errand(hub *hub, errand *errand, status result) {
     pthread_cond_broadcast(&hub->changed);
 }
 
+static bool stage_exists(const hub *hub, const char *stage) {
+    for (size_t i = 0; i < hub->wiring->desk_count; i++)
+        if (!strcmp(hub->wiring->desks[i].stage, stage)) return true;
+    return false;
+}
+
 static status begin_errand(hub *hub, errand *errand) {
+    if (!stage_exists(hub, errand->stage)) {
+        errand->reply->kind = MESSAGE_ABSENT;
+        finish_errand(hub, errand, OK);
+        return OK;
+    }
     TRY(visit_for(hub, errand));
     saying saying = {.stage = errand->stage, .skip = errand->skip};
     wire_each(hub->wire, errand->purpose, false, find_knower, &saying);
