@@ -1,4 +1,4 @@
-// harness [--seed N] [--only SUITE] [--time [SUITE] [--busy] [--threads N]]
+// harness [--seed N] [--only SUITE] [--time [SUITE] [--threads N | --busy]]
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,11 +74,12 @@ int main(int count, char **arguments) {
             state.threads = atoi(arguments[++i]);
         } else if (strcmp(arguments[i], "--busy") == 0) {
             state.busy = true;
+            state.threads = 1;
         } else if (strcmp(arguments[i], "--time") == 0) {
             timing = true;
             if (more) only = arguments[++i];
         } else {
-            fprintf(stderr, "usage: harness [--seed N] [--only SUITE] [--time [SUITE] [--busy] [--threads N]]\n");
+            fprintf(stderr, "usage: harness [--seed N] [--only SUITE] [--time [SUITE] [--threads N | --busy]]\n");
             return 64;
         }
     }

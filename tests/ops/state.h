@@ -22,7 +22,7 @@ typedef struct harness_state {
     size_t digest_count, digest_room, digest_next;
     int cases, failed, shown;
     int threads;                      // timing: 0 for all
-    bool busy;                        // timing by processor time: for a machine that others use too
+    bool busy;                        // timing one thread by processor time: for a machine that others use too
     double peak_flops[2], peak_bytes; // F32, BF16; a second
     double seconds;                   // spent on each timing
 } harness_state;

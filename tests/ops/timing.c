@@ -15,9 +15,9 @@ static double seconds_of(clockid_t clock) {
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-// Of the clock on the wall, or of the processors shared out evenly to the threads.
+// Of the clock on the wall, or of the processor.
 static double now(const harness_state *s) {
-    return s->busy ? seconds_of(CLOCK_PROCESS_CPUTIME_ID) / s->threads : seconds_of(CLOCK_MONOTONIC);
+    return s->busy ? seconds_of(CLOCK_PROCESS_CPUTIME_ID) : seconds_of(CLOCK_MONOTONIC);
 }
 
 typedef struct reading {
