@@ -17,6 +17,7 @@ static const struct verb {
     {"groups", groups_main, "what lies in a groups store"},
     {"init", init_main, "a model folder with random weights"},
     {"keygen", keygen_main, "a pair of keys for a machine"},
+    {"reference", reference_main, "every key and field, as Markdown"},
     {"report", report_main, "files of groups side by side: accuracy, rewards, rates"},
     {"run", run_main, "start a pipeline, or go on with it"},
     {"tokenize", tokenize_main, "texts or messages to tokens, and back"},

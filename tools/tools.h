@@ -27,6 +27,7 @@ verb_main groups_main;
 verb_main init_main;
 verb_main keygen_main;
 verb_main program_main;
+verb_main reference_main;
 verb_main report_main;
 verb_main run_main;
 verb_main tokenize_main;

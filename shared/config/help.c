@@ -74,7 +74,7 @@ static status markdown_row(const key *key, arena *arena, bytes *out) {
     TRY(bytes_print(out, " | %s | ", key->required ? "required" : key->standard ? key->standard : ""));
     TRY(cell(key->help, out));
     if (key->type == KEY_INT || key->type == KEY_NUMBER || key->type == KEY_NUMBER_OR) {
-        if (key->high < 1e300)
+        if (key->high < 1e15)
             TRY(bytes_print(out, " (%.10g to %.10g)", key->low, key->high));
         else if (key->low > -1e300)
             TRY(bytes_print(out, " (at least %.10g)", key->low));
