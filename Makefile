@@ -48,7 +48,7 @@ OPS_SOURCES  := $(wildcard tests/ops/*.c)
 OPS_HARNESS  := $(if $(OPS_SOURCES),$(BUILD)/tests/ops/harness)
 HEADERS      := $(wildcard shared/*/*.h kernels/*.h kernels/cpu/*.h)
 
-.PHONY: all help deps test check unit ops e2e demo bench parity lint format sanitize fuzz fuzz-smoke install clean compile_commands.json
+.PHONY: all help reference deps test check unit ops e2e demo bench parity lint format sanitize fuzz fuzz-smoke install clean compile_commands.json
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -98,6 +98,9 @@ e2e: all ## the programs together, as a user runs them
 
 demo: all ## from nothing to a trained small model and a table, in minutes, on the CPU
 	@BIN=$(BUILD)/bin tools/demo
+
+reference: all ## write REFERENCE.md anew from the tables
+	$(BUILD)/bin/caravan reference > REFERENCE.md
 
 check: unit ops e2e
 
