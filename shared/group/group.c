@@ -106,20 +106,6 @@ static status check_completions(const group *group, bool texts) {
     return OK;
 }
 
-static status check_tokens(const group *group) {
-    for (size_t i = 0; i < group->completion_count; i++) {
-        const completion *c = &group->completions[i];
-        if (!c->tokens.data) return fail(INPUT, "not a group: completions[%zu].tokens: missing", i);
-        if (c->logprobs.data && c->logprobs.count != c->tokens.count)
-            return fail(INPUT, "not a group: completions[%zu].logprobs: %zu for %zu tokens", i, c->logprobs.count,
-                        c->tokens.count);
-        if (c->versions.data && c->versions.count != c->tokens.count)
-            return fail(INPUT, "not a group: completions[%zu].versions: %zu for %zu tokens", i, c->versions.count,
-                        c->tokens.count);
-    }
-    return OK;
-}
-
 static status check_length(const char *name, const void *data, size_t count, size_t wanted) {
     if (!data || count == wanted) return OK;
     return fail(INPUT, "not a group: %s: %zu for %zu completions", name, count, wanted);
@@ -148,7 +134,6 @@ static status check_advantages(const group *group) {
 status group_check(const group *group, unsigned needs) {
     if (needs & NEED_MEDIA) TRY(check_media(group));
     if (needs & (NEED_COMPLETIONS | NEED_TARGETS)) TRY(check_completions(group, needs & NEED_COMPLETIONS));
-    if (needs & NEED_TOKENS) TRY(check_tokens(group));
     if (needs & NEED_REFERENCE) TRY(check_reference(group));
     if (needs & NEED_ADVANTAGES) TRY(check_advantages(group));
     return OK;

@@ -207,10 +207,9 @@ status group_to_msgpack(const group *group, bytes *out);
 typedef enum group_need {
     NEED_MEDIA = 1,       // media, as many as the messages have
     NEED_COMPLETIONS = 2, // at least one, each with a text
-    NEED_TOKENS = 4,      // each completion with tokens, its logprobs and versions (where there are any) as many
-    NEED_REFERENCE = 8,   // reference, its arrays (where there are any) as long as completions
-    NEED_ADVANTAGES = 16, // advantages, finite and as long as completions
-    NEED_TARGETS = 32,    // at least one completion, each with a text or tokens (supervised data)
+    NEED_REFERENCE = 4,   // reference, its arrays (where there are any) as long as completions
+    NEED_ADVANTAGES = 8,  // advantages, finite and as long as completions
+    NEED_TARGETS = 16,    // at least one completion, each with a text or tokens (supervised data)
 } group_need;
 
 // Checks what `needs` (group_need, or-ed) says. INPUT.

@@ -77,6 +77,10 @@ typedef struct model_completion {
     size_t count; // 1 at least
 } model_completion;
 
+// Whether the model can read these: DEFECT, with the reason, if tokens and media do not match, a token is outside the
+// vocabulary or a completion is empty. Computes nothing.
+status model_check(const model *model, const model_prompt *prompt, const model_completion *completions, size_t count);
+
 // Log-probabilities of every token of `count` completions, each given the prompt and what is before it in its own
 // completion: logprobs[i][t], arrays of the callers. The prompt is computed once. DEFECT if tokens and media do not
 // match, or a token is outside the vocabulary.

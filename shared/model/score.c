@@ -3,6 +3,14 @@
 
 #include "shared/model/text.h"
 
+status model_check(const model *model, const model_prompt *prompt, const model_completion *completions, size_t count) {
+    arena arena = {0};
+    sequence sequence;
+    status result = sequence_make(&sequence, &arena, &model->config, prompt, completions, count);
+    arena_release(&arena);
+    return result;
+}
+
 // probabilities[0..targets) on the host.
 static status score_all(model *model, reading *reading, float *probabilities) {
     const operations *ops = model->backend->ops;

@@ -113,6 +113,16 @@ static status tokenize(inputs *inputs, group *group, completion *completion, int
     return result;
 }
 
+// What stands beside a completion's tokens is one a token.
+static status check_lengths(const completion *completion, size_t tokens, size_t i) {
+    const size_t logprobs = completion->logprobs.count, versions = completion->versions.count;
+    if (completion->logprobs.data && logprobs != tokens)
+        return fail(INPUT, "not a group: completions[%zu].logprobs: %zu for %zu tokens", i, logprobs, tokens);
+    if (completion->versions.data && versions != tokens)
+        return fail(INPUT, "not a group: completions[%zu].versions: %zu for %zu tokens", i, versions, tokens);
+    return OK;
+}
+
 static status add_completions(inputs *inputs, group *group, input *input) {
     struct input_memory *memory = input->memory;
     input->completions = arena_get(&memory->arena, group->completion_count * sizeof *input->completions);
@@ -128,6 +138,7 @@ static status add_completions(inputs *inputs, group *group, input *input) {
         }
         if (!input->completions[i].count) return fail(INPUT, "not a group: %s: empty", where);
         TRY(check_tokens(inputs, input->completions[i].data, input->completions[i].count, where));
+        TRY(check_lengths(completion, input->completions[i].count, i));
     }
     return OK;
 }

@@ -101,9 +101,7 @@ static int optim_room(void *state) {
 // Everything that a group can lack is found here, before any of its step is computed.
 static status optim_take(void *state, group *group) {
     trainer *trainer = state;
-    input input = {0};
-    status result = inputs_open(trainer->optim.inputs, group, INPUT_COMPLETIONS, &input);
-    input_release(&input);
+    status result = step_check(&trainer->optim, group);
     if (result == OK) trainer->held[trainer->held_count++] = group;
     return result;
 }

@@ -49,6 +49,10 @@ typedef struct optim {
     double saved_at, save_seconds;
 } optim;
 
+// Whether a group can be trained on: all that can be seen before any of its step is computed. INPUT "not a group: ...",
+// DEFECT where its prompt does not fit its media.
+status step_check(optim *optim, group *group);
+
 // Trains one step on `count` groups, in their order: accumulates, clips, steps, averages. Marks the groups as trained.
 // INPUT names the group that cannot be trained on.
 status step_train(optim *optim, group **groups, size_t count, step_facts *facts);

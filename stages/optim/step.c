@@ -17,8 +17,8 @@ static double now(void) {
 static bool is_stale(const completion *completion, int64_t version, step_facts *facts) {
     int64_t oldest = version;
     for (size_t i = 0; i < completion->versions.count; i++) {
-        int64_t age = version - completion->versions.data[i];
-        if (age < 0) age = 0;
+        int64_t from = completion->versions.data[i];
+        int64_t age = from < 0 ? version + 1 : from < version ? version - from : 0;
         if (version - age < oldest) oldest = version - age;
         facts->age_mean += (double)age; // divided by the tokens at the end
         if (age > facts->age_most) facts->age_most = age;
@@ -44,11 +44,39 @@ static void add_rewards(const group *group, batch_sums *sums) {
     add_mean(&sums->format, &group->rewards.format);
 }
 
-static status fill_completions(optim *optim, const group *group, const input *input, train_completion *out,
-                               step_facts *facts) {
-    bool needs_reference = optim->options.loss.kl > 0;
-    if (needs_reference && group->reference.logprob_count != group->completion_count)
+// A number of the reference for each token, where the loss has a KL term.
+static status check_reference(const optim *optim, const group *group, const input *input) {
+    if (optim->options.loss.kl <= 0) return OK;
+    if (group->reference.logprob_count != group->completion_count)
         return fail(INPUT, "not a group: reference.logprobs: missing (the KL term needs refscore with logprobs: all)");
+    for (size_t i = 0; i < group->completion_count; i++) {
+        const float_array *logprobs = &group->reference.logprobs[i];
+        if (logprobs->count != input->completions[i].count)
+            return fail(INPUT, "not a group: reference.logprobs[%zu]: not a number for each token", i);
+        for (size_t t = 0; t < logprobs->count; t++)
+            if (!isfinite(logprobs->data[t]))
+                return fail(INPUT, "not a group: reference.logprobs[%zu][%zu]: null", i, t);
+    }
+    return OK;
+}
+
+status step_check(optim *optim, group *group) {
+    input input = {0};
+    model_completion *completions = NULL;
+    status result = inputs_open(optim->inputs, group, INPUT_COMPLETIONS, &input);
+    if (result == OK) result = check_reference(optim, group, &input);
+    if (result == OK) result = NEW(&completions, group->completion_count);
+    for (size_t i = 0; result == OK && i < group->completion_count; i++)
+        completions[i] = (model_completion){input.completions[i].data, input.completions[i].count};
+    if (result == OK) result = model_check(optim->model, &input.prompt, completions, group->completion_count);
+    free(completions);
+    input_release(&input);
+    return result;
+}
+
+static void fill_completions(optim *optim, const group *group, const input *input, train_completion *out,
+                             step_facts *facts) {
+    bool needs_reference = optim->options.loss.kl > 0;
     for (size_t i = 0; i < group->completion_count; i++) {
         const completion *completion = &group->completions[i];
         out[i] = (train_completion){
@@ -58,10 +86,7 @@ static status fill_completions(optim *optim, const group *group, const input *in
             .reference = needs_reference ? group->reference.logprobs[i].data : NULL,
             .stale = is_stale(completion, optim->step, facts),
         };
-        if (needs_reference && group->reference.logprobs[i].count != out[i].completion.count)
-            return fail(INPUT, "not a group: reference.logprobs[%zu]: not a number for each token", i);
     }
-    return OK;
 }
 
 static status accumulate(optim *optim, group *group, double weight, step_facts *facts) {
@@ -70,7 +95,7 @@ static status accumulate(optim *optim, group *group, double weight, step_facts *
     train_result found = {0};
     status result = inputs_open(optim->inputs, group, INPUT_COMPLETIONS, &input);
     if (result == OK) result = NEW(&completions, group->completion_count);
-    if (result == OK) result = fill_completions(optim, group, &input, completions, facts);
+    if (result == OK) fill_completions(optim, group, &input, completions, facts);
     if (result == OK)
         result = model_accumulate(optim->model, &input.prompt, completions, group->completion_count,
                                   &optim->options.loss, weight, &found);

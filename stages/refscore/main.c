@@ -137,7 +137,7 @@ static status refscore_close(void *state) {
 
 static const stage refscore_stage = {
     .name = "refscore",
-    .needs = NEED_TARGETS,
+    .needs = NEED_COMPLETIONS,
     .section = SECTION_REFERENCE,
     .open = refscore_open,
     .version = refscore_version,

@@ -205,7 +205,6 @@ static void test_needs(void **state) {
     assert_int_equal(group_check(group, NEED_COMPLETIONS), INPUT);
     for (int i = 0; i < 2; i++) assert_int_equal(group_text(group, &group->completions[i].text, "x", 1), OK);
     assert_int_equal(group_check(group, NEED_COMPLETIONS | NEED_TARGETS), OK);
-    assert_int_equal(group_check(group, NEED_TOKENS), INPUT);
     assert_int_equal(group_check(group, NEED_REFERENCE), INPUT);
     assert_int_equal(group_check(group, NEED_ADVANTAGES), INPUT);
     assert_int_equal(group_doubles(group, &group->advantages, 2), OK);
