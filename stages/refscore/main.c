@@ -3,15 +3,12 @@
 #include <stdlib.h>
 
 #include "shared/base/memory.h"
-#include "shared/model/model.h"
-#include "shared/stage/inputs.h"
+#include "shared/stage/follower.h"
 #include "shared/stage/stage.h"
 #include "shared/text/answer.h"
 
 typedef struct refscore {
-    inputs *inputs;
-    model *model;
-    uint64_t hash; // of the weights in use
+    follower follower;
     answer_rule rule;
     bool all; // every token's log-probability is wanted
 } refscore;
@@ -23,33 +20,17 @@ static status refscore_open(void **state, stage_context *context) {
     *state = self;
     self->rule = settings_is(settings, "span", "released") ? ANSWER_RELEASED : ANSWER_CONTENT;
     self->all = settings_is(settings, "logprobs", "all");
-    TRY(inputs_new(&self->inputs, context));
-    const model_options options = {
-        .device = settings_text(settings, "device"),
-        .threads = settings_int(settings, "threads") > 0 ? (int)settings_int(settings, "threads") : 0,
-        .precision = settings_text(settings, "precision"),
-    };
-    TRY(model_open(&self->model, settings_text(settings, "model"), &options));
-    inputs_set_model(self->inputs, model_about(self->model));
-    TRY(model_hash(self->model, &self->hash));
-    return OK;
+    return follower_open(&self->follower, context);
 }
 
-// Other weights, between two groups. The folder's own (version 0) are only asked for again when optim began anew.
 static status refscore_use(void *state, const stage_weights *weights) {
     refscore *self = state;
-    if (weights->path) {
-        TRY(model_swap(self->model, weights->path, weights->version, weights->hash));
-    } else {
-        TRY(model_reset(self->model, weights->hash));
-    }
-    self->hash = weights->hash;
-    return OK;
+    return follower_use(&self->follower, weights);
 }
 
 static uint64_t refscore_version(void *state) {
     const refscore *self = state;
-    return self->hash;
+    return self->follower.hash;
 }
 
 static bool ends(const model_facts *facts, int64_t token) {
@@ -75,8 +56,8 @@ static void summarize(const float *logprobs, const answer_span *span, double *lo
 static status describe(const refscore *self, group *group, size_t i, const int_array *tokens, const float *logprobs) {
     answer_span span;
     reference *reference = &group->reference;
-    bool ended = tokens->count && ends(model_about(self->model), tokens->data[tokens->count - 1]);
-    TRY(answer_find(inputs_tokenizer(self->inputs), self->rule, tokens->data, tokens->count, ended, &span));
+    bool ended = tokens->count && ends(model_about(self->follower.model), tokens->data[tokens->count - 1]);
+    TRY(answer_find(inputs_tokenizer(self->follower.inputs), self->rule, tokens->data, tokens->count, ended, &span));
     reference->answer_span.data[i] = (struct span){span.found ? (int64_t)span.first : -1, (int64_t)span.end};
     summarize(logprobs, &span, &reference->answer_logprob.data[i], &reference->answer_probability.data[i]);
     return OK;
@@ -106,9 +87,9 @@ static status score(refscore *self, group *group, const input *input) {
         completions[i] = (model_completion){input->completions[i].data, input->completions[i].count};
         logprobs[i] = group->reference.logprobs[i].data;
     }
-    TRY(model_score(self->model, &input->prompt, completions, count, logprobs));
+    TRY(model_score(self->follower.model, &input->prompt, completions, count, logprobs));
     for (size_t i = 0; i < count; i++) TRY(describe(self, group, i, &input->completions[i], logprobs[i]));
-    group->reference.version = model_version(self->model);
+    group->reference.version = model_version(self->follower.model);
     if (!self->all) {
         group->reference.logprobs = NULL;
         group->reference.logprob_count = 0;
@@ -119,7 +100,7 @@ static status score(refscore *self, group *group, const input *input) {
 static status refscore_work(void *state, group *group) {
     refscore *self = state;
     input input = {0};
-    status result = inputs_open(self->inputs, group, INPUT_COMPLETIONS, &input);
+    status result = inputs_open(self->follower.inputs, group, INPUT_COMPLETIONS, &input);
     if (result == OK) result = make_section(group, &input);
     if (result == OK) result = score(self, group, &input);
     input_release(&input);
@@ -129,8 +110,7 @@ static status refscore_work(void *state, group *group) {
 static status refscore_close(void *state) {
     refscore *self = state;
     if (!self) return OK;
-    model_free(&self->model);
-    inputs_free(&self->inputs);
+    follower_release(&self->follower);
     free(self);
     return OK;
 }

@@ -4,14 +4,11 @@
 
 #include "shared/base/chance.h"
 #include "shared/base/memory.h"
-#include "shared/model/model.h"
-#include "shared/stage/inputs.h"
+#include "shared/stage/follower.h"
 #include "shared/stage/stage.h"
 
 typedef struct rollout {
-    inputs *inputs;
-    model *model;
-    uint64_t hash; // of the weights in use
+    follower follower;
     generator *generator;
     generate_request request; // what all groups share
     int64_t max_prompt_tokens;
@@ -32,34 +29,19 @@ static status rollout_open(void **state, stage_context *context) {
         .top_k = (int)settings_int(settings, "top_k"),
         .max_new_tokens = (int)settings_int(settings, "max_new_tokens"),
     };
-    TRY(inputs_new(&self->inputs, context));
-    const model_options options = {
-        .device = settings_text(settings, "device"),
-        .threads = settings_int(settings, "threads") > 0 ? (int)settings_int(settings, "threads") : 0,
-        .precision = settings_text(settings, "precision"),
-    };
-    TRY(model_open(&self->model, settings_text(settings, "model"), &options));
-    inputs_set_model(self->inputs, model_about(self->model));
-    TRY(model_hash(self->model, &self->hash));
+    TRY(follower_open(&self->follower, context));
     const generator_options generation = {.max_new_tokens = self->request.max_new_tokens};
-    return generator_new(&self->generator, self->model, &generation);
+    return generator_new(&self->generator, self->follower.model, &generation);
 }
 
-// Other weights, between two groups. The folder's own (version 0) are only asked for again when optim began anew.
 static status rollout_use(void *state, const stage_weights *weights) {
     rollout *self = state;
-    if (weights->path) {
-        TRY(model_swap(self->model, weights->path, weights->version, weights->hash));
-    } else {
-        TRY(model_reset(self->model, weights->hash));
-    }
-    self->hash = weights->hash;
-    return OK;
+    return follower_use(&self->follower, weights);
 }
 
 static uint64_t rollout_version(void *state) {
     const rollout *self = state;
-    return self->hash;
+    return self->follower.hash;
 }
 
 static int rollout_room(void *state) {
@@ -70,7 +52,7 @@ static int rollout_room(void *state) {
 static status rollout_take(void *state, group *group) {
     rollout *self = state;
     input input = {0};
-    status result = inputs_open(self->inputs, group, INPUT_PROMPT, &input);
+    status result = inputs_open(self->follower.inputs, group, INPUT_PROMPT, &input);
     if (result == OK && (int64_t)input.prompt.count > self->max_prompt_tokens)
         result = fail(DEFECT, "prompt too long: %zu tokens, max_prompt_tokens is %lld", input.prompt.count,
                       (long long)self->max_prompt_tokens);
@@ -98,7 +80,8 @@ static status fill_completion(const rollout *self, group *group, completion *out
     TRY(group_text(group, &out->finish, finish, from->ended ? 3 : 6));
     bytes text = {0};
     status result = bytes_text(&text, "");
-    if (result == OK) result = tokenizer_text(inputs_tokenizer(self->inputs), from->tokens, from->count, true, &text);
+    if (result == OK)
+        result = tokenizer_text(inputs_tokenizer(self->follower.inputs), from->tokens, from->count, true, &text);
     if (result == OK) result = group_text(group, &out->text, text.data, text.size);
     bytes_release(&text);
     return result;
@@ -127,8 +110,7 @@ static status rollout_close(void *state) {
     rollout *self = state;
     if (!self) return OK;
     generator_free(&self->generator);
-    model_free(&self->model);
-    inputs_free(&self->inputs);
+    follower_release(&self->follower);
     free(self);
     return OK;
 }
