@@ -2,9 +2,10 @@
 FORMATTED := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 
 .PHONY: lint lint-if-there
-lint: compile_commands.json ## zero warnings: clang-format, clang-tidy, layers, comments
+lint: compile_commands.json $(LIBRARY) ## zero warnings: clang-format, clang-tidy, layers, comments, symbols
 	clang-format --dry-run -Werror $(FORMATTED)
 	python3 tests/lint/layers .
+	@tests/lint/symbols $(LIBRARY)
 	@printf '%s\n' $(filter %.c,$(FORMATTED)) | xargs -P 2 -n 4 clang-tidy --quiet -p . 2>/dev/null
 
 # A user's machine may lack the checkers; CI has them.

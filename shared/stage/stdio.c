@@ -1,6 +1,7 @@
 // The filter: groups as JSON lines in, groups as JSON lines out, in the order in which they came. A group that is done
 // before an earlier one waits in its slot; a line that is no group ends the run when everything before it is written.
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -58,6 +59,10 @@ static status write_all(int fd, const char *data, size_t size) {
     while (size) {
         ssize_t put = write(fd, data, size);
         if (put < 0 && errno == EINTR) continue;
+        if (put < 0 && errno == EAGAIN) { // a descriptor that its other owner made non-blocking
+            poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, -1);
+            continue;
+        }
         if (put < 0 && errno == EPIPE) return fail(STOPPED, "standard output is closed");
         if (put < 0) return fail(SERVICE, "standard output: %s", strerror(errno));
         data += put;
