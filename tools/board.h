@@ -31,8 +31,8 @@ status board_table(board *board, double now, bytes *out);
 // Steps trained so far, -1 while unknown.
 int64_t board_step(const board *board);
 
-// Calls lost for every group that is in flight and that nobody had in hand during three reports, as far as all replicas'
-// words are fresh; then again after another three.
+// Calls lost for every group that is in flight and that nobody had in hand during three reports, as far as all
+// replicas' words are fresh; then again after another three.
 status board_find_lost(board *board, double now, status (*lost)(void *context, int64_t order), void *context);
 
 #endif

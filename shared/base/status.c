@@ -1,4 +1,6 @@
 #include "shared/base/status.h"
+#undef fail
+#undef fail_within
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -142,7 +142,8 @@ static status unpack_unknown(arena *arena, unknown_fields *unknown, const msgpac
     if (pair->val.type != MSGPACK_OBJECT_EXT || ext->type != EXT_JSON) return refuse_at(place, "unknown key");
     TRY(unpack_text(arena, &key, &pair->key, place));
     for (const unknown_field *u = unknown->first; u; u = u->next)
-        if (u->key.size == key.size && !memcmp(u->key.data, key.data, key.size)) return refuse_at(place, "given twice");
+        if (key.data && u->key.size == key.size && !memcmp(u->key.data, key.data, key.size))
+            return refuse_at(place, "given twice");
     TRY(unpack_json(arena, &json, ext->ptr, ext->size, false, place));
     return unknown_add(arena, unknown, key, json);
 }
