@@ -44,7 +44,10 @@ static status link_metrics(const plan *plan) {
     const pipeline *pipeline = plan->pipeline;
     const char *out = pipeline_value(&pipeline->stages[pipeline->stage_count - 1], "out");
     status result = bytes_print(&path, "%s/metrics.jsonl", pipeline->run);
-    if (result == OK) result = bytes_print(&target, "%s/metrics.jsonl", out ? out : "checkpoints");
+    size_t length = strlen(pipeline->run);
+    bool inside = out && !strncmp(out, pipeline->run, length) && out[length] == '/';
+    if (result == OK)
+        result = bytes_print(&target, "%s/metrics.jsonl", inside ? out + length + 1 : out ? out : "checkpoints");
     if (result == OK && symlink(target.data, path.data) && errno != EEXIST)
         result = fail(SERVICE, "%s: %s", path.data, strerror(errno));
     bytes_release(&path);
@@ -121,10 +124,10 @@ static status run(plan *plan) {
     status result = folder_make(plan->pipeline->run);
     if (result == OK) result = lock_folder(plan, &lock);
     if (result == OK) result = make_folders(plan);
-    if (result == OK) result = link_metrics(plan);
     if (result == OK) result = set_steps(plan);
     if (result == OK) result = write_pipeline(plan);
     if (result == OK) result = set_folders(plan);
+    if (result == OK) result = link_metrics(plan);
     if (result == OK) result = supervisor_run(plan);
     if (lock >= 0) close(lock);
     return result;

@@ -39,6 +39,7 @@ typedef struct draft {
     pipeline *pipeline; // the result, and the arena of all texts
     const char *path;
     const char *folder;
+    const char *current; // folder, that paths of --set start from
     draft_keys top;
     place stages_place, machines_place; // line 0: not there
     draft_stage *stages;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "shared/base/file.h"
 #include "shared/config/draft.h"
@@ -79,7 +80,9 @@ static status find_folder(draft *draft) {
     if (!folder) return fail(SERVICE, "out of memory");
     if (!realpath(folder, resolved)) return fail(INPUT, "%s: %s", draft->path, strerror(errno));
     draft->folder = draft->pipeline->folder = arena_text(memory, resolved, strlen(resolved));
-    return draft->folder ? OK : fail(SERVICE, "out of memory");
+    if (!getcwd(resolved, sizeof resolved)) return fail(SERVICE, "the current folder: %s", strerror(errno));
+    draft->current = arena_text(memory, resolved, strlen(resolved));
+    return draft->folder && draft->current ? OK : fail(SERVICE, "out of memory");
 }
 
 static status read_document(draft *draft, const char *text, size_t size) {

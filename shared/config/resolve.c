@@ -94,7 +94,7 @@ static bool check_value(draft *draft, const char *owner, draft_key *key, const s
         return false;
     }
     char *resolved =
-        key_resolve(rule, key->value_place.line ? draft->folder : NULL, key->value, &draft->pipeline->arena);
+        key_resolve(rule, key->value_place.line ? draft->folder : draft->current, key->value, &draft->pipeline->arena);
     if (!resolved) {
         draft->short_of_memory = true;
         return false;
@@ -147,7 +147,7 @@ static void name_program(draft *draft, draft_stage *stage) {
 static void check_program(draft *draft, const draft_stage *stage, draft_key *key) {
     if (!key->value) return;
     arena *memory = &draft->pipeline->arena;
-    const char *base = key->value_place.line ? draft->folder : NULL;
+    const char *base = key->value_place.line ? draft->folder : draft->current;
     static const struct key file = {.name = "program", .type = KEY_FILE};
     const char *path = strchr(key->value, '/') ? key_resolve(&file, base, key->value, memory) : NULL;
     const char *search = path ? NULL : getenv("PATH");

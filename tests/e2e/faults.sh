@@ -21,8 +21,9 @@ want=$(weights_of plain)
 for path in store/frames.lmdb store/groups.lmdb ledger.lmdb logs/optim.log logs/force.log pipeline.yaml checkpoints/latest/config.json; do
     [ -e "$work/plain/$path" ] || fail "the run's folder lacks $path"
 done
-# Once more: nothing is left to do.
-run plain || fail "again: $(cat "$work/plain.err")"
+# Once more, by a relative path: nothing is left to do.
+(cd "$work" && run plain --set run=plain) || fail "again: $(cat "$work/plain.err")"
+grep -q "done: 8 steps" "$work/plain.err" || fail "again: $(cat "$work/plain.err")"
 check_steps plain 8
 
 run twice --set frames.replicas=2 --set rollout.replicas=2 --set refscore.replicas=2 || fail "twice: $(cat "$work/twice.err")"

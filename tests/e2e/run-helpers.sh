@@ -14,7 +14,7 @@ seed: 7
 threads: 1
 precision: float32
 stages:
-  - source: {data: data/train.jsonl, format: video-r1, media_root: data, template: none, group_size: 2, groups_per_step: 2, epochs: 2, limit: 8}
+  - source: {data: data/train.jsonl, format: video-r1, media_root: data, template: none, group_size: 2, groups_per_step: 2, epochs: 4, limit: 4}
   - frames: {min_pixels: 3136, max_pixels: 3136}
   - rollout: {max_new_tokens: 8, $1}
   - refscore: {$1}
