@@ -105,7 +105,7 @@ static status tidy(const optim *optim, arena *memory) {
     for (struct dirent *entry; result == OK && (entry = readdir(folder));) {
         size_t length = strlen(entry->d_name);
         bool partial =
-            length > 4 && !strcmp(entry->d_name + length - 4, ".tmp") && strncmp(entry->d_name, "metrics", 7);
+            length > 4 && !strcmp(entry->d_name + length - 4, ".tmp") && strncmp(entry->d_name, "metrics", 7) != 0;
         int64_t state = numbered(entry->d_name, "state");
         if (!partial && (state < 0 || state == optim->saved)) continue;
         char *path = path_join(memory, optim->options.out, entry->d_name);

@@ -57,6 +57,20 @@ run again || fail "again: $(cat "$work/again.err")"
 check_steps again 8
 [ "$(weights_of again)" = "$want" ] || fail "a run that was stopped three times trains other weights"
 
+# A program that dies after every third group is started again and given its group again.
+sed '/^exec/{s/sed -u/sed -u -e/; s/$/ -e 3q/}' "$work/force.sh" >"$work/mortal.sh"
+chmod +x "$work/mortal.sh"
+run mortal --set force.program="$work/mortal.sh" || fail "mortal: $(cat "$work/mortal.err")"
+grep -q "starting it again" "$work/mortal/logs/force.log" || fail "the program did not die: $(cat "$work/mortal.sh")"
+[ "$(weights_of mortal)" = "$want" ] || fail "a program that dies trains other weights"
+
+# A step behind: every group is trained, and none is older than a step.
+run stale --set source.max_staleness=1 || fail "stale: $(cat "$work/stale.err")"
+check_steps stale 8
+sed -n 's/.*"age_max": \([0-9]*\),.*/\1/p' "$work/stale/metrics.jsonl" | sort -u >"$work/ages"
+grep -qx 1 "$work/ages" || fail "no group was a step behind"
+if grep -qvx '[01]' "$work/ages"; then fail "groups were older than a step: $(cat "$work/ages")"; fi
+
 # A second run in the same folder is refused while the first is at work.
 "$bin/caravan" run "$work/p.yaml" --set run="$work/busy" 2>"$work/busy.err" &
 pid=$!
