@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "tools/tools.h"
 
@@ -37,6 +38,10 @@ static int print_help(FILE *out, int code) {
 
 int main(int argc, char **argv) {
     log_open("caravan");
+    if (streams_hold() != OK) {
+        log_say("%s", fail_text());
+        return SERVICE;
+    }
     if (argc < 2) return print_help(stderr, USAGE);
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "help")) return print_help(stdout, 0);
     if (!strcmp(argv[1], "--version")) {

@@ -196,13 +196,13 @@ static status add_shards(safetensors *store, const char *folder, json_object *ma
     status result = OK;
     json_object_object_foreach(map, tensor, file) {
         if (!json_object_is_type(file, json_type_string) || strchr(json_object_get_string(file), '/'))
-            TRY_TO(result, done, fail(INPUT, "weight_map: %.200s: not a file's name", tensor));
+            TRY_TO(result, done, fail(INPUT, "%s: weight_map: %.200s: not a file's name", folder, tensor));
         names[used++] = json_object_get_string(file);
     }
     qsort(names, used, sizeof *names, by_string);
     for (size_t i = 0; i < used; i++) {
         if (i && strcmp(names[i], names[i - 1]) == 0) continue;
-        if (store->map_count == most_shards) TRY_TO(result, done, fail(INPUT, "too many files"));
+        if (store->map_count == most_shards) TRY_TO(result, done, fail(INPUT, "%s: too many files", folder));
         TRY_TO(result, done, add_shard(store, folder, names[i]));
     }
 done:

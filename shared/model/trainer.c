@@ -48,7 +48,8 @@ status reference_read(const trainer *trainer, int64_t place, int64_t count, floa
         ssize_t got = pread(trainer->reference, at, left, offset);
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0)
-            return fail(SERVICE, "the reference's file: cannot read: %s", got ? strerror(errno) : "too short");
+            return fail(SERVICE, "%s: the reference's file: cannot read: %s", trainer->scratch,
+                        got ? strerror(errno) : "too short");
         at += got;
         left -= (size_t)got;
         offset += got;
@@ -63,7 +64,8 @@ status reference_write(const trainer *trainer, int64_t place, int64_t count, con
     while (left) {
         ssize_t put = pwrite(trainer->reference, at, left, offset);
         if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return fail(SERVICE, "the reference's file: cannot write: %s", strerror(errno));
+        if (put < 0)
+            return fail(SERVICE, "%s: the reference's file: cannot write: %s", trainer->scratch, strerror(errno));
         at += put;
         left -= (size_t)put;
         offset += put;
@@ -73,7 +75,7 @@ status reference_write(const trainer *trainer, int64_t place, int64_t count, con
 
 static status open_scratch(const char *folder, int *file) {
     char path[4096];
-    snprintf(path, sizeof path, "%s/caravan-reference-XXXXXX", folder ? folder : "/tmp");
+    snprintf(path, sizeof path, "%s/caravan-reference-XXXXXX", folder);
     *file = mkostemp(path, O_CLOEXEC);
     if (*file < 0) return fail(SERVICE, "%s: cannot write: %s", path, strerror(errno));
     unlink(path); // its space comes back with the process
@@ -97,7 +99,8 @@ status reference_make(model *model) {
     if (trainer->reference >= 0) return OK;
     float *values = NULL;
     TRY(NEW(&values, elements_at_a_time));
-    status result = open_scratch(model->options.scratch, &trainer->reference);
+    trainer->scratch = model->options.scratch ? model->options.scratch : "/tmp";
+    status result = open_scratch(trainer->scratch, &trainer->reference);
     if (result == OK) result = fill_reference(model, values);
     if (result != OK && trainer->reference >= 0) {
         close(trainer->reference);

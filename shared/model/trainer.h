@@ -9,6 +9,7 @@ struct trainer {
     int range_count;                    // of the table's ranges
     buffer *gradients, *first, *second; // F32
     int64_t step;                       // optimizer steps taken
+    const char *scratch;                // the folder of the reference's file
     int reference;                      // file of all elements as float32; -1: the reference has not been made
 };
 

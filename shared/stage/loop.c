@@ -164,7 +164,10 @@ static status run_filter(loop *loop) {
 status runner_loop(stage_context *context, const channel *channel) {
     loop loop = {.context = context, .channel = channel};
     status result = context->stage->make ? run_source(&loop) : run_filter(&loop);
-    for (size_t i = 0; i < loop.count; i++) group_free(&loop.held[i].group);
+    // After a failure the stage may still be at work on what it holds.
+    if (loop.count && NEW(&context->left, loop.count) == OK)
+        for (; context->left_count < loop.count; context->left_count++)
+            context->left[context->left_count] = loop.held[context->left_count].group;
     free(loop.held);
     return result == OK ? channel->finish(channel->self) : result;
 }

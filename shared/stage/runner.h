@@ -12,10 +12,12 @@ struct stage_context {
     const stage *stage;
     const key_table *table;
     settings *settings;
-    void *state;                       // the stage's own
-    group_store *keep;                 // NULL without --store
-    place *place;                      // in a run; NULL under --stdio
-    int64_t weights_version;           // of the weights in use, when they are optim's
+    void *state;             // the stage's own
+    group_store *keep;       // NULL without --store
+    place *place;            // in a run; NULL under --stdio
+    int64_t weights_version; // of the weights in use, when they are optim's
+    group **left;            // given to the stage and not handed back: freed when it is closed
+    size_t left_count;
     size_t groups, quarantined, found; // delivered; of them put aside by this stage; of them taken from the store
     double started, said;              // seconds: of the run, of the last word about progress
 };

@@ -1,9 +1,11 @@
 // A stage as a program: options, set-up, the loop, the end, the exit code.
 #include "shared/stage/stage.h"
 
+#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/stage/pipeline.h"
 #include "shared/stage/runner.h"
@@ -49,6 +51,8 @@ static status end(stage_context *context, status result) {
     if (result != OK && result != STOPPED) log_say("%s", fail_text());
     status closed = context->stage->close ? context->stage->close(context->state) : OK;
     if (closed != OK) log_say("%s", fail_text());
+    for (size_t i = 0; i < context->left_count; i++) group_free(&context->left[i]);
+    free(context->left);
     group_store_close(&context->keep);
     pipeline_leave(context);
     if (result == OK || result == STOPPED) result = closed;
@@ -74,7 +78,8 @@ int stage_main(const stage *stage, int argc, char **argv) {
     stage_context context = {.stage = stage, .table = stage->table ? stage->table : keys_of(stage->name)};
     log_open(context.table->program);
     context.started = context.said = runner_clock();
-    status result = settings_new_table(&context.settings, context.table);
+    status result = streams_hold();
+    if (result == OK) result = settings_new_table(&context.settings, context.table);
     if (result == OK) result = settings_arguments(context.settings, argc, argv, NULL);
     if (result == OK) {
         result = end(&context, work_through(&context));

@@ -12,6 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shared/base/log.h"
+
 enum { most_tables = 16, most_readers = 510, lock_bytes = 64 << 10, grow_patience = 20 };
 static const size_t standard_map = (size_t)1 << 40, least_map = (size_t)1 << 30;
 
@@ -73,12 +75,36 @@ static status reserve_lock_file(const char *path) {
     return OK; // file systems without fallocate take it as it comes
 }
 
+// LMDB ends the program when a file's inner order is broken; it is ended here, so that a line names the file.
+static void give_up(MDB_env *env, const char *what) {
+    log_say("%s: the file is damaged, remove it: %s", (const char *)mdb_env_get_userctx(env), what);
+    _exit(INPUT);
+}
+
+// A page that was cut off would be a fatal signal once it is read; as zeros it is found out. (LMDB's own files may be
+// shorter than their last page too, where the last pages were never used.)
+static status lengthen(const environment *home, off_t size) {
+    MDB_envinfo info;
+    MDB_stat stat;
+    mdb_env_info(home->env, &info);
+    mdb_env_stat(home->env, &stat);
+    off_t wanted = (off_t)((info.me_last_pgno + 1) * stat.ms_psize);
+    int fd = size < wanted ? open(home->path, O_WRONLY | O_CLOEXEC) : -1;
+    if (fd < 0) return OK;
+    int code = fallocate(fd, 0, 0, wanted) ? errno : 0; // never makes it shorter, whoever else writes
+    close(fd);
+    if (code == ENOSPC || code == EDQUOT) return fail(SERVICE, "%s: no space left on the disk", home->path);
+    return OK;
+}
+
 static int open_lmdb(MDB_env **out, const char *path, const database_options *options, size_t map) {
     unsigned flags = MDB_NOSUBDIR | MDB_NOTLS | MDB_NORDAHEAD;
     if (options->read_only) flags |= MDB_RDONLY;
     if (options->lazy) flags |= MDB_NOMETASYNC;
     int code = mdb_env_create(out);
     if (code) return code;
+    mdb_env_set_assert(*out, give_up);
+    mdb_env_set_userctx(*out, (void *)path);
     code = mdb_env_set_maxdbs(*out, most_tables);
     if (!code) code = mdb_env_set_maxreaders(*out, most_readers);
     if (!code) code = mdb_env_set_mapsize(*out, map);
@@ -101,6 +127,8 @@ static status environment_new(environment **out, const char *path, const databas
     struct stat facts = {0};
     home->path = strdup(path);
     if (result == OK && (!home->path || stat(path, &facts))) result = fail(SERVICE, "%s: %s", path, strerror(errno));
+    if (result == OK) mdb_env_set_userctx(home->env, home->path);
+    if (result == OK) result = lengthen(home, facts.st_size);
     if (result != OK) {
         if (home->env) mdb_env_close(home->env);
         free(home->path);

@@ -122,6 +122,7 @@ status checkpoint_write(optim *optim) {
     if (result == OK) result = link_latest(optim, &memory, path);
     if (result == OK) result = tidy(optim, &memory);
     arena_release(&memory);
+    optim->unwritable = result != OK;
     return result == OK ? OK : fail_within(result, "checkpoint of step %lld", (long long)optim->step);
 }
 

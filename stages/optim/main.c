@@ -169,7 +169,9 @@ static status optim_close(void *state) {
     if (!trainer) return OK;
     optim *optim = &trainer->optim;
     say_left(trainer);
-    status result = optim->model && optim->step > optim->saved ? checkpoint_write(optim) : OK;
+    // What was trained before a failure is kept, unless this was the failure.
+    bool due = optim->model && optim->step > optim->saved && !optim->unwritable;
+    status result = due ? checkpoint_write(optim) : OK;
     model_free(&trainer->optim.model);
     inputs_free(&trainer->optim.inputs);
     free(trainer->held);

@@ -44,6 +44,7 @@ typedef struct optim {
     int64_t averaged;    // the step at which the reference last changed, 0: never
     int64_t saved;       // the step of the last checkpoint or state
     bool whole;          // that one is a checkpoint, not a state alone
+    bool unwritable;     // the last checkpoint could not be written
     int64_t cursor;      // place in the order of issue below which all is done with
     uint64_t first_hash; // of the weights in options.model
     double saved_at, save_seconds;
