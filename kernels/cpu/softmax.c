@@ -120,7 +120,7 @@ static void keep_highest(drawing *drawing, bool counted, double bound) {
 static void narrow(drawing *drawing, float limit) {
     int64_t found =
         drawing->cpu->vectors.reaching(drawing->logits, drawing->count, limit, drawing->tokens, most_candidates);
-    if (found > most_candidates) return;
+    if (found > most_candidates || found == 0) return; // none: the limit is not a number
     for (int64_t i = 0; i < found; i++) drawing->room[i] = drawing->logits[drawing->tokens[i]];
     drawing->logits = drawing->room;
     drawing->count = found;

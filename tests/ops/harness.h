@@ -95,6 +95,6 @@ void harness_time(harness *h, double flops, double bytes, status (*work)(void *c
 // ---- the suites ----
 
 extern const suite suite_memory, suite_rows, suite_patchify, suite_linear, suite_head, suite_optimizer, suite_attention,
-    suite_norms;
+    suite_norms, suite_softmax;
 
 #endif

@@ -7,8 +7,8 @@
 #include "kernels/cpu/cpu.h"
 #include "tests/ops/state.h"
 
-static const suite *const suites[] = {&suite_memory, &suite_rows,      &suite_patchify,  &suite_linear,
-                                      &suite_head,   &suite_optimizer, &suite_attention, &suite_norms};
+static const suite *const suites[] = {&suite_memory,    &suite_rows,      &suite_patchify, &suite_linear, &suite_head,
+                                      &suite_optimizer, &suite_attention, &suite_norms,    &suite_softmax};
 
 // The first is the reference of the bits.
 typedef struct version {

@@ -1,0 +1,163 @@
+// Rows of logits as long as real vocabularies: log-sums, and draws against the same rule over sorted tokens in double.
+#include "tests/ops/harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "kernels/cpu/cpu.h"
+
+typedef struct ranked {
+    double logit, weight;
+    int32_t token;
+} ranked;
+
+static int by_rank(const void *a, const void *b) {
+    const ranked *x = a, *y = b;
+    if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
+    return x->token < y->token ? -1 : 1;
+}
+
+static int by_token(const void *a, const void *b) {
+    const ranked *x = a, *y = b;
+    return x->token < y->token ? -1 : 1;
+}
+
+// The tokens by rank, and how many of them are kept.
+static int64_t ranking(ranked *order, const float *logits, int64_t count, sampling how) {
+    double most = -INFINITY, total = 0, sum = 0;
+    for (int64_t i = 0; i < count; i++) most = fmax(most, logits[i]);
+    for (int64_t i = 0; i < count; i++)
+        order[i] = (ranked){logits[i], exp((logits[i] - most) / (double)how.temperature), (int32_t)i};
+    qsort(order, (size_t)count, sizeof *order, by_rank);
+    int64_t kept = how.top_k > 0 && how.top_k < count ? how.top_k : count;
+    for (int64_t i = 0; i < kept; i++) total += order[i].weight;
+    for (int64_t i = 0; i < kept && how.top_p < 1; i++) {
+        sum += order[i].weight;
+        if (sum >= (double)how.top_p * total) return i + 1;
+    }
+    return kept;
+}
+
+// Whether `token` is where `chance` falls among the kept tokens in order, a hair on either side granted.
+static bool is_drawn(harness *h, const float *logits, int64_t count, sampling how, double chance, int32_t token) {
+    ranked *order = harness_memory(h, (size_t)count * sizeof *order);
+    int64_t kept = ranking(order, logits, count, how);
+    const double hair = 2e-6;
+    bool boundary = kept < count && order[kept].token == token; // the cut itself within rounding
+    qsort(order, (size_t)kept, sizeof *order, by_token);
+    double total = 0, below = 0;
+    for (int64_t i = 0; i < kept; i++) total += order[i].weight;
+    for (int64_t i = 0; i < kept; i++) {
+        double above = below + order[i].weight;
+        if (order[i].token == token) return chance >= below / total - hair && chance <= above / total + hair;
+        below = above;
+    }
+    return boundary;
+}
+
+static float *some_logits(harness *h, int64_t count) {
+    float *logits = harness_memory(h, (size_t)count * sizeof *logits);
+    double wide = (double[]){0.01, 1, 3, 8}[harness_range(h, 0, 3)];
+    bool tied = harness_unit(h) < 0.3, masked = harness_unit(h) < 0.3;
+    for (int64_t i = 0; i < count; i++) {
+        logits[i] = (float)(wide * harness_normal(h));
+        if (tied) logits[i] = floorf(logits[i]);
+        if (masked && i % 3 == 1) logits[i] = -INFINITY;
+    }
+    return logits;
+}
+
+static void check_draw(harness *h) {
+    static const int ks[] = {0, 0, 1, 7, 50, 300};
+    int64_t count = harness_range(h, 1, harness_unit(h) < 0.5 ? 30000 : 3000);
+    sampling how = {harness_unit(h) < 0.5 ? 1 : (float)(0.05 + 1.5 * harness_unit(h)),
+                    harness_unit(h) < 0.3 ? 1 : (float)harness_unit(h), ks[harness_range(h, 0, 5)]};
+    harness_case(h, "draw of %lld, temperature %g, top-p %g, top-k %d", (long long)count, (double)how.temperature,
+                 (double)how.top_p, how.top_k);
+    float *logits = some_logits(h, count);
+    double chance = harness_unit(h);
+    tensor tokens = harness_index(h, 1, 1), logprobs = harness_dense(h, ELEMENT_F32, 1, 1, FILL_ZERO, 0);
+    int32_t token;
+    float logprob;
+    sample_row(cpu_of(h->backend), &token, &logprob, logits, count, how, chance);
+    harness_set(h, tokens, &token);
+    harness_set(h, logprobs, &logprob);
+    harness_same(h, "token", tokens);
+    double want = 0;
+    for (int64_t i = 0; i < count; i++) want += exp((double)logits[i] - (double)logits[token]);
+    want = -log(want);
+    harness_near(h, "logprob", logprobs, &want, 2e-6, 2e-6);
+    if (!h->first) return;
+    harness_hold(h, is_drawn(h, logits, count, how, chance, token), "token %d is not where chance %g falls", token,
+                 chance);
+}
+
+static void check_greedy(harness *h) {
+    int64_t count = harness_range(h, 1, 5000);
+    harness_case(h, "greedy of %lld", (long long)count);
+    float *logits = some_logits(h, count), most = -INFINITY, logprob;
+    int32_t token, best = 0;
+    for (int64_t i = count - 1; i >= 0; i--) {
+        if (logits[i] >= most) best = (int32_t)i;
+        if (logits[i] >= most) most = logits[i];
+    }
+    sample_row(cpu_of(h->backend), &token, &logprob, logits, count, (sampling){0, 0.5f, 3}, 0.7);
+    harness_hold(h, token == best, "token %d, not %d", token, best);
+}
+
+// A broken model's logits give some token of the vocabulary.
+static void check_broken(harness *h) {
+    enum { count = 20000 };
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (int i = 0; i < 9; i++) {
+        harness_case(h, "logits that are not numbers, %d", i);
+        float *logits = some_logits(h, count), logprob;
+        for (int64_t t = 0; t < count; t++) {
+            if (i < 6 || t % 2) logits[t] = bad[i % 3];
+            if (i >= 3 && i < 6 && t == 5) logits[t] = 1;
+        }
+        int32_t token = -1;
+        sample_row(cpu_of(h->backend), &token, &logprob, logits, count, (sampling){1, 0.95f, i % 2 ? 50 : 0}, 0.5);
+        harness_hold(h, token >= 0 && token < count, "token %d", token);
+    }
+}
+
+static void check(harness *h) {
+    for (int i = 0; i < 40; i++) {
+        check_draw(h);
+        check_greedy(h);
+    }
+    check_broken(h);
+}
+
+// ---- timing ----
+
+typedef struct timed {
+    harness *h;
+    float *logits;
+    int64_t count;
+    sampling how;
+} timed;
+
+static status run_draw(void *context) {
+    timed *t = context;
+    int32_t token;
+    float logprob;
+    sample_row(cpu_of(t->h->backend), &token, &logprob, t->logits, t->count, t->how, 0.3);
+    return OK;
+}
+
+static void time_all(harness *h) {
+    enum { count = 151936 };
+    harness_case(h, "timing");
+    timed t = {.h = h, .logits = harness_memory(h, count * sizeof *t.logits), .count = count};
+    for (int64_t i = 0; i < count; i++) t.logits[i] = (float)(2 * harness_normal(h) + (i < 40 ? 12 : 0));
+    const sampling hows[] = {{0, 1, 0}, {1, 1, 0}, {1, 0.95f, 0}, {1, 0.95f, 50}};
+    for (size_t i = 0; i < sizeof hows / sizeof *hows; i++) {
+        t.how = hows[i];
+        harness_time(h, 0, 4.0 * count, run_draw, &t, "sample_row of 151936, temperature %g, top-p %g, top-k %d",
+                     (double)t.how.temperature, (double)t.how.top_p, t.how.top_k);
+    }
+}
+
+const suite suite_softmax = {"softmax", check, time_all};
