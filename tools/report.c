@@ -54,7 +54,8 @@ static status add_times(column *column, const group *group) {
     status result = OK;
     for (int i = 0; times && result == OK && i < stage_count; i++) {
         struct json_object *pair;
-        if (!json_object_object_get_ex(times, stage_names[i], &pair) || json_object_array_length(pair) != 2) continue;
+        if (!json_object_object_get_ex(times, stage_names[i], &pair)) continue;
+        if (!json_object_is_type(pair, json_type_array) || json_object_array_length(pair) != 2) continue;
         result = add_interval(&column->work[i], json_object_get_double(json_object_array_get_idx(pair, 0)),
                               json_object_get_double(json_object_array_get_idx(pair, 1)));
     }
@@ -93,9 +94,10 @@ static status read_column(column *column) {
     bytes content = {0};
     status result = file_read(column->path, &content);
     size_t number = 0;
-    for (char *at = content.data; result == OK && at && *at;) {
-        char *newline = strchr(at, '\n');
-        size_t size = newline ? (size_t)(newline - at) : strlen(at);
+    const char *end = content.data + content.size;
+    for (const char *at = content.data; result == OK && at && at < end;) {
+        const char *newline = memchr(at, '\n', (size_t)(end - at));
+        size_t size = (size_t)((newline ? newline : end) - at);
         number++;
         if (strspn(at, " \t\r\n") < size) {
             group *group = NULL;

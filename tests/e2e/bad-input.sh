@@ -1,0 +1,239 @@
+# What is wrong from outside: lines that are no groups, media, model folders, stores, disks, streams. Each gets one line
+# that names it and its exit code, and nothing that was done before is lost.
+. tests/e2e/common.sh
+make_data 2 >/dev/null 2>&1
+make_model >/dev/null 2>&1
+bin=$(realpath "$bin")
+media=$PWD/tests/data/media
+cd "$work"
+
+# stage NAME [OPTION...]: the filter with what it cannot do without.
+stage() {
+    name=$1
+    shift
+    case $name in
+    source) set -- --data data/train.jsonl --format video-r1 --template none --limit 4 "$@" ;;
+    frames) set -- --store store --media-root data $small "$@" ;;
+    rollout) set -- --store store --model model --group-size 2 --max-new-tokens 6 --threads 1 "$@" ;;
+    refscore) set -- --store store --model model --logprobs all --threads 1 "$@" ;;
+    optim) set -- --store store --model model --out trained --groups-per-step 2 --steps 2 --threads 1 "$@" ;;
+    esac
+    "$bin/caravan-$name" --stdio "$@"
+}
+# refused CODE PATTERN FILE COMMAND...: the command, fed the file, ends with CODE; of all lines of its standard error
+# that are not about progress there is one, and it matches.
+refused() {
+    code=$1 pattern=$2 file=$3
+    shift 3
+    got=0
+    "$@" <"$file" >out.jsonl 2>err || got=$?
+    [ "$got" = "$code" ] || fail "$*: exit $got instead of $code: $(cat err)"
+    grep -v ': [0-9]* groups, \|: step [0-9]*: \|did not fill a step' err >lines || fail "$*: no line"
+    [ "$(wc -l <lines)" = 1 ] || fail "$*: not one line: $(cat err)"
+    grep -q -e "$pattern" lines || fail "$*: no '$pattern' in: $(cat lines)"
+}
+
+before=(frames rollout refscore reward optim)
+stage source >frames.jsonl 2>/dev/null
+for i in 0 1 2 3; do stage ${before[i]} <${before[i]}.jsonl >${before[i + 1]}.jsonl 2>/dev/null; done
+
+# Options: the wrong key, the value out of range, both spellings, what is missing.
+for name in source "${before[@]}"; do
+    expect 64 "--bogus: no such option" "$bin/caravan-$name" --stdio --bogus 1
+    expect 64 "threads: 0 is out of range" "$bin/caravan-$name" --stdio --threads=0
+    expect 65 "none.yaml: No such file" "$bin/caravan-$name" --stdio --config none.yaml
+done
+expect 64 "max_new_tokens: 0 is out of range" stage rollout --max-new_tokens=0
+expect 64 "missing: model, out" "$bin/caravan-optim" --stdio
+expect 65 "nowhere: No such file" "$bin/caravan-refscore" --stdio --model nowhere
+expect 64 "device: 'tpu'" stage rollout --device tpu
+
+# Lines: what came before is written, the line is named, what follows is not read.
+for name in "${before[@]}"; do
+    good=$(sed -n 2p $name.jsonl)
+    all=('no json' "${good/\"messages\":/\"mess\":}" "${good/What/$'W\xff'}")
+    [ $name != frames ] || all+=('[1]' '{}' '{"id":5}' "${good:0:200}" "$good x" "${good/\"solution\":\"/\"solution\":7,\"x\":\"}" "${good/\"role\":/\"role\":[],\"x\":}")
+    for bad in "${all[@]}"; do
+        { sed -n 1p $name.jsonl; echo; printf '%s\n' "$bad"; sed -n 3p $name.jsonl; } >lines.in
+        rm -rf trained
+        refused 65 "^caravan-$name: line 3: " lines.in stage $name
+        [ "$(wc -l <out.jsonl)" = 1 ] || fail "$name: not what came before '$bad'"
+    done
+    set_aside='{"id":"q","prompt":{"messages":[],"solution":""},"quarantine":{"stage":"frames","reason":"no clip","x":1.0},  "x":0.10}'
+    echo "$set_aside" | stage $name 2>/dev/null | cmp - <(echo "$set_aside") || fail "$name touched a group that was set aside"
+    # Keys of others, at every level, as they were.
+    sed -n 1p $name.jsonl | sed 's/{/{"zz":{"big":12345678901234567890123,"one":1.0,"e":[1e400,null]},/g; s/"times":{"zz":{[^}]*},/"times":{/' >keys.in
+    rm -rf trained
+    stage $name <keys.in >keys.out 2>/dev/null || fail "$name: keys of others"
+    wanted=$(grep -o '"zz":{"big":12345678901234567890123,"one":1.0,"e":\[1e400,null\]}' keys.in | wc -l)
+    [ "$(grep -o '"zz":{"big":12345678901234567890123,"one":1.0,"e":\[1e400,null\]}' keys.out | wc -l)" = "$wanted" ] || fail "$name lost keys of others"
+done
+# change STAGE SED-EXPRESSION: the second of three groups is changed.
+change() {
+    sed "2$2" "$1.jsonl" >changed.in
+    cmp -s changed.in "$1.jsonl" && fail "nothing was changed by $2"
+    rm -rf trained
+}
+change refscore 's/"completions":.*/"completions":[]}/'
+refused 65 'line 2: not a group: completions: empty' changed.in stage refscore
+change refscore 's/"text":"/"txet":"/2'
+refused 65 'line 2: not a group: completions\[0\].text: missing' changed.in stage refscore
+change reward 's/"reference":/"other":/'
+refused 65 'line 2: not a group: reference: missing' changed.in stage reward
+change reward 's/"problem_type":"[^"]*"/"problem_type":"puzzle"/'
+refused 65 'puzzle' changed.in stage reward
+grep -q "$(sed -n 2p reward.jsonl | grep -o '"sample_id":"[^"]*"' | cut -d'"' -f4)" lines || fail "the line does not name the sample"
+change optim 's/"advantages":/"others":/'
+refused 65 'line 2: not a group: advantages: missing' changed.in stage optim
+[ "$(wc -l <out.jsonl)" = 1 ] || fail "optim lost the group before the bad line"
+change optim 's/"logprobs":\[[^,]*,/"logprobs":[/'
+refused 65 'line 2: not a group: completions\[0\].logprobs: [0-9]* for [0-9]* tokens' changed.in stage optim
+change optim 's/"prompt_tokens":\[/"prompt_tokens":[99999999,/'
+refused 65 'token 99999999 is outside' changed.in stage optim
+change optim 's/"prompt_tokens":\[[^]]*\]/"prompt_tokens":[1,2,3]/'
+stage optim <changed.in >out.jsonl 2>err || fail "a prompt that does not fit its media: $(cat err)"
+[ "$(grep -c '"quarantine":{"stage":"optim"' out.jsonl)" = 1 ] && [ "$(wc -l <out.jsonl)" = 4 ] || fail "optim does not put that group aside: $(cat err)"
+printf '{"text":"a"}\n\n{"txet":1}\n{"text":"b"}\n' >texts
+refused 65 'line 3: ' texts "$bin/caravan" tokenize --model model
+[ "$(wc -l <out.jsonl)" = 1 ] || fail "tokenize lost the line before the bad one"
+
+# Media: a defect puts its own group aside, a strange name is a name.
+mkdir media dir.mp4
+head -c 3000 data/clips/0000.mp4 >media/cut.mp4
+echo text >media/text.mp4
+: >media/zero.mp4
+cp "$media/three.mp4" media/short.mp4
+mkdir media/dir.mp4
+for strange in 'a b%d.mp4' 'é%s.mp4' 'pipe:0'; do cp data/clips/0000.mp4 "media/$strange"; done
+cp "$media/wide.png" "$media/thin.png" media # 10,000 pixels wide; 201 times as wide as high
+for name in cut.mp4 text.mp4 zero.mp4 short.mp4 dir.mp4 missing.mp4 'a b%d.mp4' 'é%s.mp4' pipe:0 wide.png thin.png; do
+    kind=video
+    case $name in *.png) kind=image ;; esac
+    echo "{\"id\":\"$name\",\"prompt\":{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"$kind\",\"$kind\":\"$name\"}]}],\"solution\":\"\"}}"
+done >media.in
+"$bin/caravan-frames" --stdio --store mstore --media-root media <media.in >media.out 2>err || fail "bad media: $(cat err)"
+[ "$(wc -l <media.out)" = 11 ] || fail "a group with bad media is lost"
+for name in cut.mp4 text.mp4 zero.mp4 short.mp4 dir.mp4 missing.mp4; do
+    grep "\"id\":\"$name\"" media.out | grep -q "\"quarantine\":{\"stage\":\"frames\",\"reason\":\"[^\"]*$name: " || fail "$name is not put aside"
+done
+for name in 'a b%d.mp4' 'é%s.mp4' pipe:0 wide.png; do
+    grep "\"id\":\"$name\"" media.out | grep -q '"quarantine":{' && fail "$name is put aside: $(grep "\"id\":\"$name\"" media.out)"
+done
+
+# Model folders.
+broken() {
+    rm -rf broken
+    cp -r model broken
+}
+broken && rm broken/config.json && expect 65 "broken/config.json: No such file" stage rollout --model broken
+broken && rm broken/model.safetensors && expect 65 "broken/model.safetensors: No such file" stage rollout --model broken
+broken && rm broken/tokenizer.json && expect 65 "broken: no tokenizer.json" stage rollout --model broken
+for bytes in 0 5 100 1000000; do
+    broken && head -c $bytes model/model.safetensors >broken/model.safetensors
+    expect 65 "broken/model.safetensors: " stage rollout --model broken
+done
+# lie FROM TO: in the header, as long as before.
+lie() {
+    broken
+    LC_ALL=C sed -i "s/$1/$2/" broken/model.safetensors
+    cmp -s model/model.safetensors broken/model.safetensors && fail "the header has no $1"
+    expect 65 "broken/model.safetensors: $3" stage rollout --model broken
+}
+lie '"data_offsets":\[0,' '"data_offsets":[9,' 'tensor '
+lie '"F32"' '"I99"' 'tensor .*dtype I99'
+lie 'model.norm.weight' 'model.morn.weight' 'tensor model.norm.weight is missing'
+lie '\[512,128\]' '[128,512]' 'tensor .* has shape \[128, 512\]'
+broken && mv broken/model.safetensors broken/model-00001-of-00002.safetensors
+echo '{"weight_map":{"model.norm.weight":"model-00002-of-00002.safetensors"}}' >broken/model.safetensors.index.json
+expect 65 "broken/model-00002-of-00002.safetensors: No such file" stage rollout --model broken
+config() {
+    broken
+    sed -i "s/\"$1\": *[^,]*/\"$1\": $2/" broken/config.json
+    expect 65 "broken/config.json: $1" stage rollout --model broken
+}
+config num_attention_heads 0
+config num_hidden_layers 1000000000
+config num_hidden_layers 1000000000000000000000000
+config hidden_size -4
+config vocab_size '"x"'
+broken && sed -i 's/<|im_start|>/<|mi_start|>/' broken/tokenizer.json broken/tokenizer_config.json && expect 65 "broken: .*<|im_start|>" stage rollout --model broken
+broken && head -c 3000 model/tokenizer.json >broken/tokenizer.json && expect 65 "broken/tokenizer.json: not JSON" stage rollout --model broken
+
+# Stores and disks.
+mkdir garbage
+head -c 50000 /dev/urandom >garbage/groups.lmdb
+refused 65 "garbage/groups.lmdb: not an LMDB file" reward.jsonl stage reward --store garbage
+cp -r store cut
+truncate -s 8192 cut/frames.lmdb
+refused 65 "cut/frames.lmdb: .*damaged" frames.jsonl stage frames --store cut
+expect 65 "nowhere" "$bin/caravan" groups ls --store nowhere
+expect 65 "no frames under key" "$bin/caravan" frames show --store store 00000000000000000000000000000000
+expect 69 "/proc/nowhere" stage reward --store /proc/nowhere
+expect 65 "data/clips/0000.mp4" "$bin/caravan" report data/clips/0000.mp4
+mkdir disk
+if mount -t tmpfs -o size=1m caravan-test disk 2>/dev/null; then
+    trap 'umount "$work/disk" 2>/dev/null || true; rm -rf "$work"' EXIT
+    for i in 1 2 3; do refused 69 "disk/store/.*lmdb: .*no space left" frames.jsonl stage frames --store disk/store --min-pixels 100352 --max-pixels $((105369 * i)); done
+    umount disk
+    mount -t tmpfs -o size=48m caravan-test disk
+    rm -f many.in
+    for i in 1 2 3 4; do cat optim.jsonl; done >many.in
+    refused 69 "checkpoint of step 3: disk/out/.*: No space left" many.in stage optim --out disk/out --save-every 1 --steps 9
+    [ "$(cd disk/out && echo *)" = "latest metrics.jsonl step-000001 step-000002" ] || fail "a part of a checkpoint is left: $(ls disk/out)"
+    stage rollout --model disk/out/latest <rollout.jsonl >/dev/null 2>err || fail "the checkpoint before the full disk: $(cat err)"
+    umount disk
+else
+    echo "bad-input: no full disk was tried: mounting is not allowed here"
+fi
+
+# Streams: closed, full, gone; SIGTERM in the middle.
+for name in "${before[@]}"; do
+    rm -rf trained
+    got=0
+    stage $name <$name.jsonl 2>err >/dev/full || got=$?
+    [ $got = 69 ] && grep -q 'standard output: No space left' err || fail "$name into a full disk: exit $got: $(cat err)"
+    rm -rf trained
+    got=0
+    stage $name 2>err >/dev/null <&- || got=$?
+    [ $got = 65 ] && grep -q 'standard input: Bad file' err || fail "$name without standard input: exit $got: $(cat err)"
+    refused 69 'standard output: Bad file' $name.jsonl eval "stage $name >&-"
+    rm -rf trained
+    { stage $name <$name.jsonl 2>err || echo "exit $?" >>err; } | true
+    grep -q 'exit' err && fail "$name, nobody reads: $(cat err)"
+    rm -rf trained
+    mkfifo pipe
+    stage $name <pipe >out.jsonl 2>err &
+    child=$!
+    exec 9>pipe
+    cat $name.jsonl >&9
+    for wait in $(seq 100); do [ "$(wc -l <out.jsonl)" = 4 ] && break || sleep 0.1; done
+    head -c 100 $name.jsonl >&9
+    kill -TERM $(pgrep -P $child) 2>/dev/null || kill -TERM $child
+    got=0
+    wait $child || got=$?
+    exec 9>&-
+    rm pipe
+    [ $got = 0 ] && [ "$(wc -l <out.jsonl)" = 4 ] && [ "$(tail -c 2 out.jsonl)" = '}' ] || fail "$name, told to stop: exit $got: $(cat err)"
+done
+
+# Pipeline files: every mistake at its place, and nothing is started.
+cat >ten.yaml <<END
+name: ten
+nmae: ten
+run: ten-run
+model: nowhere
+stages:
+  - source: {data: none.jsonl, format: csv}
+  - frames: {fps: abc, replicas: 0}
+  - rollot: {temperature: 1}
+  - refscore: {span: conten}
+  - reward: {method: careful}
+  - optim: {lr: -1, bogus: 3}
+END
+for verb in check run graph; do
+    expect 65 "ten.yaml: 1[0-9] mistakes" "$bin/caravan" $verb ten.yaml
+    for place in 2:1 4:8 6:20 6:40 7:19 7:34 8:5 9:22 10:22 11:17 11:21; do
+        [ "$(grep -c "^ten.yaml:$place: " err)" = 1 ] || fail "$verb: not one mistake at $place: $(cat err)"
+    done
+done
+[ ! -e ten-run ] || fail "a run with mistakes was begun"
