@@ -105,6 +105,24 @@ static void check_greedy(harness *h) {
     harness_hold(h, token == best, "token %d, not %d", token, best);
 }
 
+// At a high temperature the k tokens are equally probable: evenly spread chances draw each of them once, in order.
+static void check_top(harness *h) {
+    static const int ks[] = {1, 2, 7, 50, 78, 300};
+    enum { count = 20000 };
+    sampling how = {1e7f, 1, ks[harness_range(h, 0, 5)]};
+    harness_case(h, "each of the highest %d", how.top_k);
+    float *logits = some_logits(h, count), logprob;
+    for (int64_t i = 0; i < count; i++) logits[i] = fmaxf(logits[i], -100);
+    ranked *order = harness_memory(h, count * sizeof *order);
+    int64_t kept = ranking(order, logits, count, how);
+    qsort(order, (size_t)kept, sizeof *order, by_token);
+    for (int64_t i = 0; i < kept; i++) {
+        int32_t token;
+        sample_row(cpu_of(h->backend), &token, &logprob, logits, count, how, ((double)i + 0.5) / (double)kept);
+        harness_hold(h, token == order[i].token, "draw %lld: token %d, not %d", (long long)i, token, order[i].token);
+    }
+}
+
 // A broken model's logits give some token of the vocabulary.
 static void check_broken(harness *h) {
     enum { count = 20000 };
@@ -127,6 +145,7 @@ static void check(harness *h) {
         check_draw(h);
         check_greedy(h);
     }
+    for (int i = 0; i < 12; i++) check_top(h);
     check_broken(h);
 }
 
