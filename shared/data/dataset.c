@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "shared/base/chance.h"
 #include "shared/base/log.h"
@@ -151,4 +152,14 @@ status dataset_group(dataset *dataset, size_t place, group **out) {
     status result = group_text(*out, &(*out)->id, id, (size_t)length);
     if (result != OK) group_free(out);
     return result;
+}
+
+uint64_t dataset_hash(const dataset *dataset) {
+    uint64_t numbers[] = {dataset->rules.seed, dataset->shuffle, dataset->count};
+    uint64_t hash = XXH3_64bits(numbers, sizeof numbers);
+    if (dataset->template_text.size)
+        hash = XXH3_64bits_withSeed(dataset->template_text.data, dataset->template_text.size, hash);
+    for (size_t i = 0; i < dataset->count; i++)
+        hash = XXH3_64bits_withSeed(dataset->records.list[i].data, dataset->records.list[i].size, hash);
+    return hash;
 }

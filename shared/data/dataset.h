@@ -20,6 +20,10 @@ void dataset_free(dataset **dataset);
 // How many groups there are, all epochs together.
 size_t dataset_count(const dataset *dataset);
 
+// A hash of the samples in use and of what makes their order and their prompts. The number of epochs is not in it, so
+// that a finished run can go on for another one.
+uint64_t dataset_hash(const dataset *dataset);
+
 // Makes the group at `place`, 0 to count-1: in order, or shuffled anew for each epoch. Its id is e0-000017: epoch, and
 // place in the epoch. Not for several threads at once. The caller frees *out.
 status dataset_group(dataset *dataset, size_t place, group **out);

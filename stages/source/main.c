@@ -6,6 +6,10 @@ static status open_source(void **state, stage_context *context) {
     return dataset_open((dataset **)state, stage_settings(context));
 }
 
+static uint64_t version(void *state) {
+    return dataset_hash(state);
+}
+
 static status count(void *state, int64_t *out) {
     *out = (int64_t)dataset_count(state);
     return OK;
@@ -25,6 +29,7 @@ static const stage source = {
     .name = "source",
     .section = -1,
     .open = open_source,
+    .version = version,
     .count = count,
     .make = make,
     .close = close_source,
