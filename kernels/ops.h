@@ -156,7 +156,7 @@ typedef struct operations {
                                tensor scale, tensor inverse);
     // out[T,I] = silu(gate) * up; gate_up [T,2I] has gate in its first I columns.
     status (*swiglu)(backend *, tensor out, tensor gate_up);
-    // gate_up_gradient [T,2I] of swiglu.
+    // gate_up_gradient [T,2I] of swiglu; it may be gate_up itself.
     status (*swiglu_gradient)(backend *, tensor gate_up_gradient, tensor out_gradient, tensor gate_up);
     // out = in * Phi(in), with erf.
     status (*gelu)(backend *, tensor out, tensor in);

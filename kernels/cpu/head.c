@@ -5,7 +5,6 @@
 enum {
     block_elements = 1 << 22, // logits a block: 16 MiB,
     least_rows = 128,         // or 128 rows
-    repacked_rows = 256,      // at least, where every block packs the head again
     part_columns = 4096,      // of the vocabulary that are packed at a time
     gradient_rows = 1024,     // whose logits of a part exist at a time
 };
@@ -78,7 +77,6 @@ status cpu_logprob(backend *backend, tensor logprob, tensor log_sums, tensor in,
     CHECK(fits_head(in, head) && tensor_is(logprob, ELEMENT_F32, in.rows, 1) &&
           targets_fit(targets, in.rows, vocabulary));
     CHECK(tensor_none(log_sums) || tensor_is(log_sums, ELEMENT_F32, in.rows, 1));
-    if (!weight_kept(head) && most < repacked_rows) most = smaller(in.rows, repacked_rows);
     buffer shell;
     tensor logits;
     TRY(scratch_tensor(cpu, PLACE_LOGITS, &shell, &logits, ELEMENT_F32, most, vocabulary));

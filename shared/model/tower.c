@@ -1,12 +1,16 @@
 #include "shared/model/tower.h"
 
-// Rows whose inner activations, the widest there are, exist at one time.
-enum { rows_inside = 512 };
+// Rows whose inner activations, the widest there are, exist at one time. In training each turn packs the weights again,
+// which weighs more beside bfloat16's faster products, whose rows are half as large.
+static int64_t rows_inside(const pass *pass) {
+    int64_t most = pass->weights->type == ELEMENT_BF16 ? 2048 : 1024;
+    return pass->rows < most ? pass->rows : most;
+}
 
 // A block's intermediate values; what the gradient alone needs is none otherwise.
 typedef struct values {
-    tensor input, middle; // x before and after attention
-    tensor normed1, normed2, inverse1, inverse2;
+    tensor input, middle;              // x before and after attention
+    tensor normed, inverse1, inverse2; // of the first norm, then of the second, then of the first again
     tensor qkv, mixed, log_sums;
 } values;
 
@@ -42,7 +46,7 @@ static status attend(pass *pass, int index, view view, tensor normed, tensor qkv
 static status feed_forward(pass *pass, const block *block, tensor normed) {
     backend *backend = pass->weights->backend;
     const operations *ops = backend->ops;
-    int64_t inner = pass->tower->inner, most = pass->rows < rows_inside ? pass->rows : rows_inside;
+    int64_t inner = pass->tower->inner, most = rows_inside(pass);
     tensor gate_up, gated;
     TRY(desk_take(pass->desk, pass->weights->type, most, 2 * inner, &gate_up));
     TRY(desk_take(pass->desk, pass->weights->type, most, inner, &gated));
@@ -84,8 +88,7 @@ static status take_values(pass *pass, int index, values *it) {
     desk *desk = pass->desk;
     element type = pass->weights->type;
     *it = (values){.input = pass->saved[index], .middle = pass->x};
-    TRY(desk_take(desk, type, pass->rows, tower->hidden, &it->normed1));
-    TRY(desk_take(desk, type, pass->rows, tower->hidden, &it->normed2));
+    TRY(desk_take(desk, type, pass->rows, tower->hidden, &it->normed));
     TRY(desk_take(desk, ELEMENT_F32, pass->rows, 1, &it->inverse1));
     TRY(desk_take(desk, ELEMENT_F32, pass->rows, 1, &it->inverse2));
     TRY(desk_take(desk, type, pass->rows, qkv_columns(tower->heads), &it->qkv));
@@ -100,11 +103,11 @@ static status recompute(pass *pass, int index, view view, values *it) {
     const block *block = &pass->tower->blocks[index];
     TRY(ops->copy(backend, pass->x, it->input));
     pass->pending = false;
-    TRY(pass_norm(pass, it->normed1, block->norm1, it->inverse1));
-    TRY(attend(pass, index, view, it->normed1, it->qkv, it->mixed, it->log_sums));
+    TRY(pass_norm(pass, it->normed, block->norm1, it->inverse1));
+    TRY(attend(pass, index, view, it->normed, it->qkv, it->mixed, it->log_sums));
     TRY(ops->linear(backend, pass->delta, it->mixed, block->out, block->out_bias));
     pass->pending = true;
-    return pass_norm(pass, it->normed2, block->norm2, it->inverse2);
+    return pass_norm(pass, it->normed, block->norm2, it->inverse2);
 }
 
 // *out = rows of x_gradient in the type of products: themselves, or rounded on the desk.
@@ -117,13 +120,13 @@ static status rounded_gradient(pass *pass, int64_t first, int64_t rows, tensor *
     return backend->ops->copy(backend, *out, exact);
 }
 
-// The gradient of one product: of its input, its weight and its bias.
+// The gradient of one product: of its weight and its bias, then of its input, which may take the input's own place.
 static status linear_gradient(pass *pass, tensor in_gradient, tensor out_gradient, tensor in, weight *weight,
                               const part *part, const struct part *bias) {
     backend *backend = pass->weights->backend;
-    TRY(backend->ops->linear_input_gradient(backend, in_gradient, out_gradient, weight, false));
-    return backend->ops->linear_weight_gradient(backend, gradient_of(pass, part), gradient_of(pass, bias), out_gradient,
-                                                in);
+    TRY(backend->ops->linear_weight_gradient(backend, gradient_of(pass, part), gradient_of(pass, bias), out_gradient,
+                                             in));
+    return backend->ops->linear_input_gradient(backend, in_gradient, out_gradient, weight, false);
 }
 
 // normed_gradient [T,C] = the gradient of `normed` through the feed-forward part, some rows at a time.
@@ -133,27 +136,23 @@ static status feed_forward_gradient(pass *pass, int index, tensor normed_gradien
     const block *block = &pass->tower->blocks[index];
     const block_parts *parts = &pass->tower->parts[index];
     element type = pass->weights->type;
-    int64_t inner = pass->tower->inner, most = pass->rows < rows_inside ? pass->rows : rows_inside;
+    int64_t inner = pass->tower->inner, most = rows_inside(pass);
     desk_mark mark = desk_here(pass->desk);
-    tensor gate_up, gated, gate_up_gradient, gated_gradient;
+    tensor gate_up, gated; // each gives its place to its gradient
     TRY(desk_take(pass->desk, type, most, 2 * inner, &gate_up));
     TRY(desk_take(pass->desk, type, most, inner, &gated));
-    TRY(desk_take(pass->desk, type, most, 2 * inner, &gate_up_gradient));
-    TRY(desk_take(pass->desk, type, most, inner, &gated_gradient));
     for (int64_t first = 0; first < pass->rows; first += most) {
         int64_t rows = pass->rows - first < most ? pass->rows - first : most;
         tensor in = tensor_rows(normed, first, rows), out;
         tensor wide = tensor_rows(gate_up, 0, rows), thin = tensor_rows(gated, 0, rows);
-        tensor wide_gradient = tensor_rows(gate_up_gradient, 0, rows);
-        tensor thin_gradient = tensor_rows(gated_gradient, 0, rows);
         desk_mark some = desk_here(pass->desk);
         TRY(rounded_gradient(pass, first, rows, &out));
         TRY(ops->linear(backend, wide, in, block->gate_up, block->gate_up_bias));
         TRY(ops->swiglu(backend, thin, wide));
-        TRY(linear_gradient(pass, thin_gradient, out, thin, block->down, &parts->down, &parts->down_bias));
-        TRY(ops->swiglu_gradient(backend, wide_gradient, thin_gradient, wide));
-        TRY(linear_gradient(pass, tensor_rows(normed_gradient, first, rows), wide_gradient, in, block->gate_up,
-                            &parts->gate_up, &parts->gate_up_bias));
+        TRY(linear_gradient(pass, thin, out, thin, block->down, &parts->down, &parts->down_bias));
+        TRY(ops->swiglu_gradient(backend, wide, thin, wide));
+        TRY(linear_gradient(pass, tensor_rows(normed_gradient, first, rows), wide, in, block->gate_up, &parts->gate_up,
+                            &parts->gate_up_bias));
         desk_back(pass->desk, some);
     }
     desk_back(pass->desk, mark);
@@ -177,7 +176,7 @@ static status attention_part_gradient(pass *pass, int index, view view, tensor n
                                 pass->cache, pass->deep ? index : 0, pass->slots, view.segments, view.count,
                                 it->log_sums));
     TRY(ops->rotate_gradient(backend, qkv_gradient, pass->cos, pass->sin, tower->heads));
-    TRY(linear_gradient(pass, normed_gradient, qkv_gradient, it->normed1, block->qkv, &parts->qkv, &parts->qkv_bias));
+    TRY(linear_gradient(pass, normed_gradient, qkv_gradient, it->normed, block->qkv, &parts->qkv, &parts->qkv_bias));
     desk_back(pass->desk, mark);
     return OK;
 }
@@ -192,9 +191,11 @@ status block_gradient(pass *pass, int index, view view) {
     tensor normed_gradient = pass->delta; // which nothing needs after the second norm
     TRY(take_values(pass, index, &values));
     TRY(recompute(pass, index, view, &values));
-    TRY(feed_forward_gradient(pass, index, normed_gradient, values.normed2));
+    TRY(feed_forward_gradient(pass, index, normed_gradient, values.normed));
     TRY(ops->rmsnorm_gradient(backend, pass->x_gradient, gradient_of(pass, &parts->norm2), normed_gradient,
                               values.middle, block->norm2, values.inverse2));
+    TRY(ops->rmsnorm(backend, values.normed, values.input, (tensor){0}, block->norm1, pass->tower->epsilon,
+                     values.inverse1));
     TRY(attention_part_gradient(pass, index, view, normed_gradient, &values));
     TRY(ops->rmsnorm_gradient(backend, pass->x_gradient, gradient_of(pass, &parts->norm1), normed_gradient,
                               values.input, block->norm1, values.inverse1));
