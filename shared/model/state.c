@@ -107,7 +107,8 @@ status model_write_state(model *model, const char *folder) {
     status result = OK;
     TRY_TO(result, done, write_tensors(model, &texts, folder));
     TRY_TO(result, done,
-           bytes_print(&numbers, "{\"step\": %lld, \"version\": %lld}\n", (long long)model->trainer->step,
+           bytes_print(&numbers, "{\"step\": %lld, \"tower_step\": %lld, \"version\": %lld}\n",
+                       (long long)model->trainer->step, (long long)model->trainer->tower_step,
                        (long long)model->version));
     char *path = path_join(&texts, folder, STATE_NUMBERS);
     TRY_TO(result, done, path ? file_replace(path, numbers.data, numbers.size) : fail(SERVICE, "out of memory"));
@@ -167,29 +168,31 @@ done:
     return result;
 }
 
-static status read_numbers(arena *texts, const char *folder, int64_t *step, int64_t *version) {
+static status read_numbers(arena *texts, const char *folder, int64_t *step, int64_t *tower_step, int64_t *version) {
     char *path = path_join(texts, folder, STATE_NUMBERS);
     if (!path) return fail(SERVICE, "out of memory");
     json_object *numbers = NULL;
     TRY(json_file(&numbers, path));
-    bool both = json_int(json_object_object_get(numbers, "step"), step) &&
-                json_int(json_object_object_get(numbers, "version"), version) && *step >= 0 && *version >= 0;
+    bool all = json_int(json_object_object_get(numbers, "step"), step) &&
+               json_int(json_object_object_get(numbers, "tower_step"), tower_step) && *tower_step >= 0 &&
+               json_int(json_object_object_get(numbers, "version"), version) && *step >= 0 && *version >= 0;
     json_object_put(numbers);
-    return both ? OK : fail(INPUT, "%s: step and version are not two whole numbers", path);
+    return all ? OK : fail(INPUT, "%s: step, tower_step and version are not three whole numbers", path);
 }
 
 status model_read_state(model *model, const char *folder) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
     arena texts = {0};
     safetensors *store = NULL;
-    int64_t step = 0, version = 0;
+    int64_t step = 0, tower_step = 0, version = 0;
     status result = OK;
     char *path = path_join(&texts, folder, STATE_TENSORS);
     if (!path) TRY_TO(result, done, fail(SERVICE, "out of memory"));
-    TRY_TO(result, done, read_numbers(&texts, folder, &step, &version));
+    TRY_TO(result, done, read_numbers(&texts, folder, &step, &tower_step, &version));
     TRY_TO(result, done, safetensors_open(&store, path));
     TRY_TO(result, done, read_tensors(model, &texts, store, path));
     model->trainer->step = step;
+    model->trainer->tower_step = tower_step;
     model->version = version;
     TRY_TO(result, done, weights_refresh(model->weights));
 done:

@@ -93,6 +93,7 @@ static status learn(model *model, arena *arena, const lesson *lesson) {
     reading reading;
     TRY(text_forward(&reading, model, arena, lesson->prompt, &sequence, NULL, true));
     TRY(learn_head(model, arena, lesson, &reading));
+    if (lesson->prompt->media_count) model->trainer->tower_seen = true;
     return text_gradient(&reading, model, arena, model->trainer->gradients);
 }
 
@@ -117,6 +118,23 @@ static status gradient_norm(model *model, double *norm) {
     return OK;
 }
 
+enum { text_ranges = 2 }; // the table's ranges of the language model; those of the vision tower follow
+
+static status step_ranges(model *model, int first, int end, const adamw_rates *rates) {
+    const trainer *trainer = model->trainer;
+    adamw_range ranges[4];
+    for (int i = first; i < end; i++) {
+        const parameter_range *range = &model->table->ranges[i];
+        ranges[i - first] = (adamw_range){range_tensor(model->weights->master, range->place, range->count),
+                                          range_tensor(trainer->gradients, range->place, range->count),
+                                          range_tensor(trainer->first, range->place, range->count),
+                                          range_tensor(trainer->second, range->place, range->count), range->decay};
+    }
+    return model->backend->ops->adamw(model->backend, ranges, (size_t)(end - first), rates);
+}
+
+// A step without any medium leaves the vision tower and its moments alone, as torch does with parameters that have no
+// gradient: no decay, and Adam's count of steps stands still.
 status model_step(model *model, const train_rates *rates, double *norm) {
     trainer *trainer = model->trainer;
     if (!trainer) return fail(BUG, "the model was not opened for training");
@@ -124,15 +142,12 @@ status model_step(model *model, const train_rates *rates, double *norm) {
     double scale = rates->clip_norm > 0 ? rates->clip_norm / (*norm + 1e-6) : 1;
     adamw_rates adamw = {rates->rate,         rates->beta1,          rates->beta2,     rates->epsilon,
                          rates->weight_decay, scale < 1 ? scale : 1, trainer->step + 1};
-    adamw_range ranges[4];
-    for (int i = 0; i < trainer->range_count; i++) {
-        const parameter_range *range = &model->table->ranges[i];
-        ranges[i] = (adamw_range){range_tensor(model->weights->master, range->place, range->count),
-                                  range_tensor(trainer->gradients, range->place, range->count),
-                                  range_tensor(trainer->first, range->place, range->count),
-                                  range_tensor(trainer->second, range->place, range->count), range->decay};
+    TRY(step_ranges(model, 0, text_ranges, &adamw));
+    if (trainer->tower_seen && trainer->range_count > text_ranges) {
+        adamw.step = ++trainer->tower_step;
+        TRY(step_ranges(model, text_ranges, trainer->range_count, &adamw));
     }
-    TRY(model->backend->ops->adamw(model->backend, ranges, (size_t)trainer->range_count, &adamw));
+    trainer->tower_seen = false;
     TRY(model->backend->ops->zero(model->backend, range_tensor(trainer->gradients, 0, trainer->elements)));
     trainer->step++;
     model->version++;

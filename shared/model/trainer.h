@@ -9,6 +9,8 @@ struct trainer {
     int range_count;                    // of the table's ranges
     buffer *gradients, *first, *second; // F32
     int64_t step;                       // optimizer steps taken
+    int64_t tower_step;                 // of them those in which the vision tower had a gradient
+    bool tower_seen;                    // a group with media was accumulated since the last step
     const char *scratch;                // the folder of the reference's file
     int reference;                      // file of all elements as float32; -1: the reference has not been made
 };
