@@ -37,11 +37,13 @@ static void take_done(generator *generator, drawn *out) {
     }
 }
 
+// Few rows begin with the shortest prompt, so that the cache it makes is too small for the next, which then waits.
 static void draw_all(model_case *it, model *model, int rows, drawn *out) {
     memset(out, 0, sizeof *out);
     generator *generator = NULL;
     MUST(generator_new(&generator, model, &(generator_options){.rows = rows, .max_new_tokens = NEW_TOKENS}));
-    for (int request = 0; request < REQUESTS; request++) {
+    for (int i = 0; i < REQUESTS; i++) {
+        int request = rows > 3 || i > 1 ? i : 1 - i;
         while (!generator_room(generator)) MUST(generator_step(generator));
         MUST(generator_add(generator, &(generate_request){.prompt = prompt_of(it, model, request),
                                                           .count = GROUP,
@@ -276,6 +278,57 @@ static void test_a_checkpoint_keeps_the_layout(void **state) {
     }
 }
 
+static void expect_defect(model *model, const model_prompt *prompt, const model_completion *completion,
+                          const char *says) {
+    float got[MOST_TOKENS], *row = got;
+    assert_int_equal(model_score(model, prompt, completion, 1, &row), DEFECT);
+    if (!strstr(fail_text(), says)) print_error("%s\n", fail_text());
+    assert_non_null(strstr(fail_text(), says));
+}
+
+// A group's own fault is a defect; what the caller got wrong is not.
+static void test_faults_are_told_apart(void **state) {
+    (void)state;
+    model_case it;
+    case_open(&it, "pairs");
+    model *model = NULL;
+    assert_int_equal(model_open(&model, it.folder, &(model_options){.device = "cpu", .precision = "int8"}), USAGE);
+    assert_int_equal(model_open(&model, it.folder, &(model_options){.device = "tpu"}), USAGE);
+    assert_int_equal(model_open(&model, it.folder, &(model_options){.device = "cuda"}), SERVICE);
+    assert_int_equal(model_open(&model, "/nowhere", &(model_options){.device = "cpu"}), INPUT);
+    assert_null(model);
+    model = case_model(&it, &(model_options){.precision = "float32"});
+    int64_t far = model_about(model)->vocabulary;
+    expect_defect(model, &it.prompt, &(model_completion){&far, 1}, "outside the vocabulary");
+    expect_defect(model, &it.prompt, &(model_completion){it.completions[0].tokens, 0}, "empty");
+    model_prompt prompt = it.prompt;
+    prompt.media_count--;
+    expect_defect(model, &prompt, &it.completions[0], "belongs to no medium");
+    prompt = it.prompt;
+    model_medium media[4];
+    memcpy(media, prompt.media, prompt.media_count * sizeof *media);
+    prompt.media = media;
+    media[1].frames += 2;
+    expect_defect(model, &prompt, &it.completions[0], "placeholders");
+    media[1].frames -= 2;
+    media[1].height += 7;
+    expect_defect(model, &prompt, &it.completions[0], "units");
+    train_result result;
+    assert_int_equal(model_accumulate(model, &it.prompt, NULL, 0, &(train_loss){0}, 1, &result), BUG);
+    generator *generator = NULL;
+    assert_int_equal(generator_new(&generator, model, &(generator_options){.max_new_tokens = 0}), USAGE);
+    MUST(generator_new(&generator, model, &(generator_options){.max_new_tokens = 4}));
+    generate_request request = {.prompt = it.prompt, .count = 1, .top_p = 1, .max_new_tokens = 5};
+    assert_int_equal(generator_add(generator, &request), USAGE);
+    request.max_new_tokens = 4;
+    request.prompt.media_count = 0;
+    assert_int_equal(generator_add(generator, &request), DEFECT);
+    assert_false(generator_busy(generator));
+    generator_free(&generator);
+    model_free(&model);
+    case_close(&it);
+}
+
 // No code above the backend reads or writes what a buffer holds.
 static void test_the_whole_model_guarded(void **state) {
     (void)state;
@@ -315,7 +368,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sampler_scorer_trainer_float32), cmocka_unit_test(test_sampler_scorer_trainer_bfloat16),
         cmocka_unit_test(test_published_weights_are_swapped),  cmocka_unit_test(test_a_restart_changes_no_bit),
-        cmocka_unit_test(test_a_checkpoint_keeps_the_layout),  cmocka_unit_test(test_the_whole_model_guarded),
+        cmocka_unit_test(test_faults_are_told_apart),          cmocka_unit_test(test_a_checkpoint_keeps_the_layout),
+        cmocka_unit_test(test_the_whole_model_guarded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
