@@ -334,7 +334,7 @@ static void test_younger_characters_keep_their_place(void **state) {
         assert_int_equal(normal_text(NORMAL_NFC, cases[i][0], strlen(cases[i][0]), &buffer, &out, &size), OK);
         assert_int_equal(size, strlen(cases[i][1]));
         assert_memory_equal(out, cases[i][1], size);
-        bytes_clear(&buffer);
+        bytes_release(&buffer);
     }
 }
 
