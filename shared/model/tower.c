@@ -1,10 +1,11 @@
 #include "shared/model/tower.h"
 
-// Rows whose inner activations, the widest there are, exist at one time. In training each turn packs the weights again,
-// which weighs more beside bfloat16's faster products, whose rows are half as large.
+// Rows whose inner activations, the widest there are, exist at one time, in turns of one length. In training each turn
+// packs the weights again, which weighs more beside bfloat16's faster products, whose rows are half as large.
 static int64_t rows_inside(const pass *pass) {
-    int64_t most = pass->weights->type == ELEMENT_BF16 ? 2048 : 1024;
-    return pass->rows < most ? pass->rows : most;
+    int64_t most = pass->weights->type == ELEMENT_BF16 ? 4096 : 1152;
+    int64_t turns = (pass->rows + most - 1) / most;
+    return (pass->rows + turns - 1) / turns;
 }
 
 // A block's intermediate values; what the gradient alone needs is none otherwise.
