@@ -2,20 +2,15 @@
 #include "kernels/cpu/cpu.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "kernels/cpu/primitives.h"
 #include "shared/base/memory.h"
 
-static void scratch_free(cpu_scratch *scratch) {
-    if (scratch->data) munmap(scratch->data, scratch->bytes);
-    *scratch = (cpu_scratch){0};
-}
-
 static void cpu_close(cpu_backend *cpu) {
     if (cpu->guarded) cpu_guard(cpu, true);
     primitives_free(&cpu->primitives);
-    for (int place = 0; place < PLACES; place++) scratch_free(&cpu->scratch[place]);
+    for (int place = 0; place < PLACES; place++) cpu_block_unmap(&cpu->scratch[place]);
+    cpu_blocks_release(cpu);
     pool_free(&cpu->pool);
     free(cpu);
 }
@@ -57,14 +52,10 @@ status backend_computes(backend *backend, element type) {
 
 // Mapped, not from the heap, where what it outgrows would stay as holes.
 status cpu_scratch_get(cpu_backend *cpu, cpu_place place, size_t bytes, void *out) {
-    cpu_scratch *scratch = &cpu->scratch[place];
+    cpu_block *scratch = &cpu->scratch[place];
     if (scratch->bytes < bytes) {
-        size_t room = (bytes + 4095) & ~(size_t)4095;
-        scratch_free(scratch);
-        void *data = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (data == MAP_FAILED) return fail(SERVICE, "out of memory: %zu bytes of scratch", room);
-        (void)madvise(data, room, MADV_HUGEPAGE); // a hint; slower without
-        *scratch = (cpu_scratch){data, room};
+        cpu_block_unmap(scratch);
+        TRY(cpu_block_map(bytes, scratch));
     }
     memcpy(out, &scratch->data, sizeof scratch->data);
     return OK;

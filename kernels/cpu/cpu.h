@@ -26,15 +26,16 @@ typedef enum cpu_place {
     PLACES,
 } cpu_place;
 
-typedef struct cpu_scratch {
+// Whole pages of memory (blocks.c).
+typedef struct cpu_block {
     void *data;
     size_t bytes;
-} cpu_scratch;
+} cpu_block;
 
 struct buffer {
     unsigned char *data;
     size_t bytes;
-    bool mapped;
+    cpu_block block;         // what holds the data; none for a small buffer, which is on the heap
     buffer *previous, *next; // in the backend's list
 };
 
@@ -43,7 +44,9 @@ typedef struct cpu_backend {
     pool *pool;
     cpu_vectors vectors;
     buffer *buffers; // all that live
-    cpu_scratch scratch[PLACES];
+    cpu_block *idle; // blocks that were put back
+    size_t idle_count, idle_bytes, used_bytes, most_bytes;
+    cpu_block scratch[PLACES];
     struct primitives *primitives; // oneDNN's, by shape (primitives.h)
     bool guarded;
     bool open; // guarded: buffers can be read at present
@@ -52,6 +55,22 @@ typedef struct cpu_backend {
 // *out = at least `bytes` bytes, aligned to 64, of unknown content, until the next call for this place. SERVICE when
 // memory is short. It only grows, so that a repeated step allocates nothing.
 status cpu_scratch_get(cpu_backend *cpu, cpu_place place, size_t bytes, void *out);
+
+// *out = fresh pages, zeroed. SERVICE when memory is short.
+status cpu_block_map(size_t bytes, cpu_block *out);
+
+// Returns pages to the system; none is fine. Clears *block.
+void cpu_block_unmap(cpu_block *block);
+
+// *out = a block of at least `bytes` bytes of unknown content, one that was put back where there is one of about that
+// size. SERVICE when memory is short.
+status cpu_block_get(cpu_backend *cpu, size_t bytes, cpu_block *out);
+
+// Puts a block back for the next that asks; none is fine. Clears *block.
+void cpu_block_put(cpu_backend *cpu, cpu_block *block);
+
+// Returns the blocks that nobody uses to the system.
+void cpu_blocks_release(cpu_backend *cpu);
 
 // Calls work(context, first, end, thread) for the ranges [0,block), [block,2 block) ... of [0,count), shared among the
 // threads. The ranges depend on count and block alone.

@@ -47,19 +47,16 @@ bool tensor_is(tensor t, int type, int64_t rows, int64_t columns) {
 
 // ---- buffers ----
 
-static status map_memory(buffer *buffer, size_t bytes) {
-    void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED) return fail(SERVICE, "out of memory: %zu bytes of tensors", bytes);
-    (void)madvise(data, bytes, MADV_HUGEPAGE); // a hint; slower without
-    buffer->data = data;
-    buffer->mapped = true;
-    return OK;
-}
-
 static status take_memory(buffer *buffer, size_t bytes) {
     buffer->data = aligned_alloc(64, bytes);
     if (!buffer->data) return fail(SERVICE, "out of memory: %zu bytes of tensors", bytes);
     memset(buffer->data, 0, bytes);
+    return OK;
+}
+
+static status take_block(buffer *buffer, size_t bytes) {
+    TRY(cpu_block_map(bytes, &buffer->block));
+    buffer->data = buffer->block.data;
     return OK;
 }
 
@@ -68,10 +65,9 @@ status cpu_buffer_new(backend *backend, size_t bytes, buffer **out) {
     *out = NULL;
     buffer *buffer;
     TRY(NEW(&buffer, 1));
-    size_t unit = cpu->guarded || bytes >= map_at ? 4096 : 64;
     buffer->bytes = bytes;
-    size_t room = bytes ? (bytes + unit - 1) / unit * unit : unit;
-    status result = unit == 4096 ? map_memory(buffer, room) : take_memory(buffer, room);
+    status result = cpu->guarded || bytes >= map_at ? take_block(buffer, bytes)
+                                                    : take_memory(buffer, (bytes / 64 + 1) * 64);
     if (result != OK) {
         free(buffer);
         return result;
@@ -83,10 +79,6 @@ status cpu_buffer_new(backend *backend, size_t bytes, buffer **out) {
     return OK;
 }
 
-static size_t mapped_bytes(const buffer *buffer) {
-    return buffer->bytes ? (buffer->bytes + 4095) / 4096 * 4096 : 4096;
-}
-
 void cpu_buffer_free(backend *backend, buffer **place) {
     buffer *buffer = *place;
     if (!buffer) return;
@@ -96,8 +88,8 @@ void cpu_buffer_free(backend *backend, buffer **place) {
         cpu_of(backend)->buffers = buffer->next;
     }
     if (buffer->next) buffer->next->previous = buffer->previous;
-    if (buffer->mapped) {
-        munmap(buffer->data, mapped_bytes(buffer));
+    if (buffer->block.data) {
+        cpu_block_unmap(&buffer->block);
     } else {
         free(buffer->data);
     }
@@ -107,7 +99,7 @@ void cpu_buffer_free(backend *backend, buffer **place) {
 
 void cpu_guard(cpu_backend *cpu, bool open) {
     for (const buffer *buffer = cpu->buffers; buffer; buffer = buffer->next) {
-        mprotect(buffer->data, mapped_bytes(buffer), open ? PROT_READ | PROT_WRITE : PROT_NONE);
+        mprotect(buffer->data, buffer->block.bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE);
     }
 }
 

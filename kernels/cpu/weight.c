@@ -2,13 +2,13 @@
 #include "kernels/cpu/weight.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "shared/base/memory.h"
 
 struct weight {
     tensor plain; // none when kept
     packed kept;  // its data NULL when not
+    cpu_block block; // where they are
 };
 
 int64_t weight_outputs(const weight *w) {
@@ -35,10 +35,8 @@ status cpu_computes(cpu_backend *cpu, element type) {
 
 static status keep_packed(cpu_backend *cpu, weight *w) {
     size_t bytes = packed_bytes(cpu, w->kept.type, w->kept.outputs, w->kept.inner);
-    void *data = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-    if (!data) return fail(SERVICE, "out of memory: %zu bytes of weights", bytes);
-    (void)madvise(data, bytes, MADV_HUGEPAGE); // a hint; slower without
-    w->kept.data = data;
+    TRY(cpu_block_get(cpu, bytes, &w->block));
+    w->kept.data = w->block.data;
     pack_rows(cpu, &w->kept, w->plain);
     w->plain = (tensor){0};
     return OK;
@@ -62,9 +60,8 @@ status cpu_weight_new(backend *backend, weight **out, tensor plain, element type
 }
 
 void cpu_weight_free(backend *backend, weight **place) {
-    (void)backend;
     if (!*place) return;
-    free((*place)->kept.data);
+    cpu_block_put(cpu_of(backend), &(*place)->block);
     free(*place);
     *place = NULL;
 }

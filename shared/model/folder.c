@@ -184,7 +184,7 @@ status model_publish(model *model, bool reference, const char *path, uint64_t *h
     TRY_TO(result, done, safetensors_create(&it.writer, path, tensors, table->count));
     for (size_t i = 0; i < table->count; i++) TRY_TO(result, done, publish_parameter(&it, reference, &table->list[i]));
     *hash = fingerprint_value(it.print);
-    result = safetensors_finish(&it.writer);
+    result = safetensors_finish_passing(&it.writer);
 done:
     safetensors_abandon(&it.writer);
     fingerprint_free(&it.print);

@@ -64,7 +64,7 @@ static status open_all(model *model, const char *folder) {
     TRY(safetensors_open_folder(&model->store, folder));
     element type = strcmp(model->facts.precision, "bfloat16") == 0 ? ELEMENT_BF16 : ELEMENT_F32;
     TRY(weights_load(&model->weights, model->backend, &model->config, model->table, model->store, type,
-                     options->training));
+                     options->training, NULL));
     if (!options->training) {
         safetensors_close(&model->store);
         return OK;
@@ -114,33 +114,48 @@ int64_t model_version(const model *model) {
     return model->version;
 }
 
-// The weights of `store` in place of those in use, if they have that hash.
-static status replace(model *model, safetensors *store, const char *path, int64_t version, uint64_t hash) {
-    weights *fresh = NULL;
-    uint64_t found;
-    status result =
-        weights_load(&fresh, model->backend, &model->config, model->table, store, model->weights->type, false);
-    if (result == OK) result = weights_hash(fresh, &model->config, &found);
-    if (result == OK && found != hash)
-        result = fail(INPUT, "%s: its weights have hash %016llx, not %016llx", path, (unsigned long long)found,
-                      (unsigned long long)hash);
-    if (result == OK) {
-        weights *old = model->weights;
-        model->weights = fresh;
-        fresh = old;
-        model->version = version;
-    }
-    weights_free(&fresh);
-    return result;
+static status other_hash(const char *path, uint64_t found, uint64_t hash) {
+    return fail(INPUT, "%s: its weights have hash %016llx, not %016llx", path, (unsigned long long)found,
+                (unsigned long long)hash);
+}
+
+// The weights of a store that was found whole and of the right hash. The old ones go first, so that their memory serves.
+static status replace(model *model, const safetensors *store, int64_t version, uint64_t hash) {
+    element type = model->weights->type;
+    weights_free(&model->weights);
+    TRY(weights_load(&model->weights, model->backend, &model->config, model->table, store, type, false, &hash));
+    model->version = version;
+    return OK;
 }
 
 status model_swap(model *model, const char *path, int64_t version, uint64_t hash) {
     if (model->trainer) return fail(BUG, "a model that trains makes its own weights");
     safetensors *store = NULL;
+    uint64_t found = 0;
     status result = safetensors_open(&store, path);
-    if (result == OK) result = replace(model, store, path, version, hash);
+    if (result == OK) {
+        result = weights_hash_stored(&model->config, model->table, store, model->weights->type, &found);
+        if (result != OK) result = fail_within(result, "%s", path);
+    }
+    if (result == OK && found != hash) result = other_hash(path, found, hash);
+    if (result == OK) result = replace(model, store, version, hash);
     safetensors_close(&store);
     return result;
+}
+
+// The folder's weights beside the ones in use, and then in their place if they have that hash.
+static status reload(model *model, const safetensors *store, uint64_t hash) {
+    weights *fresh = NULL;
+    TRY(weights_load(&fresh, model->backend, &model->config, model->table, store, model->weights->type, false, NULL));
+    if (fresh->hash != hash) {
+        status result = other_hash(model->folder, fresh->hash, hash);
+        weights_free(&fresh);
+        return result;
+    }
+    weights_free(&model->weights);
+    model->weights = fresh;
+    model->version = 0;
+    return OK;
 }
 
 status model_reset(model *model, uint64_t hash) {
@@ -148,13 +163,11 @@ status model_reset(model *model, uint64_t hash) {
     uint64_t found;
     if (model->version == 0) {
         TRY(model_hash(model, &found));
-        if (found == hash) return OK;
-        return fail(INPUT, "%s: its weights have hash %016llx, not %016llx", model->folder, (unsigned long long)found,
-                    (unsigned long long)hash);
+        return found == hash ? OK : other_hash(model->folder, found, hash);
     }
     safetensors *store = NULL;
     status result = safetensors_open_folder(&store, model->folder);
-    if (result == OK) result = replace(model, store, model->folder, 0, hash);
+    if (result == OK) result = reload(model, store, hash);
     safetensors_close(&store);
     return result;
 }

@@ -50,8 +50,8 @@ status model_hash(model *model, uint64_t *hash);
 // The version that the weights were given (0 after model_open).
 int64_t model_version(const model *model);
 
-// Replaces all weights by those of `path` (a safetensors file that model_publish wrote), whose hash must be `hash`;
-// on failure the old ones stay in use.
+// Replaces all weights by those of `path` (a safetensors file that model_publish wrote), whose hash must be `hash`. If
+// they are not those (INPUT), the old ones stay in use. After SERVICE the model can only be freed.
 status model_swap(model *model, const char *path, int64_t version, uint64_t hash);
 
 // Goes back to the weights of the folder, version 0, whose hash must be `hash`.

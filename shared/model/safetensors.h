@@ -73,6 +73,9 @@ status safetensors_write(safetensors_writer *writer, const void *data, size_t si
 // writer and sets it to NULL.
 status safetensors_finish(safetensors_writer **writer);
 
+// The same without waiting for the disk: for a file that need not outlive a loss of power, since it can be made again.
+status safetensors_finish_passing(safetensors_writer **writer);
+
 // Gives up: removes PATH.tmp. NULL is fine; sets *writer to NULL.
 void safetensors_abandon(safetensors_writer **writer);
 

@@ -121,16 +121,25 @@ static status sync_folder_of(const char *path) {
     return result;
 }
 
+// Gives the file its name.
+static status settle(safetensors_writer *it) {
+    if (it->left) return fail(BUG, "%s: %zu bytes of data are missing", it->path, it->left);
+    if (rename(it->temporary, it->path)) return fail(SERVICE, "%s: cannot write: %s", it->path, strerror(errno));
+    it->temporary = NULL;
+    return OK;
+}
+
 status safetensors_finish(safetensors_writer **writer) {
     safetensors_writer *it = *writer;
-    status result = it->left ? fail(BUG, "%s: %zu bytes of data are missing", it->path, it->left) : OK;
-    if (result == OK && fsync(it->file)) result = fail(SERVICE, "%s: cannot write: %s", it->path, strerror(errno));
-    if (result == OK && rename(it->temporary, it->path))
-        result = fail(SERVICE, "%s: cannot write: %s", it->path, strerror(errno));
-    if (result == OK) {
-        it->temporary = NULL;
-        result = sync_folder_of(it->path);
-    }
+    status result = fsync(it->file) ? fail(SERVICE, "%s: cannot write: %s", it->path, strerror(errno)) : OK;
+    if (result == OK) result = settle(it);
+    if (result == OK) result = sync_folder_of(it->path);
+    safetensors_abandon(writer);
+    return result;
+}
+
+status safetensors_finish_passing(safetensors_writer **writer) {
+    status result = settle(*writer);
     safetensors_abandon(writer);
     return result;
 }

@@ -13,8 +13,10 @@ enum { elements_at_a_time = 1 << 18 };
 typedef struct loader {
     weights *weights;
     const stored_tensor **found; // by parameter
-    fingerprint *print;          // NULL in training: hashed when asked for
+    fingerprint *print;          // NULL when the hash is known, and in training: hashed when asked for
     int64_t vector;              // elements of `vectors` given away
+    buffer *copy;                // of one matrix after the other, before it is packed
+    size_t copy_bytes;
 } loader;
 
 tensor range_tensor(buffer *buffer, int64_t place, int64_t count) {
@@ -85,6 +87,16 @@ static status fill(loader *loader, const part *part, tensor out) {
     return OK;
 }
 
+static status fit_copy(loader *loader, size_t bytes) {
+    if (loader->copy_bytes >= bytes) return OK;
+    backend *backend = loader->weights->backend;
+    backend->ops->buffer_free(backend, &loader->copy);
+    loader->copy_bytes = 0;
+    TRY(backend->ops->buffer_new(backend, bytes, &loader->copy));
+    loader->copy_bytes = bytes;
+    return OK;
+}
+
 // A matrix: prepared from the master, which stays, or from a copy, which goes.
 static status load_matrix(loader *loader, const part *part, weight **out) {
     weights *weights = loader->weights;
@@ -94,15 +106,12 @@ static status load_matrix(loader *loader, const part *part, weight **out) {
         TRY(fill(loader, part, plain));
         return ops->weight_new(weights->backend, out, plain, weights->type, false);
     }
-    buffer *copy = NULL;
     size_t bytes = (size_t)part->rows * (size_t)part->columns * element_size(weights->type);
-    TRY(ops->buffer_new(weights->backend, bytes, &copy));
-    tensor plain = {copy, 0, weights->type, part->rows, part->columns, part->columns};
-    status result = fill(loader, part, plain);
-    if (result == OK) result = ops->weight_new(weights->backend, out, plain, weights->type, true);
-    if (result == OK) result = ops->wait(weights->backend);
-    ops->buffer_free(weights->backend, &copy);
-    return result;
+    TRY(fit_copy(loader, bytes));
+    tensor plain = {loader->copy, 0, weights->type, part->rows, part->columns, part->columns};
+    TRY(fill(loader, part, plain));
+    TRY(ops->weight_new(weights->backend, out, plain, weights->type, true));
+    return ops->wait(weights->backend);
 }
 
 // Whether vectors and the embedding are read from the master as they are.
@@ -226,7 +235,7 @@ static status prepare(weights *weights, const model_config *config) {
 }
 
 status weights_load(weights **out, backend *backend, const model_config *config, const parameter_table *table,
-                    const safetensors *store, element type, bool training) {
+                    const safetensors *store, element type, bool training, const uint64_t *hash) {
     *out = NULL;
     loader loader = {0};
     status result = OK;
@@ -234,17 +243,39 @@ status weights_load(weights **out, backend *backend, const model_config *config,
     *loader.weights = (weights){.backend = backend, .table = table, .type = type, .training = training};
     TRY_TO(result, done, NEW(&loader.found, table->count));
     TRY_TO(result, done, parameters_match(table, store, loader.found));
-    if (!training) TRY_TO(result, done, fingerprint_new(&loader.print, config, type));
+    if (!training && !hash) TRY_TO(result, done, fingerprint_new(&loader.print, config, type));
     TRY_TO(result, done, prepare(loader.weights, config));
     TRY_TO(result, done, load_all(&loader));
-    if (loader.print) loader.weights->hash = fingerprint_value(loader.print);
-    loader.weights->hash_known = loader.print != NULL;
+    if (hash || loader.print) loader.weights->hash = hash ? *hash : fingerprint_value(loader.print);
+    loader.weights->hash_known = hash || loader.print;
     *out = loader.weights;
     loader.weights = NULL;
 done:
+    backend->ops->buffer_free(backend, &loader.copy);
     weights_free(&loader.weights);
     fingerprint_free(&loader.print);
     free(loader.found);
+    return result;
+}
+
+status weights_hash_stored(const model_config *config, const parameter_table *table, const safetensors *store,
+                           element type, uint64_t *hash) {
+    const stored_tensor **found = NULL;
+    fingerprint *print = NULL;
+    status result = OK;
+    TRY_TO(result, done, NEW(&found, table->count));
+    TRY_TO(result, done, parameters_match(table, store, found));
+    TRY_TO(result, done, fingerprint_new(&print, config, type));
+    for (size_t i = 0; i < table->count; i++) {
+        if (found[i]->type != type)
+            TRY_TO(result, done, fail(INPUT, "tensor %s is not of the type that it is used in", found[i]->name));
+        fingerprint_parameter(print, &table->list[i]);
+        TRY_TO(result, done, fingerprint_bits(print, found[i]->data, found[i]->size));
+    }
+    *hash = fingerprint_value(print);
+done:
+    fingerprint_free(&print);
+    free(found);
     return result;
 }
 

@@ -42,9 +42,10 @@ typedef struct weights {
     bool hash_known;
 } weights;
 
-// Loads the weights of a store for computing in `type`. INPUT names the tensor that does not fit the table.
+// Loads the weights of a store for computing in `type`; their hash, where it is known already, else NULL. INPUT names
+// the tensor that does not fit the table.
 status weights_load(weights **out, backend *backend, const model_config *config, const parameter_table *table,
-                    const safetensors *store, element type, bool training);
+                    const safetensors *store, element type, bool training, const uint64_t *hash);
 
 // NULL is fine; sets *weights to NULL.
 void weights_free(weights **weights);
@@ -54,6 +55,10 @@ status weights_refresh(weights *weights);
 
 // *hash = the hash over the configuration and the bits in use.
 status weights_hash(weights *weights, const model_config *config, uint64_t *hash);
+
+// *hash = what weights_hash will say of the weights of a store that has them in `type` already. INPUT if it does not.
+status weights_hash_stored(const model_config *config, const parameter_table *table, const safetensors *store,
+                           element type, uint64_t *hash);
 
 // A parameter's place in a buffer laid out as the table says, as rows x columns of float32.
 tensor part_tensor(buffer *buffer, const part *part);

@@ -157,6 +157,7 @@ static status run_filter(loop *loop) {
         TRY(fill(loop));
         if (loop->context->place && signals_stopping()) return OK;
         if (loop->count) TRY(advance(loop));
+        if (!loop->count && loop->context->stage->rest) TRY(loop->context->stage->rest(loop->context->state));
     } while (loop->count || !loop->ended);
     return OK;
 }

@@ -57,13 +57,17 @@ typedef struct stage {
     // done until another group is taken; when draining: nothing is held any more.
     status (*advance)(void *state, bool draining, group **done);
 
+    // Called when nothing is held, after the last group has been handed back: work that others need not wait for. NULL:
+    // none.
+    status (*rest)(void *state);
+
     // A source instead: no input. How many groups there are in all, and the one at a place in the order of issue, from
     // 0: the same one whenever it is asked for. `requires` is the runner's to set.
     status (*count)(void *state, int64_t *out);
     status (*make)(void *state, int64_t place, group **out);
 
     // In a pipeline alone. What a stage that computes with weights gets from optim before a group needs them; it holds
-    // no group then. On failure the old ones stay in use. `follows` says whose.
+    // no group then. `follows` says whose.
     stage_follows follows;
     status (*use)(void *state, const stage_weights *weights);
     // Optim: where it stands after open: steps trained, and the place in the order of issue below which all is trained.

@@ -17,6 +17,7 @@ typedef struct trainer {
     group **done; // trained, to be handed back in order
     size_t done_count, done_next;
     size_t left; // groups that did not fill a step
+    bool unsaved; // a step was trained since save() last looked
 } trainer;
 
 static status read_options(optim_options *options, const settings *settings, bool pipeline) {
@@ -53,6 +54,11 @@ static status read_options(optim_options *options, const settings *settings, boo
     return OK;
 }
 
+// A state is written when the time since the last one is so many times what that took (before the first: what it would
+// take at this speed).
+enum { save_patience = 50 };
+static const double save_speed = 0.5e9; // bytes a second
+
 static status open_model(optim *optim, const settings *settings) {
     const model_options options = {
         .device = settings_text(settings, "device"),
@@ -65,6 +71,7 @@ static status open_model(optim *optim, const settings *settings) {
     };
     TRY(model_open(&optim->model, optim->options.model, &options));
     inputs_set_model(optim->inputs, model_about(optim->model));
+    optim->save_seconds = 16 * (double)model_about(optim->model)->parameters / save_speed;
     return model_hash(optim->model, &optim->first_hash);
 }
 
@@ -106,8 +113,6 @@ static status optim_take(void *state, group *group) {
     return result;
 }
 
-enum { save_patience = 20 }; // a state is written when the time since the last one is so many times what it took
-
 // Checkpoints when they are due; in a pipeline, the state now and then, so that a crash costs little.
 static status save(trainer *trainer) {
     optim *optim = &trainer->optim;
@@ -119,6 +124,14 @@ static status save(trainer *trainer) {
     return OK;
 }
 
+// In a pipeline once the trained groups have left: the others work on while this one writes.
+static status optim_rest(void *state) {
+    trainer *trainer = state;
+    if (!trainer->unsaved) return OK;
+    trainer->unsaved = false;
+    return save(trainer);
+}
+
 static status train(trainer *trainer) {
     optim *optim = &trainer->optim;
     step_facts facts;
@@ -127,7 +140,8 @@ static status train(trainer *trainer) {
     log_say("step %lld: loss %.4g, nll %.4g, gradient norm %.4g, reward %.3f, accuracy %.3f, %lld tokens, %.2f s",
             (long long)facts.step, facts.loss, facts.nll, facts.norm, facts.reward, facts.accuracy,
             (long long)facts.tokens, facts.seconds);
-    TRY(save(trainer));
+    trainer->unsaved = true;
+    if (!stage_in_pipeline(optim->context)) TRY(optim_rest(trainer));
     memcpy(trainer->done, trainer->held, trainer->held_count * sizeof *trainer->held);
     trainer->done_count = trainer->held_count;
     trainer->done_next = trainer->held_count = 0;
@@ -188,6 +202,7 @@ static const stage optim_stage = {
     .room = optim_room,
     .take = optim_take,
     .advance = optim_advance,
+    .rest = optim_rest,
     .position = optim_position,
     .finish = optim_finish,
     .close = optim_close,
