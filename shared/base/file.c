@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -29,6 +30,25 @@ status file_read(const char *path, bytes *out) {
     status result = read_all(fd, path, out);
     close(fd);
     return result;
+}
+
+status file_share(const char *path, int *held) {
+    *held = open(path, O_RDONLY | O_CLOEXEC);
+    if (*held < 0) return fail(INPUT, "%s: %s", path, strerror(errno));
+    if (!flock(*held, LOCK_SH | LOCK_NB)) return OK;
+    status result = fail(INPUT, "%s: %s", path, errno == EWOULDBLOCK ? "is being written" : strerror(errno));
+    close(*held);
+    *held = -1;
+    return result;
+}
+
+status file_claim(const char *path, int *fd) {
+    *fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (*fd >= 0 && !flock(*fd, LOCK_EX | LOCK_NB)) return OK;
+    if (*fd >= 0) close(*fd);
+    // Those who read the old file go on with it.
+    if (!unlink(path) || errno == ENOENT) *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    return *fd >= 0 ? OK : fail(SERVICE, "%s: cannot write: %s", path, strerror(errno));
 }
 
 status file_map_open(file_map *map, const char *path) {

@@ -23,6 +23,14 @@ status file_map_open(file_map *map, const char *path);
 // Unmaps and zeroes; a zeroed map is fine.
 void file_map_release(file_map *map);
 
+// Opens `path` and keeps writers that ask (file_claim) away from it until *held is closed. INPUT when it is gone or
+// being written.
+status file_share(const char *path, int *held);
+
+// Opens `path` for writing, content and all if it is there and nobody shares it; else as a new, empty file under that
+// name. Sharers are kept away until *fd is closed. SERVICE when the disk refuses.
+status file_claim(const char *path, int *fd);
+
 // Writes PATH.tmp, syncs it, renames it to PATH and syncs the folder. SERVICE when the disk refuses (full, say);
 // the old file is then untouched and PATH.tmp removed.
 status file_replace(const char *path, const void *data, size_t size);

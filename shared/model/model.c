@@ -3,7 +3,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "shared/base/file.h"
 #include "shared/model/inside.h"
 #include "shared/model/trainer.h"
 
@@ -119,7 +121,8 @@ static status other_hash(const char *path, uint64_t found, uint64_t hash) {
                 (unsigned long long)hash);
 }
 
-// The weights of a store that was found whole and of the right hash. The old ones go first, so that their memory serves.
+// The weights of a store that was found whole and of the right hash. The old ones go first, so that their memory
+// serves.
 static status replace(model *model, const safetensors *store, int64_t version, uint64_t hash) {
     element type = model->weights->type;
     weights_free(&model->weights);
@@ -132,6 +135,8 @@ status model_swap(model *model, const char *path, int64_t version, uint64_t hash
     if (model->trainer) return fail(BUG, "a model that trains makes its own weights");
     safetensors *store = NULL;
     uint64_t found = 0;
+    int held;
+    TRY(file_share(path, &held));
     status result = safetensors_open(&store, path);
     if (result == OK) {
         result = weights_hash_stored(&model->config, model->table, store, model->weights->type, &found);
@@ -140,6 +145,7 @@ status model_swap(model *model, const char *path, int64_t version, uint64_t hash
     if (result == OK && found != hash) result = other_hash(path, found, hash);
     if (result == OK) result = replace(model, store, version, hash);
     safetensors_close(&store);
+    close(held);
     return result;
 }
 

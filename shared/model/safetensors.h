@@ -59,7 +59,8 @@ int64_t stored_count(const stored_tensor *tensor);
 // "[2, 3]" into text[0..size); returns text.
 const char *stored_shape_text(const stored_tensor *tensor, char *text, size_t size);
 
-// A file that is being written: PATH.tmp until it is finished, then PATH at once.
+// A file that is being written: PATH.tmp until it is finished, then PATH at once. A PATH.tmp that is there is written
+// over: its pages serve again.
 typedef struct safetensors_writer safetensors_writer;
 
 // Starts a file with these tensors (name, type, rank and shape count; data does not). Metadata says "format": "pt".

@@ -1,9 +1,9 @@
 // Writing: the header first, then the data as they come; the file gets its name only when it is whole.
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "shared/base/file.h"
@@ -76,6 +76,14 @@ static status put(safetensors_writer *writer, const char *data, size_t size) {
     return OK;
 }
 
+// A file that was there before is written over, its end cut off.
+static status shorten(safetensors_writer *writer, size_t size) {
+    struct stat about;
+    if (!fstat(writer->file, &about) && (size_t)about.st_size <= size) return OK;
+    if (!ftruncate(writer->file, (off_t)size)) return OK;
+    return fail(SERVICE, "%s: cannot write: %s", writer->path, strerror(errno));
+}
+
 static status start(safetensors_writer *writer, const char *path, const stored_tensor *tensors, size_t count) {
     writer->path = arena_text(&writer->texts, path, strlen(path));
     writer->temporary = arena_print(&writer->texts, "%s.tmp", path);
@@ -83,8 +91,8 @@ static status start(safetensors_writer *writer, const char *path, const stored_t
     bytes header = {0};
     status result = OK;
     TRY_TO(result, done, make_header(&header, tensors, count, &writer->left));
-    writer->file = open(writer->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (writer->file < 0) TRY_TO(result, done, fail(SERVICE, "%s: cannot write: %s", path, strerror(errno)));
+    TRY_TO(result, done, file_claim(writer->temporary, &writer->file));
+    TRY_TO(result, done, shorten(writer, 8 + header.size + writer->left));
     char length[8];
     for (int i = 0; i < 8; i++) length[i] = (char)(header.size >> 8 * i);
     TRY_TO(result, done, put(writer, length, sizeof length));

@@ -16,6 +16,8 @@
 #include "shared/stage/signals.h"
 #include "shared/stage/sink.h"
 
+enum { RETRIES = 20 }; // of weights whose file went before it could be read
+
 struct place {
     stage_context *context;
     wiring wiring;
@@ -27,6 +29,7 @@ struct place {
     group *next;           // taken from the hub, waits for its weights
     int64_t held;          // groups with the stage
     stage_weights weights; // in use; path is not kept
+    int retries;
     arena arena;
     bytes bulk; // of answers, in the hub's thread
     pthread_mutex_t lock;
@@ -143,12 +146,19 @@ static bool in_use(const place *place, const pulled *pulled) {
 
 static status use_weights(place *place, pulled *pulled, verdict *verdict) {
     stage_context *context = place->context;
-    status result = pull_file(place->hub, place->folder, pulled);
-    if (result == DEFECT) *verdict = VERDICT_LATER;
-    if (result == DEFECT) return OK;
-    TRY(result);
+    status pulling = pull_file(place->hub, place->folder, pulled);
+    if (pulling == DEFECT) *verdict = VERDICT_LATER;
+    if (pulling == DEFECT) return OK;
+    TRY(pulling);
     log_debug("weights of version %lld", (long long)pulled->weights.version);
-    TRY(context->stage->use(context->state, &pulled->weights));
+    status result = context->stage->use(context->state, &pulled->weights);
+    if (result == INPUT && place->retries++ < RETRIES) { // the file went between the answer and its use
+        log_debug("%s; asking again", fail_text());
+        *verdict = VERDICT_LATER;
+        return OK;
+    }
+    TRY(result);
+    place->retries = 0;
     place->weights = pulled->weights;
     place->weights.path = NULL;
     context->weights_version = pulled->weights.version;
@@ -214,8 +224,7 @@ static status deliver(void *self, group **group) {
     place *place = self;
     place->held--;
     count_group(place, *group);
-    status result = place->sink ? sink_settle(place->sink, place->hub, *group) : OK;
-    if (result == OK) result = hub_send(place->hub, *group);
+    status result = place->sink ? sink_settle(place->sink, place->hub, *group) : hub_send(place->hub, *group);
     group_free(group);
     return result;
 }
@@ -306,6 +315,10 @@ void pipeline_leave(stage_context *context) {
 
 status stage_publish(stage_context *context, const stage_weights *weights) {
     return context->place ? shelf_put(context->place->shelf, weights) : OK;
+}
+
+void stage_recycle(stage_context *context, bool reference, const char *path) {
+    if (context->place) shelf_recycle(context->place->shelf, reference, path);
 }
 
 const char *stage_weights_folder(const stage_context *context) {

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -56,6 +57,16 @@ status shelf_put(shelf *shelf, const stage_weights *weights) {
     pthread_mutex_unlock(&shelf->lock);
     free(old.path);
     return OK;
+}
+
+void shelf_recycle(shelf *shelf, bool reference, const char *path) {
+    pthread_mutex_lock(&shelf->lock);
+    item old = shelf->items[reference][KEPT - 1];
+    shelf->items[reference][KEPT - 1] = (item){0};
+    bool useful = old.present && *old.path && !in_use(shelf, old.path);
+    if (useful && rename(old.path, path)) (void)unlink(old.path);
+    pthread_mutex_unlock(&shelf->lock);
+    free(old.path);
 }
 
 static status answer_newest(shelf *shelf, const wire_message *request, wire_message *reply, arena *arena) {

@@ -16,6 +16,9 @@ void shelf_free(shelf **shelf);
 // These are the newest of their kind from now on. Files that are two versions old are removed.
 status shelf_put(shelf *shelf, const stage_weights *weights);
 
+// Takes the oldest file of its kind off the shelf and renames it to `path`, if the next one to come would push it off.
+void shelf_recycle(shelf *shelf, bool reference, const char *path);
+
 // Answers NEWEST and FETCH: *reply is VERSION or CHUNK (with its bulk in `bulk`, its path in `arena`), ABSENT when
 // there is nothing of the kind.
 status shelf_answer(shelf *shelf, const wire_message *request, wire_message *reply, arena *arena, bytes *bulk);

@@ -133,7 +133,6 @@ static status hand_out(sink *sink, hub *hub, group **out) {
     *out = NULL;
     while ((*out = take_next(sink)) && (*out)->quarantine.present) {
         status result = sink_settle(sink, hub, *out);
-        if (result == OK) result = hub_send(hub, *out);
         group_free(out);
         TRY(result);
     }
@@ -238,7 +237,10 @@ status sink_settle(sink *sink, hub *hub, const group *group) {
     status result = settle_locked(sink, group, &message);
     bool withheld = result == OK && sink->log[message.order - sink->begun].withheld;
     pthread_mutex_unlock(&sink->lock);
-    return result == OK && !withheld ? hub_post(hub, "ledger", &message) : result;
+    // As long as the source is not told, the group is in hand: nobody must believe it lost.
+    if (result != OK || withheld) return result;
+    TRY(hub_post(hub, "ledger", &message));
+    return hub_send(hub, group);
 }
 
 status sink_finish(sink *sink, hub *hub) {

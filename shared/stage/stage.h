@@ -99,6 +99,10 @@ bool stage_in_pipeline(const stage_context *context);
 // runner's from then on: it goes when nobody can need it any more. Under --stdio nothing happens.
 status stage_publish(stage_context *context, const stage_weights *weights);
 
+// Before the next one is written: the file of the oldest weights of that kind becomes `path`, if it is not needed any
+// more, to be written over.
+void stage_recycle(stage_context *context, bool reference, const char *path);
+
 // Where such files go: a folder of the run on this machine. NULL under --stdio.
 const char *stage_weights_folder(const stage_context *context);
 

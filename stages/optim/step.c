@@ -138,7 +138,10 @@ static status publish(optim *optim, bool reference, int64_t version) {
     arena memory = {0};
     char *path = arena_print(&memory, "%s/%s-%06lld.safetensors", stage_weights_folder(optim->context),
                              reference ? "reference" : "policy", (long long)version);
-    status result = path ? model_publish(optim->model, reference, path, &weights.hash) : fail(SERVICE, "out of memory");
+    char *recycled = arena_print(&memory, "%s.tmp", path ? path : "");
+    status result = path && recycled ? OK : fail(SERVICE, "out of memory");
+    if (result == OK) stage_recycle(optim->context, reference, recycled);
+    if (result == OK) result = model_publish(optim->model, reference, path, &weights.hash);
     weights.path = path;
     if (result == OK) result = stage_publish(optim->context, &weights);
     arena_release(&memory);

@@ -49,6 +49,29 @@ static void test_chance_below_is_even(void **state) {
     for (int i = 0; i < 5; i++) assert_in_range(seen[i], 9600, 10400);
 }
 
+static void test_a_shared_file_is_not_written_over(void **state) {
+    (void)state;
+    char path[] = "/tmp/caravan-file-XXXXXX";
+    int made = mkstemp(path), held, fd, none;
+    assert_true(made >= 0);
+    assert_int_equal(write(made, "old", 3), 3);
+    close(made);
+    assert_int_equal(file_claim(path, &fd), OK); // nobody reads it: its content is still there
+    assert_int_equal(lseek(fd, 0, SEEK_END), 3);
+    assert_int_equal(file_share(path, &none), INPUT);
+    close(fd);
+    assert_int_equal(file_share(path, &held), OK);
+    assert_int_equal(file_claim(path, &fd), OK); // one reads it: the new file is another
+    assert_int_equal(lseek(fd, 0, SEEK_END), 0);
+    char content[3];
+    assert_int_equal(read(held, content, 3), 3);
+    assert_memory_equal(content, "old", 3);
+    close(fd);
+    close(held);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(file_share(path, &none), INPUT);
+}
+
 static void test_file_replace(void **state) {
     (void)state;
     char folder[] = "/tmp/caravan-base-XXXXXX";
@@ -99,9 +122,13 @@ static void test_pool_runs_each_task_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_failure_text_nests),          cmocka_unit_test(test_bytes_grow),
-        cmocka_unit_test(test_arena_is_zeroed_and_aligned), cmocka_unit_test(test_philox_known_answer),
-        cmocka_unit_test(test_chance_below_is_even),        cmocka_unit_test(test_file_replace),
+        cmocka_unit_test(test_failure_text_nests),
+        cmocka_unit_test(test_bytes_grow),
+        cmocka_unit_test(test_arena_is_zeroed_and_aligned),
+        cmocka_unit_test(test_philox_known_answer),
+        cmocka_unit_test(test_chance_below_is_even),
+        cmocka_unit_test(test_file_replace),
+        cmocka_unit_test(test_a_shared_file_is_not_written_over),
         cmocka_unit_test(test_pool_runs_each_task_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

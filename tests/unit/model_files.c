@@ -108,6 +108,17 @@ static void test_what_is_written_is_read(void **state) {
     assert_int_equal(((const uint16_t *)a->data)[2], 9);
     assert_null(safetensors_find(store, "c"));
     safetensors_close(&store);
+    // A file left under the temporary name, longer than the new one, is written over.
+    char *old = arena_print(&arena, "%s.tmp", path);
+    assert_int_equal(truncate(path, 1000), 0);
+    assert_int_equal(rename(path, old), 0);
+    assert_int_equal(safetensors_create(&writer, path, tensors, 2), OK);
+    assert_int_equal(safetensors_write(writer, (float[]){3, 4}, 8), OK);
+    assert_int_equal(safetensors_write(writer, (uint16_t[]){5, 6, 7}, 6), OK);
+    assert_int_equal(safetensors_finish_passing(&writer), OK);
+    assert_int_equal(safetensors_open(&store, path), OK);
+    assert_int_equal(((const uint16_t *)safetensors_find(store, "a")->data)[2], 7);
+    safetensors_close(&store);
     assert_int_equal(safetensors_create(&writer, "/dev/full/x", tensors, 2), SERVICE);
     assert_int_equal(safetensors_create(&writer, path, tensors, 2), OK);
     assert_int_equal(safetensors_finish(&writer), BUG);
