@@ -65,8 +65,14 @@ typedef struct lesson {
     train_result *result;
 } lesson;
 
-// Forward, loss and the head's gradient.
-static status learn_head(model *model, arena *arena, const lesson *lesson, reading *reading) {
+static bool all_zero(const float *slopes, int64_t count) {
+    while (count && slopes[count - 1] == 0) count--;
+    return count == 0;
+}
+
+// Forward, loss and the head's gradient. *flat: every slope is exactly 0 (all rewards of the group are equal, and there
+// is no KL term), and so is the gradient: it need not be computed.
+static status learn_head(model *model, arena *arena, const lesson *lesson, reading *reading, bool *flat) {
     const sequence *sequence = reading->sequence;
     float *logprobs = arena_get(arena, (size_t)sequence->targets * sizeof *logprobs);
     float *slopes = arena_get(arena, (size_t)sequence->targets * sizeof *slopes);
@@ -79,7 +85,8 @@ static status learn_head(model *model, arena *arena, const lesson *lesson, readi
     group_loss(lesson->completions, lesson->count, lesson->loss, lesson->weight, logprobs, slopes, lesson->result);
     lesson->result->prompt_tokens = sequence->prompt_rows;
     if (!isfinite(lesson->result->loss)) return fail(INPUT, "the loss is not a finite number");
-    TRY(head_gradient(&head, model, reading, slopes));
+    *flat = all_zero(slopes, sequence->targets);
+    if (!*flat) TRY(head_gradient(&head, model, reading, slopes));
     desk_back(&model->desk, mark);
     return OK;
 }
@@ -92,9 +99,10 @@ static status learn(model *model, arena *arena, const lesson *lesson) {
     TRY(sequence_make(&sequence, arena, &model->config, lesson->prompt, completions, lesson->count));
     reading reading;
     TRY(text_forward(&reading, model, arena, lesson->prompt, &sequence, NULL, true));
-    TRY(learn_head(model, arena, lesson, &reading));
+    bool flat;
+    TRY(learn_head(model, arena, lesson, &reading, &flat));
     if (lesson->prompt->media_count) model->trainer->tower_seen = true;
-    return text_gradient(&reading, model, arena, model->trainer->gradients);
+    return flat ? OK : text_gradient(&reading, model, arena, model->trainer->gradients);
 }
 
 status model_accumulate(model *model, const model_prompt *prompt, const train_completion *completions, size_t count,

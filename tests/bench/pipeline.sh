@@ -14,6 +14,13 @@ for i in $(seq "$groups"); do
     echo '{"problem_id":"'"$i"'","problem":"What is seen at place '"$i"'?","options":["A. a square","B. a circle"],"problem_type":"multiple choice","data_type":"video","path":"clip.mp4","solution":"<answer>A</answer>"}'
 done >"$folder/questions.jsonl"
 
+# A random model is never right, so that every reward is equal and every gradient 0. A program in the place of the reward stage gives other advantages.
+cat >"$folder/advantages" <<'END'
+#!/bin/sh
+exec sed -u 's/}$/,"advantages":[1,-1,1,-1,1,-1,1,-1]}/'
+END
+chmod +x "$folder/advantages"
+
 # The lines of a file, a step's groups at a time: the next ones when as many have come back through the pipe `back`.
 paced() {
     exec 3<"$folder/back"
@@ -49,7 +56,7 @@ for precision in ${BENCH_PRECISIONS:-float32 bfloat16}; do
     stage frames "$folder/1.jsonl" 2.jsonl --store "$folder/store" --media-root "$folder"
     stage rollout "$folder/2.jsonl" 3.jsonl "${model[@]}" --max-new-tokens "$tokens"
     stage refscore "$folder/3.jsonl" 4.jsonl "${model[@]}"
-    stage reward "$folder/4.jsonl" 5.jsonl
+    "$folder/advantages" <"$folder/4.jsonl" >"$folder/5.jsonl"
     stage optim "$folder/5.jsonl" 6.jsonl "${model[@]}" --groups-per-step $per_step --steps "$steps" --out "$folder/alone"
     cat >"$folder/pipeline.yaml" <<END
 run: $here/run
@@ -59,7 +66,7 @@ stages:
   - frames: {media_root: $here}
   - rollout: {max_new_tokens: $tokens, precision: $precision}
   - refscore: {precision: $precision}
-  - reward: {}
+  - advantages: {program: ./advantages}
   - optim: {precision: $precision, groups_per_step: $per_step}
 END
     { time "$BIN/caravan" run "$folder/pipeline.yaml" >"$folder/run.log" 2>&1; } 2>"$folder/time.txt"

@@ -1,0 +1,209 @@
+// The hub's errands: questions that another thread waits for, and what is to be said to all.
+#include "shared/stage/hub_own.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/stage/signals.h"
+
+// ---- other threads ----
+
+static void post_free(post *post) {
+    arena_release(&post->arena);
+    free(post->purpose);
+    free(post);
+}
+
+status hub_post(hub *hub, const char *purpose, const wire_message *message) {
+    post *post;
+    bytes frame = {0};
+    TRY(NEW(&post, 1));
+    status result = (post->purpose = strdup(purpose)) ? OK : fail(SERVICE, "out of memory");
+    // Through its encoding and back is the copy.
+    if (result == OK) result = message_encode(message, &frame);
+    if (result == OK) result = message_decode(&post->message, &post->arena, frame.data, frame.size);
+    bytes_release(&frame);
+    if (result != OK) {
+        post_free(post);
+        return result;
+    }
+    pthread_mutex_lock(&hub->lock);
+    *hub->last_post = post;
+    hub->last_post = &post->next;
+    pthread_mutex_unlock(&hub->lock);
+    hub_ring(hub);
+    return OK;
+}
+
+static void remove_errand(hub *hub, const errand *errand) {
+    struct errand **place = &hub->errands;
+    while (*place && *place != errand) place = &(*place)->next;
+    if (*place) *place = errand->next;
+}
+
+status hub_ask(hub *hub, const char *stage, const char *purpose, const wire_message *request, wire_message *reply,
+               arena *arena, bytes *bulk) {
+    errand errand = {.stage = stage,
+                     .purpose = purpose,
+                     .request = request,
+                     .reply = reply,
+                     .arena = arena,
+                     .bulk = bulk,
+                     .result = STOPPED};
+    pthread_mutex_lock(&hub->lock);
+    errand.next = hub->errands;
+    hub->errands = &errand;
+    hub_ring(hub);
+    while (errand.state != ERRAND_DONE && !signals_stopping() && hub->broken == OK) hub_wait_moment(hub);
+    if (hub->broken != OK) errand.result = fail(hub->broken, "%s", hub->reason);
+    remove_errand(hub, &errand);
+    pthread_mutex_unlock(&hub->lock);
+    return errand.result;
+}
+
+// ---- the hub's thread ----
+
+static void find_knower(void *context, wire_peer *peer) {
+    saying *saying = context;
+    if (strcmp(wire_peer_name(peer), saying->stage) != 0 || saying->found) return;
+    if (saying->skip-- == 0) saying->found = peer;
+}
+
+status hub_visit_stage(hub *hub, const char *stage, const char *purpose) {
+    for (size_t i = 0; i < hub->wiring->desk_count; i++) {
+        const wiring_desk *desk = &hub->wiring->desks[i];
+        if (!strcmp(desk->stage, stage)) TRY(wire_visit(hub->wire, desk->endpoint, desk->key, purpose, NULL));
+    }
+    return OK;
+}
+
+static status visit_for(hub *hub, const errand *errand) {
+    bool *visited = !strcmp(errand->purpose, "weights") ? &hub->weights_visited : &hub->frames_visited;
+    if (*visited) return OK;
+    *visited = true;
+    return hub_visit_stage(hub, errand->stage, errand->purpose);
+}
+
+static void finish_errand(hub *hub, errand *errand, status result) {
+    errand->result = result;
+    errand->state = ERRAND_DONE;
+    pthread_cond_broadcast(&hub->changed);
+}
+
+static bool stage_exists(const hub *hub, const char *stage) {
+    for (size_t i = 0; i < hub->wiring->desk_count; i++)
+        if (!strcmp(hub->wiring->desks[i].stage, stage)) return true;
+    return false;
+}
+
+static status begin_errand(hub *hub, errand *errand) {
+    if (!stage_exists(hub, errand->stage)) {
+        errand->reply->kind = MESSAGE_ABSENT;
+        finish_errand(hub, errand, OK);
+        return OK;
+    }
+    TRY(visit_for(hub, errand));
+    saying saying = {.stage = errand->stage, .skip = errand->skip};
+    wire_each(hub->wire, errand->purpose, false, find_knower, &saying);
+    if (!saying.found) {
+        // All that are there were asked.
+        if (errand->skip && saying.skip < errand->skip) {
+            errand->reply->kind = MESSAGE_ABSENT;
+            finish_errand(hub, errand, OK);
+        }
+        return OK;
+    }
+    errand->peer = saying.found;
+    errand->state = ERRAND_ASKED;
+    return wire_say(hub->wire, saying.found, errand->request, NULL);
+}
+
+status hub_begin_errands(hub *hub) {
+    status result = OK;
+    pthread_mutex_lock(&hub->lock);
+    for (errand *errand = hub->errands; errand && result == OK; errand = errand->next)
+        if (errand->state == ERRAND_NEW) result = begin_errand(hub, errand);
+    pthread_mutex_unlock(&hub->lock);
+    return result;
+}
+
+static bool answers(const errand *errand, const wire_peer *peer, const wire_message *message) {
+    const wire_message *request = errand->request;
+    if (errand->state != ERRAND_ASKED || errand->peer != peer) return false;
+    switch (message->kind) {
+    case MESSAGE_VERSION:
+        return request->kind == MESSAGE_NEWEST && request->reference == message->reference;
+    case MESSAGE_CHUNK:
+        return request->kind == MESSAGE_FETCH && request->hash == message->hash && request->offset == message->offset;
+    case MESSAGE_RECORD:
+        return request->kind == MESSAGE_GET && !strcmp(request->id, message->id);
+    case MESSAGE_ABSENT:
+        return request->kind != MESSAGE_GET || !strcmp(request->id, message->id);
+    default:
+        return false;
+    }
+}
+
+static status copy_answer(errand *errand, const wire_message *message) {
+    bytes frame = {0};
+    status result = message_encode(message, &frame);
+    if (result == OK) result = message_decode(errand->reply, errand->arena, frame.data, frame.size);
+    if (result == OK && message->bulk) result = bytes_add(errand->bulk, message->bulk, message->bulk_size);
+    bytes_release(&frame);
+    return result;
+}
+
+void hub_hear_answer(hub *hub, wire_peer *peer, const wire_message *message) {
+    pthread_mutex_lock(&hub->lock);
+    for (errand *errand = hub->errands; errand; errand = errand->next) {
+        if (!answers(errand, peer, message)) continue;
+        if (message->kind == MESSAGE_ABSENT && errand->request->kind == MESSAGE_GET) {
+            errand->skip++;
+            errand->state = ERRAND_NEW;
+        } else {
+            finish_errand(hub, errand, copy_answer(errand, message));
+        }
+        break;
+    }
+    pthread_mutex_unlock(&hub->lock);
+}
+
+// Whoever was asked is not what it was: ask again.
+void hub_forget_errands(hub *hub, const wire_peer *peer) {
+    pthread_mutex_lock(&hub->lock);
+    for (errand *errand = hub->errands; errand; errand = errand->next) {
+        if (errand->state == ERRAND_ASKED && errand->peer == peer) errand->state = ERRAND_NEW;
+    }
+    pthread_mutex_unlock(&hub->lock);
+}
+
+void hub_say_one(void *context, wire_peer *peer) {
+    saying *saying = context;
+    if (saying->result == OK) saying->result = wire_say(saying->hub->wire, peer, saying->message, NULL);
+}
+
+status hub_send_posts(hub *hub) {
+    status result = OK;
+    pthread_mutex_lock(&hub->lock);
+    post *posts = hub->posts;
+    hub->posts = NULL;
+    hub->last_post = &hub->posts;
+    pthread_mutex_unlock(&hub->lock);
+    while (posts) {
+        post *next = posts->next;
+        saying saying = {.hub = hub, .message = &posts->message};
+        if (result == OK) wire_each(hub->wire, posts->purpose, false, hub_say_one, &saying);
+        if (result == OK) result = saying.result;
+        post_free(posts);
+        posts = next;
+    }
+    return result;
+}
+
+void hub_free_posts(hub *hub) {
+    while (hub->posts) {
+        post *next = hub->posts->next;
+        post_free(hub->posts);
+        hub->posts = next;
+    }
+}
