@@ -99,7 +99,7 @@ static status learn(model *model, arena *arena, const lesson *lesson) {
     TRY(sequence_make(&sequence, arena, &model->config, lesson->prompt, completions, lesson->count));
     reading reading;
     TRY(text_forward(&reading, model, arena, lesson->prompt, &sequence, NULL, true));
-    bool flat;
+    bool flat = false;
     TRY(learn_head(model, arena, lesson, &reading, &flat));
     if (lesson->prompt->media_count) model->trainer->tower_seen = true;
     return flat ? OK : text_gradient(&reading, model, arena, model->trainer->gradients);
