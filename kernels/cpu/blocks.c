@@ -1,6 +1,6 @@
-// Memory in whole pages. Packed weights are kept in blocks that serve again: a new version of the weights takes the place
-// of the old one, and fresh pages cost several times what writing to them costs. What lies idle and what is in use are
-// together never more than was in use at once.
+// Memory in whole pages. Packed weights are kept in blocks that serve again: a new version of the weights takes the
+// place of the old one, and fresh pages cost several times what writing to them costs. What lies idle and what is in
+// use are together never more than was in use at once.
 #include <stdlib.h>
 #include <sys/mman.h>
 

@@ -66,8 +66,8 @@ status cpu_buffer_new(backend *backend, size_t bytes, buffer **out) {
     buffer *buffer;
     TRY(NEW(&buffer, 1));
     buffer->bytes = bytes;
-    status result = cpu->guarded || bytes >= map_at ? take_block(buffer, bytes)
-                                                    : take_memory(buffer, (bytes / 64 + 1) * 64);
+    status result =
+        cpu->guarded || bytes >= map_at ? take_block(buffer, bytes) : take_memory(buffer, (bytes / 64 + 1) * 64);
     if (result != OK) {
         free(buffer);
         return result;

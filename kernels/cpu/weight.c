@@ -6,8 +6,8 @@
 #include "shared/base/memory.h"
 
 struct weight {
-    tensor plain; // none when kept
-    packed kept;  // its data NULL when not
+    tensor plain;    // none when kept
+    packed kept;     // its data NULL when not
     cpu_block block; // where they are
 };
 

@@ -16,7 +16,7 @@ typedef struct trainer {
     size_t held_count;
     group **done; // trained, to be handed back in order
     size_t done_count, done_next;
-    size_t left; // groups that did not fill a step
+    size_t left;  // groups that did not fill a step
     bool unsaved; // a step was trained since save() last looked
 } trainer;
 
