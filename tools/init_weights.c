@@ -108,7 +108,7 @@ static status write_shard(const init_weights *how, const shard *shard, const wor
         tensors[i] = (stored_tensor){.name = parameter->name, .type = how->type, .rank = parameter->rank};
         memcpy(tensors[i].shape, parameter->shape, sizeof parameter->shape);
     }
-    TRY_TO(result, done, safetensors_create(&writer, path, tensors, count));
+    TRY_TO(result, done, safetensors_create(&writer, path, tensors, count, true));
     for (size_t i = shard->first; i < shard->end; i++)
         TRY_TO(result, done, write_parameter(how, &shard->table->list[i], shop, writer));
     result = safetensors_finish(&writer);

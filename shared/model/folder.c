@@ -35,7 +35,7 @@ static status parameter_of(model *model, const stored_tensor **found, const stor
 static status write_file(model *model, const stored_tensor **found, const char *path, size_t first, size_t count) {
     safetensors_writer *writer = NULL;
     status result = OK;
-    TRY_TO(result, done, safetensors_create(&writer, path, safetensors_at(model->store, first), count));
+    TRY_TO(result, done, safetensors_create(&writer, path, safetensors_at(model->store, first), count, true));
     for (size_t i = first; i < first + count; i++) {
         const stored_tensor *stored = safetensors_at(model->store, i);
         const parameter *parameter = NULL;
@@ -133,7 +133,7 @@ status model_write_gradients(model *model, const char *path) {
     size_t count = 0;
     status result = OK;
     TRY_TO(result, done, list_parameters(model, &texts, ELEMENT_F32, &count, &tensors));
-    TRY_TO(result, done, safetensors_create(&writer, path, tensors, count));
+    TRY_TO(result, done, safetensors_create(&writer, path, tensors, count, true));
     for (size_t i = 0; i < model->table->count; i++) {
         if (model->table->list[i].place >= model->trainer->elements) continue;
         TRY_TO(result, done,
@@ -181,10 +181,10 @@ status model_publish(model *model, bool reference, const char *path, uint64_t *h
         memcpy(tensors[i].shape, parameter->shape, sizeof parameter->shape);
     }
     TRY_TO(result, done, fingerprint_new(&it.print, &model->config, model->weights->type));
-    TRY_TO(result, done, safetensors_create(&it.writer, path, tensors, table->count));
+    TRY_TO(result, done, safetensors_create(&it.writer, path, tensors, table->count, false));
     for (size_t i = 0; i < table->count; i++) TRY_TO(result, done, publish_parameter(&it, reference, &table->list[i]));
     *hash = fingerprint_value(it.print);
-    result = safetensors_finish_passing(&it.writer);
+    result = safetensors_finish(&it.writer);
 done:
     safetensors_abandon(&it.writer);
     fingerprint_free(&it.print);

@@ -64,18 +64,16 @@ const char *stored_shape_text(const stored_tensor *tensor, char *text, size_t si
 typedef struct safetensors_writer safetensors_writer;
 
 // Starts a file with these tensors (name, type, rank and shape count; data does not). Metadata says "format": "pt".
-// SERVICE when the disk refuses.
-status safetensors_create(safetensors_writer **out, const char *path, const stored_tensor *tensors, size_t count);
+// `lasting`: it is to outlive a loss of power, and nobody reads it soon. SERVICE when the disk refuses.
+status safetensors_create(safetensors_writer **out, const char *path, const stored_tensor *tensors, size_t count,
+                          bool lasting);
 
 // The next bytes of the data, tensor after tensor in the order given to safetensors_create.
 status safetensors_write(safetensors_writer *writer, const void *data, size_t size);
 
-// Syncs and renames; BUG if bytes are missing. On any failure PATH is as before and PATH.tmp is gone. Frees the
-// writer and sets it to NULL.
+// Renames, a lasting file after it is on the disk; BUG if bytes are missing. On any failure PATH is as before and
+// PATH.tmp is gone. Frees the writer and sets it to NULL.
 status safetensors_finish(safetensors_writer **writer);
-
-// The same without waiting for the disk: for a file that need not outlive a loss of power, since it can be made again.
-status safetensors_finish_passing(safetensors_writer **writer);
 
 // Gives up: removes PATH.tmp. NULL is fine; sets *writer to NULL.
 void safetensors_abandon(safetensors_writer **writer);

@@ -92,7 +92,7 @@ static status write_tensors(model *model, arena *texts, const char *folder) {
     safetensors_writer *writer = NULL;
     char *path = path_join(texts, folder, STATE_TENSORS);
     TRY(path ? list_tensors(model, texts, &tensors, &count) : fail(SERVICE, "out of memory"));
-    TRY(safetensors_create(&writer, path, tensors, count));
+    TRY(safetensors_create(&writer, path, tensors, count, true));
     status result = OK;
     for (int kind = 0; kind < KINDS && result == OK; kind++) result = write_kind(model, kind, writer);
     if (result == OK) return safetensors_finish(&writer);

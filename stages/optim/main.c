@@ -132,14 +132,20 @@ static status optim_rest(void *state) {
     return save(trainer);
 }
 
+static void say_step(const step_facts *facts) {
+    char rewards[64] = ""; // supervised groups have none
+    if (!isnan(facts->reward))
+        snprintf(rewards, sizeof rewards, "reward %.3f, accuracy %.3f, ", facts->reward, facts->accuracy);
+    log_say("step %lld: loss %.4g, nll %.4g, gradient norm %.4g, %s%lld tokens, %.2f s", (long long)facts->step,
+            facts->loss, facts->nll, facts->norm, rewards, (long long)facts->tokens, facts->seconds);
+}
+
 static status train(trainer *trainer) {
     optim *optim = &trainer->optim;
     step_facts facts;
     TRY(step_train(optim, trainer->held, trainer->held_count, &facts));
     TRY(metrics_add(optim, &facts));
-    log_say("step %lld: loss %.4g, nll %.4g, gradient norm %.4g, reward %.3f, accuracy %.3f, %lld tokens, %.2f s",
-            (long long)facts.step, facts.loss, facts.nll, facts.norm, facts.reward, facts.accuracy,
-            (long long)facts.tokens, facts.seconds);
+    say_step(&facts);
     trainer->unsaved = true;
     if (!stage_in_pipeline(optim->context)) TRY(optim_rest(trainer));
     memcpy(trainer->done, trainer->held, trainer->held_count * sizeof *trainer->held);

@@ -94,7 +94,7 @@ static void test_what_is_written_is_read(void **state) {
     const stored_tensor tensors[] = {{.name = "b", .type = ELEMENT_F32, .rank = 2, .shape = {2, 1}},
                                      {.name = "a", .type = ELEMENT_BF16, .rank = 1, .shape = {3}}};
     safetensors_writer *writer = NULL;
-    assert_int_equal(safetensors_create(&writer, path, tensors, 2), OK);
+    assert_int_equal(safetensors_create(&writer, path, tensors, 2, true), OK);
     assert_int_equal(safetensors_write(writer, (float[]){1, 2}, 8), OK);
     assert_false(path_exists(path));
     assert_int_equal(safetensors_write(writer, (uint16_t[]){7, 8, 9}, 6), OK);
@@ -112,17 +112,41 @@ static void test_what_is_written_is_read(void **state) {
     char *old = arena_print(&arena, "%s.tmp", path);
     assert_int_equal(truncate(path, 1000), 0);
     assert_int_equal(rename(path, old), 0);
-    assert_int_equal(safetensors_create(&writer, path, tensors, 2), OK);
+    assert_int_equal(safetensors_create(&writer, path, tensors, 2, false), OK);
     assert_int_equal(safetensors_write(writer, (float[]){3, 4}, 8), OK);
     assert_int_equal(safetensors_write(writer, (uint16_t[]){5, 6, 7}, 6), OK);
-    assert_int_equal(safetensors_finish_passing(&writer), OK);
+    assert_int_equal(safetensors_finish(&writer), OK);
     assert_int_equal(safetensors_open(&store, path), OK);
     assert_int_equal(((const uint16_t *)safetensors_find(store, "a")->data)[2], 7);
     safetensors_close(&store);
-    assert_int_equal(safetensors_create(&writer, "/dev/full/x", tensors, 2), SERVICE);
-    assert_int_equal(safetensors_create(&writer, path, tensors, 2), OK);
+    assert_int_equal(safetensors_create(&writer, "/dev/full/x", tensors, 2, true), SERVICE);
+    assert_int_equal(safetensors_create(&writer, path, tensors, 2, true), OK);
     assert_int_equal(safetensors_finish(&writer), BUG);
     assert_null(writer);
+    assert_int_equal(folder_remove(folder), OK);
+    arena_release(&arena);
+}
+
+// Longer than what is written at once, and no whole number of pages.
+static void test_a_long_file_is_written_whole(void **state) {
+    (void)state;
+    enum { count = 5000003 };
+    char folder[] = "/tmp/caravan-model-XXXXXX";
+    assert_non_null(mkdtemp(folder));
+    arena arena = {0};
+    char *path = path_join(&arena, folder, "long.safetensors");
+    float *values = arena_get(&arena, count * sizeof *values);
+    for (int i = 0; i < count; i++) values[i] = (float)i;
+    const stored_tensor tensor = {.name = "long", .type = ELEMENT_F32, .rank = 1, .shape = {count}};
+    safetensors_writer *writer = NULL;
+    assert_int_equal(safetensors_create(&writer, path, &tensor, 1, true), OK);
+    assert_int_equal(safetensors_write(writer, values, 1000 * sizeof *values), OK);
+    assert_int_equal(safetensors_write(writer, values + 1000, (count - 1000) * sizeof *values), OK);
+    assert_int_equal(safetensors_finish(&writer), OK);
+    safetensors *store = NULL;
+    assert_int_equal(safetensors_open(&store, path), OK);
+    assert_memory_equal(safetensors_find(store, "long")->data, values, count * sizeof *values);
+    safetensors_close(&store);
     assert_int_equal(folder_remove(folder), OK);
     arena_release(&arena);
 }
@@ -229,6 +253,7 @@ int main(void) {
         cmocka_unit_test(test_lying_headers_are_refused_by_name),
         cmocka_unit_test(test_truncated_images),
         cmocka_unit_test(test_what_is_written_is_read),
+        cmocka_unit_test(test_a_long_file_is_written_whole),
         cmocka_unit_test(test_config_layouts_agree),
         cmocka_unit_test(test_insane_values_are_refused_by_key),
         cmocka_unit_test(test_parameters_are_matched_in_both_namings),

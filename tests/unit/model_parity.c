@@ -271,7 +271,7 @@ static double objective_moved(model_case *it, const char *folder, const train_co
     safetensors_writer *writer = NULL;
     char *path = path_join(&it->arena, folder, "model.safetensors");
     MUST(safetensors_open_folder(&store, it->folder));
-    MUST(safetensors_create(&writer, path, safetensors_at(store, 0), safetensors_count(store)));
+    MUST(safetensors_create(&writer, path, safetensors_at(store, 0), safetensors_count(store), true));
     for (size_t i = 0; i < safetensors_count(store); i++) {
         const stored_tensor *tensor = safetensors_at(store, i);
         float *values = malloc(tensor->size);
