@@ -3,6 +3,9 @@
 // A pick is known by its packet's time. Where packets have no times of their own, or a packet gives no frame (fields,
 // frames never shown), all frames are decoded once to be counted, and the picks are made among those that came out.
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -157,6 +160,14 @@ static void note_complaint(clip *clip, int code) {
     snprintf(clip->complaint, sizeof clip->complaint, "%s", fail_text());
 }
 
+// More threads than this cost memory and gain nothing.
+enum { most_threads = 8 };
+
+static int decoder_threads(const clip *clip) {
+    int threads = clip->options.threads;
+    return threads < 1 ? 1 : threads > most_threads ? most_threads : threads;
+}
+
 // Hands one packet (NULL: the end) to the decoder and takes what comes out.
 static status decode_packet(clip *clip, const AVPacket *packet) {
     AVCodecContext *decoder = clip->container.decoder;
@@ -241,16 +252,103 @@ static size_t entry_for(const clip *clip, const pick *pick) {
     return 0;
 }
 
-// Decodes what the picks need: stretches that start at an entry.
-static status decode_picks(clip *clip) {
+// ---- stretches ----
+
+// Packets that are decoded by themselves, and what became of them.
+typedef struct stretch {
+    size_t first, last;
+    status result;
+    bool complained;
+    char complaint[sizeof(((clip *)0)->complaint)];
+} stretch;
+
+// Threads that take one stretch after the other.
+typedef struct crew {
+    const clip *clip;
+    stretch *stretches;
+    atomic_int next;
+    int count;
+} crew;
+
+// What the picks need: stretches that start at an entry.
+static int list_stretches(const clip *clip, stretch *out) {
+    int count = 0;
     for (int i = 0; i < clip->count;) {
         size_t first = entry_for(clip, &clip->picks[i]), last = clip->picks[i].ordinal;
         for (i++; i < clip->count && entry_for(clip, &clip->picks[i]) <= last; i++) {
             if (clip->picks[i].ordinal > last) last = clip->picks[i].ordinal;
         }
-        TRY(decode_range(clip, first, last));
+        out[count++] = (stretch){.first = first, .last = last};
+    }
+    return count;
+}
+
+static void decode_stretch(clip *own, stretch *stretch) {
+    own->complained = false;
+    stretch->result = decode_range(own, stretch->first, stretch->last);
+    stretch->complained = own->complained;
+    const char *why = stretch->result == OK ? own->complaint : fail_text();
+    snprintf(stretch->complaint, sizeof stretch->complaint, "%s", why);
+}
+
+// One thread of the crew: what it changes is its own, but for the pixels and marks of the picks that it decodes.
+static void *join_crew(void *argument) {
+    crew *crew = argument;
+    clip own = *crew->clip;
+    const AVCodec *codec = own.container.decoder->codec;
+    own.container.decoder = NULL;
+    own.colour = (colour){0};
+    own.resizer = NULL;
+    own.turned = NULL;
+    own.frame = av_frame_alloc();
+    if (own.frame && container_decoder(&own.container, codec, 1, false) == OK)
+        for (int i; (i = atomic_fetch_add(&crew->next, 1)) < crew->count;) decode_stretch(&own, &crew->stretches[i]);
+    avcodec_free_context(&own.container.decoder);
+    av_frame_free(&own.frame);
+    resizer_free(&own.resizer);
+    colour_release(&own.colour);
+    free(own.turned);
+    return NULL;
+}
+
+static void run_crew(crew *crew, int threads) {
+    pthread_t others[most_threads];
+    int started = 0;
+    while (started < threads - 1 && started < crew->count - 1 &&
+           !pthread_create(&others[started], NULL, join_crew, crew))
+        started++;
+    join_crew(crew);
+    while (started) pthread_join(others[--started], NULL);
+}
+
+// The first stretch, which settles the sizes, with all threads; then the others beside each other, where one thread a
+// stretch is faster than several in it.
+static status decode_stretches(clip *clip, stretch *stretches, int count) {
+    int threads = decoder_threads(clip);
+    decode_stretch(clip, &stretches[0]);
+    crew crew = {.clip = clip, .stretches = stretches, .next = 1, .count = count};
+    if (stretches[0].result == OK && threads > 1 && count > 2 && clip->packets.kept && clip->pixels)
+        run_crew(&crew, threads);
+    // What no thread has taken: all, or none.
+    for (int i = atomic_load(&crew.next); stretches[0].result == OK && i < count; i++)
+        decode_stretch(clip, &stretches[i]);
+    clip->complained = false;
+    for (int i = 0; i < count; i++) {
+        const stretch *one = &stretches[i];
+        if (one->result != OK) return fail(one->result, "%s", one->complaint);
+        if (!one->complained || clip->complained) continue;
+        clip->complained = true;
+        memcpy(clip->complaint, one->complaint, sizeof clip->complaint);
     }
     return OK;
+}
+
+static status decode_picks(clip *clip) {
+    stretch *stretches;
+    TRY(NEW(&stretches, (size_t)clip->count));
+    status result = decode_stretches(clip, stretches, list_stretches(clip, stretches));
+    free(stretches);
+    return result;
 }
 
 static status choose(clip *clip, int64_t frames) {
@@ -304,13 +402,6 @@ static status decode_by_count(clip *clip) {
         clip->timestamps[i] = rising ? clip->times[index] - clip->times[0] : (double)index / clip->fps;
     }
     return decode_all(clip);
-}
-
-// More threads than this cost memory and gain nothing.
-static int decoder_threads(const clip *clip) {
-    enum { most = 8 };
-    int threads = clip->options.threads;
-    return threads < 1 ? 1 : threads > most ? most : threads;
 }
 
 static status decode(clip *clip) {

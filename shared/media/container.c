@@ -129,6 +129,10 @@ static status open_decoder(container *container, int threads, bool quick) {
     for (unsigned i = 0; i < container->format->nb_streams; i++) {
         if ((int)i != index) container->format->streams[i]->discard = AVDISCARD_ALL;
     }
+    return container_decoder(container, codec, threads, quick);
+}
+
+status container_decoder(container *container, const AVCodec *codec, int threads, bool quick) {
     container->decoder = avcodec_alloc_context3(codec);
     if (!container->decoder) return fail(SERVICE, "memory is short");
     int code = avcodec_parameters_to_context(container->decoder, container->stream->codecpar);

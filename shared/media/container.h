@@ -28,6 +28,9 @@ typedef struct container {
 // medium with a video stream. Release with container_release, also after a failure.
 status container_open(container *container, const char *path, int threads, bool quick);
 
+// Sets the container's decoder to a new one of that kind, for the same stream.
+status container_decoder(container *container, const AVCodec *codec, int threads, bool quick);
+
 // Frees and zeroes; a zeroed container is fine.
 void container_release(container *container);
 
