@@ -133,7 +133,7 @@ static void test_seed_bench_draws_by_seed(void **state) {
     assert_drawn("1", same);
     assert_string_equal(first, same);
     for (int seed = 2; seed < 12; seed++) {
-        char name[8];
+        char name[12];
         snprintf(name, sizeof name, "%d", seed);
         assert_drawn(name, other);
         different += strcmp(first, other) != 0;
