@@ -35,17 +35,18 @@ status file_read(const char *path, bytes *out) {
 status file_share(const char *path, int *held) {
     *held = open(path, O_RDONLY | O_CLOEXEC);
     if (*held < 0) return fail(INPUT, "%s: %s", path, strerror(errno));
-    if (!flock(*held, LOCK_SH | LOCK_NB)) return OK;
-    status result = fail(INPUT, "%s: %s", path, errno == EWOULDBLOCK ? "is being written" : strerror(errno));
+    // Where a file system has no locks, file_claim gets none either, and writes over nothing.
+    if (!flock(*held, LOCK_SH | LOCK_NB) || errno != EWOULDBLOCK) return OK;
     close(*held);
     *held = -1;
-    return result;
+    return fail(INPUT, "%s: is being written", path);
 }
 
 status file_claim(const char *path, int *fd) {
     *fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (*fd >= 0 && !flock(*fd, LOCK_EX | LOCK_NB)) return OK;
     if (*fd >= 0) close(*fd);
+    *fd = -1;
     // Those who read the old file go on with it.
     if (!unlink(path) || errno == ENOENT) *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     return *fd >= 0 ? OK : fail(SERVICE, "%s: cannot write: %s", path, strerror(errno));
