@@ -13,6 +13,7 @@ DEBIAN    := gcc make pkg-config libzmq3-dev libmsgpack-dev liblmdb-dev libavfor
              libavutil-dev libyaml-dev libjson-c-dev libpcre2-dev libutf8proc-dev libxxhash-dev libdnnl-dev libcmocka-dev
 LINT_DEBIAN := clang-format clang-tidy python3
 FUZZ_DEBIAN := clang libclang-rt-dev
+E2E_DEBIAN  := procps iproute2
 
 # Set-up comes first: without the packages no flags can be asked for.
 ifeq ($(filter help deps clean format,$(MAKECMDGOALS)),)
@@ -94,6 +95,7 @@ ops: $(OPS_HARNESS) ## every version of every operation against the reference
 	$(OPS_HARNESS)
 
 e2e: all ## the programs together, as a user runs them
+	@tools/deps --install $(E2E_DEBIAN)
 	@BUILD=$(BUILD) tests/run-e2e
 
 demo: all ## from nothing to a trained small model and a table, in minutes, on the CPU
