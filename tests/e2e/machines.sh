@@ -12,6 +12,7 @@ want=$(weights_of alone)
 one=127.0.0.1 two=127.0.0.1 in_one="" in_two=""
 space=caravan-test-$$
 if ip netns add $space-1 2>/dev/null && ip netns add $space-2 2>/dev/null &&
+    ip netns exec $space-1 unshare -m true 2>/dev/null &&
     ip link add $$-1 netns $space-1 type veth peer name $$-2 netns $space-2 2>/dev/null; then
     trap 'ip netns del '$space'-1; ip netns del '$space'-2; rm -rf "$work"' EXIT
     one=10.77.0.1 two=10.77.0.2
@@ -21,6 +22,7 @@ if ip netns add $space-1 2>/dev/null && ip netns add $space-2 2>/dev/null &&
     in_one="ip netns exec $space-1" in_two="ip netns exec $space-2 unshare -m sh -c"
 else
     ip netns del $space-1 2>/dev/null || true
+    ip netns del $space-2 2>/dev/null || true
     echo "no network namespaces here: two ports of one machine"
 fi
 
