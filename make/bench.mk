@@ -7,5 +7,5 @@ $(BUILD)/tests/bench/%: $(BUILD)/tests/bench/%.o $(LIBRARY)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 .PHONY: bench
-bench: all $(BENCHES) $(OPS_HARNESS) ## operations, one group, a clip; PyTorch beside them with PEER_PYTHON=...
+bench: all $(BENCHES) $(OPS_HARNESS) ## operations, one group, a clip, stages, the pipeline; PyTorch beside them with PEER_PYTHON=...
 	@BUILD=$(BUILD) PEER_PYTHON=$(PEER_PYTHON) tests/bench/run

@@ -146,12 +146,12 @@ static bool in_use(const place *place, const pulled *pulled) {
 
 static status use_weights(place *place, pulled *pulled, verdict *verdict) {
     stage_context *context = place->context;
-    status pulling = pull_file(place->hub, place->folder, pulled);
-    if (pulling == DEFECT) *verdict = VERDICT_LATER;
-    if (pulling == DEFECT) return OK;
-    TRY(pulling);
+    status result = pull_file(place->hub, place->folder, pulled);
+    if (result == DEFECT) *verdict = VERDICT_LATER;
+    if (result == DEFECT) return OK;
+    TRY(result);
     log_debug("weights of version %lld", (long long)pulled->weights.version);
-    status result = context->stage->use(context->state, &pulled->weights);
+    result = context->stage->use(context->state, &pulled->weights);
     if (result == INPUT && place->retries++ < RETRIES) { // the file went between the answer and its use
         log_debug("%s; asking again", fail_text());
         *verdict = VERDICT_LATER;

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "tests/ops/ranked.h"
+
 typedef struct setting {
     int64_t rows, channels, vocabulary;
     element type;
@@ -115,17 +117,6 @@ static void check_gradient(harness *h) {
 
 // ---- sampling ----
 
-typedef struct ranked {
-    double logit;
-    int32_t token;
-} ranked;
-
-static int by_rank(const void *a, const void *b) {
-    const ranked *x = a, *y = b;
-    if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
-    return x->token < y->token ? -1 : 1;
-}
-
 // How many of the ranked tokens stay by top-k and then top-p, and the sum of their weights.
 static int64_t kept_tokens(const ranked *order, int64_t count, const sampling *how, double *sum) {
     int64_t kept = how->top_k > 0 && how->top_k < count ? how->top_k : count;
@@ -143,7 +134,7 @@ static int64_t kept_tokens(const ranked *order, int64_t count, const sampling *h
 static bool is_allowed(const double *logits, int64_t count, const sampling *how, int32_t token) {
     ranked *order = malloc((size_t)count * sizeof *order);
     if (!order) exit(69);
-    for (int64_t i = 0; i < count; i++) order[i] = (ranked){logits[i], (int32_t)i};
+    for (int64_t i = 0; i < count; i++) order[i] = (ranked){.logit = logits[i], .token = (int32_t)i};
     qsort(order, (size_t)count, sizeof *order, by_rank);
     double sum;
     int64_t kept = how->temperature > 0 ? kept_tokens(order, count, how, &sum) : 1;
@@ -207,7 +198,7 @@ static void check_frequencies(harness *h) {
     int32_t *numbers = harness_numbers(h, tokens);
     ranked order[vocabulary];
     int seen[vocabulary] = {0};
-    for (int i = 0; i < vocabulary; i++) order[i] = (ranked){logits[i], i};
+    for (int i = 0; i < vocabulary; i++) order[i] = (ranked){.logit = logits[i], .token = i};
     qsort(order, vocabulary, sizeof *order, by_rank);
     for (int i = 0; i < draws; i++) seen[numbers[i]]++;
     double sum;

@@ -5,17 +5,7 @@
 #include <stdlib.h>
 
 #include "kernels/cpu/cpu.h"
-
-typedef struct ranked {
-    double logit, weight;
-    int32_t token;
-} ranked;
-
-static int by_rank(const void *a, const void *b) {
-    const ranked *x = a, *y = b;
-    if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
-    return x->token < y->token ? -1 : 1;
-}
+#include "tests/ops/ranked.h"
 
 static int by_token(const void *a, const void *b) {
     const ranked *x = a, *y = b;
