@@ -214,6 +214,9 @@ status primitives_new(primitives **out, int threads) {
     status result;
     p->threads = threads;
     omp_set_num_threads(1);
+    // AMX adds up a row in another order when other rows stand beside it: rows would see each other. Only the first call
+    // in a process is heard, so what it answers later does not matter.
+    dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_bf16);
     dnnl_set_primitive_cache_capacity(0); // we keep them ourselves
     TRY_TO(result, failed, answer(dnnl_engine_create(&p->engine, dnnl_cpu, 0), "an engine"));
     TRY_TO(result, failed, NEW(&p->streams, (size_t)threads));
