@@ -14,8 +14,8 @@ static bool is_name(const char *option, const char *name, size_t length) {
     return true;
 }
 
-static status set_option(const tool_option *options, const char *name, size_t length, const char *value) {
-    for (const tool_option *option = options; option->name; option++) {
+static status set_option(const struct tool_option *options, const char *name, size_t length, const char *value) {
+    for (const struct tool_option *option = options; option->name; option++) {
         if (!is_name(option->name, name, length)) continue;
         if (!value) return fail(USAGE, "--%s: a value is missing", option->name);
         if (option->text) {
@@ -33,7 +33,8 @@ static status set_option(const tool_option *options, const char *name, size_t le
     return fail(USAGE, "unknown option --%.*s", (int)length, name);
 }
 
-status tool_arguments(int argc, char **argv, const char *help, const tool_option *options, const char **operand) {
+status tool_arguments(int argc, char **argv, const char *help, const struct tool_option *options,
+                      const char **operand) {
     *operand = NULL;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--help")) {

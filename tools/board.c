@@ -10,33 +10,33 @@
 enum { NAME = 64, FRESH = 5, STALE = 2, DEAD = 10 }; // seconds but the first
 static const double missing_seconds = 1.5;           // three reports
 
-typedef struct row {
-    const replica *replica;
+struct row {
+    const struct replica *replica;
     bool known;
     double heard;
-    message_status status; // its texts are those below
+    struct message_status status; // its texts are those below
     char state[64];
     char *orders, *flying;
-} row;
+};
 
 // A group in flight that nobody has in hand.
-typedef struct missing {
+struct missing {
     int64_t order;
     double since;
-} missing;
+};
 
 struct board {
-    const plan *plan;
-    row *rows;
+    const struct plan *plan;
+    struct row *rows;
     size_t count;
-    missing *missing;
+    struct missing *missing;
     size_t missing_count;
     double began;       // when the source was first heard, 0: not yet
     int64_t began_with; // settled orders then
 };
 
-status board_new(board **out, const plan *plan) {
-    board *board;
+status board_new(struct board **out, const struct plan *plan) {
+    struct board *board;
     *out = NULL;
     TRY(NEW(&board, 1));
     status result = NEW(&board->rows, plan->count);
@@ -51,7 +51,7 @@ status board_new(board **out, const plan *plan) {
     return OK;
 }
 
-void board_free(board **board) {
+void board_free(struct board **board) {
     if (!*board) return;
     for (size_t i = 0; i < (*board)->count; i++) {
         free((*board)->rows[i].orders);
@@ -63,7 +63,7 @@ void board_free(board **board) {
     *board = NULL;
 }
 
-static row *find_row(const board *board, const replica *replica) {
+static struct row *find_row(const struct board *board, const struct replica *replica) {
     for (size_t i = 0; i < board->count; i++)
         if (board->rows[i].replica == replica) return &board->rows[i];
     return NULL;
@@ -75,20 +75,20 @@ static status set_text(char **place, const char *text) {
     return *place ? OK : fail(SERVICE, "out of memory");
 }
 
-static bool is_source(const row *row) {
+static bool is_source(const struct row *row) {
     return !strcmp(row->replica->stage->name, "source");
 }
 
-static const row *source_row(const board *board) {
+static const struct row *source_row(const struct board *board) {
     return board->count && is_source(&board->rows[0]) && board->rows[0].known ? &board->rows[0] : NULL;
 }
 
-static const row *last_row(const board *board) {
+static const struct row *last_row(const struct board *board) {
     return board->rows[board->count - 1].known ? &board->rows[board->count - 1] : NULL;
 }
 
-status board_hear(board *board, const wire_message *message, double now) {
-    row *row = find_row(board, plan_find(board->plan, message->name, (int)message->replica));
+status board_hear(struct board *board, const struct wire_message *message, double now) {
+    struct row *row = find_row(board, plan_find(board->plan, message->name, (int)message->replica));
     if (!row) return OK;
     TRY(set_text(&row->orders, message->status.orders));
     TRY(set_text(&row->flying, message->status.flying));
@@ -106,30 +106,30 @@ status board_hear(board *board, const wire_message *message, double now) {
     return OK;
 }
 
-void board_forget(board *board, const replica *replica) {
-    row *row = find_row(board, replica);
+void board_forget(struct board *board, const struct replica *replica) {
+    struct row *row = find_row(board, replica);
     if (row) row->known = false;
 }
 
-bool board_knows(const board *board, const replica *replica) {
-    const row *row = find_row(board, replica);
+bool board_knows(const struct board *board, const struct replica *replica) {
+    const struct row *row = find_row(board, replica);
     return row && row->known;
 }
 
-int64_t board_step(const board *board) {
-    const row *source = source_row(board);
+int64_t board_step(const struct board *board) {
+    const struct row *source = source_row(board);
     return source ? source->status.step : -1;
 }
 
 // ---- words ----
 
-static status add_time(bytes *out, double seconds) {
+static status add_time(struct bytes *out, double seconds) {
     long long whole = (long long)seconds;
     return bytes_print(out, "%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
-static status add_rate(const board *board, const row *source, double now, bytes *out) {
-    const message_status *said = &source->status;
+static status add_rate(const struct board *board, const struct row *source, double now, struct bytes *out) {
+    const struct message_status *said = &source->status;
     double seconds = board->began ? now - board->began : 0;
     int64_t done = said->order - board->began_with;
     if (seconds < 1 || done <= 0) return OK;
@@ -141,15 +141,15 @@ static status add_rate(const board *board, const row *source, double now, bytes 
     return bytes_text(out, " left");
 }
 
-static const char *state_of(const row *row, double now) {
+static const char *state_of(const struct row *row, double now) {
     if (!row->known) return "starting";
     return now - row->heard > FRESH ? "silent" : row->status.state;
 }
 
 // One stage's states: one word if all replicas do the same.
-static status add_states(const board *board, double now, bytes *out) {
+static status add_states(const struct board *board, double now, struct bytes *out) {
     for (size_t i = 0; i < board->count; i++) {
-        const row *row = &board->rows[i];
+        const struct row *row = &board->rows[i];
         bool same = i > 0 && board->rows[i - 1].replica->stage == row->replica->stage &&
                     !strcmp(state_of(&board->rows[i - 1], now), state_of(row, now));
         if (same || is_source(row)) continue;
@@ -161,10 +161,10 @@ static status add_states(const board *board, double now, bytes *out) {
     return OK;
 }
 
-status board_line(board *board, double now, bytes *out) {
-    const row *source = source_row(board), *last = last_row(board);
+status board_line(struct board *board, double now, struct bytes *out) {
+    const struct row *source = source_row(board), *last = last_row(board);
     if (source) {
-        const message_status *said = &source->status;
+        const struct message_status *said = &source->status;
         TRY(bytes_print(out, "step %lld, %lld of %lld groups", (long long)said->step, (long long)said->order,
                         (long long)said->total));
         TRY(add_rate(board, source, now, out));
@@ -177,9 +177,9 @@ status board_line(board *board, double now, bytes *out) {
     return add_states(board, now, out);
 }
 
-static status add_row(const row *row, double now, bytes *out) {
+static status add_row(const struct row *row, double now, struct bytes *out) {
     char name[NAME];
-    const message_status *said = &row->status;
+    const struct message_status *said = &row->status;
     snprintf(name, sizeof name, row->replica->number > 1 ? "%s-%d" : "%s", row->replica->stage->name,
              row->replica->number);
     TRY(bytes_print(out, "%-14s", name));
@@ -192,11 +192,11 @@ static status add_row(const row *row, double now, bytes *out) {
     return bytes_print(out, "  %s\n", state_of(row, now));
 }
 
-status board_table(board *board, double now, bytes *out) {
-    const row *source = source_row(board), *last = last_row(board);
+status board_table(struct board *board, double now, struct bytes *out) {
+    const struct row *source = source_row(board), *last = last_row(board);
     TRY(bytes_print(out, "%s", board->plan->pipeline->name));
     if (source) {
-        const message_status *said = &source->status;
+        const struct message_status *said = &source->status;
         TRY(bytes_print(out, ": step %lld, %lld of %lld groups", (long long)said->step, (long long)said->order,
                         (long long)said->total));
         TRY(add_rate(board, source, now, out));
@@ -214,18 +214,18 @@ status board_table(board *board, double now, bytes *out) {
 // ---- lost groups ----
 
 // A replica that is not there has nothing in hand.
-static bool alive(const row *row, double now) {
+static bool alive(const struct row *row, double now) {
     return row->known && now - row->heard <= DEAD;
 }
 
 // Whether what is known of all replicas is fresh enough to say that a group is nowhere.
-static bool all_fresh(const board *board, double now) {
+static bool all_fresh(const struct board *board, double now) {
     for (size_t i = 0; i < board->count; i++)
         if (alive(&board->rows[i], now) && now - board->rows[i].heard > STALE) return false;
     return true;
 }
 
-static status list_hands(const board *board, double now, int64_t **orders, size_t *count, int *whole) {
+static status list_hands(const struct board *board, double now, int64_t **orders, size_t *count, int *whole) {
     *whole = 1;
     for (size_t i = 0; i < board->count; i++) {
         int all = 1;
@@ -242,29 +242,29 @@ static bool has(const int64_t *orders, size_t count, int64_t order) {
     return false;
 }
 
-static double missing_since(const board *board, int64_t order, double now) {
+static double missing_since(const struct board *board, int64_t order, double now) {
     for (size_t i = 0; i < board->missing_count; i++)
         if (board->missing[i].order == order) return board->missing[i].since;
     return now;
 }
 
 // Replaces the list of missing groups by the flying that are in nobody's hands.
-static status update_missing(board *board, double now, const int64_t *flying, size_t flying_count, const int64_t *hands,
-                             size_t hand_count) {
-    missing *fresh;
+static status update_missing(struct board *board, double now, const int64_t *flying, size_t flying_count,
+                             const int64_t *hands, size_t hand_count) {
+    struct missing *fresh;
     size_t count = 0;
     TRY(NEW(&fresh, flying_count));
     for (size_t i = 0; i < flying_count; i++)
         if (!has(hands, hand_count, flying[i]))
-            fresh[count++] = (missing){flying[i], missing_since(board, flying[i], now)};
+            fresh[count++] = (struct missing){flying[i], missing_since(board, flying[i], now)};
     free(board->missing);
     board->missing = fresh;
     board->missing_count = count;
     return OK;
 }
 
-status board_find_lost(board *board, double now, status (*lost)(void *context, int64_t order), void *context) {
-    const row *source = source_row(board);
+status board_find_lost(struct board *board, double now, status (*lost)(void *context, int64_t order), void *context) {
+    const struct row *source = source_row(board);
     int64_t *flying = NULL, *hands = NULL;
     size_t flying_count = 0, hand_count = 0;
     int whole = 0;

@@ -5,34 +5,34 @@
 #include "shared/wire/message.h"
 #include "tools/plan.h"
 
-typedef struct board board;
+struct board;
 
 // An empty board for the plan's replicas; the plan must outlive it.
-status board_new(board **out, const plan *plan);
+status board_new(struct board **out, const struct plan *plan);
 
 // NULL is fine; sets *board to NULL.
-void board_free(board **board);
+void board_free(struct board **board);
 
 // A STATUS has come at `now` (seconds).
-status board_hear(board *board, const wire_message *message, double now);
+status board_hear(struct board *board, const struct wire_message *message, double now);
 
 // The replica's process has ended: what it said does not hold any more.
-void board_forget(board *board, const replica *replica);
+void board_forget(struct board *board, const struct replica *replica);
 
 // Whether the replica has said anything since it was last forgotten.
-bool board_knows(const board *board, const replica *replica);
+bool board_knows(const struct board *board, const struct replica *replica);
 
 // Progress as one line: step, groups, rate, time left, what each stage waits for.
-status board_line(board *board, double now, bytes *out);
+status board_line(struct board *board, double now, struct bytes *out);
 
 // The same as a table, a row a replica.
-status board_table(board *board, double now, bytes *out);
+status board_table(struct board *board, double now, struct bytes *out);
 
 // Steps trained so far, -1 while unknown.
-int64_t board_step(const board *board);
+int64_t board_step(const struct board *board);
 
 // Calls lost for every group that is in flight and that nobody had in hand during three reports, as far as all
 // replicas' words are fresh; then again after another three.
-status board_find_lost(board *board, double now, status (*lost)(void *context, int64_t order), void *context);
+status board_find_lost(struct board *board, double now, status (*lost)(void *context, int64_t order), void *context);
 
 #endif

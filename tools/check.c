@@ -6,11 +6,11 @@
 #include "tools/pipelines.h"
 #include "tools/tools.h"
 
-static const key check_keys[] = {PIPELINE_SET, {0}};
-static const key_table check_table = {NULL, "caravan check", "FILE", "finds every mistake in a pipeline file",
-                                      check_keys};
+static const struct key check_keys[] = {PIPELINE_SET, {0}};
+static const struct key_table check_table = {NULL, "caravan check", "FILE", "finds every mistake in a pipeline file",
+                                             check_keys};
 
-static void say_summary(const pipeline *pipeline, const char *path) {
+static void say_summary(const struct pipeline *pipeline, const char *path) {
     size_t processes = 0;
     for (size_t i = 0; i < pipeline->stage_count; i++) processes += (size_t)pipeline->stages[i].replicas;
     printf("%s: no mistakes: %s, %zu stages in %zu processes, run in %s\n", path, pipeline->name, pipeline->stage_count,
@@ -18,8 +18,8 @@ static void say_summary(const pipeline *pipeline, const char *path) {
 }
 
 int check_main(int argc, char **argv) {
-    settings *settings = NULL;
-    pipeline *pipeline = NULL;
+    struct settings *settings = NULL;
+    struct pipeline *pipeline = NULL;
     const char *path;
     status result = pipelines_open(&pipeline, &settings, &check_table, argc, argv, &path);
     if (result == OK) say_summary(pipeline, path);

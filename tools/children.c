@@ -19,14 +19,14 @@ enum { SOON = 10, LINE = 600 };
 
 // ---- making ----
 
-static char *print(arena *arena, status *result, const char *format, const char *a, const char *b) {
+static char *print(struct arena *arena, status *result, const char *format, const char *a, const char *b) {
     char *text = arena_print(arena, format, a, b);
     if (!text) *result = fail(SERVICE, "out of memory");
     return text;
 }
 
-static status make_arguments(children *children, child *child, const char *wiring) {
-    const pipeline_stage *stage = child->replica->stage;
+static status make_arguments(struct children *children, struct child *child, const char *wiring) {
+    const struct pipeline_stage *stage = child->replica->stage;
     size_t count = 0;
     status result = OK;
     TRY(NEW(&child->arguments, stage->key_count + 5));
@@ -43,9 +43,9 @@ static status make_arguments(children *children, child *child, const char *wirin
     return result;
 }
 
-static status make_child(children *children, plan *plan, const replica *replica) {
+static status make_child(struct children *children, struct plan *plan, const struct replica *replica) {
     status result = OK;
-    child *child = &children->list[children->count++];
+    struct child *child = &children->list[children->count++];
     *child = (struct child){.replica = replica, .name = plan_name(plan, replica)};
     child->log = print(&children->arena, &result, "%s/logs/%s.log", plan->pipeline->run, child->name);
     const char *wiring = print(&children->arena, &result, "%s/wiring/%s", plan->pipeline->run, child->name);
@@ -54,7 +54,7 @@ static status make_child(children *children, plan *plan, const replica *replica)
     return make_arguments(children, child, wiring);
 }
 
-static status find_programs(children *children) {
+static status find_programs(struct children *children) {
     char path[PATH_MAX];
     ssize_t size = readlink("/proc/self/exe", path, sizeof path - 1);
     if (size <= 0) return fail(SERVICE, "/proc/self/exe: %s", strerror(errno));
@@ -64,18 +64,18 @@ static status find_programs(children *children) {
     return children->programs ? OK : fail(SERVICE, "out of memory");
 }
 
-status children_make(children *children, plan *plan) {
+status children_make(struct children *children, struct plan *plan) {
     *children = (struct children){0};
     TRY(find_programs(children));
     TRY(NEW(&children->list, plan->count));
     for (size_t i = 0; i < plan->count; i++) {
-        const replica *replica = &plan->replicas[i];
+        const struct replica *replica = &plan->replicas[i];
         if (replica->stage && replica->machine == plan->here) TRY(make_child(children, plan, replica));
     }
     return OK;
 }
 
-void children_release(children *children) {
+void children_release(struct children *children) {
     for (size_t i = 0; i < children->count; i++) free(children->list[i].arguments);
     free(children->list);
     arena_release(&children->arena);
@@ -85,7 +85,7 @@ void children_release(children *children) {
 // ---- starting ----
 
 // In the new process. Whatever fails here is written to the log.
-static void become(const child *child, pid_t parent) {
+static void become(const struct child *child, pid_t parent) {
     sigset_t none;
     int log = open(child->log, O_WRONLY | O_CREAT | O_APPEND, 0644);
     int input = open("/dev/null", O_RDONLY);
@@ -105,7 +105,7 @@ static void become(const child *child, pid_t parent) {
     _exit(SERVICE);
 }
 
-static status start(child *child, double now) {
+static status start(struct child *child, double now) {
     pid_t parent = getpid(), pid = fork();
     if (pid < 0) return fail(SERVICE, "%s cannot be started: %s", child->name, strerror(errno));
     if (pid == 0) become(child, parent);
@@ -115,9 +115,9 @@ static status start(child *child, double now) {
     return OK;
 }
 
-status children_start(children *children, double now) {
+status children_start(struct children *children, double now) {
     for (size_t i = 0; i < children->count; i++) {
-        child *child = &children->list[i];
+        struct child *child = &children->list[i];
         if (!child->pid && child->due <= now) TRY(start(child, now));
     }
     return OK;
@@ -141,7 +141,7 @@ static void last_line(const char *path, char line[LINE]) {
     if (start) memmove(line, start + 1, strlen(start));
 }
 
-static const char *describe(const child *child, int state) {
+static const char *describe(const struct child *child, int state) {
     static char text[LINE + 64];
     char line[LINE] = "";
     if (WIFSIGNALED(state)) {
@@ -161,7 +161,7 @@ static bool killed(int state) {
 }
 
 // How often in a row a child may end so before the run does; 0: as often as it likes.
-static int patience(const child *child, int state) {
+static int patience(const struct child *child, int state) {
     enum { ONCE = 1, SOME = 5 };
     if (killed(state)) return 0;
     if (WIFSIGNALED(state)) return SOME;
@@ -170,7 +170,7 @@ static int patience(const child *child, int state) {
     return SOME;
 }
 
-static status judge(child *child, int state, double now, const char *how) {
+static status judge(struct child *child, int state, double now, const char *how) {
     int most = patience(child, state);
     bool soon = now - child->started < SOON;
     if (!soon && child->ready) child->failures = 0;
@@ -184,13 +184,13 @@ static status judge(child *child, int state, double now, const char *how) {
     return fail(result, "%s %s", child->name, how);
 }
 
-status children_reap(children *children, double now, child **ended, const char **how) {
+status children_reap(struct children *children, double now, struct child **ended, const char **how) {
     int state;
     *ended = NULL;
     pid_t pid = waitpid(-1, &state, WNOHANG);
     if (pid <= 0) return OK;
     for (size_t i = 0; i < children->count; i++) {
-        child *child = &children->list[i];
+        struct child *child = &children->list[i];
         if (child->pid != pid) continue;
         child->pid = 0;
         *ended = child;
@@ -200,12 +200,12 @@ status children_reap(children *children, double now, child **ended, const char *
     return OK;
 }
 
-void children_signal(const children *children, int number) {
+void children_signal(const struct children *children, int number) {
     for (size_t i = 0; i < children->count; i++)
         if (children->list[i].pid) kill(children->list[i].pid, number);
 }
 
-size_t children_running(const children *children) {
+size_t children_running(const struct children *children) {
     size_t count = 0;
     for (size_t i = 0; i < children->count; i++) count += children->list[i].pid ? 1 : 0;
     return count;

@@ -7,8 +7,8 @@
 
 #include "tools/plan.h"
 
-typedef struct child {
-    const replica *replica;
+struct child {
+    const struct replica *replica;
     const char *name; // "rollout-2"
     char *log;        // RUN/logs/NAME.log
     char **arguments; // of its program, ends with NULL
@@ -17,34 +17,34 @@ typedef struct child {
     double due;       // when it is to be started again
     int failures;     // in a row, of those that ended soon or by themselves
     bool ready;       // it has reported since it was started
-} child;
+};
 
-typedef struct children {
-    child *list;
+struct children {
+    struct child *list;
     size_t count;
-    arena arena;
+    struct arena arena;
     const char *programs; // folder of the executables
-} children;
+};
 
 // Makes the children of plan->here and their wiring files; starts none. `log` names go to RUN/logs. Release with
 // children_release.
-status children_make(children *children, plan *plan);
+status children_make(struct children *children, struct plan *plan);
 
 // Frees what it holds; the processes go on.
-void children_release(children *children);
+void children_release(struct children *children);
 
 // Starts every child that is due at `now`.
-status children_start(children *children, double now);
+status children_start(struct children *children, double now);
 
 // Takes note of one process that has ended: *ended is its child, NULL when there was none, and `how` says how it ended
 // ("exit 65: its last line"), valid until the next call. USAGE, INPUT, SERVICE or BUG when there is no sense in
 // starting it again; it is due again otherwise.
-status children_reap(children *children, double now, child **ended, const char **how);
+status children_reap(struct children *children, double now, struct child **ended, const char **how);
 
 // Sends a signal to all that run.
-void children_signal(const children *children, int number);
+void children_signal(const struct children *children, int number);
 
 // How many run.
-size_t children_running(const children *children);
+size_t children_running(const struct children *children);
 
 #endif

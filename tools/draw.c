@@ -20,34 +20,35 @@ static const char *const colours[choices] = {"red", "green", "blue", "yellow"};
 static const uint8_t inks[choices][3] = {{210, 40, 40}, {40, 170, 60}, {50, 80, 220}, {225, 205, 50}};
 
 // What one clip shows.
-typedef struct scene {
+struct scene {
     int colour, becomes;
     int form;          // circle, square, triangle, cross
     int way;           // moves left, right, up, down
     double x, y, size; // the shape's centre half way, and half its width, in pixels
     int background;
-} scene;
+};
 
-typedef struct question {
+struct question {
     const char *text;
     const char *reasoning; // with %s for the word
     const char *const *words;
-} question;
+};
 
-static const question questions[kinds] = {
+static const struct question questions[kinds] = {
     {"What colour is the shape at first?", "At first the shape is %s.", colours},
     {"What colour does the shape become?", "The shape becomes %s.", colours},
 };
 
-typedef struct drawing {
+struct drawing {
     const char *folder;
     uint64_t seed;
     int clips, held_out, examples;
     double wrong_reasoning, wrong_answer;
-} drawing;
+};
 
-static scene scene_of(uint64_t key) {
-    scene scene = {.colour = (int)chance_below(key, 1, 0, choices), .form = (int)chance_below(key, 3, 0, choices)};
+static struct scene scene_of(uint64_t key) {
+    struct scene scene = {.colour = (int)chance_below(key, 1, 0, choices),
+                          .form = (int)chance_below(key, 3, 0, choices)};
     scene.becomes = (scene.colour + 1 + (int)chance_below(key, 2, 0, choices - 1)) % choices;
     scene.way = (int)chance_below(key, 4, 0, choices);
     scene.x = side * (0.4 + 0.2 * chance_unit(key, 5, 0));
@@ -57,7 +58,7 @@ static scene scene_of(uint64_t key) {
     return scene;
 }
 
-static bool inside(const scene *scene, double dx, double dy) {
+static bool inside(const struct scene *scene, double dx, double dy) {
     double half = scene->size;
     switch (scene->form) {
     case 0:
@@ -71,7 +72,7 @@ static bool inside(const scene *scene, double dx, double dy) {
     }
 }
 
-static void draw_frame(const scene *scene, int frame, uint8_t *rgb) {
+static void draw_frame(const struct scene *scene, int frame, uint8_t *rgb) {
     double shift = side * 0.5 * ((double)frame / (frame_count - 1) - 0.5);
     double x = scene->x + (scene->way == 0 ? -shift : scene->way == 1 ? shift : 0);
     double y = scene->y + (scene->way == 2 ? -shift : scene->way == 3 ? shift : 0);
@@ -87,8 +88,8 @@ static void draw_frame(const scene *scene, int frame, uint8_t *rgb) {
     }
 }
 
-static status write_clip(const char *path, const scene *scene) {
-    clip_writer *writer = NULL;
+static status write_clip(const char *path, const struct scene *scene) {
+    struct clip_writer *writer = NULL;
     uint8_t *rgb;
     TRY(NEW(&rgb, side * side * 3));
     status result = clip_writer_open(&writer, path, side, side, rate);
@@ -101,13 +102,13 @@ static status write_clip(const char *path, const scene *scene) {
     return result != OK ? result : closed;
 }
 
-static int answer_of(const scene *scene, int kind) {
+static int answer_of(const struct scene *scene, int kind) {
     return kind == 0 ? scene->colour : scene->becomes;
 }
 
 // One line of the Video-R1 layout.
-static status add_question(bytes *out, int number, int kind, const scene *scene) {
-    const question *question = &questions[kind];
+static status add_question(struct bytes *out, int number, int kind, const struct scene *scene) {
+    const struct question *question = &questions[kind];
     TRY(bytes_print(out, "{\"problem_id\": %d, \"problem\": \"%s\", \"data_type\": \"video\", ", number * kinds + kind,
                     question->text));
     TRY(bytes_text(out, "\"problem_type\": \"multiple choice\", \"options\": ["));
@@ -123,15 +124,15 @@ static int mistaken(int right, double share, uint64_t key, uint64_t stream) {
 }
 
 // One supervised example: a group with one completion whose text is given, and advantage 1.
-static status add_example(const drawing *drawing, bytes *out, bytes *corpus, int example, int clip,
-                          const scene *scene) {
+static status add_example(const struct drawing *drawing, struct bytes *out, struct bytes *corpus, int example, int clip,
+                          const struct scene *scene) {
     uint64_t key = chance_key(drawing->seed ^ (uint64_t)example, "example");
     int kind = (int)chance_below(key, 0, 0, kinds), right = answer_of(scene, kind);
-    const question *question = &questions[kind];
+    const struct question *question = &questions[kind];
     int word = mistaken(right, drawing->wrong_reasoning, key, 1);
     int letter = mistaken(word, drawing->wrong_answer, key, 2);
     char said[128], reasoning[64];
-    bytes prompt = {0};
+    struct bytes prompt = {0};
     TRY(bytes_print(&prompt, "%sOptions:\\n", question->text));
     for (int i = 0; i < choices; i++) TRY(bytes_print(&prompt, "%c. %s\\n", 'A' + i, question->words[i]));
     snprintf(reasoning, sizeof reasoning, question->reasoning, question->words[word]);
@@ -154,33 +155,33 @@ static status add_example(const drawing *drawing, bytes *out, bytes *corpus, int
     return result;
 }
 
-static status save(const drawing *drawing, const char *name, const bytes *content) {
-    arena memory = {0};
+static status save(const struct drawing *drawing, const char *name, const struct bytes *content) {
+    struct arena memory = {0};
     char *path = path_join(&memory, drawing->folder, name);
     status result = path ? file_replace(path, content->data, content->size) : fail(SERVICE, "out of memory");
     arena_release(&memory);
     return result;
 }
 
-static status draw_clips(const drawing *drawing, bytes *training, bytes *held_out) {
-    arena memory = {0};
+static status draw_clips(const struct drawing *drawing, struct bytes *training, struct bytes *held_out) {
+    struct arena memory = {0};
     status result = folder_make(path_join(&memory, drawing->folder, "clips"));
     for (int i = 0; result == OK && i < drawing->clips + drawing->held_out; i++) {
-        scene scene = scene_of(chance_key(drawing->seed + (uint64_t)i, "clip"));
+        struct scene scene = scene_of(chance_key(drawing->seed + (uint64_t)i, "clip"));
         result = write_clip(arena_print(&memory, "%s/clips/%04d.mp4", drawing->folder, i), &scene);
-        bytes *out = i < drawing->clips ? training : held_out;
+        struct bytes *out = i < drawing->clips ? training : held_out;
         for (int kind = 0; result == OK && kind < kinds; kind++) result = add_question(out, i, kind, &scene);
     }
     arena_release(&memory);
     return result;
 }
 
-static status draw(const drawing *drawing) {
-    bytes training = {0}, held_out = {0}, warm_up = {0}, corpus = {0};
+static status draw(const struct drawing *drawing) {
+    struct bytes training = {0}, held_out = {0}, warm_up = {0}, corpus = {0};
     status result = draw_clips(drawing, &training, &held_out);
     for (int i = 0; result == OK && i < drawing->examples; i++) {
         int clip = (int)chance_below(drawing->seed, 9, (uint64_t)i, (uint64_t)drawing->clips);
-        scene scene = scene_of(chance_key(drawing->seed + (uint64_t)clip, "clip"));
+        struct scene scene = scene_of(chance_key(drawing->seed + (uint64_t)clip, "clip"));
         result = add_example(drawing, &warm_up, &corpus, i, clip, &scene);
     }
     if (result == OK) result = save(drawing, "train.jsonl", &training);
@@ -201,10 +202,10 @@ static const char *const help =
     "warm-up.jsonl (supervised groups, format caravan), text.txt (to learn a tokenizer from).\n";
 
 int draw_main(int argc, char **argv) {
-    drawing drawing = {
+    struct drawing drawing = {
         .seed = 1, .clips = 240, .held_out = 32, .examples = 4800, .wrong_reasoning = 0.1, .wrong_answer = 0.35};
     double clips = drawing.clips, held_out = drawing.held_out, examples = drawing.examples, seed = 1;
-    const tool_option options[] = {
+    const struct tool_option options[] = {
         {"clips", 1, 100000, &clips, NULL},
         {"held-out", 0, 100000, &held_out, NULL},
         {"examples", 0, 10000000, &examples, NULL},

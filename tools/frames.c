@@ -19,10 +19,10 @@ static const char help[] =
     "        --png FILE: a contact sheet\n\n"
     "KEY may be shortened to its first digits as long as they name one record.\n";
 
-typedef struct task {
+struct task {
     const char *verb, *store, *key, *png;
     bool raw;
-} task;
+};
 
 static status take_value(int argc, char **argv, int *i, const char *name, const char **value) {
     size_t length = strlen(name);
@@ -40,7 +40,7 @@ static bool is_option(const char *argument, const char *name) {
     return strncmp(argument, name, length) == 0 && (argument[length] == 0 || argument[length] == '=');
 }
 
-static status read_arguments(int argc, char **argv, task *task) {
+static status read_arguments(int argc, char **argv, struct task *task) {
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--help")) {
             fputs(help, stdout);
@@ -71,7 +71,7 @@ static status read_arguments(int argc, char **argv, task *task) {
     return OK;
 }
 
-static status print_line(void *context, const char *key, const frames *frames, uint64_t bytes, double used) {
+static status print_line(void *context, const char *key, const struct frames *frames, uint64_t bytes, double used) {
     (void)context;
     char when[32] = "-";
     time_t seconds = (time_t)used;
@@ -83,7 +83,7 @@ static status print_line(void *context, const char *key, const frames *frames, u
 }
 
 // Two pixels a character: the upper half block in the upper one's colour on the lower one's.
-static void draw_frame(const frames *frames, int index) {
+static void draw_frame(const struct frames *frames, int index) {
     enum { columns = 64 };
     int step = (frames->width + columns - 1) / columns;
     const uint8_t *pixels = frames->pixels + frames_bytes(frames) / (size_t)frames->count * (size_t)index;
@@ -97,7 +97,7 @@ static void draw_frame(const frames *frames, int index) {
     }
 }
 
-static void print_facts(const char *key, const frames *frames) {
+static void print_facts(const char *key, const struct frames *frames) {
     printf("key               %s\nkind              %s\nframes            %d\nheight            %d\nwidth             "
            "%d\n",
            key, frames->video ? "video" : "image", frames->count, frames->height, frames->width);
@@ -110,23 +110,24 @@ static void print_facts(const char *key, const frames *frames) {
 }
 
 // The one key that starts like this.
-typedef struct search {
+struct search {
     const char *start;
     char key[frames_key_size];
     int matches;
-} search;
+};
 
-static status match_key(void *context, const char *key, const frames *frames, uint64_t bytes, double used) {
+static status match_key(void *context, const char *key, const struct frames *frames, uint64_t bytes, double used) {
     (void)frames, (void)bytes, (void)used;
-    search *search = context;
+    struct search *search = context;
     if (strncmp(key, search->start, strlen(search->start)) != 0) return OK;
     memcpy(search->key, key, frames_key_size);
     search->matches++;
     return OK;
 }
 
-static status find_frames(frames_store *store, const char *start, char key[frames_key_size], frames_view *view) {
-    search search = {.start = start};
+static status find_frames(struct frames_store *store, const char *start, char key[frames_key_size],
+                          struct frames_view *view) {
+    struct search search = {.start = start};
     TRY(frames_store_each(store, match_key, &search));
     if (search.matches == 0) return fail(INPUT, "no frames under key '%s'", start);
     if (search.matches > 1) return fail(INPUT, "%d keys start with '%s'", search.matches, start);
@@ -136,16 +137,16 @@ static status find_frames(frames_store *store, const char *start, char key[frame
     return found ? OK : fail(INPUT, "no frames under key '%s'", key);
 }
 
-static status write_raw(const frames *frames) {
+static status write_raw(const struct frames *frames) {
     size_t bytes = frames_bytes(frames);
     if (fwrite(frames->pixels, 1, bytes, stdout) != bytes || fflush(stdout))
         return fail(SERVICE, "cannot write to standard output");
     return OK;
 }
 
-static status run(const task *task, frames_store *store) {
+static status run(const struct task *task, struct frames_store *store) {
     if (!strcmp(task->verb, "ls")) return frames_store_each(store, print_line, NULL);
-    frames_view view = {0};
+    struct frames_view view = {0};
     char key[frames_key_size];
     status result = find_frames(store, task->key, key, &view);
     if (result == OK && view.frames.count && !strcmp(task->verb, "show")) print_facts(key, &view.frames);
@@ -156,8 +157,8 @@ static status run(const task *task, frames_store *store) {
 }
 
 int frames_main(int argc, char **argv) {
-    task task = {.verb = ""};
-    frames_store *store = NULL;
+    struct task task = {.verb = ""};
+    struct frames_store *store = NULL;
     status result = read_arguments(argc, argv, &task);
     if (result == STOPPED) return 0;
     if (result == OK) result = frames_store_open(&store, task.store, 0, true);

@@ -7,18 +7,18 @@
 #include "tools/pipelines.h"
 #include "tools/tools.h"
 
-static const key graph_keys[] = {
+static const struct key graph_keys[] = {
     {.name = "dot", .type = KEY_BOOL, .help = "Graphviz's dot (the default when standard output is no terminal)"},
     {.name = "text", .type = KEY_BOOL, .help = "lines of text (the default on a terminal)"},
     PIPELINE_SET,
     {0},
 };
-static const key_table graph_table = {NULL, "caravan graph", "FILE", "draws a pipeline file", graph_keys};
+static const struct key_table graph_table = {NULL, "caravan graph", "FILE", "draws a pipeline file", graph_keys};
 
 int graph_main(int argc, char **argv) {
-    settings *settings = NULL;
-    pipeline *pipeline = NULL;
-    bytes picture = {0};
+    struct settings *settings = NULL;
+    struct pipeline *pipeline = NULL;
+    struct bytes picture = {0};
     const char *path;
     status result = pipelines_open(&pipeline, &settings, &graph_table, argc, argv, &path);
     if (result == OK) {

@@ -9,12 +9,12 @@
 #include "shared/store/groups.h"
 #include "tools/tools.h"
 
-static const key keys[] = {
+static const struct key keys[] = {
     {.name = "store", .type = KEY_FILE, .help = "folder that holds groups.lmdb"},
     {0},
 };
 
-static const key_table table = {
+static const struct key_table table = {
     .program = "caravan groups",
     .operands = "ls|show|export|fields [ID...]",
     .help = "ls: a line a group; show: groups as a person reads them; export: JSON lines (all groups, or those of the "
@@ -23,7 +23,7 @@ static const key_table table = {
 };
 
 // Text from a model or a file may hold what moves a terminal's cursor.
-static void print_text(text text, const char *indent) {
+static void print_text(struct text text, const char *indent) {
     fputs(indent, stdout);
     for (size_t i = 0; i < text.size; i++) {
         unsigned char c = (unsigned char)text.data[i];
@@ -33,7 +33,7 @@ static void print_text(text text, const char *indent) {
     putchar('\n');
 }
 
-static double mean(const double_array *values) {
+static double mean(const struct double_array *values) {
     double sum = 0;
     for (size_t i = 0; i < values->count; i++) sum += values->data[i];
     return values->count ? sum / (double)values->count : NAN;
@@ -44,12 +44,12 @@ static void print_number(const char *name, double value) {
 }
 
 // The number of completion i, NaN where there is none.
-static double at(const double_array *values, size_t i) {
+static double at(const struct double_array *values, size_t i) {
     return i < values->count ? values->data[i] : NAN;
 }
 
 // How far the group has come.
-static const char *state_of(const group *group) {
+static const char *state_of(const struct group *group) {
     if (group->quarantine.present) return "set aside";
     if (group->trained.present) return "trained";
     if (group->advantages.data) return "rewarded";
@@ -58,7 +58,7 @@ static const char *state_of(const group *group) {
     return group->media ? "decoded" : "issued";
 }
 
-static status print_line(void *context, const group *group) {
+static status print_line(void *context, const struct group *group) {
     (void)context;
     printf("%-12s %-10s %-16s %2zu completions", group->id.data, state_of(group),
            group->prompt.problem_type.data ? group->prompt.problem_type.data : "-", group->completion_count);
@@ -70,8 +70,8 @@ static status print_line(void *context, const group *group) {
     return OK;
 }
 
-static void print_medium(const group *group, size_t medium, const part *part) {
-    const text *path = part->kind == PART_VIDEO ? &part->video : &part->image;
+static void print_medium(const struct group *group, size_t medium, const struct part *part) {
+    const struct text *path = part->kind == PART_VIDEO ? &part->video : &part->image;
     printf("    [%s %s", part->type.data, path->data);
     if (medium < group->media_count) {
         const struct medium *m = &group->media[medium];
@@ -81,10 +81,10 @@ static void print_medium(const group *group, size_t medium, const part *part) {
     puts("]");
 }
 
-static void print_prompt(const group *group) {
+static void print_prompt(const struct group *group) {
     size_t medium = 0;
     for (size_t m = 0; m < group->prompt.message_count; m++) {
-        const message *message = &group->prompt.messages[m];
+        const struct message *message = &group->prompt.messages[m];
         printf("  %s:\n", message->role.data);
         for (size_t p = 0; p < message->part_count; p++) {
             if (message->parts[p].kind == PART_TEXT)
@@ -96,8 +96,8 @@ static void print_prompt(const group *group) {
     print_text(group->prompt.solution, "  solution ");
 }
 
-static void print_completion(const group *group, size_t i) {
-    const completion *c = &group->completions[i];
+static void print_completion(const struct group *group, size_t i) {
+    const struct completion *c = &group->completions[i];
     printf("\n  completion %zu of %zu: %zu tokens, %s\n   ", i + 1, group->completion_count, c->tokens.count,
            c->finish.data ? c->finish.data : "unfinished");
     print_number("accuracy", at(&group->rewards.accuracy, i));
@@ -111,7 +111,7 @@ static void print_completion(const group *group, size_t i) {
     print_text(c->text, "    ");
 }
 
-static status print_group(void *context, const group *group) {
+static status print_group(void *context, const struct group *group) {
     (void)context;
     printf("%s: %s, sample %s, %s\n", group->id.data, state_of(group),
            group->sample_id.data ? group->sample_id.data : "-",
@@ -125,8 +125,8 @@ static status print_group(void *context, const group *group) {
     return OK;
 }
 
-static status export_group(void *context, const group *group) {
-    bytes *line = context;
+static status export_group(void *context, const struct group *group) {
+    struct bytes *line = context;
     bytes_clear(line);
     TRY(group_to_json(group, line));
     TRY(bytes_text(line, "\n"));
@@ -135,10 +135,10 @@ static status export_group(void *context, const group *group) {
     return OK;
 }
 
-static status visit_named(group_store *store, char **ids, int count, status (*visit)(void *context, const group *group),
-                          void *context) {
+static status visit_named(struct group_store *store, char **ids, int count,
+                          status (*visit)(void *context, const struct group *group), void *context) {
     for (int i = 0; i < count; i++) {
-        group *group = NULL;
+        struct group *group = NULL;
         TRY(group_store_get(store, ids[i], &group));
         if (!group) return fail(INPUT, "no group %s", ids[i]);
         status result = visit(context, group);
@@ -149,17 +149,17 @@ static status visit_named(group_store *store, char **ids, int count, status (*vi
 }
 
 static status print_fields(void) {
-    bytes page = {0};
+    struct bytes page = {0};
     status result = group_reference_page(&page);
     if (result == OK) fputs(page.data, stdout);
     bytes_release(&page);
     return result;
 }
 
-static status run(const settings *settings, char **operands, int count) {
+static status run(const struct settings *settings, char **operands, int count) {
     static const struct {
         const char *name;
-        status (*visit)(void *context, const group *group);
+        status (*visit)(void *context, const struct group *group);
     } verbs[] = {{"ls", print_line}, {"show", print_group}, {"export", export_group}};
     enum { verb_count = sizeof verbs / sizeof *verbs };
     if (!count) return fail(USAGE, "ls, show, export or fields?");
@@ -169,8 +169,8 @@ static status run(const settings *settings, char **operands, int count) {
     if (verb == verb_count) return fail(USAGE, "no verb '%s': ls, show, export, fields", operands[0]);
     const char *folder = settings_text(settings, "store");
     if (!folder) return fail(USAGE, "--store is missing");
-    group_store *store = NULL;
-    bytes line = {0};
+    struct group_store *store = NULL;
+    struct bytes line = {0};
     status result = group_store_open(&store, folder, true);
     if (result == OK)
         result = count > 1 ? visit_named(store, operands + 1, count - 1, verbs[verb].visit, &line)
@@ -182,7 +182,7 @@ static status run(const settings *settings, char **operands, int count) {
 }
 
 int groups_main(int argc, char **argv) {
-    settings *settings = NULL;
+    struct settings *settings = NULL;
     int rest = argc;
     status result = settings_new_table(&settings, &table);
     if (result == OK) result = settings_arguments(settings, argc, argv, &rest);

@@ -21,20 +21,20 @@ static const char help[] =
     "  --vocab-size N           learn at most so many tokens, the bytes' 256 among them (2048)\n"
     "  --threads N              threads at work (0: all)\n";
 
-typedef struct task {
+struct task {
     const char *folder, *shape, *tokenizer, *text, *dtype;
     double seed, vocabulary, threads;
-} task;
+};
 
-static status read_arguments(int argc, char **argv, task *task) {
-    const tool_option options[] = {{"seed", 0, 9007199254740992.0, &task->seed, NULL},
-                                   {"vocab-size", TRAIN_BYTES, 1 << 20, &task->vocabulary, NULL},
-                                   {"threads", 0, 1024, &task->threads, NULL},
-                                   {"shape", 0, 0, NULL, &task->shape},
-                                   {"dtype", 0, 0, NULL, &task->dtype},
-                                   {"tokenizer", 0, 0, NULL, &task->tokenizer},
-                                   {"train-tokenizer", 0, 0, NULL, &task->text},
-                                   {0}};
+static status read_arguments(int argc, char **argv, struct task *task) {
+    const struct tool_option options[] = {{"seed", 0, 9007199254740992.0, &task->seed, NULL},
+                                          {"vocab-size", TRAIN_BYTES, 1 << 20, &task->vocabulary, NULL},
+                                          {"threads", 0, 1024, &task->threads, NULL},
+                                          {"shape", 0, 0, NULL, &task->shape},
+                                          {"dtype", 0, 0, NULL, &task->dtype},
+                                          {"tokenizer", 0, 0, NULL, &task->tokenizer},
+                                          {"train-tokenizer", 0, 0, NULL, &task->text},
+                                          {0}};
     TRY(tool_arguments(argc, argv, help, options, &task->folder));
     if (!task->shape) return fail(USAGE, "--shape is missing");
     if (!task->tokenizer == !task->text) return fail(USAGE, "one of --tokenizer and --train-tokenizer is needed");
@@ -44,12 +44,12 @@ static status read_arguments(int argc, char **argv, task *task) {
 }
 
 // Copies the files of a tokenizer that the folder has.
-static status copy_tokenizer(const task *task) {
+static status copy_tokenizer(const struct task *task) {
     static const char *const names[] = {
         "tokenizer.json",          "vocab.json",        "merges.txt",        "tokenizer_config.json",
         "special_tokens_map.json", "added_tokens.json", "chat_template.json"};
-    arena memory = {0};
-    bytes content = {0};
+    struct arena memory = {0};
+    struct bytes content = {0};
     status result = OK;
     for (size_t i = 0; i < sizeof names / sizeof *names && result == OK; i++) {
         char *from = path_join(&memory, task->tokenizer, names[i]), *to = path_join(&memory, task->folder, names[i]);
@@ -67,13 +67,13 @@ static status copy_tokenizer(const task *task) {
     return result;
 }
 
-static status learn_tokenizer(const task *task, int64_t vocabulary, bool fixed) {
+static status learn_tokenizer(const struct task *task, int64_t vocabulary, bool fixed) {
     int64_t limit = (int64_t)task->vocabulary;
     if (fixed && vocabulary < TRAIN_BYTES + TRAIN_ADDED)
         return fail(INPUT, "--shape: vocab_size %lld leaves no room for the %d tokens of a byte-level tokenizer",
                     (long long)vocabulary, TRAIN_BYTES + TRAIN_ADDED);
     if (fixed && vocabulary - TRAIN_ADDED < limit) limit = vocabulary - TRAIN_ADDED;
-    bytes text = {0};
+    struct bytes text = {0};
     status result = file_read(task->text, &text);
     if (result == OK) {
         result = train_folder(task->folder, text.data, text.size, (size_t)limit);
@@ -93,11 +93,11 @@ static float range_of(json_object *config, const char *part) {
 }
 
 // Fits the config to the tokenizer that lies in the folder now, and writes all but the tokenizer.
-static status write_model(const task *task, json_object *shape, bool fixed) {
-    arena memory = {0};
-    bytes text = {0};
-    tokenizer *t = NULL;
-    model_config *config = NULL;
+static status write_model(const struct task *task, json_object *shape, bool fixed) {
+    struct arena memory = {0};
+    struct bytes text = {0};
+    struct tokenizer *t = NULL;
+    struct model_config *config = NULL;
     status result;
     TRY_TO(result, done, NEW(&config, 1));
     TRY_TO(result, done, tokenizer_open(&t, task->folder));
@@ -105,12 +105,12 @@ static status write_model(const task *task, json_object *shape, bool fixed) {
     TRY_TO(result, done, init_print(shape, &text));
     TRY_TO(result, done, config_parse(config, text.data, text.size, task->shape));
     TRY_TO(result, done, init_write_settings(task->folder, t, config));
-    const init_weights how = {.folder = task->folder,
-                              .text_range = range_of(shape, "text_config"),
-                              .vision_range = range_of(shape, "vision_config"),
-                              .seed = (uint64_t)task->seed,
-                              .type = !strcmp(task->dtype, "float32") ? ELEMENT_F32 : ELEMENT_BF16,
-                              .threads = (int)task->threads};
+    const struct init_weights how = {.folder = task->folder,
+                                     .text_range = range_of(shape, "text_config"),
+                                     .vision_range = range_of(shape, "vision_config"),
+                                     .seed = (uint64_t)task->seed,
+                                     .type = !strcmp(task->dtype, "float32") ? ELEMENT_F32 : ELEMENT_BF16,
+                                     .threads = (int)task->threads};
     TRY_TO(result, done, init_write_weights(&how, config));
     char *path = path_join(&memory, task->folder, "config.json");
     result = path ? file_replace(path, text.data, text.size) : fail(SERVICE, "out of memory");
@@ -122,8 +122,8 @@ done:
     return result;
 }
 
-static status make_folder(const task *task) {
-    arena memory = {0};
+static status make_folder(const struct task *task) {
+    struct arena memory = {0};
     json_object *shape = NULL;
     bool fixed;
     status result;
@@ -141,7 +141,7 @@ done:
 }
 
 int init_main(int argc, char **argv) {
-    task task = {.dtype = "float32", .vocabulary = 2048};
+    struct task task = {.dtype = "float32", .vocabulary = 2048};
     status result = read_arguments(argc, argv, &task);
     if (result == OK) result = make_folder(&task);
     if (result == OK || result == STOPPED) return 0;

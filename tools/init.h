@@ -22,24 +22,24 @@ int64_t init_vocabulary(json_object *config);
 
 // Fits a config to a tokenizer, whose ids it gets, and a type of weights; a vocabulary that is not `fixed` gets the
 // tokenizer's size. INPUT when a fixed one is too small.
-status init_fit(json_object *config, const tokenizer *t, bool fixed, const char *dtype);
+status init_fit(json_object *config, const struct tokenizer *t, bool fixed, const char *dtype);
 
 // Appends an object with a line for each key.
-status init_print(json_object *object, bytes *out);
+status init_print(json_object *object, struct bytes *out);
 
 // Writes generation_config.json and preprocessor_config.json.
-status init_write_settings(const char *folder, const tokenizer *t, const model_config *config);
+status init_write_settings(const char *folder, const struct tokenizer *t, const struct model_config *config);
 
-typedef struct init_weights {
+struct init_weights {
     const char *folder;
     float text_range, vision_range; // standard deviations
     uint64_t seed;
-    element type;
+    enum element type;
     int threads;
-} init_weights;
+};
 
 // Writes model.safetensors, or shards of 5 GB with their index: matrices normal, biases 0, normalisation weights 1. A
 // weight is a function of the seed, its tensor's name and its place alone. SERVICE when the disk refuses.
-status init_write_weights(const init_weights *how, const model_config *config);
+status init_write_weights(const struct init_weights *how, const struct model_config *config);
 
 #endif

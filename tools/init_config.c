@@ -85,7 +85,7 @@ static void put_id(json_object *config, const char *key, int64_t id) {
         json_object_object_add(text, key, id < 0 ? NULL : json_object_new_int64(id));
 }
 
-status init_fit(json_object *config, const tokenizer *t, bool fixed, const char *dtype) {
+status init_fit(json_object *config, const struct tokenizer *t, bool fixed, const char *dtype) {
     static const struct {
         const char *key, *token;
     } ids[] = {{"bos_token_id", "<|endoftext|>"},        {"eos_token_id", "<|im_end|>"},
@@ -105,7 +105,7 @@ status init_fit(json_object *config, const tokenizer *t, bool fixed, const char 
     return OK;
 }
 
-status init_print(json_object *object, bytes *out) {
+status init_print(json_object *object, struct bytes *out) {
     const char *before = "{\n  ";
     json_object_object_foreach(object, key, value) {
         TRY(bytes_text(out, before));
@@ -117,18 +117,18 @@ status init_print(json_object *object, bytes *out) {
     return bytes_text(out, "\n}\n");
 }
 
-static status write_settings(const char *folder, const char *name, bytes *content) {
-    arena memory = {0};
+static status write_settings(const char *folder, const char *name, struct bytes *content) {
+    struct arena memory = {0};
     char *path = path_join(&memory, folder, name);
     status result = path ? file_replace(path, content->data, content->size) : fail(SERVICE, "out of memory");
     arena_release(&memory);
     return result;
 }
 
-status init_write_settings(const char *folder, const tokenizer *t, const model_config *config) {
-    bytes out = {0};
+status init_write_settings(const char *folder, const struct tokenizer *t, const struct model_config *config) {
+    struct bytes out = {0};
     long long end = tokenizer_id(t, "<|im_end|>"), pad = tokenizer_id(t, "<|endoftext|>");
-    const vision_config *vision = &config->vision;
+    const struct vision_config *vision = &config->vision;
     status result = OK;
     if (pad >= 0) {
         result = bytes_print(&out,

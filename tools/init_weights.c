@@ -15,23 +15,23 @@ enum { BLOCK = 1 << 20, TASK = 1 << 14, DRAW = 4 }; // elements; one draw of 64 
 enum { LEVELS = 1 << 16 };
 static const int64_t SHARD = 5000000000; // bytes
 
-typedef struct drawing {
+struct drawing {
     uint64_t key;
     int64_t first; // element of the tensor
     size_t count;
     const float *levels;
-    element type;
+    enum element type;
     void *out;
-} drawing;
+};
 
 // What stands ready for all tensors.
-typedef struct workshop {
-    pool *pool;
+struct workshop {
+    struct pool *pool;
     float *block;                       // BLOCK elements
     float *text_levels, *vision_levels; // LEVELS
-} workshop;
+};
 
-static void put(const drawing *drawing, size_t place, float value) {
+static void put(const struct drawing *drawing, size_t place, float value) {
     if (drawing->type == ELEMENT_F32) {
         ((float *)drawing->out)[place] = value;
         return;
@@ -56,7 +56,7 @@ static void fill_levels(float *levels, float range) {
 }
 
 static void draw_task(void *context, int task, int thread) {
-    const drawing *drawing = context;
+    const struct drawing *drawing = context;
     (void)thread;
     size_t end = ((size_t)task + 1) * TASK < drawing->count ? ((size_t)task + 1) * TASK : drawing->count;
     for (size_t place = (size_t)task * TASK; place < end; place += DRAW) {
@@ -66,12 +66,12 @@ static void draw_task(void *context, int task, int thread) {
     }
 }
 
-static status write_parameter(const init_weights *how, const parameter *parameter, const workshop *shop,
-                              safetensors_writer *writer) {
-    drawing drawing = {.key = chance_key(how->seed, parameter->name),
-                       .levels = parameter->vision ? shop->vision_levels : shop->text_levels,
-                       .type = how->type,
-                       .out = shop->block};
+static status write_parameter(const struct init_weights *how, const struct parameter *parameter,
+                              const struct workshop *shop, struct safetensors_writer *writer) {
+    struct drawing drawing = {.key = chance_key(how->seed, parameter->name),
+                              .levels = parameter->vision ? shop->vision_levels : shop->text_levels,
+                              .type = how->type,
+                              .out = shop->block};
     size_t each = how->type == ELEMENT_F32 ? 4 : 2;
     for (; drawing.first < parameter->count; drawing.first += BLOCK) {
         int64_t left = parameter->count - drawing.first;
@@ -86,26 +86,26 @@ static status write_parameter(const init_weights *how, const parameter *paramete
     return OK;
 }
 
-typedef struct shard {
-    const parameter_table *table;
+struct shard {
+    const struct parameter_table *table;
     size_t first, end; // parameters
     char name[64];
-} shard;
+};
 
-static status write_shard(const init_weights *how, const shard *shard, const workshop *shop) {
-    arena memory = {0};
-    safetensors_writer *writer = NULL;
+static status write_shard(const struct init_weights *how, const struct shard *shard, const struct workshop *shop) {
+    struct arena memory = {0};
+    struct safetensors_writer *writer = NULL;
     status result;
     size_t count = shard->end - shard->first;
     char *path = path_join(&memory, how->folder, shard->name);
-    stored_tensor *tensors = arena_get(&memory, count * sizeof *tensors);
+    struct stored_tensor *tensors = arena_get(&memory, count * sizeof *tensors);
     if (!path || !tensors) {
         result = fail(SERVICE, "out of memory");
         goto done;
     }
     for (size_t i = 0; i < count; i++) {
-        const parameter *parameter = &shard->table->list[shard->first + i];
-        tensors[i] = (stored_tensor){.name = parameter->name, .type = how->type, .rank = parameter->rank};
+        const struct parameter *parameter = &shard->table->list[shard->first + i];
+        tensors[i] = (struct stored_tensor){.name = parameter->name, .type = how->type, .rank = parameter->rank};
         memcpy(tensors[i].shape, parameter->shape, sizeof parameter->shape);
     }
     TRY_TO(result, done, safetensors_create(&writer, path, tensors, count, true));
@@ -118,12 +118,12 @@ done:
     return result;
 }
 
-static int64_t parameter_bytes(const init_weights *how, const parameter *parameter) {
+static int64_t parameter_bytes(const struct init_weights *how, const struct parameter *parameter) {
     return parameter->count * (how->type == ELEMENT_F32 ? 4 : 2);
 }
 
 // The shard that starts at a parameter: as many as SHARD holds, one at least.
-static size_t shard_end(const init_weights *how, const parameter_table *table, size_t first) {
+static size_t shard_end(const struct init_weights *how, const struct parameter_table *table, size_t first) {
     int64_t bytes = parameter_bytes(how, &table->list[first]);
     size_t end = first + 1;
     while (end < table->count && bytes + parameter_bytes(how, &table->list[end]) <= SHARD)
@@ -131,9 +131,10 @@ static size_t shard_end(const init_weights *how, const parameter_table *table, s
     return end;
 }
 
-static status write_index(const init_weights *how, const parameter_table *table, const shard *shards, size_t count) {
-    bytes out = {0};
-    arena memory = {0};
+static status write_index(const struct init_weights *how, const struct parameter_table *table,
+                          const struct shard *shards, size_t count) {
+    struct bytes out = {0};
+    struct arena memory = {0};
     int64_t total = 0;
     for (size_t i = 0; i < table->count; i++) total += parameter_bytes(how, &table->list[i]);
     status result =
@@ -150,14 +151,14 @@ static status write_index(const init_weights *how, const parameter_table *table,
 }
 
 // Cuts the table into shards and names them.
-static status plan_shards(const init_weights *how, const parameter_table *table, arena *memory, shard **out,
-                          size_t *count) {
+static status plan_shards(const struct init_weights *how, const struct parameter_table *table, struct arena *memory,
+                          struct shard **out, size_t *count) {
     *count = 0;
     for (size_t first = 0; first < table->count; first = shard_end(how, table, first)) ++*count;
-    shard *shards = arena_get(memory, *count * sizeof *shards);
+    struct shard *shards = arena_get(memory, *count * sizeof *shards);
     if (!shards) return fail(SERVICE, "out of memory");
     for (size_t i = 0, first = 0; i < *count; first = shards[i++].end) {
-        shards[i] = (shard){.table = table, .first = first, .end = shard_end(how, table, first)};
+        shards[i] = (struct shard){.table = table, .first = first, .end = shard_end(how, table, first)};
         snprintf(shards[i].name, sizeof shards[i].name,
                  *count == 1 ? "model.safetensors" : "model-%05zu-of-%05zu.safetensors", i + 1, *count);
     }
@@ -165,7 +166,7 @@ static status plan_shards(const init_weights *how, const parameter_table *table,
     return OK;
 }
 
-static status open_workshop(workshop *shop, const init_weights *how) {
+static status open_workshop(struct workshop *shop, const struct init_weights *how) {
     TRY(pool_new(&shop->pool, how->threads));
     TRY(NEW(&shop->block, BLOCK));
     TRY(NEW(&shop->text_levels, LEVELS));
@@ -175,11 +176,11 @@ static status open_workshop(workshop *shop, const init_weights *how) {
     return OK;
 }
 
-status init_write_weights(const init_weights *how, const model_config *config) {
-    parameter_table *table = NULL;
-    workshop shop = {0};
-    arena memory = {0};
-    shard *shards = NULL;
+status init_write_weights(const struct init_weights *how, const struct model_config *config) {
+    struct parameter_table *table = NULL;
+    struct workshop shop = {0};
+    struct arena memory = {0};
+    struct shard *shards = NULL;
     size_t count = 0;
     status result;
     TRY_TO(result, done, parameters_new(&table, config));

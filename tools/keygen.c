@@ -9,13 +9,13 @@
 #include "tools/plan.h"
 #include "tools/tools.h"
 
-static const key none[] = {{0}};
-static const key_table table = {
+static const struct key none[] = {{0}};
+static const struct key_table table = {
     NULL, "caravan keygen", "[FILE]",
     "makes this machine's key file (~/.config/caravan/machine.key) and prints its public key", none};
 
 static status make(const char *path) {
-    wire_security keys = {0};
+    struct wire_security keys = {0};
     char *folder = strdup(path);
     if (!folder) return fail(SERVICE, "out of memory");
     char *slash = strrchr(folder, '/');
@@ -30,8 +30,8 @@ static status make(const char *path) {
 }
 
 int keygen_main(int argc, char **argv) {
-    settings *settings = NULL;
-    arena memory = {0};
+    struct settings *settings = NULL;
+    struct arena memory = {0};
     int rest = argc;
     status result = settings_new_table(&settings, &table);
     if (result == OK) result = settings_arguments(settings, argc, argv, &rest);

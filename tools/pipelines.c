@@ -4,8 +4,8 @@
 
 #include "shared/base/log.h"
 
-static status read_file(pipeline **pipeline, const settings *settings, const char *path) {
-    bytes mistakes = {0};
+static status read_file(struct pipeline **pipeline, const struct settings *settings, const char *path) {
+    struct bytes mistakes = {0};
     size_t count;
     const char *const *sets = settings_texts(settings, "set", &count);
     status result = pipeline_read(pipeline, path, sets, count, &mistakes);
@@ -14,8 +14,8 @@ static status read_file(pipeline **pipeline, const settings *settings, const cha
     return result;
 }
 
-status pipelines_open(pipeline **pipeline, settings **settings, const key_table *table, int argc, char **argv,
-                      const char **path) {
+status pipelines_open(struct pipeline **pipeline, struct settings **settings, const struct key_table *table, int argc,
+                      char **argv, const char **path) {
     int rest = argc;
     status result = settings_new_table(settings, table);
     if (result == OK) result = settings_arguments(*settings, argc, argv, &rest);

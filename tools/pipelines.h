@@ -13,7 +13,7 @@
 
 // Reads a verb's options and its FILE with every --set. What is wrong is written to standard error; STOPPED after
 // --help. *path is FILE.
-status pipelines_open(pipeline **pipeline, settings **settings, const key_table *table, int argc, char **argv,
-                      const char **path);
+status pipelines_open(struct pipeline **pipeline, struct settings **settings, const struct key_table *table, int argc,
+                      char **argv, const char **path);
 
 #endif

@@ -13,37 +13,37 @@
 
 enum { FIRST_PORT = 5600 };
 
-const char *plan_machine(const plan *plan, int machine) {
+const char *plan_machine(const struct plan *plan, int machine) {
     return plan->machines > 1 ? plan->pipeline->machines[machine].name : "";
 }
 
-const char *replica_stage(const replica *replica) {
+const char *replica_stage(const struct replica *replica) {
     return replica->stage ? replica->stage->name : WIRING_SUPERVISOR;
 }
 
-const char *plan_name(plan *plan, const replica *replica) {
+const char *plan_name(struct plan *plan, const struct replica *replica) {
     const char *stage = replica_stage(replica);
     const char *name = replica->number == 1 ? stage : arena_print(&plan->arena, "%s-%d", stage, replica->number);
     return name ? name : stage;
 }
 
-const replica *plan_supervisor(const plan *plan, int machine) {
+const struct replica *plan_supervisor(const struct plan *plan, int machine) {
     return &plan->replicas[machine];
 }
 
-const replica *plan_find(const plan *plan, const char *stage, int number) {
+const struct replica *plan_find(const struct plan *plan, const char *stage, int number) {
     for (size_t i = 0; i < plan->count; i++) {
-        const replica *replica = &plan->replicas[i];
+        const struct replica *replica = &plan->replicas[i];
         if (replica->number == number && !strcmp(replica_stage(replica), stage)) return replica;
     }
     return NULL;
 }
 
-const char *plan_endpoint(const plan *plan, const replica *replica) {
+const char *plan_endpoint(const struct plan *plan, const struct replica *replica) {
     return replica->machine == plan->here || !replica->remote ? replica->local : replica->remote;
 }
 
-const char *plan_key_file(arena *arena) {
+const char *plan_key_file(struct arena *arena) {
     const char *folder = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
     if (folder && *folder) return arena_print(arena, "%s/caravan/machine.key", folder);
     return arena_print(arena, "%s/.config/caravan/machine.key", home ? home : ".");
@@ -51,16 +51,16 @@ const char *plan_key_file(arena *arena) {
 
 // ---- fingerprint: what all machines must agree on ----
 
-static status fingerprint(plan *plan) {
-    const pipeline *pipeline = plan->pipeline;
-    bytes text = {0};
+static status fingerprint(struct plan *plan) {
+    const struct pipeline *pipeline = plan->pipeline;
+    struct bytes text = {0};
     status result = bytes_print(&text, "%s\n", pipeline->name);
     for (size_t i = 0; i < pipeline->stage_count && result == OK; i++) {
-        const pipeline_stage *stage = &pipeline->stages[i];
+        const struct pipeline_stage *stage = &pipeline->stages[i];
         result = bytes_print(&text, "%s %d %d %d\n", stage->name, stage->from, stage->replicas, stage->on);
     }
     for (size_t i = 0; i < pipeline->machine_count && result == OK; i++) {
-        const pipeline_machine *machine = &pipeline->machines[i];
+        const struct pipeline_machine *machine = &pipeline->machines[i];
         result = bytes_print(&text, "%s %s %d %s\n", machine->name, machine->address, machine->port,
                              machine->key ? machine->key : "");
     }
@@ -75,7 +75,7 @@ static status fingerprint(plan *plan) {
 // ---- desks ----
 
 // Unix sockets have short names: where the run's folder is too deep, they go to the user's own.
-static status choose_sockets(plan *plan, size_t longest) {
+static status choose_sockets(struct plan *plan, size_t longest) {
     const size_t most = sizeof((struct sockaddr_un *)0)->sun_path - 1;
     plan->sockets = arena_print(&plan->arena, "%s/sockets", plan->pipeline->run);
     if (!plan->sockets) return fail(SERVICE, "out of memory");
@@ -89,8 +89,8 @@ static status choose_sockets(plan *plan, size_t longest) {
     return strlen(plan->sockets) + 1 + longest <= most ? OK : fail(USAGE, "a stage's name is too long for a socket");
 }
 
-static status make_desk(plan *plan, replica *replica, int *port) {
-    const pipeline_machine *machine = plan->machines > 1 ? &plan->pipeline->machines[replica->machine] : NULL;
+static status make_desk(struct plan *plan, struct replica *replica, int *port) {
+    const struct pipeline_machine *machine = plan->machines > 1 ? &plan->pipeline->machines[replica->machine] : NULL;
     replica->local = arena_print(&plan->arena, "ipc://%s/%s-%d", plan->sockets, replica_stage(replica),
                                  replica->stage ? replica->number : replica->machine + 1);
     if (!replica->local) return fail(SERVICE, "out of memory");
@@ -104,8 +104,8 @@ static status make_desk(plan *plan, replica *replica, int *port) {
     return replica->remote && replica->bound ? OK : fail(SERVICE, "out of memory");
 }
 
-static status make_replicas(plan *plan) {
-    const pipeline *pipeline = plan->pipeline;
+static status make_replicas(struct plan *plan) {
+    const struct pipeline *pipeline = plan->pipeline;
     size_t count = plan->machines, longest = sizeof WIRING_SUPERVISOR + 12;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         count += (size_t)pipeline->stages[i].replicas;
@@ -115,12 +115,12 @@ static status make_replicas(plan *plan) {
     TRY(choose_sockets(plan, longest));
     TRY(NEW(&plan->replicas, count));
     for (size_t i = 0; i < plan->machines; i++)
-        plan->replicas[plan->count++] = (replica){.number = (int)i + 1, .machine = (int)i};
+        plan->replicas[plan->count++] = (struct replica){.number = (int)i + 1, .machine = (int)i};
     for (size_t i = 0; i < pipeline->stage_count; i++) {
-        const pipeline_stage *stage = &pipeline->stages[i];
+        const struct pipeline_stage *stage = &pipeline->stages[i];
         int machine = plan->machines > 1 && stage->on > 0 ? stage->on : 0;
         for (int k = 1; k <= stage->replicas; k++)
-            plan->replicas[plan->count++] = (replica){.stage = stage, .number = k, .machine = machine};
+            plan->replicas[plan->count++] = (struct replica){.stage = stage, .number = k, .machine = machine};
     }
     int *ports;
     TRY(NEW(&ports, plan->machines));
@@ -135,8 +135,8 @@ static status make_replicas(plan *plan) {
 
 // ---- machines and keys ----
 
-static status find_here(plan *plan, const char *machine) {
-    const pipeline *pipeline = plan->pipeline;
+static status find_here(struct plan *plan, const char *machine) {
+    const struct pipeline *pipeline = plan->pipeline;
     if (machine) {
         for (size_t i = 0; i < pipeline->machine_count; i++) {
             if (strcmp(pipeline->machines[i].name, machine) != 0) continue;
@@ -150,10 +150,10 @@ static status find_here(plan *plan, const char *machine) {
                 pipeline->machines[0].name);
 }
 
-static status check_keys(plan *plan, const char *secret) {
+static status check_keys(struct plan *plan, const char *secret) {
     if (plan->machines < 2) return OK;
     for (size_t i = 0; i < plan->machines; i++) {
-        const pipeline_machine *machine = &plan->pipeline->machines[i];
+        const struct pipeline_machine *machine = &plan->pipeline->machines[i];
         if (!machine->key)
             return fail(USAGE,
                         "machine %s has no key: type caravan keygen there, and write the public key into the file",
@@ -162,16 +162,16 @@ static status check_keys(plan *plan, const char *secret) {
     }
     plan->secret = secret ? secret : plan_key_file(&plan->arena);
     if (!plan->secret) return fail(SERVICE, "out of memory");
-    wire_security own = {0};
+    struct wire_security own = {0};
     status result = wire_key_read(&own, plan->secret);
-    const pipeline_machine *here = &plan->pipeline->machines[plan->here];
+    const struct pipeline_machine *here = &plan->pipeline->machines[plan->here];
     if (result == OK && strcmp(own.public, here->key) != 0)
         result = fail(USAGE, "%s is not the key that the file gives machine %s", plan->secret, here->name);
     wire_security_release(&own);
     return result;
 }
 
-status plan_make(plan *plan, pipeline *pipeline, const char *machine, const char *secret) {
+status plan_make(struct plan *plan, struct pipeline *pipeline, const char *machine, const char *secret) {
     *plan = (struct plan){.pipeline = pipeline, .machines = pipeline->machine_count ? pipeline->machine_count : 1};
     status result = find_here(plan, machine);
     if (result == OK) result = check_keys(plan, secret);
@@ -181,7 +181,7 @@ status plan_make(plan *plan, pipeline *pipeline, const char *machine, const char
     return result;
 }
 
-void plan_release(plan *plan) {
+void plan_release(struct plan *plan) {
     free(plan->replicas);
     arena_release(&plan->arena);
     *plan = (struct plan){0};
@@ -189,22 +189,22 @@ void plan_release(plan *plan) {
 
 // ---- wiring ----
 
-static status add_desks(const plan *plan, wiring *wiring) {
+static status add_desks(const struct plan *plan, struct wiring *wiring) {
     TRY(NEW(&wiring->desks, plan->count));
     for (size_t i = 0; i < plan->count; i++) {
-        const replica *replica = &plan->replicas[i];
+        const struct replica *replica = &plan->replicas[i];
         wiring->desks[wiring->desk_count++] =
-            (wiring_desk){.stage = replica_stage(replica),
-                          .replica = replica->number,
-                          .machine = plan_machine(plan, replica->machine),
-                          .endpoint = plan_endpoint(plan, replica),
-                          .key = plan->machines > 1 ? plan->pipeline->machines[replica->machine].key : NULL};
+            (struct wiring_desk){.stage = replica_stage(replica),
+                                 .replica = replica->number,
+                                 .machine = plan_machine(plan, replica->machine),
+                                 .endpoint = plan_endpoint(plan, replica),
+                                 .key = plan->machines > 1 ? plan->pipeline->machines[replica->machine].key : NULL};
     }
     return OK;
 }
 
-static status add_readers(const plan *plan, const replica *replica, wiring *wiring) {
-    const pipeline *pipeline = plan->pipeline;
+static status add_readers(const struct plan *plan, const struct replica *replica, struct wiring *wiring) {
+    const struct pipeline *pipeline = plan->pipeline;
     TRY(NEW(&wiring->readers, pipeline->stage_count));
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         if (pipeline->stages[i].from >= 0 && &pipeline->stages[pipeline->stages[i].from] == replica->stage)
@@ -213,7 +213,7 @@ static status add_readers(const plan *plan, const replica *replica, wiring *wiri
     return OK;
 }
 
-static status add_command(const plan *plan, const pipeline_stage *stage, wiring *wiring) {
+static status add_command(const struct plan *plan, const struct pipeline_stage *stage, struct wiring *wiring) {
     wiring->home = plan->pipeline->folder;
     TRY(NEW(&wiring->command, stage->key_count * 2 + 1));
     wiring->command[wiring->command_count++] = stage->program;
@@ -226,8 +226,8 @@ static status add_command(const plan *plan, const pipeline_stage *stage, wiring 
     return OK;
 }
 
-static status fill(const plan *plan, const replica *replica, wiring *wiring) {
-    const pipeline *pipeline = plan->pipeline;
+static status fill(const struct plan *plan, const struct replica *replica, struct wiring *wiring) {
+    const struct pipeline *pipeline = plan->pipeline;
     *wiring = (struct wiring){.run = plan->run,
                               .folder = pipeline->run,
                               .stage = replica_stage(replica),
@@ -245,9 +245,9 @@ static status fill(const plan *plan, const replica *replica, wiring *wiring) {
     return add_desks(plan, wiring);
 }
 
-status plan_wire(const plan *plan, const replica *replica, const char *path) {
-    wiring wiring = {0};
-    bytes text = {0};
+status plan_wire(const struct plan *plan, const struct replica *replica, const char *path) {
+    struct wiring wiring = {0};
+    struct bytes text = {0};
     status result = fill(plan, replica, &wiring);
     if (result == OK) result = wiring_write(&wiring, &text);
     if (result == OK) result = file_replace(path, text.data, text.size);

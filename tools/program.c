@@ -15,15 +15,15 @@
 #include "shared/wire/wiring.h"
 #include "tools/tools.h"
 
-typedef struct program {
-    stage_context *context;
-    wiring wiring;
+struct program {
+    struct stage_context *context;
+    struct wiring wiring;
     char **command;
     pid_t pid;
     int in, out;
-    bytes line, buffer;
+    struct bytes line, buffer;
     int deaths; // in a row, over one group
-} program;
+};
 
 // argv[1] is --wiring=FILE, which says what program; stage_main reads it again.
 static const char *wiring_path(int argc, char **argv) {
@@ -31,10 +31,10 @@ static const char *wiring_path(int argc, char **argv) {
     return argc == 2 && !strncmp(argv[1], option, strlen(option)) ? argv[1] + strlen(option) : NULL;
 }
 
-static wiring given; // of this process: stage_main hands nothing to open
+static struct wiring given; // of this process: stage_main hands nothing to open
 
-static status open_program(void **state, stage_context *context) {
-    program *program;
+static status open_program(void **state, struct stage_context *context) {
+    struct program *program;
     TRY(NEW(&program, 1));
     *state = program;
     program->context = context;
@@ -44,7 +44,7 @@ static status open_program(void **state, stage_context *context) {
     return OK;
 }
 
-static void become(const program *program, const int in[2], const int out[2]) {
+static void become(const struct program *program, const int in[2], const int out[2]) {
     dup2(in[0], STDIN_FILENO);
     dup2(out[1], STDOUT_FILENO);
     close(in[0]), close(in[1]), close(out[0]), close(out[1]);
@@ -56,7 +56,7 @@ static void become(const program *program, const int in[2], const int out[2]) {
     _exit(127);
 }
 
-static status start(program *program) {
+static status start(struct program *program) {
     int in[2], out[2];
     if (pipe(in)) return fail(SERVICE, "pipe: %s", strerror(errno));
     if (pipe(out)) {
@@ -72,7 +72,7 @@ static status start(program *program) {
     return program->pid > 0 ? OK : fail(SERVICE, "fork: %s", strerror(errno));
 }
 
-static int stop(program *program) {
+static int stop(struct program *program) {
     int state = 0;
     if (program->in >= 0) close(program->in);
     if (program->out >= 0) close(program->out);
@@ -89,7 +89,7 @@ static int stop(program *program) {
 }
 
 // Waits until the program can be written to or read from; STOPPED when we are asked to stop.
-static status wait_for(const program *program, int fd, short events) {
+static status wait_for(const struct program *program, int fd, short events) {
     enum { SLICE_MS = 100 };
     struct pollfd ready = {.fd = fd, .events = events};
     while (!stage_stopping(program->context)) {
@@ -101,7 +101,7 @@ static status wait_for(const program *program, int fd, short events) {
 }
 
 // DEFECT: the program has ended.
-static status write_line(program *program) {
+static status write_line(struct program *program) {
     size_t done = 0;
     while (done < program->line.size) {
         TRY(wait_for(program, program->in, POLLOUT));
@@ -115,7 +115,7 @@ static status write_line(program *program) {
     return OK;
 }
 
-static status read_line(program *program, char **end) {
+static status read_line(struct program *program, char **end) {
     enum { PIECE = 65536 };
     while (!(*end = program->buffer.size ? memchr(program->buffer.data, '\n', program->buffer.size) : NULL)) {
         TRY(wait_for(program, program->out, POLLIN));
@@ -128,7 +128,7 @@ static status read_line(program *program, char **end) {
     return OK;
 }
 
-static status take_answer(program *program, group *group, const char *end) {
+static status take_answer(struct program *program, struct group *group, const char *end) {
     struct group *answer, swapped = *group;
     size_t size = (size_t)(end - program->buffer.data);
     TRY(group_from_json(&answer, program->buffer.data, size));
@@ -144,7 +144,7 @@ static status take_answer(program *program, group *group, const char *end) {
     return OK;
 }
 
-static status ask(program *program, group *group) {
+static status ask(struct program *program, struct group *group) {
     char *end;
     if (!program->pid) TRY(start(program));
     TRY(write_line(program));
@@ -152,8 +152,8 @@ static status ask(program *program, group *group) {
     return take_answer(program, group, end);
 }
 
-static status work(void *state, group *group) {
-    program *program = state;
+static status work(void *state, struct group *group) {
+    struct program *program = state;
     enum { DEATHS = 5 };
     bytes_clear(&program->line);
     TRY(group_to_json(group, &program->line));
@@ -174,7 +174,7 @@ static status work(void *state, group *group) {
 }
 
 static status close_program(void *state) {
-    program *program = state;
+    struct program *program = state;
     if (!program) return OK;
     stop(program);
     bytes_release(&program->line);
@@ -186,7 +186,7 @@ static status close_program(void *state) {
 
 int program_main(int argc, char **argv) {
     const char *path = wiring_path(argc, argv);
-    static const key none[] = {{0}};
+    static const struct key none[] = {{0}};
     status result = path ? wiring_read(&given, path) : fail(USAGE, "caravan run starts this, not a person");
     if (result == OK && (!given.command_count || !given.home)) result = fail(INPUT, "%s: names no program", path);
     if (result != OK) {
@@ -194,13 +194,13 @@ int program_main(int argc, char **argv) {
         wiring_release(&given);
         return result;
     }
-    const key_table table = {given.stage, given.stage, NULL, "a user's program", none};
-    const stage stage = {.name = given.stage,
-                         .table = &table,
-                         .section = -1,
-                         .open = open_program,
-                         .work = work,
-                         .close = close_program};
+    const struct key_table table = {given.stage, given.stage, NULL, "a user's program", none};
+    const struct stage stage = {.name = given.stage,
+                                .table = &table,
+                                .section = -1,
+                                .open = open_program,
+                                .work = work,
+                                .close = close_program};
     int code = stage_main(&stage, argc, argv);
     wiring_release(&given);
     return code;

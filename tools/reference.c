@@ -6,12 +6,12 @@
 #include "shared/group/group.h"
 #include "tools/tools.h"
 
-static const key reference_keys[] = {{0}};
-static const key_table reference_table = {
+static const struct key reference_keys[] = {{0}};
+static const struct key_table reference_table = {
     NULL, "caravan reference", NULL, "prints every stage's keys and the group's fields as Markdown", reference_keys};
 
 static status print_page(void) {
-    bytes page = {0};
+    struct bytes page = {0};
     status result = bytes_text(&page, "# Reference\n\nMade by `caravan reference`.\n\n## The stages' keys\n\n");
     if (result == OK) result = keys_markdown(&page);
     if (result == OK) result = bytes_text(&page, "## The group\n\n");
@@ -23,7 +23,7 @@ static status print_page(void) {
 }
 
 int reference_main(int argc, char **argv) {
-    settings *settings = NULL;
+    struct settings *settings = NULL;
     status result = settings_new_table(&settings, &reference_table);
     if (result == OK) result = settings_arguments(settings, argc, argv, NULL);
     if (result == OK) result = print_page();

@@ -15,40 +15,40 @@
 enum { stage_count = 5, most_files = 16 };
 static const char *const stage_names[stage_count] = {"frames", "rollout", "refscore", "reward", "optim"};
 
-typedef struct interval {
+struct interval {
     double from, to;
-} interval;
+};
 
-typedef struct intervals {
-    interval *data;
+struct intervals {
+    struct interval *data;
     size_t count, room;
-} intervals;
+};
 
-typedef struct column {
+struct column {
     const char *name, *path;
     size_t groups, quarantined, completions, rewarded, likely;
     double accuracy, format, total, bonus, likelihood; // sums
     double tokens, prompt_tokens;
     size_t truncated;
-    intervals work[stage_count];
-} column;
+    struct intervals work[stage_count];
+};
 
-static double sum(const double_array *values) {
+static double sum(const struct double_array *values) {
     double sum = 0;
     for (size_t i = 0; i < values->count; i++) sum += isnan(values->data[i]) ? 0 : values->data[i];
     return sum;
 }
 
-static status add_interval(intervals *list, double from, double to) {
+static status add_interval(struct intervals *list, double from, double to) {
     if (list->count == list->room) {
         list->room = list->room ? 2 * list->room : 64;
         TRY(RESIZE(&list->data, list->room));
     }
-    list->data[list->count++] = (interval){from, to};
+    list->data[list->count++] = (struct interval){from, to};
     return OK;
 }
 
-static status add_times(column *column, const group *group) {
+static status add_times(struct column *column, const struct group *group) {
     if (!group->times.data) return OK;
     struct json_object *times = json_tokener_parse(group->times.data);
     status result = OK;
@@ -63,7 +63,7 @@ static status add_times(column *column, const group *group) {
     return result;
 }
 
-static status add_group(column *column, const group *group) {
+static status add_group(struct column *column, const struct group *group) {
     column->groups++;
     if (group->quarantine.present) {
         column->quarantined++;
@@ -90,8 +90,8 @@ static status add_group(column *column, const group *group) {
     return add_times(column, group);
 }
 
-static status read_column(column *column) {
-    bytes content = {0};
+static status read_column(struct column *column) {
+    struct bytes content = {0};
     status result = file_read(column->path, &content);
     size_t number = 0;
     const char *end = content.data + content.size;
@@ -100,7 +100,7 @@ static status read_column(column *column) {
         size_t size = (size_t)((newline ? newline : end) - at);
         number++;
         if (strspn(at, " \t\r\n") < size) {
-            group *group = NULL;
+            struct group *group = NULL;
             result = group_from_json(&group, at, size);
             if (result == OK) result = add_group(column, group);
             group_free(&group);
@@ -113,12 +113,12 @@ static status read_column(column *column) {
 }
 
 static int by_start(const void *a, const void *b) {
-    double first = ((const interval *)a)->from, second = ((const interval *)b)->from;
+    double first = ((const struct interval *)a)->from, second = ((const struct interval *)b)->from;
     return (first > second) - (first < second);
 }
 
 // Seconds during which the stage had at least one group in hand.
-static double busy(intervals *list) {
+static double busy(struct intervals *list) {
     double seconds = 0, until = -INFINITY;
     if (list->count) qsort(list->data, list->count, sizeof *list->data, by_start);
     for (size_t i = 0; i < list->count; i++) {
@@ -129,45 +129,45 @@ static double busy(intervals *list) {
     return seconds;
 }
 
-typedef double (*measure)(column *column);
+typedef double (*measure)(struct column *column);
 
-static double accuracy(column *c) {
+static double accuracy(struct column *c) {
     return c->accuracy / (double)c->rewarded;
 }
-static double format(column *c) {
+static double format(struct column *c) {
     return c->format / (double)c->rewarded;
 }
-static double reward(column *c) {
+static double reward(struct column *c) {
     return c->total / (double)c->rewarded;
 }
-static double bonus(column *c) {
+static double bonus(struct column *c) {
     return c->bonus / (double)c->rewarded;
 }
-static double likelihood(column *c) {
+static double likelihood(struct column *c) {
     return c->likelihood / (double)c->likely;
 }
-static double length(column *c) {
+static double length(struct column *c) {
     return c->tokens / (double)c->completions;
 }
-static double truncated(column *c) {
+static double truncated(struct column *c) {
     return (double)c->truncated / (double)c->completions;
 }
-static double groups(column *c) {
+static double groups(struct column *c) {
     return (double)c->groups;
 }
-static double quarantined(column *c) {
+static double quarantined(struct column *c) {
     return (double)c->quarantined;
 }
-static double frames_rate(column *c) {
+static double frames_rate(struct column *c) {
     return (double)c->work[0].count / busy(&c->work[0]);
 }
-static double rollout_rate(column *c) {
+static double rollout_rate(struct column *c) {
     return c->tokens / busy(&c->work[1]);
 }
-static double refscore_rate(column *c) {
+static double refscore_rate(struct column *c) {
     return (c->tokens + c->prompt_tokens) / busy(&c->work[2]);
 }
-static double optim_rate(column *c) {
+static double optim_rate(struct column *c) {
     return (c->tokens + c->prompt_tokens) / busy(&c->work[4]);
 }
 
@@ -190,7 +190,7 @@ static const struct {
     {"optim, tokens/s", "%.0f", optim_rate},
 };
 
-static void print_table(column *columns, int count) {
+static void print_table(struct column *columns, int count) {
     printf("%-22s", "");
     for (int c = 0; c < count; c++) printf(" %16s", columns[c].name);
     putchar('\n');
@@ -213,7 +213,7 @@ static void print_table(column *columns, int count) {
     }
 }
 
-static void release(column *column) {
+static void release(struct column *column) {
     for (int i = 0; i < stage_count; i++) free(column->work[i].data);
 }
 
@@ -222,10 +222,10 @@ static const char *const help =
     "A table with a column a file of groups (JSON lines, as the stages and `caravan groups export`\n"
     "write them): accuracy, format, reward, bonus, likelihood, lengths, each stage's rate.\n";
 
-static status name_columns(int argc, char **argv, column *columns) {
+static status name_columns(int argc, char **argv, struct column *columns) {
     if (argc - 1 > most_files) return fail(USAGE, "more than %d files", most_files);
     for (int i = 1; i < argc; i++) {
-        column *column = &columns[i - 1];
+        struct column *column = &columns[i - 1];
         char *equals = strchr(argv[i], '=');
         *column = (struct column){.name = argv[i], .path = equals ? equals + 1 : argv[i]};
         if (equals) *equals = 0;
@@ -238,7 +238,7 @@ int report_main(int argc, char **argv) {
         fputs(help, stdout);
         return 0;
     }
-    column columns[most_files];
+    struct column columns[most_files];
     status result = name_columns(argc, argv, columns);
     int count = result == OK ? argc - 1 : 0;
     for (int i = 0; result == OK && i < count; i++) result = read_column(&columns[i]);

@@ -14,18 +14,18 @@
 #include "tools/supervisor.h"
 #include "tools/tools.h"
 
-static const key run_keys[] = {
+static const struct key run_keys[] = {
     PIPELINE_SET,
     {.name = "machine", .type = KEY_TEXT, .help = "which of the file's machines this is"},
     {.name = "key", .type = KEY_FILE, .help = "this machine's key file (default: where caravan keygen puts it)"},
     {0},
 };
-static const key_table run_table = {NULL, "caravan run", "FILE",
-                                    "starts a pipeline; Ctrl-C stops it, the same command goes on", run_keys};
+static const struct key_table run_table = {NULL, "caravan run", "FILE",
+                                           "starts a pipeline; Ctrl-C stops it, the same command goes on", run_keys};
 
-static status make_folders(const plan *plan) {
+static status make_folders(const struct plan *plan) {
     static const char *const names[] = {"store", "logs", "wiring", "weights", "checkpoints"};
-    bytes path = {0};
+    struct bytes path = {0};
     status result = OK;
     for (size_t i = 0; i < sizeof names / sizeof *names && result == OK; i++) {
         bytes_clear(&path);
@@ -39,9 +39,9 @@ static status make_folders(const plan *plan) {
 }
 
 // Optim writes its metrics beside its checkpoints; people look for them in the run's folder.
-static status link_metrics(const plan *plan) {
-    bytes path = {0}, target = {0};
-    const pipeline *pipeline = plan->pipeline;
+static status link_metrics(const struct plan *plan) {
+    struct bytes path = {0}, target = {0};
+    const struct pipeline *pipeline = plan->pipeline;
     const char *out = pipeline_value(&pipeline->stages[pipeline->stage_count - 1], "out");
     status result = bytes_print(&path, "%s/metrics.jsonl", pipeline->run);
     size_t length = strlen(pipeline->run);
@@ -56,7 +56,7 @@ static status link_metrics(const plan *plan) {
 }
 
 // One run a folder and machine. The lock goes with this process, however that ends; no child inherits it.
-static status lock_folder(plan *plan, int *lock) {
+static status lock_folder(struct plan *plan, int *lock) {
     const char *machine = plan_machine(plan, plan->here);
     const char *path = arena_print(&plan->arena, "%s/lock%s%s", plan->pipeline->run, *machine ? "-" : "", machine);
     if (!path) return fail(SERVICE, "out of memory");
@@ -69,13 +69,13 @@ static status lock_folder(plan *plan, int *lock) {
 }
 
 // What the run adds to the stages' keys: where they keep things.
-static status set_folders(plan *plan) {
-    pipeline *pipeline = plan->pipeline;
+static status set_folders(struct plan *plan) {
+    struct pipeline *pipeline = plan->pipeline;
     const char *store = arena_print(&plan->arena, "%s/store", pipeline->run);
     const char *out = arena_print(&plan->arena, "%s/checkpoints", pipeline->run);
     if (!store || !out) return fail(SERVICE, "out of memory");
     for (size_t i = 0; i < pipeline->stage_count; i++) {
-        pipeline_stage *stage = &pipeline->stages[i];
+        struct pipeline_stage *stage = &pipeline->stages[i];
         if (stage->program) continue;
         if (!pipeline_value(stage, "store")) TRY(pipeline_set(pipeline, stage, "store", store));
         if (!strcmp(stage->name, "optim") && !pipeline_value(stage, "out"))
@@ -85,15 +85,15 @@ static status set_folders(plan *plan) {
 }
 
 // The schedule's length is all the steps that the data make, unless the file says another.
-static status set_steps(plan *plan) {
-    pipeline *pipeline = plan->pipeline;
-    pipeline_stage *optim = &pipeline->stages[pipeline->stage_count - 1];
-    const replica *here = plan_find(plan, optim->name, 1);
+static status set_steps(struct plan *plan) {
+    struct pipeline *pipeline = plan->pipeline;
+    struct pipeline_stage *optim = &pipeline->stages[pipeline->stage_count - 1];
+    const struct replica *here = plan_find(plan, optim->name, 1);
     const char *schedule = pipeline_value(optim, "schedule");
     if (strcmp(optim->name, "optim") != 0 || pipeline_value(optim, "steps") || here->machine != plan->here) return OK;
     if (schedule && !strcmp(schedule, "constant")) return OK;
-    settings *source = NULL;
-    dataset *data = NULL;
+    struct settings *source = NULL;
+    struct dataset *data = NULL;
     char steps[32];
     status result = pipeline_settings(&pipeline->stages[0], &source);
     if (result == OK) result = dataset_open(&data, source);
@@ -109,8 +109,8 @@ static status set_steps(plan *plan) {
     return result;
 }
 
-static status write_pipeline(const plan *plan) {
-    bytes path = {0}, text = {0};
+static status write_pipeline(const struct plan *plan) {
+    struct bytes path = {0}, text = {0};
     status result = bytes_print(&path, "%s/pipeline.yaml", plan->pipeline->run);
     if (result == OK) result = pipeline_write(plan->pipeline, &text);
     if (result == OK) result = file_replace(path.data, text.data, text.size);
@@ -119,7 +119,7 @@ static status write_pipeline(const plan *plan) {
     return result;
 }
 
-static status run(plan *plan) {
+static status run(struct plan *plan) {
     int lock = -1;
     status result = folder_make(plan->pipeline->run);
     if (result == OK) result = lock_folder(plan, &lock);
@@ -134,12 +134,12 @@ static status run(plan *plan) {
 }
 
 int run_main(int argc, char **argv) {
-    settings *settings = NULL;
-    pipeline *pipeline = NULL;
+    struct settings *settings = NULL;
+    struct pipeline *pipeline = NULL;
     const char *path;
     status result = pipelines_open(&pipeline, &settings, &run_table, argc, argv, &path);
     if (result == OK) {
-        plan plan;
+        struct plan plan;
         result = plan_make(&plan, pipeline, settings_text(settings, "machine"), settings_text(settings, "key"));
         if (result == OK) result = run(&plan);
         if (result != OK && result != STOPPED) log_say("%s", fail_text());

@@ -22,15 +22,15 @@ enum {
     PLAIN_SECONDS = 10,
 };
 
-typedef struct supervisor {
-    plan *plan;
-    children children;
-    board *board;
-    wire *wire;
-    wire_peer *source;  // our visit to the source's ledger
-    wire_peer **others; // our visits to other machines' supervisors
+struct supervisor {
+    struct plan *plan;
+    struct children children;
+    struct board *board;
+    struct wire *wire;
+    struct wire_peer *source;  // our visit to the source's ledger
+    struct wire_peer **others; // our visits to other machines' supervisors
     size_t other_count;
-    wiring wiring; // our own: for its security
+    struct wiring wiring; // our own: for its security
     int signals;
     bool home;    // the source is on this machine
     bool started; // the other machines are there
@@ -40,8 +40,8 @@ typedef struct supervisor {
     double ended, told, waited;
     int64_t step;
     bool terminal;
-    bytes line;
-} supervisor;
+    struct bytes line;
+};
 
 static double now(void) {
     struct timespec time;
@@ -52,8 +52,8 @@ static double now(void) {
 // ---- talk ----
 
 // A line for the person, above the progress if that stands on the terminal.
-static void tell(const supervisor *supervisor, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void tell(const supervisor *supervisor, const char *format, ...) {
+static void tell(const struct supervisor *supervisor, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void tell(const struct supervisor *supervisor, const char *format, ...) {
     char text[1024];
     va_list arguments;
     va_start(arguments, format);
@@ -63,7 +63,7 @@ static void tell(const supervisor *supervisor, const char *format, ...) {
     log_say("%s", text);
 }
 
-static status show_progress(supervisor *supervisor) {
+static status show_progress(struct supervisor *supervisor) {
     double time = now();
     int64_t step = board_step(supervisor->board);
     bool news = step != supervisor->step;
@@ -86,37 +86,37 @@ static status show_progress(supervisor *supervisor) {
 
 // ---- the end ----
 
-typedef struct saying {
-    supervisor *supervisor;
-    const wire_message *message;
-} saying;
+struct saying {
+    struct supervisor *supervisor;
+    const struct wire_message *message;
+};
 
-static void say_one(void *context, wire_peer *peer) {
-    const saying *saying = context;
+static void say_one(void *context, struct wire_peer *peer) {
+    const struct saying *saying = context;
     if (strcmp(wire_peer_name(peer), WIRING_SUPERVISOR) != 0 && strcmp(wire_peer_purpose(peer), "watch") != 0) return;
     // Who cannot be told any more is gone.
     (void)wire_say(saying->supervisor->wire, peer, saying->message, NULL);
 }
 
-static void say_to_all(supervisor *supervisor, const wire_message *message) {
-    saying saying = {supervisor, message};
+static void say_to_all(struct supervisor *supervisor, const struct wire_message *message) {
+    struct saying saying = {supervisor, message};
     wire_each(supervisor->wire, "report", false, say_one, &saying);
     wire_each(supervisor->wire, "watch", true, say_one, &saying);
 }
 
 // Begins the end, once: every process is asked to stop.
-static void begin_end(supervisor *supervisor, status result, const char *reason) {
+static void begin_end(struct supervisor *supervisor, status result, const char *reason) {
     if (supervisor->ending) return;
     supervisor->ending = true;
     supervisor->ended = now();
     supervisor->result = result;
     supervisor->reason = strdup(reason);
-    const wire_message end = {.kind = MESSAGE_END, .code = result, .reason = reason};
+    const struct wire_message end = {.kind = MESSAGE_END, .code = result, .reason = reason};
     if (!supervisor->stopped) say_to_all(supervisor, &end);
     children_signal(&supervisor->children, SIGTERM);
 }
 
-static void stop_for_person(supervisor *supervisor) {
+static void stop_for_person(struct supervisor *supervisor) {
     if (supervisor->stopped) {
         supervisor->killed = true;
         children_signal(&supervisor->children, SIGKILL);
@@ -129,11 +129,11 @@ static void stop_for_person(supervisor *supervisor) {
 
 // ---- messages ----
 
-static status hear_status(supervisor *supervisor, const wire_message *message) {
+static status hear_status(struct supervisor *supervisor, const struct wire_message *message) {
     TRY(board_hear(supervisor->board, message, now()));
-    const replica *replica = plan_find(supervisor->plan, message->name, (int)message->replica);
+    const struct replica *replica = plan_find(supervisor->plan, message->name, (int)message->replica);
     for (size_t i = 0; i < supervisor->children.count; i++) {
-        child *child = &supervisor->children.list[i];
+        struct child *child = &supervisor->children.list[i];
         if (child->replica != replica || child->pid != message->status.pid) continue;
         child->ready = true;
     }
@@ -141,14 +141,14 @@ static status hear_status(supervisor *supervisor, const wire_message *message) {
 }
 
 // Passed on to who watches, and, unless it came from there, to the other machines.
-static void pass_on(supervisor *supervisor, const wire_peer *from, const wire_message *message) {
-    saying saying = {supervisor, message};
+static void pass_on(struct supervisor *supervisor, const struct wire_peer *from, const struct wire_message *message) {
+    struct saying saying = {supervisor, message};
     if (strcmp(wire_peer_name(from), WIRING_SUPERVISOR) != 0)
         wire_each(supervisor->wire, "report", false, say_one, &saying);
     wire_each(supervisor->wire, "watch", true, say_one, &saying);
 }
 
-static status on_said(supervisor *supervisor, const wire_peer *peer, const wire_message *message) {
+static status on_said(struct supervisor *supervisor, const struct wire_peer *peer, const struct wire_message *message) {
     switch (message->kind) {
     case MESSAGE_STATUS:
         pass_on(supervisor, peer, message);
@@ -165,7 +165,7 @@ static status on_said(supervisor *supervisor, const wire_peer *peer, const wire_
     }
 }
 
-static status on_event(supervisor *supervisor, const wire_event *event) {
+static status on_event(struct supervisor *supervisor, const struct wire_event *event) {
     bool other = event->peer && !strcmp(wire_peer_name(event->peer), WIRING_SUPERVISOR);
     switch (event->kind) {
     case WIRE_JOINED:
@@ -186,9 +186,9 @@ static status on_event(supervisor *supervisor, const wire_event *event) {
 
 // ---- processes ----
 
-static status reap(supervisor *supervisor) {
+static status reap(struct supervisor *supervisor) {
     for (;;) {
-        child *ended;
+        struct child *ended;
         const char *how;
         status result = children_reap(&supervisor->children, now(), &ended, &how);
         if (!ended) return OK;
@@ -203,7 +203,7 @@ static status reap(supervisor *supervisor) {
     }
 }
 
-static status take_signals(supervisor *supervisor) {
+static status take_signals(struct supervisor *supervisor) {
     struct signalfd_siginfo info;
     while (read(supervisor->signals, &info, sizeof info) == sizeof info) {
         if (info.ssi_signo == SIGINT || info.ssi_signo == SIGTERM || info.ssi_signo == SIGHUP)
@@ -213,16 +213,16 @@ static status take_signals(supervisor *supervisor) {
 }
 
 static status lose_group(void *context, int64_t order) {
-    supervisor *supervisor = context;
-    const wire_message reissue = {.kind = MESSAGE_REISSUE, .order = order, .reason = "nobody has it any more"};
+    struct supervisor *supervisor = context;
+    const struct wire_message reissue = {.kind = MESSAGE_REISSUE, .order = order, .reason = "nobody has it any more"};
     return wire_say(supervisor->wire, supervisor->source, &reissue, NULL);
 }
 
 // ---- time ----
 
 // Stages start when the other machines are there: their sockets find each other anyway, but a person wants to know.
-static status wait_for_others(supervisor *supervisor) {
-    bytes missing = {0};
+static status wait_for_others(struct supervisor *supervisor) {
+    struct bytes missing = {0};
     status result = OK;
     for (size_t i = 0; i < supervisor->other_count && result == OK; i++) {
         size_t machine = i < (size_t)supervisor->plan->here ? i : i + 1;
@@ -241,13 +241,13 @@ static status wait_for_others(supervisor *supervisor) {
 }
 
 // Stages that do not end are killed, which costs nothing but time, but for optim: it may be writing a checkpoint.
-static status hurry(supervisor *supervisor) {
-    const pipeline *pipeline = supervisor->plan->pipeline;
-    const pipeline_stage *last = &pipeline->stages[pipeline->stage_count - 1];
+static status hurry(struct supervisor *supervisor) {
+    const struct pipeline *pipeline = supervisor->plan->pipeline;
+    const struct pipeline_stage *last = &pipeline->stages[pipeline->stage_count - 1];
     if (supervisor->killed || now() - supervisor->ended < STOP_SECONDS) return OK;
     supervisor->killed = true;
     for (size_t i = 0; i < supervisor->children.count; i++) {
-        const child *child = &supervisor->children.list[i];
+        const struct child *child = &supervisor->children.list[i];
         if (!child->pid) continue;
         bool spared = child->replica->stage == last;
         tell(supervisor, spared ? "waiting for %s to end" : "%s did not end in time: killed", child->name);
@@ -256,7 +256,7 @@ static status hurry(supervisor *supervisor) {
     return OK;
 }
 
-static status look_after(supervisor *supervisor) {
+static status look_after(struct supervisor *supervisor) {
     if (supervisor->ending) {
         return hurry(supervisor);
     }
@@ -267,8 +267,8 @@ static status look_after(supervisor *supervisor) {
     return show_progress(supervisor);
 }
 
-static status go_round(supervisor *supervisor) {
-    wire_event event;
+static status go_round(struct supervisor *supervisor) {
+    struct wire_event event;
     TRY(wire_next(supervisor->wire, TICK_MS, &event));
     TRY(event.kind == WIRE_WOKEN ? take_signals(supervisor) : on_event(supervisor, &event));
     return look_after(supervisor);
@@ -276,7 +276,7 @@ static status go_round(supervisor *supervisor) {
 
 // ---- opening and closing ----
 
-static status open_signals(supervisor *supervisor) {
+static status open_signals(struct supervisor *supervisor) {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
@@ -289,11 +289,11 @@ static status open_signals(supervisor *supervisor) {
     return supervisor->signals < 0 ? fail(SERVICE, "signalfd: %s", strerror(errno)) : OK;
 }
 
-static status visit_others(supervisor *supervisor) {
-    const plan *plan = supervisor->plan;
+static status visit_others(struct supervisor *supervisor) {
+    const struct plan *plan = supervisor->plan;
     TRY(NEW(&supervisor->others, plan->machines));
     for (size_t i = 0; i < plan->machines; i++) {
-        const replica *other = plan_supervisor(plan, (int)i);
+        const struct replica *other = plan_supervisor(plan, (int)i);
         if ((int)i == plan->here) continue;
         TRY(wire_visit(supervisor->wire, plan_endpoint(plan, other), plan->pipeline->machines[i].key, "report",
                        &supervisor->others[supervisor->other_count++]));
@@ -301,19 +301,19 @@ static status visit_others(supervisor *supervisor) {
     return OK;
 }
 
-static status open_wire(supervisor *supervisor) {
-    plan *plan = supervisor->plan;
-    const replica *own = plan_supervisor(plan, plan->here), *source = plan_find(plan, "source", 1);
+static status open_wire(struct supervisor *supervisor) {
+    struct plan *plan = supervisor->plan;
+    const struct replica *own = plan_supervisor(plan, plan->here), *source = plan_find(plan, "source", 1);
     const char *path =
         arena_print(&plan->arena, "%s/wiring/" WIRING_SUPERVISOR "-%d", plan->pipeline->run, own->number);
     if (!path) return fail(SERVICE, "out of memory");
     TRY(plan_wire(plan, own, path));
     TRY(wiring_read(&supervisor->wiring, path));
-    const wire_self self = {.run = plan->run,
-                            .name = WIRING_SUPERVISOR,
-                            .replica = own->number,
-                            .machine = plan_machine(plan, plan->here),
-                            .security = wiring_security(&supervisor->wiring)};
+    const struct wire_self self = {.run = plan->run,
+                                   .name = WIRING_SUPERVISOR,
+                                   .replica = own->number,
+                                   .machine = plan_machine(plan, plan->here),
+                                   .security = wiring_security(&supervisor->wiring)};
     TRY(wire_open(&supervisor->wire, &self));
     TRY(wire_watch(supervisor->wire, supervisor->signals));
     for (size_t i = 0; i < supervisor->wiring.listen_count; i++)
@@ -325,7 +325,7 @@ static status open_wire(supervisor *supervisor) {
     return visit_others(supervisor);
 }
 
-static status open_all(supervisor *supervisor) {
+static status open_all(struct supervisor *supervisor) {
     TRY(open_signals(supervisor));
     TRY(children_make(&supervisor->children, supervisor->plan));
     TRY(board_new(&supervisor->board, supervisor->plan));
@@ -333,17 +333,17 @@ static status open_all(supervisor *supervisor) {
 }
 
 // Nothing that we started outlives us.
-static void end_children(supervisor *supervisor) {
+static void end_children(struct supervisor *supervisor) {
     children_signal(&supervisor->children, SIGKILL);
     while (children_running(&supervisor->children)) {
-        child *ended;
+        struct child *ended;
         const char *how;
         (void)children_reap(&supervisor->children, now(), &ended, &how); // how they end does not matter any more
         if (!ended) usleep(10000);
     }
 }
 
-static void close_all(supervisor *supervisor) {
+static void close_all(struct supervisor *supervisor) {
     if (supervisor->children.list) end_children(supervisor);
     wire_close(&supervisor->wire);
     wiring_release(&supervisor->wiring);
@@ -355,8 +355,8 @@ static void close_all(supervisor *supervisor) {
     free(supervisor->reason);
 }
 
-status supervisor_run(plan *plan) {
-    supervisor supervisor = {
+status supervisor_run(struct plan *plan) {
+    struct supervisor supervisor = {
         .plan = plan, .signals = -1, .step = -1, .terminal = isatty(STDERR_FILENO), .waited = -PLAIN_SECONDS};
     status result = open_all(&supervisor);
     while (result == OK && !(supervisor.ending && children_running(&supervisor.children) == 0))

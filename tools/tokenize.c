@@ -18,14 +18,14 @@ static const char help[] =
     "  --decode         the other way: {\"tokens\": [...]} to {\"text\": ...}\n"
     "  --skip-special   leave special tokens out of the text\n";
 
-typedef struct task {
+struct task {
     const char *model;
     bool decode, skip_special;
-    tokenizer *tokenizer;
+    struct tokenizer *tokenizer;
     int64_t limit; // one more than the highest id that the model has, padding of its table included
-} task;
+};
 
-static status read_arguments(int argc, char **argv, task *task) {
+static status read_arguments(int argc, char **argv, struct task *task) {
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--help")) {
             fputs(help, stdout);
@@ -53,12 +53,12 @@ static status need(struct json_object *object, const char *key, enum json_type t
     return *out ? OK : fail(INPUT, "%s: missing", key);
 }
 
-static text text_of(struct json_object *value) {
-    return (text){(char *)json_object_get_string(value), (size_t)json_object_get_string_len(value)};
+static struct text text_of(struct json_object *value) {
+    return (struct text){(char *)json_object_get_string(value), (size_t)json_object_get_string_len(value)};
 }
 
 // One part of a message, told apart as the chat template does it.
-static status read_part(struct json_object *json, part *part) {
+static status read_part(struct json_object *json, struct part *part) {
     struct json_object *value;
     const char *type = "";
     if (!json_object_is_type(json, json_type_object)) return fail(INPUT, "not an object");
@@ -77,7 +77,7 @@ static status read_part(struct json_object *json, part *part) {
     return OK;
 }
 
-static status read_message(arena *memory, struct json_object *json, message *message) {
+static status read_message(struct arena *memory, struct json_object *json, struct message *message) {
     struct json_object *value;
     if (!json_object_is_type(json, json_type_object)) return fail(INPUT, "not an object");
     TRY(need(json, "role", json_type_string, &value));
@@ -89,7 +89,7 @@ static status read_message(arena *memory, struct json_object *json, message *mes
     message->part_count = plain ? 1 : json_object_array_length(value);
     message->parts = arena_get(memory, (message->part_count + 1) * sizeof *message->parts);
     if (!message->parts) return fail(SERVICE, "out of memory");
-    if (plain) message->parts[0] = (part){.kind = PART_TEXT, .text = text_of(value)};
+    if (plain) message->parts[0] = (struct part){.kind = PART_TEXT, .text = text_of(value)};
     for (size_t i = 0; !plain && i < message->part_count; i++) {
         status result = read_part(json_object_array_get_idx(value, i), &message->parts[i]);
         if (result != OK) return fail_within(result, "content[%zu]", i);
@@ -97,10 +97,10 @@ static status read_message(arena *memory, struct json_object *json, message *mes
     return OK;
 }
 
-static status encode_messages(const task *task, struct json_object *list, token_list *tokens) {
-    arena memory = {0};
+static status encode_messages(const struct task *task, struct json_object *list, struct token_list *tokens) {
+    struct arena memory = {0};
     size_t count = json_object_array_length(list);
-    message *messages = arena_get(&memory, (count + 1) * sizeof *messages);
+    struct message *messages = arena_get(&memory, (count + 1) * sizeof *messages);
     status result = !messages ? fail(SERVICE, "out of memory") : count ? OK : fail(INPUT, "messages: empty");
     for (size_t i = 0; result == OK && i < count; i++) {
         result = read_message(&memory, json_object_array_get_idx(list, i), &messages[i]);
@@ -111,9 +111,9 @@ static status encode_messages(const task *task, struct json_object *list, token_
     return result;
 }
 
-static status encode_line(const task *task, struct json_object *json, bytes *out) {
+static status encode_line(const struct task *task, struct json_object *json, struct bytes *out) {
     struct json_object *given, *messages;
-    token_list tokens = {0};
+    struct token_list tokens = {0};
     status result;
     TRY(json_find(json, "text", json_type_string, &given));
     TRY(json_find(json, "messages", json_type_array, &messages));
@@ -129,7 +129,7 @@ static status encode_line(const task *task, struct json_object *json, bytes *out
     return result;
 }
 
-static status read_tokens(const task *task, struct json_object *list, token_list *tokens) {
+static status read_tokens(const struct task *task, struct json_object *list, struct token_list *tokens) {
     for (size_t i = 0; i < json_object_array_length(list); i++) {
         struct json_object *id = json_object_array_get_idx(list, i);
         if (!json_object_is_type(id, json_type_int)) return fail(INPUT, "tokens[%zu]: no whole number", i);
@@ -141,10 +141,10 @@ static status read_tokens(const task *task, struct json_object *list, token_list
     return OK;
 }
 
-static status decode_line(const task *task, struct json_object *json, bytes *out) {
+static status decode_line(const struct task *task, struct json_object *json, struct bytes *out) {
     struct json_object *list;
-    token_list tokens = {0};
-    bytes decoded = {0};
+    struct token_list tokens = {0};
+    struct bytes decoded = {0};
     status result;
     TRY(need(json, "tokens", json_type_array, &list));
     TRY_TO(result, done, read_tokens(task, list, &tokens));
@@ -158,7 +158,7 @@ done:
     return result;
 }
 
-static status work_line(const task *task, const char *line, size_t size, bytes *out) {
+static status work_line(const struct task *task, const char *line, size_t size, struct bytes *out) {
     struct json_object *json;
     TRY(json_read(&json, line, size));
     status result = !json_object_is_type(json, json_type_object) ? fail(INPUT, "not a JSON object")
@@ -169,8 +169,8 @@ static status work_line(const task *task, const char *line, size_t size, bytes *
 }
 
 // The vocabulary's size by config.json, which may be larger than the tokenizer's; without one, the tokenizer's.
-static status find_limit(task *task) {
-    arena memory = {0};
+static status find_limit(struct task *task) {
+    struct arena memory = {0};
     struct json_object *config = NULL, *nested, *size = NULL;
     status result = OK;
     task->limit = tokenizer_size(task->tokenizer);
@@ -188,9 +188,9 @@ done:
     return result;
 }
 
-static status work_lines(const task *task) {
-    lines lines = {.fd = STDIN_FILENO};
-    bytes out = {0};
+static status work_lines(const struct task *task) {
+    struct lines lines = {.fd = STDIN_FILENO};
+    struct bytes out = {0};
     status result;
     for (;;) {
         const char *line;
@@ -213,7 +213,7 @@ done:
 }
 
 int tokenize_main(int argc, char **argv) {
-    task task = {0};
+    struct task task = {0};
     status result = read_arguments(argc, argv, &task);
     if (result == OK) result = tokenizer_open(&task.tokenizer, task.model);
     if (result == OK) result = find_limit(&task);

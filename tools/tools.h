@@ -5,16 +5,16 @@
 #include "shared/base/status.h"
 
 // An option of a small verb: --NAME VALUE, a number within [low, high], or a text. A NULL name ends the list.
-typedef struct tool_option {
+struct tool_option {
     const char *name;
     double low, high;
     double *value;     // holds the default, and the value afterwards
     const char **text; // the same for a text; NULL for a number
-} tool_option;
+};
 
 // Reads options and one argument (into *operand). --help prints `help` and answers STOPPED; USAGE otherwise
 // names what is wrong.
-status tool_arguments(int argc, char **argv, const char *help, const tool_option *options, const char **operand);
+status tool_arguments(int argc, char **argv, const char *help, const struct tool_option *options, const char **operand);
 
 // A verb: argv[0] is its name; it returns the exit code.
 typedef int verb_main(int argc, char **argv);

@@ -16,7 +16,7 @@
 
 enum { NOTICES = 8, NOTICE = 200, PATIENCE = 5 };
 
-static const key top_keys[] = {
+static const struct key top_keys[] = {
     PIPELINE_SET,
     {.name = "machine", .type = KEY_TEXT, .help = "which of the file's machines this is"},
     {.name = "key", .type = KEY_FILE, .help = "this machine's key file (default: where caravan keygen puts it)"},
@@ -24,19 +24,19 @@ static const key top_keys[] = {
     {.name = "once", .type = KEY_BOOL, .standard = "false", .help = "one view, and the end"},
     {0},
 };
-static const key_table top_table = {NULL, "caravan top", "FILE", "shows a run as it goes", top_keys};
+static const struct key_table top_table = {NULL, "caravan top", "FILE", "shows a run as it goes", top_keys};
 
-typedef struct top {
-    plan *plan;
-    board *board;
-    wire *wire;
-    wiring wiring;
+struct top {
+    struct plan *plan;
+    struct board *board;
+    struct wire *wire;
+    struct wiring wiring;
     bool terminal, once, heard, over;
     double pause, shown, began;
     char notices[NOTICES][NOTICE]; // the last ones
     size_t notice_count;
-    bytes text;
-} top;
+    struct bytes text;
+};
 
 static volatile sig_atomic_t asked_to_stop;
 
@@ -51,12 +51,12 @@ static double now(void) {
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-static void keep_notice(top *top, const wire_message *message) {
+static void keep_notice(struct top *top, const struct wire_message *message) {
     snprintf(top->notices[top->notice_count++ % NOTICES], NOTICE, "%s: %s", message->name, message->reason);
 }
 
 // The last steps as optim wrote them: the last lines of metrics.jsonl, reward and accuracy of each.
-static status add_steps(const top *top, bytes *out) {
+static status add_steps(const struct top *top, struct bytes *out) {
     enum { STEPS = 5, TAIL = 8192 };
     char path[4096], tail[TAIL + 1];
     snprintf(path, sizeof path, "%s/metrics.jsonl", top->plan->pipeline->run);
@@ -80,7 +80,7 @@ static status add_steps(const top *top, bytes *out) {
     return OK;
 }
 
-static status show(top *top) {
+static status show(struct top *top) {
     bytes_clear(&top->text);
     if (top->terminal) TRY(bytes_text(&top->text, "\033[H\033[J"));
     TRY(board_table(top->board, now(), &top->text));
@@ -92,7 +92,7 @@ static status show(top *top) {
     return fflush(stdout) ? fail(STOPPED, "standard output is closed") : OK;
 }
 
-static status hear(top *top, const wire_event *event) {
+static status hear(struct top *top, const struct wire_event *event) {
     if (event->kind == WIRE_REFUSED) return fail(SERVICE, "%s", event->message.reason);
     if (event->kind == WIRE_GONE) top->over = true;
     if (event->kind != WIRE_SAID) return OK;
@@ -106,10 +106,10 @@ static status hear(top *top, const wire_event *event) {
     return OK;
 }
 
-static status watch(top *top) {
+static status watch(struct top *top) {
     enum { WAIT_MS = 100 };
     while (!asked_to_stop && !top->over) {
-        wire_event event;
+        struct wire_event event;
         TRY(wire_next(top->wire, WAIT_MS, &event));
         TRY(hear(top, &event));
         if (!top->heard && now() - top->began > PATIENCE)
@@ -124,30 +124,30 @@ static status watch(top *top) {
     return OK;
 }
 
-static status visit(top *top) {
-    plan *plan = top->plan;
-    const replica *supervisor = plan_supervisor(plan, plan->here);
+static status visit(struct top *top) {
+    struct plan *plan = top->plan;
+    const struct replica *supervisor = plan_supervisor(plan, plan->here);
     const char *key = plan->machines > 1 ? plan->pipeline->machines[plan->here].key : NULL;
     const char *path =
         arena_print(&plan->arena, "%s/wiring/" WIRING_SUPERVISOR "-%d", plan->pipeline->run, supervisor->number);
     if (!path) return fail(SERVICE, "out of memory");
     if (!path_exists(path)) return fail(SERVICE, "no run of this file was ever at work in %s", plan->pipeline->run);
     TRY(wiring_read(&top->wiring, path));
-    const wire_self self = {.run = plan->run,
-                            .name = "top",
-                            .replica = 1,
-                            .machine = plan_machine(plan, plan->here),
-                            .security = wiring_security(&top->wiring)};
+    const struct wire_self self = {.run = plan->run,
+                                   .name = "top",
+                                   .replica = 1,
+                                   .machine = plan_machine(plan, plan->here),
+                                   .security = wiring_security(&top->wiring)};
     TRY(wire_open(&top->wire, &self));
     return wire_visit(top->wire, plan_endpoint(plan, supervisor), key, "watch", NULL);
 }
 
-static status run_top(plan *plan, const settings *settings) {
-    top top = {.plan = plan,
-               .terminal = isatty(STDOUT_FILENO),
-               .once = settings_bool(settings, "once"),
-               .pause = settings_number(settings, "seconds"),
-               .began = now()};
+static status run_top(struct plan *plan, const struct settings *settings) {
+    struct top top = {.plan = plan,
+                      .terminal = isatty(STDOUT_FILENO),
+                      .once = settings_bool(settings, "once"),
+                      .pause = settings_number(settings, "seconds"),
+                      .began = now()};
     struct sigaction stop = {.sa_handler = on_stop};
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGTERM, &stop, NULL);
@@ -162,12 +162,12 @@ static status run_top(plan *plan, const settings *settings) {
 }
 
 int top_main(int argc, char **argv) {
-    settings *settings = NULL;
-    pipeline *pipeline = NULL;
+    struct settings *settings = NULL;
+    struct pipeline *pipeline = NULL;
     const char *path;
     status result = pipelines_open(&pipeline, &settings, &top_table, argc, argv, &path);
     if (result == OK) {
-        plan plan;
+        struct plan plan;
         result = plan_make(&plan, pipeline, settings_text(settings, "machine"), settings_text(settings, "key"));
         if (result == OK) result = run_top(&plan, settings);
         if (result != OK && result != STOPPED) log_say("%s", fail_text());

@@ -12,27 +12,27 @@
 
 enum { scores_most = 160 << 10, tasks_a_thread = 4 }; // floats of scores a thread should hold
 
-typedef struct attending {
-    const cpu_backend *cpu;
-    tensor out, qkv, log_sums;
-    heads heads;
+struct attending {
+    const struct cpu_backend *cpu;
+    struct tensor out, qkv, log_sums;
+    struct heads heads;
     float scale;
-    const cache *cache;
+    const struct cache *cache;
     int layer;
-    const segment *segments;
-    const strip_start *starts;
+    const struct segment *segments;
+    const struct strip_start *starts;
     int strips; // of one key head
     int64_t columns;
     float *rooms;
     size_t room; // floats for a thread
-} attending;
+};
 
 // Turns the scores of one row into exponentials; returns their sum.
-static float soften_row(const attending *a, const strip *strip, int row, float *scores, float *highest) {
+static float soften_row(const struct attending *a, const struct strip *strip, int row, float *scores, float *highest) {
     float sums[lanes] = {0}, high = -INFINITY;
     for (int pass = 0; pass < 2; pass++) {
         for (int index = 0; index < strip_regions(strip); index++) {
-            region region = strip_region(strip, index);
+            struct region region = strip_region(strip, index);
             if (row < region.first || row >= region.first + region.rows) continue;
             int64_t seen = region_seen(strip, &region, row);
             int64_t most = region_most(strip, &region, region.first, region.rows);
@@ -47,7 +47,8 @@ static float soften_row(const attending *a, const strip *strip, int row, float *
     return a->cpu->vectors.tile_sum(sums);
 }
 
-static void write_row(const attending *a, const strip *strip, int row, float *values, float highest, float sum) {
+static void write_row(const struct attending *a, const struct strip *strip, int row, float *values, float highest,
+                      float sum) {
     int64_t query = strip->query[row];
     int size = a->heads.size, head = strip->head[row];
     float factor = 1 / sum;
@@ -60,8 +61,8 @@ static void write_row(const attending *a, const strip *strip, int row, float *va
 }
 
 static void attend(void *context, int task, int thread) {
-    const attending *a = context;
-    strip strip;
+    const struct attending *a = context;
+    struct strip strip;
     strip_open(&strip, a->segments, a->heads, a->starts[task % a->strips], task / a->strips);
     int size = a->heads.size, width = a->cache->width;
     float *rows = a->rooms + (size_t)thread * a->room, *tiles = rows + strip_most * width;
@@ -82,7 +83,7 @@ static void attend(void *context, int task, int thread) {
 }
 
 // Rows a strip: as many as keep the scores near, yet strips enough for the threads. It leaves no trace in the bits.
-static int strip_height(const attending *a, size_t count, size_t threads) {
+static int strip_height(const struct attending *a, size_t count, size_t threads) {
     int most = strip_most;
     while (most > tile_rows && most * a->columns > scores_most) most /= 2;
     size_t few = threads * tasks_a_thread / (size_t)a->heads.key;
@@ -90,39 +91,40 @@ static int strip_height(const attending *a, size_t count, size_t threads) {
     return most;
 }
 
-static status plan(cpu_backend *cpu, attending *a, size_t count) {
+static status plan(struct cpu_backend *cpu, struct attending *a, size_t count) {
     size_t threads = (size_t)pool_threads(cpu->pool);
     a->columns = strip_columns(a->segments, count);
     int most = strip_height(a, count, threads);
     size_t strips = strips_cut(a->segments, count, a->heads, most, NULL);
-    size_t starts = (strips * sizeof(strip_start) + 63) / 64 * 64;
+    size_t starts = (strips * sizeof(struct strip_start) + 63) / 64 * 64;
     a->room = (size_t)(2 * strip_most * a->cache->width + most * a->columns);
     unsigned char *scratch;
     TRY(cpu_scratch_get(cpu, PLACE_ATTENTION, starts + threads * a->room * sizeof(float), &scratch));
-    strips_cut(a->segments, count, a->heads, most, (strip_start *)scratch);
-    a->starts = (strip_start *)scratch;
+    strips_cut(a->segments, count, a->heads, most, (struct strip_start *)scratch);
+    a->starts = (struct strip_start *)scratch;
     a->strips = (int)strips;
     a->rooms = (float *)(scratch + starts);
     return OK;
 }
 
-status cpu_attention(backend *backend, tensor out, tensor qkv, heads heads, float scale, cache *cache, int layer,
-                     const segment *segments, size_t count, tensor log_sums) {
-    cpu_backend *cpu = cpu_of(backend);
+status cpu_attention(struct backend *backend, struct tensor out, struct tensor qkv, struct heads heads, float scale,
+                     struct cache *cache, int layer, const struct segment *segments, size_t count,
+                     struct tensor log_sums) {
+    struct cpu_backend *cpu = cpu_of(backend);
     CHECK(cache_fits(cache, layer, heads));
     CHECK(tensor_is(qkv, -1, out.rows, (heads.query + 2 * heads.key) * heads.size));
     CHECK(tensor_is(out, -1, out.rows, heads.query * heads.size));
     CHECK(tensor_none(log_sums) || tensor_is(log_sums, ELEMENT_F32, out.rows, heads.query));
     CHECK(segments_fit(cache, segments, count, out.rows));
-    attending attending = {.cpu = cpu,
-                           .out = out,
-                           .qkv = qkv,
-                           .log_sums = log_sums,
-                           .heads = heads,
-                           .scale = scale,
-                           .cache = cache,
-                           .layer = layer,
-                           .segments = segments};
+    struct attending attending = {.cpu = cpu,
+                                  .out = out,
+                                  .qkv = qkv,
+                                  .log_sums = log_sums,
+                                  .heads = heads,
+                                  .scale = scale,
+                                  .cache = cache,
+                                  .layer = layer,
+                                  .segments = segments};
     TRY(plan(cpu, &attending, count));
     pool_run(cpu->pool, attending.strips * heads.key, attend, &attending);
     return OK;

@@ -16,15 +16,15 @@ enum {
     key_rows = 96 // cache rows a task of the second half
 };
 
-typedef struct sloping {
-    const cpu_backend *cpu;
-    tensor qkv_gradient, out_gradient, out, qkv, slots, log_sums;
-    heads heads;
+struct sloping {
+    const struct cpu_backend *cpu;
+    struct tensor qkv_gradient, out_gradient, out, qkv, slots, log_sums;
+    struct heads heads;
     float scale;
-    const cache *cache;
+    const struct cache *cache;
     int layer;
-    const segment *segments;
-    const strip_start *starts;
+    const struct segment *segments;
+    const struct strip_start *starts;
     int64_t strips;         // of one key head
     int64_t origin, extent; // cache rows that are seen: the first and their number, multiples of sixteen
     int64_t columns;
@@ -33,31 +33,31 @@ typedef struct sloping {
     float *value_blocks; // [K][extent / 16][D][16]
     float *key_slopes;   // [K][extent][width]
     float *value_slopes; // [K][extent][width]
-    strip *batch;        // its strips
+    struct strip *batch; // its strips
     float *batch_rooms;  // a share for each of them
     size_t batch_room;   // floats
     int64_t first, size; // the strips of the present batch, among those of all key heads
     float *rooms;        // a share for each thread
     size_t room;         // floats
-} sloping;
+};
 
 // A strip's share of the batch.
-typedef struct sheet {
+struct sheet {
     float *powers, *slopes;      // [rows][columns]
     float *queries, *out_slopes; // [rows][width]
-} sheet;
+};
 
-static sheet sheet_of(const sloping *s, int64_t index) {
+static struct sheet sheet_of(const struct sloping *s, int64_t index) {
     float *room = s->batch_rooms + (size_t)index * s->batch_room;
     int64_t scores = s->most * s->columns, rows = (int64_t)s->most * s->width;
-    return (sheet){room, room + scores, room + 2 * scores, room + 2 * scores + rows};
+    return (struct sheet){room, room + scores, room + 2 * scores, room + 2 * scores + rows};
 }
 
 // ---- before: keys row by row, values in blocks, sums at zero ----
 
 static void turn_rows(void *context, int task, int thread) {
     (void)thread;
-    const sloping *s = context;
+    const struct sloping *s = context;
     int head = task % s->heads.key, size = s->heads.size, width = s->width;
     int64_t first = (int64_t)(task / s->heads.key) * lanes;
     const float *keys = cache_keys(s->cache, s->layer, head) + (s->origin + first) * size;
@@ -77,10 +77,10 @@ static void turn_rows(void *context, int task, int thread) {
 
 // ---- first half: the strips' own ----
 
-static void slope_row(const sloping *s, const strip *strip, int row, sheet sheet, float delta) {
+static void slope_row(const struct sloping *s, const struct strip *strip, int row, struct sheet sheet, float delta) {
     float log_sum = *(const float *)element_at(&s->log_sums, strip->query[row], strip->head[row]);
     for (int index = 0; index < strip_regions(strip); index++) {
-        region region = strip_region(strip, index);
+        struct region region = strip_region(strip, index);
         if (row < region.first || row >= region.first + region.rows) continue;
         int64_t place = row * s->columns + region.column, seen = region_seen(strip, &region, row);
         int64_t most = region_most(strip, &region, region.first, region.rows);
@@ -88,7 +88,7 @@ static void slope_row(const sloping *s, const strip *strip, int row, sheet sheet
     }
 }
 
-static void write_queries(const sloping *s, const strip *strip, const float *rows) {
+static void write_queries(const struct sloping *s, const struct strip *strip, const float *rows) {
     int size = s->heads.size;
     for (int row = 0; row < strip->rows; row++, rows += s->width) {
         void *head = element_at(&s->qkv_gradient, strip->query[row], strip->head[row] * size);
@@ -97,13 +97,13 @@ static void write_queries(const sloping *s, const strip *strip, const float *row
 }
 
 static void slope_strip(void *context, int task, int thread) {
-    const sloping *s = context;
-    const cpu_vectors *vectors = &s->cpu->vectors;
-    strip *strip = &s->batch[task];
+    const struct sloping *s = context;
+    const struct cpu_vectors *vectors = &s->cpu->vectors;
+    struct strip *strip = &s->batch[task];
     int size = s->heads.size, width = s->width;
     int64_t index = s->first + task;
     strip_open(strip, s->segments, s->heads, s->starts[index % s->strips], (int)(index / s->strips));
-    sheet sheet = sheet_of(s, task);
+    struct sheet sheet = sheet_of(s, task);
     float *tiles = s->rooms + (size_t)thread * s->room, *rows = tiles + strip_most * width, deltas[strip_most] = {0};
     int64_t place = strip->key_head * s->extent;
 
@@ -127,14 +127,15 @@ static void slope_strip(void *context, int task, int thread) {
 // ---- second half: keys' and values' ----
 
 // The first of a region's rows that sees its cache row `key`.
-static int first_seeing(const strip *strip, const region *region, int64_t key) {
+static int first_seeing(const struct strip *strip, const struct region *region, int64_t key) {
     int row = region->first;
     while (row < region->first + region->rows && region_seen(strip, region, row) <= key) row++;
     return row;
 }
 
 // sums[key] += sum over rows of factors[row][key] vectors[row]. The factors' rows lie pages apart: a dense copy first.
-static void add_keys(const sloping *s, float *sums, const float *factors, int keys, const float *vectors, int rows) {
+static void add_keys(const struct sloping *s, float *sums, const float *factors, int keys, const float *vectors,
+                     int rows) {
     float near[strip_most * key_rows];
     for (int row = 0; row < rows; row++) {
         memcpy(near + row * key_rows, factors + row * s->columns, (size_t)keys * sizeof *near);
@@ -143,14 +144,15 @@ static void add_keys(const sloping *s, float *sums, const float *factors, int ke
 }
 
 // Adds what the rows of one region have to say about cache rows [first, end).
-static void slope_region(const sloping *s, int64_t index, const region *region, int64_t first, int64_t end) {
-    const strip *strip = &s->batch[index];
+static void slope_region(const struct sloping *s, int64_t index, const struct region *region, int64_t first,
+                         int64_t end) {
+    const struct strip *strip = &s->batch[index];
     int64_t most = region_most(strip, region, region->first, region->rows);
     if (first < region->begin) first = region->begin;
     if (end > region->begin + most) end = region->begin + most;
     if (first >= end) return;
     int row = first_seeing(strip, region, first - region->begin), rows = region->first + region->rows - row;
-    sheet sheet = sheet_of(s, index);
+    struct sheet sheet = sheet_of(s, index);
     int64_t from = row * s->columns + region->column + first - region->begin;
     int64_t to = (strip->key_head * s->extent + first - s->origin) * s->width;
     add_keys(s, s->value_slopes + to, sheet.powers + from, (int)(end - first), sheet.out_slopes + row * s->width, rows);
@@ -159,15 +161,15 @@ static void slope_region(const sloping *s, int64_t index, const region *region, 
 
 static void slope_keys(void *context, int task, int thread) {
     (void)thread;
-    const sloping *s = context;
+    const struct sloping *s = context;
     int64_t blocks = (s->extent + key_rows - 1) / key_rows;
     int head = (int)(s->first / s->strips + task / blocks);
     int64_t first = s->origin + task % blocks * key_rows, end = first + key_rows;
     for (int64_t index = 0; index < s->size; index++) {
-        const strip *strip = &s->batch[index];
+        const struct strip *strip = &s->batch[index];
         if (strip->key_head != head) continue;
         for (int i = 0; i < strip_regions(strip); i++) {
-            region region = strip_region(strip, i);
+            struct region region = strip_region(strip, i);
             slope_region(s, index, &region, first, end);
         }
     }
@@ -176,7 +178,7 @@ static void slope_keys(void *context, int task, int thread) {
 // ---- after ----
 
 // A token's part of the sums of one kind, to column `column` of the result; zeros where nobody saw it.
-static void write_key(const sloping *s, int64_t token, int head, const float *sums, int column) {
+static void write_key(const struct sloping *s, int64_t token, int head, const float *sums, int column) {
     int64_t slot = *tensor_i32(s->slots, token) - s->origin, size = s->heads.size;
     void *out = element_at(&s->qkv_gradient, token, column * size);
     if (slot >= 0 && slot < s->extent) {
@@ -189,7 +191,7 @@ static void write_key(const sloping *s, int64_t token, int head, const float *su
 
 static void write_keys(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
-    const sloping *s = context;
+    const struct sloping *s = context;
     for (int64_t token = first; token < end; token++) {
         for (int head = 0; head < s->heads.key; head++) {
             write_key(s, token, head, s->key_slopes, s->heads.query + head);
@@ -200,10 +202,10 @@ static void write_keys(void *context, int64_t first, int64_t end, int thread) {
 
 // ---- the plan ----
 
-static void find_extent(sloping *s, size_t count) {
+static void find_extent(struct sloping *s, size_t count) {
     int64_t first = INT64_MAX, end = 0;
     for (size_t i = 0; i < count; i++) {
-        const segment *segment = &s->segments[i];
+        const struct segment *segment = &s->segments[i];
         if (segment->queries == 0) continue;
         int64_t last = segment->own + segment->seen + (segment->causal ? segment->queries - 1 : 0);
         if (segment->prefixes > 0 && segment->prefix < first) first = segment->prefix;
@@ -217,7 +219,7 @@ static void find_extent(sloping *s, size_t count) {
     s->extent = (end - s->origin + lanes - 1) / lanes * lanes;
 }
 
-static int64_t batch_size(const sloping *s, int threads) {
+static int64_t batch_size(const struct sloping *s, int threads) {
     int64_t size = batch_most / (int64_t)s->batch_room, all = s->strips * s->heads.key;
     if (size < 4 * threads) size = 4 * threads;
     if (size > batch_strips) size = batch_strips;
@@ -225,7 +227,7 @@ static int64_t batch_size(const sloping *s, int threads) {
 }
 
 // One piece of scratch memory for everything; *batch is how many strips make one.
-static status plan(cpu_backend *cpu, sloping *s, size_t count, int64_t *batch) {
+static status plan(struct cpu_backend *cpu, struct sloping *s, size_t count, int64_t *batch) {
     int threads = pool_threads(cpu->pool);
     find_extent(s, count);
     s->columns = strip_columns(s->segments, count);
@@ -239,7 +241,7 @@ static status plan(cpu_backend *cpu, sloping *s, size_t count, int64_t *batch) {
     size_t rows = (size_t)(s->heads.key * s->extent * s->width);
     size_t blocks = (size_t)(s->heads.key * s->extent * s->heads.size);
     size_t floats = 3 * rows + blocks + (size_t)*batch * s->batch_room + (size_t)threads * s->room;
-    size_t strips = (size_t)*batch * sizeof(strip), starts = (size_t)s->strips * sizeof(strip_start);
+    size_t strips = (size_t)*batch * sizeof(struct strip), starts = (size_t)s->strips * sizeof(struct strip_start);
     float *scratch;
     TRY(cpu_scratch_get(cpu, PLACE_ATTENTION, floats * sizeof(float) + strips + starts, &scratch));
     s->key_rows = scratch;
@@ -248,14 +250,14 @@ static status plan(cpu_backend *cpu, sloping *s, size_t count, int64_t *batch) {
     s->value_blocks = s->value_slopes + rows;
     s->batch_rooms = s->value_blocks + blocks;
     s->rooms = s->batch_rooms + (size_t)*batch * s->batch_room;
-    s->batch = (strip *)(s->rooms + (size_t)threads * s->room);
-    strip_start *cuts = (strip_start *)(s->batch + *batch);
+    s->batch = (struct strip *)(s->rooms + (size_t)threads * s->room);
+    struct strip_start *cuts = (struct strip_start *)(s->batch + *batch);
     strips_cut(s->segments, count, s->heads, s->most, cuts);
     s->starts = cuts;
     return OK;
 }
 
-static void run(cpu_backend *cpu, sloping *s, int64_t batch) {
+static void run(struct cpu_backend *cpu, struct sloping *s, int64_t batch) {
     int64_t all = s->strips * s->heads.key, blocks = (s->extent + key_rows - 1) / key_rows;
     pool_run(cpu->pool, (int)(s->extent / lanes * s->heads.key), turn_rows, s);
     for (s->first = 0; s->first < all; s->first += batch) {
@@ -267,10 +269,11 @@ static void run(cpu_backend *cpu, sloping *s, int64_t batch) {
     cpu_blocks(cpu, s->qkv.rows, lanes, write_keys, s);
 }
 
-status cpu_attention_gradient(backend *backend, tensor qkv_gradient, tensor out_gradient, tensor out, tensor qkv,
-                              heads heads, float scale, cache *cache, int layer, tensor slots, const segment *segments,
-                              size_t count, tensor log_sums) {
-    cpu_backend *cpu = cpu_of(backend);
+status cpu_attention_gradient(struct backend *backend, struct tensor qkv_gradient, struct tensor out_gradient,
+                              struct tensor out, struct tensor qkv, struct heads heads, float scale,
+                              struct cache *cache, int layer, struct tensor slots, const struct segment *segments,
+                              size_t count, struct tensor log_sums) {
+    struct cpu_backend *cpu = cpu_of(backend);
     int64_t rows = out.rows, columns = (heads.query + 2 * heads.key) * heads.size;
     CHECK(cache_fits(cache, layer, heads) && cache_has_slots(cache, slots, rows));
     CHECK(tensor_is(qkv, -1, rows, columns) && tensor_is(qkv_gradient, -1, rows, columns));
@@ -279,18 +282,18 @@ status cpu_attention_gradient(backend *backend, tensor qkv_gradient, tensor out_
     CHECK(tensor_is(log_sums, ELEMENT_F32, rows, heads.query));
     CHECK(segments_fit(cache, segments, count, rows));
     if (rows == 0) return OK;
-    sloping sloping = {.cpu = cpu,
-                       .qkv_gradient = qkv_gradient,
-                       .out_gradient = out_gradient,
-                       .out = out,
-                       .qkv = qkv,
-                       .slots = slots,
-                       .log_sums = log_sums,
-                       .heads = heads,
-                       .scale = scale,
-                       .cache = cache,
-                       .layer = layer,
-                       .segments = segments};
+    struct sloping sloping = {.cpu = cpu,
+                              .qkv_gradient = qkv_gradient,
+                              .out_gradient = out_gradient,
+                              .out = out,
+                              .qkv = qkv,
+                              .slots = slots,
+                              .log_sums = log_sums,
+                              .heads = heads,
+                              .scale = scale,
+                              .cache = cache,
+                              .layer = layer,
+                              .segments = segments};
     int64_t batch;
     TRY(plan(cpu, &sloping, count, &batch));
     run(cpu, &sloping, batch);

@@ -6,7 +6,7 @@
 #include "kernels/cpu/primitives.h"
 #include "shared/base/memory.h"
 
-static void cpu_close(cpu_backend *cpu) {
+static void cpu_close(struct cpu_backend *cpu) {
     if (cpu->guarded) cpu_guard(cpu, true);
     primitives_free(&cpu->primitives);
     for (int place = 0; place < PLACES; place++) cpu_block_unmap(&cpu->scratch[place]);
@@ -15,8 +15,8 @@ static void cpu_close(cpu_backend *cpu) {
     free(cpu);
 }
 
-static status cpu_open(backend **out, const backend_options *options) {
-    cpu_backend *cpu;
+static status cpu_open(struct backend **out, const struct backend_options *options) {
+    struct cpu_backend *cpu;
     TRY(NEW(&cpu, 1));
     cpu->guarded = options->guarded;
     cpu->base.ops = options->guarded ? &cpu_guarded_operations : &cpu_operations;
@@ -31,7 +31,7 @@ close:
     return result;
 }
 
-status backend_open(backend **out, const backend_options *options) {
+status backend_open(struct backend **out, const struct backend_options *options) {
     *out = NULL;
     const char *device = options->device ? options->device : "cpu";
     if (strcmp(device, "cpu") == 0) return cpu_open(out, options);
@@ -40,19 +40,19 @@ status backend_open(backend **out, const backend_options *options) {
     return fail(USAGE, "unknown device %s: cpu, cuda or cuda:N", device);
 }
 
-void backend_close(backend **backend) {
+void backend_close(struct backend **backend) {
     if (!*backend) return;
     cpu_close(cpu_of(*backend));
     *backend = NULL;
 }
 
-status backend_computes(backend *backend, element type) {
+status backend_computes(struct backend *backend, enum element type) {
     return cpu_computes(cpu_of(backend), type);
 }
 
 // Mapped, not from the heap, where what it outgrows would stay as holes.
-status cpu_scratch_get(cpu_backend *cpu, cpu_place place, size_t bytes, void *out) {
-    cpu_block *scratch = &cpu->scratch[place];
+status cpu_scratch_get(struct cpu_backend *cpu, enum cpu_place place, size_t bytes, void *out) {
+    struct cpu_block *scratch = &cpu->scratch[place];
     if (scratch->bytes < bytes) {
         cpu_block_unmap(scratch);
         TRY(cpu_block_map(bytes, scratch));
@@ -61,23 +61,23 @@ status cpu_scratch_get(cpu_backend *cpu, cpu_place place, size_t bytes, void *ou
     return OK;
 }
 
-typedef struct block_loop {
+struct block_loop {
     int64_t count, block;
     void (*work)(void *context, int64_t first, int64_t end, int thread);
     void *context;
-} block_loop;
+};
 
 static void block_task(void *context, int task, int thread) {
-    const block_loop *loop = context;
+    const struct block_loop *loop = context;
     int64_t first = task * loop->block;
     int64_t end = first + loop->block < loop->count ? first + loop->block : loop->count;
     loop->work(loop->context, first, end, thread);
 }
 
-void cpu_blocks(cpu_backend *cpu, int64_t count, int64_t block,
+void cpu_blocks(struct cpu_backend *cpu, int64_t count, int64_t block,
                 void (*work)(void *context, int64_t first, int64_t end, int thread), void *context) {
     if (count <= 0) return;
     if (block < 1) block = 1;
-    block_loop loop = {.count = count, .block = block, .work = work, .context = context};
+    struct block_loop loop = {.count = count, .block = block, .work = work, .context = context};
     pool_run(cpu->pool, (int)((count + block - 1) / block), block_task, &loop);
 }

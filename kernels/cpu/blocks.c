@@ -13,21 +13,21 @@ static size_t whole_pages(size_t bytes) {
     return bytes ? (bytes + page - 1) / page * page : page;
 }
 
-status cpu_block_map(size_t bytes, cpu_block *out) {
+status cpu_block_map(size_t bytes, struct cpu_block *out) {
     bytes = whole_pages(bytes);
     void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED) return fail(SERVICE, "out of memory: %zu bytes of tensors", bytes);
     (void)madvise(data, bytes, MADV_HUGEPAGE); // a hint; slower without
-    *out = (cpu_block){data, bytes};
+    *out = (struct cpu_block){data, bytes};
     return OK;
 }
 
-void cpu_block_unmap(cpu_block *block) {
+void cpu_block_unmap(struct cpu_block *block) {
     if (block->data) munmap(block->data, block->bytes);
-    *block = (cpu_block){0};
+    *block = (struct cpu_block){0};
 }
 
-static void unmap_largest(cpu_backend *cpu) {
+static void unmap_largest(struct cpu_backend *cpu) {
     size_t largest = 0;
     for (size_t i = 1; i < cpu->idle_count; i++)
         if (cpu->idle[i].bytes > cpu->idle[largest].bytes) largest = i;
@@ -37,7 +37,7 @@ static void unmap_largest(cpu_backend *cpu) {
 }
 
 // Takes the smallest idle block that serves; false if there is none.
-static bool take_idle(cpu_backend *cpu, size_t bytes, cpu_block *out) {
+static bool take_idle(struct cpu_backend *cpu, size_t bytes, struct cpu_block *out) {
     size_t best = cpu->idle_count;
     for (size_t i = 0; i < cpu->idle_count; i++) {
         size_t size = cpu->idle[i].bytes;
@@ -51,7 +51,7 @@ static bool take_idle(cpu_backend *cpu, size_t bytes, cpu_block *out) {
     return true;
 }
 
-status cpu_block_get(cpu_backend *cpu, size_t bytes, cpu_block *out) {
+status cpu_block_get(struct cpu_backend *cpu, size_t bytes, struct cpu_block *out) {
     bytes = whole_pages(bytes);
     if (!take_idle(cpu, bytes, out)) {
         while (cpu->idle_count && cpu->used_bytes + cpu->idle_bytes + bytes > cpu->most_bytes) unmap_largest(cpu);
@@ -62,7 +62,7 @@ status cpu_block_get(cpu_backend *cpu, size_t bytes, cpu_block *out) {
     return OK;
 }
 
-void cpu_block_put(cpu_backend *cpu, cpu_block *block) {
+void cpu_block_put(struct cpu_backend *cpu, struct cpu_block *block) {
     if (!block->data) return;
     cpu->used_bytes -= block->bytes;
     if (RESIZE(&cpu->idle, cpu->idle_count + 1) != OK) {
@@ -71,10 +71,10 @@ void cpu_block_put(cpu_backend *cpu, cpu_block *block) {
     }
     cpu->idle[cpu->idle_count++] = *block;
     cpu->idle_bytes += block->bytes;
-    *block = (cpu_block){0};
+    *block = (struct cpu_block){0};
 }
 
-void cpu_blocks_release(cpu_backend *cpu) {
+void cpu_blocks_release(struct cpu_backend *cpu) {
     while (cpu->idle_count) unmap_largest(cpu);
     free(cpu->idle);
     cpu->idle = NULL;

@@ -6,23 +6,23 @@
 #include "kernels/ops.h"
 
 struct cache {
-    heads heads;
+    struct heads heads;
     int layers;
     int width;    // D rounded up to sixteen
     int64_t rows; // a multiple of sixteen
-    buffer *keys, *values;
+    struct buffer *keys, *values;
 };
 
 // The keys of one key head in one layer, [rows / 16][D][16].
-float *cache_keys(const cache *cache, int layer, int key_head);
+float *cache_keys(const struct cache *cache, int layer, int key_head);
 
 // The values of one key head in one layer, [rows][width].
-float *cache_values(const cache *cache, int layer, int key_head);
+float *cache_values(const struct cache *cache, int layer, int key_head);
 
 // Whether `layer` exists and the cache was made for these heads.
-bool cache_fits(const cache *cache, int layer, heads heads);
+bool cache_fits(const struct cache *cache, int layer, struct heads heads);
 
 // Whether every slot is a row of the cache: I32 [rows,1].
-bool cache_has_slots(const cache *cache, tensor slots, int64_t rows);
+bool cache_has_slots(const struct cache *cache, struct tensor slots, int64_t rows);
 
 #endif

@@ -10,7 +10,7 @@ static void narrow(uint16_t *out, const float *in, size_t count) {
     for (size_t i = 0; i < count; i++) out[i] = bf16_from_f32(in[i]);
 }
 
-void vectors_convert(cpu_vectors *vectors) {
+void vectors_convert(struct cpu_vectors *vectors) {
     vectors->widen = widen;
     vectors->narrow = narrow;
 }
@@ -60,19 +60,20 @@ static void to_f16(uint16_t *out, const float *in, size_t count) {
     for (size_t i = 0; i < count; i++) out[i] = f16_from_f32(in[i]);
 }
 
-static void to_f32(const cpu_backend *cpu, float *out, const void *in, element from, size_t count) {
+static void to_f32(const struct cpu_backend *cpu, float *out, const void *in, enum element from, size_t count) {
     if (from == ELEMENT_F32) memcpy(out, in, count * 4);
     if (from == ELEMENT_BF16) cpu->vectors.widen(out, in, count);
     if (from == ELEMENT_F16) from_f16(out, in, count);
 }
 
-static void from_f32(const cpu_backend *cpu, void *out, element to, const float *in, size_t count) {
+static void from_f32(const struct cpu_backend *cpu, void *out, enum element to, const float *in, size_t count) {
     if (to == ELEMENT_F32) memcpy(out, in, count * 4);
     if (to == ELEMENT_BF16) cpu->vectors.narrow(out, in, count);
     if (to == ELEMENT_F16) to_f16(out, in, count);
 }
 
-void cpu_convert(const cpu_backend *cpu, void *out, element to, const void *in, element from, size_t count) {
+void cpu_convert(const struct cpu_backend *cpu, void *out, enum element to, const void *in, enum element from,
+                 size_t count) {
     if (to == from) {
         memcpy(out, in, count * element_size(to));
     } else if (to == ELEMENT_F32) {
@@ -89,12 +90,12 @@ void cpu_convert(const cpu_backend *cpu, void *out, element to, const void *in, 
     }
 }
 
-const float *cpu_row_read(const cpu_backend *cpu, tensor t, int64_t row, float *room) {
+const float *cpu_row_read(const struct cpu_backend *cpu, struct tensor t, int64_t row, float *room) {
     if (t.type == ELEMENT_F32) return tensor_f32(t, row);
     to_f32(cpu, room, tensor_row(t, row), t.type, (size_t)t.columns);
     return room;
 }
 
-void cpu_row_write(const cpu_backend *cpu, tensor t, int64_t row, const float *values) {
+void cpu_row_write(const struct cpu_backend *cpu, struct tensor t, int64_t row, const float *values) {
     from_f32(cpu, tensor_row(t, row), t.type, values, (size_t)t.columns);
 }

@@ -12,7 +12,7 @@
 #include "shared/base/pool.h"
 
 // What scratch memory is for. A place is used by one operation at a time.
-typedef enum cpu_place {
+enum cpu_place {
     PLACE_PACKED,     // a weight prepared for this use only
     PLACE_TRANSPOSED, // the same for the gradient of its input
     PLACE_OPERAND,    // activations prepared for the gradient of a weight
@@ -24,61 +24,61 @@ typedef enum cpu_place {
     PLACE_ATTENTION,  // scores, a share for each thread
     PLACE_SUMS,       // partial sums
     PLACES,
-} cpu_place;
+};
 
 // Whole pages of memory (blocks.c).
-typedef struct cpu_block {
+struct cpu_block {
     void *data;
     size_t bytes;
-} cpu_block;
+};
 
 struct buffer {
     unsigned char *data;
     size_t bytes;
-    cpu_block block;         // what holds the data; none for a small buffer, which is on the heap
-    buffer *previous, *next; // in the backend's list
+    struct cpu_block block;         // what holds the data; none for a small buffer, which is on the heap
+    struct buffer *previous, *next; // in the backend's list
 };
 
-typedef struct cpu_backend {
-    backend base;
-    pool *pool;
-    cpu_vectors vectors;
-    buffer *buffers; // all that live
-    cpu_block *idle; // blocks that were put back
+struct cpu_backend {
+    struct backend base;
+    struct pool *pool;
+    struct cpu_vectors vectors;
+    struct buffer *buffers; // all that live
+    struct cpu_block *idle; // blocks that were put back
     size_t idle_count, idle_bytes, used_bytes, most_bytes;
-    cpu_block scratch[PLACES];
+    struct cpu_block scratch[PLACES];
     struct primitives *primitives; // oneDNN's, by shape (primitives.h)
     bool guarded;
     bool open; // guarded: buffers can be read at present
-} cpu_backend;
+};
 
 // *out = at least `bytes` bytes, aligned to 64, of unknown content, until the next call for this place. SERVICE when
 // memory is short. It only grows, so that a repeated step allocates nothing.
-status cpu_scratch_get(cpu_backend *cpu, cpu_place place, size_t bytes, void *out);
+status cpu_scratch_get(struct cpu_backend *cpu, enum cpu_place place, size_t bytes, void *out);
 
 // *out = fresh pages, zeroed. SERVICE when memory is short.
-status cpu_block_map(size_t bytes, cpu_block *out);
+status cpu_block_map(size_t bytes, struct cpu_block *out);
 
 // Returns pages to the system; none is fine. Clears *block.
-void cpu_block_unmap(cpu_block *block);
+void cpu_block_unmap(struct cpu_block *block);
 
 // *out = a block of at least `bytes` bytes of unknown content, one that was put back where there is one of about that
 // size. SERVICE when memory is short.
-status cpu_block_get(cpu_backend *cpu, size_t bytes, cpu_block *out);
+status cpu_block_get(struct cpu_backend *cpu, size_t bytes, struct cpu_block *out);
 
 // Puts a block back for the next that asks; none is fine. Clears *block.
-void cpu_block_put(cpu_backend *cpu, cpu_block *block);
+void cpu_block_put(struct cpu_backend *cpu, struct cpu_block *block);
 
 // Returns the blocks that nobody uses to the system.
-void cpu_blocks_release(cpu_backend *cpu);
+void cpu_blocks_release(struct cpu_backend *cpu);
 
 // Calls work(context, first, end, thread) for the ranges [0,block), [block,2 block) ... of [0,count), shared among the
 // threads. The ranges depend on count and block alone.
-void cpu_blocks(cpu_backend *cpu, int64_t count, int64_t block,
+void cpu_blocks(struct cpu_backend *cpu, int64_t count, int64_t block,
                 void (*work)(void *context, int64_t first, int64_t end, int thread), void *context);
 
 // Makes every buffer readable and writable (open) or neither; only in guarded mode.
-void cpu_guard(cpu_backend *cpu, bool open);
+void cpu_guard(struct cpu_backend *cpu, bool open);
 
 // Fails with BUG, naming what does not hold: a caller broke the contract of ops.h.
 #define CHECK(condition)                                                                                               \
@@ -86,39 +86,39 @@ void cpu_guard(cpu_backend *cpu, bool open);
         if (!(condition)) return fail(BUG, "%s: not so: %s", __func__, #condition);                                    \
     } while (0)
 
-static inline cpu_backend *cpu_of(backend *backend) {
-    return (cpu_backend *)backend;
+static inline struct cpu_backend *cpu_of(struct backend *backend) {
+    return (struct cpu_backend *)backend;
 }
 
-static inline bool tensor_none(tensor t) {
+static inline bool tensor_none(struct tensor t) {
     return !t.buffer;
 }
 
 // Whether the view lies within its buffer.
-bool tensor_fits(tensor t);
+bool tensor_fits(struct tensor t);
 
 // Whether it fits and has this type and shape; type -1 means F32 or BF16.
-bool tensor_is(tensor t, int type, int64_t rows, int64_t columns);
+bool tensor_is(struct tensor t, int type, int64_t rows, int64_t columns);
 
-static inline bool tensor_dense(tensor t) {
+static inline bool tensor_dense(struct tensor t) {
     return t.stride == t.columns || t.rows <= 1;
 }
 
 // Where a row starts.
-static inline void *tensor_row(tensor t, int64_t row) {
+static inline void *tensor_row(struct tensor t, int64_t row) {
     size_t size = t.type == ELEMENT_U8 ? 1 : t.type == ELEMENT_BF16 || t.type == ELEMENT_F16 ? 2 : 4;
     return t.buffer->data + t.offset + (size_t)(row * t.stride) * size;
 }
 
-static inline float *tensor_f32(tensor t, int64_t row) {
+static inline float *tensor_f32(struct tensor t, int64_t row) {
     return tensor_row(t, row);
 }
 
-static inline uint16_t *tensor_bf16(tensor t, int64_t row) {
+static inline uint16_t *tensor_bf16(struct tensor t, int64_t row) {
     return tensor_row(t, row);
 }
 
-static inline int32_t *tensor_i32(tensor t, int64_t row) {
+static inline int32_t *tensor_i32(struct tensor t, int64_t row) {
     return tensor_row(t, row);
 }
 
@@ -138,26 +138,27 @@ static inline uint16_t bf16_from_f32(float value) {
 }
 
 // Row `row` of an F32, BF16 or F16 tensor as float32: its own memory when it is F32, else converted into `room`.
-const float *cpu_row_read(const cpu_backend *cpu, tensor t, int64_t row, float *room);
+const float *cpu_row_read(const struct cpu_backend *cpu, struct tensor t, int64_t row, float *room);
 
 // Stores float32 values as row `row` of an F32, BF16 or F16 tensor, rounding to nearest even.
-void cpu_row_write(const cpu_backend *cpu, tensor t, int64_t row, const float *values);
+void cpu_row_write(const struct cpu_backend *cpu, struct tensor t, int64_t row, const float *values);
 
 // `count` elements converted between types; both floats, or the same type.
-void cpu_convert(const cpu_backend *cpu, void *out, element to, const void *in, element from, size_t count);
+void cpu_convert(const struct cpu_backend *cpu, void *out, enum element to, const void *in, enum element from,
+                 size_t count);
 
 // Fails with SERVICE where products in `type` cannot run on this processor.
-status cpu_computes(cpu_backend *cpu, element type);
+status cpu_computes(struct cpu_backend *cpu, enum element type);
 
 // log(sum(exp(logits))) of one row, in float32 and in one order for a given vocabulary.
-float logits_logsum(const cpu_backend *cpu, const float *logits, int64_t vocabulary);
+float logits_logsum(const struct cpu_backend *cpu, const float *logits, int64_t vocabulary);
 
 // logits = factor * exp(logits - log_sum), in place.
-void logits_softmax(const cpu_backend *cpu, float *logits, int64_t vocabulary, float log_sum, float factor);
+void logits_softmax(const struct cpu_backend *cpu, float *logits, int64_t vocabulary, float log_sum, float factor);
 
 // One token by `settings` and `chance`, and the log-probability of it at temperature 1 over the whole vocabulary.
-void sample_row(const cpu_backend *cpu, int32_t *token, float *logprob, const float *logits, int64_t vocabulary,
-                sampling settings, double chance);
+void sample_row(const struct cpu_backend *cpu, int32_t *token, float *logprob, const float *logits, int64_t vocabulary,
+                struct sampling settings, double chance);
 
 // Every operation of the contract.
 #define CPU_OPERATIONS(X)                                                                                              \
@@ -197,10 +198,10 @@ void sample_row(const cpu_backend *cpu, int32_t *token, float *logprob, const fl
     X(adamw)                                                                                                           \
     X(average)
 
-#define CPU_DECLARE(name) extern __typeof__(*((operations *)0)->name) cpu_##name;
+#define CPU_DECLARE(name) extern __typeof__(*((struct operations *)0)->name) cpu_##name;
 CPU_OPERATIONS(CPU_DECLARE)
 
-extern const operations cpu_operations;         // plain
-extern const operations cpu_guarded_operations; // opens the buffers for the time of a call
+extern const struct operations cpu_operations;         // plain
+extern const struct operations cpu_guarded_operations; // opens the buffers for the time of a call
 
 #endif

@@ -117,7 +117,7 @@ static void average(float *average, const float *in, size_t count, float rest) {
     for (; i < count; i++) average[i] += (in[i] - average[i]) * rest;
 }
 
-static void adamw(float *x, const float *gradient, float *m, float *v, size_t count, const adamw_factors *f) {
+static void adamw(float *x, const float *gradient, float *m, float *v, size_t count, const struct adamw_factors *f) {
     __m256 scale = _mm256_set1_ps(f->scale), m1 = _mm256_set1_ps(f->m1), m2 = _mm256_set1_ps(f->m2);
     __m256 v1 = _mm256_set1_ps(f->v1), v2 = _mm256_set1_ps(f->v2), keep = _mm256_set1_ps(f->keep);
     __m256 rate = _mm256_set1_ps(f->rate), root = _mm256_set1_ps(f->root), epsilon = _mm256_set1_ps(f->epsilon);
@@ -135,7 +135,7 @@ static void adamw(float *x, const float *gradient, float *m, float *v, size_t co
     if (i < count) vectors_plain_adamw(x + i, gradient + i, m + i, v + i, count - i, f);
 }
 
-void vectors_elements_avx2(cpu_vectors *vectors) {
+void vectors_elements_avx2(struct cpu_vectors *vectors) {
     vectors->widen = widen;
     vectors->narrow = narrow;
     vectors->turn = turn;

@@ -42,7 +42,7 @@ static void add(float *out, const float *in, size_t count) {
     }
 }
 
-void vectors_elements_avx512(cpu_vectors *vectors) {
+void vectors_elements_avx512(struct cpu_vectors *vectors) {
     vectors->widen = widen;
     vectors->narrow = narrow;
     vectors->add = add;

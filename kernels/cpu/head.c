@@ -10,11 +10,11 @@ enum {
 };
 
 // A tensor over scratch memory; `shell` is the buffer that it points to.
-static status scratch_tensor(cpu_backend *cpu, cpu_place place, buffer *shell, tensor *out, element type, int64_t rows,
-                             int64_t columns) {
-    *shell = (buffer){.bytes = (size_t)(rows * columns) * element_size(type)};
+static status scratch_tensor(struct cpu_backend *cpu, enum cpu_place place, struct buffer *shell, struct tensor *out,
+                             enum element type, int64_t rows, int64_t columns) {
+    *shell = (struct buffer){.bytes = (size_t)(rows * columns) * element_size(type)};
     TRY(cpu_scratch_get(cpu, place, shell->bytes, &shell->data));
-    *out = (tensor){.buffer = shell, .type = type, .rows = rows, .columns = columns, .stride = columns};
+    *out = (struct tensor){.buffer = shell, .type = type, .rows = rows, .columns = columns, .stride = columns};
     return OK;
 }
 
@@ -28,7 +28,7 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-static bool targets_fit(tensor targets, int64_t rows, int64_t vocabulary) {
+static bool targets_fit(struct tensor targets, int64_t rows, int64_t vocabulary) {
     if (!tensor_is(targets, ELEMENT_I32, rows, 1)) return false;
     for (int64_t row = 0; row < rows; row++) {
         int32_t target = *tensor_i32(targets, row);
@@ -37,20 +37,20 @@ static bool targets_fit(tensor targets, int64_t rows, int64_t vocabulary) {
     return true;
 }
 
-static bool fits_head(tensor in, const weight *head) {
+static bool fits_head(struct tensor in, const struct weight *head) {
     return tensor_is(in, (int)weight_type(head), in.rows, weight_inner(head));
 }
 
 // ---- log-probabilities ----
 
-typedef struct scoring {
-    const cpu_backend *cpu;
-    tensor logits, logprob, log_sums, targets; // the rows of one block
-} scoring;
+struct scoring {
+    const struct cpu_backend *cpu;
+    struct tensor logits, logprob, log_sums, targets; // the rows of one block
+};
 
 static void score_rows(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
-    const scoring *s = context;
+    const struct scoring *s = context;
     for (int64_t row = first; row < end; row++) {
         const float *logits = tensor_f32(s->logits, row);
         float log_sum = logits_logsum(s->cpu, logits, s->logits.columns);
@@ -60,30 +60,31 @@ static void score_rows(void *context, int64_t first, int64_t end, int thread) {
 }
 
 // A head that is not kept is packed a part at a time.
-static status make_logits(cpu_backend *cpu, tensor logits, tensor in, const weight *head) {
+static status make_logits(struct cpu_backend *cpu, struct tensor logits, struct tensor in, const struct weight *head) {
     int64_t vocabulary = weight_outputs(head), most = weight_kept(head) ? vocabulary : part_columns;
     for (int64_t first = 0; first < vocabulary; first += most) {
         int64_t count = smaller(most, vocabulary - first);
-        packed matrix;
+        struct packed matrix;
         TRY(weight_packed_part(cpu, head, first, count, &matrix));
-        TRY(linear_packed(cpu, tensor_columns(logits, first, count), in, matrix, (tensor){0}, false));
+        TRY(linear_packed(cpu, tensor_columns(logits, first, count), in, matrix, (struct tensor){0}, false));
     }
     return OK;
 }
 
-status cpu_logprob(backend *backend, tensor logprob, tensor log_sums, tensor in, weight *head, tensor targets) {
-    cpu_backend *cpu = cpu_of(backend);
+status cpu_logprob(struct backend *backend, struct tensor logprob, struct tensor log_sums, struct tensor in,
+                   struct weight *head, struct tensor targets) {
+    struct cpu_backend *cpu = cpu_of(backend);
     int64_t vocabulary = weight_outputs(head), most = block_rows(in.rows, vocabulary);
     CHECK(fits_head(in, head) && tensor_is(logprob, ELEMENT_F32, in.rows, 1) &&
           targets_fit(targets, in.rows, vocabulary));
     CHECK(tensor_none(log_sums) || tensor_is(log_sums, ELEMENT_F32, in.rows, 1));
-    buffer shell;
-    tensor logits;
+    struct buffer shell;
+    struct tensor logits;
     TRY(scratch_tensor(cpu, PLACE_LOGITS, &shell, &logits, ELEMENT_F32, most, vocabulary));
     for (int64_t first = 0; first < in.rows; first += most) {
         int64_t rows = smaller(most, in.rows - first);
-        scoring scoring = {cpu, tensor_rows(logits, 0, rows), tensor_rows(logprob, first, rows), log_sums,
-                           tensor_rows(targets, first, rows)};
+        struct scoring scoring = {cpu, tensor_rows(logits, 0, rows), tensor_rows(logprob, first, rows), log_sums,
+                                  tensor_rows(targets, first, rows)};
         if (!tensor_none(log_sums)) scoring.log_sums = tensor_rows(log_sums, first, rows);
         TRY(make_logits(cpu, scoring.logits, tensor_rows(in, first, rows), head));
         cpu_blocks(cpu, rows, 1, score_rows, &scoring);
@@ -94,16 +95,16 @@ status cpu_logprob(backend *backend, tensor logprob, tensor log_sums, tensor in,
 // ---- their gradient ----
 
 // Some rows' logits of one part of the vocabulary.
-typedef struct sloping {
-    const cpu_backend *cpu;
-    tensor logits, slopes, targets, log_sums, slope; // `slopes`: d loss / d logits, in the type of the products
-    int64_t column;                                  // the part's first
-} sloping;
+struct sloping {
+    const struct cpu_backend *cpu;
+    struct tensor logits, slopes, targets, log_sums, slope; // `slopes`: d loss / d logits, in the type of the products
+    int64_t column;                                         // the part's first
+};
 
 // slopes = slope * (onehot(target) - softmax(logits)); in place where slopes are F32.
 static void slope_rows(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
-    const sloping *s = context;
+    const struct sloping *s = context;
     int64_t columns = s->logits.columns;
     for (int64_t row = first; row < end; row++) {
         float *logits = tensor_f32(s->logits, row), slope = *tensor_f32(s->slope, row);
@@ -115,44 +116,45 @@ static void slope_rows(void *context, int64_t first, int64_t end, int thread) {
 }
 
 // What the gradient's parts share.
-typedef struct head_gradient {
-    cpu_backend *cpu;
-    tensor in_gradient;   // F32: sums over the parts
-    tensor head_gradient; // or none
-    tensor in, targets, log_sums, slope;
-    tensor logits, slopes; // room for some rows of a part
-} head_gradient;
+struct head_gradient {
+    struct cpu_backend *cpu;
+    struct tensor in_gradient;   // F32: sums over the parts
+    struct tensor head_gradient; // or none
+    struct tensor in, targets, log_sums, slope;
+    struct tensor logits, slopes; // room for some rows of a part
+};
 
 // One part of the vocabulary, both forms of it packed, for all rows.
-static status slope_part(const head_gradient *g, packed matrix, packed transposed, int64_t column) {
+static status slope_part(const struct head_gradient *g, struct packed matrix, struct packed transposed,
+                         int64_t column) {
     int64_t columns = matrix.outputs, most = g->logits.rows;
     for (int64_t first = 0; first < g->in.rows; first += most) {
         int64_t rows = smaller(most, g->in.rows - first);
-        tensor part = tensor_rows(g->in, first, rows);
-        sloping sloping = {g->cpu,
-                           tensor_shaped(g->logits, rows, columns),
-                           tensor_shaped(g->slopes, rows, columns),
-                           tensor_rows(g->targets, first, rows),
-                           tensor_rows(g->log_sums, first, rows),
-                           tensor_rows(g->slope, first, rows),
-                           column};
-        TRY(linear_packed(g->cpu, sloping.logits, part, matrix, (tensor){0}, false));
+        struct tensor part = tensor_rows(g->in, first, rows);
+        struct sloping sloping = {g->cpu,
+                                  tensor_shaped(g->logits, rows, columns),
+                                  tensor_shaped(g->slopes, rows, columns),
+                                  tensor_rows(g->targets, first, rows),
+                                  tensor_rows(g->log_sums, first, rows),
+                                  tensor_rows(g->slope, first, rows),
+                                  column};
+        TRY(linear_packed(g->cpu, sloping.logits, part, matrix, (struct tensor){0}, false));
         cpu_blocks(g->cpu, rows, 1, slope_rows, &sloping);
-        TRY(linear_packed(g->cpu, tensor_rows(g->in_gradient, first, rows), sloping.slopes, transposed, (tensor){0},
-                          column > 0));
+        TRY(linear_packed(g->cpu, tensor_rows(g->in_gradient, first, rows), sloping.slopes, transposed,
+                          (struct tensor){0}, column > 0));
         if (!tensor_none(g->head_gradient))
-            TRY(cpu_linear_weight_gradient(&g->cpu->base, tensor_rows(g->head_gradient, column, columns), (tensor){0},
-                                           sloping.slopes, part));
+            TRY(cpu_linear_weight_gradient(&g->cpu->base, tensor_rows(g->head_gradient, column, columns),
+                                           (struct tensor){0}, sloping.slopes, part));
     }
     return OK;
 }
 
 // Each part is packed once and serves all rows: the sums of exponentials are known.
-static status slope_all(const head_gradient *g, const weight *head) {
+static status slope_all(const struct head_gradient *g, const struct weight *head) {
     int64_t vocabulary = weight_outputs(head);
     for (int64_t first = 0; first < vocabulary; first += part_columns) {
         int64_t count = smaller(part_columns, vocabulary - first);
-        packed matrix, transposed;
+        struct packed matrix, transposed;
         TRY(weight_packed_part(g->cpu, head, first, count, &matrix));
         TRY(weight_transposed_part(g->cpu, head, first, count, &transposed));
         TRY(slope_part(g, matrix, transposed, first));
@@ -160,16 +162,17 @@ static status slope_all(const head_gradient *g, const weight *head) {
     return OK;
 }
 
-status cpu_logprob_gradient(backend *backend, tensor in_gradient, tensor head_gradient, tensor in, weight *head,
-                            tensor targets, tensor log_sums, tensor slope) {
-    cpu_backend *cpu = cpu_of(backend);
+status cpu_logprob_gradient(struct backend *backend, struct tensor in_gradient, struct tensor head_gradient,
+                            struct tensor in, struct weight *head, struct tensor targets, struct tensor log_sums,
+                            struct tensor slope) {
+    struct cpu_backend *cpu = cpu_of(backend);
     int64_t vocabulary = weight_outputs(head), most = smaller(in.rows, gradient_rows);
     CHECK(fits_head(in, head) && tensor_is(in_gradient, -1, in.rows, in.columns) &&
           targets_fit(targets, in.rows, vocabulary));
     CHECK(tensor_is(log_sums, ELEMENT_F32, in.rows, 1) && tensor_is(slope, ELEMENT_F32, in.rows, 1));
     CHECK(tensor_none(head_gradient) || tensor_is(head_gradient, ELEMENT_F32, vocabulary, in.columns));
     struct head_gradient g = {cpu, in_gradient, head_gradient, in, targets, log_sums, slope, {0}, {0}};
-    buffer logits_shell, slopes_shell, sums_shell;
+    struct buffer logits_shell, slopes_shell, sums_shell;
     int64_t columns = smaller(part_columns, vocabulary);
     TRY(scratch_tensor(cpu, PLACE_LOGITS, &logits_shell, &g.logits, ELEMENT_F32, most, columns));
     g.slopes = g.logits;
@@ -183,42 +186,42 @@ status cpu_logprob_gradient(backend *backend, tensor in_gradient, tensor head_gr
 
 // ---- sampling ----
 
-typedef struct drawing {
-    const cpu_backend *cpu;
-    tensor logits, tokens, logprobs;
-    const sampling *settings;
+struct drawing {
+    const struct cpu_backend *cpu;
+    struct tensor logits, tokens, logprobs;
+    const struct sampling *settings;
     const double *chance;
-} drawing;
+};
 
 static void draw_rows(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
-    const drawing *d = context;
+    const struct drawing *d = context;
     for (int64_t row = first; row < end; row++) {
         sample_row(d->cpu, tensor_i32(d->tokens, row), tensor_f32(d->logprobs, row), tensor_f32(d->logits, row),
                    d->logits.columns, d->settings[row], d->chance[row]);
     }
 }
 
-status cpu_sample(backend *backend, tensor tokens, tensor logprobs, tensor in, weight *head, const sampling *settings,
-                  const double *chance) {
-    cpu_backend *cpu = cpu_of(backend);
+status cpu_sample(struct backend *backend, struct tensor tokens, struct tensor logprobs, struct tensor in,
+                  struct weight *head, const struct sampling *settings, const double *chance) {
+    struct cpu_backend *cpu = cpu_of(backend);
     int64_t vocabulary = weight_outputs(head), most = block_rows(in.rows, vocabulary);
     CHECK(fits_head(in, head));
     CHECK(tensor_is(tokens, ELEMENT_I32, in.rows, 1) && tensor_is(logprobs, ELEMENT_F32, in.rows, 1));
-    packed matrix;
+    struct packed matrix;
     TRY(weight_packed(cpu, head, &matrix));
-    buffer shell;
-    tensor logits;
+    struct buffer shell;
+    struct tensor logits;
     TRY(scratch_tensor(cpu, PLACE_LOGITS, &shell, &logits, ELEMENT_F32, most, vocabulary));
     for (int64_t first = 0; first < in.rows; first += most) {
         int64_t rows = in.rows - first < most ? in.rows - first : most;
-        drawing drawing = {cpu,
-                           tensor_rows(logits, 0, rows),
-                           tensor_rows(tokens, first, rows),
-                           tensor_rows(logprobs, first, rows),
-                           settings + first,
-                           chance + first};
-        TRY(linear_packed(cpu, drawing.logits, tensor_rows(in, first, rows), matrix, (tensor){0}, false));
+        struct drawing drawing = {cpu,
+                                  tensor_rows(logits, 0, rows),
+                                  tensor_rows(tokens, first, rows),
+                                  tensor_rows(logprobs, first, rows),
+                                  settings + first,
+                                  chance + first};
+        TRY(linear_packed(cpu, drawing.logits, tensor_rows(in, first, rows), matrix, (struct tensor){0}, false));
         cpu_blocks(cpu, rows, 1, draw_rows, &drawing);
     }
     return OK;

@@ -5,13 +5,13 @@
 #include "kernels/cpu/cpu.h"
 
 // Row `row` of an F32 or BF16 tensor; no data where there is none.
-static inline line line_of(tensor t, int64_t row) {
-    if (tensor_none(t)) return (line){0};
-    return (line){tensor_row(t, row), t.type == ELEMENT_BF16};
+static inline struct line line_of(struct tensor t, int64_t row) {
+    if (tensor_none(t)) return (struct line){0};
+    return (struct line){tensor_row(t, row), t.type == ELEMENT_BF16};
 }
 
 // The columns [first, first + columns) of row `row`.
-static inline line line_part(tensor t, int64_t row, int64_t first) {
+static inline struct line line_part(struct tensor t, int64_t row, int64_t first) {
     return line_of(tensor_columns(t, first, t.columns - first), row);
 }
 

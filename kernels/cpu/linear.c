@@ -7,23 +7,23 @@ enum { chunk_rows = 2048 }; // rows that a weight gradient takes in at once
 
 // ---- a product into a tensor ----
 
-typedef struct linear {
-    cpu_backend *cpu;
-    tensor out, in;
+struct linear {
+    struct cpu_backend *cpu;
+    struct tensor out, in;
     const float *bias; // or NULL
     bool add;
-} linear;
+};
 
 static const void *dense_rows(const void *context, int64_t first, int64_t rows, void *room) {
-    const linear *l = context;
+    const struct linear *l = context;
     if (l->in.stride == l->in.columns) return tensor_row(l->in, first);
     size_t bytes = (size_t)l->in.columns * element_size(l->in.type);
     for (int64_t i = 0; i < rows; i++) memcpy((char *)room + (size_t)i * bytes, tensor_row(l->in, first + i), bytes);
     return room;
 }
 
-static void store_row(const linear *l, float *tile, int64_t row, int64_t column, int64_t columns) {
-    element type = l->out.type;
+static void store_row(const struct linear *l, float *tile, int64_t row, int64_t column, int64_t columns) {
+    enum element type = l->out.type;
     char *out = (char *)tensor_row(l->out, row) + (size_t)column * element_size(type);
     float room[512];
     if (l->bias) l->cpu->vectors.add(tile, l->bias + column, (size_t)columns);
@@ -39,49 +39,51 @@ static void store_tile(const void *context, float *tile, int64_t stride, int64_t
     for (int64_t i = 0; i < rows; i++) store_row(context, tile + i * stride, first + i, column, columns);
 }
 
-status linear_packed(cpu_backend *cpu, tensor out, tensor in, packed matrix, tensor bias, bool add) {
-    linear linear = {.cpu = cpu, .out = out, .in = in, .add = add};
+status linear_packed(struct cpu_backend *cpu, struct tensor out, struct tensor in, struct packed matrix,
+                     struct tensor bias, bool add) {
+    struct linear linear = {.cpu = cpu, .out = out, .in = in, .add = add};
     if (!tensor_none(bias)) {
         float *values;
         TRY(cpu_scratch_get(cpu, PLACE_SUMS, (size_t)bias.columns * sizeof *values, &values));
         linear.bias = cpu_row_read(cpu, bias, 0, values);
     }
-    product product = {
+    struct product product = {
         .matrix = matrix, .rows = in.rows, .operand = dense_rows, .store = store_tile, .context = &linear};
     return product_run(cpu, &product);
 }
 
-status cpu_linear(backend *backend, tensor out, tensor in, weight *w, tensor bias) {
+status cpu_linear(struct backend *backend, struct tensor out, struct tensor in, struct weight *w, struct tensor bias) {
     int64_t outputs = weight_outputs(w);
     CHECK(tensor_is(out, -1, in.rows, outputs) && tensor_is(in, (int)weight_type(w), in.rows, weight_inner(w)));
     CHECK(tensor_none(bias) || tensor_is(bias, -1, 1, outputs));
-    packed matrix;
+    struct packed matrix;
     TRY(weight_packed(cpu_of(backend), w, &matrix));
     return linear_packed(cpu_of(backend), out, in, matrix, bias, false);
 }
 
-status cpu_linear_input_gradient(backend *backend, tensor in_gradient, tensor out_gradient, weight *w, bool add) {
+status cpu_linear_input_gradient(struct backend *backend, struct tensor in_gradient, struct tensor out_gradient,
+                                 struct weight *w, bool add) {
     CHECK(tensor_is(in_gradient, -1, out_gradient.rows, weight_inner(w)));
     CHECK(tensor_is(out_gradient, (int)weight_type(w), in_gradient.rows, weight_outputs(w)));
-    packed matrix;
+    struct packed matrix;
     TRY(weight_transposed(cpu_of(backend), w, &matrix));
-    return linear_packed(cpu_of(backend), in_gradient, out_gradient, matrix, (tensor){0}, add);
+    return linear_packed(cpu_of(backend), in_gradient, out_gradient, matrix, (struct tensor){0}, add);
 }
 
 // ---- the gradient of a weight ----
 
-typedef struct outer {
-    cpu_backend *cpu;
-    tensor weight_gradient;
-    tensor out_gradient; // some rows of it
-    int64_t inner;       // their number, made even
-} outer;
+struct outer {
+    struct cpu_backend *cpu;
+    struct tensor weight_gradient;
+    struct tensor out_gradient; // some rows of it
+    int64_t inner;              // their number, made even
+};
 
 // Columns of out_gradient become rows; bfloat16 is woven to pairs first and turns as 4-byte words.
 static const void *turned_columns(const void *context, int64_t first, int64_t rows, void *room) {
-    const outer *o = context;
-    const cpu_vectors *vectors = &o->cpu->vectors;
-    tensor part = tensor_columns(o->out_gradient, first, rows);
+    const struct outer *o = context;
+    const struct cpu_vectors *vectors = &o->cpu->vectors;
+    struct tensor part = tensor_columns(o->out_gradient, first, rows);
     if (part.type == ELEMENT_F32) {
         vectors->turn(room, o->inner, tensor_row(part, 0), part.stride, part.rows, rows);
         if (part.rows < o->inner)
@@ -104,37 +106,38 @@ static const void *turned_columns(const void *context, int64_t first, int64_t ro
 
 static void add_tile(const void *context, float *tile, int64_t stride, int64_t first, int64_t rows, int64_t column,
                      int64_t columns) {
-    const outer *o = context;
+    const struct outer *o = context;
     for (int64_t i = 0; i < rows; i++) {
         o->cpu->vectors.add(tensor_f32(o->weight_gradient, first + i) + column, tile + i * stride, (size_t)columns);
     }
 }
 
 // The rows of one chunk: weight_gradient += out_gradient^T in.
-static status add_chunk(cpu_backend *cpu, tensor weight_gradient, tensor out_gradient, tensor in) {
-    outer outer = {cpu, weight_gradient, out_gradient, (in.rows + 1) / 2 * 2};
-    packed matrix = {.type = in.type, .outputs = in.columns, .inner = outer.inner};
+static status add_chunk(struct cpu_backend *cpu, struct tensor weight_gradient, struct tensor out_gradient,
+                        struct tensor in) {
+    struct outer outer = {cpu, weight_gradient, out_gradient, (in.rows + 1) / 2 * 2};
+    struct packed matrix = {.type = in.type, .outputs = in.columns, .inner = outer.inner};
     size_t bytes = packed_bytes(cpu, in.type, matrix.outputs, matrix.inner);
     TRY(cpu_scratch_get(cpu, PLACE_OPERAND, bytes, &matrix.data));
     pack_columns(cpu, &matrix, in);
-    product product = {.matrix = matrix,
-                       .rows = out_gradient.columns,
-                       .whole_rows = true,
-                       .operand = turned_columns,
-                       .store = add_tile,
-                       .context = &outer};
+    struct product product = {.matrix = matrix,
+                              .rows = out_gradient.columns,
+                              .whole_rows = true,
+                              .operand = turned_columns,
+                              .store = add_tile,
+                              .context = &outer};
     return product_run(cpu, &product);
 }
 
-typedef struct summing {
-    const cpu_backend *cpu;
-    tensor sums, in;
-} summing;
+struct summing {
+    const struct cpu_backend *cpu;
+    struct tensor sums, in;
+};
 
 static void sum_columns(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
-    const summing *s = context;
-    tensor part = tensor_columns(s->in, first, end - first);
+    const struct summing *s = context;
+    struct tensor part = tensor_columns(s->in, first, end - first);
     float room[512];
     for (int64_t row = 0; row < part.rows; row++) {
         const float *in = cpu_row_read(s->cpu, part, row, room);
@@ -142,15 +145,15 @@ static void sum_columns(void *context, int64_t first, int64_t end, int thread) {
     }
 }
 
-status cpu_linear_weight_gradient(backend *backend, tensor weight_gradient, tensor bias_gradient, tensor out_gradient,
-                                  tensor in) {
-    cpu_backend *cpu = cpu_of(backend);
+status cpu_linear_weight_gradient(struct backend *backend, struct tensor weight_gradient, struct tensor bias_gradient,
+                                  struct tensor out_gradient, struct tensor in) {
+    struct cpu_backend *cpu = cpu_of(backend);
     CHECK(tensor_is(weight_gradient, ELEMENT_F32, out_gradient.columns, in.columns));
     CHECK(tensor_is(in, -1, out_gradient.rows, in.columns));
     CHECK(tensor_is(out_gradient, (int)in.type, in.rows, out_gradient.columns));
     CHECK(tensor_none(bias_gradient) || tensor_is(bias_gradient, ELEMENT_F32, 1, out_gradient.columns));
     if (!tensor_none(bias_gradient)) {
-        summing summing = {cpu, bias_gradient, out_gradient};
+        struct summing summing = {cpu, bias_gradient, out_gradient};
         cpu_blocks(cpu, out_gradient.columns, 256, sum_columns, &summing);
     }
     for (int64_t first = 0; first < in.rows; first += chunk_rows) {

@@ -8,62 +8,62 @@
 
 enum { map_at = 1 << 20, copy_block = 1 << 16 }; // bytes; elements
 
-size_t element_size(element type) {
+size_t element_size(enum element type) {
     static const size_t sizes[] = {
         [ELEMENT_F32] = 4, [ELEMENT_BF16] = 2, [ELEMENT_F16] = 2, [ELEMENT_I32] = 4, [ELEMENT_U8] = 1};
     return sizes[type];
 }
 
-tensor tensor_rows(tensor whole, int64_t first, int64_t rows) {
+struct tensor tensor_rows(struct tensor whole, int64_t first, int64_t rows) {
     whole.offset += (size_t)(first * whole.stride) * element_size(whole.type);
     whole.rows = rows;
     return whole;
 }
 
-tensor tensor_columns(tensor whole, int64_t first, int64_t columns) {
+struct tensor tensor_columns(struct tensor whole, int64_t first, int64_t columns) {
     whole.offset += (size_t)first * element_size(whole.type);
     whole.columns = columns;
     return whole;
 }
 
-tensor tensor_shaped(tensor whole, int64_t rows, int64_t columns) {
+struct tensor tensor_shaped(struct tensor whole, int64_t rows, int64_t columns) {
     whole.rows = rows;
     whole.columns = columns;
     whole.stride = columns;
     return whole;
 }
 
-bool tensor_fits(tensor t) {
+bool tensor_fits(struct tensor t) {
     if (tensor_none(t) || t.rows < 0 || t.columns < 0 || (t.rows > 1 && t.stride < t.columns)) return false;
     if (t.rows == 0 || t.columns == 0) return true;
     size_t elements = (size_t)((t.rows - 1) * t.stride + t.columns);
     return t.offset + elements * element_size(t.type) <= t.buffer->bytes;
 }
 
-bool tensor_is(tensor t, int type, int64_t rows, int64_t columns) {
-    bool typed = type < 0 ? t.type == ELEMENT_F32 || t.type == ELEMENT_BF16 : t.type == (element)type;
+bool tensor_is(struct tensor t, int type, int64_t rows, int64_t columns) {
+    bool typed = type < 0 ? t.type == ELEMENT_F32 || t.type == ELEMENT_BF16 : t.type == (enum element)type;
     return typed && t.rows == rows && t.columns == columns && tensor_fits(t);
 }
 
 // ---- buffers ----
 
-static status take_memory(buffer *buffer, size_t bytes) {
+static status take_memory(struct buffer *buffer, size_t bytes) {
     buffer->data = aligned_alloc(64, bytes);
     if (!buffer->data) return fail(SERVICE, "out of memory: %zu bytes of tensors", bytes);
     memset(buffer->data, 0, bytes);
     return OK;
 }
 
-static status take_block(buffer *buffer, size_t bytes) {
+static status take_block(struct buffer *buffer, size_t bytes) {
     TRY(cpu_block_map(bytes, &buffer->block));
     buffer->data = buffer->block.data;
     return OK;
 }
 
-status cpu_buffer_new(backend *backend, size_t bytes, buffer **out) {
-    cpu_backend *cpu = cpu_of(backend);
+status cpu_buffer_new(struct backend *backend, size_t bytes, struct buffer **out) {
+    struct cpu_backend *cpu = cpu_of(backend);
     *out = NULL;
-    buffer *buffer;
+    struct buffer *buffer;
     TRY(NEW(&buffer, 1));
     buffer->bytes = bytes;
     status result =
@@ -79,8 +79,8 @@ status cpu_buffer_new(backend *backend, size_t bytes, buffer **out) {
     return OK;
 }
 
-void cpu_buffer_free(backend *backend, buffer **place) {
-    buffer *buffer = *place;
+void cpu_buffer_free(struct backend *backend, struct buffer **place) {
+    struct buffer *buffer = *place;
     if (!buffer) return;
     if (buffer->previous) {
         buffer->previous->next = buffer->next;
@@ -97,26 +97,26 @@ void cpu_buffer_free(backend *backend, buffer **place) {
     *place = NULL;
 }
 
-void cpu_guard(cpu_backend *cpu, bool open) {
-    for (const buffer *buffer = cpu->buffers; buffer; buffer = buffer->next) {
+void cpu_guard(struct cpu_backend *cpu, bool open) {
+    for (const struct buffer *buffer = cpu->buffers; buffer; buffer = buffer->next) {
         mprotect(buffer->data, buffer->block.bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE);
     }
 }
 
 // ---- copies ----
 
-typedef struct copying {
-    const cpu_backend *cpu;
+struct copying {
+    const struct cpu_backend *cpu;
     unsigned char *out;
     const unsigned char *in;
-    element to, from;
+    enum element to, from;
     int64_t columns;
     size_t out_stride, in_stride; // bytes
-} copying;
+};
 
 static void copy_rows(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
-    const copying *c = context;
+    const struct copying *c = context;
     for (int64_t row = first; row < end; row++) {
         cpu_convert(c->cpu, c->out + (size_t)row * c->out_stride, c->to, c->in + (size_t)row * c->in_stride, c->from,
                     (size_t)c->columns);
@@ -125,17 +125,17 @@ static void copy_rows(void *context, int64_t first, int64_t end, int thread) {
 
 static void copy_elements(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
-    const copying *c = context;
+    const struct copying *c = context;
     cpu_convert(c->cpu, c->out + (size_t)first * element_size(c->to), c->to,
                 c->in + (size_t)first * element_size(c->from), c->from, (size_t)(end - first));
 }
 
-static bool convertible(element to, element from) {
+static bool convertible(enum element to, enum element from) {
     bool floats = to <= ELEMENT_F16 && from <= ELEMENT_F16;
     return floats || to == from;
 }
 
-static void run_copy(cpu_backend *cpu, copying *copying, int64_t rows) {
+static void run_copy(struct cpu_backend *cpu, struct copying *copying, int64_t rows) {
     size_t out_dense = (size_t)copying->columns * element_size(copying->to);
     size_t in_dense = (size_t)copying->columns * element_size(copying->from);
     if (copying->out_stride == out_dense && copying->in_stride == in_dense) {
@@ -145,65 +145,65 @@ static void run_copy(cpu_backend *cpu, copying *copying, int64_t rows) {
     }
 }
 
-status cpu_upload(backend *backend, tensor out, const void *host, element type) {
+status cpu_upload(struct backend *backend, struct tensor out, const void *host, enum element type) {
     CHECK(tensor_fits(out) && convertible(out.type, type));
-    copying copying = {.cpu = cpu_of(backend),
-                       .out = tensor_row(out, 0),
-                       .in = host,
-                       .to = out.type,
-                       .from = type,
-                       .columns = out.columns,
-                       .out_stride = (size_t)out.stride * element_size(out.type),
-                       .in_stride = (size_t)out.columns * element_size(type)};
+    struct copying copying = {.cpu = cpu_of(backend),
+                              .out = tensor_row(out, 0),
+                              .in = host,
+                              .to = out.type,
+                              .from = type,
+                              .columns = out.columns,
+                              .out_stride = (size_t)out.stride * element_size(out.type),
+                              .in_stride = (size_t)out.columns * element_size(type)};
     run_copy(cpu_of(backend), &copying, out.rows);
     return OK;
 }
 
-status cpu_download(backend *backend, void *host, element type, tensor in) {
+status cpu_download(struct backend *backend, void *host, enum element type, struct tensor in) {
     CHECK(tensor_fits(in) && convertible(type, in.type));
-    copying copying = {.cpu = cpu_of(backend),
-                       .out = host,
-                       .in = tensor_row(in, 0),
-                       .to = type,
-                       .from = in.type,
-                       .columns = in.columns,
-                       .out_stride = (size_t)in.columns * element_size(type),
-                       .in_stride = (size_t)in.stride * element_size(in.type)};
+    struct copying copying = {.cpu = cpu_of(backend),
+                              .out = host,
+                              .in = tensor_row(in, 0),
+                              .to = type,
+                              .from = in.type,
+                              .columns = in.columns,
+                              .out_stride = (size_t)in.columns * element_size(type),
+                              .in_stride = (size_t)in.stride * element_size(in.type)};
     run_copy(cpu_of(backend), &copying, in.rows);
     return OK;
 }
 
-status cpu_copy(backend *backend, tensor out, tensor in) {
+status cpu_copy(struct backend *backend, struct tensor out, struct tensor in) {
     CHECK(tensor_fits(out) && tensor_fits(in) && out.rows == in.rows && out.columns == in.columns);
     CHECK(convertible(out.type, in.type));
-    copying copying = {.cpu = cpu_of(backend),
-                       .out = tensor_row(out, 0),
-                       .in = tensor_row(in, 0),
-                       .to = out.type,
-                       .from = in.type,
-                       .columns = out.columns,
-                       .out_stride = (size_t)out.stride * element_size(out.type),
-                       .in_stride = (size_t)in.stride * element_size(in.type)};
+    struct copying copying = {.cpu = cpu_of(backend),
+                              .out = tensor_row(out, 0),
+                              .in = tensor_row(in, 0),
+                              .to = out.type,
+                              .from = in.type,
+                              .columns = out.columns,
+                              .out_stride = (size_t)out.stride * element_size(out.type),
+                              .in_stride = (size_t)in.stride * element_size(in.type)};
     run_copy(cpu_of(backend), &copying, out.rows);
     return OK;
 }
 
 static void zero_rows(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
-    const tensor *out = context;
+    const struct tensor *out = context;
     for (int64_t row = first; row < end; row++) {
         memset(tensor_row(*out, row), 0, (size_t)out->columns * element_size(out->type));
     }
 }
 
-status cpu_zero(backend *backend, tensor out) {
+status cpu_zero(struct backend *backend, struct tensor out) {
     CHECK(tensor_fits(out));
     if (tensor_dense(out) && out.columns % 4096 == 0) out = tensor_shaped(out, out.rows * (out.columns / 4096), 4096);
     cpu_blocks(cpu_of(backend), out.rows, copy_block / (out.columns + 1) + 1, zero_rows, &out);
     return OK;
 }
 
-status cpu_wait(backend *backend) {
+status cpu_wait(struct backend *backend) {
     (void)backend;
     return OK;
 }

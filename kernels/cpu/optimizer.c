@@ -16,7 +16,8 @@ static double square_sum(const float *in, size_t count) {
     return sum;
 }
 
-void vectors_plain_adamw(float *x, const float *gradient, float *m, float *v, size_t count, const adamw_factors *f) {
+void vectors_plain_adamw(float *x, const float *gradient, float *m, float *v, size_t count,
+                         const struct adamw_factors *f) {
     for (size_t i = 0; i < count; i++) {
         float g = gradient[i] * f->scale;
         m[i] = m[i] * f->m1 + g * f->m2;
@@ -30,7 +31,7 @@ static void average(float *average, const float *in, size_t count, float rest) {
     for (size_t i = 0; i < count; i++) average[i] += (in[i] - average[i]) * rest;
 }
 
-void vectors_optimizer(cpu_vectors *vectors) {
+void vectors_optimizer(struct cpu_vectors *vectors) {
     vectors->square_sum = square_sum;
     vectors->adamw = vectors_plain_adamw;
     vectors->average = average;
@@ -38,52 +39,52 @@ void vectors_optimizer(cpu_vectors *vectors) {
 
 // ---- operations ----
 
-static bool flat(tensor t, int64_t elements) {
+static bool flat(struct tensor t, int64_t elements) {
     return tensor_is(t, ELEMENT_F32, t.rows, t.columns) && tensor_dense(t) && t.rows * t.columns == elements;
 }
 
-typedef struct squaring {
-    const cpu_backend *cpu;
+struct squaring {
+    const struct cpu_backend *cpu;
     const float *in;
     double *sums; // of each block
-} squaring;
+};
 
 static void square_block(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
-    const squaring *s = context;
+    const struct squaring *s = context;
     s->sums[first / block] = s->cpu->vectors.square_sum(s->in + first, (size_t)(end - first));
 }
 
-status cpu_square_sum(backend *backend, double *sum, tensor in) {
-    cpu_backend *cpu = cpu_of(backend);
+status cpu_square_sum(struct backend *backend, double *sum, struct tensor in) {
+    struct cpu_backend *cpu = cpu_of(backend);
     int64_t count = in.rows * in.columns, blocks = (count + block - 1) / block;
     CHECK(flat(in, count));
-    squaring squaring = {.cpu = cpu, .in = tensor_f32(in, 0)};
+    struct squaring squaring = {.cpu = cpu, .in = tensor_f32(in, 0)};
     TRY(cpu_scratch_get(cpu, PLACE_SUMS, (size_t)blocks * sizeof(double), &squaring.sums));
     cpu_blocks(cpu, count, block, square_block, &squaring);
     for (int64_t i = 0; i < blocks; i++) *sum += squaring.sums[i];
     return OK;
 }
 
-typedef struct stepping {
-    const cpu_backend *cpu;
-    const adamw_range *range;
-    adamw_factors factors;
-} stepping;
+struct stepping {
+    const struct cpu_backend *cpu;
+    const struct adamw_range *range;
+    struct adamw_factors factors;
+};
 
 static void adamw_block(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
-    const stepping *s = context;
-    const adamw_range *r = s->range;
+    const struct stepping *s = context;
+    const struct adamw_range *r = s->range;
     s->cpu->vectors.adamw(tensor_f32(r->parameter, 0) + first, tensor_f32(r->gradient, 0) + first,
                           tensor_f32(r->first, 0) + first, tensor_f32(r->second, 0) + first, (size_t)(end - first),
                           &s->factors);
 }
 
 // Bias corrections: the first moment's goes into the rate, the second's under the root.
-static adamw_factors factors_of(const adamw_rates *rates, bool decay) {
+static struct adamw_factors factors_of(const struct adamw_rates *rates, bool decay) {
     double first = 1 - pow(rates->beta1, (double)rates->step), second = 1 - pow(rates->beta2, (double)rates->step);
-    return (adamw_factors){
+    return (struct adamw_factors){
         .scale = (float)rates->scale,
         .m1 = (float)rates->beta1,
         .m2 = (float)(1 - rates->beta1),
@@ -96,36 +97,37 @@ static adamw_factors factors_of(const adamw_rates *rates, bool decay) {
     };
 }
 
-status cpu_adamw(backend *backend, const adamw_range *ranges, size_t count, const adamw_rates *rates) {
+status cpu_adamw(struct backend *backend, const struct adamw_range *ranges, size_t count,
+                 const struct adamw_rates *rates) {
     CHECK(rates->step >= 1);
     for (size_t i = 0; i < count; i++) {
-        const adamw_range *r = &ranges[i];
+        const struct adamw_range *r = &ranges[i];
         int64_t elements = r->parameter.rows * r->parameter.columns;
         CHECK(flat(r->parameter, elements) && flat(r->gradient, elements) && flat(r->first, elements) &&
               flat(r->second, elements));
-        stepping stepping = {cpu_of(backend), r, factors_of(rates, r->decay)};
+        struct stepping stepping = {cpu_of(backend), r, factors_of(rates, r->decay)};
         cpu_blocks(cpu_of(backend), elements, block, adamw_block, &stepping);
     }
     return OK;
 }
 
-typedef struct averaging {
-    const cpu_backend *cpu;
+struct averaging {
+    const struct cpu_backend *cpu;
     float *average;
     const float *in;
     float rest;
-} averaging;
+};
 
 static void average_block(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
-    const averaging *a = context;
+    const struct averaging *a = context;
     a->cpu->vectors.average(a->average + first, a->in + first, (size_t)(end - first), a->rest);
 }
 
-status cpu_average(backend *backend, tensor average, tensor in, double decay) {
+status cpu_average(struct backend *backend, struct tensor average, struct tensor in, double decay) {
     int64_t count = average.rows * average.columns;
     CHECK(flat(average, count) && flat(in, count));
-    averaging averaging = {cpu_of(backend), tensor_f32(average, 0), tensor_f32(in, 0), (float)(1 - decay)};
+    struct averaging averaging = {cpu_of(backend), tensor_f32(average, 0), tensor_f32(in, 0), (float)(1 - decay)};
     cpu_blocks(cpu_of(backend), count, block, average_block, &averaging);
     return OK;
 }

@@ -3,32 +3,32 @@
 
 enum { part = 128 }; // inner elements at a time, which stay in the first-level cache
 
-typedef struct packing {
-    const cpu_backend *cpu;
-    const packed *out;
-    const packed_layout *layout;
-    tensor matrix;
-} packing;
+struct packing {
+    const struct cpu_backend *cpu;
+    const struct packed *out;
+    const struct packed_layout *layout;
+    struct tensor matrix;
+};
 
 static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-static int64_t padded_inner(const packed_layout *layout, int64_t inner) {
+static int64_t padded_inner(const struct packed_layout *layout, int64_t inner) {
     return (inner + layout->unit - 1) / layout->unit * layout->unit;
 }
 
-static size_t block_bytes(const packed_layout *layout, element type, int64_t inner) {
+static size_t block_bytes(const struct packed_layout *layout, enum element type, int64_t inner) {
     return (size_t)(packed_block * padded_inner(layout, inner)) * element_size(type);
 }
 
-size_t packed_bytes(const cpu_backend *cpu, element type, int64_t outputs, int64_t inner) {
+size_t packed_bytes(const struct cpu_backend *cpu, enum element type, int64_t outputs, int64_t inner) {
     int64_t blocks = (outputs + packed_block - 1) / packed_block;
     return (size_t)blocks * block_bytes(primitives_layout(cpu->primitives, type), type, inner);
 }
 
-void *packed_at(const cpu_backend *cpu, const packed *matrix, int64_t column) {
-    const packed_layout *layout = primitives_layout(cpu->primitives, matrix->type);
+void *packed_at(const struct cpu_backend *cpu, const struct packed *matrix, int64_t column) {
+    const struct packed_layout *layout = primitives_layout(cpu->primitives, matrix->type);
     return (char *)matrix->data + (size_t)(column / packed_block) * block_bytes(layout, matrix->type, matrix->inner);
 }
 
@@ -36,7 +36,7 @@ void *packed_at(const cpu_backend *cpu, const packed *matrix, int64_t column) {
 
 // Rows [row, row + rows), inner [first, first + count), to `room` in the packed type, `part` elements a row, zeros
 // after an odd count.
-static void read_rows(const packing *p, void *room, int64_t row, int64_t rows, int64_t first, int64_t count) {
+static void read_rows(const struct packing *p, void *room, int64_t row, int64_t rows, int64_t first, int64_t count) {
     size_t size = element_size(p->out->type), from = element_size(p->matrix.type);
     for (int64_t i = 0; i < rows; i++) {
         char *out = (char *)room + (size_t)(i * part) * size;
@@ -47,7 +47,8 @@ static void read_rows(const packing *p, void *room, int64_t row, int64_t rows, i
 }
 
 // Bfloat16 with pairs turns as float32 does, by words of four bytes; without pairs, element by element.
-static void turn_part(const packing *p, char *block, const void *room, int64_t rows, int64_t first, int64_t count) {
+static void turn_part(const struct packing *p, char *block, const void *room, int64_t rows, int64_t first,
+                      int64_t count) {
     if (p->out->type == ELEMENT_F32) {
         p->cpu->vectors.turn((uint32_t *)block + first * packed_block, packed_block, room, part, rows, count);
     } else if (p->layout->pair == 2) {
@@ -62,7 +63,7 @@ static void turn_part(const packing *p, char *block, const void *room, int64_t r
 }
 
 // Inner [first, first + count) of the block of outputs that starts at `row`.
-static void pack_part(const packing *p, char *block, uint32_t *room, int64_t row, int64_t rows, int64_t first,
+static void pack_part(const struct packing *p, char *block, uint32_t *room, int64_t row, int64_t rows, int64_t first,
                       int64_t count) {
     if (p->matrix.type == ELEMENT_F32 && p->out->type == ELEMENT_F32) {
         const uint32_t *in = (const uint32_t *)tensor_f32(p->matrix, row) + first;
@@ -75,7 +76,7 @@ static void pack_part(const packing *p, char *block, uint32_t *room, int64_t row
 
 static void pack_rows_blocks(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
-    const packing *p = context;
+    const struct packing *p = context;
     uint32_t room[packed_block * part] = {0};
     int64_t inner = p->out->inner;
     for (int64_t row = first * packed_block; row < end * packed_block; row += packed_block) {
@@ -90,7 +91,7 @@ static void pack_rows_blocks(void *context, int64_t first, int64_t end, int thre
 // ---- columns are outputs ----
 
 // Columns [column, column + columns) of one row in the packed type, or zeros behind the last row.
-static void read_columns(const packing *p, void *out, int64_t row, int64_t column, int64_t columns) {
+static void read_columns(const struct packing *p, void *out, int64_t row, int64_t column, int64_t columns) {
     size_t size = element_size(p->out->type), from = element_size(p->matrix.type);
     if (row < p->matrix.rows) {
         const char *in = (const char *)tensor_row(p->matrix, row) + (size_t)column * from;
@@ -101,7 +102,7 @@ static void read_columns(const packing *p, void *out, int64_t row, int64_t colum
     }
 }
 
-static void pack_column_block(const packing *p, int64_t column) {
+static void pack_column_block(const struct packing *p, int64_t column) {
     char *block = packed_at(p->cpu, p->out, column);
     int64_t columns = least(p->out->outputs - column, packed_block), at = 0;
     size_t row_bytes = packed_block * element_size(p->out->type);
@@ -125,17 +126,17 @@ static void pack_columns_blocks(void *context, int64_t first, int64_t end, int t
     for (int64_t block = first; block < end; block++) pack_column_block(context, block * packed_block);
 }
 
-static void pack(cpu_backend *cpu, const packed *out, tensor matrix,
+static void pack(struct cpu_backend *cpu, const struct packed *out, struct tensor matrix,
                  void (*work)(void *context, int64_t first, int64_t end, int thread)) {
-    packing packing = {cpu, out, primitives_layout(cpu->primitives, out->type), matrix};
+    struct packing packing = {cpu, out, primitives_layout(cpu->primitives, out->type), matrix};
     int64_t blocks = (out->outputs + packed_block - 1) / packed_block;
     cpu_blocks(cpu, blocks, 4096 / (out->inner + 1) + 1, work, &packing);
 }
 
-void pack_rows(cpu_backend *cpu, const packed *out, tensor matrix) {
+void pack_rows(struct cpu_backend *cpu, const struct packed *out, struct tensor matrix) {
     pack(cpu, out, matrix, pack_rows_blocks);
 }
 
-void pack_columns(cpu_backend *cpu, const packed *out, tensor matrix) {
+void pack_columns(struct cpu_backend *cpu, const struct packed *out, struct tensor matrix) {
     pack(cpu, out, matrix, pack_columns_blocks);
 }

@@ -2,15 +2,15 @@
 // row; columns by channel, time, y, x.
 #include "kernels/cpu/cpu.h"
 
-typedef struct patching {
-    cpu_backend *cpu;
-    tensor out, frames;
-    const patch_shape *shape;
+struct patching {
+    struct cpu_backend *cpu;
+    struct tensor out, frames;
+    const struct patch_shape *shape;
     float levels[3][256]; // of each channel and byte
-} patching;
+};
 
-static void fill_levels(patching *p) {
-    const patch_shape *s = p->shape;
+static void fill_levels(struct patching *p) {
+    const struct patch_shape *s = p->shape;
     for (int channel = 0; channel < 3; channel++) {
         for (int byte = 0; byte < 256; byte++) {
             p->levels[channel][byte] = ((float)byte * s->rescale - s->mean[channel]) / s->deviation[channel];
@@ -19,7 +19,7 @@ static void fill_levels(patching *p) {
 }
 
 // The upper left pixel of patch `row`, and its first frame.
-static void place_patch(const patch_shape *s, int64_t row, int64_t *frame, int64_t *y, int64_t *x) {
+static void place_patch(const struct patch_shape *s, int64_t row, int64_t *frame, int64_t *y, int64_t *x) {
     int64_t across = s->width / s->patch / s->merge, down = s->height / s->patch / s->merge;
     int64_t inner = row % (s->merge * s->merge), block = row / (s->merge * s->merge);
     *x = (block % across * s->merge + inner % s->merge) * s->patch;
@@ -27,8 +27,8 @@ static void place_patch(const patch_shape *s, int64_t row, int64_t *frame, int64
     *frame = block / across / down * s->time;
 }
 
-static void patch_row(const patching *p, int64_t row, float *values) {
-    const patch_shape *s = p->shape;
+static void patch_row(const struct patching *p, int64_t row, float *values) {
+    const struct patch_shape *s = p->shape;
     int64_t frame, y, x;
     place_patch(s, row, &frame, &y, &x);
     for (int channel = 0; channel < 3; channel++) {
@@ -44,7 +44,7 @@ static void patch_row(const patching *p, int64_t row, float *values) {
 }
 
 static void patch_rows(void *context, int64_t first, int64_t end, int thread) {
-    const patching *p = context;
+    const struct patching *p = context;
     float *room = (float *)p->cpu->scratch[PLACE_ROWS].data + (int64_t)thread * p->out.columns;
     for (int64_t row = first; row < end; row++) {
         float *values = p->out.type == ELEMENT_F32 ? tensor_f32(p->out, row) : room;
@@ -53,14 +53,14 @@ static void patch_rows(void *context, int64_t first, int64_t end, int thread) {
     }
 }
 
-status cpu_patchify(backend *backend, tensor out, tensor frames, const patch_shape *s) {
+status cpu_patchify(struct backend *backend, struct tensor out, struct tensor frames, const struct patch_shape *s) {
     int64_t unit = (int64_t)s->patch * s->merge, columns = (int64_t)3 * s->time * s->patch * s->patch;
     CHECK(s->frames > 0 && s->height % unit == 0 && s->width % unit == 0);
     int64_t times = (s->frames + s->time - 1) / s->time;
     int64_t patches = times * (s->height / s->patch) * (s->width / s->patch);
     CHECK(tensor_is(frames, ELEMENT_U8, s->frames, (int64_t)s->height * s->width * 3));
     CHECK(tensor_is(out, -1, patches, columns));
-    patching patching = {.cpu = cpu_of(backend), .out = out, .frames = frames, .shape = s};
+    struct patching patching = {.cpu = cpu_of(backend), .out = out, .frames = frames, .shape = s};
     void *room;
     TRY(cpu_scratch_get(patching.cpu, PLACE_ROWS, (size_t)(pool_threads(patching.cpu->pool) * columns) * 4, &room));
     fill_levels(&patching);

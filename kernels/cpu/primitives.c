@@ -14,26 +14,26 @@ void omp_set_num_threads(int threads);
 enum { most_kept = 512, bucket_count = 256 };
 
 // What one thread hands to a primitive: its memory objects, whose data change with each call.
-typedef struct hands {
+struct hands {
     dnnl_memory_t in, matrix, out, scratch;
-} hands;
+};
 
 struct kept {
     struct kept *next;            // in the bucket
     struct kept *older, *younger; // by last use
-    primitive_shape shape;
+    struct primitive_shape shape;
     dnnl_primitive_t primitive;
-    size_t scratch; // bytes
-    hands *hands;   // of each thread
+    size_t scratch;      // bytes
+    struct hands *hands; // of each thread
 };
 
 struct primitives {
     dnnl_engine_t engine;
     dnnl_stream_t *streams; // of each thread
     int threads;
-    packed_layout layouts[2]; // F32, BF16
-    kept *buckets[bucket_count];
-    kept *oldest, *youngest;
+    struct packed_layout layouts[2]; // F32, BF16
+    struct kept *buckets[bucket_count];
+    struct kept *oldest, *youngest;
     int count;
 };
 
@@ -52,7 +52,7 @@ static status describe(dnnl_memory_desc_t *out, dnnl_data_type_t type, dnnl_form
     return answer(dnnl_memory_desc_init_by_tag(out, 2, shape, type, tag), "a matrix");
 }
 
-static status describe_product(dnnl_primitive_desc_t *out, dnnl_engine_t engine, const primitive_shape *key,
+static status describe_product(dnnl_primitive_desc_t *out, dnnl_engine_t engine, const struct primitive_shape *key,
                                dnnl_format_tag_t tag) {
     dnnl_memory_desc_t in, matrix, result;
     TRY(describe(&in, types[key->type], dnnl_ab, key->rows, key->inner));
@@ -69,7 +69,7 @@ static status describe_product(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
 }
 
 // One thread's memory objects for a primitive.
-static status fill_hands(const primitives *p, const_dnnl_primitive_desc_t code, hands *hands) {
+static status fill_hands(const struct primitives *p, const_dnnl_primitive_desc_t code, struct hands *hands) {
     const dnnl_memory_desc_t *in = dnnl_primitive_desc_query_md(code, dnnl_query_src_md, 0);
     const dnnl_memory_desc_t *matrix = dnnl_primitive_desc_query_md(code, dnnl_query_weights_md, 0);
     const dnnl_memory_desc_t *out = dnnl_primitive_desc_query_md(code, dnnl_query_dst_md, 0);
@@ -80,7 +80,7 @@ static status fill_hands(const primitives *p, const_dnnl_primitive_desc_t code, 
     return answer(dnnl_memory_create(&hands->scratch, scratch, p->engine, DNNL_MEMORY_NONE), "memory");
 }
 
-static void kept_free(kept *kept, int threads) {
+static void kept_free(struct kept *kept, int threads) {
     for (int i = 0; kept->hands && i < threads; i++) {
         if (kept->hands[i].in) dnnl_memory_destroy(kept->hands[i].in);
         if (kept->hands[i].matrix) dnnl_memory_destroy(kept->hands[i].matrix);
@@ -92,12 +92,12 @@ static void kept_free(kept *kept, int threads) {
     free(kept);
 }
 
-static dnnl_format_tag_t packed_tag(element type) {
+static dnnl_format_tag_t packed_tag(enum element type) {
     return type == ELEMENT_BF16 ? dnnl_BA16a64b2a : dnnl_BA16a64b;
 }
 
 // A tag that oneDNN's matmul has no fast code for would be computed by its slow reference: refused.
-static status check_code(const_dnnl_primitive_desc_t code, const primitive_shape *key) {
+static status check_code(const_dnnl_primitive_desc_t code, const struct primitive_shape *key) {
     const char *name = NULL;
     dnnl_primitive_desc_query(code, dnnl_query_impl_info_str, 0, (void *)&name);
     if (name && strncmp(name, "brg", 3) == 0) return OK;
@@ -105,9 +105,9 @@ static status check_code(const_dnnl_primitive_desc_t code, const primitive_shape
                 (long long)key->columns, (long long)key->inner, name ? name : "none");
 }
 
-static status kept_new(const primitives *p, const primitive_shape *key, kept **out) {
-    const packed_layout *layout = &p->layouts[key->type];
-    kept *made;
+static status kept_new(const struct primitives *p, const struct primitive_shape *key, struct kept **out) {
+    const struct packed_layout *layout = &p->layouts[key->type];
+    struct kept *made;
     TRY(NEW(&made, 1));
     made->shape = *key;
     dnnl_primitive_desc_t code = NULL;
@@ -130,27 +130,27 @@ done:
 
 // ---- those that are kept ----
 
-static unsigned bucket_of(const primitive_shape *key) {
+static unsigned bucket_of(const struct primitive_shape *key) {
     uint64_t hash = (uint64_t)key->rows * 0x9E3779B97F4A7C15u ^ (uint64_t)key->columns * 0xC2B2AE3D27D4EB4Fu ^
                     (uint64_t)key->inner * 0x165667B19E3779F9u ^ (uint64_t)key->type;
     return (unsigned)(hash >> 40) % bucket_count;
 }
 
-static void unlink_age(primitives *p, kept *kept) {
+static void unlink_age(struct primitives *p, struct kept *kept) {
     *(kept->older ? &kept->older->younger : &p->oldest) = kept->younger;
     *(kept->younger ? &kept->younger->older : &p->youngest) = kept->older;
 }
 
-static void link_youngest(primitives *p, kept *kept) {
+static void link_youngest(struct primitives *p, struct kept *kept) {
     kept->older = p->youngest;
     kept->younger = NULL;
     *(p->youngest ? &p->youngest->younger : &p->oldest) = kept;
     p->youngest = kept;
 }
 
-static void drop_oldest(primitives *p) {
-    kept *gone = p->oldest;
-    kept **place = &p->buckets[bucket_of(&gone->shape)];
+static void drop_oldest(struct primitives *p) {
+    struct kept *gone = p->oldest;
+    struct kept **place = &p->buckets[bucket_of(&gone->shape)];
     while (*place != gone) place = &(*place)->next;
     *place = gone->next;
     unlink_age(p, gone);
@@ -158,10 +158,10 @@ static void drop_oldest(primitives *p) {
     p->count--;
 }
 
-status primitives_find(primitives *p, const primitive_shape *key, kept **out) {
-    kept **place = &p->buckets[bucket_of(key)];
-    for (kept *kept = *place; kept; kept = kept->next) {
-        const primitive_shape *has = &kept->shape;
+status primitives_find(struct primitives *p, const struct primitive_shape *key, struct kept **out) {
+    struct kept **place = &p->buckets[bucket_of(key)];
+    for (struct kept *kept = *place; kept; kept = kept->next) {
+        const struct primitive_shape *has = &kept->shape;
         if (has->type != key->type || has->rows != key->rows || has->columns != key->columns ||
             has->inner != key->inner)
             continue;
@@ -182,15 +182,15 @@ status primitives_find(primitives *p, const primitive_shape *key, kept **out) {
 // ---- set-up ----
 
 // Whether oneDNN's own choice of layout is the one that pack_rows knows.
-static bool is_known(const dnnl_memory_desc_t *matrix, element type) {
+static bool is_known(const dnnl_memory_desc_t *matrix, enum element type) {
     dnnl_memory_desc_t known;
     if (describe(&known, types[type], packed_tag(type), matrix->dims[0], matrix->dims[1]) != OK) return false;
     return dnnl_memory_desc_equal(matrix, &known);
 }
 
-static packed_layout choose_layout(dnnl_engine_t engine, element type) {
-    primitive_shape key = {.type = type, .rows = 128, .columns = 256, .inner = 768};
-    packed_layout layout = {.usable = false, .pair = 1, .unit = 1, .rows = 16, .columns = packed_block};
+static struct packed_layout choose_layout(dnnl_engine_t engine, enum element type) {
+    struct primitive_shape key = {.type = type, .rows = 128, .columns = 256, .inner = 768};
+    struct packed_layout layout = {.usable = false, .pair = 1, .unit = 1, .rows = 16, .columns = packed_block};
     dnnl_primitive_desc_t code;
     if (describe_product(&code, engine, &key, dnnl_format_tag_any) != OK) return layout;
     layout.usable = true;
@@ -208,14 +208,14 @@ static packed_layout choose_layout(dnnl_engine_t engine, element type) {
     return layout;
 }
 
-status primitives_new(primitives **out, int threads) {
-    primitives *p;
+status primitives_new(struct primitives **out, int threads) {
+    struct primitives *p;
     TRY(NEW(&p, 1));
     status result;
     p->threads = threads;
     omp_set_num_threads(1);
-    // AMX adds up a row in another order when other rows stand beside it: rows would see each other. Only the first call
-    // in a process is heard, so what it answers later does not matter.
+    // AMX adds up a row in another order when other rows stand beside it: rows would see each other. Only the first
+    // call in a process is heard, so what it answers later does not matter.
     dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_bf16);
     dnnl_set_primitive_cache_capacity(0); // we keep them ourselves
     TRY_TO(result, failed, answer(dnnl_engine_create(&p->engine, dnnl_cpu, 0), "an engine"));
@@ -224,7 +224,8 @@ status primitives_new(primitives **out, int threads) {
         TRY_TO(result, failed,
                answer(dnnl_stream_create(&p->streams[i], p->engine, dnnl_stream_default_flags), "a stream"));
     }
-    for (element type = ELEMENT_F32; type <= ELEMENT_BF16; type++) p->layouts[type] = choose_layout(p->engine, type);
+    for (enum element type = ELEMENT_F32; type <= ELEMENT_BF16; type++)
+        p->layouts[type] = choose_layout(p->engine, type);
     *out = p;
     return OK;
 failed:
@@ -232,8 +233,8 @@ failed:
     return result;
 }
 
-void primitives_free(primitives **place) {
-    primitives *p = *place;
+void primitives_free(struct primitives **place) {
+    struct primitives *p = *place;
     if (!p) return;
     while (p->count) drop_oldest(p);
     for (int i = 0; p->streams && i < p->threads; i++) {
@@ -245,18 +246,18 @@ void primitives_free(primitives **place) {
     *place = NULL;
 }
 
-const packed_layout *primitives_layout(const primitives *p, element type) {
+const struct packed_layout *primitives_layout(const struct primitives *p, enum element type) {
     return &p->layouts[type];
 }
 
-size_t kept_scratch(const kept *kept) {
+size_t kept_scratch(const struct kept *kept) {
     return kept->scratch;
 }
 
-bool kept_run(const primitives *p, const kept *kept, int thread, const void *in, const void *matrix, float *out,
-              void *scratch) {
+bool kept_run(const struct primitives *p, const struct kept *kept, int thread, const void *in, const void *matrix,
+              float *out, void *scratch) {
     omp_set_num_threads(1);
-    const hands *hands = &kept->hands[thread];
+    const struct hands *hands = &kept->hands[thread];
     dnnl_memory_set_data_handle(hands->in, (void *)in);
     dnnl_memory_set_data_handle(hands->matrix, (void *)matrix);
     dnnl_memory_set_data_handle(hands->out, out);

@@ -8,42 +8,42 @@
 
 enum { packed_block = 64 }; // columns of the right side that lie packed together
 
-typedef struct primitives primitives;
-typedef struct kept kept; // a primitive
+struct primitives;
+struct kept; // a primitive
 
 // How the right side lies packed, for one element type.
-typedef struct packed_layout {
+struct packed_layout {
     bool usable;     // the type can be computed
     bool blocked;    // oneDNN's own blocks; otherwise plain [inner, 64] for each 64 columns
     int64_t pair;    // inner elements side by side
     int64_t unit;    // inner is padded to a multiple of it
     int64_t rows;    // rows of a product must be a multiple of it
     int64_t columns; // of a product, at most
-} packed_layout;
+};
 
-typedef struct primitive_shape {
-    element type;
+struct primitive_shape {
+    enum element type;
     int64_t rows, columns, inner; // columns: a multiple of 64
-} primitive_shape;
+};
 
 // For `threads` threads. SERVICE when oneDNN cannot start or memory is short.
-status primitives_new(primitives **out, int threads);
+status primitives_new(struct primitives **out, int threads);
 
 // NULL is fine; sets *primitives to NULL.
-void primitives_free(primitives **primitives);
+void primitives_free(struct primitives **primitives);
 
 // The layout for F32 or BF16.
-const packed_layout *primitives_layout(const primitives *primitives, element type);
+const struct packed_layout *primitives_layout(const struct primitives *primitives, enum element type);
 
 // The primitive for a shape; valid until some hundred others have been asked for.
-status primitives_find(primitives *primitives, const primitive_shape *shape, kept **out);
+status primitives_find(struct primitives *primitives, const struct primitive_shape *shape, struct kept **out);
 
 // Bytes of scratch memory that a call needs.
-size_t kept_scratch(const kept *kept);
+size_t kept_scratch(const struct kept *kept);
 
 // out = in x matrix, all dense (the matrix packed), in the calling thread, which is number `thread`. Whether oneDNN
 // did.
-bool kept_run(const primitives *primitives, const kept *kept, int thread, const void *in, const void *matrix,
-              float *out, void *scratch);
+bool kept_run(const struct primitives *primitives, const struct kept *kept, int thread, const void *in,
+              const void *matrix, float *out, void *scratch);
 
 #endif

@@ -4,19 +4,19 @@
 
 enum { tile_rows = 128, tasks_a_thread = 6 };
 
-typedef struct running {
-    cpu_backend *cpu;
-    const product *product;
-    const packed_layout *layout;
+struct running {
+    struct cpu_backend *cpu;
+    const struct product *product;
+    const struct packed_layout *layout;
     int64_t columns;                   // of the packed matrix, with its padding
     int64_t tile;                      // columns of a tile
     int64_t width;                     // columns of a task, whole tiles
     int64_t row_tasks;                 // tasks over the same columns
-    kept *kept[2][2];                  // [the last rows?][the last columns?]
+    struct kept *kept[2][2];           // [the last rows?][the last columns?]
     char *room;                        // a share for each thread: a tile, rows, oneDNN's scratch
     size_t share, rows_at, scratch_at; // bytes
     atomic_bool failed;
-} running;
+};
 
 static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
@@ -27,36 +27,36 @@ static int64_t up(int64_t value, int64_t unit) {
 }
 
 // With few rows, narrow tiles, so that every thread has some.
-static int64_t choose_tile(const running *r) {
+static int64_t choose_tile(const struct running *r) {
     int64_t wanted = (int64_t)pool_threads(r->cpu->pool) * tasks_a_thread;
     int64_t groups = (wanted + r->row_tasks - 1) / r->row_tasks;
     int64_t tile = r->columns / groups / packed_block * packed_block;
     return tile < packed_block ? packed_block : least(tile, r->layout->columns);
 }
 
-static int64_t tile_height(const running *r, int64_t first) {
+static int64_t tile_height(const struct running *r, int64_t first) {
     return least(r->product->rows - first, tile_rows);
 }
 
-static int64_t tile_width(const running *r, int64_t column) {
+static int64_t tile_width(const struct running *r, int64_t column) {
     return least(r->columns - column, r->tile);
 }
 
-static status find_kept(running *r) {
-    const packed *matrix = &r->product->matrix;
+static status find_kept(struct running *r) {
+    const struct packed *matrix = &r->product->matrix;
     int64_t last_row = (r->row_tasks - 1) * tile_rows, last_column = (r->columns - 1) / r->tile * r->tile;
     for (int i = 0; i < 4; i++) {
-        primitive_shape shape = {.type = matrix->type,
-                                 .rows = up(tile_height(r, i / 2 ? last_row : 0), r->layout->rows),
-                                 .columns = tile_width(r, i % 2 ? last_column : 0),
-                                 .inner = matrix->inner};
+        struct primitive_shape shape = {.type = matrix->type,
+                                        .rows = up(tile_height(r, i / 2 ? last_row : 0), r->layout->rows),
+                                        .columns = tile_width(r, i % 2 ? last_column : 0),
+                                        .inner = matrix->inner};
         TRY(primitives_find(r->cpu->primitives, &shape, &r->kept[i / 2][i % 2]));
     }
     return OK;
 }
 
-static status take_room(running *r) {
-    const packed *matrix = &r->product->matrix;
+static status take_room(struct running *r) {
+    const struct packed *matrix = &r->product->matrix;
     size_t scratch = 0;
     for (int i = 0; i < 4; i++) {
         size_t bytes = kept_scratch(r->kept[i / 2][i % 2]);
@@ -70,8 +70,8 @@ static status take_room(running *r) {
 }
 
 // Rows with zeros behind them, for processors where the number of rows must be rounded up.
-static const void *pad_rows(const running *r, const void *in, int64_t rows, int64_t padded, void *room) {
-    const packed *matrix = &r->product->matrix;
+static const void *pad_rows(const struct running *r, const void *in, int64_t rows, int64_t padded, void *room) {
+    const struct packed *matrix = &r->product->matrix;
     size_t row = (size_t)matrix->inner * element_size(matrix->type);
     if (in != room) memcpy(room, in, (size_t)rows * row);
     memset((char *)room + (size_t)rows * row, 0, (size_t)(padded - rows) * row);
@@ -79,9 +79,9 @@ static const void *pad_rows(const running *r, const void *in, int64_t rows, int6
 }
 
 static void run_task(void *context, int task, int thread) {
-    running *r = context;
-    const product *product = r->product;
-    const packed *matrix = &product->matrix;
+    struct running *r = context;
+    const struct product *product = r->product;
+    const struct packed *matrix = &product->matrix;
     char *share = r->room + (size_t)thread * r->share;
     int64_t first = task % r->row_tasks * tile_rows, start = task / r->row_tasks * r->width;
     int64_t rows = tile_height(r, first), padded = up(rows, r->layout->rows);
@@ -90,7 +90,7 @@ static void run_task(void *context, int task, int thread) {
     for (int64_t column = start; column < least(start + r->width, r->columns); column += r->tile) {
         int64_t width = tile_width(r, column);
         float *tile = (float *)share;
-        const kept *kept = r->kept[rows != tile_height(r, 0)][width != tile_width(r, 0)];
+        const struct kept *kept = r->kept[rows != tile_height(r, 0)][width != tile_width(r, 0)];
         if (!kept_run(r->cpu->primitives, kept, thread, in, packed_at(r->cpu, matrix, column), tile,
                       share + r->scratch_at))
             atomic_store(&r->failed, true);
@@ -98,13 +98,13 @@ static void run_task(void *context, int task, int thread) {
     }
 }
 
-status product_run(cpu_backend *cpu, const product *product) {
+status product_run(struct cpu_backend *cpu, const struct product *product) {
     if (product->rows == 0) return OK;
-    running r = {.cpu = cpu,
-                 .product = product,
-                 .layout = primitives_layout(cpu->primitives, product->matrix.type),
-                 .columns = up(product->matrix.outputs, packed_block),
-                 .row_tasks = (product->rows + tile_rows - 1) / tile_rows};
+    struct running r = {.cpu = cpu,
+                        .product = product,
+                        .layout = primitives_layout(cpu->primitives, product->matrix.type),
+                        .columns = up(product->matrix.outputs, packed_block),
+                        .row_tasks = (product->rows + tile_rows - 1) / tile_rows};
     r.tile = choose_tile(&r);
     r.width = product->whole_rows ? up(r.columns, r.tile) : r.tile;
     TRY(find_kept(&r));

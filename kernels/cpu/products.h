@@ -10,14 +10,14 @@
 
 // A matrix of inner x outputs, packed: blocks of 64 outputs one after the other; in a block, inner by inner (for
 // bfloat16 in pairs of inner) the 64 outputs; zeros where the matrix ends.
-typedef struct packed {
-    element type;
+struct packed {
+    enum element type;
     int64_t outputs, inner;
     void *data;
-} packed;
+};
 
-typedef struct product {
-    packed matrix;
+struct product {
+    struct packed matrix;
     int64_t rows;
     bool whole_rows; // a task takes all columns of its rows: for rows that are dear to prepare
     // The rows [first, first + rows) of the left side, dense, of the matrix' type; `room` can be used for them.
@@ -26,21 +26,21 @@ typedef struct product {
     void (*store)(const void *context, float *tile, int64_t stride, int64_t first, int64_t rows, int64_t column,
                   int64_t columns);
     const void *context;
-} product;
+};
 
 // Bytes of the packed form.
-size_t packed_bytes(const cpu_backend *cpu, element type, int64_t outputs, int64_t inner);
+size_t packed_bytes(const struct cpu_backend *cpu, enum element type, int64_t outputs, int64_t inner);
 
 // Where the block of outputs that starts at `column`, a multiple of 64, lies.
-void *packed_at(const cpu_backend *cpu, const packed *matrix, int64_t column);
+void *packed_at(const struct cpu_backend *cpu, const struct packed *matrix, int64_t column);
 
 // Packs a matrix of outputs x inner, of any float type, into out->data, rounding to out->type.
-void pack_rows(cpu_backend *cpu, const packed *out, tensor matrix);
+void pack_rows(struct cpu_backend *cpu, const struct packed *out, struct tensor matrix);
 
 // Packs the transpose of a matrix of inner x outputs; out->inner may exceed its rows: zeros.
-void pack_columns(cpu_backend *cpu, const packed *out, tensor matrix);
+void pack_columns(struct cpu_backend *cpu, const struct packed *out, struct tensor matrix);
 
 // Computes every tile. SERVICE when oneDNN cannot.
-status product_run(cpu_backend *cpu, const product *product);
+status product_run(struct cpu_backend *cpu, const struct product *product);
 
 #endif

@@ -5,15 +5,15 @@
 
 enum { norm_block = 16, most_sums = 64, sum_columns = 256 };
 
-typedef struct norming {
-    const cpu_backend *cpu;
-    tensor out, x, delta, scale, inverse;
+struct norming {
+    const struct cpu_backend *cpu;
+    struct tensor out, x, delta, scale, inverse;
     float epsilon;
-} norming;
+};
 
 static void norm_rows(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
-    const norming *n = context;
+    const struct norming *n = context;
     for (int64_t row = first; row < end; row++) {
         float inverse = n->cpu->vectors.rmsnorm(line_of(n->out, row), line_of(n->x, row), line_of(n->delta, row),
                                                 line_of(n->scale, 0), n->x.columns, n->epsilon);
@@ -21,28 +21,29 @@ static void norm_rows(void *context, int64_t first, int64_t end, int thread) {
     }
 }
 
-status cpu_rmsnorm(backend *backend, tensor out, tensor x, tensor delta, tensor scale, float epsilon, tensor inverse) {
+status cpu_rmsnorm(struct backend *backend, struct tensor out, struct tensor x, struct tensor delta,
+                   struct tensor scale, float epsilon, struct tensor inverse) {
     CHECK(tensor_is(x, -1, x.rows, x.columns) && tensor_is(out, -1, x.rows, x.columns));
     CHECK(tensor_none(delta) || tensor_is(delta, -1, x.rows, x.columns));
     CHECK(tensor_is(scale, -1, 1, x.columns));
     CHECK(tensor_none(inverse) || tensor_is(inverse, ELEMENT_F32, x.rows, 1));
-    norming norming = {cpu_of(backend), out, x, delta, scale, inverse, epsilon};
+    struct norming norming = {cpu_of(backend), out, x, delta, scale, inverse, epsilon};
     cpu_blocks(cpu_of(backend), x.rows, norm_block, norm_rows, &norming);
     return OK;
 }
 
 // ---- gradient ----
 
-typedef struct norm_sloping {
-    const cpu_backend *cpu;
-    tensor x_gradient, scale_gradient, out_gradient, x, scale, inverse;
+struct norm_sloping {
+    const struct cpu_backend *cpu;
+    struct tensor x_gradient, scale_gradient, out_gradient, x, scale, inverse;
     float *sums; // [blocks][C], the gradient of scale from each block of rows
     int64_t block;
-} norm_sloping;
+};
 
 static void norm_slopes(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
-    const norm_sloping *n = context;
+    const struct norm_sloping *n = context;
     int64_t columns = n->x.columns;
     float *sums = n->sums ? n->sums + first / n->block * columns : NULL;
     if (sums) memset(sums, 0, (size_t)columns * sizeof *sums);
@@ -55,7 +56,7 @@ static void norm_slopes(void *context, int64_t first, int64_t end, int thread) {
 
 static void add_sums(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
-    const norm_sloping *n = context;
+    const struct norm_sloping *n = context;
     int64_t blocks = (n->x.rows + n->block - 1) / n->block;
     float *gradient = tensor_f32(n->scale_gradient, 0);
     for (int64_t block = 0; block < blocks; block++) {
@@ -63,16 +64,16 @@ static void add_sums(void *context, int64_t first, int64_t end, int thread) {
     }
 }
 
-status cpu_rmsnorm_gradient(backend *backend, tensor x_gradient, tensor scale_gradient, tensor out_gradient, tensor x,
-                            tensor scale, tensor inverse) {
-    cpu_backend *cpu = cpu_of(backend);
+status cpu_rmsnorm_gradient(struct backend *backend, struct tensor x_gradient, struct tensor scale_gradient,
+                            struct tensor out_gradient, struct tensor x, struct tensor scale, struct tensor inverse) {
+    struct cpu_backend *cpu = cpu_of(backend);
     CHECK(tensor_is(x, -1, x.rows, x.columns) && tensor_is(x_gradient, -1, x.rows, x.columns));
     CHECK(tensor_is(out_gradient, -1, x.rows, x.columns) && tensor_is(scale, -1, 1, x.columns));
     CHECK(tensor_is(inverse, ELEMENT_F32, x.rows, 1));
     CHECK(tensor_none(scale_gradient) || tensor_is(scale_gradient, ELEMENT_F32, 1, x.columns));
     int64_t block = (x.rows + most_sums - 1) / most_sums;
     if (block < norm_block) block = norm_block;
-    norm_sloping sloping = {cpu, x_gradient, scale_gradient, out_gradient, x, scale, inverse, NULL, block};
+    struct norm_sloping sloping = {cpu, x_gradient, scale_gradient, out_gradient, x, scale, inverse, NULL, block};
     if (!tensor_none(scale_gradient)) {
         size_t blocks = (size_t)((x.rows + block - 1) / block);
         TRY(cpu_scratch_get(cpu, PLACE_SUMS, blocks * (size_t)x.columns * sizeof(float), &sloping.sums));

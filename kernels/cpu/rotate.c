@@ -5,17 +5,18 @@
 
 enum { rotate_block = lanes };
 
-typedef struct rotation {
-    const cpu_backend *cpu;
-    tensor qkv, cos, sin, slots;
-    heads heads;
-    const cache *cache; // NULL: backwards, nothing is kept
+struct rotation {
+    const struct cpu_backend *cpu;
+    struct tensor qkv, cos, sin, slots;
+    struct heads heads;
+    const struct cache *cache; // NULL: backwards, nothing is kept
     int layer;
     float *rooms; // a block of rows in float32 for each thread
-} rotation;
+};
 
 // Token after token within a head, so that a block of keys stays near while its sixteen rows are filled.
-static void keep_rows(const rotation *r, const float *rows, int64_t stride, const int32_t *slots, int64_t count) {
+static void keep_rows(const struct rotation *r, const float *rows, int64_t stride, const int32_t *slots,
+                      int64_t count) {
     int size = r->heads.size;
     for (int head = 0; head < r->heads.key; head++) {
         float *all_keys = cache_keys(r->cache, r->layer, head), *all_values = cache_values(r->cache, r->layer, head);
@@ -31,8 +32,8 @@ static void keep_rows(const rotation *r, const float *rows, int64_t stride, cons
 
 // In bfloat16 the rounded keys are what the cache keeps.
 static void rotate_rows(void *context, int64_t first, int64_t end, int thread) {
-    const rotation *r = context;
-    const tensor *qkv = &r->qkv;
+    const struct rotation *r = context;
+    const struct tensor *qkv = &r->qkv;
     bool wide = qkv->type == ELEMENT_F32;
     int32_t slots[rotate_block] = {0};
     int64_t stride = wide ? qkv->stride : qkv->columns;
@@ -53,9 +54,9 @@ static void rotate_rows(void *context, int64_t first, int64_t end, int thread) {
     if (r->cache) keep_rows(r, rows, stride, slots, end - first);
 }
 
-static status run_rotation(cpu_backend *cpu, rotation *rotation) {
-    tensor qkv = rotation->qkv;
-    heads heads = rotation->heads;
+static status run_rotation(struct cpu_backend *cpu, struct rotation *rotation) {
+    struct tensor qkv = rotation->qkv;
+    struct heads heads = rotation->heads;
     CHECK(heads.size > 0 && heads.size % 2 == 0 && heads.key > 0 && heads.query % heads.key == 0);
     CHECK(tensor_is(qkv, -1, qkv.rows, (heads.query + 2 * heads.key) * heads.size));
     CHECK(tensor_is(rotation->cos, ELEMENT_F32, qkv.rows, heads.size / 2));
@@ -68,21 +69,22 @@ static status run_rotation(cpu_backend *cpu, rotation *rotation) {
     return OK;
 }
 
-status cpu_rotate(backend *backend, tensor qkv, tensor cos, tensor sin, heads heads, cache *cache, int layer,
-                  tensor slots) {
+status cpu_rotate(struct backend *backend, struct tensor qkv, struct tensor cos, struct tensor sin, struct heads heads,
+                  struct cache *cache, int layer, struct tensor slots) {
     CHECK(cache_fits(cache, layer, heads) && cache_has_slots(cache, slots, qkv.rows));
-    rotation rotation = {.cpu = cpu_of(backend),
-                         .qkv = qkv,
-                         .cos = cos,
-                         .sin = sin,
-                         .slots = slots,
-                         .heads = heads,
-                         .cache = cache,
-                         .layer = layer};
+    struct rotation rotation = {.cpu = cpu_of(backend),
+                                .qkv = qkv,
+                                .cos = cos,
+                                .sin = sin,
+                                .slots = slots,
+                                .heads = heads,
+                                .cache = cache,
+                                .layer = layer};
     return run_rotation(cpu_of(backend), &rotation);
 }
 
-status cpu_rotate_gradient(backend *backend, tensor qkv_gradient, tensor cos, tensor sin, heads heads) {
-    rotation rotation = {.cpu = cpu_of(backend), .qkv = qkv_gradient, .cos = cos, .sin = sin, .heads = heads};
+status cpu_rotate_gradient(struct backend *backend, struct tensor qkv_gradient, struct tensor cos, struct tensor sin,
+                           struct heads heads) {
+    struct rotation rotation = {.cpu = cpu_of(backend), .qkv = qkv_gradient, .cos = cos, .sin = sin, .heads = heads};
     return run_rotation(cpu_of(backend), &rotation);
 }

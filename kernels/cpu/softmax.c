@@ -9,41 +9,41 @@
 
 enum { share = 1024, bins = 2048, most_candidates = 4096, top_block = 256, most_top = 256 };
 
-float logits_logsum(const cpu_backend *cpu, const float *logits, int64_t vocabulary) {
+float logits_logsum(const struct cpu_backend *cpu, const float *logits, int64_t vocabulary) {
     float highest = cpu->vectors.greatest(logits, vocabulary);
     return (float)((double)highest + log(cpu->vectors.exponentials(logits, vocabulary, highest)));
 }
 
-void logits_softmax(const cpu_backend *cpu, float *logits, int64_t vocabulary, float log_sum, float factor) {
+void logits_softmax(const struct cpu_backend *cpu, float *logits, int64_t vocabulary, float log_sum, float factor) {
     cpu->vectors.soften(logits, logits, vocabulary, log_sum, 1, factor);
 }
 
 // ---- which tokens are kept ----
 
 // Tokens whose rank is above `rank`, and the first `ties` of those whose rank equals it.
-typedef struct cut {
+struct cut {
     uint32_t rank;
     int64_t ties;
-} cut;
+};
 
-typedef struct drawing {
-    const cpu_backend *cpu;
+struct drawing {
+    const struct cpu_backend *cpu;
     const float *logits; // of the whole row, or of the candidates
     int64_t count;
     float highest, rate; // weights are exp((logit - highest) rate)
-    cut cut;
+    struct cut cut;
     bool narrowed;
     int32_t tokens[most_candidates]; // when narrowed
     float room[most_candidates];
-} drawing;
+};
 
 // A walk over the kept tokens' weights, a share at a time.
-typedef struct walk {
-    const drawing *drawing;
+struct walk {
+    const struct drawing *drawing;
     int64_t first, size; // the present share
     int64_t ties;        // still to be kept
     float weights[share];
-} walk;
+};
 
 // A whole number in the order of the logits.
 static uint32_t rank_of(float logit) {
@@ -52,13 +52,13 @@ static uint32_t rank_of(float logit) {
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-static walk walk_begin(const drawing *drawing) {
-    return (walk){.drawing = drawing, .ties = drawing->cut.ties};
+static struct walk walk_begin(const struct drawing *drawing) {
+    return (struct walk){.drawing = drawing, .ties = drawing->cut.ties};
 }
 
 // The next share; the weight of a token that is not kept is -1.
-static bool walk_on(walk *walk) {
-    const drawing *d = walk->drawing;
+static bool walk_on(struct walk *walk) {
+    const struct drawing *d = walk->drawing;
     walk->first += walk->size;
     walk->size = d->count - walk->first < share ? d->count - walk->first : share;
     if (walk->size <= 0) return false;
@@ -73,9 +73,9 @@ static bool walk_on(walk *walk) {
 }
 
 // What the kept tokens with rank >> shift >> 11 == prefix weigh (or how many they are), by the next 11 bits of rank.
-static void weigh(const drawing *drawing, bool counted, uint32_t prefix, int shift, double mass[bins]) {
+static void weigh(const struct drawing *drawing, bool counted, uint32_t prefix, int shift, double mass[bins]) {
     memset(mass, 0, bins * sizeof *mass);
-    walk walk = walk_begin(drawing);
+    struct walk walk = walk_begin(drawing);
     while (walk_on(&walk)) {
         for (int64_t i = 0; i < walk.size; i++) {
             uint32_t rank = rank_of(drawing->logits[walk.first + i]) >> shift;
@@ -86,8 +86,8 @@ static void weigh(const drawing *drawing, bool counted, uint32_t prefix, int shi
 }
 
 // How many tokens of this rank it takes to get from `sum` to `bound`.
-static int64_t ties_needed(const drawing *drawing, bool counted, uint32_t rank, double sum, double bound) {
-    walk walk = walk_begin(drawing);
+static int64_t ties_needed(const struct drawing *drawing, bool counted, uint32_t rank, double sum, double bound) {
+    struct walk walk = walk_begin(drawing);
     int64_t ties = 0;
     while (walk_on(&walk)) {
         for (int64_t i = 0; i < walk.size && sum < bound; i++) {
@@ -101,7 +101,7 @@ static int64_t ties_needed(const drawing *drawing, bool counted, uint32_t rank, 
 
 // Keeps the highest tokens whose weights (or number) first reach `bound`: the 33 bits of a rank with a zero before it,
 // eleven at a time.
-static void keep_highest(drawing *drawing, bool counted, double bound) {
+static void keep_highest(struct drawing *drawing, bool counted, double bound) {
     double mass[bins], sum = 0;
     uint32_t prefix = 0;
     for (int shift = 22; shift >= 0; shift -= 11) {
@@ -111,13 +111,13 @@ static void keep_highest(drawing *drawing, bool counted, double bound) {
         if (bin < 0) return; // all of them do not reach it
         prefix = prefix << 11 | (uint32_t)bin;
     }
-    drawing->cut = (cut){prefix, ties_needed(drawing, counted, prefix, sum, bound)};
+    drawing->cut = (struct cut){prefix, ties_needed(drawing, counted, prefix, sum, bound)};
 }
 
 // ---- candidates ----
 
 // Goes on with the tokens whose logits reach `limit`, if they are few.
-static void narrow(drawing *drawing, float limit) {
+static void narrow(struct drawing *drawing, float limit) {
     int64_t found =
         drawing->cpu->vectors.reaching(drawing->logits, drawing->count, limit, drawing->tokens, most_candidates);
     if (found > most_candidates || found == 0) return; // none: the limit is not a number
@@ -128,7 +128,7 @@ static void narrow(drawing *drawing, float limit) {
 }
 
 // The k highest tokens reach the k-th of the greatest logits of blocks of tokens.
-static void narrow_to_top(drawing *drawing, int64_t k) {
+static void narrow_to_top(struct drawing *drawing, int64_t k) {
     float top[most_top];
     int64_t found = 0;
     if (k > most_top || drawing->count < k * top_block) return;
@@ -143,7 +143,7 @@ static void narrow_to_top(drawing *drawing, int64_t k) {
 }
 
 // Goes on with tokens that weigh top_p of all together; returns what all of them weigh.
-static double narrow_to_mass(drawing *drawing, double top_p) {
+static double narrow_to_mass(struct drawing *drawing, double top_p) {
     static const float depths[8] = {INFINITY, 0.5f, 1, 2, 4, 6, 9, 13}; // below the highest, in units of temperature
     float limits[8];
     double masses[8];
@@ -157,9 +157,9 @@ static double narrow_to_mass(drawing *drawing, double top_p) {
 
 // ---- drawing ----
 
-static double kept_weight(const drawing *drawing) {
+static double kept_weight(const struct drawing *drawing) {
     double sum = 0;
-    walk walk = walk_begin(drawing);
+    struct walk walk = walk_begin(drawing);
     while (walk_on(&walk)) {
         for (int64_t i = 0; i < walk.size; i++) {
             if (walk.weights[i] > 0) sum += (double)walk.weights[i];
@@ -169,10 +169,10 @@ static double kept_weight(const drawing *drawing) {
 }
 
 // The first kept token at which the sum of weights exceeds `bound`; rounding may leave the last one.
-static int64_t token_at(const drawing *drawing, double bound) {
+static int64_t token_at(const struct drawing *drawing, double bound) {
     double sum = 0;
     int64_t token = 0;
-    walk walk = walk_begin(drawing);
+    struct walk walk = walk_begin(drawing);
     while (walk_on(&walk)) {
         for (int64_t i = 0; i < walk.size; i++) {
             if (!(walk.weights[i] > 0)) continue;
@@ -184,14 +184,14 @@ static int64_t token_at(const drawing *drawing, double bound) {
     return token;
 }
 
-static int64_t highest_token(const drawing *drawing) {
+static int64_t highest_token(const struct drawing *drawing) {
     for (int64_t token = 0; token < drawing->count; token++) {
         if (drawing->logits[token] == drawing->highest) return token;
     }
     return 0; // nothing but NaN
 }
 
-static int64_t draw(drawing *drawing, sampling settings, double chance) {
+static int64_t draw(struct drawing *drawing, struct sampling settings, double chance) {
     if (settings.temperature <= 0) return highest_token(drawing);
     drawing->rate = 1 / settings.temperature;
     bool top_k = settings.top_k > 0 && settings.top_k < drawing->count;
@@ -208,13 +208,13 @@ static int64_t draw(drawing *drawing, sampling settings, double chance) {
     return drawing->narrowed ? drawing->tokens[place] : place;
 }
 
-void sample_row(const cpu_backend *cpu, int32_t *token, float *logprob, const float *logits, int64_t vocabulary,
-                sampling settings, double chance) {
-    drawing drawing; // large: not all of it is set
+void sample_row(const struct cpu_backend *cpu, int32_t *token, float *logprob, const float *logits, int64_t vocabulary,
+                struct sampling settings, double chance) {
+    struct drawing drawing; // large: not all of it is set
     drawing.cpu = cpu;
     drawing.logits = logits;
     drawing.count = vocabulary;
-    drawing.cut = (cut){0, 0};
+    drawing.cut = (struct cut){0, 0};
     drawing.narrowed = false;
     drawing.highest = cpu->vectors.greatest(logits, vocabulary);
     *token = (int32_t)draw(&drawing, settings, chance);

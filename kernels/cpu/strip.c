@@ -10,19 +10,20 @@ static int64_t rounded(int64_t count) {
     return (count + lanes - 1) / lanes * lanes;
 }
 
-static int64_t segment_rows(const segment *segment, heads heads) {
+static int64_t segment_rows(const struct segment *segment, struct heads heads) {
     return segment->queries * (heads.query / heads.key);
 }
 
-static bool same_prefix(const segment *a, const segment *b) {
+static bool same_prefix(const struct segment *a, const struct segment *b) {
     return a->prefixes == b->prefixes && (a->prefixes == 0 || a->prefix == b->prefix);
 }
 
-static int64_t segment_seen(const segment *segment, int64_t query) {
+static int64_t segment_seen(const struct segment *segment, int64_t query) {
     return segment->seen + (segment->causal ? query : 0);
 }
 
-size_t strips_cut(const segment *segments, size_t count, heads heads, int most, strip_start *starts) {
+size_t strips_cut(const struct segment *segments, size_t count, struct heads heads, int most,
+                  struct strip_start *starts) {
     size_t strips = 0;
     int open = 0; // rows of the last strip
     for (size_t i = 0; i < count; i++) {
@@ -30,7 +31,7 @@ size_t strips_cut(const segment *segments, size_t count, heads heads, int most, 
         int64_t all = segment_rows(&segments[i], heads);
         for (int64_t row = 0; row < all;) {
             if (open == 0 || open == most) {
-                if (starts) starts[strips] = (strip_start){i, row, 0};
+                if (starts) starts[strips] = (struct strip_start){i, row, 0};
                 strips++;
                 open = 0;
             }
@@ -43,16 +44,17 @@ size_t strips_cut(const segment *segments, size_t count, heads heads, int most, 
     return strips;
 }
 
-void strip_open(strip *strip, const segment *segments, heads heads, strip_start start, int key_head) {
+void strip_open(struct strip *strip, const struct segment *segments, struct heads heads, struct strip_start start,
+                int key_head) {
     int group = heads.query / heads.key;
-    const segment *segment = &segments[start.segment];
+    const struct segment *segment = &segments[start.segment];
     strip->key_head = key_head;
     strip->rows = strip->parts = 0;
     strip->prefix = segment->prefix;
     strip->prefixes = segment->prefixes;
     strip->own_column = prefix_column + (segment->prefixes > 0 ? rounded(segment->prefixes) + 2 * lanes : 0);
     for (int64_t row = start.row; strip->rows < start.rows; segment++, row = 0) {
-        part *part = &strip->part[strip->parts];
+        struct part *part = &strip->part[strip->parts];
         *part = (struct part){.first = strip->rows, .own = segment->own};
         for (; row < segment_rows(segment, heads) && strip->rows < start.rows; row++, strip->rows++) {
             strip->query[strip->rows] = segment->query + row / group;
@@ -64,10 +66,10 @@ void strip_open(strip *strip, const segment *segments, heads heads, strip_start 
     }
 }
 
-int64_t strip_columns(const segment *segments, size_t count) {
+int64_t strip_columns(const struct segment *segments, size_t count) {
     int64_t most = 0;
     for (size_t i = 0; i < count; i++) {
-        const segment *segment = &segments[i];
+        const struct segment *segment = &segments[i];
         int64_t columns = rounded(segment->prefixes) + rounded(segment_seen(segment, segment->queries - 1));
         if (columns > most) most = columns;
     }
@@ -75,28 +77,28 @@ int64_t strip_columns(const segment *segments, size_t count) {
     return most % (8 * lanes) ? most : most + lanes; // rows a power of two apart would fall into the same cache sets
 }
 
-int strip_regions(const strip *strip) {
+int strip_regions(const struct strip *strip) {
     return strip->parts + (strip->prefixes > 0);
 }
 
-region strip_region(const strip *strip, int index) {
-    if (strip->prefixes > 0 && index == 0) return (region){0, strip->rows, strip->prefix, prefix_column, false};
-    const part *part = &strip->part[index - (strip->prefixes > 0)];
-    return (region){part->first, part->rows, part->own, strip->own_column, true};
+struct region strip_region(const struct strip *strip, int index) {
+    if (strip->prefixes > 0 && index == 0) return (struct region){0, strip->rows, strip->prefix, prefix_column, false};
+    const struct part *part = &strip->part[index - (strip->prefixes > 0)];
+    return (struct region){part->first, part->rows, part->own, strip->own_column, true};
 }
 
-int64_t region_seen(const strip *strip, const region *region, int row) {
+int64_t region_seen(const struct strip *strip, const struct region *region, int row) {
     return region->own ? strip->seen[row] : strip->prefixes;
 }
 
-int64_t region_most(const strip *strip, const region *region, int first, int rows) {
+int64_t region_most(const struct strip *strip, const struct region *region, int first, int rows) {
     return region_seen(strip, region, first + rows - 1);
 }
 
-bool segments_fit(const cache *cache, const segment *segments, size_t count, int64_t rows) {
+bool segments_fit(const struct cache *cache, const struct segment *segments, size_t count, int64_t rows) {
     int64_t covered = 0;
     for (size_t i = 0; i < count; i++) {
-        const segment *s = &segments[i];
+        const struct segment *s = &segments[i];
         if (s->query < 0 || s->queries < 0 || s->query + s->queries > rows) return false;
         if (s->prefix < 0 || s->prefixes < 0 || s->prefix + s->prefixes > cache->rows) return false;
         int64_t most = s->seen + (s->causal && s->queries > 0 ? s->queries - 1 : 0);
@@ -106,7 +108,8 @@ bool segments_fit(const cache *cache, const segment *segments, size_t count, int
     return covered == rows;
 }
 
-void strip_queries(const cpu_backend *cpu, const strip *strip, tensor in, int size, int width, float *rows) {
+void strip_queries(const struct cpu_backend *cpu, const struct strip *strip, struct tensor in, int size, int width,
+                   float *rows) {
     for (int row = 0; row < strip->rows; row++, rows += width) {
         const void *head = element_at(&in, strip->query[row], strip->head[row] * size);
         cpu_convert(cpu, rows, ELEMENT_F32, head, in.type, (size_t)size);
@@ -122,14 +125,14 @@ void strip_tiles(float *tiles, const float *rows, int count, int stride, int siz
 }
 
 // The end of the tile that strip row `row` lies in, within the region.
-static int tile_end(const region *region, int row) {
+static int tile_end(const struct region *region, int row) {
     int end = (row / tile_rows + 1) * tile_rows;
     return end < region->first + region->rows ? end : region->first + region->rows;
 }
 
-typedef struct operands {
-    const cpu_vectors *vectors;
-    const strip *strip;
+struct operands {
+    const struct cpu_vectors *vectors;
+    const struct strip *strip;
     float *out;
     int64_t stride;
     const float *left;  // tiles of queries, or factors
@@ -137,9 +140,9 @@ typedef struct operands {
     int64_t origin;
     int size;
     float scale;
-} operands;
+};
 
-static void region_scores(const operands *o, const region *region) {
+static void region_scores(const struct operands *o, const struct region *region) {
     int64_t from = region->begin - o->origin, shift = from % lanes, end = region->first + region->rows;
     int64_t blocks = (shift + region_most(o->strip, region, region->first, region->rows) + lanes - 1) / lanes;
     const float *keys = o->right + (from - shift) * o->size;
@@ -156,16 +159,16 @@ static void region_scores(const operands *o, const region *region) {
     }
 }
 
-void strip_scores(const cpu_vectors *vectors, const strip *strip, float *scores, int64_t columns, const float *tiles,
-                  const float *keys, int64_t origin, int size, float scale) {
-    operands operands = {vectors, strip, scores, columns, tiles, keys, origin, size, scale};
+void strip_scores(const struct cpu_vectors *vectors, const struct strip *strip, float *scores, int64_t columns,
+                  const float *tiles, const float *keys, int64_t origin, int size, float scale) {
+    struct operands operands = {vectors, strip, scores, columns, tiles, keys, origin, size, scale};
     for (int index = 0; index < strip_regions(strip); index++) {
-        region region = strip_region(strip, index);
+        struct region region = strip_region(strip, index);
         region_scores(&operands, &region);
     }
 }
 
-static void region_products(const operands *o, const region *region, int64_t columns) {
+static void region_products(const struct operands *o, const struct region *region, int64_t columns) {
     int64_t most = region_most(o->strip, region, region->first, region->rows), end = region->first + region->rows;
     const float *values = o->right + (region->begin - o->origin) * o->stride;
     for (int64_t key = 0; key < most; key += share_blocks * lanes) {
@@ -181,11 +184,11 @@ static void region_products(const operands *o, const region *region, int64_t col
     }
 }
 
-void strip_products(const cpu_vectors *vectors, const strip *strip, float *out, int width, const float *factors,
-                    int64_t columns, const float *values, int64_t origin) {
-    operands operands = {vectors, strip, out, width, factors, values, origin, width, 1};
+void strip_products(const struct cpu_vectors *vectors, const struct strip *strip, float *out, int width,
+                    const float *factors, int64_t columns, const float *values, int64_t origin) {
+    struct operands operands = {vectors, strip, out, width, factors, values, origin, width, 1};
     for (int index = 0; index < strip_regions(strip); index++) {
-        region region = strip_region(strip, index);
+        struct region region = strip_region(strip, index);
         region_products(&operands, &region, columns);
     }
 }

@@ -17,7 +17,7 @@ static void interleave(uint16_t *out, const uint16_t *even, const uint16_t *odd,
     }
 }
 
-void vectors_turn(cpu_vectors *vectors) {
+void vectors_turn(struct cpu_vectors *vectors) {
     vectors->turn = turn;
     vectors->interleave = interleave;
 }

@@ -13,7 +13,7 @@ static bool has_f16c(void) {
 }
 #endif
 
-vector_level vectors_best(void) {
+enum vector_level vectors_best(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
@@ -25,7 +25,7 @@ vector_level vectors_best(void) {
 #endif
 }
 
-void vectors_choose(cpu_vectors *vectors, vector_level level) {
+void vectors_choose(struct cpu_vectors *vectors, enum vector_level level) {
     vectors->level = level;
     vectors_convert(vectors);
     vectors_rows(vectors);

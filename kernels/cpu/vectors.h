@@ -10,22 +10,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef enum vector_level { VECTOR_PLAIN, VECTOR_AVX2, VECTOR_AVX512 } vector_level;
+enum vector_level { VECTOR_PLAIN, VECTOR_AVX2, VECTOR_AVX512 };
 
 // Factors of one AdamW step in float32: m = m1 m + m2 g; v = v1 v + v2 g g; x = keep x - rate m / (sqrt(v) root +
 // epsilon) with g = scale * gradient.
-typedef struct adamw_factors {
+struct adamw_factors {
     float scale, m1, m2, v1, v2, keep, rate, root, epsilon;
-} adamw_factors;
+};
 
 // A row's elements in float32 or bfloat16.
-typedef struct line {
+struct line {
     void *data;
     bool bf16;
-} line;
+};
 
-typedef struct cpu_vectors {
-    vector_level level;
+struct cpu_vectors {
+    enum vector_level level;
     // convert.c
     void (*widen)(float *out, const uint16_t *in, size_t count);  // out = in, from bfloat16
     void (*narrow)(uint16_t *out, const float *in, size_t count); // out = in rounded to bfloat16
@@ -38,7 +38,8 @@ typedef struct cpu_vectors {
     void (*add)(float *out, const float *in, size_t count); // out += in
     // optimizer.c
     double (*square_sum)(const float *in, size_t count); // sum of squares, in eight lanes of double
-    void (*adamw)(float *x, const float *gradient, float *m, float *v, size_t count, const adamw_factors *factors);
+    void (*adamw)(float *x, const float *gradient, float *m, float *v, size_t count,
+                  const struct adamw_factors *factors);
     void (*average)(float *average, const float *in, size_t count, float rest); // average += (in - average) rest
 
     // tiles.inc: attention. Areas of scores are read and written in whole blocks of 16 columns.
@@ -62,14 +63,16 @@ typedef struct cpu_vectors {
 
     // lines.inc: norms, gates and rows of logits
     // x += delta (data NULL: none); out = scale * rounded(x r) with the scale rounded as x is; returns r.
-    float (*rmsnorm)(line out, line x, line delta, line scale, int64_t count, float epsilon);
+    float (*rmsnorm)(struct line out, struct line x, struct line delta, struct line scale, int64_t count,
+                     float epsilon);
     // x_gradient += that of x; sums (or NULL) += that of scale.
-    void (*rmsnorm_gradient)(line x_gradient, float *sums, line out_gradient, line x, line scale, int64_t count,
-                             float inverse);
-    void (*swiglu)(line out, line gate, line up, int64_t count);
-    void (*swiglu_gradient)(line gate_gradient, line up_gradient, line out_gradient, line gate, line up, int64_t count);
-    void (*gelu)(line out, line in, int64_t count);
-    void (*gelu_gradient)(line in_gradient, line out_gradient, line in, int64_t count);
+    void (*rmsnorm_gradient)(struct line x_gradient, float *sums, struct line out_gradient, struct line x,
+                             struct line scale, int64_t count, float inverse);
+    void (*swiglu)(struct line out, struct line gate, struct line up, int64_t count);
+    void (*swiglu_gradient)(struct line gate_gradient, struct line up_gradient, struct line out_gradient,
+                            struct line gate, struct line up, int64_t count);
+    void (*gelu)(struct line out, struct line in, int64_t count);
+    void (*gelu_gradient)(struct line in_gradient, struct line out_gradient, struct line in, int64_t count);
     // Rotates the pairs (x[j], x[j + half]) by the angles of cos and sin, backwards when `back`.
     void (*rotate)(float *x, const float *cos, const float *sin, int64_t half, bool back);
     // The greatest of x.
@@ -82,12 +85,12 @@ typedef struct cpu_vectors {
     void (*heaps)(const float *x, int64_t count, float shift, float rate, const float limits[8], double masses[8]);
     // The places with x >= limit, in order, and how many they are; most + 1 when more than `most`.
     int64_t (*reaching)(const float *x, int64_t count, float limit, int32_t *places, int64_t most);
-} cpu_vectors;
+};
 
 // The best level that this processor and this build have.
-vector_level vectors_best(void);
+enum vector_level vectors_best(void);
 
 // Fills every function for a level, which must not exceed vectors_best().
-void vectors_choose(cpu_vectors *vectors, vector_level level);
+void vectors_choose(struct cpu_vectors *vectors, enum vector_level level);
 
 #endif

@@ -6,50 +6,50 @@
 #include "shared/base/memory.h"
 
 struct weight {
-    tensor plain;    // none when kept
-    packed kept;     // its data NULL when not
-    cpu_block block; // where they are
+    struct tensor plain;    // none when kept
+    struct packed kept;     // its data NULL when not
+    struct cpu_block block; // where they are
 };
 
-int64_t weight_outputs(const weight *w) {
+int64_t weight_outputs(const struct weight *w) {
     return w->kept.outputs;
 }
 
-int64_t weight_inner(const weight *w) {
+int64_t weight_inner(const struct weight *w) {
     return w->kept.inner;
 }
 
-element weight_type(const weight *w) {
+enum element weight_type(const struct weight *w) {
     return w->kept.type;
 }
 
-bool weight_kept(const weight *w) {
+bool weight_kept(const struct weight *w) {
     return w->kept.data != NULL;
 }
 
-status cpu_computes(cpu_backend *cpu, element type) {
+status cpu_computes(struct cpu_backend *cpu, enum element type) {
     if (type > ELEMENT_BF16) return fail(SERVICE, "the CPU computes in float32 and bfloat16 only");
     if (primitives_layout(cpu->primitives, type)->usable) return OK;
     return fail(SERVICE, "this processor has no products in %s", type == ELEMENT_BF16 ? "bfloat16" : "float32");
 }
 
-static status keep_packed(cpu_backend *cpu, weight *w) {
+static status keep_packed(struct cpu_backend *cpu, struct weight *w) {
     size_t bytes = packed_bytes(cpu, w->kept.type, w->kept.outputs, w->kept.inner);
     TRY(cpu_block_get(cpu, bytes, &w->block));
     w->kept.data = w->block.data;
     pack_rows(cpu, &w->kept, w->plain);
-    w->plain = (tensor){0};
+    w->plain = (struct tensor){0};
     return OK;
 }
 
-status cpu_weight_new(backend *backend, weight **out, tensor plain, element type, bool keep) {
+status cpu_weight_new(struct backend *backend, struct weight **out, struct tensor plain, enum element type, bool keep) {
     *out = NULL;
     CHECK(tensor_fits(plain) && plain.type <= ELEMENT_F16 && plain.rows > 0 && plain.columns > 0);
     TRY(cpu_computes(cpu_of(backend), type));
-    weight *w;
+    struct weight *w;
     TRY(NEW(&w, 1));
     w->plain = plain;
-    w->kept = (packed){.type = type, .outputs = plain.rows, .inner = plain.columns};
+    w->kept = (struct packed){.type = type, .outputs = plain.rows, .inner = plain.columns};
     status result = keep ? keep_packed(cpu_of(backend), w) : OK;
     if (result == OK) {
         *out = w;
@@ -59,19 +59,20 @@ status cpu_weight_new(backend *backend, weight **out, tensor plain, element type
     return result;
 }
 
-void cpu_weight_free(backend *backend, weight **place) {
+void cpu_weight_free(struct backend *backend, struct weight **place) {
     if (!*place) return;
     cpu_block_put(cpu_of(backend), &(*place)->block);
     free(*place);
     *place = NULL;
 }
 
-status weight_packed(cpu_backend *cpu, const weight *w, packed *out) {
+status weight_packed(struct cpu_backend *cpu, const struct weight *w, struct packed *out) {
     return weight_packed_part(cpu, w, 0, w->kept.outputs, out);
 }
 
-status weight_packed_part(cpu_backend *cpu, const weight *w, int64_t first, int64_t count, packed *out) {
-    *out = (packed){.type = w->kept.type, .outputs = count, .inner = w->kept.inner};
+status weight_packed_part(struct cpu_backend *cpu, const struct weight *w, int64_t first, int64_t count,
+                          struct packed *out) {
+    *out = (struct packed){.type = w->kept.type, .outputs = count, .inner = w->kept.inner};
     if (w->kept.data) {
         out->data = packed_at(cpu, &w->kept, first);
         return OK;
@@ -81,13 +82,14 @@ status weight_packed_part(cpu_backend *cpu, const weight *w, int64_t first, int6
     return OK;
 }
 
-status weight_transposed(cpu_backend *cpu, const weight *w, packed *out) {
+status weight_transposed(struct cpu_backend *cpu, const struct weight *w, struct packed *out) {
     return weight_transposed_part(cpu, w, 0, w->kept.outputs, out);
 }
 
-status weight_transposed_part(cpu_backend *cpu, const weight *w, int64_t first, int64_t count, packed *out) {
+status weight_transposed_part(struct cpu_backend *cpu, const struct weight *w, int64_t first, int64_t count,
+                              struct packed *out) {
     CHECK(!w->kept.data);
-    *out = (packed){.type = w->kept.type, .outputs = w->kept.inner, .inner = count};
+    *out = (struct packed){.type = w->kept.type, .outputs = w->kept.inner, .inner = count};
     TRY(cpu_scratch_get(cpu, PLACE_TRANSPOSED, packed_bytes(cpu, out->type, out->outputs, out->inner), &out->data));
     pack_columns(cpu, out, tensor_rows(w->plain, first, count));
     return OK;

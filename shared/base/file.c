@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static status read_all(int fd, const char *path, bytes *out) {
+static status read_all(int fd, const char *path, struct bytes *out) {
     for (;;) {
         TRY(bytes_reserve(out, 1 << 16));
         ssize_t got = read(fd, out->data + out->size, out->room - out->size - 1);
@@ -24,7 +24,7 @@ static status read_all(int fd, const char *path, bytes *out) {
     return OK;
 }
 
-status file_read(const char *path, bytes *out) {
+status file_read(const char *path, struct bytes *out) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return fail(INPUT, "%s: %s", path, strerror(errno));
     status result = read_all(fd, path, out);
@@ -52,8 +52,8 @@ status file_claim(const char *path, int *fd) {
     return *fd >= 0 ? OK : fail(SERVICE, "%s: cannot write: %s", path, strerror(errno));
 }
 
-status file_map_open(file_map *map, const char *path) {
-    *map = (file_map){0};
+status file_map_open(struct file_map *map, const char *path) {
+    *map = (struct file_map){0};
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return fail(INPUT, "%s: %s", path, strerror(errno));
     struct stat facts;
@@ -65,16 +65,16 @@ status file_map_open(file_map *map, const char *path) {
         if (data == MAP_FAILED) {
             result = fail(INPUT, "%s: cannot map: %s", path, strerror(errno));
         } else {
-            *map = (file_map){data, (size_t)facts.st_size};
+            *map = (struct file_map){data, (size_t)facts.st_size};
         }
     }
     close(fd);
     return result;
 }
 
-void file_map_release(file_map *map) {
+void file_map_release(struct file_map *map) {
     if (map->data) munmap((void *)map->data, map->size);
-    *map = (file_map){0};
+    *map = (struct file_map){0};
 }
 
 static status write_all(int fd, const char *path, const char *data, size_t size) {
@@ -89,7 +89,7 @@ static status write_all(int fd, const char *path, const char *data, size_t size)
 }
 
 static status sync_parent(const char *path) {
-    arena memory = {0};
+    struct arena memory = {0};
     const char *slash = strrchr(path, '/');
     char *folder =
         slash ? arena_text(&memory, path, slash == path ? 1 : (size_t)(slash - path)) : arena_text(&memory, ".", 1);
@@ -99,7 +99,7 @@ static status sync_parent(const char *path) {
 }
 
 status file_replace(const char *path, const void *data, size_t size) {
-    arena memory = {0};
+    struct arena memory = {0};
     char *temporary = arena_print(&memory, "%s.tmp", path);
     if (!temporary) return fail(SERVICE, "out of memory");
     status result = OK;
@@ -122,7 +122,7 @@ done:
 }
 
 status folder_make(const char *path) {
-    arena memory = {0};
+    struct arena memory = {0};
     char *copy = arena_text(&memory, path, strlen(path));
     if (!copy) return fail(SERVICE, "out of memory");
     status result = OK;
@@ -175,7 +175,7 @@ bool path_exists(const char *path) {
     return lstat(path, &facts) == 0;
 }
 
-char *path_join(arena *arena, const char *folder, const char *name) {
+char *path_join(struct arena *arena, const char *folder, const char *name) {
     if (!folder || !*folder || name[0] == '/') return arena_text(arena, name, strlen(name));
     size_t length = strlen(folder);
     return arena_print(arena, "%s%s%s", folder, folder[length - 1] == '/' ? "" : "/", name);

@@ -9,19 +9,19 @@
 #include "shared/base/status.h"
 
 // Appends a file's content to `out`. INPUT, with the path, when it cannot be read.
-status file_read(const char *path, bytes *out);
+status file_read(const char *path, struct bytes *out);
 
 // A read-only mapping of a whole file.
-typedef struct file_map {
+struct file_map {
     const void *data; // NULL for an empty file
     size_t size;
-} file_map;
+};
 
 // Maps `path`; INPUT when it cannot be. Release with file_unmap.
-status file_map_open(file_map *map, const char *path);
+status file_map_open(struct file_map *map, const char *path);
 
 // Unmaps and zeroes; a zeroed map is fine.
-void file_map_release(file_map *map);
+void file_map_release(struct file_map *map);
 
 // Opens `path` and keeps writers that ask (file_claim) away from it until *held is closed. INPUT when it is gone or
 // being written.
@@ -52,6 +52,6 @@ status streams_hold(void);
 bool path_exists(const char *path);
 
 // "folder/name", or name alone if it is absolute or folder is NULL or empty. NULL when memory is short.
-char *path_join(arena *arena, const char *folder, const char *name);
+char *path_join(struct arena *arena, const char *folder, const char *name);
 
 #endif

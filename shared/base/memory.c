@@ -30,7 +30,7 @@ status memory_resize(void *pointer, size_t count, size_t size) {
     return OK;
 }
 
-void *arena_get(arena *arena, size_t bytes) {
+void *arena_get(struct arena *arena, size_t bytes) {
     if (bytes > SIZE_MAX - sizeof(struct arena_block) - 15) return NULL;
     bytes = (bytes + 15) & ~(size_t)15;
     struct arena_block *block = arena->blocks;
@@ -48,13 +48,13 @@ void *arena_get(arena *arena, size_t bytes) {
     return data;
 }
 
-char *arena_text(arena *arena, const char *text, size_t length) {
+char *arena_text(struct arena *arena, const char *text, size_t length) {
     char *copy = arena_get(arena, length + 1);
     if (copy && length) memcpy(copy, text, length);
     return copy;
 }
 
-char *arena_print(arena *arena, const char *format, ...) {
+char *arena_print(struct arena *arena, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     int length = vsnprintf(NULL, 0, format, arguments);
@@ -67,7 +67,7 @@ char *arena_print(arena *arena, const char *format, ...) {
     return text;
 }
 
-void arena_release(arena *arena) {
+void arena_release(struct arena *arena) {
     while (arena->blocks) {
         struct arena_block *next = arena->blocks->next;
         free(arena->blocks);
@@ -76,7 +76,7 @@ void arena_release(arena *arena) {
     arena->used = 0;
 }
 
-status bytes_reserve(bytes *bytes, size_t more) {
+status bytes_reserve(struct bytes *bytes, size_t more) {
     if (more > SIZE_MAX / 2 - bytes->size) return fail(SERVICE, "out of memory: %zu bytes", more);
     size_t wanted = bytes->size + more + 1;
     if (wanted <= bytes->room) return OK;
@@ -87,7 +87,7 @@ status bytes_reserve(bytes *bytes, size_t more) {
     return OK;
 }
 
-status bytes_add(bytes *bytes, const void *data, size_t size) {
+status bytes_add(struct bytes *bytes, const void *data, size_t size) {
     TRY(bytes_reserve(bytes, size));
     if (size) memcpy(bytes->data + bytes->size, data, size);
     bytes->size += size;
@@ -95,11 +95,11 @@ status bytes_add(bytes *bytes, const void *data, size_t size) {
     return OK;
 }
 
-status bytes_text(bytes *bytes, const char *text) {
+status bytes_text(struct bytes *bytes, const char *text) {
     return bytes_add(bytes, text, strlen(text));
 }
 
-status bytes_print(bytes *bytes, const char *format, ...) {
+status bytes_print(struct bytes *bytes, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     int length = vsnprintf(NULL, 0, format, arguments);
@@ -113,12 +113,12 @@ status bytes_print(bytes *bytes, const char *format, ...) {
     return OK;
 }
 
-void bytes_clear(bytes *bytes) {
+void bytes_clear(struct bytes *bytes) {
     bytes->size = 0;
     if (bytes->data) bytes->data[0] = 0;
 }
 
-void bytes_release(bytes *bytes) {
+void bytes_release(struct bytes *bytes) {
     free(bytes->data);
     *bytes = (struct bytes){0};
 }

@@ -19,46 +19,46 @@ status memory_resize(void *pointer, size_t count, size_t size);
 #define RESIZE(pointer, count) memory_resize((pointer), (count), sizeof **(pointer))
 
 // Many small blocks that live and die together. A zeroed struct is an empty arena.
-typedef struct arena {
+struct arena {
     struct arena_block *blocks;
     size_t used; // bytes handed out, for accounting
-} arena;
+};
 
 // Zeroed memory, aligned to 16, valid until arena_release; NULL when memory is short.
-void *arena_get(arena *arena, size_t bytes);
+void *arena_get(struct arena *arena, size_t bytes);
 
 // A NUL-terminated copy of text[0..length).
-char *arena_text(arena *arena, const char *text, size_t length);
+char *arena_text(struct arena *arena, const char *text, size_t length);
 
 // A formatted text.
-char *arena_print(arena *arena, const char *format, ...) __attribute__((format(printf, 2, 3)));
+char *arena_print(struct arena *arena, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Frees every block and leaves an empty arena.
-void arena_release(arena *arena);
+void arena_release(struct arena *arena);
 
 // A byte buffer that grows. A zeroed struct is an empty one; `data` is NUL-terminated whenever it is not NULL.
-typedef struct bytes {
+struct bytes {
     char *data;
     size_t size;
     size_t room;
-} bytes;
+};
 
 // Appends `size` bytes. SERVICE when memory is short.
-status bytes_add(bytes *bytes, const void *data, size_t size);
+status bytes_add(struct bytes *bytes, const void *data, size_t size);
 
 // Appends a NUL-terminated text.
-status bytes_text(bytes *bytes, const char *text);
+status bytes_text(struct bytes *bytes, const char *text);
 
 // Appends a formatted text.
-status bytes_print(bytes *bytes, const char *format, ...) __attribute__((format(printf, 2, 3)));
+status bytes_print(struct bytes *bytes, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Makes room for `more` bytes behind the present ones without changing size.
-status bytes_reserve(bytes *bytes, size_t more);
+status bytes_reserve(struct bytes *bytes, size_t more);
 
 // Empties it and keeps its memory.
-void bytes_clear(bytes *bytes);
+void bytes_clear(struct bytes *bytes);
 
 // Frees its memory and leaves an empty one.
-void bytes_release(bytes *bytes);
+void bytes_release(struct bytes *bytes);
 
 #endif

@@ -11,17 +11,17 @@
 
 enum { spin_turns = 4000 }; // about 20 microseconds: one product follows the next much sooner, a waiting stage sleeps
 
-typedef struct worker {
-    pool *pool;
+struct worker {
+    struct pool *pool;
     pthread_t thread;
     int index;
-} worker;
+};
 
 // One loop follows the other. `ticket` has the loop's number in its upper half and how many tasks are still to be taken
 // in its lower: who lowers it owns a task, and until that is done the loop's other fields stay as they are. So a worker
 // that wakes late finds nothing to take, and nobody waits for it.
 struct pool {
-    worker *workers; // all but the caller's
+    struct worker *workers; // all but the caller's
     int threads;
     int started;
     pthread_mutex_t lock;
@@ -44,7 +44,7 @@ static void relax(void) {
 }
 
 // A task's number, or -1 when none is left.
-static int take_task(pool *pool) {
+static int take_task(struct pool *pool) {
     uint64_t ticket = atomic_load_explicit(&pool->ticket, memory_order_acquire);
     for (;;) {
         uint32_t untaken = (uint32_t)ticket;
@@ -55,14 +55,14 @@ static int take_task(pool *pool) {
     }
 }
 
-static void wake_caller(pool *pool) {
+static void wake_caller(struct pool *pool) {
     pthread_mutex_lock(&pool->lock);
     pthread_cond_signal(&pool->all_done);
     pthread_mutex_unlock(&pool->lock);
 }
 
 // Does tasks until none is left.
-static void work_on(pool *pool, int thread) {
+static void work_on(struct pool *pool, int thread) {
     for (int task = take_task(pool); task >= 0; task = take_task(pool)) {
         pool->work(pool->context, task, thread);
         bool last = atomic_fetch_sub(&pool->left, 1) == 1;
@@ -70,11 +70,11 @@ static void work_on(pool *pool, int thread) {
     }
 }
 
-static uint32_t loop_of(pool *pool) {
+static uint32_t loop_of(struct pool *pool) {
     return (uint32_t)(atomic_load(&pool->ticket) >> 32);
 }
 
-static uint32_t await_loop(pool *pool, uint32_t seen) {
+static uint32_t await_loop(struct pool *pool, uint32_t seen) {
     for (int turn = 0; turn < spin_turns; turn++) {
         uint32_t loop = loop_of(pool);
         if (loop != seen) return loop;
@@ -89,7 +89,7 @@ static uint32_t await_loop(pool *pool, uint32_t seen) {
 }
 
 static void *worker_main(void *argument) {
-    worker *self = argument;
+    struct worker *self = argument;
     uint32_t seen = 0;
     for (;;) {
         seen = await_loop(self->pool, seen);
@@ -104,10 +104,10 @@ static int processors(void) {
     return count > 0 ? count : 1;
 }
 
-status pool_new(pool **out, int threads) {
+status pool_new(struct pool **out, int threads) {
     *out = NULL;
     if (threads <= 0) threads = processors();
-    pool *pool;
+    struct pool *pool;
     TRY(NEW(&pool, 1));
     pool->threads = threads;
     pthread_mutex_init(&pool->lock, NULL);
@@ -115,7 +115,7 @@ status pool_new(pool **out, int threads) {
     pthread_cond_init(&pool->all_done, NULL);
     status result = NEW(&pool->workers, (size_t)threads);
     for (int i = 1; result == OK && i < threads; i++) {
-        worker *worker = &pool->workers[i - 1];
+        struct worker *worker = &pool->workers[i - 1];
         worker->pool = pool;
         worker->index = i;
         if (pthread_create(&worker->thread, NULL, worker_main, worker)) {
@@ -129,7 +129,7 @@ status pool_new(pool **out, int threads) {
     return result;
 }
 
-static void start_loop(pool *pool, int tasks) {
+static void start_loop(struct pool *pool, int tasks) {
     uint64_t loop = (uint64_t)(loop_of(pool) + 1) << 32;
     atomic_store(&pool->ticket, loop | (uint32_t)tasks);
     if (!atomic_load(&pool->sleeping)) return;
@@ -138,8 +138,8 @@ static void start_loop(pool *pool, int tasks) {
     pthread_mutex_unlock(&pool->lock);
 }
 
-void pool_free(pool **place) {
-    pool *pool = *place;
+void pool_free(struct pool **place) {
+    struct pool *pool = *place;
     if (!pool) return;
     atomic_store(&pool->ending, true);
     start_loop(pool, 0);
@@ -152,11 +152,11 @@ void pool_free(pool **place) {
     *place = NULL;
 }
 
-int pool_threads(const pool *pool) {
+int pool_threads(const struct pool *pool) {
     return pool->threads;
 }
 
-static void await_tasks(pool *pool) {
+static void await_tasks(struct pool *pool) {
     for (int turn = 0; turn < spin_turns; turn++) {
         if (!atomic_load_explicit(&pool->left, memory_order_acquire)) return;
         relax();
@@ -168,7 +168,7 @@ static void await_tasks(pool *pool) {
     pthread_mutex_unlock(&pool->lock);
 }
 
-void pool_run(pool *pool, int tasks, void (*work)(void *context, int task, int thread), void *context) {
+void pool_run(struct pool *pool, int tasks, void (*work)(void *context, int task, int thread), void *context) {
     if (pool->started == 0 || tasks <= 1) {
         for (int task = 0; task < tasks; task++) work(context, task, 0);
         return;

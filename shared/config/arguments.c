@@ -9,14 +9,14 @@
 #include "shared/config/table.h"
 
 // One option as it stands on the command line.
-typedef struct option {
+struct option {
     char name[64];
     const char *value; // behind '=', or NULL
-    const key *key;
+    const struct key *key;
     bool negated; // --no-flag
-} option;
+};
 
-static status read_option(option *option, const key_table *table, const char *argument) {
+static status read_option(struct option *option, const struct key_table *table, const char *argument) {
     const char *name = argument + 2;
     size_t length = strcspn(name, "=");
     *option = (struct option){.value = name[length] ? name + length + 1 : NULL};
@@ -34,7 +34,7 @@ static status read_option(option *option, const key_table *table, const char *ar
 }
 
 // Finds the value of argv[*at] and moves *at to the last argument that it took.
-static status option_value(option *option, int argc, char **argv, int *at) {
+static status option_value(struct option *option, int argc, char **argv, int *at) {
     const char *next = *at + 1 < argc ? argv[*at + 1] : NULL;
     if (option->value) return OK;
     if (option->key->type == KEY_BOOL) {
@@ -48,7 +48,7 @@ static status option_value(option *option, int argc, char **argv, int *at) {
 }
 
 // Calls settings_set for each option but --config, or for --config alone. Operands are counted and moved to the front.
-static status read_options(settings *settings, const key_table *table, int argc, char **argv, bool config,
+static status read_options(struct settings *settings, const struct key_table *table, int argc, char **argv, bool config,
                            int *operands) {
     int moved = 0;
     bool ended = false;
@@ -59,7 +59,7 @@ static status read_options(settings *settings, const key_table *table, int argc,
             if (!config) argv[1 + moved] = argv[at]; // places up to `at` are read already
             moved++;
         } else {
-            option option;
+            struct option option;
             TRY(read_option(&option, table, argv[at]));
             TRY(option_value(&option, argc, argv, &at));
             bool is_config = !strcmp(option.key->name, "config");
@@ -75,14 +75,14 @@ static status read_options(settings *settings, const key_table *table, int argc,
     return OK;
 }
 
-static status print_and_stop(bytes *text) {
+static status print_and_stop(struct bytes *text) {
     fwrite(text->data, 1, text->size, stdout);
     fflush(stdout);
     return fail(STOPPED, "help was asked for");
 }
 
-static status answer_questions(const key_table *table, int argc, char **argv) {
-    bytes text = {0};
+static status answer_questions(const struct key_table *table, int argc, char **argv) {
+    struct bytes text = {0};
     status result = OK;
     for (int at = 1; at < argc && result == OK; at++) {
         if (!strcmp(argv[at], "--")) break;
@@ -98,13 +98,13 @@ static status answer_questions(const key_table *table, int argc, char **argv) {
     return result;
 }
 
-static status check_operands(const key_table *table, int argc, char **argv, const int *rest) {
+static status check_operands(const struct key_table *table, int argc, char **argv, const int *rest) {
     if (*rest < argc && !table->operands) return fail(USAGE, "%s: not expected here", argv[*rest]);
     return OK;
 }
 
-status settings_arguments(settings *settings, int argc, char **argv, int *rest) {
-    const key_table *table = settings_table(settings);
+status settings_arguments(struct settings *settings, int argc, char **argv, int *rest) {
+    const struct key_table *table = settings_table(settings);
     int operands;
     TRY(answer_questions(table, argc, argv));
     TRY(read_options(settings, table, argc, argv, true, &operands));

@@ -8,7 +8,7 @@
 #include "shared/config/table.h"
 #include "shared/config/values.h"
 
-char *key_resolve(const key *key, const char *folder, const char *value, arena *arena) {
+char *key_resolve(const struct key *key, const char *folder, const char *value, struct arena *arena) {
     bool path = key->type == KEY_PATH || (key->type == KEY_FILE && !value_among(key->choices, value));
     if (!path || !*value) return arena_text(arena, value, strlen(value));
     if (!folder || !*folder) folder = ".";
@@ -17,10 +17,10 @@ char *key_resolve(const key *key, const char *folder, const char *value, arena *
     return strcmp(folder, ".") ? path_join(arena, folder, value) : arena_text(arena, value, strlen(value));
 }
 
-static status set_pair(settings *settings, const char *folder, yaml_node_t *name_node, yaml_node_t *value_node) {
-    arena memory = {0};
+static status set_pair(struct settings *settings, const char *folder, yaml_node_t *name_node, yaml_node_t *value_node) {
+    struct arena memory = {0};
     const char *name = document_text(name_node), *value = document_text(value_node);
-    place place = document_place(value_node);
+    struct place place = document_place(value_node);
     status result = OK;
     if (!name) {
         place = document_place(name_node);
@@ -28,7 +28,7 @@ static status set_pair(settings *settings, const char *folder, yaml_node_t *name
     } else if (!value) {
         result = fail(USAGE, "%s: %s where a value belongs", name, document_kind(value_node));
     } else {
-        const key *key = keys_find(settings_table(settings), name);
+        const struct key *key = keys_find(settings_table(settings), name);
         if (!key) place = document_place(name_node);
         char *resolved = key ? key_resolve(key, folder, value, &memory) : NULL;
         if (key && !strcmp(key->name, "config")) {
@@ -44,7 +44,7 @@ static status set_pair(settings *settings, const char *folder, yaml_node_t *name
     return result;
 }
 
-static status set_pairs(settings *settings, document *document, const char *folder) {
+static status set_pairs(struct settings *settings, struct document *document, const char *folder) {
     yaml_node_t *root = document->root;
     if (!root) return OK;
     if (root->type != YAML_MAPPING_NODE) return fail(INPUT, "1:1: not a map of keys but %s", document_kind(root));
@@ -53,11 +53,11 @@ static status set_pairs(settings *settings, document *document, const char *fold
     return OK;
 }
 
-status settings_file(settings *settings, const char *path) {
-    arena memory = {0};
-    bytes content = {0};
-    document document = {0};
-    place place;
+status settings_file(struct settings *settings, const char *path) {
+    struct arena memory = {0};
+    struct bytes content = {0};
+    struct document document = {0};
+    struct place place;
     status result;
     const char *slash = strrchr(path, '/');
     char *folder = arena_text(&memory, path, slash ? (size_t)(slash - path) + 1 : 0);

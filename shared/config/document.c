@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-static status yaml_mistake(const yaml_parser_t *parser, place *place) {
+static status yaml_mistake(const yaml_parser_t *parser, struct place *place) {
     if (parser->error == YAML_MEMORY_ERROR) return fail(SERVICE, "out of memory");
     bool reader = parser->error == YAML_READER_ERROR; // has no mark of its own
     yaml_mark_t mark = reader ? parser->mark : parser->problem_mark;
@@ -13,7 +13,7 @@ static status yaml_mistake(const yaml_parser_t *parser, place *place) {
 }
 
 // A second document behind the first is a mistake.
-static status check_end(yaml_parser_t *parser, place *place) {
+static status check_end(yaml_parser_t *parser, struct place *place) {
     yaml_document_t more;
     if (!yaml_parser_load(parser, &more)) return yaml_mistake(parser, place);
     yaml_node_t *root = yaml_document_get_root_node(&more);
@@ -26,7 +26,7 @@ static status check_end(yaml_parser_t *parser, place *place) {
     return result;
 }
 
-status document_read(document *document, const char *data, size_t size, place *place) {
+status document_read(struct document *document, const char *data, size_t size, struct place *place) {
     *document = (struct document){0};
     yaml_parser_t parser;
     if (!yaml_parser_initialize(&parser)) return fail(SERVICE, "out of memory");
@@ -46,17 +46,17 @@ status document_read(document *document, const char *data, size_t size, place *p
     return result;
 }
 
-void document_release(document *document) {
+void document_release(struct document *document) {
     if (document->root) yaml_document_delete(&document->yaml);
     document->root = NULL;
 }
 
-yaml_node_t *document_node(document *document, int index) {
+yaml_node_t *document_node(struct document *document, int index) {
     return yaml_document_get_node(&document->yaml, index);
 }
 
-place document_place(const yaml_node_t *node) {
-    return (place){node->start_mark.line + 1, node->start_mark.column + 1};
+struct place document_place(const yaml_node_t *node) {
+    return (struct place){node->start_mark.line + 1, node->start_mark.column + 1};
 }
 
 const char *document_text(const yaml_node_t *node) {

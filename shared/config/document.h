@@ -9,27 +9,27 @@
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
 
-typedef struct document {
+struct document {
     yaml_document_t yaml;
     yaml_node_t *root; // NULL: an empty file
-} document;
+};
 
 // Where something stands, both from 1.
-typedef struct place {
+struct place {
     size_t line, column;
-} place;
+};
 
 // Parses YAML text. INPUT with "LINE:COLUMN: ..." when it is none; *place is then where. Release with document_release.
-status document_read(document *document, const char *data, size_t size, place *place);
+status document_read(struct document *document, const char *data, size_t size, struct place *place);
 
 // Frees the tree; a zeroed document is fine.
-void document_release(document *document);
+void document_release(struct document *document);
 
 // The node with that index, NULL for 0.
-yaml_node_t *document_node(document *document, int index);
+yaml_node_t *document_node(struct document *document, int index);
 
 // Where a node begins.
-place document_place(const yaml_node_t *node);
+struct place document_place(const yaml_node_t *node);
 
 // The text of a scalar, NULL if the node is none or has a NUL inside.
 const char *document_text(const yaml_node_t *node);

@@ -3,23 +3,23 @@
 
 #include <string.h>
 
-draft_key *draft_find(const draft_keys *keys, const char *name) {
-    for (draft_key *key = keys->first; key; key = key->next)
+struct draft_key *draft_find(const struct draft_keys *keys, const char *name) {
+    for (struct draft_key *key = keys->first; key; key = key->next)
         if (!strcmp(key->name, name)) return key;
     return NULL;
 }
 
-static char *copy_text(draft *draft, const char *text, size_t length) {
+static char *copy_text(struct draft *draft, const char *text, size_t length) {
     char *copy = arena_text(&draft->pipeline->arena, text, length);
     if (!copy) draft->short_of_memory = true;
     return copy;
 }
 
-draft_key *draft_set(draft *draft, draft_keys *keys, const char *name, const char *value, place name_place,
-                     place value_place) {
-    draft_key *key = draft_find(keys, name);
+struct draft_key *draft_set(struct draft *draft, struct draft_keys *keys, const char *name, const char *value,
+                            struct place name_place, struct place value_place) {
+    struct draft_key *key = draft_find(keys, name);
     if (!key) {
-        draft_key **end = &keys->first;
+        struct draft_key **end = &keys->first;
         while (*end) end = &(*end)->next;
         key = arena_get(&draft->pipeline->arena, sizeof *key);
         char *copy = copy_text(draft, name, strlen(name));
@@ -37,16 +37,17 @@ draft_key *draft_set(draft *draft, draft_keys *keys, const char *name, const cha
 }
 
 // "max-frames" is max_frames, as on the command line.
-static const char *spell(draft *draft, const char *name) {
+static const char *spell(struct draft *draft, const char *name) {
     char *copy = copy_text(draft, name, strlen(name));
     for (char *at = copy; at && *at; at++)
         if (*at == '-') *at = '_';
     return copy;
 }
 
-static void parse_key(draft *draft, draft_keys *keys, const yaml_node_t *name_node, const yaml_node_t *value_node) {
+static void parse_key(struct draft *draft, struct draft_keys *keys, const yaml_node_t *name_node,
+                      const yaml_node_t *value_node) {
     const char *name = document_text(name_node), *value = document_text(value_node);
-    place at = document_place(name_node);
+    struct place at = document_place(name_node);
     if (!name || !*name) {
         draft_mistake(draft, at, "a key must be a name, not %s", name ? "empty" : document_kind(name_node));
         return;
@@ -62,12 +63,13 @@ static void parse_key(draft *draft, draft_keys *keys, const yaml_node_t *name_no
         draft_mistake(draft, at, "%s is given twice", name);
         return;
     }
-    draft_key *key = draft_set(draft, keys, name, value, at, document_place(value_node));
+    struct draft_key *key = draft_set(draft, keys, name, value, at, document_place(value_node));
     if (key && !document_text(value_node)) key->value = NULL;
 }
 
 // A map of plain values; `what` names it.
-static void parse_keys(draft *draft, document *document, draft_keys *keys, const yaml_node_t *node, const char *what) {
+static void parse_keys(struct draft *draft, struct document *document, struct draft_keys *keys, const yaml_node_t *node,
+                       const char *what) {
     if (node->type == YAML_SCALAR_NODE && node->data.scalar.length == 0) return; // `reward:` alone
     if (node->type != YAML_MAPPING_NODE) {
         draft_mistake(draft, document_place(node), "%s: %s where a map of keys belongs", what, document_kind(node));
@@ -77,8 +79,8 @@ static void parse_keys(draft *draft, document *document, draft_keys *keys, const
         parse_key(draft, keys, document_node(document, pair->key), document_node(document, pair->value));
 }
 
-static void parse_stage(draft *draft, document *document, const yaml_node_t *node) {
-    place at = document_place(node);
+static void parse_stage(struct draft *draft, struct document *document, const yaml_node_t *node) {
+    struct place at = document_place(node);
     const yaml_node_t *keys = NULL;
     const char *name = document_text(node); // `- reward` alone is a stage at its defaults
     if (node->type == YAML_MAPPING_NODE) {
@@ -95,12 +97,12 @@ static void parse_stage(draft *draft, document *document, const yaml_node_t *nod
         draft_mistake(draft, at, "a stage must have a name");
         return;
     }
-    draft_stage *stage = &draft->stages[draft->stage_count++];
-    *stage = (draft_stage){.name = copy_text(draft, name, strlen(name)), .place = at};
+    struct draft_stage *stage = &draft->stages[draft->stage_count++];
+    *stage = (struct draft_stage){.name = copy_text(draft, name, strlen(name)), .place = at};
     if (stage->name && keys) parse_keys(draft, document, &stage->keys, keys, stage->name);
 }
 
-static void parse_stages(draft *draft, document *document, const yaml_node_t *node) {
+static void parse_stages(struct draft *draft, struct document *document, const yaml_node_t *node) {
     draft->stages_place = document_place(node);
     if (node->type != YAML_SEQUENCE_NODE) {
         draft_mistake(draft, draft->stages_place, "stages: %s where a list of stages belongs", document_kind(node));
@@ -113,7 +115,7 @@ static void parse_stages(draft *draft, document *document, const yaml_node_t *no
         parse_stage(draft, document, document_node(document, node->data.sequence.items.start[i]));
 }
 
-static void parse_machines(draft *draft, document *document, const yaml_node_t *node) {
+static void parse_machines(struct draft *draft, struct document *document, const yaml_node_t *node) {
     draft->machines_place = document_place(node);
     if (node->type != YAML_MAPPING_NODE) {
         draft_mistake(draft, draft->machines_place, "machines: %s where a map of machines belongs",
@@ -127,21 +129,21 @@ static void parse_machines(draft *draft, document *document, const yaml_node_t *
     for (; pair < node->data.mapping.pairs.top && draft->machines; pair++) {
         const yaml_node_t *name_node = document_node(document, pair->key);
         const char *name = document_text(name_node);
-        place at = document_place(name_node);
+        struct place at = document_place(name_node);
         if (!name || !*name) {
             draft_mistake(draft, at, "a machine must have a name");
             continue;
         }
-        draft_machine *machine = &draft->machines[draft->machine_count++];
-        *machine = (draft_machine){.name = copy_text(draft, name, strlen(name)), .place = at};
+        struct draft_machine *machine = &draft->machines[draft->machine_count++];
+        *machine = (struct draft_machine){.name = copy_text(draft, name, strlen(name)), .place = at};
         parse_keys(draft, document, &machine->keys, document_node(document, pair->value), name);
     }
 }
 
-void draft_parse(draft *draft, document *document) {
+void draft_parse(struct draft *draft, struct document *document) {
     const yaml_node_t *root = document->root;
     if (!root || root->type != YAML_MAPPING_NODE) {
-        draft_mistake(draft, (place){1, 1}, "a pipeline file is a map with `run` and `stages`, not %s",
+        draft_mistake(draft, (struct place){1, 1}, "a pipeline file is a map with `run` and `stages`, not %s",
                       document_kind(root));
         return;
     }
@@ -163,15 +165,15 @@ void draft_parse(draft *draft, document *document) {
     if (!draft->stages_place.line) draft_mistake(draft, document_place(root), "missing: stages");
 }
 
-static draft_stage *find_stage(draft *draft, const char *name, size_t length) {
+static struct draft_stage *find_stage(struct draft *draft, const char *name, size_t length) {
     for (size_t i = 0; i < draft->stage_count; i++)
         if (strlen(draft->stages[i].name) == length && !memcmp(draft->stages[i].name, name, length))
             return &draft->stages[i];
     return NULL;
 }
 
-void draft_override(draft *draft, const char *set) {
-    place typed = {0, 0};
+void draft_override(struct draft *draft, const char *set) {
+    struct place typed = {0, 0};
     const char *equals = strchr(set, '=');
     const char *dot = equals ? memchr(set, '.', (size_t)(equals - set)) : NULL;
     const char *start = dot ? dot + 1 : set;
@@ -179,9 +181,9 @@ void draft_override(draft *draft, const char *set) {
         draft_mistake(draft, typed, "%s: not of the form stage.key=value", set);
         return;
     }
-    draft_keys *keys = &draft->top;
+    struct draft_keys *keys = &draft->top;
     if (dot) {
-        draft_stage *stage = find_stage(draft, set, (size_t)(dot - set));
+        struct draft_stage *stage = find_stage(draft, set, (size_t)(dot - set));
         if (!stage) {
             draft_mistake(draft, typed, "%s: the file has no stage %.*s", set, (int)(dot - set), set);
             return;

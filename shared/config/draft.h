@@ -6,68 +6,69 @@
 #include "shared/config/pipeline.h"
 
 // One key as it was written.
-typedef struct draft_key {
+struct draft_key {
     struct draft_key *next;
     const char *name, *value;
-    place name_place, value_place; // line 0: from the command line
-} draft_key;
+    struct place name_place, value_place; // line 0: from the command line
+};
 
-typedef struct draft_keys {
-    draft_key *first;
-} draft_keys;
+struct draft_keys {
+    struct draft_key *first;
+};
 
-typedef struct draft_stage {
+struct draft_stage {
     const char *name;
-    place place;
-    const key_table *table;
+    struct place place;
+    const struct key_table *table;
     bool is_program;
-    draft_keys keys; // with from, replicas, on, program
-} draft_stage;
+    struct draft_keys keys; // with from, replicas, on, program
+};
 
-typedef struct draft_machine {
+struct draft_machine {
     const char *name;
-    place place;
-    draft_keys keys;
-} draft_machine;
+    struct place place;
+    struct draft_keys keys;
+};
 
-typedef struct mistake {
-    place place;
+struct mistake {
+    struct place place;
     const char *text;
-} mistake;
+};
 
-typedef struct draft {
-    pipeline *pipeline; // the result, and the arena of all texts
+struct draft {
+    struct pipeline *pipeline; // the result, and the arena of all texts
     const char *path;
     const char *folder;
     const char *current; // folder, that paths of --set start from
-    draft_keys top;
-    place stages_place, machines_place; // line 0: not there
-    draft_stage *stages;
+    struct draft_keys top;
+    struct place stages_place, machines_place; // line 0: not there
+    struct draft_stage *stages;
     size_t stage_count;
-    draft_machine *machines;
+    struct draft_machine *machines;
     size_t machine_count;
-    mistake *mistakes;
+    struct mistake *mistakes;
     size_t mistake_count, mistake_room;
     bool short_of_memory;
-} draft;
+};
 
 // Notes a mistake at a place. Reading goes on.
-void draft_mistake(draft *draft, place place, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void draft_mistake(struct draft *draft, struct place place, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 // The key of that name, NULL if it was not written.
-draft_key *draft_find(const draft_keys *keys, const char *name);
+struct draft_key *draft_find(const struct draft_keys *keys, const char *name);
 
 // Sets or replaces one. NULL when memory is short.
-draft_key *draft_set(draft *draft, draft_keys *keys, const char *name, const char *value, place name_place,
-                     place value_place);
+struct draft_key *draft_set(struct draft *draft, struct draft_keys *keys, const char *name, const char *value,
+                            struct place name_place, struct place value_place);
 
 // Fills the draft from the file's tree: forms alone, no meaning.
-void draft_parse(draft *draft, document *document);
+void draft_parse(struct draft *draft, struct document *document);
 
 // Puts "stage.key=value" on top.
-void draft_override(draft *draft, const char *set);
+void draft_override(struct draft *draft, const char *set);
 
 // Checks the meaning and makes the pipeline of it; whatever is wrong becomes a mistake.
-void draft_resolve(draft *draft);
+void draft_resolve(struct draft *draft);
 
 #endif

@@ -3,21 +3,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int find_stage(const draft *draft, const char *name) {
+static int find_stage(const struct draft *draft, const char *name) {
     for (size_t i = 0; i < draft->stage_count; i++)
         if (!strcmp(draft->stages[i].name, name)) return (int)i;
     return -1;
 }
 
 // A stage's place among the known ones, -1 for a program.
-static int rank(const draft_stage *stage) {
+static int rank(const struct draft_stage *stage) {
     const char *const *names = keys_stages();
     for (int i = 0; stage->table && names[i]; i++)
         if (!strcmp(names[i], stage->table->stage)) return i;
     return -1;
 }
 
-static const char *nearest_stage(const draft *draft, const char *name) {
+static const char *nearest_stage(const struct draft *draft, const char *name) {
     const char **names = calloc(draft->stage_count + 1, sizeof *names);
     if (!names) return NULL;
     for (size_t i = 0; i < draft->stage_count; i++) names[i] = draft->stages[i].name;
@@ -27,9 +27,9 @@ static const char *nearest_stage(const draft *draft, const char *name) {
 }
 
 // The stage that stage i reads from, -1: none, or it is unknown.
-static int parent_of(draft *draft, int i, bool say) {
-    const draft_stage *stage = &draft->stages[i];
-    const draft_key *from = draft_find(&stage->keys, "from");
+static int parent_of(struct draft *draft, int i, bool say) {
+    const struct draft_stage *stage = &draft->stages[i];
+    const struct draft_key *from = draft_find(&stage->keys, "from");
     bool source = !strcmp(stage->name, "source");
     if (!from || !from->value) return source ? -1 : i - 1;
     int parent = find_stage(draft, from->value);
@@ -50,11 +50,11 @@ static int parent_of(draft *draft, int i, bool say) {
 }
 
 // A group goes one way: no stage has two readers.
-static void check_readers(draft *draft, const int *parents) {
+static void check_readers(struct draft *draft, const int *parents) {
     for (size_t i = 0; i < draft->stage_count; i++) {
         for (size_t j = 0; j < i; j++) {
             if (parents[i] < 0 || parents[i] != parents[j] || parents[i] == (int)i || parents[j] == (int)j) continue;
-            const draft_key *from = draft_find(&draft->stages[i].keys, "from");
+            const struct draft_key *from = draft_find(&draft->stages[i].keys, "from");
             draft_mistake(draft, from ? from->value_place : draft->stages[i].place,
                           "%s: reads from %s, and so does %s; a group goes one way", draft->stages[i].name,
                           draft->stages[parents[i]].name, draft->stages[j].name);
@@ -63,24 +63,24 @@ static void check_readers(draft *draft, const int *parents) {
     }
 }
 
-static bool may_say(const char *before, const draft_stage *stage) {
+static bool may_say(const char *before, const struct draft_stage *stage) {
     return before && stage->table;
 }
 
 // Known stages stand in the order in which they need each other.
-static void check_ranks(draft *draft) {
+static void check_ranks(struct draft *draft) {
     int highest = -1;
     const char *name = NULL;
     bool scored = false;
     for (size_t i = 0; i < draft->stage_count; i++) {
-        const draft_stage *stage = &draft->stages[i];
+        const struct draft_stage *stage = &draft->stages[i];
         if (highest >= 0 && !strcmp(name, "optim"))
             draft_mistake(draft, stage->place, "%s: nothing stands behind optim", stage->name);
         else if (may_say(name, stage) && rank(stage) < highest)
             draft_mistake(draft, stage->place, "%s: stands behind %s; it belongs before it", stage->name, name);
         if (rank(stage) > highest) highest = rank(stage), name = stage->name;
         if (stage->is_program || !strcmp(stage->name, "refscore")) scored = true;
-        const draft_key *method = draft_find(&stage->keys, "method");
+        const struct draft_key *method = draft_find(&stage->keys, "method");
         const char *value = method && method->value ? method->value : "care";
         if (stage->table && !strcmp(stage->name, "reward") && !scored &&
             (!strcmp(value, "care") || !strcmp(value, "densecons")))
@@ -89,7 +89,7 @@ static void check_ranks(draft *draft) {
     }
 }
 
-static void check_ends(draft *draft) {
+static void check_ends(struct draft *draft) {
     if (draft->stage_count && find_stage(draft, "source") < 0)
         draft_mistake(draft, draft->stages_place, "stages: missing: source, where groups come from");
     if (draft->stage_count && find_stage(draft, "optim") < 0)
@@ -98,7 +98,7 @@ static void check_ends(draft *draft) {
         draft_mistake(draft, draft->stages_place, "stages: there are none");
 }
 
-static void check_on(draft *draft) {
+static void check_on(struct draft *draft) {
     const char **names = calloc(draft->machine_count + 1, sizeof *names);
     if (!names) {
         draft->short_of_memory = true;
@@ -106,7 +106,7 @@ static void check_on(draft *draft) {
     }
     for (size_t i = 0; i < draft->machine_count; i++) names[i] = draft->machines[i].name;
     for (size_t i = 0; i < draft->stage_count; i++) {
-        const draft_key *on = draft_find(&draft->stages[i].keys, "on");
+        const struct draft_key *on = draft_find(&draft->stages[i].keys, "on");
         size_t m = 0;
         if (!on || !on->value) continue;
         while (m < draft->machine_count && strcmp(names[m], on->value) != 0) m++;
@@ -122,8 +122,8 @@ static void check_on(draft *draft) {
 }
 
 // Moves the stages into the order of the flow. Stages that source does not reach stay behind it and are named.
-static void sort_stages(draft *draft, const int *parents, int first) {
-    draft_stage *sorted = calloc(draft->stage_count, sizeof *sorted);
+static void sort_stages(struct draft *draft, const int *parents, int first) {
+    struct draft_stage *sorted = calloc(draft->stage_count, sizeof *sorted);
     bool *moved = calloc(draft->stage_count, sizeof *moved);
     size_t count = 0;
     if (!sorted || !moved) {
@@ -141,7 +141,7 @@ static void sort_stages(draft *draft, const int *parents, int first) {
     for (size_t i = 0; i < draft->stage_count; i++) {
         if (moved[i]) continue;
         sorted[count++] = draft->stages[i];
-        const draft_key *from = draft_find(&draft->stages[i].keys, "from");
+        const struct draft_key *from = draft_find(&draft->stages[i].keys, "from");
         if (!from || from->value) // else it is reported already
             draft_mistake(draft, draft->stages[i].place, "%s: no group from source ever comes here",
                           draft->stages[i].name);
@@ -152,7 +152,7 @@ done:
     free(moved);
 }
 
-void flow_order(draft *draft) {
+void flow_order(struct draft *draft) {
     size_t before = draft->mistake_count;
     int *parents = calloc(draft->stage_count + 1, sizeof *parents);
     if (!parents) {
@@ -169,8 +169,8 @@ void flow_order(draft *draft) {
     free(parents);
 }
 
-static const char *value_of(const draft_keys *keys, const char *name) {
-    const draft_key *key = draft_find(keys, name);
+static const char *value_of(const struct draft_keys *keys, const char *name) {
+    const struct draft_key *key = draft_find(keys, name);
     return key ? key->value : NULL;
 }
 
@@ -178,22 +178,22 @@ static bool is_place_key(const char *name) {
     return !strcmp(name, "from") || !strcmp(name, "replicas") || !strcmp(name, "on") || !strcmp(name, "program");
 }
 
-static status build_stage(draft *draft, size_t index) {
-    const draft_stage *made = &draft->stages[index];
-    pipeline_stage *stage = &draft->pipeline->stages[index];
+static status build_stage(struct draft *draft, size_t index) {
+    const struct draft_stage *made = &draft->stages[index];
+    struct pipeline_stage *stage = &draft->pipeline->stages[index];
     const char *replicas = value_of(&made->keys, "replicas"), *on = value_of(&made->keys, "on");
-    *stage = (pipeline_stage){.name = made->name, .table = made->table, .from = (int)index - 1, .on = -1};
+    *stage = (struct pipeline_stage){.name = made->name, .table = made->table, .from = (int)index - 1, .on = -1};
     stage->program = value_of(&made->keys, "program");
     stage->replicas = replicas ? atoi(replicas) : 1; // NOLINT: checked against its range before
     for (size_t i = 0; on && i < draft->machine_count; i++)
         if (!strcmp(draft->machines[i].name, on)) stage->on = (int)i;
-    for (const draft_key *key = made->keys.first; key; key = key->next)
+    for (const struct draft_key *key = made->keys.first; key; key = key->next)
         if (!is_place_key(key->name)) TRY(pipeline_set(draft->pipeline, stage, key->name, key->value));
     return OK;
 }
 
-static status build(draft *draft) {
-    pipeline *pipeline = draft->pipeline;
+static status build(struct draft *draft) {
+    struct pipeline *pipeline = draft->pipeline;
     const char *slash = strrchr(draft->path, '/'), *base = slash ? slash + 1 : draft->path;
     size_t stem = strcspn(base, ".");
     pipeline->run = value_of(&draft->top, "run");
@@ -205,16 +205,16 @@ static status build(draft *draft) {
     pipeline->stage_count = draft->stage_count;
     pipeline->machine_count = draft->machine_count;
     for (size_t i = 0; i < draft->machine_count; i++) {
-        const draft_keys *keys = &draft->machines[i].keys;
+        const struct draft_keys *keys = &draft->machines[i].keys;
         const char *port = value_of(keys, "port");
         pipeline->machines[i] =
-            (pipeline_machine){draft->machines[i].name, value_of(keys, "address"), value_of(keys, "key"),
-                               port ? atoi(port) : 0}; // NOLINT: checked before
+            (struct pipeline_machine){draft->machines[i].name, value_of(keys, "address"), value_of(keys, "key"),
+                                      port ? atoi(port) : 0}; // NOLINT: checked before
     }
     for (size_t i = 0; i < draft->stage_count; i++) TRY(build_stage(draft, i));
     return OK;
 }
 
-void flow_build(draft *draft) {
+void flow_build(struct draft *draft) {
     if (build(draft) != OK) draft->short_of_memory = true;
 }

@@ -5,9 +5,9 @@
 #include "shared/config/draft.h"
 
 // Orders draft->stages along the flow: from source, each stage once, to optim. What does not fit becomes a mistake.
-void flow_order(draft *draft);
+void flow_order(struct draft *draft);
 
 // Fills draft->pipeline. To be called without mistakes alone.
-void flow_build(draft *draft);
+void flow_build(struct draft *draft);
 
 #endif

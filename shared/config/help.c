@@ -4,7 +4,7 @@
 #include <ctype.h>
 #include <string.h>
 
-const char *keys_argument(const key *key, arena *arena) {
+const char *keys_argument(const struct key *key, struct arena *arena) {
     const char *types[] = {[KEY_TEXT] = "TEXT",  [KEY_FILE] = "FILE",       [KEY_PATH] = "PATH", [KEY_INT] = "N",
                            [KEY_NUMBER] = "X",   [KEY_BOOL] = "true|false", [KEY_CHOICE] = "",   [KEY_NUMBER_OR] = "X",
                            [KEY_RANGE] = "A..B", [KEY_DEVICE] = "DEVICE"};
@@ -14,7 +14,7 @@ const char *keys_argument(const key *key, arena *arena) {
 }
 
 // "--max-new-tokens N"
-static const char *spelling(const key *key, arena *arena) {
+static const char *spelling(const struct key *key, struct arena *arena) {
     const char *argument = keys_argument(key, arena);
     char *text = key->type == KEY_BOOL ? arena_print(arena, "--%s", key->name)
                                        : arena_print(arena, "--%s %s", key->name, argument ? argument : "");
@@ -23,7 +23,7 @@ static const char *spelling(const key *key, arena *arena) {
     return text ? text : "";
 }
 
-static status help_row(const key *key, arena *arena, bytes *out) {
+static status help_row(const struct key *key, struct arena *arena, struct bytes *out) {
     enum { COLUMN = 34 };
     const char *left = spelling(key, arena);
     TRY(strlen(left) > COLUMN ? bytes_print(out, "  %s\n  %-*s ", left, COLUMN, "")
@@ -34,14 +34,14 @@ static status help_row(const key *key, arena *arena, bytes *out) {
     return bytes_text(out, "\n");
 }
 
-static status help_rows(const key *keys, arena *arena, bytes *out) {
+static status help_rows(const struct key *keys, struct arena *arena, struct bytes *out) {
     for (; keys->name; keys++)
         if (!keys->internal) TRY(help_row(keys, arena, out));
     return OK;
 }
 
-status keys_help(const key_table *table, bytes *out) {
-    arena memory = {0};
+status keys_help(const struct key_table *table, struct bytes *out) {
+    struct arena memory = {0};
     status result;
     TRY_TO(result, done,
            bytes_print(out, "usage: %s [--KEY VALUE]...%s%s\n%c%s\n\n", table->program, table->operands ? " " : "",
@@ -62,12 +62,12 @@ done:
 }
 
 // A '|' would end the cell.
-static status cell(const char *text, bytes *out) {
+static status cell(const char *text, struct bytes *out) {
     for (; *text; text++) TRY(*text == '|' ? bytes_text(out, "\\|") : bytes_add(out, text, 1));
     return OK;
 }
 
-static status markdown_row(const key *key, arena *arena, bytes *out) {
+static status markdown_row(const struct key *key, struct arena *arena, struct bytes *out) {
     const char *argument = keys_argument(key, arena);
     TRY(bytes_print(out, "| `%s` | ", key->name));
     TRY(cell(argument ? argument : "", out));
@@ -82,8 +82,8 @@ static status markdown_row(const key *key, arena *arena, bytes *out) {
     return bytes_text(out, " |\n");
 }
 
-static status markdown_table(const char *title, const char *help, const key *keys, bytes *out) {
-    arena memory = {0};
+static status markdown_table(const char *title, const char *help, const struct key *keys, struct bytes *out) {
+    struct arena memory = {0};
     status result;
     TRY_TO(result, done, bytes_print(out, "### %s\n\n%s.\n\n", title, help));
     TRY_TO(result, done, bytes_text(out, "| key | value | default | |\n|---|---|---|---|\n"));
@@ -95,7 +95,7 @@ done:
     return result;
 }
 
-status keys_markdown(bytes *out) {
+status keys_markdown(struct bytes *out) {
     for (const char *const *stage = keys_stages(); *stage; stage++)
         TRY(markdown_table(*stage, keys_of(*stage)->help, keys_of(*stage)->keys, out));
     return markdown_table("every stage", "keys that every stage has", keys_common(), out);

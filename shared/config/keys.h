@@ -9,7 +9,7 @@
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
 
-typedef enum key_type {
+enum key_type {
     KEY_TEXT,
     KEY_FILE,      // a file or folder that must exist, or one of `choices`; relative to the pipeline file there
     KEY_PATH,      // a path that may not exist yet
@@ -20,11 +20,11 @@ typedef enum key_type {
     KEY_NUMBER_OR, // a number in [low, high] or one of `choices`
     KEY_RANGE,     // FROM..TO, either end may be left out, or one of `choices`
     KEY_DEVICE,    // cpu, cuda or cuda:N
-} key_type;
+};
 
-typedef struct key {
+struct key {
     const char *name; // with underscores
-    key_type type;
+    enum key_type type;
     const char *standard; // the default as it would be typed; NULL: unset (or required)
     double low, high;     // KEY_INT, KEY_NUMBER, KEY_NUMBER_OR
     const char *choices;
@@ -34,94 +34,95 @@ typedef struct key {
     bool aside;       // changes how, not what, the stage computes: no part of settings_hash
     bool internal;    // set by the supervisor: not in --help, not to be written in a pipeline file
     const char *help; // one line
-} key;
+};
 
-typedef struct key_table {
+struct key_table {
     const char *stage;    // "frames", or NULL for a tool's verb
     const char *program;  // as typed: "caravan-frames", "caravan tokenize"
     const char *operands; // what follows the options: "FILE", or NULL
     const char *help;     // what the program does, one line
-    const key *keys;      // ends with a NULL name; the keys of every stage (device, threads ...) are apart: keys_common
-} key_table;
+    const struct key
+        *keys; // ends with a NULL name; the keys of every stage (device, threads ...) are apart: keys_common
+};
 
 // The table of a stage, NULL if there is no such stage.
-const key_table *keys_of(const char *stage);
+const struct key_table *keys_of(const char *stage);
 
 // Keys that every stage has: stdio, config, device, threads, precision, store. Ends with a NULL name.
-const key *keys_common(void);
+const struct key *keys_common(void);
 
 // The names of all stages in the order of the flow, ends with NULL.
 const char *const *keys_stages(void);
 
 // The key of that name in the table or among the common ones (for a stage), NULL if there is none; '-' and '_' are one.
-const key *keys_find(const key_table *table, const char *name);
+const struct key *keys_find(const struct key_table *table, const char *name);
 
 // The known name that is nearest to a mistyped one among `names` (ends with NULL), NULL when none is near.
 const char *keys_nearest(const char *const *names, const char *name);
 
 // The same among a table's keys.
-const char *keys_suggest(const key_table *table, const char *name);
+const char *keys_suggest(const struct key_table *table, const char *name);
 
 // A short word for what a key takes, as --help shows it: "N", "FILE", "a|b". Valid until the arena's end.
-const char *keys_argument(const key *key, arena *arena);
+const char *keys_argument(const struct key *key, struct arena *arena);
 
 // Checks a value against a key, not whether files exist. USAGE with "KEY: what is wrong".
-status keys_check(const key *key, const char *value);
+status keys_check(const struct key *key, const char *value);
 
 // A stage's settings: a value for each key, checked against the table.
-typedef struct settings settings;
+struct settings;
 
 // All defaults of a stage. Free with settings_free.
-status settings_new(settings **out, const char *stage);
+status settings_new(struct settings **out, const char *stage);
 
 // All defaults of a table, which must outlive the settings; keys_common() belong to it if it is a stage's.
-status settings_new_table(settings **out, const key_table *table);
+status settings_new_table(struct settings **out, const struct key_table *table);
 
 // NULL is fine; sets *settings to NULL.
-void settings_free(settings **settings);
+void settings_free(struct settings **settings);
 
 // Sets one key from text. USAGE naming the key: unknown, out of range, not a number; INPUT: missing file.
-status settings_set(settings *settings, const char *name, const char *value);
+status settings_set(struct settings *settings, const char *name, const char *value);
 
 // Whether the key was set by somebody, rather than being at its default.
-bool settings_given(const settings *settings, const char *name);
+bool settings_given(const struct settings *settings, const char *name);
 
 // Reads a YAML map of keys; relative paths are relative to that file. INPUT for a file
 // that is no such map, USAGE for a wrong key or value, both with "FILE:LINE:COLUMN: ".
-status settings_file(settings *settings, const char *path);
+status settings_file(struct settings *settings, const char *path);
 
 // Reads --key value, --key=value, --flag, --no-flag; '-' and '_' are one; `--` ends the options. *rest (NULL: operands
 // are USAGE): index of the first operand, or argc; operands are moved behind the options. --help and --version print to
 // standard output and answer STOPPED. Reads the file of --config first, so the command line wins. USAGE for what is
 // wrong or missing.
-status settings_arguments(settings *settings, int argc, char **argv, int *rest);
+status settings_arguments(struct settings *settings, int argc, char **argv, int *rest);
 
 // USAGE, naming them, when required keys are unset or two keys contradict each other (min above max).
-status settings_complete(const settings *settings);
+status settings_complete(const struct settings *settings);
 
 // Values. Asking for a key that the table lacks or of another type is a bug and aborts.
 // The value as text, NULL when unset. Any type but KEY_BOOL. Valid until set again.
-const char *settings_text(const settings *settings, const char *name);
+const char *settings_text(const struct settings *settings, const char *name);
 // Every value of a key that may be given many times, in their order; NULL and 0 when unset.
-const char *const *settings_texts(const settings *settings, const char *name, size_t *count);
+const char *const *settings_texts(const struct settings *settings, const char *name, size_t *count);
 // KEY_INT; unset: INT64_MIN.
-int64_t settings_int(const settings *settings, const char *name);
+int64_t settings_int(const struct settings *settings, const char *name);
 // KEY_NUMBER, KEY_NUMBER_OR, KEY_INT; unset or one of the choices: NaN.
-double settings_number(const settings *settings, const char *name);
+double settings_number(const struct settings *settings, const char *name);
 // KEY_BOOL; unset: false.
-bool settings_bool(const settings *settings, const char *name);
+bool settings_bool(const struct settings *settings, const char *name);
 // Whether the value is that choice; unset: false. The choice must be one of the key's.
-bool settings_is(const settings *settings, const char *name, const char *choice);
+bool settings_is(const struct settings *settings, const char *name, const char *choice);
 // KEY_RANGE; open ends: -/+INFINITY; unset or one of the choices: NaN both.
-void settings_range(const settings *settings, const char *name, double *from, double *to);
+void settings_range(const struct settings *settings, const char *name, double *from, double *to);
 
 // A hash of every key that changes what the stage computes (not threads, store ...), for the store.
-uint64_t settings_hash(const settings *settings);
+uint64_t settings_hash(const struct settings *settings);
 
 // Appends the --help text of a table.
-status keys_help(const key_table *table, bytes *out);
+status keys_help(const struct key_table *table, struct bytes *out);
 
 // Appends the reference of all stages' keys as Markdown tables.
-status keys_markdown(bytes *out);
+status keys_markdown(struct bytes *out);
 
 #endif

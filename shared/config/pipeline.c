@@ -11,7 +11,7 @@
 #include "shared/base/file.h"
 #include "shared/config/draft.h"
 
-void draft_mistake(draft *draft, place place, const char *format, ...) {
+void draft_mistake(struct draft *draft, struct place place, const char *format, ...) {
     char text[1024];
     va_list arguments;
     va_start(arguments, format);
@@ -27,16 +27,16 @@ void draft_mistake(draft *draft, place place, const char *format, ...) {
     }
     char *copy = arena_text(&draft->pipeline->arena, text, strlen(text));
     if (!copy) draft->short_of_memory = true;
-    draft->mistakes[draft->mistake_count++] = (mistake){place, copy ? copy : ""};
+    draft->mistakes[draft->mistake_count++] = (struct mistake){place, copy ? copy : ""};
 }
 
 // By line, then column; those of the command line first. Equal ones stay in order.
-static void sort_mistakes(draft *draft) {
+static void sort_mistakes(struct draft *draft) {
     for (size_t i = 1; i < draft->mistake_count; i++) {
-        mistake moved = draft->mistakes[i];
+        struct mistake moved = draft->mistakes[i];
         size_t j = i;
         for (; j > 0; j--) {
-            place before = draft->mistakes[j - 1].place;
+            struct place before = draft->mistakes[j - 1].place;
             if (before.line < moved.place.line) break;
             if (before.line == moved.place.line && before.column <= moved.place.column) break;
             draft->mistakes[j] = draft->mistakes[j - 1];
@@ -45,9 +45,9 @@ static void sort_mistakes(draft *draft) {
     }
 }
 
-static status write_mistakes(const draft *draft, bytes *out) {
+static status write_mistakes(const struct draft *draft, struct bytes *out) {
     for (size_t i = 0; i < draft->mistake_count; i++) {
-        mistake mistake = draft->mistakes[i];
+        struct mistake mistake = draft->mistakes[i];
         if (mistake.place.line) {
             TRY(bytes_print(out, "%s:%zu:%zu: ", draft->path, mistake.place.line, mistake.place.column));
         } else {
@@ -59,7 +59,7 @@ static status write_mistakes(const draft *draft, bytes *out) {
 }
 
 // The status for the mistakes found.
-static status judge(draft *draft, bytes *mistakes) {
+static status judge(struct draft *draft, struct bytes *mistakes) {
     size_t typed = 0;
     if (draft->short_of_memory) return fail(SERVICE, "out of memory");
     if (draft->mistake_count == 0) return OK;
@@ -71,8 +71,8 @@ static status judge(draft *draft, bytes *mistakes) {
 }
 
 // The folder that the file stands in, absolute.
-static status find_folder(draft *draft) {
-    arena *memory = &draft->pipeline->arena;
+static status find_folder(struct draft *draft) {
+    struct arena *memory = &draft->pipeline->arena;
     const char *slash = strrchr(draft->path, '/');
     char *folder =
         slash ? arena_text(memory, draft->path, (size_t)(slash - draft->path) + 1) : arena_text(memory, ".", 1);
@@ -85,9 +85,9 @@ static status find_folder(draft *draft) {
     return draft->folder && draft->current ? OK : fail(SERVICE, "out of memory");
 }
 
-static status read_document(draft *draft, const char *text, size_t size) {
-    document document;
-    place place = {1, 1};
+static status read_document(struct draft *draft, const char *text, size_t size) {
+    struct document document;
+    struct place place = {1, 1};
     status result = document_read(&document, text, size, &place);
     if (result == OK) {
         draft_parse(draft, &document);
@@ -100,8 +100,8 @@ static status read_document(draft *draft, const char *text, size_t size) {
     return result;
 }
 
-static status read_all(draft *draft, const char *text, size_t size, const char *const *sets, size_t count,
-                       bytes *mistakes) {
+static status read_all(struct draft *draft, const char *text, size_t size, const char *const *sets, size_t count,
+                       struct bytes *mistakes) {
     TRY(find_folder(draft));
     TRY(read_document(draft, text, size));
     if (draft->mistake_count == 0 || draft->stages_place.line) {
@@ -111,10 +111,10 @@ static status read_all(draft *draft, const char *text, size_t size, const char *
     return judge(draft, mistakes);
 }
 
-status pipeline_parse(pipeline **out, const char *path, const char *text, size_t size, const char *const *sets,
-                      size_t count, bytes *mistakes) {
+status pipeline_parse(struct pipeline **out, const char *path, const char *text, size_t size, const char *const *sets,
+                      size_t count, struct bytes *mistakes) {
     *out = NULL;
-    draft draft = {.path = path};
+    struct draft draft = {.path = path};
     TRY(NEW(&draft.pipeline, 1));
     status result = read_all(&draft, text, size, sets, count, mistakes);
     free(draft.mistakes);
@@ -126,8 +126,9 @@ status pipeline_parse(pipeline **out, const char *path, const char *text, size_t
     return OK;
 }
 
-status pipeline_read(pipeline **out, const char *path, const char *const *sets, size_t count, bytes *mistakes) {
-    bytes content = {0};
+status pipeline_read(struct pipeline **out, const char *path, const char *const *sets, size_t count,
+                     struct bytes *mistakes) {
+    struct bytes content = {0};
     *out = NULL;
     status result = file_read(path, &content);
     if (result == OK) result = pipeline_parse(out, path, content.data, content.size, sets, count, mistakes);
@@ -135,21 +136,21 @@ status pipeline_read(pipeline **out, const char *path, const char *const *sets, 
     return result;
 }
 
-void pipeline_free(pipeline **pipeline) {
+void pipeline_free(struct pipeline **pipeline) {
     if (!*pipeline) return;
-    arena memory = (*pipeline)->arena;
+    struct arena memory = (*pipeline)->arena;
     free(*pipeline);
     arena_release(&memory);
     *pipeline = NULL;
 }
 
-const char *pipeline_value(const pipeline_stage *stage, const char *key) {
+const char *pipeline_value(const struct pipeline_stage *stage, const char *key) {
     for (size_t i = 0; i < stage->key_count; i++)
         if (!strcmp(stage->keys[i].name, key)) return stage->keys[i].value;
     return NULL;
 }
 
-status pipeline_set(pipeline *pipeline, pipeline_stage *stage, const char *key, const char *value) {
+status pipeline_set(struct pipeline *pipeline, struct pipeline_stage *stage, const char *key, const char *value) {
     char *copy = arena_text(&pipeline->arena, value, strlen(value));
     if (!copy) return fail(SERVICE, "out of memory");
     for (size_t i = 0; i < stage->key_count; i++) {
@@ -157,16 +158,16 @@ status pipeline_set(pipeline *pipeline, pipeline_stage *stage, const char *key, 
         stage->keys[i].value = copy;
         return OK;
     }
-    pipeline_key *wider = arena_get(&pipeline->arena, (stage->key_count + 1) * sizeof *wider);
+    struct pipeline_key *wider = arena_get(&pipeline->arena, (stage->key_count + 1) * sizeof *wider);
     char *name = arena_text(&pipeline->arena, key, strlen(key));
     if (!wider || !name) return fail(SERVICE, "out of memory");
     if (stage->key_count) memcpy(wider, stage->keys, stage->key_count * sizeof *wider);
-    wider[stage->key_count++] = (pipeline_key){name, copy};
+    wider[stage->key_count++] = (struct pipeline_key){name, copy};
     stage->keys = wider;
     return OK;
 }
 
-status pipeline_settings(const pipeline_stage *stage, settings **out) {
+status pipeline_settings(const struct pipeline_stage *stage, struct settings **out) {
     status result;
     TRY(settings_new_table(out, stage->table));
     for (size_t i = 0; i < stage->key_count; i++)

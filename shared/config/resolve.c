@@ -13,15 +13,15 @@
 #include "shared/config/values.h"
 
 // Keys of the file that are no stage's.
-static const key top_keys[] = {
+static const struct key top_keys[] = {
     {.name = "name", .type = KEY_TEXT, .help = "of the run (default: the file's)"},
     {.name = "run", .type = KEY_PATH, .required = true, .help = "folder of store, ledger, checkpoints, metrics, logs"},
     {0},
 };
-static const key_table top_table = {NULL, "pipeline", NULL, "keys of the file", top_keys};
+static const struct key_table top_table = {NULL, "pipeline", NULL, "keys of the file", top_keys};
 
 // Keys of a stage's place in the pipeline, for every stage and program.
-static const key place_keys[] = {
+static const struct key place_keys[] = {
     {.name = "from", .type = KEY_TEXT, .help = "the stage before it, when that is not the one above"},
     {.name = "replicas",
      .type = KEY_INT,
@@ -33,31 +33,31 @@ static const key place_keys[] = {
     {.name = "program", .type = KEY_FILE, .help = "a program of yours that filters JSON lines"},
     {0},
 };
-static const key_table place_table = {NULL, "pipeline", NULL, "a stage's place", place_keys};
+static const struct key_table place_table = {NULL, "pipeline", NULL, "a stage's place", place_keys};
 
-static const key machine_keys[] = {
+static const struct key machine_keys[] = {
     {.name = "address", .type = KEY_TEXT, .required = true, .help = "host name or IP address"},
     {.name = "key", .type = KEY_TEXT, .help = "its public key, from `caravan keygen`"},
     {.name = "port", .type = KEY_INT, .low = 1, .high = 65000, .help = "the first port that it listens on"},
     {0},
 };
-static const key_table machine_table = {NULL, "pipeline", NULL, "a machine", machine_keys};
+static const struct key_table machine_table = {NULL, "pipeline", NULL, "a machine", machine_keys};
 
 // Given by the source or the file to every stage that has it.
 static const char *const handed_by_source[] = {"group_size", "groups_per_step", "media_root", "seed", NULL};
 
-static const key *find_in(const key *keys, const char *name) {
+static const struct key *find_in(const struct key *keys, const char *name) {
     for (; keys->name; keys++)
         if (!strcmp(keys->name, name)) return keys;
     return NULL;
 }
 
 // A key that several stages have may stand at the top of the file.
-static const key *find_shared(const char *name) {
-    const key *found = NULL;
+static const struct key *find_shared(const char *name) {
+    const struct key *found = NULL;
     int stages = 0;
     for (const char *const *stage = keys_stages(); *stage; stage++) {
-        const key *key = keys_find(keys_of(*stage), name);
+        const struct key *key = keys_find(keys_of(*stage), name);
         if (!key || key->internal) continue;
         found = key;
         stages++;
@@ -72,8 +72,8 @@ static const char *owner_of(const char *name) {
     return NULL;
 }
 
-static void unknown_key(draft *draft, const char *owner, const draft_key *key, const key_table *table,
-                        const key_table *more) {
+static void unknown_key(struct draft *draft, const char *owner, const struct draft_key *key,
+                        const struct key_table *table, const struct key_table *more) {
     const char *near = keys_suggest(table, key->name);
     if (!near && more) near = keys_suggest(more, key->name);
     if (owner_of(key->name)) {
@@ -87,7 +87,7 @@ static void unknown_key(draft *draft, const char *owner, const draft_key *key, c
 }
 
 // Checks a value and makes its path absolute. False if there was a mistake.
-static bool check_value(draft *draft, const char *owner, draft_key *key, const struct key *rule) {
+static bool check_value(struct draft *draft, const char *owner, struct draft_key *key, const struct key *rule) {
     if (!key->value) return false; // a list or a map, reported already
     if (keys_check(rule, key->value) != OK) {
         draft_mistake(draft, key->value_place, "%s: %s", owner, fail_text());
@@ -108,8 +108,9 @@ static bool check_value(draft *draft, const char *owner, draft_key *key, const s
 }
 
 // Checks a map against one table.
-static void check_map(draft *draft, const char *owner, place place, draft_keys *keys, const key_table *table) {
-    for (draft_key *key = keys->first; key; key = key->next) {
+static void check_map(struct draft *draft, const char *owner, struct place place, struct draft_keys *keys,
+                      const struct key_table *table) {
+    for (struct draft_key *key = keys->first; key; key = key->next) {
         const struct key *rule = find_in(table->keys, key->name);
         if (rule)
             check_value(draft, owner, key, rule);
@@ -121,8 +122,8 @@ static void check_map(draft *draft, const char *owner, place place, draft_keys *
             draft_mistake(draft, place, "%s: missing: %s", owner, rule->name);
 }
 
-static void check_top(draft *draft) {
-    for (draft_key *key = draft->top.first; key; key = key->next) {
+static void check_top(struct draft *draft) {
+    for (struct draft_key *key = draft->top.first; key; key = key->next) {
         const struct key *rule = find_in(top_keys, key->name);
         if (!rule) rule = find_shared(key->name);
         if (rule)
@@ -130,10 +131,10 @@ static void check_top(draft *draft) {
         else
             unknown_key(draft, "pipeline", key, &top_table, keys_of("source"));
     }
-    if (!draft_find(&draft->top, "run")) draft_mistake(draft, (place){1, 1}, "pipeline: missing: run");
+    if (!draft_find(&draft->top, "run")) draft_mistake(draft, (struct place){1, 1}, "pipeline: missing: run");
 }
 
-static void name_program(draft *draft, draft_stage *stage) {
+static void name_program(struct draft *draft, struct draft_stage *stage) {
     const char *near = keys_nearest(keys_stages(), stage->name);
     if (near) {
         draft_mistake(draft, stage->place, "%s: no such stage; did you mean %s? (one of yours needs `program`)",
@@ -144,9 +145,9 @@ static void name_program(draft *draft, draft_stage *stage) {
 }
 
 // A program is a path from the file's folder; a bare name is looked for in PATH.
-static void check_program(draft *draft, const draft_stage *stage, draft_key *key) {
+static void check_program(struct draft *draft, const struct draft_stage *stage, struct draft_key *key) {
     if (!key->value) return;
-    arena *memory = &draft->pipeline->arena;
+    struct arena *memory = &draft->pipeline->arena;
     const char *base = key->value_place.line ? draft->folder : draft->current;
     static const struct key file = {.name = "program", .type = KEY_FILE};
     const char *path = strchr(key->value, '/') ? key_resolve(&file, base, key->value, memory) : NULL;
@@ -168,7 +169,7 @@ static void check_program(draft *draft, const draft_stage *stage, draft_key *key
     }
 }
 
-static void check_stage_key(draft *draft, draft_stage *stage, draft_key *key) {
+static void check_stage_key(struct draft *draft, struct draft_stage *stage, struct draft_key *key) {
     const struct key *rule = find_in(place_keys, key->name);
     if (rule && !strcmp(key->name, "program")) {
         check_program(draft, stage, key);
@@ -185,38 +186,38 @@ static void check_stage_key(draft *draft, draft_stage *stage, draft_key *key) {
     }
 }
 
-static void check_stage(draft *draft, draft_stage *stage) {
+static void check_stage(struct draft *draft, struct draft_stage *stage) {
     stage->is_program = draft_find(&stage->keys, "program") != NULL;
     stage->table = stage->is_program ? NULL : keys_of(stage->name);
     if (!stage->table && !stage->is_program) name_program(draft, stage);
-    for (draft_key *key = stage->keys.first; key; key = key->next) check_stage_key(draft, stage, key);
-    for (draft_stage *other = draft->stages; other < stage; other++)
+    for (struct draft_key *key = stage->keys.first; key; key = key->next) check_stage_key(draft, stage, key);
+    for (struct draft_stage *other = draft->stages; other < stage; other++)
         if (!strcmp(other->name, stage->name))
             draft_mistake(draft, stage->place, "%s: a second stage of that name; the first is in line %zu", stage->name,
                           other->place.line);
-    draft_key *replicas = draft_find(&stage->keys, "replicas");
+    struct draft_key *replicas = draft_find(&stage->keys, "replicas");
     if (replicas && replicas->value && strcmp(replicas->value, "1") != 0 && value_among("source|optim", stage->name))
         draft_mistake(draft, replicas->value_place, "%s: replicas: there can be one only", stage->name);
 }
 
-static draft_stage *stage_named(draft *draft, const char *name) {
+static struct draft_stage *stage_named(struct draft *draft, const char *name) {
     for (size_t i = 0; i < draft->stage_count; i++)
         if (!strcmp(draft->stages[i].name, name)) return &draft->stages[i];
     return NULL;
 }
 
 // The file's or the source's value of a key that the stage lacks.
-static draft_key *inherited(draft *draft, const draft_stage *stage, const char *name) {
-    draft_key *top = draft_find(&draft->top, name);
-    draft_stage *source = stage_named(draft, "source");
+static struct draft_key *inherited(struct draft *draft, const struct draft_stage *stage, const char *name) {
+    struct draft_key *top = draft_find(&draft->top, name);
+    struct draft_stage *source = stage_named(draft, "source");
     if (top && find_shared(name)) return top;
     for (const char *const *handed = handed_by_source; *handed && source && source != stage; handed++)
         if (!strcmp(*handed, name)) return draft_find(&source->keys, name);
     return NULL;
 }
 
-static void inherit_path(draft *draft, draft_stage *stage, const char *name, const char *below) {
-    const draft_key *run = draft_find(&draft->top, "run");
+static void inherit_path(struct draft *draft, struct draft_stage *stage, const char *name, const char *below) {
+    const struct draft_key *run = draft_find(&draft->top, "run");
     if (!run || !run->value || draft_find(&stage->keys, name)) return;
     char *path = path_join(&draft->pipeline->arena, run->value, below);
     if (!path)
@@ -225,10 +226,10 @@ static void inherit_path(draft *draft, draft_stage *stage, const char *name, con
         draft_set(draft, &stage->keys, name, path, run->name_place, run->value_place);
 }
 
-static void inherit_keys(draft *draft, draft_stage *stage, const key *rules) {
-    for (const key *rule = rules; rule->name; rule++) {
+static void inherit_keys(struct draft *draft, struct draft_stage *stage, const struct key *rules) {
+    for (const struct key *rule = rules; rule->name; rule++) {
         if (draft_find(&stage->keys, rule->name)) continue;
-        const draft_key *key = inherited(draft, stage, rule->name);
+        const struct draft_key *key = inherited(draft, stage, rule->name);
         if (key && key->value)
             draft_set(draft, &stage->keys, rule->name, key->value, key->name_place, key->value_place);
         else if (key)
@@ -239,11 +240,12 @@ static void inherit_keys(draft *draft, draft_stage *stage, const key *rules) {
 }
 
 // min above max, with the values that hold after all was handed down.
-static void check_bounds(draft *draft, const draft_stage *stage) {
-    for (const key *rule = stage->table->keys; rule->name; rule++) {
+static void check_bounds(struct draft *draft, const struct draft_stage *stage) {
+    for (const struct key *rule = stage->table->keys; rule->name; rule++) {
         if (!rule->at_most) continue;
-        const key *other = keys_find(stage->table, rule->at_most);
-        const draft_key *low = draft_find(&stage->keys, rule->name), *high = draft_find(&stage->keys, rule->at_most);
+        const struct key *other = keys_find(stage->table, rule->at_most);
+        const struct draft_key *low = draft_find(&stage->keys, rule->name),
+                               *high = draft_find(&stage->keys, rule->at_most);
         const char *low_text = low ? low->value : rule->standard, *high_text = high ? high->value : other->standard;
         double bottom, top;
         if ((!low && !high) || !low_text || !high_text) continue;
@@ -254,10 +256,10 @@ static void check_bounds(draft *draft, const draft_stage *stage) {
 }
 
 // Source and another stage must mean the same by a key.
-static void check_agreement(draft *draft, const char *stage_name, const char *name) {
-    draft_stage *source = stage_named(draft, "source"), *stage = stage_named(draft, stage_name);
+static void check_agreement(struct draft *draft, const char *stage_name, const char *name) {
+    struct draft_stage *source = stage_named(draft, "source"), *stage = stage_named(draft, stage_name);
     if (!source || !stage || !source->table || !stage->table) return;
-    const draft_key *there = draft_find(&source->keys, name), *here = draft_find(&stage->keys, name);
+    const struct draft_key *there = draft_find(&source->keys, name), *here = draft_find(&stage->keys, name);
     const char *standard = keys_find(source->table, name)->standard;
     double a, b;
     if (!here || !here->value || (there && !there->value)) return;
@@ -266,7 +268,7 @@ static void check_agreement(draft *draft, const char *stage_name, const char *na
                       there ? there->value : standard);
 }
 
-static void complete_stage(draft *draft, draft_stage *stage) {
+static void complete_stage(struct draft *draft, struct draft_stage *stage) {
     if (!stage->table) return;
     inherit_path(draft, stage, "store", "store");
     if (keys_find(stage->table, "out")) inherit_path(draft, stage, "out", "checkpoints");
@@ -275,14 +277,14 @@ static void complete_stage(draft *draft, draft_stage *stage) {
     check_bounds(draft, stage);
 }
 
-static void check_machine(draft *draft, draft_machine *machine) {
+static void check_machine(struct draft *draft, struct draft_machine *machine) {
     check_map(draft, machine->name, machine->place, &machine->keys, &machine_table);
-    for (draft_machine *other = draft->machines; other < machine; other++)
+    for (struct draft_machine *other = draft->machines; other < machine; other++)
         if (!strcmp(other->name, machine->name))
             draft_mistake(draft, machine->place, "%s: a second machine of that name", machine->name);
 }
 
-void draft_resolve(draft *draft) {
+void draft_resolve(struct draft *draft) {
     check_top(draft);
     for (size_t i = 0; i < draft->machine_count; i++) check_machine(draft, &draft->machines[i]);
     for (size_t i = 0; i < draft->stage_count; i++) check_stage(draft, &draft->stages[i]);

@@ -14,9 +14,9 @@
 #include "shared/config/values.h"
 
 struct settings {
-    const key_table *table;
-    const key **keys; // the table's, then the common ones
-    value *values;
+    const struct key_table *table;
+    const struct key **keys; // the table's, then the common ones
+    struct value *values;
     size_t count;
 };
 
@@ -26,29 +26,29 @@ static bool same_name(const char *a, const char *b) {
     return *a == *b;
 }
 
-const key *keys_find(const key_table *table, const char *name) {
-    for (const key *key = table->keys; key->name; key++)
+const struct key *keys_find(const struct key_table *table, const char *name) {
+    for (const struct key *key = table->keys; key->name; key++)
         if (same_name(key->name, name)) return key;
     if (table->stage)
-        for (const key *key = keys_common(); key->name; key++)
+        for (const struct key *key = keys_common(); key->name; key++)
             if (same_name(key->name, name)) return key;
     return NULL;
 }
 
-static size_t count_keys(const key *keys) {
+static size_t count_keys(const struct key *keys) {
     size_t count = 0;
     while (keys[count].name) count++;
     return count;
 }
 
-static void release_value(value *value) {
+static void release_value(struct value *value) {
     for (size_t i = 0; i < value->count; i++) free(value->texts[i]);
     free(value->texts);
     free(value->text);
 }
 
 // Puts one more text behind the others.
-static status add_text(value *value, const char *text) {
+static status add_text(struct value *value, const char *text) {
     TRY(RESIZE(&value->texts, value->count + 1));
     value->texts[value->count] = strdup(text);
     if (!value->texts[value->count]) return fail(SERVICE, "out of memory");
@@ -56,7 +56,7 @@ static status add_text(value *value, const char *text) {
     return OK;
 }
 
-static status set_value(value *value, const key *key, const char *text) {
+static status set_value(struct value *value, const struct key *key, const char *text) {
     struct value fresh = {0};
     TRY(value_read(&fresh, key, text));
     if (key->many) TRY(add_text(value, text));
@@ -69,18 +69,18 @@ static status set_value(value *value, const key *key, const char *text) {
     return OK;
 }
 
-static status set_standards(settings *settings) {
+static status set_standards(struct settings *settings) {
     for (size_t i = 0; i < settings->count; i++) {
-        value *value = &settings->values[i];
+        struct value *value = &settings->values[i];
         *value = (struct value){.from = NAN, .to = NAN, .whole = INT64_MIN};
         if (settings->keys[i]->standard) TRY(set_value(value, settings->keys[i], settings->keys[i]->standard));
     }
     return OK;
 }
 
-status settings_new_table(settings **out, const key_table *table) {
+status settings_new_table(struct settings **out, const struct key_table *table) {
     *out = NULL;
-    settings *fresh;
+    struct settings *fresh;
     TRY(NEW(&fresh, 1));
     status result;
     size_t own = count_keys(table->keys), shared = table->stage ? count_keys(keys_common()) : 0;
@@ -98,18 +98,18 @@ done:
     return result;
 }
 
-status settings_new(settings **out, const char *stage) {
+status settings_new(struct settings **out, const char *stage) {
     *out = NULL;
-    const key_table *table = keys_of(stage);
+    const struct key_table *table = keys_of(stage);
     if (!table) return fail(BUG, "no stage is named %s", stage);
     return settings_new_table(out, table);
 }
 
-const key_table *settings_table(const settings *settings) {
+const struct key_table *settings_table(const struct settings *settings) {
     return settings->table;
 }
 
-void settings_free(settings **settings) {
+void settings_free(struct settings **settings) {
     if (!*settings) return;
     for (size_t i = 0; i < (*settings)->count; i++) release_value(&(*settings)->values[i]);
     free((*settings)->values);
@@ -118,18 +118,18 @@ void settings_free(settings **settings) {
     *settings = NULL;
 }
 
-static status unknown_key(const settings *settings, const char *name) {
+static status unknown_key(const struct settings *settings, const char *name) {
     const char *near = keys_suggest(settings->table, name);
     if (near) return fail(USAGE, "%s: no such key; did you mean %s?", name, near);
     return fail(USAGE, "%s: no such key", name);
 }
 
-status settings_set(settings *settings, const char *name, const char *text) {
-    const key *key = keys_find(settings->table, name);
+status settings_set(struct settings *settings, const char *name, const char *text) {
+    const struct key *key = keys_find(settings->table, name);
     if (!key) return unknown_key(settings, name);
     size_t i = 0;
     while (settings->keys[i] != key) i++;
-    value *value = &settings->values[i];
+    struct value *value = &settings->values[i];
     TRY(set_value(value, key, text));
     value->given = true;
     if (key->type == KEY_FILE && !value->is_choice && access(text, F_OK))
@@ -137,7 +137,7 @@ status settings_set(settings *settings, const char *name, const char *text) {
     return OK;
 }
 
-static const value *value_of(const settings *settings, const char *name, const key **key) {
+static const struct value *value_of(const struct settings *settings, const char *name, const struct key **key) {
     for (size_t i = 0; i < settings->count; i++) {
         if (strcmp(settings->keys[i]->name, name) != 0) continue;
         *key = settings->keys[i];
@@ -147,44 +147,44 @@ static const value *value_of(const settings *settings, const char *name, const k
     abort();
 }
 
-static const value *typed_value(const settings *settings, const char *name, unsigned types) {
-    const key *key;
-    const value *value = value_of(settings, name, &key);
+static const struct value *typed_value(const struct settings *settings, const char *name, unsigned types) {
+    const struct key *key;
+    const struct value *value = value_of(settings, name, &key);
     if (types >> key->type & 1) return value;
     fprintf(stderr, "bug: key %s of %s asked for as another type\n", name, settings->table->program);
     abort();
 }
 
-bool settings_given(const settings *settings, const char *name) {
-    const key *key;
+bool settings_given(const struct settings *settings, const char *name) {
+    const struct key *key;
     return value_of(settings, name, &key)->given;
 }
 
-const char *settings_text(const settings *settings, const char *name) {
+const char *settings_text(const struct settings *settings, const char *name) {
     return typed_value(settings, name, ~(1u << KEY_BOOL))->text;
 }
 
-const char *const *settings_texts(const settings *settings, const char *name, size_t *count) {
-    const value *value = typed_value(settings, name, ~0u);
+const char *const *settings_texts(const struct settings *settings, const char *name, size_t *count) {
+    const struct value *value = typed_value(settings, name, ~0u);
     *count = value->count;
     return (const char *const *)value->texts;
 }
 
-int64_t settings_int(const settings *settings, const char *name) {
+int64_t settings_int(const struct settings *settings, const char *name) {
     return typed_value(settings, name, 1u << KEY_INT)->whole;
 }
 
-double settings_number(const settings *settings, const char *name) {
+double settings_number(const struct settings *settings, const char *name) {
     return typed_value(settings, name, 1u << KEY_INT | 1u << KEY_NUMBER | 1u << KEY_NUMBER_OR)->from;
 }
 
-bool settings_bool(const settings *settings, const char *name) {
+bool settings_bool(const struct settings *settings, const char *name) {
     return typed_value(settings, name, 1u << KEY_BOOL)->truth;
 }
 
-bool settings_is(const settings *settings, const char *name, const char *choice) {
-    const key *key;
-    const value *value = value_of(settings, name, &key);
+bool settings_is(const struct settings *settings, const char *name, const char *choice) {
+    const struct key *key;
+    const struct value *value = value_of(settings, name, &key);
     if (!value_among(key->choices, choice)) {
         fprintf(stderr, "bug: key %s of %s has no choice %s\n", name, settings->table->program, choice);
         abort();
@@ -192,19 +192,19 @@ bool settings_is(const settings *settings, const char *name, const char *choice)
     return value->text && !strcmp(value->text, choice);
 }
 
-void settings_range(const settings *settings, const char *name, double *from, double *to) {
-    const value *value = typed_value(settings, name, 1u << KEY_RANGE);
+void settings_range(const struct settings *settings, const char *name, double *from, double *to) {
+    const struct value *value = typed_value(settings, name, 1u << KEY_RANGE);
     *from = value->from;
     *to = value->to;
 }
 
-static const char *text_or(const settings *settings, const char *name) {
-    const key *key;
+static const char *text_or(const struct settings *settings, const char *name) {
+    const struct key *key;
     return value_of(settings, name, &key)->text;
 }
 
-static status check_required(const settings *settings) {
-    bytes names = {0};
+static status check_required(const struct settings *settings) {
+    struct bytes names = {0};
     status result = OK;
     for (size_t i = 0; i < settings->count && result == OK; i++)
         if (settings->keys[i]->required && !settings->values[i].text)
@@ -214,12 +214,12 @@ static status check_required(const settings *settings) {
     return result;
 }
 
-status settings_complete(const settings *settings) {
+status settings_complete(const struct settings *settings) {
     TRY(check_required(settings));
     for (size_t i = 0; i < settings->count; i++) {
-        const key *key = settings->keys[i], *other;
+        const struct key *key = settings->keys[i], *other;
         if (!key->at_most || !settings->values[i].text) continue;
-        const value *bound = value_of(settings, key->at_most, &other);
+        const struct value *bound = value_of(settings, key->at_most, &other);
         if (bound->text && settings->values[i].from > bound->from)
             return fail(USAGE, "%s: %s is above %s, which is %s", key->name, settings->values[i].text, key->at_most,
                         text_or(settings, key->at_most));
@@ -227,13 +227,13 @@ status settings_complete(const settings *settings) {
     return OK;
 }
 
-uint64_t settings_hash(const settings *settings) {
+uint64_t settings_hash(const struct settings *settings) {
     XXH3_state_t *state = XXH3_createState();
     if (!state) abort();
     XXH3_64bits_reset(state);
     for (size_t i = 0; i < settings->count; i++) {
-        const key *key = settings->keys[i];
-        const value *value = &settings->values[i];
+        const struct key *key = settings->keys[i];
+        const struct value *value = &settings->values[i];
         if (key->aside || !value->text) continue;
         XXH3_64bits_update(state, key->name, strlen(key->name) + 1);
         // Numbers by value, so that 1 and 1.0 find the same; the rest by their text.

@@ -46,12 +46,12 @@ const char *keys_nearest(const char *const *names, const char *name) {
     return best;
 }
 
-const char *keys_suggest(const key_table *table, const char *name) {
+const char *keys_suggest(const struct key_table *table, const char *name) {
     const char *best = NULL;
     int nearest = LONGEST;
-    for (const key *key = table->keys; key->name; key++)
+    for (const struct key *key = table->keys; key->name; key++)
         if (!key->internal) consider(key->name, name, &best, &nearest);
     if (table->stage)
-        for (const key *key = keys_common(); key->name; key++) consider(key->name, name, &best, &nearest);
+        for (const struct key *key = keys_common(); key->name; key++) consider(key->name, name, &best, &nearest);
     return best;
 }

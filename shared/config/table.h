@@ -5,9 +5,9 @@
 #include "shared/config/keys.h"
 
 // The table that the settings were made from.
-const key_table *settings_table(const settings *settings);
+const struct key_table *settings_table(const struct settings *settings);
 
 // Puts `folder` before a relative path of KEY_FILE or KEY_PATH; other values are copied. NULL when memory is short.
-char *key_resolve(const key *key, const char *folder, const char *value, arena *arena);
+char *key_resolve(const struct key *key, const char *folder, const char *value, struct arena *arena);
 
 #endif

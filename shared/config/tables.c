@@ -22,7 +22,7 @@
         .help = "groups that make one optimizer step"                                                                  \
     }
 
-static const key common[] = {
+static const struct key common[] = {
     {.name = "stdio", .type = KEY_BOOL, .standard = "false", .aside = true, .help = "filter: groups as JSON lines"},
     {.name = "config", .type = KEY_FILE, .aside = true, .help = "YAML map of these keys; the command line wins"},
     {.name = "device", .type = KEY_DEVICE, .help = "cpu, cuda or cuda:N (default: cuda when there is one)"},
@@ -36,7 +36,7 @@ static const key common[] = {
     {0},
 };
 
-static const key source_keys[] = {
+static const struct key source_keys[] = {
     {.name = "data", .type = KEY_FILE, .required = true, .help = "annotations, JSON lines or one JSON list"},
     {.name = "format",
      .type = KEY_CHOICE,
@@ -59,7 +59,7 @@ static const key source_keys[] = {
     {0},
 };
 
-static const key frames_keys[] = {
+static const struct key frames_keys[] = {
     MEDIA_ROOT,
     {.name = "fps", .type = KEY_NUMBER, .standard = "2", .low = 1e-6, .high = 1000, .help = "frames a second sampled"},
     {.name = "min_frames",
@@ -113,7 +113,7 @@ static const key frames_keys[] = {
     {0},
 };
 
-static const key rollout_keys[] = {
+static const struct key rollout_keys[] = {
     MODEL,
     MEDIA_ROOT,
     GROUP_SIZE,
@@ -131,7 +131,7 @@ static const key rollout_keys[] = {
     {0},
 };
 
-static const key refscore_keys[] = {
+static const struct key refscore_keys[] = {
     MODEL,
     MEDIA_ROOT,
     {.name = "span",
@@ -147,7 +147,7 @@ static const key refscore_keys[] = {
     {0},
 };
 
-static const key reward_keys[] = {
+static const struct key reward_keys[] = {
     {.name = "method",
      .type = KEY_CHOICE,
      .standard = "care",
@@ -185,7 +185,7 @@ static const key reward_keys[] = {
     {0},
 };
 
-static const key optim_keys[] = {
+static const struct key optim_keys[] = {
     MODEL,
     MEDIA_ROOT,
     {.name = "out",
@@ -238,7 +238,7 @@ static const key optim_keys[] = {
     {0},
 };
 
-static const key_table tables[] = {
+static const struct key_table tables[] = {
     {"source", "caravan-source", NULL, "reads a data set and writes its samples as groups", source_keys},
     {"frames", "caravan-frames", NULL, "decodes and resizes clips and images into the store", frames_keys},
     {"rollout", "caravan-rollout", NULL, "samples completions from the policy", rollout_keys},
@@ -249,13 +249,13 @@ static const key_table tables[] = {
 
 static const char *const stage_names[] = {"source", "frames", "rollout", "refscore", "reward", "optim", NULL};
 
-const key_table *keys_of(const char *stage) {
+const struct key_table *keys_of(const char *stage) {
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         if (!strcmp(tables[i].stage, stage)) return &tables[i];
     return NULL;
 }
 
-const key *keys_common(void) {
+const struct key *keys_common(void) {
     return common;
 }
 

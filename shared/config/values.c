@@ -40,31 +40,31 @@ bool value_among(const char *choices, const char *word) {
     return false;
 }
 
-static status out_of_range(const key *key, const char *text) {
+static status out_of_range(const struct key *key, const char *text) {
     if (key->high >= 1e300) return fail(USAGE, "%s: %s is out of range: at least %.15g", key->name, text, key->low);
     return fail(USAGE, "%s: %s is out of range: %.15g to %.15g", key->name, text, key->low, key->high);
 }
 
 // What the key wants, for messages: " or none" behind a number with choices.
-static status wrong(const key *key, const char *what, const char *text) {
+static status wrong(const struct key *key, const char *what, const char *text) {
     if (key->choices) return fail(USAGE, "%s: '%s' is neither %s nor one of %s", key->name, text, what, key->choices);
     return fail(USAGE, "%s: '%s' is not %s", key->name, text, what);
 }
 
-static status read_bool(value *value, const key *key, const char *text) {
+static status read_bool(struct value *value, const struct key *key, const char *text) {
     bool yes = value_among("true|yes|on|1", text);
     if (!yes && !value_among("false|no|off|0", text)) return wrong(key, "true or false", text);
     value->truth = yes;
     return OK;
 }
 
-static status read_number(value *value, const key *key, const char *text) {
+static status read_number(struct value *value, const struct key *key, const char *text) {
     if (!value_number(text, &value->from)) return wrong(key, "a number", text);
     if (!(value->from >= key->low && value->from <= key->high)) return out_of_range(key, text);
     return OK;
 }
 
-static status read_int(value *value, const key *key, const char *text) {
+static status read_int(struct value *value, const struct key *key, const char *text) {
     double number;
     if (!read_whole(text, &value->whole)) {
         if (value_number(text, &number) && fabs(number) >= 0x1p63) return out_of_range(key, text);
@@ -86,7 +86,7 @@ static bool read_end(const char *text, size_t size, double open, double *end) {
     return value_number(copy, end) && *end >= 0;
 }
 
-static status read_range(value *value, const key *key, const char *text) {
+static status read_range(struct value *value, const struct key *key, const char *text) {
     const char *dots = strstr(text, "..");
     if (!dots || !read_end(text, (size_t)(dots - text), -INFINITY, &value->from) ||
         !read_end(dots + 2, strlen(dots + 2), INFINITY, &value->to))
@@ -95,14 +95,14 @@ static status read_range(value *value, const key *key, const char *text) {
     return OK;
 }
 
-static status read_device(const key *key, const char *text) {
+static status read_device(const struct key *key, const char *text) {
     if (value_among("cpu|cuda", text)) return OK;
     size_t digits = strncmp(text, "cuda:", 5) ? 0 : strspn(text + 5, "0123456789");
     if (digits == 0 || digits > 3 || text[5 + digits]) return wrong(key, "cpu, cuda or cuda:N", text);
     return OK;
 }
 
-status value_read(value *value, const key *key, const char *text) {
+status value_read(struct value *value, const struct key *key, const char *text) {
     value->from = value->to = NAN;
     value->whole = INT64_MIN;
     value->is_choice = value_among(key->choices, text);
@@ -130,7 +130,7 @@ status value_read(value *value, const key *key, const char *text) {
     return fail(BUG, "%s: a key of no type", key->name);
 }
 
-status keys_check(const key *key, const char *text) {
-    value value;
+status keys_check(const struct key *key, const char *text) {
+    struct value value;
     return value_read(&value, key, text);
 }

@@ -4,7 +4,7 @@
 
 #include "shared/config/keys.h"
 
-typedef struct value {
+struct value {
     char *text;     // as it was given; NULL: unset
     double from;    // number, or a range's lower end; NaN where it is a choice
     double to;      // a range's upper end
@@ -14,10 +14,10 @@ typedef struct value {
     char **texts;   // every one, of a key that may be given many times
     size_t count;   // of them
     bool is_choice; // the text is one of the key's choices
-} value;
+};
 
 // Reads text as a value of the key, without looking for files; `text` itself is not kept. USAGE with "KEY: ...".
-status value_read(value *value, const key *key, const char *text);
+status value_read(struct value *value, const struct key *key, const char *text);
 
 // A finite decimal number, the whole text. False if it is none.
 bool value_number(const char *text, double *number);

@@ -24,7 +24,7 @@ static int add_map(yaml_document_t *yaml, yaml_mapping_style_t style) {
     return yaml_document_add_mapping(yaml, NULL, style);
 }
 
-static int add_stage(yaml_document_t *yaml, const pipeline *pipeline, const pipeline_stage *stage) {
+static int add_stage(yaml_document_t *yaml, const struct pipeline *pipeline, const struct pipeline_stage *stage) {
     char replicas[16];
     int keys = add_map(yaml, YAML_BLOCK_MAPPING_STYLE);
     snprintf(replicas, sizeof replicas, "%d", stage->replicas);
@@ -36,7 +36,7 @@ static int add_stage(yaml_document_t *yaml, const pipeline *pipeline, const pipe
     return add_pair(yaml, add_map(yaml, YAML_BLOCK_MAPPING_STYLE), stage->name, keys);
 }
 
-static int add_machine(yaml_document_t *yaml, const pipeline_machine *machine) {
+static int add_machine(yaml_document_t *yaml, const struct pipeline_machine *machine) {
     char port[16];
     int keys = add_map(yaml, YAML_FLOW_MAPPING_STYLE);
     snprintf(port, sizeof port, "%d", machine->port);
@@ -46,7 +46,7 @@ static int add_machine(yaml_document_t *yaml, const pipeline_machine *machine) {
     return keys;
 }
 
-static int add_pipeline(yaml_document_t *yaml, const pipeline *pipeline) {
+static int add_pipeline(yaml_document_t *yaml, const struct pipeline *pipeline) {
     int root = add_map(yaml, YAML_BLOCK_MAPPING_STYLE);
     root = add_pair(yaml, root, "name", add_text(yaml, pipeline->name));
     root = add_pair(yaml, root, "run", add_text(yaml, pipeline->run));
@@ -63,7 +63,7 @@ static int add_pipeline(yaml_document_t *yaml, const pipeline *pipeline) {
     return add_pair(yaml, root, "machines", machines);
 }
 
-status pipeline_write(const pipeline *pipeline, bytes *out) {
+status pipeline_write(const struct pipeline *pipeline, struct bytes *out) {
     yaml_emitter_t emitter;
     yaml_document_t yaml;
     bool done = false;
@@ -84,7 +84,7 @@ status pipeline_write(const pipeline *pipeline, bytes *out) {
 }
 
 // The keys worth showing in a picture: those that the stage does not share with others.
-static bool is_shown(const pipeline_stage *stage, const pipeline_key *key) {
+static bool is_shown(const struct pipeline_stage *stage, const struct pipeline_key *key) {
     if (!stage->table) return true;
     for (const struct key *common = keys_common(); common->name; common++)
         if (!strcmp(common->name, key->name)) return false;
@@ -93,7 +93,7 @@ static bool is_shown(const pipeline_stage *stage, const pipeline_key *key) {
 }
 
 // "frames x2 on gpu0"
-static status title(const pipeline *pipeline, const pipeline_stage *stage, bytes *out) {
+static status title(const struct pipeline *pipeline, const struct pipeline_stage *stage, struct bytes *out) {
     TRY(bytes_text(out, stage->name));
     if (stage->replicas > 1) TRY(bytes_print(out, " x%d", stage->replicas));
     if (stage->on >= 0) TRY(bytes_print(out, " on %s", pipeline->machines[stage->on].name));
@@ -101,7 +101,7 @@ static status title(const pipeline *pipeline, const pipeline_stage *stage, bytes
 }
 
 // Quoted for dot.
-static status quoted(const char *text, bytes *out) {
+static status quoted(const char *text, struct bytes *out) {
     for (; *text; text++) {
         if (*text == '"' || *text == '\\') TRY(bytes_text(out, "\\"));
         TRY(bytes_add(out, text, 1));
@@ -109,11 +109,11 @@ static status quoted(const char *text, bytes *out) {
     return OK;
 }
 
-static status dot_stage(const pipeline *pipeline, const pipeline_stage *stage, bytes *out) {
+static status dot_stage(const struct pipeline *pipeline, const struct pipeline_stage *stage, struct bytes *out) {
     TRY(bytes_text(out, "    \""));
     TRY(quoted(stage->name, out));
     TRY(bytes_text(out, "\" [label=\""));
-    bytes label = {0};
+    struct bytes label = {0};
     status result = title(pipeline, stage, &label);
     if (result == OK) result = quoted(label.data, out);
     bytes_release(&label);
@@ -130,7 +130,7 @@ static status dot_stage(const pipeline *pipeline, const pipeline_stage *stage, b
     return bytes_text(out, stage->program ? "\", style=dashed];\n" : "\"];\n");
 }
 
-static status dot_edge(const char *from, const char *to, const char *facts, bytes *out) {
+static status dot_edge(const char *from, const char *to, const char *facts, struct bytes *out) {
     TRY(bytes_text(out, "    \""));
     TRY(quoted(from, out));
     TRY(bytes_text(out, "\" -> \""));
@@ -139,18 +139,18 @@ static status dot_edge(const char *from, const char *to, const char *facts, byte
 }
 
 // The stages that pull weights from optim.
-static bool pulls_weights(const pipeline_stage *stage) {
+static bool pulls_weights(const struct pipeline_stage *stage) {
     return stage->table && (!strcmp(stage->name, "rollout") || !strcmp(stage->name, "refscore"));
 }
 
-status pipeline_dot(const pipeline *pipeline, bytes *out) {
+status pipeline_dot(const struct pipeline *pipeline, struct bytes *out) {
     TRY(bytes_text(out, "digraph \""));
     TRY(quoted(pipeline->name, out));
     TRY(bytes_text(out, "\" {\n    rankdir=LR;\n    node [shape=box, fontname=\"sans-serif\"];\n"));
-    const pipeline_stage *last = &pipeline->stages[pipeline->stage_count - 1];
+    const struct pipeline_stage *last = &pipeline->stages[pipeline->stage_count - 1];
     for (size_t i = 0; i < pipeline->stage_count; i++) TRY(dot_stage(pipeline, &pipeline->stages[i], out));
     for (size_t i = 0; i < pipeline->stage_count; i++) {
-        const pipeline_stage *stage = &pipeline->stages[i];
+        const struct pipeline_stage *stage = &pipeline->stages[i];
         if (stage->from >= 0) TRY(dot_edge(pipeline->stages[stage->from].name, stage->name, "", out));
         if (pulls_weights(stage)) TRY(dot_edge(last->name, stage->name, " [style=dashed, label=\"weights\"]", out));
     }
@@ -158,8 +158,9 @@ status pipeline_dot(const pipeline *pipeline, bytes *out) {
     return bytes_text(out, "}\n");
 }
 
-static status text_stage(const pipeline *pipeline, const pipeline_stage *stage, int width, bytes *out) {
-    bytes left = {0};
+static status text_stage(const struct pipeline *pipeline, const struct pipeline_stage *stage, int width,
+                         struct bytes *out) {
+    struct bytes left = {0};
     status result = title(pipeline, stage, &left);
     if (result == OK) result = bytes_print(out, "  %-*s ", width, left.data);
     bytes_release(&left);
@@ -172,10 +173,10 @@ static status text_stage(const pipeline *pipeline, const pipeline_stage *stage, 
     return bytes_text(out, "\n");
 }
 
-status pipeline_text(const pipeline *pipeline, bytes *out) {
+status pipeline_text(const struct pipeline *pipeline, struct bytes *out) {
     int width = 0;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
-        bytes left = {0};
+        struct bytes left = {0};
         status result = title(pipeline, &pipeline->stages[i], &left);
         if (result == OK && (int)left.size > width) width = (int)left.size;
         bytes_release(&left);

@@ -3,18 +3,18 @@
 
 #include "shared/data/layout.h"
 
-static status root_parts(const layout_rules *rules, group *group, message *message) {
+static status root_parts(const struct layout_rules *rules, struct group *group, struct message *message) {
     for (size_t i = 0; i < message->part_count; i++) {
-        part *part = &message->parts[i];
+        struct part *part = &message->parts[i];
         if (part->kind == PART_IMAGE) TRY(root_path(rules, group, part->image, &part->image));
         if (part->kind == PART_VIDEO) TRY(root_path(rules, group, part->video, &part->video));
     }
     return OK;
 }
 
-static status check(const group *group) {
-    problem_type type;
-    const text *name = &group->prompt.problem_type;
+static status check(const struct group *group) {
+    enum problem_type type;
+    const struct text *name = &group->prompt.problem_type;
     if (!problem_read(*name, &type))
         return fail(INPUT,
                     "prompt.problem_type: '%s' of sample %s is none of multiple choice, numerical, OCR, free-form, "
@@ -24,20 +24,20 @@ static status check(const group *group) {
     return result == OK ? OK : fail_within(result, "prompt.solution");
 }
 
-static status finish(const layout_rules *rules, json_object *record, size_t line, group *group) {
+static status finish(const struct layout_rules *rules, json_object *record, size_t line, struct group *group) {
     const char *key = json_object_object_get(record, "sample_id") ? "sample_id" : "id";
-    group->requires = (requirement){0};
-    group->trained = (trained){0};
-    group->times = (text){0};
-    group->quarantine = (quarantine){0};
+    group->requires = (struct requirement){0};
+    group->trained = (struct trained){0};
+    group->times = (struct text){0};
+    group->quarantine = (struct quarantine){0};
     TRY(record_id(group, record, key, line));
     for (size_t i = 0; i < group->prompt.message_count; i++) TRY(root_parts(rules, group, &group->prompt.messages[i]));
     return check(group);
 }
 
 // The group's own reader wants an id, which a record may lack; the record keeps what it has.
-static status read_group(json_object *record, group **out) {
-    bytes printed = {0};
+static status read_group(json_object *record, struct group **out) {
+    struct bytes printed = {0};
     json_object *copy = NULL, *id = json_object_new_string("-");
     status result = id && !json_object_deep_copy(record, &copy, NULL) ? OK : fail(SERVICE, "out of memory");
     if (result == OK && !json_object_object_add(copy, "id", id)) id = NULL;
@@ -49,7 +49,7 @@ static status read_group(json_object *record, group **out) {
     return result;
 }
 
-status layout_caravan(const layout_rules *rules, json_object *record, size_t line, group **out) {
+status layout_caravan(const struct layout_rules *rules, json_object *record, size_t line, struct group **out) {
     *out = NULL;
     TRY(read_group(record, out));
     status result = finish(rules, record, line, *out);

@@ -12,33 +12,34 @@
 #include "shared/data/records.h"
 
 struct dataset {
-    arena arena;
+    struct arena arena;
     const char *path;
-    records records;
+    struct records records;
     size_t count; // samples in use, those behind `limit` left out
     size_t epochs;
     bool shuffle;
     size_t *order; // of the samples in epoch `ordered`
     size_t ordered;
-    bytes template_text;
-    prompt_template template;
-    layout_rules rules;
+    struct bytes template_text;
+    struct prompt_template template;
+    struct layout_rules rules;
     layout *layout;
 };
 
-static status read_template(dataset *dataset, const settings *settings) {
+static status read_template(struct dataset *dataset, const struct settings *settings) {
     const char *path = settings_text(settings, "template");
-    bytes *whole = &dataset->template_text;
+    struct bytes *whole = &dataset->template_text;
     if (path && settings_is(settings, "template", "none")) return OK;
     dataset->rules.template = &dataset->template;
     if (path)
         TRY(file_read(path, whole));
     else
         TRY(bytes_text(whole, template_shipped));
-    return template_read(&dataset->template, path ? path : "the shipped template", (text){whole->data, whole->size});
+    return template_read(&dataset->template, path ? path : "the shipped template",
+                         (struct text){whole->data, whole->size});
 }
 
-static status read_media_root(dataset *dataset, const settings *settings) {
+static status read_media_root(struct dataset *dataset, const struct settings *settings) {
     const char *root = settings_text(settings, "media_root");
     char absolute[PATH_MAX];
     if (!root) return OK;
@@ -47,7 +48,7 @@ static status read_media_root(dataset *dataset, const settings *settings) {
     return dataset->rules.media_root ? OK : fail(SERVICE, "out of memory");
 }
 
-static status read_settings(dataset *dataset, const settings *settings) {
+static status read_settings(struct dataset *dataset, const struct settings *settings) {
     const char *path = settings_text(settings, "data");
     dataset->path = arena_text(&dataset->arena, path, strlen(path));
     if (!dataset->path) return fail(SERVICE, "out of memory");
@@ -65,8 +66,8 @@ static status read_settings(dataset *dataset, const settings *settings) {
     return OK;
 }
 
-static status make_sample(const dataset *dataset, size_t sample, group **out) {
-    const record *record = &dataset->records.list[sample];
+static status make_sample(const struct dataset *dataset, size_t sample, struct group **out) {
+    const struct record *record = &dataset->records.list[sample];
     json_object *json = NULL;
     *out = NULL;
     status result = json_read(&json, record->data, record->size);
@@ -77,13 +78,13 @@ static status make_sample(const dataset *dataset, size_t sample, group **out) {
 }
 
 // Makes every sample once. One mistake is the failure itself; of several each is said.
-static status check_samples(const dataset *dataset) {
+static status check_samples(const struct dataset *dataset) {
     enum { SAID = 20 };
     size_t mistakes = 0;
-    arena arena = {0};
+    struct arena arena = {0};
     const char *first = "";
     for (size_t i = 0; i < dataset->count; i++) {
-        group *group = NULL;
+        struct group *group = NULL;
         status result = make_sample(dataset, i, &group);
         group_free(&group);
         if (result == OK) continue;
@@ -100,7 +101,7 @@ static status check_samples(const dataset *dataset) {
     return result;
 }
 
-static status open_records(dataset *dataset, const settings *settings) {
+static status open_records(struct dataset *dataset, const struct settings *settings) {
     int64_t limit = settings_int(settings, "limit");
     TRY(records_open(&dataset->records, dataset->path));
     dataset->count = dataset->records.count;
@@ -111,7 +112,7 @@ static status open_records(dataset *dataset, const settings *settings) {
     return check_samples(dataset);
 }
 
-status dataset_open(dataset **out, const settings *settings) {
+status dataset_open(struct dataset **out, const struct settings *settings) {
     TRY(NEW(out, 1));
     status result = read_settings(*out, settings);
     if (result == OK) result = open_records(*out, settings);
@@ -119,7 +120,7 @@ status dataset_open(dataset **out, const settings *settings) {
     return result;
 }
 
-void dataset_free(dataset **dataset) {
+void dataset_free(struct dataset **dataset) {
     if (!*dataset) return;
     records_release(&(*dataset)->records);
     bytes_release(&(*dataset)->template_text);
@@ -129,12 +130,12 @@ void dataset_free(dataset **dataset) {
     *dataset = NULL;
 }
 
-size_t dataset_count(const dataset *dataset) {
+size_t dataset_count(const struct dataset *dataset) {
     return dataset->count * dataset->epochs;
 }
 
 // Which sample stands at `place` of the epoch.
-static size_t sample_at(dataset *dataset, size_t epoch, size_t place) {
+static size_t sample_at(struct dataset *dataset, size_t epoch, size_t place) {
     if (!dataset->shuffle) return place;
     if (dataset->ordered != epoch)
         chance_shuffle(chance_key(dataset->rules.seed, "order of samples"), epoch, dataset->count, dataset->order);
@@ -142,7 +143,7 @@ static size_t sample_at(dataset *dataset, size_t epoch, size_t place) {
     return dataset->order[place];
 }
 
-status dataset_group(dataset *dataset, size_t place, group **out) {
+status dataset_group(struct dataset *dataset, size_t place, struct group **out) {
     size_t epoch = place / dataset->count, within = place % dataset->count;
     char id[64];
     *out = NULL;
@@ -154,7 +155,7 @@ status dataset_group(dataset *dataset, size_t place, group **out) {
     return result;
 }
 
-uint64_t dataset_hash(const dataset *dataset) {
+uint64_t dataset_hash(const struct dataset *dataset) {
     uint64_t numbers[] = {dataset->rules.seed, dataset->shuffle, dataset->count};
     uint64_t hash = XXH3_64bits(numbers, sizeof numbers);
     if (dataset->template_text.size)

@@ -5,17 +5,17 @@
 
 #include "shared/reward/words.h"
 
-status record_text(json_object *record, const char *key, bool allowed_empty, text *out) {
+status record_text(json_object *record, const char *key, bool allowed_empty, struct text *out) {
     json_object *value = json_object_object_get(record, key);
     if (!value) return fail(INPUT, "%s: missing", key);
     if (!json_object_is_type(value, json_type_string)) return fail(INPUT, "%s: not a text", key);
-    *out = (text){(char *)json_object_get_string(value), (size_t)json_object_get_string_len(value)};
+    *out = (struct text){(char *)json_object_get_string(value), (size_t)json_object_get_string_len(value)};
     return out->size || allowed_empty ? OK : fail(INPUT, "%s: empty", key);
 }
 
-status record_id(group *group, json_object *record, const char *key, size_t line) {
+status record_id(struct group *group, json_object *record, const char *key, size_t line) {
     json_object *value = json_object_object_get(record, key);
-    bytes printed = {0};
+    struct bytes printed = {0};
     status result = OK;
     if (!value)
         result = bytes_print(&printed, "%zu", line);
@@ -30,12 +30,12 @@ status record_id(group *group, json_object *record, const char *key, size_t line
     return result;
 }
 
-status root_path(const layout_rules *rules, group *group, text path, text *out) {
+status root_path(const struct layout_rules *rules, struct group *group, struct text path, struct text *out) {
     static const char scheme[] = "file://";
     bool schemed = path.size >= sizeof scheme - 1 && !memcmp(path.data, scheme, sizeof scheme - 1);
-    text bare = schemed ? text_slice(path, sizeof scheme - 1, path.size) : path;
+    struct text bare = schemed ? text_slice(path, sizeof scheme - 1, path.size) : path;
     if (!rules->media_root || (bare.size && bare.data[0] == '/')) return group_text(group, out, path.data, path.size);
-    bytes joined = {0};
+    struct bytes joined = {0};
     status result = bytes_print(&joined, "%s%s/", schemed ? scheme : "", rules->media_root);
     if (result == OK) result = bytes_add(&joined, bare.data, bare.size);
     if (result == OK) result = group_text(group, out, joined.data, joined.size);
@@ -43,15 +43,17 @@ status root_path(const layout_rules *rules, group *group, text path, text *out) 
     return result;
 }
 
-static status add_medium(const layout_rules *rules, group *group, part *part, part_kind kind, text path) {
+static status add_medium(const struct layout_rules *rules, struct group *group, struct part *part, enum part_kind kind,
+                         struct text path) {
     const char *type = kind == PART_VIDEO ? "video" : "image";
     part->kind = kind;
     TRY(group_text(group, &part->type, type, strlen(type)));
     return root_path(rules, group, path, kind == PART_VIDEO ? &part->video : &part->image);
 }
 
-static status add_question(const layout_rules *rules, group *group, part *part, problem_type type, text question) {
-    bytes wording = {0};
+static status add_question(const struct layout_rules *rules, struct group *group, struct part *part,
+                           enum problem_type type, struct text question) {
+    struct bytes wording = {0};
     part->kind = PART_TEXT;
     TRY(group_text(group, &part->type, "text", 4));
     if (!rules->template) return group_text(group, &part->text, question.data, question.size);
@@ -61,16 +63,16 @@ static status add_question(const layout_rules *rules, group *group, part *part, 
     return result;
 }
 
-status make_prompt(const layout_rules *rules, group *group, problem_type type, const media_paths *media, text question,
-                   text solution) {
-    prompt *prompt = &group->prompt;
+status make_prompt(const struct layout_rules *rules, struct group *group, enum problem_type type,
+                   const struct media_paths *media, struct text question, struct text solution) {
+    struct prompt *prompt = &group->prompt;
     status result = solution_check(type, solution);
     if (result != OK) return fail_within(result, "solution");
     prompt->present = true;
     prompt->message_count = 1;
     prompt->messages = arena_get(&group->arena, sizeof *prompt->messages);
     if (!prompt->messages) return fail(SERVICE, "out of memory");
-    message *message = prompt->messages;
+    struct message *message = prompt->messages;
     message->part_count = media->count + 1;
     message->parts = arena_get(&group->arena, message->part_count * sizeof *message->parts);
     if (!message->parts) return fail(SERVICE, "out of memory");

@@ -8,15 +8,15 @@
 #include "shared/group/group.h"
 
 // What a layout needs besides the record.
-typedef struct layout_rules {
+struct layout_rules {
     uint64_t seed;
-    const char *media_root;          // absolute; NULL: paths stay as they are
-    const prompt_template *template; // NULL: the question alone
-} layout_rules;
+    const char *media_root;                 // absolute; NULL: paths stay as they are
+    const struct prompt_template *template; // NULL: the question alone
+};
 
 // Makes the group of one record (an object), without its id; `line` stands in for a sample_id that is missing. INPUT
 // "FIELD: what is wrong".
-typedef status layout(const layout_rules *rules, json_object *record, size_t line, group **out);
+typedef status layout(const struct layout_rules *rules, json_object *record, size_t line, struct group **out);
 
 // Groups in the form of caravan's own JSON, id and v optional: completions, advantages and unknown keys are kept,
 // requires, trained, times and quarantine are not.
@@ -30,24 +30,24 @@ layout layout_seed_bench;
 layout layout_video_r1;
 
 // The text under a key. INPUT when it is missing, no text, or empty where that is not `allowed_empty`.
-status record_text(json_object *record, const char *key, bool allowed_empty, text *out);
+status record_text(json_object *record, const char *key, bool allowed_empty, struct text *out);
 
 // group->sample_id from a text or whole number under `key`, or the line's number if there is none. INPUT.
-status record_id(group *group, json_object *record, const char *key, size_t line);
+status record_id(struct group *group, json_object *record, const char *key, size_t line);
 
 // Where media of one record are collected before their message is made.
-typedef struct media_paths {
-    part_kind kinds[2];
-    text paths[2];
+struct media_paths {
+    enum part_kind kinds[2];
+    struct text paths[2];
     size_t count;
-} media_paths;
+};
 
 // Makes the group's prompt: one user message, the media first, then the question in the template's wording. Checks the
 // solution against the problem type. INPUT.
-status make_prompt(const layout_rules *rules, group *group, problem_type type, const media_paths *media, text question,
-                   text solution);
+status make_prompt(const struct layout_rules *rules, struct group *group, enum problem_type type,
+                   const struct media_paths *media, struct text question, struct text solution);
 
 // Puts media_root before a relative path, also behind file://.
-status root_path(const layout_rules *rules, group *group, text path, text *out);
+status root_path(const struct layout_rules *rules, struct group *group, struct text path, struct text *out);
 
 #endif

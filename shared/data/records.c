@@ -5,21 +5,21 @@
 #include <string.h>
 
 // Where the cutting stands.
-typedef struct cursor {
+struct cursor {
     const char *name;
     const char *at, *end;
     size_t line;
-} cursor;
+};
 
 static bool is_space(char c) {
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-static void skip_space(cursor *cursor) {
+static void skip_space(struct cursor *cursor) {
     for (; cursor->at < cursor->end && is_space(*cursor->at); cursor->at++) cursor->line += *cursor->at == '\n';
 }
 
-static status add(records *records, record record) {
+static status add(struct records *records, struct record record) {
     if (records->count == records->room) {
         size_t room = records->room ? records->room * 2 : 256;
         TRY(RESIZE(&records->list, room));
@@ -29,18 +29,18 @@ static status add(records *records, record record) {
     return OK;
 }
 
-static status cut_lines(records *records, cursor *cursor) {
+static status cut_lines(struct records *records, struct cursor *cursor) {
     for (skip_space(cursor); cursor->at < cursor->end; skip_space(cursor)) {
         const char *end = memchr(cursor->at, '\n', (size_t)(cursor->end - cursor->at));
         if (!end) end = cursor->end;
-        TRY(add(records, (record){cursor->at, (size_t)(end - cursor->at), cursor->line}));
+        TRY(add(records, (struct record){cursor->at, (size_t)(end - cursor->at), cursor->line}));
         cursor->at = end;
     }
     return OK;
 }
 
 // Moves behind one element: up to a comma or bracket that is in no string and in no bracket of its own.
-static void skip_element(cursor *cursor) {
+static void skip_element(struct cursor *cursor) {
     size_t depth = 0;
     bool quoted = false;
     for (; cursor->at < cursor->end; cursor->at++) {
@@ -63,13 +63,13 @@ static void skip_element(cursor *cursor) {
 }
 
 // cursor->at is the opening bracket.
-static status cut_list(records *records, cursor *cursor) {
+static status cut_list(struct records *records, struct cursor *cursor) {
     cursor->at++;
     skip_space(cursor);
     bool more = cursor->at < cursor->end && *cursor->at != ']';
     while (more) {
         skip_space(cursor);
-        record record = {cursor->at, 0, cursor->line};
+        struct record record = {cursor->at, 0, cursor->line};
         skip_element(cursor);
         record.size = (size_t)(cursor->at - record.data);
         if (cursor->at == cursor->end) return fail(INPUT, "%s:%zu: the list does not end", cursor->name, record.line);
@@ -86,21 +86,21 @@ static status cut_list(records *records, cursor *cursor) {
     return OK;
 }
 
-status records_cut(records *records, const char *name, const char *data, size_t size) {
+status records_cut(struct records *records, const char *name, const char *data, size_t size) {
     if (size >= 3 && !memcmp(data, "\xef\xbb\xbf", 3)) data += 3, size -= 3;
     if (!size) return OK;
-    cursor cursor = {name, data, data + size, 1};
+    struct cursor cursor = {name, data, data + size, 1};
     skip_space(&cursor);
     if (cursor.at < cursor.end && *cursor.at == '[') return cut_list(records, &cursor);
     return cut_lines(records, &cursor);
 }
 
-status records_open(records *records, const char *path) {
+status records_open(struct records *records, const char *path) {
     TRY(file_map_open(&records->map, path));
     return records_cut(records, path, records->map.data, records->map.size);
 }
 
-void records_release(records *records) {
+void records_release(struct records *records) {
     file_map_release(&records->map);
     free(records->list);
     *records = (struct records){0};

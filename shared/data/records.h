@@ -7,28 +7,28 @@
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
 
-typedef struct record {
+struct record {
     const char *data; // in the mapped file
     size_t size;
     size_t line; // of its first character, from 1
-} record;
+};
 
-typedef struct records {
-    file_map map;
-    record *list;
+struct records {
+    struct file_map map;
+    struct record *list;
     size_t count;
     size_t room;
-} records;
+};
 
 // Opens `path` and finds its records: a file whose first character is [ is a list, any other is lines, blank ones left
 // out. A byte order mark is skipped. INPUT "PATH: LINE: ..." when a list is broken between its elements; what is inside
 // a record is not looked at. Release with records_release, also after a failure.
-status records_open(records *records, const char *path);
+status records_open(struct records *records, const char *path);
 
 // The same over bytes that the caller keeps; `name` stands for the path in messages.
-status records_cut(records *records, const char *name, const char *data, size_t size);
+status records_cut(struct records *records, const char *name, const char *data, size_t size);
 
 // Unmaps and frees; a zeroed one is fine.
-void records_release(records *records);
+void records_release(struct records *records);
 
 #endif

@@ -20,23 +20,24 @@ static status list_of_texts(json_object *record, const char *key, json_object **
 }
 
 // Draws three negatives without replacement and shuffles them with the answer, which options[0] is.
-static status draw_options(const layout_rules *rules, const group *group, json_object *record, text options[CHOICES],
-                           size_t *right) {
+static status draw_options(const struct layout_rules *rules, const struct group *group, json_object *record,
+                           struct text options[CHOICES], size_t *right) {
     json_object *negatives;
-    text drawn[CHOICES];
+    struct text drawn[CHOICES];
     size_t order[CHOICES];
     TRY(record_text(record, "answer", false, &drawn[0]));
     TRY(list_of_texts(record, "negative_answers", &negatives));
     size_t count = json_object_array_length(negatives);
     if (count < NEGATIVES) return fail(INPUT, "negative_answers: %zu, %d are needed", count, NEGATIVES);
-    arena arena = {0};
+    struct arena arena = {0};
     size_t *picked = arena_get(&arena, count * sizeof *picked);
     if (!picked) return fail(SERVICE, "out of memory");
     uint64_t key = chance_key(rules->seed, group->sample_id.data);
     chance_shuffle(key, STREAM_NEGATIVES, count, picked);
     for (size_t i = 0; i < NEGATIVES; i++) {
         json_object *negative = json_object_array_get_idx(negatives, picked[i]);
-        drawn[i + 1] = (text){(char *)json_object_get_string(negative), (size_t)json_object_get_string_len(negative)};
+        drawn[i + 1] =
+            (struct text){(char *)json_object_get_string(negative), (size_t)json_object_get_string_len(negative)};
     }
     arena_release(&arena);
     chance_shuffle(key, STREAM_OPTIONS, CHOICES, order);
@@ -48,9 +49,9 @@ static status draw_options(const layout_rules *rules, const group *group, json_o
 }
 
 // choice_a..d in their order; golden_choice_idx is the right one's letter.
-static status read_options(json_object *record, text options[CHOICES], size_t *right) {
+static status read_options(json_object *record, struct text options[CHOICES], size_t *right) {
     static const char *const keys[CHOICES] = {"choice_a", "choice_b", "choice_c", "choice_d"};
-    text letter;
+    struct text letter;
     for (size_t i = 0; i < CHOICES; i++) TRY(record_text(record, keys[i], false, &options[i]));
     TRY(record_text(record, "golden_choice_idx", false, &letter));
     for (*right = 0; *right < CHOICES; ++*right)
@@ -58,8 +59,8 @@ static status read_options(json_object *record, text options[CHOICES], size_t *r
     return fail(INPUT, "golden_choice_idx: not a letter from A to D");
 }
 
-static status print_path(bytes *out, const char *folder, json_object *record, const char *name_key) {
-    text source, name;
+static status print_path(struct bytes *out, const char *folder, json_object *record, const char *name_key) {
+    struct text source, name;
     TRY(record_text(record, "video_source", false, &source));
     TRY(record_text(record, name_key, false, &name));
     TRY(bytes_print(out, "%s/", folder));
@@ -68,8 +69,8 @@ static status print_path(bytes *out, const char *folder, json_object *record, co
     return bytes_add(out, name.data, name.size);
 }
 
-static status add_path(group *group, media_paths *media, part_kind kind, json_object *record) {
-    bytes path = {0};
+static status add_path(struct group *group, struct media_paths *media, enum part_kind kind, json_object *record) {
+    struct bytes path = {0};
     status result = kind == PART_VIDEO ? print_path(&path, "videos", record, "video_basename")
                                        : print_path(&path, "images", record, "current_observation_basename");
     media->kinds[media->count] = kind;
@@ -78,7 +79,7 @@ static status add_path(group *group, media_paths *media, part_kind kind, json_ob
     return result;
 }
 
-static status find_media(group *group, json_object *record, media_paths *media) {
+static status find_media(struct group *group, json_object *record, struct media_paths *media) {
     json_object *progress = json_object_object_get(record, "task_progress_metadata");
     if (progress && !json_object_is_type(progress, json_type_array))
         return fail(INPUT, "task_progress_metadata: not a list");
@@ -87,8 +88,8 @@ static status find_media(group *group, json_object *record, media_paths *media) 
 }
 
 // question, "Options:" and the options, each on a line of its own.
-static status print_question(bytes *out, json_object *record, const text options[CHOICES]) {
-    text question;
+static status print_question(struct bytes *out, json_object *record, const struct text options[CHOICES]) {
+    struct text question;
     TRY(record_text(record, "question", false, &question));
     TRY(bytes_add(out, question.data, question.size));
     TRY(bytes_text(out, "Options:\n"));
@@ -100,10 +101,11 @@ static status print_question(bytes *out, json_object *record, const text options
     return OK;
 }
 
-static status make(const layout_rules *rules, json_object *record, size_t line, group *group, bytes *question) {
-    text options[CHOICES] = {0};
+static status make(const struct layout_rules *rules, json_object *record, size_t line, struct group *group,
+                   struct bytes *question) {
+    struct text options[CHOICES] = {0};
     size_t right = 0;
-    media_paths media = {0};
+    struct media_paths media = {0};
     TRY(record_id(group, record, "sample_id", line));
     if (json_object_object_get(record, "golden_choice_idx"))
         TRY(read_options(record, options, &right));
@@ -113,12 +115,12 @@ static status make(const layout_rules *rules, json_object *record, size_t line, 
     TRY(find_media(group, record, &media));
     char solution[] = "<answer>A</answer>";
     solution[sizeof "<answer>" - 1] = (char)('A' + right);
-    return make_prompt(rules, group, PROBLEM_CHOICE, &media, (text){question->data, question->size},
-                       (text){solution, sizeof solution - 1});
+    return make_prompt(rules, group, PROBLEM_CHOICE, &media, (struct text){question->data, question->size},
+                       (struct text){solution, sizeof solution - 1});
 }
 
-status layout_seed_bench(const layout_rules *rules, json_object *record, size_t line, group **out) {
-    bytes question = {0};
+status layout_seed_bench(const struct layout_rules *rules, json_object *record, size_t line, struct group **out) {
+    struct bytes question = {0};
     TRY(group_new(out));
     status result = make(rules, record, line, *out, &question);
     bytes_release(&question);

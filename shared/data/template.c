@@ -28,25 +28,25 @@ const char template_shipped[] =
     " Between <answer> and </answer> write your estimate as one number, and nothing else.\n";
 
 // Whether the line is a section's head.
-static bool is_head(text line, problem_type *type) {
+static bool is_head(struct text line, enum problem_type *type) {
     if (line.size && line.data[line.size - 1] == '\r') line.size--;
     if (line.size < 2 || line.data[0] != '[' || line.data[line.size - 1] != ']') return false;
     return problem_read(text_slice(line, 1, line.size - 1), type);
 }
 
-static text without_line_ends(text part) {
+static struct text without_line_ends(struct text part) {
     while (part.size && (part.data[part.size - 1] == '\n' || part.data[part.size - 1] == '\r')) part.size--;
     return part;
 }
 
-status template_read(prompt_template *out, const char *name, text whole) {
-    *out = (prompt_template){.body = {whole.data, 0}};
-    text *part = &out->body;
+status template_read(struct prompt_template *out, const char *name, struct text whole) {
+    *out = (struct prompt_template){.body = {whole.data, 0}};
+    struct text *part = &out->body;
     size_t line = 1;
     for (size_t at = 0; at < whole.size; line++) {
         size_t end = text_find(whole, "\n", at);
         end = end == SIZE_MAX ? whole.size : end;
-        problem_type type;
+        enum problem_type type;
         size_t next = end + (end < whole.size);
         if (is_head(text_slice(whole, at, end), &type)) {
             part = &out->sections[type];
@@ -65,7 +65,7 @@ status template_read(prompt_template *out, const char *name, text whole) {
 }
 
 // The section of a type: empty where a template has no sections at all.
-static status find_section(const prompt_template *template, problem_type type, text *section) {
+static status find_section(const struct prompt_template *template, enum problem_type type, struct text *section) {
     bool any = false;
     for (int i = 0; i < PROBLEM_TYPES; i++) any |= template->sections[i].data != NULL;
     *section = template->sections[type];
@@ -73,8 +73,9 @@ static status find_section(const prompt_template *template, problem_type type, t
     return OK;
 }
 
-status template_fill(const prompt_template *template, problem_type type, text question, bytes *out) {
-    text section, body = template->body;
+status template_fill(const struct prompt_template *template, enum problem_type type, struct text question,
+                     struct bytes *out) {
+    struct text section, body = template->body;
     TRY(find_section(template, type, &section));
     bool placed = false;
     size_t from = 0;

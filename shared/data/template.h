@@ -21,18 +21,19 @@
 #include "shared/group/group.h"
 #include "shared/reward/answer.h"
 
-typedef struct prompt_template {
-    text body;
-    text sections[PROBLEM_TYPES]; // data == NULL: there is none
-} prompt_template;
+struct prompt_template {
+    struct text body;
+    struct text sections[PROBLEM_TYPES]; // data == NULL: there is none
+};
 
 // The wording that caravan ships, a text of the form above.
 extern const char template_shipped[];
 
 // Cuts a template; slices point into `whole`. INPUT with "NAME:LINE: what is wrong".
-status template_read(prompt_template *out, const char *name, text whole);
+status template_read(struct prompt_template *out, const char *name, struct text whole);
 
 // Appends the prompt's text. INPUT when there are sections and none for this type.
-status template_fill(const prompt_template *template, problem_type type, text question, bytes *out);
+status template_fill(const struct prompt_template *template, enum problem_type type, struct text question,
+                     struct bytes *out);
 
 #endif

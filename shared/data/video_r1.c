@@ -4,8 +4,8 @@
 #include "shared/data/layout.h"
 #include "shared/reward/words.h"
 
-static status read_type(group *group, json_object *record, problem_type *out) {
-    text name;
+static status read_type(struct group *group, json_object *record, enum problem_type *out) {
+    struct text name;
     TRY(record_text(record, "problem_type", true, &name));
     if (problem_read(name, out)) return OK;
     return fail(INPUT,
@@ -13,7 +13,7 @@ static status read_type(group *group, json_object *record, problem_type *out) {
                 name.data, group->sample_id.data);
 }
 
-static status print_options(bytes *out, json_object *record) {
+static status print_options(struct bytes *out, json_object *record) {
     json_object *options = json_object_object_get(record, "options");
     if (!options) return fail(INPUT, "options: missing");
     if (!json_object_is_type(options, json_type_array)) return fail(INPUT, "options: not a list");
@@ -28,15 +28,15 @@ static status print_options(bytes *out, json_object *record) {
     return OK;
 }
 
-static status print_question(bytes *out, json_object *record, problem_type type) {
-    text problem;
+static status print_question(struct bytes *out, json_object *record, enum problem_type type) {
+    struct text problem;
     TRY(record_text(record, "problem", false, &problem));
     TRY(bytes_add(out, problem.data, problem.size));
     return type == PROBLEM_CHOICE ? print_options(out, record) : OK;
 }
 
-static status find_medium(json_object *record, media_paths *media) {
-    text kind, path;
+static status find_medium(json_object *record, struct media_paths *media) {
+    struct text kind, path;
     TRY(record_text(record, "data_type", true, &kind));
     TRY(record_text(record, "path", false, &path));
     if (text_is(kind, "video"))
@@ -51,10 +51,11 @@ static status find_medium(json_object *record, media_paths *media) {
     return OK;
 }
 
-static status make(const layout_rules *rules, json_object *record, size_t line, group *group, bytes *question) {
-    media_paths media = {0};
-    problem_type type;
-    text solution;
+static status make(const struct layout_rules *rules, json_object *record, size_t line, struct group *group,
+                   struct bytes *question) {
+    struct media_paths media = {0};
+    enum problem_type type;
+    struct text solution;
     TRY(record_id(group, record, "problem_id", line));
     TRY(read_type(group, record, &type));
     TRY(print_question(question, record, type));
@@ -62,11 +63,11 @@ static status make(const layout_rules *rules, json_object *record, size_t line, 
     TRY(record_text(record, "solution", false, &solution));
     if (text_find(solution, "<answer>", 0) == SIZE_MAX || text_find(solution, "</answer>", 0) == SIZE_MAX)
         return fail(INPUT, "solution: no <answer>...</answer>");
-    return make_prompt(rules, group, type, &media, (text){question->data, question->size}, solution);
+    return make_prompt(rules, group, type, &media, (struct text){question->data, question->size}, solution);
 }
 
-status layout_video_r1(const layout_rules *rules, json_object *record, size_t line, group **out) {
-    bytes question = {0};
+status layout_video_r1(const struct layout_rules *rules, json_object *record, size_t line, struct group **out) {
+    struct bytes question = {0};
     TRY(group_new(out));
     status result = make(rules, record, line, *out, &question);
     bytes_release(&question);

@@ -10,40 +10,40 @@
 #define TABLE(type, present, fields)                                                                                   \
     { #type, sizeof(struct type), present, fields, COUNT(fields) }
 
-static const field part_fields[] = {
+static const struct field part_fields[] = {
     {"type", FIELD_TEXT, AT(part, type), true, 0, NULL, "`text`, `image` or `video`"},
     {"text", FIELD_TEXT, AT(part, text), false, 0, NULL, "the text of a text"},
     {"image", FIELD_TEXT, AT(part, image), false, 0, NULL,
      "the path of an image; `file://` is allowed, a relative one is under `media_root`"},
     {"video", FIELD_TEXT, AT(part, video), false, 0, NULL, "the path of a clip, as for an image"},
 };
-static const field_table part_table = TABLE(part, 0, part_fields);
+static const struct field_table part_table = TABLE(part, 0, part_fields);
 
-static const field message_fields[] = {
+static const struct field message_fields[] = {
     {"role", FIELD_TEXT, AT(message, role), true, 0, NULL, "`system`, `user` or `assistant`"},
     {"content", FIELD_CONTENT, AT(message, parts), true, 0, &part_table,
      "a list of parts, or a plain string for one text"},
 };
-static const field_table message_table = TABLE(message, 0, message_fields);
+static const struct field_table message_table = TABLE(message, 0, message_fields);
 
-static const field prompt_fields[] = {
+static const struct field prompt_fields[] = {
     {"messages", FIELD_OBJECTS, AT(prompt, messages), true, 0, &message_table, "the conversation, in its order"},
     {"problem_type", FIELD_TEXT, AT(prompt, problem_type), false, 0, NULL,
      "`multiple choice`, `numerical`, `OCR`, `free-form` or `regression`"},
     {"solution", FIELD_TEXT, AT(prompt, solution), true, 0, NULL, "`<answer>…</answer>`"},
 };
-static const field_table prompt_table = TABLE(prompt, AT(prompt, present), prompt_fields);
+static const struct field_table prompt_table = TABLE(prompt, AT(prompt, present), prompt_fields);
 
-static const field requirement_fields[] = {
+static const struct field requirement_fields[] = {
     {"policy", FIELD_INT, AT(requirement, policy), true, 0, NULL, "lowest version of the policy to sample with"},
     {"reference", FIELD_INT, AT(requirement, reference), true, 0, NULL,
      "lowest version of the reference to score with"},
     {"exact", FIELD_INT, AT(requirement, exact), true, 0, NULL, "1: exactly these versions"},
     {"order", FIELD_INT, AT(requirement, order), true, 0, NULL, "place in the order of issue, from 0"},
 };
-static const field_table requirement_table = TABLE(requirement, AT(requirement, present), requirement_fields);
+static const struct field_table requirement_table = TABLE(requirement, AT(requirement, present), requirement_fields);
 
-static const field medium_fields[] = {
+static const struct field medium_fields[] = {
     {"kind", FIELD_TEXT, AT(medium, kind), true, 0, NULL, "`video` or `image`"},
     {"key", FIELD_TEXT, AT(medium, key), true, 0, NULL, "key of the frames in frames.lmdb, 32 hex digits"},
     {"frames", FIELD_INT, AT(medium, frames), true, 0, NULL, "number of frames, 1 for an image"},
@@ -54,9 +54,9 @@ static const field medium_fields[] = {
     {"timestamps", FIELD_DOUBLES, AT(medium, timestamps), false, 0, NULL,
      "seconds from the clip's first frame, a frame"},
 };
-static const field_table medium_table = TABLE(medium, 0, medium_fields);
+static const struct field_table medium_table = TABLE(medium, 0, medium_fields);
 
-static const field completion_fields[] = {
+static const struct field completion_fields[] = {
     {"tokens", FIELD_INTS, AT(completion, tokens), false, 0, NULL, "with the end-of-sequence token if there was one"},
     {"logprobs", FIELD_FLOATS, AT(completion, logprobs), false, 0, NULL,
      "of the policy that sampled, at temperature 1, a token"},
@@ -64,9 +64,9 @@ static const field completion_fields[] = {
     {"text", FIELD_TEXT, AT(completion, text), false, 0, NULL, "without special tokens"},
     {"finish", FIELD_TEXT, AT(completion, finish), false, 0, NULL, "`eos` or `length`"},
 };
-static const field_table completion_table = TABLE(completion, 0, completion_fields);
+static const struct field_table completion_table = TABLE(completion, 0, completion_fields);
 
-static const field reference_fields[] = {
+static const struct field reference_fields[] = {
     {"version", FIELD_INT, AT(reference, version), false, 0, NULL, "version of the reference"},
     {"answer_span", FIELD_SPANS, AT(reference, answer_span), false, 0, NULL,
      "[first, one past last] answer token, a completion; null without an answer"},
@@ -79,15 +79,15 @@ static const field reference_fields[] = {
     {"generated", FIELD_TEXTS, AT(reference, generated), false, 0, NULL,
      "the answer that the reference wrote after each completion's reasoning (method refgen)"},
 };
-static const field_table reference_table = TABLE(reference, AT(reference, present), reference_fields);
+static const struct field_table reference_table = TABLE(reference, AT(reference, present), reference_fields);
 
-static const field consistency_fields[] = {
+static const struct field consistency_fields[] = {
     {"probability", FIELD_DOUBLES, AT(consistency, probability), false, 0, NULL,
      "the consistency model's, a completion (method cora)"},
 };
-static const field_table consistency_table = TABLE(consistency, AT(consistency, present), consistency_fields);
+static const struct field_table consistency_table = TABLE(consistency, AT(consistency, present), consistency_fields);
 
-static const field rewards_fields[] = {
+static const struct field rewards_fields[] = {
     {"accuracy", FIELD_DOUBLES, AT(rewards, accuracy), false, 0, NULL, "a completion"},
     {"format", FIELD_DOUBLES, AT(rewards, format), false, 0, NULL, "a completion"},
     {"length", FIELD_DOUBLES, AT(rewards, length), false, 0, NULL,
@@ -95,20 +95,20 @@ static const field rewards_fields[] = {
     {"bonus", FIELD_DOUBLES, AT(rewards, bonus), false, 0, NULL, "a completion; absent where the method has none"},
     {"total", FIELD_DOUBLES, AT(rewards, total), false, 0, NULL, "their sum, a completion"},
 };
-static const field_table rewards_table = TABLE(rewards, AT(rewards, present), rewards_fields);
+static const struct field_table rewards_table = TABLE(rewards, AT(rewards, present), rewards_fields);
 
-static const field trained_fields[] = {
+static const struct field trained_fields[] = {
     {"step", FIELD_INT, AT(trained, step), true, 0, NULL, "the optimizer step that trained it"},
 };
-static const field_table trained_table = TABLE(trained, AT(trained, present), trained_fields);
+static const struct field_table trained_table = TABLE(trained, AT(trained, present), trained_fields);
 
-static const field quarantine_fields[] = {
+static const struct field quarantine_fields[] = {
     {"stage", FIELD_TEXT, AT(quarantine, stage), false, 0, NULL, "the stage that put the group aside"},
     {"reason", FIELD_TEXT, AT(quarantine, reason), false, 0, NULL, "why"},
 };
-static const field_table quarantine_table = TABLE(quarantine, AT(quarantine, present), quarantine_fields);
+static const struct field_table quarantine_table = TABLE(quarantine, AT(quarantine, present), quarantine_fields);
 
-static const field group_fields[] = {
+static const struct field group_fields[] = {
     {"v", FIELD_INT, AT(group, v), false, SECTION_PROMPT, NULL, "1: this page's version"},
     {"id", FIELD_TEXT, AT(group, id), true, SECTION_PROMPT, NULL, "e0-000017: epoch and place"},
     {"sample_id", FIELD_TEXT, AT(group, sample_id), false, SECTION_PROMPT, NULL, "the data set's own"},
@@ -132,27 +132,27 @@ static const field group_fields[] = {
     {"quarantine", FIELD_OBJECT, AT(group, quarantine), false, SECTION_QUARANTINE, &quarantine_table,
      "why it was put aside"},
 };
-const field_table group_table = TABLE(group, 0, group_fields);
+const struct field_table group_table = TABLE(group, 0, group_fields);
 
-const field *field_find(const field_table *table, const char *name, size_t size) {
+const struct field *field_find(const struct field_table *table, const char *name, size_t size) {
     for (size_t i = 0; i < table->count; i++)
         if (strlen(table->fields[i].name) == size && !memcmp(table->fields[i].name, name, size))
             return &table->fields[i];
     return NULL;
 }
 
-void fields_clear(const field_table *table, void *thing) {
+void fields_clear(const struct field_table *table, void *thing) {
     for (size_t i = 0; i < table->count; i++) {
-        const field *field = &table->fields[i];
+        const struct field *field = &table->fields[i];
         void *at = (char *)thing + field->offset;
         if (field->type == FIELD_INT) *(int64_t *)at = ABSENT;
         if (field->type == FIELD_DOUBLE) *(double *)at = NAN;
         if (field->type == FIELD_OBJECT) fields_clear(field->table, at);
     }
-    if (table == &group_table) ((group *)thing)->v = 1;
+    if (table == &group_table) ((struct group *)thing)->v = 1;
 }
 
-bool field_present(const field *field, const void *thing) {
+bool field_present(const struct field *field, const void *thing) {
     const char *at = (const char *)thing + field->offset;
     switch (field->type) {
     case FIELD_INT:
@@ -162,11 +162,11 @@ bool field_present(const field *field, const void *thing) {
     case FIELD_OBJECT:
         return *(const bool *)(at + field->table->present);
     default: // texts and lists begin with their data
-        return ((const list *)at)->data != NULL;
+        return ((const struct list *)at)->data != NULL;
     }
 }
 
-size_t field_element(const field *field) {
+size_t field_element(const struct field *field) {
     switch (field->type) {
     case FIELD_INTS:
         return sizeof(int64_t);
@@ -175,25 +175,25 @@ size_t field_element(const field *field) {
     case FIELD_DOUBLES:
         return sizeof(double);
     case FIELD_TEXTS:
-        return sizeof(text);
+        return sizeof(struct text);
     case FIELD_SPANS:
-        return sizeof(span);
+        return sizeof(struct span);
     case FIELD_ROWS:
-        return sizeof(float_array);
+        return sizeof(struct float_array);
     default:
         return field->table->size;
     }
 }
 
-status list_new(arena *arena, void *at, size_t count, size_t element) {
-    list *list = at;
+status list_new(struct arena *arena, void *at, size_t count, size_t element) {
+    struct list *list = at;
     if (count > SIZE_MAX / 2 / element) return fail(SERVICE, "out of memory: %zu x %zu bytes", count, element);
     list->data = arena_get(arena, (count ? count : 1) * element);
     list->count = list->data ? count : 0;
     return list->data ? OK : fail(SERVICE, "out of memory: %zu x %zu bytes", count, element);
 }
 
-status refuse_at(const place *place, const char *what) {
+status refuse_at(const struct place *place, const char *what) {
     char path[256];
     size_t end = sizeof path - 1;
     path[end] = 0;
@@ -208,39 +208,39 @@ status refuse_at(const place *place, const char *what) {
     return fail(INPUT, "not a group: %s%s%s", path + end, path[end] ? ": " : "", what);
 }
 
-static status check_part(part *part, const place *place) {
+static status check_part(struct part *part, const struct place *place) {
     static const char *const kinds[] = {"text", "image", "video"};
-    const text *const contents[] = {&part->text, &part->image, &part->video};
+    const struct text *const contents[] = {&part->text, &part->image, &part->video};
     for (int kind = PART_TEXT; kind <= PART_VIDEO; kind++) {
         if (!text_is(part->type, kinds[kind])) continue;
         struct place at = {place, kinds[kind], 0};
-        part->kind = (part_kind)kind;
+        part->kind = (enum part_kind)kind;
         return contents[kind]->data ? OK : refuse_at(&at, "missing");
     }
     struct place at = {place, "type", 0};
     return refuse_at(&at, "not text, image or video");
 }
 
-status fields_check(const field_table *table, void *thing, const place *place) {
+status fields_check(const struct field_table *table, void *thing, const struct place *place) {
     for (size_t i = 0; i < table->count; i++) {
-        const field *field = &table->fields[i];
+        const struct field *field = &table->fields[i];
         struct place at = {place, field->name, 0};
         if (field->required && !field_present(field, thing)) return refuse_at(&at, "missing");
     }
     if (table == &part_table) return check_part(thing, place);
-    const completion *completion = thing;
+    const struct completion *completion = thing;
     struct place at = {place, "text", 0};
     if (table == &completion_table && !completion->text.data && !completion->tokens.data)
         return refuse_at(&at, "missing");
     struct place version = {place, "v", 0};
-    if (table == &group_table && ((group *)thing)->v != 1) return refuse_at(&version, "not 1");
+    if (table == &group_table && ((struct group *)thing)->v != 1) return refuse_at(&version, "not 1");
     return OK;
 }
 
-status unknown_add(arena *arena, unknown_fields *unknown, text key, text json) {
-    unknown_field *field = arena_get(arena, sizeof *field);
+status unknown_add(struct arena *arena, struct unknown_fields *unknown, struct text key, struct text json) {
+    struct unknown_field *field = arena_get(arena, sizeof *field);
     if (!field) return fail(SERVICE, "out of memory");
-    *field = (unknown_field){NULL, key, json};
+    *field = (struct unknown_field){NULL, key, json};
     if (unknown->last)
         unknown->last->next = field;
     else

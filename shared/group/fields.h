@@ -7,7 +7,7 @@
 
 #include "shared/group/group.h"
 
-typedef enum field_type {
+enum field_type {
     FIELD_INT,     // int64_t
     FIELD_DOUBLE,  // double, NaN: absent
     FIELD_TEXT,    // text
@@ -21,65 +21,65 @@ typedef enum field_type {
     FIELD_OBJECTS, // {struct *data; size_t count}
     FIELD_CONTENT, // parts of a message, or a plain string
     FIELD_JSON,    // text: any JSON object, kept as it is
-} field_type;
+};
 
-typedef struct field_table field_table;
+struct field_table;
 
-typedef struct field {
+struct field {
     const char *name;
-    field_type type;
+    enum field_type type;
     size_t offset;
     bool required;
-    int section;              // of the group's own fields
-    const field_table *table; // FIELD_OBJECT, FIELD_OBJECTS, FIELD_CONTENT
+    int section;                     // of the group's own fields
+    const struct field_table *table; // FIELD_OBJECT, FIELD_OBJECTS, FIELD_CONTENT
     const char *doc;
-} field;
+};
 
 struct field_table {
     const char *name;
     size_t size;    // of the struct
     size_t present; // offset of `bool present` of a FIELD_OBJECT's struct
-    const field *fields;
+    const struct field *fields;
     size_t count;
 };
 
 // {data, count} as every array and list of structs begins.
-typedef struct list {
+struct list {
     void *data;
     size_t count;
-} list;
+};
 
 // Where a value stands, for messages: completions[2].text.
-typedef struct place {
+struct place {
     const struct place *above;
     const char *name; // NULL: an element
     size_t index;
-} place;
+};
 
-extern const field_table group_table;
+extern const struct field_table group_table;
 
 // The field of that name, NULL if there is none.
-const field *field_find(const field_table *table, const char *name, size_t size);
+const struct field *field_find(const struct field_table *table, const char *name, size_t size);
 
 // Makes every field of a zeroed struct absent (NaN, ABSENT), but for the group's version.
-void fields_clear(const field_table *table, void *thing);
+void fields_clear(const struct field_table *table, void *thing);
 
 // Whether the field is there.
-bool field_present(const field *field, const void *thing);
+bool field_present(const struct field *field, const void *thing);
 
 // Size of one element of an array field.
-size_t field_element(const field *field);
+size_t field_element(const struct field *field);
 
 // `count` elements for a list, zeroed, in the arena; data is not NULL even for none.
-status list_new(arena *arena, void *at, size_t count, size_t element);
+status list_new(struct arena *arena, void *at, size_t count, size_t element);
 
 // Whether what was read is complete: the required fields of `table`, and what no table can say. Sets a part's kind.
-status fields_check(const field_table *table, void *thing, const place *place);
+status fields_check(const struct field_table *table, void *thing, const struct place *place);
 
 // Keeps a key that no table knows.
-status unknown_add(arena *arena, unknown_fields *unknown, text key, text json);
+status unknown_add(struct arena *arena, struct unknown_fields *unknown, struct text key, struct text json);
 
 // fail(INPUT, "not a group: PLACE: what").
-status refuse_at(const place *place, const char *what);
+status refuse_at(const struct place *place, const char *what);
 
 #endif

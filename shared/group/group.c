@@ -12,77 +12,77 @@
 #include "shared/base/json.h"
 #include "shared/group/fields.h"
 
-status group_new(group **out) {
+status group_new(struct group **out) {
     TRY(NEW(out, 1));
     fields_clear(&group_table, *out);
     return OK;
 }
 
-void group_free(group **group) {
+void group_free(struct group **group) {
     if (!*group) return;
-    arena arena = (*group)->arena;
+    struct arena arena = (*group)->arena;
     free(*group);
     *group = NULL;
     arena_release(&arena);
 }
 
-status group_ints(group *group, int_array *array, size_t count) {
+status group_ints(struct group *group, struct int_array *array, size_t count) {
     return list_new(&group->arena, array, count, sizeof *array->data);
 }
 
-status group_floats(group *group, float_array *array, size_t count) {
+status group_floats(struct group *group, struct float_array *array, size_t count) {
     return list_new(&group->arena, array, count, sizeof *array->data);
 }
 
-status group_doubles(group *group, double_array *array, size_t count) {
+status group_doubles(struct group *group, struct double_array *array, size_t count) {
     return list_new(&group->arena, array, count, sizeof *array->data);
 }
 
-static status new_structs(group *group, const char *name, void *at, size_t count) {
-    const field *field = field_find(&group_table, name, strlen(name));
+static status new_structs(struct group *group, const char *name, void *at, size_t count) {
+    const struct field *field = field_find(&group_table, name, strlen(name));
     size_t size = field_element(field);
     TRY(list_new(&group->arena, at, count, size));
-    for (size_t i = 0; i < count; i++) fields_clear(field->table, (char *)((list *)at)->data + i * size);
+    for (size_t i = 0; i < count; i++) fields_clear(field->table, (char *)((struct list *)at)->data + i * size);
     return OK;
 }
 
-status group_completions(group *group, size_t count) {
+status group_completions(struct group *group, size_t count) {
     return new_structs(group, "completions", &group->completions, count);
 }
 
-status group_media(group *group, size_t count) {
+status group_media(struct group *group, size_t count) {
     return new_structs(group, "media", &group->media, count);
 }
 
-status group_text(group *group, text *out, const char *data, size_t size) {
-    bytes mended = {0};
+status group_text(struct group *group, struct text *out, const char *data, size_t size) {
+    struct bytes mended = {0};
     bool valid = utf8_valid(data, size);
     status result = valid ? OK : utf8_replace(data, size, &mended);
     if (result == OK) {
         size_t length = valid ? size : mended.size;
-        *out = (text){arena_text(&group->arena, valid ? data : mended.data, length), length};
+        *out = (struct text){arena_text(&group->arena, valid ? data : mended.data, length), length};
         if (!out->data) result = fail(SERVICE, "out of memory");
     }
     bytes_release(&mended);
     return result;
 }
 
-bool text_is(text text, const char *other) {
+bool text_is(struct text text, const char *other) {
     return text.data && text.size == strlen(other) && !memcmp(text.data, other, text.size);
 }
 
-status group_quarantine(group *group, const char *stage, const char *format, ...) {
+status group_quarantine(struct group *group, const char *stage, const char *format, ...) {
     char reason[1024];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(reason, sizeof reason, format, arguments);
     va_end(arguments);
-    group->quarantine = (quarantine){.present = true};
+    group->quarantine = (struct quarantine){.present = true};
     TRY(group_text(group, &group->quarantine.stage, stage, strlen(stage)));
     return group_text(group, &group->quarantine.reason, reason, strlen(reason));
 }
 
-static size_t media_in_messages(const prompt *prompt) {
+static size_t media_in_messages(const struct prompt *prompt) {
     size_t count = 0;
     for (size_t m = 0; m < prompt->message_count; m++)
         for (size_t p = 0; p < prompt->messages[m].part_count; p++)
@@ -90,7 +90,7 @@ static size_t media_in_messages(const prompt *prompt) {
     return count;
 }
 
-static status check_media(const group *group) {
+static status check_media(const struct group *group) {
     size_t wanted = media_in_messages(&group->prompt);
     if (!group->media && wanted) return fail(INPUT, "not a group: media: missing");
     if (group->media_count != wanted)
@@ -98,7 +98,7 @@ static status check_media(const group *group) {
     return OK;
 }
 
-static status check_completions(const group *group, bool texts) {
+static status check_completions(const struct group *group, bool texts) {
     if (!group->completions) return fail(INPUT, "not a group: completions: missing");
     if (!group->completion_count) return fail(INPUT, "not a group: completions: empty");
     for (size_t i = 0; texts && i < group->completion_count; i++)
@@ -111,8 +111,8 @@ static status check_length(const char *name, const void *data, size_t count, siz
     return fail(INPUT, "not a group: %s: %zu for %zu completions", name, count, wanted);
 }
 
-static status check_reference(const group *group) {
-    const reference *r = &group->reference;
+static status check_reference(const struct group *group) {
+    const struct reference *r = &group->reference;
     size_t wanted = group->completion_count;
     if (!r->present) return fail(INPUT, "not a group: reference: missing");
     TRY(check_length("reference.answer_span", r->answer_span.data, r->answer_span.count, wanted));
@@ -122,8 +122,8 @@ static status check_reference(const group *group) {
     return check_length("reference.generated", r->generated.data, r->generated.count, wanted);
 }
 
-static status check_advantages(const group *group) {
-    const double_array *advantages = &group->advantages;
+static status check_advantages(const struct group *group) {
+    const struct double_array *advantages = &group->advantages;
     if (!advantages->data) return fail(INPUT, "not a group: advantages: missing");
     TRY(check_length("advantages", advantages->data, advantages->count, group->completion_count));
     for (size_t i = 0; i < advantages->count; i++)
@@ -131,7 +131,7 @@ static status check_advantages(const group *group) {
     return OK;
 }
 
-status group_check(const group *group, unsigned needs) {
+status group_check(const struct group *group, unsigned needs) {
     if (needs & NEED_MEDIA) TRY(check_media(group));
     if (needs & (NEED_COMPLETIONS | NEED_TARGETS)) TRY(check_completions(group, needs & NEED_COMPLETIONS));
     if (needs & NEED_REFERENCE) TRY(check_reference(group));

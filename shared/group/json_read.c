@@ -5,28 +5,29 @@
 #include "shared/base/json.h"
 #include "shared/group/fields.h"
 
-static status read_object(arena *arena, const field_table *table, void *thing, json_object *json, const place *place);
+static status read_object(struct arena *arena, const struct field_table *table, void *thing, json_object *json,
+                          const struct place *place);
 
-static status read_text(arena *arena, text *out, json_object *json, const place *place) {
+static status read_text(struct arena *arena, struct text *out, json_object *json, const struct place *place) {
     if (!json_object_is_type(json, json_type_string)) return refuse_at(place, "not a text");
     out->size = (size_t)json_object_get_string_len(json);
     out->data = arena_text(arena, json_object_get_string(json), out->size);
     return out->data ? OK : fail(SERVICE, "out of memory");
 }
 
-static status keep_json(arena *arena, text *out, json_object *json) {
-    bytes printed = {0};
+static status keep_json(struct arena *arena, struct text *out, json_object *json) {
+    struct bytes printed = {0};
     status result = json_print(&printed, json);
     if (result == OK) {
-        *out = (text){arena_text(arena, printed.data, printed.size), printed.size};
+        *out = (struct text){arena_text(arena, printed.data, printed.size), printed.size};
         if (!out->data) result = fail(SERVICE, "out of memory");
     }
     bytes_release(&printed);
     return result;
 }
 
-static status read_span(span *out, json_object *json, const place *place) {
-    *out = (span){-1, -1};
+static status read_span(struct span *out, json_object *json, const struct place *place) {
+    *out = (struct span){-1, -1};
     if (!json) return OK;
     if (!json_object_is_type(json, json_type_array) || json_object_array_length(json) != 2 ||
         !json_int(json_object_array_get_idx(json, 0), &out->first) ||
@@ -35,14 +36,16 @@ static status read_span(span *out, json_object *json, const place *place) {
     return OK;
 }
 
-static status read_list(arena *arena, const field *field, void *at, json_object *json, const place *place);
+static status read_list(struct arena *arena, const struct field *field, void *at, json_object *json,
+                        const struct place *place);
 
-static status read_row(arena *arena, float_array *row, json_object *json, const place *place) {
-    static const field floats = {.type = FIELD_FLOATS};
+static status read_row(struct arena *arena, struct float_array *row, json_object *json, const struct place *place) {
+    static const struct field floats = {.type = FIELD_FLOATS};
     return json ? read_list(arena, &floats, row, json, place) : OK;
 }
 
-static status read_element(arena *arena, const field *field, void *at, json_object *json, const place *place) {
+static status read_element(struct arena *arena, const struct field *field, void *at, json_object *json,
+                           const struct place *place) {
     switch (field->type) {
     case FIELD_INTS:
         return json_int(json, at) ? OK : refuse_at(place, "not a whole number");
@@ -63,27 +66,30 @@ static status read_element(arena *arena, const field *field, void *at, json_obje
     }
 }
 
-static status read_list(arena *arena, const field *field, void *at, json_object *json, const place *above) {
+static status read_list(struct arena *arena, const struct field *field, void *at, json_object *json,
+                        const struct place *above) {
     if (!json_object_is_type(json, json_type_array)) return refuse_at(above, "not a list");
     size_t count = json_object_array_length(json), size = field_element(field);
     TRY(list_new(arena, at, count, size));
     for (size_t i = 0; i < count; i++) {
-        place place = {above, NULL, i};
-        TRY(read_element(arena, field, (char *)((list *)at)->data + i * size, json_object_array_get_idx(json, i),
+        struct place place = {above, NULL, i};
+        TRY(read_element(arena, field, (char *)((struct list *)at)->data + i * size, json_object_array_get_idx(json, i),
                          &place));
     }
     return OK;
 }
 
 // Content is a list of parts, or a plain string, which becomes one part.
-static status read_content(arena *arena, const field *field, message *message, json_object *json, const place *place) {
+static status read_content(struct arena *arena, const struct field *field, struct message *message, json_object *json,
+                           const struct place *place) {
     if (!json_object_is_type(json, json_type_string)) return read_list(arena, field, &message->parts, json, place);
     TRY(list_new(arena, &message->parts, 1, sizeof *message->parts));
     message->plain = true;
     return read_text(arena, &message->parts[0].text, json, place);
 }
 
-static status read_field(arena *arena, const field *field, void *thing, json_object *json, const place *place) {
+static status read_field(struct arena *arena, const struct field *field, void *thing, json_object *json,
+                         const struct place *place) {
     void *at = (char *)thing + field->offset;
     switch (field->type) {
     case FIELD_INT:
@@ -105,19 +111,20 @@ static status read_field(arena *arena, const field *field, void *thing, json_obj
     }
 }
 
-static status keep_unknown(arena *arena, unknown_fields *unknown, const char *key, json_object *json) {
-    text name = {arena_text(arena, key, strlen(key)), strlen(key)}, value = {0};
+static status keep_unknown(struct arena *arena, struct unknown_fields *unknown, const char *key, json_object *json) {
+    struct text name = {arena_text(arena, key, strlen(key)), strlen(key)}, value = {0};
     if (!name.data) return fail(SERVICE, "out of memory");
     TRY(keep_json(arena, &value, json));
     return unknown_add(arena, unknown, name, value);
 }
 
-static status read_object(arena *arena, const field_table *table, void *thing, json_object *json, const place *above) {
+static status read_object(struct arena *arena, const struct field_table *table, void *thing, json_object *json,
+                          const struct place *above) {
     if (!json_object_is_type(json, json_type_object)) return refuse_at(above, "not an object");
     fields_clear(table, thing);
     json_object_object_foreach(json, key, value) {
-        const field *field = field_find(table, key, strlen(key));
-        place place = {above, key, 0};
+        const struct field *field = field_find(table, key, strlen(key));
+        struct place place = {above, key, 0};
         if (!field)
             TRY(keep_unknown(arena, thing, key, value));
         else if (value)
@@ -126,13 +133,13 @@ static status read_object(arena *arena, const field_table *table, void *thing, j
     return fields_check(table, thing, above);
 }
 
-status group_from_json(group **out, const char *json, size_t size) {
+status group_from_json(struct group **out, const char *json, size_t size) {
     *out = NULL;
     json_object *object = NULL;
     status result = json_read(&object, json, size);
     if (result != OK) return fail_within(result, "not a group");
     TRY_TO(result, done, group_new(out));
-    place root = {0};
+    struct place root = {0};
     result = read_object(&(*out)->arena, &group_table, *out, object, &root);
     if (result != OK) group_free(out);
 done:

@@ -4,15 +4,15 @@
 #include "shared/base/json.h"
 #include "shared/group/fields.h"
 
-static status write_object(bytes *out, const field_table *table, const void *thing);
+static status write_object(struct bytes *out, const struct field_table *table, const void *thing);
 
-static status write_list(bytes *out, const field *field, const list *list);
+static status write_list(struct bytes *out, const struct field *field, const struct list *list);
 
-static status write_element(bytes *out, const field *field, const void *at) {
+static status write_element(struct bytes *out, const struct field *field, const void *at) {
     static const struct field floats = {.type = FIELD_FLOATS};
-    const text *text = at;
-    const span *span = at;
-    const list *row = at;
+    const struct text *text = at;
+    const struct span *span = at;
+    const struct list *row = at;
     switch (field->type) {
     case FIELD_INTS:
         return bytes_print(out, "%lld", (long long)*(const int64_t *)at);
@@ -32,7 +32,7 @@ static status write_element(bytes *out, const field *field, const void *at) {
     }
 }
 
-static status write_list(bytes *out, const field *field, const list *list) {
+static status write_list(struct bytes *out, const struct field *field, const struct list *list) {
     size_t size = field_element(field);
     TRY(bytes_text(out, "["));
     for (size_t i = 0; i < list->count; i++) {
@@ -42,14 +42,14 @@ static status write_list(bytes *out, const field *field, const list *list) {
     return bytes_text(out, "]");
 }
 
-static status write_content(bytes *out, const field *field, const message *message) {
+static status write_content(struct bytes *out, const struct field *field, const struct message *message) {
     if (message->plain) return json_print_text(out, message->parts[0].text.data, message->parts[0].text.size);
-    return write_list(out, field, (const list *)&message->parts);
+    return write_list(out, field, (const struct list *)&message->parts);
 }
 
-static status write_field(bytes *out, const field *field, const void *thing) {
+static status write_field(struct bytes *out, const struct field *field, const void *thing) {
     const void *at = (const char *)thing + field->offset;
-    const text *text = at;
+    const struct text *text = at;
     switch (field->type) {
     case FIELD_INT:
         return bytes_print(out, "%lld", (long long)*(const int64_t *)at);
@@ -68,29 +68,29 @@ static status write_field(bytes *out, const field *field, const void *thing) {
     }
 }
 
-static status write_key(bytes *out, bool *first, const char *key, size_t size) {
+static status write_key(struct bytes *out, bool *first, const char *key, size_t size) {
     TRY(bytes_text(out, *first ? "" : ","));
     *first = false;
     TRY(json_print_text(out, key, size));
     return bytes_text(out, ":");
 }
 
-static status write_object(bytes *out, const field_table *table, const void *thing) {
+static status write_object(struct bytes *out, const struct field_table *table, const void *thing) {
     bool first = true;
     TRY(bytes_text(out, "{"));
     for (size_t i = 0; i < table->count; i++) {
-        const field *field = &table->fields[i];
+        const struct field *field = &table->fields[i];
         if (!field_present(field, thing)) continue;
         TRY(write_key(out, &first, field->name, strlen(field->name)));
         TRY(write_field(out, field, thing));
     }
-    for (const unknown_field *u = ((const unknown_fields *)thing)->first; u; u = u->next) {
+    for (const struct unknown_field *u = ((const struct unknown_fields *)thing)->first; u; u = u->next) {
         TRY(write_key(out, &first, u->key.data, u->key.size));
         TRY(bytes_add(out, u->json.data, u->json.size));
     }
     return bytes_text(out, "}");
 }
 
-status group_to_json(const group *group, bytes *out) {
+status group_to_json(const struct group *group, struct bytes *out) {
     return write_object(out, &group_table, group);
 }

@@ -9,10 +9,10 @@
 #include "shared/group/fields.h"
 #include "shared/group/msgpack.h"
 
-static status unpack_object(arena *arena, const field_table *table, void *thing, const msgpack_object *from,
-                            const place *place);
+static status unpack_object(struct arena *arena, const struct field_table *table, void *thing,
+                            const msgpack_object *from, const struct place *place);
 
-static status unpack_int(int64_t *out, const msgpack_object *from, const place *place) {
+static status unpack_int(int64_t *out, const msgpack_object *from, const struct place *place) {
     if (from->type == MSGPACK_OBJECT_NEGATIVE_INTEGER ||
         (from->type == MSGPACK_OBJECT_POSITIVE_INTEGER && from->via.u64 <= INT64_MAX)) {
         *out = from->via.i64;
@@ -21,13 +21,14 @@ static status unpack_int(int64_t *out, const msgpack_object *from, const place *
     return refuse_at(place, "not a whole number");
 }
 
-static status unpack_double(double *out, const msgpack_object *from, const place *place) {
+static status unpack_double(double *out, const msgpack_object *from, const struct place *place) {
     if (from->type != MSGPACK_OBJECT_FLOAT64 || !isfinite(from->via.f64)) return refuse_at(place, "not a number");
     *out = from->via.f64;
     return OK;
 }
 
-static status unpack_text(arena *arena, text *out, const msgpack_object *from, const place *place) {
+static status unpack_text(struct arena *arena, struct text *out, const msgpack_object *from,
+                          const struct place *place) {
     if (from->type != MSGPACK_OBJECT_STR || !utf8_valid(from->via.str.ptr, from->via.str.size))
         return refuse_at(place, "not a text");
     out->size = from->via.str.size;
@@ -36,11 +37,12 @@ static status unpack_text(arena *arena, text *out, const msgpack_object *from, c
 }
 
 // Infinities become NaN, which is how null is kept.
-static status unpack_flat(arena *arena, const field *field, void *at, const msgpack_object *from, const place *place) {
+static status unpack_flat(struct arena *arena, const struct field *field, void *at, const msgpack_object *from,
+                          const struct place *place) {
     size_t size = field_element(field);
     if (from->type != MSGPACK_OBJECT_BIN || from->via.bin.size % size) return refuse_at(place, "not a list of numbers");
     TRY(list_new(arena, at, from->via.bin.size / size, size));
-    list *list = at;
+    struct list *list = at;
     if (list->count) memcpy(list->data, from->via.bin.ptr, from->via.bin.size);
     for (size_t i = 0; i < list->count; i++) {
         if (field->type == FIELD_FLOATS && !isfinite(((float *)list->data)[i])) ((float *)list->data)[i] = NAN;
@@ -49,8 +51,8 @@ static status unpack_flat(arena *arena, const field *field, void *at, const msgp
     return OK;
 }
 
-static status unpack_span(span *out, const msgpack_object *from, const place *place) {
-    *out = (span){-1, -1};
+static status unpack_span(struct span *out, const msgpack_object *from, const struct place *place) {
+    *out = (struct span){-1, -1};
     if (from->type == MSGPACK_OBJECT_NIL) return OK;
     if (from->type != MSGPACK_OBJECT_ARRAY || from->via.array.size != 2) return refuse_at(place, "not [first, end]");
     TRY(unpack_int(&out->first, &from->via.array.ptr[0], place));
@@ -58,8 +60,8 @@ static status unpack_span(span *out, const msgpack_object *from, const place *pl
     return out->first >= 0 && out->end >= out->first ? OK : refuse_at(place, "not [first, end]");
 }
 
-static status unpack_element(arena *arena, const field *field, void *at, const msgpack_object *from,
-                             const place *place) {
+static status unpack_element(struct arena *arena, const struct field *field, void *at, const msgpack_object *from,
+                             const struct place *place) {
     static const struct field floats = {.type = FIELD_FLOATS};
     bool nil = from->type == MSGPACK_OBJECT_NIL;
     switch (field->type) {
@@ -76,20 +78,22 @@ static status unpack_element(arena *arena, const field *field, void *at, const m
     }
 }
 
-static status unpack_list(arena *arena, const field *field, void *at, const msgpack_object *from, const place *above) {
+static status unpack_list(struct arena *arena, const struct field *field, void *at, const msgpack_object *from,
+                          const struct place *above) {
     if (field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES) return unpack_flat(arena, field, at, from, above);
     if (from->type != MSGPACK_OBJECT_ARRAY) return refuse_at(above, "not a list");
     size_t size = field_element(field);
     TRY(list_new(arena, at, from->via.array.size, size));
     for (size_t i = 0; i < from->via.array.size; i++) {
-        place place = {above, NULL, i};
-        TRY(unpack_element(arena, field, (char *)((list *)at)->data + i * size, &from->via.array.ptr[i], &place));
+        struct place place = {above, NULL, i};
+        TRY(unpack_element(arena, field, (char *)((struct list *)at)->data + i * size, &from->via.array.ptr[i],
+                           &place));
     }
     return OK;
 }
 
-static status unpack_content(arena *arena, const field *field, message *message, const msgpack_object *from,
-                             const place *place) {
+static status unpack_content(struct arena *arena, const struct field *field, struct message *message,
+                             const msgpack_object *from, const struct place *place) {
     if (from->type != MSGPACK_OBJECT_STR) return unpack_list(arena, field, &message->parts, from, place);
     TRY(list_new(arena, &message->parts, 1, sizeof *message->parts));
     message->plain = true;
@@ -97,15 +101,16 @@ static status unpack_content(arena *arena, const field *field, message *message,
 }
 
 // Checked and laid out anew, so that what is written later is JSON whatever was sent.
-static status unpack_json(arena *arena, text *out, const char *data, size_t size, bool object, const place *place) {
+static status unpack_json(struct arena *arena, struct text *out, const char *data, size_t size, bool object,
+                          const struct place *place) {
     json_object *json = NULL;
-    bytes printed = {0};
+    struct bytes printed = {0};
     status result = json_read(&json, data, size);
     if (result == INPUT || (result == OK && object && !json_object_is_type(json, json_type_object)))
         result = refuse_at(place, "not JSON");
     if (result == OK) result = json_print(&printed, json);
     if (result == OK) {
-        *out = (text){arena_text(arena, printed.data, printed.size), printed.size};
+        *out = (struct text){arena_text(arena, printed.data, printed.size), printed.size};
         if (!out->data) result = fail(SERVICE, "out of memory");
     }
     bytes_release(&printed);
@@ -113,8 +118,8 @@ static status unpack_json(arena *arena, text *out, const char *data, size_t size
     return result;
 }
 
-static status unpack_field(arena *arena, const field *field, void *thing, const msgpack_object *from,
-                           const place *place) {
+static status unpack_field(struct arena *arena, const struct field *field, void *thing, const msgpack_object *from,
+                           const struct place *place) {
     void *at = (char *)thing + field->offset;
     switch (field->type) {
     case FIELD_INT:
@@ -136,32 +141,33 @@ static status unpack_field(arena *arena, const field *field, void *thing, const 
     }
 }
 
-static status unpack_unknown(arena *arena, unknown_fields *unknown, const msgpack_object_kv *pair, const place *place) {
+static status unpack_unknown(struct arena *arena, struct unknown_fields *unknown, const msgpack_object_kv *pair,
+                             const struct place *place) {
     const msgpack_object_ext *ext = &pair->val.via.ext;
-    text key = {0}, json = {0};
+    struct text key = {0}, json = {0};
     if (pair->val.type != MSGPACK_OBJECT_EXT || ext->type != EXT_JSON) return refuse_at(place, "unknown key");
     TRY(unpack_text(arena, &key, &pair->key, place));
-    for (const unknown_field *u = unknown->first; u; u = u->next)
+    for (const struct unknown_field *u = unknown->first; u; u = u->next)
         if (key.data && u->key.size == key.size && !memcmp(u->key.data, key.data, key.size))
             return refuse_at(place, "given twice");
     TRY(unpack_json(arena, &json, ext->ptr, ext->size, false, place));
     return unknown_add(arena, unknown, key, json);
 }
 
-static status unpack_pair(arena *arena, const field_table *table, void *thing, const msgpack_object_kv *pair,
-                          const place *above) {
+static status unpack_pair(struct arena *arena, const struct field_table *table, void *thing,
+                          const msgpack_object_kv *pair, const struct place *above) {
     const msgpack_object_str *key = &pair->key.via.str;
     if (pair->key.type != MSGPACK_OBJECT_STR || (key->size && memchr(key->ptr, 0, key->size)))
         return refuse_at(above, "bad key");
-    const field *field = field_find(table, key->ptr, key->size);
-    place place = {above, field ? field->name : "?", 0};
+    const struct field *field = field_find(table, key->ptr, key->size);
+    struct place place = {above, field ? field->name : "?", 0};
     if (!field) return unpack_unknown(arena, thing, pair, &place);
     if (field_present(field, thing) && field->type != FIELD_INT) return refuse_at(&place, "given twice");
     return unpack_field(arena, field, thing, &pair->val, &place);
 }
 
-static status unpack_object(arena *arena, const field_table *table, void *thing, const msgpack_object *from,
-                            const place *place) {
+static status unpack_object(struct arena *arena, const struct field_table *table, void *thing,
+                            const msgpack_object *from, const struct place *place) {
     if (from->type != MSGPACK_OBJECT_MAP) return refuse_at(place, "not a map");
     fields_clear(table, thing);
     for (size_t i = 0; i < from->via.map.size; i++) TRY(unpack_pair(arena, table, thing, &from->via.map.ptr[i], place));
@@ -201,12 +207,12 @@ static status check_lengths(const unsigned char *data, size_t size) {
     return OK;
 }
 
-static status unpack(group *group, const void *data, size_t size, bool whole) {
+static status unpack(struct group *group, const void *data, size_t size, bool whole) {
     TRY(check_lengths(data, size));
     msgpack_unpacked unpacked;
     msgpack_unpacked_init(&unpacked);
     size_t end = 0;
-    place root = {0};
+    struct place root = {0};
     status result = OK;
     msgpack_unpack_return got = msgpack_unpack_next(&unpacked, data, size, &end);
     if (got != MSGPACK_UNPACK_SUCCESS || end != size)
@@ -222,14 +228,14 @@ static status unpack(group *group, const void *data, size_t size, bool whole) {
     return result;
 }
 
-status group_from_msgpack(group **out, const void *data, size_t size) {
+status group_from_msgpack(struct group **out, const void *data, size_t size) {
     TRY(group_new(out));
     status result = unpack(*out, data, size, true);
     if (result != OK) group_free(out);
     return result;
 }
 
-static size_t field_size(const field *field) {
+static size_t field_size(const struct field *field) {
     switch (field->type) {
     case FIELD_INT:
     case FIELD_DOUBLE:
@@ -237,13 +243,13 @@ static size_t field_size(const field *field) {
     case FIELD_OBJECT:
         return field->table->size;
     default:
-        return sizeof(list);
+        return sizeof(struct list);
     }
 }
 
-status group_section_from_msgpack(group *group, group_section section, const void *data, size_t size) {
+status group_section_from_msgpack(struct group *group, enum group_section section, const void *data, size_t size) {
     for (size_t i = 0; i < group_table.count; i++) {
-        const field *field = &group_table.fields[i];
+        const struct field *field = &group_table.fields[i];
         if (field->section != (int)section) continue;
         void *at = (char *)group + field->offset;
         memset(at, 0, field_size(field));
@@ -251,6 +257,6 @@ status group_section_from_msgpack(group *group, group_section section, const voi
     }
     group->v = 1;
     TRY(unpack(group, data, size, false));
-    place root = {0};
+    struct place root = {0};
     return section == SECTION_PROMPT ? fields_check(&group_table, group, &root) : OK;
 }

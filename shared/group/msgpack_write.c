@@ -11,24 +11,24 @@ static int add_bytes(void *context, const char *data, size_t size) {
     return bytes_add(context, data, size) == OK ? 0 : -1;
 }
 
-static int pack_object(msgpack_packer *out, const field_table *table, const void *thing, int section);
+static int pack_object(msgpack_packer *out, const struct field_table *table, const void *thing, int section);
 
-static int pack_text(msgpack_packer *out, const text *text) {
+static int pack_text(msgpack_packer *out, const struct text *text) {
     return text->data ? msgpack_pack_str_with_body(out, text->data, text->size) : msgpack_pack_nil(out);
 }
 
-static int pack_flat(msgpack_packer *out, const list *list, size_t element) {
+static int pack_flat(msgpack_packer *out, const struct list *list, size_t element) {
     return list->data ? msgpack_pack_bin_with_body(out, list->data, list->count * element) : msgpack_pack_nil(out);
 }
 
-static int pack_span(msgpack_packer *out, const span *span) {
+static int pack_span(msgpack_packer *out, const struct span *span) {
     if (span->first < 0) return msgpack_pack_nil(out);
     int failed = msgpack_pack_array(out, 2);
     failed |= msgpack_pack_int64(out, span->first);
     return failed | msgpack_pack_int64(out, span->end);
 }
 
-static int pack_element(msgpack_packer *out, const field *field, const void *at) {
+static int pack_element(msgpack_packer *out, const struct field *field, const void *at) {
     switch (field->type) {
     case FIELD_INTS:
         return msgpack_pack_int64(out, *(const int64_t *)at);
@@ -43,7 +43,7 @@ static int pack_element(msgpack_packer *out, const field *field, const void *at)
     }
 }
 
-static int pack_list(msgpack_packer *out, const field *field, const list *list) {
+static int pack_list(msgpack_packer *out, const struct field *field, const struct list *list) {
     if (field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES) return pack_flat(out, list, field_element(field));
     size_t size = field_element(field);
     int failed = msgpack_pack_array(out, list->count);
@@ -52,9 +52,9 @@ static int pack_list(msgpack_packer *out, const field *field, const list *list) 
     return failed;
 }
 
-static int pack_field(msgpack_packer *out, const field *field, const void *thing) {
+static int pack_field(msgpack_packer *out, const struct field *field, const void *thing) {
     const void *at = (const char *)thing + field->offset;
-    const message *message = thing;
+    const struct message *message = thing;
     switch (field->type) {
     case FIELD_INT:
         return msgpack_pack_int64(out, *(const int64_t *)at);
@@ -72,38 +72,39 @@ static int pack_field(msgpack_packer *out, const field *field, const void *thing
     }
 }
 
-static bool packed(const field *field, const void *thing, int section) {
+static bool packed(const struct field *field, const void *thing, int section) {
     return (section == ALL_SECTIONS || field->section == section) && field_present(field, thing);
 }
 
-static int pack_object(msgpack_packer *out, const field_table *table, const void *thing, int section) {
-    const unknown_field *unknown = section == ALL_SECTIONS ? ((const unknown_fields *)thing)->first : NULL;
+static int pack_object(msgpack_packer *out, const struct field_table *table, const void *thing, int section) {
+    const struct unknown_field *unknown =
+        section == ALL_SECTIONS ? ((const struct unknown_fields *)thing)->first : NULL;
     size_t count = 0;
     for (size_t i = 0; i < table->count; i++) count += packed(&table->fields[i], thing, section);
-    for (const unknown_field *u = unknown; u; u = u->next) count++;
+    for (const struct unknown_field *u = unknown; u; u = u->next) count++;
     int failed = msgpack_pack_map(out, count);
     for (size_t i = 0; i < table->count && !failed; i++) {
-        const field *field = &table->fields[i];
+        const struct field *field = &table->fields[i];
         if (!packed(field, thing, section)) continue;
         failed = msgpack_pack_str_with_body(out, field->name, strlen(field->name)) || pack_field(out, field, thing);
     }
-    for (const unknown_field *u = unknown; u && !failed; u = u->next) {
+    for (const struct unknown_field *u = unknown; u && !failed; u = u->next) {
         failed = msgpack_pack_str_with_body(out, u->key.data, u->key.size) ||
                  msgpack_pack_ext_with_body(out, u->json.data, u->json.size, EXT_JSON);
     }
     return failed;
 }
 
-static status pack(const group *group, int section, bytes *out) {
+static status pack(const struct group *group, int section, struct bytes *out) {
     msgpack_packer packer;
     msgpack_packer_init(&packer, out, add_bytes);
     return pack_object(&packer, &group_table, group, section) ? fail(SERVICE, "out of memory") : OK;
 }
 
-status group_to_msgpack(const group *group, bytes *out) {
+status group_to_msgpack(const struct group *group, struct bytes *out) {
     return pack(group, ALL_SECTIONS, out);
 }
 
-status group_section_to_msgpack(const group *group, group_section section, bytes *out) {
+status group_section_to_msgpack(const struct group *group, enum group_section section, struct bytes *out) {
     return pack(group, (int)section, out);
 }

@@ -7,13 +7,13 @@ static int clamp_level(int level) {
 }
 
 // Chroma samples are 2^x by 2^y pixels.
-typedef struct halving {
+struct halving {
     int x, y;
-} halving;
+};
 
-static halving halving_of(const AVFrame *frame) {
+static struct halving halving_of(const AVFrame *frame) {
     const AVPixFmtDescriptor *facts = av_pix_fmt_desc_get(frame->format);
-    return (halving){facts->log2_chroma_w, facts->log2_chroma_h};
+    return (struct halving){facts->log2_chroma_w, facts->log2_chroma_h};
 }
 
 bool chroma_jpeg_fits(const AVFrame *frame) {
@@ -48,7 +48,7 @@ static void spread(int *out, const int *in, int count, int more, int round, int 
 
 // One plane's samples for every pixel of row y. `rows` of chroma there are; a row's neighbour is the one that lies
 // nearer, at the edges itself.
-static void jpeg_samples(const AVFrame *frame, int plane, int y, halving halving, int *work, int *out) {
+static void jpeg_samples(const AVFrame *frame, int plane, int y, struct halving halving, int *work, int *out) {
     int count = (frame->width + (1 << halving.x) - 1) >> halving.x;
     int rows = (frame->height + (1 << halving.y) - 1) >> halving.y;
     int own = y >> halving.y, other = own + (y & 1 ? 1 : -1);
@@ -72,7 +72,7 @@ static void jpeg_samples(const AVFrame *frame, int plane, int y, halving halving
 void chroma_jpeg_row(const AVFrame *frame, int y, int *scratch, uint8_t *out) {
     enum { bits = 16, half = 1 << (bits - 1) };
     const int to_red = 91881, to_blue = 116130, green_red = 46802, green_blue = 22554; // x 2^16, rounded
-    halving halving = halving_of(frame);
+    struct halving halving = halving_of(frame);
     int room = frame->width + 2;
     int *blue = scratch, *red = scratch + room, *work = scratch + 2 * (ptrdiff_t)room;
     jpeg_samples(frame, 1, y, halving, work, blue);

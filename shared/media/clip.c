@@ -18,28 +18,28 @@
 #include "shared/media/packets.h"
 #include "shared/media/resize.h"
 
-typedef struct pick {
+struct pick {
     int64_t time;   // what the frame is known by, in the stream's units; counted clips: its place among the frames
     size_t ordinal; // of its packet
     bool done;
-} pick;
+};
 
-typedef struct clip {
-    const rules *rules;
+struct clip {
+    const struct rules *rules;
     const char *path;
-    media_options options;
-    container container, second; // `second` reads the file again when its packets were too many to keep
+    struct media_options options;
+    struct container container, second; // `second` reads the file again when its packets were too many to keep
     size_t second_at;
-    packets packets;
+    struct packets packets;
     double fps;
     int turn; // degrees clockwise: 0, 90, 180, 270
-    pick *picks;
+    struct pick *picks;
     int count;
-    colour colour;
-    resizer *resizer;
+    struct colour colour;
+    struct resizer *resizer;
     int in_height, in_width; // what the resizer is for
     uint8_t *turned;
-    frames frames; // pixels and timestamps are on the heap, owned by the clip until it is done
+    struct frames frames; // pixels and timestamps are on the heap, owned by the clip until it is done
     uint8_t *pixels;
     double *timestamps;
     AVFrame *frame;
@@ -49,14 +49,14 @@ typedef struct clip {
     size_t times_room;
     bool complained; // the decoder refused something
     char complaint[240];
-} clip;
+};
 
-static double frame_rate(const clip *clip) {
+static double frame_rate(const struct clip *clip) {
     const AVStream *stream = clip->container.stream;
     double fps = av_q2d(stream->avg_frame_rate);
     if (!(fps > 0 && isfinite(fps))) fps = av_q2d(stream->r_frame_rate);
     if (fps > 0 && isfinite(fps)) return fps;
-    const packets *packets = &clip->packets;
+    const struct packets *packets = &clip->packets;
     if (!packets->timed || packets->shown_count < 2) return 25;
     int64_t span = packets->shown[packets->shown_count - 1].time - packets->shown[0].time;
     return (double)(packets->shown_count - 1) / ((double)span * av_q2d(stream->time_base));
@@ -87,13 +87,13 @@ static void turn_picture(uint8_t *out, const uint8_t *in, ptrdiff_t stride, int 
 }
 
 // Sizes, once the first picked frame is there.
-static status lay_out(clip *clip, int height, int width) {
+static status lay_out(struct clip *clip, int height, int width) {
     double most = rules_frame_pixels(clip->rules, clip->count);
     TRY(rules_size(height, width, clip->rules->min_pixels, most, &clip->frames.height, &clip->frames.width));
     return NEW(&clip->pixels, frames_bytes(&clip->frames));
 }
 
-static status keep_frame(clip *clip, int place) {
+static status keep_frame(struct clip *clip, int place) {
     const AVFrame *frame = clip->frame;
     if (frame->flags & AV_FRAME_FLAG_CORRUPT || frame->decode_error_flags) {
         return container_defect(0, "a frame that is needed is damaged");
@@ -122,7 +122,7 @@ static status keep_frame(clip *clip, int place) {
     return OK;
 }
 
-static int pick_at(const clip *clip, int64_t time) {
+static int pick_at(const struct clip *clip, int64_t time) {
     int low = 0, high = clip->count;
     while (low < high) {
         int middle = (low + high) / 2;
@@ -134,7 +134,7 @@ static int pick_at(const clip *clip, int64_t time) {
     return low < clip->count && clip->picks[low].time == time && !clip->picks[low].done ? low : -1;
 }
 
-static status note_time(clip *clip) {
+static status note_time(struct clip *clip) {
     if ((size_t)clip->seen == clip->times_room) {
         clip->times_room = clip->times_room ? clip->times_room * 2 : 256;
         TRY(RESIZE(&clip->times, clip->times_room));
@@ -145,7 +145,7 @@ static status note_time(clip *clip) {
     return OK;
 }
 
-static status take_frame(clip *clip) {
+static status take_frame(struct clip *clip) {
     int64_t time = clip->frame->pts;
     if (clip->counted && !clip->picks) TRY(note_time(clip));
     if (clip->counted) time = clip->seen++;
@@ -153,7 +153,7 @@ static status take_frame(clip *clip) {
     return place < 0 ? OK : keep_frame(clip, place);
 }
 
-static void note_complaint(clip *clip, int code) {
+static void note_complaint(struct clip *clip, int code) {
     if (clip->complained) return;
     clip->complained = true;
     container_defect(code, "cannot be decoded");
@@ -163,13 +163,13 @@ static void note_complaint(clip *clip, int code) {
 // More threads than this cost memory and gain nothing.
 enum { most_threads = 8 };
 
-static int decoder_threads(const clip *clip) {
+static int decoder_threads(const struct clip *clip) {
     int threads = clip->options.threads;
     return threads < 1 ? 1 : threads > most_threads ? most_threads : threads;
 }
 
 // Hands one packet (NULL: the end) to the decoder and takes what comes out.
-static status decode_packet(clip *clip, const AVPacket *packet) {
+static status decode_packet(struct clip *clip, const AVPacket *packet) {
     AVCodecContext *decoder = clip->container.decoder;
     container_listen();
     int code = avcodec_send_packet(decoder, packet);
@@ -189,7 +189,7 @@ static status decode_packet(clip *clip, const AVPacket *packet) {
 }
 
 // The packet at `ordinal`, from memory or by reading the file again; those asked for only go up.
-static status packet_at(clip *clip, size_t ordinal, AVPacket *scratch, const AVPacket **packet) {
+static status packet_at(struct clip *clip, size_t ordinal, AVPacket *scratch, const AVPacket **packet) {
     if (clip->packets.kept) {
         *packet = clip->packets.kept[ordinal];
         return OK;
@@ -210,14 +210,14 @@ static status packet_at(clip *clip, size_t ordinal, AVPacket *scratch, const AVP
 }
 
 // Whether pictures that nothing refers to can be left out without changing any other.
-static bool may_leave_out(const clip *clip) {
+static bool may_leave_out(const struct clip *clip) {
     enum AVCodecID id = clip->container.decoder->codec_id;
     return !clip->options.straight && !clip->counted &&
            (id == AV_CODEC_ID_H264 || id == AV_CODEC_ID_HEVC || id == AV_CODEC_ID_MPEG2VIDEO);
 }
 
 // Decodes the packets first..last, and what the decoder then still holds.
-static status decode_range(clip *clip, size_t first, size_t last) {
+static status decode_range(struct clip *clip, size_t first, size_t last) {
     AVCodecContext *decoder = clip->container.decoder;
     AVPacket *scratch = av_packet_alloc();
     if (!scratch) return fail(SERVICE, "memory is short");
@@ -237,16 +237,16 @@ static status decode_range(clip *clip, size_t first, size_t last) {
     return result;
 }
 
-static status decode_all(clip *clip) {
+static status decode_all(struct clip *clip) {
     clip->seen = 0;
     return decode_range(clip, 0, clip->packets.count - 1);
 }
 
 // The last place at or before a pick's packet where decoding may start for it.
-static size_t entry_for(const clip *clip, const pick *pick) {
+static size_t entry_for(const struct clip *clip, const struct pick *pick) {
     if (clip->options.straight) return 0;
     for (size_t i = pick->ordinal + 1; i-- > 0;) {
-        const packet_fact *fact = &clip->packets.facts[i];
+        const struct packet_fact *fact = &clip->packets.facts[i];
         if (fact->entry && fact->time != AV_NOPTS_VALUE && fact->time <= pick->time) return i;
     }
     return 0;
@@ -255,35 +255,35 @@ static size_t entry_for(const clip *clip, const pick *pick) {
 // ---- stretches ----
 
 // Packets that are decoded by themselves, and what became of them.
-typedef struct stretch {
+struct stretch {
     size_t first, last;
     status result;
     bool complained;
-    char complaint[sizeof(((clip *)0)->complaint)];
-} stretch;
+    char complaint[sizeof(((struct clip *)0)->complaint)];
+};
 
 // Threads that take one stretch after the other.
-typedef struct crew {
-    const clip *clip;
-    stretch *stretches;
+struct crew {
+    const struct clip *clip;
+    struct stretch *stretches;
     atomic_int next;
     int count;
-} crew;
+};
 
 // What the picks need: stretches that start at an entry.
-static int list_stretches(const clip *clip, stretch *out) {
+static int list_stretches(const struct clip *clip, struct stretch *out) {
     int count = 0;
     for (int i = 0; i < clip->count;) {
         size_t first = entry_for(clip, &clip->picks[i]), last = clip->picks[i].ordinal;
         for (i++; i < clip->count && entry_for(clip, &clip->picks[i]) <= last; i++) {
             if (clip->picks[i].ordinal > last) last = clip->picks[i].ordinal;
         }
-        out[count++] = (stretch){.first = first, .last = last};
+        out[count++] = (struct stretch){.first = first, .last = last};
     }
     return count;
 }
 
-static void decode_stretch(clip *own, stretch *stretch) {
+static void decode_stretch(struct clip *own, struct stretch *stretch) {
     own->complained = false;
     stretch->result = decode_range(own, stretch->first, stretch->last);
     stretch->complained = own->complained;
@@ -293,11 +293,11 @@ static void decode_stretch(clip *own, stretch *stretch) {
 
 // One thread of the crew: what it changes is its own, but for the pixels and marks of the picks that it decodes.
 static void *join_crew(void *argument) {
-    crew *crew = argument;
-    clip own = *crew->clip;
+    struct crew *crew = argument;
+    struct clip own = *crew->clip;
     const AVCodec *codec = own.container.decoder->codec;
     own.container.decoder = NULL;
-    own.colour = (colour){0};
+    own.colour = (struct colour){0};
     own.resizer = NULL;
     own.turned = NULL;
     own.frame = av_frame_alloc();
@@ -311,7 +311,7 @@ static void *join_crew(void *argument) {
     return NULL;
 }
 
-static void run_crew(crew *crew, int threads) {
+static void run_crew(struct crew *crew, int threads) {
     pthread_t others[most_threads];
     int started = 0;
     while (started < threads - 1 && started < crew->count - 1 &&
@@ -323,10 +323,10 @@ static void run_crew(crew *crew, int threads) {
 
 // The first stretch, which settles the sizes, with all threads; then the others beside each other, where one thread a
 // stretch is faster than several in it.
-static status decode_stretches(clip *clip, stretch *stretches, int count) {
+static status decode_stretches(struct clip *clip, struct stretch *stretches, int count) {
     int threads = decoder_threads(clip);
     decode_stretch(clip, &stretches[0]);
-    crew crew = {.clip = clip, .stretches = stretches, .next = 1, .count = count};
+    struct crew crew = {.clip = clip, .stretches = stretches, .next = 1, .count = count};
     if (stretches[0].result == OK && threads > 1 && count > 2 && clip->packets.kept && clip->pixels)
         run_crew(&crew, threads);
     // What no thread has taken: all, or none.
@@ -334,7 +334,7 @@ static status decode_stretches(clip *clip, stretch *stretches, int count) {
         decode_stretch(clip, &stretches[i]);
     clip->complained = false;
     for (int i = 0; i < count; i++) {
-        const stretch *one = &stretches[i];
+        const struct stretch *one = &stretches[i];
         if (one->result != OK) return fail(one->result, "%s", one->complaint);
         if (!one->complained || clip->complained) continue;
         clip->complained = true;
@@ -343,15 +343,15 @@ static status decode_stretches(clip *clip, stretch *stretches, int count) {
     return OK;
 }
 
-static status decode_picks(clip *clip) {
-    stretch *stretches;
+static status decode_picks(struct clip *clip) {
+    struct stretch *stretches;
     TRY(NEW(&stretches, (size_t)clip->count));
     status result = decode_stretches(clip, stretches, list_stretches(clip, stretches));
     free(stretches);
     return result;
 }
 
-static status choose(clip *clip, int64_t frames) {
+static status choose(struct clip *clip, int64_t frames) {
     TRY(rules_frame_count(clip->rules, frames, clip->fps, &clip->count));
     clip->frames.count = clip->count;
     clip->frames.seconds_per_grid = 2 / ((double)clip->count / (double)frames * clip->fps);
@@ -359,7 +359,7 @@ static status choose(clip *clip, int64_t frames) {
     return NEW(&clip->picks, (size_t)clip->count);
 }
 
-static void forget_choice(clip *clip) {
+static void forget_choice(struct clip *clip) {
     free(clip->picks);
     free(clip->timestamps);
     free(clip->pixels);
@@ -368,26 +368,26 @@ static void forget_choice(clip *clip) {
     clip->pixels = NULL;
 }
 
-static bool all_done(const clip *clip) {
+static bool all_done(const struct clip *clip) {
     for (int i = 0; i < clip->count; i++) {
         if (!clip->picks[i].done) return false;
     }
     return true;
 }
 
-static status decode_by_time(clip *clip) {
-    const packets *packets = &clip->packets;
+static status decode_by_time(struct clip *clip) {
+    const struct packets *packets = &clip->packets;
     double unit = av_q2d(clip->container.stream->time_base);
     TRY(choose(clip, (int64_t)packets->shown_count));
     for (int i = 0; i < clip->count; i++) {
-        const shown_packet *shown = &packets->shown[rules_index((int64_t)packets->shown_count, clip->count, i)];
-        clip->picks[i] = (pick){.time = shown->time, .ordinal = shown->ordinal};
+        const struct shown_packet *shown = &packets->shown[rules_index((int64_t)packets->shown_count, clip->count, i)];
+        clip->picks[i] = (struct pick){.time = shown->time, .ordinal = shown->ordinal};
         clip->timestamps[i] = (double)(shown->time - packets->shown[0].time) * unit;
     }
     return decode_picks(clip);
 }
 
-static status decode_by_count(clip *clip) {
+static status decode_by_count(struct clip *clip) {
     forget_choice(clip);
     clip->counted = true;
     TRY(decode_all(clip));
@@ -398,13 +398,13 @@ static status decode_by_count(clip *clip) {
     for (int64_t i = 0; i < frames; i++) rising &= i ? clip->times[i] > clip->times[i - 1] : !isnan(clip->times[0]);
     for (int i = 0; i < clip->count; i++) {
         int64_t index = rules_index(frames, clip->count, i);
-        clip->picks[i] = (pick){.time = index};
+        clip->picks[i] = (struct pick){.time = index};
         clip->timestamps[i] = rising ? clip->times[index] - clip->times[0] : (double)index / clip->fps;
     }
     return decode_all(clip);
 }
 
-static status decode(clip *clip) {
+static status decode(struct clip *clip) {
     TRY(container_open(&clip->container, clip->path, decoder_threads(clip), false));
     TRY(packets_scan(&clip->packets, &clip->container));
     if (clip->packets.shown_count == 0) return fail(DEFECT, "has no frame");
@@ -419,7 +419,7 @@ static status decode(clip *clip) {
     return OK;
 }
 
-static void release(clip *clip) {
+static void release(struct clip *clip) {
     forget_choice(clip);
     free(clip->times);
     free(clip->turned);
@@ -432,20 +432,21 @@ static void release(clip *clip) {
 }
 
 // One block for the view: pixels, then timestamps.
-static status hand_over(clip *clip, frames_view *view) {
+static status hand_over(struct clip *clip, struct frames_view *view) {
     size_t bytes = (frames_bytes(&clip->frames) + 63) / 64 * 64, times = (size_t)clip->count * sizeof(double);
     TRY(RESIZE(&clip->pixels, bytes + times));
     memcpy(clip->pixels + bytes, clip->timestamps, times);
     clip->frames.pixels = clip->pixels;
     clip->frames.timestamps = (const double *)(clip->pixels + bytes);
-    *view = (frames_view){.frames = clip->frames, .owned = clip->pixels};
+    *view = (struct frames_view){.frames = clip->frames, .owned = clip->pixels};
     clip->pixels = NULL;
     return OK;
 }
 
-status clip_decode(frames_view *view, const char *path, const rules *rules, const media_options *options) {
-    *view = (frames_view){0};
-    clip *clip;
+status clip_decode(struct frames_view *view, const char *path, const struct rules *rules,
+                   const struct media_options *options) {
+    *view = (struct frames_view){0};
+    struct clip *clip;
     TRY(NEW(&clip, 1));
     clip->rules = rules;
     clip->path = path;

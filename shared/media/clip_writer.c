@@ -21,13 +21,13 @@ struct clip_writer {
     int began;
 };
 
-static status failed(const clip_writer *writer, const char *what, int code) {
+static status failed(const struct clip_writer *writer, const char *what, int code) {
     char reason[AV_ERROR_MAX_STRING_SIZE] = "";
     av_strerror(code, reason, sizeof reason);
     return fail(SERVICE, "%s: cannot %s: %s", writer->path, what, reason);
 }
 
-static status open_encoder(clip_writer *writer, int width, int height, int rate) {
+static status open_encoder(struct clip_writer *writer, int width, int height, int rate) {
     const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_H264);
     if (!codec) return fail(SERVICE, "%s: FFmpeg has no H.264 encoder here", writer->path);
     AVCodecContext *encoder = writer->encoder = avcodec_alloc_context3(codec);
@@ -46,7 +46,7 @@ static status open_encoder(clip_writer *writer, int width, int height, int rate)
     return code < 0 ? failed(writer, "open the encoder", code) : OK;
 }
 
-static status open_file(clip_writer *writer) {
+static status open_file(struct clip_writer *writer) {
     writer->stream = avformat_new_stream(writer->file, NULL);
     if (!writer->stream) return fail(SERVICE, "out of memory");
     writer->stream->time_base = writer->encoder->time_base;
@@ -59,7 +59,7 @@ static status open_file(clip_writer *writer) {
     return OK;
 }
 
-static status open_frame(clip_writer *writer, int width, int height) {
+static status open_frame(struct clip_writer *writer, int width, int height) {
     writer->colours = sws_getContext(width, height, AV_PIX_FMT_RGB24, width, height, AV_PIX_FMT_YUV420P, SWS_BICUBIC,
                                      NULL, NULL, NULL);
     writer->frame = av_frame_alloc();
@@ -72,8 +72,8 @@ static status open_frame(clip_writer *writer, int width, int height) {
     return code < 0 ? failed(writer, "make a frame", code) : OK;
 }
 
-status clip_writer_open(clip_writer **out, const char *path, int width, int height, int rate) {
-    clip_writer *writer;
+status clip_writer_open(struct clip_writer **out, const char *path, int width, int height, int rate) {
+    struct clip_writer *writer;
     status result;
     TRY(NEW(&writer, 1));
     av_log_set_level(AV_LOG_ERROR); // encoders report every clip otherwise
@@ -91,7 +91,7 @@ failure:
     return result;
 }
 
-static status drain(clip_writer *writer) {
+static status drain(struct clip_writer *writer) {
     for (;;) {
         int code = avcodec_receive_packet(writer->encoder, writer->packet);
         if (code == AVERROR(EAGAIN) || code == AVERROR_EOF) return OK;
@@ -105,7 +105,7 @@ static status drain(clip_writer *writer) {
     }
 }
 
-status clip_writer_add(clip_writer *writer, const uint8_t *rgb) {
+status clip_writer_add(struct clip_writer *writer, const uint8_t *rgb) {
     int code = av_frame_make_writable(writer->frame);
     if (code < 0) return failed(writer, "make a frame", code);
     int stride = 3 * writer->frame->width;
@@ -116,7 +116,7 @@ status clip_writer_add(clip_writer *writer, const uint8_t *rgb) {
     return drain(writer);
 }
 
-static status finish(clip_writer *writer) {
+static status finish(struct clip_writer *writer) {
     int code = avcodec_send_frame(writer->encoder, NULL);
     if (code < 0) return failed(writer, "encode", code);
     TRY(drain(writer));
@@ -124,8 +124,8 @@ static status finish(clip_writer *writer) {
     return code < 0 ? failed(writer, "write", code) : OK;
 }
 
-status clip_writer_close(clip_writer **place) {
-    clip_writer *writer = *place;
+status clip_writer_close(struct clip_writer **place) {
+    struct clip_writer *writer = *place;
     if (!writer) return OK;
     status result = writer->began && writer->packet ? finish(writer) : OK;
     av_packet_free(&writer->packet);

@@ -4,7 +4,7 @@
 #include <libavutil/pixdesc.h>
 #include <libswscale/swscale.h>
 
-static status set_up(colour *colour, const AVFrame *frame, int flags) {
+static status set_up(struct colour *colour, const AVFrame *frame, int flags) {
     colour_release(colour);
     colour->scaler = sws_getContext(frame->width, frame->height, frame->format, frame->width, frame->height,
                                     AV_PIX_FMT_RGB24, flags, NULL, NULL, NULL);
@@ -32,7 +32,7 @@ static status set_up(colour *colour, const AVFrame *frame, int flags) {
     return OK;
 }
 
-status colour_convert(colour *colour, const AVFrame *frame, int flags, const uint8_t **rgb) {
+status colour_convert(struct colour *colour, const AVFrame *frame, int flags, const uint8_t **rgb) {
     if (!colour->rgb || colour->format != frame->format || colour->width != frame->width ||
         colour->height != frame->height || colour->space != (int)frame->colorspace ||
         colour->range != (int)frame->color_range || colour->flags != flags) {
@@ -47,7 +47,7 @@ status colour_convert(colour *colour, const AVFrame *frame, int flags, const uin
     return OK;
 }
 
-void colour_release(colour *colour) {
+void colour_release(struct colour *colour) {
     sws_freeContext(colour->scaler);
     av_free(colour->rgb);
     *colour = (struct colour){0};

@@ -9,17 +9,17 @@
 #include "shared/base/status.h"
 
 // A converter and its buffer; a zeroed one is ready. It is set up again when the frames change.
-typedef struct colour {
+struct colour {
     struct SwsContext *scaler;
     int format, width, height, space, range, flags;
     uint8_t *rgb;
     int stride;
-} colour;
+};
 
 // *rgb = the frame as RGB rows of colour->stride bytes, valid until the next call. `flags` are swscale's.
-status colour_convert(colour *colour, const AVFrame *frame, int flags, const uint8_t **rgb);
+status colour_convert(struct colour *colour, const AVFrame *frame, int flags, const uint8_t **rgb);
 
 // Frees and zeroes.
-void colour_release(colour *colour);
+void colour_release(struct colour *colour);
 
 #endif

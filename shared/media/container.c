@@ -48,7 +48,7 @@ status container_defect(int code, const char *what) {
 }
 
 static int read_bytes(void *context, uint8_t *out, int size) {
-    container *container = context;
+    struct container *container = context;
     ssize_t got;
     do got = pread(container->fd, out, (size_t)size, container->at);
     while (got < 0 && errno == EINTR);
@@ -58,7 +58,7 @@ static int read_bytes(void *context, uint8_t *out, int size) {
 }
 
 static int64_t seek_bytes(void *context, int64_t offset, int whence) {
-    container *container = context;
+    struct container *container = context;
     if (whence & AVSEEK_SIZE) return container->size;
     whence &= ~AVSEEK_FORCE;
     int64_t base = whence == SEEK_SET ? 0 : whence == SEEK_CUR ? container->at : container->size;
@@ -73,7 +73,7 @@ static int refuse_other_files(AVFormatContext *format, AVIOContext **io, const c
     return AVERROR(EACCES);
 }
 
-static status open_file(container *container) {
+static status open_file(struct container *container) {
     struct stat facts;
     container->fd = open(container->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (container->fd < 0 || fstat(container->fd, &facts)) return fail(DEFECT, "%s", strerror(errno));
@@ -105,7 +105,7 @@ static bool header_will_do(const AVFormatContext *format) {
     return false;
 }
 
-static status open_format(container *container, bool quick) {
+static status open_format(struct container *container, bool quick) {
     unsigned char *buffer = av_malloc(io_buffer);
     if (buffer) container->io = avio_alloc_context(buffer, io_buffer, 0, container, read_bytes, NULL, seek_bytes);
     if (!container->io) av_free(buffer);
@@ -119,7 +119,7 @@ static status open_format(container *container, bool quick) {
     return quick && header_will_do(container->format) ? OK : find_facts(container->format);
 }
 
-static status open_decoder(container *container, int threads, bool quick) {
+static status open_decoder(struct container *container, int threads, bool quick) {
     const AVCodec *codec = NULL;
     int index = av_find_best_stream(container->format, AVMEDIA_TYPE_VIDEO, -1, -1, &codec, 0);
     if (index == AVERROR_DECODER_NOT_FOUND) return fail(DEFECT, "there is no decoder for its video");
@@ -132,7 +132,7 @@ static status open_decoder(container *container, int threads, bool quick) {
     return container_decoder(container, codec, threads, quick);
 }
 
-status container_decoder(container *container, const AVCodec *codec, int threads, bool quick) {
+status container_decoder(struct container *container, const AVCodec *codec, int threads, bool quick) {
     container->decoder = avcodec_alloc_context3(codec);
     if (!container->decoder) return fail(SERVICE, "memory is short");
     int code = avcodec_parameters_to_context(container->decoder, container->stream->codecpar);
@@ -146,7 +146,7 @@ status container_decoder(container *container, const AVCodec *codec, int threads
     return code < 0 ? container_defect(code, "cannot open its decoder") : OK;
 }
 
-status container_open(container *container, const char *path, int threads, bool quick) {
+status container_open(struct container *container, const char *path, int threads, bool quick) {
     *container = (struct container){.path = path, .fd = -1};
     container_listen();
     TRY(open_file(container));
@@ -163,7 +163,7 @@ status container_open(container *container, const char *path, int threads, bool 
     return open_decoder(container, threads, quick);
 }
 
-void container_release(container *container) {
+void container_release(struct container *container) {
     avcodec_free_context(&container->decoder);
     if (container->format) avformat_close_input(&container->format);
     if (container->io) {
@@ -174,7 +174,7 @@ void container_release(container *container) {
     *container = (struct container){.fd = -1};
 }
 
-status container_read(container *container, AVPacket *packet) {
+status container_read(struct container *container, AVPacket *packet) {
     for (;;) {
         container_listen();
         int code = av_read_frame(container->format, packet);

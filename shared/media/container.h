@@ -13,7 +13,7 @@
 
 #include "shared/base/status.h"
 
-typedef struct container {
+struct container {
     const char *path;
     int fd;
     int64_t size, at;
@@ -21,21 +21,21 @@ typedef struct container {
     AVFormatContext *format;
     AVStream *stream;
     AVCodecContext *decoder;
-} container;
+};
 
 // Opens `path`, which must outlive the container; `threads` for decoding. `quick`: the header will do, no packet is
 // looked at where that can be (an image needs no rate). DEFECT, with FFmpeg's own reason, when it is missing or is no
 // medium with a video stream. Release with container_release, also after a failure.
-status container_open(container *container, const char *path, int threads, bool quick);
+status container_open(struct container *container, const char *path, int threads, bool quick);
 
 // Sets the container's decoder to a new one of that kind, for the same stream.
-status container_decoder(container *container, const AVCodec *codec, int threads, bool quick);
+status container_decoder(struct container *container, const AVCodec *codec, int threads, bool quick);
 
 // Frees and zeroes; a zeroed container is fine.
-void container_release(container *container);
+void container_release(struct container *container);
 
 // The next packet of the video stream. STOPPED at the end; DEFECT when the file breaks off or is damaged there.
-status container_read(container *container, AVPacket *packet);
+status container_read(struct container *container, AVPacket *packet);
 
 // Fails with DEFECT and one line: what went wrong, and the last thing FFmpeg said about it, if anything.
 status container_defect(int code, const char *what);

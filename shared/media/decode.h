@@ -5,9 +5,10 @@
 #include "shared/media/media.h"
 
 // A clip's frames.
-status clip_decode(frames_view *view, const char *path, const rules *rules, const media_options *options);
+status clip_decode(struct frames_view *view, const char *path, const struct rules *rules,
+                   const struct media_options *options);
 
 // An image's frame.
-status still_decode(frames_view *view, const char *path, const rules *rules);
+status still_decode(struct frames_view *view, const char *path, const struct rules *rules);
 
 #endif

@@ -5,10 +5,10 @@
 #include "shared/media/packets.h"
 
 // The NAL units of a packet, one after the other.
-typedef struct nal_walk {
+struct nal_walk {
     const uint8_t *at, *end;
     int length_size; // 0: start codes
-} nal_walk;
+};
 
 static int length_size(const AVCodecParameters *codec) {
     if (codec->extradata_size < 7 || codec->extradata[0] != 1) return 0;
@@ -17,7 +17,7 @@ static int length_size(const AVCodecParameters *codec) {
 }
 
 // The first byte of the next unit, NULL at the end.
-static const uint8_t *next_unit(nal_walk *walk) {
+static const uint8_t *next_unit(struct nal_walk *walk) {
     if (walk->length_size == 0) {
         for (; walk->end - walk->at > 3; walk->at++) {
             if (walk->at[0] || walk->at[1] || walk->at[2] != 1) continue;
@@ -39,7 +39,7 @@ enum { h264_slice = 1, h264_idr = 5, h264_sps = 7, h264_pps = 8 };
 enum { hevc_bla = 16, hevc_cra = 21, hevc_last_slice = 31, hevc_vps = 32, hevc_sps = 33, hevc_pps = 34 };
 
 static bool unit_entry(const AVPacket *packet, const AVCodecParameters *codec, bool *parameters) {
-    nal_walk walk = {packet->data, packet->data + packet->size, length_size(codec)};
+    struct nal_walk walk = {packet->data, packet->data + packet->size, length_size(codec)};
     bool hevc = codec->codec_id == AV_CODEC_ID_HEVC, sps = false, pps = false, other = false;
     for (const uint8_t *unit; (unit = next_unit(&walk));) {
         int type = hevc ? *unit >> 1 & 63 : *unit & 31;

@@ -7,8 +7,8 @@
 #include "shared/media/media.h"
 
 // From another process, into the store and from there; without a store the view owns the record.
-static status ask(frames_view *view, const media_source *source, const char *key, bool *found) {
-    bytes record = {0};
+static status ask(struct frames_view *view, const struct media_source *source, const char *key, bool *found) {
+    struct bytes record = {0};
     *found = false;
     if (!source->ask) return OK;
     status result = source->ask(source->context, key, &record, found);
@@ -25,10 +25,10 @@ static status ask(frames_view *view, const media_source *source, const char *key
     return result;
 }
 
-static status decode(frames_view *view, const media_source *source, const char *path, bool video, const char *key,
-                     bool *found) {
-    rules standard = rules_standard();
-    const rules *rules = source->rules ? source->rules : &standard;
+static status decode(struct frames_view *view, const struct media_source *source, const char *path, bool video,
+                     const char *key, bool *found) {
+    struct rules standard = rules_standard();
+    const struct rules *rules = source->rules ? source->rules : &standard;
     char own[frames_key_size] = "";
     *found = false;
     TRY(media_key(own, path, video, rules, source->store));
@@ -38,12 +38,12 @@ static status decode(frames_view *view, const media_source *source, const char *
     return source->store ? frames_store_put(source->store, key, &view->frames) : OK;
 }
 
-static status from_file(frames_view *view, const media_source *source, const group *group, size_t index,
-                        const char *key, bool *found) {
-    const part *part = media_part(group, index);
+static status from_file(struct frames_view *view, const struct media_source *source, const struct group *group,
+                        size_t index, const char *key, bool *found) {
+    const struct part *part = media_part(group, index);
     *found = false;
     if (!part) return fail(DEFECT, "the prompt has no such medium");
-    arena arena = {0};
+    struct arena arena = {0};
     char *path = NULL;
     status result = media_locate(&path, &arena, source->media_root, media_written(part));
     if (result == OK && path) {
@@ -54,7 +54,7 @@ static status from_file(frames_view *view, const media_source *source, const gro
     return result;
 }
 
-static status check_sizes(const frames *frames, const medium *medium) {
+static status check_sizes(const struct frames *frames, const struct medium *medium) {
     if (frames->count == medium->frames && frames->height == medium->height && frames->width == medium->width)
         return OK;
     return fail(INPUT, "frames %s are %d x %d x %d, the group says %lld x %lld x %lld", medium->key.data, frames->count,
@@ -62,10 +62,10 @@ static status check_sizes(const frames *frames, const medium *medium) {
                 (long long)medium->width);
 }
 
-status media_get(frames_view *view, const media_source *source, const group *group, size_t index) {
-    *view = (frames_view){0};
+status media_get(struct frames_view *view, const struct media_source *source, const struct group *group, size_t index) {
+    *view = (struct frames_view){0};
     if (index >= group->media_count) return fail(INPUT, "the group has %zu media", group->media_count);
-    const medium *medium = &group->media[index];
+    const struct medium *medium = &group->media[index];
     const char *key = medium->key.data;
     if (!key) return fail(INPUT, "media[%zu].key: missing", index);
     bool found = false;

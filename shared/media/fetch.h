@@ -6,19 +6,19 @@
 #include "shared/media/rules.h"
 #include "shared/store/frames.h"
 
-typedef struct media_source {
-    frames_store *store; // NULL: none
+struct media_source {
+    struct frames_store *store; // NULL: none
     // Asks another process for a record (stage_fetch, say); NULL: nobody to ask.
-    status (*ask)(void *context, const char *key, bytes *record, bool *found);
+    status (*ask)(void *context, const char *key, struct bytes *record, bool *found);
     void *context;
-    const char *media_root; // NULL: the working folder
-    const rules *rules;     // NULL: the published ones
-} media_source;
+    const char *media_root;    // NULL: the working folder
+    const struct rules *rules; // NULL: the published ones
+};
 
 // Maps the frames of the group's index-th medium into *view, in this order: from the store; from whom `ask` asks, kept
 // in the store; decoded from the path in the prompt, if that gives the same key. SERVICE, naming the medium and what
 // was tried, when none of them has it; INPUT when the group's sizes do not fit the frames. Release with
 // frames_view_release.
-status media_get(frames_view *view, const media_source *source, const group *group, size_t index);
+status media_get(struct frames_view *view, const struct media_source *source, const struct group *group, size_t index);
 
 #endif

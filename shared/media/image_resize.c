@@ -9,19 +9,19 @@
 
 enum { precision = 22 };
 
-typedef struct fixed_axis {
-    kernel_axis axis;
+struct fixed_axis {
+    struct kernel_axis axis;
     int32_t *weights;
-} fixed_axis;
+};
 
-static void fixed_release(fixed_axis *fixed) {
+static void fixed_release(struct fixed_axis *fixed) {
     kernel_axis_release(&fixed->axis);
     free(fixed->weights);
-    *fixed = (fixed_axis){0};
+    *fixed = (struct fixed_axis){0};
 }
 
-static status fixed_init(fixed_axis *fixed, int in, int out) {
-    *fixed = (fixed_axis){0};
+static status fixed_init(struct fixed_axis *fixed, int in, int out) {
+    *fixed = (struct fixed_axis){0};
     TRY(kernel_axis_init(&fixed->axis, in, out));
     size_t count = (size_t)out * (size_t)fixed->axis.taps;
     status result = NEW(&fixed->weights, count);
@@ -42,7 +42,7 @@ static uint8_t to_byte(int32_t sum) {
     return (uint8_t)(sum < 0 ? 0 : sum > 255 ? 255 : sum);
 }
 
-static void across(uint8_t *out, const uint8_t *row, const fixed_axis *fixed) {
+static void across(uint8_t *out, const uint8_t *row, const struct fixed_axis *fixed) {
     int taps = fixed->axis.taps;
     for (int x = 0; x < fixed->axis.out; x++) {
         const int32_t *weights = fixed->weights + (size_t)x * (size_t)taps;
@@ -55,7 +55,8 @@ static void across(uint8_t *out, const uint8_t *row, const fixed_axis *fixed) {
     }
 }
 
-static void down(uint8_t *out, int32_t *sums, const uint8_t *narrow, const fixed_axis *fixed, int y, size_t width) {
+static void down(uint8_t *out, int32_t *sums, const uint8_t *narrow, const struct fixed_axis *fixed, int y,
+                 size_t width) {
     const int32_t *weights = fixed->weights + (size_t)y * (size_t)fixed->axis.taps;
     for (size_t i = 0; i < width; i++) sums[i] = 1 << (precision - 1);
     for (int j = 0; j < fixed->axis.taps; j++) {
@@ -67,8 +68,8 @@ static void down(uint8_t *out, int32_t *sums, const uint8_t *narrow, const fixed
 }
 
 // narrow[height, out width, RGB] = every row resized along its length.
-static status narrow_rows(const image_rows *rows, int out_width, uint8_t *narrow) {
-    fixed_axis fixed;
+static status narrow_rows(const struct image_rows *rows, int out_width, uint8_t *narrow) {
+    struct fixed_axis fixed;
     size_t bytes = (size_t)out_width * 3;
     TRY(fixed_init(&fixed, rows->width, out_width));
     status result = OK;
@@ -87,7 +88,7 @@ static status narrow_rows(const image_rows *rows, int out_width, uint8_t *narrow
 }
 
 static status shorten(const uint8_t *narrow, int height, int out_height, size_t bytes, uint8_t *out) {
-    fixed_axis fixed;
+    struct fixed_axis fixed;
     int32_t *sums = NULL;
     TRY(fixed_init(&fixed, height, out_height));
     status result = NEW(&sums, bytes);
@@ -97,7 +98,7 @@ static status shorten(const uint8_t *narrow, int height, int out_height, size_t 
     return result;
 }
 
-status image_resize(const image_rows *rows, int out_height, int out_width, uint8_t *out) {
+status image_resize(const struct image_rows *rows, int out_height, int out_width, uint8_t *out) {
     size_t bytes = (size_t)out_width * 3;
     if (out_height == rows->height) return narrow_rows(rows, out_width, out);
     uint8_t *narrow;

@@ -19,11 +19,11 @@ static int taps_for(int in, double support) {
 }
 
 // Outputs near the end get their spare zero weights in front, so that no read passes the input.
-static int start_of(const kernel_axis *axis, int first) {
+static int start_of(const struct kernel_axis *axis, int first) {
     return first + axis->taps > axis->in ? axis->in - axis->taps : first;
 }
 
-static void weigh(kernel_axis *axis, int i, double scale, double widened) {
+static void weigh(struct kernel_axis *axis, int i, double scale, double widened) {
     double centre = (i + 0.5) * scale, support = 2 * widened;
     int first = (int)(centre - support + 0.5), end = (int)(centre + support + 0.5);
     if (first < 0) first = 0;
@@ -49,7 +49,7 @@ static float cubic_single(float x) {
     return 0;
 }
 
-static void weigh_single(kernel_axis *axis, int i, float scale) {
+static void weigh_single(struct kernel_axis *axis, int i, float scale) {
     float support = scale >= 1 ? 2 * scale : 2, narrowed = scale >= 1 ? 1 / scale : 1;
     float centre = (float)(scale * (i + 0.5));
     int first = (int)((centre - support) + 0.5), end = (int)((centre + support) + 0.5);
@@ -67,30 +67,30 @@ static void weigh_single(kernel_axis *axis, int i, float scale) {
     axis->first[i] = start;
 }
 
-static status reserve(kernel_axis *axis, int in, int out) {
+static status reserve(struct kernel_axis *axis, int in, int out) {
     double scale = (double)in / out, widened = scale < 1 ? 1 : scale;
-    *axis = (kernel_axis){.in = in, .out = out, .taps = taps_for(in, 2 * widened)};
+    *axis = (struct kernel_axis){.in = in, .out = out, .taps = taps_for(in, 2 * widened)};
     status result = NEW(&axis->first, (size_t)out);
     if (result == OK) result = NEW(&axis->weights, (size_t)out * (size_t)axis->taps);
     if (result != OK) kernel_axis_release(axis);
     return result;
 }
 
-status kernel_axis_init(kernel_axis *axis, int in, int out) {
+status kernel_axis_init(struct kernel_axis *axis, int in, int out) {
     TRY(reserve(axis, in, out));
     double scale = (double)in / out;
     for (int i = 0; i < out; i++) weigh(axis, i, scale, scale < 1 ? 1 : scale);
     return OK;
 }
 
-status kernel_axis_init_single(kernel_axis *axis, int in, int out) {
+status kernel_axis_init_single(struct kernel_axis *axis, int in, int out) {
     TRY(reserve(axis, in, out));
     for (int i = 0; i < out; i++) weigh_single(axis, i, (float)in / (float)out);
     return OK;
 }
 
-void kernel_axis_release(kernel_axis *axis) {
+void kernel_axis_release(struct kernel_axis *axis) {
     free(axis->first);
     free(axis->weights);
-    *axis = (kernel_axis){0};
+    *axis = (struct kernel_axis){0};
 }

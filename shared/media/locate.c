@@ -4,9 +4,9 @@
 
 #include "shared/base/file.h"
 
-const part *media_part(const group *group, size_t index) {
+const struct part *media_part(const struct group *group, size_t index) {
     for (size_t m = 0; m < group->prompt.message_count; m++) {
-        const message *message = &group->prompt.messages[m];
+        const struct message *message = &group->prompt.messages[m];
         for (size_t p = 0; p < message->part_count; p++) {
             if (message->parts[p].kind != PART_TEXT && index-- == 0) return &message->parts[p];
         }
@@ -14,13 +14,13 @@ const part *media_part(const group *group, size_t index) {
     return NULL;
 }
 
-size_t media_parts(const group *group) {
+size_t media_parts(const struct group *group) {
     size_t count = 0;
     while (media_part(group, count)) count++;
     return count;
 }
 
-text media_written(const part *part) {
+struct text media_written(const struct part *part) {
     return part->kind == PART_VIDEO ? part->video : part->image;
 }
 
@@ -51,7 +51,7 @@ static bool is_address(const char *text) {
     return letters > 0 && strncmp(text + letters, "://", 3) == 0;
 }
 
-status media_locate(char **path, arena *arena, const char *media_root, text written) {
+status media_locate(char **path, struct arena *arena, const char *media_root, struct text written) {
     *path = NULL;
     if (!written.data || written.size == 0) return fail(DEFECT, "a medium without a path");
     if (strlen(written.data) != written.size) return fail(DEFECT, "a path with a NUL inside");

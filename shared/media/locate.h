@@ -9,15 +9,15 @@
 // *path, in the arena: `written` as in the prompt (file:// allowed, percent signs in it decoded unless a file of that
 // very name exists), under `media_root` (NULL: the working folder) when relative. DEFECT for a name that no file can
 // have, or another kind of address.
-status media_locate(char **path, arena *arena, const char *media_root, text written);
+status media_locate(char **path, struct arena *arena, const char *media_root, struct text written);
 
 // The index-th image or clip of the group's messages, NULL when there are not so many.
-const part *media_part(const group *group, size_t index);
+const struct part *media_part(const struct group *group, size_t index);
 
 // How many images and clips the messages have.
-size_t media_parts(const group *group);
+size_t media_parts(const struct group *group);
 
 // The part's path as it is written.
-text media_written(const part *part);
+struct text media_written(const struct part *part);
 
 #endif

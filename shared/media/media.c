@@ -15,7 +15,8 @@
 // Part of every key: a change of the chain makes new keys.
 static const char chain_version[] = "caravan frames 1";
 
-status media_decode(frames_view *view, const char *path, bool video, const rules *rules, const media_options *options) {
+status media_decode(struct frames_view *view, const char *path, bool video, const struct rules *rules,
+                    const struct media_options *options) {
     return video ? clip_decode(view, path, rules, options) : still_decode(view, path, rules);
 }
 
@@ -41,8 +42,8 @@ static status hash_content(int fd, uint8_t hash[16]) {
     return result;
 }
 
-static file_facts facts_of(const struct stat *stat) {
-    return (file_facts){
+static struct file_facts facts_of(const struct stat *stat) {
+    return (struct file_facts){
         .device = stat->st_dev,
         .inode = stat->st_ino,
         .size = (uint64_t)stat->st_size,
@@ -52,7 +53,7 @@ static file_facts facts_of(const struct stat *stat) {
 }
 
 // A file that was touched a moment ago may change again without its facts showing it: it is not remembered.
-static bool settled(const file_facts *facts) {
+static bool settled(const struct file_facts *facts) {
     const int64_t moment = 2000000000;
     struct timespec time;
     clock_gettime(CLOCK_REALTIME, &time);
@@ -60,11 +61,11 @@ static bool settled(const file_facts *facts) {
     return now - facts->modified > moment && now - facts->changed > moment;
 }
 
-static status hash_file(int fd, const char *path, frames_store *store, uint8_t hash[16]) {
+static status hash_file(int fd, const char *path, struct frames_store *store, uint8_t hash[16]) {
     struct stat stat;
     if (fstat(fd, &stat)) return fail(DEFECT, "%s", strerror(errno));
     if (!S_ISREG(stat.st_mode)) return fail(DEFECT, "not a file");
-    file_facts facts = facts_of(&stat);
+    struct file_facts facts = facts_of(&stat);
     bool found = false;
     if (store) TRY(frames_store_recall(store, path, &facts, hash, &found));
     if (found) return OK;
@@ -73,7 +74,7 @@ static status hash_file(int fd, const char *path, frames_store *store, uint8_t h
 }
 
 // The rules that the frames depend on; the others are zero.
-static void key_from(char key[frames_key_size], const uint8_t hash[16], bool video, const rules *rules) {
+static void key_from(char key[frames_key_size], const uint8_t hash[16], bool video, const struct rules *rules) {
     struct {
         char version[sizeof chain_version];
         char kind;
@@ -102,7 +103,8 @@ static void key_from(char key[frames_key_size], const uint8_t hash[16], bool vid
     key[32] = 0;
 }
 
-status media_key(char key[frames_key_size], const char *path, bool video, const rules *rules, frames_store *store) {
+status media_key(char key[frames_key_size], const char *path, bool video, const struct rules *rules,
+                 struct frames_store *store) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return fail(DEFECT, "%s", strerror(errno));
     uint8_t hash[16] = {0};

@@ -9,21 +9,23 @@
 #include "shared/store/frames.h"
 
 // How a clip is decoded; every way gives the same frames.
-typedef struct media_options {
+struct media_options {
     bool straight; // decode from the first packet on, never jump to a key frame, leave nothing out
     int threads;   // of the decoder; 0: one
-} media_options;
+};
 
 // Decodes the frames of `path` into *view, on the heap: an image's one frame, or a clip's sampled ones. `options` NULL:
 // the fastest way. DEFECT when the file is missing, damaged, too short or too long-drawn: fail_text() is the reason and
 // does not name the path.
-status media_decode(frames_view *view, const char *path, bool video, const rules *rules, const media_options *options);
+status media_decode(struct frames_view *view, const char *path, bool video, const struct rules *rules,
+                    const struct media_options *options);
 
 // The key of a file's frames: a hash of the file's content and of every rule that matters. `store` (NULL: none) keeps
 // the content's hash until the file changes. DEFECT when it cannot be read.
-status media_key(char key[frames_key_size], const char *path, bool video, const rules *rules, frames_store *store);
+status media_key(char key[frames_key_size], const char *path, bool video, const struct rules *rules,
+                 struct frames_store *store);
 
 // Writes the frames as one PNG, side by side in rows (a contact sheet). SERVICE when the file cannot be written.
-status media_write_sheet(const frames *frames, const char *path);
+status media_write_sheet(const struct frames *frames, const char *path);
 
 #endif

@@ -8,7 +8,7 @@
 enum { most_kept_bytes = 64 << 20 };
 
 // Whether the samples that the header of an MP4 promises lie inside the file.
-static status check_promised(const container *container) {
+static status check_promised(const struct container *container) {
     if (!strstr(container->format->iformat->name, "mp4")) return OK;
     int count = avformat_index_get_entries_count(container->stream), missing = 0;
     for (int i = 0; i < count; i++) {
@@ -23,23 +23,23 @@ static bool vp8_hidden(const AVPacket *packet, const AVCodecParameters *codec) {
     return codec->codec_id == AV_CODEC_ID_VP8 && packet->size > 0 && !(packet->data[0] & 0x10);
 }
 
-static void drop_kept(packets *packets) {
+static void drop_kept(struct packets *packets) {
     for (size_t i = 0; packets->kept && i < packets->count; i++) av_packet_free(&packets->kept[i]);
     free(packets->kept);
     packets->kept = NULL;
 }
 
 // The list being built.
-typedef struct scan {
-    packets *packets;
+struct scan {
+    struct packets *packets;
     size_t room, bytes;
     bool begun;      // a key frame has been seen: what comes before the first one cannot be decoded
     bool parameters; // see packet_is_entry
     bool changes;    // the stream changes on its way, so nothing may be jumped over
-} scan;
+};
 
-static status make_space(scan *scan) {
-    packets *packets = scan->packets;
+static status make_space(struct scan *scan) {
+    struct packets *packets = scan->packets;
     if (packets->count < scan->room) return OK;
     scan->room = scan->room ? scan->room * 2 : 256;
     TRY(RESIZE(&packets->facts, scan->room));
@@ -47,13 +47,13 @@ static status make_space(scan *scan) {
     return OK;
 }
 
-static status add(scan *scan, AVPacket *packet, const AVCodecParameters *codec) {
-    packets *packets = scan->packets;
+static status add(struct scan *scan, AVPacket *packet, const AVCodecParameters *codec) {
+    struct packets *packets = scan->packets;
     TRY(make_space(scan));
     scan->begun |= packet->flags & AV_PKT_FLAG_KEY;
     scan->changes |= packets->count && (av_packet_get_side_data(packet, AV_PKT_DATA_NEW_EXTRADATA, NULL) ||
                                         av_packet_get_side_data(packet, AV_PKT_DATA_PARAM_CHANGE, NULL));
-    packets->facts[packets->count] = (packet_fact){
+    packets->facts[packets->count] = (struct packet_fact){
         .time = packet->pts,
         .shown = scan->begun && !(packet->flags & AV_PKT_FLAG_DISCARD) && !vp8_hidden(packet, codec),
         .entry = packet_is_entry(packet, codec, &scan->parameters),
@@ -70,18 +70,18 @@ static status add(scan *scan, AVPacket *packet, const AVCodecParameters *codec) 
 }
 
 static int by_time(const void *a, const void *b) {
-    const shown_packet *one = a, *other = b;
+    const struct shown_packet *one = a, *other = b;
     if (one->time != other->time) return one->time < other->time ? -1 : 1;
     return one->ordinal < other->ordinal ? -1 : one->ordinal > other->ordinal;
 }
 
-static status put_in_order(packets *packets, bool changes) {
+static status put_in_order(struct packets *packets, bool changes) {
     TRY(NEW(&packets->shown, packets->count));
     packets->timed = true;
     for (size_t i = 0; i < packets->count; i++) {
         if (changes) packets->facts[i].entry = false;
         if (!packets->facts[i].shown) continue;
-        packets->shown[packets->shown_count++] = (shown_packet){packets->facts[i].time, i};
+        packets->shown[packets->shown_count++] = (struct shown_packet){packets->facts[i].time, i};
         packets->timed &= packets->facts[i].time != AV_NOPTS_VALUE;
     }
     if (!packets->timed) return OK;
@@ -92,10 +92,10 @@ static status put_in_order(packets *packets, bool changes) {
     return OK;
 }
 
-status packets_scan(packets *packets, container *container) {
+status packets_scan(struct packets *packets, struct container *container) {
     *packets = (struct packets){0};
     TRY(check_promised(container));
-    scan scan = {.packets = packets};
+    struct scan scan = {.packets = packets};
     AVPacket *packet = av_packet_alloc();
     if (!packet) return fail(SERVICE, "memory is short");
     status result;
@@ -109,7 +109,7 @@ status packets_scan(packets *packets, container *container) {
     return put_in_order(packets, scan.changes);
 }
 
-void packets_release(packets *packets) {
+void packets_release(struct packets *packets) {
     drop_kept(packets);
     free(packets->facts);
     free(packets->shown);

@@ -9,8 +9,8 @@
 enum { slack = 16 }; // floats that vector code may read or write past a row
 
 struct resizer {
-    const resize_ops *ops;
-    kernel_axis down, across;
+    const struct resize_ops *ops;
+    struct kernel_axis down, across;
     float *down_weights;   // [out height][taps]
     float *across_weights; // [out width / 4][taps][4]
     float *wide;           // one input row as floats
@@ -42,10 +42,10 @@ static void down_c(uint8_t *out, const float *const *rows, const float *weights,
     }
 }
 
-const resize_ops resize_c = {"c", widen_c, across_c, down_c};
+const struct resize_ops resize_c = {"c", widen_c, across_c, down_c};
 
-const resize_ops *const *resize_versions(int *count) {
-    static const resize_ops *const versions[] = {&resize_c, &resize_avx2, &resize_avx512};
+const struct resize_ops *const *resize_versions(int *count) {
+    static const struct resize_ops *const versions[] = {&resize_c, &resize_avx2, &resize_avx512};
     *count = 1;
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) *count = 2;
@@ -57,16 +57,16 @@ const resize_ops *const *resize_versions(int *count) {
     return versions;
 }
 
-void resizer_use(resizer *resizer, const resize_ops *ops) {
+void resizer_use(struct resizer *resizer, const struct resize_ops *ops) {
     resizer->ops = ops;
 }
 
-static size_t ring_stride(const resizer *resizer) {
+static size_t ring_stride(const struct resizer *resizer) {
     return (size_t)resizer->across.out * 3 + slack;
 }
 
-static status lay_out(resizer *resizer) {
-    const kernel_axis *down = &resizer->down, *across = &resizer->across;
+static status lay_out(struct resizer *resizer) {
+    const struct kernel_axis *down = &resizer->down, *across = &resizer->across;
     size_t rows = (size_t)down->out * (size_t)down->taps, taps = (size_t)across->taps;
     TRY(NEW(&resizer->down_weights, rows));
     for (size_t i = 0; i < rows; i++) resizer->down_weights[i] = (float)down->weights[i];
@@ -81,13 +81,13 @@ static status lay_out(resizer *resizer) {
     return NEW(&resizer->wide, (size_t)across->in * 3 + slack);
 }
 
-status resizer_new(resizer **out, int in_height, int in_width, int out_height, int out_width) {
+status resizer_new(struct resizer **out, int in_height, int in_width, int out_height, int out_width) {
     *out = NULL;
     if (out_width % 4) return fail(BUG, "a clip's width must be a multiple of 4, not %d", out_width);
-    resizer *resizer;
+    struct resizer *resizer;
     TRY(NEW(&resizer, 1));
     int count;
-    const resize_ops *const *versions = resize_versions(&count);
+    const struct resize_ops *const *versions = resize_versions(&count);
     resizer->ops = versions[count - 1];
     status result = kernel_axis_init_single(&resizer->down, in_height, out_height);
     if (result == OK) result = kernel_axis_init_single(&resizer->across, in_width, out_width);
@@ -97,8 +97,8 @@ status resizer_new(resizer **out, int in_height, int in_width, int out_height, i
     return result;
 }
 
-void resizer_free(resizer **place) {
-    resizer *resizer = *place;
+void resizer_free(struct resizer **place) {
+    struct resizer *resizer = *place;
     if (!resizer) return;
     kernel_axis_release(&resizer->down);
     kernel_axis_release(&resizer->across);
@@ -111,13 +111,13 @@ void resizer_free(resizer **place) {
     *place = NULL;
 }
 
-static float *ring_row(const resizer *resizer, int y) {
+static float *ring_row(const struct resizer *resizer, int y) {
     return resizer->ring + (size_t)(y % resizer->down.taps) * ring_stride(resizer);
 }
 
-void resizer_run(resizer *resizer, const uint8_t *in, ptrdiff_t stride, uint8_t *out) {
-    const kernel_axis *down = &resizer->down, *across = &resizer->across;
-    const resize_ops *ops = resizer->ops;
+void resizer_run(struct resizer *resizer, const uint8_t *in, ptrdiff_t stride, uint8_t *out) {
+    const struct kernel_axis *down = &resizer->down, *across = &resizer->across;
+    const struct resize_ops *ops = resizer->ops;
     int next = 0; // the first input row that is not in the ring yet
     for (int y = 0; y < down->out; y++) {
         int first = down->first[y];

@@ -11,48 +11,48 @@
 
 // Which inputs make an output, along one axis: output i is the sum over j of weights[i * taps + j] * input[first[i] +
 // j]. Every output has `taps` weights, zeroes behind its own; first[i] + taps never passes the input's end.
-typedef struct kernel_axis {
+struct kernel_axis {
     int in, out, taps;
     int *first;
     double *weights;
-} kernel_axis;
+};
 
 // The weights from `in` to `out` pixels, normalised to 1, computed in double. Release with kernel_axis_release.
-status kernel_axis_init(kernel_axis *axis, int in, int out);
+status kernel_axis_init(struct kernel_axis *axis, int in, int out);
 
 // The same computed in float32, step by step as torchvision's native code does: levels that lie on a half then fall to
 // the same side, which is 1 in 1,000 of them.
-status kernel_axis_init_single(kernel_axis *axis, int in, int out);
+status kernel_axis_init_single(struct kernel_axis *axis, int in, int out);
 
 // Frees; a zeroed axis is fine.
-void kernel_axis_release(kernel_axis *axis);
+void kernel_axis_release(struct kernel_axis *axis);
 
 // The clip's resampler for one pair of sizes. Not to be used by two threads at once.
-typedef struct resizer resizer;
+struct resizer;
 
 // SERVICE when memory is short.
-status resizer_new(resizer **out, int in_height, int in_width, int out_height, int out_width);
+status resizer_new(struct resizer **out, int in_height, int in_width, int out_height, int out_width);
 
 // NULL is fine; sets *resizer to NULL.
-void resizer_free(resizer **resizer);
+void resizer_free(struct resizer **resizer);
 
 // Resizes one frame: rows of `stride` bytes in, rows without gaps out. Rounds half to even, clamps.
-void resizer_run(resizer *resizer, const uint8_t *in, ptrdiff_t stride, uint8_t *out);
+void resizer_run(struct resizer *resizer, const uint8_t *in, ptrdiff_t stride, uint8_t *out);
 
 // Rows of an image, on demand, so that a large one need not stand in memory as RGB: *row = [width, RGB] of row y,
 // valid until the next call. Rows are asked for once, in order.
-typedef struct image_rows {
+struct image_rows {
     int height, width;
     status (*row)(void *context, int y, const uint8_t **row);
     void *context;
-} image_rows;
+};
 
 // The image's resampler: out[out_height, out_width, RGB]. Fails as `row` does.
-status image_resize(const image_rows *rows, int out_height, int out_width, uint8_t *out);
+status image_resize(const struct image_rows *rows, int out_height, int out_width, uint8_t *out);
 
 // The inner loops of the clip's resampler. Each version gives the same bits: every sum is a chain of fused
 // multiply-adds in the order of j.
-typedef struct resize_ops {
+struct resize_ops {
     const char *name;
     // out[i] = in[i], i < count.
     void (*widen)(float *out, const uint8_t *in, int count);
@@ -61,14 +61,14 @@ typedef struct resize_ops {
     void (*across)(float *out, const float *in, const int *first, const float *weights, int taps, int width);
     // out[i] = byte(sum over j of weights[j] * rows[j][i]), i < count, a multiple of 4: clamped, halves to even.
     void (*down)(uint8_t *out, const float *const *rows, const float *weights, int taps, int count);
-} resize_ops;
+};
 
 // All versions that this processor can run, best last; *count of them. The first is the reference in plain C.
-const resize_ops *const *resize_versions(int *count);
+const struct resize_ops *const *resize_versions(int *count);
 
 // Makes a resizer use one version: for tests and benchmarks.
-void resizer_use(resizer *resizer, const resize_ops *ops);
+void resizer_use(struct resizer *resizer, const struct resize_ops *ops);
 
-extern const resize_ops resize_c, resize_avx2, resize_avx512;
+extern const struct resize_ops resize_c, resize_avx2, resize_avx512;
 
 #endif

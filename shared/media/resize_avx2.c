@@ -69,7 +69,7 @@ static void down(uint8_t *out, const float *const *rows, const float *weights, i
     }
 }
 
-const resize_ops resize_avx2 = {"avx2", widen, across, down};
+const struct resize_ops resize_avx2 = {"avx2", widen, across, down};
 #else
 const resize_ops resize_avx2 = {"avx2", 0, 0, 0};
 #endif

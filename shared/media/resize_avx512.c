@@ -65,7 +65,7 @@ static void down(uint8_t *out, const float *const *rows, const float *weights, i
     }
 }
 
-const resize_ops resize_avx512 = {"avx512", widen, across, down};
+const struct resize_ops resize_avx512 = {"avx512", widen, across, down};
 #else
 const resize_ops resize_avx512 = {"avx512", 0, 0, 0};
 #endif

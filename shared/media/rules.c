@@ -3,8 +3,8 @@
 #include <math.h>
 #include <stdbool.h>
 
-rules rules_standard(void) {
-    return (rules){
+struct rules rules_standard(void) {
+    return (struct rules){
         .fps = 2,
         .min_frames = 4,
         .max_frames = 16,
@@ -16,7 +16,7 @@ rules rules_standard(void) {
     };
 }
 
-status rules_check(const rules *rules) {
+status rules_check(const struct rules *rules) {
     if (rules->min_frames + rules->min_frames % 2 > rules->max_frames) {
         return fail(USAGE, "min_frames %lld leaves no even number of frames up to max_frames %lld",
                     (long long)rules->min_frames, (long long)rules->max_frames);
@@ -31,7 +31,7 @@ status rules_check(const rules *rules) {
     return OK;
 }
 
-status rules_frame_count(const rules *rules, int64_t frames, double fps, int *count) {
+status rules_frame_count(const struct rules *rules, int64_t frames, double fps, int *count) {
     // A clip kept at no more than the sampled rate is a row of samples already: there is nothing to take more densely.
     bool sampled_already = fps <= rules->fps && frames >= 2;
     if ((frames < rules->min_frames && !sampled_already) || frames < 2) {
@@ -52,7 +52,7 @@ int64_t rules_index(int64_t frames, int count, int i) {
     return (2 * (frames - 1) * i + steps) / (2 * steps);
 }
 
-double rules_frame_pixels(const rules *rules, int count) {
+double rules_frame_pixels(const struct rules *rules, int count) {
     if (isnan(rules->total_pixels)) return rules->max_pixels;
     double share = fmax(rules->total_pixels / count * 2, floor(rules->min_pixels * 1.05));
     return fmin(rules->max_pixels, share);

@@ -8,29 +8,29 @@
 
 enum { rules_factor = 28, rules_most_ratio = 200 };
 
-typedef struct rules {
+struct rules {
     double fps; // sampled frames a second
     int64_t min_frames, max_frames;
     double min_pixels, max_pixels; // of a video frame
     double total_pixels;           // of a clip; NaN: no such limit
     double image_min_pixels, image_max_pixels;
-} rules;
+};
 
 // The published settings.
-rules rules_standard(void);
+struct rules rules_standard(void);
 
 // USAGE when the rules contradict themselves; the line names the keys.
-status rules_check(const rules *rules);
+status rules_check(const struct rules *rules);
 
 // *count = how many frames (even) are taken of a clip of `frames` frames at `fps`. DEFECT: the clip is shorter than
 // min_frames (one that is kept at no more than the sampled rate may be, down to 2).
-status rules_frame_count(const rules *rules, int64_t frames, double fps, int *count);
+status rules_frame_count(const struct rules *rules, int64_t frames, double fps, int *count);
 
 // The index of the i-th of `count` frames taken of `frames`: round(linspace(0, frames-1, count))[i].
 int64_t rules_index(int64_t frames, int count, int i);
 
 // The most pixels of a frame when `count` frames are taken.
-double rules_frame_pixels(const rules *rules, int count);
+double rules_frame_pixels(const struct rules *rules, int count);
 
 // The size that height x width goes to: both sides multiples of 28, between the bounds in pixels, the shape kept as
 // far as that goes (Qwen's smart_resize). DEFECT when one side is more than 200 times the other.

@@ -12,7 +12,7 @@
 
 enum { gap = 4 };
 
-static status lay_out(const frames *frames, AVFrame *sheet) {
+static status lay_out(const struct frames *frames, AVFrame *sheet) {
     int columns = (int)ceil(sqrt((double)frames->count)), rows = (frames->count + columns - 1) / columns;
     sheet->format = AV_PIX_FMT_RGB24;
     sheet->width = columns * (frames->width + gap) - gap;
@@ -45,7 +45,7 @@ static status encode(AVCodecContext *encoder, const AVFrame *sheet, AVPacket *pa
     return result == DEFECT ? SERVICE : result;
 }
 
-status media_write_sheet(const frames *frames, const char *path) {
+status media_write_sheet(const struct frames *frames, const char *path) {
     container_listen();
     const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_PNG);
     if (!codec) return fail(SERVICE, "this FFmpeg has no PNG encoder");

@@ -18,15 +18,15 @@
 #include "shared/media/resize.h"
 
 // One row of a frame as RGB.
-typedef struct source {
+struct source {
     const AVFrame *frame;
     bool over_white;
     void (*to_rgb)(const struct source *source, int y, uint8_t *out);
     uint8_t *row;
     int *scratch;
-} source;
+};
 
-static const uint8_t *row_of(const source *source, int plane, int y) {
+static const uint8_t *row_of(const struct source *source, int plane, int y) {
     return source->frame->data[plane] + (ptrdiff_t)y * source->frame->linesize[plane];
 }
 
@@ -39,12 +39,12 @@ static void set_gray(uint8_t *out, uint8_t level) {
     out[0] = out[1] = out[2] = level;
 }
 
-static void from_rgb24(const source *source, int y, uint8_t *out) {
+static void from_rgb24(const struct source *source, int y, uint8_t *out) {
     memcpy(out, row_of(source, 0, y), (size_t)source->frame->width * 3);
 }
 
 // Four bytes a pixel, RGBA; `step` 8 with the high bytes of 16-bit samples.
-static void from_alpha(const source *source, int y, uint8_t *out, int bytes, int high) {
+static void from_alpha(const struct source *source, int y, uint8_t *out, int bytes, int high) {
     const uint8_t *in = row_of(source, 0, y) + high;
     for (int x = 0; x < source->frame->width; x++, in += 4 * bytes, out += 3) {
         int alpha = source->over_white ? in[3 * bytes] : 255;
@@ -52,32 +52,32 @@ static void from_alpha(const source *source, int y, uint8_t *out, int bytes, int
     }
 }
 
-static void from_rgba(const source *source, int y, uint8_t *out) {
+static void from_rgba(const struct source *source, int y, uint8_t *out) {
     from_alpha(source, y, out, 1, 0);
 }
 
-static void from_rgba64be(const source *source, int y, uint8_t *out) {
+static void from_rgba64be(const struct source *source, int y, uint8_t *out) {
     from_alpha(source, y, out, 2, 0);
 }
 
-static void from_rgba64le(const source *source, int y, uint8_t *out) {
+static void from_rgba64le(const struct source *source, int y, uint8_t *out) {
     from_alpha(source, y, out, 2, 1);
 }
 
-static void from_rgb48(const source *source, int y, uint8_t *out, int high) {
+static void from_rgb48(const struct source *source, int y, uint8_t *out, int high) {
     const uint8_t *in = row_of(source, 0, y) + high;
     for (int i = 0; i < source->frame->width * 3; i++) out[i] = in[2 * i];
 }
 
-static void from_rgb48be(const source *source, int y, uint8_t *out) {
+static void from_rgb48be(const struct source *source, int y, uint8_t *out) {
     from_rgb48(source, y, out, 0);
 }
 
-static void from_rgb48le(const source *source, int y, uint8_t *out) {
+static void from_rgb48le(const struct source *source, int y, uint8_t *out) {
     from_rgb48(source, y, out, 1);
 }
 
-static void from_gray8(const source *source, int y, uint8_t *out) {
+static void from_gray8(const struct source *source, int y, uint8_t *out) {
     const uint8_t *in = row_of(source, 0, y);
     for (int x = 0; x < source->frame->width; x++) set_gray(out + 3 * x, in[x]);
 }
@@ -86,29 +86,29 @@ static uint8_t clip16(unsigned level) {
     return (uint8_t)(level > 255 ? 255 : level);
 }
 
-static void from_gray16be(const source *source, int y, uint8_t *out) {
+static void from_gray16be(const struct source *source, int y, uint8_t *out) {
     const uint8_t *in = row_of(source, 0, y);
     for (int x = 0; x < source->frame->width; x++) set_gray(out + 3 * x, clip16(AV_RB16(in + 2 * x)));
 }
 
-static void from_gray16le(const source *source, int y, uint8_t *out) {
+static void from_gray16le(const struct source *source, int y, uint8_t *out) {
     const uint8_t *in = row_of(source, 0, y);
     for (int x = 0; x < source->frame->width; x++) set_gray(out + 3 * x, clip16(AV_RL16(in + 2 * x)));
 }
 
-static void from_ya8(const source *source, int y, uint8_t *out) {
+static void from_ya8(const struct source *source, int y, uint8_t *out) {
     const uint8_t *in = row_of(source, 0, y);
     for (int x = 0; x < source->frame->width; x++) set_gray(out + 3 * x, in[2 * x]);
 }
 
-static void from_ya16be(const source *source, int y, uint8_t *out) {
+static void from_ya16be(const struct source *source, int y, uint8_t *out) {
     const uint8_t *in = row_of(source, 0, y);
     for (int x = 0; x < source->frame->width; x++) {
         set_gray(out + 3 * x, source->over_white ? over_white(in[4 * x], in[4 * x + 2]) : in[4 * x]);
     }
 }
 
-static void from_pal8(const source *source, int y, uint8_t *out) {
+static void from_pal8(const struct source *source, int y, uint8_t *out) {
     const uint8_t *in = row_of(source, 0, y);
     for (int x = 0; x < source->frame->width; x++, out += 3) {
         uint32_t colour;
@@ -119,7 +119,7 @@ static void from_pal8(const source *source, int y, uint8_t *out) {
     }
 }
 
-static void from_bits(const source *source, int y, uint8_t *out) {
+static void from_bits(const struct source *source, int y, uint8_t *out) {
     const uint8_t *in = row_of(source, 0, y);
     bool white_is_zero = source->frame->format == AV_PIX_FMT_MONOWHITE;
     for (int x = 0; x < source->frame->width; x++) {
@@ -128,7 +128,7 @@ static void from_bits(const source *source, int y, uint8_t *out) {
     }
 }
 
-static void from_planes(const source *source, int y, uint8_t *out) {
+static void from_planes(const struct source *source, int y, uint8_t *out) {
     const uint8_t *green = row_of(source, 0, y), *blue = row_of(source, 1, y), *red = row_of(source, 2, y);
     for (int x = 0; x < source->frame->width; x++, out += 3) {
         out[0] = red[x];
@@ -137,11 +137,11 @@ static void from_planes(const source *source, int y, uint8_t *out) {
     }
 }
 
-static void from_jpeg(const source *source, int y, uint8_t *out) {
+static void from_jpeg(const struct source *source, int y, uint8_t *out) {
     chroma_jpeg_row(source->frame, y, source->scratch, out);
 }
 
-static void from_webp(const source *source, int y, uint8_t *out) {
+static void from_webp(const struct source *source, int y, uint8_t *out) {
     chroma_webp_row(source->frame, y, source->scratch, out);
     if (!source->over_white) return;
     const uint8_t *alpha = row_of(source, 3, y);
@@ -150,7 +150,7 @@ static void from_webp(const source *source, int y, uint8_t *out) {
 
 static const struct {
     enum AVPixelFormat format;
-    void (*to_rgb)(const source *source, int y, uint8_t *out);
+    void (*to_rgb)(const struct source *source, int y, uint8_t *out);
 } readers[] = {
     {AV_PIX_FMT_RGB24, from_rgb24},       {AV_PIX_FMT_RGBA, from_rgba},         {AV_PIX_FMT_RGBA64BE, from_rgba64be},
     {AV_PIX_FMT_RGBA64LE, from_rgba64le}, {AV_PIX_FMT_RGB48BE, from_rgb48be},   {AV_PIX_FMT_RGB48LE, from_rgb48le},
@@ -160,7 +160,7 @@ static const struct {
     {AV_PIX_FMT_GBRAP, from_planes},
 };
 
-static bool choose_reader(source *source, enum AVCodecID codec) {
+static bool choose_reader(struct source *source, enum AVCodecID codec) {
     if (codec == AV_CODEC_ID_MJPEG && chroma_jpeg_fits(source->frame)) source->to_rgb = from_jpeg;
     if (codec == AV_CODEC_ID_WEBP && chroma_webp_fits(source->frame)) source->to_rgb = from_webp;
     if (source->to_rgb) return true;
@@ -206,19 +206,19 @@ static bool alpha_counts(const AVFrame *frame, enum AVCodecID codec, int png_col
 }
 
 static status give_row(void *context, int y, const uint8_t **row) {
-    source *source = context;
+    struct source *source = context;
     source->to_rgb(source, y, source->row);
     *row = source->row;
     return OK;
 }
 
-static status resize_frame(frames_view *view, const AVFrame *frame, enum AVCodecID codec, bool alpha,
-                           const rules *rules) {
-    frames *frames = &view->frames;
+static status resize_frame(struct frames_view *view, const AVFrame *frame, enum AVCodecID codec, bool alpha,
+                           const struct rules *rules) {
+    struct frames *frames = &view->frames;
     *frames = (struct frames){.count = 1, .seconds_per_grid = NAN};
     TRY(rules_size(frame->height, frame->width, rules->image_min_pixels, rules->image_max_pixels, &frames->height,
                    &frames->width));
-    source source = {.frame = frame, .over_white = alpha};
+    struct source source = {.frame = frame, .over_white = alpha};
     AVFrame *converted = NULL;
     status result = OK;
     if (!choose_reader(&source, codec)) {
@@ -231,7 +231,7 @@ static status resize_frame(frames_view *view, const AVFrame *frame, enum AVCodec
     if (result == OK) result = NEW(&source.row, (size_t)frame->width * 3);
     if (result == OK) result = NEW(&source.scratch, 4 * ((size_t)frame->width + 2));
     if (result == OK) result = memory_new(&view->owned, frames_bytes(frames), 1);
-    image_rows rows = {frame->height, frame->width, give_row, &source};
+    struct image_rows rows = {frame->height, frame->width, give_row, &source};
     if (result == OK) result = image_resize(&rows, frames->height, frames->width, view->owned);
     frames->pixels = view->owned;
     free(source.row);
@@ -259,7 +259,7 @@ static status check_whole(const AVPacket *packet, enum AVCodecID codec) {
 }
 
 // The first frame of the file.
-static status first_frame(container *container, AVPacket *packet, AVFrame *frame, int *png_colours) {
+static status first_frame(struct container *container, AVPacket *packet, AVFrame *frame, int *png_colours) {
     AVCodecContext *decoder = container->decoder;
     bool drained = false;
     for (;;) {
@@ -279,8 +279,9 @@ static status first_frame(container *container, AVPacket *packet, AVFrame *frame
     }
 }
 
-static status decode(frames_view *view, const char *path, const rules *rules, AVPacket *packet, AVFrame *frame) {
-    container container;
+static status decode(struct frames_view *view, const char *path, const struct rules *rules, AVPacket *packet,
+                     AVFrame *frame) {
+    struct container container;
     int png_colours = -1;
     status result = container_open(&container, path, 1, true);
     if (result == OK) result = first_frame(&container, packet, frame, &png_colours);
@@ -295,8 +296,8 @@ static status decode(frames_view *view, const char *path, const rules *rules, AV
     return result;
 }
 
-status still_decode(frames_view *view, const char *path, const rules *rules) {
-    *view = (frames_view){0};
+status still_decode(struct frames_view *view, const char *path, const struct rules *rules) {
+    *view = (struct frames_view){0};
     AVFrame *frame = av_frame_alloc();
     AVPacket *packet = av_packet_alloc();
     status result = fail(SERVICE, "memory is short");

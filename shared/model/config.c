@@ -10,17 +10,18 @@
 #include "shared/base/json.h"
 
 // Where keys are looked up: the inner object first, then the outer one (which may be NULL).
-typedef struct scope {
+struct scope {
     json_object *inner, *outer;
     const char *prefix; // of the inner object's keys in messages: "vision_config."
-} scope;
+};
 
-static json_object *look_up(scope scope, const char *key) {
+static json_object *look_up(struct scope scope, const char *key) {
     json_object *value = scope.inner ? json_object_object_get(scope.inner, key) : NULL;
     return value || !scope.outer ? value : json_object_object_get(scope.outer, key);
 }
 
-static status read_whole(scope scope, const char *key, int64_t low, int64_t high, int64_t missing, int64_t *out) {
+static status read_whole(struct scope scope, const char *key, int64_t low, int64_t high, int64_t missing,
+                         int64_t *out) {
     json_object *value = look_up(scope, key);
     *out = missing;
     if (!value && missing >= low) return OK;
@@ -33,14 +34,14 @@ static status read_whole(scope scope, const char *key, int64_t low, int64_t high
     return OK;
 }
 
-static status read_int(scope scope, const char *key, int low, int high, int missing, int *out) {
+static status read_int(struct scope scope, const char *key, int low, int high, int missing, int *out) {
     int64_t value = 0;
     TRY(read_whole(scope, key, low, high, missing, &value));
     *out = (int)value;
     return OK;
 }
 
-static status read_float(scope scope, const char *key, double low, double high, double missing, float *out) {
+static status read_float(struct scope scope, const char *key, double low, double high, double missing, float *out) {
     json_object *value = look_up(scope, key);
     *out = (float)missing;
     if (!value) return OK;
@@ -53,7 +54,7 @@ static status read_float(scope scope, const char *key, double low, double high, 
     return OK;
 }
 
-static status read_bool(scope scope, const char *key, bool missing, bool *out) {
+static status read_bool(struct scope scope, const char *key, bool missing, bool *out) {
     json_object *value = look_up(scope, key);
     *out = missing;
     if (!value) return OK;
@@ -71,7 +72,7 @@ static status read_object(json_object *from, const char *key, json_object **out)
 }
 
 // A text that must be one of those that the model computes.
-static status require_text(scope scope, const char *key, const char *wanted) {
+static status require_text(struct scope scope, const char *key, const char *wanted) {
     json_object *value = look_up(scope, key);
     if (!value) return OK;
     if (!json_object_is_type(value, json_type_string) || strcmp(json_object_get_string(value), wanted) != 0)
@@ -80,7 +81,7 @@ static status require_text(scope scope, const char *key, const char *wanted) {
     return OK;
 }
 
-static status read_type(model_config *config, scope scope) {
+static status read_type(struct model_config *config, struct scope scope) {
     json_object *value = look_up(scope, "dtype");
     if (!value) value = look_up(scope, "torch_dtype");
     if (!value) return OK;
@@ -99,7 +100,7 @@ static status read_type(model_config *config, scope scope) {
     return OK;
 }
 
-static status read_section(text_config *text, scope scope) {
+static status read_section(struct text_config *text, struct scope scope) {
     json_object *section = look_up(scope, "mrope_section");
     if (!json_object_is_type(section, json_type_array) || json_object_array_length(section) != 3)
         return fail(INPUT, "%smrope_section is not three whole numbers", scope.prefix);
@@ -119,7 +120,7 @@ static status read_section(text_config *text, scope scope) {
 }
 
 // Rotary settings: rope_scaling beside rope_theta, or both in rope_parameters.
-static status read_rope(text_config *text, scope scope) {
+static status read_rope(struct text_config *text, struct scope scope) {
     json_object *rope = look_up(scope, "rope_parameters");
     struct scope inside = {rope, NULL, "rope_parameters."};
     if (!rope) {
@@ -141,14 +142,14 @@ static status read_rope(text_config *text, scope scope) {
 }
 
 // Left out, there are 8; said to be null, as many as query heads.
-static int missing_key_heads(scope scope, int heads) {
+static int missing_key_heads(struct scope scope, int heads) {
     const char *key = "num_key_value_heads";
     bool null = (scope.inner && json_object_object_get_ex(scope.inner, key, NULL)) ||
                 (scope.outer && json_object_object_get_ex(scope.outer, key, NULL));
     return null ? heads : 8;
 }
 
-static status read_text(text_config *text, scope scope) {
+static status read_text(struct text_config *text, struct scope scope) {
     enum { wide = 1 << 20 };
     TRY(read_whole(scope, "vocab_size", 1, 1 << 24, 152064, &text->vocabulary));
     TRY(read_whole(scope, "hidden_size", 1, wide, 8192, &text->hidden));
@@ -174,7 +175,7 @@ static status read_text(text_config *text, scope scope) {
     return read_rope(text, scope);
 }
 
-static status read_full(vision_config *vision, scope scope) {
+static status read_full(struct vision_config *vision, struct scope scope) {
     json_object *list = look_up(scope, "fullatt_block_indexes");
     static const int published[] = {7, 15, 23, 31};
     if (!list) {
@@ -193,7 +194,7 @@ static status read_full(vision_config *vision, scope scope) {
     return OK;
 }
 
-static status read_vision(vision_config *vision, scope scope) {
+static status read_vision(struct vision_config *vision, struct scope scope) {
     enum { wide = 1 << 20 };
     TRY(read_int(scope, "depth", 1, MOST_BLOCKS, 32, &vision->depth));
     TRY(read_whole(scope, "hidden_size", 1, wide, 3584, &vision->hidden));
@@ -220,7 +221,7 @@ static status read_vision(vision_config *vision, scope scope) {
 }
 
 // eos_token_id: one number, a list, or null.
-static status read_ends(model_config *config, json_object *value) {
+static status read_ends(struct model_config *config, json_object *value) {
     size_t count = json_object_is_type(value, json_type_array) ? json_object_array_length(value) : value ? 1 : 0;
     if (count > MOST_ENDS) return fail(INPUT, "eos_token_id has %zu tokens, %d at most", count, MOST_ENDS);
     config->end_count = 0;
@@ -234,25 +235,25 @@ static status read_ends(model_config *config, json_object *value) {
     return OK;
 }
 
-static status read_token(scope scope, const char *key, const text_config *text, int64_t *out) {
+static status read_token(struct scope scope, const char *key, const struct text_config *text, int64_t *out) {
     return read_whole(scope, key, 0, text->vocabulary - 1, -1, out);
 }
 
-static status read_all(model_config *config, json_object *root) {
+static status read_all(struct model_config *config, json_object *root) {
     static const float mean[3] = {0.48145466f, 0.4578275f, 0.40821073f};
     static const float deviation[3] = {0.26862954f, 0.26130258f, 0.27577711f};
-    *config = (model_config){.rescale = (float)(1 / 255.0)};
+    *config = (struct model_config){.rescale = (float)(1 / 255.0)};
     memcpy(config->mean, mean, sizeof mean);
     memcpy(config->deviation, deviation, sizeof deviation);
     json_object *text = NULL, *vision = NULL;
     TRY(read_object(root, "text_config", &text));
     TRY(read_object(root, "vision_config", &vision));
-    scope whole = {text, root, ""}, outer_first = {root, text, ""};
+    struct scope whole = {text, root, ""}, outer_first = {root, text, ""};
     TRY(require_text(outer_first, "model_type", "qwen2_5_vl"));
     if (look_up(whole, "quantization_config"))
         return fail(INPUT, "quantization_config: quantized weights are not known");
     TRY(read_text(&config->text, whole));
-    TRY(read_vision(&config->vision, (scope){vision, NULL, "vision_config."}));
+    TRY(read_vision(&config->vision, (struct scope){vision, NULL, "vision_config."}));
     if (config->vision.out != config->text.hidden)
         return fail(INPUT, "vision_config.out_hidden_size is %lld, hidden_size is %lld", (long long)config->vision.out,
                     (long long)config->text.hidden);
@@ -265,7 +266,7 @@ static status read_all(model_config *config, json_object *root) {
     return read_ends(config, look_up(outer_first, "eos_token_id"));
 }
 
-status config_parse(model_config *config, const char *text, size_t size, const char *name) {
+status config_parse(struct model_config *config, const char *text, size_t size, const char *name) {
     json_object *root = NULL;
     TRY(json_parse(&root, text, size, name));
     status result = read_all(config, root);
@@ -273,7 +274,7 @@ status config_parse(model_config *config, const char *text, size_t size, const c
     return result == OK ? OK : fail_within(result, "%s", name);
 }
 
-status config_parse_generation(model_config *config, const char *text, size_t size, const char *name) {
+status config_parse_generation(struct model_config *config, const char *text, size_t size, const char *name) {
     json_object *root = NULL;
     TRY(json_parse(&root, text, size, name));
     json_object *ends = json_object_object_get(root, "eos_token_id");
@@ -298,8 +299,8 @@ static status read_triple(json_object *root, const char *key, double low, float 
     return OK;
 }
 
-static status read_preprocessor(model_config *config, json_object *root) {
-    scope scope = {root, NULL, ""};
+static status read_preprocessor(struct model_config *config, json_object *root) {
+    struct scope scope = {root, NULL, ""};
     TRY(read_triple(root, "image_mean", -1e6, config->mean));
     TRY(read_triple(root, "image_std", 1e-6, config->deviation));
     TRY(read_float(scope, "rescale_factor", 1e-9, 1e9, 1 / 255.0, &config->rescale));
@@ -318,7 +319,7 @@ static status read_preprocessor(model_config *config, json_object *root) {
     return OK;
 }
 
-status config_parse_preprocessor(model_config *config, const char *text, size_t size, const char *name) {
+status config_parse_preprocessor(struct model_config *config, const char *text, size_t size, const char *name) {
     json_object *root = NULL;
     TRY(json_parse(&root, text, size, name));
     status result = read_preprocessor(config, root);
@@ -326,22 +327,22 @@ status config_parse_preprocessor(model_config *config, const char *text, size_t 
     return result == OK ? OK : fail_within(result, "%s", name);
 }
 
-typedef status parser(model_config *config, const char *text, size_t size, const char *name);
+typedef status parser(struct model_config *config, const char *text, size_t size, const char *name);
 
-static status parse_file(model_config *config, const char *path, bool optional, parser *parse) {
+static status parse_file(struct model_config *config, const char *path, bool optional, parser *parse) {
     if (optional && !path_exists(path)) return OK;
-    bytes text = {0};
+    struct bytes text = {0};
     status result = file_read(path, &text);
     if (result == OK) result = parse(config, text.data ? text.data : "", text.size, path);
     bytes_release(&text);
     return result;
 }
 
-status config_read_file(model_config *config, const char *path) {
+status config_read_file(struct model_config *config, const char *path) {
     return parse_file(config, path, false, config_parse);
 }
 
-status config_read(model_config *config, const char *folder) {
+status config_read(struct model_config *config, const char *folder) {
     static const struct {
         const char *name;
         bool optional;
@@ -349,7 +350,7 @@ status config_read(model_config *config, const char *folder) {
     } files[] = {{"config.json", false, config_parse},
                  {"generation_config.json", true, config_parse_generation},
                  {"preprocessor_config.json", true, config_parse_preprocessor}};
-    arena texts = {0};
+    struct arena texts = {0};
     status result = OK;
     for (size_t i = 0; i < sizeof files / sizeof *files && result == OK; i++) {
         char *path = path_join(&texts, folder, files[i].name);

@@ -6,12 +6,12 @@
 #include "shared/model/text.h"
 
 // Appends a drawn token to a completion; `ended` says whether it was the last.
-static bool append(generator *generator, request *request, int completion, int32_t token, float logprob) {
-    generated *result = &request->results[completion];
+static bool append(struct generator *generator, struct request *request, int completion, int32_t token, float logprob) {
+    struct generated *result = &request->results[completion];
     result->tokens[result->count] = token;
     result->logprobs[result->count] = logprob;
     result->versions[result->count++] = generator->model->version;
-    const model_facts *facts = &generator->model->facts;
+    const struct model_facts *facts = &generator->model->facts;
     for (size_t i = 0; i < facts->end_count; i++)
         if (facts->ends[i] == token) result->ended = true;
     if (!result->ended && result->count < (size_t)request->max_new_tokens) return false;
@@ -20,25 +20,25 @@ static bool append(generator *generator, request *request, int completion, int32
 }
 
 // Rows to draw from: which completion each belongs to, and what was drawn.
-typedef struct draw {
+struct draw {
     int count;
-    const place *places;
+    const struct place *places;
     int32_t *tokens;
     float *logprobs;
-} draw;
+};
 
 // Draws a token from each row of `normed`, keyed by (request, completion, position).
-static status draw_tokens(model *model, tensor normed, draw *draw) {
-    const operations *ops = model->backend->ops;
+static status draw_tokens(struct model *model, struct tensor normed, struct draw *draw) {
+    const struct operations *ops = model->backend->ops;
     size_t count = (size_t)draw->count;
-    sampling *settings = NULL;
+    struct sampling *settings = NULL;
     double *chance = NULL;
-    tensor tokens, logprobs;
+    struct tensor tokens, logprobs;
     status result = OK;
     TRY_TO(result, done, NEW(&settings, count));
     TRY_TO(result, done, NEW(&chance, count));
     for (size_t i = 0; i < count; i++) {
-        const request *request = draw->places[i].request;
+        const struct request *request = draw->places[i].request;
         int completion = draw->places[i].completion;
         settings[i] = request->sampling;
         chance[i] = chance_unit(request->key, (uint64_t)completion, request->results[completion].count);
@@ -55,12 +55,12 @@ done:
 }
 
 // normed [count, C]: the prompt's last row, normed, once for each completion.
-static status last_row(model *model, pass *pass, int count, tensor *normed) {
-    const operations *ops = model->backend->ops;
-    element type = model->weights->type;
+static status last_row(struct model *model, struct pass *pass, int count, struct tensor *normed) {
+    const struct operations *ops = model->backend->ops;
+    enum element type = model->weights->type;
     int64_t hidden = model->config.text.hidden;
     int32_t *zeros = NULL;
-    tensor one, index;
+    struct tensor one, index;
     TRY(NEW(&zeros, (size_t)count));
     status result = desk_put(&model->desk, ELEMENT_I32, count, 1, zeros, &index);
     free(zeros);
@@ -70,56 +70,58 @@ static status last_row(model *model, pass *pass, int count, tensor *normed) {
     struct pass last = *pass;
     last.x = tensor_rows(pass->x, pass->rows - 1, 1);
     last.delta = tensor_rows(pass->delta, pass->rows - 1, 1);
-    TRY(pass_norm(&last, one, model->weights->norm, (tensor){0}));
+    TRY(pass_norm(&last, one, model->weights->norm, (struct tensor){0}));
     return ops->gather(model->backend, *normed, one, index);
 }
 
-static status draw_first(generator *generator, request *request, arena *arena, tensor normed) {
+static status draw_first(struct generator *generator, struct request *request, struct arena *arena,
+                         struct tensor normed) {
     size_t count = (size_t)request->count;
-    place *places = arena_get(arena, count * sizeof *places);
+    struct place *places = arena_get(arena, count * sizeof *places);
     int32_t *tokens = arena_get(arena, count * sizeof *tokens);
     float *logprobs = arena_get(arena, count * sizeof *logprobs);
     if (!places || !tokens || !logprobs) return fail(SERVICE, "out of memory");
-    for (int i = 0; i < request->count; i++) places[i] = (place){request, i};
-    draw draw = {request->count, places, tokens, logprobs};
+    for (int i = 0; i < request->count; i++) places[i] = (struct place){request, i};
+    struct draw draw = {request->count, places, tokens, logprobs};
     TRY(draw_tokens(generator->model, normed, &draw));
     for (int i = 0; i < request->count; i++) append(generator, request, i, tokens[i], logprobs[i]);
     return OK;
 }
 
-static status prefill(generator *generator, request *request, arena *arena, const model_prompt *prompt) {
-    model *model = generator->model;
-    sequence sequence;
+static status prefill(struct generator *generator, struct request *request, struct arena *arena,
+                      const struct model_prompt *prompt) {
+    struct model *model = generator->model;
+    struct sequence sequence;
     TRY(sequence_make(&sequence, arena, &model->config, prompt, NULL, 0));
     for (int64_t i = 0; i < sequence.rows; i++) sequence.slots[i] += (int32_t)request->first_row;
     sequence.segments[0].own = request->first_row;
     request->position = sequence.next;
-    reading reading;
+    struct reading reading;
     TRY(text_forward(&reading, model, arena, prompt, &sequence, generator->cache, false));
-    tensor normed;
+    struct tensor normed;
     TRY(last_row(model, &reading.pass, request->count, &normed));
     return draw_first(generator, request, arena, normed);
 }
 
-status generator_prefill(generator *generator, request *request, const model_prompt *prompt) {
-    arena arena = {0};
+status generator_prefill(struct generator *generator, struct request *request, const struct model_prompt *prompt) {
+    struct arena arena = {0};
     status result = prefill(generator, request, &arena, prompt);
-    desk_back(&generator->model->desk, (desk_mark){0});
+    desk_back(&generator->model->desk, (struct desk_mark){0});
     arena_release(&arena);
     return result;
 }
 
 // The rows of one decoding step, on the host.
-typedef struct step {
+struct step {
     int count;
-    place *places;
+    struct place *places;
     int32_t *inputs, *slots, *tokens;
-    position *positions;
-    segment *segments;
+    struct position *positions;
+    struct segment *segments;
     float *logprobs;
-} step;
+};
 
-static status step_make(step *step, arena *arena, generator *generator) {
+static status step_make(struct step *step, struct arena *arena, struct generator *generator) {
     size_t most = (size_t)generator->options.rows;
     *step = (struct step){
         .places = arena_get(arena, most * sizeof *step->places),
@@ -134,65 +136,65 @@ static status step_make(step *step, arena *arena, generator *generator) {
         !step->logprobs)
         return fail(SERVICE, "out of memory");
     for (int i = 0; i < generator->options.rows; i++) {
-        const place *place = &generator->places[i];
+        const struct place *place = &generator->places[i];
         if (!place->request) continue;
-        const request *request = place->request;
-        const generated *result = &request->results[place->completion];
+        const struct request *request = place->request;
+        const struct generated *result = &request->results[place->completion];
         int64_t at = (int64_t)result->count - 1, own = i * generator->own_rows; // the last token is fed at `at`
         int32_t where = request->position + (int32_t)at;
         int row = step->count++;
         step->places[row] = *place;
         step->inputs[row] = (int32_t)result->tokens[at];
         step->slots[row] = (int32_t)(own + at);
-        step->positions[row] = (position){{where, where, where}};
-        step->segments[row] = (segment){.query = row,
-                                        .queries = 1,
-                                        .prefix = request->first_row,
-                                        .prefixes = request->prompt_rows,
-                                        .own = own,
-                                        .seen = at + 1,
-                                        .causal = false};
+        step->positions[row] = (struct position){{where, where, where}};
+        step->segments[row] = (struct segment){.query = row,
+                                               .queries = 1,
+                                               .prefix = request->first_row,
+                                               .prefixes = request->prompt_rows,
+                                               .own = own,
+                                               .seen = at + 1,
+                                               .causal = false};
     }
     return OK;
 }
 
-static status run_step(generator *generator, const step *step) {
-    model *model = generator->model;
-    desk *desk = &model->desk;
+static status run_step(struct generator *generator, const struct step *step) {
+    struct model *model = generator->model;
+    struct desk *desk = &model->desk;
     int64_t hidden = model->config.text.hidden;
-    pass pass = {.weights = model->weights, .tower = &model->weights->text, .desk = desk, .rows = step->count};
+    struct pass pass = {.weights = model->weights, .tower = &model->weights->text, .desk = desk, .rows = step->count};
     pass.cache = generator->cache;
     pass.deep = true;
-    tensor normed;
+    struct tensor normed;
     TRY(desk_put(desk, ELEMENT_I32, step->count, 1, step->slots, &pass.slots));
     TRY(text_turn(model, &pass, step->positions));
     TRY(desk_take(desk, model->weights->type, step->count, hidden, &pass.x));
     TRY(desk_take(desk, model->weights->type, step->count, hidden, &pass.delta));
     TRY(desk_take(desk, model->weights->type, step->count, hidden, &normed));
     TRY(text_embed(model, pass.x, step->inputs, step->count));
-    view view = {step->segments, (size_t)step->count};
+    struct view view = {step->segments, (size_t)step->count};
     for (int i = 0; i < pass.tower->count; i++) TRY(block_forward(&pass, i, view));
-    TRY(pass_norm(&pass, normed, model->weights->norm, (tensor){0}));
-    draw draw = {step->count, step->places, step->tokens, step->logprobs};
+    TRY(pass_norm(&pass, normed, model->weights->norm, (struct tensor){0}));
+    struct draw draw = {step->count, step->places, step->tokens, step->logprobs};
     return draw_tokens(model, normed, &draw);
 }
 
-status generator_decode(generator *generator) {
-    arena arena = {0};
-    step step;
+status generator_decode(struct generator *generator) {
+    struct arena arena = {0};
+    struct step step;
     status result = OK;
     TRY_TO(result, done, step_make(&step, &arena, generator));
     if (step.count == 0) goto done;
     TRY_TO(result, done, run_step(generator, &step));
     for (int row = 0, i = 0; i < generator->options.rows; i++) {
-        place *place = &generator->places[i];
+        struct place *place = &generator->places[i];
         if (!place->request) continue;
         if (append(generator, place->request, place->completion, step.tokens[row], step.logprobs[row]))
             place->request = NULL;
         row++;
     }
 done:
-    desk_back(&generator->model->desk, (desk_mark){0});
+    desk_back(&generator->model->desk, (struct desk_mark){0});
     arena_release(&arena);
     return result;
 }

@@ -5,37 +5,38 @@
 
 #include "kernels/ops.h"
 
-typedef struct desk_chunk {
-    buffer *memory;
+struct desk_chunk {
+    struct buffer *memory;
     size_t size;
-} desk_chunk;
+};
 
 // A zeroed struct with its backend set is an empty desk.
-typedef struct desk {
-    backend *backend;
-    desk_chunk *chunks;
+struct desk {
+    struct backend *backend;
+    struct desk_chunk *chunks;
     size_t count;
     size_t chunk, used; // where the next tensor goes
     size_t live, peak;  // bytes taken at present, and at most so far
-} desk;
+};
 
-typedef struct desk_mark {
+struct desk_mark {
     size_t chunk, used, live;
-} desk_mark;
+};
 
 // *out = rows x columns elements of unknown content, dense, aligned to 64. SERVICE when there is no memory.
-status desk_take(desk *desk, element type, int64_t rows, int64_t columns, tensor *out);
+status desk_take(struct desk *desk, enum element type, int64_t rows, int64_t columns, struct tensor *out);
 
 // The same, filled from the host's dense elements of that type.
-status desk_put(desk *desk, element type, int64_t rows, int64_t columns, const void *host, tensor *out);
+status desk_put(struct desk *desk, enum element type, int64_t rows, int64_t columns, const void *host,
+                struct tensor *out);
 
 // What has been taken so far.
-desk_mark desk_here(const desk *desk);
+struct desk_mark desk_here(const struct desk *desk);
 
 // Gives back everything that was taken after `mark`.
-void desk_back(desk *desk, desk_mark mark);
+void desk_back(struct desk *desk, struct desk_mark mark);
 
 // Frees all memory.
-void desk_release(desk *desk);
+void desk_release(struct desk *desk);
 
 #endif

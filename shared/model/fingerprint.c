@@ -9,14 +9,14 @@ struct fingerprint {
     XXH3_state_t *state;
 };
 
-static void add_number(fingerprint *print, double number) {
+static void add_number(struct fingerprint *print, double number) {
     XXH3_64bits_update(print->state, &number, sizeof number);
 }
 
 // Only what changes a result: shapes follow with the parameters.
-static void add_config(fingerprint *print, const model_config *config) {
-    const text_config *text = &config->text;
-    const vision_config *vision = &config->vision;
+static void add_config(struct fingerprint *print, const struct model_config *config) {
+    const struct text_config *text = &config->text;
+    const struct vision_config *vision = &config->vision;
     const double numbers[] = {
         text->heads,
         text->key_heads,
@@ -47,9 +47,9 @@ static void add_config(fingerprint *print, const model_config *config) {
     for (int i = 0; i < vision->depth; i++) add_number(print, vision->full[i]);
 }
 
-status fingerprint_new(fingerprint **out, const model_config *config, element type) {
+status fingerprint_new(struct fingerprint **out, const struct model_config *config, enum element type) {
     *out = NULL;
-    fingerprint *print = NULL;
+    struct fingerprint *print = NULL;
     TRY(NEW(&print, 1));
     print->state = XXH3_createState();
     if (!print->state) {
@@ -63,23 +63,23 @@ status fingerprint_new(fingerprint **out, const model_config *config, element ty
     return OK;
 }
 
-void fingerprint_free(fingerprint **print) {
+void fingerprint_free(struct fingerprint **print) {
     if (!*print) return;
     XXH3_freeState((*print)->state);
     free(*print);
     *print = NULL;
 }
 
-void fingerprint_parameter(fingerprint *print, const parameter *parameter) {
+void fingerprint_parameter(struct fingerprint *print, const struct parameter *parameter) {
     XXH3_64bits_update(print->state, parameter->name, strlen(parameter->name) + 1);
     XXH3_64bits_update(print->state, parameter->shape, (size_t)parameter->rank * sizeof *parameter->shape);
 }
 
 status fingerprint_bits(void *print, const void *elements, size_t bytes) {
-    XXH3_64bits_update(((fingerprint *)print)->state, elements, bytes);
+    XXH3_64bits_update(((struct fingerprint *)print)->state, elements, bytes);
     return OK;
 }
 
-uint64_t fingerprint_value(const fingerprint *print) {
+uint64_t fingerprint_value(const struct fingerprint *print) {
     return XXH3_64bits_digest(print->state);
 }

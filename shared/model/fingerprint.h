@@ -10,21 +10,21 @@
 #include "shared/model/config.h"
 #include "shared/model/parameters.h"
 
-typedef struct fingerprint fingerprint;
+struct fingerprint;
 
 // Starts with the configuration and the type of the bits to come. SERVICE when memory is short.
-status fingerprint_new(fingerprint **out, const model_config *config, element type);
+status fingerprint_new(struct fingerprint **out, const struct model_config *config, enum element type);
 
 // NULL is fine; sets *print to NULL.
-void fingerprint_free(fingerprint **print);
+void fingerprint_free(struct fingerprint **print);
 
 // The next parameter's name and shape; its bits follow.
-void fingerprint_parameter(fingerprint *print, const parameter *parameter);
+void fingerprint_parameter(struct fingerprint *print, const struct parameter *parameter);
 
 // The next bits. `print` is a fingerprint; the signature is that of an element_sink.
 status fingerprint_bits(void *print, const void *elements, size_t bytes);
 
 // The hash of all so far.
-uint64_t fingerprint_value(const fingerprint *print);
+uint64_t fingerprint_value(const struct fingerprint *print);
 
 #endif

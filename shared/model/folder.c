@@ -20,9 +20,9 @@ static const char *last_part(const char *path) {
 }
 
 // The parameter that is stored under this name; a tied model's head is the embedding.
-static status parameter_of(model *model, const stored_tensor **found, const stored_tensor *stored,
-                           const parameter **out) {
-    const parameter_table *table = model->table;
+static status parameter_of(struct model *model, const struct stored_tensor **found, const struct stored_tensor *stored,
+                           const struct parameter **out) {
+    const struct parameter_table *table = model->table;
     for (size_t i = 0; i < table->count; i++) {
         *out = &table->list[i];
         if (found[i] == stored) return OK;
@@ -32,13 +32,14 @@ static status parameter_of(model *model, const stored_tensor **found, const stor
 }
 
 // One file of the folder: the tensors [first, first + count) of the opened store, with their present values.
-static status write_file(model *model, const stored_tensor **found, const char *path, size_t first, size_t count) {
-    safetensors_writer *writer = NULL;
+static status write_file(struct model *model, const struct stored_tensor **found, const char *path, size_t first,
+                         size_t count) {
+    struct safetensors_writer *writer = NULL;
     status result = OK;
     TRY_TO(result, done, safetensors_create(&writer, path, safetensors_at(model->store, first), count, true));
     for (size_t i = first; i < first + count; i++) {
-        const stored_tensor *stored = safetensors_at(model->store, i);
-        const parameter *parameter = NULL;
+        const struct stored_tensor *stored = safetensors_at(model->store, i);
+        const struct parameter *parameter = NULL;
         TRY_TO(result, done, parameter_of(model, found, stored, &parameter));
         TRY_TO(result, done,
                parameter_download(model->backend, model->weights->master, parameter, stored->type, sink_file, writer));
@@ -49,7 +50,8 @@ done:
     return result;
 }
 
-static status write_weights(model *model, const stored_tensor **found, arena *texts, const char *folder) {
+static status write_weights(struct model *model, const struct stored_tensor **found, struct arena *texts,
+                            const char *folder) {
     size_t total = safetensors_count(model->store);
     for (size_t first = 0, end; first < total; first = end) {
         const char *file = safetensors_at(model->store, first)->file;
@@ -62,27 +64,27 @@ static status write_weights(model *model, const stored_tensor **found, arena *te
 }
 
 // Whether a file of the opened folder goes into a checkpoint as it is: everything but weights and training state.
-static bool is_copied(const model *model, const char *name) {
+static bool is_copied(const struct model *model, const char *name) {
     if (name[0] == '.' || strcmp(name, STATE_TENSORS) == 0 || strcmp(name, STATE_NUMBERS) == 0) return false;
     for (size_t i = 0; i < safetensors_count(model->store); i++)
         if (strcmp(last_part(safetensors_at(model->store, i)->file), name) == 0) return false;
     return true;
 }
 
-static status copy_file(arena *texts, const char *from, const char *to, const char *name) {
+static status copy_file(struct arena *texts, const char *from, const char *to, const char *name) {
     char *source = path_join(texts, from, name), *target = path_join(texts, to, name);
     if (!source || !target) return fail(SERVICE, "out of memory");
     struct stat facts;
     if (stat(source, &facts)) return fail(INPUT, "%s: %s", source, strerror(errno));
     if (!S_ISREG(facts.st_mode)) return OK;
-    file_map map;
+    struct file_map map;
     TRY(file_map_open(&map, source));
     status result = file_replace(target, map.data, map.size);
     file_map_release(&map);
     return result;
 }
 
-static status copy_rest(model *model, arena *texts, const char *folder) {
+static status copy_rest(struct model *model, struct arena *texts, const char *folder) {
     DIR *entries = opendir(model->folder);
     if (!entries) return fail(INPUT, "%s: %s", model->folder, strerror(errno));
     status result = OK;
@@ -92,11 +94,11 @@ static status copy_rest(model *model, arena *texts, const char *folder) {
     return result;
 }
 
-status model_write_folder(model *model, const char *folder) {
+status model_write_folder(struct model *model, const char *folder) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
-    arena texts = {0};
+    struct arena texts = {0};
     status result = OK;
-    const stored_tensor **found = arena_get(&texts, model->table->count * sizeof *found);
+    const struct stored_tensor **found = arena_get(&texts, model->table->count * sizeof *found);
     if (!found) TRY_TO(result, done, fail(SERVICE, "out of memory"));
     TRY_TO(result, done, folder_make(folder));
     TRY_TO(result, done, parameters_match(model->table, model->store, found));
@@ -110,26 +112,27 @@ done:
 
 // The table's parameters (the vision tower's too, if asked for) as tensors to be written, under the names by which they
 // were read.
-static status list_parameters(model *model, arena *texts, element type, size_t *count, stored_tensor **out) {
-    const stored_tensor **found = arena_get(texts, model->table->count * sizeof *found);
+static status list_parameters(struct model *model, struct arena *texts, enum element type, size_t *count,
+                              struct stored_tensor **out) {
+    const struct stored_tensor **found = arena_get(texts, model->table->count * sizeof *found);
     *out = arena_get(texts, model->table->count * sizeof **out);
     if (!found || !*out) return fail(SERVICE, "out of memory");
     TRY(parameters_match(model->table, model->store, found));
     *count = 0;
     for (size_t i = 0; i < model->table->count; i++) {
-        const parameter *parameter = &model->table->list[i];
+        const struct parameter *parameter = &model->table->list[i];
         if (parameter->place >= model->trainer->elements) continue;
-        (*out)[*count] = (stored_tensor){.name = found[i]->name, .type = type, .rank = parameter->rank};
+        (*out)[*count] = (struct stored_tensor){.name = found[i]->name, .type = type, .rank = parameter->rank};
         memcpy((*out)[(*count)++].shape, parameter->shape, sizeof parameter->shape);
     }
     return OK;
 }
 
-status model_write_gradients(model *model, const char *path) {
+status model_write_gradients(struct model *model, const char *path) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
-    arena texts = {0};
-    safetensors_writer *writer = NULL;
-    stored_tensor *tensors = NULL;
+    struct arena texts = {0};
+    struct safetensors_writer *writer = NULL;
+    struct stored_tensor *tensors = NULL;
     size_t count = 0;
     status result = OK;
     TRY_TO(result, done, list_parameters(model, &texts, ELEMENT_F32, &count, &tensors));
@@ -148,36 +151,37 @@ done:
 }
 
 // Bits that go into a file and its hash alike.
-typedef struct publication {
-    model *model;
-    safetensors_writer *writer;
-    fingerprint *print;
-} publication;
+struct publication {
+    struct model *model;
+    struct safetensors_writer *writer;
+    struct fingerprint *print;
+};
 
 static status publish_bits(void *context, const void *elements, size_t bytes) {
-    publication *it = context;
+    struct publication *it = context;
     TRY(fingerprint_bits(it->print, elements, bytes));
     return safetensors_write(it->writer, elements, bytes);
 }
 
-static status publish_parameter(publication *it, bool reference, const parameter *parameter) {
+static status publish_parameter(struct publication *it, bool reference, const struct parameter *parameter) {
     fingerprint_parameter(it->print, parameter);
-    element type = it->model->weights->type;
+    enum element type = it->model->weights->type;
     if (reference) return reference_download(it->model, parameter, type, publish_bits, it);
     return parameter_download(it->model->backend, it->model->weights->master, parameter, type, publish_bits, it);
 }
 
-status model_publish(model *model, bool reference, const char *path, uint64_t *hash) {
+status model_publish(struct model *model, bool reference, const char *path, uint64_t *hash) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
     if (reference && model->trainer->reference < 0) return fail(BUG, "the model was opened without a reference");
-    const parameter_table *table = model->table;
-    publication it = {.model = model};
-    stored_tensor *tensors = NULL;
+    const struct parameter_table *table = model->table;
+    struct publication it = {.model = model};
+    struct stored_tensor *tensors = NULL;
     status result = OK;
     TRY_TO(result, done, NEW(&tensors, table->count));
     for (size_t i = 0; i < table->count; i++) {
-        const parameter *parameter = &table->list[i];
-        tensors[i] = (stored_tensor){.name = parameter->name, .type = model->weights->type, .rank = parameter->rank};
+        const struct parameter *parameter = &table->list[i];
+        tensors[i] =
+            (struct stored_tensor){.name = parameter->name, .type = model->weights->type, .rank = parameter->rank};
         memcpy(tensors[i].shape, parameter->shape, sizeof parameter->shape);
     }
     TRY_TO(result, done, fingerprint_new(&it.print, &model->config, model->weights->type));

@@ -8,10 +8,10 @@ static int64_t round_up(int64_t rows) {
     return (rows + BRANCH_ALIGNMENT - 1) / BRANCH_ALIGNMENT * BRANCH_ALIGNMENT;
 }
 
-status generator_new(generator **out, model *model, const generator_options *options) {
+status generator_new(struct generator **out, struct model *model, const struct generator_options *options) {
     *out = NULL;
     if (options->max_new_tokens < 1) return fail(USAGE, "max_new_tokens is %d, not 1 or more", options->max_new_tokens);
-    generator *generator = NULL;
+    struct generator *generator = NULL;
     TRY(NEW(&generator, 1));
     generator->model = model;
     generator->options = *options;
@@ -23,16 +23,16 @@ status generator_new(generator **out, model *model, const generator_options *opt
     return result;
 }
 
-static void free_requests(request **list) {
+static void free_requests(struct request **list) {
     while (*list) {
-        request *next = (*list)->next;
+        struct request *next = (*list)->next;
         arena_release(&(*list)->memory);
         free(*list);
         *list = next;
     }
 }
 
-void generator_free(generator **generator) {
+void generator_free(struct generator **generator) {
     struct generator *it = *generator;
     if (!it) return;
     free_requests(&it->working);
@@ -45,20 +45,20 @@ void generator_free(generator **generator) {
     *generator = NULL;
 }
 
-bool generator_room(const generator *generator) {
+bool generator_room(const struct generator *generator) {
     if (generator->waiting) return false;
-    for (const request *request = generator->working; request; request = request->next)
+    for (const struct request *request = generator->working; request; request = request->next)
         if (request->placed < request->count) return false;
     return true;
 }
 
-bool generator_busy(const generator *generator) {
+bool generator_busy(const struct generator *generator) {
     return generator->working || generator->waiting;
 }
 
 // A cache whose area for prompts has room for as many requests like this one as can be decoded side by side.
-static status make_cache(generator *generator, const request *request) {
-    model *model = generator->model;
+static status make_cache(struct generator *generator, const struct request *request) {
+    struct model *model = generator->model;
     int64_t rows = generator->options.rows, requests = rows / request->count + 2;
     generator->area_rows = requests * request->rows * 5 / 4;
     model->backend->ops->cache_free(model->backend, &generator->cache);
@@ -68,9 +68,9 @@ static status make_cache(generator *generator, const request *request) {
 }
 
 // The first gap of the area that holds `rows` rows; -1: there is none now.
-static int64_t find_gap(const generator *generator, int64_t rows) {
+static int64_t find_gap(const struct generator *generator, int64_t rows) {
     int64_t start = generator->options.rows * generator->own_rows, at = start;
-    for (const request *request = generator->working; request;) {
+    for (const struct request *request = generator->working; request;) {
         bool apart = at + rows <= request->first_row || request->first_row + request->rows <= at;
         if (apart) {
             request = request->next;
@@ -83,7 +83,7 @@ static int64_t find_gap(const generator *generator, int64_t rows) {
 }
 
 // Whether the prompt can be computed now; *region is where it goes.
-static status find_region(generator *generator, const request *request, int64_t *region) {
+static status find_region(struct generator *generator, const struct request *request, int64_t *region) {
     *region = generator->cache ? find_gap(generator, request->rows) : -1;
     if (*region >= 0 || generator->working) return OK;
     TRY(make_cache(generator, request));
@@ -91,16 +91,16 @@ static status find_region(generator *generator, const request *request, int64_t 
     return OK;
 }
 
-static void append_request(request **list, request *request) {
+static void append_request(struct request **list, struct request *request) {
     while (*list) list = &(*list)->next;
     request->next = NULL;
     *list = request;
 }
 
 // Moves what is finished to the end of the list of done requests.
-static void collect(generator *generator) {
-    for (request **at = &generator->working; *at;) {
-        request *request = *at;
+static void collect(struct generator *generator) {
+    for (struct request **at = &generator->working; *at;) {
+        struct request *request = *at;
         if (request->finished < request->count) {
             at = &request->next;
             continue;
@@ -111,23 +111,24 @@ static void collect(generator *generator) {
 }
 
 // Gives free places to completions that have none, oldest request first.
-static void fill_places(generator *generator) {
+static void fill_places(struct generator *generator) {
     int free_place = 0;
-    for (request *request = generator->working; request; request = request->next) {
+    for (struct request *request = generator->working; request; request = request->next) {
         while (request->placed < request->count) {
-            const generated *result = &request->results[request->placed];
+            const struct generated *result = &request->results[request->placed];
             if (result->ended || result->count == (size_t)request->max_new_tokens) {
                 request->placed++;
                 continue;
             }
             while (free_place < generator->options.rows && generator->places[free_place].request) free_place++;
             if (free_place == generator->options.rows) return;
-            generator->places[free_place] = (place){request, request->placed++};
+            generator->places[free_place] = (struct place){request, request->placed++};
         }
     }
 }
 
-static status begin(generator *generator, request *request, int64_t region, const model_prompt *prompt) {
+static status begin(struct generator *generator, struct request *request, int64_t region,
+                    const struct model_prompt *prompt) {
     request->first_row = region;
     append_request(&generator->working, request);
     TRY(generator_prefill(generator, request, prompt));
@@ -136,8 +137,8 @@ static status begin(generator *generator, request *request, int64_t region, cons
     return OK;
 }
 
-static status begin_waiting(generator *generator) {
-    request *request = generator->waiting;
+static status begin_waiting(struct generator *generator) {
+    struct request *request = generator->waiting;
     if (!request) return OK;
     int64_t region = -1;
     TRY(find_region(generator, request, &region));
@@ -147,13 +148,13 @@ static status begin_waiting(generator *generator) {
 }
 
 // A copy of the prompt that lives as long as the request.
-static status keep_prompt(request *request, const model_prompt *prompt) {
+static status keep_prompt(struct request *request, const struct model_prompt *prompt) {
     int64_t *tokens = arena_get(&request->memory, prompt->count * sizeof *tokens);
-    model_medium *media = arena_get(&request->memory, prompt->media_count * sizeof *media);
+    struct model_medium *media = arena_get(&request->memory, prompt->media_count * sizeof *media);
     if (!tokens || !media) return fail(SERVICE, "out of memory");
     memcpy(tokens, prompt->tokens, prompt->count * sizeof *tokens);
     for (size_t i = 0; i < prompt->media_count; i++) {
-        const model_medium *from = &prompt->media[i];
+        const struct model_medium *from = &prompt->media[i];
         size_t size = (size_t)from->frames * (size_t)from->height * (size_t)from->width * 3;
         uint8_t *pixels = arena_get(&request->memory, size);
         if (!pixels) return fail(SERVICE, "out of memory");
@@ -161,16 +162,16 @@ static status keep_prompt(request *request, const model_prompt *prompt) {
         media[i] = *from;
         media[i].pixels = pixels;
     }
-    request->prompt = (model_prompt){tokens, prompt->count, media, prompt->media_count};
+    request->prompt = (struct model_prompt){tokens, prompt->count, media, prompt->media_count};
     return OK;
 }
 
-static status make_results(request *request) {
+static status make_results(struct request *request) {
     size_t most = (size_t)request->max_new_tokens;
     request->results = arena_get(&request->memory, (size_t)request->count * sizeof *request->results);
     if (!request->results) return fail(SERVICE, "out of memory");
     for (int i = 0; i < request->count; i++) {
-        generated *result = &request->results[i];
+        struct generated *result = &request->results[i];
         result->tokens = arena_get(&request->memory, most * sizeof *result->tokens);
         result->logprobs = arena_get(&request->memory, most * sizeof *result->logprobs);
         result->versions = arena_get(&request->memory, most * sizeof *result->versions);
@@ -179,7 +180,7 @@ static status make_results(request *request) {
     return OK;
 }
 
-static status check_request(const generator *generator, const generate_request *request) {
+static status check_request(const struct generator *generator, const struct generate_request *request) {
     if (request->count < 1) return fail(USAGE, "%d completions were asked for", request->count);
     if (request->max_new_tokens < 1 || request->max_new_tokens > generator->options.max_new_tokens)
         return fail(USAGE, "max_new_tokens is %d, not in 1..%d", request->max_new_tokens,
@@ -187,14 +188,14 @@ static status check_request(const generator *generator, const generate_request *
     if (!(request->temperature >= 0) || !(request->top_p > 0 && request->top_p <= 1) || request->top_k < 0)
         return fail(USAGE, "temperature %g, top_p %g, top_k %d", (double)request->temperature, (double)request->top_p,
                     request->top_k);
-    arena arena = {0}; // a prompt that does not fit its media must be refused now, not when its turn comes
-    sequence sequence;
+    struct arena arena = {0}; // a prompt that does not fit its media must be refused now, not when its turn comes
+    struct sequence sequence;
     status result = sequence_make(&sequence, &arena, &generator->model->config, &request->prompt, NULL, 0);
     arena_release(&arena);
     return result;
 }
 
-static status add(generator *generator, request *fresh, const generate_request *asked) {
+static status add(struct generator *generator, struct request *fresh, const struct generate_request *asked) {
     TRY(make_results(fresh));
     int64_t region = -1;
     TRY(begin_waiting(generator));
@@ -207,7 +208,7 @@ static status add(generator *generator, request *fresh, const generate_request *
 }
 
 // Takes a request whose prefill failed out of the list of those at work.
-static void drop(generator *generator, request *request) {
+static void drop(struct generator *generator, struct request *request) {
     for (struct request **at = &generator->working; *at; at = &(*at)->next) {
         if (*at != request) continue;
         *at = request->next;
@@ -217,23 +218,23 @@ static void drop(generator *generator, request *request) {
     free_requests(&request);
 }
 
-status generator_add(generator *generator, const generate_request *asked) {
+status generator_add(struct generator *generator, const struct generate_request *asked) {
     TRY(check_request(generator, asked));
-    request *fresh = NULL;
+    struct request *fresh = NULL;
     TRY(NEW(&fresh, 1));
-    *fresh = (request){.tag = asked->tag,
-                       .count = asked->count,
-                       .max_new_tokens = asked->max_new_tokens,
-                       .sampling = {asked->temperature, asked->top_p, asked->top_k},
-                       .key = asked->key,
-                       .rows = round_up((int64_t)asked->prompt.count),
-                       .prompt_rows = (int64_t)asked->prompt.count};
+    *fresh = (struct request){.tag = asked->tag,
+                              .count = asked->count,
+                              .max_new_tokens = asked->max_new_tokens,
+                              .sampling = {asked->temperature, asked->top_p, asked->top_k},
+                              .key = asked->key,
+                              .rows = round_up((int64_t)asked->prompt.count),
+                              .prompt_rows = (int64_t)asked->prompt.count};
     status result = add(generator, fresh, asked);
     if (result != OK) drop(generator, fresh);
     return result;
 }
 
-status generator_step(generator *generator) {
+status generator_step(struct generator *generator) {
     TRY(begin_waiting(generator));
     fill_places(generator);
     TRY(generator_decode(generator));
@@ -242,9 +243,9 @@ status generator_step(generator *generator) {
     return OK;
 }
 
-const generated *generator_done(generator *generator, void **tag, int *count) {
+const struct generated *generator_done(struct generator *generator, void **tag, int *count) {
     free_requests(&generator->handed);
-    request *request = generator->done;
+    struct request *request = generator->done;
     if (!request) return NULL;
     generator->done = request->next;
     request->next = NULL;

@@ -8,31 +8,31 @@
 #include "shared/model/tower.h"
 #include "shared/model/weights.h"
 
-typedef struct trainer trainer;
+struct trainer;
 
 // A cache that grows with what is asked of it.
-typedef struct shelf {
-    cache *cache;
+struct shelf {
+    struct cache *cache;
     int64_t rows;
-} shelf;
+};
 
 struct model {
-    arena texts;
-    backend *backend;
-    model_options options;
+    struct arena texts;
+    struct backend *backend;
+    struct model_options options;
     const char *folder;
-    model_config config;
-    parameter_table *table;
-    safetensors *store; // training: kept open, for its names, types and first values
-    weights *weights;
-    model_facts facts;
+    struct model_config config;
+    struct parameter_table *table;
+    struct safetensors *store; // training: kept open, for its names, types and first values
+    struct weights *weights;
+    struct model_facts facts;
     int64_t version;
-    desk desk;
-    shelf text_shelf, vision_shelf; // one layer each, for scoring and training
-    trainer *trainer;               // NULL unless training
+    struct desk desk;
+    struct shelf text_shelf, vision_shelf; // one layer each, for scoring and training
+    struct trainer *trainer;               // NULL unless training
 };
 
 // At least `rows` rows of one layer in the shelf.
-status shelf_fit(shelf *shelf, backend *backend, int64_t rows, heads heads);
+status shelf_fit(struct shelf *shelf, struct backend *backend, int64_t rows, struct heads heads);
 
 #endif

@@ -3,32 +3,32 @@
 #include <math.h>
 
 // Value and slope of one token's loss.
-typedef struct term {
+struct term {
     double value, slope;
-} term;
+};
 
 static double clamp(double value, double low, double high) {
     return value < low ? low : value > high ? high : value;
 }
 
 // -s of a stale token. Where both branches of the minimum are equal the unclipped one counts.
-static term surrogate(double ratio, double advantage, const train_loss *loss) {
+static struct term surrogate(double ratio, double advantage, const struct train_loss *loss) {
     double plain = ratio * advantage;
     double clipped = clamp(ratio, 1 - loss->clip_low, 1 + loss->clip_high) * advantage;
-    if (clipped < plain) return (term){-clipped, 0};
-    return (term){-plain, -plain};
+    if (clipped < plain) return (struct term){-clipped, 0};
+    return (struct term){-plain, -plain};
 }
 
 // The k3 estimate of the divergence from the reference.
-static term divergence(double reference, double logprob) {
+static struct term divergence(double reference, double logprob) {
     double apart = reference - logprob, d = clamp(apart, -10, 10);
     double slope = d == apart ? 1 - exp(d) : 0;
-    return (term){exp(d) - d - 1, slope};
+    return (struct term){exp(d) - d - 1, slope};
 }
 
-static term token_loss(const train_completion *completion, size_t t, double logprob, const train_loss *loss,
-                       double *kl) {
-    term term = {-completion->advantage, -completion->advantage};
+static struct term token_loss(const struct train_completion *completion, size_t t, double logprob,
+                              const struct train_loss *loss, double *kl) {
+    struct term term = {-completion->advantage, -completion->advantage};
     if (completion->stale && completion->behaviour)
         term = surrogate(exp(logprob - completion->behaviour[t]), completion->advantage, loss);
     if (completion->reference) {
@@ -40,17 +40,17 @@ static term token_loss(const train_completion *completion, size_t t, double logp
     return term;
 }
 
-void group_loss(const train_completion *completions, size_t count, const train_loss *loss, double weight,
-                const float *logprobs, float *slopes, train_result *result) {
-    *result = (train_result){0};
+void group_loss(const struct train_completion *completions, size_t count, const struct train_loss *loss, double weight,
+                const float *logprobs, float *slopes, struct train_result *result) {
+    *result = (struct train_result){0};
     int64_t compared = 0, referred = 0;
     size_t at = 0;
     for (size_t i = 0; i < count; i++) {
-        const train_completion *completion = &completions[i];
+        const struct train_completion *completion = &completions[i];
         size_t tokens = completion->completion.count;
         double share = 1.0 / ((double)count * (double)tokens);
         for (size_t t = 0; t < tokens; t++, at++) {
-            term term = token_loss(completion, t, logprobs[at], loss, &result->kl);
+            struct term term = token_loss(completion, t, logprobs[at], loss, &result->kl);
             result->loss += share * term.value;
             result->nll -= share * logprobs[at];
             slopes[at] = (float)(weight * share * term.slope);

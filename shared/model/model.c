@@ -9,7 +9,7 @@
 #include "shared/model/inside.h"
 #include "shared/model/trainer.h"
 
-status shelf_fit(shelf *shelf, backend *backend, int64_t rows, heads heads) {
+status shelf_fit(struct shelf *shelf, struct backend *backend, int64_t rows, struct heads heads) {
     if (shelf->rows >= rows) return OK;
     backend->ops->cache_free(backend, &shelf->cache);
     shelf->rows = 0;
@@ -18,10 +18,10 @@ status shelf_fit(shelf *shelf, backend *backend, int64_t rows, heads heads) {
     return OK;
 }
 
-static status choose_precision(model *model) {
+static status choose_precision(struct model *model) {
     const char *precision = model->options.precision;
     if (!precision) precision = strcmp(model->backend->ops->name, "cpu") == 0 ? "float32" : "bfloat16";
-    element type = ELEMENT_F32;
+    enum element type = ELEMENT_F32;
     if (strcmp(precision, "bfloat16") == 0)
         type = ELEMENT_BF16;
     else if (strcmp(precision, "float32") != 0)
@@ -31,10 +31,10 @@ static status choose_precision(model *model) {
     return OK;
 }
 
-static void fill_facts(model *model) {
-    const model_config *config = &model->config;
+static void fill_facts(struct model *model) {
+    const struct model_config *config = &model->config;
     const char *precision = model->facts.precision;
-    model->facts = (model_facts){
+    model->facts = (struct model_facts){
         .vocabulary = config->text.vocabulary,
         .image_token = config->image_token,
         .video_token = config->video_token,
@@ -50,13 +50,13 @@ static void fill_facts(model *model) {
     };
 }
 
-static status open_all(model *model, const char *folder) {
-    const model_options *options = &model->options;
+static status open_all(struct model *model, const char *folder) {
+    const struct model_options *options = &model->options;
     model->folder = arena_text(&model->texts, folder, strlen(folder));
     if (!model->folder) return fail(SERVICE, "out of memory");
     if (options->scratch)
         model->options.scratch = arena_text(&model->texts, options->scratch, strlen(options->scratch));
-    backend_options wanted = {options->device, options->threads, options->guarded};
+    struct backend_options wanted = {options->device, options->threads, options->guarded};
     TRY(config_read(&model->config, folder));
     TRY(backend_open(&model->backend, &wanted));
     model->desk.backend = model->backend;
@@ -64,7 +64,7 @@ static status open_all(model *model, const char *folder) {
     TRY(parameters_new(&model->table, &model->config));
     fill_facts(model);
     TRY(safetensors_open_folder(&model->store, folder));
-    element type = strcmp(model->facts.precision, "bfloat16") == 0 ? ELEMENT_BF16 : ELEMENT_F32;
+    enum element type = strcmp(model->facts.precision, "bfloat16") == 0 ? ELEMENT_BF16 : ELEMENT_F32;
     TRY(weights_load(&model->weights, model->backend, &model->config, model->table, model->store, type,
                      options->training, NULL));
     if (!options->training) {
@@ -75,9 +75,9 @@ static status open_all(model *model, const char *folder) {
     return options->reference ? reference_make(model) : OK;
 }
 
-status model_open(model **out, const char *folder, const model_options *options) {
+status model_open(struct model **out, const char *folder, const struct model_options *options) {
     *out = NULL;
-    model *model = NULL;
+    struct model *model = NULL;
     TRY(NEW(&model, 1));
     model->options = *options;
     status result = open_all(model, folder);
@@ -86,7 +86,7 @@ status model_open(model **out, const char *folder, const model_options *options)
     return result;
 }
 
-void model_free(model **model) {
+void model_free(struct model **model) {
     struct model *it = *model;
     if (!it) return;
     if (it->backend) {
@@ -104,15 +104,15 @@ void model_free(model **model) {
     *model = NULL;
 }
 
-const model_facts *model_about(const model *model) {
+const struct model_facts *model_about(const struct model *model) {
     return &model->facts;
 }
 
-status model_hash(model *model, uint64_t *hash) {
+status model_hash(struct model *model, uint64_t *hash) {
     return weights_hash(model->weights, &model->config, hash);
 }
 
-int64_t model_version(const model *model) {
+int64_t model_version(const struct model *model) {
     return model->version;
 }
 
@@ -123,17 +123,17 @@ static status other_hash(const char *path, uint64_t found, uint64_t hash) {
 
 // The weights of a store that was found whole and of the right hash. The old ones go first, so that their memory
 // serves.
-static status replace(model *model, const safetensors *store, int64_t version, uint64_t hash) {
-    element type = model->weights->type;
+static status replace(struct model *model, const struct safetensors *store, int64_t version, uint64_t hash) {
+    enum element type = model->weights->type;
     weights_free(&model->weights);
     TRY(weights_load(&model->weights, model->backend, &model->config, model->table, store, type, false, &hash));
     model->version = version;
     return OK;
 }
 
-status model_swap(model *model, const char *path, int64_t version, uint64_t hash) {
+status model_swap(struct model *model, const char *path, int64_t version, uint64_t hash) {
     if (model->trainer) return fail(BUG, "a model that trains makes its own weights");
-    safetensors *store = NULL;
+    struct safetensors *store = NULL;
     uint64_t found = 0;
     int held;
     TRY(file_share(path, &held));
@@ -150,8 +150,8 @@ status model_swap(model *model, const char *path, int64_t version, uint64_t hash
 }
 
 // The folder's weights beside the ones in use, and then in their place if they have that hash.
-static status reload(model *model, const safetensors *store, uint64_t hash) {
-    weights *fresh = NULL;
+static status reload(struct model *model, const struct safetensors *store, uint64_t hash) {
+    struct weights *fresh = NULL;
     TRY(weights_load(&fresh, model->backend, &model->config, model->table, store, model->weights->type, false, NULL));
     if (fresh->hash != hash) {
         status result = other_hash(model->folder, fresh->hash, hash);
@@ -164,14 +164,14 @@ static status reload(model *model, const safetensors *store, uint64_t hash) {
     return OK;
 }
 
-status model_reset(model *model, uint64_t hash) {
+status model_reset(struct model *model, uint64_t hash) {
     if (model->trainer) return fail(BUG, "a model that trains makes its own weights");
     uint64_t found;
     if (model->version == 0) {
         TRY(model_hash(model, &found));
         return found == hash ? OK : other_hash(model->folder, found, hash);
     }
-    safetensors *store = NULL;
+    struct safetensors *store = NULL;
     status result = safetensors_open_folder(&store, model->folder);
     if (result == OK) result = reload(model, store, hash);
     safetensors_close(&store);

@@ -7,41 +7,42 @@
 enum { part_alignment = 16 };
 
 // What stays the same while the parts of one tower are added.
-typedef struct builder {
-    parameter_table *table;
-    const model_config *config;
+struct builder {
+    struct parameter_table *table;
+    const struct model_config *config;
     bool vision;
-} builder;
+};
 
 // What the parts of one tower's blocks are made from.
-typedef struct sizes {
+struct sizes {
     int64_t hidden, inner, query, key; // query and key: columns of all their heads
-} sizes;
+};
 
-static sizes sizes_of(const builder *builder) {
-    const text_config *text = &builder->config->text;
-    const vision_config *vision = &builder->config->vision;
-    if (builder->vision) return (sizes){vision->hidden, vision->inner, vision->hidden, vision->hidden};
-    return (sizes){text->hidden, text->inner, (int64_t)text->heads * text->head_size,
-                   (int64_t)text->key_heads * text->head_size};
+static struct sizes sizes_of(const struct builder *builder) {
+    const struct text_config *text = &builder->config->text;
+    const struct vision_config *vision = &builder->config->vision;
+    if (builder->vision) return (struct sizes){vision->hidden, vision->inner, vision->hidden, vision->hidden};
+    return (struct sizes){text->hidden, text->inner, (int64_t)text->heads * text->head_size,
+                          (int64_t)text->key_heads * text->head_size};
 }
 
-static void align(parameter_table *table) {
+static void align(struct parameter_table *table) {
     table->elements = (table->elements + part_alignment - 1) / part_alignment * part_alignment;
 }
 
 // Starts a part at the next aligned place.
-static part start_part(builder *builder, int64_t rows, int64_t columns) {
-    parameter_table *table = builder->table;
+static struct part start_part(struct builder *builder, int64_t rows, int64_t columns) {
+    struct parameter_table *table = builder->table;
     align(table);
-    return (part){.first = table->count, .place = table->elements, .rows = rows, .columns = columns};
+    return (struct part){.first = table->count, .place = table->elements, .rows = rows, .columns = columns};
 }
 
 // Adds one parameter to a part; rank 1 for a vector of `columns`.
-static status add(builder *builder, part *part, parameter_kind kind, int64_t rows, int64_t columns, const char *name) {
-    parameter_table *table = builder->table;
-    parameter *entry = &table->list[table->count];
-    *entry = (parameter){.name = name, .kind = kind, .place = table->elements, .vision = builder->vision};
+static status add(struct builder *builder, struct part *part, enum parameter_kind kind, int64_t rows, int64_t columns,
+                  const char *name) {
+    struct parameter_table *table = builder->table;
+    struct parameter *entry = &table->list[table->count];
+    *entry = (struct parameter){.name = name, .kind = kind, .place = table->elements, .vision = builder->vision};
     if (!name) return fail(SERVICE, "out of memory");
     if (kind == PARAMETER_MATRIX) {
         entry->rank = 2;
@@ -61,24 +62,24 @@ static status add(builder *builder, part *part, parameter_kind kind, int64_t row
 }
 
 // A part of one parameter.
-static status add_part(builder *builder, part *part, parameter_kind kind, int64_t rows, int64_t columns,
-                       const char *name) {
+static status add_part(struct builder *builder, struct part *part, enum parameter_kind kind, int64_t rows,
+                       int64_t columns, const char *name) {
     *part = start_part(builder, rows, columns);
     return add(builder, part, kind, rows, columns, name);
 }
 
-static const char *block_name(builder *builder, int block, const char *rest) {
+static const char *block_name(struct builder *builder, int block, const char *rest) {
     return arena_print(&builder->table->memory, "%s.%d.%s", builder->vision ? "visual.blocks" : "model.layers", block,
                        rest);
 }
 
 // Query, key and value of a block: the tower stores them as one tensor, the language model as three.
-static status add_qkv(builder *builder, part *part, parameter_kind kind, int block) {
-    sizes it = sizes_of(builder);
+static status add_qkv(struct builder *builder, struct part *part, enum parameter_kind kind, int block) {
+    struct sizes it = sizes_of(builder);
     bool bias = kind == PARAMETER_BIAS;
     const char *last = bias ? "bias" : "weight";
     int64_t columns = bias ? it.query + 2 * it.key : it.hidden;
-    arena *memory = &builder->table->memory;
+    struct arena *memory = &builder->table->memory;
     *part = start_part(builder, bias ? 1 : it.query + 2 * it.key, columns);
     if (builder->vision)
         return add(builder, part, kind, part->rows, columns,
@@ -92,8 +93,8 @@ static status add_qkv(builder *builder, part *part, parameter_kind kind, int blo
     return OK;
 }
 
-static status add_gate_up(builder *builder, part *part, parameter_kind kind, int block) {
-    sizes it = sizes_of(builder);
+static status add_gate_up(struct builder *builder, struct part *part, enum parameter_kind kind, int block) {
+    struct sizes it = sizes_of(builder);
     bool bias = kind == PARAMETER_BIAS;
     *part = start_part(builder, bias ? 1 : 2 * it.inner, bias ? 2 * it.inner : it.hidden);
     const char *names[] = {bias ? "mlp.gate_proj.bias" : "mlp.gate_proj.weight",
@@ -104,8 +105,8 @@ static status add_gate_up(builder *builder, part *part, parameter_kind kind, int
     return OK;
 }
 
-static status add_block_matrices(builder *builder, block_parts *parts, int block) {
-    sizes it = sizes_of(builder);
+static status add_block_matrices(struct builder *builder, struct block_parts *parts, int block) {
+    struct sizes it = sizes_of(builder);
     TRY(add_qkv(builder, &parts->qkv, PARAMETER_MATRIX, block));
     TRY(add_part(builder, &parts->out, PARAMETER_MATRIX, it.hidden, it.query,
                  block_name(builder, block, builder->vision ? "attn.proj.weight" : "self_attn.o_proj.weight")));
@@ -114,8 +115,8 @@ static status add_block_matrices(builder *builder, block_parts *parts, int block
                     block_name(builder, block, "mlp.down_proj.weight"));
 }
 
-static status add_block_vectors(builder *builder, block_parts *parts, int block) {
-    sizes it = sizes_of(builder);
+static status add_block_vectors(struct builder *builder, struct block_parts *parts, int block) {
+    struct sizes it = sizes_of(builder);
     TRY(add_part(builder, &parts->norm1, PARAMETER_NORM, 1, it.hidden,
                  block_name(builder, block, builder->vision ? "norm1.weight" : "input_layernorm.weight")));
     TRY(add_part(builder, &parts->norm2, PARAMETER_NORM, 1, it.hidden,
@@ -130,15 +131,15 @@ static status add_block_vectors(builder *builder, block_parts *parts, int block)
 }
 
 // Range `index` reaches from the end of the one before it to here.
-static void close_range(parameter_table *table, int index) {
+static void close_range(struct parameter_table *table, int index) {
     align(table);
     int64_t start = index ? table->ranges[index - 1].place + table->ranges[index - 1].count : 0;
-    table->ranges[index] = (parameter_range){start, table->elements - start, index % 2 == 0, index >= 2};
+    table->ranges[index] = (struct parameter_range){start, table->elements - start, index % 2 == 0, index >= 2};
 }
 
-static status add_text(builder *builder) {
-    parameter_table *table = builder->table;
-    const text_config *text = &builder->config->text;
+static status add_text(struct builder *builder) {
+    struct parameter_table *table = builder->table;
+    const struct text_config *text = &builder->config->text;
     TRY(add_part(builder, &table->embedding, PARAMETER_MATRIX, text->vocabulary, text->hidden,
                  "model.embed_tokens.weight"));
     for (int i = 0; i < text->layers; i++) TRY(add_block_matrices(builder, &table->text[i], i));
@@ -151,13 +152,13 @@ static status add_text(builder *builder) {
     return OK;
 }
 
-static status add_vision(builder *builder) {
-    parameter_table *table = builder->table;
-    const vision_config *vision = &builder->config->vision;
+static status add_vision(struct builder *builder) {
+    struct parameter_table *table = builder->table;
+    const struct vision_config *vision = &builder->config->vision;
     int64_t pixels = (int64_t)3 * vision->time * vision->patch * vision->patch;
     int64_t merged = vision->hidden * vision->merge * vision->merge;
     TRY(add_part(builder, &table->patch, PARAMETER_MATRIX, vision->hidden, pixels, "visual.patch_embed.proj.weight"));
-    parameter *patch = &table->list[table->patch.first];
+    struct parameter *patch = &table->list[table->patch.first];
     patch->rank = 5;
     const int64_t shape[] = {vision->hidden, 3, vision->time, vision->patch, vision->patch};
     memcpy(patch->shape, shape, sizeof shape);
@@ -173,7 +174,7 @@ static status add_vision(builder *builder) {
     return OK;
 }
 
-static status take_room(parameter_table *table, const model_config *config) {
+static status take_room(struct parameter_table *table, const struct model_config *config) {
     enum { most_in_block = 15, most_outside = 16 };
     size_t layers = (size_t)config->text.layers, depth = (size_t)config->vision.depth;
     table->list = arena_get(&table->memory, ((layers + depth) * most_in_block + most_outside) * sizeof *table->list);
@@ -182,13 +183,13 @@ static status take_room(parameter_table *table, const model_config *config) {
     return table->list && table->text && table->vision ? OK : fail(SERVICE, "out of memory");
 }
 
-status parameters_new(parameter_table **out, const model_config *config) {
+status parameters_new(struct parameter_table **out, const struct model_config *config) {
     *out = NULL;
-    parameter_table *table = NULL;
+    struct parameter_table *table = NULL;
     TRY(NEW(&table, 1));
     status result = OK;
     TRY_TO(result, broken, take_room(table, config));
-    builder builder = {table, config, false};
+    struct builder builder = {table, config, false};
     TRY_TO(result, broken, add_text(&builder));
     builder.vision = true;
     TRY_TO(result, broken, add_vision(&builder));
@@ -199,28 +200,28 @@ broken:
     return result;
 }
 
-void parameters_free(parameter_table **table) {
+void parameters_free(struct parameter_table **table) {
     if (!*table) return;
-    arena memory = (*table)->memory;
+    struct arena memory = (*table)->memory;
     arena_release(&memory);
     free(*table);
     *table = NULL;
 }
 
-const char *parameter_nested_name(arena *arena, const parameter *parameter) {
+const char *parameter_nested_name(struct arena *arena, const struct parameter *parameter) {
     if (parameter->vision) return arena_print(arena, "model.%s", parameter->name);
     if (strncmp(parameter->name, "model.", 6) == 0)
         return arena_print(arena, "model.language_model.%s", parameter->name + 6);
     return arena_print(arena, "%s", parameter->name);
 }
 
-static bool same_shape(const parameter *parameter, const stored_tensor *stored) {
+static bool same_shape(const struct parameter *parameter, const struct stored_tensor *stored) {
     return parameter->rank == stored->rank &&
            memcmp(parameter->shape, stored->shape, (size_t)parameter->rank * sizeof *parameter->shape) == 0;
 }
 
-static status refuse_shape(const parameter *parameter, const stored_tensor *stored) {
-    stored_tensor wanted = {.rank = parameter->rank};
+static status refuse_shape(const struct parameter *parameter, const struct stored_tensor *stored) {
+    struct stored_tensor wanted = {.rank = parameter->rank};
     memcpy(wanted.shape, parameter->shape, sizeof parameter->shape);
     char has[200], wants[200];
     return fail(INPUT, "%s: tensor %s has shape %s, the configuration asks for %s", stored->file, stored->name,
@@ -228,9 +229,9 @@ static status refuse_shape(const parameter *parameter, const stored_tensor *stor
 }
 
 // Every stored tensor but a tied model's head must have been found.
-static status refuse_strangers(const parameter_table *table, const safetensors *store, const bool *used) {
+static status refuse_strangers(const struct parameter_table *table, const struct safetensors *store, const bool *used) {
     for (size_t i = 0; i < safetensors_count(store); i++) {
-        const stored_tensor *stored = safetensors_at(store, i);
+        const struct stored_tensor *stored = safetensors_at(store, i);
         if (used[i] || (table->head.count == 0 && strcmp(stored->name, "lm_head.weight") == 0)) continue;
         return fail(INPUT, "%s: tensor %s belongs to no part of the model", stored->file, stored->name);
     }
@@ -238,11 +239,11 @@ static status refuse_strangers(const parameter_table *table, const safetensors *
 }
 
 // The tensor of a parameter under either name.
-static status find_stored(const parameter *parameter, const safetensors *store, arena *names,
-                          const stored_tensor **out) {
+static status find_stored(const struct parameter *parameter, const struct safetensors *store, struct arena *names,
+                          const struct stored_tensor **out) {
     const char *nested = parameter_nested_name(names, parameter);
     if (!nested) return fail(SERVICE, "out of memory");
-    const stored_tensor *stored = safetensors_find(store, parameter->name);
+    const struct stored_tensor *stored = safetensors_find(store, parameter->name);
     if (!stored) stored = safetensors_find(store, nested);
     const char *file = safetensors_count(store) ? safetensors_at(store, 0)->file : "model.safetensors";
     if (!stored) return fail(INPUT, "%s: tensor %s is missing", file, parameter->name);
@@ -250,8 +251,9 @@ static status find_stored(const parameter *parameter, const safetensors *store, 
     return same_shape(parameter, stored) ? OK : refuse_shape(parameter, stored);
 }
 
-status parameters_match(const parameter_table *table, const safetensors *store, const stored_tensor **found) {
-    arena names = {0};
+status parameters_match(const struct parameter_table *table, const struct safetensors *store,
+                        const struct stored_tensor **found) {
+    struct arena names = {0};
     bool *used = NULL;
     status result = OK;
     TRY_TO(result, done, NEW(&used, safetensors_count(store)));

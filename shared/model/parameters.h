@@ -10,62 +10,63 @@
 #include "shared/model/config.h"
 #include "shared/model/safetensors.h"
 
-typedef enum parameter_kind { PARAMETER_MATRIX, PARAMETER_BIAS, PARAMETER_NORM } parameter_kind;
+enum parameter_kind { PARAMETER_MATRIX, PARAMETER_BIAS, PARAMETER_NORM };
 
-typedef struct parameter {
+struct parameter {
     const char *name; // flat: "model.layers.0.self_attn.q_proj.weight", "visual.blocks.0.norm1.weight"
-    parameter_kind kind;
+    enum parameter_kind kind;
     int rank;
     int64_t shape[5];
     int64_t count; // elements
     int64_t place; // of the first element
     bool vision;
-} parameter;
+};
 
 // Parameters that are used as one matrix or vector.
-typedef struct part {
+struct part {
     size_t first, count; // in the table; count 0: there is none
     int64_t place;
     int64_t rows, columns; // a vector: 1 row
-} part;
+};
 
 // A transformer block; the language model's and the tower's have the same parts, but for some biases.
-typedef struct block_parts {
-    part qkv, out, gate_up, down;
-    part norm1, norm2, qkv_bias, out_bias, gate_up_bias, down_bias;
-} block_parts;
+struct block_parts {
+    struct part qkv, out, gate_up, down;
+    struct part norm1, norm2, qkv_bias, out_bias, gate_up_bias, down_bias;
+};
 
 // A run of elements that all decay or all do not.
-typedef struct parameter_range {
+struct parameter_range {
     int64_t place, count;
     bool decay, vision;
-} parameter_range;
+};
 
-typedef struct parameter_table {
-    arena memory;
-    parameter *list;
+struct parameter_table {
+    struct arena memory;
+    struct parameter *list;
     size_t count;
-    int64_t elements;           // of the whole row, with the few of padding between parts
-    uint64_t numbers;           // parameters without the padding
-    parameter_range ranges[4];  // in the order of the row
-    part embedding, head, norm; // a tied model has no head
-    block_parts *text;          // of config.text.layers
-    part patch, merge_norm, merge_in, merge_in_bias, merge_out, merge_out_bias;
-    block_parts *vision; // of config.vision.depth
-} parameter_table;
+    int64_t elements;                  // of the whole row, with the few of padding between parts
+    uint64_t numbers;                  // parameters without the padding
+    struct parameter_range ranges[4];  // in the order of the row
+    struct part embedding, head, norm; // a tied model has no head
+    struct block_parts *text;          // of config.text.layers
+    struct part patch, merge_norm, merge_in, merge_in_bias, merge_out, merge_out_bias;
+    struct block_parts *vision; // of config.vision.depth
+};
 
 // Makes the table for a configuration. SERVICE when memory is short, INPUT when it is beyond all sizes.
-status parameters_new(parameter_table **out, const model_config *config);
+status parameters_new(struct parameter_table **out, const struct model_config *config);
 
 // NULL is fine; sets *table to NULL.
-void parameters_free(parameter_table **table);
+void parameters_free(struct parameter_table **table);
 
 // The name under which newer state dicts know a parameter: "model.language_model.layers.0…", "model.visual.…". Valid
 // as long as the arena; NULL when memory is short.
-const char *parameter_nested_name(arena *arena, const parameter *parameter);
+const char *parameter_nested_name(struct arena *arena, const struct parameter *parameter);
 
 // Finds every parameter of the table in a store: found[i] for list[i]. Either naming is read. INPUT names a tensor that
 // is missing, has another shape, or belongs to no parameter. A stored head of a tied model is ignored.
-status parameters_match(const parameter_table *table, const safetensors *store, const stored_tensor **found);
+status parameters_match(const struct parameter_table *table, const struct safetensors *store,
+                        const struct stored_tensor **found);
 
 #endif

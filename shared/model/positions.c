@@ -4,8 +4,8 @@
 
 #include <math.h>
 
-status grid_of(grid *grid, const model_config *config, const model_medium *medium) {
-    const vision_config *vision = &config->vision;
+status grid_of(struct grid *grid, const struct model_config *config, const struct model_medium *medium) {
+    const struct vision_config *vision = &config->vision;
     int unit = vision->patch * vision->merge;
     if (medium->frames < 1 || medium->height < unit || medium->width < unit || medium->height % unit ||
         medium->width % unit)
@@ -18,15 +18,15 @@ status grid_of(grid *grid, const model_config *config, const model_medium *mediu
     return OK;
 }
 
-int64_t grid_patches(grid grid) {
+int64_t grid_patches(struct grid grid) {
     return (int64_t)grid.time * grid.height * grid.width;
 }
 
-int64_t grid_tokens(grid grid, const model_config *config) {
+int64_t grid_tokens(struct grid grid, const struct model_config *config) {
     return grid_patches(grid) / (config->vision.merge * config->vision.merge);
 }
 
-status tokens_check(const model_config *config, const int64_t *tokens, size_t count) {
+status tokens_check(const struct model_config *config, const int64_t *tokens, size_t count) {
     for (size_t i = 0; i < count; i++) {
         if (tokens[i] < 0 || tokens[i] >= config->text.vocabulary)
             return fail(DEFECT, "token %lld is outside the vocabulary of %lld", (long long)tokens[i],
@@ -36,8 +36,8 @@ status tokens_check(const model_config *config, const int64_t *tokens, size_t co
 }
 
 // The positions of one medium's tokens, from `start` on; returns the largest.
-static int32_t medium_positions(position *out, const model_config *config, grid grid, bool video, double seconds,
-                                int32_t start) {
+static int32_t medium_positions(struct position *out, const struct model_config *config, struct grid grid, bool video,
+                                double seconds, int32_t start) {
     int height = grid.height / config->vision.merge, width = grid.width / config->vision.merge;
     int32_t largest = start;
     for (int t = 0; t < grid.time; t++) {
@@ -45,7 +45,7 @@ static int32_t medium_positions(position *out, const model_config *config, grid 
         scaled = scaled * config->vision.tokens_per_second;
         int32_t time = video ? start + (int32_t)scaled : start;
         for (int h = 0; h < height; h++) {
-            for (int w = 0; w < width; w++) *out++ = (position){{time, start + h, start + w}};
+            for (int w = 0; w < width; w++) *out++ = (struct position){{time, start + h, start + w}};
         }
         if (time > largest) largest = time;
     }
@@ -55,9 +55,9 @@ static int32_t medium_positions(position *out, const model_config *config, grid 
 }
 
 // The medium whose first placeholder is token `at`: its positions; *count tokens are its own.
-static status place_medium(position *positions, int32_t *next, int64_t *count, const model_config *config,
-                           const model_prompt *prompt, size_t at, const model_medium *medium) {
-    grid grid = {0};
+static status place_medium(struct position *positions, int32_t *next, int64_t *count, const struct model_config *config,
+                           const struct model_prompt *prompt, size_t at, const struct model_medium *medium) {
+    struct grid grid = {0};
     TRY(grid_of(&grid, config, medium));
     if (!(medium->seconds_per_grid >= 0 && medium->seconds_per_grid < 1e4) && medium->video)
         return fail(DEFECT, "seconds_per_grid is %g", medium->seconds_per_grid);
@@ -72,8 +72,8 @@ static status place_medium(position *positions, int32_t *next, int64_t *count, c
     return OK;
 }
 
-status prompt_positions(position *positions, int32_t *next, int64_t *first, const model_config *config,
-                        const model_prompt *prompt) {
+status prompt_positions(struct position *positions, int32_t *next, int64_t *first, const struct model_config *config,
+                        const struct model_prompt *prompt) {
     if (prompt->count == 0) return fail(DEFECT, "the prompt is empty");
     if (prompt->count > INT32_MAX / 4) return fail(DEFECT, "the prompt has %zu tokens", prompt->count);
     TRY(tokens_check(config, prompt->tokens, prompt->count));
@@ -82,7 +82,7 @@ status prompt_positions(position *positions, int32_t *next, int64_t *first, cons
     for (size_t i = 0; i < prompt->count;) {
         int64_t token = prompt->tokens[i];
         if (token != config->image_token && token != config->video_token) {
-            positions[i++] = (position){{*next, *next, *next}};
+            positions[i++] = (struct position){{*next, *next, *next}};
             ++*next;
             continue;
         }
@@ -98,7 +98,7 @@ status prompt_positions(position *positions, int32_t *next, int64_t *first, cons
     return OK;
 }
 
-static float text_frequency(const text_config *text, int pair) {
+static float text_frequency(const struct text_config *text, int pair) {
     return 1.0f / (float)pow((double)text->theta, (double)((float)(2 * pair) / (float)text->head_size));
 }
 
@@ -111,8 +111,8 @@ static float round_bfloat16(float value) {
     return it.number;
 }
 
-void text_angles(float *cosines, float *sines, const position *positions, int64_t count, const text_config *text,
-                 bool rounded) {
+void text_angles(float *cosines, float *sines, const struct position *positions, int64_t count,
+                 const struct text_config *text, bool rounded) {
     int pairs = text->head_size / 2;
     for (int j = 0; j < pairs; j++) {
         float inverse = text_frequency(text, j);

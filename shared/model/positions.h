@@ -7,49 +7,49 @@
 #include "shared/model/model.h"
 
 // A position in time, height and width; the three are equal for text.
-typedef struct position {
+struct position {
     int32_t axis[3];
-} position;
+};
 
 // A medium's grid of patches.
-typedef struct grid {
+struct grid {
     int time, height, width; // height and width in patches
-} grid;
+};
 
 // Of a medium, in patches. DEFECT where its size is no multiple of patch x merge, or it has no frames.
-status grid_of(grid *grid, const model_config *config, const model_medium *medium);
+status grid_of(struct grid *grid, const struct model_config *config, const struct model_medium *medium);
 
 // How many patches a grid has.
-int64_t grid_patches(grid grid);
+int64_t grid_patches(struct grid grid);
 
 // How many tokens: merged units of patches.
-int64_t grid_tokens(grid grid, const model_config *config);
+int64_t grid_tokens(struct grid grid, const struct model_config *config);
 
 // positions[i] of the prompt's tokens; *next is the first position after them; first[k] the index of medium k's first
 // placeholder. DEFECT if tokens and media do not match or a token is outside the vocabulary.
-status prompt_positions(position *positions, int32_t *next, int64_t *first, const model_config *config,
-                        const model_prompt *prompt);
+status prompt_positions(struct position *positions, int32_t *next, int64_t *first, const struct model_config *config,
+                        const struct model_prompt *prompt);
 
 // DEFECT unless every token lies in the vocabulary.
-status tokens_check(const model_config *config, const int64_t *tokens, size_t count);
+status tokens_check(const struct model_config *config, const int64_t *tokens, size_t count);
 
 // Cosines and sines [count, head_size / 2] of positions; rounded to bfloat16 where the model computes in it.
-void text_angles(float *cos, float *sin, const position *positions, int64_t count, const text_config *text,
-                 bool rounded);
+void text_angles(float *cos, float *sin, const struct position *positions, int64_t count,
+                 const struct text_config *text, bool rounded);
 
 // The order in which the tower works on a grid, and its windows.
-typedef struct windows {
-    int32_t *order;   // [P]: patch number order[i] of the processor's order stands in row i
-    int32_t *back;    // [P]: the other way
-    int32_t *units;   // [P / merge^2]: row i of the merged ones is unit units[i]
-    segment *windows; // of the blocks with windows
+struct windows {
+    int32_t *order;          // [P]: patch number order[i] of the processor's order stands in row i
+    int32_t *back;           // [P]: the other way
+    int32_t *units;          // [P / merge^2]: row i of the merged ones is unit units[i]
+    struct segment *windows; // of the blocks with windows
     size_t window_count;
-    segment *frames; // of the full blocks: a frame pair each
+    struct segment *frames; // of the full blocks: a frame pair each
     size_t frame_count;
     float *cos, *sin; // [P, head_size / 2], in the tower's order
-} windows;
+};
 
 // Everything stands in the arena. SERVICE when memory is short.
-status windows_make(windows *windows, arena *arena, const model_config *config, grid grid);
+status windows_make(struct windows *windows, struct arena *arena, const struct model_config *config, struct grid grid);
 
 #endif

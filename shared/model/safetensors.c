@@ -14,27 +14,27 @@
 enum { most_header = 100 << 20, most_shards = 100000 };
 
 struct safetensors {
-    arena texts;
-    file_map *maps;
+    struct arena texts;
+    struct file_map *maps;
     size_t map_count;
-    stored_tensor *tensors; // in the order of files and data
+    struct stored_tensor *tensors; // in the order of files and data
     size_t count;
     size_t *by_name;
 };
 
 static const struct {
     const char *name;
-    element type;
+    enum element type;
     size_t size;
 } types[] = {{"F32", ELEMENT_F32, 4}, {"F16", ELEMENT_F16, 2}, {"BF16", ELEMENT_BF16, 2}};
 
-int64_t stored_count(const stored_tensor *tensor) {
+int64_t stored_count(const struct stored_tensor *tensor) {
     int64_t count = 1;
     for (int i = 0; i < tensor->rank; i++) count *= tensor->shape[i];
     return count;
 }
 
-const char *stored_shape_text(const stored_tensor *tensor, char *text, size_t size) {
+const char *stored_shape_text(const struct stored_tensor *tensor, char *text, size_t size) {
     size_t used = (size_t)snprintf(text, size, "[");
     for (int i = 0; i < tensor->rank && used < size; i++)
         used += (size_t)snprintf(text + used, size - used, "%s%lld", i ? ", " : "", (long long)tensor->shape[i]);
@@ -49,7 +49,7 @@ static bool whole_number(json_object *value, int64_t *out) {
     return *out >= 0;
 }
 
-static status read_type(stored_tensor *tensor, json_object *entry, size_t *size) {
+static status read_type(struct stored_tensor *tensor, json_object *entry, size_t *size) {
     json_object *type = json_object_object_get(entry, "dtype");
     if (!json_object_is_type(type, json_type_string)) return fail(INPUT, "dtype is missing");
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
@@ -61,7 +61,7 @@ static status read_type(stored_tensor *tensor, json_object *entry, size_t *size)
     return fail(INPUT, "dtype %.20s is none of F32, F16, BF16", json_object_get_string(type));
 }
 
-static status read_shape(stored_tensor *tensor, json_object *entry, size_t *bytes) {
+static status read_shape(struct stored_tensor *tensor, json_object *entry, size_t *bytes) {
     json_object *shape = json_object_object_get(entry, "shape");
     if (!json_object_is_type(shape, json_type_array)) return fail(INPUT, "shape is missing");
     size_t rank = json_object_array_length(shape);
@@ -77,7 +77,7 @@ static status read_shape(stored_tensor *tensor, json_object *entry, size_t *byte
 }
 
 // Reads one entry of the header; `room` bytes of data follow the header.
-static status read_entry(stored_tensor *tensor, json_object *entry, const char *data, size_t room) {
+static status read_entry(struct stored_tensor *tensor, json_object *entry, const char *data, size_t room) {
     if (!json_object_is_type(entry, json_type_object)) return fail(INPUT, "its entry is not an object");
     size_t wanted = 0;
     TRY(read_type(tensor, entry, &wanted));
@@ -100,13 +100,13 @@ static status read_entry(stored_tensor *tensor, json_object *entry, const char *
 }
 
 static int by_place(const void *left, const void *right) {
-    const stored_tensor *a = left, *b = right;
+    const struct stored_tensor *a = left, *b = right;
     if (a->data != b->data) return (const char *)a->data < (const char *)b->data ? -1 : 1;
     return a->size < b->size ? -1 : a->size > b->size;
 }
 
 // The tensors of one file must follow each other without a hole or an overlap and fill it.
-static status check_cover(stored_tensor *tensors, size_t count, const char *data, size_t room) {
+static status check_cover(struct stored_tensor *tensors, size_t count, const char *data, size_t room) {
     qsort(tensors, count, sizeof *tensors, by_place);
     const char *at = data;
     for (size_t i = 0; i < count; i++) {
@@ -119,13 +119,14 @@ static status check_cover(stored_tensor *tensors, size_t count, const char *data
     return OK;
 }
 
-static status read_entries(safetensors *store, json_object *header, const char *file, const char *data, size_t room) {
+static status read_entries(struct safetensors *store, json_object *header, const char *file, const char *data,
+                           size_t room) {
     size_t before = store->count;
     TRY(RESIZE(&store->tensors, before + (size_t)json_object_object_length(header) + 1));
     json_object_object_foreach(header, name, entry) {
         if (strcmp(name, "__metadata__") == 0) continue;
-        stored_tensor *tensor = &store->tensors[store->count];
-        *tensor = (stored_tensor){.name = arena_text(&store->texts, name, strlen(name)), .file = file};
+        struct stored_tensor *tensor = &store->tensors[store->count];
+        *tensor = (struct stored_tensor){.name = arena_text(&store->texts, name, strlen(name)), .file = file};
         if (!tensor->name) return fail(SERVICE, "out of memory");
         status result = read_entry(tensor, entry, data, room);
         if (result != OK) return fail_within(result, "tensor %.200s", name);
@@ -135,7 +136,7 @@ static status read_entries(safetensors *store, json_object *header, const char *
 }
 
 // Adds the tensors of one file's image.
-static status add_image(safetensors *store, const char *image, size_t size, const char *file) {
+static status add_image(struct safetensors *store, const char *image, size_t size, const char *file) {
     if (size < 8) return fail(INPUT, "truncated: %zu bytes", size);
     uint64_t length = 0;
     for (int i = 7; i >= 0; i--) length = length << 8 | (unsigned char)image[i];
@@ -150,10 +151,10 @@ static status add_image(safetensors *store, const char *image, size_t size, cons
     return result;
 }
 
-static status add_file(safetensors *store, const char *path) {
+static status add_file(struct safetensors *store, const char *path) {
     TRY(RESIZE(&store->maps, store->map_count + 1));
     TRY(file_map_open(&store->maps[store->map_count], path));
-    const file_map *map = &store->maps[store->map_count++];
+    const struct file_map *map = &store->maps[store->map_count++];
     const char *kept = arena_text(&store->texts, path, strlen(path));
     if (!kept) return fail(SERVICE, "out of memory");
     status result = add_image(store, map->data, map->size, kept);
@@ -161,16 +162,16 @@ static status add_file(safetensors *store, const char *path) {
 }
 
 static int by_text(const void *left, const void *right, void *tensors) {
-    const stored_tensor *all = tensors;
+    const struct stored_tensor *all = tensors;
     return strcmp(all[*(const size_t *)left].name, all[*(const size_t *)right].name);
 }
 
-static status sort_names(safetensors *store) {
+static status sort_names(struct safetensors *store) {
     TRY(NEW(&store->by_name, store->count));
     for (size_t i = 0; i < store->count; i++) store->by_name[i] = i;
     qsort_r(store->by_name, store->count, sizeof *store->by_name, by_text, store->tensors);
     for (size_t i = 1; i < store->count; i++) {
-        const stored_tensor *a = &store->tensors[store->by_name[i - 1]], *b = &store->tensors[store->by_name[i]];
+        const struct stored_tensor *a = &store->tensors[store->by_name[i - 1]], *b = &store->tensors[store->by_name[i]];
         if (strcmp(a->name, b->name) == 0)
             return fail(INPUT, "%s: tensor %s stands in %s too", b->file, b->name, a->file);
     }
@@ -181,14 +182,14 @@ static int by_string(const void *left, const void *right) {
     return strcmp(*(const char *const *)left, *(const char *const *)right);
 }
 
-static status add_shard(safetensors *store, const char *folder, const char *name) {
+static status add_shard(struct safetensors *store, const char *folder, const char *name) {
     char *path = path_join(&store->texts, folder, name);
     if (!path) return fail(SERVICE, "out of memory");
     return add_file(store, path);
 }
 
 // Opens each file that the index's weight_map names, in alphabetical order.
-static status add_shards(safetensors *store, const char *folder, json_object *map) {
+static status add_shards(struct safetensors *store, const char *folder, json_object *map) {
     size_t count = (size_t)json_object_object_length(map);
     const char **names = NULL;
     TRY(NEW(&names, count));
@@ -211,9 +212,9 @@ done:
 }
 
 // Each tensor of the index stands in the file that the index says.
-static status check_index(const safetensors *store, const char *folder, json_object *map) {
+static status check_index(const struct safetensors *store, const char *folder, json_object *map) {
     json_object_object_foreach(map, name, file) {
-        const stored_tensor *tensor = safetensors_find(store, name);
+        const struct stored_tensor *tensor = safetensors_find(store, name);
         const char *slash = tensor ? strrchr(tensor->file, '/') : NULL;
         if (!tensor || strcmp(slash ? slash + 1 : tensor->file, json_object_get_string(file)) != 0)
             return fail(INPUT, "%s/%s: tensor %.200s is not in it, as the index says", folder,
@@ -222,7 +223,7 @@ static status check_index(const safetensors *store, const char *folder, json_obj
     return OK;
 }
 
-static status open_index(safetensors *store, const char *folder, const char *path) {
+static status open_index(struct safetensors *store, const char *folder, const char *path) {
     json_object *index = NULL;
     TRY(json_file(&index, path));
     status result = OK;
@@ -237,7 +238,7 @@ done:
     return result;
 }
 
-static status open_folder(safetensors *store, const char *folder) {
+static status open_folder(struct safetensors *store, const char *folder) {
     char *single = path_join(&store->texts, folder, "model.safetensors");
     char *index = path_join(&store->texts, folder, "model.safetensors.index.json");
     if (!single || !index) return fail(SERVICE, "out of memory");
@@ -246,9 +247,9 @@ static status open_folder(safetensors *store, const char *folder) {
     return sort_names(store);
 }
 
-status safetensors_open_folder(safetensors **out, const char *folder) {
+status safetensors_open_folder(struct safetensors **out, const char *folder) {
     *out = NULL;
-    safetensors *store = NULL;
+    struct safetensors *store = NULL;
     TRY(NEW(&store, 1));
     status result = open_folder(store, folder);
     if (result != OK) safetensors_close(&store);
@@ -256,9 +257,9 @@ status safetensors_open_folder(safetensors **out, const char *folder) {
     return result;
 }
 
-status safetensors_open(safetensors **out, const char *path) {
+status safetensors_open(struct safetensors **out, const char *path) {
     *out = NULL;
-    safetensors *store = NULL;
+    struct safetensors *store = NULL;
     TRY(NEW(&store, 1));
     status result = add_file(store, path);
     if (result == OK) result = sort_names(store);
@@ -267,9 +268,9 @@ status safetensors_open(safetensors **out, const char *path) {
     return result;
 }
 
-status safetensors_open_memory(safetensors **out, const void *data, size_t size, const char *name) {
+status safetensors_open_memory(struct safetensors **out, const void *data, size_t size, const char *name) {
     *out = NULL;
-    safetensors *store = NULL;
+    struct safetensors *store = NULL;
     TRY(NEW(&store, 1));
     status result = add_image(store, data, size, name);
     if (result == OK) result = sort_names(store);
@@ -281,7 +282,7 @@ status safetensors_open_memory(safetensors **out, const void *data, size_t size,
     return result;
 }
 
-void safetensors_close(safetensors **store) {
+void safetensors_close(struct safetensors **store) {
     if (!*store) return;
     for (size_t i = 0; i < (*store)->map_count; i++) file_map_release(&(*store)->maps[i]);
     free((*store)->maps);
@@ -292,26 +293,26 @@ void safetensors_close(safetensors **store) {
     *store = NULL;
 }
 
-void safetensors_forget(const stored_tensor *tensor) {
+void safetensors_forget(const struct stored_tensor *tensor) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t first = ((uintptr_t)tensor->data + page - 1) / page * page;
     uintptr_t end = ((uintptr_t)tensor->data + tensor->size) / page * page;
     if (first < end) (void)madvise((void *)first, end - first, MADV_DONTNEED); // a hint: it may be refused
 }
 
-size_t safetensors_count(const safetensors *store) {
+size_t safetensors_count(const struct safetensors *store) {
     return store->count;
 }
 
-const stored_tensor *safetensors_at(const safetensors *store, size_t index) {
+const struct stored_tensor *safetensors_at(const struct safetensors *store, size_t index) {
     return &store->tensors[index];
 }
 
-const stored_tensor *safetensors_find(const safetensors *store, const char *name) {
+const struct stored_tensor *safetensors_find(const struct safetensors *store, const char *name) {
     size_t low = 0, high = store->count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        const stored_tensor *tensor = &store->tensors[store->by_name[middle]];
+        const struct stored_tensor *tensor = &store->tensors[store->by_name[middle]];
         int order = strcmp(name, tensor->name);
         if (order == 0) return tensor;
         if (order < 0)

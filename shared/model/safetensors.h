@@ -15,67 +15,67 @@
 enum { STORED_RANK = 8 };
 
 // A tensor in a mapped file, or (data NULL) one that is to be written.
-typedef struct stored_tensor {
+struct stored_tensor {
     const char *name;
-    const char *file; // path of the file that holds it
-    element type;     // ELEMENT_F32, ELEMENT_F16 or ELEMENT_BF16
+    const char *file;  // path of the file that holds it
+    enum element type; // ELEMENT_F32, ELEMENT_F16 or ELEMENT_BF16
     int rank;
     int64_t shape[STORED_RANK];
     const void *data; // little-endian, row-major; maybe not aligned to its elements
     size_t size;      // bytes
-} stored_tensor;
+};
 
-typedef struct safetensors safetensors;
+struct safetensors;
 
 // Opens FOLDER/model.safetensors, or the shards that FOLDER/model.safetensors.index.json names. INPUT names the file,
 // and the tensor, that is wrong.
-status safetensors_open_folder(safetensors **out, const char *folder);
+status safetensors_open_folder(struct safetensors **out, const char *folder);
 
 // Opens one file.
-status safetensors_open(safetensors **out, const char *path);
+status safetensors_open(struct safetensors **out, const char *path);
 
 // Checks a file image in memory (which must outlive the result) in place of a file; `name` stands in messages.
-status safetensors_open_memory(safetensors **out, const void *data, size_t size, const char *name);
+status safetensors_open_memory(struct safetensors **out, const void *data, size_t size, const char *name);
 
 // NULL is fine; sets *store to NULL.
-void safetensors_close(safetensors **store);
+void safetensors_close(struct safetensors **store);
 
 // How many tensors there are.
-size_t safetensors_count(const safetensors *store);
+size_t safetensors_count(const struct safetensors *store);
 
 // Tensor number `index`: file by file, in the order of their data. Valid as long as the store.
-const stored_tensor *safetensors_at(const safetensors *store, size_t index);
+const struct stored_tensor *safetensors_at(const struct safetensors *store, size_t index);
 
 // The tensor of that name, or NULL.
-const stored_tensor *safetensors_find(const safetensors *store, const char *name);
+const struct stored_tensor *safetensors_find(const struct safetensors *store, const char *name);
 
 // Says that the data of a file's tensor (not of an image in memory) will not be read again soon: the memory that its
 // pages took is given back.
-void safetensors_forget(const stored_tensor *tensor);
+void safetensors_forget(const struct stored_tensor *tensor);
 
 // How many elements a tensor has.
-int64_t stored_count(const stored_tensor *tensor);
+int64_t stored_count(const struct stored_tensor *tensor);
 
 // "[2, 3]" into text[0..size); returns text.
-const char *stored_shape_text(const stored_tensor *tensor, char *text, size_t size);
+const char *stored_shape_text(const struct stored_tensor *tensor, char *text, size_t size);
 
 // A file that is being written: PATH.tmp until it is finished, then PATH at once. A PATH.tmp that is there is written
 // over: its pages serve again.
-typedef struct safetensors_writer safetensors_writer;
+struct safetensors_writer;
 
 // Starts a file with these tensors (name, type, rank and shape count; data does not). Metadata says "format": "pt".
 // `lasting`: it is to outlive a loss of power, and nobody reads it soon. SERVICE when the disk refuses.
-status safetensors_create(safetensors_writer **out, const char *path, const stored_tensor *tensors, size_t count,
-                          bool lasting);
+status safetensors_create(struct safetensors_writer **out, const char *path, const struct stored_tensor *tensors,
+                          size_t count, bool lasting);
 
 // The next bytes of the data, tensor after tensor in the order given to safetensors_create.
-status safetensors_write(safetensors_writer *writer, const void *data, size_t size);
+status safetensors_write(struct safetensors_writer *writer, const void *data, size_t size);
 
 // Renames, a lasting file after it is on the disk; BUG if bytes are missing. On any failure PATH is as before and
 // PATH.tmp is gone. Frees the writer and sets it to NULL.
-status safetensors_finish(safetensors_writer **writer);
+status safetensors_finish(struct safetensors_writer **writer);
 
 // Gives up: removes PATH.tmp. NULL is fine; sets *writer to NULL.
-void safetensors_abandon(safetensors_writer **writer);
+void safetensors_abandon(struct safetensors_writer **writer);
 
 #endif

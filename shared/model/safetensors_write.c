@@ -17,7 +17,7 @@
 #include "shared/model/safetensors.h"
 
 struct safetensors_writer {
-    arena texts;
+    struct arena texts;
     char *path, *temporary;
     int file;
     size_t left; // bytes of data still to come
@@ -28,11 +28,11 @@ struct safetensors_writer {
 
 enum { piece = 8 << 20, page = 4096 };
 
-static size_t bytes_of(const stored_tensor *tensor) {
+static size_t bytes_of(const struct stored_tensor *tensor) {
     return (size_t)stored_count(tensor) * (tensor->type == ELEMENT_F32 ? 4 : 2);
 }
 
-static json_object *entry_of(const stored_tensor *tensor, size_t first, size_t end) {
+static json_object *entry_of(const struct stored_tensor *tensor, size_t first, size_t end) {
     static const char *const types[] = {[ELEMENT_F32] = "F32", [ELEMENT_BF16] = "BF16", [ELEMENT_F16] = "F16"};
     json_object *entry = json_object_new_object(), *shape = json_object_new_array(), *place = json_object_new_array();
     if (!entry || !shape || !place) {
@@ -51,7 +51,7 @@ static json_object *entry_of(const stored_tensor *tensor, size_t first, size_t e
 }
 
 // The header's JSON, padded with blanks to a multiple of 8 bytes; *data = the bytes of data that follow it.
-static status make_header(bytes *header, const stored_tensor *tensors, size_t count, size_t *data) {
+static status make_header(struct bytes *header, const struct stored_tensor *tensors, size_t count, size_t *data) {
     json_object *all = json_object_new_object(), *metadata = json_object_new_object();
     status result = OK;
     if (!all || !metadata) TRY_TO(result, done, fail(SERVICE, "out of memory"));
@@ -75,12 +75,12 @@ done:
     return result;
 }
 
-static void set_direct(safetensors_writer *writer, bool direct) {
+static void set_direct(struct safetensors_writer *writer, bool direct) {
     int flags = fcntl(writer->file, F_GETFL);
     writer->direct = !fcntl(writer->file, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) && direct;
 }
 
-static status send(safetensors_writer *writer, const char *data, size_t size) {
+static status send(struct safetensors_writer *writer, const char *data, size_t size) {
     while (size) {
         if (writer->direct && ((uintptr_t)data % page || size % page)) set_direct(writer, false);
         ssize_t done = write(writer->file, data, size);
@@ -96,13 +96,13 @@ static status send(safetensors_writer *writer, const char *data, size_t size) {
     return OK;
 }
 
-static status flush(safetensors_writer *writer) {
+static status flush(struct safetensors_writer *writer) {
     TRY(send(writer, writer->room, writer->used));
     writer->used = 0;
     return OK;
 }
 
-static status put(safetensors_writer *writer, const char *data, size_t size) {
+static status put(struct safetensors_writer *writer, const char *data, size_t size) {
     if (!writer->lasting) return send(writer, data, size);
     while (size) {
         size_t some = piece - writer->used < size ? piece - writer->used : size;
@@ -116,25 +116,26 @@ static status put(safetensors_writer *writer, const char *data, size_t size) {
 }
 
 // A file that was there before is written over, its end cut off.
-static status shorten(safetensors_writer *writer, size_t size) {
+static status shorten(struct safetensors_writer *writer, size_t size) {
     struct stat about;
     if (!fstat(writer->file, &about) && (size_t)about.st_size <= size) return OK;
     if (!ftruncate(writer->file, (off_t)size)) return OK;
     return fail(SERVICE, "%s: cannot write: %s", writer->path, strerror(errno));
 }
 
-static status start_lasting(safetensors_writer *writer) {
+static status start_lasting(struct safetensors_writer *writer) {
     writer->room = aligned_alloc(page, piece);
     if (!writer->room) return fail(SERVICE, "out of memory");
     set_direct(writer, true);
     return OK;
 }
 
-static status start(safetensors_writer *writer, const char *path, const stored_tensor *tensors, size_t count) {
+static status start(struct safetensors_writer *writer, const char *path, const struct stored_tensor *tensors,
+                    size_t count) {
     writer->path = arena_text(&writer->texts, path, strlen(path));
     writer->temporary = arena_print(&writer->texts, "%s.tmp", path);
     if (!writer->path || !writer->temporary) return fail(SERVICE, "out of memory");
-    bytes header = {0};
+    struct bytes header = {0};
     status result = OK;
     TRY_TO(result, done, make_header(&header, tensors, count, &writer->left));
     TRY_TO(result, done, file_claim(writer->temporary, &writer->file));
@@ -149,10 +150,10 @@ done:
     return result;
 }
 
-status safetensors_create(safetensors_writer **out, const char *path, const stored_tensor *tensors, size_t count,
-                          bool lasting) {
+status safetensors_create(struct safetensors_writer **out, const char *path, const struct stored_tensor *tensors,
+                          size_t count, bool lasting) {
     *out = NULL;
-    safetensors_writer *writer = NULL;
+    struct safetensors_writer *writer = NULL;
     TRY(NEW(&writer, 1));
     writer->file = -1;
     writer->lasting = lasting;
@@ -162,7 +163,7 @@ status safetensors_create(safetensors_writer **out, const char *path, const stor
     return result;
 }
 
-status safetensors_write(safetensors_writer *writer, const void *data, size_t size) {
+status safetensors_write(struct safetensors_writer *writer, const void *data, size_t size) {
     if (size > writer->left) return fail(BUG, "%s: more data than tensors", writer->path);
     TRY(put(writer, data, size));
     writer->left -= size;
@@ -170,7 +171,7 @@ status safetensors_write(safetensors_writer *writer, const void *data, size_t si
 }
 
 static status sync_folder_of(const char *path) {
-    arena texts = {0};
+    struct arena texts = {0};
     const char *slash = strrchr(path, '/');
     char *folder = slash ? arena_text(&texts, path, (size_t)(slash - path) + 1) : arena_text(&texts, ".", 1);
     status result = folder ? folder_sync(folder) : fail(SERVICE, "out of memory");
@@ -179,15 +180,15 @@ static status sync_folder_of(const char *path) {
 }
 
 // Gives the file its name.
-static status settle(safetensors_writer *it) {
+static status settle(struct safetensors_writer *it) {
     if (it->left) return fail(BUG, "%s: %zu bytes of data are missing", it->path, it->left);
     if (rename(it->temporary, it->path)) return fail(SERVICE, "%s: cannot write: %s", it->path, strerror(errno));
     it->temporary = NULL;
     return OK;
 }
 
-status safetensors_finish(safetensors_writer **writer) {
-    safetensors_writer *it = *writer;
+status safetensors_finish(struct safetensors_writer **writer) {
+    struct safetensors_writer *it = *writer;
     status result = it->lasting ? flush(it) : OK;
     if (result == OK && it->lasting && fsync(it->file))
         result = fail(SERVICE, "%s: cannot write: %s", it->path, strerror(errno));
@@ -197,8 +198,8 @@ status safetensors_finish(safetensors_writer **writer) {
     return result;
 }
 
-void safetensors_abandon(safetensors_writer **writer) {
-    safetensors_writer *it = *writer;
+void safetensors_abandon(struct safetensors_writer **writer) {
+    struct safetensors_writer *it = *writer;
     if (!it) return;
     if (it->file >= 0) {
         close(it->file);

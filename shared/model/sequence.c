@@ -5,8 +5,8 @@ static int64_t round_up(int64_t rows) {
 }
 
 // Counts rows and targets.
-static status measure(sequence *it, const model_config *config, const model_prompt *prompt,
-                      const model_completion *completions, size_t count) {
+static status measure(struct sequence *it, const struct model_config *config, const struct model_prompt *prompt,
+                      const struct model_completion *completions, size_t count) {
     it->prompt_rows = it->rows = (int64_t)prompt->count;
     it->cache_rows = round_up(it->prompt_rows);
     for (size_t i = 0; i < count; i++) {
@@ -20,7 +20,7 @@ static status measure(sequence *it, const model_config *config, const model_prom
     return OK;
 }
 
-static status take_room(sequence *it, arena *arena, size_t media, size_t count) {
+static status take_room(struct sequence *it, struct arena *arena, size_t media, size_t count) {
     size_t rows = (size_t)it->rows;
     it->tokens = arena_get(arena, rows * sizeof *it->tokens);
     it->slots = arena_get(arena, rows * sizeof *it->slots);
@@ -36,28 +36,29 @@ static status take_room(sequence *it, arena *arena, size_t media, size_t count) 
     return all ? OK : fail(SERVICE, "out of memory");
 }
 
-static void add_word(sequence *it, int64_t row) {
+static void add_word(struct sequence *it, int64_t row) {
     it->word_rows[it->words] = (int32_t)row;
     it->word_tokens[it->words++] = it->tokens[row];
 }
 
-static void add_prompt(sequence *it, const model_config *config, const model_prompt *prompt) {
+static void add_prompt(struct sequence *it, const struct model_config *config, const struct model_prompt *prompt) {
     for (int64_t i = 0; i < it->prompt_rows; i++) {
         it->tokens[i] = (int32_t)prompt->tokens[i];
         it->slots[i] = (int32_t)i;
         if (prompt->tokens[i] != config->image_token && prompt->tokens[i] != config->video_token) add_word(it, i);
     }
-    it->segments[it->segment_count++] = (segment){.queries = it->prompt_rows, .seen = 1, .causal = true};
+    it->segments[it->segment_count++] = (struct segment){.queries = it->prompt_rows, .seen = 1, .causal = true};
 }
 
 // Appends a completion whose branch starts at row `row` and cache row `slot`, its targets at `target`.
-static void add_branch(sequence *it, const model_completion *completion, int64_t row, int64_t slot, int64_t target) {
+static void add_branch(struct sequence *it, const struct model_completion *completion, int64_t row, int64_t slot,
+                       int64_t target) {
     int64_t rows = (int64_t)completion->count - 1;
     for (int64_t i = 0; i < rows; i++) {
         int32_t place = it->next + (int32_t)i;
         it->tokens[row + i] = (int32_t)completion->tokens[i];
         it->slots[row + i] = (int32_t)(slot + i);
-        it->positions[row + i] = (position){{place, place, place}};
+        it->positions[row + i] = (struct position){{place, place, place}};
         add_word(it, row + i);
     }
     for (int64_t i = 0; i <= rows; i++) {
@@ -65,12 +66,12 @@ static void add_branch(sequence *it, const model_completion *completion, int64_t
         it->target[target + i] = (int32_t)completion->tokens[i];
     }
     if (rows)
-        it->segments[it->segment_count++] = (segment){
+        it->segments[it->segment_count++] = (struct segment){
             .query = row, .queries = rows, .prefixes = it->prompt_rows, .own = slot, .seen = 1, .causal = true};
 }
 
-status sequence_make(sequence *sequence, arena *arena, const model_config *config, const model_prompt *prompt,
-                     const model_completion *completions, size_t count) {
+status sequence_make(struct sequence *sequence, struct arena *arena, const struct model_config *config,
+                     const struct model_prompt *prompt, const struct model_completion *completions, size_t count) {
     *sequence = (struct sequence){0};
     TRY(measure(sequence, config, prompt, completions, count));
     TRY(take_room(sequence, arena, prompt->media_count, count));

@@ -9,14 +9,14 @@
 
 enum { BRANCH_ALIGNMENT = 16 }; // rows of the cache: each branch starts at a multiple
 
-typedef struct sequence {
+struct sequence {
     int64_t rows;        // T: prompt and branches
     int64_t prompt_rows; // the first of them
     int64_t cache_rows;
     int32_t next; // the position after the prompt
     int32_t *tokens, *slots;
-    position *positions;
-    segment *segments;
+    struct position *positions;
+    struct segment *segments;
     size_t segment_count;
     int64_t *media;   // first placeholder of each medium
     int64_t targets;  // N: tokens of all completions
@@ -24,10 +24,10 @@ typedef struct sequence {
     int32_t *target;
     int64_t words; // rows that are no placeholders of the prompt
     int32_t *word_rows, *word_tokens;
-} sequence;
+};
 
 // Lays out a prompt and its completions (which may be none). Everything stands in the arena. DEFECT as in model_score.
-status sequence_make(sequence *sequence, arena *arena, const model_config *config, const model_prompt *prompt,
-                     const model_completion *completions, size_t count);
+status sequence_make(struct sequence *sequence, struct arena *arena, const struct model_config *config,
+                     const struct model_prompt *prompt, const struct model_completion *completions, size_t count);
 
 #endif

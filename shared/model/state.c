@@ -9,22 +9,23 @@
 enum { elements_at_a_time = 1 << 18, KINDS = 4 };
 
 // What is kept of each parameter. The reference stands in a file, the others in buffers.
-typedef enum kind { MASTER, FIRST, SECOND, REFERENCE } kind;
+enum kind { MASTER, FIRST, SECOND, REFERENCE };
 
 static const char *const words[KINDS] = {"master", "first", "second", "reference"};
 
-static buffer *buffer_of(const model *model, kind kind) {
-    const trainer *trainer = model->trainer;
+static struct buffer *buffer_of(const struct model *model, enum kind kind) {
+    const struct trainer *trainer = model->trainer;
     return kind == MASTER ? model->weights->master : kind == FIRST ? trainer->first : trainer->second;
 }
 
 // Whether a state has this kind for a parameter: moments exist for what is trained alone.
-static bool is_kept(const model *model, kind kind, const parameter *parameter) {
+static bool is_kept(const struct model *model, enum kind kind, const struct parameter *parameter) {
     if (kind == REFERENCE) return model->trainer->reference >= 0;
     return kind == MASTER || parameter->place < model->trainer->elements;
 }
 
-status reference_download(model *model, const parameter *parameter, element type, element_sink *sink, void *context) {
+status reference_download(struct model *model, const struct parameter *parameter, enum element type, element_sink *sink,
+                          void *context) {
     float *values = NULL;
     char *converted = NULL;
     status result = OK;
@@ -33,8 +34,8 @@ status reference_download(model *model, const parameter *parameter, element type
     TRY_TO(result, done, memory_new(&converted, elements_at_a_time, size));
     for (int64_t first = 0; first < parameter->count; first += elements_at_a_time) {
         int64_t count = parameter->count - first < elements_at_a_time ? parameter->count - first : elements_at_a_time;
-        desk_mark mark = desk_here(&model->desk);
-        tensor some;
+        struct desk_mark mark = desk_here(&model->desk);
+        struct tensor some;
         TRY_TO(result, done, reference_read(model->trainer, parameter->place + first, count, values));
         TRY_TO(result, done, desk_put(&model->desk, ELEMENT_F32, 1, count, values, &some));
         TRY_TO(result, done, model->backend->ops->download(model->backend, converted, type, some));
@@ -51,21 +52,21 @@ static status sink_file(void *writer, const void *elements, size_t bytes) {
     return safetensors_write(writer, elements, bytes);
 }
 
-static const char *state_name(arena *texts, kind kind, const parameter *parameter) {
+static const char *state_name(struct arena *texts, enum kind kind, const struct parameter *parameter) {
     return arena_print(texts, "%s.%s", words[kind], parameter->name);
 }
 
-static status list_tensors(model *model, arena *texts, stored_tensor **out, size_t *count) {
-    const parameter_table *table = model->table;
+static status list_tensors(struct model *model, struct arena *texts, struct stored_tensor **out, size_t *count) {
+    const struct parameter_table *table = model->table;
     *out = arena_get(texts, KINDS * table->count * sizeof **out);
     if (!*out) return fail(SERVICE, "out of memory");
     *count = 0;
     for (int kind = 0; kind < KINDS; kind++) {
         for (size_t i = 0; i < table->count; i++) {
-            const parameter *parameter = &table->list[i];
+            const struct parameter *parameter = &table->list[i];
             if (!is_kept(model, kind, parameter)) continue;
-            stored_tensor *tensor = &(*out)[(*count)++];
-            *tensor = (stored_tensor){.type = ELEMENT_F32, .rank = parameter->rank};
+            struct stored_tensor *tensor = &(*out)[(*count)++];
+            *tensor = (struct stored_tensor){.type = ELEMENT_F32, .rank = parameter->rank};
             tensor->name = state_name(texts, kind, parameter);
             if (!tensor->name) return fail(SERVICE, "out of memory");
             memcpy(tensor->shape, parameter->shape, sizeof parameter->shape);
@@ -74,9 +75,9 @@ static status list_tensors(model *model, arena *texts, stored_tensor **out, size
     return OK;
 }
 
-static status write_kind(model *model, kind kind, safetensors_writer *writer) {
+static status write_kind(struct model *model, enum kind kind, struct safetensors_writer *writer) {
     for (size_t i = 0; i < model->table->count; i++) {
-        const parameter *parameter = &model->table->list[i];
+        const struct parameter *parameter = &model->table->list[i];
         if (!is_kept(model, kind, parameter)) continue;
         if (kind == REFERENCE)
             TRY(reference_download(model, parameter, ELEMENT_F32, sink_file, writer));
@@ -86,10 +87,10 @@ static status write_kind(model *model, kind kind, safetensors_writer *writer) {
     return OK;
 }
 
-static status write_tensors(model *model, arena *texts, const char *folder) {
-    stored_tensor *tensors = NULL;
+static status write_tensors(struct model *model, struct arena *texts, const char *folder) {
+    struct stored_tensor *tensors = NULL;
     size_t count = 0;
-    safetensors_writer *writer = NULL;
+    struct safetensors_writer *writer = NULL;
     char *path = path_join(texts, folder, STATE_TENSORS);
     TRY(path ? list_tensors(model, texts, &tensors, &count) : fail(SERVICE, "out of memory"));
     TRY(safetensors_create(&writer, path, tensors, count, true));
@@ -100,10 +101,10 @@ static status write_tensors(model *model, arena *texts, const char *folder) {
     return result;
 }
 
-status model_write_state(model *model, const char *folder) {
+status model_write_state(struct model *model, const char *folder) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
-    arena texts = {0};
-    bytes numbers = {0};
+    struct arena texts = {0};
+    struct bytes numbers = {0};
     status result = OK;
     TRY_TO(result, done, write_tensors(model, &texts, folder));
     TRY_TO(result, done,
@@ -119,8 +120,8 @@ done:
 }
 
 // Puts stored float32 values where they belong; the data may lie at any address.
-static status read_tensor(model *model, kind kind, const parameter *parameter, const stored_tensor *stored,
-                          float *values) {
+static status read_tensor(struct model *model, enum kind kind, const struct parameter *parameter,
+                          const struct stored_tensor *stored, float *values) {
     for (int64_t first = 0; first < parameter->count; first += elements_at_a_time) {
         int64_t count = parameter->count - first < elements_at_a_time ? parameter->count - first : elements_at_a_time;
         memcpy(values, (const char *)stored->data + first * 4, (size_t)count * 4);
@@ -135,8 +136,8 @@ static status read_tensor(model *model, kind kind, const parameter *parameter, c
     return OK;
 }
 
-static status find_tensor(model *model, arena *texts, kind kind, const parameter *parameter, const safetensors *store,
-                          const char *path, const stored_tensor **out) {
+static status find_tensor(struct model *model, struct arena *texts, enum kind kind, const struct parameter *parameter,
+                          const struct safetensors *store, const char *path, const struct stored_tensor **out) {
     (void)model;
     const char *name = state_name(texts, kind, parameter);
     if (!name) return fail(SERVICE, "out of memory");
@@ -148,15 +149,16 @@ static status find_tensor(model *model, arena *texts, kind kind, const parameter
 }
 
 // Twice over the table: nothing is changed before everything has been found.
-static status read_tensors(model *model, arena *texts, const safetensors *store, const char *path) {
+static status read_tensors(struct model *model, struct arena *texts, const struct safetensors *store,
+                           const char *path) {
     float *values = NULL;
     TRY(NEW(&values, elements_at_a_time));
     status result = OK;
     for (int turn = 0; turn < 2; turn++) {
         for (int kind = 0; kind < KINDS; kind++) {
             for (size_t i = 0; i < model->table->count; i++) {
-                const parameter *parameter = &model->table->list[i];
-                const stored_tensor *stored = NULL;
+                const struct parameter *parameter = &model->table->list[i];
+                const struct stored_tensor *stored = NULL;
                 if (!is_kept(model, kind, parameter)) continue;
                 TRY_TO(result, done, find_tensor(model, texts, kind, parameter, store, path, &stored));
                 if (turn == 1) TRY_TO(result, done, read_tensor(model, kind, parameter, stored, values));
@@ -168,7 +170,8 @@ done:
     return result;
 }
 
-static status read_numbers(arena *texts, const char *folder, int64_t *step, int64_t *tower_step, int64_t *version) {
+static status read_numbers(struct arena *texts, const char *folder, int64_t *step, int64_t *tower_step,
+                           int64_t *version) {
     char *path = path_join(texts, folder, STATE_NUMBERS);
     if (!path) return fail(SERVICE, "out of memory");
     json_object *numbers = NULL;
@@ -180,10 +183,10 @@ static status read_numbers(arena *texts, const char *folder, int64_t *step, int6
     return all ? OK : fail(INPUT, "%s: step, tower_step and version are not three whole numbers", path);
 }
 
-status model_read_state(model *model, const char *folder) {
+status model_read_state(struct model *model, const char *folder) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
-    arena texts = {0};
-    safetensors *store = NULL;
+    struct arena texts = {0};
+    struct safetensors *store = NULL;
     int64_t step = 0, tower_step = 0, version = 0;
     status result = OK;
     char *path = path_join(&texts, folder, STATE_TENSORS);

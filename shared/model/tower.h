@@ -11,36 +11,36 @@
 #include "shared/model/weights.h"
 
 // Rows that go through a tower together. T rows, C = tower->hidden.
-typedef struct pass {
-    const weights *weights;
-    const tower *tower;
-    desk *desk;
+struct pass {
+    const struct weights *weights;
+    const struct tower *tower;
+    struct desk *desk;
     int64_t rows;
-    tensor x, delta; // [T,C]; before the first block delta is without meaning
-    bool pending;    // delta is still to be added to x
-    tensor cos, sin; // F32 [T, D/2]
-    tensor slots;    // I32 [T,1]
-    cache *cache;
-    bool deep;         // the cache has a layer for each block (generation); else one serves all
-    tensor *saved;     // each block's input, for the gradient; NULL: not kept
-    buffer *gradients; // of all parameters, F32, as the table says
-    tensor x_gradient; // F32 [T,C]: of the output, then of each block's input
-} pass;
+    struct tensor x, delta; // [T,C]; before the first block delta is without meaning
+    bool pending;           // delta is still to be added to x
+    struct tensor cos, sin; // F32 [T, D/2]
+    struct tensor slots;    // I32 [T,1]
+    struct cache *cache;
+    bool deep;                // the cache has a layer for each block (generation); else one serves all
+    struct tensor *saved;     // each block's input, for the gradient; NULL: not kept
+    struct buffer *gradients; // of all parameters, F32, as the table says
+    struct tensor x_gradient; // F32 [T,C]: of the output, then of each block's input
+};
 
 // What a block's rows see.
-typedef struct view {
-    const segment *segments;
+struct view {
+    const struct segment *segments;
     size_t count;
-} view;
+};
 
 // Block `index` for all rows. Leaves its output as x and a pending delta.
-status block_forward(pass *pass, int index, view view);
+status block_forward(struct pass *pass, int index, struct view view);
 
 // x_gradient, of the output of block `index`, becomes that of its input; adds the gradients of its parameters. The
 // block is computed again from its saved input.
-status block_gradient(pass *pass, int index, view view);
+status block_gradient(struct pass *pass, int index, struct view view);
 
 // out = rmsnorm(x + pending delta); inverse (or none) is kept for the gradient.
-status pass_norm(pass *pass, tensor out, tensor scale, tensor inverse);
+status pass_norm(struct pass *pass, struct tensor out, struct tensor scale, struct tensor inverse);
 
 #endif

@@ -9,14 +9,14 @@
 
 enum { elements_at_a_time = 1 << 20 };
 
-status trainer_new(trainer **out, model *model) {
+status trainer_new(struct trainer **out, struct model *model) {
     *out = NULL;
-    trainer *trainer = NULL;
-    const operations *ops = model->backend->ops;
+    struct trainer *trainer = NULL;
+    const struct operations *ops = model->backend->ops;
     TRY(NEW(&trainer, 1));
     trainer->reference = -1;
     trainer->range_count = model->options.train_vision ? 4 : 2;
-    const parameter_range *last = &model->table->ranges[trainer->range_count - 1];
+    const struct parameter_range *last = &model->table->ranges[trainer->range_count - 1];
     trainer->elements = last->place + last->count;
     status result = OK;
     size_t bytes = (size_t)trainer->elements * 4;
@@ -30,7 +30,7 @@ broken:
     return result;
 }
 
-void trainer_free(trainer **trainer, backend *backend) {
+void trainer_free(struct trainer **trainer, struct backend *backend) {
     if (!*trainer) return;
     backend->ops->buffer_free(backend, &(*trainer)->gradients);
     backend->ops->buffer_free(backend, &(*trainer)->first);
@@ -40,7 +40,7 @@ void trainer_free(trainer **trainer, backend *backend) {
     *trainer = NULL;
 }
 
-status reference_read(const trainer *trainer, int64_t place, int64_t count, float *out) {
+status reference_read(const struct trainer *trainer, int64_t place, int64_t count, float *out) {
     char *at = (char *)out;
     size_t left = (size_t)count * sizeof *out;
     off_t offset = (off_t)place * (off_t)sizeof *out;
@@ -57,7 +57,7 @@ status reference_read(const trainer *trainer, int64_t place, int64_t count, floa
     return OK;
 }
 
-status reference_write(const trainer *trainer, int64_t place, int64_t count, const float *values) {
+status reference_write(const struct trainer *trainer, int64_t place, int64_t count, const float *values) {
     const char *at = (const char *)values;
     size_t left = (size_t)count * sizeof *values;
     off_t offset = (off_t)place * (off_t)sizeof *values;
@@ -82,8 +82,8 @@ static status open_scratch(const char *folder, int *file) {
     return OK;
 }
 
-static status fill_reference(model *model, float *values) {
-    const trainer *trainer = model->trainer;
+static status fill_reference(struct model *model, float *values) {
+    const struct trainer *trainer = model->trainer;
     int64_t elements = model->table->elements;
     for (int64_t place = 0; place < elements; place += elements_at_a_time) {
         int64_t count = elements - place < elements_at_a_time ? elements - place : elements_at_a_time;
@@ -94,8 +94,8 @@ static status fill_reference(model *model, float *values) {
     return OK;
 }
 
-status reference_make(model *model) {
-    trainer *trainer = model->trainer;
+status reference_make(struct model *model) {
+    struct trainer *trainer = model->trainer;
     if (trainer->reference >= 0) return OK;
     float *values = NULL;
     TRY(NEW(&values, elements_at_a_time));
@@ -111,10 +111,10 @@ status reference_make(model *model) {
 }
 
 // One stretch of the average: from the file to the backend and back.
-static status average_some(model *model, double decay, int64_t place, int64_t count, float *values) {
-    const operations *ops = model->backend->ops;
-    desk_mark mark = desk_here(&model->desk);
-    tensor average;
+static status average_some(struct model *model, double decay, int64_t place, int64_t count, float *values) {
+    const struct operations *ops = model->backend->ops;
+    struct desk_mark mark = desk_here(&model->desk);
+    struct tensor average;
     TRY(reference_read(model->trainer, place, count, values));
     TRY(desk_put(&model->desk, ELEMENT_F32, 1, count, values, &average));
     TRY(ops->average(model->backend, average, range_tensor(model->weights->master, place, count), decay));
@@ -123,7 +123,7 @@ static status average_some(model *model, double decay, int64_t place, int64_t co
     return reference_write(model->trainer, place, count, values);
 }
 
-status model_average(model *model, double decay) {
+status model_average(struct model *model, double decay) {
     if (!model->trainer || model->trainer->reference < 0) return fail(BUG, "the model was opened without a reference");
     float *values = NULL;
     TRY(NEW(&values, elements_at_a_time));

@@ -1,21 +1,21 @@
 #include "shared/model/vision.h"
 
 // The merger's intermediate rows.
-typedef struct merger {
-    tensor normed, inverse;   // [P,C], F32 [P,1]
-    tensor joined;            // normed as [units, merge^2 C]
-    tensor hidden, activated; // [units, merge^2 C]
-} merger;
+struct merger {
+    struct tensor normed, inverse;   // [P,C], F32 [P,1]
+    struct tensor joined;            // normed as [units, merge^2 C]
+    struct tensor hidden, activated; // [units, merge^2 C]
+};
 
-static view view_of(const encoding *it, const model_config *config, int block) {
-    if (config->vision.full[block]) return (view){it->windows.frames, it->windows.frame_count};
-    return (view){it->windows.windows, it->windows.window_count};
+static struct view view_of(const struct encoding *it, const struct model_config *config, int block) {
+    if (config->vision.full[block]) return (struct view){it->windows.frames, it->windows.frame_count};
+    return (struct view){it->windows.windows, it->windows.window_count};
 }
 
-static status put_inputs(encoding *it, model *model, const model_medium *medium) {
+static status put_inputs(struct encoding *it, struct model *model, const struct model_medium *medium) {
     int64_t patches = grid_patches(it->grid);
     int64_t pairs = model->config.vision.head_size / 2;
-    desk *desk = &model->desk;
+    struct desk *desk = &model->desk;
     TRY(desk_put(desk, ELEMENT_U8, medium->frames, (int64_t)medium->height * medium->width * 3, medium->pixels,
                  &it->frames));
     TRY(desk_put(desk, ELEMENT_I32, patches, 1, it->windows.order, &it->order));
@@ -25,7 +25,7 @@ static status put_inputs(encoding *it, model *model, const model_medium *medium)
 }
 
 // Cache rows follow the tower's order.
-static status put_slots(encoding *it, model *model, arena *arena) {
+static status put_slots(struct encoding *it, struct model *model, struct arena *arena) {
     int64_t patches = grid_patches(it->grid);
     int32_t *slots = arena_get(arena, (size_t)patches * sizeof *slots);
     if (!slots) return fail(SERVICE, "out of memory");
@@ -33,16 +33,16 @@ static status put_slots(encoding *it, model *model, arena *arena) {
     return desk_put(&model->desk, ELEMENT_I32, patches, 1, slots, &it->pass.slots);
 }
 
-static status take_patches(const encoding *it, model *model, tensor *patches) {
-    const vision_config *vision = &model->config.vision;
+static status take_patches(const struct encoding *it, struct model *model, struct tensor *patches) {
+    const struct vision_config *vision = &model->config.vision;
     int64_t pixels = (int64_t)3 * vision->time * vision->patch * vision->patch;
-    patch_shape shape = {.frames = (int)it->frames.rows,
-                         .height = it->grid.height * vision->patch,
-                         .width = it->grid.width * vision->patch,
-                         .patch = vision->patch,
-                         .time = vision->time,
-                         .merge = vision->merge,
-                         .rescale = model->config.rescale};
+    struct patch_shape shape = {.frames = (int)it->frames.rows,
+                                .height = it->grid.height * vision->patch,
+                                .width = it->grid.width * vision->patch,
+                                .patch = vision->patch,
+                                .time = vision->time,
+                                .merge = vision->merge,
+                                .rescale = model->config.rescale};
     for (int i = 0; i < 3; i++) {
         shape.mean[i] = model->config.mean[i];
         shape.deviation[i] = model->config.deviation[i];
@@ -52,20 +52,20 @@ static status take_patches(const encoding *it, model *model, tensor *patches) {
 }
 
 // pass.x = the patches' embeddings in the tower's order.
-static status embed(encoding *it, model *model) {
-    const operations *ops = model->backend->ops;
-    desk_mark mark = desk_here(&model->desk);
-    tensor patches, embedded;
+static status embed(struct encoding *it, struct model *model) {
+    const struct operations *ops = model->backend->ops;
+    struct desk_mark mark = desk_here(&model->desk);
+    struct tensor patches, embedded;
     TRY(take_patches(it, model, &patches));
     TRY(desk_take(&model->desk, model->weights->type, it->pass.rows, it->pass.tower->hidden, &embedded));
-    TRY(ops->linear(model->backend, embedded, patches, model->weights->patch, (tensor){0}));
+    TRY(ops->linear(model->backend, embedded, patches, model->weights->patch, (struct tensor){0}));
     TRY(ops->gather(model->backend, it->pass.x, embedded, it->order));
     desk_back(&model->desk, mark);
     return OK;
 }
 
-static status take_merger(const encoding *it, model *model, merger *merger) {
-    element type = model->weights->type;
+static status take_merger(const struct encoding *it, struct model *model, struct merger *merger) {
+    enum element type = model->weights->type;
     int64_t units = grid_tokens(it->grid, &model->config), wide = it->pass.rows / units * it->pass.tower->hidden;
     TRY(desk_take(&model->desk, type, it->pass.rows, it->pass.tower->hidden, &merger->normed));
     TRY(desk_take(&model->desk, ELEMENT_F32, it->pass.rows, 1, &merger->inverse));
@@ -76,15 +76,15 @@ static status take_merger(const encoding *it, model *model, merger *merger) {
 }
 
 // The merger up to its activation, for pass.x and pass.delta.
-static status merge(encoding *it, model *model, merger *merger) {
-    const operations *ops = model->backend->ops;
-    const weights *weights = model->weights;
+static status merge(struct encoding *it, struct model *model, struct merger *merger) {
+    const struct operations *ops = model->backend->ops;
+    const struct weights *weights = model->weights;
     TRY(pass_norm(&it->pass, merger->normed, weights->merge_norm, merger->inverse));
     TRY(ops->linear(model->backend, merger->hidden, merger->joined, weights->merge_in, weights->merge_in_bias));
     return ops->gelu(model->backend, merger->activated, merger->hidden);
 }
 
-static status take_saved(encoding *it, model *model, arena *arena) {
+static status take_saved(struct encoding *it, struct model *model, struct arena *arena) {
     int depth = it->pass.tower->count;
     it->saved = arena_get(arena, (size_t)(depth + 1) * sizeof *it->saved);
     if (!it->saved) return fail(SERVICE, "out of memory");
@@ -95,11 +95,12 @@ static status take_saved(encoding *it, model *model, arena *arena) {
 }
 
 // Sets up the medium's rows and what is kept of them.
-static status start(encoding *it, model *model, arena *arena, const model_medium *medium, bool training) {
-    *it = (encoding){0};
+static status start(struct encoding *it, struct model *model, struct arena *arena, const struct model_medium *medium,
+                    bool training) {
+    *it = (struct encoding){0};
     TRY(grid_of(&it->grid, &model->config, medium));
     TRY(windows_make(&it->windows, arena, &model->config, it->grid));
-    it->pass = (pass){.weights = model->weights, .tower = &model->weights->vision, .desk = &model->desk};
+    it->pass = (struct pass){.weights = model->weights, .tower = &model->weights->vision, .desk = &model->desk};
     it->pass.rows = grid_patches(it->grid);
     TRY(shelf_fit(&model->vision_shelf, model->backend, it->pass.rows, it->pass.tower->heads));
     it->pass.cache = model->vision_shelf.cache;
@@ -110,22 +111,23 @@ static status start(encoding *it, model *model, arena *arena, const model_medium
                      model->config.vision.out, &it->merged);
 }
 
-static status take_rows(encoding *it, model *model) {
-    element type = model->weights->type;
+static status take_rows(struct encoding *it, struct model *model) {
+    enum element type = model->weights->type;
     TRY(desk_take(&model->desk, type, it->pass.rows, it->pass.tower->hidden, &it->pass.x));
     return desk_take(&model->desk, type, it->pass.rows, it->pass.tower->hidden, &it->pass.delta);
 }
 
-status vision_forward(encoding *encoding, model *model, arena *arena, const model_medium *medium, bool training) {
-    const operations *ops = model->backend->ops;
-    const weights *weights = model->weights;
+status vision_forward(struct encoding *encoding, struct model *model, struct arena *arena,
+                      const struct model_medium *medium, bool training) {
+    const struct operations *ops = model->backend->ops;
+    const struct weights *weights = model->weights;
     TRY(start(encoding, model, arena, medium, training));
-    desk_mark mark = desk_here(&model->desk);
-    pass *pass = &encoding->pass;
+    struct desk_mark mark = desk_here(&model->desk);
+    struct pass *pass = &encoding->pass;
     TRY(take_rows(encoding, model));
     TRY(embed(encoding, model));
     for (int i = 0; i < pass->tower->count; i++) TRY(block_forward(pass, i, view_of(encoding, &model->config, i)));
-    merger merger;
+    struct merger merger;
     TRY(take_merger(encoding, model, &merger));
     TRY(merge(encoding, model, &merger));
     if (training) TRY(ops->copy(model->backend, encoding->saved[pass->tower->count], pass->x));
@@ -135,22 +137,24 @@ status vision_forward(encoding *encoding, model *model, arena *arena, const mode
 }
 
 // One product's gradient: of its input, weight and bias.
-static status product_gradient(model *model, buffer *gradients, tensor in_gradient, tensor out_gradient, tensor in,
-                               weight *weight, const part *part, const struct part *bias) {
-    const operations *ops = model->backend->ops;
+static status product_gradient(struct model *model, struct buffer *gradients, struct tensor in_gradient,
+                               struct tensor out_gradient, struct tensor in, struct weight *weight,
+                               const struct part *part, const struct part *bias) {
+    const struct operations *ops = model->backend->ops;
     TRY(ops->linear_input_gradient(model->backend, in_gradient, out_gradient, weight, false));
     return ops->linear_weight_gradient(model->backend, part_tensor(gradients, part), part_tensor(gradients, bias),
                                        out_gradient, in);
 }
 
 // pass.x_gradient = the gradient of the merger's input.
-static status merger_gradient(encoding *it, model *model, tensor merged_gradient, buffer *gradients) {
-    const operations *ops = model->backend->ops;
-    const weights *weights = model->weights;
-    const parameter_table *table = model->table;
-    desk_mark mark = desk_here(&model->desk);
-    tensor hidden_gradient, activated_gradient;
-    merger merger;
+static status merger_gradient(struct encoding *it, struct model *model, struct tensor merged_gradient,
+                              struct buffer *gradients) {
+    const struct operations *ops = model->backend->ops;
+    const struct weights *weights = model->weights;
+    const struct parameter_table *table = model->table;
+    struct desk_mark mark = desk_here(&model->desk);
+    struct tensor hidden_gradient, activated_gradient;
+    struct merger merger;
     TRY(take_merger(it, model, &merger));
     TRY(desk_take(&model->desk, weights->type, merger.hidden.rows, merger.hidden.columns, &hidden_gradient));
     TRY(desk_take(&model->desk, weights->type, merger.hidden.rows, merger.hidden.columns, &activated_gradient));
@@ -160,7 +164,7 @@ static status merger_gradient(encoding *it, model *model, tensor merged_gradient
     TRY(product_gradient(model, gradients, activated_gradient, merged_gradient, merger.activated, weights->merge_out,
                          &table->merge_out, &table->merge_out_bias));
     TRY(ops->gelu_gradient(model->backend, hidden_gradient, activated_gradient, merger.hidden));
-    tensor joined_gradient = activated_gradient; // it is not needed any more, and of the same shape
+    struct tensor joined_gradient = activated_gradient; // it is not needed any more, and of the same shape
     TRY(product_gradient(model, gradients, joined_gradient, hidden_gradient, merger.joined, weights->merge_in,
                          &table->merge_in, &table->merge_in_bias));
     TRY(ops->zero(model->backend, it->pass.x_gradient));
@@ -172,19 +176,20 @@ static status merger_gradient(encoding *it, model *model, tensor merged_gradient
 }
 
 // The patch embedding's gradient: rows go back to the processor's order, and the patches are cut again.
-static status embed_gradient(encoding *it, model *model, buffer *gradients) {
-    const operations *ops = model->backend->ops;
-    tensor patches, embedded_gradient;
+static status embed_gradient(struct encoding *it, struct model *model, struct buffer *gradients) {
+    const struct operations *ops = model->backend->ops;
+    struct tensor patches, embedded_gradient;
     TRY(take_patches(it, model, &patches));
     TRY(desk_take(&model->desk, model->weights->type, it->pass.rows, it->pass.tower->hidden, &embedded_gradient));
     TRY(ops->gather(model->backend, embedded_gradient, it->pass.x_gradient, it->back));
-    return ops->linear_weight_gradient(model->backend, part_tensor(gradients, &model->table->patch), (tensor){0},
+    return ops->linear_weight_gradient(model->backend, part_tensor(gradients, &model->table->patch), (struct tensor){0},
                                        embedded_gradient, patches);
 }
 
-status vision_gradient(encoding *encoding, model *model, tensor merged_gradient, buffer *gradients) {
-    desk_mark mark = desk_here(&model->desk);
-    pass *pass = &encoding->pass;
+status vision_gradient(struct encoding *encoding, struct model *model, struct tensor merged_gradient,
+                       struct buffer *gradients) {
+    struct desk_mark mark = desk_here(&model->desk);
+    struct pass *pass = &encoding->pass;
     pass->gradients = gradients;
     TRY(take_rows(encoding, model));
     TRY(desk_take(&model->desk, ELEMENT_F32, pass->rows, pass->tower->hidden, &pass->x_gradient));

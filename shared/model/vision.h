@@ -9,20 +9,22 @@
 #include "shared/model/inside.h"
 
 // A medium in the tower; what the gradient needs lies on the desk.
-typedef struct encoding {
-    grid grid;
-    windows windows;
-    pass pass;
-    tensor frames, order, back; // U8 frames; I32 [P,1]
-    tensor *saved;              // [depth + 1]: each block's input, and the merger's; NULL without gradient
-    tensor merged;              // [units, C of the language model]
-} encoding;
+struct encoding {
+    struct grid grid;
+    struct windows windows;
+    struct pass pass;
+    struct tensor frames, order, back; // U8 frames; I32 [P,1]
+    struct tensor *saved;              // [depth + 1]: each block's input, and the merger's; NULL without gradient
+    struct tensor merged;              // [units, C of the language model]
+};
 
 // Computes a medium's rows. With `training`, keeps on the desk what vision_gradient needs. The arena holds the host's
 // part.
-status vision_forward(encoding *encoding, model *model, arena *arena, const model_medium *medium, bool training);
+status vision_forward(struct encoding *encoding, struct model *model, struct arena *arena,
+                      const struct model_medium *medium, bool training);
 
 // Adds the gradients of the tower's parameters for that of `merged`, in the type of products.
-status vision_gradient(encoding *encoding, model *model, tensor merged_gradient, buffer *gradients);
+status vision_gradient(struct encoding *encoding, struct model *model, struct tensor merged_gradient,
+                       struct buffer *gradients);
 
 #endif

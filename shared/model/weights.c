@@ -10,31 +10,31 @@
 enum { elements_at_a_time = 1 << 18 };
 
 // What loading carries along.
-typedef struct loader {
-    weights *weights;
-    const stored_tensor **found; // by parameter
-    fingerprint *print;          // NULL when the hash is known, and in training: hashed when asked for
-    int64_t vector;              // elements of `vectors` given away
-    buffer *copy;                // of one matrix after the other, before it is packed
+struct loader {
+    struct weights *weights;
+    const struct stored_tensor **found; // by parameter
+    struct fingerprint *print;          // NULL when the hash is known, and in training: hashed when asked for
+    int64_t vector;                     // elements of `vectors` given away
+    struct buffer *copy;                // of one matrix after the other, before it is packed
     size_t copy_bytes;
-} loader;
+};
 
-tensor range_tensor(buffer *buffer, int64_t place, int64_t count) {
-    return (tensor){buffer, (size_t)place * 4, ELEMENT_F32, 1, count, count};
+struct tensor range_tensor(struct buffer *buffer, int64_t place, int64_t count) {
+    return (struct tensor){buffer, (size_t)place * 4, ELEMENT_F32, 1, count, count};
 }
 
-tensor part_tensor(buffer *buffer, const part *part) {
-    return (tensor){buffer, (size_t)part->place * 4, ELEMENT_F32, part->rows, part->columns, part->columns};
+struct tensor part_tensor(struct buffer *buffer, const struct part *part) {
+    return (struct tensor){buffer, (size_t)part->place * 4, ELEMENT_F32, part->rows, part->columns, part->columns};
 }
 
 // Elements [first, first + count) of a dense tensor as one row.
-static tensor slice(tensor whole, int64_t first, int64_t count) {
+static struct tensor slice(struct tensor whole, int64_t first, int64_t count) {
     whole.offset += (size_t)first * element_size(whole.type);
-    return (tensor){whole.buffer, whole.offset, whole.type, 1, count, count};
+    return (struct tensor){whole.buffer, whole.offset, whole.type, 1, count, count};
 }
 
 // Gives the elements of one dense row, converted to `type`, to the sink.
-static status drain(backend *backend, tensor row, element type, element_sink *sink, void *context) {
+static status drain(struct backend *backend, struct tensor row, enum element type, element_sink *sink, void *context) {
     char *host = NULL;
     size_t size = element_size(type);
     int64_t most = row.columns < elements_at_a_time ? row.columns : elements_at_a_time;
@@ -50,13 +50,13 @@ done:
     return result;
 }
 
-status parameter_download(backend *backend, buffer *buffer, const parameter *parameter, element type,
-                          element_sink *sink, void *context) {
+status parameter_download(struct backend *backend, struct buffer *buffer, const struct parameter *parameter,
+                          enum element type, element_sink *sink, void *context) {
     return drain(backend, range_tensor(buffer, parameter->place, parameter->count), type, sink, context);
 }
 
 // Uploads a stored tensor, whose data may lie at any address.
-static status upload_stored(backend *backend, tensor out, const stored_tensor *stored) {
+static status upload_stored(struct backend *backend, struct tensor out, const struct stored_tensor *stored) {
     if ((uintptr_t)stored->data % element_size(stored->type) == 0)
         return backend->ops->upload(backend, out, stored->data, stored->type);
     char *aligned = NULL;
@@ -67,7 +67,8 @@ static status upload_stored(backend *backend, tensor out, const stored_tensor *s
     return result;
 }
 
-static status add_print(loader *loader, const parameter *parameter, const stored_tensor *stored, tensor row) {
+static status add_print(struct loader *loader, const struct parameter *parameter, const struct stored_tensor *stored,
+                        struct tensor row) {
     if (!loader->print) return OK;
     fingerprint_parameter(loader->print, parameter);
     if (stored->type == loader->weights->type) return fingerprint_bits(loader->print, stored->data, stored->size);
@@ -75,11 +76,11 @@ static status add_print(loader *loader, const parameter *parameter, const stored
 }
 
 // Fills a part's dense tensor from the store.
-static status fill(loader *loader, const part *part, tensor out) {
-    const parameter_table *table = loader->weights->table;
+static status fill(struct loader *loader, const struct part *part, struct tensor out) {
+    const struct parameter_table *table = loader->weights->table;
     for (size_t i = part->first; i < part->first + part->count; i++) {
-        const parameter *parameter = &table->list[i];
-        tensor row = slice(out, parameter->place - part->place, parameter->count);
+        const struct parameter *parameter = &table->list[i];
+        struct tensor row = slice(out, parameter->place - part->place, parameter->count);
         TRY(upload_stored(loader->weights->backend, row, loader->found[i]));
         TRY(add_print(loader, parameter, loader->found[i], row));
         safetensors_forget(loader->found[i]);
@@ -87,9 +88,9 @@ static status fill(loader *loader, const part *part, tensor out) {
     return OK;
 }
 
-static status fit_copy(loader *loader, size_t bytes) {
+static status fit_copy(struct loader *loader, size_t bytes) {
     if (loader->copy_bytes >= bytes) return OK;
-    backend *backend = loader->weights->backend;
+    struct backend *backend = loader->weights->backend;
     backend->ops->buffer_free(backend, &loader->copy);
     loader->copy_bytes = 0;
     TRY(backend->ops->buffer_new(backend, bytes, &loader->copy));
@@ -98,63 +99,63 @@ static status fit_copy(loader *loader, size_t bytes) {
 }
 
 // A matrix: prepared from the master, which stays, or from a copy, which goes.
-static status load_matrix(loader *loader, const part *part, weight **out) {
-    weights *weights = loader->weights;
-    const operations *ops = weights->backend->ops;
+static status load_matrix(struct loader *loader, const struct part *part, struct weight **out) {
+    struct weights *weights = loader->weights;
+    const struct operations *ops = weights->backend->ops;
     if (weights->training) {
-        tensor plain = part_tensor(weights->master, part);
+        struct tensor plain = part_tensor(weights->master, part);
         TRY(fill(loader, part, plain));
         return ops->weight_new(weights->backend, out, plain, weights->type, false);
     }
     size_t bytes = (size_t)part->rows * (size_t)part->columns * element_size(weights->type);
     TRY(fit_copy(loader, bytes));
-    tensor plain = {loader->copy, 0, weights->type, part->rows, part->columns, part->columns};
+    struct tensor plain = {loader->copy, 0, weights->type, part->rows, part->columns, part->columns};
     TRY(fill(loader, part, plain));
     TRY(ops->weight_new(weights->backend, out, plain, weights->type, true));
     return ops->wait(weights->backend);
 }
 
 // Whether vectors and the embedding are read from the master as they are.
-static bool reads_master(const weights *weights) {
+static bool reads_master(const struct weights *weights) {
     return weights->training && weights->type == ELEMENT_F32;
 }
 
-static status load_vector(loader *loader, const part *part, tensor *out) {
-    weights *weights = loader->weights;
+static status load_vector(struct loader *loader, const struct part *part, struct tensor *out) {
+    struct weights *weights = loader->weights;
     if (part->count == 0) return OK;
-    tensor master = part_tensor(weights->master, part);
+    struct tensor master = part_tensor(weights->master, part);
     if (weights->training) TRY(fill(loader, part, master));
     if (reads_master(weights)) {
         *out = master;
         return OK;
     }
-    *out = (tensor){weights->vectors, (size_t)loader->vector * element_size(weights->type),
-                    weights->type,    1,
-                    part->columns,    part->columns};
+    *out = (struct tensor){weights->vectors, (size_t)loader->vector * element_size(weights->type),
+                           weights->type,    1,
+                           part->columns,    part->columns};
     loader->vector += (part->columns + 31) / 32 * 32;
     return weights->training ? OK : fill(loader, part, *out);
 }
 
-static status load_embedding(loader *loader) {
-    weights *weights = loader->weights;
-    const operations *ops = weights->backend->ops;
-    const part *part = &weights->table->embedding;
+static status load_embedding(struct loader *loader) {
+    struct weights *weights = loader->weights;
+    const struct operations *ops = weights->backend->ops;
+    const struct part *part = &weights->table->embedding;
     if (weights->training) {
         weights->embedding = part_tensor(weights->master, part);
     } else {
         size_t bytes = (size_t)part->rows * (size_t)part->columns * element_size(weights->type);
         TRY(ops->buffer_new(weights->backend, bytes, &weights->rows));
-        weights->embedding = (tensor){weights->rows, 0, weights->type, part->rows, part->columns, part->columns};
+        weights->embedding = (struct tensor){weights->rows, 0, weights->type, part->rows, part->columns, part->columns};
     }
     TRY(fill(loader, part, weights->embedding));
     if (weights->table->head.count) return OK;
     return ops->weight_new(weights->backend, &weights->head, weights->embedding, weights->type, !weights->training);
 }
 
-static status load_block_matrices(loader *loader, tower *tower) {
+static status load_block_matrices(struct loader *loader, struct tower *tower) {
     for (int i = 0; i < tower->count; i++) {
-        const block_parts *parts = &tower->parts[i];
-        block *block = &tower->blocks[i];
+        const struct block_parts *parts = &tower->parts[i];
+        struct block *block = &tower->blocks[i];
         TRY(load_matrix(loader, &parts->qkv, &block->qkv));
         TRY(load_matrix(loader, &parts->out, &block->out));
         TRY(load_matrix(loader, &parts->gate_up, &block->gate_up));
@@ -163,10 +164,10 @@ static status load_block_matrices(loader *loader, tower *tower) {
     return OK;
 }
 
-static status load_block_vectors(loader *loader, tower *tower) {
+static status load_block_vectors(struct loader *loader, struct tower *tower) {
     for (int i = 0; i < tower->count; i++) {
-        const block_parts *parts = &tower->parts[i];
-        block *block = &tower->blocks[i];
+        const struct block_parts *parts = &tower->parts[i];
+        struct block *block = &tower->blocks[i];
         TRY(load_vector(loader, &parts->norm1, &block->norm1));
         TRY(load_vector(loader, &parts->norm2, &block->norm2));
         TRY(load_vector(loader, &parts->qkv_bias, &block->qkv_bias));
@@ -178,9 +179,9 @@ static status load_block_vectors(loader *loader, tower *tower) {
 }
 
 // In the order of the table, which is the order of the fingerprint.
-static status load_all(loader *loader) {
-    weights *weights = loader->weights;
-    const parameter_table *table = weights->table;
+static status load_all(struct loader *loader) {
+    struct weights *weights = loader->weights;
+    const struct parameter_table *table = weights->table;
     TRY(load_embedding(loader));
     TRY(load_block_matrices(loader, &weights->text));
     if (table->head.count) TRY(load_matrix(loader, &table->head, &weights->head));
@@ -198,33 +199,33 @@ static status load_all(loader *loader) {
 }
 
 // Room for every vector, each start a multiple of 32 elements.
-static int64_t vector_room(const parameter_table *table) {
+static int64_t vector_room(const struct parameter_table *table) {
     int64_t room = 0;
     for (size_t i = 0; i < table->count; i++)
         if (table->list[i].kind != PARAMETER_MATRIX) room += table->list[i].count + 32;
     return room;
 }
 
-static status prepare(weights *weights, const model_config *config) {
-    const operations *ops = weights->backend->ops;
-    const text_config *text = &config->text;
-    const vision_config *vision = &config->vision;
-    weights->text = (tower){weights->table->text,
-                            NULL,
-                            text->layers,
-                            {text->heads, text->key_heads, text->head_size},
-                            1 / sqrtf((float)text->head_size),
-                            text->epsilon,
-                            text->hidden,
-                            text->inner};
-    weights->vision = (tower){weights->table->vision,
-                              NULL,
-                              vision->depth,
-                              {vision->heads, vision->heads, vision->head_size},
-                              1 / sqrtf((float)vision->head_size),
-                              1e-6f,
-                              vision->hidden,
-                              vision->inner};
+static status prepare(struct weights *weights, const struct model_config *config) {
+    const struct operations *ops = weights->backend->ops;
+    const struct text_config *text = &config->text;
+    const struct vision_config *vision = &config->vision;
+    weights->text = (struct tower){weights->table->text,
+                                   NULL,
+                                   text->layers,
+                                   {text->heads, text->key_heads, text->head_size},
+                                   1 / sqrtf((float)text->head_size),
+                                   text->epsilon,
+                                   text->hidden,
+                                   text->inner};
+    weights->vision = (struct tower){weights->table->vision,
+                                     NULL,
+                                     vision->depth,
+                                     {vision->heads, vision->heads, vision->head_size},
+                                     1 / sqrtf((float)vision->head_size),
+                                     1e-6f,
+                                     vision->hidden,
+                                     vision->inner};
     TRY(NEW(&weights->text.blocks, (size_t)text->layers));
     TRY(NEW(&weights->vision.blocks, (size_t)vision->depth));
     if (weights->training)
@@ -234,13 +235,14 @@ static status prepare(weights *weights, const model_config *config) {
                            &weights->vectors);
 }
 
-status weights_load(weights **out, backend *backend, const model_config *config, const parameter_table *table,
-                    const safetensors *store, element type, bool training, const uint64_t *hash) {
+status weights_load(struct weights **out, struct backend *backend, const struct model_config *config,
+                    const struct parameter_table *table, const struct safetensors *store, enum element type,
+                    bool training, const uint64_t *hash) {
     *out = NULL;
-    loader loader = {0};
+    struct loader loader = {0};
     status result = OK;
     TRY(NEW(&loader.weights, 1));
-    *loader.weights = (weights){.backend = backend, .table = table, .type = type, .training = training};
+    *loader.weights = (struct weights){.backend = backend, .table = table, .type = type, .training = training};
     TRY_TO(result, done, NEW(&loader.found, table->count));
     TRY_TO(result, done, parameters_match(table, store, loader.found));
     if (!training && !hash) TRY_TO(result, done, fingerprint_new(&loader.print, config, type));
@@ -258,10 +260,10 @@ done:
     return result;
 }
 
-status weights_hash_stored(const model_config *config, const parameter_table *table, const safetensors *store,
-                           element type, uint64_t *hash) {
-    const stored_tensor **found = NULL;
-    fingerprint *print = NULL;
+status weights_hash_stored(const struct model_config *config, const struct parameter_table *table,
+                           const struct safetensors *store, enum element type, uint64_t *hash) {
+    const struct stored_tensor **found = NULL;
+    struct fingerprint *print = NULL;
     status result = OK;
     TRY_TO(result, done, NEW(&found, table->count));
     TRY_TO(result, done, parameters_match(table, store, found));
@@ -279,9 +281,9 @@ done:
     return result;
 }
 
-static void free_tower(backend *backend, tower *tower) {
+static void free_tower(struct backend *backend, struct tower *tower) {
     for (int i = 0; tower->blocks && i < tower->count; i++) {
-        block *block = &tower->blocks[i];
+        struct block *block = &tower->blocks[i];
         backend->ops->weight_free(backend, &block->qkv);
         backend->ops->weight_free(backend, &block->out);
         backend->ops->weight_free(backend, &block->gate_up);
@@ -290,10 +292,10 @@ static void free_tower(backend *backend, tower *tower) {
     free(tower->blocks);
 }
 
-void weights_free(weights **weights) {
+void weights_free(struct weights **weights) {
     struct weights *it = *weights;
     if (!it) return;
-    const operations *ops = it->backend->ops;
+    const struct operations *ops = it->backend->ops;
     free_tower(it->backend, &it->text);
     free_tower(it->backend, &it->vision);
     ops->weight_free(it->backend, &it->head);
@@ -307,15 +309,15 @@ void weights_free(weights **weights) {
     *weights = NULL;
 }
 
-static status refresh_vector(weights *weights, const part *part, tensor vector) {
+static status refresh_vector(struct weights *weights, const struct part *part, struct tensor vector) {
     if (part->count == 0) return OK;
     return weights->backend->ops->copy(weights->backend, vector, part_tensor(weights->master, part));
 }
 
-static status refresh_tower(weights *weights, const tower *tower) {
+static status refresh_tower(struct weights *weights, const struct tower *tower) {
     for (int i = 0; i < tower->count; i++) {
-        const block_parts *parts = &tower->parts[i];
-        const block *block = &tower->blocks[i];
+        const struct block_parts *parts = &tower->parts[i];
+        const struct block *block = &tower->blocks[i];
         TRY(refresh_vector(weights, &parts->norm1, block->norm1));
         TRY(refresh_vector(weights, &parts->norm2, block->norm2));
         TRY(refresh_vector(weights, &parts->qkv_bias, block->qkv_bias));
@@ -326,10 +328,10 @@ static status refresh_tower(weights *weights, const tower *tower) {
     return OK;
 }
 
-status weights_refresh(weights *weights) {
+status weights_refresh(struct weights *weights) {
     weights->hash_known = false;
     if (!weights->training || reads_master(weights)) return OK;
-    const parameter_table *table = weights->table;
+    const struct parameter_table *table = weights->table;
     TRY(refresh_tower(weights, &weights->text));
     TRY(refresh_tower(weights, &weights->vision));
     TRY(refresh_vector(weights, &table->norm, weights->norm));
@@ -338,13 +340,13 @@ status weights_refresh(weights *weights) {
     return refresh_vector(weights, &table->merge_out_bias, weights->merge_out_bias);
 }
 
-status weights_hash(weights *weights, const model_config *config, uint64_t *hash) {
+status weights_hash(struct weights *weights, const struct model_config *config, uint64_t *hash) {
     status result = OK;
-    fingerprint *print = NULL;
+    struct fingerprint *print = NULL;
     if (!weights->hash_known) {
         TRY_TO(result, done, fingerprint_new(&print, config, weights->type));
         for (size_t i = 0; i < weights->table->count; i++) {
-            const parameter *parameter = &weights->table->list[i];
+            const struct parameter *parameter = &weights->table->list[i];
             fingerprint_parameter(print, parameter);
             TRY_TO(result, done,
                    parameter_download(weights->backend, weights->master, parameter, weights->type, fingerprint_bits,

@@ -11,66 +11,67 @@
 #include "shared/model/parameters.h"
 #include "shared/model/safetensors.h"
 
-typedef struct block {
-    weight *qkv, *out, *gate_up, *down;
-    tensor norm1, norm2, qkv_bias, out_bias, gate_up_bias, down_bias; // a bias that the tower lacks is none
-} block;
+struct block {
+    struct weight *qkv, *out, *gate_up, *down;
+    struct tensor norm1, norm2, qkv_bias, out_bias, gate_up_bias, down_bias; // a bias that the tower lacks is none
+};
 
 // A stack of transformer blocks: the language model's or the vision tower's.
-typedef struct tower {
-    const block_parts *parts;
-    block *blocks;
+struct tower {
+    const struct block_parts *parts;
+    struct block *blocks;
     int count;
-    heads heads;
+    struct heads heads;
     float scale, epsilon;
     int64_t hidden, inner;
-} tower;
+};
 
-typedef struct weights {
-    backend *backend;
-    const parameter_table *table;
-    element type; // of products and activations
+struct weights {
+    struct backend *backend;
+    const struct parameter_table *table;
+    enum element type; // of products and activations
     bool training;
-    buffer *master;   // training: F32, table->elements
-    buffer *vectors;  // in `type`, unless they are read from the master
-    buffer *rows;     // of the embedding in `type`, unless they are read from the master
-    tensor embedding; // [V,C]
-    weight *head, *patch, *merge_in, *merge_out;
-    tensor norm, merge_norm, merge_in_bias, merge_out_bias;
-    tower text, vision;
+    struct buffer *master;   // training: F32, table->elements
+    struct buffer *vectors;  // in `type`, unless they are read from the master
+    struct buffer *rows;     // of the embedding in `type`, unless they are read from the master
+    struct tensor embedding; // [V,C]
+    struct weight *head, *patch, *merge_in, *merge_out;
+    struct tensor norm, merge_norm, merge_in_bias, merge_out_bias;
+    struct tower text, vision;
     uint64_t hash;
     bool hash_known;
-} weights;
+};
 
 // Loads the weights of a store for computing in `type`; their hash, where it is known already, else NULL. INPUT names
 // the tensor that does not fit the table.
-status weights_load(weights **out, backend *backend, const model_config *config, const parameter_table *table,
-                    const safetensors *store, element type, bool training, const uint64_t *hash);
+status weights_load(struct weights **out, struct backend *backend, const struct model_config *config,
+                    const struct parameter_table *table, const struct safetensors *store, enum element type,
+                    bool training, const uint64_t *hash);
 
 // NULL is fine; sets *weights to NULL.
-void weights_free(weights **weights);
+void weights_free(struct weights **weights);
 
 // Training: brings the rounded vectors up to date with the master.
-status weights_refresh(weights *weights);
+status weights_refresh(struct weights *weights);
 
 // *hash = the hash over the configuration and the bits in use.
-status weights_hash(weights *weights, const model_config *config, uint64_t *hash);
+status weights_hash(struct weights *weights, const struct model_config *config, uint64_t *hash);
 
 // *hash = what weights_hash will say of the weights of a store that has them in `type` already. INPUT if it does not.
-status weights_hash_stored(const model_config *config, const parameter_table *table, const safetensors *store,
-                           element type, uint64_t *hash);
+status weights_hash_stored(const struct model_config *config, const struct parameter_table *table,
+                           const struct safetensors *store, enum element type, uint64_t *hash);
 
 // A parameter's place in a buffer laid out as the table says, as rows x columns of float32.
-tensor part_tensor(buffer *buffer, const part *part);
+struct tensor part_tensor(struct buffer *buffer, const struct part *part);
 
 // The elements [place, place + count) of such a buffer as one row.
-tensor range_tensor(buffer *buffer, int64_t place, int64_t count);
+struct tensor range_tensor(struct buffer *buffer, int64_t place, int64_t count);
 
 // Called with the parameters' elements in the order of the table, some at a time.
 typedef status element_sink(void *context, const void *elements, size_t bytes);
 
 // Gives parameter `index` of a float32 buffer laid out as the table says, converted to `type`, to the sink.
-status parameter_download(backend *backend, buffer *buffer, const parameter *parameter, element type,
-                          element_sink *sink, void *context);
+status parameter_download(struct backend *backend, struct buffer *buffer, const struct parameter *parameter,
+                          enum element type, element_sink *sink, void *context);
 
 #endif

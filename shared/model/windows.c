@@ -6,15 +6,15 @@
 #include "shared/model/positions.h"
 
 // What filling in one grid carries along.
-typedef struct filling {
-    windows *out;
+struct filling {
+    struct windows *out;
     int64_t units; // units placed so far
     int64_t patches_a_unit;
     int height, width; // of a frame, in units
-} filling;
+};
 
 // Appends the units [y, y_end) x [x, x_end) of a frame pair as one window.
-static void add_window(filling *it, int time, int y, int y_end, int x, int x_end) {
+static void add_window(struct filling *it, int time, int y, int y_end, int x, int x_end) {
     int64_t start = it->units;
     for (int row = y; row < y_end; row++) {
         for (int column = x; column < x_end; column++) {
@@ -30,14 +30,14 @@ static void add_window(filling *it, int time, int y, int y_end, int x, int x_end
     }
     int64_t first = start * it->patches_a_unit, rows = (it->units - start) * it->patches_a_unit;
     it->out->windows[it->out->window_count++] =
-        (segment){.query = first, .queries = rows, .own = first, .seen = rows, .causal = false};
+        (struct segment){.query = first, .queries = rows, .own = first, .seen = rows, .causal = false};
 }
 
 static int smaller(int a, int b) {
     return a < b ? a : b;
 }
 
-static void add_frame(filling *it, int time, int side) {
+static void add_frame(struct filling *it, int time, int side) {
     int64_t first = it->units * it->patches_a_unit;
     for (int y = 0; y < it->height; y += side) {
         for (int x = 0; x < it->width; x += side)
@@ -45,11 +45,11 @@ static void add_frame(filling *it, int time, int side) {
     }
     int64_t rows = it->units * it->patches_a_unit - first;
     it->out->frames[it->out->frame_count++] =
-        (segment){.query = first, .queries = rows, .own = first, .seen = rows, .causal = false};
+        (struct segment){.query = first, .queries = rows, .own = first, .seen = rows, .causal = false};
 }
 
 // Row and column of a patch of the processor's order.
-static void patch_place(int64_t patch, const filling *it, int merge, int *row, int *column) {
+static void patch_place(int64_t patch, const struct filling *it, int merge, int *row, int *column) {
     int64_t unit = patch / it->patches_a_unit % ((int64_t)it->height * it->width);
     int inside = (int)(patch % it->patches_a_unit);
     *row = (int)(unit / it->width) * merge + inside / merge;
@@ -58,7 +58,7 @@ static void patch_place(int64_t patch, const filling *it, int merge, int *row, i
 
 // Height turns the first quarter of a head's dimensions, width the second; theta is 10000 in every model. Every frame
 // pair is like the first.
-static void fill_angles(const filling *it, const vision_config *vision, int times) {
+static void fill_angles(const struct filling *it, const struct vision_config *vision, int times) {
     int pairs = vision->head_size / 2, quarter = pairs / 2;
     int64_t patches = (int64_t)it->height * it->width * it->patches_a_unit;
     float *cosines = it->out->cos, *sines = it->out->sin;
@@ -79,24 +79,24 @@ static void fill_angles(const filling *it, const vision_config *vision, int time
     }
 }
 
-status windows_make(windows *windows, arena *arena, const model_config *config, grid grid) {
-    const vision_config *vision = &config->vision;
+status windows_make(struct windows *windows, struct arena *arena, const struct model_config *config, struct grid grid) {
+    const struct vision_config *vision = &config->vision;
     int64_t patches = grid_patches(grid), units = grid_tokens(grid, config);
     size_t angles = (size_t)patches * (size_t)(vision->head_size / 2) * sizeof(float);
     *windows = (struct windows){
         .order = arena_get(arena, (size_t)patches * sizeof(int32_t)),
         .back = arena_get(arena, (size_t)patches * sizeof(int32_t)),
         .units = arena_get(arena, (size_t)units * sizeof(int32_t)),
-        .windows = arena_get(arena, (size_t)units * sizeof(segment)),
-        .frames = arena_get(arena, (size_t)grid.time * sizeof(segment)),
+        .windows = arena_get(arena, (size_t)units * sizeof(struct segment)),
+        .frames = arena_get(arena, (size_t)grid.time * sizeof(struct segment)),
         .cos = arena_get(arena, angles),
         .sin = arena_get(arena, angles),
     };
     if (!windows->order || !windows->back || !windows->units || !windows->windows || !windows->frames ||
         !windows->cos || !windows->sin)
         return fail(SERVICE, "out of memory");
-    filling it = {windows, 0, (int64_t)vision->merge * vision->merge, grid.height / vision->merge,
-                  grid.width / vision->merge};
+    struct filling it = {windows, 0, (int64_t)vision->merge * vision->merge, grid.height / vision->merge,
+                         grid.width / vision->merge};
     int side = vision->window / vision->merge / vision->patch;
     for (int time = 0; time < grid.time; time++) add_frame(&it, time, side);
     fill_angles(&it, vision, grid.time);

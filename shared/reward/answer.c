@@ -9,28 +9,28 @@
 
 static const char *const names[PROBLEM_TYPES] = {"multiple choice", "numerical", "OCR", "free-form", "regression"};
 
-const char *problem_name(problem_type type) {
+const char *problem_name(enum problem_type type) {
     return names[type];
 }
 
-bool problem_read(text name, problem_type *out) {
+bool problem_read(struct text name, enum problem_type *out) {
     for (int type = 0; type < PROBLEM_TYPES; type++) {
         if (!text_is(name, names[type])) continue;
-        *out = (problem_type)type;
+        *out = (enum problem_type)type;
         return true;
     }
     return false;
 }
 
-text answer_extract(text whole) {
+struct text answer_extract(struct text whole) {
     size_t open = text_find(whole, "<answer>", 0);
     size_t close = open == SIZE_MAX ? SIZE_MAX : text_find(whole, "</answer>", open + 8);
-    if (close == SIZE_MAX) return (text){whole.data, 0};
+    if (close == SIZE_MAX) return (struct text){whole.data, 0};
     return text_trim(text_slice(whole, open + 8, close));
 }
 
 // Some </think> must be followed by <answer>, with white space between alone, and that by the </answer> at the end.
-bool format_matches(text whole) {
+bool format_matches(struct text whole) {
     static const char begin[] = "<think>", end[] = "</answer>";
     const size_t begin_size = sizeof begin - 1, end_size = sizeof end - 1;
     if (whole.size < begin_size + end_size || memcmp(whole.data, begin, begin_size) != 0 ||
@@ -46,11 +46,11 @@ bool format_matches(text whole) {
     return false;
 }
 
-static bool has_decimals(text number) {
+static bool has_decimals(struct text number) {
     return memchr(number.data, '.', number.size) || memchr(number.data, ',', number.size);
 }
 
-static status numerical(text truth, text answer, double *accuracy) {
+static status numerical(struct text truth, struct text answer, double *accuracy) {
     bool readable, truth_readable;
     double number, true_number;
     *accuracy = 0;
@@ -62,7 +62,7 @@ static status numerical(text truth, text answer, double *accuracy) {
     return OK;
 }
 
-static status regression(text truth, text answer, double *accuracy) {
+static status regression(struct text truth, struct text answer, double *accuracy) {
     bool readable, truth_readable;
     double number, true_number;
     *accuracy = 0;
@@ -74,18 +74,18 @@ static status regression(text truth, text answer, double *accuracy) {
     return OK;
 }
 
-status solution_check(problem_type type, text solution) {
+status solution_check(enum problem_type type, struct text solution) {
     bool readable;
     double number;
-    text truth = answer_extract(solution);
+    struct text truth = answer_extract(solution);
     if (type != PROBLEM_REGRESSION) return OK;
     TRY(number_read(truth, &readable, &number));
     if (!readable || isfinite(number)) return OK;
     return fail(INPUT, "the solution of a regression is not a finite number: %.*s", (int)truth.size, truth.data);
 }
 
-status accuracy_of(problem_type type, text solution, text completion, double *accuracy) {
-    text truth = answer_extract(solution), answer = answer_extract(completion);
+status accuracy_of(enum problem_type type, struct text solution, struct text completion, double *accuracy) {
+    struct text truth = answer_extract(solution), answer = answer_extract(completion);
     double rate = 0;
     switch (type) {
     case PROBLEM_CHOICE:

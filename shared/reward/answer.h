@@ -7,31 +7,31 @@
 #include "shared/base/status.h"
 #include "shared/group/group.h"
 
-typedef enum problem_type {
+enum problem_type {
     PROBLEM_CHOICE,
     PROBLEM_NUMERICAL,
     PROBLEM_OCR,
     PROBLEM_FREE_FORM,
     PROBLEM_REGRESSION,
     PROBLEM_TYPES,
-} problem_type;
+};
 
 // The names as they stand in data: "multiple choice", "numerical", "OCR", "free-form", "regression".
-const char *problem_name(problem_type type);
+const char *problem_name(enum problem_type type);
 
 // Whether the text is such a name, letter by letter.
-bool problem_read(text name, problem_type *out);
+bool problem_read(struct text name, enum problem_type *out);
 
 // The first <answer>\s*(.*?)\s*</answer>, trimmed; a slice, empty if there is none.
-text answer_extract(text whole);
+struct text answer_extract(struct text whole);
 
 // Whether the whole text is <think>.*?</think>\s*<answer>.*?</answer>.
-bool format_matches(text whole);
+bool format_matches(struct text whole);
 
 // INPUT when the solution cannot be a ground truth of that type: a regression's that is infinite or not a number.
-status solution_check(problem_type type, text solution);
+status solution_check(enum problem_type type, struct text solution);
 
 // *accuracy = how right the completion is, 0 to 1, by the problem's type. INPUT as solution_check.
-status accuracy_of(problem_type type, text solution, text completion, double *accuracy);
+status accuracy_of(enum problem_type type, struct text solution, struct text completion, double *accuracy);
 
 #endif

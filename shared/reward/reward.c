@@ -9,19 +9,19 @@ static const double tolerance = 1e-6; // of comparisons with a mean
 static const double right = 0.1;      // an accuracy above it counts as right
 static const double length_reward = 0.2;
 
-static const char *name_of(const group *group) {
+static const char *name_of(const struct group *group) {
     return group->sample_id.data ? group->sample_id.data : group->id.data;
 }
 
-static double mean(const double_array *values) {
+static double mean(const struct double_array *values) {
     double sum = 0;
     for (size_t i = 0; i < values->count; i++) sum += values->data[i];
     return sum / (double)values->count;
 }
 
-static status write_accuracy(group *group) {
-    problem_type type;
-    const text *named = &group->prompt.problem_type;
+static status write_accuracy(struct group *group) {
+    enum problem_type type;
+    const struct text *named = &group->prompt.problem_type;
     if (!problem_read(*named, &type))
         return fail(INPUT,
                     "sample %s: problem type '%s' is none of multiple choice, numerical, OCR, free-form, "
@@ -35,13 +35,13 @@ static status write_accuracy(group *group) {
     return OK;
 }
 
-static status write_length(group *group, const reward_rules *rules) {
+static status write_length(struct group *group, const struct reward_rules *rules) {
     const double *accuracy = group->rewards.accuracy.data;
     size_t count = 0;
     TRY(group_doubles(group, &group->rewards.length, group->completion_count));
     for (size_t i = 0; i < group->completion_count; i++) count += accuracy[i] > right;
     for (size_t i = 0; i < group->completion_count; i++) {
-        const int_array *tokens = &group->completions[i].tokens;
+        const struct int_array *tokens = &group->completions[i].tokens;
         if (!tokens->data) return fail(INPUT, "not a group: completions[%zu].tokens: missing", i);
         bool earns = (double)tokens->count >= rules->shortest && (double)tokens->count <= rules->longest;
         group->rewards.length.data[i] = count > 1 && accuracy[i] > right && earns ? length_reward : 0;
@@ -50,12 +50,12 @@ static status write_length(group *group, const reward_rules *rules) {
 }
 
 // The mean of the probabilities of completion i's answer tokens from the reference's log-probabilities of all tokens.
-static status mean_probability(const group *group, size_t i, double *out) {
-    const reference *reference = &group->reference;
+static status mean_probability(const struct group *group, size_t i, double *out) {
+    const struct reference *reference = &group->reference;
     if (!reference->logprobs || !reference->answer_span.data)
         return fail(INPUT, "not a group: reference.answer_probability: missing");
-    const span *span = &reference->answer_span.data[i];
-    const float_array *row = &reference->logprobs[i];
+    const struct span *span = &reference->answer_span.data[i];
+    const struct float_array *row = &reference->logprobs[i];
     *out = NAN;
     if (span->first < 0) return OK;
     if ((size_t)span->end > row->count)
@@ -67,8 +67,8 @@ static status mean_probability(const group *group, size_t i, double *out) {
 }
 
 // Bounded likelihood of completion i's answer under the reference; NaN without an answer.
-static status likelihood(const group *group, const reward_rules *rules, size_t i, double *out) {
-    const reference *reference = &group->reference;
+static status likelihood(const struct group *group, const struct reward_rules *rules, size_t i, double *out) {
+    const struct reference *reference = &group->reference;
     if (!rules->arithmetic) {
         if (!reference->answer_logprob.data) return fail(INPUT, "not a group: reference.answer_logprob: missing");
         *out = exp(reference->answer_logprob.data[i]);
@@ -82,7 +82,7 @@ static status likelihood(const group *group, const reward_rules *rules, size_t i
 }
 
 // The mean likelihood of those accurate completions that have an answer, less the margin; NaN when there are none.
-static double threshold(const double_array *likelihoods, const double *accuracy, double least, double margin) {
+static double threshold(const struct double_array *likelihoods, const double *accuracy, double least, double margin) {
     double sum = 0;
     size_t count = 0;
     for (size_t i = 0; i < likelihoods->count; i++) {
@@ -93,8 +93,8 @@ static double threshold(const double_array *likelihoods, const double *accuracy,
     return count ? sum / (double)count - (isnan(margin) ? 0 : margin) : NAN;
 }
 
-static status write_bonus(group *group, const reward_rules *rules) {
-    double_array likelihoods;
+static status write_bonus(struct group *group, const struct reward_rules *rules) {
+    struct double_array likelihoods;
     const double *accuracy = group->rewards.accuracy.data;
     double least = mean(&group->rewards.accuracy) - tolerance;
     TRY(group_check(group, NEED_REFERENCE));
@@ -113,8 +113,8 @@ static status write_bonus(group *group, const reward_rules *rules) {
     return OK;
 }
 
-static status write_total(group *group) {
-    rewards *rewards = &group->rewards;
+static status write_total(struct group *group) {
+    struct rewards *rewards = &group->rewards;
     TRY(group_doubles(group, &rewards->total, group->completion_count));
     for (size_t i = 0; i < group->completion_count; i++) {
         double total = rewards->accuracy.data[i] + rewards->format.data[i];
@@ -125,14 +125,14 @@ static status write_total(group *group) {
     return OK;
 }
 
-static bool all_equal(const double_array *values) {
+static bool all_equal(const struct double_array *values) {
     for (size_t i = 1; i < values->count; i++)
         if (values->data[i] != values->data[0]) return false;
     return true;
 }
 
-static status write_advantages(group *group) {
-    const double_array *total = &group->rewards.total;
+static status write_advantages(struct group *group) {
+    const struct double_array *total = &group->rewards.total;
     TRY(group_doubles(group, &group->advantages, total->count));
     if (all_equal(total)) return OK;
     double average = mean(total), squares = 0;
@@ -143,10 +143,10 @@ static status write_advantages(group *group) {
     return OK;
 }
 
-status reward_group(group *group, const reward_rules *rules) {
+status reward_group(struct group *group, const struct reward_rules *rules) {
     TRY(group_check(group, NEED_COMPLETIONS));
-    unknown_fields unknown = group->rewards.unknown;
-    group->rewards = (rewards){.present = true, .unknown = unknown};
+    struct unknown_fields unknown = group->rewards.unknown;
+    group->rewards = (struct rewards){.present = true, .unknown = unknown};
     TRY(group_doubles(group, &group->rewards.accuracy, group->completion_count));
     TRY(group_doubles(group, &group->rewards.format, group->completion_count));
     TRY(write_accuracy(group));

@@ -7,22 +7,22 @@
 #include "shared/base/status.h"
 #include "shared/group/group.h"
 
-typedef enum reward_method { METHOD_CARE, METHOD_DENSECONS, METHOD_PLAIN } reward_method;
+enum reward_method { METHOD_CARE, METHOD_DENSECONS, METHOD_PLAIN };
 
-typedef struct reward_rules {
-    reward_method method;
+struct reward_rules {
+    enum reward_method method;
     double coefficient;       // of the bonus
     double margin;            // NaN: none
     double upper_bound;       // of a likelihood; NaN: none
     bool arithmetic;          // mean of probabilities, else exp of the mean log-probability
     double shortest, longest; // tokens that earn the length reward; NaN: off
-} reward_rules;
+};
 
 // Writes the group's rewards and advantages. r = accuracy + format (+ length) (+ bonus),
 // advantage = (r - mean r) / (s + 1e-4), s the unbiased standard deviation; exactly 0 where all r are equal or there is
 // one. The bonus: care coefficient * accuracy for the accurate completions whose likelihood reaches the accurate ones'
 // mean minus the margin; densecons coefficient * accuracy * likelihood. INPUT naming the sample when its problem type
 // is none, or its solution or reference cannot be used.
-status reward_group(group *group, const reward_rules *rules);
+status reward_group(struct group *group, const struct reward_rules *rules);
 
 #endif

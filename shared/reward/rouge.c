@@ -8,10 +8,10 @@
 #include "shared/reward/words.h"
 
 // Tokens by number: equal ones have equal numbers, in both texts.
-typedef struct tokens {
-    text_array texts;
+struct tokens {
+    struct text_array texts;
     uint64_t *ids;
-} tokens;
+};
 
 // The lower-cased character if it is one of [a-z0-9], else a blank. Two letters beyond ASCII have such a lower case:
 // the Kelvin sign, and the dotted capital I, whose dot becomes a character of its own and ends the token.
@@ -21,7 +21,7 @@ static char fold(int32_t code, bool *ends) {
     return (lower >= 'a' && lower <= 'z') || (lower >= '0' && lower <= '9') ? (char)lower : ' ';
 }
 
-static status cut(arena *arena, text whole, tokens *out) {
+static status cut(struct arena *arena, struct text whole, struct tokens *out) {
     char *letters = arena_get(arena, whole.size * 2 + 1);
     if (!letters) return fail(SERVICE, "out of memory");
     size_t size = 0, step;
@@ -30,24 +30,24 @@ static status cut(arena *arena, text whole, tokens *out) {
         letters[size++] = fold(character_at(whole, at, &step), &ends);
         if (ends) letters[size++] = ' ';
     }
-    TRY(text_words(arena, (text){letters, size}, &out->texts));
+    TRY(text_words(arena, (struct text){letters, size}, &out->texts));
     for (size_t i = 0; i < out->texts.count; i++) {
-        text *token = &out->texts.data[i];
+        struct text *token = &out->texts.data[i];
         if (token->size > 3) token->size = stem_word(token->data, token->size);
     }
     return OK;
 }
 
 static int compare_texts(const void *left, const void *right) {
-    const text *a = *(const text *const *)left, *b = *(const text *const *)right;
+    const struct text *a = *(const struct text *const *)left, *b = *(const struct text *const *)right;
     int order = memcmp(a->data, b->data, a->size < b->size ? a->size : b->size);
     return order ? order : (a->size > b->size) - (a->size < b->size);
 }
 
 // Numbers the different tokens of both texts.
-static status number_tokens(arena *arena, tokens *a, tokens *b) {
+static status number_tokens(struct arena *arena, struct tokens *a, struct tokens *b) {
     size_t count = a->texts.count + b->texts.count;
-    const text **order = arena_get(arena, (count + 1) * sizeof *order);
+    const struct text **order = arena_get(arena, (count + 1) * sizeof *order);
     a->ids = arena_get(arena, (a->texts.count + 1) * sizeof *a->ids);
     b->ids = arena_get(arena, (b->texts.count + 1) * sizeof *b->ids);
     if (!order || !a->ids || !b->ids) return fail(SERVICE, "out of memory");
@@ -71,7 +71,7 @@ static int compare_ids(const void *left, const void *right) {
 }
 
 // The n-grams (n 1 or 2) in ascending order; their number.
-static status make_grams(arena *arena, const tokens *tokens, size_t n, uint64_t **out, size_t *count) {
+static status make_grams(struct arena *arena, const struct tokens *tokens, size_t n, uint64_t **out, size_t *count) {
     *count = tokens->texts.count >= n ? tokens->texts.count - n + 1 : 0;
     *out = arena_get(arena, (*count + 1) * sizeof **out);
     if (!*out) return fail(SERVICE, "out of memory");
@@ -86,7 +86,8 @@ static double f_measure(size_t common, size_t target, size_t answer) {
     return precision + recall > 0 ? 2 * precision * recall / (precision + recall) : 0;
 }
 
-static status rouge_n(arena *arena, const tokens *target, const tokens *answer, size_t n, double *score) {
+static status rouge_n(struct arena *arena, const struct tokens *target, const struct tokens *answer, size_t n,
+                      double *score) {
     uint64_t *a, *b;
     size_t a_count, b_count, common = 0;
     TRY(make_grams(arena, target, n, &a, &a_count));
@@ -103,7 +104,7 @@ static status rouge_n(arena *arena, const tokens *target, const tokens *answer, 
     return OK;
 }
 
-static status rouge_l(arena *arena, const tokens *target, const tokens *answer, double *score) {
+static status rouge_l(struct arena *arena, const struct tokens *target, const struct tokens *answer, double *score) {
     size_t rows = target->texts.count, columns = answer->texts.count;
     size_t *length = arena_get(arena, (columns + 1) * sizeof *length);
     if (!length) return fail(SERVICE, "out of memory");
@@ -122,8 +123,8 @@ static status rouge_l(arena *arena, const tokens *target, const tokens *answer, 
     return OK;
 }
 
-static status score_texts(arena *arena, text target, text answer, double *score) {
-    tokens a = {0}, b = {0};
+static status score_texts(struct arena *arena, struct text target, struct text answer, double *score) {
+    struct tokens a = {0}, b = {0};
     double one = 0, two = 0, longest = 0;
     TRY(cut(arena, target, &a));
     TRY(cut(arena, answer, &b));
@@ -135,18 +136,19 @@ static status score_texts(arena *arena, text target, text answer, double *score)
     return OK;
 }
 
-status rouge_mean(text target, text answer, double *score) {
-    arena arena = {0};
+status rouge_mean(struct text target, struct text answer, double *score) {
+    struct arena arena = {0};
     status result = score_texts(&arena, target, answer, score);
     arena_release(&arena);
     return result;
 }
 
-static bool same_text(text a, text b) {
+static bool same_text(struct text a, struct text b) {
     return a.size == b.size && !memcmp(a.data, b.data, a.size);
 }
 
-static status edit_distance(arena *arena, const text_array *target, const text_array *answer, size_t *distance) {
+static status edit_distance(struct arena *arena, const struct text_array *target, const struct text_array *answer,
+                            size_t *distance) {
     size_t *cost = arena_get(arena, (answer->count + 1) * sizeof *cost);
     if (!cost) return fail(SERVICE, "out of memory");
     for (size_t j = 0; j <= answer->count; j++) cost[j] = j;
@@ -165,9 +167,9 @@ static status edit_distance(arena *arena, const text_array *target, const text_a
     return OK;
 }
 
-status word_error_rate(text target, text answer, double *rate) {
-    arena arena = {0};
-    text_array a = {0}, b = {0};
+status word_error_rate(struct text target, struct text answer, double *rate) {
+    struct arena arena = {0};
+    struct text_array a = {0}, b = {0};
     size_t distance = 0;
     status result = text_words(&arena, target, &a);
     if (result == OK) result = text_words(&arena, answer, &b);

@@ -6,19 +6,19 @@
 #include <stdbool.h>
 #include <string.h>
 
-typedef struct word {
+struct word {
     char *letters;
     size_t size;
-} word;
+};
 
 typedef bool condition(const char *stem, size_t size);
 
 // In a step the first rule whose suffix fits decides, whether its condition holds or not.
-typedef struct rule {
+struct rule {
     const char *suffix;
     const char *replacement;
     condition *holds; // of what stands before the suffix; NULL: always
-} rule;
+};
 
 // A y is a consonant at the beginning and after a vowel.
 static bool is_consonant(const char *letters, size_t at) {
@@ -82,20 +82,20 @@ static bool ends_cvc(const char *stem, size_t size) {
            !strchr("wxy", stem[size - 1]);
 }
 
-static bool ends_with(const word *word, const char *suffix) {
+static bool ends_with(const struct word *word, const char *suffix) {
     size_t length = strlen(suffix);
     return word->size >= length && !memcmp(word->letters + word->size - length, suffix, length);
 }
 
 // The suffix fits already; no replacement is longer than what it replaces plus what was taken off before.
-static void replace(word *word, const char *suffix, const char *replacement) {
+static void replace(struct word *word, const char *suffix, const char *replacement) {
     size_t length = strlen(replacement);
     word->size -= strlen(suffix);
     memcpy(word->letters + word->size, replacement, length);
     word->size += length;
 }
 
-static void apply(word *word, const rule *rules) {
+static void apply(struct word *word, const struct rule *rules) {
     for (; rules->suffix; rules++) {
         if (!ends_with(word, rules->suffix)) continue;
         if (!rules->holds || rules->holds(word->letters, word->size - strlen(rules->suffix)))
@@ -104,8 +104,9 @@ static void apply(word *word, const rule *rules) {
     }
 }
 
-static void plural(word *word) {
-    static const rule rules[] = {{"sses", "ss", NULL}, {"ies", "i", NULL}, {"ss", "ss", NULL}, {"s", "", NULL}, {0}};
+static void plural(struct word *word) {
+    static const struct rule rules[] = {
+        {"sses", "ss", NULL}, {"ies", "i", NULL}, {"ss", "ss", NULL}, {"s", "", NULL}, {0}};
     if (word->size == 4 && ends_with(word, "ies")) // a departure: dies becomes die
         replace(word, "ies", "ie");
     else
@@ -113,8 +114,8 @@ static void plural(word *word) {
 }
 
 // What is left of -ed and -ing gets its e back or loses a doubled letter.
-static void mend(word *word) {
-    static const rule rules[] = {{"at", "ate", NULL}, {"bl", "ble", NULL}, {"iz", "ize", NULL}, {0}};
+static void mend(struct word *word) {
+    static const struct rule rules[] = {{"at", "ate", NULL}, {"bl", "ble", NULL}, {"iz", "ize", NULL}, {0}};
     char last = word->letters[word->size - 1];
     if (ends_with(word, "at") || ends_with(word, "bl") || ends_with(word, "iz")) {
         apply(word, rules);
@@ -125,7 +126,7 @@ static void mend(word *word) {
     }
 }
 
-static void past(word *word) {
+static void past(struct word *word) {
     if (ends_with(word, "ied")) { // a departure
         replace(word, "ied", word->size == 4 ? "ie" : "i");
     } else if (ends_with(word, "eed")) {
@@ -140,13 +141,13 @@ static void past(word *word) {
 }
 
 // A departure: only after a consonant that is not the first letter.
-static void final_y(word *word) {
+static void final_y(struct word *word) {
     if (word->size > 2 && ends_with(word, "y") && is_consonant(word->letters, word->size - 2))
         word->letters[word->size - 1] = 'i';
 }
 
-static void double_suffix(word *word) {
-    static const rule rules[] = {
+static void double_suffix(struct word *word) {
+    static const struct rule rules[] = {
         {"ational", "ate", measure_over_0}, {"tional", "tion", measure_over_0},
         {"enci", "ence", measure_over_0},   {"anci", "ance", measure_over_0},
         {"izer", "ize", measure_over_0},    {"bli", "ble", measure_over_0},
@@ -167,8 +168,8 @@ static void double_suffix(word *word) {
     apply(word, rules);
 }
 
-static void adjective(word *word) {
-    static const rule rules[] = {
+static void adjective(struct word *word) {
+    static const struct rule rules[] = {
         {"icate", "ic", measure_over_0}, {"ative", "", measure_over_0},
         {"alize", "al", measure_over_0}, {"iciti", "ic", measure_over_0},
         {"ical", "ic", measure_over_0},  {"ful", "", measure_over_0},
@@ -181,8 +182,8 @@ static bool for_ion(const char *stem, size_t size) {
     return measure_over_1(stem, size) && (stem[size - 1] == 's' || stem[size - 1] == 't');
 }
 
-static void last_suffix(word *word) {
-    static const rule rules[] = {
+static void last_suffix(struct word *word) {
+    static const struct rule rules[] = {
         {"al", "", measure_over_1},    {"ance", "", measure_over_1},
         {"ence", "", measure_over_1},  {"er", "", measure_over_1},
         {"ic", "", measure_over_1},    {"able", "", measure_over_1},
@@ -197,18 +198,18 @@ static void last_suffix(word *word) {
     apply(word, rules);
 }
 
-static void final_e(word *word) {
+static void final_e(struct word *word) {
     if (!ends_with(word, "e")) return;
     size_t measure = count_measure(word->letters, word->size - 1, NULL);
     if (measure > 1 || (measure == 1 && !ends_cvc(word->letters, word->size - 1))) word->size--;
 }
 
-static void double_l(word *word) {
+static void double_l(struct word *word) {
     if (ends_with(word, "ll") && measure_over_1(word->letters, word->size - 1)) word->size--;
 }
 
 // A departure: words that the rules get wrong. The stem is the beginning of the word but for three in -ying.
-static bool irregular(word *word) {
+static bool irregular(struct word *word) {
     static const char *const words[][2] = {
         {"sky", "sky"},        {"skies", "sky"},       {"dying", "die"},        {"lying", "lie"},
         {"tying", "tie"},      {"news", "news"},       {"innings", "inning"},   {"inning", "inning"},
@@ -225,7 +226,7 @@ static bool irregular(word *word) {
 }
 
 size_t stem_word(char *letters, size_t size) {
-    word word = {letters, size};
+    struct word word = {letters, size};
     if (irregular(&word) || size <= 2) return word.size;
     plural(&word);
     past(&word);

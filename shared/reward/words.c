@@ -3,7 +3,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-int32_t character_at(text whole, size_t at, size_t *step) {
+int32_t character_at(struct text whole, size_t at, size_t *step) {
     utf8proc_int32_t code;
     utf8proc_ssize_t rest = (utf8proc_ssize_t)(whole.size - at < 4 ? whole.size - at : 4);
     utf8proc_ssize_t bytes = utf8proc_iterate((const utf8proc_uint8_t *)whole.data + at, rest, &code);
@@ -18,11 +18,11 @@ bool is_white(int32_t code) {
            property->bidi_class == UTF8PROC_BIDI_CLASS_B || property->bidi_class == UTF8PROC_BIDI_CLASS_S;
 }
 
-text text_slice(text whole, size_t from, size_t to) {
-    return (text){whole.data + from, to - from};
+struct text text_slice(struct text whole, size_t from, size_t to) {
+    return (struct text){whole.data + from, to - from};
 }
 
-text text_trim(text whole) {
+struct text text_trim(struct text whole) {
     size_t from = 0, to = whole.size, step;
     while (from < to && is_white(character_at(whole, from, &step))) from += step;
     while (to > from) {
@@ -34,13 +34,13 @@ text text_trim(text whole) {
     return text_slice(whole, from, to);
 }
 
-size_t text_find(text whole, const char *part, size_t from) {
+size_t text_find(struct text whole, const char *part, size_t from) {
     if (from > whole.size) return SIZE_MAX;
     const char *found = memmem(whole.data + from, whole.size - from, part, strlen(part));
     return found ? (size_t)(found - whole.data) : SIZE_MAX;
 }
 
-static size_t next_word(text whole, size_t at, text *word) {
+static size_t next_word(struct text whole, size_t at, struct text *word) {
     size_t step;
     while (at < whole.size && is_white(character_at(whole, at, &step))) at += step;
     size_t from = at;
@@ -49,8 +49,8 @@ static size_t next_word(text whole, size_t at, text *word) {
     return at;
 }
 
-status text_words(arena *arena, text whole, text_array *words) {
-    text word;
+status text_words(struct arena *arena, struct text whole, struct text_array *words) {
+    struct text word;
     size_t count = 0;
     for (size_t at = next_word(whole, 0, &word); word.size; at = next_word(whole, at, &word)) count++;
     words->count = count;

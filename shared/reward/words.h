@@ -10,21 +10,21 @@
 #include "shared/group/group.h"
 
 // The code point at `at` (1 to 4 bytes); *step = its bytes. A byte that is no part of a character is U+FFFD.
-int32_t character_at(text whole, size_t at, size_t *step);
+int32_t character_at(struct text whole, size_t at, size_t *step);
 
 // Whether str.isspace() and \s hold for the code point: Unicode's white space and U+001C..1F, not U+180E or U+200B.
 bool is_white(int32_t code);
 
 // Without white space at both ends.
-text text_trim(text whole);
+struct text text_trim(struct text whole);
 
 // The bytes from `from` up to `to`.
-text text_slice(text whole, size_t from, size_t to);
+struct text text_slice(struct text whole, size_t from, size_t to);
 
 // Where `part` first stands in `whole` at `from` or behind; SIZE_MAX: nowhere.
-size_t text_find(text whole, const char *part, size_t from);
+size_t text_find(struct text whole, const char *part, size_t from);
 
 // *words = what stands between white space, as str.split() cuts; slices, the array in the arena.
-status text_words(arena *arena, text whole, text_array *words);
+status text_words(struct arena *arena, struct text whole, struct text_array *words);
 
 #endif

@@ -14,23 +14,23 @@
 enum { PATIENCE = 1800 }; // seconds without news after which everything in flight is issued again
 
 struct feed {
-    stage_context *context;
-    hub **hub;
-    ledger *ledger;
+    struct stage_context *context;
+    struct hub **hub;
+    struct ledger *ledger;
     int64_t total, per_step, staleness;
-    int64_t step;  // optim's
-    bool ready;    // optim has said where it stands
-    bool reissue;  // everything in flight is to be issued again
-    bytes flying;  // orders, as text
-    bool finished; // and the supervisors know
-    time_t news;   // when optim was last heard
+    int64_t step;        // optim's
+    bool ready;          // optim has said where it stands
+    bool reissue;        // everything in flight is to be issued again
+    struct bytes flying; // orders, as text
+    bool finished;       // and the supervisors know
+    time_t news;         // when optim was last heard
 };
 
 // ---- opening ----
 
-status feed_open(feed **out, stage_context *context, const wiring *wiring) {
-    feed *feed;
-    arena memory = {0};
+status feed_open(struct feed **out, struct stage_context *context, const struct wiring *wiring) {
+    struct feed *feed;
+    struct arena memory = {0};
     status result;
     *out = NULL;
     TRY(NEW(&feed, 1));
@@ -42,7 +42,7 @@ status feed_open(feed **out, stage_context *context, const wiring *wiring) {
     char *path = path_join(&memory, wiring->folder, "ledger.lmdb");
     TRY_TO(result, fail, path ? OK : fail(SERVICE, "out of memory"));
     uint64_t data = context->stage->version ? context->stage->version(context->state) : 0;
-    const ledger_plan plan = {.data = data, .per_step = feed->per_step};
+    const struct ledger_plan plan = {.data = data, .per_step = feed->per_step};
     TRY_TO(result, fail, ledger_open(&feed->ledger, path, &plan));
     arena_release(&memory);
     *out = feed;
@@ -53,7 +53,7 @@ fail:
     return result;
 }
 
-void feed_close(feed **feed) {
+void feed_close(struct feed **feed) {
     if (!*feed) return;
     ledger_close(&(*feed)->ledger);
     bytes_release(&(*feed)->flying);
@@ -61,21 +61,21 @@ void feed_close(feed **feed) {
     *feed = NULL;
 }
 
-void feed_connect(feed *feed, hub **hub) {
+void feed_connect(struct feed *feed, struct hub **hub) {
     feed->hub = hub;
 }
 
 // ---- issuing ----
 
-static int64_t cap(const feed *feed) {
+static int64_t cap(const struct feed *feed) {
     return (feed->staleness + 1) * feed->per_step;
 }
 
 // Makes the group of that order, `ahead` groups of which optim has yet to train, and puts it into the flow.
-static status issue(feed *feed, int64_t order, int64_t ahead) {
-    stage_context *context = feed->context;
+static status issue(struct feed *feed, int64_t order, int64_t ahead) {
+    struct stage_context *context = feed->context;
     double started = runner_clock();
-    group *group = NULL;
+    struct group *group = NULL;
     status result = context->stage->make(context->state, order, &group);
     if (result != OK) return result;
     int64_t policy = feed->step + ahead / feed->per_step - feed->staleness;
@@ -90,17 +90,17 @@ static status issue(feed *feed, int64_t order, int64_t ahead) {
     return result;
 }
 
-static status issue_again(feed *feed) {
+static status issue_again(struct feed *feed) {
     int64_t ahead = 0, end = ledger_fresh(feed->ledger);
     feed->reissue = false;
     for (int64_t order = ledger_settled(feed->ledger); order < end; order++) {
-        ledger_state state = ledger_state_of(feed->ledger, order);
+        enum ledger_state state = ledger_state_of(feed->ledger, order);
         if (state == LEDGER_FLYING || state == LEDGER_NEW) TRY(issue(feed, order, ahead++));
     }
     return OK;
 }
 
-static status issue_fresh(feed *feed) {
+static status issue_fresh(struct feed *feed) {
     for (;;) {
         int64_t order = ledger_fresh(feed->ledger), flying = ledger_flying(feed->ledger);
         if (order >= feed->total || flying >= cap(feed)) return OK;
@@ -110,16 +110,16 @@ static status issue_fresh(feed *feed) {
 
 // ---- hearing ----
 
-status feed_joined(feed *feed, wire *wire, wire_peer *peer) {
+status feed_joined(struct feed *feed, struct wire *wire, struct wire_peer *peer) {
     const char *purpose = wire_peer_purpose(peer);
     if (!strcmp(purpose, "report")) feed->finished = false;
     if (strcmp(purpose, "ledger") != 0 || !strcmp(wire_peer_name(peer), WIRING_SUPERVISOR)) return OK;
-    const wire_message plan = {
+    const struct wire_message plan = {
         .kind = MESSAGE_PLAN, .count = feed->total, .per_step = feed->per_step, .order = ledger_settled(feed->ledger)};
     return wire_say(wire, peer, &plan, NULL);
 }
 
-static status hear_at(feed *feed, const wire_message *message) {
+static status hear_at(struct feed *feed, const struct wire_message *message) {
     if (message->order < ledger_settled(feed->ledger))
         log_say("going back to group %lld, step %lld", (long long)message->order, (long long)message->step);
     TRY(ledger_follow(feed->ledger, message->order));
@@ -129,13 +129,13 @@ static status hear_at(feed *feed, const wire_message *message) {
     return OK;
 }
 
-static status settle(feed *feed, const wire_message *message, ledger_state state) {
-    const ledger_entry entry = {.order = message->order,
-                                .state = state,
-                                .step = state == LEDGER_TRAINED ? message->step : -1,
-                                .id = message->id,
-                                .who = message->name,
-                                .why = message->reason};
+static status settle(struct feed *feed, const struct wire_message *message, enum ledger_state state) {
+    const struct ledger_entry entry = {.order = message->order,
+                                       .state = state,
+                                       .step = state == LEDGER_TRAINED ? message->step : -1,
+                                       .id = message->id,
+                                       .who = message->name,
+                                       .why = message->reason};
     bool news = false;
     if (message->order < 0 || message->order >= feed->total)
         return fail(INPUT, "optim speaks of group %lld, which there is not", (long long)message->order);
@@ -143,14 +143,14 @@ static status settle(feed *feed, const wire_message *message, ledger_state state
     if (state == LEDGER_TRAINED && feed->step < message->step) feed->step = message->step;
     feed->news = time(NULL);
     if (!news || state != LEDGER_ASIDE) return OK;
-    const wire_message notice = {
+    const struct wire_message notice = {
         .kind = MESSAGE_NOTICE, .name = message->name, .replica = 0, .machine = "", .reason = message->reason};
     log_say("quarantined %s: %s: %s", message->id, message->name, message->reason);
     return hub_post(*feed->hub, "report", &notice);
 }
 
 // One group may have been lost; what it needs of optim is what it needed before.
-static status hear_reissue(feed *feed, const wire_message *message) {
+static status hear_reissue(struct feed *feed, const struct wire_message *message) {
     int64_t ahead = 0;
     if (message->order < 0) feed->reissue = true;
     if (message->order < 0 || !feed->ready || ledger_state_of(feed->ledger, message->order) != LEDGER_FLYING) return OK;
@@ -160,7 +160,7 @@ static status hear_reissue(feed *feed, const wire_message *message) {
     return issue(feed, message->order, ahead);
 }
 
-status feed_said(feed *feed, wire *wire, wire_peer *peer, const wire_message *message) {
+status feed_said(struct feed *feed, struct wire *wire, struct wire_peer *peer, const struct wire_message *message) {
     (void)wire;
     (void)peer;
     switch (message->kind) {
@@ -179,7 +179,7 @@ status feed_said(feed *feed, wire *wire, wire_peer *peer, const wire_message *me
     }
 }
 
-static status say_finished(feed *feed) {
+static status say_finished(struct feed *feed) {
     char summary[256];
     if (feed->finished || ledger_settled(feed->ledger) < feed->total) return OK;
     int64_t left = ledger_count(feed->ledger, LEDGER_LEFT), trained = ledger_count(feed->ledger, LEDGER_TRAINED);
@@ -192,11 +192,11 @@ static status say_finished(feed *feed) {
     if (left)
         snprintf(summary + size, sizeof summary - (size_t)size, ", %lld left over: they did not fill a step of %lld",
                  (long long)left, (long long)feed->per_step);
-    const wire_message end = {.kind = MESSAGE_END, .code = 0, .reason = summary};
+    const struct wire_message end = {.kind = MESSAGE_END, .code = 0, .reason = summary};
     return hub_post(*feed->hub, "report", &end);
 }
 
-status feed_tick(feed *feed, wire *wire) {
+status feed_tick(struct feed *feed, struct wire *wire) {
     (void)wire;
     if (!feed->ready) return OK;
     if (time(NULL) - feed->news > PATIENCE) {
@@ -208,7 +208,7 @@ status feed_tick(feed *feed, wire *wire) {
     return say_finished(feed);
 }
 
-static status list_flying(feed *feed) {
+static status list_flying(struct feed *feed) {
     int64_t *orders = NULL;
     size_t count = 0;
     TRY(NEW(&orders, (size_t)ledger_flying(feed->ledger)));
@@ -220,7 +220,7 @@ static status list_flying(feed *feed) {
     return result;
 }
 
-void feed_report(feed *feed, message_status *status) {
+void feed_report(struct feed *feed, struct message_status *status) {
     status->flying = feed->ready && list_flying(feed) == OK ? feed->flying.data : "";
     status->total = feed->total;
     status->order = ledger_settled(feed->ledger);

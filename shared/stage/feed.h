@@ -6,27 +6,27 @@
 #include "shared/stage/hub.h"
 #include "shared/stage/runner.h"
 
-typedef struct feed feed;
+struct feed;
 
 // Opens RUN/ledger.lmdb for the source that `context` has open. INPUT when the run was begun with other data.
-status feed_open(feed **out, stage_context *context, const wiring *wiring);
+status feed_open(struct feed **out, struct stage_context *context, const struct wiring *wiring);
 
 // NULL is fine; sets *feed to NULL.
-void feed_close(feed **feed);
+void feed_close(struct feed **feed);
 
 // Where groups are to be put: before the hub's thread runs the hooks below.
-void feed_connect(feed *feed, hub **hub);
+void feed_connect(struct feed *feed, struct hub **hub);
 
 // The hub's hooks.
-status feed_joined(feed *feed, wire *wire, wire_peer *peer);
+status feed_joined(struct feed *feed, struct wire *wire, struct wire_peer *peer);
 
 // What optim and the supervisors have to say.
-status feed_said(feed *feed, wire *wire, wire_peer *peer, const wire_message *message);
+status feed_said(struct feed *feed, struct wire *wire, struct wire_peer *peer, const struct wire_message *message);
 
 // Issues what may be issued.
-status feed_tick(feed *feed, wire *wire);
+status feed_tick(struct feed *feed, struct wire *wire);
 
 // The source's counters.
-void feed_report(feed *feed, message_status *status);
+void feed_report(struct feed *feed, struct message_status *status);
 
 #endif

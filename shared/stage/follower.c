@@ -1,9 +1,9 @@
 #include "shared/stage/follower.h"
 
-status follower_open(follower *follower, stage_context *context) {
-    const settings *settings = stage_settings(context);
+status follower_open(struct follower *follower, struct stage_context *context) {
+    const struct settings *settings = stage_settings(context);
     TRY(inputs_new(&follower->inputs, context));
-    const model_options options = {
+    const struct model_options options = {
         .device = settings_text(settings, "device"),
         .threads = settings_int(settings, "threads") > 0 ? (int)settings_int(settings, "threads") : 0,
         .precision = settings_text(settings, "precision"),
@@ -13,7 +13,7 @@ status follower_open(follower *follower, stage_context *context) {
     return model_hash(follower->model, &follower->hash);
 }
 
-status follower_use(follower *follower, const stage_weights *weights) {
+status follower_use(struct follower *follower, const struct stage_weights *weights) {
     if (weights->path) {
         TRY(model_swap(follower->model, weights->path, weights->version, weights->hash));
     } else {
@@ -23,7 +23,7 @@ status follower_use(follower *follower, const stage_weights *weights) {
     return OK;
 }
 
-void follower_release(follower *follower) {
+void follower_release(struct follower *follower) {
     model_free(&follower->model);
     inputs_free(&follower->inputs);
 }

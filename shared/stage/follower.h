@@ -8,21 +8,21 @@
 #include "shared/stage/inputs.h"
 #include "shared/stage/stage.h"
 
-typedef struct follower {
-    inputs *inputs;
-    model *model;
+struct follower {
+    struct inputs *inputs;
+    struct model *model;
     uint64_t hash; // of the weights in use
-} follower;
+};
 
 // Opens the tokenizer, the store and the model that the stage's settings name. USAGE, INPUT or SERVICE as inputs_new
 // and model_open. To be released in any case.
-status follower_open(follower *follower, stage_context *context);
+status follower_open(struct follower *follower, struct stage_context *context);
 
 // Takes other weights, between two groups; the folder's own (version 0) are asked for again when optim began anew. On
 // failure the old ones stay in use.
-status follower_use(follower *follower, const stage_weights *weights);
+status follower_use(struct follower *follower, const struct stage_weights *weights);
 
 // Closes all of it; a zeroed follower is fine.
-void follower_release(follower *follower);
+void follower_release(struct follower *follower);
 
 #endif

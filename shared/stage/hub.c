@@ -20,14 +20,14 @@ int64_t hub_clock(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-void hub_ring(hub *hub) {
+void hub_ring(struct hub *hub) {
     uint64_t one = 1;
     ssize_t put = write(hub->bell, &one, sizeof one); // an event counter that is full rings as well
     (void)put;
 }
 
 // Waits a moment for a change. The lock is held.
-void hub_wait_moment(hub *hub) {
+void hub_wait_moment(struct hub *hub) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_nsec += 20 * 1000000;
@@ -41,26 +41,26 @@ void hub_wait_moment(hub *hub) {
 // ---- the hub's thread ----
 
 // The orders of all groups here. The lock is held.
-static status list_orders(hub *hub) {
+static status list_orders(struct hub *hub) {
     size_t count = 0;
     int64_t waiting = letters_count(&hub->letters, -1);
     TRY(RESIZE(&hub->orders, hub->hand_count + hub->inbox_count + (size_t)waiting));
     for (size_t i = 0; i < hub->hand_count; i++) hub->orders[count++] = hub->hands[i].order;
     for (size_t i = 0; i < hub->inbox_count; i++) hub->orders[count++] = hub->inbox[i]->requires.order;
-    for (const letter *at = hub->letters.first; at; at = at->next) hub->orders[count++] = at->order;
+    for (const struct letter *at = hub->letters.first; at; at = at->next) hub->orders[count++] = at->order;
     bytes_clear(&hub->order_text);
     return orders_write(hub->orders, count, &hub->order_text);
 }
 
-static status report(hub *hub) {
+static status report(struct hub *hub) {
     int64_t now = hub_clock();
     if (now - hub->reported < REPORT_MS || !hub->hooks.report) return OK;
     hub->reported = now;
-    wire_message message = {.kind = MESSAGE_STATUS,
-                            .name = hub->wiring->stage,
-                            .replica = hub->wiring->replica,
-                            .machine = hub->wiring->machine,
-                            .status = {.state = "", .flying = "", .pid = getpid()}};
+    struct wire_message message = {.kind = MESSAGE_STATUS,
+                                   .name = hub->wiring->stage,
+                                   .replica = hub->wiring->replica,
+                                   .machine = hub->wiring->machine,
+                                   .status = {.state = "", .flying = "", .pid = getpid()}};
     pthread_mutex_lock(&hub->lock);
     message.status.held = (int64_t)(hub->hand_count + hub->inbox_count);
     message.status.waiting = letters_count(&hub->letters, -1);
@@ -70,30 +70,30 @@ static status report(hub *hub) {
     TRY(result);
     message.status.orders = hub->order_text.data;
     hub->hooks.report(hub->hooks.self, &message.status);
-    saying saying = {.hub = hub, .message = &message};
+    struct saying saying = {.hub = hub, .message = &message};
     wire_each(hub->wire, "report", false, hub_say_one, &saying);
     return saying.result;
 }
 
-static status on_joined(hub *hub, wire_peer *peer) {
+static status on_joined(struct hub *hub, struct wire_peer *peer) {
     bool flow = !strcmp(wire_peer_purpose(peer), "flow");
     hub_forget_asks(hub, peer);
     hub_forget_errands(hub, peer);
     if (flow && !wire_peer_visitor(peer) && !hub_upstream_of(peer)) {
-        upstream *upstream;
+        struct upstream *upstream;
         TRY(NEW(&upstream, 1));
         upstream->next = hub->upstreams;
         hub->upstreams = upstream;
         *wire_peer_tag(peer) = upstream;
     }
-    saying saying = {.hub = hub};
+    struct saying saying = {.hub = hub};
     if (flow && wire_peer_visitor(peer)) hub_offer_letters(&saying, peer);
     TRY(saying.result);
     if (!strcmp(wire_peer_purpose(peer), "report")) hub->reported = 0;
     return flow || !hub->hooks.joined ? OK : hub->hooks.joined(hub->hooks.self, hub->wire, peer);
 }
 
-static status on_said(hub *hub, wire_peer *peer, const wire_message *message) {
+static status on_said(struct hub *hub, struct wire_peer *peer, const struct wire_message *message) {
     bool visitor = wire_peer_visitor(peer);
     switch (message->kind) {
     case MESSAGE_TAKE:
@@ -113,14 +113,14 @@ static status on_said(hub *hub, wire_peer *peer, const wire_message *message) {
     }
 }
 
-static status on_gone(hub *hub, wire_peer *peer, bool orderly) {
+static status on_gone(struct hub *hub, struct wire_peer *peer, bool orderly) {
     if (!orderly) log_say("lost %s-%d", wire_peer_name(peer), wire_peer_replica(peer));
     hub_forget_asks(hub, peer);
     hub_forget_errands(hub, peer);
     return OK;
 }
 
-static status on_event(hub *hub, const wire_event *event) {
+static status on_event(struct hub *hub, const struct wire_event *event) {
     uint64_t rings;
     ssize_t got;
     switch (event->kind) {
@@ -142,18 +142,18 @@ static status on_event(hub *hub, const wire_event *event) {
     return OK;
 }
 
-static status offer_new(hub *hub) {
+static status offer_new(struct hub *hub) {
     pthread_mutex_lock(&hub->lock);
     bool mail = hub->mail;
     hub->mail = false;
     pthread_mutex_unlock(&hub->lock);
-    saying saying = {.hub = hub};
+    struct saying saying = {.hub = hub};
     if (mail) wire_each(hub->wire, "flow", true, hub_offer_letters, &saying);
     return saying.result;
 }
 
-static status go_round(hub *hub) {
-    wire_event event;
+static status go_round(struct hub *hub) {
+    struct wire_event event;
     TRY(wire_next(hub->wire, TICK_MS, &event));
     TRY(on_event(hub, &event));
     if (hub->hooks.tick) TRY(hub->hooks.tick(hub->hooks.self, hub->wire));
@@ -164,7 +164,7 @@ static status go_round(hub *hub) {
     return report(hub);
 }
 
-static bool quitting(hub *hub) {
+static bool quitting(struct hub *hub) {
     pthread_mutex_lock(&hub->lock);
     bool quit = hub->quit;
     pthread_mutex_unlock(&hub->lock);
@@ -172,7 +172,7 @@ static bool quitting(hub *hub) {
 }
 
 static void *keep_hub(void *argument) {
-    hub *hub = argument;
+    struct hub *hub = argument;
     status result = OK;
     while (result == OK && !quitting(hub)) result = go_round(hub);
     pthread_mutex_lock(&hub->lock);
@@ -185,25 +185,25 @@ static void *keep_hub(void *argument) {
 
 // ---- opening and closing ----
 
-static status begin_visits(hub *hub) {
-    const wiring *wiring = hub->wiring;
+static status begin_visits(struct hub *hub) {
+    const struct wiring *wiring = hub->wiring;
     if (*wiring->from) TRY(hub_visit_stage(hub, wiring->from, "flow"));
     if (wiring->last) TRY(hub_visit_stage(hub, "source", "ledger"));
     for (size_t i = 0; i < wiring->desk_count; i++) {
-        const wiring_desk *desk = &wiring->desks[i];
+        const struct wiring_desk *desk = &wiring->desks[i];
         if (!strcmp(desk->stage, WIRING_SUPERVISOR) && !strcmp(desk->machine, wiring->machine))
             TRY(wire_visit(hub->wire, desk->endpoint, desk->key, "report", NULL));
     }
     return OK;
 }
 
-static status start(hub *hub) {
-    const wiring *wiring = hub->wiring;
-    const wire_self self = {.run = wiring->run,
-                            .name = wiring->stage,
-                            .replica = wiring->replica,
-                            .machine = wiring->machine,
-                            .security = wiring_security(wiring)};
+static status start(struct hub *hub) {
+    const struct wiring *wiring = hub->wiring;
+    const struct wire_self self = {.run = wiring->run,
+                                   .name = wiring->stage,
+                                   .replica = wiring->replica,
+                                   .machine = wiring->machine,
+                                   .security = wiring_security(wiring)};
     if (wiring->reader_count > 64) return fail(USAGE, "more than 64 stages read from %s", wiring->stage);
     hub->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (hub->bell < 0) return fail(SERVICE, "eventfd: %s", strerror(errno));
@@ -214,14 +214,14 @@ static status start(hub *hub) {
     return OK;
 }
 
-static void release(hub *hub) {
+static void release(struct hub *hub) {
     wire_close(&hub->wire);
     if (hub->bell >= 0) close(hub->bell);
     for (size_t i = 0; i < hub->inbox_count; i++) group_free(&hub->inbox[i]);
     for (size_t i = 0; i < hub->hand_count; i++) free(hub->hands[i].id);
     hub_free_posts(hub);
     while (hub->upstreams) {
-        upstream *next = hub->upstreams->next;
+        struct upstream *next = hub->upstreams->next;
         free(hub->upstreams);
         hub->upstreams = next;
     }
@@ -236,8 +236,8 @@ static void release(hub *hub) {
     free(hub);
 }
 
-status hub_open(hub **out, const wiring *wiring, const hub_hooks *hooks, bool greedy) {
-    hub *hub;
+status hub_open(struct hub **out, const struct wiring *wiring, const struct hub_hooks *hooks, bool greedy) {
+    struct hub *hub;
     *out = NULL;
     TRY(NEW(&hub, 1));
     hub->wiring = wiring;
@@ -261,8 +261,8 @@ status hub_open(hub **out, const wiring *wiring, const hub_hooks *hooks, bool gr
     return OK;
 }
 
-void hub_close(hub **pointer) {
-    hub *hub = *pointer;
+void hub_close(struct hub **pointer) {
+    struct hub *hub = *pointer;
     if (!hub) return;
     pthread_mutex_lock(&hub->lock);
     hub->quit = true;

@@ -11,50 +11,50 @@
 #include "shared/wire/wire.h"
 #include "shared/wire/wiring.h"
 
-typedef struct hub hub;
+struct hub;
 
 // What a replica does in conversations besides the flow. All are called from the hub's thread; any may be NULL.
-typedef struct hub_hooks {
+struct hub_hooks {
     void *self;
     // A peer has joined, or said something that is not of the flow.
-    status (*joined)(void *self, wire *wire, wire_peer *peer);
-    status (*said)(void *self, wire *wire, wire_peer *peer, const wire_message *message);
+    status (*joined)(void *self, struct wire *wire, struct wire_peer *peer);
+    status (*said)(void *self, struct wire *wire, struct wire_peer *peer, const struct wire_message *message);
     // Many times a second. The source puts groups into the flow here.
-    status (*tick)(void *self, wire *wire);
+    status (*tick)(void *self, struct wire *wire);
     // What to say about oneself: the hub has filled in `held` and `waiting`.
-    void (*report)(void *self, message_status *status);
-} hub_hooks;
+    void (*report)(void *self, struct message_status *status);
+};
 
 // Binds the desk, begins the visits that the wiring asks for, starts the thread. `greedy`: take whatever is offered.
 // The wiring and hooks must outlive the hub. SERVICE when the desk is taken.
-status hub_open(hub **out, const wiring *wiring, const hub_hooks *hooks, bool greedy);
+status hub_open(struct hub **out, const struct wiring *wiring, const struct hub_hooks *hooks, bool greedy);
 
 // Ends the thread and says goodbye. NULL is fine; sets *hub to NULL.
-void hub_close(hub **hub);
+void hub_close(struct hub **hub);
 
 // Waits up to timeout_ms (-1: for ever) for a group; `room` is how many more there is room for. OK with NULL in *out:
 // none. STOPPED when the program is asked to stop; whatever broke the hub's thread otherwise. The group is "in hand"
 // until hub_send or hub_drop: copies of it that come meanwhile are dropped.
-status hub_receive(hub *hub, int room, int timeout_ms, group **out);
+status hub_receive(struct hub *hub, int room, int timeout_ms, struct group **out);
 
 // Puts a group where the next stages find it. Its copy in the queue, if there is one, stays as it is.
-status hub_send(hub *hub, const group *group);
+status hub_send(struct hub *hub, const struct group *group);
 
 // The same from a hook.
-status hub_put(hub *hub, const group *group);
+status hub_put(struct hub *hub, const struct group *group);
 
 // A group in hand goes no further.
-void hub_drop(hub *hub, const char *id);
+void hub_drop(struct hub *hub, const char *id);
 
 // Says something to every peer that is visited for `purpose`; nothing is kept for one that is not there.
-status hub_post(hub *hub, const char *purpose, const wire_message *message);
+status hub_post(struct hub *hub, const char *purpose, const struct wire_message *message);
 
 // Asks the first replica of `stage` that knows (purpose "weights" or "frames") and waits for the answer; texts and bulk
 // go to `arena` and `bulk`. A reply of kind ABSENT: nobody knows. STOPPED when the program is asked to stop.
-status hub_ask(hub *hub, const char *stage, const char *purpose, const wire_message *request, wire_message *reply,
-               arena *arena, bytes *bulk);
+status hub_ask(struct hub *hub, const char *stage, const char *purpose, const struct wire_message *request,
+               struct wire_message *reply, struct arena *arena, struct bytes *bulk);
 
 // Copies of groups dropped so far.
-int64_t hub_dropped(hub *hub);
+int64_t hub_dropped(struct hub *hub);
 
 #endif

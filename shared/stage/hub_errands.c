@@ -8,15 +8,15 @@
 
 // ---- other threads ----
 
-static void post_free(post *post) {
+static void post_free(struct post *post) {
     arena_release(&post->arena);
     free(post->purpose);
     free(post);
 }
 
-status hub_post(hub *hub, const char *purpose, const wire_message *message) {
-    post *post;
-    bytes frame = {0};
+status hub_post(struct hub *hub, const char *purpose, const struct wire_message *message) {
+    struct post *post;
+    struct bytes frame = {0};
     TRY(NEW(&post, 1));
     status result = (post->purpose = strdup(purpose)) ? OK : fail(SERVICE, "out of memory");
     // Through its encoding and back is the copy.
@@ -35,21 +35,21 @@ status hub_post(hub *hub, const char *purpose, const wire_message *message) {
     return OK;
 }
 
-static void remove_errand(hub *hub, const errand *errand) {
+static void remove_errand(struct hub *hub, const struct errand *errand) {
     struct errand **place = &hub->errands;
     while (*place && *place != errand) place = &(*place)->next;
     if (*place) *place = errand->next;
 }
 
-status hub_ask(hub *hub, const char *stage, const char *purpose, const wire_message *request, wire_message *reply,
-               arena *arena, bytes *bulk) {
-    errand errand = {.stage = stage,
-                     .purpose = purpose,
-                     .request = request,
-                     .reply = reply,
-                     .arena = arena,
-                     .bulk = bulk,
-                     .result = STOPPED};
+status hub_ask(struct hub *hub, const char *stage, const char *purpose, const struct wire_message *request,
+               struct wire_message *reply, struct arena *arena, struct bytes *bulk) {
+    struct errand errand = {.stage = stage,
+                            .purpose = purpose,
+                            .request = request,
+                            .reply = reply,
+                            .arena = arena,
+                            .bulk = bulk,
+                            .result = STOPPED};
     pthread_mutex_lock(&hub->lock);
     errand.next = hub->errands;
     hub->errands = &errand;
@@ -63,47 +63,47 @@ status hub_ask(hub *hub, const char *stage, const char *purpose, const wire_mess
 
 // ---- the hub's thread ----
 
-static void find_knower(void *context, wire_peer *peer) {
-    saying *saying = context;
+static void find_knower(void *context, struct wire_peer *peer) {
+    struct saying *saying = context;
     if (strcmp(wire_peer_name(peer), saying->stage) != 0 || saying->found) return;
     if (saying->skip-- == 0) saying->found = peer;
 }
 
-status hub_visit_stage(hub *hub, const char *stage, const char *purpose) {
+status hub_visit_stage(struct hub *hub, const char *stage, const char *purpose) {
     for (size_t i = 0; i < hub->wiring->desk_count; i++) {
-        const wiring_desk *desk = &hub->wiring->desks[i];
+        const struct wiring_desk *desk = &hub->wiring->desks[i];
         if (!strcmp(desk->stage, stage)) TRY(wire_visit(hub->wire, desk->endpoint, desk->key, purpose, NULL));
     }
     return OK;
 }
 
-static status visit_for(hub *hub, const errand *errand) {
+static status visit_for(struct hub *hub, const struct errand *errand) {
     bool *visited = !strcmp(errand->purpose, "weights") ? &hub->weights_visited : &hub->frames_visited;
     if (*visited) return OK;
     *visited = true;
     return hub_visit_stage(hub, errand->stage, errand->purpose);
 }
 
-static void finish_errand(hub *hub, errand *errand, status result) {
+static void finish_errand(struct hub *hub, struct errand *errand, status result) {
     errand->result = result;
     errand->state = ERRAND_DONE;
     pthread_cond_broadcast(&hub->changed);
 }
 
-static bool stage_exists(const hub *hub, const char *stage) {
+static bool stage_exists(const struct hub *hub, const char *stage) {
     for (size_t i = 0; i < hub->wiring->desk_count; i++)
         if (!strcmp(hub->wiring->desks[i].stage, stage)) return true;
     return false;
 }
 
-static status begin_errand(hub *hub, errand *errand) {
+static status begin_errand(struct hub *hub, struct errand *errand) {
     if (!stage_exists(hub, errand->stage)) {
         errand->reply->kind = MESSAGE_ABSENT;
         finish_errand(hub, errand, OK);
         return OK;
     }
     TRY(visit_for(hub, errand));
-    saying saying = {.stage = errand->stage, .skip = errand->skip};
+    struct saying saying = {.stage = errand->stage, .skip = errand->skip};
     wire_each(hub->wire, errand->purpose, false, find_knower, &saying);
     if (!saying.found) {
         // All that are there were asked.
@@ -118,17 +118,17 @@ static status begin_errand(hub *hub, errand *errand) {
     return wire_say(hub->wire, saying.found, errand->request, NULL);
 }
 
-status hub_begin_errands(hub *hub) {
+status hub_begin_errands(struct hub *hub) {
     status result = OK;
     pthread_mutex_lock(&hub->lock);
-    for (errand *errand = hub->errands; errand && result == OK; errand = errand->next)
+    for (struct errand *errand = hub->errands; errand && result == OK; errand = errand->next)
         if (errand->state == ERRAND_NEW) result = begin_errand(hub, errand);
     pthread_mutex_unlock(&hub->lock);
     return result;
 }
 
-static bool answers(const errand *errand, const wire_peer *peer, const wire_message *message) {
-    const wire_message *request = errand->request;
+static bool answers(const struct errand *errand, const struct wire_peer *peer, const struct wire_message *message) {
+    const struct wire_message *request = errand->request;
     if (errand->state != ERRAND_ASKED || errand->peer != peer) return false;
     switch (message->kind) {
     case MESSAGE_VERSION:
@@ -144,8 +144,8 @@ static bool answers(const errand *errand, const wire_peer *peer, const wire_mess
     }
 }
 
-static status copy_answer(errand *errand, const wire_message *message) {
-    bytes frame = {0};
+static status copy_answer(struct errand *errand, const struct wire_message *message) {
+    struct bytes frame = {0};
     status result = message_encode(message, &frame);
     if (result == OK) result = message_decode(errand->reply, errand->arena, frame.data, frame.size);
     if (result == OK && message->bulk) result = bytes_add(errand->bulk, message->bulk, message->bulk_size);
@@ -153,9 +153,9 @@ static status copy_answer(errand *errand, const wire_message *message) {
     return result;
 }
 
-void hub_hear_answer(hub *hub, wire_peer *peer, const wire_message *message) {
+void hub_hear_answer(struct hub *hub, struct wire_peer *peer, const struct wire_message *message) {
     pthread_mutex_lock(&hub->lock);
-    for (errand *errand = hub->errands; errand; errand = errand->next) {
+    for (struct errand *errand = hub->errands; errand; errand = errand->next) {
         if (!answers(errand, peer, message)) continue;
         if (message->kind == MESSAGE_ABSENT && errand->request->kind == MESSAGE_GET) {
             errand->skip++;
@@ -169,29 +169,29 @@ void hub_hear_answer(hub *hub, wire_peer *peer, const wire_message *message) {
 }
 
 // Whoever was asked is not what it was: ask again.
-void hub_forget_errands(hub *hub, const wire_peer *peer) {
+void hub_forget_errands(struct hub *hub, const struct wire_peer *peer) {
     pthread_mutex_lock(&hub->lock);
-    for (errand *errand = hub->errands; errand; errand = errand->next) {
+    for (struct errand *errand = hub->errands; errand; errand = errand->next) {
         if (errand->state == ERRAND_ASKED && errand->peer == peer) errand->state = ERRAND_NEW;
     }
     pthread_mutex_unlock(&hub->lock);
 }
 
-void hub_say_one(void *context, wire_peer *peer) {
-    saying *saying = context;
+void hub_say_one(void *context, struct wire_peer *peer) {
+    struct saying *saying = context;
     if (saying->result == OK) saying->result = wire_say(saying->hub->wire, peer, saying->message, NULL);
 }
 
-status hub_send_posts(hub *hub) {
+status hub_send_posts(struct hub *hub) {
     status result = OK;
     pthread_mutex_lock(&hub->lock);
-    post *posts = hub->posts;
+    struct post *posts = hub->posts;
     hub->posts = NULL;
     hub->last_post = &hub->posts;
     pthread_mutex_unlock(&hub->lock);
     while (posts) {
-        post *next = posts->next;
-        saying saying = {.hub = hub, .message = &posts->message};
+        struct post *next = posts->next;
+        struct saying saying = {.hub = hub, .message = &posts->message};
         if (result == OK) wire_each(hub->wire, posts->purpose, false, hub_say_one, &saying);
         if (result == OK) result = saying.result;
         post_free(posts);
@@ -200,9 +200,9 @@ status hub_send_posts(hub *hub) {
     return result;
 }
 
-void hub_free_posts(hub *hub) {
+void hub_free_posts(struct hub *hub) {
     while (hub->posts) {
-        post *next = hub->posts->next;
+        struct post *next = hub->posts->next;
         post_free(hub->posts);
         hub->posts = next;
     }

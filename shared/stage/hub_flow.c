@@ -9,7 +9,7 @@
 
 // ---- under the lock ----
 
-static bool in_hand(const hub *hub, const char *id) {
+static bool in_hand(const struct hub *hub, const char *id) {
     for (size_t i = 0; i < hub->hand_count; i++)
         if (!strcmp(hub->hands[i].id, id)) return true;
     for (size_t i = 0; i < hub->inbox_count; i++)
@@ -17,15 +17,15 @@ static bool in_hand(const hub *hub, const char *id) {
     return letters_have(&hub->letters, id);
 }
 
-static status add_hand(hub *hub, const group *group) {
+static status add_hand(struct hub *hub, const struct group *group) {
     TRY(RESIZE(&hub->hands, hub->hand_count + 1));
     char *copy = strdup(group->id.data);
     if (!copy) return fail(SERVICE, "out of memory");
-    hub->hands[hub->hand_count++] = (hand){copy, group->requires.order};
+    hub->hands[hub->hand_count++] = (struct hand){copy, group->requires.order};
     return OK;
 }
 
-static void remove_hand(hub *hub, const char *id) {
+static void remove_hand(struct hub *hub, const char *id) {
     for (size_t i = 0; i < hub->hand_count; i++) {
         if (strcmp(hub->hands[i].id, id) != 0) continue;
         free(hub->hands[i].id);
@@ -34,16 +34,16 @@ static void remove_hand(hub *hub, const char *id) {
     }
 }
 
-static int reader_of(const hub *hub, const char *stage) {
+static int reader_of(const struct hub *hub, const char *stage) {
     for (size_t i = 0; i < hub->wiring->reader_count; i++)
         if (!strcmp(hub->wiring->readers[i], stage)) return (int)i;
     return -1;
 }
 
-static status add_letter(hub *hub, const group *group) {
+static status add_letter(struct hub *hub, const struct group *group) {
     size_t count = hub->wiring->reader_count;
     if (count == 0 || letters_have(&hub->letters, group->id.data)) return OK;
-    bytes data = {0};
+    struct bytes data = {0};
     status result = group_to_msgpack(group, &data);
     if (result != OK) {
         bytes_release(&data);
@@ -57,16 +57,16 @@ static status add_letter(hub *hub, const group *group) {
 // ---- the working thread ----
 
 // The group that was issued first.
-static group *pop_inbox(hub *hub) {
+static struct group *pop_inbox(struct hub *hub) {
     size_t best = 0;
     for (size_t i = 1; i < hub->inbox_count; i++)
         if (hub->inbox[i]->requires.order < hub->inbox[best]->requires.order) best = i;
-    group *group = hub->inbox[best];
+    struct group *group = hub->inbox[best];
     memmove(&hub->inbox[best], &hub->inbox[best + 1], (--hub->inbox_count - best) * sizeof *hub->inbox);
     return group;
 }
 
-static status receive_locked(hub *hub, int timeout_ms, group **out) {
+static status receive_locked(struct hub *hub, int timeout_ms, struct group **out) {
     int64_t until = hub_clock() + timeout_ms;
     while (!hub->inbox_count) {
         if (hub->broken != OK) return fail(hub->broken, "%s", hub->reason);
@@ -81,7 +81,7 @@ static status receive_locked(hub *hub, int timeout_ms, group **out) {
     return result;
 }
 
-status hub_receive(hub *hub, int room, int timeout_ms, group **out) {
+status hub_receive(struct hub *hub, int room, int timeout_ms, struct group **out) {
     *out = NULL;
     pthread_mutex_lock(&hub->lock);
     hub->room = room;
@@ -91,7 +91,7 @@ status hub_receive(hub *hub, int room, int timeout_ms, group **out) {
     return result;
 }
 
-status hub_send(hub *hub, const group *group) {
+status hub_send(struct hub *hub, const struct group *group) {
     pthread_mutex_lock(&hub->lock);
     status result = add_letter(hub, group);
     remove_hand(hub, group->id.data);
@@ -100,21 +100,21 @@ status hub_send(hub *hub, const group *group) {
     return result;
 }
 
-void hub_drop(hub *hub, const char *id) {
+void hub_drop(struct hub *hub, const char *id) {
     pthread_mutex_lock(&hub->lock);
     remove_hand(hub, id);
     hub->dropped++;
     pthread_mutex_unlock(&hub->lock);
 }
 
-int64_t hub_dropped(hub *hub) {
+int64_t hub_dropped(struct hub *hub) {
     pthread_mutex_lock(&hub->lock);
     int64_t dropped = hub->dropped;
     pthread_mutex_unlock(&hub->lock);
     return dropped;
 }
 
-status hub_put(hub *hub, const group *group) {
+status hub_put(struct hub *hub, const struct group *group) {
     pthread_mutex_lock(&hub->lock);
     status result = add_letter(hub, group);
     pthread_mutex_unlock(&hub->lock);
@@ -123,31 +123,31 @@ status hub_put(hub *hub, const group *group) {
 
 // ---- the hub's thread ----
 
-upstream *hub_upstream_of(wire_peer *peer) {
+struct upstream *hub_upstream_of(struct wire_peer *peer) {
     return *wire_peer_tag(peer);
 }
 
-void hub_offer_letters(void *context, wire_peer *peer) {
-    saying *saying = context;
+void hub_offer_letters(void *context, struct wire_peer *peer) {
+    struct saying *saying = context;
     int reader = reader_of(saying->hub, wire_peer_name(peer));
     if (reader < 0) return;
     pthread_mutex_lock(&saying->hub->lock);
-    wire_message offer = {.kind = MESSAGE_OFFER, .count = letters_count(&saying->hub->letters, reader)};
+    struct wire_message offer = {.kind = MESSAGE_OFFER, .count = letters_count(&saying->hub->letters, reader)};
     pthread_mutex_unlock(&saying->hub->lock);
     if (offer.count && saying->result == OK) saying->result = wire_say(saying->hub->wire, peer, &offer, NULL);
 }
 
-status hub_give_letter(hub *hub, wire_peer *peer) {
+status hub_give_letter(struct hub *hub, struct wire_peer *peer) {
     int reader = reader_of(hub, wire_peer_name(peer));
     if (reader < 0) {
         log_say("%s-%d asked for groups, but does not read ours", wire_peer_name(peer), wire_peer_replica(peer));
         return OK;
     }
     pthread_mutex_lock(&hub->lock);
-    letter *letter = letters_for(&hub->letters, reader);
+    struct letter *letter = letters_for(&hub->letters, reader);
     pthread_mutex_unlock(&hub->lock);
     // Letters are removed by this thread alone, so this one stays.
-    wire_message answer = {.kind = letter ? MESSAGE_GROUP : MESSAGE_NONE};
+    struct wire_message answer = {.kind = letter ? MESSAGE_GROUP : MESSAGE_NONE};
     if (letter) answer.bulk = letter->data.data;
     if (letter) answer.bulk_size = letter->data.size;
     bool gone;
@@ -159,8 +159,8 @@ status hub_give_letter(hub *hub, wire_peer *peer) {
     return OK;
 }
 
-static status accept_group(hub *hub, const wire_message *message) {
-    group *group;
+static status accept_group(struct hub *hub, const struct wire_message *message) {
+    struct group *group;
     status result = group_from_msgpack(&group, message->bulk, message->bulk_size);
     if (result == INPUT) return fail_within(INPUT, "from %s", hub->wiring->from);
     TRY(result);
@@ -178,16 +178,16 @@ static status accept_group(hub *hub, const wire_message *message) {
     return result;
 }
 
-void hub_forget_asks(hub *hub, wire_peer *peer) {
-    upstream *upstream = hub_upstream_of(peer);
+void hub_forget_asks(struct hub *hub, struct wire_peer *peer) {
+    struct upstream *upstream = hub_upstream_of(peer);
     if (!upstream) return;
     hub->asked -= upstream->asked;
     upstream->asked = 0;
     upstream->offers = 0;
 }
 
-status hub_hear_upstream(hub *hub, wire_peer *peer, const wire_message *message) {
-    upstream *upstream = hub_upstream_of(peer);
+status hub_hear_upstream(struct hub *hub, struct wire_peer *peer, const struct wire_message *message) {
+    struct upstream *upstream = hub_upstream_of(peer);
     if (message->kind == MESSAGE_OFFER) {
         upstream->offers = message->count;
         return OK;
@@ -201,11 +201,11 @@ status hub_hear_upstream(hub *hub, wire_peer *peer, const wire_message *message)
     return OK;
 }
 
-static void take_from(void *context, wire_peer *peer) {
-    saying *saying = context;
-    hub *hub = saying->hub;
-    upstream *upstream = hub_upstream_of(peer);
-    const wire_message take = {.kind = MESSAGE_TAKE};
+static void take_from(void *context, struct wire_peer *peer) {
+    struct saying *saying = context;
+    struct hub *hub = saying->hub;
+    struct upstream *upstream = hub_upstream_of(peer);
+    const struct wire_message take = {.kind = MESSAGE_TAKE};
     bool gone = false;
     if (!upstream || upstream->offers <= 0 || saying->skip <= 0 || saying->result != OK) return;
     saying->result = wire_say(hub->wire, peer, &take, &gone);
@@ -218,11 +218,11 @@ static void take_from(void *context, wire_peer *peer) {
 }
 
 // Asks for as many groups as there is room for, one from each replica in turn.
-status hub_take_groups(hub *hub) {
+status hub_take_groups(struct hub *hub) {
     pthread_mutex_lock(&hub->lock);
     int room = hub->greedy ? 1 << 20 : hub->room - (int)hub->inbox_count;
     pthread_mutex_unlock(&hub->lock);
-    saying saying = {.hub = hub, .skip = room - hub->asked, .found = NULL};
+    struct saying saying = {.hub = hub, .skip = room - hub->asked, .found = NULL};
     do {
         saying.found = NULL;
         if (saying.skip > 0) wire_each(hub->wire, "flow", false, take_from, &saying);

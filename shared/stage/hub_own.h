@@ -10,47 +10,47 @@
 #include "shared/stage/letters.h"
 
 // What the hub knows of a replica before us, at the peer's tag.
-typedef struct upstream {
+struct upstream {
     struct upstream *next;
     int64_t offers; // groups that it said it has
     int asked;      // TAKEs that it has not answered
-} upstream;
+};
 
 // Something to be said to all that are visited for a purpose.
-typedef struct post {
+struct post {
     struct post *next;
     char *purpose;
-    wire_message message;
-    arena arena;
-} post;
+    struct wire_message message;
+    struct arena arena;
+};
 
-typedef enum errand_state { ERRAND_NEW, ERRAND_ASKED, ERRAND_DONE } errand_state;
+enum errand_state { ERRAND_NEW, ERRAND_ASKED, ERRAND_DONE };
 
 // A question of another thread, which waits for it.
-typedef struct errand {
+struct errand {
     struct errand *next;
     const char *stage, *purpose;
-    const wire_message *request;
-    wire_message *reply;
-    arena *arena;
-    bytes *bulk;
-    wire_peer *peer;
+    const struct wire_message *request;
+    struct wire_message *reply;
+    struct arena *arena;
+    struct bytes *bulk;
+    struct wire_peer *peer;
     int skip; // so many replicas did not know
-    errand_state state;
+    enum errand_state state;
     status result;
-} errand;
+};
 
 // A group that the working thread has.
-typedef struct hand {
+struct hand {
     char *id;
     int64_t order;
-} hand;
+};
 
 struct hub {
-    const wiring *wiring;
-    hub_hooks hooks;
+    const struct wiring *wiring;
+    struct hub_hooks hooks;
     bool greedy;
-    wire *wire;
+    struct wire *wire;
     int bell;
     pthread_t thread;
     pthread_mutex_t lock;
@@ -59,81 +59,81 @@ struct hub {
     bool quit;
     status broken;
     char *reason; // why it is broken
-    group **inbox;
+    struct group **inbox;
     size_t inbox_count;
-    hand *hands; // with the working thread
+    struct hand *hands; // with the working thread
     size_t hand_count;
-    letters letters;
+    struct letters letters;
     bool mail; // letters were added since the last OFFER
     int room;
-    post *posts, **last_post;
-    errand *errands;
+    struct post *posts, **last_post;
+    struct errand *errands;
     int64_t dropped;
     // The hub's thread's own:
-    upstream *upstreams;
+    struct upstream *upstreams;
     int64_t *orders; // room for list_orders
-    bytes order_text;
+    struct bytes order_text;
     int asked;
     int64_t reported;
     bool weights_visited, frames_visited;
 };
 
 // What is carried round a circle of peers.
-typedef struct saying {
-    hub *hub;
-    const wire_message *message;
+struct saying {
+    struct hub *hub;
+    const struct wire_message *message;
     const char *stage;
     int skip; // peers still to be passed over
-    wire_peer *found;
+    struct wire_peer *found;
     status result;
-} saying;
+};
 
 // Milliseconds of a clock that only goes forward.
 int64_t hub_clock(void);
 
 // Wakes the hub's thread.
-void hub_ring(hub *hub);
+void hub_ring(struct hub *hub);
 
 // Waits a moment for a change. The lock is held.
-void hub_wait_moment(hub *hub);
+void hub_wait_moment(struct hub *hub);
 
 // What is known of a replica before us; NULL: nothing.
-upstream *hub_upstream_of(wire_peer *peer);
+struct upstream *hub_upstream_of(struct wire_peer *peer);
 
 // Tells a reader how many groups wait for it.
-void hub_offer_letters(void *saying, wire_peer *peer);
+void hub_offer_letters(void *saying, struct wire_peer *peer);
 
 // Answers a reader's TAKE with a group, or with NONE.
-status hub_give_letter(hub *hub, wire_peer *peer);
+status hub_give_letter(struct hub *hub, struct wire_peer *peer);
 
 // A replica before us spoke of groups, or sent one.
-status hub_hear_upstream(hub *hub, wire_peer *peer, const wire_message *message);
+status hub_hear_upstream(struct hub *hub, struct wire_peer *peer, const struct wire_message *message);
 
 // What the peer was asked for will not come.
-void hub_forget_asks(hub *hub, wire_peer *peer);
+void hub_forget_asks(struct hub *hub, struct wire_peer *peer);
 
 // Asks for as many groups as there is room for.
-status hub_take_groups(hub *hub);
+status hub_take_groups(struct hub *hub);
 
 // Begins the visits to every replica of a stage.
-status hub_visit_stage(hub *hub, const char *stage, const char *purpose);
+status hub_visit_stage(struct hub *hub, const char *stage, const char *purpose);
 
 // Puts the questions that nobody was asked yet.
-status hub_begin_errands(hub *hub);
+status hub_begin_errands(struct hub *hub);
 
 // An answer has come.
-void hub_hear_answer(hub *hub, wire_peer *peer, const wire_message *message);
+void hub_hear_answer(struct hub *hub, struct wire_peer *peer, const struct wire_message *message);
 
 // Whoever was asked is not what it was: ask again.
-void hub_forget_errands(hub *hub, const wire_peer *peer);
+void hub_forget_errands(struct hub *hub, const struct wire_peer *peer);
 
 // Says what hub_post was given.
-status hub_send_posts(hub *hub);
+status hub_send_posts(struct hub *hub);
 
 // Says a saying's message to the peer.
-void hub_say_one(void *saying, wire_peer *peer);
+void hub_say_one(void *saying, struct wire_peer *peer);
 
 // Frees the posts that were not said.
-void hub_free_posts(hub *hub);
+void hub_free_posts(struct hub *hub);
 
 #endif

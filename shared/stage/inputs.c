@@ -9,41 +9,41 @@
 #include "shared/text/template.h"
 
 struct inputs {
-    tokenizer *tokenizer;
-    frames_store *store; // NULL without --store
-    media_source media;
-    const model_facts *facts;
+    struct tokenizer *tokenizer;
+    struct frames_store *store; // NULL without --store
+    struct media_source media;
+    const struct model_facts *facts;
 };
 
 struct input_memory {
-    arena arena;
-    frames_view *views;
+    struct arena arena;
+    struct frames_view *views;
     size_t view_count;
 };
 
 // What the context is for: asking the frames stage for what this machine's store lacks.
-static status ask_frames(void *context, const char *key, bytes *record, bool *found) {
+static status ask_frames(void *context, const char *key, struct bytes *record, bool *found) {
     return stage_fetch(context, key, record, found);
 }
 
-status inputs_new(inputs **out, stage_context *context) {
-    const settings *settings = stage_settings(context);
+status inputs_new(struct inputs **out, struct stage_context *context) {
+    const struct settings *settings = stage_settings(context);
     const char *store = settings_text(settings, "store");
-    inputs *self;
+    struct inputs *self;
     TRY(NEW(&self, 1));
     *out = self;
     status result = tokenizer_open(&self->tokenizer, settings_text(settings, "model"));
     if (result == OK && store) result = frames_store_open(&self->store, store, 0, false);
-    self->media = (media_source){.store = self->store,
-                                 .ask = ask_frames,
-                                 .context = context,
-                                 .media_root = settings_text(settings, "media_root")};
+    self->media = (struct media_source){.store = self->store,
+                                        .ask = ask_frames,
+                                        .context = context,
+                                        .media_root = settings_text(settings, "media_root")};
     if (result != OK) inputs_free(out);
     return result;
 }
 
-void inputs_free(inputs **place) {
-    inputs *self = *place;
+void inputs_free(struct inputs **place) {
+    struct inputs *self = *place;
     if (!self) return;
     frames_store_close(&self->store);
     tokenizer_free(&self->tokenizer);
@@ -51,15 +51,15 @@ void inputs_free(inputs **place) {
     *place = NULL;
 }
 
-const tokenizer *inputs_tokenizer(const inputs *inputs) {
+const struct tokenizer *inputs_tokenizer(const struct inputs *inputs) {
     return inputs->tokenizer;
 }
 
-void inputs_set_model(inputs *inputs, const model_facts *facts) {
+void inputs_set_model(struct inputs *inputs, const struct model_facts *facts) {
     inputs->facts = facts;
 }
 
-static status check_tokens(const inputs *inputs, const int64_t *tokens, size_t count, const char *where) {
+static status check_tokens(const struct inputs *inputs, const int64_t *tokens, size_t count, const char *where) {
     for (size_t i = 0; i < count; i++)
         if (tokens[i] < 0 || tokens[i] >= inputs->facts->vocabulary)
             return fail(INPUT, "not a group: %s[%zu]: token %lld is outside the model's vocabulary of %lld", where, i,
@@ -67,32 +67,32 @@ static status check_tokens(const inputs *inputs, const int64_t *tokens, size_t c
     return OK;
 }
 
-static status make_prompt(inputs *inputs, group *group) {
-    const model_facts *facts = inputs->facts;
-    token_list list = {0};
-    status result =
-        prompt_tokens(inputs->tokenizer, group, (template_grid){facts->patch * facts->merge, facts->time}, &list);
+static status make_prompt(struct inputs *inputs, struct group *group) {
+    const struct model_facts *facts = inputs->facts;
+    struct token_list list = {0};
+    status result = prompt_tokens(inputs->tokenizer, group,
+                                  (struct template_grid){facts->patch * facts->merge, facts->time}, &list);
     if (result == OK) result = group_ints(group, &group->prompt_tokens, list.count);
     if (result == OK && list.count) memcpy(group->prompt_tokens.data, list.data, list.count * sizeof *list.data);
     token_list_release(&list);
     return result;
 }
 
-static status add_media(inputs *inputs, group *group, input *input) {
+static status add_media(struct inputs *inputs, struct group *group, struct input *input) {
     struct input_memory *memory = input->memory;
-    model_medium *media = arena_get(&memory->arena, group->media_count * sizeof *media);
+    struct model_medium *media = arena_get(&memory->arena, group->media_count * sizeof *media);
     memory->views = arena_get(&memory->arena, group->media_count * sizeof *memory->views);
     if (!media || !memory->views) return fail(SERVICE, "out of memory");
     for (size_t i = 0; i < group->media_count; i++) {
-        const medium *medium = &group->media[i];
+        const struct medium *medium = &group->media[i];
         TRY(media_get(&memory->views[memory->view_count++], &inputs->media, group, i));
-        const frames *frames = &memory->views[i].frames;
-        media[i] = (model_medium){.video = text_is(medium->kind, "video"),
-                                  .frames = frames->count,
-                                  .height = frames->height,
-                                  .width = frames->width,
-                                  .seconds_per_grid = medium->seconds_per_grid,
-                                  .pixels = frames->pixels};
+        const struct frames *frames = &memory->views[i].frames;
+        media[i] = (struct model_medium){.video = text_is(medium->kind, "video"),
+                                         .frames = frames->count,
+                                         .height = frames->height,
+                                         .width = frames->width,
+                                         .seconds_per_grid = medium->seconds_per_grid,
+                                         .pixels = frames->pixels};
     }
     input->prompt.media = media;
     input->prompt.media_count = group->media_count;
@@ -100,8 +100,9 @@ static status add_media(inputs *inputs, group *group, input *input) {
 }
 
 // The tokens of a completion that has only a text.
-static status tokenize(inputs *inputs, group *group, completion *completion, int_array *out) {
-    token_list list = {0};
+static status tokenize(struct inputs *inputs, struct group *group, struct completion *completion,
+                       struct int_array *out) {
+    struct token_list list = {0};
     status result = tokenizer_encode(inputs->tokenizer, completion->text.data, completion->text.size, &list);
     if (result == OK && text_is(completion->finish, "eos")) {
         result = inputs->facts->end_count ? token_list_add(&list, inputs->facts->ends[0])
@@ -114,7 +115,7 @@ static status tokenize(inputs *inputs, group *group, completion *completion, int
 }
 
 // What stands beside a completion's tokens is one a token.
-static status check_lengths(const completion *completion, size_t tokens, size_t i) {
+static status check_lengths(const struct completion *completion, size_t tokens, size_t i) {
     const size_t logprobs = completion->logprobs.count, versions = completion->versions.count;
     if (completion->logprobs.data && logprobs != tokens)
         return fail(INPUT, "not a group: completions[%zu].logprobs: %zu for %zu tokens", i, logprobs, tokens);
@@ -123,12 +124,12 @@ static status check_lengths(const completion *completion, size_t tokens, size_t 
     return OK;
 }
 
-static status add_completions(inputs *inputs, group *group, input *input) {
+static status add_completions(struct inputs *inputs, struct group *group, struct input *input) {
     struct input_memory *memory = input->memory;
     input->completions = arena_get(&memory->arena, group->completion_count * sizeof *input->completions);
     if (!input->completions) return fail(SERVICE, "out of memory");
     for (size_t i = 0; i < group->completion_count; i++) {
-        completion *completion = &group->completions[i];
+        struct completion *completion = &group->completions[i];
         char where[64];
         snprintf(where, sizeof where, "completions[%zu].tokens", i);
         if (completion->tokens.data) {
@@ -143,7 +144,7 @@ static status add_completions(inputs *inputs, group *group, input *input) {
     return OK;
 }
 
-status inputs_open(inputs *inputs, group *group, input_parts parts, input *input) {
+status inputs_open(struct inputs *inputs, struct group *group, enum input_parts parts, struct input *input) {
     *input = (struct input){0};
     TRY(NEW(&input->memory, 1));
     TRY(group_check(group, NEED_MEDIA));
@@ -155,7 +156,7 @@ status inputs_open(inputs *inputs, group *group, input_parts parts, input *input
     return parts & INPUT_COMPLETIONS ? add_completions(inputs, group, input) : OK;
 }
 
-void input_release(input *input) {
+void input_release(struct input *input) {
     struct input_memory *memory = input->memory;
     for (size_t i = 0; memory && i < memory->view_count; i++) frames_view_release(&memory->views[i]);
     if (memory) arena_release(&memory->arena);

@@ -11,39 +11,39 @@
 #include "shared/text/tokenizer.h"
 
 // A tokenizer and the way to frames; one a process.
-typedef struct inputs inputs;
+struct inputs;
 
 // Reads the tokenizer of the folder in key `model`, opens the store in key `store`. Free with inputs_free.
-status inputs_new(inputs **out, stage_context *context);
+status inputs_new(struct inputs **out, struct stage_context *context);
 
 // NULL is fine; sets *inputs to NULL.
-void inputs_free(inputs **inputs);
+void inputs_free(struct inputs **inputs);
 
 // The tokenizer, valid as long as the inputs.
-const tokenizer *inputs_tokenizer(const inputs *inputs);
+const struct tokenizer *inputs_tokenizer(const struct inputs *inputs);
 
 // What the model says of itself, for checks and for the token that ends a given text ("finish": "eos": its first
 // end-of-sequence token). Before the first inputs_open; `facts` must outlive the inputs.
-void inputs_set_model(inputs *inputs, const model_facts *facts);
+void inputs_set_model(struct inputs *inputs, const struct model_facts *facts);
 
-typedef enum input_parts {
+enum input_parts {
     INPUT_PROMPT = 0,
     INPUT_COMPLETIONS = 1, // the completions' tokens too; one that has only a text is tokenized
-} input_parts;
+};
 
 // One group, ready for the model. Zeroed it is empty.
-typedef struct input {
-    model_prompt prompt;
-    int_array *completions; // a count for each completion of the group
+struct input {
+    struct model_prompt prompt;
+    struct int_array *completions; // a count for each completion of the group
     struct input_memory *memory;
-} input;
+};
 
 // Fills `input` from the group: uses its prompt_tokens, or makes them (and puts them into the group); finds its frames.
 // INPUT "not a group: ..." when it lacks what is needed, DEFECT when its medium cannot be had or does not fit. `input`
 // is to be released in any case, before the group is freed.
-status inputs_open(inputs *inputs, group *group, input_parts parts, input *input);
+status inputs_open(struct inputs *inputs, struct group *group, enum input_parts parts, struct input *input);
 
 // Gives the frames back; a zeroed input is fine.
-void input_release(input *input);
+void input_release(struct input *input);
 
 #endif

@@ -5,18 +5,18 @@
 #include <xxhash.h>
 
 // Appends all that the stage's section depends on.
-static status add_inputs(const stage_context *context, const group *group, bytes *inputs) {
-    const stage *stage = context->stage;
+static status add_inputs(const struct stage_context *context, const struct group *group, struct bytes *inputs) {
+    const struct stage *stage = context->stage;
     uint64_t hashes[2] = {settings_hash(context->settings), stage->version ? stage->version(context->state) : 0};
     TRY(bytes_print(inputs, "%s %d ", stage->name, stage->section));
     TRY(bytes_add(inputs, hashes, sizeof hashes));
     for (int section = SECTION_PROMPT; section < stage->section; section++)
-        TRY(group_section_to_msgpack(group, (group_section)section, inputs));
+        TRY(group_section_to_msgpack(group, (enum group_section)section, inputs));
     return OK;
 }
 
-static status make_key(const stage_context *context, const group *group, section_key *key) {
-    bytes inputs = {0};
+static status make_key(const struct stage_context *context, const struct group *group, struct section_key *key) {
+    struct bytes inputs = {0};
     status result = add_inputs(context, group, &inputs);
     if (result == OK) {
         XXH128_canonical_t canonical;
@@ -27,18 +27,19 @@ static status make_key(const stage_context *context, const group *group, section
     return result;
 }
 
-status keep_find(const stage_context *context, section_key *key, group *group, bool *found) {
-    const stage *stage = context->stage;
+status keep_find(const struct stage_context *context, struct section_key *key, struct group *group, bool *found) {
+    const struct stage *stage = context->stage;
     *found = false;
     if (stage->section < 0) return OK;
     TRY(make_key(context, group, key));
-    TRY(group_store_find(context->keep, key, (group_section)stage->section, group, found));
+    TRY(group_store_find(context->keep, key, (enum group_section)stage->section, group, found));
     if (*found && stage->usable) *found = stage->usable(context->state, group);
     return OK;
 }
 
-status keep_save(const stage_context *context, const section_key *key, const group *group) {
+status keep_save(const struct stage_context *context, const struct section_key *key, const struct group *group) {
     int section = context->stage->section;
     bool work = section >= 0 && !group->quarantine.present;
-    return group_store_save(context->keep, work ? key : NULL, work ? (group_section)section : SECTION_PROMPT, group);
+    return group_store_save(context->keep, work ? key : NULL, work ? (enum group_section)section : SECTION_PROMPT,
+                            group);
 }

@@ -7,10 +7,10 @@
 
 // *key = the key of the section that the stage is about to add to `group`; *found = whether it was there, and then the
 // group has it. Needs context->keep.
-status keep_find(const stage_context *context, section_key *key, group *group, bool *found);
+status keep_find(const struct stage_context *context, struct section_key *key, struct group *group, bool *found);
 
 // Keeps the group as the stage leaves it and the section that the stage has added. A quarantined group's section is not
 // kept: it is tried again. Needs context->keep.
-status keep_save(const stage_context *context, const section_key *key, const group *group);
+status keep_save(const struct stage_context *context, const struct section_key *key, const struct group *group);
 
 #endif

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-status letters_add(letters *letters, int64_t order, const char *id, uint64_t readers, bytes *data) {
-    letter *fresh = calloc(1, sizeof *fresh);
+status letters_add(struct letters *letters, int64_t order, const char *id, uint64_t readers, struct bytes *data) {
+    struct letter *fresh = calloc(1, sizeof *fresh);
     char *name = strdup(id);
     if (!fresh || !name) {
         free(fresh);
@@ -12,52 +12,52 @@ status letters_add(letters *letters, int64_t order, const char *id, uint64_t rea
         bytes_release(data);
         return fail(SERVICE, "out of memory");
     }
-    *fresh = (letter){.order = order, .id = name, .data = *data, .readers = readers};
-    *data = (bytes){0};
-    letter **place = &letters->first;
+    *fresh = (struct letter){.order = order, .id = name, .data = *data, .readers = readers};
+    *data = (struct bytes){0};
+    struct letter **place = &letters->first;
     while (*place && (*place)->order <= order) place = &(*place)->next;
     fresh->next = *place;
     *place = fresh;
     return OK;
 }
 
-letter *letters_for(const letters *letters, int reader) {
-    letter *at = letters->first;
+struct letter *letters_for(const struct letters *letters, int reader) {
+    struct letter *at = letters->first;
     while (at && !(at->readers >> reader & 1)) at = at->next;
     return at;
 }
 
-static void letter_free(letter *letter) {
+static void letter_free(struct letter *letter) {
     bytes_release(&letter->data);
     free(letter->id);
     free(letter);
 }
 
-void letters_give(letters *letters, letter *given, int reader) {
+void letters_give(struct letters *letters, struct letter *given, int reader) {
     given->readers &= ~((uint64_t)1 << reader);
     if (given->readers) return;
-    letter **place = &letters->first;
+    struct letter **place = &letters->first;
     while (*place != given) place = &(*place)->next;
     *place = given->next;
     letter_free(given);
 }
 
-int64_t letters_count(const letters *letters, int reader) {
+int64_t letters_count(const struct letters *letters, int reader) {
     int64_t count = 0;
-    for (const letter *at = letters->first; at; at = at->next)
+    for (const struct letter *at = letters->first; at; at = at->next)
         if (reader < 0 || at->readers >> reader & 1) count++;
     return count;
 }
 
-bool letters_have(const letters *letters, const char *id) {
-    for (const letter *at = letters->first; at; at = at->next)
+bool letters_have(const struct letters *letters, const char *id) {
+    for (const struct letter *at = letters->first; at; at = at->next)
         if (!strcmp(at->id, id)) return true;
     return false;
 }
 
-void letters_release(letters *letters) {
+void letters_release(struct letters *letters) {
     while (letters->first) {
-        letter *next = letters->first->next;
+        struct letter *next = letters->first->next;
         letter_free(letters->first);
         letters->first = next;
     }

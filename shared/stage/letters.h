@@ -9,35 +9,35 @@
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
 
-typedef struct letter {
+struct letter {
     struct letter *next;
     int64_t order;
     char *id;
-    bytes data;
+    struct bytes data;
     uint64_t readers; // a bit for each that has not had it
-} letter;
+};
 
 // A zeroed struct has none.
-typedef struct letters {
-    letter *first;
-} letters;
+struct letters {
+    struct letter *first;
+};
 
 // Puts one in its place; takes over `data`, whatever the result. SERVICE when memory is short.
-status letters_add(letters *letters, int64_t order, const char *id, uint64_t readers, bytes *data);
+status letters_add(struct letters *letters, int64_t order, const char *id, uint64_t readers, struct bytes *data);
 
 // The first that this reader has not had, NULL if there is none.
-letter *letters_for(const letters *letters, int reader);
+struct letter *letters_for(const struct letters *letters, int reader);
 
 // The reader has had it; frees it when it was the last one.
-void letters_give(letters *letters, letter *letter, int reader);
+void letters_give(struct letters *letters, struct letter *letter, int reader);
 
 // How many wait for this reader; -1 counts all.
-int64_t letters_count(const letters *letters, int reader);
+int64_t letters_count(const struct letters *letters, int reader);
 
 // Whether a group with that id waits here.
-bool letters_have(const letters *letters, const char *id);
+bool letters_have(const struct letters *letters, const char *id);
 
 // Frees all.
-void letters_release(letters *letters);
+void letters_release(struct letters *letters);
 
 #endif

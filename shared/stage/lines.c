@@ -17,8 +17,8 @@ static bool is_blank(const char *text, size_t size) {
 }
 
 // Takes the next whole line out of the buffer; at the end of the input, what is left.
-static bool cut_line(lines *lines, const char **line, size_t *size) {
-    bytes *buffer = &lines->buffer;
+static bool cut_line(struct lines *lines, const char **line, size_t *size) {
+    struct bytes *buffer = &lines->buffer;
     while (lines->start < buffer->size) {
         const char *from = buffer->data + lines->start;
         const char *newline = memchr(from + lines->scanned, '\n', buffer->size - lines->start - lines->scanned);
@@ -39,7 +39,7 @@ static bool cut_line(lines *lines, const char **line, size_t *size) {
 }
 
 // Waits; *ready tells whether the descriptor may be read.
-static status wait_for_input(const lines *lines, int timeout_ms, bool *ready) {
+static status wait_for_input(const struct lines *lines, int timeout_ms, bool *ready) {
     struct pollfd fds[2] = {{.fd = lines->fd, .events = POLLIN}, {.fd = signals_fd(), .events = POLLIN}};
     int count = poll(fds, 2, timeout_ms);
     *ready = count > 0 && fds[0].revents && !fds[1].revents;
@@ -47,8 +47,8 @@ static status wait_for_input(const lines *lines, int timeout_ms, bool *ready) {
     return OK;
 }
 
-static status read_some(lines *lines) {
-    bytes *buffer = &lines->buffer;
+static status read_some(struct lines *lines) {
+    struct bytes *buffer = &lines->buffer;
     if (lines->start) {
         memmove(buffer->data, buffer->data + lines->start, buffer->size - lines->start);
         buffer->size -= lines->start;
@@ -64,7 +64,7 @@ static status read_some(lines *lines) {
     return OK;
 }
 
-status lines_next(lines *lines, int timeout_ms, const char **line, size_t *size) {
+status lines_next(struct lines *lines, int timeout_ms, const char **line, size_t *size) {
     *line = NULL;
     for (;;) {
         if (cut_line(lines, line, size)) return OK;
@@ -76,6 +76,6 @@ status lines_next(lines *lines, int timeout_ms, const char **line, size_t *size)
     }
 }
 
-void lines_release(lines *lines) {
+void lines_release(struct lines *lines) {
     bytes_release(&lines->buffer);
 }

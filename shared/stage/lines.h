@@ -5,20 +5,20 @@
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
 
-typedef struct lines {
+struct lines {
     int fd;
-    bytes buffer;
+    struct bytes buffer;
     size_t start;   // of the first line not handed out
     size_t scanned; // behind it no newline was found yet
     size_t number;  // of the line handed out last, from 1
     int ended;      // the descriptor's end was seen
-} lines;
+};
 
 // The next line that is not blank, without its newline, valid until the next call. Waits up to timeout_ms (-1: for
 // ever), or until the program is asked to stop. OK with NULL in *line: none yet. STOPPED: the end. INPUT: cannot read.
-status lines_next(lines *lines, int timeout_ms, const char **line, size_t *size);
+status lines_next(struct lines *lines, int timeout_ms, const char **line, size_t *size);
 
 // Frees the buffer.
-void lines_release(lines *lines);
+void lines_release(struct lines *lines);
 
 #endif

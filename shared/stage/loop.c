@@ -10,22 +10,22 @@
 #include "shared/stage/times.h"
 
 // A group that the stage holds.
-typedef struct held {
-    group *group;
+struct held {
+    struct group *group;
     double taken;
-    section_key key;
-} held;
+    struct section_key key;
+};
 
-typedef struct loop {
-    stage_context *context;
-    const channel *channel;
-    held *held;
+struct loop {
+    struct stage_context *context;
+    const struct channel *channel;
+    struct held *held;
     size_t count, room; // of held
     bool ended;         // no more groups will come
     bool idle;          // the stage can do nothing until it gets another group
-} loop;
+};
 
-static void say_progress(stage_context *context) {
+static void say_progress(struct stage_context *context) {
     enum { EVERY = 10 };
     double now = runner_clock();
     if (context->place || now - context->said < EVERY) return;
@@ -34,7 +34,7 @@ static void say_progress(stage_context *context) {
             (double)context->groups / (now - context->started));
 }
 
-static status deliver(loop *loop, group **group) {
+static status deliver(struct loop *loop, struct group **group) {
     loop->context->groups++;
     TRY(loop->channel->deliver(loop->channel->self, group));
     say_progress(loop->context);
@@ -42,9 +42,9 @@ static status deliver(loop *loop, group **group) {
 }
 
 // What becomes of a group after the stage answered `result` for it.
-static status settle(loop *loop, const held *held, status result) {
-    stage_context *context = loop->context;
-    group *group = held->group;
+static status settle(struct loop *loop, const struct held *held, status result) {
+    struct stage_context *context = loop->context;
+    struct group *group = held->group;
     if (result == INPUT) return loop->channel->refuse(loop->channel->self, &group);
     if (result == DEFECT) result = group_quarantine(group, context->stage->name, "%s", fail_text());
     if (result == OK && group->quarantine.present) context->quarantined++;
@@ -57,8 +57,8 @@ static status settle(loop *loop, const held *held, status result) {
     return deliver(loop, &group);
 }
 
-static status hold(loop *loop, const held *held) {
-    const stage *stage = loop->context->stage;
+static status hold(struct loop *loop, const struct held *held) {
+    const struct stage *stage = loop->context->stage;
     if (loop->count == loop->room) {
         size_t room = loop->room ? loop->room * 2 : 16;
         TRY(RESIZE(&loop->held, room));
@@ -72,9 +72,9 @@ static status hold(loop *loop, const held *held) {
 }
 
 // A group has come: pass it on, find it in the store, or give it to the stage.
-static status begin(loop *loop, group *group) {
-    stage_context *context = loop->context;
-    held held = {.group = group, .taken = runner_clock()};
+static status begin(struct loop *loop, struct group *group) {
+    struct stage_context *context = loop->context;
+    struct held held = {.group = group, .taken = runner_clock()};
     if (group->quarantine.present) return deliver(loop, &group);
     if (group_check(group, context->stage->needs) != OK) return loop->channel->refuse(loop->channel->self, &group);
     if (context->keep) {
@@ -91,18 +91,18 @@ static status begin(loop *loop, group *group) {
     return hold(loop, &held);
 }
 
-static int room_of(const loop *loop) {
-    const stage *stage = loop->context->stage;
+static int room_of(const struct loop *loop) {
+    const struct stage *stage = loop->context->stage;
     return stage->work ? 1 : stage->room(loop->context->state);
 }
 
 // Takes groups as long as the stage has room and there are some; waits for one only if there is nothing else to do.
-static status fill(loop *loop) {
+static status fill(struct loop *loop) {
     for (;;) {
         if (signals_stopping()) loop->ended = true;
         int room = loop->ended ? 0 : room_of(loop);
         if (room <= 0) return OK;
-        group *group = NULL;
+        struct group *group = NULL;
         int timeout = loop->count == 0 || loop->idle ? -1 : 0;
         status result = loop->channel->receive(loop->channel->self, room, timeout, &group);
         if (result == STOPPED) {
@@ -115,10 +115,10 @@ static status fill(loop *loop) {
     }
 }
 
-static status give_back(loop *loop, group *done, status result) {
+static status give_back(struct loop *loop, struct group *done, status result) {
     for (size_t i = 0; i < loop->count; i++) {
         if (loop->held[i].group != done) continue;
-        held held = loop->held[i];
+        struct held held = loop->held[i];
         memmove(&loop->held[i], &loop->held[i + 1], (loop->count - i - 1) * sizeof held);
         loop->count--;
         return settle(loop, &held, result);
@@ -126,8 +126,8 @@ static status give_back(loop *loop, group *done, status result) {
     return fail(BUG, "the stage handed back a group that it was not given");
 }
 
-static status advance(loop *loop) {
-    group *done = NULL;
+static status advance(struct loop *loop) {
+    struct group *done = NULL;
     status result = loop->context->stage->advance(loop->context->state, loop->ended, &done);
     loop->idle = result == STOPPED;
     if (done && (result == OK || result == DEFECT || result == INPUT)) return give_back(loop, done, result);
@@ -137,12 +137,12 @@ static status advance(loop *loop) {
 }
 
 // Without a pipeline a source's groups go out one after the other.
-static status run_source(loop *loop) {
-    const stage *stage = loop->context->stage;
+static status run_source(struct loop *loop) {
+    const struct stage *stage = loop->context->stage;
     int64_t total = 0;
     TRY(stage->count(loop->context->state, &total));
     for (int64_t place = 0; place < total && !signals_stopping(); place++) {
-        held held = {.taken = runner_clock()};
+        struct held held = {.taken = runner_clock()};
         TRY(stage->make(loop->context->state, place, &held.group));
         status result = times_add(held.group, stage->name, held.taken, runner_clock());
         if (result == OK) result = deliver(loop, &held.group);
@@ -152,7 +152,7 @@ static status run_source(loop *loop) {
     return OK;
 }
 
-static status run_filter(loop *loop) {
+static status run_filter(struct loop *loop) {
     do {
         TRY(fill(loop));
         if (loop->context->place && signals_stopping()) return OK;
@@ -162,8 +162,8 @@ static status run_filter(loop *loop) {
     return OK;
 }
 
-status runner_loop(stage_context *context, const channel *channel) {
-    loop loop = {.context = context, .channel = channel};
+status runner_loop(struct stage_context *context, const struct channel *channel) {
+    struct loop loop = {.context = context, .channel = channel};
     status result = context->stage->make ? run_source(&loop) : run_filter(&loop);
     // After a failure the stage may still be at work on what it holds.
     if (loop.count && NEW(&context->left, loop.count) == OK)

@@ -19,19 +19,19 @@
 enum { RETRIES = 20 }; // of weights whose file went before it could be read
 
 struct place {
-    stage_context *context;
-    wiring wiring;
-    hub *hub;
-    feed *feed;            // the source's
-    sink *sink;            // the last stage's
-    shelf *shelf;          // optim's
-    char *folder;          // for weights
-    group *next;           // taken from the hub, waits for its weights
-    int64_t held;          // groups with the stage
-    stage_weights weights; // in use; path is not kept
+    struct stage_context *context;
+    struct wiring wiring;
+    struct hub *hub;
+    struct feed *feed;            // the source's
+    struct sink *sink;            // the last stage's
+    struct shelf *shelf;          // optim's
+    char *folder;                 // for weights
+    struct group *next;           // taken from the hub, waits for its weights
+    int64_t held;                 // groups with the stage
+    struct stage_weights weights; // in use; path is not kept
     int retries;
-    arena arena;
-    bytes bulk; // of answers, in the hub's thread
+    struct arena arena;
+    struct bytes bulk; // of answers, in the hub's thread
     pthread_mutex_t lock;
     // Under the lock:
     const char *waits; // for what, NULL: working
@@ -41,21 +41,21 @@ struct place {
 
 // ---- counters ----
 
-static void begin_wait(place *place, const char *what) {
+static void begin_wait(struct place *place, const char *what) {
     pthread_mutex_lock(&place->lock);
     if (!place->waits) place->waiting_since = runner_clock();
     place->waits = what;
     pthread_mutex_unlock(&place->lock);
 }
 
-static void end_wait(place *place) {
+static void end_wait(struct place *place) {
     pthread_mutex_lock(&place->lock);
     if (place->waits) place->waited += runner_clock() - place->waiting_since;
     place->waits = NULL;
     pthread_mutex_unlock(&place->lock);
 }
 
-static void count_group(place *place, const group *group) {
+static void count_group(struct place *place, const struct group *group) {
     int64_t tokens = 0;
     for (size_t i = 0; i < group->completion_count; i++) tokens += (int64_t)group->completions[i].tokens.count;
     pthread_mutex_lock(&place->lock);
@@ -66,8 +66,8 @@ static void count_group(place *place, const group *group) {
     pthread_mutex_unlock(&place->lock);
 }
 
-static void report(void *self, message_status *status) {
-    place *place = self;
+static void report(void *self, struct message_status *status) {
+    struct place *place = self;
     double now = runner_clock();
     status->reward = status->accuracy = NAN;
     pthread_mutex_lock(&place->lock);
@@ -86,33 +86,35 @@ static void report(void *self, message_status *status) {
 
 // ---- the hub's thread ----
 
-static status answer_clip(place *place, wire *wire, wire_peer *peer, const wire_message *request) {
-    const stage *stage = place->context->stage;
+static status answer_clip(struct place *place, struct wire *wire, struct wire_peer *peer,
+                          const struct wire_message *request) {
+    const struct stage *stage = place->context->stage;
     bool found = false;
     bytes_clear(&place->bulk);
     if (stage->serve) TRY(stage->serve(place->context->state, request->id, &place->bulk, &found));
-    const wire_message reply = {.kind = found ? MESSAGE_RECORD : MESSAGE_ABSENT,
-                                .id = request->id,
-                                .bulk = place->bulk.data,
-                                .bulk_size = place->bulk.size};
+    const struct wire_message reply = {.kind = found ? MESSAGE_RECORD : MESSAGE_ABSENT,
+                                       .id = request->id,
+                                       .bulk = place->bulk.data,
+                                       .bulk_size = place->bulk.size};
     return wire_say(wire, peer, &reply, NULL);
 }
 
-static status answer_weights(place *place, wire *wire, wire_peer *peer, const wire_message *request) {
-    wire_message reply;
+static status answer_weights(struct place *place, struct wire *wire, struct wire_peer *peer,
+                             const struct wire_message *request) {
+    struct wire_message reply;
     TRY(shelf_answer(place->shelf, request, &reply, &place->arena, &place->bulk));
     status result = wire_say(wire, peer, &reply, NULL);
     arena_release(&place->arena);
     return result;
 }
 
-static status joined(void *self, wire *wire, wire_peer *peer) {
-    place *place = self;
+static status joined(void *self, struct wire *wire, struct wire_peer *peer) {
+    struct place *place = self;
     return place->feed ? feed_joined(place->feed, wire, peer) : OK;
 }
 
-static status said(void *self, wire *wire, wire_peer *peer, const wire_message *message) {
-    place *place = self;
+static status said(void *self, struct wire *wire, struct wire_peer *peer, const struct wire_message *message) {
+    struct place *place = self;
     if (message->kind == MESSAGE_GET) return answer_clip(place, wire, peer, message);
     if (message->kind == MESSAGE_NEWEST || message->kind == MESSAGE_FETCH)
         return answer_weights(place, wire, peer, message);
@@ -121,31 +123,31 @@ static status said(void *self, wire *wire, wire_peer *peer, const wire_message *
     return OK;
 }
 
-static status tick(void *self, wire *wire) {
-    place *place = self;
+static status tick(void *self, struct wire *wire) {
+    struct place *place = self;
     return place->feed ? feed_tick(place->feed, wire) : OK;
 }
 
 // ---- the weights that a group needs ----
 
-typedef enum verdict { VERDICT_READY, VERDICT_DROP, VERDICT_LATER } verdict;
+enum verdict { VERDICT_READY, VERDICT_DROP, VERDICT_LATER };
 
 // Optim may stand before what the group needs only if it went back since: then the source issues the group again. One
 // that must be of exactly this step and is older has been trained.
-static verdict judge(const group *group, int64_t policy) {
+static enum verdict judge(const struct group *group, int64_t policy) {
     if (!group->requires.present) return VERDICT_READY;
     if (policy < group->requires.policy) return VERDICT_DROP;
     return group->requires.exact == 1 && policy > group->requires.policy ? VERDICT_DROP : VERDICT_READY;
 }
 
-static bool in_use(const place *place, const pulled *pulled) {
-    const stage_weights *weights = &pulled->weights;
+static bool in_use(const struct place *place, const struct pulled *pulled) {
+    const struct stage_weights *weights = &pulled->weights;
     if (weights->version != place->weights.version) return false;
     return weights->hash == place->weights.hash || (weights->version == 0 && !*pulled->remote);
 }
 
-static status use_weights(place *place, pulled *pulled, verdict *verdict) {
-    stage_context *context = place->context;
+static status use_weights(struct place *place, struct pulled *pulled, enum verdict *verdict) {
+    struct stage_context *context = place->context;
     status result = pull_file(place->hub, place->folder, pulled);
     if (result == DEFECT) *verdict = VERDICT_LATER;
     if (result == DEFECT) return OK;
@@ -165,8 +167,8 @@ static status use_weights(place *place, pulled *pulled, verdict *verdict) {
     return OK;
 }
 
-static status prepare(place *place, const group *group, verdict *verdict) {
-    pulled pulled;
+static status prepare(struct place *place, const struct group *group, enum verdict *verdict) {
+    struct pulled pulled;
     bool reference = place->context->stage->follows == FOLLOWS_REFERENCE;
     begin_wait(place, "waits for weights");
     status result = pull_newest(place->hub, reference, &pulled);
@@ -186,7 +188,7 @@ static status prepare(place *place, const group *group, verdict *verdict) {
 
 // ---- the channel ----
 
-static status take_group(place *place, int room, int timeout_ms) {
+static status take_group(struct place *place, int room, int timeout_ms) {
     if (place->next) return OK;
     if (timeout_ms) begin_wait(place, "waits for groups");
     status result = place->sink ? sink_receive(place->sink, place->hub, timeout_ms, &place->next)
@@ -195,9 +197,9 @@ static status take_group(place *place, int room, int timeout_ms) {
     return result;
 }
 
-static status receive(void *self, int room, int timeout_ms, group **out) {
-    place *place = self;
-    verdict verdict = VERDICT_READY;
+static status receive(void *self, int room, int timeout_ms, struct group **out) {
+    struct place *place = self;
+    enum verdict verdict = VERDICT_READY;
     *out = NULL;
     TRY(take_group(place, room, timeout_ms));
     if (!place->next) return OK;
@@ -220,8 +222,8 @@ static status receive(void *self, int room, int timeout_ms, group **out) {
     return OK;
 }
 
-static status deliver(void *self, group **group) {
-    place *place = self;
+static status deliver(void *self, struct group **group) {
+    struct place *place = self;
     place->held--;
     count_group(place, *group);
     status result = place->sink ? sink_settle(place->sink, place->hub, *group) : hub_send(place->hub, *group);
@@ -229,14 +231,14 @@ static status deliver(void *self, group **group) {
     return result;
 }
 
-static status refuse(void *self, group **group) {
+static status refuse(void *self, struct group **group) {
     (void)self;
     status result = fail_within(INPUT, "group %s", (*group)->id.data);
     group_free(group);
     return result;
 }
 
-static void wait_for_end(place *place, const char *what) {
+static void wait_for_end(struct place *place, const char *what) {
     enum { NAP_US = 50000 };
     begin_wait(place, what);
     while (!signals_stopping()) usleep(NAP_US);
@@ -244,8 +246,8 @@ static void wait_for_end(place *place, const char *what) {
 
 // The last stage is through before it is told to stop; others are told.
 static status finish(void *self) {
-    place *place = self;
-    const stage *stage = place->context->stage;
+    struct place *place = self;
+    const struct stage *stage = place->context->stage;
     if (signals_stopping()) return OK;
     if (stage->finish) TRY(stage->finish(place->context->state));
     if (place->sink) TRY(sink_finish(place->sink, place->hub));
@@ -255,9 +257,9 @@ static status finish(void *self) {
 
 // ---- coming and going ----
 
-status pipeline_enter(stage_context *context, const char *wiring) {
-    place *place;
-    arena memory = {0};
+status pipeline_enter(struct stage_context *context, const char *wiring) {
+    struct place *place;
+    struct arena memory = {0};
     TRY(NEW(&place, 1));
     place->context = context;
     pthread_mutex_init(&place->lock, NULL);
@@ -272,16 +274,16 @@ status pipeline_enter(stage_context *context, const char *wiring) {
 
 // The source has nothing to do but to live: its work is done in the hub's thread. What breaks there comes out of
 // hub_receive.
-static status stay_source(place *place) {
-    group *none = NULL;
+static status stay_source(struct place *place) {
+    struct group *none = NULL;
     status result = hub_receive(place->hub, 0, -1, &none);
     return result == STOPPED ? OK : result;
 }
 
-status pipeline_stay(stage_context *context) {
-    place *place = context->place;
-    const hub_hooks hooks = {.self = place, .joined = joined, .said = said, .tick = tick, .report = report};
-    const channel channel = {place, receive, deliver, refuse, finish};
+status pipeline_stay(struct stage_context *context) {
+    struct place *place = context->place;
+    const struct hub_hooks hooks = {.self = place, .joined = joined, .said = said, .tick = tick, .report = report};
+    const struct channel channel = {place, receive, deliver, refuse, finish};
     bool source = context->stage->make != NULL;
     if (context->stage->version) place->weights.hash = context->stage->version(context->state);
     if (source) TRY(feed_open(&place->feed, context, &place->wiring));
@@ -294,8 +296,8 @@ status pipeline_stay(stage_context *context) {
     return result;
 }
 
-void pipeline_leave(stage_context *context) {
-    place *place = context->place;
+void pipeline_leave(struct stage_context *context) {
+    struct place *place = context->place;
     if (!place) return;
     hub_close(&place->hub);
     feed_close(&place->feed);
@@ -313,24 +315,24 @@ void pipeline_leave(stage_context *context) {
 
 // ---- what a stage asks of the run ----
 
-status stage_publish(stage_context *context, const stage_weights *weights) {
+status stage_publish(struct stage_context *context, const struct stage_weights *weights) {
     return context->place ? shelf_put(context->place->shelf, weights) : OK;
 }
 
-void stage_recycle(stage_context *context, bool reference, const char *path) {
+void stage_recycle(struct stage_context *context, bool reference, const char *path) {
     if (context->place) shelf_recycle(context->place->shelf, reference, path);
 }
 
-const char *stage_weights_folder(const stage_context *context) {
+const char *stage_weights_folder(const struct stage_context *context) {
     return context->place ? context->place->folder : NULL;
 }
 
-status stage_fetch(stage_context *context, const char *key, bytes *record, bool *found) {
+status stage_fetch(struct stage_context *context, const char *key, struct bytes *record, bool *found) {
     *found = false;
     if (!context->place || !context->place->hub) return OK;
-    const wire_message request = {.kind = MESSAGE_GET, .id = key};
-    wire_message reply = {0};
-    arena arena = {0};
+    const struct wire_message request = {.kind = MESSAGE_GET, .id = key};
+    struct wire_message reply = {0};
+    struct arena arena = {0};
     status result = hub_ask(context->place->hub, "frames", "frames", &request, &reply, &arena, record);
     *found = result == OK && reply.kind == MESSAGE_RECORD;
     arena_release(&arena);

@@ -5,12 +5,12 @@
 #include "shared/stage/runner.h"
 
 // Reads the wiring; before the stage's open. Sets context->place. INPUT when the file is none.
-status pipeline_enter(stage_context *context, const char *wiring);
+status pipeline_enter(struct stage_context *context, const char *wiring);
 
 // Runs the open stage until the program is asked to stop.
-status pipeline_stay(stage_context *context);
+status pipeline_stay(struct stage_context *context);
 
 // Says goodbye and frees; after the stage's close. NULL is fine.
-void pipeline_leave(stage_context *context);
+void pipeline_leave(struct stage_context *context);
 
 #endif

@@ -16,21 +16,22 @@
 
 enum { PIECE = 4 << 20, NAP_US = 100000 };
 
-static status take_version(const wire_message *reply, bool reference, pulled *out) {
-    *out = (pulled){.policy = reply->policy,
-                    .size = reply->size,
-                    .remote = strdup(reply->path),
-                    .weights = {.reference = reference, .version = reply->version, .hash = (uint64_t)reply->hash}};
+static status take_version(const struct wire_message *reply, bool reference, struct pulled *out) {
+    *out =
+        (struct pulled){.policy = reply->policy,
+                        .size = reply->size,
+                        .remote = strdup(reply->path),
+                        .weights = {.reference = reference, .version = reply->version, .hash = (uint64_t)reply->hash}};
     return out->remote ? OK : fail(SERVICE, "out of memory");
 }
 
-status pull_newest(hub *hub, bool reference, pulled *out) {
-    const wire_message request = {.kind = MESSAGE_NEWEST, .reference = reference};
-    *out = (pulled){0};
+status pull_newest(struct hub *hub, bool reference, struct pulled *out) {
+    const struct wire_message request = {.kind = MESSAGE_NEWEST, .reference = reference};
+    *out = (struct pulled){0};
     while (!signals_stopping()) {
-        wire_message reply = {0};
-        arena arena = {0};
-        bytes none = {0};
+        struct wire_message reply = {0};
+        struct arena arena = {0};
+        struct bytes none = {0};
         status result = hub_ask(hub, "optim", "weights", &request, &reply, &arena, &none);
         bool known = result == OK && reply.kind == MESSAGE_VERSION;
         if (known) result = take_version(&reply, reference, out);
@@ -42,12 +43,12 @@ status pull_newest(hub *hub, bool reference, pulled *out) {
     return STOPPED;
 }
 
-static bool seen_from_here(const pulled *pulled) {
+static bool seen_from_here(const struct pulled *pulled) {
     struct stat about;
     return !stat(pulled->remote, &about) && S_ISREG(about.st_mode) && about.st_size == pulled->size;
 }
 
-static status write_piece(int fd, const bytes *piece, const char *path) {
+static status write_piece(int fd, const struct bytes *piece, const char *path) {
     size_t done = 0;
     while (done < piece->size) {
         ssize_t put = write(fd, piece->data + done, piece->size - done);
@@ -58,14 +59,14 @@ static status write_piece(int fd, const bytes *piece, const char *path) {
     return OK;
 }
 
-static status copy_pieces(hub *hub, const pulled *pulled, int fd, const char *path) {
-    bytes piece = {0};
+static status copy_pieces(struct hub *hub, const struct pulled *pulled, int fd, const char *path) {
+    struct bytes piece = {0};
     status result = OK;
     for (int64_t offset = 0; offset < pulled->size && result == OK;) {
-        const wire_message request = {
+        const struct wire_message request = {
             .kind = MESSAGE_FETCH, .hash = (int64_t)pulled->weights.hash, .offset = offset, .size = PIECE};
-        wire_message reply = {0};
-        arena arena = {0};
+        struct wire_message reply = {0};
+        struct arena arena = {0};
         bytes_clear(&piece);
         result = hub_ask(hub, "optim", "weights", &request, &reply, &arena, &piece);
         if (result == OK && (reply.kind != MESSAGE_CHUNK || piece.size == 0))
@@ -78,8 +79,8 @@ static status copy_pieces(hub *hub, const pulled *pulled, int fd, const char *pa
     return result;
 }
 
-static status copy_file(hub *hub, const pulled *pulled, const char *path) {
-    bytes part = {0};
+static status copy_file(struct hub *hub, const struct pulled *pulled, const char *path) {
+    struct bytes part = {0};
     TRY(bytes_print(&part, "%s.%d.part", path, (int)getpid()));
     int fd = open(part.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     status result = fd < 0 ? fail(SERVICE, "%s: %s", part.data, strerror(errno)) : OK;
@@ -106,8 +107,8 @@ static void remove_old(const char *folder, const char *prefix, const char *keep)
     if (entries) closedir(entries);
 }
 
-status pull_file(hub *hub, const char *folder, pulled *pulled) {
-    bytes name = {0}, path = {0};
+status pull_file(struct hub *hub, const char *folder, struct pulled *pulled) {
+    struct bytes name = {0}, path = {0};
     status result = OK;
     const char *prefix = pulled->weights.reference ? "pulled-reference-" : "pulled-policy-";
     if (!*pulled->remote) return OK;
@@ -130,7 +131,7 @@ done:
     return result;
 }
 
-void pulled_release(pulled *pulled) {
+void pulled_release(struct pulled *pulled) {
     free(pulled->remote);
     free((char *)pulled->weights.path);
     *pulled = (struct pulled){0};

@@ -6,43 +6,43 @@
 #include "shared/stage/stage.h"
 #include "shared/store/groups.h"
 
-typedef struct place place;
+struct place;
 
 struct stage_context {
-    const stage *stage;
-    const key_table *table;
-    settings *settings;
-    void *state;             // the stage's own
-    group_store *keep;       // NULL without --store
-    place *place;            // in a run; NULL under --stdio
-    int64_t weights_version; // of the weights in use, when they are optim's
-    group **left;            // given to the stage and not handed back: freed when it is closed
+    const struct stage *stage;
+    const struct key_table *table;
+    struct settings *settings;
+    void *state;              // the stage's own
+    struct group_store *keep; // NULL without --store
+    struct place *place;      // in a run; NULL under --stdio
+    int64_t weights_version;  // of the weights in use, when they are optim's
+    struct group **left;      // given to the stage and not handed back: freed when it is closed
     size_t left_count;
     size_t groups, quarantined, found; // delivered; of them put aside by this stage; of them taken from the store
     double started, said;              // seconds: of the run, of the last word about progress
 };
 
 // Where groups come from and where they go: standard input and output, or sockets.
-typedef struct channel {
+struct channel {
     void *self;
     // Waits up to timeout_ms (-1: until there is one or the program is asked to stop) for a group. `room`: how many the
     // stage could take. OK with NULL in *out: none yet. STOPPED: no more will come.
-    status (*receive)(void *self, int room, int timeout_ms, group **out);
+    status (*receive)(void *self, int room, int timeout_ms, struct group **out);
     // Sends a finished group on and frees it. STOPPED: nobody listens any more.
-    status (*deliver)(void *self, group **group);
+    status (*deliver)(void *self, struct group **group);
     // A group that the stage cannot read, for the reason in fail_text(); frees it.
-    status (*refuse)(void *self, group **group);
+    status (*refuse)(void *self, struct group **group);
     // After the last group.
     status (*finish)(void *self);
-} channel;
+};
 
 // Takes groups from the channel through the stage until the channel ends or the program is asked to stop; everything
 // held then is finished (in a run: given up, for the source issues it again). The stage must be open. Also runs a
 // source, by its `count` and `make`.
-status runner_loop(stage_context *context, const channel *channel);
+status runner_loop(struct stage_context *context, const struct channel *channel);
 
 // The channel of JSON lines over two file descriptors, and the whole run over standard input and output.
-status stdio_run(stage_context *context, int input, int output);
+status stdio_run(struct stage_context *context, int input, int output);
 
 // Seconds since 1970.
 double runner_clock(void);

@@ -11,25 +11,25 @@
 
 enum { KEPT = 3, CHUNK_MOST = 8 << 20 };
 
-typedef struct item {
+struct item {
     bool present;
     int64_t version;
     uint64_t hash;
     char *path; // "" for the weights that the run began with
-} item;
+};
 
 struct shelf {
     pthread_mutex_t lock;
-    item items[2][KEPT]; // policy's and reference's, the newest first
+    struct item items[2][KEPT]; // policy's and reference's, the newest first
 };
 
-status shelf_new(shelf **out) {
+status shelf_new(struct shelf **out) {
     TRY(NEW(out, 1));
     pthread_mutex_init(&(*out)->lock, NULL);
     return OK;
 }
 
-void shelf_free(shelf **shelf) {
+void shelf_free(struct shelf **shelf) {
     if (!*shelf) return;
     for (int kind = 0; kind < 2; kind++)
         for (int i = 0; i < KEPT; i++) free((*shelf)->items[kind][i].path);
@@ -38,20 +38,20 @@ void shelf_free(shelf **shelf) {
     *shelf = NULL;
 }
 
-static bool in_use(const shelf *shelf, const char *path) {
+static bool in_use(const struct shelf *shelf, const char *path) {
     for (int kind = 0; kind < 2; kind++)
         for (int i = 0; i < KEPT; i++)
             if (shelf->items[kind][i].present && !strcmp(shelf->items[kind][i].path, path)) return true;
     return false;
 }
 
-status shelf_put(shelf *shelf, const stage_weights *weights) {
+status shelf_put(struct shelf *shelf, const struct stage_weights *weights) {
     char *path = strdup(weights->path ? weights->path : "");
     if (!path) return fail(SERVICE, "out of memory");
     pthread_mutex_lock(&shelf->lock);
-    item *items = shelf->items[weights->reference], old = items[KEPT - 1];
+    struct item *items = shelf->items[weights->reference], old = items[KEPT - 1];
     memmove(&items[1], &items[0], (KEPT - 1) * sizeof *items);
-    items[0] = (item){.present = true, .version = weights->version, .hash = weights->hash, .path = path};
+    items[0] = (struct item){.present = true, .version = weights->version, .hash = weights->hash, .path = path};
     // A file that is gone already is gone.
     if (old.present && *old.path && !in_use(shelf, old.path)) (void)unlink(old.path);
     pthread_mutex_unlock(&shelf->lock);
@@ -59,32 +59,33 @@ status shelf_put(shelf *shelf, const stage_weights *weights) {
     return OK;
 }
 
-void shelf_recycle(shelf *shelf, bool reference, const char *path) {
+void shelf_recycle(struct shelf *shelf, bool reference, const char *path) {
     pthread_mutex_lock(&shelf->lock);
-    item old = shelf->items[reference][KEPT - 1];
-    shelf->items[reference][KEPT - 1] = (item){0};
+    struct item old = shelf->items[reference][KEPT - 1];
+    shelf->items[reference][KEPT - 1] = (struct item){0};
     bool useful = old.present && *old.path && !in_use(shelf, old.path);
     if (useful && rename(old.path, path)) (void)unlink(old.path);
     pthread_mutex_unlock(&shelf->lock);
     free(old.path);
 }
 
-static status answer_newest(shelf *shelf, const wire_message *request, wire_message *reply, arena *arena) {
-    const item *policy = &shelf->items[0][0], *item = &shelf->items[request->reference == 1][0];
+static status answer_newest(struct shelf *shelf, const struct wire_message *request, struct wire_message *reply,
+                            struct arena *arena) {
+    const struct item *policy = &shelf->items[0][0], *item = &shelf->items[request->reference == 1][0];
     struct stat about = {0};
     if (!policy->present || !item->present) return OK;
     if (*item->path && stat(item->path, &about)) return fail(SERVICE, "%s: %s", item->path, strerror(errno));
-    *reply = (wire_message){.kind = MESSAGE_VERSION,
-                            .reference = request->reference,
-                            .policy = policy->version,
-                            .version = item->version,
-                            .hash = (int64_t)item->hash,
-                            .size = about.st_size,
-                            .path = arena_text(arena, item->path, strlen(item->path))};
+    *reply = (struct wire_message){.kind = MESSAGE_VERSION,
+                                   .reference = request->reference,
+                                   .policy = policy->version,
+                                   .version = item->version,
+                                   .hash = (int64_t)item->hash,
+                                   .size = about.st_size,
+                                   .path = arena_text(arena, item->path, strlen(item->path))};
     return reply->path ? OK : fail(SERVICE, "out of memory");
 }
 
-static status read_piece(const char *path, const wire_message *request, bytes *bulk) {
+static status read_piece(const char *path, const struct wire_message *request, struct bytes *bulk) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return fail(SERVICE, "%s: %s", path, strerror(errno));
     size_t size = request->size > 0 && request->size < CHUNK_MOST ? (size_t)request->size : CHUNK_MOST;
@@ -96,26 +97,28 @@ static status read_piece(const char *path, const wire_message *request, bytes *b
     return result;
 }
 
-static status answer_fetch(shelf *shelf, const wire_message *request, wire_message *reply, bytes *bulk) {
+static status answer_fetch(struct shelf *shelf, const struct wire_message *request, struct wire_message *reply,
+                           struct bytes *bulk) {
     for (int kind = 0; kind < 2; kind++) {
         for (int i = 0; i < KEPT; i++) {
-            const item *item = &shelf->items[kind][i];
+            const struct item *item = &shelf->items[kind][i];
             if (!item->present || (int64_t)item->hash != request->hash || !*item->path) continue;
             bytes_clear(bulk);
             TRY(read_piece(item->path, request, bulk));
-            *reply = (wire_message){.kind = MESSAGE_CHUNK,
-                                    .hash = request->hash,
-                                    .offset = request->offset,
-                                    .bulk = bulk->data,
-                                    .bulk_size = bulk->size};
+            *reply = (struct wire_message){.kind = MESSAGE_CHUNK,
+                                           .hash = request->hash,
+                                           .offset = request->offset,
+                                           .bulk = bulk->data,
+                                           .bulk_size = bulk->size};
             return OK;
         }
     }
     return OK;
 }
 
-status shelf_answer(shelf *shelf, const wire_message *request, wire_message *reply, arena *arena, bytes *bulk) {
-    *reply = (wire_message){.kind = MESSAGE_ABSENT, .id = ""};
+status shelf_answer(struct shelf *shelf, const struct wire_message *request, struct wire_message *reply,
+                    struct arena *arena, struct bytes *bulk) {
+    *reply = (struct wire_message){.kind = MESSAGE_ABSENT, .id = ""};
     pthread_mutex_lock(&shelf->lock);
     status result = request->kind == MESSAGE_NEWEST ? answer_newest(shelf, request, reply, arena)
                                                     : answer_fetch(shelf, request, reply, bulk);

@@ -9,15 +9,15 @@
 
 #include "shared/stage/signals.h"
 
-typedef struct settled {
-    wire_message message;
+struct settled {
+    struct wire_message message;
     bool withheld; // until the stage has finished
-    arena arena;
-} settled;
+    struct arena arena;
+};
 
 struct sink {
-    stage_context *context;
-    group **early; // groups whose turn has not come
+    struct stage_context *context;
+    struct group **early; // groups whose turn has not come
     size_t early_count;
     int64_t next; // order to be handed out
     size_t left;  // groups that did not fill a step
@@ -27,7 +27,7 @@ struct sink {
     int64_t total, per_step;
     int64_t begun; // the order at which `log` begins
     int64_t step;
-    settled *log; // by order - begun; kind 0: not settled yet
+    struct settled *log; // by order - begun; kind 0: not settled yet
     size_t log_count;
     int64_t known;           // entries of the log that are settled
     bool finished;           // so is the stage
@@ -37,8 +37,8 @@ struct sink {
     int64_t rewarded, sum_step;
 };
 
-status sink_open(sink **out, stage_context *context) {
-    sink *sink;
+status sink_open(struct sink **out, struct stage_context *context) {
+    struct sink *sink;
     TRY(NEW(&sink, 1));
     sink->context = context;
     sink->reward = sink->accuracy = NAN;
@@ -49,8 +49,8 @@ status sink_open(sink **out, stage_context *context) {
     return OK;
 }
 
-void sink_close(sink **pointer) {
-    sink *sink = *pointer;
+void sink_close(struct sink **pointer) {
+    struct sink *sink = *pointer;
     if (!sink) return;
     for (size_t i = 0; i < sink->early_count; i++) group_free(&sink->early[i]);
     for (size_t i = 0; i < sink->log_count; i++) arena_release(&sink->log[i].arena);
@@ -63,23 +63,24 @@ void sink_close(sink **pointer) {
 
 // ---- the hub's thread ----
 
-static status answer_plan(sink *sink, wire *wire, wire_peer *peer, const wire_message *plan) {
+static status answer_plan(struct sink *sink, struct wire *wire, struct wire_peer *peer,
+                          const struct wire_message *plan) {
     if (!sink->planned && !sink->context->stage->position) sink->front = sink->begun = sink->next = plan->order;
     sink->planned = true;
     sink->total = plan->count;
     sink->per_step = plan->per_step > 0 ? plan->per_step : 1;
     if (!sink->context->stage->position) sink->step = sink->front / sink->per_step;
     // With nothing left to train the source must not hear so before the stage has finished.
-    const wire_message at = {.kind = MESSAGE_AT, .step = sink->step, .order = sink->front};
+    const struct wire_message at = {.kind = MESSAGE_AT, .step = sink->step, .order = sink->front};
     if (sink->front < sink->total || sink->finished) TRY(wire_say(wire, peer, &at, NULL));
     for (size_t i = 0; i < sink->log_count; i++) {
-        const settled *entry = &sink->log[i];
+        const struct settled *entry = &sink->log[i];
         if (entry->message.kind && !entry->withheld) TRY(wire_say(wire, peer, &entry->message, NULL));
     }
     return OK;
 }
 
-status sink_said(sink *sink, wire *wire, wire_peer *peer, const wire_message *message) {
+status sink_said(struct sink *sink, struct wire *wire, struct wire_peer *peer, const struct wire_message *message) {
     if (message->kind != MESSAGE_PLAN) return OK;
     pthread_mutex_lock(&sink->lock);
     status result = answer_plan(sink, wire, peer, message);
@@ -89,7 +90,7 @@ status sink_said(sink *sink, wire *wire, wire_peer *peer, const wire_message *me
 
 // ---- the working thread ----
 
-static status add_early(sink *sink, hub *hub, group *group) {
+static status add_early(struct sink *sink, struct hub *hub, struct group *group) {
     bool second = !group->requires.present || group->requires.order < sink->next;
     for (size_t i = 0; i < sink->early_count; i++)
         if (sink->early[i]->requires.order == group->requires.order) second = true;
@@ -103,9 +104,9 @@ static status add_early(sink *sink, hub *hub, group *group) {
     return OK;
 }
 
-static group *take_next(sink *sink) {
+static struct group *take_next(struct sink *sink) {
     for (size_t i = 0; i < sink->early_count; i++) {
-        group *group = sink->early[i];
+        struct group *group = sink->early[i];
         if (group->requires.order != sink->next) continue;
         sink->early[i] = sink->early[--sink->early_count];
         sink->next++;
@@ -114,14 +115,14 @@ static group *take_next(sink *sink) {
     return NULL;
 }
 
-static bool all_handed_out(sink *sink) {
+static bool all_handed_out(struct sink *sink) {
     pthread_mutex_lock(&sink->lock);
     bool all = sink->planned && sink->next >= sink->total;
     pthread_mutex_unlock(&sink->lock);
     return all;
 }
 
-static bool planned(sink *sink) {
+static bool planned(struct sink *sink) {
     pthread_mutex_lock(&sink->lock);
     bool planned = sink->planned;
     pthread_mutex_unlock(&sink->lock);
@@ -129,7 +130,7 @@ static bool planned(sink *sink) {
 }
 
 // One of the groups that can be handed out now, if there is one; quarantined ones are settled on the way.
-static status hand_out(sink *sink, hub *hub, group **out) {
+static status hand_out(struct sink *sink, struct hub *hub, struct group **out) {
     *out = NULL;
     while ((*out = take_next(sink)) && (*out)->quarantine.present) {
         status result = sink_settle(sink, hub, *out);
@@ -139,7 +140,7 @@ static status hand_out(sink *sink, hub *hub, group **out) {
     return OK;
 }
 
-status sink_receive(sink *sink, hub *hub, int timeout_ms, group **out) {
+status sink_receive(struct sink *sink, struct hub *hub, int timeout_ms, struct group **out) {
     for (;;) {
         enum { SLICE = 200, NAP_US = 20000 };
         if (!planned(sink)) {
@@ -151,7 +152,7 @@ status sink_receive(sink *sink, hub *hub, int timeout_ms, group **out) {
         TRY(hand_out(sink, hub, out));
         if (*out) return OK;
         if (all_handed_out(sink)) return STOPPED;
-        group *group;
+        struct group *group;
         int wait = timeout_ms < 0 || timeout_ms > SLICE ? SLICE : timeout_ms;
         TRY(hub_receive(hub, 1, wait, &group));
         if (group) TRY(add_early(sink, hub, group));
@@ -159,14 +160,14 @@ status sink_receive(sink *sink, hub *hub, int timeout_ms, group **out) {
     }
 }
 
-static double mean(const double_array *values) {
+static double mean(const struct double_array *values) {
     double sum = 0;
     for (size_t i = 0; i < values->count; i++) sum += values->data[i];
     return sum / (double)values->count;
 }
 
 // The means over the groups of one step, for those who watch.
-static void add_rewards(sink *sink, const group *group) {
+static void add_rewards(struct sink *sink, const struct group *group) {
     if (!group->rewards.present || !group->rewards.total.count || !group->rewards.accuracy.count) return;
     if (group->trained.step != sink->sum_step) sink->reward_sum = sink->accuracy_sum = 0, sink->rewarded = 0;
     sink->sum_step = group->trained.step;
@@ -177,9 +178,9 @@ static void add_rewards(sink *sink, const group *group) {
     sink->accuracy = sink->accuracy_sum / (double)sink->rewarded;
 }
 
-static wire_message describe(sink *sink, const group *group) {
+static struct wire_message describe(struct sink *sink, const struct group *group) {
     const bool aside = group->quarantine.present, steps = sink->context->stage->position != NULL;
-    wire_message message = {.order = group->requires.order, .id = group->id.data};
+    struct wire_message message = {.order = group->requires.order, .id = group->id.data};
     if (aside) {
         message.kind = MESSAGE_ASIDE;
         message.name = group->quarantine.stage.data ? group->quarantine.stage.data : "";
@@ -193,14 +194,14 @@ static wire_message describe(sink *sink, const group *group) {
     return message;
 }
 
-static void advance_front(sink *sink) {
+static void advance_front(struct sink *sink) {
     size_t at = (size_t)(sink->front - sink->begun);
     while (at < sink->log_count && sink->log[at].message.kind && !sink->log[at].withheld) at++;
     sink->front = sink->begun + (int64_t)at;
 }
 
 // Keeps a copy of what is said; texts are cut to what a message holds.
-static status keep_settled(sink *sink, wire_message *message) {
+static status keep_settled(struct sink *sink, struct wire_message *message) {
     enum { TEXT_MOST = 1000 };
     size_t at = (size_t)(message->order - sink->begun);
     if (at >= sink->log_count) {
@@ -208,7 +209,7 @@ static status keep_settled(sink *sink, wire_message *message) {
         memset(sink->log + sink->log_count, 0, (at + 1 - sink->log_count) * sizeof *sink->log);
         sink->log_count = at + 1;
     }
-    settled *entry = &sink->log[at];
+    struct settled *entry = &sink->log[at];
     const char **texts[3] = {&message->id, &message->name, &message->reason};
     for (int i = 0; i < 3; i++) {
         if (!*texts[i]) continue;
@@ -222,7 +223,7 @@ static status keep_settled(sink *sink, wire_message *message) {
     return OK;
 }
 
-static status settle_locked(sink *sink, const group *group, wire_message *message) {
+static status settle_locked(struct sink *sink, const struct group *group, struct wire_message *message) {
     *message = describe(sink, group);
     if (message->order < sink->begun) return fail(BUG, "group %s was settled before", group->id.data);
     if (message->kind == MESSAGE_TRAINED && message->step > sink->step) sink->step = message->step;
@@ -231,8 +232,8 @@ static status settle_locked(sink *sink, const group *group, wire_message *messag
     return keep_settled(sink, message);
 }
 
-status sink_settle(sink *sink, hub *hub, const group *group) {
-    wire_message message;
+status sink_settle(struct sink *sink, struct hub *hub, const struct group *group) {
+    struct wire_message message;
     pthread_mutex_lock(&sink->lock);
     status result = settle_locked(sink, group, &message);
     bool withheld = result == OK && sink->log[message.order - sink->begun].withheld;
@@ -243,8 +244,8 @@ status sink_settle(sink *sink, hub *hub, const group *group) {
     return hub_send(hub, group);
 }
 
-status sink_finish(sink *sink, hub *hub) {
-    wire_message message = {.kind = MESSAGE_AT};
+status sink_finish(struct sink *sink, struct hub *hub) {
+    struct wire_message message = {.kind = MESSAGE_AT};
     pthread_mutex_lock(&sink->lock);
     sink->finished = true;
     for (size_t i = 0; i < sink->log_count; i++) {
@@ -259,7 +260,7 @@ status sink_finish(sink *sink, hub *hub) {
     return hub_post(hub, "ledger", &message);
 }
 
-void sink_report(sink *sink, message_status *status) {
+void sink_report(struct sink *sink, struct message_status *status) {
     pthread_mutex_lock(&sink->lock);
     status->total = sink->total;
     status->order = sink->front;

@@ -11,16 +11,16 @@
 #include "shared/stage/runner.h"
 #include "shared/stage/signals.h"
 
-const settings *stage_settings(const stage_context *context) {
+const struct settings *stage_settings(const struct stage_context *context) {
     return context->settings;
 }
 
-bool stage_stopping(const stage_context *context) {
+bool stage_stopping(const struct stage_context *context) {
     (void)context;
     return signals_stopping();
 }
 
-bool stage_in_pipeline(const stage_context *context) {
+bool stage_in_pipeline(const struct stage_context *context) {
     return context->place != NULL;
 }
 
@@ -30,13 +30,13 @@ double runner_clock(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-static void say_summary(const stage_context *context) {
+static void say_summary(const struct stage_context *context) {
     if (context->groups == 0) return;
     log_say("%zu groups, %zu quarantined, %zu found in the store, %.1f s", context->groups, context->quarantined,
             context->found, runner_clock() - context->started);
 }
 
-static status work_through(stage_context *context) {
+static status work_through(struct stage_context *context) {
     const char *store = settings_text(context->settings, "store");
     const char *wiring = settings_text(context->settings, "wiring");
     TRY(signals_open());
@@ -47,7 +47,7 @@ static status work_through(stage_context *context) {
 }
 
 // The first failure counts; what goes wrong in closing after it is said, not returned.
-static status end(stage_context *context, status result) {
+static status end(struct stage_context *context, status result) {
     if (result != OK && result != STOPPED) log_say("%s", fail_text());
     status closed = context->stage->close ? context->stage->close(context->state) : OK;
     if (closed != OK) log_say("%s", fail_text());
@@ -74,8 +74,8 @@ static int exit_code(status result) {
     }
 }
 
-int stage_main(const stage *stage, int argc, char **argv) {
-    stage_context context = {.stage = stage, .table = stage->table ? stage->table : keys_of(stage->name)};
+int stage_main(const struct stage *stage, int argc, char **argv) {
+    struct stage_context context = {.stage = stage, .table = stage->table ? stage->table : keys_of(stage->name)};
     log_open(context.table->program);
     context.started = context.said = runner_clock();
     status result = streams_hold();

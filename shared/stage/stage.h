@@ -14,48 +14,48 @@
 #include "shared/config/keys.h"
 #include "shared/group/group.h"
 
-typedef struct stage_context stage_context;
+struct stage_context;
 
 // A version of the weights. Version n is the policy after n steps; a reference's is the step at which it last changed.
-typedef struct stage_weights {
+struct stage_weights {
     bool reference;
     int64_t version;
     uint64_t hash;    // as model_hash and model_publish say
     const char *path; // a file for model_swap; NULL: the model folder as it is (version 0)
-} stage_weights;
+};
 
-typedef enum stage_follows { FOLLOWS_NOTHING, FOLLOWS_POLICY, FOLLOWS_REFERENCE } stage_follows;
+enum stage_follows { FOLLOWS_NOTHING, FOLLOWS_POLICY, FOLLOWS_REFERENCE };
 
-typedef struct stage {
-    const char *name;       // as in keys_of()
-    const key_table *table; // NULL: keys_of(name)
-    unsigned needs;         // group_need: checked before the stage sees a group
-    int section;            // the group_section that it adds and the runner stores, or -1
+struct stage {
+    const char *name;              // as in keys_of()
+    const struct key_table *table; // NULL: keys_of(name)
+    unsigned needs;                // group_need: checked before the stage sees a group
+    int section;                   // the group_section that it adds and the runner stores, or -1
 
     // Set-up. *state is handed to all others. Fails with USAGE, INPUT or SERVICE before any group is read.
-    status (*open)(void **state, stage_context *context);
+    status (*open)(void **state, struct stage_context *context);
 
     // What the section depends on besides the group and the keys: the hash of the weights. NULL: nothing.
     uint64_t (*version)(void *state);
 
     // Whether a section found in the store may be used (frames: only while its pixels are there). NULL: always.
-    bool (*usable)(void *state, const group *group);
+    bool (*usable)(void *state, const struct group *group);
 
     // Simple stages: works on one group. DEFECT quarantines the group with fail_text() as the reason; INPUT says that
     // the line is not a group that this stage can read.
-    status (*work)(void *state, group *group);
+    status (*work)(void *state, struct group *group);
 
     // Stages that hold several groups at once set these three instead of `work`.
     // How many more groups may be taken now.
     int (*room)(void *state);
     // Hands a group over; the stage keeps it until it comes back through `advance`, unless this is not OK (DEFECT and
     // INPUT as in `work`). What it holds when the run is stopped is freed by the runner, before close.
-    status (*take)(void *state, group *group);
+    status (*take)(void *state, struct group *group);
     // Does some work (returns within about 100 ms where it can) and hands back one finished group, or NULL in
     // *done. DEFECT and INPUT with a group in *done are for that group, as in `work`. `draining`: no more groups will
     // come (end of the input, or asked to stop): finish what there is and hand everything back. STOPPED: nothing can be
     // done until another group is taken; when draining: nothing is held any more.
-    status (*advance)(void *state, bool draining, group **done);
+    status (*advance)(void *state, bool draining, struct group **done);
 
     // Called when nothing is held, after the last group has been handed back: work that others need not wait for. NULL:
     // none.
@@ -64,50 +64,50 @@ typedef struct stage {
     // A source instead: no input. How many groups there are in all, and the one at a place in the order of issue, from
     // 0: the same one whenever it is asked for. `requires` is the runner's to set.
     status (*count)(void *state, int64_t *out);
-    status (*make)(void *state, int64_t place, group **out);
+    status (*make)(void *state, int64_t place, struct group **out);
 
     // In a pipeline alone. What a stage that computes with weights gets from optim before a group needs them; it holds
     // no group then. `follows` says whose.
-    stage_follows follows;
-    status (*use)(void *state, const stage_weights *weights);
+    enum stage_follows follows;
+    status (*use)(void *state, const struct stage_weights *weights);
     // Optim: where it stands after open: steps trained, and the place in the order of issue below which all is trained.
     status (*position)(void *state, int64_t *step, int64_t *place);
     // The last stage, when it has handed back the last group that there will ever be, and before the run is told that
     // it is over: what must not be lost is written here. NULL: nothing.
     status (*finish)(void *state);
     // Frames: appends what its store has of a clip, for another machine. Called from another thread.
-    status (*serve)(void *state, const char *key, bytes *record, bool *found);
+    status (*serve)(void *state, const char *key, struct bytes *record, bool *found);
 
     // Releases everything; flushes. Called once, also after a failure, and with NULL when open failed early.
     status (*close)(void *state);
-} stage;
+};
 
 // Runs a stage as a program: options, then --stdio or the pipeline. Returns the exit code.
-int stage_main(const stage *stage, int argc, char **argv);
+int stage_main(const struct stage *stage, int argc, char **argv);
 
 // The stage's settings, valid until close.
-const settings *stage_settings(const stage_context *context);
+const struct settings *stage_settings(const struct stage_context *context);
 
 // Whether the program was asked to stop (SIGTERM, SIGINT).
-bool stage_stopping(const stage_context *context);
+bool stage_stopping(const struct stage_context *context);
 
 // True in a pipeline, false under --stdio.
-bool stage_in_pipeline(const stage_context *context);
+bool stage_in_pipeline(const struct stage_context *context);
 
 // Optim, in a pipeline: from now on these are the newest weights of their kind. After open has read the checkpoint, and
 // after each step before its groups are handed back; the reference before the policy of the same step. The file is the
 // runner's from then on: it goes when nobody can need it any more. Under --stdio nothing happens.
-status stage_publish(stage_context *context, const stage_weights *weights);
+status stage_publish(struct stage_context *context, const struct stage_weights *weights);
 
 // Before the next one is written: the file of the oldest weights of that kind becomes `path`, if it is not needed any
 // more, to be written over.
-void stage_recycle(stage_context *context, bool reference, const char *path);
+void stage_recycle(struct stage_context *context, bool reference, const char *path);
 
 // Where such files go: a folder of the run on this machine. NULL under --stdio.
-const char *stage_weights_folder(const stage_context *context);
+const char *stage_weights_folder(const struct stage_context *context);
 
 // Asks the frames stage for a clip that this machine's store lacks; appends it to `record`. From any thread. *found is
 // false when nobody has it, or under --stdio.
-status stage_fetch(stage_context *context, const char *key, bytes *record, bool *found);
+status stage_fetch(struct stage_context *context, const char *key, struct bytes *record, bool *found);
 
 #endif

@@ -11,27 +11,27 @@
 
 enum { WINDOW = 1024 }; // slots above which no more lines are read while there is other work
 
-typedef struct slot {
-    const group *group; // while the stage has it
+struct slot {
+    const struct group *group; // while the stage has it
     size_t line;
-    char *passing; // a quarantined group's line, to be written as it came
-    bytes done;    // the line to be written
-    char *refused; // why the line is no group
-} slot;
+    char *passing;     // a quarantined group's line, to be written as it came
+    struct bytes done; // the line to be written
+    char *refused;     // why the line is no group
+};
 
-typedef struct filter {
-    lines lines;
+struct filter {
+    struct lines lines;
     int output;
-    slot *slots; // a ring in the order of the lines
+    struct slot *slots; // a ring in the order of the lines
     size_t first, count, room;
     bool closed; // no more lines are read: one was no group
-} filter;
+};
 
-static slot *slot_at(filter *filter, size_t index) {
+static struct slot *slot_at(struct filter *filter, size_t index) {
     return &filter->slots[(filter->first + index) % filter->room];
 }
 
-static void slot_release(slot *slot) {
+static void slot_release(struct slot *slot) {
     bytes_release(&slot->done);
     free(slot->passing);
     free(slot->refused);
@@ -39,10 +39,10 @@ static void slot_release(slot *slot) {
 }
 
 // A new slot behind the others.
-static status slot_add(filter *filter, slot **out) {
+static status slot_add(struct filter *filter, struct slot **out) {
     if (filter->count == filter->room) {
         size_t room = filter->room ? filter->room * 2 : 64;
-        slot *wider;
+        struct slot *wider;
         TRY(NEW(&wider, room));
         for (size_t i = 0; i < filter->count; i++) wider[i] = *slot_at(filter, i);
         free(filter->slots);
@@ -51,7 +51,7 @@ static status slot_add(filter *filter, slot **out) {
         filter->room = room;
     }
     *out = slot_at(filter, filter->count++);
-    **out = (slot){.line = filter->lines.number};
+    **out = (struct slot){.line = filter->lines.number};
     return OK;
 }
 
@@ -72,9 +72,9 @@ static status write_all(int fd, const char *data, size_t size) {
 }
 
 // Writes the slots at the front that are done. INPUT when the one in front is no group.
-static status flush(filter *filter) {
+static status flush(struct filter *filter) {
     while (filter->count) {
-        slot *slot = slot_at(filter, 0);
+        struct slot *slot = slot_at(filter, 0);
         if (slot->refused) return fail(INPUT, "line %zu: %s", slot->line, slot->refused);
         if (!slot->done.size) return OK;
         TRY(write_all(filter->output, slot->done.data, slot->done.size));
@@ -86,15 +86,15 @@ static status flush(filter *filter) {
 }
 
 // A line is no group: nothing behind it is read any more.
-static status refuse_slot(filter *filter, slot *slot) {
+static status refuse_slot(struct filter *filter, struct slot *slot) {
     filter->closed = true;
     slot->group = NULL;
     slot->refused = strdup(fail_text());
     return slot->refused ? flush(filter) : fail(SERVICE, "out of memory");
 }
 
-static status read_group(filter *filter, const char *line, size_t size, group **out) {
-    slot *slot;
+static status read_group(struct filter *filter, const char *line, size_t size, struct group **out) {
+    struct slot *slot;
     TRY(slot_add(filter, &slot));
     status result = group_from_json(out, line, size);
     if (result == INPUT) {
@@ -108,8 +108,8 @@ static status read_group(filter *filter, const char *line, size_t size, group **
     return slot->passing ? OK : fail(SERVICE, "out of memory");
 }
 
-static status filter_receive(void *self, int room, int timeout_ms, group **out) {
-    filter *filter = self;
+static status filter_receive(void *self, int room, int timeout_ms, struct group **out) {
+    struct filter *filter = self;
     const char *line;
     size_t size = 0;
     (void)room;
@@ -119,21 +119,21 @@ static status filter_receive(void *self, int room, int timeout_ms, group **out) 
     return line ? read_group(filter, line, size, out) : OK;
 }
 
-static slot *slot_of(filter *filter, const group *group) {
+static struct slot *slot_of(struct filter *filter, const struct group *group) {
     for (size_t i = 0; i < filter->count; i++)
         if (slot_at(filter, i)->group == group) return slot_at(filter, i);
     return NULL;
 }
 
 // The slot of a group, a new one for a source's.
-static status find_slot(filter *filter, const group *group, slot **out) {
+static status find_slot(struct filter *filter, const struct group *group, struct slot **out) {
     *out = slot_of(filter, group);
     return *out ? OK : slot_add(filter, out);
 }
 
-static status filter_deliver(void *self, group **group) {
-    filter *filter = self;
-    slot *slot;
+static status filter_deliver(void *self, struct group **group) {
+    struct filter *filter = self;
+    struct slot *slot;
     status result = find_slot(filter, *group, &slot);
     if (result == OK && slot->passing) result = bytes_text(&slot->done, slot->passing);
     if (result == OK && !slot->passing) result = group_to_json(*group, &slot->done);
@@ -143,9 +143,9 @@ static status filter_deliver(void *self, group **group) {
     return result == OK ? flush(filter) : result;
 }
 
-static status filter_refuse(void *self, group **group) {
-    filter *filter = self;
-    slot *slot;
+static status filter_refuse(void *self, struct group **group) {
+    struct filter *filter = self;
+    struct slot *slot;
     status result = find_slot(filter, *group, &slot);
     group_free(group);
     return result == OK ? refuse_slot(filter, slot) : result;
@@ -155,9 +155,9 @@ static status filter_finish(void *self) {
     return flush(self);
 }
 
-status stdio_run(stage_context *context, int input, int output) {
-    filter filter = {.lines = {.fd = input}, .output = output};
-    channel channel = {&filter, filter_receive, filter_deliver, filter_refuse, filter_finish};
+status stdio_run(struct stage_context *context, int input, int output) {
+    struct filter filter = {.lines = {.fd = input}, .output = output};
+    struct channel channel = {&filter, filter_receive, filter_deliver, filter_refuse, filter_finish};
     status result = runner_loop(context, &channel);
     while (filter.count) {
         slot_release(slot_at(&filter, 0));

@@ -10,7 +10,7 @@ static struct json_object *moment(double seconds) {
     return json_object_new_double_s(seconds, text);
 }
 
-status times_add(group *group, const char *stage, double taken, double done) {
+status times_add(struct group *group, const char *stage, double taken, double done) {
     struct json_object *times = group->times.data ? json_tokener_parse(group->times.data) : NULL;
     struct json_object *pair = json_object_new_array_ext(2);
     if (!times) times = json_object_new_object();

@@ -5,6 +5,6 @@
 #include "shared/group/group.h"
 
 // Sets times[stage] = [taken, done]; what stands there of other stages is kept. SERVICE when memory is short.
-status times_add(group *group, const char *stage, double taken, double done);
+status times_add(struct group *group, const char *stage, double taken, double done);
 
 #endif

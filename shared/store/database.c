@@ -18,7 +18,7 @@ enum { most_tables = 16, most_readers = 510, lock_bytes = 64 << 10, grow_patienc
 static const size_t standard_map = (size_t)1 << 40, least_map = (size_t)1 << 30;
 
 // One open LMDB environment. LMDB forbids opening a file twice in a process, so handles share it.
-typedef struct environment {
+struct environment {
     struct environment *next;
     MDB_env *env;
     char *path;
@@ -30,29 +30,29 @@ typedef struct environment {
     pthread_cond_t calm;
     int active; // transactions of this process: the map must not move under them
     bool moving;
-} environment;
+};
 
 struct database {
-    environment *home;
+    struct environment *home;
     MDB_dbi tables[most_tables];
     int table_count;
 };
 
 struct transaction {
-    database *database;
+    struct database *database;
     MDB_txn *txn;
     bool full; // an operation met the end of the map
 };
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
-static environment *registry;
+static struct environment *registry;
 
 static bool disk_is_full(const char *path) {
     struct statvfs facts;
     return statvfs(path, &facts) == 0 && (unsigned long long)facts.f_bavail * facts.f_frsize < (64u << 10);
 }
 
-static status lmdb_failure(const environment *home, const char *path, int code, const char *what) {
+static status lmdb_failure(const struct environment *home, const char *path, int code, const char *what) {
     if (home) path = home->path;
     if (code == ENOSPC || code == EDQUOT || (code == EIO && disk_is_full(path))) {
         return fail(SERVICE, "%s: %s: no space left on the disk", path, what);
@@ -83,7 +83,7 @@ static void give_up(MDB_env *env, const char *what) {
 
 // A page that was cut off would be a fatal signal once it is read; as zeros it is found out. (LMDB's own files may be
 // shorter than their last page too, where the last pages were never used.)
-static status lengthen(const environment *home, off_t size) {
+static status lengthen(const struct environment *home, off_t size) {
     MDB_envinfo info;
     MDB_stat stat;
     mdb_env_info(home->env, &info);
@@ -97,7 +97,7 @@ static status lengthen(const environment *home, off_t size) {
     return OK;
 }
 
-static int open_lmdb(MDB_env **out, const char *path, const database_options *options, size_t map) {
+static int open_lmdb(MDB_env **out, const char *path, const struct database_options *options, size_t map) {
     unsigned flags = MDB_NOSUBDIR | MDB_NOTLS | MDB_NORDAHEAD;
     if (options->read_only) flags |= MDB_RDONLY;
     if (options->lazy) flags |= MDB_NOMETASYNC;
@@ -116,9 +116,9 @@ static int open_lmdb(MDB_env **out, const char *path, const database_options *op
     return code;
 }
 
-static status environment_new(environment **out, const char *path, const database_options *options) {
+static status environment_new(struct environment **out, const char *path, const struct database_options *options) {
     if (!options->read_only) TRY(reserve_lock_file(path));
-    environment *home;
+    struct environment *home;
     TRY(NEW(&home, 1));
     size_t map = options->map ? options->map : standard_map;
     int code = open_lmdb(&home->env, path, options, map);
@@ -145,7 +145,7 @@ static status environment_new(environment **out, const char *path, const databas
     return OK;
 }
 
-static void environment_free(environment *home) {
+static void environment_free(struct environment *home) {
     mdb_env_close(home->env);
     pthread_cond_destroy(&home->calm);
     pthread_mutex_destroy(&home->lock);
@@ -154,11 +154,11 @@ static void environment_free(environment *home) {
 }
 
 // Under registry_lock.
-static status environment_share(environment **out, const char *path, const database_options *options) {
+static status environment_share(struct environment **out, const char *path, const struct database_options *options) {
     struct stat facts;
     bool there = stat(path, &facts) == 0;
     if (!there && options->read_only) return fail(INPUT, "%s: %s", path, strerror(errno));
-    for (environment *home = registry; there && home; home = home->next) {
+    for (struct environment *home = registry; there && home; home = home->next) {
         if (home->device != facts.st_dev || home->inode != facts.st_ino) continue;
         if (home->read_only && !options->read_only) return fail(BUG, "%s: is open for reading only", path);
         home->users++;
@@ -172,10 +172,10 @@ static status environment_share(environment **out, const char *path, const datab
     return OK;
 }
 
-static void environment_drop(environment *home) {
+static void environment_drop(struct environment *home) {
     pthread_mutex_lock(&registry_lock);
     if (--home->users == 0) {
-        environment **place = &registry;
+        struct environment **place = &registry;
         while (*place != home) place = &(*place)->next;
         *place = home->next;
         environment_free(home);
@@ -183,14 +183,14 @@ static void environment_drop(environment *home) {
     pthread_mutex_unlock(&registry_lock);
 }
 
-static void enter(environment *home) {
+static void enter(struct environment *home) {
     pthread_mutex_lock(&home->lock);
     while (home->moving) pthread_cond_wait(&home->calm, &home->lock);
     home->active++;
     pthread_mutex_unlock(&home->lock);
 }
 
-static void leave(environment *home) {
+static void leave(struct environment *home) {
     pthread_mutex_lock(&home->lock);
     home->active--;
     pthread_cond_broadcast(&home->calm);
@@ -198,7 +198,7 @@ static void leave(environment *home) {
 }
 
 // Sets the map's size (0: what another process made it) when no transaction of this process is left.
-static status move_map(environment *home, size_t size) {
+static status move_map(struct environment *home, size_t size) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += grow_patience;
@@ -222,7 +222,7 @@ static status move_map(environment *home, size_t size) {
     return result;
 }
 
-static status grow(environment *home) {
+static status grow(struct environment *home) {
     MDB_envinfo before;
     mdb_env_info(home->env, &before);
     TRY(move_map(home, 0)); // another process may have grown it already
@@ -232,7 +232,7 @@ static status grow(environment *home) {
 }
 
 // Begins with active counted; on failure it is not.
-static status begin(environment *home, unsigned flags, MDB_txn **txn) {
+static status begin(struct environment *home, unsigned flags, MDB_txn **txn) {
     for (int attempt = 0; attempt < 8; attempt++) {
         enter(home);
         int code = mdb_txn_begin(home->env, NULL, flags, txn);
@@ -249,9 +249,9 @@ static status begin(environment *home, unsigned flags, MDB_txn **txn) {
     return fail(SERVICE, "%s: its map is resized without end", home->path);
 }
 
-static status open_tables(transaction *transaction, void *context) {
+static status open_tables(struct transaction *transaction, void *context) {
     const char *const *names = context;
-    database *database = transaction->database;
+    struct database *database = transaction->database;
     unsigned flags = database->home->read_only ? 0 : MDB_CREATE;
     for (database->table_count = 0; names[database->table_count]; database->table_count++) {
         int n = database->table_count;
@@ -265,8 +265,9 @@ static status open_tables(transaction *transaction, void *context) {
 }
 
 // One attempt at a write; *again: the map was full, or moved by another process.
-static status write_once(database *database, status (*work)(transaction *, void *), void *context, bool *again) {
-    transaction transaction = {.database = database};
+static status write_once(struct database *database, status (*work)(struct transaction *, void *), void *context,
+                         bool *again) {
+    struct transaction transaction = {.database = database};
     *again = false;
     TRY(begin(database->home, database->home->read_only ? MDB_RDONLY : 0, &transaction.txn));
     status result = work(&transaction, context);
@@ -282,7 +283,7 @@ static status write_once(database *database, status (*work)(transaction *, void 
     return result;
 }
 
-status database_write(database *database, status (*work)(transaction *, void *), void *context) {
+status database_write(struct database *database, status (*work)(struct transaction *, void *), void *context) {
     for (;;) {
         bool again;
         status result = write_once(database, work, context, &again);
@@ -291,12 +292,13 @@ status database_write(database *database, status (*work)(transaction *, void *),
     }
 }
 
-status database_open(database **out, const char *path, const char *const *tables, const database_options *options) {
+status database_open(struct database **out, const char *path, const char *const *tables,
+                     const struct database_options *options) {
     *out = NULL;
-    database *database;
+    struct database *database;
     TRY(NEW(&database, 1));
     pthread_mutex_lock(&registry_lock);
-    status result = environment_share(&database->home, path, options ? options : &(database_options){0});
+    status result = environment_share(&database->home, path, options ? options : &(struct database_options){0});
     // The names are looked up under the lock: LMDB allows one thread of a process at a time there.
     if (result == OK) result = database_write(database, open_tables, (void *)tables);
     pthread_mutex_unlock(&registry_lock);
@@ -305,15 +307,15 @@ status database_open(database **out, const char *path, const char *const *tables
     return result;
 }
 
-void database_close(database **place) {
-    database *database = *place;
+void database_close(struct database **place) {
+    struct database *database = *place;
     if (!database) return;
     if (database->home) environment_drop(database->home);
     free(database);
     *place = NULL;
 }
 
-status database_read(database *database, transaction **out) {
+status database_read(struct database *database, struct transaction **out) {
     TRY(NEW(out, 1));
     (*out)->database = database;
     status result = begin(database->home, MDB_RDONLY, &(*out)->txn);
@@ -324,8 +326,8 @@ status database_read(database *database, transaction **out) {
     return result;
 }
 
-void transaction_end(transaction **place) {
-    transaction *transaction = *place;
+void transaction_end(struct transaction **place) {
+    struct transaction *transaction = *place;
     if (!transaction) return;
     mdb_txn_abort(transaction->txn);
     leave(transaction->database->home);
@@ -333,22 +335,22 @@ void transaction_end(transaction **place) {
     *place = NULL;
 }
 
-static MDB_val val(slice slice) {
+static MDB_val val(struct slice slice) {
     return (MDB_val){slice.size, (void *)slice.data};
 }
 
-static slice unval(MDB_val val) {
-    return (slice){val.mv_data ? val.mv_data : "", val.mv_size};
+static struct slice unval(MDB_val val) {
+    return (struct slice){val.mv_data ? val.mv_data : "", val.mv_size};
 }
 
-static status outcome(transaction *transaction, int code, const char *what) {
+static status outcome(struct transaction *transaction, int code, const char *what) {
     if (code == 0) return OK;
     transaction->full |= code == MDB_MAP_FULL;
     return lmdb_failure(transaction->database->home, NULL, code, what);
 }
 
-status transaction_get(transaction *transaction, int table, slice key, slice *value) {
-    *value = (slice){0};
+status transaction_get(struct transaction *transaction, int table, struct slice key, struct slice *value) {
+    *value = (struct slice){0};
     MDB_val k = val(key), v;
     int code = mdb_get(transaction->txn, transaction->database->tables[table], &k, &v);
     if (code == MDB_NOTFOUND) return OK;
@@ -356,28 +358,28 @@ status transaction_get(transaction *transaction, int table, slice key, slice *va
     return outcome(transaction, code, "cannot read");
 }
 
-status transaction_put(transaction *transaction, int table, slice key, slice value) {
+status transaction_put(struct transaction *transaction, int table, struct slice key, struct slice value) {
     MDB_val k = val(key), v = val(value);
     return outcome(transaction, mdb_put(transaction->txn, transaction->database->tables[table], &k, &v, 0),
                    "cannot write");
 }
 
-status transaction_reserve(transaction *transaction, int table, slice key, size_t size, void **place) {
+status transaction_reserve(struct transaction *transaction, int table, struct slice key, size_t size, void **place) {
     MDB_val k = val(key), v = {size, NULL};
     int code = mdb_put(transaction->txn, transaction->database->tables[table], &k, &v, MDB_RESERVE);
     *place = code ? NULL : v.mv_data;
     return outcome(transaction, code, "cannot write");
 }
 
-status transaction_delete(transaction *transaction, int table, slice key, bool *found) {
+status transaction_delete(struct transaction *transaction, int table, struct slice key, bool *found) {
     MDB_val k = val(key);
     int code = mdb_del(transaction->txn, transaction->database->tables[table], &k, NULL);
     if (found) *found = code == 0;
     return code == MDB_NOTFOUND ? OK : outcome(transaction, code, "cannot remove");
 }
 
-status transaction_each(transaction *transaction, int table, slice first,
-                        status (*visit)(void *context, slice key, slice value), void *context) {
+status transaction_each(struct transaction *transaction, int table, struct slice first,
+                        status (*visit)(void *context, struct slice key, struct slice value), void *context) {
     MDB_cursor *cursor;
     TRY(outcome(transaction, mdb_cursor_open(transaction->txn, transaction->database->tables[table], &cursor),
                 "cannot walk"));
@@ -393,8 +395,8 @@ status transaction_each(transaction *transaction, int table, slice first,
     return result != OK || code == MDB_NOTFOUND ? result : outcome(transaction, code, "cannot walk");
 }
 
-status transaction_last(transaction *transaction, int table, slice *key, slice *value) {
-    *key = *value = (slice){0};
+status transaction_last(struct transaction *transaction, int table, struct slice *key, struct slice *value) {
+    *key = *value = (struct slice){0};
     MDB_cursor *cursor;
     TRY(outcome(transaction, mdb_cursor_open(transaction->txn, transaction->database->tables[table], &cursor),
                 "cannot walk"));
@@ -408,17 +410,17 @@ status transaction_last(transaction *transaction, int table, slice *key, slice *
     return OK;
 }
 
-status transaction_count(transaction *transaction, int table, size_t *count) {
+status transaction_count(struct transaction *transaction, int table, size_t *count) {
     MDB_stat facts = {0};
     int code = mdb_stat(transaction->txn, transaction->database->tables[table], &facts);
     *count = facts.ms_entries;
     return outcome(transaction, code, "cannot count");
 }
 
-status database_get(database *database, int table, slice key, bytes *value, bool *found) {
-    transaction *transaction;
+status database_get(struct database *database, int table, struct slice key, struct bytes *value, bool *found) {
+    struct transaction *transaction;
     TRY(database_read(database, &transaction));
-    slice there;
+    struct slice there;
     status result = transaction_get(transaction, table, key, &there);
     *found = there.data != NULL;
     if (result == OK && there.data) result = bytes_add(value, there.data, there.size);
@@ -426,28 +428,28 @@ status database_get(database *database, int table, slice key, bytes *value, bool
     return result;
 }
 
-typedef struct one_change {
+struct one_change {
     int table;
-    slice key, value;
+    struct slice key, value;
     bool *found;
-} one_change;
+};
 
-static status put_one(transaction *transaction, void *context) {
-    one_change *change = context;
+static status put_one(struct transaction *transaction, void *context) {
+    struct one_change *change = context;
     return transaction_put(transaction, change->table, change->key, change->value);
 }
 
-static status delete_one(transaction *transaction, void *context) {
-    one_change *change = context;
+static status delete_one(struct transaction *transaction, void *context) {
+    struct one_change *change = context;
     return transaction_delete(transaction, change->table, change->key, change->found);
 }
 
-status database_put(database *database, int table, slice key, slice value) {
-    return database_write(database, put_one, &(one_change){table, key, value, NULL});
+status database_put(struct database *database, int table, struct slice key, struct slice value) {
+    return database_write(database, put_one, &(struct one_change){table, key, value, NULL});
 }
 
-status database_delete(database *database, int table, slice key, bool *found) {
-    return database_write(database, delete_one, &(one_change){table, key, {0}, found});
+status database_delete(struct database *database, int table, struct slice key, bool *found) {
+    return database_write(database, delete_one, &(struct one_change){table, key, {0}, found});
 }
 
 static status free_pages(MDB_txn *txn, size_t *pages) {
@@ -460,8 +462,8 @@ static status free_pages(MDB_txn *txn, size_t *pages) {
     return OK;
 }
 
-status database_size(database *database, size_t *used, size_t *file) {
-    transaction *transaction;
+status database_size(struct database *database, size_t *used, size_t *file) {
+    struct transaction *transaction;
     TRY(database_read(database, &transaction));
     MDB_envinfo info;
     MDB_stat stat;

@@ -24,42 +24,42 @@ static const char magic[8] = "caravanF";
 static const uint32_t version = 1;
 
 // A record: this, then timestamps (a clip's), then zeroes up to `pixels_at`, then the pixels, then zeroes.
-typedef struct record_header {
+struct record_header {
     char magic[8];
     uint32_t version;
     uint32_t video;
     uint32_t count, height, width;
     uint32_t pixels_at;
     double seconds_per_grid;
-} record_header;
+};
 
 // What is kept about use, by key.
-typedef struct use {
+struct use {
     int64_t when; // nanoseconds since 1970
     uint64_t bytes;
-} use;
+};
 
-typedef struct remembered {
-    file_facts facts;
+struct remembered {
+    struct file_facts facts;
     uint8_t hash[16];
-} remembered;
+};
 
 // A small write that can wait for the next large one.
-typedef struct pending {
+struct pending {
     int table;
     uint8_t key[key_bytes];
     union {
-        use use;
-        remembered remembered;
+        struct use use;
+        struct remembered remembered;
     };
-} pending;
+};
 
 struct frames_store {
-    database *database;
+    struct database *database;
     uint64_t limit;
     bool read_only;
     pthread_mutex_t lock; // of the two below
-    pending pending[most_pending];
+    struct pending pending[most_pending];
     int pending_count;
 };
 
@@ -69,7 +69,7 @@ static int64_t now(void) {
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-size_t frames_bytes(const frames *frames) {
+size_t frames_bytes(const struct frames *frames) {
     return (size_t)frames->count * (size_t)frames->height * (size_t)frames->width * 3;
 }
 
@@ -91,27 +91,27 @@ static void key_print(char out[frames_key_size], const uint8_t key[key_bytes]) {
     out[2 * key_bytes] = 0;
 }
 
-static slice key_slice(const uint8_t key[key_bytes]) {
-    return (slice){key, key_bytes};
+static struct slice key_slice(const uint8_t key[key_bytes]) {
+    return (struct slice){key, key_bytes};
 }
 
 static size_t round_up(size_t size, size_t unit) {
     return (size + unit - 1) / unit * unit;
 }
 
-static size_t pixels_at(const frames *frames) {
-    return round_up(sizeof(record_header) + (frames->video ? (size_t)frames->count * sizeof(double) : 0),
+static size_t pixels_at(const struct frames *frames) {
+    return round_up(sizeof(struct record_header) + (frames->video ? (size_t)frames->count * sizeof(double) : 0),
                     pixel_alignment);
 }
 
-static size_t record_size(const frames *frames) {
+static size_t record_size(const struct frames *frames) {
     size_t size = pixels_at(frames) + frames_bytes(frames);
     return size < least_record ? least_record : size;
 }
 
-static void record_write(const frames *frames, uint8_t *out) {
+static void record_write(const struct frames *frames, uint8_t *out) {
     size_t at = pixels_at(frames);
-    record_header header = {
+    struct record_header header = {
         .version = version,
         .video = frames->video,
         .count = (uint32_t)frames->count,
@@ -129,7 +129,7 @@ static void record_write(const frames *frames, uint8_t *out) {
     memset(out + end, 0, record_size(frames) - end);
 }
 
-status frames_to_record(const frames *frames, bytes *out) {
+status frames_to_record(const struct frames *frames, struct bytes *out) {
     size_t size = record_size(frames);
     TRY(bytes_reserve(out, size));
     record_write(frames, (uint8_t *)out->data + out->size);
@@ -138,9 +138,9 @@ status frames_to_record(const frames *frames, bytes *out) {
     return OK;
 }
 
-status frames_from_record(frames *frames, const void *record, size_t size) {
+status frames_from_record(struct frames *frames, const void *record, size_t size) {
     enum { most_side = 1 << 16, most_count = 1 << 20 };
-    record_header header;
+    struct record_header header;
     if (size < sizeof header) return fail(INPUT, "a frames record of %zu bytes is too short", size);
     memcpy(&header, record, sizeof header);
     if (memcmp(header.magic, magic, sizeof magic) != 0) return fail(INPUT, "not a frames record");
@@ -166,17 +166,17 @@ status frames_from_record(frames *frames, const void *record, size_t size) {
     return OK;
 }
 
-status frames_store_open(frames_store **out, const char *folder, uint64_t limit, bool read_only) {
+status frames_store_open(struct frames_store **out, const char *folder, uint64_t limit, bool read_only) {
     *out = NULL;
     if (!read_only) TRY(folder_make(folder));
-    frames_store *store;
+    struct frames_store *store;
     TRY(NEW(&store, 1));
     store->limit = limit;
     store->read_only = read_only;
     pthread_mutex_init(&store->lock, NULL);
-    arena arena = {0};
+    struct arena arena = {0};
     char *path = path_join(&arena, folder, "frames.lmdb");
-    database_options options = {.read_only = read_only, .lazy = true};
+    struct database_options options = {.read_only = read_only, .lazy = true};
     status result = path ? database_open(&store->database, path, tables, &options) : fail(SERVICE, "memory is short");
     arena_release(&arena);
     *out = store;
@@ -185,35 +185,35 @@ status frames_store_open(frames_store **out, const char *folder, uint64_t limit,
 }
 
 // Inside a write: what was waiting. The lock is held by the caller.
-static status write_pending(transaction *transaction, void *context) {
-    frames_store *store = context;
+static status write_pending(struct transaction *transaction, void *context) {
+    struct frames_store *store = context;
     for (int i = 0; i < store->pending_count; i++) {
-        pending *p = &store->pending[i];
+        struct pending *p = &store->pending[i];
         if (p->table == TABLE_FILES) {
             TRY(transaction_put(transaction, TABLE_FILES, key_slice(p->key),
-                                (slice){&p->remembered, sizeof p->remembered}));
+                                (struct slice){&p->remembered, sizeof p->remembered}));
             continue;
         }
-        slice there;
+        struct slice there;
         TRY(transaction_get(transaction, TABLE_USED, key_slice(p->key), &there));
-        if (!there.data || there.size != sizeof(use)) continue; // evicted meanwhile
-        use use;
+        if (!there.data || there.size != sizeof(struct use)) continue; // evicted meanwhile
+        struct use use;
         memcpy(&use, there.data, sizeof use);
         if (p->use.when > use.when) use.when = p->use.when;
-        TRY(transaction_put(transaction, TABLE_USED, key_slice(p->key), (slice){&use, sizeof use}));
+        TRY(transaction_put(transaction, TABLE_USED, key_slice(p->key), (struct slice){&use, sizeof use}));
     }
     return OK;
 }
 
 // With the lock held.
-static status flush(frames_store *store) {
+static status flush(struct frames_store *store) {
     status result = store->pending_count ? database_write(store->database, write_pending, store) : OK;
     store->pending_count = 0;
     return result;
 }
 
 // Notes a small write; one for the same key replaces the one that waits.
-static status postpone(frames_store *store, const pending *note) {
+static status postpone(struct frames_store *store, const struct pending *note) {
     if (store->read_only) return OK;
     pthread_mutex_lock(&store->lock);
     int i = 0;
@@ -232,8 +232,8 @@ static status postpone(frames_store *store, const pending *note) {
     return result;
 }
 
-void frames_store_close(frames_store **place) {
-    frames_store *store = *place;
+void frames_store_close(struct frames_store **place) {
+    struct frames_store *store = *place;
     if (!store) return;
     if (store->database && !store->read_only) {
         pthread_mutex_lock(&store->lock);
@@ -246,19 +246,19 @@ void frames_store_close(frames_store **place) {
     *place = NULL;
 }
 
-void frames_view_release(frames_view *view) {
+void frames_view_release(struct frames_view *view) {
     transaction_end(&view->snapshot);
     free(view->owned);
-    *view = (frames_view){0};
+    *view = (struct frames_view){0};
 }
 
-status frames_store_get(frames_store *store, const char *key, frames_view *view, bool *found) {
-    *view = (frames_view){0};
+status frames_store_get(struct frames_store *store, const char *key, struct frames_view *view, bool *found) {
+    *view = (struct frames_view){0};
     *found = false;
-    pending note = {.table = TABLE_USED, .use = {.when = now()}};
+    struct pending note = {.table = TABLE_USED, .use = {.when = now()}};
     TRY(key_parse(note.key, key));
     TRY(database_read(store->database, &view->snapshot));
-    slice record;
+    struct slice record;
     status result = transaction_get(view->snapshot, TABLE_FRAMES, key_slice(note.key), &record);
     if (result == OK && record.data) {
         if (frames_from_record(&view->frames, record.data, record.size) == OK) {
@@ -271,22 +271,22 @@ status frames_store_get(frames_store *store, const char *key, frames_view *view,
     return result;
 }
 
-typedef struct put_work {
-    frames_store *store;
+struct put_work {
+    struct frames_store *store;
     uint8_t key[key_bytes];
-    const frames *frames;
-} put_work;
+    const struct frames *frames;
+};
 
-typedef struct census {
+struct census {
     uint64_t total;
     int64_t oldest;
     uint8_t key[key_bytes]; // of the oldest
     uint64_t bytes;
-} census;
+};
 
-static status count_use(void *context, slice key, slice value) {
-    census *census = context;
-    use use;
+static status count_use(void *context, struct slice key, struct slice value) {
+    struct census *census = context;
+    struct use use;
     if (key.size != key_bytes || value.size != sizeof use) return fail(INPUT, "the frames store is damaged");
     memcpy(&use, value.data, sizeof use);
     census->total += use.bytes;
@@ -298,21 +298,21 @@ static status count_use(void *context, slice key, slice value) {
     return OK;
 }
 
-static status make_room(transaction *transaction, uint64_t limit, uint64_t needed) {
+static status make_room(struct transaction *transaction, uint64_t limit, uint64_t needed) {
     for (;;) {
-        census census = {.oldest = INT64_MAX};
-        TRY(transaction_each(transaction, TABLE_USED, (slice){0}, count_use, &census));
+        struct census census = {.oldest = INT64_MAX};
+        TRY(transaction_each(transaction, TABLE_USED, (struct slice){0}, count_use, &census));
         if (census.total == 0 || census.total + needed <= limit) return OK;
         TRY(transaction_delete(transaction, TABLE_FRAMES, key_slice(census.key), NULL));
         TRY(transaction_delete(transaction, TABLE_USED, key_slice(census.key), NULL));
     }
 }
 
-static status put_frames(transaction *transaction, void *context) {
-    put_work *work = context;
+static status put_frames(struct transaction *transaction, void *context) {
+    struct put_work *work = context;
     TRY(write_pending(transaction, work->store));
-    use use = {now(), record_size(work->frames)};
-    slice there;
+    struct use use = {now(), record_size(work->frames)};
+    struct slice there;
     TRY(transaction_get(transaction, TABLE_FRAMES, key_slice(work->key), &there));
     struct frames known;
     if (!there.data || frames_from_record(&known, there.data, there.size) != OK) {
@@ -321,11 +321,11 @@ static status put_frames(transaction *transaction, void *context) {
         TRY(transaction_reserve(transaction, TABLE_FRAMES, key_slice(work->key), use.bytes, &place));
         record_write(work->frames, place);
     }
-    return transaction_put(transaction, TABLE_USED, key_slice(work->key), (slice){&use, sizeof use});
+    return transaction_put(transaction, TABLE_USED, key_slice(work->key), (struct slice){&use, sizeof use});
 }
 
-status frames_store_put(frames_store *store, const char *key, const frames *frames) {
-    put_work work = {.store = store, .frames = frames};
+status frames_store_put(struct frames_store *store, const char *key, const struct frames *frames) {
+    struct put_work work = {.store = store, .frames = frames};
     TRY(key_parse(work.key, key));
     pthread_mutex_lock(&store->lock);
     status result = database_write(store->database, put_frames, &work);
@@ -334,23 +334,23 @@ status frames_store_put(frames_store *store, const char *key, const frames *fram
     return result;
 }
 
-status frames_store_put_record(frames_store *store, const char *key, const void *record, size_t size) {
-    frames frames;
+status frames_store_put_record(struct frames_store *store, const char *key, const void *record, size_t size) {
+    struct frames frames;
     TRY(frames_from_record(&frames, record, size));
     return frames_store_put(store, key, &frames);
 }
 
-typedef struct listing {
-    transaction *transaction;
-    status (*visit)(void *, const char *, const frames *, uint64_t, double);
+struct listing {
+    struct transaction *transaction;
+    status (*visit)(void *, const char *, const struct frames *, uint64_t, double);
     void *context;
-} listing;
+};
 
-static status list_one(void *context, slice key, slice value) {
-    listing *listing = context;
-    use use = {0};
-    slice used;
-    frames frames;
+static status list_one(void *context, struct slice key, struct slice value) {
+    struct listing *listing = context;
+    struct use use = {0};
+    struct slice used;
+    struct frames frames;
     char text[frames_key_size];
     if (key.size != key_bytes || frames_from_record(&frames, value.data, value.size) != OK) return OK;
     TRY(transaction_get(listing->transaction, TABLE_USED, key, &used));
@@ -359,30 +359,30 @@ static status list_one(void *context, slice key, slice value) {
     return listing->visit(listing->context, text, &frames, value.size, (double)use.when * 1e-9);
 }
 
-status frames_store_each(frames_store *store,
-                         status (*visit)(void *context, const char *key, const frames *frames, uint64_t bytes,
+status frames_store_each(struct frames_store *store,
+                         status (*visit)(void *context, const char *key, const struct frames *frames, uint64_t bytes,
                                          double used),
                          void *context) {
-    listing listing = {.visit = visit, .context = context};
+    struct listing listing = {.visit = visit, .context = context};
     TRY(database_read(store->database, &listing.transaction));
-    status result = transaction_each(listing.transaction, TABLE_FRAMES, (slice){0}, list_one, &listing);
+    status result = transaction_each(listing.transaction, TABLE_FRAMES, (struct slice){0}, list_one, &listing);
     transaction_end(&listing.transaction);
     return result;
 }
 
-typedef struct evict_work {
+struct evict_work {
     uint8_t key[key_bytes];
     bool *found;
-} evict_work;
+};
 
-static status evict_one(transaction *transaction, void *context) {
-    evict_work *work = context;
+static status evict_one(struct transaction *transaction, void *context) {
+    struct evict_work *work = context;
     TRY(transaction_delete(transaction, TABLE_FRAMES, key_slice(work->key), work->found));
     return transaction_delete(transaction, TABLE_USED, key_slice(work->key), NULL);
 }
 
-status frames_store_evict(frames_store *store, const char *key, bool *found) {
-    evict_work work = {.found = found};
+status frames_store_evict(struct frames_store *store, const char *key, bool *found) {
+    struct evict_work work = {.found = found};
     TRY(key_parse(work.key, key));
     return database_write(store->database, evict_one, &work);
 }
@@ -393,16 +393,16 @@ static void path_key(uint8_t out[key_bytes], const char *path) {
     memcpy(out, canonical.digest, key_bytes);
 }
 
-status frames_store_recall(frames_store *store, const char *path, const file_facts *facts, uint8_t hash[16],
-                           bool *found) {
+status frames_store_recall(struct frames_store *store, const char *path, const struct file_facts *facts,
+                           uint8_t hash[16], bool *found) {
     uint8_t key[key_bytes];
     path_key(key, path);
     *found = false;
-    transaction *transaction;
+    struct transaction *transaction;
     TRY(database_read(store->database, &transaction));
-    slice value;
+    struct slice value;
     status result = transaction_get(transaction, TABLE_FILES, key_slice(key), &value);
-    remembered known;
+    struct remembered known;
     if (result == OK && value.data && value.size == sizeof known) {
         memcpy(&known, value.data, sizeof known);
         *found = memcmp(&known.facts, facts, sizeof *facts) == 0;
@@ -412,8 +412,9 @@ status frames_store_recall(frames_store *store, const char *path, const file_fac
     return result;
 }
 
-status frames_store_remember(frames_store *store, const char *path, const file_facts *facts, const uint8_t hash[16]) {
-    pending note = {.table = TABLE_FILES, .remembered.facts = *facts};
+status frames_store_remember(struct frames_store *store, const char *path, const struct file_facts *facts,
+                             const uint8_t hash[16]) {
+    struct pending note = {.table = TABLE_FILES, .remembered.facts = *facts};
     path_key(note.key, path);
     memcpy(note.remembered.hash, hash, 16);
     return postpone(store, &note);

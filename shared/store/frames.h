@@ -14,73 +14,74 @@
 enum { frames_key_size = 33 }; // with the NUL
 
 // The frames of one image (count 1, no timestamps) or clip.
-typedef struct frames {
+struct frames {
     bool video;
     int count, height, width;
     double seconds_per_grid;  // of a clip: two frames at the sampled rate; NaN for an image
     const double *timestamps; // [count] seconds from the clip's first frame; NULL for an image
     const uint8_t *pixels;    // [count, height, width, RGB]
-} frames;
+};
 
 // Bytes of the pixels.
-size_t frames_bytes(const frames *frames);
+size_t frames_bytes(const struct frames *frames);
 
 // The record as it is stored and sent: header, timestamps, pixels.
-status frames_to_record(const frames *frames, bytes *out);
+status frames_to_record(const struct frames *frames, struct bytes *out);
 
 // *frames points into `record`. INPUT when it is not a whole record of this version.
-status frames_from_record(frames *frames, const void *record, size_t size);
+status frames_from_record(struct frames *frames, const void *record, size_t size);
 
-typedef struct frames_store frames_store;
+struct frames_store;
 
 // Opens FOLDER/frames.lmdb, and makes both unless read_only. `limit`: bytes that the records may take, 0: no limit.
 // SERVICE when the disk refuses, INPUT for a file that is none of ours or, read_only, is not there.
-status frames_store_open(frames_store **out, const char *folder, uint64_t limit, bool read_only);
+status frames_store_open(struct frames_store **out, const char *folder, uint64_t limit, bool read_only);
 
 // Closes; NULL is fine; sets *store to NULL.
-void frames_store_close(frames_store **store);
+void frames_store_close(struct frames_store **store);
 
 // Frames that someone else owns: mapped from a store, or on the heap. A zeroed view is an empty one.
-typedef struct frames_view {
-    frames frames;
+struct frames_view {
+    struct frames frames;
     struct transaction *snapshot;
     void *owned;
-} frames_view;
+};
 
 // Frees what stands behind a view and zeroes it.
-void frames_view_release(frames_view *view);
+void frames_view_release(struct frames_view *view);
 
 // Maps the frames under `key` into *view (no copy), valid until frames_view_release; *found says whether they are
 // there. May be called from any thread. INPUT for a key that is not 32 hex digits.
-status frames_store_get(frames_store *store, const char *key, frames_view *view, bool *found);
+status frames_store_get(struct frames_store *store, const char *key, struct frames_view *view, bool *found);
 
 // Keeps frames under `key`; frames that are there already stay. Makes room by evicting what is unused longest.
 // SERVICE when the disk is full: the store is as before.
-status frames_store_put(frames_store *store, const char *key, const frames *frames);
+status frames_store_put(struct frames_store *store, const char *key, const struct frames *frames);
 
 // Keeps a record that came from another machine. INPUT when it is no record.
-status frames_store_put_record(frames_store *store, const char *key, const void *record, size_t size);
+status frames_store_put_record(struct frames_store *store, const char *key, const void *record, size_t size);
 
 // Calls visit for each key in order; `bytes` of the record, `used` in seconds since 1970. STOPPED ends the walk.
-status frames_store_each(frames_store *store,
-                         status (*visit)(void *context, const char *key, const frames *frames, uint64_t bytes,
+status frames_store_each(struct frames_store *store,
+                         status (*visit)(void *context, const char *key, const struct frames *frames, uint64_t bytes,
                                          double used),
                          void *context);
 
 // Removes one record; *found says whether it was there.
-status frames_store_evict(frames_store *store, const char *key, bool *found);
+status frames_store_evict(struct frames_store *store, const char *key, bool *found);
 
 // A file's facts from stat and the hash of its content: spares hashing it again while the facts stay.
-typedef struct file_facts {
+struct file_facts {
     uint64_t device, inode, size;
     int64_t modified, changed; // nanoseconds
-} file_facts;
+};
 
 // *found, and hash, when this path with these very facts was remembered.
-status frames_store_recall(frames_store *store, const char *path, const file_facts *facts, uint8_t hash[16],
-                           bool *found);
+status frames_store_recall(struct frames_store *store, const char *path, const struct file_facts *facts,
+                           uint8_t hash[16], bool *found);
 
 // Remembers; written with the next put or at close.
-status frames_store_remember(frames_store *store, const char *path, const file_facts *facts, const uint8_t hash[16]);
+status frames_store_remember(struct frames_store *store, const char *path, const struct file_facts *facts,
+                             const uint8_t hash[16]);
 
 #endif

@@ -12,12 +12,13 @@ enum { SECTIONS, GROUPS, longest_key = 500 };
 static const char *const tables[] = {"sections", "groups", NULL};
 
 struct group_store {
-    database *database;
+    struct database *database;
 };
 
-static status open_database(group_store *store, const char *folder, bool read_only) {
-    arena memory = {0};
-    database_options options = {.read_only = read_only, .lazy = true}; // what a power failure takes is computed again
+static status open_database(struct group_store *store, const char *folder, bool read_only) {
+    struct arena memory = {0};
+    struct database_options options = {.read_only = read_only,
+                                       .lazy = true}; // what a power failure takes is computed again
     char *path = path_join(&memory, folder, "groups.lmdb");
     status result = path ? OK : fail(SERVICE, "out of memory");
     if (result == OK && !read_only) result = folder_make(folder);
@@ -26,14 +27,14 @@ static status open_database(group_store *store, const char *folder, bool read_on
     return result;
 }
 
-status group_store_open(group_store **out, const char *folder, bool read_only) {
+status group_store_open(struct group_store **out, const char *folder, bool read_only) {
     TRY(NEW(out, 1));
     status result = open_database(*out, folder, read_only);
     if (result != OK) group_store_close(out);
     return result;
 }
 
-void group_store_close(group_store **store) {
+void group_store_close(struct group_store **store) {
     if (!*store) return;
     database_close(&(*store)->database);
     free(*store);
@@ -41,48 +42,51 @@ void group_store_close(group_store **store) {
 }
 
 // The id itself, or its hash where it would be no key.
-static slice key_of(const char *id, size_t size, XXH128_canonical_t *hash) {
-    if (size > 0 && size <= longest_key) return (slice){id, size};
+static struct slice key_of(const char *id, size_t size, XXH128_canonical_t *hash) {
+    if (size > 0 && size <= longest_key) return (struct slice){id, size};
     XXH128_canonicalFromHash(hash, XXH3_128bits(id, size));
-    return (slice){hash->digest, sizeof hash->digest};
+    return (struct slice){hash->digest, sizeof hash->digest};
 }
 
-status group_store_find(group_store *store, const section_key *key, group_section section, group *group, bool *found) {
-    bytes packed = {0};
-    status result = database_get(store->database, SECTIONS, (slice){key->bytes, sizeof key->bytes}, &packed, found);
+status group_store_find(struct group_store *store, const struct section_key *key, enum group_section section,
+                        struct group *group, bool *found) {
+    struct bytes packed = {0};
+    status result =
+        database_get(store->database, SECTIONS, (struct slice){key->bytes, sizeof key->bytes}, &packed, found);
     if (result == OK && *found) result = group_section_from_msgpack(group, section, packed.data, packed.size);
     bytes_release(&packed);
     return result;
 }
 
 // What one write puts.
-typedef struct saved {
-    slice section_key, section, id, whole;
-} saved;
+struct saved {
+    struct slice section_key, section, id, whole;
+};
 
-static status put(transaction *transaction, void *context) {
-    const saved *saved = context;
+static status put(struct transaction *transaction, void *context) {
+    const struct saved *saved = context;
     if (saved->section_key.data) TRY(transaction_put(transaction, SECTIONS, saved->section_key, saved->section));
     return transaction_put(transaction, GROUPS, saved->id, saved->whole);
 }
 
-status group_store_save(group_store *store, const section_key *key, group_section section, const group *group) {
-    bytes packed = {0}, whole = {0};
+status group_store_save(struct group_store *store, const struct section_key *key, enum group_section section,
+                        const struct group *group) {
+    struct bytes packed = {0}, whole = {0};
     XXH128_canonical_t hash;
-    saved saved = {.id = key_of(group->id.data, group->id.size, &hash)};
+    struct saved saved = {.id = key_of(group->id.data, group->id.size, &hash)};
     status result = group_to_msgpack(group, &whole);
     if (result == OK && key) result = group_section_to_msgpack(group, section, &packed);
-    if (key) saved.section_key = (slice){key->bytes, sizeof key->bytes};
-    saved.section = (slice){packed.data, packed.size};
-    saved.whole = (slice){whole.data, whole.size};
+    if (key) saved.section_key = (struct slice){key->bytes, sizeof key->bytes};
+    saved.section = (struct slice){packed.data, packed.size};
+    saved.whole = (struct slice){whole.data, whole.size};
     if (result == OK) result = database_write(store->database, put, &saved);
     bytes_release(&packed);
     bytes_release(&whole);
     return result;
 }
 
-status group_store_get(group_store *store, const char *id, group **out) {
-    bytes packed = {0};
+status group_store_get(struct group_store *store, const char *id, struct group **out) {
+    struct bytes packed = {0};
     XXH128_canonical_t hash;
     bool found = false;
     *out = NULL;
@@ -92,15 +96,15 @@ status group_store_get(group_store *store, const char *id, group **out) {
     return result;
 }
 
-typedef struct walk {
-    status (*visit)(void *context, const group *group);
+struct walk {
+    status (*visit)(void *context, const struct group *group);
     void *context;
     status result; // apart, since STOPPED means something to the walk below
-} walk;
+};
 
-static status visit_record(void *context, slice key, slice value) {
-    walk *walk = context;
-    group *group = NULL;
+static status visit_record(void *context, struct slice key, struct slice value) {
+    struct walk *walk = context;
+    struct group *group = NULL;
     (void)key;
     walk->result = group_from_msgpack(&group, value.data, value.size);
     if (walk->result == OK) walk->result = walk->visit(walk->context, group);
@@ -108,11 +112,12 @@ static status visit_record(void *context, slice key, slice value) {
     return walk->result == OK ? OK : STOPPED;
 }
 
-status group_store_each(group_store *store, status (*visit)(void *context, const group *group), void *context) {
-    walk walk = {visit, context, OK};
-    transaction *snapshot = NULL;
+status group_store_each(struct group_store *store, status (*visit)(void *context, const struct group *group),
+                        void *context) {
+    struct walk walk = {visit, context, OK};
+    struct transaction *snapshot = NULL;
     TRY(database_read(store->database, &snapshot));
-    status result = transaction_each(snapshot, GROUPS, (slice){0}, visit_record, &walk);
+    status result = transaction_each(snapshot, GROUPS, (struct slice){0}, visit_record, &walk);
     transaction_end(&snapshot);
     return result == OK ? walk.result : result;
 }

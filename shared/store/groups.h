@@ -10,31 +10,34 @@
 #include "shared/base/status.h"
 #include "shared/group/group.h"
 
-typedef struct group_store group_store;
+struct group_store;
 
 // What a section was computed from, hashed.
-typedef struct section_key {
+struct section_key {
     unsigned char bytes[16];
-} section_key;
+};
 
 // Opens FOLDER/groups.lmdb, and makes both unless read_only. SERVICE when the disk refuses, INPUT for a file that is no
 // store or, read_only, is not there.
-status group_store_open(group_store **out, const char *folder, bool read_only);
+status group_store_open(struct group_store **out, const char *folder, bool read_only);
 
 // Closes; NULL is fine; sets *store to NULL.
-void group_store_close(group_store **store);
+void group_store_close(struct group_store **store);
 
 // Puts the section kept under `key` into the group; *found says whether there was one.
-status group_store_find(group_store *store, const section_key *key, group_section section, group *group, bool *found);
+status group_store_find(struct group_store *store, const struct section_key *key, enum group_section section,
+                        struct group *group, bool *found);
 
 // Keeps the group whole, and with it, unless `key` is NULL, its section under `key`: both or neither. SERVICE when the
 // disk is full.
-status group_store_save(group_store *store, const section_key *key, group_section section, const group *group);
+status group_store_save(struct group_store *store, const struct section_key *key, enum group_section section,
+                        const struct group *group);
 
 // The group of that id; *out is NULL when there is none. The caller frees it.
-status group_store_get(group_store *store, const char *id, group **out);
+status group_store_get(struct group_store *store, const char *id, struct group **out);
 
 // Calls visit with every group in the order of their ids; it does not own them. Ends early when visit is not OK.
-status group_store_each(group_store *store, status (*visit)(void *context, const group *group), void *context);
+status group_store_each(struct group_store *store, status (*visit)(void *context, const struct group *group),
+                        void *context);
 
 #endif

@@ -5,24 +5,24 @@
 
 #include "shared/base/utf8.h"
 
-void added_release(added *a) {
+void added_release(struct added *a) {
     arena_release(&a->memory);
     free(a->tokens);
     free((void *)a->raw.tokens);
     free((void *)a->normalized.tokens);
     pattern_free(&a->word);
     pattern_free(&a->space);
-    *a = (added){0};
+    *a = (struct added){0};
 }
 
-const added_token *added_find(const added *a, const char *content, size_t size) {
+const struct added_token *added_find(const struct added *a, const char *content, size_t size) {
     for (size_t i = 0; i < a->count; i++)
         if (a->tokens[i].size == size && !memcmp(a->tokens[i].content, content, size)) return &a->tokens[i];
     return NULL;
 }
 
-status added_put(added *a, const char *content, size_t size, int32_t id, added_flags flags) {
-    added_token *known = (added_token *)added_find(a, content, size);
+status added_put(struct added *a, const char *content, size_t size, int32_t id, struct added_flags flags) {
+    struct added_token *known = (struct added_token *)added_find(a, content, size);
     if (known) {
         flags.special |= known->flags.special;
         known->flags = flags;
@@ -35,21 +35,22 @@ status added_put(added *a, const char *content, size_t size, int32_t id, added_f
     }
     char *copy = arena_text(&a->memory, content, size);
     if (!copy) return fail(SERVICE, "out of memory");
-    a->tokens[a->count++] = (added_token){copy, size, id, flags};
+    a->tokens[a->count++] = (struct added_token){copy, size, id, flags};
     return OK;
 }
 
 static int by_content(const void *left, const void *right) {
-    const added_token *a = *(const added_token *const *)left, *b = *(const added_token *const *)right;
+    const struct added_token *a = *(const struct added_token *const *)left,
+                             *b = *(const struct added_token *const *)right;
     int order = memcmp(a->content, b->content, a->size < b->size ? a->size : b->size);
     return order ? order : (a->size > b->size) - (a->size < b->size);
 }
 
-static status finish_set(added *a, added_set *set, bool normalized) {
+static status finish_set(struct added *a, struct added_set *set, bool normalized) {
     TRY(NEW(&set->tokens, a->count));
     for (size_t i = 0; i < a->count; i++)
         if (a->tokens[i].flags.normalized == normalized && a->tokens[i].size) set->tokens[set->count++] = &a->tokens[i];
-    qsort((void *)set->tokens, set->count, sizeof(const added_token *), by_content);
+    qsort((void *)set->tokens, set->count, sizeof(const struct added_token *), by_content);
     size_t at = 0;
     for (unsigned byte = 0; byte <= 256; byte++) {
         while (at < set->count && (unsigned char)set->tokens[at]->content[0] < byte) at++;
@@ -58,11 +59,11 @@ static status finish_set(added *a, added_set *set, bool normalized) {
     return OK;
 }
 
-status added_finish(added *a, normal_form form) {
-    bytes buffer = {0};
+status added_finish(struct added *a, enum normal_form form) {
+    struct bytes buffer = {0};
     status result = OK;
     for (size_t i = 0; i < a->count && result == OK; i++) {
-        added_token *token = &a->tokens[i];
+        struct added_token *token = &a->tokens[i];
         const char *normal;
         size_t size;
         if (!token->flags.normalized) continue;
@@ -82,10 +83,10 @@ status added_finish(added *a, normal_form form) {
 }
 
 // The longest token at text[at..size), NULL if none: the range of tokens that begin like the text narrows byte by byte.
-static const added_token *longest_at(const added_set *set, const char *text, size_t size, size_t at) {
+static const struct added_token *longest_at(const struct added_set *set, const char *text, size_t size, size_t at) {
     unsigned char lead = (unsigned char)text[at];
     size_t low = set->first[lead], high = set->first[lead + 1];
-    const added_token *best = NULL;
+    const struct added_token *best = NULL;
     for (size_t depth = 1; low < high; depth++) {
         if (set->tokens[low]->size == depth) best = set->tokens[low++]; // a shorter one stands before those it begins
         if (at + depth >= size) break;
@@ -118,13 +119,14 @@ static size_t step_back(const char *text, size_t at) {
     return at;
 }
 
-static status is_one(pattern *kind, const char *text, size_t start, size_t end, bool *yes) {
+static status is_one(struct pattern *kind, const char *text, size_t start, size_t end, bool *yes) {
     size_t first, last;
     pattern_prepare(kind, text + start, end - start);
     return pattern_find(kind, text + start, end - start, 0, yes, &first, &last);
 }
 
-static status stands_alone(const added *a, const char *text, size_t size, const added_match *match, bool *alone) {
+static status stands_alone(const struct added *a, const char *text, size_t size, const struct added_match *match,
+                           bool *alone) {
     bool before = false, after = false;
     if (match->start) TRY(is_one(a->word, text, step_back(text, match->start), match->start, &before));
     if (match->end < size) {
@@ -135,8 +137,8 @@ static status stands_alone(const added *a, const char *text, size_t size, const 
     return OK;
 }
 
-static status strip(const added *a, const added_token *token, const char *text, size_t size, size_t taken,
-                    added_match *match) {
+static status strip(const struct added *a, const struct added_token *token, const char *text, size_t size, size_t taken,
+                    struct added_match *match) {
     bool space = true;
     while (token->flags.lstrip && match->start > taken) {
         size_t before = step_back(text, match->start);
@@ -153,15 +155,15 @@ static status strip(const added *a, const added_token *token, const char *text, 
     return OK;
 }
 
-status added_next(const added *a, const added_set *set, const char *text, size_t size, size_t from, size_t taken,
-                  bool *found, added_match *match) {
+status added_next(const struct added *a, const struct added_set *set, const char *text, size_t size, size_t from,
+                  size_t taken, bool *found, struct added_match *match) {
     *found = false;
     for (size_t at = from; set->count && at < size; at++) {
         unsigned char lead = (unsigned char)text[at];
         if (set->first[lead] == set->first[lead + 1]) continue;
-        const added_token *token = longest_at(set, text, size, at);
+        const struct added_token *token = longest_at(set, text, size, at);
         if (!token) continue;
-        *match = (added_match){at, at + token->size, at + token->size, token->id};
+        *match = (struct added_match){at, at + token->size, at + token->size, token->id};
         bool alone = true;
         if (token->flags.single_word) TRY(stands_alone(a, text, size, match, &alone));
         if (!alone) {

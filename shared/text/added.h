@@ -14,57 +14,57 @@
 #include "shared/text/normal.h"
 #include "shared/text/pattern.h"
 
-typedef struct added_flags {
+struct added_flags {
     bool single_word; // not inside a word
     bool lstrip;      // takes the white space before it
     bool rstrip;      // and after it
     bool normalized;  // matches the normalised text
     bool special;
-} added_flags;
+};
 
-typedef struct added_token {
+struct added_token {
     const char *content;
     size_t size;
     int32_t id;
-    added_flags flags;
-} added_token;
+    struct added_flags flags;
+};
 
-typedef struct added_set {
-    const added_token **tokens; // in the order of their bytes
+struct added_set {
+    const struct added_token **tokens; // in the order of their bytes
     size_t count;
     uint32_t first[257]; // by first byte: tokens first[b] to first[b + 1]
-} added_set;
+};
 
 // A zeroed struct has no tokens.
-typedef struct added {
-    arena memory;
-    added_token *tokens; // as declared
+struct added {
+    struct arena memory;
+    struct added_token *tokens; // as declared
     size_t count;
     size_t room;
-    added_set raw, normalized;
-    pattern *word, *space;
-} added;
+    struct added_set raw, normalized;
+    struct pattern *word, *space;
+};
 
 // Frees all of it and leaves an empty one.
-void added_release(added *a);
+void added_release(struct added *a);
 
 // Declares a token; one that is there with this content gets the new flags, but stays special if it was.
-status added_put(added *a, const char *content, size_t size, int32_t id, added_flags flags);
+status added_put(struct added *a, const char *content, size_t size, int32_t id, struct added_flags flags);
 
 // The token with that content, NULL if there is none.
-const added_token *added_find(const added *a, const char *content, size_t size);
+const struct added_token *added_find(const struct added *a, const char *content, size_t size);
 
 // Sorts the tokens into their sets once all are declared; those that match normalised text are normalised themselves.
-status added_finish(added *a, normal_form form);
+status added_finish(struct added *a, enum normal_form form);
 
-typedef struct added_match {
+struct added_match {
     size_t start, end; // what the token takes, stripped white space included
     size_t resume;     // where the search goes on
     int32_t id;
-} added_match;
+};
 
 // The next token of the set in text[from..size); `taken` is where the last match's white space ended. Sets *found.
-status added_next(const added *a, const added_set *set, const char *text, size_t size, size_t from, size_t taken,
-                  bool *found, added_match *match);
+status added_next(const struct added *a, const struct added_set *set, const char *text, size_t size, size_t from,
+                  size_t taken, bool *found, struct added_match *match);
 
 #endif

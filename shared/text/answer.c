@@ -9,12 +9,12 @@
 static const char opening[] = "<answer>", closing[] = "</answer>";
 
 // The bytes of a token that stand in the completion's text: special tokens have none.
-static const char *visible(const tokenizer *tokenizer, int64_t token, size_t *size) {
+static const char *visible(const struct tokenizer *tokenizer, int64_t token, size_t *size) {
     *size = 0;
     return tokenizer_special(tokenizer, token) ? NULL : tokenizer_piece(tokenizer, token, size);
 }
 
-static const char *find_last(const bytes *text, const char *what) {
+static const char *find_last(const struct bytes *text, const char *what) {
     const char *found = NULL;
     const char *at = text->data, *end = text->data + text->size;
     while (at && (at = memmem(at, (size_t)(end - at), what, strlen(what)))) found = at++;
@@ -22,7 +22,7 @@ static const char *find_last(const bytes *text, const char *what) {
 }
 
 // The range of bytes of the content; false if there is none.
-static bool content_range(const bytes *text, size_t *from, size_t *to) {
+static bool content_range(const struct bytes *text, size_t *from, size_t *to) {
     const char *open = find_last(text, opening);
     if (!open) return false;
     const char *start = open + strlen(opening), *end = text->data + text->size;
@@ -32,8 +32,9 @@ static bool content_range(const bytes *text, size_t *from, size_t *to) {
     return *from < *to;
 }
 
-static status find_content(const tokenizer *tokenizer, const int64_t *tokens, size_t count, answer_span *out) {
-    bytes text = {0};
+static status find_content(const struct tokenizer *tokenizer, const int64_t *tokens, size_t count,
+                           struct answer_span *out) {
+    struct bytes text = {0};
     size_t from, to, size, at = 0;
     status result = bytes_text(&text, "");
     for (size_t i = 0; result == OK && i < count; i++) {
@@ -53,9 +54,9 @@ static status find_content(const tokenizer *tokenizer, const int64_t *tokens, si
     return result;
 }
 
-static bool holds(const tokenizer *tokenizer, const int64_t *tokens, size_t first, size_t end, const char *what,
+static bool holds(const struct tokenizer *tokenizer, const int64_t *tokens, size_t first, size_t end, const char *what,
                   bool *found) {
-    bytes text = {0};
+    struct bytes text = {0};
     bool fine = true;
     for (size_t i = first; fine && i < end; i++) {
         size_t size;
@@ -67,8 +68,8 @@ static bool holds(const tokenizer *tokenizer, const int64_t *tokens, size_t firs
     return fine;
 }
 
-static status find_released(const tokenizer *tokenizer, const int64_t *tokens, size_t count, bool ended,
-                            answer_span *out) {
+static status find_released(const struct tokenizer *tokenizer, const int64_t *tokens, size_t count, bool ended,
+                            struct answer_span *out) {
     size_t finish = ended ? count - 1 : count;
     for (size_t a = count; a-- > 0;) {
         bool word, tag;
@@ -79,15 +80,15 @@ static status find_released(const tokenizer *tokenizer, const int64_t *tokens, s
         if (!tag) continue;
         // a < j < max(a + 1, finish - 3)
         size_t end = finish >= a + 4 ? finish - 3 : a + 1;
-        *out = (answer_span){.found = true, .first = a + 1, .end = end > a + 1 ? end : a + 1};
+        *out = (struct answer_span){.found = true, .first = a + 1, .end = end > a + 1 ? end : a + 1};
         return OK;
     }
     return OK;
 }
 
-status answer_find(const tokenizer *tokenizer, answer_rule rule, const int64_t *tokens, size_t count, bool ended,
-                   answer_span *out) {
-    *out = (answer_span){0};
+status answer_find(const struct tokenizer *tokenizer, enum answer_rule rule, const int64_t *tokens, size_t count,
+                   bool ended, struct answer_span *out) {
+    *out = (struct answer_span){0};
     if (count == 0) return OK;
     if (rule == ANSWER_RELEASED) return find_released(tokenizer, tokens, count, ended, out);
     return find_content(tokenizer, tokens, ended ? count - 1 : count, out);

@@ -9,21 +9,21 @@
 #include "shared/base/status.h"
 #include "shared/text/tokenizer.h"
 
-typedef enum answer_rule {
+enum answer_rule {
     ANSWER_CONTENT,  // the tokens that overlap what stands between the last <answer> and the first </answer> after it
     ANSWER_RELEASED, // the published code's: from the token after the last "answer" of an <answer> to three before the
                      // end
-} answer_rule;
+};
 
-typedef struct answer_span {
+struct answer_span {
     bool found; // false: no answer
     size_t first;
     size_t end; // one past the last token; == first only under ANSWER_RELEASED
-} answer_span;
+};
 
 // Finds the span. `ended`: the last token is an end-of-sequence token, which is never part of an answer.
 // SERVICE when memory is short.
-status answer_find(const tokenizer *tokenizer, answer_rule rule, const int64_t *tokens, size_t count, bool ended,
-                   answer_span *out);
+status answer_find(const struct tokenizer *tokenizer, enum answer_rule rule, const int64_t *tokens, size_t count,
+                   bool ended, struct answer_span *out);
 
 #endif

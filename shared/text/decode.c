@@ -1,7 +1,8 @@
 #include "shared/text/tokenizer.h"
 #include "shared/base/utf8.h"
 
-status tokenizer_decode(const tokenizer *t, const int64_t *ids, size_t count, bool skip_special, bytes *out) {
+status tokenizer_decode(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
+                        struct bytes *out) {
     TRY(bytes_reserve(out, count * 4));
     for (size_t i = 0; i < count; i++) {
         size_t size;
@@ -11,15 +12,16 @@ status tokenizer_decode(const tokenizer *t, const int64_t *ids, size_t count, bo
     return OK;
 }
 
-status tokenizer_text(const tokenizer *t, const int64_t *ids, size_t count, bool skip_special, bytes *out) {
-    bytes raw = {0};
+status tokenizer_text(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
+                      struct bytes *out) {
+    struct bytes raw = {0};
     status result = tokenizer_decode(t, ids, count, skip_special, &raw);
     if (result == OK) result = utf8_replace(raw.data, raw.size, out);
     bytes_release(&raw);
     return result;
 }
 
-void tokenizer_offsets(const tokenizer *t, const int64_t *ids, size_t count, size_t *offsets) {
+void tokenizer_offsets(const struct tokenizer *t, const int64_t *ids, size_t count, size_t *offsets) {
     offsets[0] = 0;
     for (size_t i = 0; i < count; i++) {
         size_t size;

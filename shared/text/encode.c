@@ -3,27 +3,27 @@
 #include "shared/text/parts.h"
 #include "shared/base/utf8.h"
 
-typedef struct encoding {
-    tokenizer *t;
-    token_list *out;
-} encoding;
+struct encoding {
+    struct tokenizer *t;
+    struct token_list *out;
+};
 
 static status take_word(void *context, const char *word, size_t size) {
-    encoding *e = context;
+    struct encoding *e = context;
     return merger_word(&e->t->merger, word, size, e->out);
 }
 
-static status encode_words(encoding *e, const char *text, size_t size) {
+static status encode_words(struct encoding *e, const char *text, size_t size) {
     return splitter_run(&e->t->splitter, text, size, take_word, e);
 }
 
 // Splits the added tokens of a set off and gives what is between them to `rest`.
-static status split_added(encoding *e, const added_set *set, const char *text, size_t size,
-                          status (*rest)(encoding *e, const char *text, size_t size)) {
+static status split_added(struct encoding *e, const struct added_set *set, const char *text, size_t size,
+                          status (*rest)(struct encoding *e, const char *text, size_t size)) {
     size_t from = 0, taken = 0;
     for (;;) {
         bool found;
-        added_match match;
+        struct added_match match;
         TRY(added_next(&e->t->added, set, text, size, from, taken, &found, &match));
         if (!found) break;
         if (match.start > taken) TRY(rest(e, text + taken, match.start - taken));
@@ -34,16 +34,16 @@ static status split_added(encoding *e, const added_set *set, const char *text, s
     return taken < size ? rest(e, text + taken, size - taken) : OK;
 }
 
-static status encode_normalized(encoding *e, const char *text, size_t size) {
+static status encode_normalized(struct encoding *e, const char *text, size_t size) {
     const char *normal;
     size_t normal_size;
     TRY(normal_text(e->t->form, text, size, &e->t->normal, &normal, &normal_size));
     return split_added(e, &e->t->added.normalized, normal, normal_size, encode_words);
 }
 
-status tokenizer_encode(const tokenizer *t, const char *text, size_t size, token_list *out) {
+status tokenizer_encode(const struct tokenizer *t, const char *text, size_t size, struct token_list *out) {
     if (!utf8_valid(text, size)) return fail(INPUT, "the text is not UTF-8");
-    encoding e = {(tokenizer *)t, out};
+    struct encoding e = {(struct tokenizer *)t, out};
     pthread_mutex_lock(&e.t->lock);
     status result = split_added(&e, &t->added.raw, text, size, encode_normalized);
     pthread_mutex_unlock(&e.t->lock);

@@ -5,7 +5,7 @@
 #include "shared/base/file.h"
 #include "shared/text/parts.h"
 
-static status load_vocab_json(tokenizer *t, const char *path) {
+static status load_vocab_json(struct tokenizer *t, const char *path) {
     struct json_object *vocab;
     TRY(json_file(&vocab, path));
     status result = OK;
@@ -36,7 +36,7 @@ static const char *next_word(const char *line, size_t size, size_t *at, size_t *
 }
 
 // One line of merges.txt; the first may be a header, which begins with # and is no merge of the vocabulary.
-static status load_merge_line(tokenizer *t, const char *line, size_t size, size_t number, uint32_t *rank) {
+static status load_merge_line(struct tokenizer *t, const char *line, size_t size, size_t number, uint32_t *rank) {
     size_t at = 0, left_size, right_size, more;
     const char *left = next_word(line, size, &at, &left_size);
     const char *right = next_word(line, size, &at, &right_size);
@@ -53,8 +53,8 @@ static status load_merge_line(tokenizer *t, const char *line, size_t size, size_
     return OK;
 }
 
-static status load_merges_txt(tokenizer *t, const char *path) {
-    bytes content = {0};
+static status load_merges_txt(struct tokenizer *t, const char *path) {
+    struct bytes content = {0};
     status result;
     TRY_TO(result, done, file_read(path, &content));
     uint32_t rank = 0;
@@ -71,8 +71,8 @@ done:
     return result;
 }
 
-status load_vocab_files(tokenizer *t, const char *folder) {
-    arena memory = {0};
+status load_vocab_files(struct tokenizer *t, const char *folder) {
+    struct arena memory = {0};
     char *vocab = path_join(&memory, folder, "vocab.json"), *merges = path_join(&memory, folder, "merges.txt");
     status result = vocab && merges ? load_vocab_json(t, vocab) : fail(SERVICE, "out of memory");
     if (result == OK) result = load_merges_txt(t, merges);
@@ -85,10 +85,10 @@ status load_vocab_files(tokenizer *t, const char *folder) {
 }
 
 // A named special token: a text, or an added token as an object.
-static status load_named(tokenizer *t, struct json_object *value) {
+static status load_named(struct tokenizer *t, struct json_object *value) {
     const char *content;
     size_t size;
-    added_flags flags = {.special = true};
+    struct added_flags flags = {.special = true};
     if (!value) return OK;
     if (json_object_is_type(value, json_type_string)) {
         content = json_object_get_string(value);
@@ -97,7 +97,7 @@ static status load_named(tokenizer *t, struct json_object *value) {
         TRY(load_added_json(value, &content, &size, &flags));
         flags.special = true;
     }
-    const added_token *known = added_find(&t->added, content, size);
+    const struct added_token *known = added_find(&t->added, content, size);
     if (known) {
         flags = known->flags;
         flags.special = true;
@@ -105,7 +105,7 @@ static status load_named(tokenizer *t, struct json_object *value) {
     return load_added(t, content, size, flags, -1);
 }
 
-static status load_all_named(tokenizer *t, struct json_object *config) {
+static status load_all_named(struct tokenizer *t, struct json_object *config) {
     static const char *const keys[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                        "pad_token", "cls_token", "mask_token"};
     struct json_object *value;
@@ -121,20 +121,20 @@ static status load_all_named(tokenizer *t, struct json_object *config) {
     return OK;
 }
 
-typedef struct declared {
+struct declared {
     int64_t id;
     struct json_object *token;
-} declared;
+};
 
 static int by_id(const void *left, const void *right) {
-    const declared *a = left, *b = right;
+    const struct declared *a = left, *b = right;
     return (a->id > b->id) - (a->id < b->id);
 }
 
-static status load_declared(tokenizer *t, const declared *declared) {
+static status load_declared(struct tokenizer *t, const struct declared *declared) {
     const char *content;
     size_t size;
-    added_flags flags;
+    struct added_flags flags;
     status result = load_added_json(declared->token, &content, &size, &flags);
     if (result == OK) {
         // What tokenizer.json says about a name's id comes first, as in Hugging Face.
@@ -144,8 +144,8 @@ static status load_declared(tokenizer *t, const declared *declared) {
     return result == OK ? OK : fail_within(result, "added_tokens_decoder.%lld", (long long)declared->id);
 }
 
-static status load_decoder(tokenizer *t, struct json_object *decoder) {
-    declared *list = NULL;
+static status load_decoder(struct tokenizer *t, struct json_object *decoder) {
+    struct declared *list = NULL;
     size_t count = 0;
     status result;
     TRY_TO(result, done, NEW(&list, (size_t)json_object_object_length(decoder)));
@@ -154,7 +154,7 @@ static status load_decoder(tokenizer *t, struct json_object *decoder) {
         long long id = strtoll(key, &end, 10);
         if (end == key || *end || id < 0)
             TRY_TO(result, done, fail(INPUT, "added_tokens_decoder: \"%s\" is no id", key));
-        list[count++] = (declared){id, token};
+        list[count++] = (struct declared){id, token};
     }
     qsort(list, count, sizeof *list, by_id);
     for (size_t i = 0; i < count; i++) TRY_TO(result, done, load_declared(t, &list[i]));
@@ -163,7 +163,7 @@ done:
     return result;
 }
 
-static status load_config(tokenizer *t, struct json_object *config) {
+static status load_config(struct tokenizer *t, struct json_object *config) {
     struct json_object *decoder;
     bool split_special, prefix_space;
     TRY(json_flag(config, "add_prefix_space", false, &prefix_space));
@@ -175,8 +175,8 @@ static status load_config(tokenizer *t, struct json_object *config) {
     return load_all_named(t, config);
 }
 
-status load_tokenizer_config(tokenizer *t, const char *folder) {
-    arena memory = {0};
+status load_tokenizer_config(struct tokenizer *t, const char *folder) {
+    struct arena memory = {0};
     struct json_object *config = NULL;
     status result = OK;
     char *path = path_join(&memory, folder, "tokenizer_config.json");

@@ -21,7 +21,7 @@ static const char *type_of(struct json_object *object) {
     return json_object_object_get_ex(object, "type", &value) && value ? json_object_get_string(value) : "without type";
 }
 
-static status load_vocab(tokenizer *t, struct json_object *model) {
+static status load_vocab(struct tokenizer *t, struct json_object *model) {
     struct json_object *vocab;
     TRY(json_find(model, "vocab", json_type_object, &vocab));
     if (!vocab) return fail(INPUT, "vocab: missing");
@@ -34,7 +34,7 @@ static status load_vocab(tokenizer *t, struct json_object *model) {
     return t->model_count ? OK : fail(INPUT, "vocab: empty");
 }
 
-static status load_merge(tokenizer *t, struct json_object *merge, uint32_t rank) {
+static status load_merge(struct tokenizer *t, struct json_object *merge, uint32_t rank) {
     if (json_object_is_type(merge, json_type_string)) {
         const char *text = json_object_get_string(merge);
         size_t size = (size_t)json_object_get_string_len(merge);
@@ -53,7 +53,7 @@ static status load_merge(tokenizer *t, struct json_object *merge, uint32_t rank)
                                 json_object_get_string(right), (size_t)json_object_get_string_len(right), rank, true);
 }
 
-static status load_merges(tokenizer *t, struct json_object *model) {
+static status load_merges(struct tokenizer *t, struct json_object *model) {
     struct json_object *merges;
     TRY(json_find(model, "merges", json_type_array, &merges));
     if (!merges) return fail(INPUT, "merges: missing");
@@ -67,7 +67,7 @@ static status load_merges(tokenizer *t, struct json_object *model) {
     return OK;
 }
 
-static status load_model(tokenizer *t, struct json_object *model) {
+static status load_model(struct tokenizer *t, struct json_object *model) {
     static const char *const unsupported[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
                                               "byte_fallback"};
     struct json_object *unknown;
@@ -86,7 +86,7 @@ static status load_model(tokenizer *t, struct json_object *model) {
     return t->merger.unknown >= 0 ? OK : fail(INPUT, "unk_token: \"%s\" is not in the vocabulary", name);
 }
 
-static status load_normalizer(tokenizer *t, struct json_object *normalizer) {
+static status load_normalizer(struct tokenizer *t, struct json_object *normalizer) {
     static const char *const forms[] = {
         [NORMAL_NFC] = "NFC", [NORMAL_NFD] = "NFD", [NORMAL_NFKC] = "NFKC", [NORMAL_NFKD] = "NFKD"};
     if (names_type(normalizer, "Sequence")) {
@@ -100,14 +100,14 @@ static status load_normalizer(tokenizer *t, struct json_object *normalizer) {
     }
     for (size_t i = NORMAL_NFC; i < sizeof forms / sizeof *forms; i++)
         if (names_type(normalizer, forms[i])) {
-            t->form = (normal_form)i;
+            t->form = (enum normal_form)i;
             return OK;
         }
     return fail(INPUT, "%s is not supported", type_of(normalizer));
 }
 
 // A plain text as a regular expression.
-static status quote(const char *text, size_t size, bytes *out) {
+static status quote(const char *text, size_t size, struct bytes *out) {
     for (size_t i = 0; i < size; i++) {
         if (strchr("\\^$.[]|()?*+{}-#&~ ", text[i]) && text[i]) TRY(bytes_add(out, "\\", 1));
         TRY(text[i] ? bytes_add(out, text + i, 1) : bytes_text(out, "\\x00"));
@@ -115,7 +115,7 @@ static status quote(const char *text, size_t size, bytes *out) {
     return OK;
 }
 
-static status load_split(tokenizer *t, struct json_object *split) {
+static status load_split(struct tokenizer *t, struct json_object *split) {
     struct json_object *pattern, *behavior, *regex = NULL, *plain = NULL;
     bool invert;
     TRY(json_find(split, "pattern", json_type_object, &pattern));
@@ -127,9 +127,9 @@ static status load_split(tokenizer *t, struct json_object *split) {
     const char *how = behavior ? json_object_get_string(behavior) : "without behavior";
     bool removed = !strcmp(how, "Removed");
     if (!removed && strcmp(how, "Isolated") != 0) return fail(INPUT, "Split: %s is not supported", how);
-    split_rule rule = !removed ? SPLIT_ALL : invert ? SPLIT_DROP_REST : SPLIT_DROP_MATCHES;
+    enum split_rule rule = !removed ? SPLIT_ALL : invert ? SPLIT_DROP_REST : SPLIT_DROP_MATCHES;
     struct json_object *given = regex ? regex : plain;
-    bytes quoted = {0};
+    struct bytes quoted = {0};
     status result = OK;
     if (plain) result = quote(json_object_get_string(plain), (size_t)json_object_get_string_len(plain), &quoted);
     if (result == OK)
@@ -140,7 +140,7 @@ static status load_split(tokenizer *t, struct json_object *split) {
 }
 
 // Adds a step, or a Sequence's steps; *byte_level says whether the last one was the byte-level step.
-static status load_pre_tokenizer(tokenizer *t, struct json_object *step, bool *byte_level) {
+static status load_pre_tokenizer(struct tokenizer *t, struct json_object *step, bool *byte_level) {
     if (!json_object_is_type(step, json_type_object)) return fail(INPUT, "not an object");
     if (names_type(step, "Sequence")) {
         struct json_object *list;
@@ -171,9 +171,9 @@ static status require_byte_level(struct json_object *part) {
     return good ? OK : fail(INPUT, "%s is not supported", type_of(part));
 }
 
-status load_added_json(struct json_object *json, const char **content, size_t *size, added_flags *flags) {
+status load_added_json(struct json_object *json, const char **content, size_t *size, struct added_flags *flags) {
     struct json_object *text;
-    *flags = (added_flags){0};
+    *flags = (struct added_flags){0};
     if (!json_object_is_type(json, json_type_object)) return fail(INPUT, "not an object");
     TRY(json_find(json, "content", json_type_string, &text));
     if (!text) return fail(INPUT, "content: missing");
@@ -186,12 +186,12 @@ status load_added_json(struct json_object *json, const char **content, size_t *s
     return json_flag(json, "normalized", !flags->special, &flags->normalized);
 }
 
-static status load_added_tokens(tokenizer *t, struct json_object *list) {
+static status load_added_tokens(struct tokenizer *t, struct json_object *list) {
     for (size_t i = 0; i < json_object_array_length(list); i++) {
         struct json_object *token = json_object_array_get_idx(list, i), *id = NULL;
         const char *content = NULL;
         size_t size = 0;
-        added_flags flags;
+        struct added_flags flags;
         status result = load_added_json(token, &content, &size, &flags);
         if (result == OK) result = json_find(token, "id", json_type_int, &id);
         if (result == OK) result = id ? OK : fail(INPUT, "id: missing");
@@ -201,7 +201,7 @@ static status load_added_tokens(tokenizer *t, struct json_object *list) {
     return OK;
 }
 
-static status load_part(tokenizer *t, const char *key, struct json_object *part) {
+static status load_part(struct tokenizer *t, const char *key, struct json_object *part) {
     if (!strcmp(key, "model")) return load_model(t, part);
     if (!strcmp(key, "normalizer")) return load_normalizer(t, part);
     if (!strcmp(key, "pre_tokenizer")) {
@@ -214,7 +214,7 @@ static status load_part(tokenizer *t, const char *key, struct json_object *part)
     return require_byte_level(part);
 }
 
-status load_tokenizer_json(tokenizer *t, struct json_object *json) {
+status load_tokenizer_json(struct tokenizer *t, struct json_object *json) {
     static const struct {
         const char *key;
         enum json_type type;

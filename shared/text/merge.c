@@ -14,24 +14,24 @@ enum {
     MEMORY_TOKENS = 10,
 };
 
-typedef struct merge_symbol {
+struct merge_symbol {
     int32_t id; // -1: merged into the one before it
     int32_t previous, next;
-} merge_symbol;
+};
 
-typedef struct merge_candidate {
+struct merge_candidate {
     uint64_t order; // rank << 32 | place of the left symbol
     int32_t result;
-} merge_candidate;
+};
 
-typedef struct merge_memory {
+struct merge_memory {
     uint8_t size, count;
     char word[MEMORY_WORD];
     int32_t ids[MEMORY_TOKENS];
-} merge_memory;
+};
 
-status merger_init(merger *m, const vocabulary *v) {
-    *m = (merger){.vocabulary = v, .unknown = -1};
+status merger_init(struct merger *m, const struct vocabulary *v) {
+    *m = (struct merger){.vocabulary = v, .unknown = -1};
     for (unsigned byte = 0; byte < 256; byte++) {
         char name[2];
         m->byte_ids[byte] = vocabulary_find(v, name, alphabet_put((unsigned char)byte, name));
@@ -39,15 +39,15 @@ status merger_init(merger *m, const vocabulary *v) {
     return NEW(&m->memory, MEMORY_SLOTS);
 }
 
-void merger_release(merger *m) {
+void merger_release(struct merger *m) {
     free(m->symbols);
     free(m->heap);
     free(m->memory);
-    *m = (merger){0};
+    *m = (struct merger){0};
 }
 
 // The word's bytes as symbols; *count of them.
-static status spell(merger *m, const char *word, size_t size, size_t *count) {
+static status spell(struct merger *m, const char *word, size_t size, size_t *count) {
     if (size > INT32_MAX / 4) return fail(INPUT, "a word of %zu bytes is too long", size);
     if (size > m->symbol_room) {
         TRY(RESIZE(&m->symbols, size * 2));
@@ -68,9 +68,9 @@ static status spell(merger *m, const char *word, size_t size, size_t *count) {
 }
 
 // A word of few symbols: search all pairs for the lowest rank each time.
-static size_t merge_short(const merger *m, size_t count) {
-    const vocabulary_merge *pairs[SHORT];
-    merge_symbol *symbols = m->symbols;
+static size_t merge_short(const struct merger *m, size_t count) {
+    const struct vocabulary_merge *pairs[SHORT];
+    struct merge_symbol *symbols = m->symbols;
     for (size_t i = 0; i + 1 < count; i++)
         pairs[i] = vocabulary_find_merge(m->vocabulary, symbols[i].id, symbols[i + 1].id);
     for (;;) {
@@ -82,31 +82,32 @@ static size_t merge_short(const merger *m, size_t count) {
         count--;
         memmove(&symbols[best + 1], &symbols[best + 2], (count - best - 1) * sizeof *symbols);
         if (best + 1 < count) {
-            memmove(&pairs[best + 1], &pairs[best + 2], (count - best - 2) * sizeof(const vocabulary_merge *));
+            memmove(&pairs[best + 1], &pairs[best + 2], (count - best - 2) * sizeof(const struct vocabulary_merge *));
             pairs[best] = vocabulary_find_merge(m->vocabulary, symbols[best].id, symbols[best + 1].id);
         }
         if (best) pairs[best - 1] = vocabulary_find_merge(m->vocabulary, symbols[best - 1].id, symbols[best].id);
     }
 }
 
-static status heap_push(merger *m, int32_t place) {
+static status heap_push(struct merger *m, int32_t place) {
     int32_t next = m->symbols[place].next;
-    const vocabulary_merge *merge = vocabulary_find_merge(m->vocabulary, m->symbols[place].id, m->symbols[next].id);
+    const struct vocabulary_merge *merge =
+        vocabulary_find_merge(m->vocabulary, m->symbols[place].id, m->symbols[next].id);
     if (!merge) return OK;
     if (m->heap_count == m->heap_room) {
         size_t room = m->heap_room ? m->heap_room * 2 : 1024;
         TRY(RESIZE(&m->heap, room));
         m->heap_room = room;
     }
-    merge_candidate fresh = {(uint64_t)merge->rank << 32 | (uint32_t)place, merge->result};
+    struct merge_candidate fresh = {(uint64_t)merge->rank << 32 | (uint32_t)place, merge->result};
     size_t at = m->heap_count++;
     for (; at && m->heap[(at - 1) / 2].order > fresh.order; at = (at - 1) / 2) m->heap[at] = m->heap[(at - 1) / 2];
     m->heap[at] = fresh;
     return OK;
 }
 
-static merge_candidate heap_pop(merger *m) {
-    merge_candidate top = m->heap[0], last = m->heap[--m->heap_count];
+static struct merge_candidate heap_pop(struct merger *m) {
+    struct merge_candidate top = m->heap[0], last = m->heap[--m->heap_count];
     size_t at = 0;
     for (;;) {
         size_t child = at * 2 + 1;
@@ -121,11 +122,11 @@ static merge_candidate heap_pop(merger *m) {
 }
 
 // Merges one candidate, unless what it was made for has changed since.
-static status merge_one(merger *m, merge_candidate candidate) {
-    merge_symbol *symbols = m->symbols;
+static status merge_one(struct merger *m, struct merge_candidate candidate) {
+    struct merge_symbol *symbols = m->symbols;
     int32_t place = (int32_t)(uint32_t)candidate.order, next = symbols[place].next;
     if (symbols[place].id < 0 || next < 0) return OK;
-    const vocabulary_merge *merge = vocabulary_find_merge(m->vocabulary, symbols[place].id, symbols[next].id);
+    const struct vocabulary_merge *merge = vocabulary_find_merge(m->vocabulary, symbols[place].id, symbols[next].id);
     if (!merge || merge->result != candidate.result) return OK;
     symbols[place].id = candidate.result;
     symbols[place].next = symbols[next].next;
@@ -138,7 +139,7 @@ static status merge_one(merger *m, merge_candidate candidate) {
 }
 
 // A word of many: the candidates wait in a heap.
-static status merge_long(merger *m, size_t *count) {
+static status merge_long(struct merger *m, size_t *count) {
     for (size_t i = 0; i < *count; i++) {
         m->symbols[i].previous = (int32_t)i - 1;
         m->symbols[i].next = i + 1 < *count ? (int32_t)i + 1 : -1;
@@ -154,8 +155,8 @@ static status merge_long(merger *m, size_t *count) {
 }
 
 // The id of a word that is a token as it stands, -1 if it is none.
-static status find_whole(const merger *m, const char *word, size_t size, int32_t *id) {
-    bytes name = {0};
+static status find_whole(const struct merger *m, const char *word, size_t size, int32_t *id) {
+    struct bytes name = {0};
     status result = OK;
     for (size_t i = 0; i < size && result == OK; i++) {
         char character[2];
@@ -167,7 +168,7 @@ static status find_whole(const merger *m, const char *word, size_t size, int32_t
     return result;
 }
 
-static status merge_word(merger *m, const char *word, size_t size, token_list *out) {
+static status merge_word(struct merger *m, const char *word, size_t size, struct token_list *out) {
     if (m->whole_words) {
         int32_t id;
         TRY(find_whole(m, word, size, &id));
@@ -184,9 +185,9 @@ static status merge_word(merger *m, const char *word, size_t size, token_list *o
     return OK;
 }
 
-status merger_word(merger *m, const char *word, size_t size, token_list *out) {
+status merger_word(struct merger *m, const char *word, size_t size, struct token_list *out) {
     if (size > MEMORY_WORD) return merge_word(m, word, size, out);
-    merge_memory *memory = &m->memory[XXH3_64bits(word, size) % MEMORY_SLOTS];
+    struct merge_memory *memory = &m->memory[XXH3_64bits(word, size) % MEMORY_SLOTS];
     if (memory->size == size && !memcmp(memory->word, word, size)) {
         for (size_t i = 0; i < memory->count; i++) TRY(token_list_add(out, memory->ids[i]));
         return OK;

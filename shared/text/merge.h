@@ -11,8 +11,8 @@
 #include "shared/text/tokenizer.h"
 #include "shared/text/vocabulary.h"
 
-typedef struct merger {
-    const vocabulary *vocabulary;
+struct merger {
+    const struct vocabulary *vocabulary;
     int32_t byte_ids[256]; // -1: a byte without a token
     int32_t unknown;       // stands for such a byte; -1: the byte is dropped
     bool fuse_unknown;     // one for a run of them
@@ -22,15 +22,15 @@ typedef struct merger {
     struct merge_candidate *heap;
     size_t heap_count, heap_room;
     struct merge_memory *memory;
-} merger;
+};
 
 // Prepares a merger over a finished vocabulary, which must outlive it.
-status merger_init(merger *m, const vocabulary *v);
+status merger_init(struct merger *m, const struct vocabulary *v);
 
 // Frees what it holds and leaves an empty one.
-void merger_release(merger *m);
+void merger_release(struct merger *m);
 
 // Appends the tokens of word[0..size).
-status merger_word(merger *m, const char *word, size_t size, token_list *out);
+status merger_word(struct merger *m, const char *word, size_t size, struct token_list *out);
 
 #endif

@@ -6,12 +6,12 @@
 #include <stdlib.h>
 #include <utf8proc.h>
 
-typedef struct code_range {
+struct code_range {
     utf8proc_int32_t first, last;
-} code_range;
+};
 
 // Characters younger than Unicode 9 that have a combining class or a decomposition today, in order.
-static const code_range younger[] = {
+static const struct code_range younger[] = {
     {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},   {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},
     {0xA82C, 0xA82C},   {0x10D24, 0x10D27}, {0x10EAB, 0x10EAC}, {0x10EFD, 0x10EFF}, {0x10F46, 0x10F50},
@@ -68,7 +68,7 @@ static const utf8proc_option_t options[] = {
 };
 
 // Adds text[0..size), which holds no younger character, in the form.
-static status add_normal(normal_form form, const char *text, size_t size, bytes *buffer) {
+static status add_normal(enum normal_form form, const char *text, size_t size, struct bytes *buffer) {
     utf8proc_uint8_t *mapped = NULL;
     if (size == 0) return OK;
     utf8proc_ssize_t length =
@@ -79,7 +79,8 @@ static status add_normal(normal_form form, const char *text, size_t size, bytes 
     return result;
 }
 
-status normal_text(normal_form form, const char *text, size_t size, bytes *buffer, const char **out, size_t *out_size) {
+status normal_text(enum normal_form form, const char *text, size_t size, struct bytes *buffer, const char **out,
+                   size_t *out_size) {
     *out = text;
     *out_size = size;
     if (form == NORMAL_NONE || (form == NORMAL_NFC && is_normal(text, size))) return OK;

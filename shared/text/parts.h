@@ -13,35 +13,35 @@
 #include "shared/text/vocabulary.h"
 
 struct tokenizer {
-    vocabulary vocabulary;
+    struct vocabulary vocabulary;
     size_t model_count; // tokens of the model's own vocabulary
-    merger merger;
-    added added;
-    normal_form form;
-    splitter splitter;
+    struct merger merger;
+    struct added added;
+    enum normal_form form;
+    struct splitter splitter;
     bool plain_byte_level; // pre_tokenizer is ByteLevel alone: tokenizer_config.json decides on its add_prefix_space
-    bytes normal;          // the normalised piece under way
+    struct bytes normal;   // the normalised piece under way
     pthread_mutex_t lock;  // over everything that encoding changes
     bool locked;           // the lock exists
 };
 
 // Reads a parsed tokenizer.json: model, added tokens, normalizer, pre_tokenizer. INPUT with the key and what is wrong.
-status load_tokenizer_json(tokenizer *t, struct json_object *json);
+status load_tokenizer_json(struct tokenizer *t, struct json_object *json);
 
 // Reads vocab.json and merges.txt of a folder; normalizer and pattern are Qwen2's. INPUT with the file.
-status load_vocab_files(tokenizer *t, const char *folder);
+status load_vocab_files(struct tokenizer *t, const char *folder);
 
 // Reads tokenizer_config.json if the folder has one: added tokens and which of them are special. INPUT with the file.
-status load_tokenizer_config(tokenizer *t, const char *folder);
+status load_tokenizer_config(struct tokenizer *t, const char *folder);
 
 // Declares an added token. Its id is the one its name has; a new name gets the next id, which must be `expected`
 // unless that is -1. INPUT when it is not.
-status load_added(tokenizer *t, const char *content, size_t size, added_flags flags, int64_t expected);
+status load_added(struct tokenizer *t, const char *content, size_t size, struct added_flags flags, int64_t expected);
 
 // Reads the flags and the content of an added token's JSON object; `content` lives as long as `json`.
-status load_added_json(struct json_object *json, const char **content, size_t *size, added_flags *flags);
+status load_added_json(struct json_object *json, const char **content, size_t *size, struct added_flags *flags);
 
 // Builds a tokenizer from a parsed tokenizer.json alone, without asking for the template's tokens.
-status tokenizer_from_json(tokenizer **out, struct json_object *json);
+status tokenizer_from_json(struct tokenizer **out, struct json_object *json);
 
 #endif

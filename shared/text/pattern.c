@@ -23,15 +23,15 @@ static const char new_numbers[] = "\\x{10D40}-\\x{10D49}\\x{116D0}-\\x{116E3}\\x
                                   "\\x{16130}-\\x{16139}\\x{16D70}-\\x{16D79}\\x{1CCF0}-\\x{1CCF9}\\x{1D2C0}-\\x{1D2D3}"
                                   "\\x{1E4F0}-\\x{1E4F9}\\x{1E5F1}-\\x{1E5FA}";
 
-typedef struct program {
+struct program {
     pcre2_code *code;
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
-} program;
+};
 
 struct pattern {
-    program usual, newer;
-    const program *chosen;
+    struct program usual, newer;
+    const struct program *chosen;
     pcre2_match_data *match;
 };
 
@@ -42,7 +42,8 @@ static const char *newer_class(const char *regex, size_t size) {
 }
 
 // Rewrites an escape at regex[0..size), *used bytes long. PCRE2's own \s has U+180E, which is no white space any more.
-static status translate_escape(const char *regex, size_t size, bool newer, bool in_class, bytes *out, size_t *used) {
+static status translate_escape(const char *regex, size_t size, bool newer, bool in_class, struct bytes *out,
+                               size_t *used) {
     const char *more = newer ? newer_class(regex, size) : NULL;
     *used = more ? 5 : size < 2 ? 1 : 2;
     if (more) return bytes_print(out, in_class ? "%.5s%s" : "[%.5s%s]", regex, more);
@@ -51,7 +52,7 @@ static status translate_escape(const char *regex, size_t size, bool newer, bool 
     return bytes_add(out, regex, *used);
 }
 
-static status translate(const char *regex, size_t size, bool newer, bytes *out) {
+static status translate(const char *regex, size_t size, bool newer, struct bytes *out) {
     bool in_class = false;
     size_t used;
     bytes_clear(out);
@@ -68,7 +69,7 @@ static status translate(const char *regex, size_t size, bool newer, bytes *out) 
     return bytes_add(out, "", 0);
 }
 
-static status compile(program *p, const char *regex, size_t size) {
+static status compile(struct program *p, const char *regex, size_t size) {
     int code;
     size_t offset;
     p->code = pcre2_compile((PCRE2_SPTR)regex, size, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
@@ -87,16 +88,16 @@ static status compile(program *p, const char *regex, size_t size) {
     return OK;
 }
 
-static void release(program *p) {
+static void release(struct program *p) {
     pcre2_jit_stack_free(p->stack);
     pcre2_match_context_free(p->context);
     pcre2_code_free(p->code);
 }
 
-status pattern_new(pattern **out, const char *regex, size_t size) {
+status pattern_new(struct pattern **out, const char *regex, size_t size) {
     *out = NULL;
-    pattern *p = NULL;
-    bytes translated = {0};
+    struct pattern *p = NULL;
+    struct bytes translated = {0};
     status result;
     TRY_TO(result, done, NEW(&p, 1));
     TRY_TO(result, done, translate(regex, size, false, &translated));
@@ -114,7 +115,7 @@ done:
     return result;
 }
 
-void pattern_free(pattern **p) {
+void pattern_free(struct pattern **p) {
     if (!*p) return;
     release(&(*p)->usual);
     release(&(*p)->newer);
@@ -123,7 +124,7 @@ void pattern_free(pattern **p) {
     *p = NULL;
 }
 
-void pattern_prepare(pattern *p, const char *text, size_t size) {
+void pattern_prepare(struct pattern *p, const char *text, size_t size) {
     p->chosen = &p->usual;
     for (size_t at = 0; at < size; at++) {
         unsigned char lead = (unsigned char)text[at];
@@ -136,7 +137,8 @@ void pattern_prepare(pattern *p, const char *text, size_t size) {
     }
 }
 
-status pattern_find(pattern *p, const char *text, size_t size, size_t from, bool *found, size_t *start, size_t *end) {
+status pattern_find(struct pattern *p, const char *text, size_t size, size_t from, bool *found, size_t *start,
+                    size_t *end) {
     int code =
         pcre2_match(p->chosen->code, (PCRE2_SPTR)text, size, from, PCRE2_NO_UTF_CHECK, p->match, p->chosen->context);
     *found = code >= 0;

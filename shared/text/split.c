@@ -8,44 +8,44 @@ const char split_qwen2[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\
                            "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 static const char split_gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-void splitter_release(splitter *s) {
+void splitter_release(struct splitter *s) {
     for (size_t i = 0; i < s->count; i++) {
         pattern_free(&s->steps[i].pattern);
         bytes_release(&s->steps[i].spaced);
     }
-    *s = (splitter){0};
+    *s = (struct splitter){0};
 }
 
 // A fresh step, NULL if there are too many.
-static split_step *add_step(splitter *s) {
+static struct split_step *add_step(struct splitter *s) {
     if (s->count < SPLIT_STEPS) return &s->steps[s->count++];
     fail(INPUT, "more than %d steps", SPLIT_STEPS);
     return NULL;
 }
 
-status splitter_add(splitter *s, const char *regex, size_t size, split_rule rule) {
-    split_step *step = add_step(s);
+status splitter_add(struct splitter *s, const char *regex, size_t size, enum split_rule rule) {
+    struct split_step *step = add_step(s);
     if (!step) return INPUT;
     step->rule = rule;
     return pattern_new(&step->pattern, regex, size);
 }
 
-status splitter_add_byte_level(splitter *s, bool prefix_space, bool gpt2_pattern) {
-    split_step *step = add_step(s);
+status splitter_add_byte_level(struct splitter *s, bool prefix_space, bool gpt2_pattern) {
+    struct split_step *step = add_step(s);
     if (!step) return INPUT;
     step->prefix_space = prefix_space;
     return gpt2_pattern ? pattern_new(&step->pattern, split_gpt2, sizeof split_gpt2 - 1) : OK;
 }
 
-typedef struct taker {
+struct taker {
     status (*take)(void *context, const char *word, size_t size);
     void *context;
-} taker;
+};
 
-static status run_from(splitter *s, size_t index, const char *text, size_t size, const taker *taker);
+static status run_from(struct splitter *s, size_t index, const char *text, size_t size, const struct taker *taker);
 
-static status split_by(splitter *s, size_t index, const char *text, size_t size, const taker *taker) {
-    split_step *step = &s->steps[index];
+static status split_by(struct splitter *s, size_t index, const char *text, size_t size, const struct taker *taker) {
+    struct split_step *step = &s->steps[index];
     size_t done = 0, from = 0;
     while (from < size) {
         bool found;
@@ -65,9 +65,9 @@ static status split_by(splitter *s, size_t index, const char *text, size_t size,
     return done < size && step->rule != SPLIT_DROP_REST ? run_from(s, index + 1, text + done, size - done, taker) : OK;
 }
 
-static status run_from(splitter *s, size_t index, const char *text, size_t size, const taker *taker) {
+static status run_from(struct splitter *s, size_t index, const char *text, size_t size, const struct taker *taker) {
     if (index == s->count) return taker->take(taker->context, text, size);
-    split_step *step = &s->steps[index];
+    struct split_step *step = &s->steps[index];
     if (step->prefix_space && text[0] != ' ') {
         bytes_clear(&step->spaced);
         TRY(bytes_add(&step->spaced, " ", 1));
@@ -78,9 +78,9 @@ static status run_from(splitter *s, size_t index, const char *text, size_t size,
     return step->pattern ? split_by(s, index, text, size, taker) : run_from(s, index + 1, text, size, taker);
 }
 
-status splitter_run(splitter *s, const char *text, size_t size,
+status splitter_run(struct splitter *s, const char *text, size_t size,
                     status (*take)(void *context, const char *word, size_t size), void *context) {
     for (size_t i = 0; i < s->count; i++)
         if (s->steps[i].pattern) pattern_prepare(s->steps[i].pattern, text, size);
-    return size ? run_from(s, 0, text, size, &(taker){take, context}) : OK;
+    return size ? run_from(s, 0, text, size, &(struct taker){take, context}) : OK;
 }

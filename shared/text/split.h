@@ -16,33 +16,33 @@ enum { SPLIT_STEPS = 8 };
 extern const char split_qwen2[];
 
 // What becomes of a step's matches and of the text between them.
-typedef enum split_rule { SPLIT_ALL, SPLIT_DROP_MATCHES, SPLIT_DROP_REST } split_rule;
+enum split_rule { SPLIT_ALL, SPLIT_DROP_MATCHES, SPLIT_DROP_REST };
 
-typedef struct split_step {
-    pattern *pattern; // NULL: pieces stay whole
-    split_rule rule;
+struct split_step {
+    struct pattern *pattern; // NULL: pieces stay whole
+    enum split_rule rule;
     bool prefix_space; // a space is put before a piece that has none
-    bytes spaced;
-} split_step;
+    struct bytes spaced;
+};
 
 // A zeroed struct has no steps: the text is one word.
-typedef struct splitter {
-    split_step steps[SPLIT_STEPS];
+struct splitter {
+    struct split_step steps[SPLIT_STEPS];
     size_t count;
-} splitter;
+};
 
 // Frees all of it and leaves an empty one.
-void splitter_release(splitter *s);
+void splitter_release(struct splitter *s);
 
 // Adds a step that makes each match of the regular expression a piece of its own, and so the text between two, unless
 // `rule` drops it. INPUT when it is no regular expression or there are too many steps.
-status splitter_add(splitter *s, const char *regex, size_t size, split_rule rule);
+status splitter_add(struct splitter *s, const char *regex, size_t size, enum split_rule rule);
 
 // Adds the byte-level step: a space before each piece if `prefix_space`, GPT-2's pattern if `gpt2_pattern`.
-status splitter_add_byte_level(splitter *s, bool prefix_space, bool gpt2_pattern);
+status splitter_add_byte_level(struct splitter *s, bool prefix_space, bool gpt2_pattern);
 
 // Calls take(context, word, size) for each word of text[0..size), in order, none of them empty, until one fails.
-status splitter_run(splitter *s, const char *text, size_t size,
+status splitter_run(struct splitter *s, const char *text, size_t size,
                     status (*take)(void *context, const char *word, size_t size), void *context);
 
 #endif

@@ -2,12 +2,12 @@
 
 static const char *const placeholders[] = {[PART_IMAGE] = "<|image_pad|>", [PART_VIDEO] = "<|video_pad|>"};
 
-static status render_part(const part *part, bytes *out) {
+static status render_part(const struct part *part, struct bytes *out) {
     if (part->kind == PART_TEXT) return bytes_add(out, part->text.data, part->text.size);
     return bytes_print(out, "<|vision_start|>%s<|vision_end|>", placeholders[part->kind]);
 }
 
-status template_render(const message *messages, size_t count, bytes *out) {
+status template_render(const struct message *messages, size_t count, struct bytes *out) {
     if (count && !text_is(messages[0].role, "system"))
         TRY(bytes_text(out, "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"));
     for (size_t i = 0; i < count; i++) {
@@ -20,8 +20,9 @@ status template_render(const message *messages, size_t count, bytes *out) {
     return bytes_text(out, "<|im_start|>assistant\n");
 }
 
-status template_tokens(const tokenizer *t, const message *messages, size_t count, token_list *out) {
-    bytes rendered = {0};
+status template_tokens(const struct tokenizer *t, const struct message *messages, size_t count,
+                       struct token_list *out) {
+    struct bytes rendered = {0};
     status result = template_render(messages, count, &rendered);
     if (result == OK) result = tokenizer_encode(t, rendered.data, rendered.size, out);
     bytes_release(&rendered);
@@ -29,7 +30,7 @@ status template_tokens(const tokenizer *t, const message *messages, size_t count
 }
 
 // How many vision tokens a medium has.
-static status vision_tokens(const medium *medium, template_grid grid, int64_t *count) {
+static status vision_tokens(const struct medium *medium, struct template_grid grid, int64_t *count) {
     enum { LIMIT = 1 << 24 };
     int64_t time = text_is(medium->kind, "video") ? grid.time : 1;
     if (medium->height < 1 || medium->height % grid.unit || medium->width < 1 || medium->width % grid.unit)
@@ -44,8 +45,8 @@ static status vision_tokens(const medium *medium, template_grid grid, int64_t *c
 }
 
 // Copies `short_form` to `out`, each placeholder as often as its medium has vision tokens.
-static status expand(const tokenizer *t, const group *group, template_grid grid, const token_list *short_form,
-                     token_list *out) {
+static status expand(const struct tokenizer *t, const struct group *group, struct template_grid grid,
+                     const struct token_list *short_form, struct token_list *out) {
     int64_t image = tokenizer_id(t, placeholders[PART_IMAGE]), video = tokenizer_id(t, placeholders[PART_VIDEO]);
     size_t used = 0;
     for (size_t i = 0; i < short_form->count; i++) {
@@ -62,8 +63,9 @@ static status expand(const tokenizer *t, const group *group, template_grid grid,
     return fail(INPUT, "the prompt has places for %zu media, the group has %zu", used, group->media_count);
 }
 
-status prompt_tokens(const tokenizer *t, const group *group, template_grid grid, token_list *out) {
-    token_list short_form = {0};
+status prompt_tokens(const struct tokenizer *t, const struct group *group, struct template_grid grid,
+                     struct token_list *out) {
+    struct token_list short_form = {0};
     status result = template_tokens(t, group->prompt.messages, group->prompt.message_count, &short_form);
     if (result == OK) result = expand(t, group, grid, &short_form, out);
     token_list_release(&short_form);

@@ -11,7 +11,7 @@
 static const char *const needed[] = {"<|im_start|>",   "<|im_end|>",    "<|vision_start|>",
                                      "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"};
 
-status token_list_add(token_list *list, int64_t id) {
+status token_list_add(struct token_list *list, int64_t id) {
     if (list->count == list->room) {
         size_t room = list->room ? list->room * 2 : 256;
         TRY(RESIZE(&list->data, room));
@@ -21,12 +21,12 @@ status token_list_add(token_list *list, int64_t id) {
     return OK;
 }
 
-void token_list_release(token_list *list) {
+void token_list_release(struct token_list *list) {
     free(list->data);
-    *list = (token_list){0};
+    *list = (struct token_list){0};
 }
 
-void tokenizer_free(tokenizer **t) {
+void tokenizer_free(struct tokenizer **t) {
     if (!*t) return;
     vocabulary_release(&(*t)->vocabulary);
     merger_release(&(*t)->merger);
@@ -39,14 +39,14 @@ void tokenizer_free(tokenizer **t) {
 }
 
 // The id that Hugging Face gives to an added token that the vocabulary lacks.
-static int64_t next_id(const tokenizer *t) {
+static int64_t next_id(const struct tokenizer *t) {
     int64_t highest = -1, count = (int64_t)t->model_count;
     for (size_t i = 0; i < t->added.count; i++)
         if (t->added.tokens[i].id > highest) highest = t->added.tokens[i].id;
     return highest >= count ? highest + 1 : count;
 }
 
-status load_added(tokenizer *t, const char *content, size_t size, added_flags flags, int64_t expected) {
+status load_added(struct tokenizer *t, const char *content, size_t size, struct added_flags flags, int64_t expected) {
     if (!size) return OK;
     int64_t id = vocabulary_find(&t->vocabulary, content, size);
     bool fresh = id < 0;
@@ -59,13 +59,13 @@ status load_added(tokenizer *t, const char *content, size_t size, added_flags fl
     return added_put(&t->added, content, size, (int32_t)id, flags);
 }
 
-static status finish(tokenizer *t) {
+static status finish(struct tokenizer *t) {
     for (size_t i = 0; i < t->added.count; i++)
         if (t->added.tokens[i].flags.special) t->vocabulary.entries[t->added.tokens[i].id].special = true;
     return added_finish(&t->added, t->form);
 }
 
-static status require_needed(const tokenizer *t, const char *folder) {
+static status require_needed(const struct tokenizer *t, const char *folder) {
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
         if (!added_find(&t->added, needed[i], strlen(needed[i])))
             return fail(INPUT, "%s: the tokenizer lacks the token %s, which the chat template needs", folder,
@@ -73,14 +73,14 @@ static status require_needed(const tokenizer *t, const char *folder) {
     return OK;
 }
 
-static status new_tokenizer(tokenizer **out) {
+static status new_tokenizer(struct tokenizer **out) {
     TRY(NEW(out, 1));
     if (pthread_mutex_init(&(*out)->lock, NULL)) return fail(SERVICE, "cannot make a lock");
     (*out)->locked = true;
     return OK;
 }
 
-static status load_folder(tokenizer *t, const char *folder, arena *memory) {
+static status load_folder(struct tokenizer *t, const char *folder, struct arena *memory) {
     char *whole = path_join(memory, folder, "tokenizer.json"), *vocab = path_join(memory, folder, "vocab.json");
     if (!whole || !vocab) return fail(SERVICE, "out of memory");
     if (path_exists(whole)) {
@@ -97,10 +97,10 @@ static status load_folder(tokenizer *t, const char *folder, arena *memory) {
     return load_tokenizer_config(t, folder);
 }
 
-status tokenizer_open(tokenizer **out, const char *folder) {
+status tokenizer_open(struct tokenizer **out, const char *folder) {
     *out = NULL;
-    arena memory = {0};
-    tokenizer *t = NULL;
+    struct arena memory = {0};
+    struct tokenizer *t = NULL;
     status result;
     TRY_TO(result, done, new_tokenizer(&t));
     TRY_TO(result, done, load_folder(t, folder, &memory));
@@ -114,9 +114,9 @@ done:
     return result;
 }
 
-status tokenizer_from_json(tokenizer **out, struct json_object *json) {
+status tokenizer_from_json(struct tokenizer **out, struct json_object *json) {
     *out = NULL;
-    tokenizer *t = NULL;
+    struct tokenizer *t = NULL;
     status result;
     TRY_TO(result, done, new_tokenizer(&t));
     TRY_TO(result, done, load_tokenizer_json(t, json));
@@ -128,20 +128,20 @@ done:
     return result;
 }
 
-int64_t tokenizer_id(const tokenizer *t, const char *name) {
+int64_t tokenizer_id(const struct tokenizer *t, const char *name) {
     return vocabulary_find(&t->vocabulary, name, strlen(name));
 }
 
-const char *tokenizer_piece(const tokenizer *t, int64_t id, size_t *size) {
+const char *tokenizer_piece(const struct tokenizer *t, int64_t id, size_t *size) {
     bool known = id >= 0 && (uint64_t)id < t->vocabulary.size && t->vocabulary.entries[id].name;
     *size = known ? t->vocabulary.entries[id].piece_size : 0;
     return known ? t->vocabulary.entries[id].piece : NULL;
 }
 
-bool tokenizer_special(const tokenizer *t, int64_t id) {
+bool tokenizer_special(const struct tokenizer *t, int64_t id) {
     return id >= 0 && (uint64_t)id < t->vocabulary.size && t->vocabulary.entries[id].special;
 }
 
-int64_t tokenizer_size(const tokenizer *t) {
+int64_t tokenizer_size(const struct tokenizer *t) {
     return (int64_t)t->vocabulary.size;
 }

@@ -11,54 +11,56 @@
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
 
-typedef struct tokenizer tokenizer;
+struct tokenizer;
 
 // Token ids that grow. A zeroed struct is an empty list.
-typedef struct token_list {
+struct token_list {
     int64_t *data;
     size_t count;
     size_t room;
-} token_list;
+};
 
 // Appends one id. SERVICE when memory is short.
-status token_list_add(token_list *list, int64_t id);
+status token_list_add(struct token_list *list, int64_t id);
 
 // Frees its memory and leaves an empty list.
-void token_list_release(token_list *list);
+void token_list_release(struct token_list *list);
 
 // Reads tokenizer.json, or vocab.json and merges.txt, and tokenizer_config.json of a model folder. INPUT, with the file
 // and what is wrong in it, when they are missing, broken, of another kind than byte-level BPE, or without a token that
 // the chat template needs (its name is in the text). Free with tokenizer_free.
-status tokenizer_open(tokenizer **out, const char *folder);
+status tokenizer_open(struct tokenizer **out, const char *folder);
 
 // NULL is fine; sets *t to NULL.
-void tokenizer_free(tokenizer **t);
+void tokenizer_free(struct tokenizer **t);
 
 // Appends the ids of text[0..size). Special tokens written in the text become themselves, as in Hugging Face.
 // INPUT when the text is not UTF-8. Safe from several threads.
-status tokenizer_encode(const tokenizer *t, const char *text, size_t size, token_list *out);
+status tokenizer_encode(const struct tokenizer *t, const char *text, size_t size, struct token_list *out);
 
 // Appends the bytes of ids[0..count), which need not be UTF-8. An id that is not in the vocabulary (a model's table may
 // be padded) gives nothing. `skip_special` drops special tokens.
-status tokenizer_decode(const tokenizer *t, const int64_t *ids, size_t count, bool skip_special, bytes *out);
+status tokenizer_decode(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
+                        struct bytes *out);
 
 // The same as text: U+FFFD stands for each ill-formed part.
-status tokenizer_text(const tokenizer *t, const int64_t *ids, size_t count, bool skip_special, bytes *out);
+status tokenizer_text(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
+                      struct bytes *out);
 
 // The byte at which each token starts in what tokenizer_decode gives without skip_special: offsets[0..count], the last
 // one being the whole size.
-void tokenizer_offsets(const tokenizer *t, const int64_t *ids, size_t count, size_t *offsets);
+void tokenizer_offsets(const struct tokenizer *t, const int64_t *ids, size_t count, size_t *offsets);
 
 // A token's id by its name ("<|im_end|>"), -1 if there is none.
-int64_t tokenizer_id(const tokenizer *t, const char *name);
+int64_t tokenizer_id(const struct tokenizer *t, const char *name);
 
 // A token's bytes as decoded, valid as long as the tokenizer; size 0 and NULL for an id that is not in the vocabulary.
-const char *tokenizer_piece(const tokenizer *t, int64_t id, size_t *size);
+const char *tokenizer_piece(const struct tokenizer *t, int64_t id, size_t *size);
 
 // Whether an id is a special token, which skip_special drops.
-bool tokenizer_special(const tokenizer *t, int64_t id);
+bool tokenizer_special(const struct tokenizer *t, int64_t id);
 
 // One more than the highest id.
-int64_t tokenizer_size(const tokenizer *t);
+int64_t tokenizer_size(const struct tokenizer *t);
 
 #endif

@@ -13,40 +13,40 @@
 #include "shared/text/normal.h"
 #include "shared/text/split.h"
 
-typedef struct train_word {
+struct train_word {
     int32_t *ids;
     uint32_t length;
     uint32_t size; // bytes; the key of the table is text[0..size)
     const char *text;
     int64_t count;
-} train_word;
+};
 
-typedef struct train_pair {
+struct train_pair {
     int32_t left, right; // left < 0: an empty slot
     int64_t count;
     uint32_t *words; // in which it stands or stood, some of them twice
     size_t word_count, word_room;
-} train_pair;
+};
 
-typedef struct train_wait {
+struct train_wait {
     int64_t count;
     int32_t left, right;
-} train_wait;
+};
 
-typedef struct trainer {
-    vocabulary *vocabulary;
-    arena memory;
-    train_word *words;
+struct trainer {
+    struct vocabulary *vocabulary;
+    struct arena memory;
+    struct train_word *words;
     size_t word_count, word_room;
     uint32_t *word_slots; // index + 1; 0 is empty
     size_t word_mask;
-    train_pair *pairs;
+    struct train_pair *pairs;
     size_t pair_count, pair_mask;
-    train_wait *heap;
+    struct train_wait *heap;
     size_t heap_count, heap_room;
-} trainer;
+};
 
-static void release(trainer *t) {
+static void release(struct trainer *t) {
     for (size_t i = 0; t->pairs && i <= t->pair_mask; i++) free(t->pairs[i].words);
     arena_release(&t->memory);
     free(t->words);
@@ -55,16 +55,16 @@ static void release(trainer *t) {
     free(t->heap);
 }
 
-static uint32_t *word_slot(const trainer *t, const char *text, size_t size) {
+static uint32_t *word_slot(const struct trainer *t, const char *text, size_t size) {
     for (size_t at = XXH3_64bits(text, size);; at++) {
         uint32_t *slot = &t->word_slots[at & t->word_mask];
         if (!*slot) return slot;
-        const train_word *word = &t->words[*slot - 1];
+        const struct train_word *word = &t->words[*slot - 1];
         if (word->size == size && !memcmp(word->text, text, size)) return slot;
     }
 }
 
-static status grow_words(trainer *t) {
+static status grow_words(struct trainer *t) {
     size_t room = t->word_room ? t->word_room * 2 : 1024;
     TRY(RESIZE(&t->words, room));
     t->word_room = room;
@@ -78,14 +78,14 @@ static status grow_words(trainer *t) {
 
 // Counts one word of the text; a new one is spelled in the bytes' tokens.
 static status take_word(void *context, const char *text, size_t size) {
-    trainer *t = context;
+    struct trainer *t = context;
     if (t->word_count == t->word_room) TRY(grow_words(t));
     uint32_t *slot = word_slot(t, text, size);
     if (*slot) {
         t->words[*slot - 1].count++;
         return OK;
     }
-    train_word word = {.length = (uint32_t)size, .size = (uint32_t)size, .count = 1};
+    struct train_word word = {.length = (uint32_t)size, .size = (uint32_t)size, .count = 1};
     word.text = arena_text(&t->memory, text, size);
     word.ids = arena_get(&t->memory, size * sizeof *word.ids);
     if (!word.text || !word.ids || size > INT32_MAX) return fail(SERVICE, "out of memory");
@@ -98,17 +98,17 @@ static status take_word(void *context, const char *text, size_t size) {
     return OK;
 }
 
-static train_pair *pair_slot(const trainer *t, int32_t left, int32_t right) {
+static struct train_pair *pair_slot(const struct trainer *t, int32_t left, int32_t right) {
     const int32_t key[2] = {left, right};
     for (size_t at = XXH3_64bits(key, sizeof key);; at++) {
-        train_pair *slot = &t->pairs[at & t->pair_mask];
+        struct train_pair *slot = &t->pairs[at & t->pair_mask];
         if (slot->left < 0 || (slot->left == left && slot->right == right)) return slot;
     }
 }
 
-static status grow_pairs(trainer *t) {
+static status grow_pairs(struct trainer *t) {
     size_t old_slots = t->pairs ? t->pair_mask + 1 : 0, slots = old_slots ? old_slots * 2 : 4096;
-    train_pair *old = t->pairs, *fresh;
+    struct train_pair *old = t->pairs, *fresh;
     TRY(NEW(&fresh, slots));
     for (size_t i = 0; i < slots; i++) fresh[i].left = -1;
     t->pairs = fresh;
@@ -120,12 +120,12 @@ static status grow_pairs(trainer *t) {
 }
 
 // Whether a waits before b: the higher count, then the lower ids.
-static bool is_before(const train_wait *a, const train_wait *b) {
+static bool is_before(const struct train_wait *a, const struct train_wait *b) {
     if (a->count != b->count) return a->count > b->count;
     return a->left != b->left ? a->left < b->left : a->right < b->right;
 }
 
-static status heap_push(trainer *t, train_wait fresh) {
+static status heap_push(struct trainer *t, struct train_wait fresh) {
     if (t->heap_count == t->heap_room) {
         size_t room = t->heap_room ? t->heap_room * 2 : 4096;
         TRY(RESIZE(&t->heap, room));
@@ -137,8 +137,8 @@ static status heap_push(trainer *t, train_wait fresh) {
     return OK;
 }
 
-static train_wait heap_pop(trainer *t) {
-    train_wait top = t->heap[0], last = t->heap[--t->heap_count];
+static struct train_wait heap_pop(struct trainer *t) {
+    struct train_wait top = t->heap[0], last = t->heap[--t->heap_count];
     size_t at = 0;
     for (;;) {
         size_t child = at * 2 + 1;
@@ -153,18 +153,18 @@ static train_wait heap_pop(trainer *t) {
 }
 
 // Adds the word's pairs (sign 1) or takes them away (sign -1); a pair whose count rises waits under it.
-static status count_pairs(trainer *t, uint32_t index, int sign) {
-    const train_word *word = &t->words[index];
+static status count_pairs(struct trainer *t, uint32_t index, int sign) {
+    const struct train_word *word = &t->words[index];
     for (uint32_t i = 0; i + 1 < word->length; i++) {
         if (!t->pairs || t->pair_count * 2 > t->pair_mask) TRY(grow_pairs(t));
-        train_pair *pair = pair_slot(t, word->ids[i], word->ids[i + 1]);
+        struct train_pair *pair = pair_slot(t, word->ids[i], word->ids[i + 1]);
         if (pair->left < 0) {
-            *pair = (train_pair){.left = word->ids[i], .right = word->ids[i + 1]};
+            *pair = (struct train_pair){.left = word->ids[i], .right = word->ids[i + 1]};
             t->pair_count++;
         }
         pair->count += sign * word->count;
         if (sign < 0) continue;
-        TRY(heap_push(t, (train_wait){pair->count, pair->left, pair->right}));
+        TRY(heap_push(t, (struct train_wait){pair->count, pair->left, pair->right}));
         if (pair->word_count && pair->words[pair->word_count - 1] == index) continue;
         if (pair->word_count == pair->word_room) {
             size_t room = pair->word_room ? pair->word_room * 2 : 4;
@@ -176,13 +176,13 @@ static status count_pairs(trainer *t, uint32_t index, int sign) {
     return OK;
 }
 
-static bool has_pair(const train_word *word, int32_t left, int32_t right) {
+static bool has_pair(const struct train_word *word, int32_t left, int32_t right) {
     for (uint32_t i = 0; i + 1 < word->length; i++)
         if (word->ids[i] == left && word->ids[i + 1] == right) return true;
     return false;
 }
 
-static void join_in_word(train_word *word, int32_t left, int32_t right, int32_t joined) {
+static void join_in_word(struct train_word *word, int32_t left, int32_t right, int32_t joined) {
     uint32_t length = 0;
     for (uint32_t i = 0; i < word->length; i++) {
         bool here = i + 1 < word->length && word->ids[i] == left && word->ids[i + 1] == right;
@@ -193,8 +193,8 @@ static void join_in_word(train_word *word, int32_t left, int32_t right, int32_t 
 }
 
 // Joins a pair in every word that holds it.
-static status join_everywhere(trainer *t, int32_t left, int32_t right, int32_t joined) {
-    train_pair *pair = pair_slot(t, left, right);
+static status join_everywhere(struct trainer *t, int32_t left, int32_t right, int32_t joined) {
+    struct train_pair *pair = pair_slot(t, left, right);
     uint32_t *words = pair->words; // the table may move while the words' pairs are counted
     size_t count = pair->word_count;
     pair->words = NULL;
@@ -211,9 +211,9 @@ static status join_everywhere(trainer *t, int32_t left, int32_t right, int32_t j
 }
 
 // Names the pair's token, which another pair may have made already, and writes the merge down.
-static status name_joined(vocabulary *v, train_wait top, bytes *merges, int32_t *joined) {
-    const vocabulary_entry *left = &v->entries[top.left], *right = &v->entries[top.right];
-    bytes name = {0};
+static status name_joined(struct vocabulary *v, struct train_wait top, struct bytes *merges, int32_t *joined) {
+    const struct vocabulary_entry *left = &v->entries[top.left], *right = &v->entries[top.right];
+    struct bytes name = {0};
     status result = bytes_print(merges, "%s %s\n", left->name, right->name);
     if (result == OK) result = bytes_print(&name, "%s%s", left->name, right->name);
     if (result == OK) {
@@ -227,12 +227,12 @@ static status name_joined(vocabulary *v, train_wait top, bytes *merges, int32_t 
     return result;
 }
 
-static status join_pairs(trainer *t, bytes *merges, size_t limit) {
+static status join_pairs(struct trainer *t, struct bytes *merges, size_t limit) {
     while (t->vocabulary->size < limit && t->heap_count) {
-        train_wait top = heap_pop(t);
+        struct train_wait top = heap_pop(t);
         int64_t count = pair_slot(t, top.left, top.right)->count;
         if (count != top.count) { // it sank since; where it rose it waits under the new count too
-            if (count > 1 && count < top.count) TRY(heap_push(t, (train_wait){count, top.left, top.right}));
+            if (count > 1 && count < top.count) TRY(heap_push(t, (struct train_wait){count, top.left, top.right}));
             continue;
         }
         if (count < 2) break;
@@ -244,7 +244,7 @@ static status join_pairs(trainer *t, bytes *merges, size_t limit) {
 }
 
 // The bytes' tokens, in the order of their characters.
-static status put_bytes(vocabulary *v) {
+static status put_bytes(struct vocabulary *v) {
     static const struct {
         int first, last;
     } ranges[] = {{0x21, 0x7E}, {0xA1, 0xAC}, {0xAE, 0xFF}, {0, 0x20}, {0x7F, 0xA0}, {0xAD, 0xAD}};
@@ -256,9 +256,9 @@ static status put_bytes(vocabulary *v) {
     return OK;
 }
 
-static status count_words(trainer *t, const char *text, size_t size) {
-    splitter splitter = {0};
-    bytes buffer = {0};
+static status count_words(struct trainer *t, const char *text, size_t size) {
+    struct splitter splitter = {0};
+    struct bytes buffer = {0};
     status result = splitter_add(&splitter, split_qwen2, strlen(split_qwen2), SPLIT_ALL);
     if (result == OK) result = normal_text(NORMAL_NFC, text, size, &buffer, &text, &size);
     if (result == OK) result = splitter_run(&splitter, text, size, take_word, t);
@@ -268,9 +268,9 @@ static status count_words(trainer *t, const char *text, size_t size) {
     return result;
 }
 
-status train_vocabulary(vocabulary *v, bytes *merges, const char *text, size_t size, size_t limit) {
+status train_vocabulary(struct vocabulary *v, struct bytes *merges, const char *text, size_t size, size_t limit) {
     if (!utf8_valid(text, size)) return fail(INPUT, "the text is not UTF-8");
-    trainer t = {.vocabulary = v};
+    struct trainer t = {.vocabulary = v};
     status result = put_bytes(v);
     if (result == OK) result = count_words(&t, text, size);
     if (result == OK && t.pairs) result = join_pairs(&t, merges, limit);

@@ -9,29 +9,29 @@
 
 static const uint64_t EMPTY = UINT64_MAX;
 
-void vocabulary_release(vocabulary *v) {
+void vocabulary_release(struct vocabulary *v) {
     arena_release(&v->memory);
     free(v->entries);
     free(v->name_slots);
     free(v->merges);
-    *v = (vocabulary){0};
+    *v = (struct vocabulary){0};
 }
 
 // The slot of a name, or the empty one where it would stand.
-static int32_t *name_slot(const vocabulary *v, const char *name, size_t size) {
+static int32_t *name_slot(const struct vocabulary *v, const char *name, size_t size) {
     for (size_t at = XXH3_64bits(name, size);; at++) {
         int32_t *slot = &v->name_slots[at & v->name_mask];
         if (*slot < 0) return slot;
-        const vocabulary_entry *entry = &v->entries[*slot];
+        const struct vocabulary_entry *entry = &v->entries[*slot];
         if (entry->name_size == size && !memcmp(entry->name, name, size)) return slot;
     }
 }
 
-int32_t vocabulary_find(const vocabulary *v, const char *name, size_t size) {
+int32_t vocabulary_find(const struct vocabulary *v, const char *name, size_t size) {
     return v->name_slots ? *name_slot(v, name, size) : -1;
 }
 
-static status grow_names(vocabulary *v) {
+static status grow_names(struct vocabulary *v) {
     size_t slots = v->name_slots ? (v->name_mask + 1) * 2 : 1024;
     free(v->name_slots);
     v->name_slots = NULL;
@@ -43,7 +43,7 @@ static status grow_names(vocabulary *v) {
     return OK;
 }
 
-static status grow_entries(vocabulary *v, size_t id) {
+static status grow_entries(struct vocabulary *v, size_t id) {
     if (id >= v->room) {
         size_t room = v->room ? v->room * 2 : 4096;
         while (room <= id) room *= 2;
@@ -57,7 +57,7 @@ static status grow_entries(vocabulary *v, size_t id) {
     return OK;
 }
 
-status vocabulary_put(vocabulary *v, const char *name, size_t size, int64_t id) {
+status vocabulary_put(struct vocabulary *v, const char *name, size_t size, int64_t id) {
     if (id < 0 || id >= VOCABULARY_LIMIT)
         return fail(INPUT, "token \"%.*s\": id %lld is out of range", (int)size, name, (long long)id);
     if (!v->name_slots || v->count * 2 > v->name_mask) TRY(grow_names(v));
@@ -66,7 +66,7 @@ status vocabulary_put(vocabulary *v, const char *name, size_t size, int64_t id) 
     if (*slot >= 0)
         return fail(INPUT, "token \"%.*s\" has two ids, %d and %lld", (int)size, name, *slot, (long long)id);
     TRY(grow_entries(v, (size_t)id));
-    vocabulary_entry *entry = &v->entries[id];
+    struct vocabulary_entry *entry = &v->entries[id];
     if (entry->name)
         return fail(INPUT, "tokens \"%s\" and \"%.*s\" have one id, %lld", entry->name, (int)size, name, (long long)id);
     char *copy = arena_text(&v->memory, name, size);
@@ -74,7 +74,7 @@ status vocabulary_put(vocabulary *v, const char *name, size_t size, int64_t id) 
     if (!copy || !piece) return fail(SERVICE, "out of memory");
     size_t piece_size;
     alphabet_bytes(name, size, piece, &piece_size);
-    *entry = (vocabulary_entry){copy, piece, (uint32_t)size, (uint32_t)piece_size, false, false};
+    *entry = (struct vocabulary_entry){copy, piece, (uint32_t)size, (uint32_t)piece_size, false, false};
     *slot = (int32_t)id;
     v->count++;
     return OK;
@@ -84,23 +84,23 @@ static uint64_t pair_of(int32_t left, int32_t right) {
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
-static vocabulary_merge *merge_slot(const vocabulary *v, uint64_t pair) {
+static struct vocabulary_merge *merge_slot(const struct vocabulary *v, uint64_t pair) {
     for (size_t at = XXH3_64bits(&pair, sizeof pair);; at++) {
-        vocabulary_merge *slot = &v->merges[at & v->merge_mask];
+        struct vocabulary_merge *slot = &v->merges[at & v->merge_mask];
         if (slot->pair == pair || slot->pair == EMPTY) return slot;
     }
 }
 
-const vocabulary_merge *vocabulary_find_merge(const vocabulary *v, int32_t left, int32_t right) {
+const struct vocabulary_merge *vocabulary_find_merge(const struct vocabulary *v, int32_t left, int32_t right) {
     if (!v->merges) return NULL;
-    const vocabulary_merge *slot = merge_slot(v, pair_of(left, right));
+    const struct vocabulary_merge *slot = merge_slot(v, pair_of(left, right));
     return slot->pair == EMPTY ? NULL : slot;
 }
 
-static status grow_merges(vocabulary *v) {
-    vocabulary_merge *old = v->merges;
+static status grow_merges(struct vocabulary *v) {
+    struct vocabulary_merge *old = v->merges;
     size_t old_slots = old ? v->merge_mask + 1 : 0, slots = old ? old_slots * 2 : 1024;
-    vocabulary_merge *fresh;
+    struct vocabulary_merge *fresh;
     TRY(NEW(&fresh, slots));
     for (size_t i = 0; i < slots; i++) fresh[i].pair = EMPTY;
     v->merges = fresh;
@@ -111,30 +111,30 @@ static status grow_merges(vocabulary *v) {
     return OK;
 }
 
-static status require(const vocabulary *v, const char *name, size_t size, uint32_t rank, int32_t *id) {
+static status require(const struct vocabulary *v, const char *name, size_t size, uint32_t rank, int32_t *id) {
     *id = vocabulary_find(v, name, size);
     if (*id >= 0) return OK;
     return fail(INPUT, "merge %u: token \"%.*s\" is not in the vocabulary", rank + 1, (int)size, name);
 }
 
-status vocabulary_add_merge(vocabulary *v, const char *left, size_t left_size, const char *right, size_t right_size,
-                            uint32_t rank, bool replace) {
+status vocabulary_add_merge(struct vocabulary *v, const char *left, size_t left_size, const char *right,
+                            size_t right_size, uint32_t rank, bool replace) {
     int32_t first, second, result;
     TRY(require(v, left, left_size, rank, &first));
     TRY(require(v, right, right_size, rank, &second));
-    bytes joined = {0};
+    struct bytes joined = {0};
     status outcome = bytes_add(&joined, left, left_size);
     if (outcome == OK) outcome = bytes_add(&joined, right, right_size);
     if (outcome == OK) outcome = require(v, joined.data, joined.size, rank, &result);
     bytes_release(&joined);
     TRY(outcome);
     if (!v->merges || v->merge_count * 2 > v->merge_mask) TRY(grow_merges(v));
-    vocabulary_merge *slot = merge_slot(v, pair_of(first, second));
+    struct vocabulary_merge *slot = merge_slot(v, pair_of(first, second));
     if (slot->pair == EMPTY) {
         v->merge_count++;
     } else if (!replace) {
         return OK;
     }
-    *slot = (vocabulary_merge){pair_of(first, second), rank, result};
+    *slot = (struct vocabulary_merge){pair_of(first, second), rank, result};
     return OK;
 }

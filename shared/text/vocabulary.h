@@ -12,49 +12,49 @@
 
 enum { VOCABULARY_LIMIT = 1 << 22 }; // ids above are taken for a broken file
 
-typedef struct vocabulary_entry {
+struct vocabulary_entry {
     const char *name;  // NULL: a hole
     const char *piece; // the bytes that it stands for
     uint32_t name_size, piece_size;
     bool special; // dropped by decoding without special tokens
     bool outside; // an added token that the model's own vocabulary lacks
-} vocabulary_entry;
+};
 
-typedef struct vocabulary_merge {
+struct vocabulary_merge {
     uint64_t pair; // left id << 32 | right id; all ones: an empty slot
     uint32_t rank;
     int32_t result;
-} vocabulary_merge;
+};
 
 // A zeroed struct is an empty vocabulary.
-typedef struct vocabulary {
-    arena memory;
-    vocabulary_entry *entries; // by id
-    size_t size;               // one more than the highest id
+struct vocabulary {
+    struct arena memory;
+    struct vocabulary_entry *entries; // by id
+    size_t size;                      // one more than the highest id
     size_t room;
     size_t count;        // entries that are no holes
     int32_t *name_slots; // open addressing, -1 is empty
     size_t name_mask;
-    vocabulary_merge *merges; // open addressing
+    struct vocabulary_merge *merges; // open addressing
     size_t merge_mask;
     size_t merge_count;
-} vocabulary;
+};
 
 // Frees all of it and leaves an empty one.
-void vocabulary_release(vocabulary *v);
+void vocabulary_release(struct vocabulary *v);
 
 // Adds a token. INPUT when the id is out of range or another token's, or the name has another id.
-status vocabulary_put(vocabulary *v, const char *name, size_t size, int64_t id);
+status vocabulary_put(struct vocabulary *v, const char *name, size_t size, int64_t id);
 
 // The id of a name, -1 if there is none.
-int32_t vocabulary_find(const vocabulary *v, const char *name, size_t size);
+int32_t vocabulary_find(const struct vocabulary *v, const char *name, size_t size);
 
 // Adds the merge of two names under `rank`. Of equal merges the first counts, or the last if `replace`. INPUT when the
 // vocabulary lacks either name or their joined one.
-status vocabulary_add_merge(vocabulary *v, const char *left, size_t left_size, const char *right, size_t right_size,
-                            uint32_t rank, bool replace);
+status vocabulary_add_merge(struct vocabulary *v, const char *left, size_t left_size, const char *right,
+                            size_t right_size, uint32_t rank, bool replace);
 
 // The merge of two ids, NULL if there is none.
-const vocabulary_merge *vocabulary_find_merge(const vocabulary *v, int32_t left, int32_t right);
+const struct vocabulary_merge *vocabulary_find_merge(const struct vocabulary *v, int32_t left, int32_t right);
 
 #endif

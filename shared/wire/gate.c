@@ -17,17 +17,17 @@ struct gate {
     pthread_t thread;
     void *context;
     void *socket; // of the handler's thread
-    const wire_security *security;
+    const struct wire_security *security;
 };
 
-typedef struct request {
+struct request {
     char data[FRAMES][FRAME_MOST];
     int size[FRAMES];
     int count;
-} request;
+};
 
 // False when the context ends.
-static bool receive(void *socket, request *request) {
+static bool receive(void *socket, struct request *request) {
     request->count = 0;
     int more = 1;
     while (more) {
@@ -44,7 +44,7 @@ static bool receive(void *socket, request *request) {
     return true;
 }
 
-static bool admitted(const wire_security *security, const request *request) {
+static bool admitted(const struct wire_security *security, const struct request *request) {
     char key[WIRE_KEY];
     if (request->count != FRAMES || strcmp(request->data[5], "CURVE") != 0 || request->size[6] != 32) return false;
     if (!zmq_z85_encode(key, (const uint8_t *)request->data[6], 32)) return false;
@@ -54,7 +54,7 @@ static bool admitted(const wire_security *security, const request *request) {
     return false;
 }
 
-static void answer(void *socket, const request *request, bool yes) {
+static void answer(void *socket, const struct request *request, bool yes) {
     const char *code = yes ? "200" : "400";
     const char *text = yes ? "welcome" : "not of this run";
     zmq_send(socket, "1.0", 3, ZMQ_SNDMORE);
@@ -66,8 +66,8 @@ static void answer(void *socket, const request *request, bool yes) {
 }
 
 static void *keep_gate(void *argument) {
-    gate *gate = argument;
-    request request;
+    struct gate *gate = argument;
+    struct request request;
     while (receive(gate->socket, &request)) {
         if (request.size[0] == 4 && !memcmp(request.data[0], "stop", 4)) break;
         answer(gate->socket, &request, admitted(gate->security, &request));
@@ -75,8 +75,8 @@ static void *keep_gate(void *argument) {
     return NULL;
 }
 
-status gate_open(gate **out, void *zmq_context, const wire_security *security) {
-    gate *gate;
+status gate_open(struct gate **out, void *zmq_context, const struct wire_security *security) {
+    struct gate *gate;
     *out = NULL;
     TRY(NEW(&gate, 1));
     gate->security = security;
@@ -94,7 +94,7 @@ status gate_open(gate **out, void *zmq_context, const wire_security *security) {
     return OK;
 }
 
-void gate_close(gate **gate) {
+void gate_close(struct gate **gate) {
     if (!*gate) return;
     void *bell = zmq_socket((*gate)->context, ZMQ_REQ);
     int none = 0;

@@ -5,13 +5,13 @@
 #include "shared/base/status.h"
 #include "shared/wire/security.h"
 
-typedef struct gate gate;
+struct gate;
 
 // Opens the gate of a libzmq context for the machines that `security` admits; it must outlive the gate. SERVICE when
 // there is no thread or socket for it.
-status gate_open(gate **out, void *zmq_context, const wire_security *security);
+status gate_open(struct gate **out, void *zmq_context, const struct wire_security *security);
 
 // Ends the thread; before the context ends. NULL is fine; sets *gate to NULL.
-void gate_close(gate **gate);
+void gate_close(struct gate **gate);
 
 #endif

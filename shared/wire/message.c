@@ -8,28 +8,28 @@
 
 enum { FRAME_MOST = 16384, TEXT_MOST = 4000, FIELDS_MOST = 28 };
 
-typedef enum field_type { FIELD_END, FIELD_INT, FIELD_REAL, FIELD_TEXT } field_type;
+enum field_type { FIELD_END, FIELD_INT, FIELD_REAL, FIELD_TEXT };
 
-typedef struct field {
-    field_type type;
+struct field {
+    enum field_type type;
     const char *name;
     size_t offset;
-} field;
+};
 
-typedef struct row {
+struct row {
     const char *name;
     bool bulk;
-    field fields[FIELDS_MOST];
-} row;
+    struct field fields[FIELDS_MOST];
+};
 
 #define INT(member)                                                                                                    \
-    { FIELD_INT, #member, offsetof(wire_message, member) }
+    { FIELD_INT, #member, offsetof(struct wire_message, member) }
 #define REAL(member)                                                                                                   \
-    { FIELD_REAL, #member, offsetof(wire_message, member) }
+    { FIELD_REAL, #member, offsetof(struct wire_message, member) }
 #define TEXT(member)                                                                                                   \
-    { FIELD_TEXT, #member, offsetof(wire_message, member) }
+    { FIELD_TEXT, #member, offsetof(struct wire_message, member) }
 
-static const row table[MESSAGE_KINDS] = {
+static const struct row table[MESSAGE_KINDS] = {
     [MESSAGE_HELLO] = {"HELLO",
                        false,
                        {INT(protocol), INT(schema), TEXT(run), TEXT(name), INT(replica), TEXT(machine), TEXT(purpose)}},
@@ -69,25 +69,25 @@ static const row table[MESSAGE_KINDS] = {
     [MESSAGE_END] = {"END", false, {INT(code), TEXT(reason)}},
 };
 
-static bool known(message_kind kind) {
+static bool known(enum message_kind kind) {
     return kind > 0 && kind < MESSAGE_KINDS;
 }
 
-const char *message_name(message_kind kind) {
+const char *message_name(enum message_kind kind) {
     return known(kind) ? table[kind].name : "unknown";
 }
 
-bool message_has_bulk(message_kind kind) {
+bool message_has_bulk(enum message_kind kind) {
     return known(kind) && table[kind].bulk;
 }
 
-static size_t count_fields(const row *row) {
+static size_t count_fields(const struct row *row) {
     size_t count = 0;
     while (count < FIELDS_MOST && row->fields[count].type != FIELD_END) count++;
     return count;
 }
 
-static status encode_text(msgpack_packer *packer, const row *row, const field *field, const char *text) {
+static status encode_text(msgpack_packer *packer, const struct row *row, const struct field *field, const char *text) {
     if (!text) return fail(BUG, "%s: %s is not set", row->name, field->name);
     size_t size = strnlen(text, TEXT_MOST + 1);
     if (size > TEXT_MOST) return fail(BUG, "%s: %s is too long", row->name, field->name);
@@ -96,7 +96,8 @@ static status encode_text(msgpack_packer *packer, const row *row, const field *f
     return OK;
 }
 
-static status encode_field(msgpack_packer *packer, const row *row, const field *field, const wire_message *message) {
+static status encode_field(msgpack_packer *packer, const struct row *row, const struct field *field,
+                           const struct wire_message *message) {
     const char *place = (const char *)message + field->offset;
     int failed = 0;
     if (field->type == FIELD_TEXT) return encode_text(packer, row, field, *(const char *const *)(const void *)place);
@@ -109,9 +110,9 @@ static int write_bytes(void *data, const char *piece, size_t size) {
     return bytes_add(data, piece, size) == OK ? 0 : -1;
 }
 
-status message_encode(const wire_message *message, bytes *out) {
+status message_encode(const struct wire_message *message, struct bytes *out) {
     if (!known(message->kind)) return fail(BUG, "no message has kind %d", message->kind);
-    const row *row = &table[message->kind];
+    const struct row *row = &table[message->kind];
     size_t count = count_fields(row);
     msgpack_packer packer;
     msgpack_packer_init(&packer, out, write_bytes);
@@ -121,7 +122,7 @@ status message_encode(const wire_message *message, bytes *out) {
     return OK;
 }
 
-static status decode_text(const char **out, arena *arena, const row *row, const field *field,
+static status decode_text(const char **out, struct arena *arena, const struct row *row, const struct field *field,
                           const msgpack_object *value) {
     if (value->type != MSGPACK_OBJECT_STR) return fail(INPUT, "%s: %s is not a text", row->name, field->name);
     const msgpack_object_str *text = &value->via.str;
@@ -131,7 +132,7 @@ static status decode_text(const char **out, arena *arena, const row *row, const 
     return *out ? OK : fail(SERVICE, "out of memory");
 }
 
-static status decode_int(int64_t *out, const row *row, const field *field, const msgpack_object *value) {
+static status decode_int(int64_t *out, const struct row *row, const struct field *field, const msgpack_object *value) {
     bool fits = value->type == MSGPACK_OBJECT_NEGATIVE_INTEGER ||
                 (value->type == MSGPACK_OBJECT_POSITIVE_INTEGER && value->via.u64 <= INT64_MAX);
     if (!fits) return fail(INPUT, "%s: %s is not a whole number", row->name, field->name);
@@ -139,7 +140,7 @@ static status decode_int(int64_t *out, const row *row, const field *field, const
     return OK;
 }
 
-static status decode_real(double *out, const row *row, const field *field, const msgpack_object *value) {
+static status decode_real(double *out, const struct row *row, const struct field *field, const msgpack_object *value) {
     if (value->type != MSGPACK_OBJECT_FLOAT64 && value->type != MSGPACK_OBJECT_FLOAT32)
         return fail(INPUT, "%s: %s is not a number", row->name, field->name);
     *out = value->via.f64;
@@ -148,14 +149,14 @@ static status decode_real(double *out, const row *row, const field *field, const
 
 // A first frame that is being read. Lists and maps are refused by their first byte, before msgpack would make room for
 // as many elements as they claim to have.
-typedef struct reader {
+struct reader {
     const uint8_t *data;
     size_t size, at;
     msgpack_unpacked unpacked;
-} reader;
+};
 
 // How many elements the list has that the frame is.
-static status read_list(reader *reader, size_t *count) {
+static status read_list(struct reader *reader, size_t *count) {
     uint8_t first = reader->size ? reader->data[0] : 0;
     if (first >> 4 == 9) {
         *count = first & 15;
@@ -169,7 +170,7 @@ static status read_list(reader *reader, size_t *count) {
     return *count ? OK : fail(INPUT, "a message that is an empty list");
 }
 
-static status read_value(reader *reader, const msgpack_object **value) {
+static status read_value(struct reader *reader, const msgpack_object **value) {
     uint8_t first = reader->at < reader->size ? reader->data[reader->at] : 0xc1;
     if (first == 0xc1 || (first >= 0x80 && first <= 0x9f) || (first >= 0xdc && first <= 0xdf))
         return fail(INPUT, "a message that is cut off or not flat");
@@ -181,15 +182,15 @@ static status read_value(reader *reader, const msgpack_object **value) {
     return OK;
 }
 
-static status decode_field(wire_message *message, arena *arena, const row *row, const field *field,
-                           const msgpack_object *value) {
+static status decode_field(struct wire_message *message, struct arena *arena, const struct row *row,
+                           const struct field *field, const msgpack_object *value) {
     void *place = (char *)message + field->offset;
     if (field->type == FIELD_TEXT) return decode_text(place, arena, row, field, value);
     if (field->type == FIELD_INT) return decode_int(place, row, field, value);
     return decode_real(place, row, field, value);
 }
 
-static status decode_fields(wire_message *message, arena *arena, reader *reader) {
+static status decode_fields(struct wire_message *message, struct arena *arena, struct reader *reader) {
     static const msgpack_object nothing = {.type = MSGPACK_OBJECT_NIL};
     const msgpack_object *value = &nothing;
     size_t given = 1;
@@ -197,8 +198,8 @@ static status decode_fields(wire_message *message, arena *arena, reader *reader)
     TRY(read_value(reader, &value));
     if (value->type != MSGPACK_OBJECT_POSITIVE_INTEGER || value->via.u64 == 0 || value->via.u64 >= MESSAGE_KINDS)
         return fail(INPUT, "a message of an unknown kind");
-    message->kind = (message_kind)value->via.u64;
-    const row *row = &table[message->kind];
+    message->kind = (enum message_kind)value->via.u64;
+    const struct row *row = &table[message->kind];
     size_t count = count_fields(row);
     if (given - 1 != count) return fail(INPUT, "%s: %zu fields, it has %zu", row->name, given - 1, count);
     for (size_t i = 0; i < count; i++) {
@@ -208,10 +209,10 @@ static status decode_fields(wire_message *message, arena *arena, reader *reader)
     return reader->at == reader->size ? OK : fail(INPUT, "%s: something behind its fields", row->name);
 }
 
-status message_decode(wire_message *message, arena *arena, const void *data, size_t size) {
-    *message = (wire_message){0};
+status message_decode(struct wire_message *message, struct arena *arena, const void *data, size_t size) {
+    *message = (struct wire_message){0};
     if (size > FRAME_MOST) return fail(INPUT, "a message of %zu bytes, %d is the most", size, FRAME_MOST);
-    reader reader = {.data = data, .size = size};
+    struct reader reader = {.data = data, .size = size};
     msgpack_unpacked_init(&reader.unpacked);
     status result = decode_fields(message, arena, &reader);
     msgpack_unpacked_destroy(&reader.unpacked);

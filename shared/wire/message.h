@@ -13,7 +13,7 @@
 #define WIRE_PROTOCOL 1 // of messages
 #define WIRE_SCHEMA   1 // of the group
 
-typedef enum message_kind {
+enum message_kind {
     MESSAGE_HELLO = 1,
     MESSAGE_WELCOME,
     MESSAGE_REFUSED,
@@ -41,10 +41,10 @@ typedef enum message_kind {
     MESSAGE_NOTICE,
     MESSAGE_END,
     MESSAGE_KINDS,
-} message_kind;
+};
 
 // What a replica has to say about itself, once a second.
-typedef struct message_status {
+struct message_status {
     int64_t taken, done;        // groups since it started
     int64_t quarantined, found; // put aside here; taken from the store
     int64_t dropped;            // second copies and groups of trained steps
@@ -58,11 +58,11 @@ typedef struct message_status {
     int64_t aside, left;        // source: quarantined, did not fill a step
     double reward, accuracy;    // optim: means over the last step, NaN: none
     int64_t pid;
-} message_status;
+};
 
 // One message. Fields that its kind does not have are zero.
-typedef struct wire_message {
-    message_kind kind;
+struct wire_message {
+    enum message_kind kind;
     int64_t protocol, schema; // HELLO
     const char *run;          // HELLO: a fingerprint of the pipeline
     const char *name;         // HELLO, WELCOME, STATUS, NOTICE
@@ -81,21 +81,21 @@ typedef struct wire_message {
     const char *path;     // VERSION: the file on the server's machine, "" for the weights that the run began with
     int64_t offset, size; // FETCH, CHUNK: which piece; VERSION: of the whole file
     int64_t code;         // END: the exit code
-    message_status status;
+    struct message_status status;
     const void *bulk; // GROUP, CHUNK, RECORD
     size_t bulk_size;
-} wire_message;
+};
 
 // The kind's name, "unknown" for none of ours.
-const char *message_name(message_kind kind);
+const char *message_name(enum message_kind kind);
 
 // Whether messages of that kind have a second frame.
-bool message_has_bulk(message_kind kind);
+bool message_has_bulk(enum message_kind kind);
 
 // Appends the first frame. BUG when a text field is NULL or too long.
-status message_encode(const wire_message *message, bytes *out);
+status message_encode(const struct wire_message *message, struct bytes *out);
 
 // Reads a first frame; texts live in `arena`; `bulk` is left alone. INPUT names the kind and what is wrong with it.
-status message_decode(wire_message *message, arena *arena, const void *data, size_t size);
+status message_decode(struct wire_message *message, struct arena *arena, const void *data, size_t size);
 
 #endif

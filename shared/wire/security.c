@@ -16,17 +16,17 @@ bool wire_key_valid(const char *key) {
     return key && strlen(key) == WIRE_KEY - 1 && zmq_z85_decode(raw, key) != NULL;
 }
 
-status wire_key_make(wire_security *out) {
+status wire_key_make(struct wire_security *out) {
     if (zmq_curve_keypair(out->public, out->secret)) return fail(SERVICE, "CURVE keys: %s", zmq_strerror(zmq_errno()));
     return OK;
 }
 
-status wire_key_write(const wire_security *keys, const char *path) {
+status wire_key_write(const struct wire_security *keys, const char *path) {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0 && errno == EEXIST)
         return fail(USAGE, "%s: there is a file already, and a key is never overwritten", path);
     if (fd < 0) return fail(SERVICE, "%s: %s", path, strerror(errno));
-    bytes text = {0};
+    struct bytes text = {0};
     status result = bytes_print(&text, "public %s\nsecret %s\n", keys->public, keys->secret);
     if (result == OK && (write(fd, text.data, text.size) != (ssize_t)text.size || fsync(fd)))
         result = fail(SERVICE, "%s: %s", path, strerror(errno));
@@ -37,7 +37,7 @@ status wire_key_write(const wire_security *keys, const char *path) {
     return result;
 }
 
-static status read_line(const bytes *text, const char *word, char key[WIRE_KEY], const char *path) {
+static status read_line(const struct bytes *text, const char *word, char key[WIRE_KEY], const char *path) {
     size_t length = strlen(word);
     for (const char *at = text->data; at && *at; at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL) {
         if (strncmp(at, word, length) != 0 || at[length] != ' ') continue;
@@ -49,11 +49,11 @@ static status read_line(const bytes *text, const char *word, char key[WIRE_KEY],
     return fail(INPUT, "%s: no %s key: not a key file", path, word);
 }
 
-status wire_key_read(wire_security *keys, const char *path) {
+status wire_key_read(struct wire_security *keys, const char *path) {
     struct stat about;
     if (stat(path, &about)) return fail(INPUT, "%s: %s", path, strerror(errno));
     if (about.st_mode & 077) return fail(INPUT, "%s: others may read this key; type: chmod 600 %s", path, path);
-    bytes text = {0};
+    struct bytes text = {0};
     status result = file_read(path, &text);
     if (result == OK) result = read_line(&text, "public", keys->public, path);
     if (result == OK) result = read_line(&text, "secret", keys->secret, path);
@@ -62,14 +62,14 @@ status wire_key_read(wire_security *keys, const char *path) {
     return result;
 }
 
-status wire_admit(wire_security *security, const char *key) {
+status wire_admit(struct wire_security *security, const char *key) {
     TRY(RESIZE(&security->admitted, security->count + 1));
     strncpy(security->admitted[security->count], key, WIRE_KEY - 1);
     security->admitted[security->count++][WIRE_KEY - 1] = 0;
     return OK;
 }
 
-void wire_security_release(wire_security *security) {
+void wire_security_release(struct wire_security *security) {
     free(security->admitted);
     explicit_bzero(security, sizeof *security);
 }

@@ -12,29 +12,29 @@
 enum { WIRE_KEY = 41 }; // characters of a key with its NUL
 
 // A machine's own keys and those that it admits. Zeroed: no security.
-typedef struct wire_security {
+struct wire_security {
     char public[WIRE_KEY];
     char secret[WIRE_KEY];
     char (*admitted)[WIRE_KEY];
     size_t count;
-} wire_security;
+};
 
 // Whether `key` looks like a key: 40 characters of Z85.
 bool wire_key_valid(const char *key);
 
 // A new pair of keys. SERVICE when libzmq has no CURVE.
-status wire_key_make(wire_security *out);
+status wire_key_make(struct wire_security *out);
 
 // Writes a new key file, mode 0600; USAGE when there is one already, SERVICE when the disk refuses.
-status wire_key_write(const wire_security *keys, const char *path);
+status wire_key_write(const struct wire_security *keys, const char *path);
 
 // Reads a key file; `admitted` stays as it is. INPUT when it cannot be read, is none, or is open to others.
-status wire_key_read(wire_security *keys, const char *path);
+status wire_key_read(struct wire_security *keys, const char *path);
 
 // Admits one more machine. SERVICE when memory is short.
-status wire_admit(wire_security *security, const char *key);
+status wire_admit(struct wire_security *security, const char *key);
 
 // Frees what it holds, wipes the secret, and leaves no security.
-void wire_security_release(wire_security *security);
+void wire_security_release(struct wire_security *security);
 
 #endif

@@ -29,8 +29,8 @@ status wire_socket_failure(const char *what) {
 
 // ---- opening and closing ----
 
-status wire_open(wire **out, const wire_self *self) {
-    wire *wire;
+status wire_open(struct wire **out, const struct wire_self *self) {
+    struct wire *wire;
     *out = NULL;
     TRY(NEW(&wire, 1));
     wire->self = *self;
@@ -59,8 +59,8 @@ static status set_common(void *socket) {
     return OK;
 }
 
-static status make_desk(wire *wire) {
-    const wire_security *security = wire->self.security;
+static status make_desk(struct wire *wire) {
+    const struct wire_security *security = wire->self.security;
     if (security) TRY(gate_open(&wire->gate, wire->context, security));
     wire->desk = zmq_socket(wire->context, ZMQ_ROUTER);
     if (!wire->desk) return wire_socket_failure("desk");
@@ -75,13 +75,13 @@ static status make_desk(wire *wire) {
     return OK;
 }
 
-status wire_listen(wire *wire, const char *endpoint) {
+status wire_listen(struct wire *wire, const char *endpoint) {
     if (!wire->desk) TRY(make_desk(wire));
     return zmq_bind(wire->desk, endpoint) ? wire_socket_failure(endpoint) : OK;
 }
 
-static status make_visit(wire *wire, void *socket, const char *endpoint, const char *key) {
-    const wire_security *security = wire->self.security;
+static status make_visit(struct wire *wire, void *socket, const char *endpoint, const char *key) {
+    const struct wire_security *security = wire->self.security;
     TRY(set_common(socket));
     TRY(set_int(socket, ZMQ_IMMEDIATE, 1));
     TRY(set_int(socket, ZMQ_RECONNECT_IVL, RECONNECT_MS));
@@ -93,7 +93,7 @@ static status make_visit(wire *wire, void *socket, const char *endpoint, const c
     return zmq_connect(socket, endpoint) ? wire_socket_failure(endpoint) : OK;
 }
 
-static void peer_free(wire_peer *peer) {
+static void peer_free(struct wire_peer *peer) {
     if (peer->socket) zmq_close(peer->socket);
     free(peer->name);
     free(peer->machine);
@@ -107,8 +107,9 @@ status wire_set_text(char **place, const char *text) {
     return *place ? OK : fail(SERVICE, "out of memory");
 }
 
-status wire_peer_new(wire *wire, const char *name, const char *machine, const char *purpose, wire_peer **out) {
-    wire_peer *peer;
+status wire_peer_new(struct wire *wire, const char *name, const char *machine, const char *purpose,
+                     struct wire_peer **out) {
+    struct wire_peer *peer;
     TRY(NEW(&peer, 1));
     status result = wire_set_text(&peer->name, name);
     if (result == OK) result = wire_set_text(&peer->machine, machine);
@@ -117,15 +118,16 @@ status wire_peer_new(wire *wire, const char *name, const char *machine, const ch
         peer_free(peer);
         return result;
     }
-    wire_peer **last = &wire->peers;
+    struct wire_peer **last = &wire->peers;
     while (*last) last = &(*last)->next;
     *last = peer;
     *out = peer;
     return OK;
 }
 
-status wire_visit(wire *wire, const char *endpoint, const char *key, const char *purpose, wire_peer **out) {
-    wire_peer *peer;
+status wire_visit(struct wire *wire, const char *endpoint, const char *key, const char *purpose,
+                  struct wire_peer **out) {
+    struct wire_peer *peer;
     TRY(wire_peer_new(wire, "", "", purpose, &peer));
     wire->changed = true;
     peer->spoke = INT64_MIN / 2;
@@ -136,21 +138,21 @@ status wire_visit(wire *wire, const char *endpoint, const char *key, const char 
     return result;
 }
 
-status wire_watch(wire *wire, int fd) {
+status wire_watch(struct wire *wire, int fd) {
     TRY(RESIZE(&wire->fds, wire->fd_count + 1));
     wire->fds[wire->fd_count++] = fd;
     wire->changed = true;
     return OK;
 }
 
-void wire_close(wire **pointer) {
-    wire *wire = *pointer;
+void wire_close(struct wire **pointer) {
+    struct wire *wire = *pointer;
     if (!wire) return;
-    const wire_message bye = {.kind = MESSAGE_BYE};
-    for (wire_peer *peer = wire->peers; peer; peer = peer->next)
+    const struct wire_message bye = {.kind = MESSAGE_BYE};
+    for (struct wire_peer *peer = wire->peers; peer; peer = peer->next)
         if (peer->open && !peer->dead) (void)wire_say(wire, peer, &bye, NULL);
     while (wire->peers) {
-        wire_peer *next = wire->peers->next;
+        struct wire_peer *next = wire->peers->next;
         peer_free(wire->peers);
         wire->peers = next;
     }
@@ -170,8 +172,8 @@ void wire_close(wire **pointer) {
 // ---- saying ----
 
 // Sends to a routing id (size 0: over a visit's socket). *gone: nobody is there.
-status wire_send_frames(wire *wire, void *socket, const char *identity, size_t size, const wire_message *message,
-                        bool *gone) {
+status wire_send_frames(struct wire *wire, void *socket, const char *identity, size_t size,
+                        const struct wire_message *message, bool *gone) {
     bytes_clear(&wire->frame);
     TRY(message_encode(message, &wire->frame));
     *gone = false;
@@ -186,7 +188,7 @@ status wire_send_frames(wire *wire, void *socket, const char *identity, size_t s
     return OK;
 }
 
-status wire_say(wire *wire, wire_peer *peer, const wire_message *message, bool *gone) {
+status wire_say(struct wire *wire, struct wire_peer *peer, const struct wire_message *message, bool *gone) {
     bool unheard = true;
     if (peer->open && !peer->lost && !peer->dead) {
         TRY(wire_send_frames(wire, peer->socket ? peer->socket : wire->desk, peer->identity, peer->identity_size,
@@ -198,15 +200,15 @@ status wire_say(wire *wire, wire_peer *peer, const wire_message *message, bool *
     return OK;
 }
 
-status wire_say_hello(wire *wire, wire_peer *peer) {
-    const wire_message hello = {.kind = MESSAGE_HELLO,
-                                .protocol = WIRE_PROTOCOL,
-                                .schema = WIRE_SCHEMA,
-                                .run = wire->self.run,
-                                .name = wire->self.name,
-                                .replica = wire->self.replica,
-                                .machine = wire->self.machine,
-                                .purpose = peer->purpose};
+status wire_say_hello(struct wire *wire, struct wire_peer *peer) {
+    const struct wire_message hello = {.kind = MESSAGE_HELLO,
+                                       .protocol = WIRE_PROTOCOL,
+                                       .schema = WIRE_SCHEMA,
+                                       .run = wire->self.run,
+                                       .name = wire->self.name,
+                                       .replica = wire->self.replica,
+                                       .machine = wire->self.machine,
+                                       .purpose = peer->purpose};
     bool gone;
     TRY(wire_send_frames(wire, peer->socket, NULL, 0, &hello, &gone));
     peer->spoke = gone ? wire_clock() - BEAT_MS + RECONNECT_MS : wire_clock();
@@ -216,10 +218,10 @@ status wire_say_hello(wire *wire, wire_peer *peer) {
 // ---- time ----
 
 // Opens, beats, and finds who is silent. *happened: somebody is gone.
-static status look_after(wire *wire, wire_event *event, bool *happened) {
-    const wire_message beat = {.kind = MESSAGE_BEAT};
+static status look_after(struct wire *wire, struct wire_event *event, bool *happened) {
+    const struct wire_message beat = {.kind = MESSAGE_BEAT};
     int64_t now = wire_clock();
-    for (wire_peer *peer = wire->peers; peer && !*happened; peer = peer->next) {
+    for (struct wire_peer *peer = wire->peers; peer && !*happened; peer = peer->next) {
         if (peer->dead || peer->refused) continue;
         if (peer->open && (peer->lost || now - peer->heard > DEAD_MS)) {
             peer->open = peer->lost = false;
@@ -235,9 +237,9 @@ static status look_after(wire *wire, wire_event *event, bool *happened) {
     return OK;
 }
 
-static void sweep(wire *wire) {
-    for (wire_peer **place = &wire->peers; *place;) {
-        wire_peer *peer = *place;
+static void sweep(struct wire *wire) {
+    for (struct wire_peer **place = &wire->peers; *place;) {
+        struct wire_peer *peer = *place;
         if (!peer->dead) {
             place = &peer->next;
             continue;
@@ -248,9 +250,9 @@ static void sweep(wire *wire) {
     }
 }
 
-static status list_items(wire *wire) {
+static status list_items(struct wire *wire) {
     size_t count = wire->fd_count + (wire->desk ? 1 : 0);
-    for (wire_peer *peer = wire->peers; peer; peer = peer->next) count += peer->socket ? 1 : 0;
+    for (struct wire_peer *peer = wire->peers; peer; peer = peer->next) count += peer->socket ? 1 : 0;
     TRY(RESIZE(&wire->items, count));
     TRY(RESIZE(&wire->owners, count));
     size_t at = 0;
@@ -262,7 +264,7 @@ static status list_items(wire *wire) {
         wire->items[at] = (zmq_pollitem_t){.socket = wire->desk, .events = ZMQ_POLLIN};
         wire->owners[at++] = NULL;
     }
-    for (wire_peer *peer = wire->peers; peer; peer = peer->next) {
+    for (struct wire_peer *peer = wire->peers; peer; peer = peer->next) {
         if (!peer->socket) continue;
         wire->items[at] = (zmq_pollitem_t){.socket = peer->socket, .events = ZMQ_POLLIN};
         wire->owners[at++] = peer;
@@ -273,7 +275,7 @@ static status list_items(wire *wire) {
 }
 
 // Goes round the readable ones, beginning behind the last that was heard, so that none is starved.
-static status take_turns(wire *wire, wire_event *event, bool *happened) {
+static status take_turns(struct wire *wire, struct wire_event *event, bool *happened) {
     for (size_t i = 0; i < wire->count && !*happened; i++) {
         size_t at = (wire->turn + i) % wire->count;
         if (!(wire->items[at].revents & (ZMQ_POLLIN | ZMQ_POLLERR))) continue;
@@ -288,7 +290,7 @@ static status take_turns(wire *wire, wire_event *event, bool *happened) {
     return OK;
 }
 
-static int next_look(const wire *wire, int64_t until, int64_t now) {
+static int next_look(const struct wire *wire, int64_t until, int64_t now) {
     enum { LOOK_MS = 100 };
     int64_t wait = wire->looked + LOOK_MS - now;
     if (wait < 0) wait = 0;
@@ -296,10 +298,10 @@ static int next_look(const wire *wire, int64_t until, int64_t now) {
     return (int)wait;
 }
 
-status wire_next(wire *wire, int timeout_ms, wire_event *event) {
+status wire_next(struct wire *wire, int timeout_ms, struct wire_event *event) {
     int64_t until = timeout_ms < 0 ? -1 : wire_clock() + timeout_ms;
     bool happened = false;
-    *event = (wire_event){0};
+    *event = (struct wire_event){0};
     arena_release(&wire->arena);
     for (;;) {
         sweep(wire);
@@ -317,36 +319,36 @@ status wire_next(wire *wire, int timeout_ms, wire_event *event) {
 
 // ---- about peers ----
 
-bool wire_peer_open(const wire_peer *peer) {
+bool wire_peer_open(const struct wire_peer *peer) {
     return peer->open && !peer->lost && !peer->dead;
 }
 
-const char *wire_peer_name(const wire_peer *peer) {
+const char *wire_peer_name(const struct wire_peer *peer) {
     return peer->name;
 }
 
-const char *wire_peer_machine(const wire_peer *peer) {
+const char *wire_peer_machine(const struct wire_peer *peer) {
     return peer->machine;
 }
 
-int wire_peer_replica(const wire_peer *peer) {
+int wire_peer_replica(const struct wire_peer *peer) {
     return peer->replica;
 }
 
-const char *wire_peer_purpose(const wire_peer *peer) {
+const char *wire_peer_purpose(const struct wire_peer *peer) {
     return peer->purpose;
 }
 
-bool wire_peer_visitor(const wire_peer *peer) {
+bool wire_peer_visitor(const struct wire_peer *peer) {
     return !peer->socket;
 }
 
-void **wire_peer_tag(wire_peer *peer) {
+void **wire_peer_tag(struct wire_peer *peer) {
     return &peer->tag;
 }
 
-void wire_each(wire *wire, const char *purpose, bool visitors, void (*visit)(void *context, wire_peer *peer),
-               void *context) {
-    for (wire_peer *peer = wire->peers; peer; peer = peer->next)
+void wire_each(struct wire *wire, const char *purpose, bool visitors,
+               void (*visit)(void *context, struct wire_peer *peer), void *context) {
+    for (struct wire_peer *peer = wire->peers; peer; peer = peer->next)
         if (wire_peer_open(peer) && !peer->socket == visitors && !strcmp(peer->purpose, purpose)) visit(context, peer);
 }

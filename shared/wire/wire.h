@@ -11,81 +11,82 @@
 #include "shared/wire/message.h"
 #include "shared/wire/security.h"
 
-typedef struct wire wire;
-typedef struct wire_peer wire_peer;
+struct wire;
+struct wire_peer;
 
 // Who one is; the texts must outlive the wire.
-typedef struct wire_self {
+struct wire_self {
     const char *run; // fingerprint of the pipeline: others are refused
     const char *name;
     int replica;
     const char *machine;
-    const wire_security *security; // NULL: none
-} wire_self;
+    const struct wire_security *security; // NULL: none
+};
 
-typedef enum wire_event_kind {
+enum wire_event_kind {
     WIRE_QUIET,   // the time is up
     WIRE_WOKEN,   // `fd` is readable
     WIRE_JOINED,  // the peer is there (once more, perhaps): nothing that was said to it before holds
     WIRE_GONE,    // the peer left, died or was started again; a client's will be JOINED when it is back
     WIRE_REFUSED, // the server does not want us: message.reason
     WIRE_SAID,    // `message` from the peer
-} wire_event_kind;
+};
 
 // What happened. Valid until the next call of wire_next.
-typedef struct wire_event {
-    wire_event_kind kind;
+struct wire_event {
+    enum wire_event_kind kind;
     int fd;
-    wire_peer *peer;
-    wire_message message;
+    struct wire_peer *peer;
+    struct wire_message message;
     bool orderly; // GONE: it said goodbye
-} wire_event;
+};
 
 // Opens a wire without desk and peers. Free it with wire_close.
-status wire_open(wire **out, const wire_self *self);
+status wire_open(struct wire **out, const struct wire_self *self);
 
 // Says goodbye to all, waits up to half a second until what was said last is on its way. NULL is fine.
-void wire_close(wire **wire);
+void wire_close(struct wire **wire);
 
 // Binds the desk to one endpoint more ("ipc://...", "tcp://..."). SERVICE when it is taken.
-status wire_listen(wire *wire, const char *endpoint);
+status wire_listen(struct wire *wire, const char *endpoint);
 
 // Begins a visit, which opens whenever the other one is there. `key`: the server's public key, NULL without security.
-status wire_visit(wire *wire, const char *endpoint, const char *key, const char *purpose, wire_peer **out);
+status wire_visit(struct wire *wire, const char *endpoint, const char *key, const char *purpose,
+                  struct wire_peer **out);
 
 // Has wire_next say WOKEN when the descriptor is readable.
-status wire_watch(wire *wire, int fd);
+status wire_watch(struct wire *wire, int fd);
 
 // Waits up to timeout_ms (-1: for ever) for the next event. SERVICE when the sockets fail.
-status wire_next(wire *wire, int timeout_ms, wire_event *event);
+status wire_next(struct wire *wire, int timeout_ms, struct wire_event *event);
 
 // Says something to a peer. *gone (may be NULL) tells that it is not there: nothing was said. SERVICE when the sockets
 // fail.
-status wire_say(wire *wire, wire_peer *peer, const wire_message *message, bool *gone);
+status wire_say(struct wire *wire, struct wire_peer *peer, const struct wire_message *message, bool *gone);
 
 // Whether a conversation with the peer is open.
-bool wire_peer_open(const wire_peer *peer);
+bool wire_peer_open(const struct wire_peer *peer);
 
 // The stage that the peer is a replica of; "" before the first opening.
-const char *wire_peer_name(const wire_peer *peer);
+const char *wire_peer_name(const struct wire_peer *peer);
 
 // The machine on which the peer runs.
-const char *wire_peer_machine(const wire_peer *peer);
+const char *wire_peer_machine(const struct wire_peer *peer);
 
 // Which replica it is, from 1.
-int wire_peer_replica(const wire_peer *peer);
+int wire_peer_replica(const struct wire_peer *peer);
 
 // What the conversation is for.
-const char *wire_peer_purpose(const wire_peer *peer);
+const char *wire_peer_purpose(const struct wire_peer *peer);
 
 // Whether the peer visits us, rather than we it.
-bool wire_peer_visitor(const wire_peer *peer);
+bool wire_peer_visitor(const struct wire_peer *peer);
 
 // Something of the caller's that goes with the peer, NULL at first.
-void **wire_peer_tag(wire_peer *peer);
+void **wire_peer_tag(struct wire_peer *peer);
 
 // Calls visit for every open peer with that purpose, visitors or visited.
-void wire_each(wire *wire, const char *purpose, bool visitors, void (*visit)(void *context, wire_peer *peer),
-               void *context);
+void wire_each(struct wire *wire, const char *purpose, bool visitors,
+               void (*visit)(void *context, struct wire_peer *peer), void *context);
 
 #endif

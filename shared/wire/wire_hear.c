@@ -6,21 +6,21 @@
 
 #include "shared/base/log.h"
 
-bool wire_keep_event(wire_event *event, wire_event_kind kind, wire_peer *peer) {
+bool wire_keep_event(struct wire_event *event, enum wire_event_kind kind, struct wire_peer *peer) {
     event->kind = kind;
     event->peer = peer;
     return true;
 }
 
-static status refuse(wire *wire, const char *identity, size_t size, const char *reason) {
-    const wire_message refused = {.kind = MESSAGE_REFUSED, .reason = reason};
+static status refuse(struct wire *wire, const char *identity, size_t size, const char *reason) {
+    const struct wire_message refused = {.kind = MESSAGE_REFUSED, .reason = reason};
     bool gone;
     log_say("refused a peer: %s", reason);
     return wire_send_frames(wire, wire->desk, identity, size, &refused, &gone);
 }
 
 // Why a HELLO is not welcome, NULL if it is.
-static const char *objection(const wire *wire, arena *arena, const wire_message *hello) {
+static const char *objection(const struct wire *wire, struct arena *arena, const struct wire_message *hello) {
     if (hello->protocol != WIRE_PROTOCOL)
         return arena_print(arena, "%s-%d speaks protocol %d, %s-%d protocol %d", hello->name, (int)hello->replica,
                            (int)hello->protocol, wire->self.name, wire->self.replica, WIRE_PROTOCOL);
@@ -33,8 +33,8 @@ static const char *objection(const wire *wire, arena *arena, const wire_message 
     return NULL;
 }
 
-static status welcome(wire *wire, wire_peer *peer, const char *identity, size_t size, const wire_message *hello,
-                      wire_event *event, bool *happened) {
+static status welcome(struct wire *wire, struct wire_peer *peer, const char *identity, size_t size,
+                      const struct wire_message *hello, struct wire_event *event, bool *happened) {
     const char *reason = objection(wire, &wire->arena, hello);
     if (reason) return refuse(wire, identity, size, reason);
     if (!peer) {
@@ -45,28 +45,29 @@ static status welcome(wire *wire, wire_peer *peer, const char *identity, size_t 
     }
     peer->open = true;
     peer->heard = wire_clock();
-    const wire_message answer = {
+    const struct wire_message answer = {
         .kind = MESSAGE_WELCOME, .name = wire->self.name, .replica = wire->self.replica, .machine = wire->self.machine};
     TRY(wire_say(wire, peer, &answer, NULL));
     *happened = wire_keep_event(event, WIRE_JOINED, peer);
     return OK;
 }
 
-static wire_peer *find_visitor(const wire *wire, const char *identity, size_t size) {
-    for (wire_peer *peer = wire->peers; peer; peer = peer->next)
+static struct wire_peer *find_visitor(const struct wire *wire, const char *identity, size_t size) {
+    for (struct wire_peer *peer = wire->peers; peer; peer = peer->next)
         if (!peer->socket && !peer->dead && peer->identity_size == size && !memcmp(peer->identity, identity, size))
             return peer;
     return NULL;
 }
 
 // A visitor's message.
-static status hear_visitor(wire *wire, const char *identity, size_t size, wire_event *event, bool *happened) {
-    const wire_message *message = &event->message;
-    wire_peer *peer = find_visitor(wire, identity, size);
+static status hear_visitor(struct wire *wire, const char *identity, size_t size, struct wire_event *event,
+                           bool *happened) {
+    const struct wire_message *message = &event->message;
+    struct wire_peer *peer = find_visitor(wire, identity, size);
     if (peer && peer->lost) return OK;
     if (message->kind == MESSAGE_HELLO) return welcome(wire, peer, identity, size, message, event, happened);
     if (!peer) {
-        const wire_message again = {.kind = MESSAGE_AGAIN};
+        const struct wire_message again = {.kind = MESSAGE_AGAIN};
         bool gone;
         return wire_send_frames(wire, wire->desk, identity, size, &again, &gone);
     }
@@ -81,7 +82,7 @@ static status hear_visitor(wire *wire, const char *identity, size_t size, wire_e
     return OK;
 }
 
-static status hear_welcome(wire_peer *peer, wire_event *event, bool *happened) {
+static status hear_welcome(struct wire_peer *peer, struct wire_event *event, bool *happened) {
     if (peer->open) return OK;
     TRY(wire_set_text(&peer->name, event->message.name));
     TRY(wire_set_text(&peer->machine, event->message.machine));
@@ -92,7 +93,7 @@ static status hear_welcome(wire_peer *peer, wire_event *event, bool *happened) {
 }
 
 // The visited server's message.
-static status hear_server(wire *wire, wire_peer *peer, wire_event *event, bool *happened) {
+static status hear_server(struct wire *wire, struct wire_peer *peer, struct wire_event *event, bool *happened) {
     bool was_open = peer->open;
     peer->heard = wire_clock();
     switch (event->message.kind) {
@@ -141,7 +142,8 @@ static status drop_rest(void *socket, bool more) {
     return OK;
 }
 
-static status read_message(wire *wire, void *socket, const zmq_msg_t *head, bool more, wire_message *out) {
+static status read_message(struct wire *wire, void *socket, const zmq_msg_t *head, bool more,
+                           struct wire_message *out) {
     status result = message_decode(out, &wire->arena, zmq_msg_data((zmq_msg_t *)head), zmq_msg_size(head));
     if (result == OK && message_has_bulk(out->kind) != more)
         result = fail(INPUT, "%s: %s", message_name(out->kind), more ? "a frame too many" : "no bulk");
@@ -159,7 +161,7 @@ static status read_message(wire *wire, void *socket, const zmq_msg_t *head, bool
 }
 
 // A malformed message ends nothing: it is logged, and a visitor whom we do not know yet is refused.
-static status complain(wire *wire, const wire_peer *peer, const char *identity, size_t size) {
+static status complain(struct wire *wire, const struct wire_peer *peer, const char *identity, size_t size) {
     if (peer) {
         log_say("from %s-%d: %s", peer->name, peer->replica, fail_text());
         return OK;
@@ -168,7 +170,7 @@ static status complain(wire *wire, const wire_peer *peer, const char *identity, 
 }
 
 // Receives one message from the desk (owner NULL) or a visit, and deals with it.
-status wire_hear(wire *wire, void *socket, wire_peer *owner, wire_event *event, bool *happened) {
+status wire_hear(struct wire *wire, void *socket, struct wire_peer *owner, struct wire_event *event, bool *happened) {
     zmq_msg_t first, head;
     char identity[IDENTITY] = {0};
     size_t size = 0;

@@ -8,12 +8,12 @@
 
 // ---- writing ----
 
-static status add_line(bytes *out, const char *word, const char *value) {
+static status add_line(struct bytes *out, const char *word, const char *value) {
     if (strchr(value, '\n')) return fail(USAGE, "a path with a line break: %s", value);
     return bytes_print(out, "%s %s\n", word, value);
 }
 
-status wiring_write(const wiring *wiring, bytes *out) {
+status wiring_write(const struct wiring *wiring, struct bytes *out) {
     TRY(bytes_text(out, "caravan-wiring 1\n"));
     TRY(add_line(out, "run", wiring->run));
     TRY(add_line(out, "folder", wiring->folder));
@@ -27,7 +27,7 @@ status wiring_write(const wiring *wiring, bytes *out) {
     for (size_t i = 0; i < wiring->listen_count; i++) TRY(add_line(out, "listen", wiring->listen[i]));
     for (size_t i = 0; i < wiring->reader_count; i++) TRY(add_line(out, "reader", wiring->readers[i]));
     for (size_t i = 0; i < wiring->desk_count; i++) {
-        const wiring_desk *desk = &wiring->desks[i];
+        const struct wiring_desk *desk = &wiring->desks[i];
         if (strchr(desk->endpoint, '\n')) return fail(USAGE, "a path with a line break: %s", desk->endpoint);
         TRY(bytes_print(out, "desk %s %d %s %s %s\n", desk->stage, desk->replica, *desk->machine ? desk->machine : "-",
                         desk->key ? desk->key : "-", desk->endpoint));
@@ -37,31 +37,31 @@ status wiring_write(const wiring *wiring, bytes *out) {
 
 // ---- reading ----
 
-static status keep_text(wiring *wiring, const char **place, const char *value) {
+static status keep_text(struct wiring *wiring, const char **place, const char *value) {
     *place = arena_text(&wiring->arena, value, strlen(value));
     return *place ? OK : fail(SERVICE, "out of memory");
 }
 
-static status add_text(wiring *wiring, const char ***list, size_t *count, const char *value) {
+static status add_text(struct wiring *wiring, const char ***list, size_t *count, const char *value) {
     TRY(RESIZE(list, *count + 1));
     return keep_text(wiring, &(*list)[(*count)++], value);
 }
 
-static status add_desk(wiring *wiring, char *value) {
+static status add_desk(struct wiring *wiring, char *value) {
     char *rest = NULL;
     const char *stage = strtok_r(value, " ", &rest), *replica = strtok_r(NULL, " ", &rest);
     const char *machine = strtok_r(NULL, " ", &rest), *key = strtok_r(NULL, " ", &rest);
     if (!stage || !replica || !machine || !key || !*rest) return fail(INPUT, "a desk with too few words");
     TRY(RESIZE(&wiring->desks, wiring->desk_count + 1));
-    wiring_desk *desk = &wiring->desks[wiring->desk_count++];
-    *desk = (wiring_desk){.replica = (int)strtol(replica, NULL, 10)};
+    struct wiring_desk *desk = &wiring->desks[wiring->desk_count++];
+    *desk = (struct wiring_desk){.replica = (int)strtol(replica, NULL, 10)};
     TRY(keep_text(wiring, &desk->stage, stage));
     TRY(keep_text(wiring, &desk->machine, strcmp(machine, "-") != 0 ? machine : ""));
     TRY(keep_text(wiring, &desk->endpoint, rest));
     return strcmp(key, "-") != 0 ? keep_text(wiring, &desk->key, key) : OK;
 }
 
-static status read_line(wiring *wiring, char *line) {
+static status read_line(struct wiring *wiring, char *line) {
     char *value = strchr(line, ' ');
     if (!value) return fail(INPUT, "'%s' has no value", line);
     *value++ = 0;
@@ -87,7 +87,7 @@ static status read_line(wiring *wiring, char *line) {
     return fail(INPUT, "unknown word '%s'", line);
 }
 
-static status read_lines(wiring *wiring, char *text) {
+static status read_lines(struct wiring *wiring, char *text) {
     size_t number = 0;
     char *rest = NULL;
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
@@ -103,7 +103,7 @@ static status read_lines(wiring *wiring, char *text) {
     return OK;
 }
 
-static status read_keys(wiring *wiring) {
+static status read_keys(struct wiring *wiring) {
     if (!wiring->secret) return OK;
     TRY(wire_key_read(&wiring->security, wiring->secret));
     for (size_t i = 0; i < wiring->desk_count; i++)
@@ -111,8 +111,8 @@ static status read_keys(wiring *wiring) {
     return OK;
 }
 
-status wiring_read(wiring *wiring, const char *path) {
-    bytes text = {0};
+status wiring_read(struct wiring *wiring, const char *path) {
+    struct bytes text = {0};
     *wiring = (struct wiring){.machine = "", .from = ""};
     status result = file_read(path, &text);
     if (result == OK && text.size) {
@@ -127,11 +127,11 @@ status wiring_read(wiring *wiring, const char *path) {
     return result;
 }
 
-const wire_security *wiring_security(const wiring *wiring) {
+const struct wire_security *wiring_security(const struct wiring *wiring) {
     return wiring->secret ? &wiring->security : NULL;
 }
 
-void wiring_release(wiring *wiring) {
+void wiring_release(struct wiring *wiring) {
     free(wiring->command);
     free(wiring->listen);
     free(wiring->readers);

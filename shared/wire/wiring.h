@@ -14,16 +14,16 @@
 #define WIRING_SUPERVISOR "caravan" // the stage name of a supervisor's desk
 
 // Somebody's desk.
-typedef struct wiring_desk {
+struct wiring_desk {
     const char *stage;
     int replica;
     const char *machine;
     const char *endpoint; // as it is reached from here
     const char *key;      // public key of its machine, NULL without security
-} wiring_desk;
+};
 
-typedef struct wiring {
-    arena arena;
+struct wiring {
+    struct arena arena;
     const char *run;    // the pipeline's fingerprint
     const char *folder; // RUN on this machine
     const char *stage;  // who reads this
@@ -39,21 +39,21 @@ typedef struct wiring {
     size_t listen_count;
     const char **readers; // the stages that read its groups
     size_t reader_count;
-    wiring_desk *desks; // everybody's
+    struct wiring_desk *desks; // everybody's
     size_t desk_count;
-    wire_security security; // of `secret`, admitting every desk's key
-} wiring;
+    struct wire_security security; // of `secret`, admitting every desk's key
+};
 
 // Reads a wiring file and the key file that it names. INPUT naming the file and line. Release with wiring_release.
-status wiring_read(wiring *wiring, const char *path);
+status wiring_read(struct wiring *wiring, const char *path);
 
 // Frees what it holds; a zeroed one is fine.
-void wiring_release(wiring *wiring);
+void wiring_release(struct wiring *wiring);
 
 // Appends a wiring as such a file.
-status wiring_write(const wiring *wiring, bytes *out);
+status wiring_write(const struct wiring *wiring, struct bytes *out);
 
 // The security to open a wire with, NULL for none.
-const wire_security *wiring_security(const wiring *wiring);
+const struct wire_security *wiring_security(const struct wiring *wiring);
 
 #endif

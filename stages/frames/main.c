@@ -13,27 +13,27 @@
 #include "stages/frames/workers.h"
 
 // A medium that some thread is decoding now; others that need it wait.
-typedef struct busy_key {
+struct busy_key {
     struct busy_key *next;
     char key[frames_key_size];
-} busy_key;
+};
 
-typedef struct frames_stage {
-    rules rules;
+struct frames_stage {
+    struct rules rules;
     const char *media_root;
-    double seconds_per_grid; // NaN: measured
-    frames_store *store;     // NULL without --store
-    workers *workers;
+    double seconds_per_grid;    // NaN: measured
+    struct frames_store *store; // NULL without --store
+    struct workers *workers;
     int processors;
     atomic_int working;   // groups that workers have in hand now
     pthread_mutex_t lock; // of busy
     pthread_cond_t freed;
-    busy_key *busy;
-} frames_stage;
+    struct busy_key *busy;
+};
 
-static void begin_key(frames_stage *stage, busy_key *own) {
+static void begin_key(struct frames_stage *stage, struct busy_key *own) {
     pthread_mutex_lock(&stage->lock);
-    for (busy_key *other = stage->busy; other;) {
+    for (struct busy_key *other = stage->busy; other;) {
         if (strcmp(other->key, own->key) == 0) {
             pthread_cond_wait(&stage->freed, &stage->lock);
             other = stage->busy;
@@ -46,9 +46,9 @@ static void begin_key(frames_stage *stage, busy_key *own) {
     pthread_mutex_unlock(&stage->lock);
 }
 
-static void end_key(frames_stage *stage, busy_key *own) {
+static void end_key(struct frames_stage *stage, struct busy_key *own) {
     pthread_mutex_lock(&stage->lock);
-    busy_key **place = &stage->busy;
+    struct busy_key **place = &stage->busy;
     while (*place != own) place = &(*place)->next;
     *place = own->next;
     pthread_cond_broadcast(&stage->freed);
@@ -56,20 +56,22 @@ static void end_key(frames_stage *stage, busy_key *own) {
 }
 
 // The frames under `key`, from the store or by decoding `path`.
-static status produce(frames_stage *stage, const char *key, const char *path, bool video, frames_view *view) {
+static status produce(struct frames_stage *stage, const char *key, const char *path, bool video,
+                      struct frames_view *view) {
     bool found = false;
     if (stage->store) TRY(frames_store_get(stage->store, key, view, &found));
     if (found) return OK;
     // Processors that no other group keeps busy help to decode this one; the frames are the same.
     int others = atomic_load(&stage->working);
-    media_options options = {.threads = others > 1 ? stage->processors / others : stage->processors};
+    struct media_options options = {.threads = others > 1 ? stage->processors / others : stage->processors};
     TRY(media_decode(view, path, video, &stage->rules, &options));
     status result = stage->store ? frames_store_put(stage->store, key, &view->frames) : OK;
     if (result != OK) frames_view_release(view);
     return result;
 }
 
-static status describe(const frames_stage *stage, group *group, medium *medium, const char *key, const frames *frames) {
+static status describe(const struct frames_stage *stage, struct group *group, struct medium *medium, const char *key,
+                       const struct frames *frames) {
     const char *kind = frames->video ? "video" : "image";
     TRY(group_text(group, &medium->kind, kind, strlen(kind)));
     TRY(group_text(group, &medium->key, key, strlen(key)));
@@ -84,9 +86,10 @@ static status describe(const frames_stage *stage, group *group, medium *medium, 
     return OK;
 }
 
-static status work_on_file(frames_stage *stage, group *group, medium *medium, const char *path, bool video) {
-    busy_key own;
-    frames_view view = {0};
+static status work_on_file(struct frames_stage *stage, struct group *group, struct medium *medium, const char *path,
+                           bool video) {
+    struct busy_key own;
+    struct frames_view view = {0};
     TRY(media_key(own.key, path, video, &stage->rules, stage->store));
     begin_key(stage, &own);
     status result = produce(stage, own.key, path, video, &view);
@@ -96,8 +99,9 @@ static status work_on_file(frames_stage *stage, group *group, medium *medium, co
     return result;
 }
 
-static status work_on_part(frames_stage *stage, group *group, medium *medium, const part *part) {
-    arena arena = {0};
+static status work_on_part(struct frames_stage *stage, struct group *group, struct medium *medium,
+                           const struct part *part) {
+    struct arena arena = {0};
     char *path;
     status result = media_locate(&path, &arena, stage->media_root, media_written(part));
     if (result == OK) {
@@ -109,8 +113,8 @@ static status work_on_part(frames_stage *stage, group *group, medium *medium, co
 }
 
 // In a worker's thread.
-static status work_on_group(void *context, group *group) {
-    frames_stage *stage = context;
+static status work_on_group(void *context, struct group *group) {
+    struct frames_stage *stage = context;
     atomic_fetch_add(&stage->working, 1);
     status result = group_media(group, media_parts(group));
     for (size_t i = 0; result == OK && i < group->media_count; i++) {
@@ -124,11 +128,11 @@ static status work_on_group(void *context, group *group) {
 }
 
 // A section from an earlier run holds as long as every file is what it was and its frames are in the store.
-static bool still_there(frames_stage *stage, const group *group, size_t index) {
-    const part *part = media_part(group, index);
-    const medium *medium = &group->media[index];
-    arena arena = {0};
-    frames_view view = {0};
+static bool still_there(struct frames_stage *stage, const struct group *group, size_t index) {
+    const struct part *part = media_part(group, index);
+    const struct medium *medium = &group->media[index];
+    struct arena arena = {0};
+    struct frames_view view = {0};
     char *path, key[frames_key_size];
     bool found = false;
     if (media_locate(&path, &arena, stage->media_root, media_written(part)) == OK &&
@@ -141,8 +145,8 @@ static bool still_there(frames_stage *stage, const group *group, size_t index) {
     return found;
 }
 
-static bool usable(void *state, const group *group) {
-    frames_stage *stage = state;
+static bool usable(void *state, const struct group *group) {
+    struct frames_stage *stage = state;
     if (!stage->store || media_parts(group) != group->media_count) return false;
     for (size_t i = 0; i < group->media_count; i++) {
         if (!still_there(stage, group, i)) return false;
@@ -150,7 +154,7 @@ static bool usable(void *state, const group *group) {
     return true;
 }
 
-static status read_rules(rules *rules, const settings *settings) {
+static status read_rules(struct rules *rules, const struct settings *settings) {
     rules->fps = settings_number(settings, "fps");
     rules->min_frames = settings_int(settings, "min_frames");
     rules->max_frames = settings_int(settings, "max_frames");
@@ -164,16 +168,16 @@ static status read_rules(rules *rules, const settings *settings) {
 }
 
 // --threads, or what this process may use.
-static int count_processors(const settings *settings) {
+static int count_processors(const struct settings *settings) {
     int64_t count = settings_int(settings, "threads");
     if (count != INT64_MIN) return (int)count;
     cpu_set_t set;
     return pthread_getaffinity_np(pthread_self(), sizeof set, &set) ? 1 : CPU_COUNT(&set);
 }
 
-static status open_frames(void **state, stage_context *context) {
-    const settings *settings = stage_settings(context);
-    frames_stage *stage;
+static status open_frames(void **state, struct stage_context *context) {
+    const struct settings *settings = stage_settings(context);
+    struct frames_stage *stage;
     TRY(NEW(&stage, 1));
     *state = stage;
     pthread_mutex_init(&stage->lock, NULL);
@@ -190,22 +194,22 @@ static status open_frames(void **state, stage_context *context) {
 }
 
 static int room(void *state) {
-    return workers_room(((frames_stage *)state)->workers);
+    return workers_room(((struct frames_stage *)state)->workers);
 }
 
-static status take(void *state, group *group) {
-    return workers_give(((frames_stage *)state)->workers, group);
+static status take(void *state, struct group *group) {
+    return workers_give(((struct frames_stage *)state)->workers, group);
 }
 
-static status advance(void *state, bool draining, group **done) {
+static status advance(void *state, bool draining, struct group **done) {
     (void)draining;
     const double patience = 0.05;
-    return workers_take(((frames_stage *)state)->workers, patience, done);
+    return workers_take(((struct frames_stage *)state)->workers, patience, done);
 }
 
-static status serve(void *state, const char *key, bytes *record, bool *found) {
-    frames_stage *stage = state;
-    frames_view view = {0};
+static status serve(void *state, const char *key, struct bytes *record, bool *found) {
+    struct frames_stage *stage = state;
+    struct frames_view view = {0};
     *found = false;
     if (stage->store) TRY(frames_store_get(stage->store, key, &view, found));
     status result = *found ? frames_to_record(&view.frames, record) : OK;
@@ -214,7 +218,7 @@ static status serve(void *state, const char *key, bytes *record, bool *found) {
 }
 
 static status close_frames(void *state) {
-    frames_stage *stage = state;
+    struct frames_stage *stage = state;
     if (!stage) return OK;
     workers_free(&stage->workers);
     frames_store_close(&stage->store);
@@ -224,7 +228,7 @@ static status close_frames(void *state) {
     return OK;
 }
 
-static const stage frames_table = {
+static const struct stage frames_table = {
     .name = "frames",
     .section = SECTION_MEDIA,
     .open = open_frames,

@@ -10,37 +10,37 @@
 #include "shared/base/memory.h"
 
 // One group on its way through.
-typedef struct job {
+struct job {
     struct job *next;
-    group *group;
+    struct group *group;
     status result;
     char reason[512];
-} job;
+};
 
-typedef struct queue {
-    job *first, **last;
-} queue;
+struct queue {
+    struct job *first, **last;
+};
 
 struct workers {
     pthread_t *threads;
     int count, started;
-    status (*work)(void *context, group *group);
+    status (*work)(void *context, struct group *group);
     void *context;
     pthread_mutex_t lock; // of all below
     pthread_cond_t given, finished;
-    queue waiting, done;
+    struct queue waiting, done;
     int held;
     bool ending;
 };
 
-static void push(queue *queue, job *job) {
+static void push(struct queue *queue, struct job *job) {
     job->next = NULL;
     *queue->last = job;
     queue->last = &job->next;
 }
 
-static job *pop(queue *queue) {
-    job *job = queue->first;
+static struct job *pop(struct queue *queue) {
+    struct job *job = queue->first;
     if (!job) return NULL;
     queue->first = job->next;
     if (!queue->first) queue->last = &queue->first;
@@ -48,11 +48,11 @@ static job *pop(queue *queue) {
 }
 
 static void *worker_main(void *argument) {
-    workers *workers = argument;
+    struct workers *workers = argument;
     pthread_mutex_lock(&workers->lock);
     for (;;) {
         while (!workers->waiting.first && !workers->ending) pthread_cond_wait(&workers->given, &workers->lock);
-        job *job = workers->ending ? NULL : pop(&workers->waiting);
+        struct job *job = workers->ending ? NULL : pop(&workers->waiting);
         if (!job) break;
         pthread_mutex_unlock(&workers->lock);
         job->result = workers->work(workers->context, job->group);
@@ -65,9 +65,9 @@ static void *worker_main(void *argument) {
     return NULL;
 }
 
-status workers_new(workers **out, int count, status (*work)(void *context, group *group), void *context) {
+status workers_new(struct workers **out, int count, status (*work)(void *context, struct group *group), void *context) {
     *out = NULL;
-    workers *workers;
+    struct workers *workers;
     TRY(NEW(&workers, 1));
     workers->count = count;
     workers->work = work;
@@ -90,16 +90,16 @@ status workers_new(workers **out, int count, status (*work)(void *context, group
     return result;
 }
 
-void workers_free(workers **place) {
-    workers *workers = *place;
+void workers_free(struct workers **place) {
+    struct workers *workers = *place;
     if (!workers) return;
     pthread_mutex_lock(&workers->lock);
     workers->ending = true;
     pthread_cond_broadcast(&workers->given);
     pthread_mutex_unlock(&workers->lock);
     for (int i = 0; i < workers->started; i++) pthread_join(workers->threads[i], NULL);
-    for (job *job; (job = pop(&workers->waiting));) free(job);
-    for (job *job; (job = pop(&workers->done));) free(job);
+    for (struct job *job; (job = pop(&workers->waiting));) free(job);
+    for (struct job *job; (job = pop(&workers->done));) free(job);
     pthread_cond_destroy(&workers->given);
     pthread_cond_destroy(&workers->finished);
     pthread_mutex_destroy(&workers->lock);
@@ -108,15 +108,15 @@ void workers_free(workers **place) {
     *place = NULL;
 }
 
-int workers_room(workers *workers) {
+int workers_room(struct workers *workers) {
     pthread_mutex_lock(&workers->lock);
     int room = workers->count * 2 - workers->held;
     pthread_mutex_unlock(&workers->lock);
     return room;
 }
 
-status workers_give(workers *workers, group *group) {
-    job *job;
+status workers_give(struct workers *workers, struct group *group) {
+    struct job *job;
     TRY(NEW(&job, 1));
     job->group = group;
     pthread_mutex_lock(&workers->lock);
@@ -127,7 +127,7 @@ status workers_give(workers *workers, group *group) {
     return OK;
 }
 
-status workers_take(workers *workers, double seconds, group **done) {
+status workers_take(struct workers *workers, double seconds, struct group **done) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_nsec += (long)(seconds * 1e9);
@@ -140,7 +140,7 @@ status workers_take(workers *workers, double seconds, group **done) {
     while (!none && !workers->done.first && waited != ETIMEDOUT) {
         waited = pthread_cond_timedwait(&workers->finished, &workers->lock, &until);
     }
-    job *job = pop(&workers->done);
+    struct job *job = pop(&workers->done);
     if (job) workers->held--;
     pthread_mutex_unlock(&workers->lock);
     if (!job) return none ? STOPPED : OK;

@@ -19,7 +19,7 @@ static double now(void) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-static status write_progress(const optim *optim, arena *memory, const char *folder) {
+static status write_progress(const struct optim *optim, struct arena *memory, const char *folder) {
     char *text = arena_print(memory, "caravan-progress 1\nstep %lld\ncursor %lld\naveraged %lld\n",
                              (long long)optim->step, (long long)optim->cursor, (long long)optim->averaged);
     char *path = path_join(memory, folder, progress_name);
@@ -27,8 +27,8 @@ static status write_progress(const optim *optim, arena *memory, const char *fold
     return file_replace(path, text, strlen(text));
 }
 
-static status read_progress(optim *optim, arena *memory, const char *folder) {
-    bytes content = {0};
+static status read_progress(struct optim *optim, struct arena *memory, const char *folder) {
+    struct bytes content = {0};
     char *path = path_join(memory, folder, progress_name);
     long long step, cursor, averaged;
     status result = path ? file_read(path, &content) : fail(SERVICE, "out of memory");
@@ -45,7 +45,7 @@ static status read_progress(optim *optim, arena *memory, const char *folder) {
 }
 
 // Puts the finished folder `made` at `path`, where an older one of that name may stand.
-static status settle(arena *memory, const char *made, const char *path) {
+static status settle(struct arena *memory, const char *made, const char *path) {
     char *old = arena_print(memory, "%s.old", path);
     if (!old) return fail(SERVICE, "out of memory");
     TRY(folder_sync(made));
@@ -55,7 +55,7 @@ static status settle(arena *memory, const char *made, const char *path) {
     return folder_remove(old);
 }
 
-static status write_folder(optim *optim, arena *memory, const char *kind, bool whole, char **path) {
+static status write_folder(struct optim *optim, struct arena *memory, const char *kind, bool whole, char **path) {
     double began = now();
     *path = arena_print(memory, "%s/%s-%06lld", optim->options.out, kind, (long long)optim->step);
     char *made = *path ? arena_print(memory, "%s.tmp", *path) : NULL;
@@ -78,7 +78,7 @@ static status write_folder(optim *optim, arena *memory, const char *kind, bool w
     return folder_sync(optim->options.out);
 }
 
-static status link_latest(const optim *optim, arena *memory, const char *path) {
+static status link_latest(const struct optim *optim, struct arena *memory, const char *path) {
     char *link = path_join(memory, optim->options.out, "latest");
     char *fresh = path_join(memory, optim->options.out, "latest.tmp");
     if (!link || !fresh) return fail(SERVICE, "out of memory");
@@ -98,7 +98,7 @@ static int64_t numbered(const char *name, const char *prefix) {
 }
 
 // Removes the states other than the present one, and what a crash left half made.
-static status tidy(const optim *optim, arena *memory) {
+static status tidy(const struct optim *optim, struct arena *memory) {
     DIR *folder = opendir(optim->options.out);
     if (!folder) return fail(SERVICE, "%s: %s", optim->options.out, strerror(errno));
     status result = OK;
@@ -115,8 +115,8 @@ static status tidy(const optim *optim, arena *memory) {
     return result;
 }
 
-status checkpoint_write(optim *optim) {
-    arena memory = {0};
+status checkpoint_write(struct optim *optim) {
+    struct arena memory = {0};
     char *path;
     status result = write_folder(optim, &memory, "step", true, &path);
     if (result == OK) result = link_latest(optim, &memory, path);
@@ -126,8 +126,8 @@ status checkpoint_write(optim *optim) {
     return result == OK ? OK : fail_within(result, "checkpoint of step %lld", (long long)optim->step);
 }
 
-status state_write(optim *optim) {
-    arena memory = {0};
+status state_write(struct optim *optim) {
+    struct arena memory = {0};
     char *path;
     status result = write_folder(optim, &memory, "state", false, &path);
     if (result == OK) result = tidy(optim, &memory);
@@ -136,7 +136,7 @@ status state_write(optim *optim) {
 }
 
 // The newest folder with a progress file under OUT; NULL if there is none.
-static status find_newest(const optim *optim, arena *memory, char **newest) {
+static status find_newest(const struct optim *optim, struct arena *memory, char **newest) {
     *newest = NULL;
     int64_t best = -1;
     DIR *folder = opendir(optim->options.out);
@@ -156,8 +156,8 @@ static status find_newest(const optim *optim, arena *memory, char **newest) {
     return OK;
 }
 
-status checkpoint_resume(optim *optim) {
-    arena memory = {0};
+status checkpoint_resume(struct optim *optim) {
+    struct arena memory = {0};
     char *newest;
     status result = find_newest(optim, &memory, &newest);
     char *beside = path_join(&memory, optim->options.model, progress_name);

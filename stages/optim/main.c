@@ -10,18 +10,18 @@
 #include "shared/base/log.h"
 #include "stages/optim/optim.h"
 
-typedef struct trainer {
-    optim optim;
-    group **held; // for the next step, in order
+struct trainer {
+    struct optim optim;
+    struct group **held; // for the next step, in order
     size_t held_count;
-    group **done; // trained, to be handed back in order
+    struct group **done; // trained, to be handed back in order
     size_t done_count, done_next;
     size_t left;  // groups that did not fill a step
     bool unsaved; // a step was trained since save() last looked
-} trainer;
+};
 
-static status read_options(optim_options *options, const settings *settings, bool pipeline) {
-    *options = (optim_options){
+static status read_options(struct optim_options *options, const struct settings *settings, bool pipeline) {
+    *options = (struct optim_options){
         .model = settings_text(settings, "model"),
         .out = settings_text(settings, "out"),
         .gradients = settings_text(settings, "gradients"),
@@ -59,8 +59,8 @@ static status read_options(optim_options *options, const settings *settings, boo
 enum { save_patience = 50 };
 static const double save_speed = 0.5e9; // bytes a second
 
-static status open_model(optim *optim, const settings *settings) {
-    const model_options options = {
+static status open_model(struct optim *optim, const struct settings *settings) {
+    const struct model_options options = {
         .device = settings_text(settings, "device"),
         .threads = settings_int(settings, "threads") > 0 ? (int)settings_int(settings, "threads") : 0,
         .precision = settings_text(settings, "precision"),
@@ -75,9 +75,9 @@ static status open_model(optim *optim, const settings *settings) {
     return model_hash(optim->model, &optim->first_hash);
 }
 
-static status optim_open(void **state, stage_context *context) {
-    trainer *trainer;
-    const settings *settings = stage_settings(context);
+static status optim_open(void **state, struct stage_context *context) {
+    struct trainer *trainer;
+    const struct settings *settings = stage_settings(context);
     TRY(NEW(&trainer, 1));
     *state = trainer;
     trainer->optim.context = context;
@@ -93,29 +93,29 @@ static status optim_open(void **state, stage_context *context) {
 }
 
 static status optim_position(void *state, int64_t *step, int64_t *place) {
-    const trainer *trainer = state;
+    const struct trainer *trainer = state;
     *step = trainer->optim.step;
     *place = trainer->optim.cursor;
     return OK;
 }
 
 static int optim_room(void *state) {
-    const trainer *trainer = state;
+    const struct trainer *trainer = state;
     if (trainer->done_next < trainer->done_count) return 0;
     return (int)((size_t)trainer->optim.options.groups_per_step - trainer->held_count);
 }
 
 // Everything that a group can lack is found here, before any of its step is computed.
-static status optim_take(void *state, group *group) {
-    trainer *trainer = state;
+static status optim_take(void *state, struct group *group) {
+    struct trainer *trainer = state;
     status result = step_check(&trainer->optim, group);
     if (result == OK) trainer->held[trainer->held_count++] = group;
     return result;
 }
 
 // Checkpoints when they are due; in a pipeline, the state now and then, so that a crash costs little.
-static status save(trainer *trainer) {
-    optim *optim = &trainer->optim;
+static status save(struct trainer *trainer) {
+    struct optim *optim = &trainer->optim;
     if (optim->options.save_every && optim->step % optim->options.save_every == 0) return checkpoint_write(optim);
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
@@ -126,13 +126,13 @@ static status save(trainer *trainer) {
 
 // In a pipeline once the trained groups have left: the others work on while this one writes.
 static status optim_rest(void *state) {
-    trainer *trainer = state;
+    struct trainer *trainer = state;
     if (!trainer->unsaved) return OK;
     trainer->unsaved = false;
     return save(trainer);
 }
 
-static void say_step(const step_facts *facts) {
+static void say_step(const struct step_facts *facts) {
     char rewards[64] = ""; // supervised groups have none
     if (!isnan(facts->reward))
         snprintf(rewards, sizeof rewards, "reward %.3f, accuracy %.3f, ", facts->reward, facts->accuracy);
@@ -140,9 +140,9 @@ static void say_step(const step_facts *facts) {
             facts->loss, facts->nll, facts->norm, rewards, (long long)facts->tokens, facts->seconds);
 }
 
-static status train(trainer *trainer) {
-    optim *optim = &trainer->optim;
-    step_facts facts;
+static status train(struct trainer *trainer) {
+    struct optim *optim = &trainer->optim;
+    struct step_facts facts;
     TRY(step_train(optim, trainer->held, trainer->held_count, &facts));
     TRY(metrics_add(optim, &facts));
     say_step(&facts);
@@ -154,8 +154,8 @@ static status train(trainer *trainer) {
     return OK;
 }
 
-static status optim_advance(void *state, bool draining, group **done) {
-    trainer *trainer = state;
+static status optim_advance(void *state, bool draining, struct group **done) {
+    struct trainer *trainer = state;
     *done = NULL;
     if (trainer->done_next < trainer->done_count) {
         *done = trainer->done[trainer->done_next++];
@@ -170,7 +170,7 @@ static status optim_advance(void *state, bool draining, group **done) {
     return OK;
 }
 
-static void say_left(trainer *trainer) {
+static void say_left(struct trainer *trainer) {
     if (trainer->left)
         log_say("%zu groups did not fill a step of %lld and were not trained", trainer->left,
                 (long long)trainer->optim.options.groups_per_step);
@@ -178,16 +178,16 @@ static void say_left(trainer *trainer) {
 }
 
 static status optim_finish(void *state) {
-    trainer *trainer = state;
-    optim *optim = &trainer->optim;
+    struct trainer *trainer = state;
+    struct optim *optim = &trainer->optim;
     say_left(trainer);
     return optim->step > optim->saved || !optim->whole ? checkpoint_write(optim) : OK;
 }
 
 static status optim_close(void *state) {
-    trainer *trainer = state;
+    struct trainer *trainer = state;
     if (!trainer) return OK;
-    optim *optim = &trainer->optim;
+    struct optim *optim = &trainer->optim;
     say_left(trainer);
     // What was trained before a failure is kept, unless this was the failure.
     bool due = optim->model && optim->step > optim->saved && !optim->unwritable;
@@ -200,7 +200,7 @@ static status optim_close(void *state) {
     return result;
 }
 
-static const stage optim_stage = {
+static const struct stage optim_stage = {
     .name = "optim",
     .needs = NEED_TARGETS | NEED_ADVANTAGES,
     .section = -1,

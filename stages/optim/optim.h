@@ -15,17 +15,17 @@
 #include "shared/stage/stage.h"
 #include "stages/optim/schedule.h"
 
-typedef struct optim_options {
+struct optim_options {
     const char *model, *out, *gradients; // gradients: NULL: not asked for
-    schedule schedule;
-    train_rates rates;
-    train_loss loss;
+    struct schedule schedule;
+    struct train_rates rates;
+    struct train_loss loss;
     int64_t groups_per_step, save_every, ema_every; // 0: never
     double ema_decay;
-} optim_options;
+};
 
 // What one step found, for metrics.jsonl.
-typedef struct step_facts {
+struct step_facts {
     int64_t step; // 1 for the first
     double loss, nll, norm, rate, kl, seconds;
     double difference, largest; // between the sampler's log-probabilities and the trainer's, on-policy tokens
@@ -33,13 +33,13 @@ typedef struct step_facts {
     double reward, accuracy, bonus, format; // means over completions; NaN where no group has them
     double age_mean;                        // of the tokens, in steps
     int64_t age_most;
-} step_facts;
+};
 
-typedef struct optim {
-    optim_options options;
-    stage_context *context;
-    inputs *inputs;
-    model *model;
+struct optim {
+    struct optim_options options;
+    struct stage_context *context;
+    struct inputs *inputs;
+    struct model *model;
     int64_t step;        // steps done
     int64_t averaged;    // the step at which the reference last changed, 0: never
     int64_t saved;       // the step of the last checkpoint or state
@@ -48,34 +48,34 @@ typedef struct optim {
     int64_t cursor;      // place in the order of issue below which all is done with
     uint64_t first_hash; // of the weights in options.model
     double saved_at, save_seconds;
-} optim;
+};
 
 // Whether a group can be trained on: all that can be seen before any of its step is computed. INPUT "not a group: ...",
 // DEFECT where its prompt does not fit its media.
-status step_check(optim *optim, group *group);
+status step_check(struct optim *optim, struct group *group);
 
 // Trains one step on `count` groups, in their order: accumulates, clips, steps, averages. Marks the groups as trained.
 // INPUT names the group that cannot be trained on.
-status step_train(optim *optim, group **groups, size_t count, step_facts *facts);
+status step_train(struct optim *optim, struct group **groups, size_t count, struct step_facts *facts);
 
 // Tells the run which weights are the newest now, and writes their files. `both`: the reference too.
-status step_publish(optim *optim, bool both);
+status step_publish(struct optim *optim, bool both);
 
 // Appends one line to OUT/metrics.jsonl.
-status metrics_add(const optim *optim, const step_facts *facts);
+status metrics_add(const struct optim *optim, const struct step_facts *facts);
 
 // Drops the lines of steps after `step`, which will be trained again. A missing file is fine.
 status metrics_cut(const char *out, int64_t step);
 
 // Writes OUT/step-NNNNNN whole: the model folder, the training state, the cursor; then moves the link OUT/latest to it.
 // SERVICE leaves the older ones as they were.
-status checkpoint_write(optim *optim);
+status checkpoint_write(struct optim *optim);
 
 // Writes OUT/state-NNNNNN: the training state and the cursor alone, to go on from; older ones are removed.
-status state_write(optim *optim);
+status state_write(struct optim *optim);
 
 // Goes on from the newest checkpoint or state under OUT, if there is one; else from the state beside options.model, if
 // there is one.
-status checkpoint_resume(optim *optim);
+status checkpoint_resume(struct optim *optim);
 
 #endif

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-double schedule_rate(const schedule *schedule, int64_t step) {
+double schedule_rate(const struct schedule *schedule, int64_t step) {
     if (step < schedule->warmup) return schedule->rate * (double)step / (double)schedule->warmup;
     if (!schedule->cosine) return schedule->rate;
     if (step >= schedule->steps) return 0;

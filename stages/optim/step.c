@@ -14,7 +14,7 @@ static double now(void) {
 }
 
 // Tokens of a completion sampled by an older policy: the oldest decides.
-static bool is_stale(const completion *completion, int64_t version, step_facts *facts) {
+static bool is_stale(const struct completion *completion, int64_t version, struct step_facts *facts) {
     int64_t oldest = version;
     for (size_t i = 0; i < completion->versions.count; i++) {
         int64_t from = completion->versions.data[i];
@@ -26,16 +26,16 @@ static bool is_stale(const completion *completion, int64_t version, step_facts *
     return completion->logprobs.data && oldest < version;
 }
 
-static void add_mean(double *sum, const double_array *values) {
+static void add_mean(double *sum, const struct double_array *values) {
     for (size_t i = 0; i < values->count; i++) *sum += values->data[i];
 }
 
-typedef struct batch_sums {
+struct batch_sums {
     double reward, accuracy, bonus, format;
     size_t rewarded;
-} batch_sums;
+};
 
-static void add_rewards(const group *group, batch_sums *sums) {
+static void add_rewards(const struct group *group, struct batch_sums *sums) {
     if (!group->rewards.present) return;
     sums->rewarded += group->completion_count;
     add_mean(&sums->reward, &group->rewards.total);
@@ -45,12 +45,12 @@ static void add_rewards(const group *group, batch_sums *sums) {
 }
 
 // A number of the reference for each token, where the loss has a KL term.
-static status check_reference(const optim *optim, const group *group, const input *input) {
+static status check_reference(const struct optim *optim, const struct group *group, const struct input *input) {
     if (optim->options.loss.kl <= 0) return OK;
     if (group->reference.logprob_count != group->completion_count)
         return fail(INPUT, "not a group: reference.logprobs: missing (the KL term needs refscore with logprobs: all)");
     for (size_t i = 0; i < group->completion_count; i++) {
-        const float_array *logprobs = &group->reference.logprobs[i];
+        const struct float_array *logprobs = &group->reference.logprobs[i];
         if (logprobs->count != input->completions[i].count)
             return fail(INPUT, "not a group: reference.logprobs[%zu]: not a number for each token", i);
         for (size_t t = 0; t < logprobs->count; t++)
@@ -60,26 +60,26 @@ static status check_reference(const optim *optim, const group *group, const inpu
     return OK;
 }
 
-status step_check(optim *optim, group *group) {
-    input input = {0};
-    model_completion *completions = NULL;
+status step_check(struct optim *optim, struct group *group) {
+    struct input input = {0};
+    struct model_completion *completions = NULL;
     status result = inputs_open(optim->inputs, group, INPUT_COMPLETIONS, &input);
     if (result == OK) result = check_reference(optim, group, &input);
     if (result == OK) result = NEW(&completions, group->completion_count);
     for (size_t i = 0; result == OK && i < group->completion_count; i++)
-        completions[i] = (model_completion){input.completions[i].data, input.completions[i].count};
+        completions[i] = (struct model_completion){input.completions[i].data, input.completions[i].count};
     if (result == OK) result = model_check(optim->model, &input.prompt, completions, group->completion_count);
     free(completions);
     input_release(&input);
     return result;
 }
 
-static void fill_completions(optim *optim, const group *group, const input *input, train_completion *out,
-                             step_facts *facts) {
+static void fill_completions(struct optim *optim, const struct group *group, const struct input *input,
+                             struct train_completion *out, struct step_facts *facts) {
     bool needs_reference = optim->options.loss.kl > 0;
     for (size_t i = 0; i < group->completion_count; i++) {
-        const completion *completion = &group->completions[i];
-        out[i] = (train_completion){
+        const struct completion *completion = &group->completions[i];
+        out[i] = (struct train_completion){
             .completion = {input->completions[i].data, input->completions[i].count},
             .advantage = group->advantages.data[i],
             .behaviour = completion->logprobs.data,
@@ -89,10 +89,10 @@ static void fill_completions(optim *optim, const group *group, const input *inpu
     }
 }
 
-static status accumulate(optim *optim, group *group, double weight, step_facts *facts) {
-    input input = {0};
-    train_completion *completions = NULL;
-    train_result found = {0};
+static status accumulate(struct optim *optim, struct group *group, double weight, struct step_facts *facts) {
+    struct input input = {0};
+    struct train_completion *completions = NULL;
+    struct train_result found = {0};
     status result = inputs_open(optim->inputs, group, INPUT_COMPLETIONS, &input);
     if (result == OK) result = NEW(&completions, group->completion_count);
     if (result == OK) fill_completions(optim, group, &input, completions, facts);
@@ -114,9 +114,9 @@ static status accumulate(optim *optim, group *group, double weight, step_facts *
     return result == OK ? OK : fail_within(result, "group %s", group->id.data);
 }
 
-static status finish(optim *optim, step_facts *facts) {
-    const optim_options *options = &optim->options;
-    train_rates rates = options->rates;
+static status finish(struct optim *optim, struct step_facts *facts) {
+    const struct optim_options *options = &optim->options;
+    struct train_rates rates = options->rates;
     rates.rate = facts->rate = schedule_rate(&options->schedule, optim->step);
     if (options->gradients) TRY(model_write_gradients(optim->model, options->gradients));
     TRY(model_step(optim->model, &rates, &facts->norm));
@@ -129,13 +129,13 @@ static status finish(optim *optim, step_facts *facts) {
     return step_publish(optim, optim->averaged == optim->step);
 }
 
-static status publish(optim *optim, bool reference, int64_t version) {
-    stage_weights weights = {.reference = reference, .version = version};
+static status publish(struct optim *optim, bool reference, int64_t version) {
+    struct stage_weights weights = {.reference = reference, .version = version};
     if (version == 0) { // the model folder as it is
         TRY(model_hash(optim->model, &weights.hash));
         return stage_publish(optim->context, &weights);
     }
-    arena memory = {0};
+    struct arena memory = {0};
     char *path = arena_print(&memory, "%s/%s-%06lld.safetensors", stage_weights_folder(optim->context),
                              reference ? "reference" : "policy", (long long)version);
     char *recycled = arena_print(&memory, "%s.tmp", path ? path : "");
@@ -149,21 +149,21 @@ static status publish(optim *optim, bool reference, int64_t version) {
 }
 
 // Before the first average the reference is what optim began with: the model folder, also when it has gone on since.
-static status publish_first_reference(optim *optim) {
-    stage_weights weights = {.reference = true, .hash = optim->first_hash};
+static status publish_first_reference(struct optim *optim) {
+    struct stage_weights weights = {.reference = true, .hash = optim->first_hash};
     return stage_publish(optim->context, &weights);
 }
 
-status step_publish(optim *optim, bool both) {
+status step_publish(struct optim *optim, bool both) {
     if (!stage_weights_folder(optim->context)) return OK; // nobody follows
     if (both) TRY(optim->averaged ? publish(optim, true, optim->averaged) : publish_first_reference(optim));
     return publish(optim, false, optim->step);
 }
 
-status step_train(optim *optim, group **groups, size_t count, step_facts *facts) {
+status step_train(struct optim *optim, struct group **groups, size_t count, struct step_facts *facts) {
     double began = now();
-    batch_sums sums = {0};
-    *facts = (step_facts){.step = optim->step + 1, .groups = (int64_t)count};
+    struct batch_sums sums = {0};
+    *facts = (struct step_facts){.step = optim->step + 1, .groups = (int64_t)count};
     for (size_t i = 0; i < count; i++) {
         TRY(accumulate(optim, groups[i], 1.0 / (double)count, facts));
         add_rewards(groups[i], &sums);

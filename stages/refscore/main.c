@@ -7,15 +7,15 @@
 #include "shared/stage/stage.h"
 #include "shared/text/answer.h"
 
-typedef struct refscore {
-    follower follower;
-    answer_rule rule;
+struct refscore {
+    struct follower follower;
+    enum answer_rule rule;
     bool all; // every token's log-probability is wanted
-} refscore;
+};
 
-static status refscore_open(void **state, stage_context *context) {
-    refscore *self;
-    const settings *settings = stage_settings(context);
+static status refscore_open(void **state, struct stage_context *context) {
+    struct refscore *self;
+    const struct settings *settings = stage_settings(context);
     TRY(NEW(&self, 1));
     *state = self;
     self->rule = settings_is(settings, "span", "released") ? ANSWER_RELEASED : ANSWER_CONTENT;
@@ -23,24 +23,24 @@ static status refscore_open(void **state, stage_context *context) {
     return follower_open(&self->follower, context);
 }
 
-static status refscore_use(void *state, const stage_weights *weights) {
-    refscore *self = state;
+static status refscore_use(void *state, const struct stage_weights *weights) {
+    struct refscore *self = state;
     return follower_use(&self->follower, weights);
 }
 
 static uint64_t refscore_version(void *state) {
-    const refscore *self = state;
+    const struct refscore *self = state;
     return self->follower.hash;
 }
 
-static bool ends(const model_facts *facts, int64_t token) {
+static bool ends(const struct model_facts *facts, int64_t token) {
     for (size_t i = 0; i < facts->end_count; i++)
         if (facts->ends[i] == token) return true;
     return false;
 }
 
 // The mean log-probability over the answer and the mean of its probabilities; NaN without an answer.
-static void summarize(const float *logprobs, const answer_span *span, double *logprob, double *probability) {
+static void summarize(const float *logprobs, const struct answer_span *span, double *logprob, double *probability) {
     *logprob = *probability = NAN;
     if (!span->found) return;
     size_t count = span->end - span->first;
@@ -53,9 +53,10 @@ static void summarize(const float *logprobs, const answer_span *span, double *lo
     *probability = count ? probabilities / (double)count : 1;
 }
 
-static status describe(const refscore *self, group *group, size_t i, const int_array *tokens, const float *logprobs) {
-    answer_span span;
-    reference *reference = &group->reference;
+static status describe(const struct refscore *self, struct group *group, size_t i, const struct int_array *tokens,
+                       const float *logprobs) {
+    struct answer_span span;
+    struct reference *reference = &group->reference;
     bool ended = tokens->count && ends(model_about(self->follower.model), tokens->data[tokens->count - 1]);
     TRY(answer_find(inputs_tokenizer(self->follower.inputs), self->rule, tokens->data, tokens->count, ended, &span));
     reference->answer_span.data[i] = (struct span){span.found ? (int64_t)span.first : -1, (int64_t)span.end};
@@ -64,8 +65,8 @@ static status describe(const refscore *self, group *group, size_t i, const int_a
 }
 
 // Room for the section in the group's arena; the log-probabilities of completion i stand at reference.logprobs[i].
-static status make_section(group *group, const input *input) {
-    reference *reference = &group->reference;
+static status make_section(struct group *group, const struct input *input) {
+    struct reference *reference = &group->reference;
     size_t count = group->completion_count;
     *reference = (struct reference){.present = true};
     reference->answer_span.data = arena_get(&group->arena, count * sizeof *reference->answer_span.data);
@@ -78,13 +79,13 @@ static status make_section(group *group, const input *input) {
     return OK;
 }
 
-static status score(refscore *self, group *group, const input *input) {
+static status score(struct refscore *self, struct group *group, const struct input *input) {
     size_t count = group->completion_count;
-    model_completion *completions = arena_get(&group->arena, count * sizeof *completions);
+    struct model_completion *completions = arena_get(&group->arena, count * sizeof *completions);
     float **logprobs = arena_get(&group->arena, count * sizeof *logprobs);
     if (!completions || !logprobs) return fail(SERVICE, "out of memory");
     for (size_t i = 0; i < count; i++) {
-        completions[i] = (model_completion){input->completions[i].data, input->completions[i].count};
+        completions[i] = (struct model_completion){input->completions[i].data, input->completions[i].count};
         logprobs[i] = group->reference.logprobs[i].data;
     }
     TRY(model_score(self->follower.model, &input->prompt, completions, count, logprobs));
@@ -97,9 +98,9 @@ static status score(refscore *self, group *group, const input *input) {
     return OK;
 }
 
-static status refscore_work(void *state, group *group) {
-    refscore *self = state;
-    input input = {0};
+static status refscore_work(void *state, struct group *group) {
+    struct refscore *self = state;
+    struct input input = {0};
     status result = inputs_open(self->follower.inputs, group, INPUT_COMPLETIONS, &input);
     if (result == OK) result = make_section(group, &input);
     if (result == OK) result = score(self, group, &input);
@@ -108,14 +109,14 @@ static status refscore_work(void *state, group *group) {
 }
 
 static status refscore_close(void *state) {
-    refscore *self = state;
+    struct refscore *self = state;
     if (!self) return OK;
     follower_release(&self->follower);
     free(self);
     return OK;
 }
 
-static const stage refscore_stage = {
+static const struct stage refscore_stage = {
     .name = "refscore",
     .needs = NEED_COMPLETIONS,
     .section = SECTION_REFERENCE,

@@ -5,10 +5,10 @@
 #include "shared/reward/reward.h"
 #include "shared/stage/stage.h"
 
-static status read_method(const settings *settings, reward_method *out) {
+static status read_method(const struct settings *settings, enum reward_method *out) {
     static const struct {
         const char *name;
-        reward_method method;
+        enum reward_method method;
     } methods[] = {
         {"care", METHOD_CARE}, {"densecons", METHOD_DENSECONS}, {"grpo", METHOD_PLAIN}, {"nokl", METHOD_PLAIN}};
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
@@ -20,9 +20,9 @@ static status read_method(const settings *settings, reward_method *out) {
                 settings_text(settings, "method"));
 }
 
-static status open_rules(void **state, stage_context *context) {
-    const settings *settings = stage_settings(context);
-    reward_rules *rules;
+static status open_rules(void **state, struct stage_context *context) {
+    const struct settings *settings = stage_settings(context);
+    struct reward_rules *rules;
     TRY(NEW(&rules, 1));
     *state = rules;
     TRY(read_method(settings, &rules->method));
@@ -34,7 +34,7 @@ static status open_rules(void **state, stage_context *context) {
     return OK;
 }
 
-static status work(void *state, group *group) {
+static status work(void *state, struct group *group) {
     return reward_group(group, state);
 }
 
@@ -43,7 +43,7 @@ static status close_rules(void *state) {
     return OK;
 }
 
-static const stage reward = {
+static const struct stage reward = {
     .name = "reward",
     .needs = NEED_COMPLETIONS,
     .section = SECTION_REWARD,

@@ -7,22 +7,22 @@
 #include "shared/stage/follower.h"
 #include "shared/stage/stage.h"
 
-typedef struct rollout {
-    follower follower;
-    generator *generator;
-    generate_request request; // what all groups share
+struct rollout {
+    struct follower follower;
+    struct generator *generator;
+    struct generate_request request; // what all groups share
     int64_t max_prompt_tokens;
     uint64_t seed;
-} rollout;
+};
 
-static status rollout_open(void **state, stage_context *context) {
-    rollout *self;
-    const settings *settings = stage_settings(context);
+static status rollout_open(void **state, struct stage_context *context) {
+    struct rollout *self;
+    const struct settings *settings = stage_settings(context);
     TRY(NEW(&self, 1));
     *state = self;
     self->seed = (uint64_t)settings_int(settings, "seed");
     self->max_prompt_tokens = settings_int(settings, "max_prompt_tokens");
-    self->request = (generate_request){
+    self->request = (struct generate_request){
         .count = (int)settings_int(settings, "group_size"),
         .temperature = (float)settings_number(settings, "temperature"),
         .top_p = (float)settings_number(settings, "top_p"),
@@ -30,34 +30,34 @@ static status rollout_open(void **state, stage_context *context) {
         .max_new_tokens = (int)settings_int(settings, "max_new_tokens"),
     };
     TRY(follower_open(&self->follower, context));
-    const generator_options generation = {.max_new_tokens = self->request.max_new_tokens};
+    const struct generator_options generation = {.max_new_tokens = self->request.max_new_tokens};
     return generator_new(&self->generator, self->follower.model, &generation);
 }
 
-static status rollout_use(void *state, const stage_weights *weights) {
-    rollout *self = state;
+static status rollout_use(void *state, const struct stage_weights *weights) {
+    struct rollout *self = state;
     return follower_use(&self->follower, weights);
 }
 
 static uint64_t rollout_version(void *state) {
-    const rollout *self = state;
+    const struct rollout *self = state;
     return self->follower.hash;
 }
 
 static int rollout_room(void *state) {
-    const rollout *self = state;
+    const struct rollout *self = state;
     return generator_room(self->generator) ? 1 : 0;
 }
 
-static status rollout_take(void *state, group *group) {
-    rollout *self = state;
-    input input = {0};
+static status rollout_take(void *state, struct group *group) {
+    struct rollout *self = state;
+    struct input input = {0};
     status result = inputs_open(self->follower.inputs, group, INPUT_PROMPT, &input);
     if (result == OK && (int64_t)input.prompt.count > self->max_prompt_tokens)
         result = fail(DEFECT, "prompt too long: %zu tokens, max_prompt_tokens is %lld", input.prompt.count,
                       (long long)self->max_prompt_tokens);
     if (result == OK) {
-        generate_request request = self->request;
+        struct generate_request request = self->request;
         request.prompt = input.prompt;
         request.key = chance_key(self->seed, group->id.data);
         request.tag = group;
@@ -67,7 +67,8 @@ static status rollout_take(void *state, group *group) {
     return result;
 }
 
-static status fill_completion(const rollout *self, group *group, completion *out, const generated *from) {
+static status fill_completion(const struct rollout *self, struct group *group, struct completion *out,
+                              const struct generated *from) {
     TRY(group_ints(group, &out->tokens, from->count));
     TRY(group_floats(group, &out->logprobs, from->count));
     TRY(group_ints(group, &out->versions, from->count));
@@ -78,7 +79,7 @@ static status fill_completion(const rollout *self, group *group, completion *out
     }
     const char *finish = from->ended ? "eos" : "length";
     TRY(group_text(group, &out->finish, finish, from->ended ? 3 : 6));
-    bytes text = {0};
+    struct bytes text = {0};
     status result = bytes_text(&text, "");
     if (result == OK)
         result = tokenizer_text(inputs_tokenizer(self->follower.inputs), from->tokens, from->count, true, &text);
@@ -87,13 +88,13 @@ static status fill_completion(const rollout *self, group *group, completion *out
     return result;
 }
 
-static status rollout_advance(void *state, bool draining, group **done) {
-    rollout *self = state;
+static status rollout_advance(void *state, bool draining, struct group **done) {
+    struct rollout *self = state;
     void *tag = NULL;
     int count = 0;
     (void)draining; // what is at work is finished either way
     *done = NULL;
-    const generated *found = generator_done(self->generator, &tag, &count);
+    const struct generated *found = generator_done(self->generator, &tag, &count);
     if (!found) {
         if (!generator_busy(self->generator)) return STOPPED;
         TRY(generator_step(self->generator));
@@ -107,7 +108,7 @@ static status rollout_advance(void *state, bool draining, group **done) {
 }
 
 static status rollout_close(void *state) {
-    rollout *self = state;
+    struct rollout *self = state;
     if (!self) return OK;
     generator_free(&self->generator);
     follower_release(&self->follower);
@@ -115,7 +116,7 @@ static status rollout_close(void *state) {
     return OK;
 }
 
-static const stage rollout_stage = {
+static const struct stage rollout_stage = {
     .name = "rollout",
     .needs = 0,
     .section = SECTION_ROLLOUT,

@@ -2,8 +2,8 @@
 #include "shared/data/dataset.h"
 #include "shared/stage/stage.h"
 
-static status open_source(void **state, stage_context *context) {
-    return dataset_open((dataset **)state, stage_settings(context));
+static status open_source(void **state, struct stage_context *context) {
+    return dataset_open((struct dataset **)state, stage_settings(context));
 }
 
 static uint64_t version(void *state) {
@@ -15,17 +15,17 @@ static status count(void *state, int64_t *out) {
     return OK;
 }
 
-static status make(void *state, int64_t place, group **out) {
+static status make(void *state, int64_t place, struct group **out) {
     return dataset_group(state, (size_t)place, out);
 }
 
 static status close_source(void *state) {
-    dataset *dataset = state;
+    struct dataset *dataset = state;
     dataset_free(&dataset);
     return OK;
 }
 
-static const stage source = {
+static const struct stage source = {
     .name = "source",
     .section = -1,
     .open = open_source,

@@ -34,7 +34,7 @@ static void draw_frame(uint8_t *rgb, const uint8_t *texture, int frame) {
 
 static status draw(const char *path) {
     uint8_t *rgb = NULL, *texture = NULL;
-    clip_writer *writer = NULL;
+    struct clip_writer *writer = NULL;
     status result = NEW(&rgb, height * width * 3);
     if (result == OK) result = NEW(&texture, height * width);
     for (int i = 0; result == OK && i < height * width; i++) {
@@ -51,12 +51,13 @@ static status draw(const char *path) {
     return result != OK ? result : closed;
 }
 
-static status time_cold(const char *path, const rules *rules, int threads, frames_view *view, double *best) {
+static status time_cold(const char *path, const struct rules *rules, int threads, struct frames_view *view,
+                        double *best) {
     *best = 1e9;
     for (int round = 0; round < rounds; round++) {
         frames_view_release(view);
         double start = now();
-        TRY(media_decode(view, path, true, rules, &(media_options){.threads = threads}));
+        TRY(media_decode(view, path, true, rules, &(struct media_options){.threads = threads}));
         double took = now() - start;
         if (took < *best) *best = took;
     }
@@ -64,9 +65,9 @@ static status time_cold(const char *path, const rules *rules, int threads, frame
 }
 
 // As the frames stage finds a clip that it has: the key of the file, then its pixels, every one of them read.
-static status time_cached(const char *path, const rules *rules, const frames *frames, double *each) {
+static status time_cached(const char *path, const struct rules *rules, const struct frames *frames, double *each) {
     char folder[] = "/tmp/caravan-bench-XXXXXX", key[frames_key_size];
-    frames_store *store = NULL;
+    struct frames_store *store = NULL;
     if (!mkdtemp(folder)) return fail(SERVICE, "%s: cannot be made", folder);
     status result = frames_store_open(&store, folder, 0, false);
     if (result == OK) result = media_key(key, path, true, rules, store);
@@ -74,7 +75,7 @@ static status time_cached(const char *path, const rules *rules, const frames *fr
     double start = now();
     unsigned sum = 0;
     for (int i = 0; result == OK && i < lookups; i++) {
-        frames_view view = {0};
+        struct frames_view view = {0};
         bool found = false;
         result = media_key(key, path, true, rules, store);
         if (result == OK) result = frames_store_get(store, key, &view, &found);
@@ -88,8 +89,8 @@ static status time_cached(const char *path, const rules *rules, const frames *fr
 }
 
 static status time_clip(const char *path) {
-    rules rules = rules_standard();
-    frames_view view = {0};
+    struct rules rules = rules_standard();
+    struct frames_view view = {0};
     double one = 0, all = 0, cached = 0;
     int processors = (int)sysconf(_SC_NPROCESSORS_ONLN);
     status result = time_cold(path, &rules, 1, &view, &one);
@@ -105,10 +106,10 @@ static status time_clip(const char *path) {
 
 static status time_resize(void) {
     enum { out_height = 252, out_width = 392 };
-    resizer *resizer = NULL;
+    struct resizer *resizer = NULL;
     uint8_t *in = NULL, *out = NULL;
     int count;
-    const resize_ops *const *versions = resize_versions(&count);
+    const struct resize_ops *const *versions = resize_versions(&count);
     status result = NEW(&in, height * width * 3);
     if (result == OK) result = NEW(&out, out_height * out_width * 3);
     if (result == OK) result = resizer_new(&resizer, height, width, out_height, out_width);

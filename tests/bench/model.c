@@ -23,14 +23,14 @@ enum {
     completion_tokens = 128,
 };
 
-typedef struct work {
-    model *model;
-    model_medium clip;
-    model_prompt prompt;
+struct work {
+    struct model *model;
+    struct model_medium clip;
+    struct model_prompt prompt;
     int64_t tokens[prompt_tokens];
     int64_t answers[group_size][completion_tokens];
     float logprobs[group_size][completion_tokens];
-} work;
+};
 
 static double now(void) {
     struct timespec time;
@@ -46,7 +46,7 @@ static double worked(void) {
            1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 }
 
-static int64_t random_token(const model_facts *facts, uint64_t stream, uint64_t place) {
+static int64_t random_token(const struct model_facts *facts, uint64_t stream, uint64_t place) {
     for (;; place += 1u << 20) {
         int64_t token = (int64_t)chance_below(1, stream, place, (uint64_t)facts->vocabulary);
         if (token != facts->image_token && token != facts->video_token && token != facts->vision_start_token)
@@ -54,8 +54,8 @@ static int64_t random_token(const model_facts *facts, uint64_t stream, uint64_t 
     }
 }
 
-static status fill(work *work, uint8_t **pixels) {
-    const model_facts *facts = model_about(work->model);
+static status fill(struct work *work, uint8_t **pixels) {
+    const struct model_facts *facts = model_about(work->model);
     size_t count = (size_t)clip_frames * clip_height * clip_width * 3;
     TRY(NEW(pixels, count));
     for (size_t i = 0; i < count; i++) (*pixels)[i] = (uint8_t)chance_bits(2, 0, i);
@@ -68,26 +68,26 @@ static status fill(work *work, uint8_t **pixels) {
     for (int i = 0; i < group_size; i++)
         for (int t = 0; t < completion_tokens; t++)
             work->answers[i][t] = random_token(facts, 4 + (uint64_t)i, (uint64_t)t);
-    work->clip = (model_medium){.video = true,
-                                .frames = clip_frames,
-                                .height = clip_height,
-                                .width = clip_width,
-                                .seconds_per_grid = 1,
-                                .pixels = *pixels};
-    work->prompt = (model_prompt){work->tokens, prompt_tokens, &work->clip, 1};
+    work->clip = (struct model_medium){.video = true,
+                                       .frames = clip_frames,
+                                       .height = clip_height,
+                                       .width = clip_width,
+                                       .seconds_per_grid = 1,
+                                       .pixels = *pixels};
+    work->prompt = (struct model_prompt){work->tokens, prompt_tokens, &work->clip, 1};
     return OK;
 }
 
-static status rollout(work *work, int64_t *tokens) {
-    generator *generator;
-    const generator_options options = {.max_new_tokens = completion_tokens};
-    const generate_request request = {.prompt = work->prompt,
-                                      .count = group_size,
-                                      .temperature = 1,
-                                      .top_p = 0.95f,
-                                      .max_new_tokens = completion_tokens,
-                                      .key = 5};
-    const generated *found = NULL;
+static status rollout(struct work *work, int64_t *tokens) {
+    struct generator *generator;
+    const struct generator_options options = {.max_new_tokens = completion_tokens};
+    const struct generate_request request = {.prompt = work->prompt,
+                                             .count = group_size,
+                                             .temperature = 1,
+                                             .top_p = 0.95f,
+                                             .max_new_tokens = completion_tokens,
+                                             .key = 5};
+    const struct generated *found = NULL;
     void *tag;
     int count = 0;
     TRY(generator_new(&generator, work->model, &options));
@@ -99,26 +99,26 @@ static status rollout(work *work, int64_t *tokens) {
     return result;
 }
 
-static status score(work *work, int64_t *tokens) {
-    model_completion completions[group_size];
+static status score(struct work *work, int64_t *tokens) {
+    struct model_completion completions[group_size];
     float *logprobs[group_size];
     for (int i = 0; i < group_size; i++) {
-        completions[i] = (model_completion){work->answers[i], completion_tokens};
+        completions[i] = (struct model_completion){work->answers[i], completion_tokens};
         logprobs[i] = work->logprobs[i];
     }
     *tokens = group_size * completion_tokens;
     return model_score(work->model, &work->prompt, completions, group_size, logprobs);
 }
 
-static status train(work *work, int64_t *tokens) {
-    train_completion completions[group_size] = {0};
-    const train_loss loss = {0};
-    const train_rates rates = {
+static status train(struct work *work, int64_t *tokens) {
+    struct train_completion completions[group_size] = {0};
+    const struct train_loss loss = {0};
+    const struct train_rates rates = {
         .rate = 1e-6, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.01, .clip_norm = 5};
-    train_result found;
+    struct train_result found;
     double norm;
     for (int i = 0; i < group_size; i++) {
-        completions[i].completion = (model_completion){work->answers[i], completion_tokens};
+        completions[i].completion = (struct model_completion){work->answers[i], completion_tokens};
         completions[i].advantage = i % 2 ? 1 : -1;
     }
     *tokens = group_size * completion_tokens;
@@ -126,12 +126,12 @@ static status train(work *work, int64_t *tokens) {
     return model_step(work->model, &rates, &norm);
 }
 
-static status run(work *work, const char *folder, const char *kind, const char *precision, int threads) {
-    const model_options options = {.device = "cpu",
-                                   .threads = threads,
-                                   .precision = precision,
-                                   .training = !strcmp(kind, "train"),
-                                   .train_vision = true};
+static status run(struct work *work, const char *folder, const char *kind, const char *precision, int threads) {
+    const struct model_options options = {.device = "cpu",
+                                          .threads = threads,
+                                          .precision = precision,
+                                          .training = !strcmp(kind, "train"),
+                                          .train_vision = true};
     status (*task)(struct work *, int64_t *) = !strcmp(kind, "rollout") ? rollout
                                                : !strcmp(kind, "score") ? score
                                                                         : train;
@@ -162,7 +162,7 @@ int main(int argc, char **argv) {
         log_say("usage: bench-model FOLDER rollout|score|train float32|bfloat16 [THREADS]");
         return USAGE;
     }
-    work *work;
+    struct work *work;
     status result = NEW(&work, 1);
     if (result == OK) result = run(work, argv[1], argv[2], argv[3], argc > 4 ? atoi(argv[4]) : 0);
     if (result != OK) log_say("%s", fail_text());

@@ -10,9 +10,9 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 // A group that was made can be written and read again.
-static void check_group(group *group) {
+static void check_group(struct group *group) {
     struct group *again = NULL;
-    bytes json = {0};
+    struct bytes json = {0};
     if (group_text(group, &group->id, "e0-000000", 9) != OK || group_to_json(group, &json) != OK ||
         group_from_json(&again, json.data, json.size) != OK)
         abort();
@@ -20,12 +20,12 @@ static void check_group(group *group) {
     bytes_release(&json);
 }
 
-static void try_record(const layout_rules *rules, const record *record) {
+static void try_record(const struct layout_rules *rules, const struct record *record) {
     static layout *const layouts[] = {layout_caravan, layout_seed_bench, layout_video_r1};
     json_object *json = NULL;
     if (json_read(&json, record->data, record->size) == OK && json_object_is_type(json, json_type_object)) {
         for (size_t i = 0; i < 3; i++) {
-            group *group = NULL;
+            struct group *group = NULL;
             if (layouts[i](rules, json, record->line, &group) == OK) check_group(group);
             group_free(&group);
         }
@@ -34,11 +34,11 @@ static void try_record(const layout_rules *rules, const record *record) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    prompt_template template = {0};
-    layout_rules rules = {.seed = size, .media_root = size % 2 ? "/root" : NULL};
-    records records = {0};
-    if (template_read(&template, "fuzz", (text){(char *)data, size}) != OK &&
-        template_read(&template, "shipped", (text){(char *)template_shipped, strlen(template_shipped)}) != OK)
+    struct prompt_template template = {0};
+    struct layout_rules rules = {.seed = size, .media_root = size % 2 ? "/root" : NULL};
+    struct records records = {0};
+    if (template_read(&template, "fuzz", (struct text){(char *)data, size}) != OK &&
+        template_read(&template, "shipped", (struct text){(char *)template_shipped, strlen(template_shipped)}) != OK)
         abort();
     if (size % 3) rules.template = &template;
     if (records_cut(&records, "fuzz", (const char *)data, size) == OK)

@@ -15,7 +15,7 @@ static const char sound[] = "{\"vocab_size\":64,\"hidden_size\":16,\"intermediat
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static model_config config; // large for a stack
+    static struct model_config config; // large for a stack
     if (size == 0) return 0;
     const char *text = (const char *)data + 1;
     if (data[0] == 'g' || data[0] == 'p') {
@@ -27,7 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         return 0;
     }
     if (config_parse(&config, text, size - 1, "fuzz") != OK) return 0;
-    parameter_table *table = NULL;
+    struct parameter_table *table = NULL;
     if (parameters_new(&table, &config) != OK) return 0;
     int64_t end = 0;
     for (size_t i = 0; i < table->count; i++) {

@@ -13,8 +13,8 @@ static void must(int good) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    group *first = NULL, *second = NULL, *third = NULL;
-    bytes json = {0}, packed = {0}, again = {0};
+    struct group *first = NULL, *second = NULL, *third = NULL;
+    struct bytes json = {0}, packed = {0}, again = {0};
     if (group_from_json(&first, (const char *)data, size) != OK) return 0;
     must(group_to_json(first, &json) == OK);
     must(group_to_msgpack(first, &packed) == OK);

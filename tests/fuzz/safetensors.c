@@ -7,11 +7,11 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    safetensors *store = NULL;
+    struct safetensors *store = NULL;
     if (safetensors_open_memory(&store, data, size, "fuzz") != OK) return 0;
     unsigned sum = 0;
     for (size_t i = 0; i < safetensors_count(store); i++) {
-        const stored_tensor *tensor = safetensors_at(store, i);
+        const struct stored_tensor *tensor = safetensors_at(store, i);
         const uint8_t *bytes = tensor->data;
         for (size_t j = 0; j < tensor->size; j++) sum += bytes[j];
         if (safetensors_find(store, tensor->name) != tensor) abort();

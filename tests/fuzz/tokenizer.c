@@ -8,9 +8,9 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void use(const tokenizer *t, const char *text, size_t size) {
-    token_list tokens = {0};
-    bytes raw = {0}, shown = {0};
+static void use(const struct tokenizer *t, const char *text, size_t size) {
+    struct token_list tokens = {0};
+    struct bytes raw = {0}, shown = {0};
     if (tokenizer_encode(t, text, size, &tokens) == OK) {
         size_t *offsets = malloc((tokens.count + 1) * sizeof *offsets);
         if (!offsets || tokenizer_decode(t, tokens.data, tokens.count, false, &raw) != OK) abort();
@@ -32,7 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     size_t json_size = text ? (size_t)(text - (const char *)data) : size;
     struct json_object *json;
     if (json_read(&json, (const char *)data, json_size) != OK) return 0;
-    tokenizer *t;
+    struct tokenizer *t;
     if (json_object_is_type(json, json_type_object) && tokenizer_from_json(&t, json) == OK) {
         if (text) use(t, text + 1, size - json_size - 1);
         tokenizer_free(&t);

@@ -9,64 +9,64 @@
 
 enum { most_tokens = 1700, most_segments = 8 };
 
-typedef struct layout {
+struct layout {
     int64_t tokens, rows; // rows of the cache
     size_t count;
-    segment segments[most_segments];
+    struct segment segments[most_segments];
     int32_t slots[most_tokens];
-} layout;
+};
 
-typedef struct setting {
-    heads heads;
+struct setting {
+    struct heads heads;
     float scale;
-    element type;
-    int64_t columns;                                   // (H + 2K) D
-    tensor plain, qkv, cos, sin, slots, out, log_sums; // plain: before rotation
-    cache *cache;
-} setting;
+    enum element type;
+    int64_t columns;                                          // (H + 2K) D
+    struct tensor plain, qkv, cos, sin, slots, out, log_sums; // plain: before rotation
+    struct cache *cache;
+};
 
 // ---- what to compute ----
 
-static heads some_heads(harness *h, int64_t tokens) {
-    if (tokens > 500) return (heads){2, 1, 6};
+static struct heads some_heads(struct harness *h, int64_t tokens) {
+    if (tokens > 500) return (struct heads){2, 1, 6};
     static const int sizes[] = {2, 12, 16, 24, 40, 64, 80, 128};
     int key = (int)harness_range(h, 1, 3), group = (int)harness_range(h, 1, 8);
-    return (heads){key * group, key, sizes[harness_range(h, 0, 7)]};
+    return (struct heads){key * group, key, sizes[harness_range(h, 0, 7)]};
 }
 
 // A prompt and branches after it; regions begin anywhere.
-static layout branched(harness *h, int64_t prompt, int branches, const int64_t *lengths) {
-    layout l = {.count = 1};
+static struct layout branched(struct harness *h, int64_t prompt, int branches, const int64_t *lengths) {
+    struct layout l = {.count = 1};
     int64_t row = harness_range(h, 0, 20);
-    l.segments[0] = (segment){.queries = prompt, .own = row, .seen = 1, .causal = true};
+    l.segments[0] = (struct segment){.queries = prompt, .own = row, .seen = 1, .causal = true};
     for (; l.tokens < prompt; l.tokens++) l.slots[l.tokens] = (int32_t)row++;
     for (int b = 0; b < branches; b++) {
         row += harness_range(h, 0, 18);
-        l.segments[l.count++] = (segment){.query = l.tokens,
-                                          .queries = lengths[b],
-                                          .prefix = l.segments[0].own,
-                                          .prefixes = prompt,
-                                          .own = row,
-                                          .seen = 1,
-                                          .causal = true};
+        l.segments[l.count++] = (struct segment){.query = l.tokens,
+                                                 .queries = lengths[b],
+                                                 .prefix = l.segments[0].own,
+                                                 .prefixes = prompt,
+                                                 .own = row,
+                                                 .seen = 1,
+                                                 .causal = true};
         for (int64_t i = 0; i < lengths[b]; i++) l.slots[l.tokens++] = (int32_t)row++;
     }
     l.rows = row + harness_range(h, 0, 20);
     return l;
 }
 
-static layout windows(harness *h) {
-    layout l = {.rows = harness_range(h, 0, 20)};
+static struct layout windows(struct harness *h) {
+    struct layout l = {.rows = harness_range(h, 0, 20)};
     int count = (int)harness_range(h, 1, 5);
     for (int w = 0; w < count; w++) {
         int64_t size = harness_range(h, 1, 30);
-        l.segments[l.count++] = (segment){.query = l.tokens, .queries = size, .own = l.rows, .seen = size};
+        l.segments[l.count++] = (struct segment){.query = l.tokens, .queries = size, .own = l.rows, .seen = size};
         for (int64_t i = 0; i < size; i++) l.slots[l.tokens++] = (int32_t)l.rows++;
     }
     return l;
 }
 
-static layout some_layout(harness *h) {
+static struct layout some_layout(struct harness *h) {
     if (harness_unit(h) < 0.3) return windows(h);
     int64_t lengths[5];
     int branches = (int)harness_range(h, 0, 5);
@@ -76,12 +76,12 @@ static layout some_layout(harness *h) {
 
 // ---- set-up ----
 
-static cache *poisoned_cache(harness *h, const setting *s, int64_t rows) {
-    cache *cache;
+static struct cache *poisoned_cache(struct harness *h, const struct setting *s, int64_t rows) {
+    struct cache *cache;
     harness_ok(h, h->ops->cache_new(h->backend, &cache, 2, rows, s->heads));
-    tensor qkv = harness_dense(h, s->type, rows, s->columns, FILL_ZERO, 0);
-    tensor angles = harness_dense(h, ELEMENT_F32, rows, s->heads.size / 2, FILL_ZERO, 0);
-    tensor slots = harness_index(h, rows, rows);
+    struct tensor qkv = harness_dense(h, s->type, rows, s->columns, FILL_ZERO, 0);
+    struct tensor angles = harness_dense(h, ELEMENT_F32, rows, s->heads.size / 2, FILL_ZERO, 0);
+    struct tensor slots = harness_index(h, rows, rows);
     float *values = harness_values(h, qkv);
     int32_t *numbers = harness_numbers(h, slots);
     for (int64_t i = 0; i < rows * s->columns; i++) values[i] = NAN;
@@ -92,8 +92,8 @@ static cache *poisoned_cache(harness *h, const setting *s, int64_t rows) {
     return cache;
 }
 
-static setting set_up(harness *h, const char *what, const layout *l) {
-    setting s = {.heads = some_heads(h, l->tokens), .type = harness_unit(h) < 0.5 ? ELEMENT_F32 : ELEMENT_BF16};
+static struct setting set_up(struct harness *h, const char *what, const struct layout *l) {
+    struct setting s = {.heads = some_heads(h, l->tokens), .type = harness_unit(h) < 0.5 ? ELEMENT_F32 : ELEMENT_BF16};
     s.scale = 1 / sqrtf((float)s.heads.size);
     s.columns = (s.heads.query + 2 * s.heads.key) * s.heads.size;
     harness_case(h, "%s: %lld tokens in %zu segments, %lld rows, H=%d K=%d D=%d, type %d", what, (long long)l->tokens,
@@ -122,7 +122,8 @@ static setting set_up(harness *h, const char *what, const layout *l) {
 
 // ---- rotation ----
 
-static void turn(const setting *s, double *rows, const float *cos, const float *sin, int64_t tokens, double sign) {
+static void turn(const struct setting *s, double *rows, const float *cos, const float *sin, int64_t tokens,
+                 double sign) {
     int half = s->heads.size / 2;
     for (int64_t t = 0; t < tokens; t++) {
         for (int head = 0; head < s->heads.query + s->heads.key; head++) {
@@ -136,16 +137,16 @@ static void turn(const setting *s, double *rows, const float *cos, const float *
     }
 }
 
-static double *doubles(harness *h, tensor t) {
+static double *doubles(struct harness *h, struct tensor t) {
     float *values = harness_values(h, t);
     double *out = harness_memory(h, (size_t)(t.rows * t.columns) * sizeof *out);
     for (int64_t i = 0; i < t.rows * t.columns; i++) out[i] = values[i];
     return out;
 }
 
-static void check_rotation(harness *h) {
-    layout l = some_layout(h);
-    setting s = set_up(h, "rotate", &l);
+static void check_rotation(struct harness *h) {
+    struct layout l = some_layout(h);
+    struct setting s = set_up(h, "rotate", &l);
     float *cos = harness_values(h, s.cos), *sin = harness_values(h, s.sin);
     double *want = doubles(h, s.plain);
     turn(&s, want, cos, sin, l.tokens, 1);
@@ -159,20 +160,20 @@ static void check_rotation(harness *h) {
 
 // ---- attention in double ----
 
-static bool sees(const segment *s, int64_t query, int64_t row) {
+static bool sees(const struct segment *s, int64_t query, int64_t row) {
     int64_t own = s->seen + (s->causal ? query : 0);
     return (row >= s->prefix && row < s->prefix + s->prefixes) || (row >= s->own && row < s->own + own);
 }
 
-typedef struct reference {
-    const setting *setting;
-    const layout *layout;
+struct reference {
+    const struct setting *setting;
+    const struct layout *layout;
     double *qkv, *out, *log_sums;    // results of attention
     double *out_gradient, *gradient; // NULL: none
     const float *given;              // out as the operation gave it, which its gradient takes
-} reference;
+};
 
-static const double *head_of(const reference *r, int64_t token, int head) {
+static const double *head_of(const struct reference *r, int64_t token, int head) {
     return r->qkv + token * r->setting->columns + head * r->setting->heads.size;
 }
 
@@ -183,8 +184,9 @@ static double inner(const double *a, const double *b, int size) {
 }
 
 // powers[token] = softmax over the tokens that query `query` of the segment sees, 0 elsewhere.
-static double soften(const reference *r, const segment *segment, int64_t query, int head, double *powers) {
-    const setting *s = r->setting;
+static double soften(const struct reference *r, const struct segment *segment, int64_t query, int head,
+                     double *powers) {
+    const struct setting *s = r->setting;
     int key = s->heads.query + head / (s->heads.query / s->heads.key);
     double most = -INFINITY, sum = 0;
     for (int64_t t = 0; t < r->layout->tokens; t++) {
@@ -199,8 +201,8 @@ static double soften(const reference *r, const segment *segment, int64_t query, 
     return most + log(sum);
 }
 
-static void slope(const reference *r, int64_t token, int head, const double *powers) {
-    const setting *s = r->setting;
+static void slope(const struct reference *r, int64_t token, int head, const double *powers) {
+    const struct setting *s = r->setting;
     int size = s->heads.size, key = s->heads.query + head / (s->heads.query / s->heads.key);
     int value = key + s->heads.key;
     int64_t place = token * s->heads.query * size + head * size;
@@ -218,11 +220,12 @@ static void slope(const reference *r, int64_t token, int head, const double *pow
     }
 }
 
-static void compute(const reference *r) {
-    const setting *s = r->setting;
+static void compute(const struct reference *r) {
+    const struct setting *s = r->setting;
     int size = s->heads.size;
     double powers[most_tokens];
-    for (const segment *segment = r->layout->segments; segment < r->layout->segments + r->layout->count; segment++) {
+    for (const struct segment *segment = r->layout->segments; segment < r->layout->segments + r->layout->count;
+         segment++) {
         for (int64_t i = 0; i < segment->queries * s->heads.query; i++) {
             int64_t query = i / s->heads.query, token = segment->query + query;
             int head = (int)(i % s->heads.query), value = s->heads.query + s->heads.key;
@@ -237,24 +240,24 @@ static void compute(const reference *r) {
     }
 }
 
-static reference refer(harness *h, const setting *s, const layout *l) {
+static struct reference refer(struct harness *h, const struct setting *s, const struct layout *l) {
     size_t outs = (size_t)(l->tokens * s->heads.query);
-    return (reference){.setting = s,
-                       .layout = l,
-                       .qkv = doubles(h, s->qkv),
-                       .out = harness_memory(h, outs * (size_t)s->heads.size * sizeof(double)),
-                       .log_sums = harness_memory(h, outs * sizeof(double))};
+    return (struct reference){.setting = s,
+                              .layout = l,
+                              .qkv = doubles(h, s->qkv),
+                              .out = harness_memory(h, outs * (size_t)s->heads.size * sizeof(double)),
+                              .log_sums = harness_memory(h, outs * sizeof(double))};
 }
 
-static void attend(harness *h, const setting *s, const layout *l) {
+static void attend(struct harness *h, const struct setting *s, const struct layout *l) {
     harness_ok(h, h->ops->attention(h->backend, s->out, s->qkv, s->heads, s->scale, s->cache, 1, l->segments, l->count,
                                     s->log_sums));
 }
 
-static void check_attention(harness *h, layout l) {
-    setting s = set_up(h, "attention", &l);
+static void check_attention(struct harness *h, struct layout l) {
+    struct setting s = set_up(h, "attention", &l);
     attend(h, &s, &l);
-    reference r = {0};
+    struct reference r = {0};
     if (h->first) {
         r = refer(h, &s, &l);
         compute(&r);
@@ -264,14 +267,14 @@ static void check_attention(harness *h, layout l) {
     h->ops->cache_free(h->backend, &s.cache);
 }
 
-static void check_gradient(harness *h, layout l) {
-    setting s = set_up(h, "attention_gradient", &l);
+static void check_gradient(struct harness *h, struct layout l) {
+    struct setting s = set_up(h, "attention_gradient", &l);
     attend(h, &s, &l);
-    tensor out_gradient = harness_tensor(h, s.type, l.tokens, s.heads.query * s.heads.size, FILL_NORMAL, 1);
-    tensor gradient = harness_tensor(h, s.type, l.tokens, s.columns, FILL_NORMAL, 1);
+    struct tensor out_gradient = harness_tensor(h, s.type, l.tokens, s.heads.query * s.heads.size, FILL_NORMAL, 1);
+    struct tensor gradient = harness_tensor(h, s.type, l.tokens, s.columns, FILL_NORMAL, 1);
     harness_ok(h, h->ops->attention_gradient(h->backend, gradient, out_gradient, s.out, s.qkv, s.heads, s.scale,
                                              s.cache, 1, s.slots, l.segments, l.count, s.log_sums));
-    reference r = {0};
+    struct reference r = {0};
     if (h->first) {
         r = refer(h, &s, &l);
         r.given = harness_values(h, s.out);
@@ -285,33 +288,34 @@ static void check_gradient(harness *h, layout l) {
 
 // ---- token by token ----
 
-typedef struct decoding {
-    const setting *setting;
-    const layout *packed, *apart; // the same tokens in other rows
-    cache *cache;
-    tensor qkv, cos, sin, slots, out, log_sums; // of one step
-} decoding;
+struct decoding {
+    const struct setting *setting;
+    const struct layout *packed, *apart; // the same tokens in other rows
+    struct cache *cache;
+    struct tensor qkv, cos, sin, slots, out, log_sums; // of one step
+};
 
-static decoding decoding_of(harness *h, const setting *s, const layout *packed, const layout *apart) {
+static struct decoding decoding_of(struct harness *h, const struct setting *s, const struct layout *packed,
+                                   const struct layout *apart) {
     int64_t rows = packed->segments[0].queries;
     if (rows < most_segments) rows = most_segments;
-    return (decoding){.setting = s,
-                      .packed = packed,
-                      .apart = apart,
-                      .cache = poisoned_cache(h, s, apart->rows),
-                      .qkv = harness_tensor(h, s->type, rows, s->columns, FILL_ZERO, 0),
-                      .cos = harness_tensor(h, ELEMENT_F32, rows, s->heads.size / 2, FILL_ZERO, 0),
-                      .sin = harness_tensor(h, ELEMENT_F32, rows, s->heads.size / 2, FILL_ZERO, 0),
-                      .slots = harness_index(h, rows, 1),
-                      .out = harness_tensor(h, s->type, rows, s->heads.query * s->heads.size, FILL_ZERO, 0),
-                      .log_sums = harness_tensor(h, ELEMENT_F32, rows, s->heads.query, FILL_ZERO, 0)};
+    return (struct decoding){.setting = s,
+                             .packed = packed,
+                             .apart = apart,
+                             .cache = poisoned_cache(h, s, apart->rows),
+                             .qkv = harness_tensor(h, s->type, rows, s->columns, FILL_ZERO, 0),
+                             .cos = harness_tensor(h, ELEMENT_F32, rows, s->heads.size / 2, FILL_ZERO, 0),
+                             .sin = harness_tensor(h, ELEMENT_F32, rows, s->heads.size / 2, FILL_ZERO, 0),
+                             .slots = harness_index(h, rows, 1),
+                             .out = harness_tensor(h, s->type, rows, s->heads.query * s->heads.size, FILL_ZERO, 0),
+                             .log_sums = harness_tensor(h, ELEMENT_F32, rows, s->heads.query, FILL_ZERO, 0)};
 }
 
 // Computes `count` tokens, given by their places in the packed sequence, as one step, and compares their rows.
-static void decode_step(harness *h, const decoding *d, const int64_t *tokens, const segment *segments, int64_t count,
-                        size_t segment_count) {
-    const setting *s = d->setting;
-    const operations *ops = h->ops;
+static void decode_step(struct harness *h, const struct decoding *d, const int64_t *tokens,
+                        const struct segment *segments, int64_t count, size_t segment_count) {
+    const struct setting *s = d->setting;
+    const struct operations *ops = h->ops;
     int32_t slots[most_tokens];
     for (int64_t i = 0; i < count; i++) {
         slots[i] = d->apart->slots[tokens[i]];
@@ -320,8 +324,8 @@ static void decode_step(harness *h, const decoding *d, const int64_t *tokens, co
         harness_ok(h, ops->copy(h->backend, tensor_rows(d->sin, i, 1), tensor_rows(s->sin, tokens[i], 1)));
     }
     harness_set(h, tensor_rows(d->slots, 0, count), slots);
-    tensor qkv = tensor_rows(d->qkv, 0, count), out = tensor_rows(d->out, 0, count);
-    tensor log_sums = tensor_rows(d->log_sums, 0, count);
+    struct tensor qkv = tensor_rows(d->qkv, 0, count), out = tensor_rows(d->out, 0, count);
+    struct tensor log_sums = tensor_rows(d->log_sums, 0, count);
     harness_ok(h, ops->rotate(h->backend, qkv, tensor_rows(d->cos, 0, count), tensor_rows(d->sin, 0, count), s->heads,
                               d->cache, 1, tensor_rows(d->slots, 0, count)));
     harness_ok(
@@ -332,12 +336,12 @@ static void decode_step(harness *h, const decoding *d, const int64_t *tokens, co
     }
 }
 
-static void decode_branches(harness *h, const decoding *d) {
+static void decode_branches(struct harness *h, const struct decoding *d) {
     for (int64_t place = 0; place < most_tokens; place++) {
         int64_t tokens[most_segments], live = 0;
-        segment segments[most_segments];
+        struct segment segments[most_segments];
         for (size_t b = 1; b < d->apart->count; b++) {
-            const segment *branch = &d->apart->segments[b];
+            const struct segment *branch = &d->apart->segments[b];
             if (place >= branch->queries) continue;
             tokens[live] = branch->query + place;
             segments[live] = *branch;
@@ -350,17 +354,17 @@ static void decode_branches(harness *h, const decoding *d) {
     }
 }
 
-static void check_decoding(harness *h) {
+static void check_decoding(struct harness *h) {
     int64_t lengths[4] = {0}, prompt = harness_range(h, 1, 60);
     int branches = (int)harness_range(h, 1, 4);
     for (int b = 0; b < branches; b++) lengths[b] = harness_range(h, 1, 20);
-    layout packed = branched(h, prompt, branches, lengths), apart = branched(h, prompt, branches, lengths);
-    setting s = set_up(h, "decoding", &packed);
+    struct layout packed = branched(h, prompt, branches, lengths), apart = branched(h, prompt, branches, lengths);
+    struct setting s = set_up(h, "decoding", &packed);
     attend(h, &s, &packed);
-    decoding d = decoding_of(h, &s, &packed, &apart);
+    struct decoding d = decoding_of(h, &s, &packed, &apart);
     int64_t tokens[most_tokens] = {0}, cut = harness_range(h, 1, prompt);
     for (int64_t t = 0; t < prompt; t++) tokens[t] = t;
-    segment first = apart.segments[0], rest = first; // the prompt in two pieces
+    struct segment first = apart.segments[0], rest = first; // the prompt in two pieces
     first.queries = cut;
     rest.queries = prompt - cut;
     rest.seen = cut + 1;
@@ -371,35 +375,35 @@ static void check_decoding(harness *h) {
     h->ops->cache_free(h->backend, &s.cache);
 }
 
-static void check_refusals(harness *h) {
+static void check_refusals(struct harness *h) {
     harness_case(h, "refusals");
-    heads heads = {2, 1, 4};
-    cache *cache = NULL;
+    struct heads heads = {2, 1, 4};
+    struct cache *cache = NULL;
     harness_hold(h, h->ops->cache_new(h->backend, &cache, 1, 16, (struct heads){3, 2, 4}) == BUG && !cache,
                  "key heads that do not divide the query heads");
     harness_ok(h, h->ops->cache_new(h->backend, &cache, 1, 16, heads));
-    tensor qkv = harness_dense(h, ELEMENT_F32, 1, 16, FILL_NORMAL, 1),
-           out = harness_dense(h, ELEMENT_F32, 1, 8, FILL_ZERO, 0);
-    tensor angles = harness_dense(h, ELEMENT_F32, 1, 2, FILL_ZERO, 0), slots = harness_index(h, 1, 1);
+    struct tensor qkv = harness_dense(h, ELEMENT_F32, 1, 16, FILL_NORMAL, 1),
+                  out = harness_dense(h, ELEMENT_F32, 1, 8, FILL_ZERO, 0);
+    struct tensor angles = harness_dense(h, ELEMENT_F32, 1, 2, FILL_ZERO, 0), slots = harness_index(h, 1, 1);
     harness_set(h, slots, (int32_t[]){16});
     harness_hold(h, h->ops->rotate(h->backend, qkv, angles, angles, heads, cache, 0, slots) == BUG,
                  "a slot beyond the cache");
-    segment beyond = {.queries = 1, .own = 10, .seen = 7};
-    harness_hold(h, h->ops->attention(h->backend, out, qkv, heads, 1, cache, 0, &beyond, 1, (tensor){0}) == BUG,
+    struct segment beyond = {.queries = 1, .own = 10, .seen = 7};
+    harness_hold(h, h->ops->attention(h->backend, out, qkv, heads, 1, cache, 0, &beyond, 1, (struct tensor){0}) == BUG,
                  "a segment beyond the cache");
-    harness_hold(h, h->ops->attention(h->backend, out, qkv, heads, 1, cache, 0, &beyond, 0, (tensor){0}) == BUG,
+    harness_hold(h, h->ops->attention(h->backend, out, qkv, heads, 1, cache, 0, &beyond, 0, (struct tensor){0}) == BUG,
                  "a row without a segment");
     h->ops->cache_free(h->backend, &cache);
 }
 
-static void check(harness *h) {
+static void check(struct harness *h) {
     for (int i = 0; i < 10; i++) {
         check_rotation(h);
         check_attention(h, some_layout(h));
         check_gradient(h, some_layout(h));
         check_decoding(h);
     }
-    layout l = branched(h, 900, 3, (int64_t[]){250, 256, 240}); // more than a block of keys, more than a batch
+    struct layout l = branched(h, 900, 3, (int64_t[]){250, 256, 240}); // more than a block of keys, more than a batch
     check_attention(h, l);
     check_gradient(h, l);
     check_refusals(h);
@@ -407,38 +411,38 @@ static void check(harness *h) {
 
 // ---- timing ----
 
-typedef struct timed {
-    harness *h;
-    setting setting;
-    tensor out_gradient, gradient;
-    const segment *segments;
+struct timed {
+    struct harness *h;
+    struct setting setting;
+    struct tensor out_gradient, gradient;
+    const struct segment *segments;
     size_t count;
-} timed;
+};
 
 static status run_attention(void *context) {
-    timed *t = context;
-    const setting *s = &t->setting;
+    struct timed *t = context;
+    const struct setting *s = &t->setting;
     return t->h->ops->attention(t->h->backend, s->out, s->qkv, s->heads, s->scale, s->cache, 0, t->segments, t->count,
                                 s->log_sums);
 }
 
 static status run_gradient(void *context) {
-    timed *t = context;
-    const setting *s = &t->setting;
+    struct timed *t = context;
+    const struct setting *s = &t->setting;
     return t->h->ops->attention_gradient(t->h->backend, t->gradient, t->out_gradient, s->out, s->qkv, s->heads,
                                          s->scale, s->cache, 0, s->slots, t->segments, t->count, s->log_sums);
 }
 
 static status run_rotate(void *context) {
-    timed *t = context;
-    const setting *s = &t->setting;
+    struct timed *t = context;
+    const struct setting *s = &t->setting;
     return t->h->ops->rotate(t->h->backend, s->qkv, s->cos, s->sin, s->heads, s->cache, 0, s->slots);
 }
 
-static double pairs_of(const segment *segments, size_t count) {
+static double pairs_of(const struct segment *segments, size_t count) {
     double pairs = 0;
     for (size_t i = 0; i < count; i++) {
-        const segment *s = &segments[i];
+        const struct segment *s = &segments[i];
         double queries = (double)s->queries, more = s->causal ? queries * (queries - 1) / 2 : 0;
         pairs += queries * (double)(s->prefixes + s->seen) + more;
     }
@@ -446,19 +450,19 @@ static double pairs_of(const segment *segments, size_t count) {
 }
 
 // Token t lies in row t of the cache.
-static void time_layout(harness *h, const char *name, heads heads, int64_t tokens, int64_t rows,
-                        const segment *segments, size_t count, bool all) {
+static void time_layout(struct harness *h, const char *name, struct heads heads, int64_t tokens, int64_t rows,
+                        const struct segment *segments, size_t count, bool all) {
     harness_case(h, "timing %s", name);
     int64_t columns = (heads.query + 2 * heads.key) * heads.size, outs = heads.query * heads.size;
-    timed t = {.h = h, .segments = segments, .count = count};
-    t.setting = (setting){.heads = heads,
-                          .scale = 1 / sqrtf((float)heads.size),
-                          .qkv = harness_dense(h, ELEMENT_F32, tokens, columns, FILL_NORMAL, 1),
-                          .cos = harness_dense(h, ELEMENT_F32, tokens, heads.size / 2, FILL_ZERO, 0),
-                          .sin = harness_dense(h, ELEMENT_F32, tokens, heads.size / 2, FILL_NORMAL, 1),
-                          .slots = harness_index(h, tokens, 1),
-                          .out = harness_dense(h, ELEMENT_F32, tokens, outs, FILL_ZERO, 0),
-                          .log_sums = harness_dense(h, ELEMENT_F32, tokens, heads.query, FILL_ZERO, 0)};
+    struct timed t = {.h = h, .segments = segments, .count = count};
+    t.setting = (struct setting){.heads = heads,
+                                 .scale = 1 / sqrtf((float)heads.size),
+                                 .qkv = harness_dense(h, ELEMENT_F32, tokens, columns, FILL_NORMAL, 1),
+                                 .cos = harness_dense(h, ELEMENT_F32, tokens, heads.size / 2, FILL_ZERO, 0),
+                                 .sin = harness_dense(h, ELEMENT_F32, tokens, heads.size / 2, FILL_NORMAL, 1),
+                                 .slots = harness_index(h, tokens, 1),
+                                 .out = harness_dense(h, ELEMENT_F32, tokens, outs, FILL_ZERO, 0),
+                                 .log_sums = harness_dense(h, ELEMENT_F32, tokens, heads.query, FILL_ZERO, 0)};
     int32_t *slots = harness_memory(h, (size_t)tokens * sizeof *slots);
     for (int64_t i = 0; i < tokens; i++) slots[i] = (int32_t)i;
     harness_set(h, t.setting.slots, slots);
@@ -475,26 +479,28 @@ static void time_layout(harness *h, const char *name, heads heads, int64_t token
     h->ops->cache_free(h->backend, &t.setting.cache);
 }
 
-static void time_group(harness *h, heads heads, const char *packed_name, const char *decoded_name) {
+static void time_group(struct harness *h, struct heads heads, const char *packed_name, const char *decoded_name) {
     enum { prompt = 1184, branch = 128, branches = 8 };
-    segment packed[branches + 1] = {{.queries = prompt, .seen = 1, .causal = true}}, decoded[branches];
+    struct segment packed[branches + 1] = {{.queries = prompt, .seen = 1, .causal = true}}, decoded[branches];
     for (int64_t b = 0; b < branches; b++) {
         int64_t own = prompt + b * branch;
-        packed[b + 1] = (segment){own, branch, 0, prompt, own, 1, true};
-        decoded[b] = (segment){b, 1, 0, prompt, own, branch, false};
+        packed[b + 1] = (struct segment){own, branch, 0, prompt, own, 1, true};
+        decoded[b] = (struct segment){b, 1, 0, prompt, own, branch, false};
     }
     int64_t rows = prompt + branches * branch;
     time_layout(h, packed_name, heads, rows, rows, packed, branches + 1, true);
     time_layout(h, decoded_name, heads, branches, rows, decoded, branches, false);
 }
 
-static void time_all(harness *h) {
-    time_group(h, (heads){12, 2, 64}, "1184 + 8x128, 12/2 heads of 64", "8 rows after 1184, 12/2 heads of 64");
-    time_group(h, (heads){16, 2, 128}, "1184 + 8x128, 16/2 heads of 128", "8 rows after 1184, 16/2 heads of 128");
-    segment windows[32], frame = {.queries = 2048, .seen = 2048};
-    for (int64_t w = 0; w < 32; w++) windows[w] = (segment){.query = 64 * w, .queries = 64, .own = 64 * w, .seen = 64};
-    time_layout(h, "32 windows of 64, 16 heads of 80", (heads){16, 16, 80}, 2048, 2048, windows, 32, true);
-    time_layout(h, "a frame of 2048, 16 heads of 80", (heads){16, 16, 80}, 2048, 2048, &frame, 1, true);
+static void time_all(struct harness *h) {
+    time_group(h, (struct heads){12, 2, 64}, "1184 + 8x128, 12/2 heads of 64", "8 rows after 1184, 12/2 heads of 64");
+    time_group(h, (struct heads){16, 2, 128}, "1184 + 8x128, 16/2 heads of 128",
+               "8 rows after 1184, 16/2 heads of 128");
+    struct segment windows[32], frame = {.queries = 2048, .seen = 2048};
+    for (int64_t w = 0; w < 32; w++)
+        windows[w] = (struct segment){.query = 64 * w, .queries = 64, .own = 64 * w, .seen = 64};
+    time_layout(h, "32 windows of 64, 16 heads of 80", (struct heads){16, 16, 80}, 2048, 2048, windows, 32, true);
+    time_layout(h, "a frame of 2048, 16 heads of 80", (struct heads){16, 16, 80}, 2048, 2048, &frame, 1, true);
 }
 
-const suite suite_attention = {"attention", check, time_all};
+const struct suite suite_attention = {"attention", check, time_all};

@@ -19,15 +19,15 @@ static void *must(void *memory) {
     exit(69);
 }
 
-void harness_failed(harness *h, const char *what) {
-    harness_state *s = h->state;
+void harness_failed(struct harness *h, const char *what) {
+    struct harness_state *s = h->state;
     s->failed++;
     if (s->shown++ < 40) printf("FAILED %s, %s: %s: %s\n", s->suite, s->version, s->name, what);
 }
 
-static void check_surroundings(harness *h, const placed *p) {
+static void check_surroundings(struct harness *h, const struct placed *p) {
     unsigned char *bytes = must(malloc(p->bytes));
-    tensor all = {
+    struct tensor all = {
         .buffer = p->buffer, .type = ELEMENT_U8, .rows = 1, .columns = (int64_t)p->bytes, .stride = (int64_t)p->bytes};
     harness_ok(h, h->ops->download(h->backend, bytes, ELEMENT_U8, all));
     size_t size = element_size(p->view.type), row = (size_t)p->view.columns * size;
@@ -41,8 +41,8 @@ static void check_surroundings(harness *h, const placed *p) {
     free(bytes);
 }
 
-void harness_end(harness *h) {
-    harness_state *s = h->state;
+void harness_end(struct harness *h) {
+    struct harness_state *s = h->state;
     for (size_t i = 0; i < s->placed_count; i++) {
         check_surroundings(h, &s->placed[i]);
         h->ops->buffer_free(h->backend, &s->placed[i].buffer);
@@ -51,7 +51,7 @@ void harness_end(harness *h) {
     s->placed_count = s->block_count = 0;
 }
 
-void harness_case(harness *h, const char *format, ...) {
+void harness_case(struct harness *h, const char *format, ...) {
     harness_end(h);
     va_list arguments;
     va_start(arguments, format);
@@ -60,8 +60,8 @@ void harness_case(harness *h, const char *format, ...) {
     h->state->cases++;
 }
 
-void *harness_memory(harness *h, size_t bytes) {
-    harness_state *s = h->state;
+void *harness_memory(struct harness *h, size_t bytes) {
+    struct harness_state *s = h->state;
     if (s->block_count == sizeof s->blocks / sizeof *s->blocks) {
         fprintf(stderr, "harness: too many blocks in a case\n");
         exit(70);
@@ -71,22 +71,22 @@ void *harness_memory(harness *h, size_t bytes) {
 
 // ---- chance ----
 
-double harness_unit(harness *h) {
+double harness_unit(struct harness *h) {
     return chance_unit(h->state->seed, h->state->stream, h->state->drawn++);
 }
 
-double harness_normal(harness *h) {
+double harness_normal(struct harness *h) {
     return chance_normal(h->state->seed, h->state->stream, h->state->drawn++);
 }
 
-int64_t harness_range(harness *h, int64_t low, int64_t high) {
+int64_t harness_range(struct harness *h, int64_t low, int64_t high) {
     double which = harness_unit(h);
     if (which < 0.1) return low;
     if (which < 0.2) return high;
     return low + (int64_t)chance_below(h->state->seed, h->state->stream, h->state->drawn++, (uint64_t)(high - low + 1));
 }
 
-static float edge(harness *h, float before) {
+static float edge(struct harness *h, float before) {
     static const float edges[] = {0.0f, -0.0f, 1e-40f, -1e-42f, 1e-30f, 1.0f, -1.0f, 1e4f, -1e4f, 0.5f};
     int64_t which = harness_range(h, 0, 10);
     return which == 10 ? before : edges[which];
@@ -99,7 +99,7 @@ static float quick_normal(uint64_t bits) {
     return (float)sum * (1.0f / 37837.0f);
 }
 
-static void fill_values(harness *h, float *values, int64_t count, fill fill, double scale) {
+static void fill_values(struct harness *h, float *values, int64_t count, enum fill fill, double scale) {
     uint64_t stream = h->state->drawn++;
     for (int64_t i = 0; i < count && fill != FILL_ZERO; i++) {
         uint64_t bits = chance_bits(h->state->seed ^ stream * 0x9E3779B97F4A7C15u, h->state->stream, (uint64_t)i);
@@ -110,26 +110,26 @@ static void fill_values(harness *h, float *values, int64_t count, fill fill, dou
 
 // ---- tensors ----
 
-static tensor place(harness *h, element type, int64_t rows, int64_t columns, int64_t stride) {
-    harness_state *s = h->state;
+static struct tensor place(struct harness *h, enum element type, int64_t rows, int64_t columns, int64_t stride) {
+    struct harness_state *s = h->state;
     if (s->placed_count == sizeof s->placed / sizeof *s->placed) {
         fprintf(stderr, "harness: too many tensors in a case\n");
         exit(70);
     }
-    placed *p = &s->placed[s->placed_count++];
+    struct placed *p = &s->placed[s->placed_count++];
     size_t size = element_size(type);
     p->bytes = 2 * margin + (size_t)(rows * stride) * size;
     harness_must(h->ops->buffer_new(h->backend, p->bytes, &p->buffer));
-    p->view = (tensor){p->buffer, margin, type, rows, columns, stride};
+    p->view = (struct tensor){p->buffer, margin, type, rows, columns, stride};
     unsigned char *bytes = must(malloc(p->bytes));
     memset(bytes, pattern, p->bytes);
-    tensor all = {p->buffer, 0, ELEMENT_U8, 1, (int64_t)p->bytes, (int64_t)p->bytes};
+    struct tensor all = {p->buffer, 0, ELEMENT_U8, 1, (int64_t)p->bytes, (int64_t)p->bytes};
     harness_must(h->ops->upload(h->backend, all, bytes, ELEMENT_U8));
     free(bytes);
     return p->view;
 }
 
-static tensor filled(harness *h, tensor t, fill fill, double scale) {
+static struct tensor filled(struct harness *h, struct tensor t, enum fill fill, double scale) {
     float *values = must(calloc((size_t)(t.rows * t.columns) + 1, sizeof *values));
     fill_values(h, values, t.rows * t.columns, fill, scale);
     harness_must(h->ops->upload(h->backend, t, values, ELEMENT_F32));
@@ -137,37 +137,39 @@ static tensor filled(harness *h, tensor t, fill fill, double scale) {
     return t;
 }
 
-tensor harness_tensor(harness *h, element type, int64_t rows, int64_t columns, fill fill, double scale) {
+struct tensor harness_tensor(struct harness *h, enum element type, int64_t rows, int64_t columns, enum fill fill,
+                             double scale) {
     static const int64_t gaps[] = {0, 0, 1, 16, 3};
     int64_t gap = gaps[harness_range(h, 0, 4)];
     return filled(h, place(h, type, rows, columns, columns + gap), fill, scale);
 }
 
-tensor harness_dense(harness *h, element type, int64_t rows, int64_t columns, fill fill, double scale) {
+struct tensor harness_dense(struct harness *h, enum element type, int64_t rows, int64_t columns, enum fill fill,
+                            double scale) {
     return filled(h, place(h, type, rows, columns, columns), fill, scale);
 }
 
-tensor harness_index(harness *h, int64_t rows, int64_t below) {
-    tensor t = place(h, ELEMENT_I32, rows, 1, 1);
+struct tensor harness_index(struct harness *h, int64_t rows, int64_t below) {
+    struct tensor t = place(h, ELEMENT_I32, rows, 1, 1);
     int32_t *numbers = harness_memory(h, (size_t)rows * sizeof *numbers);
     for (int64_t i = 0; i < rows; i++) numbers[i] = (int32_t)harness_range(h, 0, below - 1);
     harness_must(h->ops->upload(h->backend, t, numbers, ELEMENT_I32));
     return t;
 }
 
-float *harness_values(harness *h, tensor t) {
+float *harness_values(struct harness *h, struct tensor t) {
     float *values = harness_memory(h, (size_t)(t.rows * t.columns) * sizeof *values);
     harness_must(h->ops->download(h->backend, values, ELEMENT_F32, t));
     return values;
 }
 
-int32_t *harness_numbers(harness *h, tensor t) {
+int32_t *harness_numbers(struct harness *h, struct tensor t) {
     int32_t *numbers = harness_memory(h, (size_t)(t.rows * t.columns) * sizeof *numbers);
     harness_must(h->ops->download(h->backend, numbers, ELEMENT_I32, t));
     return numbers;
 }
 
-void harness_set(harness *h, tensor t, const void *values) {
+void harness_set(struct harness *h, struct tensor t, const void *values) {
     harness_must(h->ops->upload(h->backend, t, values, t.type == ELEMENT_I32 ? ELEMENT_I32 : ELEMENT_F32));
 }
 
@@ -179,11 +181,11 @@ void harness_must(status result) {
     exit(result);
 }
 
-void harness_ok(harness *h, status result) {
+void harness_ok(struct harness *h, status result) {
     if (result != OK) harness_failed(h, fail_text());
 }
 
-void harness_hold(harness *h, bool holds, const char *format, ...) {
+void harness_hold(struct harness *h, bool holds, const char *format, ...) {
     if (holds) return;
     char text[256];
     va_list arguments;
@@ -193,7 +195,7 @@ void harness_hold(harness *h, bool holds, const char *format, ...) {
     harness_failed(h, text);
 }
 
-static void *raw(harness *h, tensor t, size_t *bytes) {
+static void *raw(struct harness *h, struct tensor t, size_t *bytes) {
     *bytes = (size_t)(t.rows * t.columns) * element_size(t.type);
     void *data = must(malloc(*bytes + 1));
     harness_must(h->ops->download(h->backend, data, t.type, t));
@@ -206,8 +208,8 @@ static uint64_t digest(const unsigned char *data, size_t bytes) {
     return hash;
 }
 
-void harness_same(harness *h, const char *what, tensor out) {
-    harness_state *s = h->state;
+void harness_same(struct harness *h, const char *what, struct tensor out) {
+    struct harness_state *s = h->state;
     size_t bytes;
     void *data = raw(h, out, &bytes);
     uint64_t hash = digest(data, bytes);
@@ -225,7 +227,7 @@ void harness_same(harness *h, const char *what, tensor out) {
     }
 }
 
-void harness_equal(harness *h, const char *what, tensor a, tensor b) {
+void harness_equal(struct harness *h, const char *what, struct tensor a, struct tensor b) {
     size_t bytes, others;
     unsigned char *data = raw(h, a, &bytes), *other = raw(h, b, &others);
     size_t at = 0, size = element_size(a.type);
@@ -237,11 +239,12 @@ void harness_equal(harness *h, const char *what, tensor a, tensor b) {
     free(other);
 }
 
-static double half_unit(element type, double want) {
+static double half_unit(enum element type, double want) {
     return type == ELEMENT_BF16 ? fabs(want) * 0x1p-8 : type == ELEMENT_F16 ? fabs(want) * 0x1p-11 + 0x1p-25 : 0;
 }
 
-void harness_near(harness *h, const char *what, tensor out, const double *want, double absolute, double relative) {
+void harness_near(struct harness *h, const char *what, struct tensor out, const double *want, double absolute,
+                  double relative) {
     harness_same(h, what, out);
     if (!h->first) return;
     float *values = must(malloc((size_t)(out.rows * out.columns) * sizeof *values + 1));

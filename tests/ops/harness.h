@@ -9,92 +9,95 @@
 
 #include "kernels/ops.h"
 
-typedef struct harness {
-    backend *backend;
-    const operations *ops;
+struct harness {
+    struct backend *backend;
+    const struct operations *ops;
     bool first; // this version is compared with the reference
     struct harness_state *state;
-} harness;
+};
 
-typedef struct suite {
+struct suite {
     const char *name;
-    void (*check)(harness *h);
-    void (*time)(harness *h); // NULL: nothing worth timing
-} suite;
+    void (*check)(struct harness *h);
+    void (*time)(struct harness *h); // NULL: nothing worth timing
+};
 
 // How values are chosen.
-typedef enum fill {
+enum fill {
     FILL_NORMAL, // a bell curve
     FILL_EDGES,  // some of them 0, -0, denormal, equal to a neighbour, large (up to 1e4)
     FILL_ZERO,
-} fill;
+};
 
 // ---- cases ----
 
 // Starts a case: ends the one before (its tensors' surroundings are checked, its memory freed) and names the
 // parameters for failure messages.
-void harness_case(harness *h, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void harness_case(struct harness *h, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // A number in [low, high], the edges with a higher chance.
-int64_t harness_range(harness *h, int64_t low, int64_t high);
+int64_t harness_range(struct harness *h, int64_t low, int64_t high);
 
 // A uniform number in [0, 1).
-double harness_unit(harness *h);
+double harness_unit(struct harness *h);
 
 // Standard normal.
-double harness_normal(harness *h);
+double harness_normal(struct harness *h);
 
 // Memory that lives as long as the case, zeroed.
-void *harness_memory(harness *h, size_t bytes);
+void *harness_memory(struct harness *h, size_t bytes);
 
 // ---- tensors, as long as the case ----
 
 // Within a larger buffer full of a pattern that must survive; rows sometimes farther apart than they are long.
-tensor harness_tensor(harness *h, element type, int64_t rows, int64_t columns, fill fill, double scale);
+struct tensor harness_tensor(struct harness *h, enum element type, int64_t rows, int64_t columns, enum fill fill,
+                             double scale);
 
 // The same, with rows right one after the other.
-tensor harness_dense(harness *h, element type, int64_t rows, int64_t columns, fill fill, double scale);
+struct tensor harness_dense(struct harness *h, enum element type, int64_t rows, int64_t columns, enum fill fill,
+                            double scale);
 
 // I32 [rows,1] in [0, below).
-tensor harness_index(harness *h, int64_t rows, int64_t below);
+struct tensor harness_index(struct harness *h, int64_t rows, int64_t below);
 
 // An F32, BF16 or F16 tensor's values, dense, as long as the case.
-float *harness_values(harness *h, tensor t);
+float *harness_values(struct harness *h, struct tensor t);
 
 // An I32 tensor's.
-int32_t *harness_numbers(harness *h, tensor t);
+int32_t *harness_numbers(struct harness *h, struct tensor t);
 
 // Sets a tensor's values from dense float32 or int32.
-void harness_set(harness *h, tensor t, const void *values);
+void harness_set(struct harness *h, struct tensor t, const void *values);
 
 // ---- verdicts ----
 
 // The call must have succeeded.
-void harness_ok(harness *h, status result);
+void harness_ok(struct harness *h, status result);
 
 // Something must hold.
-void harness_hold(harness *h, bool holds, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void harness_hold(struct harness *h, bool holds, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 // |out - want| <= absolute + relative * |want| everywhere, on the first version; the same bits on the others. A
 // bfloat16 `out` is granted half a unit of its last place besides. `want` is dense, NULL except on the first version.
-void harness_near(harness *h, const char *what, tensor out, const double *want, double absolute, double relative);
+void harness_near(struct harness *h, const char *what, struct tensor out, const double *want, double absolute,
+                  double relative);
 
 // The same bits in every version.
-void harness_same(harness *h, const char *what, tensor out);
+void harness_same(struct harness *h, const char *what, struct tensor out);
 
 // The two tensors hold the same bits.
-void harness_equal(harness *h, const char *what, tensor a, tensor b);
+void harness_equal(struct harness *h, const char *what, struct tensor a, struct tensor b);
 
 // ---- timing ----
 
 // Times work(context): the best of many; prints a line with the rate and its share of the machine's peak. flops or
 // bytes may be 0.
-void harness_time(harness *h, double flops, double bytes, status (*work)(void *context), void *context,
+void harness_time(struct harness *h, double flops, double bytes, status (*work)(void *context), void *context,
                   const char *format, ...) __attribute__((format(printf, 6, 7)));
 
 // ---- the suites ----
 
-extern const suite suite_memory, suite_rows, suite_patchify, suite_linear, suite_head, suite_optimizer, suite_attention,
-    suite_norms, suite_softmax;
+extern const struct suite suite_memory, suite_rows, suite_patchify, suite_linear, suite_head, suite_optimizer,
+    suite_attention, suite_norms, suite_softmax;
 
 #endif

@@ -7,19 +7,19 @@
 
 #include "tests/ops/ranked.h"
 
-typedef struct setting {
+struct setting {
     int64_t rows, channels, vocabulary;
-    element type;
-    tensor in, plain, targets;
-    weight *head;
-} setting;
+    enum element type;
+    struct tensor in, plain, targets;
+    struct weight *head;
+};
 
-static setting set_up(harness *h, const char *what, double scale) {
+static struct setting set_up(struct harness *h, const char *what, double scale) {
     bool half = backend_computes(h->backend, ELEMENT_BF16) == OK;
-    setting s = {.rows = harness_range(h, 1, harness_unit(h) < 0.2 ? 150 : 12),
-                 .channels = harness_range(h, 1, 70),
-                 .vocabulary = harness_range(h, 2, harness_unit(h) < 0.3 ? 5000 : 300),
-                 .type = half && harness_unit(h) < 0.5 ? ELEMENT_BF16 : ELEMENT_F32};
+    struct setting s = {.rows = harness_range(h, 1, harness_unit(h) < 0.2 ? 150 : 12),
+                        .channels = harness_range(h, 1, 70),
+                        .vocabulary = harness_range(h, 2, harness_unit(h) < 0.3 ? 5000 : 300),
+                        .type = half && harness_unit(h) < 0.5 ? ELEMENT_BF16 : ELEMENT_F32};
     harness_case(h, "%s: %lld rows, C=%lld, V=%lld, type %d", what, (long long)s.rows, (long long)s.channels,
                  (long long)s.vocabulary, s.type);
     s.in = harness_tensor(h, s.type, s.rows, s.channels, FILL_NORMAL, 1);
@@ -29,7 +29,7 @@ static setting set_up(harness *h, const char *what, double scale) {
     return s;
 }
 
-static double *logits_of(harness *h, const setting *s, const float *in, const float *plain) {
+static double *logits_of(struct harness *h, const struct setting *s, const float *in, const float *plain) {
     double *logits = harness_memory(h, (size_t)(s->rows * s->vocabulary) * sizeof *logits);
     for (int64_t row = 0; row < s->rows; row++) {
         for (int64_t v = 0; v < s->vocabulary; v++) {
@@ -47,14 +47,14 @@ static double log_sum_of(const double *logits, int64_t count) {
     return most + log(sum);
 }
 
-static void check_logprob(harness *h) {
-    setting s = set_up(h, "logprob", 0.5);
-    tensor logprob = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_ZERO, 0),
-           sums = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_ZERO, 0);
-    tensor row = harness_dense(h, ELEMENT_F32, 1, 1, FILL_ZERO, 0);
+static void check_logprob(struct harness *h) {
+    struct setting s = set_up(h, "logprob", 0.5);
+    struct tensor logprob = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_ZERO, 0),
+                  sums = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_ZERO, 0);
+    struct tensor row = harness_dense(h, ELEMENT_F32, 1, 1, FILL_ZERO, 0);
     harness_ok(h, h->ops->logprob(h->backend, logprob, sums, s.in, s.head, s.targets));
     int64_t place = harness_range(h, 0, s.rows - 1);
-    harness_ok(h, h->ops->logprob(h->backend, row, (tensor){0}, tensor_rows(s.in, place, 1), s.head,
+    harness_ok(h, h->ops->logprob(h->backend, row, (struct tensor){0}, tensor_rows(s.in, place, 1), s.head,
                                   tensor_rows(s.targets, place, 1)));
     harness_equal(h, "a row alone", row, tensor_rows(logprob, place, 1));
     double *want = NULL, *want_sums = NULL;
@@ -74,7 +74,7 @@ static void check_logprob(harness *h) {
 }
 
 // d loss / d logits = slope (onehot - softmax), through the two products in double.
-static void reference_gradient(harness *h, const setting *s, const float *slope, double *in_gradient,
+static void reference_gradient(struct harness *h, const struct setting *s, const float *slope, double *in_gradient,
                                double *head_gradient) {
     float *in = harness_values(h, s->in), *plain = harness_values(h, s->plain);
     double *logits = logits_of(h, s, in, plain);
@@ -91,13 +91,13 @@ static void reference_gradient(harness *h, const setting *s, const float *slope,
     }
 }
 
-static void check_gradient(harness *h) {
-    setting s = set_up(h, "logprob_gradient", 0.5);
-    tensor logprob = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_ZERO, 0),
-           sums = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_ZERO, 0);
-    tensor slope = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_NORMAL, 1);
-    tensor in_gradient = harness_tensor(h, s.type, s.rows, s.channels, FILL_NORMAL, 1);
-    tensor head_gradient = harness_tensor(h, ELEMENT_F32, s.vocabulary, s.channels, FILL_NORMAL, 1);
+static void check_gradient(struct harness *h) {
+    struct setting s = set_up(h, "logprob_gradient", 0.5);
+    struct tensor logprob = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_ZERO, 0),
+                  sums = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_ZERO, 0);
+    struct tensor slope = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_NORMAL, 1);
+    struct tensor in_gradient = harness_tensor(h, s.type, s.rows, s.channels, FILL_NORMAL, 1);
+    struct tensor head_gradient = harness_tensor(h, ELEMENT_F32, s.vocabulary, s.channels, FILL_NORMAL, 1);
     float *before = harness_values(h, head_gradient);
     harness_ok(h, h->ops->logprob(h->backend, logprob, sums, s.in, s.head, s.targets));
     harness_ok(h,
@@ -118,7 +118,7 @@ static void check_gradient(harness *h) {
 // ---- sampling ----
 
 // How many of the ranked tokens stay by top-k and then top-p, and the sum of their weights.
-static int64_t kept_tokens(const ranked *order, int64_t count, const sampling *how, double *sum) {
+static int64_t kept_tokens(const struct ranked *order, int64_t count, const struct sampling *how, double *sum) {
     int64_t kept = how->top_k > 0 && how->top_k < count ? how->top_k : count;
     double total = 0, cumulated = 0;
     for (int64_t i = 0; i < kept; i++) total += exp((order[i].logit - order[0].logit) / how->temperature);
@@ -131,10 +131,10 @@ static int64_t kept_tokens(const ranked *order, int64_t count, const sampling *h
 }
 
 // Whether `token` may come out: it is among the kept ones (a hair of rounding at the boundary aside).
-static bool is_allowed(const double *logits, int64_t count, const sampling *how, int32_t token) {
-    ranked *order = malloc((size_t)count * sizeof *order);
+static bool is_allowed(const double *logits, int64_t count, const struct sampling *how, int32_t token) {
+    struct ranked *order = malloc((size_t)count * sizeof *order);
     if (!order) exit(69);
-    for (int64_t i = 0; i < count; i++) order[i] = (ranked){.logit = logits[i], .token = (int32_t)i};
+    for (int64_t i = 0; i < count; i++) order[i] = (struct ranked){.logit = logits[i], .token = (int32_t)i};
     qsort(order, (size_t)count, sizeof *order, by_rank);
     double sum;
     int64_t kept = how->temperature > 0 ? kept_tokens(order, count, how, &sum) : 1;
@@ -144,22 +144,22 @@ static bool is_allowed(const double *logits, int64_t count, const sampling *how,
     return logits[token] >= least;
 }
 
-static void check_sample(harness *h) {
-    setting s = set_up(h, "sample", harness_unit(h) < 0.5 ? 0.1 : 1);
-    sampling *how = harness_memory(h, (size_t)s.rows * sizeof *how);
+static void check_sample(struct harness *h) {
+    struct setting s = set_up(h, "sample", harness_unit(h) < 0.5 ? 0.1 : 1);
+    struct sampling *how = harness_memory(h, (size_t)s.rows * sizeof *how);
     double *chance = harness_memory(h, (size_t)s.rows * sizeof *chance);
     for (int64_t i = 0; i < s.rows; i++) {
-        how[i] = (sampling){.temperature = harness_unit(h) < 0.2 ? 0 : (float)(0.1 + 1.5 * harness_unit(h)),
-                            .top_p = harness_unit(h) < 0.3 ? 1 : (float)harness_unit(h),
-                            .top_k = harness_unit(h) < 0.4 ? 0 : (int)harness_range(h, 1, s.vocabulary)};
+        how[i] = (struct sampling){.temperature = harness_unit(h) < 0.2 ? 0 : (float)(0.1 + 1.5 * harness_unit(h)),
+                                   .top_p = harness_unit(h) < 0.3 ? 1 : (float)harness_unit(h),
+                                   .top_k = harness_unit(h) < 0.4 ? 0 : (int)harness_range(h, 1, s.vocabulary)};
         chance[i] = harness_unit(h) < 0.1 ? 0 : harness_unit(h);
     }
-    tensor tokens = harness_index(h, s.rows, s.vocabulary),
-           logprobs = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_ZERO, 0);
-    tensor score = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_ZERO, 0);
+    struct tensor tokens = harness_index(h, s.rows, s.vocabulary),
+                  logprobs = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_ZERO, 0);
+    struct tensor score = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_ZERO, 0);
     harness_ok(h, h->ops->sample(h->backend, tokens, logprobs, s.in, s.head, how, chance));
     harness_same(h, "tokens", tokens);
-    harness_ok(h, h->ops->logprob(h->backend, score, (tensor){0}, s.in, s.head, tokens));
+    harness_ok(h, h->ops->logprob(h->backend, score, (struct tensor){0}, s.in, s.head, tokens));
     harness_equal(h, "log-probabilities sampled and scored", logprobs, score);
     if (h->first) {
         double *logits = logits_of(h, &s, harness_values(h, s.in), harness_values(h, s.plain));
@@ -174,31 +174,31 @@ static void check_sample(harness *h) {
 }
 
 // The same row many times with evenly spread chances: tokens must come as often as they are probable.
-static void check_frequencies(harness *h) {
+static void check_frequencies(struct harness *h) {
     enum { draws = 4000, vocabulary = 40 };
     harness_case(h, "frequencies");
-    tensor in = harness_dense(h, ELEMENT_F32, draws, 1, FILL_ZERO, 0),
-           plain = harness_dense(h, ELEMENT_F32, vocabulary, 1, FILL_NORMAL, 1.5);
+    struct tensor in = harness_dense(h, ELEMENT_F32, draws, 1, FILL_ZERO, 0),
+                  plain = harness_dense(h, ELEMENT_F32, vocabulary, 1, FILL_NORMAL, 1.5);
     float *ones = harness_memory(h, draws * sizeof *ones);
     double *chance = harness_memory(h, draws * sizeof *chance);
-    sampling *how = harness_memory(h, draws * sizeof *how);
+    struct sampling *how = harness_memory(h, draws * sizeof *how);
     for (int i = 0; i < draws; i++) {
         ones[i] = 1;
         chance[i] = (i + 0.5) / draws;
-        how[i] = (sampling){.temperature = 0.8f, .top_p = 0.9f, .top_k = 30};
+        how[i] = (struct sampling){.temperature = 0.8f, .top_p = 0.9f, .top_k = 30};
     }
     harness_set(h, in, ones);
-    weight *head;
+    struct weight *head;
     harness_ok(h, h->ops->weight_new(h->backend, &head, plain, ELEMENT_F32, true));
-    tensor tokens = harness_index(h, draws, vocabulary),
-           logprobs = harness_dense(h, ELEMENT_F32, draws, 1, FILL_ZERO, 0);
+    struct tensor tokens = harness_index(h, draws, vocabulary),
+                  logprobs = harness_dense(h, ELEMENT_F32, draws, 1, FILL_ZERO, 0);
     harness_ok(h, h->ops->sample(h->backend, tokens, logprobs, in, head, how, chance));
     h->ops->weight_free(h->backend, &head);
     float *logits = harness_values(h, plain);
     int32_t *numbers = harness_numbers(h, tokens);
-    ranked order[vocabulary];
+    struct ranked order[vocabulary];
     int seen[vocabulary] = {0};
-    for (int i = 0; i < vocabulary; i++) order[i] = (ranked){.logit = logits[i], .token = i};
+    for (int i = 0; i < vocabulary; i++) order[i] = (struct ranked){.logit = logits[i], .token = i};
     qsort(order, vocabulary, sizeof *order, by_rank);
     for (int i = 0; i < draws; i++) seen[numbers[i]]++;
     double sum;
@@ -210,7 +210,7 @@ static void check_frequencies(harness *h) {
     }
 }
 
-static void check(harness *h) {
+static void check(struct harness *h) {
     for (int i = 0; i < 12; i++) {
         check_logprob(h);
         check_gradient(h);
@@ -221,48 +221,48 @@ static void check(harness *h) {
 
 // ---- timing ----
 
-typedef struct timed {
-    harness *h;
-    weight *head;
-    tensor in, targets, logprob, sums, slope, in_gradient, head_gradient, tokens;
-    sampling how[8];
+struct timed {
+    struct harness *h;
+    struct weight *head;
+    struct tensor in, targets, logprob, sums, slope, in_gradient, head_gradient, tokens;
+    struct sampling how[8];
     double chance[8];
-} timed;
+};
 
 static status run_logprob(void *context) {
-    timed *t = context;
+    struct timed *t = context;
     return t->h->ops->logprob(t->h->backend, t->logprob, t->sums, t->in, t->head, t->targets);
 }
 
 static status run_gradient(void *context) {
-    timed *t = context;
+    struct timed *t = context;
     return t->h->ops->logprob_gradient(t->h->backend, t->in_gradient, t->head_gradient, t->in, t->head, t->targets,
                                        t->sums, t->slope);
 }
 
 static status run_sample(void *context) {
-    timed *t = context;
+    struct timed *t = context;
     return t->h->ops->sample(t->h->backend, t->tokens, tensor_rows(t->logprob, 0, 8), tensor_rows(t->in, 0, 8), t->head,
                              t->how, t->chance);
 }
 
-static void time_type(harness *h, element type) {
+static void time_type(struct harness *h, enum element type) {
     enum { rows = 1024, vocabulary = 32000, channels = 768 };
     const char *name = type == ELEMENT_BF16 ? "bf16" : "f32";
     harness_case(h, "timing");
-    timed t = {.h = h,
-               .in = harness_dense(h, type, rows, channels, FILL_NORMAL, 1),
-               .targets = harness_index(h, rows, vocabulary),
-               .logprob = harness_dense(h, ELEMENT_F32, rows, 1, FILL_ZERO, 0),
-               .sums = harness_dense(h, ELEMENT_F32, rows, 1, FILL_ZERO, 0),
-               .slope = harness_dense(h, ELEMENT_F32, rows, 1, FILL_NORMAL, 1),
-               .in_gradient = harness_dense(h, type, rows, channels, FILL_ZERO, 0),
-               .head_gradient = harness_dense(h, ELEMENT_F32, vocabulary, channels, FILL_ZERO, 0),
-               .tokens = harness_index(h, 8, 2)};
-    tensor plain = harness_dense(h, type, vocabulary, channels, FILL_NORMAL, 0.05);
+    struct timed t = {.h = h,
+                      .in = harness_dense(h, type, rows, channels, FILL_NORMAL, 1),
+                      .targets = harness_index(h, rows, vocabulary),
+                      .logprob = harness_dense(h, ELEMENT_F32, rows, 1, FILL_ZERO, 0),
+                      .sums = harness_dense(h, ELEMENT_F32, rows, 1, FILL_ZERO, 0),
+                      .slope = harness_dense(h, ELEMENT_F32, rows, 1, FILL_NORMAL, 1),
+                      .in_gradient = harness_dense(h, type, rows, channels, FILL_ZERO, 0),
+                      .head_gradient = harness_dense(h, ELEMENT_F32, vocabulary, channels, FILL_ZERO, 0),
+                      .tokens = harness_index(h, 8, 2)};
+    struct tensor plain = harness_dense(h, type, vocabulary, channels, FILL_NORMAL, 0.05);
     double flops = 2.0 * rows * vocabulary * channels;
     for (int i = 0; i < 8; i++) {
-        t.how[i] = (sampling){1, 0.95f, 50};
+        t.how[i] = (struct sampling){1, 0.95f, 50};
         t.chance[i] = harness_unit(h);
     }
     harness_ok(h, h->ops->weight_new(h->backend, &t.head, plain, type, true));
@@ -274,9 +274,9 @@ static void time_type(harness *h, element type) {
     h->ops->weight_free(h->backend, &t.head);
 }
 
-static void time_all(harness *h) {
+static void time_all(struct harness *h) {
     time_type(h, ELEMENT_F32);
     if (backend_computes(h->backend, ELEMENT_BF16) == OK) time_type(h, ELEMENT_BF16);
 }
 
-const suite suite_head = {"head", check, time_all};
+const struct suite suite_head = {"head", check, time_all};

@@ -6,7 +6,8 @@
 #include <stdio.h>
 
 // want[M,N] = a[M,L] b[N,L]^T, all dense; places by strides so that every transpose is the same loop.
-static double *product(harness *h, const float *a, const float *b, int64_t m, int64_t n, int64_t l, const int64_t *s) {
+static double *product(struct harness *h, const float *a, const float *b, int64_t m, int64_t n, int64_t l,
+                       const int64_t *s) {
     double *want = harness_memory(h, (size_t)(m * n) * sizeof *want);
     for (int64_t i = 0; i < m; i++) {
         for (int64_t j = 0; j < n; j++) {
@@ -18,7 +19,7 @@ static double *product(harness *h, const float *a, const float *b, int64_t m, in
     return want;
 }
 
-static float rounded(float value, element type) {
+static float rounded(float value, enum element type) {
     if (type == ELEMENT_F32) return value;
     union {
         float f;
@@ -29,30 +30,31 @@ static float rounded(float value, element type) {
 }
 
 // The master weights' values as the products see them.
-static float *weight_values(harness *h, tensor plain, element type) {
+static float *weight_values(struct harness *h, struct tensor plain, enum element type) {
     float *values = harness_values(h, plain);
     for (int64_t i = 0; i < plain.rows * plain.columns; i++) values[i] = rounded(values[i], type);
     return values;
 }
 
-typedef struct shape {
+struct shape {
     int64_t m, n, l;
-    element type, plain, out;
+    enum element type, plain, out;
     bool bias, add;
-} shape;
+};
 
-static void check_forward(harness *h, const shape *s, tensor plain, tensor in, weight *fresh) {
-    tensor out = harness_tensor(h, s->out, s->m, s->n, FILL_ZERO, 0),
-           again = harness_dense(h, s->out, s->m, s->n, FILL_ZERO, 0);
-    tensor bias = s->bias ? harness_dense(h, s->type, 1, s->n, FILL_NORMAL, 1) : (tensor){0};
-    weight *kept;
+static void check_forward(struct harness *h, const struct shape *s, struct tensor plain, struct tensor in,
+                          struct weight *fresh) {
+    struct tensor out = harness_tensor(h, s->out, s->m, s->n, FILL_ZERO, 0),
+                  again = harness_dense(h, s->out, s->m, s->n, FILL_ZERO, 0);
+    struct tensor bias = s->bias ? harness_dense(h, s->type, 1, s->n, FILL_NORMAL, 1) : (struct tensor){0};
+    struct weight *kept;
     harness_ok(h, h->ops->weight_new(h->backend, &kept, plain, s->type, true));
     harness_ok(h, h->ops->linear(h->backend, out, in, fresh, bias));
     harness_ok(h, h->ops->linear(h->backend, again, in, kept, bias));
     harness_equal(h, "kept and fresh weights", again, out);
     for (int i = 0; i < 3 && s->m > 1; i++) { // a few rows, from a random place
         int64_t rows = harness_range(h, 1, s->m < 20 ? s->m : 20), first = harness_range(h, 0, s->m - rows);
-        tensor part = tensor_rows(again, first, rows);
+        struct tensor part = tensor_rows(again, first, rows);
         harness_ok(h, h->ops->zero(h->backend, part));
         harness_ok(h, h->ops->linear(h->backend, part, tensor_rows(in, first, rows), kept, bias));
         harness_equal(h, "rows alone and among others", part, tensor_rows(out, first, rows));
@@ -68,11 +70,11 @@ static void check_forward(harness *h, const shape *s, tensor plain, tensor in, w
     harness_near(h, "out", out, want, 3e-6 * sqrt((double)s->l) + 1e-6, 1e-5);
 }
 
-static void check_input_gradient(harness *h, const shape *s, tensor plain, weight *fresh) {
-    tensor slopes = harness_tensor(h, s->type, s->m, s->n, FILL_NORMAL, 1);
-    tensor out = harness_tensor(h, s->out, s->m, s->l, s->add ? FILL_NORMAL : FILL_ZERO, 1);
+static void check_input_gradient(struct harness *h, const struct shape *s, struct tensor plain, struct weight *fresh) {
+    struct tensor slopes = harness_tensor(h, s->type, s->m, s->n, FILL_NORMAL, 1);
+    struct tensor out = harness_tensor(h, s->out, s->m, s->l, s->add ? FILL_NORMAL : FILL_ZERO, 1);
     float *before = harness_values(h, out);
-    tensor row = harness_dense(h, s->out, 1, s->l, FILL_ZERO, 1);
+    struct tensor row = harness_dense(h, s->out, 1, s->l, FILL_ZERO, 1);
     int64_t place = harness_range(h, 0, s->m - 1);
     harness_ok(h, h->ops->copy(h->backend, row, tensor_rows(out, place, 1)));
     harness_ok(h, h->ops->linear_input_gradient(h->backend, out, slopes, fresh, s->add));
@@ -87,10 +89,10 @@ static void check_input_gradient(harness *h, const shape *s, tensor plain, weigh
     harness_near(h, "in_gradient", out, want, 3e-6 * sqrt((double)s->n) + 1e-6, 1e-5);
 }
 
-static void check_weight_gradient(harness *h, const shape *s, tensor in) {
-    tensor slopes = harness_tensor(h, s->type, s->m, s->n, FILL_NORMAL, 1);
-    tensor out = harness_tensor(h, ELEMENT_F32, s->n, s->l, FILL_NORMAL, 1);
-    tensor bias = s->bias ? harness_dense(h, ELEMENT_F32, 1, s->n, FILL_NORMAL, 1) : (tensor){0};
+static void check_weight_gradient(struct harness *h, const struct shape *s, struct tensor in) {
+    struct tensor slopes = harness_tensor(h, s->type, s->m, s->n, FILL_NORMAL, 1);
+    struct tensor out = harness_tensor(h, ELEMENT_F32, s->n, s->l, FILL_NORMAL, 1);
+    struct tensor bias = s->bias ? harness_dense(h, ELEMENT_F32, 1, s->n, FILL_NORMAL, 1) : (struct tensor){0};
     float *before = harness_values(h, out), *bias_before = s->bias ? harness_values(h, bias) : NULL;
     harness_ok(h, h->ops->linear_weight_gradient(h->backend, out, bias, slopes, in));
     double *want = NULL, *sums = NULL;
@@ -106,13 +108,13 @@ static void check_weight_gradient(harness *h, const shape *s, tensor in) {
     if (s->bias) harness_near(h, "bias_gradient", bias, sums, 1e-5 * sqrt((double)s->m), 1e-5);
 }
 
-static void check_shape(harness *h, const shape *s) {
+static void check_shape(struct harness *h, const struct shape *s) {
     static const char *const names[] = {"f32", "bf16", "f16"};
     harness_case(h, "M=%lld N=%lld L=%lld %s, plain %s, out %s%s%s", (long long)s->m, (long long)s->n, (long long)s->l,
                  names[s->type], names[s->plain], names[s->out], s->bias ? ", bias" : "", s->add ? ", add" : "");
-    tensor plain = harness_tensor(h, s->plain, s->n, s->l, FILL_NORMAL, 1);
-    tensor in = harness_tensor(h, s->type, s->m, s->l, FILL_NORMAL, 1);
-    weight *fresh;
+    struct tensor plain = harness_tensor(h, s->plain, s->n, s->l, FILL_NORMAL, 1);
+    struct tensor in = harness_tensor(h, s->type, s->m, s->l, FILL_NORMAL, 1);
+    struct weight *fresh;
     harness_ok(h, h->ops->weight_new(h->backend, &fresh, plain, s->type, false));
     check_forward(h, s, plain, in, fresh);
     check_input_gradient(h, s, plain, fresh);
@@ -120,16 +122,16 @@ static void check_shape(harness *h, const shape *s) {
     h->ops->weight_free(h->backend, &fresh);
 }
 
-static void check_refusals(harness *h) {
+static void check_refusals(struct harness *h) {
     harness_case(h, "refusals");
-    tensor plain = harness_dense(h, ELEMENT_F32, 6, 8, FILL_NORMAL, 1),
-           in = harness_dense(h, ELEMENT_F32, 3, 8, FILL_NORMAL, 1);
-    tensor out = harness_dense(h, ELEMENT_F32, 3, 6, FILL_ZERO, 0);
-    weight *kept, *none;
+    struct tensor plain = harness_dense(h, ELEMENT_F32, 6, 8, FILL_NORMAL, 1),
+                  in = harness_dense(h, ELEMENT_F32, 3, 8, FILL_NORMAL, 1);
+    struct tensor out = harness_dense(h, ELEMENT_F32, 3, 6, FILL_ZERO, 0);
+    struct weight *kept, *none;
     harness_ok(h, h->ops->weight_new(h->backend, &kept, plain, ELEMENT_F32, true));
     harness_hold(h, h->ops->linear_input_gradient(h->backend, in, out, kept, false) == BUG, "a kept weight's gradient");
-    harness_hold(h, h->ops->linear(h->backend, in, out, kept, (tensor){0}) == BUG, "an input of another length");
-    harness_ok(h, h->ops->linear(h->backend, tensor_rows(out, 0, 0), tensor_rows(in, 0, 0), kept, (tensor){0}));
+    harness_hold(h, h->ops->linear(h->backend, in, out, kept, (struct tensor){0}) == BUG, "an input of another length");
+    harness_ok(h, h->ops->linear(h->backend, tensor_rows(out, 0, 0), tensor_rows(in, 0, 0), kept, (struct tensor){0}));
     h->ops->weight_free(h->backend, &kept);
     harness_hold(h, !kept, "a freed weight's pointer");
     h->ops->weight_free(h->backend, &kept);
@@ -137,17 +139,17 @@ static void check_refusals(harness *h) {
                  "half products");
 }
 
-static void check(harness *h) {
+static void check(struct harness *h) {
     check_refusals(h);
     static const int64_t widths[] = {1, 2, 5, 16, 17, 31, 32, 40, 63, 64, 65, 100, 101, 128, 152, 200, 256, 257, 320};
     enum { count = sizeof widths / sizeof *widths };
     bool half = backend_computes(h->backend, ELEMENT_BF16) == OK;
     for (int i = 0; i < 60; i++) {
-        shape s = {.type = half && harness_unit(h) < 0.5 ? ELEMENT_BF16 : ELEMENT_F32};
+        struct shape s = {.type = half && harness_unit(h) < 0.5 ? ELEMENT_BF16 : ELEMENT_F32};
         s.m = harness_range(h, 1, harness_unit(h) < 0.2 ? 300 : 70);
         s.n = widths[harness_range(h, 0, count - 1)];
         s.l = widths[harness_range(h, 0, count - 1)];
-        s.plain = (element)harness_range(h, ELEMENT_F32, ELEMENT_F16);
+        s.plain = (enum element)harness_range(h, ELEMENT_F32, ELEMENT_F16);
         s.out = harness_unit(h) < 0.5 ? s.type : ELEMENT_F32;
         s.bias = harness_unit(h) < 0.5;
         s.add = harness_unit(h) < 0.5;
@@ -157,40 +159,40 @@ static void check(harness *h) {
     static const int64_t deep[][3] = {{3, 40, 1176},  {2, 17, 3420},   {5, 24, 11008},  {1, 9, 18944},
                                       {2050, 24, 33}, {790, 1100, 37}, {140, 1500, 300}};
     for (size_t i = 0; i < sizeof deep / sizeof *deep; i++) {
-        for (element type = ELEMENT_F32; type <= (half ? ELEMENT_BF16 : ELEMENT_F32); type++) {
-            check_shape(h, &(shape){deep[i][0], deep[i][1], deep[i][2], type, type, type, i % 2, !(i % 2)});
+        for (enum element type = ELEMENT_F32; type <= (half ? ELEMENT_BF16 : ELEMENT_F32); type++) {
+            check_shape(h, &(struct shape){deep[i][0], deep[i][1], deep[i][2], type, type, type, i % 2, !(i % 2)});
         }
     }
 }
 
 // ---- timing ----
 
-typedef struct timed {
-    harness *h;
-    weight *weight;
-    tensor in, out, slopes, weight_gradient, in_gradient;
-} timed;
+struct timed {
+    struct harness *h;
+    struct weight *weight;
+    struct tensor in, out, slopes, weight_gradient, in_gradient;
+};
 
 static status run_forward(void *context) {
-    timed *t = context;
-    return t->h->ops->linear(t->h->backend, t->out, t->in, t->weight, (tensor){0});
+    struct timed *t = context;
+    return t->h->ops->linear(t->h->backend, t->out, t->in, t->weight, (struct tensor){0});
 }
 
 static status run_input_gradient(void *context) {
-    timed *t = context;
+    struct timed *t = context;
     return t->h->ops->linear_input_gradient(t->h->backend, t->in_gradient, t->slopes, t->weight, false);
 }
 
 static status run_weight_gradient(void *context) {
-    timed *t = context;
-    return t->h->ops->linear_weight_gradient(t->h->backend, t->weight_gradient, (tensor){0}, t->slopes, t->in);
+    struct timed *t = context;
+    return t->h->ops->linear_weight_gradient(t->h->backend, t->weight_gradient, (struct tensor){0}, t->slopes, t->in);
 }
 
-static void time_shape(harness *h, int64_t m, int64_t l, int64_t n, element type, bool gradients) {
+static void time_shape(struct harness *h, int64_t m, int64_t l, int64_t n, enum element type, bool gradients) {
     const char *name = type == ELEMENT_BF16 ? "bf16" : "f32";
     harness_case(h, "timing");
-    tensor plain = harness_dense(h, type, n, l, FILL_NORMAL, 1);
-    timed t = {
+    struct tensor plain = harness_dense(h, type, n, l, FILL_NORMAL, 1);
+    struct timed t = {
         .h = h, .in = harness_dense(h, type, m, l, FILL_NORMAL, 1), .out = harness_dense(h, type, m, n, FILL_ZERO, 1)};
     double flops = 2.0 * (double)m * (double)n * (double)l;
     for (int keep = 1; keep >= 0; keep--) {
@@ -202,7 +204,7 @@ static void time_shape(harness *h, int64_t m, int64_t l, int64_t n, element type
     }
     if (!gradients) return;
     h->ops->weight_free(h->backend, &t.weight);
-    tensor master = harness_dense(h, ELEMENT_F32, n, l, FILL_NORMAL, 1);
+    struct tensor master = harness_dense(h, ELEMENT_F32, n, l, FILL_NORMAL, 1);
     harness_ok(h, h->ops->weight_new(h->backend, &t.weight, master, type, false));
     t.slopes = harness_dense(h, type, m, n, FILL_NORMAL, 1);
     t.in_gradient = harness_dense(h, type, m, l, FILL_ZERO, 1);
@@ -216,8 +218,8 @@ static void time_shape(harness *h, int64_t m, int64_t l, int64_t n, element type
     h->ops->weight_free(h->backend, &t.weight);
 }
 
-static void time_all(harness *h) {
-    for (element type = ELEMENT_F32; type <= ELEMENT_BF16; type++) {
+static void time_all(struct harness *h) {
+    for (enum element type = ELEMENT_F32; type <= ELEMENT_BF16; type++) {
         if (backend_computes(h->backend, type) != OK) continue;
         time_shape(h, 1160, 768, 2560, type, true);
         time_shape(h, 2200, 768, 4096, type, true);
@@ -233,4 +235,4 @@ static void time_all(harness *h) {
     }
 }
 
-const suite suite_linear = {"linear", check, time_all};
+const struct suite suite_linear = {"linear", check, time_all};

@@ -7,33 +7,34 @@
 #include "kernels/cpu/cpu.h"
 #include "tests/ops/state.h"
 
-static const suite *const suites[] = {&suite_memory,    &suite_rows,      &suite_patchify, &suite_linear, &suite_head,
-                                      &suite_optimizer, &suite_attention, &suite_norms,    &suite_softmax};
+static const struct suite *const suites[] = {&suite_memory,    &suite_rows,  &suite_patchify,
+                                             &suite_linear,    &suite_head,  &suite_optimizer,
+                                             &suite_attention, &suite_norms, &suite_softmax};
 
 // The first is the reference of the bits.
-typedef struct version {
+struct version {
     const char *name;
-    vector_level level;
+    enum vector_level level;
     int threads;
     bool guarded;
-} version;
+};
 
-static const version versions[] = {
+static const struct version versions[] = {
     {"plain, 1 thread", VECTOR_PLAIN, 1, false},    {"AVX2, 1 thread", VECTOR_AVX2, 1, false},
     {"AVX-512, 1 thread", VECTOR_AVX512, 1, false}, {"best, 2 threads", VECTOR_AVX512, 2, false},
     {"best, 3 threads", VECTOR_AVX512, 3, false},   {"best, guarded", VECTOR_AVX512, 2, true},
 };
 
-static void open_version(harness *h, const version *v) {
-    backend_options options = {.device = "cpu", .threads = v->threads, .guarded = v->guarded};
+static void open_version(struct harness *h, const struct version *v) {
+    struct backend_options options = {.device = "cpu", .threads = v->threads, .guarded = v->guarded};
     harness_must(backend_open(&h->backend, &options));
-    vector_level best = vectors_best();
+    enum vector_level best = vectors_best();
     vectors_choose(&cpu_of(h->backend)->vectors, v->level < best ? v->level : best);
     h->ops = h->backend->ops;
 }
 
-static void check_suite(harness *h, const suite *suite, uint64_t stream) {
-    harness_state *s = h->state;
+static void check_suite(struct harness *h, const struct suite *suite, uint64_t stream) {
+    struct harness_state *s = h->state;
     s->suite = suite->name;
     s->digest_count = 0;
     int failed = s->failed, cases = s->cases;
@@ -52,7 +53,7 @@ static void check_suite(harness *h, const suite *suite, uint64_t stream) {
            (double)(clock() - start) / CLOCKS_PER_SEC);
 }
 
-static void time_suite(harness *h, const suite *suite) {
+static void time_suite(struct harness *h, const struct suite *suite) {
     if (!suite->time) return;
     h->state->suite = suite->name;
     suite->time(h);
@@ -60,8 +61,8 @@ static void time_suite(harness *h, const suite *suite) {
 }
 
 int main(int count, char **arguments) {
-    harness_state state = {.seed = (uint64_t)time(NULL), .first_version = versions[0].name, .seconds = 0.2};
-    harness h = {.state = &state};
+    struct harness_state state = {.seed = (uint64_t)time(NULL), .first_version = versions[0].name, .seconds = 0.2};
+    struct harness h = {.state = &state};
     const char *only = NULL;
     bool timing = false;
     for (int i = 1; i < count; i++) {
@@ -85,7 +86,7 @@ int main(int count, char **arguments) {
     }
     printf("seed %llu\n", (unsigned long long)state.seed);
     if (timing) {
-        open_version(&h, &(version){"timed", VECTOR_AVX512, state.threads, false});
+        open_version(&h, &(struct version){"timed", VECTOR_AVX512, state.threads, false});
         harness_peaks(&state);
     }
     int ran = 0;

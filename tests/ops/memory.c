@@ -20,18 +20,18 @@ static double nearest(double value, int digits, int least, double most) {
     return fabs(result) > most ? copysign(INFINITY, value) : result;
 }
 
-static double as_type(double value, element type) {
+static double as_type(double value, enum element type) {
     if (type == ELEMENT_BF16) return nearest(value, 8, -125, 0x1.fep127);
     if (type == ELEMENT_F16) return nearest(value, 11, -13, 65504);
     return value;
 }
 
-static void check_copy(harness *h) {
+static void check_copy(struct harness *h) {
     int64_t rows = harness_range(h, 1, 30), columns = harness_range(h, 1, 300);
-    element from = (element)harness_range(h, 0, 2), to = (element)harness_range(h, 0, 2);
+    enum element from = (enum element)harness_range(h, 0, 2), to = (enum element)harness_range(h, 0, 2);
     harness_case(h, "copy %lld x %lld, %s to %s", (long long)rows, (long long)columns, names[from], names[to]);
-    tensor in = harness_tensor(h, from, rows, columns, FILL_EDGES, pow(10, (double)harness_range(h, -6, 6)));
-    tensor out = harness_tensor(h, to, rows, columns, FILL_NORMAL, 1);
+    struct tensor in = harness_tensor(h, from, rows, columns, FILL_EDGES, pow(10, (double)harness_range(h, -6, 6)));
+    struct tensor out = harness_tensor(h, to, rows, columns, FILL_NORMAL, 1);
     harness_ok(h, h->ops->copy(h->backend, out, in));
     float *values = harness_values(h, in);
     double *want = harness_memory(h, (size_t)(rows * columns) * sizeof *want);
@@ -46,10 +46,10 @@ static void check_copy(harness *h) {
 }
 
 // Every bfloat16 and half goes to float32 and back; NaN stays NaN.
-static void check_round(harness *h, element type) {
+static void check_round(struct harness *h, enum element type) {
     harness_case(h, "every %s", names[type]);
-    tensor t = harness_dense(h, type, 256, 256, FILL_ZERO, 0);
-    tensor wide = harness_dense(h, ELEMENT_F32, 256, 256, FILL_ZERO, 0);
+    struct tensor t = harness_dense(h, type, 256, 256, FILL_ZERO, 0);
+    struct tensor wide = harness_dense(h, ELEMENT_F32, 256, 256, FILL_ZERO, 0);
     uint16_t *bits = harness_memory(h, 65536 * sizeof *bits), *back = harness_memory(h, 65536 * sizeof *back);
     for (int i = 0; i < 65536; i++) bits[i] = (uint16_t)i;
     harness_ok(h, h->ops->upload(h->backend, t, bits, type));
@@ -66,9 +66,9 @@ static void check_round(harness *h, element type) {
     }
 }
 
-static void check_views(harness *h) {
+static void check_views(struct harness *h) {
     harness_case(h, "views");
-    tensor whole = harness_dense(h, ELEMENT_F32, 20, 24, FILL_NORMAL, 1);
+    struct tensor whole = harness_dense(h, ELEMENT_F32, 20, 24, FILL_NORMAL, 1);
     float *values = harness_values(h, whole);
     float *part = harness_values(h, tensor_columns(tensor_rows(whole, 3, 5), 7, 11));
     for (int i = 0; i < 55; i++)
@@ -83,18 +83,18 @@ static void check_views(harness *h) {
     }
 }
 
-static void check_refusals(harness *h) {
+static void check_refusals(struct harness *h) {
     harness_case(h, "refusals");
-    tensor a = harness_dense(h, ELEMENT_F32, 4, 5, FILL_NORMAL, 1),
-           b = harness_dense(h, ELEMENT_F32, 5, 4, FILL_ZERO, 1);
+    struct tensor a = harness_dense(h, ELEMENT_F32, 4, 5, FILL_NORMAL, 1),
+                  b = harness_dense(h, ELEMENT_F32, 5, 4, FILL_ZERO, 1);
     harness_hold(h, h->ops->copy(h->backend, b, a) == BUG, "a copy to another shape");
     harness_hold(h, h->ops->zero(h->backend, tensor_rows(a, 3, 30)) == BUG, "a view beyond its buffer");
-    buffer *buffer = NULL;
+    struct buffer *buffer = NULL;
     harness_ok(h, h->ops->buffer_new(h->backend, 0, &buffer));
     h->ops->buffer_free(h->backend, &buffer);
     harness_hold(h, !buffer, "a freed buffer's pointer");
     harness_ok(h, h->ops->buffer_new(h->backend, 3 << 20, &buffer));
-    tensor all = {buffer, 0, ELEMENT_F32, 3, 1 << 18, 1 << 18};
+    struct tensor all = {buffer, 0, ELEMENT_F32, 3, 1 << 18, 1 << 18};
     float *values = harness_values(h, all);
     bool zero = true;
     for (int i = 0; i < 3 << 18; i++) zero = zero && values[i] == 0;
@@ -104,11 +104,12 @@ static void check_refusals(harness *h) {
 }
 
 // A device's or a type's absence is said before anything is made.
-static void check_devices(harness *h) {
+static void check_devices(struct harness *h) {
     harness_case(h, "devices");
-    backend *none;
-    harness_hold(h, backend_open(&none, &(backend_options){.device = "abacus"}) == USAGE && !none, "an unknown device");
-    harness_hold(h, backend_open(&none, &(backend_options){.device = "cudas"}) == USAGE && !none, "cudas");
+    struct backend *none;
+    harness_hold(h, backend_open(&none, &(struct backend_options){.device = "abacus"}) == USAGE && !none,
+                 "an unknown device");
+    harness_hold(h, backend_open(&none, &(struct backend_options){.device = "cudas"}) == USAGE && !none, "cudas");
     harness_hold(h, backend_computes(h->backend, ELEMENT_F32) == OK, "float32");
     harness_hold(h, backend_computes(h->backend, ELEMENT_F16) == SERVICE, "half");
     backend_close(&none);
@@ -126,15 +127,15 @@ static int signal_of_reading(const unsigned char *memory) {
     return WIFSIGNALED(how) ? WTERMSIG(how) : 0;
 }
 
-static void check_guard(harness *h) {
+static void check_guard(struct harness *h) {
     harness_case(h, "guard");
-    tensor t = harness_dense(h, ELEMENT_F32, 3, 3, FILL_NORMAL, 1);
+    struct tensor t = harness_dense(h, ELEMENT_F32, 3, 3, FILL_NORMAL, 1);
     bool guarded = cpu_of(h->backend)->guarded;
     int caught = signal_of_reading(t.buffer->data);
     harness_hold(h, caught == (guarded ? SIGSEGV : 0), "reading a buffer from outside: signal %d", caught);
 }
 
-static void check(harness *h) {
+static void check(struct harness *h) {
     check_devices(h);
     check_guard(h);
     for (int i = 0; i < 60; i++) check_copy(h);
@@ -144,25 +145,25 @@ static void check(harness *h) {
     check_refusals(h);
 }
 
-typedef struct timed {
-    harness *h;
-    tensor out, in;
-} timed;
+struct timed {
+    struct harness *h;
+    struct tensor out, in;
+};
 
 static status run_copy(void *context) {
-    timed *t = context;
+    struct timed *t = context;
     return t->h->ops->copy(t->h->backend, t->out, t->in);
 }
 
-static void time_all(harness *h) {
+static void time_all(struct harness *h) {
     for (int i = 0; i < 4; i++) {
-        element from = i & 1 ? ELEMENT_BF16 : ELEMENT_F32, to = i & 2 ? ELEMENT_BF16 : ELEMENT_F32;
+        enum element from = i & 1 ? ELEMENT_BF16 : ELEMENT_F32, to = i & 2 ? ELEMENT_BF16 : ELEMENT_F32;
         harness_case(h, "timing");
-        timed t = {h, harness_dense(h, to, 4096, 4096, FILL_ZERO, 1),
-                   harness_dense(h, from, 4096, 4096, FILL_NORMAL, 1)};
+        struct timed t = {h, harness_dense(h, to, 4096, 4096, FILL_ZERO, 1),
+                          harness_dense(h, from, 4096, 4096, FILL_NORMAL, 1)};
         harness_time(h, 0, 4096.0 * 4096 * (double)(element_size(from) + element_size(to)), run_copy, &t,
                      "copy %s to %s 4096x4096", names[from], names[to]);
     }
 }
 
-const suite suite_memory = {"memory", check, time_all};
+const struct suite suite_memory = {"memory", check, time_all};

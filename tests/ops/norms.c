@@ -6,33 +6,33 @@
 
 #include "kernels/cpu/cpu.h"
 
-static element some_type(harness *h) {
+static enum element some_type(struct harness *h) {
     return harness_unit(h) < 0.5 ? ELEMENT_F32 : ELEMENT_BF16;
 }
 
-static double *doubles(harness *h, tensor t) {
+static double *doubles(struct harness *h, struct tensor t) {
     float *values = harness_values(h, t);
     double *out = harness_memory(h, (size_t)(t.rows * t.columns) * sizeof *out);
     for (int64_t i = 0; i < t.rows * t.columns; i++) out[i] = values[i];
     return out;
 }
 
-static float rounded(float value, element type) {
+static float rounded(float value, enum element type) {
     return type == ELEMENT_BF16 ? f32_from_bf16(bf16_from_f32(value)) : value;
 }
 
 // ---- norms ----
 
-typedef struct norm {
-    element type;
+struct norm {
+    enum element type;
     int64_t rows, columns;
-    tensor x, scale, inverse;
-} norm;
+    struct tensor x, scale, inverse;
+};
 
-static norm set_up_norm(harness *h, const char *what) {
-    norm n = {some_type(h), harness_range(h, 1, harness_unit(h) < 0.2 ? 150 : 20), harness_range(h, 1, 300), {0}, {0},
-              {0}};
-    element scale = n.type == ELEMENT_F32 ? ELEMENT_F32 : some_type(h);
+static struct norm set_up_norm(struct harness *h, const char *what) {
+    struct norm n = {
+        some_type(h), harness_range(h, 1, harness_unit(h) < 0.2 ? 150 : 20), harness_range(h, 1, 300), {0}, {0}, {0}};
+    enum element scale = n.type == ELEMENT_F32 ? ELEMENT_F32 : some_type(h);
     harness_case(h, "%s: %lld x %lld, type %d, scale %d", what, (long long)n.rows, (long long)n.columns, n.type, scale);
     n.x = harness_tensor(h, n.type, n.rows, n.columns, FILL_NORMAL, harness_unit(h) < 0.2 ? 1e-3 : 2);
     n.scale = harness_tensor(h, scale, 1, n.columns, FILL_NORMAL, 1);
@@ -40,10 +40,10 @@ static norm set_up_norm(harness *h, const char *what) {
     return n;
 }
 
-static void check_rmsnorm(harness *h) {
-    norm n = set_up_norm(h, "rmsnorm");
+static void check_rmsnorm(struct harness *h) {
+    struct norm n = set_up_norm(h, "rmsnorm");
     bool moved = harness_unit(h) < 0.6;
-    tensor delta = {0}, out = harness_tensor(h, n.type, n.rows, n.columns, FILL_NORMAL, 1);
+    struct tensor delta = {0}, out = harness_tensor(h, n.type, n.rows, n.columns, FILL_NORMAL, 1);
     float *x = harness_values(h, n.x), *scale = harness_values(h, n.scale);
     double *want = doubles(h, n.x), *want_x = doubles(h, n.x), *want_inverse = doubles(h, n.inverse);
     if (moved) {
@@ -66,13 +66,13 @@ static void check_rmsnorm(harness *h) {
 }
 
 // With g = out_gradient * scale: r g - x r^3 mean(g x).
-static void check_rmsnorm_gradient(harness *h) {
-    norm n = set_up_norm(h, "rmsnorm_gradient");
-    tensor out = harness_dense(h, n.type, n.rows, n.columns, FILL_ZERO, 0);
-    tensor slope = harness_tensor(h, n.type, n.rows, n.columns, FILL_NORMAL, 1);
-    tensor gradient = harness_tensor(h, n.type, n.rows, n.columns, FILL_NORMAL, 1);
-    tensor scale_gradient = harness_tensor(h, ELEMENT_F32, 1, n.columns, FILL_NORMAL, 1);
-    harness_ok(h, h->ops->rmsnorm(h->backend, out, n.x, (tensor){0}, n.scale, 1e-6f, n.inverse));
+static void check_rmsnorm_gradient(struct harness *h) {
+    struct norm n = set_up_norm(h, "rmsnorm_gradient");
+    struct tensor out = harness_dense(h, n.type, n.rows, n.columns, FILL_ZERO, 0);
+    struct tensor slope = harness_tensor(h, n.type, n.rows, n.columns, FILL_NORMAL, 1);
+    struct tensor gradient = harness_tensor(h, n.type, n.rows, n.columns, FILL_NORMAL, 1);
+    struct tensor scale_gradient = harness_tensor(h, ELEMENT_F32, 1, n.columns, FILL_NORMAL, 1);
+    harness_ok(h, h->ops->rmsnorm(h->backend, out, n.x, (struct tensor){0}, n.scale, 1e-6f, n.inverse));
     double *want = doubles(h, gradient), *want_scale = doubles(h, scale_gradient);
     double *x = doubles(h, n.x), *g = doubles(h, slope), *scale = doubles(h, n.scale), *r = doubles(h, n.inverse);
     double most = 0;
@@ -106,14 +106,14 @@ static double phi(double x) {
     return 0.5 * erfc(-x * sqrt(0.5));
 }
 
-static void check_swiglu(harness *h) {
+static void check_swiglu(struct harness *h) {
     int64_t rows = harness_range(h, 1, 20), columns = harness_range(h, 1, 200);
-    element type = some_type(h);
+    enum element type = some_type(h);
     harness_case(h, "swiglu %lld x %lld, type %d", (long long)rows, (long long)columns, type);
-    tensor in = harness_tensor(h, type, rows, 2 * columns, FILL_EDGES, 3);
-    tensor out = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
-    tensor slope = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
-    tensor gradient = harness_tensor(h, type, rows, 2 * columns, FILL_NORMAL, 1);
+    struct tensor in = harness_tensor(h, type, rows, 2 * columns, FILL_EDGES, 3);
+    struct tensor out = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
+    struct tensor slope = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
+    struct tensor gradient = harness_tensor(h, type, rows, 2 * columns, FILL_NORMAL, 1);
     harness_ok(h, h->ops->swiglu(h->backend, out, in));
     harness_ok(h, h->ops->swiglu_gradient(h->backend, gradient, slope, in));
     double *x = doubles(h, in), *g = doubles(h, slope), *want = doubles(h, out), *want_slope = doubles(h, gradient);
@@ -131,14 +131,14 @@ static void check_swiglu(harness *h) {
     harness_near(h, "gate_up_gradient", gradient, want_slope, 1e-6 + 3e-7 * most, type == ELEMENT_BF16 ? 0x1p-8 : 2e-6);
 }
 
-static void check_gelu(harness *h) {
+static void check_gelu(struct harness *h) {
     int64_t rows = harness_range(h, 1, 20), columns = harness_range(h, 1, 400);
-    element type = some_type(h);
+    enum element type = some_type(h);
     harness_case(h, "gelu %lld x %lld, type %d", (long long)rows, (long long)columns, type);
-    tensor in = harness_tensor(h, type, rows, columns, FILL_EDGES, 2);
-    tensor out = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
-    tensor slope = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
-    tensor gradient = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
+    struct tensor in = harness_tensor(h, type, rows, columns, FILL_EDGES, 2);
+    struct tensor out = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
+    struct tensor slope = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
+    struct tensor gradient = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
     harness_ok(h, h->ops->gelu(h->backend, out, in));
     harness_ok(h, h->ops->gelu_gradient(h->backend, gradient, slope, in));
     double *x = doubles(h, in), *g = doubles(h, slope), *want = doubles(h, out), *want_slope = doubles(h, gradient);
@@ -153,10 +153,10 @@ static void check_gelu(harness *h) {
 // ---- curves ----
 
 // exp over its whole range: two units of the last place, 0 far below, infinite far above, NaN for NaN.
-static void check_exp(harness *h) {
+static void check_exp(struct harness *h) {
     enum { count = 20011 };
     harness_case(h, "exp");
-    tensor x = harness_dense(h, ELEMENT_F32, 1, count, FILL_NORMAL, 20), y;
+    struct tensor x = harness_dense(h, ELEMENT_F32, 1, count, FILL_NORMAL, 20), y;
     float *in = harness_values(h, x), *out = harness_memory(h, count * sizeof *out);
     memcpy(in, (float[]){0, -0.0f, -87, -87.5f, -1e30f, -INFINITY, 87.9f, 88.5f, INFINITY, NAN}, 10 * sizeof *in);
     y = harness_dense(h, ELEMENT_F32, 1, count, FILL_ZERO, 0);
@@ -171,7 +171,7 @@ static void check_exp(harness *h) {
     }
 }
 
-static void check(harness *h) {
+static void check(struct harness *h) {
     for (int i = 0; i < 25; i++) {
         check_rmsnorm(h);
         check_rmsnorm_gradient(h);
@@ -183,51 +183,51 @@ static void check(harness *h) {
 
 // ---- timing ----
 
-typedef struct timed {
-    harness *h;
-    tensor x, delta, out, scale, inverse, scale_gradient, gate_up, gate_up_gradient, gated;
-} timed;
+struct timed {
+    struct harness *h;
+    struct tensor x, delta, out, scale, inverse, scale_gradient, gate_up, gate_up_gradient, gated;
+};
 
 static status run_rmsnorm(void *context) {
-    timed *t = context;
+    struct timed *t = context;
     return t->h->ops->rmsnorm(t->h->backend, t->out, t->x, t->delta, t->scale, 1e-6f, t->inverse);
 }
 
 static status run_rmsnorm_gradient(void *context) {
-    timed *t = context;
+    struct timed *t = context;
     return t->h->ops->rmsnorm_gradient(t->h->backend, t->delta, t->scale_gradient, t->out, t->x, t->scale, t->inverse);
 }
 
 static status run_swiglu(void *context) {
-    timed *t = context;
+    struct timed *t = context;
     return t->h->ops->swiglu(t->h->backend, t->gated, t->gate_up);
 }
 
 static status run_swiglu_gradient(void *context) {
-    timed *t = context;
+    struct timed *t = context;
     return t->h->ops->swiglu_gradient(t->h->backend, t->gate_up_gradient, t->gated, t->gate_up);
 }
 
 static status run_gelu(void *context) {
-    timed *t = context;
+    struct timed *t = context;
     return t->h->ops->gelu(t->h->backend, t->gate_up_gradient, t->gate_up);
 }
 
-static void time_type(harness *h, element type) {
+static void time_type(struct harness *h, enum element type) {
     enum { rows = 2200, columns = 768, inner = 2560 };
     const char *name = type == ELEMENT_BF16 ? "bf16" : "f32";
     double size = (double)element_size(type), wide = (double)rows * columns * size, gated = (double)rows * inner * size;
     harness_case(h, "timing");
-    timed t = {h,
-               harness_dense(h, type, rows, columns, FILL_NORMAL, 1),
-               harness_dense(h, type, rows, columns, FILL_ZERO, 0),
-               harness_dense(h, type, rows, columns, FILL_ZERO, 0),
-               harness_dense(h, type, 1, columns, FILL_NORMAL, 1),
-               harness_dense(h, ELEMENT_F32, rows, 1, FILL_NORMAL, 1),
-               harness_dense(h, ELEMENT_F32, 1, columns, FILL_ZERO, 0),
-               harness_dense(h, type, rows, 2 * inner, FILL_NORMAL, 1),
-               harness_dense(h, type, rows, 2 * inner, FILL_ZERO, 0),
-               harness_dense(h, type, rows, inner, FILL_NORMAL, 1)};
+    struct timed t = {h,
+                      harness_dense(h, type, rows, columns, FILL_NORMAL, 1),
+                      harness_dense(h, type, rows, columns, FILL_ZERO, 0),
+                      harness_dense(h, type, rows, columns, FILL_ZERO, 0),
+                      harness_dense(h, type, 1, columns, FILL_NORMAL, 1),
+                      harness_dense(h, ELEMENT_F32, rows, 1, FILL_NORMAL, 1),
+                      harness_dense(h, ELEMENT_F32, 1, columns, FILL_ZERO, 0),
+                      harness_dense(h, type, rows, 2 * inner, FILL_NORMAL, 1),
+                      harness_dense(h, type, rows, 2 * inner, FILL_ZERO, 0),
+                      harness_dense(h, type, rows, inner, FILL_NORMAL, 1)};
     harness_time(h, 0, 4 * wide, run_rmsnorm, &t, "%s rmsnorm 2200x768", name);
     harness_time(h, 0, 4 * wide, run_rmsnorm_gradient, &t, "%s rmsnorm_gradient 2200x768", name);
     harness_time(h, 0, 3 * gated, run_swiglu, &t, "%s swiglu 2200x2560", name);
@@ -235,9 +235,9 @@ static void time_type(harness *h, element type) {
     harness_time(h, 0, 4 * gated, run_gelu, &t, "%s gelu 2200x5120", name);
 }
 
-static void time_all(harness *h) {
+static void time_all(struct harness *h) {
     time_type(h, ELEMENT_F32);
     time_type(h, ELEMENT_BF16);
 }
 
-const suite suite_norms = {"norms", check, time_all};
+const struct suite suite_norms = {"norms", check, time_all};

@@ -4,16 +4,16 @@
 #include <math.h>
 #include <stdio.h>
 
-static void check_square_sum(harness *h) {
+static void check_square_sum(struct harness *h) {
     int64_t rows = harness_range(h, 1, 5), columns = harness_range(h, 1, harness_unit(h) < 0.3 ? 70000 : 300);
     harness_case(h, "square_sum %lld x %lld", (long long)rows, (long long)columns);
-    tensor in = harness_dense(h, ELEMENT_F32, rows, columns, FILL_EDGES, 1);
+    struct tensor in = harness_dense(h, ELEMENT_F32, rows, columns, FILL_EDGES, 1);
     double sum = 0.25, want = 0.25;
     harness_ok(h, h->ops->square_sum(h->backend, &sum, in));
     float *values = harness_values(h, in);
     for (int64_t i = 0; i < rows * columns; i++) want += (double)values[i] * values[i];
     harness_hold(h, fabs(sum - want) <= 1e-12 * want, "%.17g, not %.17g", sum, want);
-    tensor keep = harness_dense(h, ELEMENT_F32, 1, 2, FILL_ZERO, 0); // the double's bits, for all versions alike
+    struct tensor keep = harness_dense(h, ELEMENT_F32, 1, 2, FILL_ZERO, 0); // the double's bits, for all versions alike
     union {
         double sum;
         float halves[2];
@@ -22,13 +22,13 @@ static void check_square_sum(harness *h) {
     harness_same(h, "sum", keep);
 }
 
-typedef struct reference {
+struct reference {
     double *x, *m, *v;
     float *gradient;
     int64_t count;
-} reference;
+};
 
-static void reference_step(const reference *r, const adamw_rates *rates, bool decay) {
+static void reference_step(const struct reference *r, const struct adamw_rates *rates, bool decay) {
     double first = 1 - pow(rates->beta1, (double)rates->step), second = 1 - pow(rates->beta2, (double)rates->step);
     for (int64_t i = 0; i < r->count; i++) {
         double g = r->gradient[i] * rates->scale;
@@ -39,18 +39,18 @@ static void reference_step(const reference *r, const adamw_rates *rates, bool de
     }
 }
 
-static double *doubles(harness *h, tensor t) {
+static double *doubles(struct harness *h, struct tensor t) {
     float *values = harness_values(h, t);
     double *out = harness_memory(h, (size_t)(t.rows * t.columns) * sizeof *out);
     for (int64_t i = 0; i < t.rows * t.columns; i++) out[i] = values[i];
     return out;
 }
 
-static void check_adamw(harness *h) {
+static void check_adamw(struct harness *h) {
     enum { ranges = 2, steps = 3 };
     harness_case(h, "adamw");
-    adamw_range range[ranges];
-    reference want[ranges];
+    struct adamw_range range[ranges];
+    struct reference want[ranges];
     double scales[] = {1, 1e-3, 1e3, 1e-7};
     for (int i = 0; i < ranges; i++) {
         int64_t rows = harness_range(h, 1, 3), columns = harness_range(h, 1, harness_unit(h) < 0.2 ? 70000 : 200);
@@ -59,17 +59,17 @@ static void check_adamw(harness *h) {
         range[i].first = harness_dense(h, ELEMENT_F32, rows, columns, FILL_ZERO, 0);
         range[i].second = harness_dense(h, ELEMENT_F32, rows, columns, FILL_ZERO, 0);
         range[i].decay = i % 2 == 0;
-        want[i] = (reference){doubles(h, range[i].parameter), doubles(h, range[i].first), doubles(h, range[i].second),
-                              harness_values(h, range[i].gradient), rows * columns};
+        want[i] = (struct reference){doubles(h, range[i].parameter), doubles(h, range[i].first),
+                                     doubles(h, range[i].second), harness_values(h, range[i].gradient), rows * columns};
     }
     for (int step = 1; step <= steps; step++) {
-        adamw_rates rates = {.rate = 1e-2,
-                             .beta1 = 0.9,
-                             .beta2 = 0.999,
-                             .epsilon = 1e-8,
-                             .decay = 0.01,
-                             .scale = step == 2 ? 0.37 : 1,
-                             .step = step};
+        struct adamw_rates rates = {.rate = 1e-2,
+                                    .beta1 = 0.9,
+                                    .beta2 = 0.999,
+                                    .epsilon = 1e-8,
+                                    .decay = 0.01,
+                                    .scale = step == 2 ? 0.37 : 1,
+                                    .step = step};
         harness_ok(h, h->ops->adamw(h->backend, range, ranges, &rates));
         for (int i = 0; i < ranges; i++) reference_step(&want[i], &rates, range[i].decay);
     }
@@ -80,11 +80,11 @@ static void check_adamw(harness *h) {
     }
 }
 
-static void check_average(harness *h) {
+static void check_average(struct harness *h) {
     int64_t columns = harness_range(h, 1, harness_unit(h) < 0.2 ? 70000 : 500);
     harness_case(h, "average of %lld", (long long)columns);
-    tensor average = harness_dense(h, ELEMENT_F32, 2, columns, FILL_EDGES, 1),
-           in = harness_dense(h, ELEMENT_F32, 2, columns, FILL_EDGES, 1);
+    struct tensor average = harness_dense(h, ELEMENT_F32, 2, columns, FILL_EDGES, 1),
+                  in = harness_dense(h, ELEMENT_F32, 2, columns, FILL_EDGES, 1);
     double *want = doubles(h, average);
     float *values = harness_values(h, in);
     harness_ok(h, h->ops->average(h->backend, average, in, 0.995));
@@ -96,7 +96,7 @@ static void check_average(harness *h) {
     harness_near(h, "the average of equals", average, want, 0, 0);
 }
 
-static void check(harness *h) {
+static void check(struct harness *h) {
     for (int i = 0; i < 15; i++) {
         check_square_sum(h);
         check_adamw(h);
@@ -104,33 +104,33 @@ static void check(harness *h) {
     }
 }
 
-typedef struct timed {
-    harness *h;
-    adamw_range range;
-} timed;
+struct timed {
+    struct harness *h;
+    struct adamw_range range;
+};
 
 static status run_adamw(void *context) {
-    timed *t = context;
-    adamw_rates rates = {
+    struct timed *t = context;
+    struct adamw_rates rates = {
         .rate = 1e-6, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .decay = 0.01, .scale = 1, .step = 3};
     return t->h->ops->adamw(t->h->backend, &t->range, 1, &rates);
 }
 
 static status run_average(void *context) {
-    timed *t = context;
+    struct timed *t = context;
     return t->h->ops->average(t->h->backend, t->range.first, t->range.gradient, 0.995);
 }
 
 static status run_square_sum(void *context) {
-    timed *t = context;
+    struct timed *t = context;
     double sum = 0;
     return t->h->ops->square_sum(t->h->backend, &sum, t->range.gradient);
 }
 
-static void time_all(harness *h) {
+static void time_all(struct harness *h) {
     harness_case(h, "timing");
-    timed t = {.h = h, .range.decay = true};
-    tensor *parts[] = {&t.range.parameter, &t.range.gradient, &t.range.first, &t.range.second};
+    struct timed t = {.h = h, .range.decay = true};
+    struct tensor *parts[] = {&t.range.parameter, &t.range.gradient, &t.range.first, &t.range.second};
     for (int i = 0; i < 4; i++)
         *parts[i] = harness_dense(h, ELEMENT_F32, 4096, 4096, i == 3 ? FILL_ZERO : FILL_NORMAL, 1);
     double elements = 4096.0 * 4096;
@@ -139,4 +139,4 @@ static void time_all(harness *h) {
     harness_time(h, 0, 4 * elements, run_square_sum, &t, "square_sum 16 M");
 }
 
-const suite suite_optimizer = {"optimizer", check, time_all};
+const struct suite suite_optimizer = {"optimizer", check, time_all};

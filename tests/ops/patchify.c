@@ -1,12 +1,12 @@
 // Frames to patches, against loops over every index as Hugging Face's reshape and transpose has them.
 #include "tests/ops/harness.h"
 
-static double level(const patch_shape *s, int channel, int byte) {
+static double level(const struct patch_shape *s, int channel, int byte) {
     return ((double)((float)byte * s->rescale) - s->mean[channel]) / s->deviation[channel];
 }
 
 // Order of rows: time, block row, block column, row in the block, column in the block.
-static double *reference(harness *h, const patch_shape *s, const uint8_t *frames) {
+static double *reference(struct harness *h, const struct patch_shape *s, const uint8_t *frames) {
     int times = (s->frames + s->time - 1) / s->time, unit = s->patch * s->merge;
     double *want = harness_memory(h, (size_t)times * s->time * s->height * s->width * 3 * sizeof *want), *at = want;
     for (int t = 0; t < times; t++)
@@ -27,30 +27,31 @@ static double *reference(harness *h, const patch_shape *s, const uint8_t *frames
     return want;
 }
 
-static void check(harness *h) {
+static void check(struct harness *h) {
     for (int i = 0; i < 12; i++) {
-        patch_shape s = {.patch = (int)harness_range(h, 1, 14),
-                         .time = 2,
-                         .merge = 2,
-                         .rescale = 1.0f / 255,
-                         .mean = {0.48145466f, 0.4578275f, 0.40821073f},
-                         .deviation = {0.26862954f, 0.26130258f, 0.27577711f}};
+        struct patch_shape s = {.patch = (int)harness_range(h, 1, 14),
+                                .time = 2,
+                                .merge = 2,
+                                .rescale = 1.0f / 255,
+                                .mean = {0.48145466f, 0.4578275f, 0.40821073f},
+                                .deviation = {0.26862954f, 0.26130258f, 0.27577711f}};
         s.frames = harness_unit(h) < 0.3 ? 1 : 2 * (int)harness_range(h, 1, 3);
         s.height = s.patch * 2 * (int)harness_range(h, 1, 4);
         s.width = s.patch * 2 * (int)harness_range(h, 1, 4);
         harness_case(h, "%d frames %d x %d, patch %d", s.frames, s.height, s.width, s.patch);
         int64_t bytes = (int64_t)s.height * s.width * 3;
-        tensor frames = harness_dense(h, ELEMENT_F32, s.frames, (bytes + 3) / 4, FILL_ZERO, 0); // memory for the bytes
-        frames = (tensor){frames.buffer, frames.offset, ELEMENT_U8, s.frames, bytes, bytes};
+        struct tensor frames =
+            harness_dense(h, ELEMENT_F32, s.frames, (bytes + 3) / 4, FILL_ZERO, 0); // memory for the bytes
+        frames = (struct tensor){frames.buffer, frames.offset, ELEMENT_U8, s.frames, bytes, bytes};
         uint8_t *pixels = harness_memory(h, (size_t)(s.frames * bytes));
         for (int64_t j = 0; j < s.frames * bytes; j++) pixels[j] = (uint8_t)harness_range(h, 0, 255);
         harness_ok(h, h->ops->upload(h->backend, frames, pixels, ELEMENT_U8));
         int64_t patches = (int64_t)((s.frames + 1) / 2) * (s.height / s.patch) * (s.width / s.patch);
-        tensor out = harness_tensor(h, i % 2 ? ELEMENT_BF16 : ELEMENT_F32, patches, (int64_t)6 * s.patch * s.patch,
-                                    FILL_ZERO, 0);
+        struct tensor out = harness_tensor(h, i % 2 ? ELEMENT_BF16 : ELEMENT_F32, patches,
+                                           (int64_t)6 * s.patch * s.patch, FILL_ZERO, 0);
         harness_ok(h, h->ops->patchify(h->backend, out, frames, &s));
         harness_near(h, "patches", out, h->first ? reference(h, &s, pixels) : NULL, 1e-6, 1e-6);
     }
 }
 
-const suite suite_patchify = {"patchify", check, NULL};
+const struct suite suite_patchify = {"patchify", check, NULL};

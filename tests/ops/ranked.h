@@ -4,14 +4,14 @@
 
 #include <stdint.h>
 
-typedef struct ranked {
+struct ranked {
     double logit, weight; // the weight is the test's own
     int32_t token;
-} ranked;
+};
 
 // For qsort.
 static inline int by_rank(const void *a, const void *b) {
-    const ranked *x = a, *y = b;
+    const struct ranked *x = a, *y = b;
     if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
     return x->token < y->token ? -1 : 1;
 }

@@ -3,24 +3,24 @@
 
 #include <string.h>
 
-static element float_type(harness *h) {
+static enum element float_type(struct harness *h) {
     return harness_unit(h) < 0.5 ? ELEMENT_F32 : ELEMENT_BF16;
 }
 
-static double *doubles(harness *h, const float *values, int64_t count) {
+static double *doubles(struct harness *h, const float *values, int64_t count) {
     double *out = harness_memory(h, (size_t)count * sizeof *out);
     for (int64_t i = 0; i < count; i++) out[i] = values[i];
     return out;
 }
 
-static void check_gather(harness *h) {
+static void check_gather(struct harness *h) {
     int64_t rows = harness_range(h, 1, 40), table_rows = harness_range(h, 1, 50), columns = harness_range(h, 1, 200);
-    element from = float_type(h), to = float_type(h);
+    enum element from = float_type(h), to = float_type(h);
     harness_case(h, "gather %lld of %lld x %lld, types %d %d", (long long)rows, (long long)table_rows,
                  (long long)columns, from, to);
-    tensor table = harness_tensor(h, from, table_rows, columns, FILL_EDGES, 1),
-           index = harness_index(h, rows, table_rows);
-    tensor out = harness_tensor(h, to, rows, columns, FILL_NORMAL, 1);
+    struct tensor table = harness_tensor(h, from, table_rows, columns, FILL_EDGES, 1),
+                  index = harness_index(h, rows, table_rows);
+    struct tensor out = harness_tensor(h, to, rows, columns, FILL_NORMAL, 1);
     harness_ok(h, h->ops->gather(h->backend, out, table, index));
     double *want = NULL;
     if (h->first) {
@@ -32,14 +32,14 @@ static void check_gather(harness *h) {
     harness_near(h, "out", out, want, 1e-38, 0);
 }
 
-static void check_scatter(harness *h) {
+static void check_scatter(struct harness *h) {
     int64_t rows = harness_range(h, 1, 40), out_rows = rows + harness_range(h, 0, 20),
             columns = harness_range(h, 1, 200);
-    element from = float_type(h), to = float_type(h);
+    enum element from = float_type(h), to = float_type(h);
     harness_case(h, "scatter %lld to %lld x %lld, types %d %d", (long long)rows, (long long)out_rows,
                  (long long)columns, from, to);
-    tensor in = harness_tensor(h, from, rows, columns, FILL_EDGES, 1), index = harness_index(h, rows, out_rows);
-    tensor out = harness_tensor(h, to, out_rows, columns, FILL_NORMAL, 1);
+    struct tensor in = harness_tensor(h, from, rows, columns, FILL_EDGES, 1), index = harness_index(h, rows, out_rows);
+    struct tensor out = harness_tensor(h, to, out_rows, columns, FILL_NORMAL, 1);
     int32_t *numbers = harness_numbers(h, index);
     for (int64_t i = 0; i < rows; i++) numbers[i] = (int32_t)((i * 7 + 3) % out_rows); // 7: see below
     for (int64_t i = 0; i < rows && out_rows % 7 == 0; i++) numbers[i] = (int32_t)(out_rows - 1 - i);
@@ -53,13 +53,13 @@ static void check_scatter(harness *h) {
     harness_near(h, "out", out, want, 1e-38, 0);
 }
 
-static void check_scatter_add(harness *h) {
+static void check_scatter_add(struct harness *h) {
     int64_t rows = harness_range(h, 1, 60), out_rows = harness_range(h, 1, 20), columns = harness_range(h, 1, 1200);
-    element from = float_type(h);
+    enum element from = float_type(h);
     harness_case(h, "scatter_add %lld to %lld x %lld, type %d", (long long)rows, (long long)out_rows,
                  (long long)columns, from);
-    tensor in = harness_tensor(h, from, rows, columns, FILL_EDGES, 1), index = harness_index(h, rows, out_rows);
-    tensor out = harness_tensor(h, ELEMENT_F32, out_rows, columns, FILL_NORMAL, 1);
+    struct tensor in = harness_tensor(h, from, rows, columns, FILL_EDGES, 1), index = harness_index(h, rows, out_rows);
+    struct tensor out = harness_tensor(h, ELEMENT_F32, out_rows, columns, FILL_NORMAL, 1);
     float *sums = harness_values(h, out);
     harness_ok(h, h->ops->scatter_add(h->backend, out, in, index));
     float *values = harness_values(h, in);
@@ -68,12 +68,12 @@ static void check_scatter_add(harness *h) {
     harness_near(h, "out", out, doubles(h, sums, out_rows * columns), 0, 0); // float32 in the order of i: to the bit
 }
 
-static void check_add(harness *h) {
+static void check_add(struct harness *h) {
     int64_t rows = harness_range(h, 1, 40), columns = harness_range(h, 1, 700);
-    element from = float_type(h), to = float_type(h);
+    enum element from = float_type(h), to = float_type(h);
     harness_case(h, "add %lld x %lld, types %d %d", (long long)rows, (long long)columns, from, to);
-    tensor in = harness_tensor(h, from, rows, columns, FILL_EDGES, 1),
-           out = harness_tensor(h, to, rows, columns, FILL_EDGES, 1);
+    struct tensor in = harness_tensor(h, from, rows, columns, FILL_EDGES, 1),
+                  out = harness_tensor(h, to, rows, columns, FILL_EDGES, 1);
     double *want = doubles(h, harness_values(h, out), rows * columns);
     harness_ok(h, h->ops->add(h->backend, out, in));
     float *values = harness_values(h, in);
@@ -81,18 +81,18 @@ static void check_add(harness *h) {
     harness_near(h, "out", out, want, 1e-38, 0);
 }
 
-static void check_refusals(harness *h) {
+static void check_refusals(struct harness *h) {
     harness_case(h, "refusals");
-    tensor table = harness_dense(h, ELEMENT_F32, 4, 5, FILL_NORMAL, 1),
-           out = harness_dense(h, ELEMENT_F32, 2, 5, FILL_ZERO, 1);
-    tensor index = harness_index(h, 2, 4);
+    struct tensor table = harness_dense(h, ELEMENT_F32, 4, 5, FILL_NORMAL, 1),
+                  out = harness_dense(h, ELEMENT_F32, 2, 5, FILL_ZERO, 1);
+    struct tensor index = harness_index(h, 2, 4);
     harness_set(h, index, (int32_t[]){1, 4});
     harness_hold(h, h->ops->gather(h->backend, out, table, index) == BUG, "an index beyond the table");
     harness_set(h, index, (int32_t[]){-1, 0});
     harness_hold(h, h->ops->scatter_add(h->backend, table, out, index) == BUG, "a negative index");
 }
 
-static void check(harness *h) {
+static void check(struct harness *h) {
     for (int i = 0; i < 25; i++) {
         check_gather(h);
         check_scatter(h);
@@ -102,34 +102,34 @@ static void check(harness *h) {
     check_refusals(h);
 }
 
-typedef struct timed {
-    harness *h;
-    tensor out, in, index;
-} timed;
+struct timed {
+    struct harness *h;
+    struct tensor out, in, index;
+};
 
 static status run_add(void *context) {
-    timed *t = context;
+    struct timed *t = context;
     return t->h->ops->add(t->h->backend, t->out, t->in);
 }
 
 static status run_gather(void *context) {
-    timed *t = context;
+    struct timed *t = context;
     return t->h->ops->gather(t->h->backend, t->out, t->in, t->index);
 }
 
 static status run_scatter_add(void *context) {
-    timed *t = context;
+    struct timed *t = context;
     return t->h->ops->scatter_add(t->h->backend, t->out, t->in, t->index);
 }
 
-static void time_all(harness *h) {
+static void time_all(struct harness *h) {
     harness_case(h, "timing");
-    timed t = {h, harness_dense(h, ELEMENT_F32, 2200, 2048, FILL_ZERO, 1),
-               harness_dense(h, ELEMENT_F32, 2200, 2048, FILL_NORMAL, 1), harness_index(h, 2200, 2200)};
+    struct timed t = {h, harness_dense(h, ELEMENT_F32, 2200, 2048, FILL_ZERO, 1),
+                      harness_dense(h, ELEMENT_F32, 2200, 2048, FILL_NORMAL, 1), harness_index(h, 2200, 2200)};
     double elements = 2200.0 * 2048;
     harness_time(h, 0, 12 * elements, run_add, &t, "add f32 2200x2048");
     harness_time(h, 0, 8 * elements, run_gather, &t, "gather f32 2200x2048");
     harness_time(h, 0, 12 * elements, run_scatter_add, &t, "scatter_add f32 2200x2048");
 }
 
-const suite suite_rows = {"rows", check, time_all};
+const struct suite suite_rows = {"rows", check, time_all};

@@ -8,16 +8,16 @@
 #include "tests/ops/ranked.h"
 
 static int by_token(const void *a, const void *b) {
-    const ranked *x = a, *y = b;
+    const struct ranked *x = a, *y = b;
     return x->token < y->token ? -1 : 1;
 }
 
 // The tokens by rank, and how many of them are kept.
-static int64_t ranking(ranked *order, const float *logits, int64_t count, sampling how) {
+static int64_t ranking(struct ranked *order, const float *logits, int64_t count, struct sampling how) {
     double most = -INFINITY, total = 0, sum = 0;
     for (int64_t i = 0; i < count; i++) most = fmax(most, logits[i]);
     for (int64_t i = 0; i < count; i++)
-        order[i] = (ranked){logits[i], exp((logits[i] - most) / (double)how.temperature), (int32_t)i};
+        order[i] = (struct ranked){logits[i], exp((logits[i] - most) / (double)how.temperature), (int32_t)i};
     qsort(order, (size_t)count, sizeof *order, by_rank);
     int64_t kept = how.top_k > 0 && how.top_k < count ? how.top_k : count;
     for (int64_t i = 0; i < kept; i++) total += order[i].weight;
@@ -29,8 +29,9 @@ static int64_t ranking(ranked *order, const float *logits, int64_t count, sampli
 }
 
 // Whether `token` is where `chance` falls among the kept tokens in order, a hair on either side granted.
-static bool is_drawn(harness *h, const float *logits, int64_t count, sampling how, double chance, int32_t token) {
-    ranked *order = harness_memory(h, (size_t)count * sizeof *order);
+static bool is_drawn(struct harness *h, const float *logits, int64_t count, struct sampling how, double chance,
+                     int32_t token) {
+    struct ranked *order = harness_memory(h, (size_t)count * sizeof *order);
     int64_t kept = ranking(order, logits, count, how);
     const double hair = 2e-6;
     bool boundary = kept < count && order[kept].token == token; // the cut itself within rounding
@@ -45,7 +46,7 @@ static bool is_drawn(harness *h, const float *logits, int64_t count, sampling ho
     return boundary;
 }
 
-static float *some_logits(harness *h, int64_t count) {
+static float *some_logits(struct harness *h, int64_t count) {
     float *logits = harness_memory(h, (size_t)count * sizeof *logits);
     double wide = (double[]){0.01, 1, 3, 8}[harness_range(h, 0, 3)];
     bool tied = harness_unit(h) < 0.3, masked = harness_unit(h) < 0.3;
@@ -57,16 +58,16 @@ static float *some_logits(harness *h, int64_t count) {
     return logits;
 }
 
-static void check_draw(harness *h) {
+static void check_draw(struct harness *h) {
     static const int ks[] = {0, 0, 1, 7, 50, 300};
     int64_t count = harness_range(h, 1, harness_unit(h) < 0.5 ? 30000 : 3000);
-    sampling how = {harness_unit(h) < 0.5 ? 1 : (float)(0.05 + 1.5 * harness_unit(h)),
-                    harness_unit(h) < 0.3 ? 1 : (float)harness_unit(h), ks[harness_range(h, 0, 5)]};
+    struct sampling how = {harness_unit(h) < 0.5 ? 1 : (float)(0.05 + 1.5 * harness_unit(h)),
+                           harness_unit(h) < 0.3 ? 1 : (float)harness_unit(h), ks[harness_range(h, 0, 5)]};
     harness_case(h, "draw of %lld, temperature %g, top-p %g, top-k %d", (long long)count, (double)how.temperature,
                  (double)how.top_p, how.top_k);
     float *logits = some_logits(h, count);
     double chance = harness_unit(h);
-    tensor tokens = harness_index(h, 1, 1), logprobs = harness_dense(h, ELEMENT_F32, 1, 1, FILL_ZERO, 0);
+    struct tensor tokens = harness_index(h, 1, 1), logprobs = harness_dense(h, ELEMENT_F32, 1, 1, FILL_ZERO, 0);
     int32_t token;
     float logprob;
     sample_row(cpu_of(h->backend), &token, &logprob, logits, count, how, chance);
@@ -82,7 +83,7 @@ static void check_draw(harness *h) {
                  chance);
 }
 
-static void check_greedy(harness *h) {
+static void check_greedy(struct harness *h) {
     int64_t count = harness_range(h, 1, 5000);
     harness_case(h, "greedy of %lld", (long long)count);
     float *logits = some_logits(h, count), most = -INFINITY, logprob;
@@ -91,19 +92,19 @@ static void check_greedy(harness *h) {
         if (logits[i] >= most) best = (int32_t)i;
         if (logits[i] >= most) most = logits[i];
     }
-    sample_row(cpu_of(h->backend), &token, &logprob, logits, count, (sampling){0, 0.5f, 3}, 0.7);
+    sample_row(cpu_of(h->backend), &token, &logprob, logits, count, (struct sampling){0, 0.5f, 3}, 0.7);
     harness_hold(h, token == best, "token %d, not %d", token, best);
 }
 
 // At a high temperature the k tokens are equally probable: evenly spread chances draw each of them once, in order.
-static void check_top(harness *h) {
+static void check_top(struct harness *h) {
     static const int ks[] = {1, 2, 7, 50, 78, 300};
     enum { count = 20000 };
-    sampling how = {1e7f, 1, ks[harness_range(h, 0, 5)]};
+    struct sampling how = {1e7f, 1, ks[harness_range(h, 0, 5)]};
     harness_case(h, "each of the highest %d", how.top_k);
     float *logits = some_logits(h, count), logprob;
     for (int64_t i = 0; i < count; i++) logits[i] = fmaxf(logits[i], -100);
-    ranked *order = harness_memory(h, count * sizeof *order);
+    struct ranked *order = harness_memory(h, count * sizeof *order);
     int64_t kept = ranking(order, logits, count, how);
     qsort(order, (size_t)kept, sizeof *order, by_token);
     for (int64_t i = 0; i < kept; i++) {
@@ -114,7 +115,7 @@ static void check_top(harness *h) {
 }
 
 // A broken model's logits give some token of the vocabulary.
-static void check_broken(harness *h) {
+static void check_broken(struct harness *h) {
     enum { count = 20000 };
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     for (int i = 0; i < 9; i++) {
@@ -125,12 +126,13 @@ static void check_broken(harness *h) {
             if (i >= 3 && i < 6 && t == 5) logits[t] = 1;
         }
         int32_t token = -1;
-        sample_row(cpu_of(h->backend), &token, &logprob, logits, count, (sampling){1, 0.95f, i % 2 ? 50 : 0}, 0.5);
+        sample_row(cpu_of(h->backend), &token, &logprob, logits, count, (struct sampling){1, 0.95f, i % 2 ? 50 : 0},
+                   0.5);
         harness_hold(h, token >= 0 && token < count, "token %d", token);
     }
 }
 
-static void check(harness *h) {
+static void check(struct harness *h) {
     for (int i = 0; i < 40; i++) {
         check_draw(h);
         check_greedy(h);
@@ -141,27 +143,27 @@ static void check(harness *h) {
 
 // ---- timing ----
 
-typedef struct timed {
-    harness *h;
+struct timed {
+    struct harness *h;
     float *logits;
     int64_t count;
-    sampling how;
-} timed;
+    struct sampling how;
+};
 
 static status run_draw(void *context) {
-    timed *t = context;
+    struct timed *t = context;
     int32_t token;
     float logprob;
     sample_row(cpu_of(t->h->backend), &token, &logprob, t->logits, t->count, t->how, 0.3);
     return OK;
 }
 
-static void time_all(harness *h) {
+static void time_all(struct harness *h) {
     enum { count = 151936 };
     harness_case(h, "timing");
-    timed t = {.h = h, .logits = harness_memory(h, count * sizeof *t.logits), .count = count};
+    struct timed t = {.h = h, .logits = harness_memory(h, count * sizeof *t.logits), .count = count};
     for (int64_t i = 0; i < count; i++) t.logits[i] = (float)(2 * harness_normal(h) + (i < 40 ? 12 : 0));
-    const sampling hows[] = {{0, 1, 0}, {1, 1, 0}, {1, 0.95f, 0}, {1, 0.95f, 50}};
+    const struct sampling hows[] = {{0, 1, 0}, {1, 1, 0}, {1, 0.95f, 0}, {1, 0.95f, 50}};
     for (size_t i = 0; i < sizeof hows / sizeof *hows; i++) {
         t.how = hows[i];
         harness_time(h, 0, 4.0 * count, run_draw, &t, "sample_row of 151936, temperature %g, top-p %g, top-k %d",
@@ -169,4 +171,4 @@ static void time_all(harness *h) {
     }
 }
 
-const suite suite_softmax = {"softmax", check, time_all};
+const struct suite suite_softmax = {"softmax", check, time_all};

@@ -4,17 +4,17 @@
 
 #include "tests/ops/harness.h"
 
-typedef struct placed {
-    buffer *buffer;
+struct placed {
+    struct buffer *buffer;
     size_t bytes;
-    tensor view;
-} placed;
+    struct tensor view;
+};
 
-typedef struct harness_state {
+struct harness_state {
     uint64_t seed, stream, drawn; // stream: of the suite
     const char *suite, *version, *first_version;
     char name[256]; // of the case
-    placed placed[64];
+    struct placed placed[64];
     size_t placed_count;
     void *blocks[256];
     size_t block_count;
@@ -25,18 +25,18 @@ typedef struct harness_state {
     bool busy;                        // timing one thread by processor time: for a machine that others use too
     double peak_flops[2], peak_bytes; // F32, BF16; a second
     double seconds;                   // spent on each timing
-} harness_state;
+};
 
 // Ends the last case of a suite.
-void harness_end(harness *h);
+void harness_end(struct harness *h);
 
 // Counts and prints a failure.
-void harness_failed(harness *h, const char *what);
+void harness_failed(struct harness *h, const char *what);
 
 // Set-up that must not fail: exits.
 void harness_must(status result);
 
 // Measures the machine's peaks with `threads` threads.
-void harness_peaks(harness_state *s);
+void harness_peaks(struct harness_state *s);
 
 #endif

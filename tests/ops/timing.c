@@ -16,18 +16,18 @@ static double seconds_of(clockid_t clock) {
 }
 
 // Of the clock on the wall, or of the processor.
-static double now(const harness_state *s) {
+static double now(const struct harness_state *s) {
     return s->busy ? seconds_of(CLOCK_PROCESS_CPUTIME_ID) : seconds_of(CLOCK_MONOTONIC);
 }
 
-typedef struct reading {
+struct reading {
     const float *data;
     size_t share;
     float *sums;
-} reading;
+};
 
 static void read_share(void *context, int task, int thread) {
-    const reading *r = context;
+    const struct reading *r = context;
     const float *data = r->data + (size_t)task * r->share;
     float lanes[64] = {0};
     for (size_t i = 0; i < r->share; i += 64) {
@@ -46,7 +46,7 @@ static void multiply_bf16(void *context, int task, int thread) {
     ((float *)context)[thread] += peak_multiply_bf16();
 }
 
-static double best_seconds(const harness_state *s, pool *pool, int tasks, void (*work)(void *, int, int),
+static double best_seconds(const struct harness_state *s, struct pool *pool, int tasks, void (*work)(void *, int, int),
                            void *context) {
     double best = 1e9;
     for (int i = 0; i < 7; i++) {
@@ -58,15 +58,15 @@ static double best_seconds(const harness_state *s, pool *pool, int tasks, void (
     return best;
 }
 
-void harness_peaks(harness_state *s) {
+void harness_peaks(struct harness_state *s) {
     enum { elements = 1 << 26 };
-    pool *pool;
+    struct pool *pool;
     harness_must(pool_new(&pool, s->threads));
     int threads = s->threads = pool_threads(pool);
     float *data = malloc((size_t)elements * sizeof *data), *sums = calloc((size_t)threads, sizeof *sums);
     if (!data || !sums) exit(69);
     memset(data, 0, (size_t)elements * sizeof *data);
-    reading reading = {data, elements / (size_t)(64 * threads) * 64 / 8, sums};
+    struct reading reading = {data, elements / (size_t)(64 * threads) * 64 / 8, sums};
     double seconds = best_seconds(s, pool, 8 * threads, read_share, &reading);
     s->peak_bytes = (double)reading.share * 8 * threads * sizeof *data / seconds;
     s->peak_flops[0] = peak_flops_f32() * threads / best_seconds(s, pool, threads, multiply_f32, sums);
@@ -78,14 +78,14 @@ void harness_peaks(harness_state *s) {
     pool_free(&pool);
 }
 
-void harness_time(harness *h, double flops, double bytes, status (*work)(void *context), void *context,
+void harness_time(struct harness *h, double flops, double bytes, status (*work)(void *context), void *context,
                   const char *format, ...) {
     char text[128];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    const harness_state *s = h->state;
+    const struct harness_state *s = h->state;
     double best = 1e9, start = now(s);
     for (int i = 0; i < 3 || now(s) - start < s->seconds; i++) {
         double before = now(s);

@@ -2,7 +2,7 @@
 #include "shared/text/answer.h"
 #include "tests/unit/unit.h"
 
-static tokenizer *words;
+static struct tokenizer *words;
 
 static int open_tokenizer(void **state) {
     (void)state;
@@ -16,10 +16,10 @@ static int close_tokenizer(void **state) {
 }
 
 // The text that the answer's tokens stand for: "" if the span is empty, NULL if there is no answer.
-static char *answer_text(answer_rule rule, const char *completion, bool ended, size_t *tokens_after) {
-    token_list tokens = {0};
-    answer_span span;
-    bytes text = {0};
+static char *answer_text(enum answer_rule rule, const char *completion, bool ended, size_t *tokens_after) {
+    struct token_list tokens = {0};
+    struct answer_span span;
+    struct bytes text = {0};
     assert_int_equal(tokenizer_encode(words, completion, strlen(completion), &tokens), OK);
     if (ended) assert_int_equal(token_list_add(&tokens, tokenizer_id(words, "<|im_end|>")), OK);
     assert_int_equal(answer_find(words, rule, tokens.data, tokens.count, ended, &span), OK);
@@ -33,7 +33,7 @@ static char *answer_text(answer_rule rule, const char *completion, bool ended, s
     return text.data;
 }
 
-static void expect_answer(answer_rule rule, const char *completion, bool ended, const char *part) {
+static void expect_answer(enum answer_rule rule, const char *completion, bool ended, const char *part) {
     char *text = answer_text(rule, completion, ended, NULL);
     if (part) {
         assert_non_null(text);

@@ -16,7 +16,7 @@ static void test_failure_text_nests(void **state) {
 
 static void test_bytes_grow(void **state) {
     (void)state;
-    bytes bytes = {0};
+    struct bytes bytes = {0};
     for (int i = 0; i < 1000; i++) assert_int_equal(bytes_print(&bytes, "%d,", i), OK);
     assert_int_equal(bytes.size, 3890);
     assert_int_equal(strlen(bytes.data), bytes.size);
@@ -25,7 +25,7 @@ static void test_bytes_grow(void **state) {
 
 static void test_arena_is_zeroed_and_aligned(void **state) {
     (void)state;
-    arena arena = {0};
+    struct arena arena = {0};
     for (size_t size = 1; size < 200000; size = size * 3 + 1) {
         unsigned char *data = arena_get(&arena, size);
         assert_non_null(data);
@@ -76,13 +76,13 @@ static void test_file_replace(void **state) {
     (void)state;
     char folder[] = "/tmp/caravan-base-XXXXXX";
     assert_non_null(mkdtemp(folder));
-    arena arena = {0};
+    struct arena arena = {0};
     char *path = path_join(&arena, folder, "a/b/file");
     assert_int_equal(file_replace(path, "x", 1), SERVICE);
     assert_int_equal(folder_make(path_join(&arena, folder, "a/b")), OK);
     assert_int_equal(file_replace(path, "one", 3), OK);
     assert_int_equal(file_replace(path, "two", 3), OK);
-    bytes content = {0};
+    struct bytes content = {0};
     assert_int_equal(file_read(path, &content), OK);
     assert_string_equal(content.data, "two");
     bytes_release(&content);
@@ -92,13 +92,13 @@ static void test_file_replace(void **state) {
     arena_release(&arena);
 }
 
-typedef struct tally {
+struct tally {
     int count[997];
     int threads;
-} tally;
+};
 
 static void count_task(void *context, int task, int thread) {
-    tally *tally = context;
+    struct tally *tally = context;
     tally->count[task]++;
     if (thread >= tally->threads) abort();
 }
@@ -106,9 +106,9 @@ static void count_task(void *context, int task, int thread) {
 static void test_pool_runs_each_task_once(void **state) {
     (void)state;
     for (int threads = 1; threads <= 4; threads++) {
-        pool *pool;
+        struct pool *pool;
         assert_int_equal(pool_new(&pool, threads), OK);
-        tally tally = {.threads = threads};
+        struct tally tally = {.threads = threads};
         for (int loop = 0; loop < 200; loop++) {
             if (loop % 50 == 0) usleep(2000); // long enough for the workers to sleep
             pool_run(pool, loop % 3 ? 997 : 1, count_task, &tally);

@@ -26,15 +26,15 @@ static char folder[] = "/tmp/caravan-data-XXXXXX";
     "</answer>\"},\"completions\":[{\"text\":\"y\",\"finish\":\"eos\"}],\"advantages\":[1],\"trained\":{\"step\":3},"  \
     "\"more\":1.0}\n"
 
-static char *write_file(arena *arena, const char *name, const char *content) {
+static char *write_file(struct arena *arena, const char *name, const char *content) {
     char *path = path_join(arena, folder, name);
     assert_int_equal(file_replace(path, content, strlen(content)), OK);
     return path;
 }
 
 // Settings from "key", "value", ..., NULL.
-static settings *settings_from(const char *const *pairs) {
-    settings *settings;
+static struct settings *settings_from(const char *const *pairs) {
+    struct settings *settings;
     assert_int_equal(settings_new(&settings, "source"), OK);
     for (; *pairs; pairs += 2) {
         status result = settings_set(settings, pairs[0], pairs[1]);
@@ -44,10 +44,10 @@ static settings *settings_from(const char *const *pairs) {
     return settings;
 }
 
-static status open_text(dataset **out, const char *format, const char *content, const char *const *more) {
-    arena arena = {0};
+static status open_text(struct dataset **out, const char *format, const char *content, const char *const *more) {
+    struct arena arena = {0};
     char *path = write_file(&arena, "data.jsonl", content);
-    settings *settings = settings_from((const char *[]){"data", path, "format", format, NULL});
+    struct settings *settings = settings_from((const char *[]){"data", path, "format", format, NULL});
     for (; more && *more; more += 2) assert_int_equal(settings_set(settings, more[0], more[1]), OK);
     status result = dataset_open(out, settings);
     settings_free(&settings);
@@ -55,16 +55,16 @@ static status open_text(dataset **out, const char *format, const char *content, 
     return result;
 }
 
-static dataset *opened(const char *format, const char *content, const char *const *more) {
-    dataset *dataset = NULL;
+static struct dataset *opened(const char *format, const char *content, const char *const *more) {
+    struct dataset *dataset = NULL;
     status result = open_text(&dataset, format, content, more);
     if (result != OK) print_error("%s\n", fail_text());
     assert_int_equal(result, OK);
     return dataset;
 }
 
-static group *group_at(dataset *dataset, size_t place) {
-    group *group = NULL;
+static struct group *group_at(struct dataset *dataset, size_t place) {
+    struct group *group = NULL;
     assert_int_equal(dataset_group(dataset, place, &group), OK);
     return group;
 }
@@ -73,12 +73,12 @@ static const char *const plain[] = {"template", "none", "shuffle", "false", NULL
 
 static void test_video_r1(void **state) {
     (void)state;
-    dataset *dataset = opened("video-r1", CHOICE VIDEO_R1("free-form", "[]", "<answer>z</answer>"), plain);
+    struct dataset *dataset = opened("video-r1", CHOICE VIDEO_R1("free-form", "[]", "<answer>z</answer>"), plain);
     assert_int_equal(dataset_count(dataset), 2);
-    group *first = group_at(dataset, 0), *second = group_at(dataset, 1);
+    struct group *first = group_at(dataset, 0), *second = group_at(dataset, 1);
     assert_string_equal(first->id.data, "e0-000000");
     assert_string_equal(first->sample_id.data, "7");
-    const message *message = &first->prompt.messages[0];
+    const struct message *message = &first->prompt.messages[0];
     assert_int_equal(message->part_count, 2);
     assert_string_equal(message->parts[0].video.data, "v/a.mkv");
     assert_string_equal(message->parts[1].text.data, "Which?Options:\nA. x\nB. y\n");
@@ -92,8 +92,8 @@ static void test_video_r1(void **state) {
 
 static void test_seed_bench_given_choices(void **state) {
     (void)state;
-    dataset *dataset = opened("seed-bench-r1", GIVEN, plain);
-    group *group = group_at(dataset, 0);
+    struct dataset *dataset = opened("seed-bench-r1", GIVEN, plain);
+    struct group *group = group_at(dataset, 0);
     assert_string_equal(group->sample_id.data, "1");
     assert_int_equal(group->prompt.messages[0].part_count, 2); // no progress, no clip
     assert_string_equal(group->prompt.messages[0].parts[0].image.data, "images/src/i.jpg");
@@ -106,10 +106,10 @@ static void test_seed_bench_given_choices(void **state) {
 
 // The options of the drawn sample, and whether the solution's letter is that of the right one.
 static void assert_drawn(const char *seed, char *text) {
-    dataset *dataset =
+    struct dataset *dataset =
         opened("seed-bench-r1", DRAWN, (const char *[]){"template", "none", "seed", seed, "epochs", "2", NULL});
-    group *group = group_at(dataset, 0), *later = group_at(dataset, 1);
-    const part *parts = group->prompt.messages[0].parts;
+    struct group *group = group_at(dataset, 0), *later = group_at(dataset, 1);
+    const struct part *parts = group->prompt.messages[0].parts;
     assert_string_equal(parts[0].video.data, "videos/src/v.mp4");
     assert_string_equal(parts[1].image.data, "images/src/i.jpg");
     char right[] = "X. right\n";
@@ -143,8 +143,8 @@ static void test_seed_bench_draws_by_seed(void **state) {
 
 static void test_caravan_keeps_what_is_given(void **state) {
     (void)state;
-    dataset *dataset = opened("caravan", GROUP, (const char *[]){"media_root", folder, NULL});
-    group *group = group_at(dataset, 0);
+    struct dataset *dataset = opened("caravan", GROUP, (const char *[]){"media_root", folder, NULL});
+    struct group *group = group_at(dataset, 0);
     char path[256];
     snprintf(path, sizeof path, "file://%s/a.png", folder);
     assert_string_equal(group->sample_id.data, "w-1");
@@ -161,14 +161,14 @@ static void test_caravan_keeps_what_is_given(void **state) {
 static void test_order_of_epochs(void **state) {
     (void)state;
     enum { SAMPLES = 50, EPOCHS = 3 };
-    bytes data = {0};
+    struct bytes data = {0};
     for (int i = 0; i < SAMPLES; i++)
         assert_int_equal(bytes_print(&data, "{\"problem_id\":%d,%s", i, strstr(CHOICE, "\"problem\":")), OK);
-    dataset *dataset = opened("video-r1", data.data, (const char *[]){"epochs", "3", NULL});
+    struct dataset *dataset = opened("video-r1", data.data, (const char *[]){"epochs", "3", NULL});
     assert_int_equal(dataset_count(dataset), SAMPLES * EPOCHS);
     int order[EPOCHS][SAMPLES];
     for (int place = SAMPLES * EPOCHS - 1; place >= 0; place--) {
-        group *group = group_at(dataset, (size_t)place);
+        struct group *group = group_at(dataset, (size_t)place);
         order[place / SAMPLES][place % SAMPLES] = atoi(group->sample_id.data);
         group_free(&group);
     }
@@ -181,7 +181,7 @@ static void test_order_of_epochs(void **state) {
         for (int i = 0; i < SAMPLES; i++) assert_int_equal(seen[i], 1);
         assert_in_range(moved, SAMPLES / 2, SAMPLES);
     }
-    group *group = group_at(dataset, SAMPLES * 2 + 7);
+    struct group *group = group_at(dataset, SAMPLES * 2 + 7);
     assert_string_equal(group->id.data, "e2-000007");
     group_free(&group);
     dataset_free(&dataset);
@@ -190,7 +190,7 @@ static void test_order_of_epochs(void **state) {
 
 static void test_lists_and_limits(void **state) {
     (void)state;
-    dataset *dataset = opened("video-r1", "\xef\xbb\xbf [" CHOICE ",\n\n" CHOICE "\n]\n", plain);
+    struct dataset *dataset = opened("video-r1", "\xef\xbb\xbf [" CHOICE ",\n\n" CHOICE "\n]\n", plain);
     assert_int_equal(dataset_count(dataset), 2);
     dataset_free(&dataset);
     dataset = opened("video-r1", CHOICE "\n \r\n" CHOICE CHOICE, (const char *[]){"limit", "2", NULL});
@@ -200,11 +200,11 @@ static void test_lists_and_limits(void **state) {
 
 static void test_shipped_template(void **state) {
     (void)state;
-    bytes shipped = {0};
+    struct bytes shipped = {0};
     assert_int_equal(file_read("pipelines/templates/default.txt", &shipped), OK);
     assert_string_equal(shipped.data, template_shipped);
-    dataset *dataset = opened("video-r1", CHOICE, NULL);
-    group *group = group_at(dataset, 0);
+    struct dataset *dataset = opened("video-r1", CHOICE, NULL);
+    struct group *group = group_at(dataset, 0);
     const char *text = group->prompt.messages[0].parts[1].text.data;
     assert_ptr_equal(strstr(text, "Which?Options:\nA. x\nB. y\n\n"), text);
     assert_non_null(strstr(text, "</answer>. Between <answer> and </answer> write the letter"));
@@ -213,11 +213,11 @@ static void test_shipped_template(void **state) {
     bytes_release(&shipped);
 }
 
-static void assert_filled(const char *whole, problem_type type, const char *wanted) {
-    prompt_template template;
-    bytes out = {0};
-    assert_int_equal(template_read(&template, "t", (text){(char *)whole, strlen(whole)}), OK);
-    assert_int_equal(template_fill(&template, type, (text){"Q", 1}, &out), OK);
+static void assert_filled(const char *whole, enum problem_type type, const char *wanted) {
+    struct prompt_template template;
+    struct bytes out = {0};
+    assert_int_equal(template_read(&template, "t", (struct text){(char *)whole, strlen(whole)}), OK);
+    assert_int_equal(template_fill(&template, type, (struct text){"Q", 1}, &out), OK);
     assert_string_equal(out.data, wanted);
     bytes_release(&out);
 }
@@ -227,24 +227,24 @@ static void test_templates(void **state) {
     assert_filled("a {question} b\n", PROBLEM_OCR, "a Q b");
     assert_filled("{how}|{question}{question}\n\n[OCR]\n one\ntwo\n\n", PROBLEM_OCR, " one\ntwo|QQ");
     assert_filled("{question}\r\n[OCR]\r\n one\n[numerical]\n two", PROBLEM_NUMERICAL, "Q two");
-    prompt_template template;
-    assert_int_equal(template_read(&template, "t", (text){"x\n", 2}), INPUT);
-    assert_int_equal(template_read(&template, "t", (text){"{question}\n[OCR]\n[OCR]\n", 23}), INPUT);
-    bytes out = {0};
-    assert_int_equal(template_read(&template, "t", (text){"{question}\n[OCR]\n", 17}), OK);
-    assert_int_equal(template_fill(&template, PROBLEM_REGRESSION, (text){"Q", 1}, &out), INPUT);
+    struct prompt_template template;
+    assert_int_equal(template_read(&template, "t", (struct text){"x\n", 2}), INPUT);
+    assert_int_equal(template_read(&template, "t", (struct text){"{question}\n[OCR]\n[OCR]\n", 23}), INPUT);
+    struct bytes out = {0};
+    assert_int_equal(template_read(&template, "t", (struct text){"{question}\n[OCR]\n", 17}), OK);
+    assert_int_equal(template_fill(&template, PROBLEM_REGRESSION, (struct text){"Q", 1}, &out), INPUT);
     bytes_release(&out);
 }
 
-typedef struct mistake {
+struct mistake {
     const char *format;
     const char *content;
     const char *says;
-} mistake;
+};
 
 static void test_mistakes(void **state) {
     (void)state;
-    static const mistake mistakes[] = {
+    static const struct mistake mistakes[] = {
         {"video-r1", "", "data.jsonl: no samples"},
         {"video-r1", CHOICE "x\n", "data.jsonl:2: not JSON"},
         {"video-r1", "\n\n7\n", "data.jsonl:3: not a JSON object"},
@@ -268,7 +268,7 @@ static void test_mistakes(void **state) {
         {"video-r1", "{}\n{}\n{}\n", "data.jsonl: 3 mistakes in 3 samples"},
     };
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
-        dataset *dataset = NULL;
+        struct dataset *dataset = NULL;
         assert_int_equal(open_text(&dataset, mistakes[i].format, mistakes[i].content, NULL), INPUT);
         assert_null(dataset);
         if (!strstr(fail_text(), mistakes[i].says)) print_error("%s\n", fail_text());

@@ -12,8 +12,8 @@ static const char *const tables[] = {"a", "b", NULL};
 static char folder[64];
 static char path[96];
 
-static slice text_slice(const char *text) {
-    return (slice){text, strlen(text)};
+static struct slice text_slice(const char *text) {
+    return (struct slice){text, strlen(text)};
 }
 
 static int set_up(void **state) {
@@ -29,21 +29,21 @@ static int tear_down(void **state) {
     return folder_remove(folder) != OK;
 }
 
-static void put_number(database *db, int table, uint32_t number, size_t size) {
+static void put_number(struct database *db, int table, uint32_t number, size_t size) {
     unsigned char *value = malloc(size);
     memset(value, (int)(number & 255), size);
     uint32_t key = __builtin_bswap32(number);
-    assert_int_equal(database_put(db, table, (slice){&key, 4}, (slice){value, size}), OK);
+    assert_int_equal(database_put(db, table, (struct slice){&key, 4}, (struct slice){value, size}), OK);
     free(value);
 }
 
 static void test_put_get_delete(void **state) {
     (void)state;
-    database *db, *again;
+    struct database *db, *again;
     assert_int_equal(database_open(&db, path, tables, NULL), OK);
     assert_int_equal(database_open(&again, path, tables, NULL), OK);
     assert_int_equal(database_put(db, TABLE_A, text_slice("k"), text_slice("one")), OK);
-    bytes value = {0};
+    struct bytes value = {0};
     bool found;
     assert_int_equal(database_get(again, TABLE_B, text_slice("k"), &value, &found), OK);
     assert_false(found);
@@ -62,18 +62,18 @@ static void test_put_get_delete(void **state) {
 
 static void test_map_grows_by_itself(void **state) {
     (void)state;
-    database *db;
-    assert_int_equal(database_open(&db, path, tables, &(database_options){.map = 1 << 20}), OK);
+    struct database *db;
+    assert_int_equal(database_open(&db, path, tables, &(struct database_options){.map = 1 << 20}), OK);
     for (uint32_t i = 0; i < 100; i++) put_number(db, TABLE_A, i, 100000);
-    transaction *snapshot;
+    struct transaction *snapshot;
     assert_int_equal(database_read(db, &snapshot), OK);
     size_t count;
     assert_int_equal(transaction_count(snapshot, TABLE_A, &count), OK);
     assert_int_equal(count, 100);
     for (uint32_t i = 0; i < 100; i++) {
         uint32_t key = __builtin_bswap32(i);
-        slice value;
-        assert_int_equal(transaction_get(snapshot, TABLE_A, (slice){&key, 4}, &value), OK);
+        struct slice value;
+        assert_int_equal(transaction_get(snapshot, TABLE_A, (struct slice){&key, 4}, &value), OK);
         assert_int_equal(value.size, 100000);
         for (size_t b = 0; b < value.size; b += 999) assert_int_equal(((unsigned char *)value.data)[b], i);
     }
@@ -91,23 +91,23 @@ static void test_another_process_grows_it(void **state) {
     assert_int_equal(pipe(go) | pipe(done), 0);
     pid_t child = fork();
     if (child == 0) {
-        database *db;
+        struct database *db;
         char byte;
         if (read(go[0], &byte, 1) != 1) _exit(1);
         if (database_open(&db, path, tables, NULL) != OK) _exit(2);
         char *big = calloc(1, 8 << 20);
-        if (database_put(db, TABLE_A, text_slice("big"), (slice){big, 8 << 20}) != OK) _exit(3);
+        if (database_put(db, TABLE_A, text_slice("big"), (struct slice){big, 8 << 20}) != OK) _exit(3);
         free(big);
         database_close(&db);
         _exit(write(done[1], "x", 1) != 1);
     }
-    database *db;
-    assert_int_equal(database_open(&db, path, tables, &(database_options){.map = 1 << 20}), OK);
+    struct database *db;
+    assert_int_equal(database_open(&db, path, tables, &(struct database_options){.map = 1 << 20}), OK);
     put_number(db, TABLE_A, 1, 100);
     char byte;
     assert_int_equal(write(go[1], "x", 1), 1);
     assert_int_equal(read(done[0], &byte, 1), 1);
-    bytes value = {0};
+    struct bytes value = {0};
     bool found;
     assert_int_equal(database_get(db, TABLE_A, text_slice("big"), &value, &found), OK);
     assert_true(found);
@@ -120,7 +120,7 @@ static void test_another_process_grows_it(void **state) {
     close(go[0]), close(go[1]), close(done[0]), close(done[1]);
 }
 
-static status add_then_fail(transaction *transaction, void *context) {
+static status add_then_fail(struct transaction *transaction, void *context) {
     (void)context;
     TRY(transaction_put(transaction, TABLE_A, text_slice("x"), text_slice("y")));
     return fail(DEFECT, "changed my mind");
@@ -128,19 +128,19 @@ static status add_then_fail(transaction *transaction, void *context) {
 
 static void test_a_failed_write_leaves_nothing(void **state) {
     (void)state;
-    database *db;
+    struct database *db;
     assert_int_equal(database_open(&db, path, tables, NULL), OK);
     assert_int_equal(database_write(db, add_then_fail, NULL), DEFECT);
-    transaction *snapshot;
+    struct transaction *snapshot;
     assert_int_equal(database_read(db, &snapshot), OK);
-    slice key, value;
+    struct slice key, value;
     assert_int_equal(transaction_last(snapshot, TABLE_A, &key, &value), OK);
     assert_null(key.data);
     transaction_end(&snapshot);
     database_close(&db);
 }
 
-static status die_inside(transaction *transaction, void *context) {
+static status die_inside(struct transaction *transaction, void *context) {
     (void)context;
     if (transaction_put(transaction, TABLE_A, text_slice("k"), text_slice("lost")) != OK) _exit(1);
     raise(SIGKILL);
@@ -153,8 +153,8 @@ static void test_killed_writer_and_reader(void **state) {
     for (int round = 0; round < 3; round++) {
         pid_t child = fork();
         if (child == 0) {
-            database *db;
-            transaction *held;
+            struct database *db;
+            struct transaction *held;
             if (database_open(&db, path, tables, NULL) != OK || database_read(db, &held) != OK) _exit(1);
             database_write(db, die_inside, NULL);
             _exit(2);
@@ -163,9 +163,9 @@ static void test_killed_writer_and_reader(void **state) {
         waitpid(child, &ended, 0);
         assert_true(WIFSIGNALED(ended));
     }
-    database *db;
+    struct database *db;
     assert_int_equal(database_open(&db, path, tables, NULL), OK);
-    bytes value = {0};
+    struct bytes value = {0};
     bool found;
     assert_int_equal(database_get(db, TABLE_A, text_slice("k"), &value, &found), OK);
     assert_false(found);
@@ -173,14 +173,14 @@ static void test_killed_writer_and_reader(void **state) {
     database_close(&db);
 }
 
-typedef struct walk {
+struct walk {
     uint32_t next;
     uint32_t end;
-} walk;
+};
 
-static status check_next(void *context, slice key, slice value) {
+static status check_next(void *context, struct slice key, struct slice value) {
     (void)value;
-    walk *walk = context;
+    struct walk *walk = context;
     uint32_t number;
     memcpy(&number, key.data, 4);
     assert_int_equal(__builtin_bswap32(number), walk->next);
@@ -189,17 +189,17 @@ static status check_next(void *context, slice key, slice value) {
 
 static void test_walk_in_order(void **state) {
     (void)state;
-    database *db;
+    struct database *db;
     assert_int_equal(database_open(&db, path, tables, NULL), OK);
     for (uint32_t i = 300; i-- > 0;) put_number(db, TABLE_B, i, 4);
-    transaction *snapshot;
+    struct transaction *snapshot;
     assert_int_equal(database_read(db, &snapshot), OK);
-    walk all = {0, 1000};
-    assert_int_equal(transaction_each(snapshot, TABLE_B, (slice){0}, check_next, &all), OK);
+    struct walk all = {0, 1000};
+    assert_int_equal(transaction_each(snapshot, TABLE_B, (struct slice){0}, check_next, &all), OK);
     assert_int_equal(all.next, 300);
-    walk some = {200, 210};
+    struct walk some = {200, 210};
     uint32_t first = __builtin_bswap32(200);
-    assert_int_equal(transaction_each(snapshot, TABLE_B, (slice){&first, 4}, check_next, &some), OK);
+    assert_int_equal(transaction_each(snapshot, TABLE_B, (struct slice){&first, 4}, check_next, &some), OK);
     assert_int_equal(some.next, 210);
     transaction_end(&snapshot);
     database_close(&db);
@@ -207,8 +207,8 @@ static void test_walk_in_order(void **state) {
 
 static void test_bad_files_are_named(void **state) {
     (void)state;
-    database *db;
-    assert_int_equal(database_open(&db, path, tables, &(database_options){.read_only = true}), INPUT);
+    struct database *db;
+    assert_int_equal(database_open(&db, path, tables, &(struct database_options){.read_only = true}), INPUT);
     assert_non_null(strstr(fail_text(), path));
     char junk[8192];
     memset(junk, 'x', sizeof junk);

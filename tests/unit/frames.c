@@ -30,23 +30,23 @@ static int tear_down(void **state) {
 enum { height = 56, width = 84, count = 4, pixel_bytes = count * height * width * 3 };
 
 // A clip whose every pixel follows from `seed`.
-typedef struct sample {
+struct sample {
     uint8_t pixels[pixel_bytes];
     double times[count];
-    frames frames;
+    struct frames frames;
     char key[frames_key_size];
-} sample;
+};
 
-static void make(sample *sample, unsigned seed) {
+static void make(struct sample *sample, unsigned seed) {
     for (size_t i = 0; i < pixel_bytes; i++) sample->pixels[i] = (uint8_t)(i * 31 + seed * 17);
     for (int i = 0; i < count; i++) sample->times[i] = i * 0.1 + seed;
-    sample->frames = (frames){true, count, height, width, 1.25, sample->times, sample->pixels};
+    sample->frames = (struct frames){true, count, height, width, 1.25, sample->times, sample->pixels};
     snprintf(sample->key, sizeof sample->key, "%032x", seed);
 }
 
-static bool is_there(frames_store *store, unsigned seed) {
-    sample want;
-    frames_view view;
+static bool is_there(struct frames_store *store, unsigned seed) {
+    struct sample want;
+    struct frames_view view;
     bool found;
     make(&want, seed);
     assert_int_equal(frames_store_get(store, want.key, &view, &found), OK);
@@ -61,15 +61,15 @@ static bool is_there(frames_store *store, unsigned seed) {
     return true;
 }
 
-static status put(frames_store *store, unsigned seed) {
-    sample sample;
+static status put(struct frames_store *store, unsigned seed) {
+    struct sample sample;
     make(&sample, seed);
     return frames_store_put(store, sample.key, &sample.frames);
 }
 
 static void test_put_and_get(void **state) {
     (void)state;
-    frames_store *store;
+    struct frames_store *store;
     assert_int_equal(frames_store_open(&store, folder, 0, true), INPUT);
     assert_int_equal(frames_store_open(&store, folder, 0, false), OK);
     assert_false(is_there(store, 1));
@@ -79,7 +79,7 @@ static void test_put_and_get(void **state) {
     frames_store_close(&store);
     assert_int_equal(frames_store_open(&store, folder, 0, true), OK);
     assert_true(is_there(store, 1));
-    frames_view view;
+    struct frames_view view;
     bool found;
     assert_int_equal(frames_store_get(store, "12", &view, &found), INPUT);
     assert_int_equal(frames_store_get(store, "0000000000000000000000000000000g", &view, &found), INPUT);
@@ -89,9 +89,9 @@ static void test_put_and_get(void **state) {
 
 static void test_records_are_checked(void **state) {
     (void)state;
-    sample sample;
-    bytes record = {0};
-    frames frames;
+    struct sample sample;
+    struct bytes record = {0};
+    struct frames frames;
     make(&sample, 3);
     assert_int_equal(frames_to_record(&sample.frames, &record), OK);
     assert_int_equal(frames_from_record(&frames, record.data, record.size), OK);
@@ -107,7 +107,7 @@ static void test_records_are_checked(void **state) {
         }
         record.data[i] ^= (char)0xff;
     }
-    frames_store *store;
+    struct frames_store *store;
     assert_int_equal(frames_store_open(&store, folder, 0, false), OK);
     assert_int_equal(frames_store_put_record(store, sample.key, record.data, 100), INPUT);
     assert_false(is_there(store, 3));
@@ -119,15 +119,16 @@ static void test_records_are_checked(void **state) {
 
 static void test_longest_unused_goes_first(void **state) {
     (void)state;
-    frames_store *store;
+    struct frames_store *store;
     assert_int_equal(frames_store_open(&store, folder, (uint64_t)(3.5 * pixel_bytes), false), OK);
     for (unsigned i = 1; i <= 3; i++) assert_int_equal(put(store, i), OK);
     assert_true(is_there(store, 1)); // used again, so 2 is the oldest
-    sample two;
-    frames_view view;
+    struct sample two;
+    struct frames_view view;
     bool found;
     make(&two, 2);
-    frames_store *reader; // another's hold on 2 does not keep it in the store, nor does eviction take it away from him
+    struct frames_store
+        *reader; // another's hold on 2 does not keep it in the store, nor does eviction take it away from him
     assert_int_equal(frames_store_open(&reader, folder, 0, true), OK);
     assert_int_equal(frames_store_get(reader, two.key, &view, &found), OK);
     assert_true(found);
@@ -146,7 +147,7 @@ static void test_longest_unused_goes_first(void **state) {
     assert_true(facts.st_size < 12 * pixel_bytes); // freed space is used again
 }
 
-static status count_record(void *context, const char *key, const frames *frames, uint64_t bytes, double used) {
+static status count_record(void *context, const char *key, const struct frames *frames, uint64_t bytes, double used) {
     assert_int_equal(strlen(key), 32);
     assert_int_equal(frames->count, count);
     assert_true(bytes >= pixel_bytes && used > 1.7e9);
@@ -156,10 +157,10 @@ static status count_record(void *context, const char *key, const frames *frames,
 
 static void test_list_and_evict(void **state) {
     (void)state;
-    frames_store *store;
+    struct frames_store *store;
     assert_int_equal(frames_store_open(&store, folder, 0, false), OK);
     for (unsigned i = 0; i < 5; i++) assert_int_equal(put(store, i), OK);
-    sample sample;
+    struct sample sample;
     make(&sample, 2);
     bool found;
     assert_int_equal(frames_store_evict(store, sample.key, &found), OK);
@@ -180,7 +181,7 @@ static void test_many_processes(void **state) {
     for (unsigned p = 0; p < processes; p++) {
         children[p] = fork();
         if (children[p]) continue;
-        frames_store *store;
+        struct frames_store *store;
         if (frames_store_open(&store, folder, 0, false) != OK) _exit(1);
         for (unsigned i = 0; i < each; i++) {
             if (put(store, p * 6 + i) != OK || !is_there(store, p * 6 + i)) _exit(2);
@@ -194,7 +195,7 @@ static void test_many_processes(void **state) {
         waitpid(children[p], &ended, 0);
         if (p != 3) assert_int_equal(ended, 0);
     }
-    frames_store *store;
+    struct frames_store *store;
     assert_int_equal(frames_store_open(&store, folder, 0, false), OK);
     for (unsigned i = 0; i < 24; i++) assert_true(is_there(store, i));
     frames_store_close(&store);
@@ -206,7 +207,7 @@ static void test_full_disk_loses_nothing(void **state) {
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
-        frames_store *store;
+        struct frames_store *store;
         signal(SIGXFSZ, SIG_IGN);
         if (frames_store_open(&store, folder, 0, false) != OK || put(store, 1) != OK) _exit(1);
         struct rlimit limit = {5 * pixel_bytes, 5 * pixel_bytes};
@@ -224,7 +225,7 @@ static void test_full_disk_loses_nothing(void **state) {
     int ended;
     waitpid(child, &ended, 0);
     assert_int_equal(ended, 0);
-    frames_store *store;
+    struct frames_store *store;
     assert_int_equal(frames_store_open(&store, folder, 0, false), OK);
     assert_true(is_there(store, 1));
     assert_int_equal(put(store, 50), OK);
@@ -233,8 +234,8 @@ static void test_full_disk_loses_nothing(void **state) {
 
 static void test_files_are_remembered(void **state) {
     (void)state;
-    frames_store *store;
-    file_facts facts = {1, 2, 3, 4, 5}, other = {1, 2, 3, 4, 6};
+    struct frames_store *store;
+    struct file_facts facts = {1, 2, 3, 4, 5}, other = {1, 2, 3, 4, 6};
     uint8_t hash[16] = "fifteen letters", got[16] = {0};
     bool found;
     assert_int_equal(frames_store_open(&store, folder, 0, false), OK);
@@ -256,12 +257,12 @@ static void test_files_are_remembered(void **state) {
     frames_store_close(&store);
 }
 
-static text text_of(const char *letters) {
-    return (text){(char *)letters, strlen(letters)};
+static struct text text_of(const char *letters) {
+    return (struct text){(char *)letters, strlen(letters)};
 }
 
 static void check_path(const char *root, const char *written, const char *want) {
-    arena arena = {0};
+    struct arena arena = {0};
     char *path;
     assert_int_equal(media_locate(&path, &arena, root, text_of(written)), OK);
     assert_string_equal(path, want);
@@ -280,18 +281,18 @@ static void test_paths(void **state) {
     check_path("tests/data/media", "file://plain-%03d.png", "tests/data/media/plain-%03d.png");
     check_path("tests/data/media", "file://plain-%2503d.png", "tests/data/media/plain-%03d.png");
     check_path(NULL, "file:///100%.mp4", "/100%.mp4");
-    arena arena = {0};
+    struct arena arena = {0};
     char *path;
     assert_int_equal(media_locate(&path, &arena, NULL, text_of("https://x.org/a.mp4")), DEFECT);
     assert_int_equal(media_locate(&path, &arena, NULL, text_of("")), DEFECT);
-    assert_int_equal(media_locate(&path, &arena, NULL, (text){"a\0b", 3}), DEFECT);
+    assert_int_equal(media_locate(&path, &arena, NULL, (struct text){"a\0b", 3}), DEFECT);
     arena_release(&arena);
 }
 
 // A prompt with one clip, and its section as the frames stage writes it.
-static group *clip_group(const char *key, int frames_count) {
-    bytes json = {0};
-    group *group;
+static struct group *clip_group(const char *key, int frames_count) {
+    struct bytes json = {0};
+    struct group *group;
     assert_int_equal(
         bytes_print(&json,
                     "{\"id\":\"a\",\"sample_id\":\"a\",\"prompt\":{\"messages\":[{\"role\":\"user\",\"content\":"
@@ -307,7 +308,7 @@ static group *clip_group(const char *key, int frames_count) {
 
 static int asked;
 
-static status give_record(void *context, const char *key, bytes *record, bool *found) {
+static status give_record(void *context, const char *key, struct bytes *record, bool *found) {
     (void)key;
     asked++;
     *found = context != NULL;
@@ -316,14 +317,14 @@ static status give_record(void *context, const char *key, bytes *record, bool *f
 
 static void test_fetch(void **state) {
     (void)state;
-    rules rules = rules_standard();
+    struct rules rules = rules_standard();
     char key[frames_key_size];
     assert_int_equal(media_key(key, "tests/data/media/b-frames.mp4", true, &rules, NULL), OK);
-    frames_store *store;
+    struct frames_store *store;
     assert_int_equal(frames_store_open(&store, folder, 0, false), OK);
-    group *group = clip_group(key, 6);
-    media_source source = {.store = store, .ask = give_record};
-    frames_view view, decoded;
+    struct group *group = clip_group(key, 6);
+    struct media_source source = {.store = store, .ask = give_record};
+    struct frames_view view, decoded;
     asked = 0;
     assert_int_equal(media_get(&view, &source, group, 0), SERVICE); // nowhere
     assert_non_null(strstr(fail_text(), key));

@@ -28,16 +28,16 @@ static const char whole[] =
     "\"trained\":{\"step\":12},\"times\":{\"frames\":[1.5,2.5]},\"quarantine\":{\"stage\":\"frames\",\"reason\":\"r\"},"
     "\"z\":123456789012345678901234567890,\"a\":-0,\"pi\":3.14159265358979323846,\"e\":1E+2,\"w\":1.0,\"n\":null}";
 
-static group *read_json(const char *json) {
-    group *group = NULL;
+static struct group *read_json(const char *json) {
+    struct group *group = NULL;
     status result = group_from_json(&group, json, strlen(json));
     if (result != OK) print_error("%s: %s\n", json, fail_text());
     assert_int_equal(result, OK);
     return group;
 }
 
-static void assert_json(const group *group, const char *wanted) {
-    bytes json = {0};
+static void assert_json(const struct group *group, const char *wanted) {
+    struct bytes json = {0};
     assert_int_equal(group_to_json(group, &json), OK);
     assert_string_equal(json.data, wanted);
     bytes_release(&json);
@@ -45,9 +45,9 @@ static void assert_json(const group *group, const char *wanted) {
 
 static void test_everything_comes_back(void **state) {
     (void)state;
-    group *first = read_json(whole), *second = NULL;
+    struct group *first = read_json(whole), *second = NULL;
     assert_json(first, whole);
-    bytes packed = {0};
+    struct bytes packed = {0};
     assert_int_equal(group_to_msgpack(first, &packed), OK);
     assert_int_equal(group_from_msgpack(&second, packed.data, packed.size), OK);
     assert_json(second, whole);
@@ -59,7 +59,7 @@ static void test_everything_comes_back(void **state) {
 
 static void test_fields_are_read(void **state) {
     (void)state;
-    group *group = read_json(whole);
+    struct group *group = read_json(whole);
     assert_int_equal(group->requires.order, 17);
     assert_true(group->prompt.messages[0].plain);
     assert_int_equal(group->prompt.messages[1].parts[0].kind, PART_VIDEO);
@@ -77,7 +77,7 @@ static void test_fields_are_read(void **state) {
 
 static void test_null_and_whole_floats(void **state) {
     (void)state;
-    group *group =
+    struct group *group =
         read_json("{\"id\":\"a\"," PROMPT ",\"quarantine\":null,\"media\":null,\"prompt_tokens\":[1.0,2e2]}");
     assert_false(group->quarantine.present);
     assert_null(group->media);
@@ -85,14 +85,14 @@ static void test_null_and_whole_floats(void **state) {
     group_free(&group);
 }
 
-typedef struct bad_line {
+struct bad_line {
     const char *json;
     const char *says;
-} bad_line;
+};
 
 static void test_what_is_no_group(void **state) {
     (void)state;
-    static const bad_line lines[] = {
+    static const struct bad_line lines[] = {
         {"", "not JSON"},
         {"[]", "not a group: not an object"},
         {"null", "not an object"},
@@ -130,7 +130,7 @@ static void test_what_is_no_group(void **state) {
         {"{" HEAD PROMPT ",\"times\":[]}", "times: not an object"},
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
-        group *group = NULL;
+        struct group *group = NULL;
         assert_int_equal(group_from_json(&group, lines[i].json, strlen(lines[i].json)), INPUT);
         assert_null(group);
         if (!strstr(fail_text(), lines[i].says)) print_error("%s: says %s\n", lines[i].json, fail_text());
@@ -141,10 +141,10 @@ static void test_what_is_no_group(void **state) {
 
 static void test_deep_nesting_is_refused(void **state) {
     (void)state;
-    bytes json = {0};
+    struct bytes json = {0};
     assert_int_equal(bytes_text(&json, "{" HEAD PROMPT ",\"x\":"), OK);
     for (int i = 0; i < 100000; i++) assert_int_equal(bytes_text(&json, "["), OK);
-    group *group = NULL;
+    struct group *group = NULL;
     assert_int_equal(group_from_json(&group, json.data, json.size), INPUT);
     bytes_release(&json);
 }
@@ -157,7 +157,7 @@ static void test_floats_come_back(void **state) {
         float value, back;
         memcpy(&value, &bits, 4);
         if (!isfinite(value)) continue;
-        bytes printed = {0};
+        struct bytes printed = {0};
         json_object *json = NULL;
         assert_int_equal(json_print_float(&printed, value), OK);
         assert_int_equal(json_read(&json, printed.data, printed.size), OK);
@@ -170,8 +170,8 @@ static void test_floats_come_back(void **state) {
 
 static void test_sections(void **state) {
     (void)state;
-    group *from = read_json(whole), *to = read_json("{" HEAD PROMPT ",\"advantages\":[3]}");
-    bytes packed = {0};
+    struct group *from = read_json(whole), *to = read_json("{" HEAD PROMPT ",\"advantages\":[3]}");
+    struct bytes packed = {0};
     assert_int_equal(group_section_to_msgpack(from, SECTION_REWARD, &packed), OK);
     assert_int_equal(group_section_from_msgpack(to, SECTION_REWARD, packed.data, packed.size), OK);
     assert_json(to, "{" HEAD PROMPT ",\"rewards\":{\"accuracy\":[1,0],\"format\":[1,1],\"total\":[2,1]},"
@@ -183,10 +183,10 @@ static void test_sections(void **state) {
 
 static void test_broken_msgpack(void **state) {
     (void)state;
-    group *from = read_json(whole);
-    bytes packed = {0};
+    struct group *from = read_json(whole);
+    struct bytes packed = {0};
     assert_int_equal(group_to_msgpack(from, &packed), OK);
-    group *to = NULL;
+    struct group *to = NULL;
     for (size_t size = 0; size < packed.size; size++) {
         assert_int_equal(group_from_msgpack(&to, packed.data, size), INPUT);
         assert_null(to);
@@ -198,7 +198,7 @@ static void test_broken_msgpack(void **state) {
 
 static void test_needs(void **state) {
     (void)state;
-    group *group = read_json("{" HEAD PROMPT "}");
+    struct group *group = read_json("{" HEAD PROMPT "}");
     assert_int_equal(group_check(group, NEED_MEDIA), OK);
     assert_int_equal(group_check(group, NEED_COMPLETIONS), INPUT);
     assert_int_equal(group_completions(group, 2), OK);
@@ -216,7 +216,7 @@ static void test_needs(void **state) {
 
 static void test_quarantine(void **state) {
     (void)state;
-    group *group = read_json("{" HEAD PROMPT "}");
+    struct group *group = read_json("{" HEAD PROMPT "}");
     assert_int_equal(group_quarantine(group, "frames", "no \xff %d", 3), OK);
     assert_json(group, "{" HEAD PROMPT ",\"quarantine\":{\"stage\":\"frames\",\"reason\":\"no \xef\xbf\xbd 3\"}}");
     group_free(&group);
@@ -224,7 +224,7 @@ static void test_quarantine(void **state) {
 
 static void test_reference_page(void **state) {
     (void)state;
-    bytes page = {0};
+    struct bytes page = {0};
     assert_int_equal(group_reference_page(&page), OK);
     assert_non_null(strstr(page.data, "| `prompt.messages[].content[].video` | text |"));
     assert_non_null(strstr(page.data, "| `requires.order` | whole number | yes |"));

@@ -6,9 +6,9 @@
 
 static char folder[] = "/tmp/caravan-groups-XXXXXX";
 
-static group *make(const char *id, const char *more) {
-    bytes json = {0};
-    group *group = NULL;
+static struct group *make(const char *id, const char *more) {
+    struct bytes json = {0};
+    struct group *group = NULL;
     assert_int_equal(bytes_print(&json, "{\"id\":\"%s\",\"prompt\":{\"messages\":[],\"solution\":\"\"}%s}", id, more),
                      OK);
     assert_int_equal(group_from_json(&group, json.data, json.size), OK);
@@ -18,10 +18,11 @@ static group *make(const char *id, const char *more) {
 
 static void test_sections_and_groups(void **state) {
     (void)state;
-    group_store *store = NULL;
-    section_key first = {{1}}, second = {{2}};
+    struct group_store *store = NULL;
+    struct section_key first = {{1}}, second = {{2}};
     assert_int_equal(group_store_open(&store, folder, false), OK);
-    group *given = make("e0-000001", ",\"advantages\":[1,-1],\"x\":1.50"), *bare = make("e0-000001", ""), *back = NULL;
+    struct group *given = make("e0-000001", ",\"advantages\":[1,-1],\"x\":1.50"), *bare = make("e0-000001", ""),
+                 *back = NULL;
     bool found = true;
     assert_int_equal(group_store_find(store, &first, SECTION_REWARD, bare, &found), OK);
     assert_false(found);
@@ -41,7 +42,7 @@ static void test_sections_and_groups(void **state) {
     group_store_close(&store);
 }
 
-static status count_groups(void *context, const group *group) {
+static status count_groups(void *context, const struct group *group) {
     int *count = context;
     ++*count;
     return text_is(group->id, "stop") ? fail(STOPPED, "enough") : OK;
@@ -49,7 +50,7 @@ static status count_groups(void *context, const group *group) {
 
 static void test_walk_and_long_ids(void **state) {
     (void)state;
-    group_store *store = NULL;
+    struct group_store *store = NULL;
     char id[2001];
     int count = 0;
     memset(id, 'x', 2000);
@@ -57,7 +58,7 @@ static void test_walk_and_long_ids(void **state) {
     assert_int_equal(group_store_open(&store, folder, false), OK);
     const char *const ids[] = {id, "", "stop"};
     for (int i = 0; i < 3; i++) {
-        group *group = make(ids[i], ""), *back = NULL;
+        struct group *group = make(ids[i], ""), *back = NULL;
         assert_int_equal(group_store_save(store, NULL, SECTION_PROMPT, group), OK);
         assert_int_equal(group_store_save(store, NULL, SECTION_PROMPT, group), OK);
         assert_int_equal(group_store_get(store, ids[i], &back), OK);
@@ -72,7 +73,7 @@ static void test_walk_and_long_ids(void **state) {
 
 static void test_reading_alone_makes_nothing(void **state) {
     (void)state;
-    group_store *store = NULL;
+    struct group_store *store = NULL;
     assert_int_equal(group_store_open(&store, "/tmp/caravan-no-such-store", true), INPUT);
     assert_null(store);
     assert_false(path_exists("/tmp/caravan-no-such-store"));

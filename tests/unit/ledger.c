@@ -10,7 +10,7 @@
 #include "shared/wire/orders.h"
 
 static char folder[64], path[96];
-static const ledger_plan plan = {.data = 77, .per_step = 2};
+static const struct ledger_plan plan = {.data = 77, .per_step = 2};
 
 static int set_up(void **state) {
     (void)state;
@@ -24,21 +24,21 @@ static int tear_down(void **state) {
     return folder_remove(folder) == OK ? 0 : -1;
 }
 
-static ledger *open_ledger(void) {
-    ledger *ledger = NULL;
+static struct ledger *open_ledger(void) {
+    struct ledger *ledger = NULL;
     assert_int_equal(ledger_open(&ledger, path, &plan), OK);
     return ledger;
 }
 
-static void settle(ledger *ledger, int64_t order, ledger_state state, int64_t step) {
-    const ledger_entry entry = {
+static void settle(struct ledger *ledger, int64_t order, enum ledger_state state, int64_t step) {
+    const struct ledger_entry entry = {
         .order = order, .state = state, .step = step, .id = "g", .who = "frames", .why = "cut off"};
     assert_int_equal(ledger_settle(ledger, &entry, NULL), OK);
 }
 
 static void groups_are_issued_and_settled(void **state) {
     (void)state;
-    ledger *ledger = open_ledger();
+    struct ledger *ledger = open_ledger();
     for (int i = 0; i < 4; i++) assert_int_equal(ledger_issue(ledger, i, "g"), OK);
     assert_int_equal(ledger_fresh(ledger), 4);
     assert_int_equal(ledger_flying(ledger), 4);
@@ -48,7 +48,7 @@ static void groups_are_issued_and_settled(void **state) {
     assert_int_equal(ledger_settled(ledger), 2);
     assert_int_equal(ledger_flying(ledger), 2);
     bool news = true;
-    const ledger_entry twice = {.order = 0, .state = LEDGER_TRAINED, .step = 9, .id = "g"};
+    const struct ledger_entry twice = {.order = 0, .state = LEDGER_TRAINED, .step = 9, .id = "g"};
     assert_int_equal(ledger_settle(ledger, &twice, &news), OK);
     assert_false(news);
     assert_int_equal(ledger_count(ledger, LEDGER_TRAINED), 1);
@@ -56,13 +56,13 @@ static void groups_are_issued_and_settled(void **state) {
     ledger_close(&ledger);
 }
 
-typedef struct seen {
+struct seen {
     int count;
-    ledger_entry last;
-} seen;
+    struct ledger_entry last;
+};
 
-static status see(void *context, const ledger_entry *entry) {
-    seen *seen = context;
+static status see(void *context, const struct ledger_entry *entry) {
+    struct seen *seen = context;
     seen->count++;
     seen->last = *entry;
     if (entry->order == 1) assert_string_equal(entry->why, "cut off");
@@ -72,11 +72,11 @@ static status see(void *context, const ledger_entry *entry) {
 
 static void it_is_all_there_after_a_restart(void **state) {
     (void)state;
-    ledger *ledger = open_ledger();
+    struct ledger *ledger = open_ledger();
     assert_int_equal(ledger_settled(ledger), 2);
     assert_int_equal(ledger_fresh(ledger), 4);
     assert_int_equal(ledger_flying(ledger), 2);
-    seen seen = {0};
+    struct seen seen = {0};
     assert_int_equal(ledger_issue(ledger, 3, "g3"), OK);
     assert_int_equal(ledger_each(ledger, 0, see, &seen), OK);
     assert_int_equal(seen.count, 4);
@@ -87,7 +87,7 @@ static void it_is_all_there_after_a_restart(void **state) {
 
 static void it_follows_optim(void **state) {
     (void)state;
-    ledger *ledger = open_ledger();
+    struct ledger *ledger = open_ledger();
     // Optim has trained 2, and the word was lost.
     assert_int_equal(ledger_follow(ledger, 3), OK);
     assert_int_equal(ledger_settled(ledger), 3);
@@ -109,8 +109,8 @@ static void it_follows_optim(void **state) {
 
 static void other_data_are_refused(void **state) {
     (void)state;
-    ledger *ledger = NULL;
-    const ledger_plan other = {.data = 78, .per_step = 2};
+    struct ledger *ledger = NULL;
+    const struct ledger_plan other = {.data = 78, .per_step = 2};
     assert_int_equal(ledger_open(&ledger, path, &other), INPUT);
     assert_non_null(strstr(fail_text(), "other data"));
     assert_null(ledger);
@@ -118,11 +118,11 @@ static void other_data_are_refused(void **state) {
 
 static void letters_go_in_order_to_every_reader(void **state) {
     (void)state;
-    letters letters = {0};
+    struct letters letters = {0};
     const int64_t orders[3] = {5, 2, 9};
     const char *ids[3] = {"five", "two", "nine"};
     for (int i = 0; i < 3; i++) {
-        bytes data = {0};
+        struct bytes data = {0};
         assert_int_equal(bytes_text(&data, ids[i]), OK);
         assert_int_equal(letters_add(&letters, orders[i], ids[i], 3, &data), OK);
     }
@@ -140,7 +140,7 @@ static void letters_go_in_order_to_every_reader(void **state) {
 }
 
 static void check_orders(int64_t *orders, size_t count, const char *text) {
-    bytes out = {0};
+    struct bytes out = {0};
     assert_int_equal(orders_write(orders, count, &out), OK);
     assert_string_equal(out.data, text);
     bytes_release(&out);

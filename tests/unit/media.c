@@ -9,7 +9,7 @@
 #include "shared/media/resize.h"
 
 static const char folder[] = "tests/data/media";
-static bytes golden;
+static struct bytes golden;
 
 static int read_golden(void **state) {
     (void)state;
@@ -23,8 +23,8 @@ static int free_golden(void **state) {
 }
 
 // The small sizes that the golden media have.
-static rules small_rules(void) {
-    rules rules = rules_standard();
+static struct rules small_rules(void) {
+    struct rules rules = rules_standard();
     rules.min_pixels = rules.image_min_pixels = 784 * 6;
     rules.max_pixels = rules.image_max_pixels = 784 * 24;
     return rules;
@@ -77,7 +77,7 @@ static void test_sizes(void **state) {
 static void test_counts_and_indices(void **state) {
     (void)state;
     const char *at = golden.data;
-    rules rules = rules_standard();
+    struct rules rules = rules_standard();
     int cases = 0;
     for (const char *line; (line = next_line(&at, "count")); cases++) {
         long frames;
@@ -98,7 +98,7 @@ static void test_counts_and_indices(void **state) {
 
 static void test_short_clips(void **state) {
     (void)state;
-    rules rules = rules_standard();
+    struct rules rules = rules_standard();
     int count;
     assert_int_equal(rules_frame_count(&rules, 3, 25, &count), DEFECT);
     assert_int_equal(rules_frame_count(&rules, 1, 1, &count), DEFECT);
@@ -115,7 +115,7 @@ static void test_short_clips(void **state) {
 
 static void test_total_pixels(void **state) {
     (void)state;
-    rules rules = rules_standard();
+    struct rules rules = rules_standard();
     assert_true(rules_frame_pixels(&rules, 16) == 105369);
     rules.max_pixels = 602112;
     rules.total_pixels = 16 * 150000;
@@ -124,13 +124,13 @@ static void test_total_pixels(void **state) {
     assert_true(rules_frame_pixels(&rules, 768) == 105369);
 }
 
-typedef struct picture {
+struct picture {
     const uint8_t *pixels;
     int width;
-} picture;
+};
 
 static status picture_row(void *context, int y, const uint8_t **row) {
-    const picture *picture = context;
+    const struct picture *picture = context;
     *row = picture->pixels + (size_t)y * (size_t)picture->width * 3;
     return OK;
 }
@@ -139,7 +139,7 @@ static void test_resamplers(void **state) {
     (void)state;
     const char *at = golden.data;
     int cases = 0, versions;
-    const resize_ops *const *ops = resize_versions(&versions);
+    const struct resize_ops *const *ops = resize_versions(&versions);
     for (const char *line; (line = next_line(&at, "resize")); cases++) {
         int h, w, oh, ow, seed;
         unsigned long clip_hash, image_hash;
@@ -148,7 +148,7 @@ static void test_resamplers(void **state) {
         size_t size = (size_t)oh * (size_t)ow * 3;
         uint8_t *out = malloc(size);
         assert_non_null(out);
-        resizer *resizer;
+        struct resizer *resizer;
         assert_int_equal(resizer_new(&resizer, h, w, oh, ow), OK);
         for (int version = 0; version < versions; version++) {
             memset(out, 0, size);
@@ -157,8 +157,8 @@ static void test_resamplers(void **state) {
             assert_true(fnv(out, size) == clip_hash);
         }
         resizer_free(&resizer);
-        picture picture = {in, w};
-        assert_int_equal(image_resize(&(image_rows){h, w, picture_row, &picture}, oh, ow, out), OK);
+        struct picture picture = {in, w};
+        assert_int_equal(image_resize(&(struct image_rows){h, w, picture_row, &picture}, oh, ow, out), OK);
         assert_true(fnv(out, size) == image_hash);
         free(out);
         free(in);
@@ -170,13 +170,13 @@ static void test_resamplers(void **state) {
 static void test_versions_equal_the_reference(void **state) {
     (void)state;
     int versions;
-    const resize_ops *const *ops = resize_versions(&versions);
+    const struct resize_ops *const *ops = resize_versions(&versions);
     for (int turn = 0; turn < 40; turn++) {
         int h = 3 + turn * 7 % 90, w = 3 + turn * 31 % 230, oh = 28 + turn * 28 % 84, ow = 28 + turn * 56 % 168;
         size_t stride = (size_t)w * 3 + (size_t)(turn % 5), size = (size_t)oh * (size_t)ow * 3;
         uint8_t *in = noise(h, (int)stride, (uint32_t)turn), *want = malloc(size), *got = malloc(size + 64);
         assert_true(want && got);
-        resizer *resizer;
+        struct resizer *resizer;
         assert_int_equal(resizer_new(&resizer, h, w, oh, ow), OK);
         resizer_use(resizer, ops[0]);
         resizer_run(resizer, in, (ptrdiff_t)stride, want);
@@ -194,7 +194,7 @@ static void test_versions_equal_the_reference(void **state) {
     }
 }
 
-static void check_means(const char **at, const frames *frames, int allowed) {
+static void check_means(const char **at, const struct frames *frames, int allowed) {
     for (int f = 0; f < frames->count; f++) {
         const uint8_t *frame = frames->pixels + frames_bytes(frames) / (size_t)frames->count * (size_t)f;
         const char *line = next_line(at, "means");
@@ -225,7 +225,7 @@ static const char *golden_path(char path[300], const char *line) {
 static void test_clips(void **state) {
     (void)state;
     const char *at = golden.data;
-    rules rules = small_rules();
+    struct rules rules = small_rules();
     int cases = 0;
     for (const char *line; (line = next_line(&at, "clip")); cases++) {
         char path[300];
@@ -233,7 +233,7 @@ static void test_clips(void **state) {
         int count, height, width, used;
         double seconds_per_grid;
         assert_int_equal(sscanf(line, "%d %d %d %lf%n", &count, &height, &width, &seconds_per_grid, &used), 4);
-        frames_view fast, straight;
+        struct frames_view fast, straight;
         assert_int_equal(media_decode(&fast, path, true, &rules, NULL), OK);
         assert_int_equal(fast.frames.count, count);
         assert_int_equal(fast.frames.height, height);
@@ -246,7 +246,7 @@ static void test_clips(void **state) {
             assert_true(fabs(fast.frames.timestamps[i] - time) < 1e-4);
         }
         check_means(&at, &fast.frames, 1);
-        assert_int_equal(media_decode(&straight, path, true, &rules, &(media_options){.straight = true}), OK);
+        assert_int_equal(media_decode(&straight, path, true, &rules, &(struct media_options){.straight = true}), OK);
         assert_memory_equal(straight.frames.pixels, fast.frames.pixels, frames_bytes(&fast.frames));
         frames_view_release(&fast);
         frames_view_release(&straight);
@@ -257,14 +257,14 @@ static void test_clips(void **state) {
 static void test_images(void **state) {
     (void)state;
     const char *at = golden.data;
-    rules rules = small_rules();
+    struct rules rules = small_rules();
     int cases = 0;
     for (const char *line; (line = next_line(&at, "image")); cases++) {
         char path[300], hash[20];
         line = golden_path(path, line);
         int height, width;
         assert_int_equal(sscanf(line, "%d %d %19s", &height, &width, hash), 3);
-        frames_view view;
+        struct frames_view view;
         assert_int_equal(media_decode(&view, path, false, &rules, NULL), OK);
         assert_int_equal(view.frames.count, 1);
         assert_null(view.frames.timestamps);
@@ -278,8 +278,8 @@ static void test_images(void **state) {
 }
 
 static void expect_defect(const char *path, bool video, const char *reason) {
-    rules rules = rules_standard();
-    frames_view view;
+    struct rules rules = rules_standard();
+    struct frames_view view;
     assert_int_equal(media_decode(&view, path, video, &rules, NULL), DEFECT);
     if (!strstr(fail_text(), reason)) print_error("%s: '%s' lacks '%s'\n", path, fail_text(), reason);
     assert_non_null(strstr(fail_text(), reason));
@@ -290,7 +290,7 @@ static void expect_defect(const char *path, bool video, const char *reason) {
 // The first part of a file, in /tmp.
 static void expect_cut_defect(const char *name, double part, bool video, const char *reason) {
     char from[300], to[64] = "/tmp/caravan-cut-XXXXXX";
-    bytes content = {0};
+    struct bytes content = {0};
     snprintf(from, sizeof from, "%s/%s", folder, name);
     assert_int_equal(file_read(from, &content), OK);
     int fd = mkstemp(to);
@@ -321,7 +321,7 @@ static void test_files_that_are_none(void **state) {
 
 static void test_keys(void **state) {
     (void)state;
-    rules rules = rules_standard(), other = rules;
+    struct rules rules = rules_standard(), other = rules;
     char a[frames_key_size], b[frames_key_size];
     const char *path = "tests/data/media/b-frames.mp4";
     assert_int_equal(media_key(a, path, true, &rules, NULL), OK);
@@ -341,8 +341,8 @@ static void test_keys(void **state) {
 
 static void test_sheet(void **state) {
     (void)state;
-    rules rules = small_rules();
-    frames_view view, sheet;
+    struct rules rules = small_rules();
+    struct frames_view view, sheet;
     char path[] = "/tmp/caravan-sheet-XXXXXX";
     int fd = mkstemp(path);
     assert_true(fd >= 0);

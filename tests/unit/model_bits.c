@@ -5,28 +5,28 @@
 enum { REQUESTS = 3, GROUP = 4, NEW_TOKENS = 21 };
 
 // All that three requests drew.
-typedef struct drawn {
+struct drawn {
     int64_t tokens[REQUESTS][GROUP][NEW_TOKENS];
     float logprobs[REQUESTS][GROUP][NEW_TOKENS];
     size_t count[REQUESTS][GROUP];
-} drawn;
+};
 
 // The case's prompt, its text alone, and both with other chance.
-static model_prompt prompt_of(model_case *it, const model *model, int request) {
+static struct model_prompt prompt_of(struct model_case *it, const struct model *model, int request) {
     if (request != 1) return it->prompt;
-    const model_facts *facts = model_about(model);
+    const struct model_facts *facts = model_about(model);
     int64_t *words = arena_get(&it->arena, it->prompt.count * sizeof *words);
     size_t count = 0;
     for (size_t i = 0; i < it->prompt.count; i++)
         if (it->prompt.tokens[i] != facts->image_token && it->prompt.tokens[i] != facts->video_token)
             words[count++] = it->prompt.tokens[i];
-    return (model_prompt){words, count, NULL, 0};
+    return (struct model_prompt){words, count, NULL, 0};
 }
 
-static void take_done(generator *generator, drawn *out) {
+static void take_done(struct generator *generator, struct drawn *out) {
     void *tag = NULL;
     int count = 0;
-    for (const generated *got; (got = generator_done(generator, &tag, &count));) {
+    for (const struct generated *got; (got = generator_done(generator, &tag, &count));) {
         int request = (int)(intptr_t)tag;
         assert_int_equal(count, GROUP);
         for (int i = 0; i < count; i++) {
@@ -38,21 +38,21 @@ static void take_done(generator *generator, drawn *out) {
 }
 
 // Few rows begin with the shortest prompt, so that the cache it makes is too small for the next, which then waits.
-static void draw_all(model_case *it, model *model, int rows, drawn *out) {
+static void draw_all(struct model_case *it, struct model *model, int rows, struct drawn *out) {
     memset(out, 0, sizeof *out);
-    generator *generator = NULL;
-    MUST(generator_new(&generator, model, &(generator_options){.rows = rows, .max_new_tokens = NEW_TOKENS}));
+    struct generator *generator = NULL;
+    MUST(generator_new(&generator, model, &(struct generator_options){.rows = rows, .max_new_tokens = NEW_TOKENS}));
     for (int i = 0; i < REQUESTS; i++) {
         int request = rows > 3 || i > 1 ? i : 1 - i;
         while (!generator_room(generator)) MUST(generator_step(generator));
-        MUST(generator_add(generator, &(generate_request){.prompt = prompt_of(it, model, request),
-                                                          .count = GROUP,
-                                                          .temperature = 1,
-                                                          .top_p = 0.95f,
-                                                          .top_k = 50,
-                                                          .max_new_tokens = NEW_TOKENS,
-                                                          .key = (uint64_t)request + 7,
-                                                          .tag = (void *)(intptr_t)request}));
+        MUST(generator_add(generator, &(struct generate_request){.prompt = prompt_of(it, model, request),
+                                                                 .count = GROUP,
+                                                                 .temperature = 1,
+                                                                 .top_p = 0.95f,
+                                                                 .top_k = 50,
+                                                                 .max_new_tokens = NEW_TOKENS,
+                                                                 .key = (uint64_t)request + 7,
+                                                                 .tag = (void *)(intptr_t)request}));
         take_done(generator, out);
     }
     while (generator_busy(generator)) MUST(generator_step(generator));
@@ -60,43 +60,44 @@ static void draw_all(model_case *it, model *model, int rows, drawn *out) {
     generator_free(&generator);
 }
 
-static void completions_of(const drawn *drawn, int request, model_completion *out) {
-    for (int i = 0; i < GROUP; i++) out[i] = (model_completion){drawn->tokens[request][i], drawn->count[request][i]};
+static void completions_of(const struct drawn *drawn, int request, struct model_completion *out) {
+    for (int i = 0; i < GROUP; i++)
+        out[i] = (struct model_completion){drawn->tokens[request][i], drawn->count[request][i]};
 }
 
-static void expect_scores(model_case *it, model *model, const drawn *drawn) {
+static void expect_scores(struct model_case *it, struct model *model, const struct drawn *drawn) {
     for (int request = 0; request < REQUESTS; request++) {
-        model_completion completions[GROUP];
+        struct model_completion completions[GROUP];
         float got[GROUP][NEW_TOKENS], *rows[GROUP];
         for (int i = 0; i < GROUP; i++) rows[i] = got[i];
         completions_of(drawn, request, completions);
-        model_prompt prompt = prompt_of(it, model, request);
+        struct model_prompt prompt = prompt_of(it, model, request);
         MUST(model_score(model, &prompt, completions, GROUP, rows));
         for (int i = 0; i < GROUP; i++)
             assert_memory_equal(got[i], drawn->logprobs[request][i], completions[i].count * sizeof(float));
     }
 }
 
-static void expect_training_agrees(model_case *it, model *model, const drawn *drawn) {
+static void expect_training_agrees(struct model_case *it, struct model *model, const struct drawn *drawn) {
     for (int request = 0; request < REQUESTS; request++) {
-        model_completion completions[GROUP];
-        train_completion train[GROUP];
+        struct model_completion completions[GROUP];
+        struct train_completion train[GROUP];
         completions_of(drawn, request, completions);
         for (int i = 0; i < GROUP; i++)
-            train[i] = (train_completion){
+            train[i] = (struct train_completion){
                 .completion = completions[i], .advantage = i - 1.5, .behaviour = drawn->logprobs[request][i]};
-        model_prompt prompt = prompt_of(it, model, request);
-        train_result result;
-        MUST(model_accumulate(model, &prompt, train, GROUP, &(train_loss){0}, 1, &result));
+        struct model_prompt prompt = prompt_of(it, model, request);
+        struct train_result result;
+        MUST(model_accumulate(model, &prompt, train, GROUP, &(struct train_loss){0}, 1, &result));
         assert_true(result.difference == 0 && result.largest == 0);
         assert_int_equal(result.prompt_tokens, prompt.count);
     }
 }
 
 // Whether this machine computes in bfloat16; float32 it must.
-static bool computes(model_case *it, const char *precision) {
-    model *model = NULL;
-    status result = model_open(&model, it->folder, &(model_options){.device = "cpu", .precision = precision});
+static bool computes(struct model_case *it, const char *precision) {
+    struct model *model = NULL;
+    status result = model_open(&model, it->folder, &(struct model_options){.device = "cpu", .precision = precision});
     model_free(&model);
     if (result == OK) return true;
     print_message("left out: %s\n", fail_text());
@@ -107,17 +108,17 @@ static bool computes(model_case *it, const char *precision) {
 
 static void sampler_scorer_trainer(const char *precision) {
     for (int c = 0; c < CASES; c++) {
-        model_case it;
+        struct model_case it;
         case_open(&it, case_names[c]);
-        static drawn first, other;
+        static struct drawn first, other;
         for (int threads = 1; threads <= 3 && computes(&it, precision); threads++) {
-            model *model = case_model(&it, &(model_options){.precision = precision, .threads = threads});
+            struct model *model = case_model(&it, &(struct model_options){.precision = precision, .threads = threads});
             draw_all(&it, model, threads == 1 ? 64 : threads == 2 ? 3 : 5, threads == 1 ? &first : &other);
             if (threads > 1) assert_memory_equal(&other, &first, sizeof first);
             expect_scores(&it, model, &first);
             model_free(&model);
             model = case_model(
-                &it, &(model_options){
+                &it, &(struct model_options){
                          .precision = precision, .threads = threads, .training = true, .train_vision = threads < 3});
             expect_training_agrees(&it, model, &first);
             model_free(&model);
@@ -136,42 +137,43 @@ static void test_sampler_scorer_trainer_bfloat16(void **state) {
     sampler_scorer_trainer("bfloat16");
 }
 
-static const train_rates rates = {3e-3, 0.9, 0.99, 1e-8, 0.01, 1.0};
+static const struct train_rates rates = {3e-3, 0.9, 0.99, 1e-8, 0.01, 1.0};
 
 // A step on the golden step's completions.
-static void take_step(model_case *it, model *model) {
+static void take_step(struct model_case *it, struct model *model) {
     json_object *step = json_object_array_get_idx(key_of(it->golden, "steps"), 0);
-    train_completion completions[COMPLETIONS];
+    struct train_completion completions[COMPLETIONS];
     case_step(it, step, completions);
-    train_result result;
+    struct train_result result;
     double norm = 0;
-    MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &(train_loss){0}, 1, &result));
+    MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &(struct train_loss){0}, 1, &result));
     MUST(model_step(model, &rates, &norm));
 }
 
-static void score_case(model *model, const model_case *it, float out[COMPLETIONS][MOST_TOKENS]) {
+static void score_case(struct model *model, const struct model_case *it, float out[COMPLETIONS][MOST_TOKENS]) {
     float *rows[COMPLETIONS];
     memset(out, 0, sizeof(float[COMPLETIONS][MOST_TOKENS]));
     for (int i = 0; i < COMPLETIONS; i++) rows[i] = out[i];
     MUST(model_score(model, &it->prompt, it->completions, COMPLETIONS, rows));
 }
 
-static uint64_t hash_of(model *model) {
+static uint64_t hash_of(struct model *model) {
     uint64_t hash = 0;
     MUST(model_hash(model, &hash));
     return hash;
 }
 
 static void publish_and_swap(const char *precision, const char *name) {
-    model_case it;
+    struct model_case it;
     case_open(&it, name);
     if (!computes(&it, precision)) {
         case_close(&it);
         return;
     }
-    model *trained = case_model(
-        &it, &(model_options){.precision = precision, .training = true, .train_vision = true, .reference = true});
-    model *scorer = case_model(&it, &(model_options){.precision = precision});
+    struct model *trained = case_model(
+        &it,
+        &(struct model_options){.precision = precision, .training = true, .train_vision = true, .reference = true});
+    struct model *scorer = case_model(&it, &(struct model_options){.precision = precision});
     assert_true(hash_of(trained) == hash_of(scorer));
     char *folder = case_folder(&it), *path = path_join(&it.arena, folder, "weights");
     uint64_t hash = 0, before = hash_of(scorer);
@@ -211,18 +213,18 @@ static void test_published_weights_are_swapped(void **state) {
 static void test_a_restart_changes_no_bit(void **state) {
     (void)state;
     for (int c = 0; c < CASES; c++) {
-        model_case it;
+        struct model_case it;
         case_open(&it, case_names[c]);
-        const model_options options = {
+        const struct model_options options = {
             .precision = "float32", .training = true, .train_vision = c != 2, .reference = true};
         char *folder = case_folder(&it);
-        model *straight = case_model(&it, &options);
+        struct model *straight = case_model(&it, &options);
         take_step(&it, straight);
         MUST(model_average(straight, 0.9));
         MUST(model_write_folder(straight, folder));
         MUST(model_write_state(straight, folder));
-        model *again = NULL;
-        model_options wanted = options;
+        struct model *again = NULL;
+        struct model_options wanted = options;
         wanted.device = "cpu";
         MUST(model_open(&again, folder, &wanted));
         MUST(model_read_state(again, folder));
@@ -250,18 +252,18 @@ static void test_a_restart_changes_no_bit(void **state) {
 static void test_a_checkpoint_keeps_the_layout(void **state) {
     (void)state;
     for (int c = 0; c < CASES; c++) {
-        model_case it;
+        struct model_case it;
         case_open(&it, case_names[c]);
-        model *model = case_model(&it, &(model_options){.training = true, .precision = "float32"});
+        struct model *model = case_model(&it, &(struct model_options){.training = true, .precision = "float32"});
         const char *kept = getenv("MODEL_CHECKPOINTS"); // for transformers to load
         char *folder = kept ? arena_print(&it.arena, "%s/%s", kept, case_names[c]) : case_folder(&it);
         MUST(model_write_folder(model, folder));
-        safetensors *from = NULL, *to = NULL;
+        struct safetensors *from = NULL, *to = NULL;
         MUST(safetensors_open_folder(&from, it.folder));
         MUST(safetensors_open_folder(&to, folder));
         assert_int_equal(safetensors_count(from), safetensors_count(to));
         for (size_t i = 0; i < safetensors_count(from); i++) {
-            const stored_tensor *a = safetensors_at(from, i), *b = safetensors_at(to, i);
+            const struct stored_tensor *a = safetensors_at(from, i), *b = safetensors_at(to, i);
             assert_string_equal(a->name, b->name);
             assert_string_equal(strrchr(a->file, '/'), strrchr(b->file, '/'));
             assert_int_equal(a->type, b->type);
@@ -278,8 +280,8 @@ static void test_a_checkpoint_keeps_the_layout(void **state) {
     }
 }
 
-static void expect_defect(model *model, const model_prompt *prompt, const model_completion *completion,
-                          const char *says) {
+static void expect_defect(struct model *model, const struct model_prompt *prompt,
+                          const struct model_completion *completion, const char *says) {
     float got[MOST_TOKENS], *row = got;
     assert_int_equal(model_score(model, prompt, completion, 1, &row), DEFECT);
     if (!strstr(fail_text(), says)) print_error("%s\n", fail_text());
@@ -289,23 +291,24 @@ static void expect_defect(model *model, const model_prompt *prompt, const model_
 // A group's own fault is a defect; what the caller got wrong is not.
 static void test_faults_are_told_apart(void **state) {
     (void)state;
-    model_case it;
+    struct model_case it;
     case_open(&it, "pairs");
-    model *model = NULL;
-    assert_int_equal(model_open(&model, it.folder, &(model_options){.device = "cpu", .precision = "int8"}), USAGE);
-    assert_int_equal(model_open(&model, it.folder, &(model_options){.device = "tpu"}), USAGE);
-    assert_int_equal(model_open(&model, it.folder, &(model_options){.device = "cuda"}), SERVICE);
-    assert_int_equal(model_open(&model, "/nowhere", &(model_options){.device = "cpu"}), INPUT);
+    struct model *model = NULL;
+    assert_int_equal(model_open(&model, it.folder, &(struct model_options){.device = "cpu", .precision = "int8"}),
+                     USAGE);
+    assert_int_equal(model_open(&model, it.folder, &(struct model_options){.device = "tpu"}), USAGE);
+    assert_int_equal(model_open(&model, it.folder, &(struct model_options){.device = "cuda"}), SERVICE);
+    assert_int_equal(model_open(&model, "/nowhere", &(struct model_options){.device = "cpu"}), INPUT);
     assert_null(model);
-    model = case_model(&it, &(model_options){.precision = "float32"});
+    model = case_model(&it, &(struct model_options){.precision = "float32"});
     int64_t far = model_about(model)->vocabulary;
-    expect_defect(model, &it.prompt, &(model_completion){&far, 1}, "outside the vocabulary");
-    expect_defect(model, &it.prompt, &(model_completion){it.completions[0].tokens, 0}, "empty");
-    model_prompt prompt = it.prompt;
+    expect_defect(model, &it.prompt, &(struct model_completion){&far, 1}, "outside the vocabulary");
+    expect_defect(model, &it.prompt, &(struct model_completion){it.completions[0].tokens, 0}, "empty");
+    struct model_prompt prompt = it.prompt;
     prompt.media_count--;
     expect_defect(model, &prompt, &it.completions[0], "belongs to no medium");
     prompt = it.prompt;
-    model_medium media[4];
+    struct model_medium media[4];
     memcpy(media, prompt.media, prompt.media_count * sizeof *media);
     prompt.media = media;
     media[1].frames += 2;
@@ -313,12 +316,12 @@ static void test_faults_are_told_apart(void **state) {
     media[1].frames -= 2;
     media[1].height += 7;
     expect_defect(model, &prompt, &it.completions[0], "units");
-    train_result result;
-    assert_int_equal(model_accumulate(model, &it.prompt, NULL, 0, &(train_loss){0}, 1, &result), BUG);
-    generator *generator = NULL;
-    assert_int_equal(generator_new(&generator, model, &(generator_options){.max_new_tokens = 0}), USAGE);
-    MUST(generator_new(&generator, model, &(generator_options){.max_new_tokens = 4}));
-    generate_request request = {.prompt = it.prompt, .count = 1, .top_p = 1, .max_new_tokens = 5};
+    struct train_result result;
+    assert_int_equal(model_accumulate(model, &it.prompt, NULL, 0, &(struct train_loss){0}, 1, &result), BUG);
+    struct generator *generator = NULL;
+    assert_int_equal(generator_new(&generator, model, &(struct generator_options){.max_new_tokens = 0}), USAGE);
+    MUST(generator_new(&generator, model, &(struct generator_options){.max_new_tokens = 4}));
+    struct generate_request request = {.prompt = it.prompt, .count = 1, .top_p = 1, .max_new_tokens = 5};
     assert_int_equal(generator_add(generator, &request), USAGE);
     request.max_new_tokens = 4;
     request.prompt.media_count = 0;
@@ -332,12 +335,12 @@ static void test_faults_are_told_apart(void **state) {
 // No code above the backend reads or writes what a buffer holds.
 static void test_the_whole_model_guarded(void **state) {
     (void)state;
-    model_case it;
+    struct model_case it;
     case_open(&it, "pairs");
-    static drawn guarded, plain;
+    static struct drawn guarded, plain;
     float a[COMPLETIONS][MOST_TOKENS], b[COMPLETIONS][MOST_TOKENS];
-    model *open = case_model(&it, &(model_options){.precision = "float32"});
-    model *closed = case_model(&it, &(model_options){.precision = "float32", .guarded = true});
+    struct model *open = case_model(&it, &(struct model_options){.precision = "float32"});
+    struct model *closed = case_model(&it, &(struct model_options){.precision = "float32", .guarded = true});
     draw_all(&it, open, 5, &plain);
     draw_all(&it, closed, 5, &guarded);
     assert_memory_equal(&plain, &guarded, sizeof plain);
@@ -346,7 +349,7 @@ static void test_the_whole_model_guarded(void **state) {
     assert_memory_equal(a, b, sizeof a);
     model_free(&open);
     model_free(&closed);
-    model_options options = {.precision = "float32", .training = true, .train_vision = true, .reference = true};
+    struct model_options options = {.precision = "float32", .training = true, .train_vision = true, .reference = true};
     open = case_model(&it, &options);
     options.guarded = true;
     closed = case_model(&it, &options);

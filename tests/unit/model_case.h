@@ -14,14 +14,14 @@
 static const char *const case_names[] = {"even", "pairs", "seven", "thirds"};
 enum { CASES = 4, COMPLETIONS = 4, MOST_TOKENS = 32 };
 
-typedef struct model_case {
-    arena arena;
+struct model_case {
+    struct arena arena;
     const char *folder;
     json_object *golden;
-    safetensors *tensors;
-    model_prompt prompt;
-    model_completion completions[COMPLETIONS];
-} model_case;
+    struct safetensors *tensors;
+    struct model_prompt prompt;
+    struct model_completion completions[COMPLETIONS];
+};
 
 #define MUST(expression)                                                                                               \
     do {                                                                                                               \
@@ -41,7 +41,7 @@ static inline double number_of(json_object *object, const char *key) {
     return json_object_get_double(key_of(object, key));
 }
 
-static inline int64_t *case_tokens(model_case *it, json_object *list, size_t *count) {
+static inline int64_t *case_tokens(struct model_case *it, json_object *list, size_t *count) {
     *count = json_object_array_length(list);
     int64_t *tokens = arena_get(&it->arena, *count * sizeof *tokens);
     for (size_t i = 0; i < *count; i++) tokens[i] = json_object_get_int64(json_object_array_get_idx(list, i));
@@ -49,7 +49,7 @@ static inline int64_t *case_tokens(model_case *it, json_object *list, size_t *co
 }
 
 // One array of numbers for each completion; NULL where the step has none.
-static inline float *case_floats(model_case *it, json_object *step, const char *key, size_t completion) {
+static inline float *case_floats(struct model_case *it, json_object *step, const char *key, size_t completion) {
     json_object *lists = json_object_object_get(step, key);
     if (!lists) return NULL;
     json_object *list = json_object_array_get_idx(lists, completion);
@@ -59,17 +59,17 @@ static inline float *case_floats(model_case *it, json_object *step, const char *
     return values;
 }
 
-static inline void case_media(model_case *it) {
+static inline void case_media(struct model_case *it) {
     json_object *list = key_of(it->golden, "media");
     size_t count = json_object_array_length(list);
-    model_medium *media = arena_get(&it->arena, count * sizeof *media);
+    struct model_medium *media = arena_get(&it->arena, count * sizeof *media);
     for (size_t m = 0; m < count; m++) {
         json_object *entry = json_object_array_get_idx(list, m);
-        media[m] = (model_medium){.video = json_object_get_boolean(key_of(entry, "video")),
-                                  .frames = (int)number_of(entry, "frames"),
-                                  .height = (int)number_of(entry, "height"),
-                                  .width = (int)number_of(entry, "width"),
-                                  .seconds_per_grid = number_of(entry, "seconds_per_grid")};
+        media[m] = (struct model_medium){.video = json_object_get_boolean(key_of(entry, "video")),
+                                         .frames = (int)number_of(entry, "frames"),
+                                         .height = (int)number_of(entry, "height"),
+                                         .width = (int)number_of(entry, "width"),
+                                         .seconds_per_grid = number_of(entry, "seconds_per_grid")};
         uint64_t size = (uint64_t)media[m].frames * (uint64_t)media[m].height * (uint64_t)media[m].width * 3;
         uint8_t *pixels = arena_get(&it->arena, size);
         for (uint64_t i = 0; i < size; i++) { // as make_model_golden.py does
@@ -83,8 +83,8 @@ static inline void case_media(model_case *it) {
     it->prompt.media_count = count;
 }
 
-static inline void case_open(model_case *it, const char *name) {
-    *it = (model_case){0};
+static inline void case_open(struct model_case *it, const char *name) {
+    *it = (struct model_case){0};
     const char *root = getenv("MODEL_GOLDEN");
     it->folder = arena_print(&it->arena, "%s/%s", root ? root : "tests/data/model", name);
     MUST(json_file(&it->golden, path_join(&it->arena, it->folder, "golden.json")));
@@ -97,15 +97,15 @@ static inline void case_open(model_case *it, const char *name) {
             case_tokens(it, json_object_array_get_idx(completions, i), &it->completions[i].count);
 }
 
-static inline void case_close(model_case *it) {
+static inline void case_close(struct model_case *it) {
     safetensors_close(&it->tensors);
     json_object_put(it->golden);
     arena_release(&it->arena);
 }
 
-static inline model *case_model(const model_case *it, const model_options *options) {
-    model *model = NULL;
-    model_options wanted = *options;
+static inline struct model *case_model(const struct model_case *it, const struct model_options *options) {
+    struct model *model = NULL;
+    struct model_options wanted = *options;
     if (!wanted.device) wanted.device = "cpu";
     MUST(model_open(&model, it->folder, &wanted));
     return model;
@@ -122,19 +122,20 @@ static inline double relative_distance(const float *a, const float *b, size_t co
 }
 
 // The step's completions with advantages, behaviour and reference.
-static inline void case_step(model_case *it, json_object *step, train_completion *out) {
+static inline void case_step(struct model_case *it, json_object *step, struct train_completion *out) {
     for (size_t i = 0; i < COMPLETIONS; i++) {
         json_object *advantages = key_of(step, "advantages");
-        out[i] = (train_completion){.completion = it->completions[i],
-                                    .advantage = json_object_get_double(json_object_array_get_idx(advantages, i)),
-                                    .behaviour = case_floats(it, step, "behaviour", i),
-                                    .reference = case_floats(it, step, "reference", i),
-                                    .stale = json_object_get_boolean(key_of(step, "stale"))};
+        out[i] =
+            (struct train_completion){.completion = it->completions[i],
+                                      .advantage = json_object_get_double(json_object_array_get_idx(advantages, i)),
+                                      .behaviour = case_floats(it, step, "behaviour", i),
+                                      .reference = case_floats(it, step, "reference", i),
+                                      .stale = json_object_get_boolean(key_of(step, "stale"))};
     }
 }
 
 // A folder of its own under /tmp, in the case's arena; the caller removes it.
-static inline char *case_folder(model_case *it) {
+static inline char *case_folder(struct model_case *it) {
     char *path = arena_print(&it->arena, "/tmp/caravan-model-XXXXXX");
     assert_non_null(mkdtemp(path));
     return path;

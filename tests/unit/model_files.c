@@ -15,7 +15,7 @@ static const char ids[] = "\"image_token_id\":1,\"video_token_id\":2,\"vision_st
 static const char vision[] = "\"vision_config\":{\"depth\":1,\"hidden_size\":8,\"num_heads\":2,\"in_chans\":3,"
                              "\"intermediate_size\":12,\"out_hidden_size\":16,\"fullatt_block_indexes\":[0]}";
 
-static status parse(model_config *config, const char *format, ...) {
+static status parse(struct model_config *config, const char *format, ...) {
     char text[4096];
     va_list arguments;
     va_start(arguments, format);
@@ -31,14 +31,14 @@ static void expect_text(const char *part) {
 
 // A file image with this header and `room` bytes of data.
 static status open_image(const char *header, size_t room) {
-    bytes image = {0};
+    struct bytes image = {0};
     size_t length = strlen(header);
     for (int i = 0; i < 8; i++) assert_int_equal(bytes_add(&image, &(char){(char)(length >> 8 * i)}, 1), OK);
     assert_int_equal(bytes_text(&image, header), OK);
     assert_int_equal(bytes_reserve(&image, room + 1), OK);
     memset(image.data + image.size, 0, room);
     image.size += room;
-    safetensors *store = NULL;
+    struct safetensors *store = NULL;
     status result = safetensors_open_memory(&store, image.data, image.size, "x.safetensors");
     safetensors_close(&store);
     bytes_release(&image);
@@ -78,7 +78,7 @@ static void test_lying_headers_are_refused_by_name(void **state) {
 
 static void test_truncated_images(void **state) {
     (void)state;
-    safetensors *store = NULL;
+    struct safetensors *store = NULL;
     assert_int_equal(safetensors_open_memory(&store, "\x02\0\0", 3, "x"), INPUT);
     assert_int_equal(safetensors_open_memory(&store, "\x09\0\0\0\0\0\0\0{}", 10, "x"), INPUT);
     assert_non_null(strstr(fail_text(), "truncated"));
@@ -89,21 +89,21 @@ static void test_what_is_written_is_read(void **state) {
     (void)state;
     char folder[] = "/tmp/caravan-model-XXXXXX";
     assert_non_null(mkdtemp(folder));
-    arena arena = {0};
+    struct arena arena = {0};
     char *path = path_join(&arena, folder, "model.safetensors");
-    const stored_tensor tensors[] = {{.name = "b", .type = ELEMENT_F32, .rank = 2, .shape = {2, 1}},
-                                     {.name = "a", .type = ELEMENT_BF16, .rank = 1, .shape = {3}}};
-    safetensors_writer *writer = NULL;
+    const struct stored_tensor tensors[] = {{.name = "b", .type = ELEMENT_F32, .rank = 2, .shape = {2, 1}},
+                                            {.name = "a", .type = ELEMENT_BF16, .rank = 1, .shape = {3}}};
+    struct safetensors_writer *writer = NULL;
     assert_int_equal(safetensors_create(&writer, path, tensors, 2, true), OK);
     assert_int_equal(safetensors_write(writer, (float[]){1, 2}, 8), OK);
     assert_false(path_exists(path));
     assert_int_equal(safetensors_write(writer, (uint16_t[]){7, 8, 9}, 6), OK);
     assert_int_equal(safetensors_write(writer, "x", 1), BUG);
     assert_int_equal(safetensors_finish(&writer), OK);
-    safetensors *store = NULL;
+    struct safetensors *store = NULL;
     assert_int_equal(safetensors_open_folder(&store, folder), OK);
     assert_int_equal(safetensors_count(store), 2);
-    const stored_tensor *a = safetensors_find(store, "a");
+    const struct stored_tensor *a = safetensors_find(store, "a");
     assert_int_equal(a->type, ELEMENT_BF16);
     assert_int_equal(((const uint16_t *)a->data)[2], 9);
     assert_null(safetensors_find(store, "c"));
@@ -133,17 +133,17 @@ static void test_a_long_file_is_written_whole(void **state) {
     enum { count = 5000003 };
     char folder[] = "/tmp/caravan-model-XXXXXX";
     assert_non_null(mkdtemp(folder));
-    arena arena = {0};
+    struct arena arena = {0};
     char *path = path_join(&arena, folder, "long.safetensors");
     float *values = arena_get(&arena, count * sizeof *values);
     for (int i = 0; i < count; i++) values[i] = (float)i;
-    const stored_tensor tensor = {.name = "long", .type = ELEMENT_F32, .rank = 1, .shape = {count}};
-    safetensors_writer *writer = NULL;
+    const struct stored_tensor tensor = {.name = "long", .type = ELEMENT_F32, .rank = 1, .shape = {count}};
+    struct safetensors_writer *writer = NULL;
     assert_int_equal(safetensors_create(&writer, path, &tensor, 1, true), OK);
     assert_int_equal(safetensors_write(writer, values, 1000 * sizeof *values), OK);
     assert_int_equal(safetensors_write(writer, values + 1000, (count - 1000) * sizeof *values), OK);
     assert_int_equal(safetensors_finish(&writer), OK);
-    safetensors *store = NULL;
+    struct safetensors *store = NULL;
     assert_int_equal(safetensors_open(&store, path), OK);
     assert_memory_equal(safetensors_find(store, "long")->data, values, count * sizeof *values);
     safetensors_close(&store);
@@ -153,7 +153,7 @@ static void test_a_long_file_is_written_whole(void **state) {
 
 static void test_config_layouts_agree(void **state) {
     (void)state;
-    static model_config flat, nested, newest;
+    static struct model_config flat, nested, newest;
     assert_int_equal(parse(&flat,
                            "{%s,%s,%s,\"rope_theta\":5e5,\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\","
                            "\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[1,1,2]}}",
@@ -185,7 +185,7 @@ static void test_config_layouts_agree(void **state) {
 
 static void test_insane_values_are_refused_by_key(void **state) {
     (void)state;
-    static model_config config;
+    static struct model_config config;
     const struct {
         const char *key, *value;
     } cases[] = {
@@ -223,20 +223,20 @@ static void test_insane_values_are_refused_by_key(void **state) {
 
 static void test_parameters_are_matched_in_both_namings(void **state) {
     (void)state;
-    static model_config config;
+    static struct model_config config;
     assert_int_equal(parse(&config,
                            "{%s,%s,%s,\"tie_word_embeddings\":true,\"rope_scaling\":{\"mrope_section\":[1,1,2]}}",
                            text_keys, ids, vision),
                      OK);
-    parameter_table *table = NULL;
+    struct parameter_table *table = NULL;
     assert_int_equal(parameters_new(&table, &config), OK);
     assert_int_equal(table->text[1].qkv.count, 3);
     assert_int_equal(table->text[1].qkv.rows, 32);
     assert_int_equal(table->head.count, 0);
-    const parameter *key = &table->list[table->text[0].qkv.first + 1];
+    const struct parameter *key = &table->list[table->text[0].qkv.first + 1];
     assert_string_equal(key->name, "model.layers.0.self_attn.k_proj.weight");
     assert_int_equal(key->place, table->text[0].qkv.place + 16 * 16);
-    arena names = {0};
+    struct arena names = {0};
     assert_string_equal(parameter_nested_name(&names, key), "model.language_model.layers.0.self_attn.k_proj.weight");
     for (size_t i = 0; i < table->count; i++) {
         int range = 3;

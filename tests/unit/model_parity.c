@@ -2,9 +2,9 @@
 // log-probabilities 1e-5 mean and 1e-4 at most, each tensor's gradient 1e-4, the update of three steps 1e-3.
 #include "tests/unit/model_case.h"
 
-static model_case cases[CASES];
+static struct model_case cases[CASES];
 
-static void score_case(model *model, const model_case *it, float out[COMPLETIONS][MOST_TOKENS]) {
+static void score_case(struct model *model, const struct model_case *it, float out[COMPLETIONS][MOST_TOKENS]) {
     float *rows[COMPLETIONS];
     for (int i = 0; i < COMPLETIONS; i++) rows[i] = out[i];
     MUST(model_score(model, &it->prompt, it->completions, COMPLETIONS, rows));
@@ -13,14 +13,14 @@ static void score_case(model *model, const model_case *it, float out[COMPLETIONS
 static void test_log_probabilities(void **state) {
     (void)state;
     for (int c = 0; c < CASES; c++) {
-        model_case *it = &cases[c];
-        model *model = case_model(it, &(model_options){.precision = "float32"});
+        struct model_case *it = &cases[c];
+        struct model *model = case_model(it, &(struct model_options){.precision = "float32"});
         float got[COMPLETIONS][MOST_TOKENS];
         score_case(model, it, got);
         double sum = 0, most = 0;
         size_t total = 0;
         for (int i = 0; i < COMPLETIONS; i++) {
-            const stored_tensor *want = safetensors_find(it->tensors, arena_print(&it->arena, "logprobs.%d", i));
+            const struct stored_tensor *want = safetensors_find(it->tensors, arena_print(&it->arena, "logprobs.%d", i));
             for (size_t t = 0; t < it->completions[i].count; t++, total++) {
                 double apart = fabs((double)got[i][t] - ((const float *)want->data)[t]);
                 sum += apart;
@@ -38,17 +38,17 @@ static void test_log_probabilities(void **state) {
 static void test_whole_distribution(void **state) {
     (void)state;
     for (int c = 0; c < CASES; c++) {
-        model_case *it = &cases[c];
-        model *model = case_model(it, &(model_options){.precision = "float32"});
+        struct model_case *it = &cases[c];
+        struct model *model = case_model(it, &(struct model_options){.precision = "float32"});
         size_t count = (size_t)model_about(model)->vocabulary;
         int64_t tokens[128];
         float got[128], *rows[128];
-        model_completion completions[128];
+        struct model_completion completions[128];
         assert_in_range(count, 1, 128);
         for (size_t i = 0; i < count; i++) {
             tokens[i] = (int64_t)i;
             rows[i] = &got[i];
-            completions[i] = (model_completion){&tokens[i], 1};
+            completions[i] = (struct model_completion){&tokens[i], 1};
         }
         MUST(model_score(model, &it->prompt, completions, count, rows));
         const float *logits = safetensors_find(it->tensors, "logits")->data;
@@ -61,24 +61,24 @@ static void test_whole_distribution(void **state) {
     }
 }
 
-static const model_options training = {
+static const struct model_options training = {
     .precision = "float32", .training = true, .train_vision = true, .reference = true};
 
-static train_loss loss_of(json_object *step) {
-    return (train_loss){number_of(step, "kl"), number_of(step, "clip_low"), number_of(step, "clip_high")};
+static struct train_loss loss_of(json_object *step) {
+    return (struct train_loss){number_of(step, "kl"), number_of(step, "clip_low"), number_of(step, "clip_high")};
 }
 
 // Relative distances between two sets of tensors.
-typedef struct distance {
+struct distance {
     double most;        // of any one tensor
     double apart, size; // sums of squares over all
-} distance;
+};
 
 // The tensor of that flat name, behind a prefix, or of the nested name.
-static const stored_tensor *find_tensor(const safetensors *store, const char *prefix, const char *name) {
+static const struct stored_tensor *find_tensor(const struct safetensors *store, const char *prefix, const char *name) {
     char other[200];
     snprintf(other, sizeof other, "%s%s", prefix, name);
-    const stored_tensor *tensor = safetensors_find(store, other);
+    const struct stored_tensor *tensor = safetensors_find(store, other);
     bool inner = strncmp(name, "model.", 6) == 0;
     snprintf(other, sizeof other, "model.%s%s", inner ? "language_model." : "", inner ? name + 6 : name);
     if (!tensor) tensor = safetensors_find(store, other);
@@ -90,21 +90,22 @@ static const stored_tensor *find_tensor(const safetensors *store, const char *pr
 }
 
 // Compares every tensor PREFIX + name of the golden file with `name` of the other (less that of `base`).
-static distance compare_tensors(const model_case *it, const char *prefix, const char *path, const char *base) {
-    safetensors *got = NULL, *from = NULL;
+static struct distance compare_tensors(const struct model_case *it, const char *prefix, const char *path,
+                                       const char *base) {
+    struct safetensors *got = NULL, *from = NULL;
     MUST(safetensors_open(&got, path));
     if (base) MUST(safetensors_open(&from, base));
-    distance all = {0};
+    struct distance all = {0};
     size_t compared = 0;
     for (size_t i = 0; i < safetensors_count(it->tensors); i++) {
-        const stored_tensor *want = safetensors_at(it->tensors, i);
+        const struct stored_tensor *want = safetensors_at(it->tensors, i);
         if (strncmp(want->name, prefix, strlen(prefix)) != 0) continue;
         const char *name = want->name + strlen(prefix);
-        const stored_tensor *tensor = find_tensor(got, base ? "master." : "", name);
+        const struct stored_tensor *tensor = find_tensor(got, base ? "master." : "", name);
         size_t count = tensor->size / 4;
         float *values = malloc(tensor->size);
         memcpy(values, tensor->data, tensor->size);
-        const stored_tensor *start = from ? safetensors_find(from, tensor->name) : NULL;
+        const struct stored_tensor *start = from ? safetensors_find(from, tensor->name) : NULL;
         for (size_t j = 0; start && j < count; j++) values[j] -= ((const float *)start->data)[j];
         double apart = relative_distance(values, want->data, count);
         if (!(apart <= all.most)) all.most = apart;
@@ -125,17 +126,17 @@ static distance compare_tensors(const model_case *it, const char *prefix, const 
 static void test_gradients(void **state) {
     (void)state;
     for (int c = 0; c < CASES; c++) {
-        model_case *it = &cases[c];
-        model *model = case_model(it, &training);
+        struct model_case *it = &cases[c];
+        struct model *model = case_model(it, &training);
         json_object *step = json_object_array_get_idx(key_of(it->golden, "steps"), 0);
-        train_completion completions[COMPLETIONS];
+        struct train_completion completions[COMPLETIONS];
         case_step(it, step, completions);
-        train_loss loss = loss_of(step);
-        train_result result;
+        struct train_loss loss = loss_of(step);
+        struct train_result result;
         MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &loss, 1, &result));
         char *folder = case_folder(it), *path = path_join(&it->arena, folder, "gradients.safetensors");
         MUST(model_write_gradients(model, path));
-        distance apart = compare_tensors(it, "gradient.", path, NULL);
+        struct distance apart = compare_tensors(it, "gradient.", path, NULL);
         print_message("%s: gradients %.2g at most\n", case_names[c], apart.most);
         assert_true(apart.most <= 1e-4);
         assert_true(fabs(result.loss - number_of(step, "loss")) <= 1e-6);
@@ -147,20 +148,20 @@ static void test_gradients(void **state) {
 static void test_three_steps(void **state) {
     (void)state;
     for (int c = 0; c < CASES; c++) {
-        model_case *it = &cases[c];
-        model *model = case_model(it, &training);
+        struct model_case *it = &cases[c];
+        struct model *model = case_model(it, &training);
         char *before = case_folder(it), *after = case_folder(it);
         MUST(model_write_state(model, before));
         json_object *steps = key_of(it->golden, "steps"), *settings = key_of(it->golden, "settings");
-        train_rates rates = {number_of(settings, "rate"),         number_of(settings, "beta1"),
-                             number_of(settings, "beta2"),        number_of(settings, "epsilon"),
-                             number_of(settings, "weight_decay"), number_of(settings, "clip_norm")};
+        struct train_rates rates = {number_of(settings, "rate"),         number_of(settings, "beta1"),
+                                    number_of(settings, "beta2"),        number_of(settings, "epsilon"),
+                                    number_of(settings, "weight_decay"), number_of(settings, "clip_norm")};
         for (size_t s = 0; s < 3; s++) {
             json_object *step = json_object_array_get_idx(steps, s);
-            train_completion completions[COMPLETIONS];
+            struct train_completion completions[COMPLETIONS];
             case_step(it, step, completions);
-            train_loss loss = loss_of(step);
-            train_result result;
+            struct train_loss loss = loss_of(step);
+            struct train_result result;
             double norm = 0;
             MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &loss, 1, &result));
             MUST(model_step(model, &rates, &norm));
@@ -169,8 +170,8 @@ static void test_three_steps(void **state) {
         }
         assert_int_equal(model_version(model), 3);
         MUST(model_write_state(model, after));
-        distance apart = compare_tensors(it, "update.", path_join(&it->arena, after, "training.safetensors"),
-                                         path_join(&it->arena, before, "training.safetensors"));
+        struct distance apart = compare_tensors(it, "update.", path_join(&it->arena, after, "training.safetensors"),
+                                                path_join(&it->arena, before, "training.safetensors"));
         double whole = sqrt(apart.apart / apart.size);
         print_message("%s: update of three steps %.2g, one tensor's %.2g at most\n", case_names[c], whole, apart.most);
         assert_true(whole <= 1e-3);
@@ -184,18 +185,18 @@ static void test_three_steps(void **state) {
 static void test_greedy_tokens(void **state) {
     (void)state;
     for (int c = 0; c < CASES; c++) {
-        model_case *it = &cases[c];
-        model *model = case_model(it, &(model_options){.precision = "float32"});
-        generator *generator = NULL;
-        MUST(generator_new(&generator, model, &(generator_options){.rows = 3, .max_new_tokens = 12}));
+        struct model_case *it = &cases[c];
+        struct model *model = case_model(it, &(struct model_options){.precision = "float32"});
+        struct generator *generator = NULL;
+        MUST(generator_new(&generator, model, &(struct generator_options){.rows = 3, .max_new_tokens = 12}));
         MUST(generator_add(
             generator,
-            &(generate_request){
+            &(struct generate_request){
                 .prompt = it->prompt, .count = 2, .temperature = 0, .top_p = 1, .max_new_tokens = 12, .key = 1}));
         while (generator_busy(generator)) MUST(generator_step(generator));
         void *tag = NULL;
         int count = 0;
-        const generated *got = generator_done(generator, &tag, &count);
+        const struct generated *got = generator_done(generator, &tag, &count);
         assert_int_equal(count, 2);
         size_t wanted = 0;
         int64_t *tokens = case_tokens(it, key_of(it->golden, "greedy"), &wanted);
@@ -213,13 +214,13 @@ static void test_greedy_tokens(void **state) {
 static void test_packed_is_separate(void **state) {
     (void)state;
     for (int c = 0; c < CASES; c++) {
-        model_case *it = &cases[c];
-        model *packed = case_model(it, &training), *separate = case_model(it, &training);
+        struct model_case *it = &cases[c];
+        struct model *packed = case_model(it, &training), *separate = case_model(it, &training);
         json_object *step = json_object_array_get_idx(key_of(it->golden, "steps"), 2);
-        train_completion completions[COMPLETIONS];
+        struct train_completion completions[COMPLETIONS];
         case_step(it, step, completions);
-        train_loss loss = loss_of(step);
-        train_result result;
+        struct train_loss loss = loss_of(step);
+        struct train_result result;
         MUST(model_accumulate(packed, &it->prompt, completions, COMPLETIONS, &loss, 1, &result));
         float together[COMPLETIONS][MOST_TOKENS], alone[MOST_TOKENS], *row = alone;
         score_case(packed, it, together);
@@ -235,7 +236,7 @@ static void test_packed_is_separate(void **state) {
         char *one = path_join(&it->arena, folder, "packed"), *other = path_join(&it->arena, folder, "separate");
         MUST(model_write_gradients(packed, one));
         MUST(model_write_gradients(separate, other));
-        safetensors *a = NULL, *b = NULL;
+        struct safetensors *a = NULL, *b = NULL;
         MUST(safetensors_open(&a, one));
         MUST(safetensors_open(&b, other));
         double apart = 0;
@@ -254,7 +255,7 @@ static void test_packed_is_separate(void **state) {
 }
 
 // -sum A log-probability / n / G, whose gradient is the on-policy loss's.
-static double objective(model *model, const model_case *it, const train_completion *completions) {
+static double objective(struct model *model, const struct model_case *it, const struct train_completion *completions) {
     float got[COMPLETIONS][MOST_TOKENS];
     double sum = 0;
     score_case(model, it, got);
@@ -265,15 +266,15 @@ static double objective(model *model, const model_case *it, const train_completi
 }
 
 // The objective with tensor `changed` moved by `by` along its gradient; everything else as in the case's folder.
-static double objective_moved(model_case *it, const char *folder, const train_completion *completions,
-                              const stored_tensor *changed, const float *gradient, double by) {
-    safetensors *store = NULL;
-    safetensors_writer *writer = NULL;
+static double objective_moved(struct model_case *it, const char *folder, const struct train_completion *completions,
+                              const struct stored_tensor *changed, const float *gradient, double by) {
+    struct safetensors *store = NULL;
+    struct safetensors_writer *writer = NULL;
     char *path = path_join(&it->arena, folder, "model.safetensors");
     MUST(safetensors_open_folder(&store, it->folder));
     MUST(safetensors_create(&writer, path, safetensors_at(store, 0), safetensors_count(store), true));
     for (size_t i = 0; i < safetensors_count(store); i++) {
-        const stored_tensor *tensor = safetensors_at(store, i);
+        const struct stored_tensor *tensor = safetensors_at(store, i);
         float *values = malloc(tensor->size);
         memcpy(values, tensor->data, tensor->size);
         if (strcmp(tensor->name, changed->name) == 0)
@@ -283,8 +284,8 @@ static double objective_moved(model_case *it, const char *folder, const train_co
     }
     MUST(safetensors_finish(&writer));
     safetensors_close(&store);
-    model *model = NULL;
-    MUST(model_open(&model, folder, &(model_options){.device = "cpu", .precision = "float32"}));
+    struct model *model = NULL;
+    MUST(model_open(&model, folder, &(struct model_options){.device = "cpu", .precision = "float32"}));
     double value = objective(model, it, completions);
     model_free(&model);
     return value;
@@ -299,25 +300,25 @@ static double size_of(const float *values, size_t count) {
 // Each third tensor's gradient against the difference of the objective along it, which no golden data made.
 static void test_finite_differences(void **state) {
     (void)state;
-    model_case *it = &cases[0]; // stored in float32, in one file
-    train_completion completions[COMPLETIONS];
+    struct model_case *it = &cases[0]; // stored in float32, in one file
+    struct train_completion completions[COMPLETIONS];
     case_step(it, json_object_array_get_idx(key_of(it->golden, "steps"), 0), completions);
     char *folder = case_folder(it);
-    bytes config = {0};
+    struct bytes config = {0};
     MUST(file_read(path_join(&it->arena, it->folder, "config.json"), &config));
     MUST(file_replace(path_join(&it->arena, folder, "config.json"), config.data, config.size));
     bytes_release(&config);
-    model *model = case_model(it, &training);
-    train_result result;
-    MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &(train_loss){0}, 1, &result));
+    struct model *model = case_model(it, &training);
+    struct train_result result;
+    MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &(struct train_loss){0}, 1, &result));
     char *path = path_join(&it->arena, folder, "gradients");
     MUST(model_write_gradients(model, path));
     model_free(&model);
-    safetensors *gradients = NULL;
+    struct safetensors *gradients = NULL;
     MUST(safetensors_open(&gradients, path));
     double most = 0;
     for (size_t i = 0; i < safetensors_count(gradients); i += 3) {
-        const stored_tensor *tensor = safetensors_at(gradients, i);
+        const struct stored_tensor *tensor = safetensors_at(gradients, i);
         double slope = size_of(tensor->data, tensor->size / 4);
         if (slope < 1e-3) continue; // lost in the rounding of the objective
         double by = 1e-3 / slope;   // moves the tensor by a distance of 1e-3

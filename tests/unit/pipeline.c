@@ -30,7 +30,8 @@ static int remove_folder(void **state) {
     return folder_remove(folder);
 }
 
-static status read_text(pipeline **out, const char *text, const char *const *sets, size_t count, bytes *mistakes) {
+static status read_text(struct pipeline **out, const char *text, const char *const *sets, size_t count,
+                        struct bytes *mistakes) {
     assert_int_equal(file_replace(below("p.yaml"), text, strlen(text)), OK);
     return pipeline_read(out, below("p.yaml"), sets, count, mistakes);
 }
@@ -51,11 +52,11 @@ static const char good[] = "name: demo\n"
                            "machines:\n"
                            "  near: {address: 10.0.0.1, key: abc, port: 7000}\n";
 
-static void check_good(const pipeline *pipeline) {
+static void check_good(const struct pipeline *pipeline) {
     assert_string_equal(pipeline->name, "demo");
     assert_string_equal(pipeline->run, below("runs/demo"));
     assert_int_equal(pipeline->stage_count, 7);
-    const pipeline_stage *stages = pipeline->stages;
+    const struct pipeline_stage *stages = pipeline->stages;
     assert_string_equal(pipeline_value(&stages[0], "data"), below("train.jsonl"));
     assert_string_equal(pipeline_value(&stages[0], "group_size"), "4");
     assert_string_equal(pipeline_value(&stages[0], "seed"), "7");
@@ -78,7 +79,7 @@ static void check_good(const pipeline *pipeline) {
     assert_int_equal(pipeline->machine_count, 1);
     assert_int_equal(pipeline->machines[0].port, 7000);
     assert_string_equal(pipeline->machines[0].key, "abc");
-    settings *settings;
+    struct settings *settings;
     assert_int_equal(pipeline_settings(&stages[5], &settings), OK);
     assert_true(settings_number(settings, "margin") == 0.01);
     settings_free(&settings);
@@ -86,8 +87,8 @@ static void check_good(const pipeline *pipeline) {
 
 static void test_handed_down_and_written(void **state) {
     (void)state;
-    pipeline *pipeline;
-    bytes mistakes = {0}, text = {0};
+    struct pipeline *pipeline;
+    struct bytes mistakes = {0}, text = {0};
     if (read_text(&pipeline, good, NULL, 0, &mistakes) != OK) assert_string_equal(mistakes.data, "");
     check_good(pipeline);
     assert_int_equal(pipeline_write(pipeline, &text), OK);
@@ -95,7 +96,7 @@ static void test_handed_down_and_written(void **state) {
     assert_null(pipeline);
     if (read_text(&pipeline, text.data, NULL, 0, &mistakes) != OK) assert_string_equal(mistakes.data, "");
     check_good(pipeline);
-    bytes again = {0};
+    struct bytes again = {0};
     assert_int_equal(pipeline_write(pipeline, &again), OK);
     assert_string_equal(again.data, text.data);
     bytes_clear(&again);
@@ -113,8 +114,8 @@ static void test_handed_down_and_written(void **state) {
 static void test_set_goes_on_top(void **state) {
     (void)state;
     static const char *const sets[] = {"frames.fps=0.5", "seed=11", "rollout.group-size=4", "run=/tmp/elsewhere"};
-    pipeline *pipeline;
-    bytes mistakes = {0};
+    struct pipeline *pipeline;
+    struct bytes mistakes = {0};
     assert_int_equal(read_text(&pipeline, good, sets, 4, &mistakes), OK);
     assert_string_equal(pipeline_value(&pipeline->stages[1], "fps"), "0.5");
     assert_string_equal(pipeline_value(&pipeline->stages[0], "seed"), "11");
@@ -131,8 +132,8 @@ static void test_set_goes_on_top(void **state) {
 
 static void test_from_orders_the_flow(void **state) {
     (void)state;
-    pipeline *pipeline;
-    bytes mistakes = {0};
+    struct pipeline *pipeline;
+    struct bytes mistakes = {0};
     static const char text[] = "run: r\nmodel: model\nstages:\n"
                                "  - source: {data: train.jsonl}\n"
                                "  - optim: {from: reward}\n"
@@ -210,8 +211,8 @@ static void test_mistakes_have_their_place(void **state) {
         {"model: model\nstages:\n  - source: {data: train.jsonl}\n  - optim: {}\n", ":1:1: pipeline: missing: run"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        pipeline *pipeline;
-        bytes mistakes = {0};
+        struct pipeline *pipeline;
+        struct bytes mistakes = {0};
         assert_int_equal(read_text(&pipeline, cases[i].text, NULL, 0, &mistakes), INPUT);
         if (!strstr(mistakes.data, cases[i].said)) assert_string_equal(mistakes.data, cases[i].said);
         bytes_release(&mistakes);
@@ -229,8 +230,8 @@ static void test_all_mistakes_at_once(void **state) {
                                "  - refscore: {model: model, span: [1]}\n"     // 7
                                "  - reward: {method: best, from: roll}\n"      // 8, 9
                                "  - optim: {model: model, lr: fast, lr: 1}\n"; // 10, 11
-    pipeline *pipeline;
-    bytes mistakes = {0};
+    struct pipeline *pipeline;
+    struct bytes mistakes = {0};
     int lines = 0;
     assert_int_equal(read_text(&pipeline, text, NULL, 0, &mistakes), INPUT);
     for (const char *at = mistakes.data; (at = strchr(at, '\n')); at++) lines++;

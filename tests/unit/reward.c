@@ -21,12 +21,12 @@ static const char *string_at(json_object *array, size_t i) {
     return json_object_get_string(json_object_array_get_idx(array, i));
 }
 
-static text text_of(json_object *json) {
-    return (text){(char *)json_object_get_string(json), (size_t)json_object_get_string_len(json)};
+static struct text text_of(json_object *json) {
+    return (struct text){(char *)json_object_get_string(json), (size_t)json_object_get_string_len(json)};
 }
 
-static text text_from(const char *letters) {
-    return (text){(char *)letters, strlen(letters)};
+static struct text text_from(const char *letters) {
+    return (struct text){(char *)letters, strlen(letters)};
 }
 
 static void test_white_space_is_pythons(void **state) {
@@ -80,10 +80,10 @@ static double option(json_object *options, const char *name) {
     return value ? json_object_get_double(value) : NAN;
 }
 
-static reward_rules rules_of(json_object *options) {
+static struct reward_rules rules_of(json_object *options) {
     const char *method = json_object_get_string(key(options, "method"));
     json_object *length = key(options, "length_reward");
-    return (reward_rules){
+    return (struct reward_rules){
         .method = !strcmp(method, "care")        ? METHOD_CARE
                   : !strcmp(method, "densecons") ? METHOD_DENSECONS
                                                  : METHOD_PLAIN,
@@ -96,7 +96,7 @@ static reward_rules rules_of(json_object *options) {
     };
 }
 
-static void assert_values(const double_array *got, json_object *wanted) {
+static void assert_values(const struct double_array *got, json_object *wanted) {
     assert_true((got->data != NULL) == (wanted != NULL));
     if (!wanted || !got->data) return;
     assert_int_equal(got->count, json_object_array_length(wanted));
@@ -104,9 +104,9 @@ static void assert_values(const double_array *got, json_object *wanted) {
         assert_true(fabs(got->data[i] - json_object_get_double(json_object_array_get_idx(wanted, i))) <= 1e-12);
 }
 
-static group *group_of(json_object *json) {
-    bytes line = {0};
-    group *group = NULL;
+static struct group *group_of(json_object *json) {
+    struct bytes line = {0};
+    struct group *group = NULL;
     assert_int_equal(json_print(&line, json), OK);
     assert_int_equal(group_from_json(&group, line.data, line.size), OK);
     bytes_release(&line);
@@ -118,8 +118,8 @@ static void test_groups(void **state) {
     json_object *groups = key(golden, "groups");
     for (size_t i = 0; i < json_object_array_length(groups); i++) {
         json_object *row = json_object_array_get_idx(groups, i), *rewards = key(row, "rewards");
-        reward_rules rules = rules_of(key(row, "options"));
-        group *group = group_of(key(row, "group"));
+        struct reward_rules rules = rules_of(key(row, "options"));
+        struct group *group = group_of(key(row, "group"));
         assert_int_equal(reward_group(group, &rules), OK);
         assert_values(&group->rewards.accuracy, key(rewards, "accuracy"));
         assert_values(&group->rewards.format, key(rewards, "format"));
@@ -136,9 +136,9 @@ static const char line[] =
     "\"solution\":\"<answer>%s</answer>\"},\"completions\":[{\"text\":\"<answer>1</answer>\"}]%s}";
 
 static void assert_refused(const char *type, const char *truth, const char *more, double shortest, const char *says) {
-    bytes json = {0};
-    group *group = NULL;
-    reward_rules rules = {METHOD_CARE, 0.5, NAN, 0.95, false, shortest, shortest};
+    struct bytes json = {0};
+    struct group *group = NULL;
+    struct reward_rules rules = {METHOD_CARE, 0.5, NAN, 0.95, false, shortest, shortest};
     assert_int_equal(bytes_print(&json, line, type, truth, more), OK);
     assert_int_equal(group_from_json(&group, json.data, json.size), OK);
     assert_int_equal(reward_group(group, &rules), INPUT);
@@ -163,7 +163,7 @@ static void test_answers_and_format(void **state) {
     (void)state;
     assert_int_equal(answer_extract(text_from("x<answer>")).size, 0);
     assert_int_equal(answer_extract(text_from("")).size, 0);
-    text answer = answer_extract(text_from("<answer>\xe3\x80\x80 a b\x1c</answer></answer>"));
+    struct text answer = answer_extract(text_from("<answer>\xe3\x80\x80 a b\x1c</answer></answer>"));
     assert_int_equal(answer.size, 3);
     assert_memory_equal(answer.data, "a b", 3);
     assert_true(format_matches(text_from("<think></think><answer></answer>")));
@@ -175,7 +175,7 @@ static void test_answers_and_format(void **state) {
 }
 
 int main(int argc, char **argv) {
-    bytes data = {0};
+    struct bytes data = {0};
     if (file_read(argc > 1 ? argv[1] : "tests/data/reward.json", &data) != OK ||
         json_read(&golden, data.data, data.size) != OK) {
         print_error("%s\n", fail_text());

@@ -12,24 +12,24 @@
 
 // ---- the stages: sample_id says what happens to a group
 
-static const key test_keys[] = {
+static const struct key test_keys[] = {
     {.name = "seed", .type = KEY_INT, .standard = "42", .high = 1e9, .help = "changes what is computed"},
     {0},
 };
-static const key_table test_table = {"reward", "caravan-test", NULL, "a stage for tests", test_keys};
+static const struct key_table test_table = {"reward", "caravan-test", NULL, "a stage for tests", test_keys};
 
-static status open_nothing(void **state, stage_context *context) {
+static status open_nothing(void **state, struct stage_context *context) {
     *state = (void *)(intptr_t)settings_int(stage_settings(context), "seed");
     return OK;
 }
 
-static status mark(group *group, double value) {
+static status mark(struct group *group, double value) {
     TRY(group_doubles(group, &group->advantages, 1));
     group->advantages.data[0] = value;
     return OK;
 }
 
-static status act(void *state, group *group) {
+static status act(void *state, struct group *group) {
     if (text_is(group->sample_id, "defect")) return fail(DEFECT, "the clip is cut off");
     if (text_is(group->sample_id, "input")) return fail(INPUT, "not a group for me");
     if (text_is(group->sample_id, "service")) return fail(SERVICE, "the device is gone");
@@ -37,11 +37,11 @@ static status act(void *state, group *group) {
     return mark(group, (double)(intptr_t)state);
 }
 
-static const stage simple = {
+static const struct stage simple = {
     .name = "reward", .table = &test_table, .section = SECTION_REWARD, .open = open_nothing, .work = act};
 
 // Holds up to three groups and hands back the last one first.
-static group *held[3];
+static struct group *held[3];
 static int held_count;
 
 static int hold_room(void *state) {
@@ -49,28 +49,28 @@ static int hold_room(void *state) {
     return 3 - held_count;
 }
 
-static status hold_take(void *state, group *group) {
+static status hold_take(void *state, struct group *group) {
     (void)state;
     held[held_count++] = group;
     return OK;
 }
 
-static status hold_advance(void *state, bool draining, group **done) {
+static status hold_advance(void *state, bool draining, struct group **done) {
     if (held_count == 0 || (held_count < 3 && !draining)) return STOPPED;
     *done = held[--held_count];
     return act(state, *done);
 }
 
-static const stage holding = {.name = "reward",
-                              .table = &test_table,
-                              .section = -1,
-                              .open = open_nothing,
-                              .room = hold_room,
-                              .take = hold_take,
-                              .advance = hold_advance};
+static const struct stage holding = {.name = "reward",
+                                     .table = &test_table,
+                                     .section = -1,
+                                     .open = open_nothing,
+                                     .room = hold_room,
+                                     .take = hold_take,
+                                     .advance = hold_advance};
 
 // Hands one held group back at a time, and not before the others behind it were asked for.
-static status hurry_advance(void *state, bool draining, group **done) {
+static status hurry_advance(void *state, bool draining, struct group **done) {
     (void)draining;
     if (held_count == 0) return STOPPED;
     usleep(20000);
@@ -78,13 +78,13 @@ static status hurry_advance(void *state, bool draining, group **done) {
     return act(state, *done);
 }
 
-static const stage hurrying = {.name = "reward",
-                               .table = &test_table,
-                               .section = -1,
-                               .open = open_nothing,
-                               .room = hold_room,
-                               .take = hold_take,
-                               .advance = hurry_advance};
+static const struct stage hurrying = {.name = "reward",
+                                      .table = &test_table,
+                                      .section = -1,
+                                      .open = open_nothing,
+                                      .room = hold_room,
+                                      .take = hold_take,
+                                      .advance = hurry_advance};
 
 #define GROUP(id, sample)                                                                                              \
     "{\"v\":1,\"id\":\"" id "\",\"sample_id\":\"" sample "\",\"prompt\":{\"messages\":[{\"role\":\"user\","            \
@@ -96,31 +96,31 @@ static status count_groups(void *state, int64_t *out) {
     return OK;
 }
 
-static status make_group(void *state, int64_t place, group **out) {
+static status make_group(void *state, int64_t place, struct group **out) {
     (void)state;
     (void)place;
     static const char text[] = GROUP("s", "made");
     return group_from_json(out, text, sizeof text - 2);
 }
 
-static const stage source = {.name = "source",
-                             .table = &test_table,
-                             .section = -1,
-                             .open = open_nothing,
-                             .count = count_groups,
-                             .make = make_group};
+static const struct stage source = {.name = "source",
+                                    .table = &test_table,
+                                    .section = -1,
+                                    .open = open_nothing,
+                                    .count = count_groups,
+                                    .make = make_group};
 
 // ---- running them
 
-typedef struct child {
+struct child {
     pid_t pid;
     int in, out, talk;
-} child;
+};
 
-static child start(const stage *stage, const char *option, const char *value) {
+static struct child start(const struct stage *stage, const char *option, const char *value) {
     int in[2], out[2], talk[2];
     assert_int_equal(pipe(in) | pipe(out) | pipe(talk), 0);
-    child child = {.pid = fork(), .in = in[1], .out = out[0], .talk = talk[0]};
+    struct child child = {.pid = fork(), .in = in[1], .out = out[0], .talk = talk[0]};
     assert_true(child.pid >= 0);
     if (child.pid == 0) {
         char *argv[] = {"test", "--stdio", (char *)option, (char *)value, NULL};
@@ -132,12 +132,12 @@ static child start(const stage *stage, const char *option, const char *value) {
     return child;
 }
 
-static void say(const child *child, const char *text) {
+static void say(const struct child *child, const char *text) {
     assert_int_equal(write(child->in, text, strlen(text)), strlen(text));
 }
 
 // Reads a descriptor to its end.
-static void drain(int fd, bytes *out) {
+static void drain(int fd, struct bytes *out) {
     char chunk[4096];
     ssize_t got;
     while ((got = read(fd, chunk, sizeof chunk)) > 0) assert_int_equal(bytes_add(out, chunk, (size_t)got), OK);
@@ -145,7 +145,7 @@ static void drain(int fd, bytes *out) {
     close(fd);
 }
 
-static int finish(child *child, bytes *out, bytes *talk) {
+static int finish(struct child *child, struct bytes *out, struct bytes *talk) {
     int code;
     if (child->in >= 0) close(child->in);
     drain(child->out, out);
@@ -155,7 +155,7 @@ static int finish(child *child, bytes *out, bytes *talk) {
 }
 
 // One line from the child, within a second.
-static char *hear(const child *child) {
+static char *hear(const struct child *child) {
     static char line[4096];
     size_t size = 0;
     struct pollfd fd = {.fd = child->out, .events = POLLIN};
@@ -168,14 +168,14 @@ static char *hear(const child *child) {
     return line;
 }
 
-static int run(const stage *stage, const char *input, bytes *out, bytes *talk) {
-    child child = start(stage, NULL, NULL);
+static int run(const struct stage *stage, const char *input, struct bytes *out, struct bytes *talk) {
+    struct child child = start(stage, NULL, NULL);
     say(&child, input);
     return finish(&child, out, talk);
 }
 
 // The ids of the lines, in order: "a b c ".
-static char *ids(const bytes *out) {
+static char *ids(const struct bytes *out) {
     static char text[512];
     size_t used = 0;
     text[0] = 0;
@@ -184,8 +184,8 @@ static char *ids(const bytes *out) {
     return text;
 }
 
-static void expect(const stage *stage, const char *input, int code, const char *order, const char *said) {
-    bytes out = {0}, talk = {0};
+static void expect(const struct stage *stage, const char *input, int code, const char *order, const char *said) {
+    struct bytes out = {0}, talk = {0};
     assert_int_equal(run(stage, input, &out, &talk), code);
     assert_string_equal(out.data ? ids(&out) : "", order);
     if (said) assert_non_null(talk.data);
@@ -235,14 +235,14 @@ static void test_service_ends_the_run(void **state) {
 
 static void test_needs_are_checked(void **state) {
     (void)state;
-    stage picky = simple;
+    struct stage picky = simple;
     picky.needs = NEED_COMPLETIONS;
     expect(&picky, GROUP("a", ""), 65, "", "caravan-test: line 1: not a group");
 }
 
 static void test_defect_quarantines(void **state) {
     (void)state;
-    bytes out = {0}, talk = {0};
+    struct bytes out = {0}, talk = {0};
     assert_int_equal(run(&simple, GROUP("a", "defect") GROUP("b", ""), &out, &talk), 0);
     assert_string_equal(ids(&out), "a b ");
     assert_non_null(strstr(out.data, "\"quarantine\":{\"stage\":\"reward\",\"reason\":\"the clip is cut off\"}"));
@@ -258,7 +258,7 @@ static void test_quarantined_passes_untouched(void **state) {
         "{\"v\":1, \"id\":\"a\",\"zeta\": 1.50,\"sample_id\":\"service\",\"prompt\":{\"messages\":[],"
         "\"problem_type\":\"free-form\",\"solution\":\"x\"},\"quarantine\":{\"stage\":\"frames\",\"reason\":\"cut\"}}"
         "\n";
-    bytes out = {0}, talk = {0};
+    struct bytes out = {0}, talk = {0};
     assert_int_equal(run(&simple, line, &out, &talk), 0);
     assert_string_equal(out.data, line);
     assert_int_equal(run(&holding, line, &out, &talk), 0);
@@ -268,10 +268,10 @@ static void test_quarantined_passes_untouched(void **state) {
 
 static void test_each_line_leaves_at_once(void **state) {
     (void)state;
-    const stage *stages[] = {&simple, &hurrying};
+    const struct stage *stages[] = {&simple, &hurrying};
     for (int i = 0; i < 2; i++) {
-        child child = start(stages[i], NULL, NULL);
-        bytes out = {0}, talk = {0};
+        struct child child = start(stages[i], NULL, NULL);
+        struct bytes out = {0}, talk = {0};
         say(&child, GROUP("a", ""));
         assert_non_null(strstr(hear(&child), "\"id\":\"a\""));
         say(&child, GROUP("b", ""));
@@ -284,10 +284,10 @@ static void test_each_line_leaves_at_once(void **state) {
 
 static void test_sigterm_finishes_what_is_held(void **state) {
     (void)state;
-    const stage *stages[] = {&simple, &holding};
+    const struct stage *stages[] = {&simple, &holding};
     for (int i = 0; i < 2; i++) {
-        child child = start(stages[i], NULL, NULL);
-        bytes out = {0}, talk = {0};
+        struct child child = start(stages[i], NULL, NULL);
+        struct bytes out = {0}, talk = {0};
         say(&child, GROUP("a", "slow") GROUP("b", "slow"));
         usleep(150000);
         assert_int_equal(kill(child.pid, SIGTERM), 0);
@@ -304,8 +304,8 @@ static void test_sigterm_finishes_what_is_held(void **state) {
 
 static void test_closed_output_ends_cleanly(void **state) {
     (void)state;
-    child child = start(&simple, NULL, NULL);
-    bytes talk = {0};
+    struct child child = start(&simple, NULL, NULL);
+    struct bytes talk = {0};
     int code;
     close(child.out);
     say(&child, GROUP("a", "") GROUP("b", ""));
@@ -334,8 +334,8 @@ static void test_usage(void **state) {
         {"--store", "/proc/no", "caravan-test: /proc/no: cannot make the folder", 69},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        bytes out = {0}, talk = {0};
-        child child = start(&simple, cases[i].option, cases[i].value);
+        struct bytes out = {0}, talk = {0};
+        struct child child = start(&simple, cases[i].option, cases[i].value);
         assert_int_equal(finish(&child, &out, &talk), cases[i].code);
         assert_non_null(strstr(talk.data, cases[i].said));
         assert_int_equal(out.size, 0);
@@ -353,8 +353,8 @@ static void test_store_is_looked_up(void **state) {
     const char *seeds[] = {"--seed=1", "--seed=1", "--seed=2"};
     const char *said[] = {"0 found", "2 found", "0 found"};
     for (int i = 0; i < 3; i++) {
-        bytes out = {0}, talk = {0};
-        child child = start(&simple, option, seeds[i]);
+        struct bytes out = {0}, talk = {0};
+        struct child child = start(&simple, option, seeds[i]);
         say(&child, GROUP("a", "") GROUP("b", ""));
         assert_int_equal(finish(&child, &out, &talk), 0);
         assert_string_equal(ids(&out), "a b ");

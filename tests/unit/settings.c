@@ -7,13 +7,13 @@
 #include "shared/base/file.h"
 #include "shared/config/keys.h"
 
-static settings *fresh(const char *stage) {
-    settings *settings;
+static struct settings *fresh(const char *stage) {
+    struct settings *settings;
     assert_int_equal(settings_new(&settings, stage), OK);
     return settings;
 }
 
-static status arguments(settings *settings, const char *words) {
+static status arguments(struct settings *settings, const char *words) {
     char copy[512], *argv[32] = {"program"};
     int argc = 1;
     snprintf(copy, sizeof copy, "%s", words);
@@ -24,10 +24,10 @@ static status arguments(settings *settings, const char *words) {
 static void test_every_default_is_in_range(void **state) {
     (void)state;
     for (const char *const *stage = keys_stages(); *stage; stage++) {
-        const key_table *table = keys_of(*stage);
+        const struct key_table *table = keys_of(*stage);
         assert_non_null(table);
-        settings *settings = fresh(*stage);
-        for (const key *key = table->keys; key->name; key++) {
+        struct settings *settings = fresh(*stage);
+        for (const struct key *key = table->keys; key->name; key++) {
             assert_non_null(key->help);
             if (key->standard) assert_int_equal(keys_check(key, key->standard), OK);
             if (key->at_most) assert_non_null(keys_find(table, key->at_most));
@@ -40,7 +40,7 @@ static void test_every_default_is_in_range(void **state) {
 
 static void test_published_defaults(void **state) {
     (void)state;
-    settings *settings = fresh("optim");
+    struct settings *settings = fresh("optim");
     assert_true(settings_number(settings, "lr") == 1e-6);
     assert_true(settings_number(settings, "clip_norm") == 5);
     assert_true(settings_bool(settings, "train_vision"));
@@ -57,7 +57,7 @@ static void test_published_defaults(void **state) {
 
 static void test_both_spellings_and_forms(void **state) {
     (void)state;
-    settings *settings = fresh("source");
+    struct settings *settings = fresh("source");
     assert_int_equal(arguments(settings, "--data /dev/null --group-size=3 --max_staleness 2 --no-shuffle --stdio"), OK);
     assert_int_equal(settings_int(settings, "group_size"), 3);
     assert_int_equal(settings_int(settings, "max_staleness"), 2);
@@ -103,7 +103,7 @@ static void test_mistakes_are_named(void **state) {
         {"source", "--data / --shuffle=maybe", "shuffle: 'maybe' is not true or false", USAGE},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        settings *settings = fresh(cases[i].stage);
+        struct settings *settings = fresh(cases[i].stage);
         assert_int_equal(arguments(settings, cases[i].words), cases[i].status);
         assert_string_equal(fail_text(), cases[i].said);
         settings_free(&settings);
@@ -112,7 +112,7 @@ static void test_mistakes_are_named(void **state) {
 
 static void test_ranges(void **state) {
     (void)state;
-    settings *settings = fresh("reward");
+    struct settings *settings = fresh("reward");
     double from, to;
     assert_int_equal(arguments(settings, "--length-reward 320..512 --margin none --upper-bound none --device cuda:1"),
                      OK);
@@ -126,7 +126,7 @@ static void test_ranges(void **state) {
 }
 
 // Runs with a --config file of that content and returns its status.
-static status with_config(settings *settings, const char *content, const char *more) {
+static status with_config(struct settings *settings, const char *content, const char *more) {
     char path[] = "/tmp/caravan-config-XXXXXX", words[256];
     int fd = mkstemp(path);
     assert_true(fd >= 0);
@@ -140,7 +140,7 @@ static status with_config(settings *settings, const char *content, const char *m
 
 static void test_config_file(void **state) {
     (void)state;
-    settings *settings = fresh("frames");
+    struct settings *settings = fresh("frames");
     assert_int_equal(with_config(settings, "fps: 1.5\nmax_frames: 8\nstore: here\n", "--max-frames 12"), OK);
     assert_true(settings_number(settings, "fps") == 1.5);
     assert_int_equal(settings_int(settings, "max_frames"), 12);
@@ -157,7 +157,7 @@ static void test_config_file(void **state) {
 }
 
 static uint64_t hash_of(const char *words) {
-    settings *settings = fresh("rollout");
+    struct settings *settings = fresh("rollout");
     assert_int_equal(arguments(settings, words), OK);
     uint64_t hash = settings_hash(settings);
     settings_free(&settings);
@@ -176,14 +176,16 @@ static void test_hash_sees_what_counts(void **state) {
 
 static void test_help_has_every_key(void **state) {
     (void)state;
-    bytes text = {0};
+    struct bytes text = {0};
     assert_int_equal(keys_help(keys_of("rollout"), &text), OK);
-    for (const key *key = keys_of("rollout")->keys; key->name; key++) assert_non_null(strstr(text.data, key->help));
+    for (const struct key *key = keys_of("rollout")->keys; key->name; key++)
+        assert_non_null(strstr(text.data, key->help));
     assert_non_null(strstr(text.data, "--max-new-tokens N"));
     bytes_clear(&text);
     assert_int_equal(keys_markdown(&text), OK);
     for (const char *const *stage = keys_stages(); *stage; stage++)
-        for (const key *key = keys_of(*stage)->keys; key->name; key++) assert_non_null(strstr(text.data, key->name));
+        for (const struct key *key = keys_of(*stage)->keys; key->name; key++)
+            assert_non_null(strstr(text.data, key->name));
     bytes_release(&text);
 }
 

@@ -36,22 +36,22 @@ static json_object *at(json_object *object, const char *key) {
     return value;
 }
 
-static void assert_tokens(json_object *expected, const token_list *got, const char *what) {
+static void assert_tokens(json_object *expected, const struct token_list *got, const char *what) {
     if (json_object_array_length(expected) != got->count) BLAME("%s: %zu tokens", what, got->count);
     for (size_t i = 0; i < got->count; i++)
         if (json_object_get_int64(json_object_array_get_idx(expected, i)) != got->data[i])
             BLAME("%s: token %zu is %lld", what, i, (long long)got->data[i]);
 }
 
-static void assert_text(json_object *expected, const bytes *got) {
+static void assert_text(json_object *expected, const struct bytes *got) {
     assert_int_equal(json_object_get_string_len(expected), got->size);
     if (got->size) assert_memory_equal(json_object_get_string(expected), got->data, got->size);
 }
 
-static void check_decoded(const tokenizer *t, json_object *row) {
+static void check_decoded(const struct tokenizer *t, json_object *row) {
     json_object *list = at(row, "tokens");
-    token_list tokens = {0};
-    bytes text = {0};
+    struct token_list tokens = {0};
+    struct bytes text = {0};
     for (size_t i = 0; i < json_object_array_length(list); i++)
         assert_int_equal(token_list_add(&tokens, json_object_get_int64(json_object_array_get_idx(list, i))), OK);
     assert_int_equal(tokenizer_text(t, tokens.data, tokens.count, false, &text), OK);
@@ -65,14 +65,14 @@ static void check_decoded(const tokenizer *t, json_object *row) {
 
 static void check_folder(const char *name) {
     char folder[256];
-    tokenizer *t;
+    struct tokenizer *t;
     snprintf(folder, sizeof folder, FOLDER "%s", name);
     if (tokenizer_open(&t, folder) != OK) BLAME("%s", fail_text());
     json_object *texts = at(at(golden, name), "texts"), *scattered = at(at(golden, name), "scattered");
     for (int round = 0; round < 2; round++) // the second from what was remembered
         for (size_t i = 0; i < json_object_array_length(texts); i++) {
             json_object *row = json_object_array_get_idx(texts, i), *text = at(row, "text");
-            token_list tokens = {0};
+            struct token_list tokens = {0};
             assert_int_equal(
                 tokenizer_encode(t, json_object_get_string(text), (size_t)json_object_get_string_len(text), &tokens),
                 OK);
@@ -106,20 +106,20 @@ static void test_gpt2_pattern(void **state) {
     check_folder("gpt2");
 }
 
-static text text_of(json_object *value) {
-    return (text){(char *)json_object_get_string(value), (size_t)json_object_get_string_len(value)};
+static struct text text_of(json_object *value) {
+    return (struct text){(char *)json_object_get_string(value), (size_t)json_object_get_string_len(value)};
 }
 
-static void read_messages(arena *memory, json_object *list, message *messages) {
+static void read_messages(struct arena *memory, json_object *list, struct message *messages) {
     for (size_t i = 0; i < json_object_array_length(list); i++) {
         json_object *row = json_object_array_get_idx(list, i), *content = at(row, "content");
         bool plain = json_object_is_type(content, json_type_string);
         messages[i].role = text_of(at(row, "role"));
         messages[i].part_count = plain ? 1 : json_object_array_length(content);
-        messages[i].parts = arena_get(memory, (messages[i].part_count + 1) * sizeof(part));
+        messages[i].parts = arena_get(memory, (messages[i].part_count + 1) * sizeof(struct part));
         for (size_t k = 0; k < messages[i].part_count; k++) {
             json_object *given = plain ? content : json_object_array_get_idx(content, k), *value;
-            part *part = &messages[i].parts[k];
+            struct part *part = &messages[i].parts[k];
             part->kind = plain || json_object_object_get_ex(given, "text", &value) ? PART_TEXT
                          : json_object_object_get_ex(given, "image", &value)       ? PART_IMAGE
                                                                                    : PART_VIDEO;
@@ -130,14 +130,14 @@ static void read_messages(arena *memory, json_object *list, message *messages) {
 
 static void test_template(void **state) {
     (void)state;
-    tokenizer *t;
+    struct tokenizer *t;
     json_object *cases = at(golden, "template");
     assert_int_equal(tokenizer_open(&t, FOLDER "plain"), OK);
     for (size_t i = 0; i < json_object_array_length(cases); i++) {
-        arena memory = {0};
-        bytes rendered = {0};
-        token_list tokens = {0};
-        message messages[8] = {0};
+        struct arena memory = {0};
+        struct bytes rendered = {0};
+        struct token_list tokens = {0};
+        struct message messages[8] = {0};
         json_object *row = json_object_array_get_idx(cases, i), *list = at(row, "messages");
         size_t count = json_object_array_length(list);
         read_messages(&memory, list, messages);
@@ -152,21 +152,22 @@ static void test_template(void **state) {
     tokenizer_free(&t);
 }
 
-static text plain_text(const char *data) {
-    return (text){(char *)data, strlen(data)};
+static struct text plain_text(const char *data) {
+    return (struct text){(char *)data, strlen(data)};
 }
 
 static void test_prompt_expansion(void **state) {
     (void)state;
-    tokenizer *t;
+    struct tokenizer *t;
     assert_int_equal(tokenizer_open(&t, FOLDER "plain"), OK);
-    part parts[] = {{.kind = PART_VIDEO}, {.kind = PART_IMAGE}, {.kind = PART_TEXT, .text = plain_text("what?")}};
-    message message = {.role = plain_text("user"), .parts = parts, .part_count = 3};
-    medium media[] = {{.kind = plain_text("video"), .frames = 4, .height = 56, .width = 84},
-                      {.kind = plain_text("image"), .frames = 1, .height = 28, .width = 140}};
-    group group = {.prompt = {.messages = &message, .message_count = 1}, .media = media, .media_count = 2};
-    const template_grid grid = {28, 2};
-    token_list tokens = {0};
+    struct part parts[] = {
+        {.kind = PART_VIDEO}, {.kind = PART_IMAGE}, {.kind = PART_TEXT, .text = plain_text("what?")}};
+    struct message message = {.role = plain_text("user"), .parts = parts, .part_count = 3};
+    struct medium media[] = {{.kind = plain_text("video"), .frames = 4, .height = 56, .width = 84},
+                             {.kind = plain_text("image"), .frames = 1, .height = 28, .width = 140}};
+    struct group group = {.prompt = {.messages = &message, .message_count = 1}, .media = media, .media_count = 2};
+    const struct template_grid grid = {28, 2};
+    struct token_list tokens = {0};
     assert_int_equal(prompt_tokens(t, &group, grid, &tokens), OK);
     size_t videos = 0, images = 0;
     for (size_t i = 0; i < tokens.count; i++) {
@@ -189,10 +190,10 @@ static void test_prompt_expansion(void **state) {
 
 static void test_offsets_and_pieces(void **state) {
     (void)state;
-    tokenizer *t;
+    struct tokenizer *t;
     assert_int_equal(tokenizer_open(&t, FOLDER "plain"), OK);
     static const char text[] = "<answer>C</answer>\xE4\xBD\xA0<|im_end|>";
-    token_list tokens = {0};
+    struct token_list tokens = {0};
     assert_int_equal(tokenizer_encode(t, text, sizeof text - 1, &tokens), OK);
     size_t offsets[64], size;
     assert_true(tokens.count < 63);
@@ -213,11 +214,11 @@ static void test_offsets_and_pieces(void **state) {
 }
 
 // Processor seconds for a word of `count` times one letter or space, and for one of mixed letters.
-static double seconds_for(const tokenizer *t, char letter, size_t count) {
+static double seconds_for(const struct tokenizer *t, char letter, size_t count) {
     char *text = malloc(count);
     assert_non_null(text);
     for (size_t i = 0; i < count; i++) text[i] = letter ? letter : (char)("etaoinshr"[i * i % 9]);
-    token_list tokens = {0};
+    struct token_list tokens = {0};
     clock_t start = clock();
     assert_int_equal(tokenizer_encode(t, text, count, &tokens), OK);
     double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
@@ -234,7 +235,7 @@ static double seconds_for(const tokenizer *t, char letter, size_t count) {
 
 static void test_long_words_are_near_linear(void **state) {
     (void)state;
-    tokenizer *t;
+    struct tokenizer *t;
     assert_int_equal(tokenizer_open(&t, FOLDER "plain"), OK);
     const char letters[] = {'a', ' ', '\n', '1', '!', 0};
     for (size_t i = 0; i < sizeof letters; i++) {
@@ -245,7 +246,7 @@ static void test_long_words_are_near_linear(void **state) {
     tokenizer_free(&t);
 }
 
-static void write_file(arena *memory, const char *folder, const char *name, const char *content, size_t size) {
+static void write_file(struct arena *memory, const char *folder, const char *name, const char *content, size_t size) {
     assert_int_equal(file_replace(path_join(memory, folder, name), content, size), OK);
 }
 
@@ -253,8 +254,8 @@ static void write_file(arena *memory, const char *folder, const char *name, cons
 static void check_broken(const char *from, const char *to, const char *what) {
     char folder[] = "/tmp/caravan-tokenizer-XXXXXX";
     assert_non_null(mkdtemp(folder));
-    arena memory = {0};
-    bytes content = {0}, changed = {0};
+    struct arena memory = {0};
+    struct bytes content = {0}, changed = {0};
     assert_int_equal(file_read(FOLDER "plain/tokenizer.json", &content), OK);
     const char *place = strstr(content.data, from);
     assert_non_null(place);
@@ -262,7 +263,7 @@ static void check_broken(const char *from, const char *to, const char *what) {
     assert_int_equal(bytes_text(&changed, to), OK);
     assert_int_equal(bytes_text(&changed, place + strlen(from)), OK);
     write_file(&memory, folder, "tokenizer.json", changed.data, changed.size);
-    tokenizer *t;
+    struct tokenizer *t;
     assert_int_equal(tokenizer_open(&t, folder), INPUT);
     assert_null(t);
     if (!strstr(fail_text(), what)) BLAME("\"%s\" does not say \"%s\"", fail_text(), what);
@@ -294,7 +295,7 @@ static void test_broken_folders(void **state) {
     check_broken("\"version\": \"1.0\"", "\"version\": \"2.0\"", "version");
     check_broken("\"dropout\": null", "\"dropout\": 0.5", "dropout");
     check_broken("{", "{{", "not JSON");
-    tokenizer *t;
+    struct tokenizer *t;
     assert_int_equal(tokenizer_open(&t, "tests/data/no-such-folder"), INPUT);
     assert_non_null(strstr(fail_text(), "no-such-folder"));
 }
@@ -302,16 +303,16 @@ static void test_broken_folders(void **state) {
 static void check_merges(const char *merges, const char *what) {
     char folder[] = "/tmp/caravan-tokenizer-XXXXXX";
     assert_non_null(mkdtemp(folder));
-    arena memory = {0};
+    struct arena memory = {0};
     static const char *const names[] = {"vocab.json", "tokenizer_config.json"};
     for (size_t i = 0; i < 2; i++) {
-        bytes content = {0};
+        struct bytes content = {0};
         assert_int_equal(file_read(path_join(&memory, FOLDER "files", names[i]), &content), OK);
         write_file(&memory, folder, names[i], content.data, content.size);
         bytes_release(&content);
     }
     if (merges) write_file(&memory, folder, "merges.txt", merges, strlen(merges));
-    tokenizer *t;
+    struct tokenizer *t;
     assert_int_equal(tokenizer_open(&t, folder), what ? INPUT : OK);
     if (what && !strstr(fail_text(), what)) BLAME("\"%s\" does not say \"%s\"", fail_text(), what);
     tokenizer_free(&t);
@@ -328,7 +329,7 @@ static void test_younger_characters_keep_their_place(void **state) {
         {"a\u0301\u08CFa\u0301\u0323", "\u00E1\u08CF\u1EA1\u0301"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        bytes buffer = {0};
+        struct bytes buffer = {0};
         const char *out;
         size_t size;
         assert_int_equal(normal_text(NORMAL_NFC, cases[i][0], strlen(cases[i][0]), &buffer, &out, &size), OK);

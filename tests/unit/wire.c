@@ -8,15 +8,15 @@
 #include "shared/wire/wire.h"
 #include "shared/wire/wiring.h"
 
-static const message_kind kinds[] = {
+static const enum message_kind kinds[] = {
     MESSAGE_HELLO, MESSAGE_WELCOME, MESSAGE_REFUSED, MESSAGE_AGAIN,   MESSAGE_BEAT,  MESSAGE_BYE,     MESSAGE_OFFER,
     MESSAGE_TAKE,  MESSAGE_GROUP,   MESSAGE_NONE,    MESSAGE_PLAN,    MESSAGE_AT,    MESSAGE_TRAINED, MESSAGE_ASIDE,
     MESSAGE_LEFT,  MESSAGE_REISSUE, MESSAGE_NEWEST,  MESSAGE_VERSION, MESSAGE_FETCH, MESSAGE_CHUNK,   MESSAGE_ABSENT,
     MESSAGE_GET,   MESSAGE_RECORD,  MESSAGE_STATUS,  MESSAGE_NOTICE,  MESSAGE_END,
 };
 
-static wire_message full_message(message_kind kind) {
-    return (wire_message){
+static struct wire_message full_message(enum message_kind kind) {
+    return (struct wire_message){
         .kind = kind,
         .protocol = 1,
         .schema = 2,
@@ -46,9 +46,9 @@ static void every_kind_comes_back(void **state) {
     (void)state;
     assert_int_equal(sizeof kinds / sizeof *kinds, MESSAGE_KINDS - 1);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        wire_message in = full_message(kinds[i]), out;
-        bytes first = {0}, second = {0};
-        arena arena = {0};
+        struct wire_message in = full_message(kinds[i]), out;
+        struct bytes first = {0}, second = {0};
+        struct arena arena = {0};
         assert_int_equal(message_encode(&in, &first), OK);
         assert_int_equal(message_decode(&out, &arena, first.data, first.size), OK);
         assert_int_equal(out.kind, kinds[i]);
@@ -67,8 +67,8 @@ static void every_kind_comes_back(void **state) {
 
 static void what_is_none_is_named(void **state) {
     (void)state;
-    wire_message out;
-    arena arena = {0};
+    struct wire_message out;
+    struct arena arena = {0};
     assert_int_equal(message_decode(&out, &arena, "\x91\x7f", 2), INPUT);
     assert_string_equal(fail_text(), "a message of an unknown kind");
     assert_int_equal(message_decode(&out, &arena, "\x92\x07\xa1x", 4), INPUT);
@@ -81,46 +81,46 @@ static void what_is_none_is_named(void **state) {
                                     6),
                      INPUT);
     assert_string_equal(fail_text(), "REFUSED: reason has a NUL");
-    wire_message unset = {.kind = MESSAGE_REFUSED};
-    bytes bytes = {0};
+    struct wire_message unset = {.kind = MESSAGE_REFUSED};
+    struct bytes bytes = {0};
     assert_int_equal(message_encode(&unset, &bytes), BUG);
     bytes_release(&bytes);
     arena_release(&arena);
 }
 
-typedef struct pair {
-    wire *server, *client;
-    wire_peer *visit;
+struct pair {
+    struct wire *server, *client;
+    struct wire_peer *visit;
     char endpoint[128];
-} pair;
+};
 
-static wire_self self_of(const char *name, const char *run, const wire_security *security) {
-    return (wire_self){.run = run, .name = name, .replica = 1, .machine = "", .security = security};
+static struct wire_self self_of(const char *name, const char *run, const struct wire_security *security) {
+    return (struct wire_self){.run = run, .name = name, .replica = 1, .machine = "", .security = security};
 }
 
-static void open_server(pair *pair, const char *run, const wire_security *security) {
-    wire_self self = self_of("frames", run, security);
+static void open_server(struct pair *pair, const char *run, const struct wire_security *security) {
+    struct wire_self self = self_of("frames", run, security);
     assert_int_equal(wire_open(&pair->server, &self), OK);
     assert_int_equal(wire_listen(pair->server, pair->endpoint), OK);
 }
 
-static void open_client(pair *pair, const char *run, const wire_security *security, const char *key) {
-    wire_self self = self_of("rollout", run, security);
+static void open_client(struct pair *pair, const char *run, const struct wire_security *security, const char *key) {
+    struct wire_self self = self_of("rollout", run, security);
     assert_int_equal(wire_open(&pair->client, &self), OK);
     assert_int_equal(wire_visit(pair->client, pair->endpoint, key, "flow", &pair->visit), OK);
 }
 
-static void name_endpoint(pair *pair) {
+static void name_endpoint(struct pair *pair) {
     static int number;
     snprintf(pair->endpoint, sizeof pair->endpoint, "ipc:///tmp/caravan-unit-%d-%d", (int)getpid(), number++);
 }
 
 // Lets both sides live until one of them has an event of that kind; false after five seconds.
-static bool until(pair *pair, wire *who, wire_event_kind kind, wire_event *event) {
+static bool until(struct pair *pair, struct wire *who, enum wire_event_kind kind, struct wire_event *event) {
     for (int i = 0; i < 500; i++) {
-        wire *both[2] = {pair->server, pair->client};
+        struct wire *both[2] = {pair->server, pair->client};
         for (int k = 0; k < 2; k++) {
-            wire_event heard;
+            struct wire_event heard;
             if (!both[k]) continue;
             assert_int_equal(wire_next(both[k], 5, &heard), OK);
             if (both[k] == who && heard.kind == kind) {
@@ -132,7 +132,7 @@ static bool until(pair *pair, wire *who, wire_event_kind kind, wire_event *event
     return false;
 }
 
-static void close_pair(pair *pair) {
+static void close_pair(struct pair *pair) {
     wire_close(&pair->client);
     wire_close(&pair->server);
     unlink(pair->endpoint + strlen("ipc://"));
@@ -140,14 +140,15 @@ static void close_pair(pair *pair) {
 
 static void peers_talk(void **state) {
     (void)state;
-    pair pair = {0};
-    wire_event event;
+    struct pair pair = {0};
+    struct wire_event event;
     name_endpoint(&pair);
     open_client(&pair, "r", NULL, NULL); // before there is a server
     open_server(&pair, "r", NULL);
     assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
     assert_string_equal(wire_peer_name(pair.visit), "frames");
-    wire_message take = {.kind = MESSAGE_TAKE}, group = {.kind = MESSAGE_GROUP, .bulk = "\0\1\2", .bulk_size = 3};
+    struct wire_message take = {.kind = MESSAGE_TAKE},
+                        group = {.kind = MESSAGE_GROUP, .bulk = "\0\1\2", .bulk_size = 3};
     bool gone = true;
     assert_int_equal(wire_say(pair.client, pair.visit, &take, &gone), OK);
     assert_false(gone);
@@ -168,8 +169,8 @@ static void peers_talk(void **state) {
 
 static void a_server_that_comes_back_is_joined_again(void **state) {
     (void)state;
-    pair pair = {0};
-    wire_event event;
+    struct pair pair = {0};
+    struct wire_event event;
     name_endpoint(&pair);
     open_server(&pair, "r", NULL);
     open_client(&pair, "r", NULL, NULL);
@@ -183,8 +184,8 @@ static void a_server_that_comes_back_is_joined_again(void **state) {
 
 static void another_run_is_refused(void **state) {
     (void)state;
-    pair pair = {0};
-    wire_event event;
+    struct pair pair = {0};
+    struct wire_event event;
     name_endpoint(&pair);
     open_server(&pair, "one", NULL);
     open_client(&pair, "other", NULL, NULL);
@@ -195,9 +196,9 @@ static void another_run_is_refused(void **state) {
 
 static void a_descriptor_wakes(void **state) {
     (void)state;
-    wire *wire;
-    wire_self self = self_of("x", "r", NULL);
-    wire_event event;
+    struct wire *wire;
+    struct wire_self self = self_of("x", "r", NULL);
+    struct wire_event event;
     int ends[2];
     assert_int_equal(pipe(ends), 0);
     assert_int_equal(wire_open(&wire, &self), OK);
@@ -215,12 +216,12 @@ static void a_descriptor_wakes(void **state) {
 
 static void only_admitted_machines_come_in(void **state) {
     (void)state;
-    wire_security inside = {0}, outside = {0};
-    wire_event event;
+    struct wire_security inside = {0}, outside = {0};
+    struct wire_event event;
     assert_int_equal(wire_key_make(&inside), OK);
     assert_int_equal(wire_key_make(&outside), OK);
     assert_int_equal(wire_admit(&inside, inside.public), OK);
-    pair pair = {0};
+    struct pair pair = {0};
     name_endpoint(&pair);
     open_server(&pair, "r", &inside);
     open_client(&pair, "r", &inside, inside.public);
@@ -239,7 +240,7 @@ static void only_admitted_machines_come_in(void **state) {
 static void key_files_are_private(void **state) {
     (void)state;
     char path[64];
-    wire_security made = {0}, read = {0};
+    struct wire_security made = {0}, read = {0};
     snprintf(path, sizeof path, "/tmp/caravan-unit-key-%d", (int)getpid());
     assert_int_equal(wire_key_make(&made), OK);
     assert_int_equal(wire_key_write(&made, path), OK);
@@ -261,25 +262,25 @@ static void wiring_comes_back(void **state) {
     (void)state;
     char path[64];
     const char *listen[] = {"ipc:///tmp/a b/x"}, *readers[] = {"rollout"}, *command[] = {"/x/y", "--k", ""};
-    wiring_desk desks[] = {{"frames", 2, "", "ipc:///tmp/a b/y", NULL}};
-    wiring in = {.run = "r",
-                 .folder = "/runs/a run",
-                 .stage = "frames",
-                 .replica = 2,
-                 .machine = "",
-                 .from = "source",
-                 .last = true,
-                 .home = "/h",
-                 .command = command,
-                 .command_count = 3,
-                 .listen = listen,
-                 .listen_count = 1,
-                 .readers = readers,
-                 .reader_count = 1,
-                 .desks = desks,
-                 .desk_count = 1};
-    wiring out;
-    bytes text = {0};
+    struct wiring_desk desks[] = {{"frames", 2, "", "ipc:///tmp/a b/y", NULL}};
+    struct wiring in = {.run = "r",
+                        .folder = "/runs/a run",
+                        .stage = "frames",
+                        .replica = 2,
+                        .machine = "",
+                        .from = "source",
+                        .last = true,
+                        .home = "/h",
+                        .command = command,
+                        .command_count = 3,
+                        .listen = listen,
+                        .listen_count = 1,
+                        .readers = readers,
+                        .reader_count = 1,
+                        .desks = desks,
+                        .desk_count = 1};
+    struct wiring out;
+    struct bytes text = {0};
     snprintf(path, sizeof path, "/tmp/caravan-unit-wiring-%d", (int)getpid());
     assert_int_equal(wiring_write(&in, &text), OK);
     assert_int_equal(file_replace(path, text.data, text.size), OK);
