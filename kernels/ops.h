@@ -99,7 +99,7 @@ struct operations {
 
     // ---- memory ----
 
-    // Memory of `bytes` bytes, zeroed, aligned to 64. SERVICE when there is none.
+    // Memory of `bytes` bytes, zeroed, aligned to 64. UNAVAILABLE when there is none.
     status (*buffer_new)(struct backend *, size_t bytes, struct buffer **out);
     // NULL is fine; sets *buffer to NULL.
     void (*buffer_free)(struct backend *, struct buffer **);
@@ -229,13 +229,13 @@ struct backend_options {
     bool guarded;       // for tests: buffers are unreadable outside operations
 };
 
-// Opens a backend. USAGE for an unknown device, SERVICE for a missing one.
+// Opens a backend. USAGE for an unknown device, UNAVAILABLE for a missing one.
 status backend_open(struct backend **out, const struct backend_options *options);
 
 // NULL is fine; sets *backend to NULL. Everything made with it must be gone.
 void backend_close(struct backend **backend);
 
-// Whether products in `type` run on this device and machine; SERVICE saying why not.
+// Whether products in `type` run on this device and machine; UNAVAILABLE saying why not.
 status backend_computes(struct backend *backend, enum element type);
 
 // Bytes of one element.

@@ -39,7 +39,7 @@ status tool_arguments(int argc, char **argv, const char *help, const struct tool
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--help")) {
             fputs(help, stdout);
-            return STOPPED;
+            return END;
         }
         if (!strncmp(argv[i], "--", 2)) {
             const char *name = argv[i] + 2, *equals = strchr(name, '=');

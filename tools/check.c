@@ -25,5 +25,5 @@ int check_main(int argc, char **argv) {
     if (result == OK) say_summary(pipeline, path);
     pipeline_free(&pipeline);
     settings_free(&settings);
-    return result == STOPPED ? 0 : result;
+    return result == END ? 0 : result;
 }

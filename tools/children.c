@@ -21,7 +21,7 @@ enum { SOON = 10, LINE = 600 };
 
 static char *print(struct arena *arena, status *result, const char *format, const char *a, const char *b) {
     char *text = arena_print(arena, format, a, b);
-    if (!text) *result = fail(SERVICE, "out of memory");
+    if (!text) *result = fail(UNAVAILABLE, "out of memory");
     return text;
 }
 
@@ -57,11 +57,11 @@ static status make_child(struct children *children, struct plan *plan, const str
 static status find_programs(struct children *children) {
     char path[PATH_MAX];
     ssize_t size = readlink("/proc/self/exe", path, sizeof path - 1);
-    if (size <= 0) return fail(SERVICE, "/proc/self/exe: %s", strerror(errno));
+    if (size <= 0) return fail(UNAVAILABLE, "/proc/self/exe: %s", strerror(errno));
     path[size] = 0;
     char *slash = strrchr(path, '/');
     children->programs = arena_text(&children->arena, path, slash ? (size_t)(slash - path) : 0);
-    return children->programs ? OK : fail(SERVICE, "out of memory");
+    return children->programs ? OK : fail(UNAVAILABLE, "out of memory");
 }
 
 status children_make(struct children *children, struct plan *plan) {
@@ -89,7 +89,7 @@ static void become(const struct child *child, pid_t parent) {
     sigset_t none;
     int log = open(child->log, O_WRONLY | O_CREAT | O_APPEND, 0644);
     int input = open("/dev/null", O_RDONLY);
-    if (log < 0 || input < 0) _exit(SERVICE);
+    if (log < 0 || input < 0) _exit(UNAVAILABLE);
     dup2(input, STDIN_FILENO);
     dup2(log, STDOUT_FILENO);
     dup2(log, STDERR_FILENO);
@@ -99,15 +99,15 @@ static void become(const struct child *child, pid_t parent) {
     sigprocmask(SIG_SETMASK, &none, NULL);
     setpgid(0, 0); // Ctrl-C is the supervisor's alone
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(SERVICE);
+    if (getppid() != parent) _exit(UNAVAILABLE);
     execv(child->arguments[0], child->arguments);
     dprintf(STDERR_FILENO, "caravan: %s: %s\n", child->arguments[0], strerror(errno));
-    _exit(SERVICE);
+    _exit(UNAVAILABLE);
 }
 
 static status start(struct child *child, double now) {
     pid_t parent = getpid(), pid = fork();
-    if (pid < 0) return fail(SERVICE, "%s cannot be started: %s", child->name, strerror(errno));
+    if (pid < 0) return fail(UNAVAILABLE, "%s cannot be started: %s", child->name, strerror(errno));
     if (pid == 0) become(child, parent);
     child->pid = pid;
     child->started = now;
@@ -166,7 +166,7 @@ static int patience(const struct child *child, int state) {
     if (killed(state)) return 0;
     if (WIFSIGNALED(state)) return SOME;
     int code = WEXITSTATUS(state);
-    if ((code == USAGE || code == INPUT) && !child->ready) return ONCE;
+    if ((code == USAGE || code == DATAERR) && !child->ready) return ONCE;
     return SOME;
 }
 
@@ -180,7 +180,7 @@ static status judge(struct child *child, int state, double now, const char *how)
     if (soon) child->due = now + 0.1 * (double)(1 << (child->failures < 7 ? child->failures : 7));
     if (child->failures < most) return OK;
     int code = WIFEXITED(state) ? WEXITSTATUS(state) : BUG;
-    status result = code == USAGE || code == INPUT || code == SERVICE ? (status)code : BUG;
+    status result = code == USAGE || code == DATAERR || code == UNAVAILABLE ? (status)code : BUG;
     return fail(result, "%s %s", child->name, how);
 }
 

@@ -37,7 +37,7 @@ void children_release(struct children *children);
 status children_start(struct children *children, double now);
 
 // Takes note of one process that has ended: *ended is its child, NULL when there was none, and `how` says how it ended
-// ("exit 65: its last line"), valid until the next call. USAGE, INPUT, SERVICE or BUG when there is no sense in
+// ("exit 65: its last line"), valid until the next call. USAGE, DATAERR, UNAVAILABLE or BUG when there is no sense in
 // starting it again; it is due again otherwise.
 status children_reap(struct children *children, double now, struct child **ended, const char **how);
 

@@ -158,7 +158,7 @@ static status add_example(const struct drawing *drawing, struct bytes *out, stru
 static status save(const struct drawing *drawing, const char *name, const struct bytes *content) {
     struct arena memory = {0};
     char *path = path_join(&memory, drawing->folder, name);
-    status result = path ? file_replace(path, content->data, content->size) : fail(SERVICE, "out of memory");
+    status result = path ? file_replace(path, content->data, content->size) : fail(UNAVAILABLE, "out of memory");
     arena_release(&memory);
     return result;
 }
@@ -215,7 +215,7 @@ int draw_main(int argc, char **argv) {
         {0},
     };
     status result = tool_arguments(argc, argv, help, options, &drawing.folder);
-    if (result == STOPPED) return 0;
+    if (result == END) return 0;
     drawing.clips = (int)clips;
     drawing.held_out = (int)held_out;
     drawing.examples = (int)examples;

@@ -44,7 +44,7 @@ static status read_arguments(int argc, char **argv, struct task *task) {
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--help")) {
             fputs(help, stdout);
-            return STOPPED;
+            return END;
         }
         if (is_option(argv[i], "--store"))
             TRY(take_value(argc, argv, &i, "--store", &task->store));
@@ -129,18 +129,18 @@ static status find_frames(struct frames_store *store, const char *start, char ke
                           struct frames_view *view) {
     struct search search = {.start = start};
     TRY(frames_store_each(store, match_key, &search));
-    if (search.matches == 0) return fail(INPUT, "no frames under key '%s'", start);
-    if (search.matches > 1) return fail(INPUT, "%d keys start with '%s'", search.matches, start);
+    if (search.matches == 0) return fail(DATAERR, "no frames under key '%s'", start);
+    if (search.matches > 1) return fail(DATAERR, "%d keys start with '%s'", search.matches, start);
     memcpy(key, search.key, frames_key_size);
     bool found;
     TRY(frames_store_get(store, key, view, &found));
-    return found ? OK : fail(INPUT, "no frames under key '%s'", key);
+    return found ? OK : fail(DATAERR, "no frames under key '%s'", key);
 }
 
 static status write_raw(const struct frames *frames) {
     size_t bytes = frames_bytes(frames);
     if (fwrite(frames->pixels, 1, bytes, stdout) != bytes || fflush(stdout))
-        return fail(SERVICE, "cannot write to standard output");
+        return fail(UNAVAILABLE, "cannot write to standard output");
     return OK;
 }
 
@@ -160,7 +160,7 @@ int frames_main(int argc, char **argv) {
     struct task task = {.verb = ""};
     struct frames_store *store = NULL;
     status result = read_arguments(argc, argv, &task);
-    if (result == STOPPED) return 0;
+    if (result == END) return 0;
     if (result == OK) result = frames_store_open(&store, task.store, 0, true);
     if (result == OK) result = run(&task, store);
     frames_store_close(&store);

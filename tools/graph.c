@@ -30,5 +30,5 @@ int graph_main(int argc, char **argv) {
     bytes_release(&picture);
     pipeline_free(&pipeline);
     settings_free(&settings);
-    return result == STOPPED ? 0 : result;
+    return result == END ? 0 : result;
 }

@@ -131,7 +131,7 @@ static status export_group(void *context, const struct group *group) {
     TRY(group_to_json(group, line));
     TRY(bytes_text(line, "\n"));
     if (fwrite(line->data, 1, line->size, stdout) != line->size)
-        return fail(SERVICE, "cannot write to standard output");
+        return fail(UNAVAILABLE, "cannot write to standard output");
     return OK;
 }
 
@@ -140,7 +140,7 @@ static status visit_named(struct group_store *store, char **ids, int count,
     for (int i = 0; i < count; i++) {
         struct group *group = NULL;
         TRY(group_store_get(store, ids[i], &group));
-        if (!group) return fail(INPUT, "no group %s", ids[i]);
+        if (!group) return fail(DATAERR, "no group %s", ids[i]);
         status result = visit(context, group);
         group_free(&group);
         TRY(result);
@@ -175,7 +175,7 @@ static status run(const struct settings *settings, char **operands, int count) {
     if (result == OK)
         result = count > 1 ? visit_named(store, operands + 1, count - 1, verbs[verb].visit, &line)
                            : group_store_each(store, verbs[verb].visit, &line);
-    if (result == OK && fflush(stdout)) result = fail(SERVICE, "cannot write to standard output");
+    if (result == OK && fflush(stdout)) result = fail(UNAVAILABLE, "cannot write to standard output");
     group_store_close(&store);
     bytes_release(&line);
     return result;
@@ -188,7 +188,7 @@ int groups_main(int argc, char **argv) {
     if (result == OK) result = settings_arguments(settings, argc, argv, &rest);
     if (result == OK) result = run(settings, argv + rest, argc - rest);
     settings_free(&settings);
-    if (result == STOPPED) return 0;
+    if (result == END) return 0;
     if (result != OK) log_say("groups: %s", fail_text());
     return result;
 }

@@ -53,14 +53,14 @@ static status copy_tokenizer(const struct task *task) {
     status result = OK;
     for (size_t i = 0; i < sizeof names / sizeof *names && result == OK; i++) {
         char *from = path_join(&memory, task->tokenizer, names[i]), *to = path_join(&memory, task->folder, names[i]);
-        if (!from || !to) result = fail(SERVICE, "out of memory");
+        if (!from || !to) result = fail(UNAVAILABLE, "out of memory");
         if (result != OK || !path_exists(from)) continue;
         bytes_clear(&content);
         result = file_read(from, &content);
         if (result == OK) result = file_replace(to, content.data, content.size);
     }
     char *template = path_join(&memory, task->folder, "chat_template.json");
-    if (result == OK && !template) result = fail(SERVICE, "out of memory");
+    if (result == OK && !template) result = fail(UNAVAILABLE, "out of memory");
     if (result == OK && !path_exists(template)) result = train_write_template(task->folder);
     bytes_release(&content);
     arena_release(&memory);
@@ -70,14 +70,14 @@ static status copy_tokenizer(const struct task *task) {
 static status learn_tokenizer(const struct task *task, int64_t vocabulary, bool fixed) {
     int64_t limit = (int64_t)task->vocabulary;
     if (fixed && vocabulary < TRAIN_BYTES + TRAIN_ADDED)
-        return fail(INPUT, "--shape: vocab_size %lld leaves no room for the %d tokens of a byte-level tokenizer",
+        return fail(DATAERR, "--shape: vocab_size %lld leaves no room for the %d tokens of a byte-level tokenizer",
                     (long long)vocabulary, TRAIN_BYTES + TRAIN_ADDED);
     if (fixed && vocabulary - TRAIN_ADDED < limit) limit = vocabulary - TRAIN_ADDED;
     struct bytes text = {0};
     status result = file_read(task->text, &text);
     if (result == OK) {
         result = train_folder(task->folder, text.data, text.size, (size_t)limit);
-        if (result == INPUT) fail_within(result, "%s", task->text);
+        if (result == DATAERR) fail_within(result, "%s", task->text);
     }
     bytes_release(&text);
     return result;
@@ -113,7 +113,7 @@ static status write_model(const struct task *task, json_object *shape, bool fixe
                                      .threads = (int)task->threads};
     TRY_TO(result, done, init_write_weights(&how, config));
     char *path = path_join(&memory, task->folder, "config.json");
-    result = path ? file_replace(path, text.data, text.size) : fail(SERVICE, "out of memory");
+    result = path ? file_replace(path, text.data, text.size) : fail(UNAVAILABLE, "out of memory");
 done:
     free(config);
     tokenizer_free(&t);
@@ -128,7 +128,7 @@ static status make_folder(const struct task *task) {
     bool fixed;
     status result;
     char *path = path_join(&memory, task->folder, "config.json");
-    if (!path) TRY_TO(result, done, fail(SERVICE, "out of memory"));
+    if (!path) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
     if (path_exists(path)) TRY_TO(result, done, fail(USAGE, "%s: there is a model already", task->folder));
     TRY_TO(result, done, init_shape(&shape, task->shape, &fixed));
     TRY_TO(result, done, folder_make(task->folder));
@@ -144,7 +144,7 @@ int init_main(int argc, char **argv) {
     struct task task = {.dtype = "float32", .vocabulary = 2048};
     status result = read_arguments(argc, argv, &task);
     if (result == OK) result = make_folder(&task);
-    if (result == OK || result == STOPPED) return 0;
+    if (result == OK || result == END) return 0;
     log_say("%s", fail_text());
     return result;
 }

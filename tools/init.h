@@ -21,7 +21,7 @@ status init_shape(json_object **out, const char *shape, bool *fixed);
 int64_t init_vocabulary(json_object *config);
 
 // Fits a config to a tokenizer, whose ids it gets, and a type of weights; a vocabulary that is not `fixed` gets the
-// tokenizer's size. INPUT when a fixed one is too small.
+// tokenizer's size. DATAERR when a fixed one is too small.
 status init_fit(json_object *config, const struct tokenizer *t, bool fixed, const char *dtype);
 
 // Appends an object with a line for each key.
@@ -39,7 +39,7 @@ struct init_weights {
 };
 
 // Writes model.safetensors, or shards of 5 GB with their index: matrices normal, biases 0, normalisation weights 1. A
-// weight is a function of the seed, its tensor's name and its place alone. SERVICE when the disk refuses.
+// weight is a function of the seed, its tensor's name and its place alone. UNAVAILABLE when the disk refuses.
 status init_write_weights(const struct init_weights *how, const struct model_config *config);
 
 #endif

@@ -95,7 +95,7 @@ status init_fit(json_object *config, const struct tokenizer *t, bool fixed, cons
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) put_id(config, ids[i].key, tokenizer_id(t, ids[i].token));
     int64_t size = tokenizer_size(t), given = init_vocabulary(config);
     if (fixed && given < size)
-        return fail(INPUT, "--shape: vocab_size %lld is less than the tokenizer's %lld", (long long)given,
+        return fail(DATAERR, "--shape: vocab_size %lld is less than the tokenizer's %lld", (long long)given,
                     (long long)size);
     if (!fixed) json_object_object_add(config, "vocab_size", json_object_new_int64((size + 63) / 64 * 64));
     const char *key = json_object_object_get_ex(config, "dtype", NULL) ? "dtype" : "torch_dtype";
@@ -120,7 +120,7 @@ status init_print(json_object *object, struct bytes *out) {
 static status write_settings(const char *folder, const char *name, struct bytes *content) {
     struct arena memory = {0};
     char *path = path_join(&memory, folder, name);
-    status result = path ? file_replace(path, content->data, content->size) : fail(SERVICE, "out of memory");
+    status result = path ? file_replace(path, content->data, content->size) : fail(UNAVAILABLE, "out of memory");
     arena_release(&memory);
     return result;
 }

@@ -100,7 +100,7 @@ static status write_shard(const struct init_weights *how, const struct shard *sh
     char *path = path_join(&memory, how->folder, shard->name);
     struct stored_tensor *tensors = arena_get(&memory, count * sizeof *tensors);
     if (!path || !tensors) {
-        result = fail(SERVICE, "out of memory");
+        result = fail(UNAVAILABLE, "out of memory");
         goto done;
     }
     for (size_t i = 0; i < count; i++) {
@@ -144,7 +144,7 @@ static status write_index(const struct init_weights *how, const struct parameter
             result = bytes_print(&out, "%s\n    \"%s\": \"%s\"", i ? "," : "", table->list[i].name, shards[s].name);
     if (result == OK) result = bytes_text(&out, "\n  }\n}\n");
     char *path = path_join(&memory, how->folder, "model.safetensors.index.json");
-    if (result == OK) result = path ? file_replace(path, out.data, out.size) : fail(SERVICE, "out of memory");
+    if (result == OK) result = path ? file_replace(path, out.data, out.size) : fail(UNAVAILABLE, "out of memory");
     arena_release(&memory);
     bytes_release(&out);
     return result;
@@ -156,7 +156,7 @@ static status plan_shards(const struct init_weights *how, const struct parameter
     *count = 0;
     for (size_t first = 0; first < table->count; first = shard_end(how, table, first)) ++*count;
     struct shard *shards = arena_get(memory, *count * sizeof *shards);
-    if (!shards) return fail(SERVICE, "out of memory");
+    if (!shards) return fail(UNAVAILABLE, "out of memory");
     for (size_t i = 0, first = 0; i < *count; first = shards[i++].end) {
         shards[i] = (struct shard){.table = table, .first = first, .end = shard_end(how, table, first)};
         snprintf(shards[i].name, sizeof shards[i].name,

@@ -17,7 +17,7 @@ static const struct key_table table = {
 static status make(const char *path) {
     struct wire_security keys = {0};
     char *folder = strdup(path);
-    if (!folder) return fail(SERVICE, "out of memory");
+    if (!folder) return fail(UNAVAILABLE, "out of memory");
     char *slash = strrchr(folder, '/');
     if (slash) *slash = 0;
     status result = slash && *folder ? folder_make(folder) : OK;
@@ -38,10 +38,10 @@ int keygen_main(int argc, char **argv) {
     if (result == OK && argc - rest > 1) result = fail(USAGE, "one file at most is wanted");
     if (result == OK) {
         const char *path = rest < argc ? argv[rest] : plan_key_file(&memory);
-        result = path ? make(path) : fail(SERVICE, "out of memory");
+        result = path ? make(path) : fail(UNAVAILABLE, "out of memory");
     }
-    if (result != OK && result != STOPPED) log_say("%s", fail_text());
+    if (result != OK && result != END) log_say("%s", fail_text());
     settings_free(&settings);
     arena_release(&memory);
-    return result == STOPPED ? 0 : result;
+    return result == END ? 0 : result;
 }

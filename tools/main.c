@@ -40,7 +40,7 @@ int main(int argc, char **argv) {
     log_open("caravan");
     if (streams_hold() != OK) {
         log_say("%s", fail_text());
-        return SERVICE;
+        return UNAVAILABLE;
     }
     if (argc < 2) return print_help(stderr, USAGE);
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "help")) return print_help(stdout, 0);

@@ -11,7 +11,7 @@
         .help = "stage.key=value over what the file says; may be repeated"                                             \
     }
 
-// Reads a verb's options and its FILE with every --set. What is wrong is written to standard error; STOPPED after
+// Reads a verb's options and its FILE with every --set. What is wrong is written to standard error; END after
 // --help. *path is FILE.
 status pipelines_open(struct pipeline **pipeline, struct settings **settings, const struct key_table *table, int argc,
                       char **argv, const char **path);

@@ -50,7 +50,7 @@ static void become(const struct program *program, const int in[2], const int out
     close(in[0]), close(in[1]), close(out[0]), close(out[1]);
     signal(SIGPIPE, SIG_DFL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (chdir(given.home)) _exit(SERVICE);
+    if (chdir(given.home)) _exit(UNAVAILABLE);
     execvp(program->command[0], program->command);
     dprintf(STDERR_FILENO, "%s: %s: %s\n", log_name(), program->command[0], strerror(errno));
     _exit(127);
@@ -58,10 +58,10 @@ static void become(const struct program *program, const int in[2], const int out
 
 static status start(struct program *program) {
     int in[2], out[2];
-    if (pipe(in)) return fail(SERVICE, "pipe: %s", strerror(errno));
+    if (pipe(in)) return fail(UNAVAILABLE, "pipe: %s", strerror(errno));
     if (pipe(out)) {
         close(in[0]), close(in[1]);
-        return fail(SERVICE, "pipe: %s", strerror(errno));
+        return fail(UNAVAILABLE, "pipe: %s", strerror(errno));
     }
     program->pid = fork();
     if (program->pid == 0) become(program, in, out);
@@ -69,7 +69,7 @@ static status start(struct program *program) {
     program->in = in[1];
     program->out = out[0];
     bytes_clear(&program->buffer);
-    return program->pid > 0 ? OK : fail(SERVICE, "fork: %s", strerror(errno));
+    return program->pid > 0 ? OK : fail(UNAVAILABLE, "fork: %s", strerror(errno));
 }
 
 static int stop(struct program *program) {
@@ -88,19 +88,19 @@ static int stop(struct program *program) {
     return state;
 }
 
-// Waits until the program can be written to or read from; STOPPED when we are asked to stop.
+// Waits until the program can be written to or read from; END when we are asked to stop.
 static status wait_for(const struct program *program, int fd, short events) {
     enum { SLICE_MS = 100 };
     struct pollfd ready = {.fd = fd, .events = events};
     while (!stage_stopping(program->context)) {
         int got = poll(&ready, 1, SLICE_MS);
-        if (got < 0 && errno != EINTR) return fail(SERVICE, "poll: %s", strerror(errno));
+        if (got < 0 && errno != EINTR) return fail(UNAVAILABLE, "poll: %s", strerror(errno));
         if (got > 0) return OK;
     }
-    return STOPPED;
+    return END;
 }
 
-// DEFECT: the program has ended.
+// BAD_SAMPLE: the program has ended.
 static status write_line(struct program *program) {
     size_t done = 0;
     while (done < program->line.size) {
@@ -109,7 +109,7 @@ static status write_line(struct program *program) {
         size_t size = program->line.size - done < PIECE ? program->line.size - done : PIECE;
         ssize_t put = write(program->in, program->line.data + done, size);
         if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return DEFECT;
+        if (put < 0) return BAD_SAMPLE;
         done += (size_t)put;
     }
     return OK;
@@ -122,7 +122,7 @@ static status read_line(struct program *program, char **end) {
         TRY(bytes_reserve(&program->buffer, PIECE));
         ssize_t got = read(program->out, program->buffer.data + program->buffer.size, PIECE);
         if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return DEFECT;
+        if (got <= 0) return BAD_SAMPLE;
         program->buffer.size += (size_t)got;
     }
     return OK;
@@ -134,7 +134,7 @@ static status take_answer(struct program *program, struct group *group, const ch
     TRY(group_from_json(&answer, program->buffer.data, size));
     memmove(program->buffer.data, end + 1, program->buffer.size -= size + 1);
     if (strcmp(answer->id.data, group->id.data) != 0) {
-        status result = fail(INPUT, "was given group %s and answered with %s", group->id.data, answer->id.data);
+        status result = fail(DATAERR, "was given group %s and answered with %s", group->id.data, answer->id.data);
         group_free(&answer);
         return result;
     }
@@ -160,14 +160,14 @@ static status work(void *state, struct group *group) {
     TRY(bytes_text(&program->line, "\n"));
     for (int deaths = 0;;) {
         status result = ask(program, group);
-        if (result == INPUT) return fail_within(SERVICE, "%s", program->command[0]);
-        if (result != DEFECT) return result;
+        if (result == DATAERR) return fail_within(UNAVAILABLE, "%s", program->command[0]);
+        if (result != BAD_SAMPLE) return result;
         int how = stop(program);
         log_say("%s %s %d over group %s; starting it again", program->command[0],
                 WIFSIGNALED(how) ? "was killed by signal" : "ended with exit code",
                 WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how), group->id.data);
         if (++deaths == DEATHS)
-            return fail(SERVICE, "%s: ended %d times in a row over group %s", program->command[0], deaths,
+            return fail(UNAVAILABLE, "%s: ended %d times in a row over group %s", program->command[0], deaths,
                         group->id.data);
         usleep(100000U << deaths);
     }
@@ -188,7 +188,7 @@ int program_main(int argc, char **argv) {
     const char *path = wiring_path(argc, argv);
     static const struct key none[] = {{0}};
     status result = path ? wiring_read(&given, path) : fail(USAGE, "caravan run starts this, not a person");
-    if (result == OK && (!given.command_count || !given.home)) result = fail(INPUT, "%s: names no program", path);
+    if (result == OK && (!given.command_count || !given.home)) result = fail(DATAERR, "%s: names no program", path);
     if (result != OK) {
         log_say("%s", fail_text());
         wiring_release(&given);

@@ -17,7 +17,7 @@ static status print_page(void) {
     if (result == OK) result = bytes_text(&page, "## The group\n\n");
     if (result == OK) result = group_reference_page(&page);
     if (result == OK) fwrite(page.data, 1, page.size, stdout);
-    if (result == OK && fflush(stdout)) result = fail(SERVICE, "standard output cannot be written");
+    if (result == OK && fflush(stdout)) result = fail(UNAVAILABLE, "standard output cannot be written");
     bytes_release(&page);
     return result;
 }
@@ -27,7 +27,7 @@ int reference_main(int argc, char **argv) {
     status result = settings_new_table(&settings, &reference_table);
     if (result == OK) result = settings_arguments(settings, argc, argv, NULL);
     if (result == OK) result = print_page();
-    if (result != OK && result != STOPPED) log_say("%s", fail_text());
+    if (result != OK && result != END) log_say("%s", fail_text());
     settings_free(&settings);
-    return result == STOPPED ? 0 : result;
+    return result == END ? 0 : result;
 }

@@ -35,7 +35,7 @@ static status make_folders(const struct plan *plan) {
     bytes_release(&path);
     if (result == OK) result = folder_make(plan->sockets);
     if (result != OK) return result;
-    return chmod(plan->sockets, 0700) ? fail(SERVICE, "%s: %s", plan->sockets, strerror(errno)) : OK;
+    return chmod(plan->sockets, 0700) ? fail(UNAVAILABLE, "%s: %s", plan->sockets, strerror(errno)) : OK;
 }
 
 // Optim writes its metrics beside its checkpoints; people look for them in the run's folder.
@@ -49,7 +49,7 @@ static status link_metrics(const struct plan *plan) {
     if (result == OK)
         result = bytes_print(&target, "%s/metrics.jsonl", inside ? out + length + 1 : out ? out : "checkpoints");
     if (result == OK && symlink(target.data, path.data) && errno != EEXIST)
-        result = fail(SERVICE, "%s: %s", path.data, strerror(errno));
+        result = fail(UNAVAILABLE, "%s: %s", path.data, strerror(errno));
     bytes_release(&path);
     bytes_release(&target);
     return result;
@@ -59,13 +59,13 @@ static status link_metrics(const struct plan *plan) {
 static status lock_folder(struct plan *plan, int *lock) {
     const char *machine = plan_machine(plan, plan->here);
     const char *path = arena_print(&plan->arena, "%s/lock%s%s", plan->pipeline->run, *machine ? "-" : "", machine);
-    if (!path) return fail(SERVICE, "out of memory");
+    if (!path) return fail(UNAVAILABLE, "out of memory");
     *lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (*lock < 0) return fail(SERVICE, "%s: %s", path, strerror(errno));
+    if (*lock < 0) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     if (!flock(*lock, LOCK_EX | LOCK_NB)) return OK;
     if (errno == EWOULDBLOCK)
         return fail(USAGE, "%s: another caravan run is at work in this folder", plan->pipeline->run);
-    return fail(SERVICE, "%s: %s", path, strerror(errno));
+    return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
 }
 
 // What the run adds to the stages' keys: where they keep things.
@@ -73,7 +73,7 @@ static status set_folders(struct plan *plan) {
     struct pipeline *pipeline = plan->pipeline;
     const char *store = arena_print(&plan->arena, "%s/store", pipeline->run);
     const char *out = arena_print(&plan->arena, "%s/checkpoints", pipeline->run);
-    if (!store || !out) return fail(SERVICE, "out of memory");
+    if (!store || !out) return fail(UNAVAILABLE, "out of memory");
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         struct pipeline_stage *stage = &pipeline->stages[i];
         if (stage->program) continue;
@@ -142,10 +142,10 @@ int run_main(int argc, char **argv) {
         struct plan plan;
         result = plan_make(&plan, pipeline, settings_text(settings, "machine"), settings_text(settings, "key"));
         if (result == OK) result = run(&plan);
-        if (result != OK && result != STOPPED) log_say("%s", fail_text());
+        if (result != OK && result != END) log_say("%s", fail_text());
         plan_release(&plan);
     }
     pipeline_free(&pipeline);
     settings_free(&settings);
-    return result == STOPPED ? 0 : result;
+    return result == END ? 0 : result;
 }

@@ -124,7 +124,7 @@ static void stop_for_person(struct supervisor *supervisor) {
     }
     supervisor->stopped = true;
     tell(supervisor, "stopping; the same command goes on (once more: stop at once)");
-    begin_end(supervisor, STOPPED, "stopped");
+    begin_end(supervisor, END, "stopped");
 }
 
 // ---- messages ----
@@ -176,7 +176,7 @@ static status on_event(struct supervisor *supervisor, const struct wire_event *e
             tell(supervisor, "%s is gone; waiting for it", wire_peer_machine(event->peer));
         return OK;
     case WIRE_REFUSED:
-        return fail(SERVICE, "%s", event->message.reason);
+        return fail(UNAVAILABLE, "%s", event->message.reason);
     case WIRE_SAID:
         return on_said(supervisor, event->peer, &event->message);
     default:
@@ -286,7 +286,7 @@ static status open_signals(struct supervisor *supervisor) {
     signal(SIGPIPE, SIG_IGN);
     if (sigprocmask(SIG_BLOCK, &set, NULL)) return fail(BUG, "sigprocmask: %s", strerror(errno));
     supervisor->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    return supervisor->signals < 0 ? fail(SERVICE, "signalfd: %s", strerror(errno)) : OK;
+    return supervisor->signals < 0 ? fail(UNAVAILABLE, "signalfd: %s", strerror(errno)) : OK;
 }
 
 static status visit_others(struct supervisor *supervisor) {
@@ -306,7 +306,7 @@ static status open_wire(struct supervisor *supervisor) {
     const struct replica *own = plan_supervisor(plan, plan->here), *source = plan_find(plan, "source", 1);
     const char *path =
         arena_print(&plan->arena, "%s/wiring/" WIRING_SUPERVISOR "-%d", plan->pipeline->run, own->number);
-    if (!path) return fail(SERVICE, "out of memory");
+    if (!path) return fail(UNAVAILABLE, "out of memory");
     TRY(plan_wire(plan, own, path));
     TRY(wiring_read(&supervisor->wiring, path));
     const struct wire_self self = {.run = plan->run,
@@ -363,7 +363,7 @@ status supervisor_run(struct plan *plan) {
         result = go_round(&supervisor);
     if (result == OK && supervisor.result == OK) tell(&supervisor, "done: %s", supervisor.reason);
     if (result == OK && supervisor.result != OK)
-        result = supervisor.result == STOPPED ? STOPPED : fail(supervisor.result, "%s", supervisor.reason);
+        result = supervisor.result == END ? END : fail(supervisor.result, "%s", supervisor.reason);
     close_all(&supervisor);
     return result;
 }

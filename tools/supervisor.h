@@ -6,7 +6,7 @@
 #include "tools/plan.h"
 
 // Runs this machine's part until the source says that all is done, another machine says that it is over, or the person
-// stops it (which answers STOPPED). Whatever made it impossible otherwise; nothing runs any more in any case.
+// stops it (which answers END). Whatever made it impossible otherwise; nothing runs any more in any case.
 status supervisor_run(struct plan *plan);
 
 #endif

@@ -29,7 +29,7 @@ static status read_arguments(int argc, char **argv, struct task *task) {
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--help")) {
             fputs(help, stdout);
-            return STOPPED;
+            return END;
         }
         if (!strcmp(argv[i], "--decode")) {
             task->decode = true;
@@ -50,7 +50,7 @@ static status read_arguments(int argc, char **argv, struct task *task) {
 
 static status need(struct json_object *object, const char *key, enum json_type type, struct json_object **out) {
     TRY(json_find(object, key, type, out));
-    return *out ? OK : fail(INPUT, "%s: missing", key);
+    return *out ? OK : fail(DATAERR, "%s: missing", key);
 }
 
 static struct text text_of(struct json_object *value) {
@@ -61,7 +61,7 @@ static struct text text_of(struct json_object *value) {
 static status read_part(struct json_object *json, struct part *part) {
     struct json_object *value;
     const char *type = "";
-    if (!json_object_is_type(json, json_type_object)) return fail(INPUT, "not an object");
+    if (!json_object_is_type(json, json_type_object)) return fail(DATAERR, "not an object");
     TRY(json_find(json, "type", json_type_string, &value));
     if (value) type = json_object_get_string(value);
     if (!strcmp(type, "image") || json_object_object_get_ex(json, "image", NULL) ||
@@ -79,16 +79,16 @@ static status read_part(struct json_object *json, struct part *part) {
 
 static status read_message(struct arena *memory, struct json_object *json, struct message *message) {
     struct json_object *value;
-    if (!json_object_is_type(json, json_type_object)) return fail(INPUT, "not an object");
+    if (!json_object_is_type(json, json_type_object)) return fail(DATAERR, "not an object");
     TRY(need(json, "role", json_type_string, &value));
     message->role = text_of(value);
-    if (!json_object_object_get_ex(json, "content", &value)) return fail(INPUT, "content: missing");
+    if (!json_object_object_get_ex(json, "content", &value)) return fail(DATAERR, "content: missing");
     bool plain = json_object_is_type(value, json_type_string);
     if (!plain && !json_object_is_type(value, json_type_array))
-        return fail(INPUT, "content: neither a text nor a list");
+        return fail(DATAERR, "content: neither a text nor a list");
     message->part_count = plain ? 1 : json_object_array_length(value);
     message->parts = arena_get(memory, (message->part_count + 1) * sizeof *message->parts);
-    if (!message->parts) return fail(SERVICE, "out of memory");
+    if (!message->parts) return fail(UNAVAILABLE, "out of memory");
     if (plain) message->parts[0] = (struct part){.kind = PART_TEXT, .text = text_of(value)};
     for (size_t i = 0; !plain && i < message->part_count; i++) {
         status result = read_part(json_object_array_get_idx(value, i), &message->parts[i]);
@@ -101,7 +101,7 @@ static status encode_messages(const struct task *task, struct json_object *list,
     struct arena memory = {0};
     size_t count = json_object_array_length(list);
     struct message *messages = arena_get(&memory, (count + 1) * sizeof *messages);
-    status result = !messages ? fail(SERVICE, "out of memory") : count ? OK : fail(INPUT, "messages: empty");
+    status result = !messages ? fail(UNAVAILABLE, "out of memory") : count ? OK : fail(DATAERR, "messages: empty");
     for (size_t i = 0; result == OK && i < count; i++) {
         result = read_message(&memory, json_object_array_get_idx(list, i), &messages[i]);
         if (result != OK) fail_within(result, "messages[%zu]", i);
@@ -117,7 +117,7 @@ static status encode_line(const struct task *task, struct json_object *json, str
     status result;
     TRY(json_find(json, "text", json_type_string, &given));
     TRY(json_find(json, "messages", json_type_array, &messages));
-    if (!given == !messages) return fail(INPUT, given ? "both text and messages" : "neither text nor messages");
+    if (!given == !messages) return fail(DATAERR, given ? "both text and messages" : "neither text nor messages");
     result = given ? tokenizer_encode(task->tokenizer, json_object_get_string(given),
                                       (size_t)json_object_get_string_len(given), &tokens)
                    : encode_messages(task, messages, &tokens);
@@ -132,10 +132,10 @@ static status encode_line(const struct task *task, struct json_object *json, str
 static status read_tokens(const struct task *task, struct json_object *list, struct token_list *tokens) {
     for (size_t i = 0; i < json_object_array_length(list); i++) {
         struct json_object *id = json_object_array_get_idx(list, i);
-        if (!json_object_is_type(id, json_type_int)) return fail(INPUT, "tokens[%zu]: no whole number", i);
+        if (!json_object_is_type(id, json_type_int)) return fail(DATAERR, "tokens[%zu]: no whole number", i);
         int64_t value = json_object_get_int64(id);
         if (value < 0 || value >= task->limit)
-            return fail(INPUT, "tokens[%zu]: %s is not in the vocabulary", i, json_object_to_json_string(id));
+            return fail(DATAERR, "tokens[%zu]: %s is not in the vocabulary", i, json_object_to_json_string(id));
         TRY(token_list_add(tokens, value));
     }
     return OK;
@@ -161,7 +161,7 @@ done:
 static status work_line(const struct task *task, const char *line, size_t size, struct bytes *out) {
     struct json_object *json;
     TRY(json_read(&json, line, size));
-    status result = !json_object_is_type(json, json_type_object) ? fail(INPUT, "not a JSON object")
+    status result = !json_object_is_type(json, json_type_object) ? fail(DATAERR, "not a JSON object")
                     : task->decode                               ? decode_line(task, json, out)
                                                                  : encode_line(task, json, out);
     json_object_put(json);
@@ -175,7 +175,7 @@ static status find_limit(struct task *task) {
     status result = OK;
     task->limit = tokenizer_size(task->tokenizer);
     char *path = path_join(&memory, task->model, "config.json");
-    if (!path) TRY_TO(result, done, fail(SERVICE, "out of memory"));
+    if (!path) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
     if (!path_exists(path)) goto done;
     TRY_TO(result, done, json_file(&config, path));
     TRY_TO(result, done, json_find(config, "vocab_size", json_type_int, &size));
@@ -204,7 +204,7 @@ static status work_lines(const struct task *task) {
             goto done;
         }
         if (fwrite(out.data, 1, out.size, stdout) != out.size || fflush(stdout))
-            TRY_TO(result, done, fail(SERVICE, "cannot write to standard output"));
+            TRY_TO(result, done, fail(UNAVAILABLE, "cannot write to standard output"));
     }
 done:
     bytes_release(&out);
@@ -219,7 +219,7 @@ int tokenize_main(int argc, char **argv) {
     if (result == OK) result = find_limit(&task);
     if (result == OK) result = work_lines(&task);
     tokenizer_free(&task.tokenizer);
-    if (result == OK || result == STOPPED) return 0;
+    if (result == OK || result == END) return 0;
     log_say("%s", fail_text());
     return result;
 }

@@ -12,7 +12,7 @@ struct tool_option {
     const char **text; // the same for a text; NULL for a number
 };
 
-// Reads options and one argument (into *operand). --help prints `help` and answers STOPPED; USAGE otherwise
+// Reads options and one argument (into *operand). --help prints `help` and answers END; USAGE otherwise
 // names what is wrong.
 status tool_arguments(int argc, char **argv, const char *help, const struct tool_option *options, const char **operand);
 

@@ -89,11 +89,11 @@ static status show(struct top *top) {
     for (size_t i = first; i < top->notice_count; i++) TRY(bytes_print(&top->text, "%s\n", top->notices[i % NOTICES]));
     if (!top->terminal) TRY(bytes_text(&top->text, "\n"));
     fwrite(top->text.data, 1, top->text.size, stdout);
-    return fflush(stdout) ? fail(STOPPED, "standard output is closed") : OK;
+    return fflush(stdout) ? fail(END, "standard output is closed") : OK;
 }
 
 static status hear(struct top *top, const struct wire_event *event) {
-    if (event->kind == WIRE_REFUSED) return fail(SERVICE, "%s", event->message.reason);
+    if (event->kind == WIRE_REFUSED) return fail(UNAVAILABLE, "%s", event->message.reason);
     if (event->kind == WIRE_GONE) top->over = true;
     if (event->kind != WIRE_SAID) return OK;
     top->heard = true;
@@ -113,7 +113,7 @@ static status watch(struct top *top) {
         TRY(wire_next(top->wire, WAIT_MS, &event));
         TRY(hear(top, &event));
         if (!top->heard && now() - top->began > PATIENCE)
-            return fail(SERVICE, "no run of this file is at work in %s", top->plan->pipeline->run);
+            return fail(UNAVAILABLE, "no run of this file is at work in %s", top->plan->pipeline->run);
         if (!top->heard || now() - top->shown < top->pause) continue;
         // What every replica says has come after a second.
         if (top->once && now() - top->began < 2) continue;
@@ -130,8 +130,8 @@ static status visit(struct top *top) {
     const char *key = plan->machines > 1 ? plan->pipeline->machines[plan->here].key : NULL;
     const char *path =
         arena_print(&plan->arena, "%s/wiring/" WIRING_SUPERVISOR "-%d", plan->pipeline->run, supervisor->number);
-    if (!path) return fail(SERVICE, "out of memory");
-    if (!path_exists(path)) return fail(SERVICE, "no run of this file was ever at work in %s", plan->pipeline->run);
+    if (!path) return fail(UNAVAILABLE, "out of memory");
+    if (!path_exists(path)) return fail(UNAVAILABLE, "no run of this file was ever at work in %s", plan->pipeline->run);
     TRY(wiring_read(&top->wiring, path));
     const struct wire_self self = {.run = plan->run,
                                    .name = "top",
@@ -170,10 +170,10 @@ int top_main(int argc, char **argv) {
         struct plan plan;
         result = plan_make(&plan, pipeline, settings_text(settings, "machine"), settings_text(settings, "key"));
         if (result == OK) result = run_top(&plan, settings);
-        if (result != OK && result != STOPPED) log_say("%s", fail_text());
+        if (result != OK && result != END) log_say("%s", fail_text());
         plan_release(&plan);
     }
     pipeline_free(&pipeline);
     settings_free(&settings);
-    return result == STOPPED ? 0 : result;
+    return result == END ? 0 : result;
 }

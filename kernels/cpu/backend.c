@@ -36,7 +36,7 @@ status backend_open(struct backend **out, const struct backend_options *options)
     const char *device = options->device ? options->device : "cpu";
     if (strcmp(device, "cpu") == 0) return cpu_open(out, options);
     if (strncmp(device, "cuda", 4) == 0 && (device[4] == 0 || device[4] == ':'))
-        return fail(SERVICE, "device %s: built without CUDA", device);
+        return fail(UNAVAILABLE, "device %s: built without CUDA", device);
     return fail(USAGE, "unknown device %s: cpu, cuda or cuda:N", device);
 }
 

@@ -16,7 +16,7 @@ static size_t whole_pages(size_t bytes) {
 status cpu_block_map(size_t bytes, struct cpu_block *out) {
     bytes = whole_pages(bytes);
     void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED) return fail(SERVICE, "out of memory: %zu bytes of tensors", bytes);
+    if (data == MAP_FAILED) return fail(UNAVAILABLE, "out of memory: %zu bytes of tensors", bytes);
     (void)madvise(data, bytes, MADV_HUGEPAGE); // a hint; slower without
     *out = (struct cpu_block){data, bytes};
     return OK;

@@ -52,18 +52,18 @@ struct cpu_backend {
     bool open; // guarded: buffers can be read at present
 };
 
-// *out = at least `bytes` bytes, aligned to 64, of unknown content, until the next call for this place. SERVICE when
-// memory is short. It only grows, so that a repeated step allocates nothing.
+// *out = at least `bytes` bytes, aligned to 64, of unknown content, until the next call for this place. UNAVAILABLE
+// when memory is short. It only grows, so that a repeated step allocates nothing.
 status cpu_scratch_get(struct cpu_backend *cpu, enum cpu_place place, size_t bytes, void *out);
 
-// *out = fresh pages, zeroed. SERVICE when memory is short.
+// *out = fresh pages, zeroed. UNAVAILABLE when memory is short.
 status cpu_block_map(size_t bytes, struct cpu_block *out);
 
 // Returns pages to the system; none is fine. Clears *block.
 void cpu_block_unmap(struct cpu_block *block);
 
 // *out = a block of at least `bytes` bytes of unknown content, one that was put back where there is one of about that
-// size. SERVICE when memory is short.
+// size. UNAVAILABLE when memory is short.
 status cpu_block_get(struct cpu_backend *cpu, size_t bytes, struct cpu_block *out);
 
 // Puts a block back for the next that asks; none is fine. Clears *block.
@@ -147,7 +147,7 @@ void cpu_row_write(const struct cpu_backend *cpu, struct tensor t, int64_t row, 
 void cpu_convert(const struct cpu_backend *cpu, void *out, enum element to, const void *in, enum element from,
                  size_t count);
 
-// Fails with SERVICE where products in `type` cannot run on this processor.
+// Fails with UNAVAILABLE where products in `type` cannot run on this processor.
 status cpu_computes(struct cpu_backend *cpu, enum element type);
 
 // log(sum(exp(logits))) of one row, in float32 and in one order for a given vocabulary.

@@ -49,7 +49,7 @@ bool tensor_is(struct tensor t, int type, int64_t rows, int64_t columns) {
 
 static status take_memory(struct buffer *buffer, size_t bytes) {
     buffer->data = aligned_alloc(64, bytes);
-    if (!buffer->data) return fail(SERVICE, "out of memory: %zu bytes of tensors", bytes);
+    if (!buffer->data) return fail(UNAVAILABLE, "out of memory: %zu bytes of tensors", bytes);
     memset(buffer->data, 0, bytes);
     return OK;
 }

@@ -41,7 +41,7 @@ static const dnnl_data_type_t types[] = {[ELEMENT_F32] = dnnl_f32, [ELEMENT_BF16
 
 static status answer(dnnl_status_t code, const char *what) {
     if (code == dnnl_success) return OK;
-    return fail(code == dnnl_out_of_memory ? SERVICE : BUG, "oneDNN: %s: status %d", what, (int)code);
+    return fail(code == dnnl_out_of_memory ? UNAVAILABLE : BUG, "oneDNN: %s: status %d", what, (int)code);
 }
 
 // ---- primitives ----

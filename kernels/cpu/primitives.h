@@ -26,7 +26,7 @@ struct primitive_shape {
     int64_t rows, columns, inner; // columns: a multiple of 64
 };
 
-// For `threads` threads. SERVICE when oneDNN cannot start or memory is short.
+// For `threads` threads. UNAVAILABLE when oneDNN cannot start or memory is short.
 status primitives_new(struct primitives **out, int threads);
 
 // NULL is fine; sets *primitives to NULL.

@@ -110,6 +110,6 @@ status product_run(struct cpu_backend *cpu, const struct product *product) {
     TRY(find_kept(&r));
     TRY(take_room(&r));
     pool_run(cpu->pool, (int)(r.row_tasks * ((r.columns + r.width - 1) / r.width)), run_task, &r);
-    if (atomic_load(&r.failed)) return fail(SERVICE, "oneDNN failed in a product");
+    if (atomic_load(&r.failed)) return fail(UNAVAILABLE, "oneDNN failed in a product");
     return OK;
 }

@@ -40,7 +40,7 @@ void pack_rows(struct cpu_backend *cpu, const struct packed *out, struct tensor 
 // Packs the transpose of a matrix of inner x outputs; out->inner may exceed its rows: zeros.
 void pack_columns(struct cpu_backend *cpu, const struct packed *out, struct tensor matrix);
 
-// Computes every tile. SERVICE when oneDNN cannot.
+// Computes every tile. UNAVAILABLE when oneDNN cannot.
 status product_run(struct cpu_backend *cpu, const struct product *product);
 
 #endif

@@ -28,9 +28,9 @@ bool weight_kept(const struct weight *w) {
 }
 
 status cpu_computes(struct cpu_backend *cpu, enum element type) {
-    if (type > ELEMENT_BF16) return fail(SERVICE, "the CPU computes in float32 and bfloat16 only");
+    if (type > ELEMENT_BF16) return fail(UNAVAILABLE, "the CPU computes in float32 and bfloat16 only");
     if (primitives_layout(cpu->primitives, type)->usable) return OK;
-    return fail(SERVICE, "this processor has no products in %s", type == ELEMENT_BF16 ? "bfloat16" : "float32");
+    return fail(UNAVAILABLE, "this processor has no products in %s", type == ELEMENT_BF16 ? "bfloat16" : "float32");
 }
 
 static status keep_packed(struct cpu_backend *cpu, struct weight *w) {

@@ -16,7 +16,7 @@ static status read_all(int fd, const char *path, struct bytes *out) {
         TRY(bytes_reserve(out, 1 << 16));
         ssize_t got = read(fd, out->data + out->size, out->room - out->size - 1);
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return fail(INPUT, "%s: %s", path, strerror(errno));
+        if (got < 0) return fail(DATAERR, "%s: %s", path, strerror(errno));
         if (got == 0) break;
         out->size += (size_t)got;
     }
@@ -26,7 +26,7 @@ static status read_all(int fd, const char *path, struct bytes *out) {
 
 status file_read(const char *path, struct bytes *out) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return fail(INPUT, "%s: %s", path, strerror(errno));
+    if (fd < 0) return fail(DATAERR, "%s: %s", path, strerror(errno));
     status result = read_all(fd, path, out);
     close(fd);
     return result;
@@ -34,12 +34,12 @@ status file_read(const char *path, struct bytes *out) {
 
 status file_share(const char *path, int *held) {
     *held = open(path, O_RDONLY | O_CLOEXEC);
-    if (*held < 0) return fail(INPUT, "%s: %s", path, strerror(errno));
+    if (*held < 0) return fail(DATAERR, "%s: %s", path, strerror(errno));
     // Where a file system has no locks, file_claim gets none either, and writes over nothing.
     if (!flock(*held, LOCK_SH | LOCK_NB) || errno != EWOULDBLOCK) return OK;
     close(*held);
     *held = -1;
-    return fail(INPUT, "%s: is being written", path);
+    return fail(DATAERR, "%s: is being written", path);
 }
 
 status file_claim(const char *path, int *fd) {
@@ -49,21 +49,21 @@ status file_claim(const char *path, int *fd) {
     *fd = -1;
     // Those who read the old file go on with it.
     if (!unlink(path) || errno == ENOENT) *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    return *fd >= 0 ? OK : fail(SERVICE, "%s: cannot write: %s", path, strerror(errno));
+    return *fd >= 0 ? OK : fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno));
 }
 
 status file_map_open(struct file_map *map, const char *path) {
     *map = (struct file_map){0};
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return fail(INPUT, "%s: %s", path, strerror(errno));
+    if (fd < 0) return fail(DATAERR, "%s: %s", path, strerror(errno));
     struct stat facts;
     status result = OK;
     if (fstat(fd, &facts) || !S_ISREG(facts.st_mode)) {
-        result = fail(INPUT, "%s: not a file", path);
+        result = fail(DATAERR, "%s: not a file", path);
     } else if (facts.st_size > 0) {
         void *data = mmap(NULL, (size_t)facts.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (data == MAP_FAILED) {
-            result = fail(INPUT, "%s: cannot map: %s", path, strerror(errno));
+            result = fail(DATAERR, "%s: cannot map: %s", path, strerror(errno));
         } else {
             *map = (struct file_map){data, (size_t)facts.st_size};
         }
@@ -81,11 +81,11 @@ static status write_all(int fd, const char *path, const char *data, size_t size)
     while (size) {
         ssize_t put = write(fd, data, size);
         if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return fail(SERVICE, "%s: cannot write: %s", path, strerror(errno));
+        if (put < 0) return fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno));
         data += put;
         size -= (size_t)put;
     }
-    return fsync(fd) ? fail(SERVICE, "%s: cannot write: %s", path, strerror(errno)) : OK;
+    return fsync(fd) ? fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno)) : OK;
 }
 
 static status sync_parent(const char *path) {
@@ -93,7 +93,7 @@ static status sync_parent(const char *path) {
     const char *slash = strrchr(path, '/');
     char *folder =
         slash ? arena_text(&memory, path, slash == path ? 1 : (size_t)(slash - path)) : arena_text(&memory, ".", 1);
-    status result = folder ? folder_sync(folder) : fail(SERVICE, "out of memory");
+    status result = folder ? folder_sync(folder) : fail(UNAVAILABLE, "out of memory");
     arena_release(&memory);
     return result;
 }
@@ -101,16 +101,17 @@ static status sync_parent(const char *path) {
 status file_replace(const char *path, const void *data, size_t size) {
     struct arena memory = {0};
     char *temporary = arena_print(&memory, "%s.tmp", path);
-    if (!temporary) return fail(SERVICE, "out of memory");
+    if (!temporary) return fail(UNAVAILABLE, "out of memory");
     status result = OK;
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) {
-        result = fail(SERVICE, "%s: cannot write: %s", path, strerror(errno));
+        result = fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno));
         goto done;
     }
     result = write_all(fd, path, data, size);
     close(fd);
-    if (result == OK && rename(temporary, path)) result = fail(SERVICE, "%s: cannot write: %s", path, strerror(errno));
+    if (result == OK && rename(temporary, path))
+        result = fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno));
     if (result == OK) {
         result = sync_parent(path);
     } else {
@@ -124,7 +125,7 @@ done:
 status folder_make(const char *path) {
     struct arena memory = {0};
     char *copy = arena_text(&memory, path, strlen(path));
-    if (!copy) return fail(SERVICE, "out of memory");
+    if (!copy) return fail(UNAVAILABLE, "out of memory");
     status result = OK;
     for (char *at = copy + 1; *path && result == OK; at++) {
         if (*at && *at != '/') continue;
@@ -132,7 +133,7 @@ status folder_make(const char *path) {
         *at = 0;
         struct stat facts;
         if (mkdir(copy, 0777) && (errno != EEXIST || stat(copy, &facts) || !S_ISDIR(facts.st_mode)))
-            result = fail(SERVICE, "%s: cannot make the folder: %s", copy, strerror(errno));
+            result = fail(UNAVAILABLE, "%s: cannot make the folder: %s", copy, strerror(errno));
         *at = kept;
         if (!kept) break;
     }
@@ -142,10 +143,10 @@ status folder_make(const char *path) {
 
 status folder_sync(const char *path) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return fail(SERVICE, "%s: %s", path, strerror(errno));
+    if (fd < 0) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     int refused = fsync(fd) && errno != EINVAL; // some file systems cannot sync a folder
     close(fd);
-    return refused ? fail(SERVICE, "%s: cannot sync: %s", path, strerror(errno)) : OK;
+    return refused ? fail(UNAVAILABLE, "%s: cannot sync: %s", path, strerror(errno)) : OK;
 }
 
 static int remove_one(const char *path, const struct stat *facts, int kind, struct FTW *where) {
@@ -156,7 +157,7 @@ static int remove_one(const char *path, const struct stat *facts, int kind, stru
 status folder_remove(const char *path) {
     if (!path_exists(path)) return OK;
     if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS))
-        return fail(SERVICE, "%s: cannot remove: %s", path, strerror(errno));
+        return fail(UNAVAILABLE, "%s: cannot remove: %s", path, strerror(errno));
     return OK;
 }
 
@@ -165,7 +166,7 @@ status streams_hold(void) {
         if (fcntl(fd, F_GETFD) >= 0) continue;
         int got =
             open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_WRONLY); // the other way round: an error stays one
-        if (got != fd) return fail(SERVICE, "/dev/null: %s", got < 0 ? strerror(errno) : "not where it should be");
+        if (got != fd) return fail(UNAVAILABLE, "/dev/null: %s", got < 0 ? strerror(errno) : "not where it should be");
     }
     return OK;
 }

@@ -8,7 +8,7 @@
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
 
-// Appends a file's content to `out`. INPUT, with the path, when it cannot be read.
+// Appends a file's content to `out`. DATAERR, with the path, when it cannot be read.
 status file_read(const char *path, struct bytes *out);
 
 // A read-only mapping of a whole file.
@@ -17,25 +17,25 @@ struct file_map {
     size_t size;
 };
 
-// Maps `path`; INPUT when it cannot be. Release with file_unmap.
+// Maps `path`; DATAERR when it cannot be. Release with file_unmap.
 status file_map_open(struct file_map *map, const char *path);
 
 // Unmaps and zeroes; a zeroed map is fine.
 void file_map_release(struct file_map *map);
 
-// Opens `path` and keeps writers that ask (file_claim) away from it until *held is closed. INPUT when it is gone or
+// Opens `path` and keeps writers that ask (file_claim) away from it until *held is closed. DATAERR when it is gone or
 // being written.
 status file_share(const char *path, int *held);
 
 // Opens `path` for writing, content and all if it is there and nobody shares it; else as a new, empty file under that
-// name. Sharers are kept away until *fd is closed. SERVICE when the disk refuses.
+// name. Sharers are kept away until *fd is closed. UNAVAILABLE when the disk refuses.
 status file_claim(const char *path, int *fd);
 
-// Writes PATH.tmp, syncs it, renames it to PATH and syncs the folder. SERVICE when the disk refuses (full, say);
+// Writes PATH.tmp, syncs it, renames it to PATH and syncs the folder. UNAVAILABLE when the disk refuses (full, say);
 // the old file is then untouched and PATH.tmp removed.
 status file_replace(const char *path, const void *data, size_t size);
 
-// Makes a folder and those above it. SERVICE when it cannot.
+// Makes a folder and those above it. UNAVAILABLE when it cannot.
 status folder_make(const char *path);
 
 // Syncs a folder's own entries to the disk.
@@ -45,7 +45,7 @@ status folder_sync(const char *path);
 status folder_remove(const char *path);
 
 // Takes the numbers of the standard streams that the program was started without, so that no file that is opened later
-// stands in for one; reading and writing them fails. SERVICE when that cannot be done.
+// stands in for one; reading and writing them fails. UNAVAILABLE when that cannot be done.
 status streams_hold(void);
 
 // Whether something stands at that path.

@@ -15,7 +15,7 @@ enum { depth_limit = 500, longest_int = 18 };
 static const char mark[] = "e+000";
 
 static status refuse(const char *what, size_t at) {
-    return fail(INPUT, "not JSON: %s at byte %zu", what, at + 1);
+    return fail(DATAERR, "not JSON: %s at byte %zu", what, at + 1);
 }
 
 static size_t skip_space(const char *text, size_t size, size_t at) {
@@ -145,7 +145,7 @@ static status screen(const char *text, size_t size, struct bytes *out) {
 
 static status parse(json_object **out, const struct bytes *text) {
     json_tokener *tokener = json_tokener_new_ex(depth_limit + 1);
-    if (!tokener) return fail(SERVICE, "out of memory");
+    if (!tokener) return fail(UNAVAILABLE, "out of memory");
     json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
     *out = json_tokener_parse_ex(tokener, text->data, (int)text->size + 1); // with the NUL, which ends a lone number
     enum json_tokener_error error = json_tokener_get_error(tokener);
@@ -159,7 +159,7 @@ static status parse(json_object **out, const struct bytes *text) {
 
 status json_read(json_object **out, const char *data, size_t size) {
     *out = NULL;
-    if (size > INT32_MAX / 4) return fail(INPUT, "not JSON: %zu bytes are too many", size);
+    if (size > INT32_MAX / 4) return fail(DATAERR, "not JSON: %zu bytes are too many", size);
     if (skip_space(data, size, 0) == size) return refuse("unexpected end", size);
     struct bytes text = {0};
     status result = screen(data, size, &text);
@@ -188,17 +188,17 @@ status json_print(struct bytes *out, json_object *value) {
     size_t size;
     const char *text =
         json_object_to_json_string_length(value, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE, &size);
-    return text ? add_unmarked(out, text, size) : fail(SERVICE, "out of memory");
+    return text ? add_unmarked(out, text, size) : fail(UNAVAILABLE, "out of memory");
 }
 
 status json_print_text(struct bytes *out, const char *data, size_t size) {
-    if (size > INT32_MAX) return fail(INPUT, "a text of %zu bytes is too long", size);
+    if (size > INT32_MAX) return fail(DATAERR, "a text of %zu bytes is too long", size);
     json_object *value = json_object_new_string_len(data, (int)size);
-    if (!value) return fail(SERVICE, "out of memory");
+    if (!value) return fail(UNAVAILABLE, "out of memory");
     size_t length;
     const char *text =
         json_object_to_json_string_length(value, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE, &length);
-    status result = text ? bytes_add(out, text, length) : fail(SERVICE, "out of memory");
+    status result = text ? bytes_add(out, text, length) : fail(UNAVAILABLE, "out of memory");
     json_object_put(value);
     return result;
 }

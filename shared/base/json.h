@@ -14,7 +14,7 @@
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
 
-// Reads one JSON value, white space around it allowed. INPUT with what is wrong and at which byte: not JSON, not
+// Reads one JSON value, white space around it allowed. DATAERR with what is wrong and at which byte: not JSON, not
 // UTF-8, nested deeper than 500. The caller releases *out with json_object_put. A lone \ud800 reads as U+FFFD; of a
 // key given twice the last value counts. A JSON null is *out == NULL.
 status json_read(json_object **out, const char *data, size_t size);
@@ -41,14 +41,14 @@ bool json_double(json_object *value, double *out);
 // Whether the value is a number finite as a float32; its text is rounded once.
 bool json_float(json_object *value, float *out);
 
-// The object that text[0..size) holds; INPUT says what is wrong, with `name` in front. Release with json_object_put.
+// The object that text[0..size) holds; DATAERR says what is wrong, with `name` in front. Release with json_object_put.
 status json_parse(json_object **out, const char *text, size_t size, const char *name);
 
 // The same for a file.
 status json_file(json_object **out, const char *path);
 
-// The value of a key if it is there, not null and of that type; *out is NULL if it is not there or null. INPUT when it
-// is of another type.
+// The value of a key if it is there, not null and of that type; *out is NULL if it is not there or null. DATAERR when
+// it is of another type.
 status json_find(json_object *object, const char *key, enum json_type type, json_object **out);
 
 // A key's boolean; `otherwise` if it is not there.

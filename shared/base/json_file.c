@@ -4,7 +4,7 @@
 
 status json_parse(json_object **out, const char *text, size_t size, const char *name) {
     status result = json_read(out, text ? text : "", size);
-    if (result == OK && !json_object_is_type(*out, json_type_object)) result = fail(INPUT, "not a JSON object");
+    if (result == OK && !json_object_is_type(*out, json_type_object)) result = fail(DATAERR, "not a JSON object");
     if (result == OK) return OK;
     json_object_put(*out);
     *out = NULL;
@@ -25,7 +25,7 @@ status json_find(json_object *object, const char *key, enum json_type type, json
     if (json_object_is_type(*out, type)) return OK;
     enum json_type got = json_object_get_type(*out);
     *out = NULL;
-    return fail(INPUT, "%s: %s where %s should be", key, json_type_to_name(got), json_type_to_name(type));
+    return fail(DATAERR, "%s: %s where %s should be", key, json_type_to_name(got), json_type_to_name(type));
 }
 
 status json_flag(json_object *object, const char *key, bool otherwise, bool *out) {

@@ -18,14 +18,14 @@ struct arena_block {
 status memory_new(void *pointer, size_t count, size_t size) {
     void **place = pointer;
     *place = calloc(count ? count : 1, size ? size : 1);
-    return *place ? OK : fail(SERVICE, "out of memory: %zu x %zu bytes", count, size);
+    return *place ? OK : fail(UNAVAILABLE, "out of memory: %zu x %zu bytes", count, size);
 }
 
 status memory_resize(void *pointer, size_t count, size_t size) {
     void **place = pointer;
-    if (size && count > SIZE_MAX / size) return fail(SERVICE, "out of memory: %zu x %zu bytes", count, size);
+    if (size && count > SIZE_MAX / size) return fail(UNAVAILABLE, "out of memory: %zu x %zu bytes", count, size);
     void *moved = realloc(*place, count && size ? count * size : 1);
-    if (!moved) return fail(SERVICE, "out of memory: %zu x %zu bytes", count, size);
+    if (!moved) return fail(UNAVAILABLE, "out of memory: %zu x %zu bytes", count, size);
     *place = moved;
     return OK;
 }
@@ -77,7 +77,7 @@ void arena_release(struct arena *arena) {
 }
 
 status bytes_reserve(struct bytes *bytes, size_t more) {
-    if (more > SIZE_MAX / 2 - bytes->size) return fail(SERVICE, "out of memory: %zu bytes", more);
+    if (more > SIZE_MAX / 2 - bytes->size) return fail(UNAVAILABLE, "out of memory: %zu bytes", more);
     size_t wanted = bytes->size + more + 1;
     if (wanted <= bytes->room) return OK;
     size_t room = bytes->room ? bytes->room : 256;

@@ -8,10 +8,10 @@
 #include "shared/base/status.h"
 
 // *pointer = count zeroed elements of `size` bytes (one byte at least), owned by the caller, released with free().
-// SERVICE when memory is short; *pointer is then NULL.
+// UNAVAILABLE when memory is short; *pointer is then NULL.
 status memory_new(void *pointer, size_t count, size_t size);
 
-// Resizes *pointer to count elements (new ones not zeroed). SERVICE when memory is short; the old block stays.
+// Resizes *pointer to count elements (new ones not zeroed). UNAVAILABLE when memory is short; the old block stays.
 status memory_resize(void *pointer, size_t count, size_t size);
 
 // Zeroed memory for `count` elements of *pointer's type: TRY(NEW(&rows, n)).
@@ -43,7 +43,7 @@ struct bytes {
     size_t room;
 };
 
-// Appends `size` bytes. SERVICE when memory is short.
+// Appends `size` bytes. UNAVAILABLE when memory is short.
 status bytes_add(struct bytes *bytes, const void *data, size_t size);
 
 // Appends a NUL-terminated text.

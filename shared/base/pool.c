@@ -119,7 +119,7 @@ status pool_new(struct pool **out, int threads) {
         worker->pool = pool;
         worker->index = i;
         if (pthread_create(&worker->thread, NULL, worker_main, worker)) {
-            result = fail(SERVICE, "cannot start thread %d of %d", i + 1, threads);
+            result = fail(UNAVAILABLE, "cannot start thread %d of %d", i + 1, threads);
         } else {
             pool->started++;
         }

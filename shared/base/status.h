@@ -7,15 +7,15 @@
 
 typedef enum status {
     OK = 0,
-    DEFECT = 1,   // this sample's own defect: quarantine the group, go on
-    STOPPED = 2,  // asked to stop, or the end of the input: not a failure
-    USAGE = 64,   // wrong usage: unknown key, value out of range
-    INPUT = 65,   // bad input: a line that is not a group, a broken file
-    SERVICE = 69, // a missing service, device, memory or disk space
-    BUG = 70,     // a broken promise of our own
+    BAD_SAMPLE = 1,   // this sample's own defect: quarantine the group, go on
+    END = 2,          // asked to stop, or the end of the input: not a failure
+    USAGE = 64,       // wrong usage: unknown key, value out of range
+    DATAERR = 65,     // bad input: a line that is not a group, a broken file
+    UNAVAILABLE = 69, // a missing service, device, memory or disk space
+    BUG = 70,         // a broken promise of our own
 } status;
 
-// Keeps the formatted line as this thread's failure text and returns code, so `return fail(INPUT, ...)` reads well.
+// Keeps the formatted line as this thread's failure text and returns code, so `return fail(DATAERR, ...)` reads well.
 status fail(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Puts "PREFIX: " in front of the thread's failure text and returns code: who called adds where it happened.

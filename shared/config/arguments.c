@@ -78,7 +78,7 @@ static status read_options(struct settings *settings, const struct key_table *ta
 static status print_and_stop(struct bytes *text) {
     fwrite(text->data, 1, text->size, stdout);
     fflush(stdout);
-    return fail(STOPPED, "help was asked for");
+    return fail(END, "help was asked for");
 }
 
 static status answer_questions(const struct key_table *table, int argc, char **argv) {

@@ -34,7 +34,7 @@ static status set_pair(struct settings *settings, const char *folder, yaml_node_
         if (key && !strcmp(key->name, "config")) {
             result = fail(USAGE, "config: not inside such a file");
         } else if (key && !resolved) {
-            result = fail(SERVICE, "out of memory");
+            result = fail(UNAVAILABLE, "out of memory");
         } else {
             result = settings_set(settings, name, key ? resolved : value);
         }
@@ -47,7 +47,7 @@ static status set_pair(struct settings *settings, const char *folder, yaml_node_
 static status set_pairs(struct settings *settings, struct document *document, const char *folder) {
     yaml_node_t *root = document->root;
     if (!root) return OK;
-    if (root->type != YAML_MAPPING_NODE) return fail(INPUT, "1:1: not a map of keys but %s", document_kind(root));
+    if (root->type != YAML_MAPPING_NODE) return fail(DATAERR, "1:1: not a map of keys but %s", document_kind(root));
     for (yaml_node_pair_t *pair = root->data.mapping.pairs.start; pair < root->data.mapping.pairs.top; pair++)
         TRY(set_pair(settings, folder, document_node(document, pair->key), document_node(document, pair->value)));
     return OK;
@@ -61,7 +61,7 @@ status settings_file(struct settings *settings, const char *path) {
     status result;
     const char *slash = strrchr(path, '/');
     char *folder = arena_text(&memory, path, slash ? (size_t)(slash - path) + 1 : 0);
-    if (!folder) return fail(SERVICE, "out of memory");
+    if (!folder) return fail(UNAVAILABLE, "out of memory");
     result = file_read(path, &content);
     if (result != OK) goto done;
     result = document_read(&document, content.data, content.size, &place);

@@ -4,11 +4,11 @@
 #include <string.h>
 
 static status yaml_mistake(const yaml_parser_t *parser, struct place *place) {
-    if (parser->error == YAML_MEMORY_ERROR) return fail(SERVICE, "out of memory");
+    if (parser->error == YAML_MEMORY_ERROR) return fail(UNAVAILABLE, "out of memory");
     bool reader = parser->error == YAML_READER_ERROR; // has no mark of its own
     yaml_mark_t mark = reader ? parser->mark : parser->problem_mark;
     *place = (struct place){mark.line + 1, mark.column + 1};
-    return fail(INPUT, "%zu:%zu: not YAML: %s", place->line, place->column,
+    return fail(DATAERR, "%zu:%zu: not YAML: %s", place->line, place->column,
                 parser->problem ? parser->problem : "it cannot be read");
 }
 
@@ -20,7 +20,7 @@ static status check_end(yaml_parser_t *parser, struct place *place) {
     status result = OK;
     if (root) {
         *place = document_place(root);
-        result = fail(INPUT, "%zu:%zu: a second YAML document", place->line, place->column);
+        result = fail(DATAERR, "%zu:%zu: a second YAML document", place->line, place->column);
     }
     yaml_document_delete(&more);
     return result;
@@ -29,7 +29,7 @@ static status check_end(yaml_parser_t *parser, struct place *place) {
 status document_read(struct document *document, const char *data, size_t size, struct place *place) {
     *document = (struct document){0};
     yaml_parser_t parser;
-    if (!yaml_parser_initialize(&parser)) return fail(SERVICE, "out of memory");
+    if (!yaml_parser_initialize(&parser)) return fail(UNAVAILABLE, "out of memory");
     yaml_parser_set_input_string(&parser, (const unsigned char *)data, size);
     status result = OK;
     if (!yaml_parser_load(&parser, &document->yaml)) {

@@ -19,7 +19,8 @@ struct place {
     size_t line, column;
 };
 
-// Parses YAML text. INPUT with "LINE:COLUMN: ..." when it is none; *place is then where. Release with document_release.
+// Parses YAML text. DATAERR with "LINE:COLUMN: ..." when it is none; *place is then where. Release with
+// document_release.
 status document_read(struct document *document, const char *data, size_t size, struct place *place);
 
 // Frees the tree; a zeroed document is fine.

@@ -81,19 +81,19 @@ status settings_new_table(struct settings **out, const struct key_table *table);
 // NULL is fine; sets *settings to NULL.
 void settings_free(struct settings **settings);
 
-// Sets one key from text. USAGE naming the key: unknown, out of range, not a number; INPUT: missing file.
+// Sets one key from text. USAGE naming the key: unknown, out of range, not a number; DATAERR: missing file.
 status settings_set(struct settings *settings, const char *name, const char *value);
 
 // Whether the key was set by somebody, rather than being at its default.
 bool settings_given(const struct settings *settings, const char *name);
 
-// Reads a YAML map of keys; relative paths are relative to that file. INPUT for a file
+// Reads a YAML map of keys; relative paths are relative to that file. DATAERR for a file
 // that is no such map, USAGE for a wrong key or value, both with "FILE:LINE:COLUMN: ".
 status settings_file(struct settings *settings, const char *path);
 
 // Reads --key value, --key=value, --flag, --no-flag; '-' and '_' are one; `--` ends the options. *rest (NULL: operands
 // are USAGE): index of the first operand, or argc; operands are moved behind the options. --help and --version print to
-// standard output and answer STOPPED. Reads the file of --config first, so the command line wins. USAGE for what is
+// standard output and answer END. Reads the file of --config first, so the command line wins. USAGE for what is
 // wrong or missing.
 status settings_arguments(struct settings *settings, int argc, char **argv, int *rest);
 

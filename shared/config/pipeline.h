@@ -48,9 +48,9 @@ struct pipeline {
     size_t machine_count;
 };
 
-// Reads the file and then each of sets[0..count): "stage.key=value", "key=value" for a top-level one. INPUT when there
-// are mistakes: `mistakes` gets a line for each ("FILE:LINE:COLUMN: what is wrong", by line), fail_text() says how
-// many; USAGE when they are in `sets` alone. Free with pipeline_free.
+// Reads the file and then each of sets[0..count): "stage.key=value", "key=value" for a top-level one. DATAERR when
+// there are mistakes: `mistakes` gets a line for each ("FILE:LINE:COLUMN: what is wrong", by line), fail_text() says
+// how many; USAGE when they are in `sets` alone. Free with pipeline_free.
 status pipeline_read(struct pipeline **out, const char *path, const char *const *sets, size_t count,
                      struct bytes *mistakes);
 

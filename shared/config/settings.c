@@ -51,7 +51,7 @@ static void release_value(struct value *value) {
 static status add_text(struct value *value, const char *text) {
     TRY(RESIZE(&value->texts, value->count + 1));
     value->texts[value->count] = strdup(text);
-    if (!value->texts[value->count]) return fail(SERVICE, "out of memory");
+    if (!value->texts[value->count]) return fail(UNAVAILABLE, "out of memory");
     value->count++;
     return OK;
 }
@@ -61,7 +61,7 @@ static status set_value(struct value *value, const struct key *key, const char *
     TRY(value_read(&fresh, key, text));
     if (key->many) TRY(add_text(value, text));
     fresh.text = strdup(text);
-    if (!fresh.text) return fail(SERVICE, "out of memory");
+    if (!fresh.text) return fail(UNAVAILABLE, "out of memory");
     free(value->text);
     fresh.texts = value->texts;
     fresh.count = value->count;
@@ -133,7 +133,7 @@ status settings_set(struct settings *settings, const char *name, const char *tex
     TRY(set_value(value, key, text));
     value->given = true;
     if (key->type == KEY_FILE && !value->is_choice && access(text, F_OK))
-        return fail(INPUT, "%s: %s: %s", key->name, text, strerror(errno));
+        return fail(DATAERR, "%s: %s: %s", key->name, text, strerror(errno));
     return OK;
 }
 

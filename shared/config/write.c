@@ -67,7 +67,7 @@ status pipeline_write(const struct pipeline *pipeline, struct bytes *out) {
     yaml_emitter_t emitter;
     yaml_document_t yaml;
     bool done = false;
-    if (!yaml_emitter_initialize(&emitter)) return fail(SERVICE, "out of memory");
+    if (!yaml_emitter_initialize(&emitter)) return fail(UNAVAILABLE, "out of memory");
     yaml_emitter_set_output(&emitter, append, out);
     yaml_emitter_set_width(&emitter, -1);
     yaml_emitter_set_unicode(&emitter, 1);
@@ -80,7 +80,7 @@ status pipeline_write(const struct pipeline *pipeline, struct bytes *out) {
         }
     }
     yaml_emitter_delete(&emitter);
-    return done ? OK : fail(SERVICE, "the pipeline cannot be written as YAML");
+    return done ? OK : fail(UNAVAILABLE, "the pipeline cannot be written as YAML");
 }
 
 // The keys worth showing in a picture: those that the stage does not share with others.

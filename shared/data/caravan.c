@@ -16,7 +16,7 @@ static status check(const struct group *group) {
     enum problem_type type;
     const struct text *name = &group->prompt.problem_type;
     if (!problem_read(*name, &type))
-        return fail(INPUT,
+        return fail(DATAERR,
                     "prompt.problem_type: '%s' of sample %s is none of multiple choice, numerical, OCR, free-form, "
                     "regression",
                     name->data ? name->data : "", group->sample_id.data);
@@ -39,7 +39,7 @@ static status finish(const struct layout_rules *rules, json_object *record, size
 static status read_group(json_object *record, struct group **out) {
     struct bytes printed = {0};
     json_object *copy = NULL, *id = json_object_new_string("-");
-    status result = id && !json_object_deep_copy(record, &copy, NULL) ? OK : fail(SERVICE, "out of memory");
+    status result = id && !json_object_deep_copy(record, &copy, NULL) ? OK : fail(UNAVAILABLE, "out of memory");
     if (result == OK && !json_object_object_add(copy, "id", id)) id = NULL;
     if (result == OK) result = json_print(&printed, copy);
     if (result == OK) result = group_from_json(out, printed.data, printed.size);

@@ -43,15 +43,15 @@ static status read_media_root(struct dataset *dataset, const struct settings *se
     const char *root = settings_text(settings, "media_root");
     char absolute[PATH_MAX];
     if (!root) return OK;
-    if (!realpath(root, absolute)) return fail(INPUT, "media_root: cannot find %s", root);
+    if (!realpath(root, absolute)) return fail(DATAERR, "media_root: cannot find %s", root);
     dataset->rules.media_root = arena_text(&dataset->arena, absolute, strlen(absolute));
-    return dataset->rules.media_root ? OK : fail(SERVICE, "out of memory");
+    return dataset->rules.media_root ? OK : fail(UNAVAILABLE, "out of memory");
 }
 
 static status read_settings(struct dataset *dataset, const struct settings *settings) {
     const char *path = settings_text(settings, "data");
     dataset->path = arena_text(&dataset->arena, path, strlen(path));
-    if (!dataset->path) return fail(SERVICE, "out of memory");
+    if (!dataset->path) return fail(UNAVAILABLE, "out of memory");
     dataset->epochs = (size_t)settings_int(settings, "epochs");
     dataset->shuffle = settings_bool(settings, "shuffle");
     dataset->rules.seed = (uint64_t)settings_int(settings, "seed");
@@ -71,10 +71,10 @@ static status make_sample(const struct dataset *dataset, size_t sample, struct g
     json_object *json = NULL;
     *out = NULL;
     status result = json_read(&json, record->data, record->size);
-    if (result == OK && !json_object_is_type(json, json_type_object)) result = fail(INPUT, "not a JSON object");
+    if (result == OK && !json_object_is_type(json, json_type_object)) result = fail(DATAERR, "not a JSON object");
     if (result == OK) result = dataset->layout(&dataset->rules, json, record->line, out);
     json_object_put(json);
-    return result == INPUT ? fail_within(INPUT, "%s:%zu", dataset->path, record->line) : result;
+    return result == DATAERR ? fail_within(DATAERR, "%s:%zu", dataset->path, record->line) : result;
 }
 
 // Makes every sample once. One mistake is the failure itself; of several each is said.
@@ -88,15 +88,16 @@ static status check_samples(const struct dataset *dataset) {
         status result = make_sample(dataset, i, &group);
         group_free(&group);
         if (result == OK) continue;
-        if (result != INPUT) return result;
+        if (result != DATAERR) return result;
         mistakes++;
         if (mistakes == 1) first = arena_print(&arena, "%s", fail_text());
         if (mistakes == 2) log_say("%s", first ? first : "out of memory");
         if (mistakes >= 2 && mistakes <= SAID) log_say("%s", fail_text());
     }
     status result = OK;
-    if (mistakes == 1) result = fail(INPUT, "%s", first ? first : "out of memory");
-    if (mistakes > 1) result = fail(INPUT, "%s: %zu mistakes in %zu samples", dataset->path, mistakes, dataset->count);
+    if (mistakes == 1) result = fail(DATAERR, "%s", first ? first : "out of memory");
+    if (mistakes > 1)
+        result = fail(DATAERR, "%s: %zu mistakes in %zu samples", dataset->path, mistakes, dataset->count);
     arena_release(&arena);
     return result;
 }
@@ -106,7 +107,7 @@ static status open_records(struct dataset *dataset, const struct settings *setti
     TRY(records_open(&dataset->records, dataset->path));
     dataset->count = dataset->records.count;
     if (limit > 0 && (size_t)limit < dataset->count) dataset->count = (size_t)limit;
-    if (!dataset->count) return fail(INPUT, "%s: no samples", dataset->path);
+    if (!dataset->count) return fail(DATAERR, "%s: no samples", dataset->path);
     TRY(NEW(&dataset->order, dataset->count));
     dataset->ordered = SIZE_MAX;
     return check_samples(dataset);

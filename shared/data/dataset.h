@@ -10,7 +10,7 @@
 struct dataset;
 
 // Opens what the settings of `source` name (data, format, media_root, template, epochs, limit, shuffle, seed) and reads
-// every record once. INPUT when any is wrong: one line "FILE:LINE: FIELD: what" for it; when several are, a line each
+// every record once. DATAERR when any is wrong: one line "FILE:LINE: FIELD: what" for it; when several are, a line each
 // (the first 20) is said and the failure counts them.
 status dataset_open(struct dataset **out, const struct settings *settings);
 

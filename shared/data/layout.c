@@ -7,10 +7,10 @@
 
 status record_text(json_object *record, const char *key, bool allowed_empty, struct text *out) {
     json_object *value = json_object_object_get(record, key);
-    if (!value) return fail(INPUT, "%s: missing", key);
-    if (!json_object_is_type(value, json_type_string)) return fail(INPUT, "%s: not a text", key);
+    if (!value) return fail(DATAERR, "%s: missing", key);
+    if (!json_object_is_type(value, json_type_string)) return fail(DATAERR, "%s: not a text", key);
     *out = (struct text){(char *)json_object_get_string(value), (size_t)json_object_get_string_len(value)};
-    return out->size || allowed_empty ? OK : fail(INPUT, "%s: empty", key);
+    return out->size || allowed_empty ? OK : fail(DATAERR, "%s: empty", key);
 }
 
 status record_id(struct group *group, json_object *record, const char *key, size_t line) {
@@ -24,7 +24,7 @@ status record_id(struct group *group, json_object *record, const char *key, size
     else if (json_object_is_type(value, json_type_int) || json_object_is_type(value, json_type_double))
         result = json_print(&printed, value);
     else
-        result = fail(INPUT, "%s: neither a text nor a number", key);
+        result = fail(DATAERR, "%s: neither a text nor a number", key);
     if (result == OK) result = group_text(group, &group->sample_id, printed.data, printed.size);
     bytes_release(&printed);
     return result;
@@ -71,11 +71,11 @@ status make_prompt(const struct layout_rules *rules, struct group *group, enum p
     prompt->present = true;
     prompt->message_count = 1;
     prompt->messages = arena_get(&group->arena, sizeof *prompt->messages);
-    if (!prompt->messages) return fail(SERVICE, "out of memory");
+    if (!prompt->messages) return fail(UNAVAILABLE, "out of memory");
     struct message *message = prompt->messages;
     message->part_count = media->count + 1;
     message->parts = arena_get(&group->arena, message->part_count * sizeof *message->parts);
-    if (!message->parts) return fail(SERVICE, "out of memory");
+    if (!message->parts) return fail(UNAVAILABLE, "out of memory");
     TRY(group_text(group, &message->role, "user", 4));
     for (size_t i = 0; i < media->count; i++)
         TRY(add_medium(rules, group, &message->parts[i], media->kinds[i], media->paths[i]));

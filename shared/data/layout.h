@@ -14,7 +14,7 @@ struct layout_rules {
     const struct prompt_template *template; // NULL: the question alone
 };
 
-// Makes the group of one record (an object), without its id; `line` stands in for a sample_id that is missing. INPUT
+// Makes the group of one record (an object), without its id; `line` stands in for a sample_id that is missing. DATAERR
 // "FIELD: what is wrong".
 typedef status layout(const struct layout_rules *rules, json_object *record, size_t line, struct group **out);
 
@@ -29,10 +29,10 @@ layout layout_seed_bench;
 // Video-R1: problem, options, problem_type, data_type, path, solution.
 layout layout_video_r1;
 
-// The text under a key. INPUT when it is missing, no text, or empty where that is not `allowed_empty`.
+// The text under a key. DATAERR when it is missing, no text, or empty where that is not `allowed_empty`.
 status record_text(json_object *record, const char *key, bool allowed_empty, struct text *out);
 
-// group->sample_id from a text or whole number under `key`, or the line's number if there is none. INPUT.
+// group->sample_id from a text or whole number under `key`, or the line's number if there is none. DATAERR.
 status record_id(struct group *group, json_object *record, const char *key, size_t line);
 
 // Where media of one record are collected before their message is made.
@@ -43,7 +43,7 @@ struct media_paths {
 };
 
 // Makes the group's prompt: one user message, the media first, then the question in the template's wording. Checks the
-// solution against the problem type. INPUT.
+// solution against the problem type. DATAERR.
 status make_prompt(const struct layout_rules *rules, struct group *group, enum problem_type type,
                    const struct media_paths *media, struct text question, struct text solution);
 

@@ -72,17 +72,17 @@ static status cut_list(struct records *records, struct cursor *cursor) {
         struct record record = {cursor->at, 0, cursor->line};
         skip_element(cursor);
         record.size = (size_t)(cursor->at - record.data);
-        if (cursor->at == cursor->end) return fail(INPUT, "%s:%zu: the list does not end", cursor->name, record.line);
-        if (!record.size) return fail(INPUT, "%s:%zu: an element is missing", cursor->name, record.line);
+        if (cursor->at == cursor->end) return fail(DATAERR, "%s:%zu: the list does not end", cursor->name, record.line);
+        if (!record.size) return fail(DATAERR, "%s:%zu: an element is missing", cursor->name, record.line);
         TRY(add(records, record));
         more = *cursor->at == ',';
         cursor->at += more;
     }
-    if (cursor->at == cursor->end) return fail(INPUT, "%s:%zu: the list does not end", cursor->name, cursor->line);
-    if (*cursor->at != ']') return fail(INPUT, "%s:%zu: not a JSON list", cursor->name, cursor->line);
+    if (cursor->at == cursor->end) return fail(DATAERR, "%s:%zu: the list does not end", cursor->name, cursor->line);
+    if (*cursor->at != ']') return fail(DATAERR, "%s:%zu: not a JSON list", cursor->name, cursor->line);
     cursor->at++;
     skip_space(cursor);
-    if (cursor->at < cursor->end) return fail(INPUT, "%s:%zu: text behind the list", cursor->name, cursor->line);
+    if (cursor->at < cursor->end) return fail(DATAERR, "%s:%zu: text behind the list", cursor->name, cursor->line);
     return OK;
 }
 

@@ -21,8 +21,8 @@ struct records {
 };
 
 // Opens `path` and finds its records: a file whose first character is [ is a list, any other is lines, blank ones left
-// out. A byte order mark is skipped. INPUT "PATH: LINE: ..." when a list is broken between its elements; what is inside
-// a record is not looked at. Release with records_release, also after a failure.
+// out. A byte order mark is skipped. DATAERR "PATH: LINE: ..." when a list is broken between its elements; what is
+// inside a record is not looked at. Release with records_release, also after a failure.
 status records_open(struct records *records, const char *path);
 
 // The same over bytes that the caller keeps; `name` stands for the path in messages.

@@ -11,11 +11,11 @@ enum { STREAM_NEGATIVES, STREAM_OPTIONS };
 
 static status list_of_texts(json_object *record, const char *key, json_object **out) {
     *out = json_object_object_get(record, key);
-    if (!*out) return fail(INPUT, "%s: missing", key);
-    if (!json_object_is_type(*out, json_type_array)) return fail(INPUT, "%s: not a list", key);
+    if (!*out) return fail(DATAERR, "%s: missing", key);
+    if (!json_object_is_type(*out, json_type_array)) return fail(DATAERR, "%s: not a list", key);
     for (size_t i = 0; i < json_object_array_length(*out); i++)
         if (!json_object_is_type(json_object_array_get_idx(*out, i), json_type_string))
-            return fail(INPUT, "%s[%zu]: not a text", key, i);
+            return fail(DATAERR, "%s[%zu]: not a text", key, i);
     return OK;
 }
 
@@ -28,10 +28,10 @@ static status draw_options(const struct layout_rules *rules, const struct group 
     TRY(record_text(record, "answer", false, &drawn[0]));
     TRY(list_of_texts(record, "negative_answers", &negatives));
     size_t count = json_object_array_length(negatives);
-    if (count < NEGATIVES) return fail(INPUT, "negative_answers: %zu, %d are needed", count, NEGATIVES);
+    if (count < NEGATIVES) return fail(DATAERR, "negative_answers: %zu, %d are needed", count, NEGATIVES);
     struct arena arena = {0};
     size_t *picked = arena_get(&arena, count * sizeof *picked);
-    if (!picked) return fail(SERVICE, "out of memory");
+    if (!picked) return fail(UNAVAILABLE, "out of memory");
     uint64_t key = chance_key(rules->seed, group->sample_id.data);
     chance_shuffle(key, STREAM_NEGATIVES, count, picked);
     for (size_t i = 0; i < NEGATIVES; i++) {
@@ -56,7 +56,7 @@ static status read_options(json_object *record, struct text options[CHOICES], si
     TRY(record_text(record, "golden_choice_idx", false, &letter));
     for (*right = 0; *right < CHOICES; ++*right)
         if (letter.size == 1 && (letter.data[0] == 'A' + (int)*right || letter.data[0] == 'a' + (int)*right)) return OK;
-    return fail(INPUT, "golden_choice_idx: not a letter from A to D");
+    return fail(DATAERR, "golden_choice_idx: not a letter from A to D");
 }
 
 static status print_path(struct bytes *out, const char *folder, json_object *record, const char *name_key) {
@@ -82,7 +82,7 @@ static status add_path(struct group *group, struct media_paths *media, enum part
 static status find_media(struct group *group, json_object *record, struct media_paths *media) {
     json_object *progress = json_object_object_get(record, "task_progress_metadata");
     if (progress && !json_object_is_type(progress, json_type_array))
-        return fail(INPUT, "task_progress_metadata: not a list");
+        return fail(DATAERR, "task_progress_metadata: not a list");
     if (progress && json_object_array_length(progress)) TRY(add_path(group, media, PART_VIDEO, record));
     return add_path(group, media, PART_IMAGE, record);
 }

@@ -50,7 +50,7 @@ status template_read(struct prompt_template *out, const char *name, struct text 
         size_t next = end + (end < whole.size);
         if (is_head(text_slice(whole, at, end), &type)) {
             part = &out->sections[type];
-            if (part->data) return fail(INPUT, "%s:%zu: a second [%s]", name, line, problem_name(type));
+            if (part->data) return fail(DATAERR, "%s:%zu: a second [%s]", name, line, problem_name(type));
             *part = text_slice(whole, next, next);
         } else {
             part->size += next - at;
@@ -60,7 +60,7 @@ status template_read(struct prompt_template *out, const char *name, struct text 
     out->body = without_line_ends(out->body);
     for (int i = 0; i < PROBLEM_TYPES; i++) out->sections[i] = without_line_ends(out->sections[i]);
     if (text_find(out->body, "{question}", 0) == SIZE_MAX)
-        return fail(INPUT, "%s: no {question} before the sections", name);
+        return fail(DATAERR, "%s: no {question} before the sections", name);
     return OK;
 }
 
@@ -69,7 +69,7 @@ static status find_section(const struct prompt_template *template, enum problem_
     bool any = false;
     for (int i = 0; i < PROBLEM_TYPES; i++) any |= template->sections[i].data != NULL;
     *section = template->sections[type];
-    if (any && !section->data) return fail(INPUT, "the template has no section [%s]", problem_name(type));
+    if (any && !section->data) return fail(DATAERR, "the template has no section [%s]", problem_name(type));
     return OK;
 }
 

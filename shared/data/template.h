@@ -29,10 +29,10 @@ struct prompt_template {
 // The wording that caravan ships, a text of the form above.
 extern const char template_shipped[];
 
-// Cuts a template; slices point into `whole`. INPUT with "NAME:LINE: what is wrong".
+// Cuts a template; slices point into `whole`. DATAERR with "NAME:LINE: what is wrong".
 status template_read(struct prompt_template *out, const char *name, struct text whole);
 
-// Appends the prompt's text. INPUT when there are sections and none for this type.
+// Appends the prompt's text. DATAERR when there are sections and none for this type.
 status template_fill(const struct prompt_template *template, enum problem_type type, struct text question,
                      struct bytes *out);
 

@@ -8,20 +8,20 @@ static status read_type(struct group *group, json_object *record, enum problem_t
     struct text name;
     TRY(record_text(record, "problem_type", true, &name));
     if (problem_read(name, out)) return OK;
-    return fail(INPUT,
+    return fail(DATAERR,
                 "problem_type: '%s' of sample %s is none of multiple choice, numerical, OCR, free-form, regression",
                 name.data, group->sample_id.data);
 }
 
 static status print_options(struct bytes *out, json_object *record) {
     json_object *options = json_object_object_get(record, "options");
-    if (!options) return fail(INPUT, "options: missing");
-    if (!json_object_is_type(options, json_type_array)) return fail(INPUT, "options: not a list");
-    if (!json_object_array_length(options)) return fail(INPUT, "options: empty");
+    if (!options) return fail(DATAERR, "options: missing");
+    if (!json_object_is_type(options, json_type_array)) return fail(DATAERR, "options: not a list");
+    if (!json_object_array_length(options)) return fail(DATAERR, "options: empty");
     TRY(bytes_text(out, "Options:\n"));
     for (size_t i = 0; i < json_object_array_length(options); i++) {
         json_object *option = json_object_array_get_idx(options, i);
-        if (!json_object_is_type(option, json_type_string)) return fail(INPUT, "options[%zu]: not a text", i);
+        if (!json_object_is_type(option, json_type_string)) return fail(DATAERR, "options[%zu]: not a text", i);
         TRY(bytes_add(out, json_object_get_string(option), (size_t)json_object_get_string_len(option)));
         TRY(bytes_text(out, "\n"));
     }
@@ -44,7 +44,7 @@ static status find_medium(json_object *record, struct media_paths *media) {
     else if (text_is(kind, "image"))
         media->kinds[0] = PART_IMAGE;
     else
-        return fail(INPUT, "data_type: '%s' is neither image nor video", kind.data);
+        return fail(DATAERR, "data_type: '%s' is neither image nor video", kind.data);
     if (path.size > 2 && !memcmp(path.data, "./", 2)) path = text_slice(path, 2, path.size);
     media->paths[0] = path;
     media->count = 1;
@@ -62,7 +62,7 @@ static status make(const struct layout_rules *rules, json_object *record, size_t
     TRY(find_medium(record, &media));
     TRY(record_text(record, "solution", false, &solution));
     if (text_find(solution, "<answer>", 0) == SIZE_MAX || text_find(solution, "</answer>", 0) == SIZE_MAX)
-        return fail(INPUT, "solution: no <answer>...</answer>");
+        return fail(DATAERR, "solution: no <answer>...</answer>");
     return make_prompt(rules, group, type, &media, (struct text){question->data, question->size}, solution);
 }
 

@@ -187,10 +187,10 @@ size_t field_element(const struct field *field) {
 
 status list_new(struct arena *arena, void *at, size_t count, size_t element) {
     struct list *list = at;
-    if (count > SIZE_MAX / 2 / element) return fail(SERVICE, "out of memory: %zu x %zu bytes", count, element);
+    if (count > SIZE_MAX / 2 / element) return fail(UNAVAILABLE, "out of memory: %zu x %zu bytes", count, element);
     list->data = arena_get(arena, (count ? count : 1) * element);
     list->count = list->data ? count : 0;
-    return list->data ? OK : fail(SERVICE, "out of memory: %zu x %zu bytes", count, element);
+    return list->data ? OK : fail(UNAVAILABLE, "out of memory: %zu x %zu bytes", count, element);
 }
 
 status refuse_at(const struct place *place, const char *what) {
@@ -205,7 +205,7 @@ status refuse_at(const struct place *place, const char *what) {
         end -= (size_t)length;
         memcpy(path + end, step, (size_t)length);
     }
-    return fail(INPUT, "not a group: %s%s%s", path + end, path[end] ? ": " : "", what);
+    return fail(DATAERR, "not a group: %s%s%s", path + end, path[end] ? ": " : "", what);
 }
 
 static status check_part(struct part *part, const struct place *place) {
@@ -239,7 +239,7 @@ status fields_check(const struct field_table *table, void *thing, const struct p
 
 status unknown_add(struct arena *arena, struct unknown_fields *unknown, struct text key, struct text json) {
     struct unknown_field *field = arena_get(arena, sizeof *field);
-    if (!field) return fail(SERVICE, "out of memory");
+    if (!field) return fail(UNAVAILABLE, "out of memory");
     *field = (struct unknown_field){NULL, key, json};
     if (unknown->last)
         unknown->last->next = field;

@@ -79,7 +79,7 @@ status fields_check(const struct field_table *table, void *thing, const struct p
 // Keeps a key that no table knows.
 status unknown_add(struct arena *arena, struct unknown_fields *unknown, struct text key, struct text json);
 
-// fail(INPUT, "not a group: PLACE: what").
+// fail(DATAERR, "not a group: PLACE: what").
 status refuse_at(const struct place *place, const char *what);
 
 #endif

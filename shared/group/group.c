@@ -61,7 +61,7 @@ status group_text(struct group *group, struct text *out, const char *data, size_
     if (result == OK) {
         size_t length = valid ? size : mended.size;
         *out = (struct text){arena_text(&group->arena, valid ? data : mended.data, length), length};
-        if (!out->data) result = fail(SERVICE, "out of memory");
+        if (!out->data) result = fail(UNAVAILABLE, "out of memory");
     }
     bytes_release(&mended);
     return result;
@@ -92,29 +92,29 @@ static size_t media_in_messages(const struct prompt *prompt) {
 
 static status check_media(const struct group *group) {
     size_t wanted = media_in_messages(&group->prompt);
-    if (!group->media && wanted) return fail(INPUT, "not a group: media: missing");
+    if (!group->media && wanted) return fail(DATAERR, "not a group: media: missing");
     if (group->media_count != wanted)
-        return fail(INPUT, "not a group: media: %zu for %zu images and clips", group->media_count, wanted);
+        return fail(DATAERR, "not a group: media: %zu for %zu images and clips", group->media_count, wanted);
     return OK;
 }
 
 static status check_completions(const struct group *group, bool texts) {
-    if (!group->completions) return fail(INPUT, "not a group: completions: missing");
-    if (!group->completion_count) return fail(INPUT, "not a group: completions: empty");
+    if (!group->completions) return fail(DATAERR, "not a group: completions: missing");
+    if (!group->completion_count) return fail(DATAERR, "not a group: completions: empty");
     for (size_t i = 0; texts && i < group->completion_count; i++)
-        if (!group->completions[i].text.data) return fail(INPUT, "not a group: completions[%zu].text: missing", i);
+        if (!group->completions[i].text.data) return fail(DATAERR, "not a group: completions[%zu].text: missing", i);
     return OK;
 }
 
 static status check_length(const char *name, const void *data, size_t count, size_t wanted) {
     if (!data || count == wanted) return OK;
-    return fail(INPUT, "not a group: %s: %zu for %zu completions", name, count, wanted);
+    return fail(DATAERR, "not a group: %s: %zu for %zu completions", name, count, wanted);
 }
 
 static status check_reference(const struct group *group) {
     const struct reference *r = &group->reference;
     size_t wanted = group->completion_count;
-    if (!r->present) return fail(INPUT, "not a group: reference: missing");
+    if (!r->present) return fail(DATAERR, "not a group: reference: missing");
     TRY(check_length("reference.answer_span", r->answer_span.data, r->answer_span.count, wanted));
     TRY(check_length("reference.answer_logprob", r->answer_logprob.data, r->answer_logprob.count, wanted));
     TRY(check_length("reference.answer_probability", r->answer_probability.data, r->answer_probability.count, wanted));
@@ -124,10 +124,10 @@ static status check_reference(const struct group *group) {
 
 static status check_advantages(const struct group *group) {
     const struct double_array *advantages = &group->advantages;
-    if (!advantages->data) return fail(INPUT, "not a group: advantages: missing");
+    if (!advantages->data) return fail(DATAERR, "not a group: advantages: missing");
     TRY(check_length("advantages", advantages->data, advantages->count, group->completion_count));
     for (size_t i = 0; i < advantages->count; i++)
-        if (!isfinite(advantages->data[i])) return fail(INPUT, "not a group: advantages[%zu]: null", i);
+        if (!isfinite(advantages->data[i])) return fail(DATAERR, "not a group: advantages[%zu]: null", i);
     return OK;
 }
 

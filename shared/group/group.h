@@ -189,7 +189,7 @@ status group_new(struct group **out);
 // NULL is fine; sets *group to NULL.
 void group_free(struct group **group);
 
-// Reads one JSON object. INPUT "not a group: completions[2].text: missing" when it is none: not JSON, wrong types, v
+// Reads one JSON object. DATAERR "not a group: completions[2].text: missing" when it is none: not JSON, wrong types, v
 // other than 1, no id, prompt or solution, a completion with neither text nor tokens. A null where a key may be absent
 // is absence; an absent v is 1. problem_type is not judged here: reward and source do.
 status group_from_json(struct group **out, const char *json, size_t size);
@@ -197,13 +197,13 @@ status group_from_json(struct group **out, const char *json, size_t size);
 // Appends the group as one line of JSON, without the newline.
 status group_to_json(const struct group *group, struct bytes *out);
 
-// The same from msgpack; also INPUT when a key unknown to the table is not carried as JSON.
+// The same from msgpack; also DATAERR when a key unknown to the table is not carried as JSON.
 status group_from_msgpack(struct group **out, const void *data, size_t size);
 
 // Appends the group as one msgpack map.
 status group_to_msgpack(const struct group *group, struct bytes *out);
 
-// What a stage needs of the group before it can work; INPUT "not a group: ..." names what is missing.
+// What a stage needs of the group before it can work; DATAERR "not a group: ..." names what is missing.
 enum group_need {
     NEED_MEDIA = 1,       // media, as many as the messages have
     NEED_COMPLETIONS = 2, // at least one, each with a text
@@ -212,7 +212,7 @@ enum group_need {
     NEED_TARGETS = 16,    // at least one completion, each with a text or tokens (supervised data)
 };
 
-// Checks what `needs` (group_need, or-ed) says. INPUT.
+// Checks what `needs` (group_need, or-ed) says. DATAERR.
 status group_check(const struct group *group, unsigned needs);
 
 // Puts the group aside: later stages pass it through untouched. Marks `stage` and the formatted reason.
@@ -235,7 +235,7 @@ enum group_section {
 // One section as a msgpack map.
 status group_section_to_msgpack(const struct group *group, enum group_section section, struct bytes *out);
 
-// Reads what group_section_to_msgpack wrote in place of that section. INPUT.
+// Reads what group_section_to_msgpack wrote in place of that section. DATAERR.
 status group_section_from_msgpack(struct group *group, enum group_section section, const void *data, size_t size);
 
 // `count` empty completions in place of those there are.
@@ -244,7 +244,7 @@ status group_completions(struct group *group, size_t count);
 // `count` empty media in place of those there are.
 status group_media(struct group *group, size_t count);
 
-// Arrays in the group's arena, zeroed; NULL data when memory is short (SERVICE).
+// Arrays in the group's arena, zeroed; NULL data when memory is short (UNAVAILABLE).
 status group_ints(struct group *group, struct int_array *array, size_t count);
 
 // The same for floats.

@@ -33,7 +33,7 @@ static status unpack_text(struct arena *arena, struct text *out, const msgpack_o
         return refuse_at(place, "not a text");
     out->size = from->via.str.size;
     out->data = arena_text(arena, from->via.str.ptr, out->size);
-    return out->data ? OK : fail(SERVICE, "out of memory");
+    return out->data ? OK : fail(UNAVAILABLE, "out of memory");
 }
 
 // Infinities become NaN, which is how null is kept.
@@ -106,12 +106,12 @@ static status unpack_json(struct arena *arena, struct text *out, const char *dat
     json_object *json = NULL;
     struct bytes printed = {0};
     status result = json_read(&json, data, size);
-    if (result == INPUT || (result == OK && object && !json_object_is_type(json, json_type_object)))
+    if (result == DATAERR || (result == OK && object && !json_object_is_type(json, json_type_object)))
         result = refuse_at(place, "not JSON");
     if (result == OK) result = json_print(&printed, json);
     if (result == OK) {
         *out = (struct text){arena_text(arena, printed.data, printed.size), printed.size};
-        if (!out->data) result = fail(SERVICE, "out of memory");
+        if (!out->data) result = fail(UNAVAILABLE, "out of memory");
     }
     bytes_release(&printed);
     json_object_put(json);
@@ -201,7 +201,7 @@ static status check_lengths(const unsigned char *data, size_t size) {
                     (head >= 0xc7 && head <= 0xc9);
         else if (head >= 0xc0 && head <= 0xdb)
             skip += fixed[head - 0xc0] + (head >= 0xd4 && head <= 0xd8);
-        if (items > rest || skip > rest) return fail(INPUT, "not a group: msgpack cut short");
+        if (items > rest || skip > rest) return fail(DATAERR, "not a group: msgpack cut short");
         at += skip;
     }
     return OK;
@@ -216,7 +216,7 @@ static status unpack(struct group *group, const void *data, size_t size, bool wh
     status result = OK;
     msgpack_unpack_return got = msgpack_unpack_next(&unpacked, data, size, &end);
     if (got != MSGPACK_UNPACK_SUCCESS || end != size)
-        result = fail(INPUT, "not a group: not one msgpack map");
+        result = fail(DATAERR, "not a group: not one msgpack map");
     else if (whole)
         result = unpack_object(&group->arena, &group_table, group, &unpacked.data, &root);
     else if (unpacked.data.type != MSGPACK_OBJECT_MAP)

@@ -173,7 +173,7 @@ static status decode_packet(struct clip *clip, const AVPacket *packet) {
     AVCodecContext *decoder = clip->container.decoder;
     container_listen();
     int code = avcodec_send_packet(decoder, packet);
-    if (code == AVERROR(ENOMEM)) return fail(SERVICE, "memory is short");
+    if (code == AVERROR(ENOMEM)) return fail(UNAVAILABLE, "memory is short");
     if (code < 0 && code != AVERROR_EOF) note_complaint(clip, code);
     for (;;) {
         code = avcodec_receive_frame(decoder, clip->frame);
@@ -202,7 +202,7 @@ static status packet_at(struct clip *clip, size_t ordinal, AVPacket *scratch, co
     for (; clip->second_at <= ordinal; clip->second_at++) {
         av_packet_unref(scratch);
         status result = container_read(&clip->second, scratch);
-        if (result == STOPPED) return fail(DEFECT, "the file changed while it was read");
+        if (result == END) return fail(BAD_SAMPLE, "the file changed while it was read");
         if (result != OK) return result;
     }
     *packet = scratch;
@@ -220,7 +220,7 @@ static bool may_leave_out(const struct clip *clip) {
 static status decode_range(struct clip *clip, size_t first, size_t last) {
     AVCodecContext *decoder = clip->container.decoder;
     AVPacket *scratch = av_packet_alloc();
-    if (!scratch) return fail(SERVICE, "memory is short");
+    if (!scratch) return fail(UNAVAILABLE, "memory is short");
     bool leave_out = may_leave_out(clip);
     status result = OK;
     for (size_t i = first; result == OK && i <= last; i++) {
@@ -392,7 +392,8 @@ static status decode_by_count(struct clip *clip) {
     clip->counted = true;
     TRY(decode_all(clip));
     int64_t frames = clip->seen;
-    if (frames == 0) return clip->complained ? fail(DEFECT, "%s", clip->complaint) : fail(DEFECT, "has no frame");
+    if (frames == 0)
+        return clip->complained ? fail(BAD_SAMPLE, "%s", clip->complaint) : fail(BAD_SAMPLE, "has no frame");
     TRY(choose(clip, frames));
     bool rising = true;
     for (int64_t i = 0; i < frames; i++) rising &= i ? clip->times[i] > clip->times[i - 1] : !isnan(clip->times[0]);
@@ -407,15 +408,15 @@ static status decode_by_count(struct clip *clip) {
 static status decode(struct clip *clip) {
     TRY(container_open(&clip->container, clip->path, decoder_threads(clip), false));
     TRY(packets_scan(&clip->packets, &clip->container));
-    if (clip->packets.shown_count == 0) return fail(DEFECT, "has no frame");
+    if (clip->packets.shown_count == 0) return fail(BAD_SAMPLE, "has no frame");
     clip->frame = av_frame_alloc();
-    if (!clip->frame) return fail(SERVICE, "memory is short");
+    if (!clip->frame) return fail(UNAVAILABLE, "memory is short");
     clip->fps = frame_rate(clip);
     clip->turn = turn_of(clip->container.stream);
     if (clip->packets.timed) TRY(decode_by_time(clip));
-    if (clip->packets.timed && !all_done(clip) && clip->complained) return fail(DEFECT, "%s", clip->complaint);
+    if (clip->packets.timed && !all_done(clip) && clip->complained) return fail(BAD_SAMPLE, "%s", clip->complaint);
     if (!clip->packets.timed || !all_done(clip)) TRY(decode_by_count(clip));
-    if (!all_done(clip)) return fail(DEFECT, "%s", clip->complained ? clip->complaint : "frames are missing");
+    if (!all_done(clip)) return fail(BAD_SAMPLE, "%s", clip->complained ? clip->complaint : "frames are missing");
     return OK;
 }
 

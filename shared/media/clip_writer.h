@@ -8,7 +8,7 @@
 
 struct clip_writer;
 
-// Opens PATH for frames of width x height (both even) at `rate` frames a second. SERVICE when there is no H.264
+// Opens PATH for frames of width x height (both even) at `rate` frames a second. UNAVAILABLE when there is no H.264
 // encoder or the file cannot be written.
 status clip_writer_open(struct clip_writer **out, const char *path, int width, int height, int rate);
 

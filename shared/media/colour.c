@@ -10,7 +10,7 @@ static status set_up(struct colour *colour, const AVFrame *frame, int flags) {
                                     AV_PIX_FMT_RGB24, flags, NULL, NULL, NULL);
     if (!colour->scaler) {
         const char *name = av_get_pix_fmt_name(frame->format);
-        return fail(DEFECT, "its pixels (%s) cannot be converted", name ? name : "of an unknown kind");
+        return fail(BAD_SAMPLE, "its pixels (%s) cannot be converted", name ? name : "of an unknown kind");
     }
     // Formats without a matrix (RGB, gray) refuse details, and need none.
     int *old_in, *old_out, in_full, out_full, brightness, contrast, saturation;
@@ -22,7 +22,7 @@ static status set_up(struct colour *colour, const AVFrame *frame, int flags) {
     }
     colour->stride = (frame->width * 3 + 127) / 64 * 64;
     colour->rgb = av_malloc((size_t)colour->stride * (size_t)frame->height + 64);
-    if (!colour->rgb) return fail(SERVICE, "memory is short");
+    if (!colour->rgb) return fail(UNAVAILABLE, "memory is short");
     colour->format = frame->format;
     colour->width = frame->width;
     colour->height = frame->height;
@@ -42,7 +42,7 @@ status colour_convert(struct colour *colour, const AVFrame *frame, int flags, co
     int strides[4] = {colour->stride};
     int done = sws_scale(colour->scaler, (const uint8_t *const *)frame->data, frame->linesize, 0, frame->height, rows,
                          strides);
-    if (done != frame->height) return fail(DEFECT, "its pixels cannot be converted");
+    if (done != frame->height) return fail(BAD_SAMPLE, "its pixels cannot be converted");
     *rgb = colour->rgb;
     return OK;
 }

@@ -41,10 +41,10 @@ const char *container_heard(void) {
 }
 
 status container_defect(int code, const char *what) {
-    if (code == AVERROR(ENOMEM)) return fail(SERVICE, "%s: memory is short", what);
+    if (code == AVERROR(ENOMEM)) return fail(UNAVAILABLE, "%s: memory is short", what);
     char reason[AV_ERROR_MAX_STRING_SIZE] = "";
     if (code) av_strerror(code, reason, sizeof reason);
-    return fail(DEFECT, "%s%s%s%s%s", what, reason[0] ? ": " : "", reason, heard[0] ? ": " : "", heard);
+    return fail(BAD_SAMPLE, "%s%s%s%s%s", what, reason[0] ? ": " : "", reason, heard[0] ? ": " : "", heard);
 }
 
 static int read_bytes(void *context, uint8_t *out, int size) {
@@ -76,9 +76,9 @@ static int refuse_other_files(AVFormatContext *format, AVIOContext **io, const c
 static status open_file(struct container *container) {
     struct stat facts;
     container->fd = open(container->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (container->fd < 0 || fstat(container->fd, &facts)) return fail(DEFECT, "%s", strerror(errno));
-    if (!S_ISREG(facts.st_mode)) return fail(DEFECT, "not a file");
-    if (facts.st_size == 0) return fail(DEFECT, "the file is empty");
+    if (container->fd < 0 || fstat(container->fd, &facts)) return fail(BAD_SAMPLE, "%s", strerror(errno));
+    if (!S_ISREG(facts.st_mode)) return fail(BAD_SAMPLE, "not a file");
+    if (facts.st_size == 0) return fail(BAD_SAMPLE, "the file is empty");
     container->size = facts.st_size;
     return OK;
 }
@@ -110,7 +110,7 @@ static status open_format(struct container *container, bool quick) {
     if (buffer) container->io = avio_alloc_context(buffer, io_buffer, 0, container, read_bytes, NULL, seek_bytes);
     if (!container->io) av_free(buffer);
     container->format = avformat_alloc_context();
-    if (!container->io || !container->format) return fail(SERVICE, "memory is short");
+    if (!container->io || !container->format) return fail(UNAVAILABLE, "memory is short");
     container->format->pb = container->io;
     container->format->io_open = refuse_other_files;
     container->format->flags |= AVFMT_FLAG_CUSTOM_IO;
@@ -122,10 +122,10 @@ static status open_format(struct container *container, bool quick) {
 static status open_decoder(struct container *container, int threads, bool quick) {
     const AVCodec *codec = NULL;
     int index = av_find_best_stream(container->format, AVMEDIA_TYPE_VIDEO, -1, -1, &codec, 0);
-    if (index == AVERROR_DECODER_NOT_FOUND) return fail(DEFECT, "there is no decoder for its video");
-    if (index < 0) return fail(DEFECT, "has no video stream");
+    if (index == AVERROR_DECODER_NOT_FOUND) return fail(BAD_SAMPLE, "there is no decoder for its video");
+    if (index < 0) return fail(BAD_SAMPLE, "has no video stream");
     container->stream = container->format->streams[index];
-    if (container->stream->disposition & AV_DISPOSITION_ATTACHED_PIC) return fail(DEFECT, "has no video stream");
+    if (container->stream->disposition & AV_DISPOSITION_ATTACHED_PIC) return fail(BAD_SAMPLE, "has no video stream");
     for (unsigned i = 0; i < container->format->nb_streams; i++) {
         if ((int)i != index) container->format->streams[i]->discard = AVDISCARD_ALL;
     }
@@ -134,7 +134,7 @@ static status open_decoder(struct container *container, int threads, bool quick)
 
 status container_decoder(struct container *container, const AVCodec *codec, int threads, bool quick) {
     container->decoder = avcodec_alloc_context3(codec);
-    if (!container->decoder) return fail(SERVICE, "memory is short");
+    if (!container->decoder) return fail(UNAVAILABLE, "memory is short");
     int code = avcodec_parameters_to_context(container->decoder, container->stream->codecpar);
     if (code < 0) return container_defect(code, "cannot set up its decoder");
     container->decoder->thread_count = threads;
@@ -157,7 +157,7 @@ status container_open(struct container *container, const char *path, int threads
         if (facts->codec_type != AVMEDIA_TYPE_VIDEO) facts = NULL;
     }
     if (facts && (int64_t)facts->width * facts->height > most_pixels) {
-        return fail(DEFECT, "%d x %d pixels, more than %d million are not opened", facts->width, facts->height,
+        return fail(BAD_SAMPLE, "%d x %d pixels, more than %d million are not opened", facts->width, facts->height,
                     most_pixels / 1000000);
     }
     return open_decoder(container, threads, quick);
@@ -179,7 +179,7 @@ status container_read(struct container *container, AVPacket *packet) {
         container_listen();
         int code = av_read_frame(container->format, packet);
         // A file that was cut ends with a complaint.
-        if (code == AVERROR_EOF) return heard[0] ? container_defect(0, "breaks off") : STOPPED;
+        if (code == AVERROR_EOF) return heard[0] ? container_defect(0, "breaks off") : END;
         if (code < 0) return container_defect(code, "breaks off");
         if (packet->stream_index != container->stream->index) {
             av_packet_unref(packet);

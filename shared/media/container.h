@@ -24,8 +24,8 @@ struct container {
 };
 
 // Opens `path`, which must outlive the container; `threads` for decoding. `quick`: the header will do, no packet is
-// looked at where that can be (an image needs no rate). DEFECT, with FFmpeg's own reason, when it is missing or is no
-// medium with a video stream. Release with container_release, also after a failure.
+// looked at where that can be (an image needs no rate). BAD_SAMPLE, with FFmpeg's own reason, when it is missing or is
+// no medium with a video stream. Release with container_release, also after a failure.
 status container_open(struct container *container, const char *path, int threads, bool quick);
 
 // Sets the container's decoder to a new one of that kind, for the same stream.
@@ -34,10 +34,10 @@ status container_decoder(struct container *container, const AVCodec *codec, int 
 // Frees and zeroes; a zeroed container is fine.
 void container_release(struct container *container);
 
-// The next packet of the video stream. STOPPED at the end; DEFECT when the file breaks off or is damaged there.
+// The next packet of the video stream. END at the end; BAD_SAMPLE when the file breaks off or is damaged there.
 status container_read(struct container *container, AVPacket *packet);
 
-// Fails with DEFECT and one line: what went wrong, and the last thing FFmpeg said about it, if anything.
+// Fails with BAD_SAMPLE and one line: what went wrong, and the last thing FFmpeg said about it, if anything.
 status container_defect(int code, const char *what);
 
 // Forgets what FFmpeg said before on this thread; FFmpeg's own talk never reaches the terminal.

@@ -32,7 +32,7 @@ static status decode(struct frames_view *view, const struct media_source *source
     char own[frames_key_size] = "";
     *found = false;
     TRY(media_key(own, path, video, rules, source->store));
-    if (strcmp(own, key) != 0) return fail(DEFECT, "the file or the keys of the frames stage are others");
+    if (strcmp(own, key) != 0) return fail(BAD_SAMPLE, "the file or the keys of the frames stage are others");
     TRY(media_decode(view, path, video, rules, NULL));
     *found = true;
     return source->store ? frames_store_put(source->store, key, &view->frames) : OK;
@@ -42,13 +42,13 @@ static status from_file(struct frames_view *view, const struct media_source *sou
                         size_t index, const char *key, bool *found) {
     const struct part *part = media_part(group, index);
     *found = false;
-    if (!part) return fail(DEFECT, "the prompt has no such medium");
+    if (!part) return fail(BAD_SAMPLE, "the prompt has no such medium");
     struct arena arena = {0};
     char *path = NULL;
     status result = media_locate(&path, &arena, source->media_root, media_written(part));
     if (result == OK && path) {
         result = decode(view, source, path, part->kind == PART_VIDEO, key, found);
-        if (result == DEFECT) result = fail_within(result, "%s", path);
+        if (result == BAD_SAMPLE) result = fail_within(result, "%s", path);
     }
     arena_release(&arena);
     return result;
@@ -57,24 +57,24 @@ static status from_file(struct frames_view *view, const struct media_source *sou
 static status check_sizes(const struct frames *frames, const struct medium *medium) {
     if (frames->count == medium->frames && frames->height == medium->height && frames->width == medium->width)
         return OK;
-    return fail(INPUT, "frames %s are %d x %d x %d, the group says %lld x %lld x %lld", medium->key.data, frames->count,
-                frames->height, frames->width, (long long)medium->frames, (long long)medium->height,
+    return fail(DATAERR, "frames %s are %d x %d x %d, the group says %lld x %lld x %lld", medium->key.data,
+                frames->count, frames->height, frames->width, (long long)medium->frames, (long long)medium->height,
                 (long long)medium->width);
 }
 
 status media_get(struct frames_view *view, const struct media_source *source, const struct group *group, size_t index) {
     *view = (struct frames_view){0};
-    if (index >= group->media_count) return fail(INPUT, "the group has %zu media", group->media_count);
+    if (index >= group->media_count) return fail(DATAERR, "the group has %zu media", group->media_count);
     const struct medium *medium = &group->media[index];
     const char *key = medium->key.data;
-    if (!key) return fail(INPUT, "media[%zu].key: missing", index);
+    if (!key) return fail(DATAERR, "media[%zu].key: missing", index);
     bool found = false;
     status result = source->store ? frames_store_get(source->store, key, view, &found) : OK;
     if (result == OK && !found) result = ask(view, source, key, &found);
     if (result == OK && !found) {
         result = from_file(view, source, group, index, key, &found);
-        if (result == DEFECT) {
-            result = fail_within(SERVICE, "frames %s are in no store here and cannot be decoded again", key);
+        if (result == BAD_SAMPLE) {
+            result = fail_within(UNAVAILABLE, "frames %s are in no store here and cannot be decoded again", key);
         }
     }
     if (result == OK) result = check_sizes(&view->frames, medium);

@@ -16,8 +16,8 @@ struct media_source {
 };
 
 // Maps the frames of the group's index-th medium into *view, in this order: from the store; from whom `ask` asks, kept
-// in the store; decoded from the path in the prompt, if that gives the same key. SERVICE, naming the medium and what
-// was tried, when none of them has it; INPUT when the group's sizes do not fit the frames. Release with
+// in the store; decoded from the path in the prompt, if that gives the same key. UNAVAILABLE, naming the medium and
+// what was tried, when none of them has it; DATAERR when the group's sizes do not fit the frames. Release with
 // frames_view_release.
 status media_get(struct frames_view *view, const struct media_source *source, const struct group *group, size_t index);
 

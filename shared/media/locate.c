@@ -53,21 +53,21 @@ static bool is_address(const char *text) {
 
 status media_locate(char **path, struct arena *arena, const char *media_root, struct text written) {
     *path = NULL;
-    if (!written.data || written.size == 0) return fail(DEFECT, "a medium without a path");
-    if (strlen(written.data) != written.size) return fail(DEFECT, "a path with a NUL inside");
+    if (!written.data || written.size == 0) return fail(BAD_SAMPLE, "a medium without a path");
+    if (strlen(written.data) != written.size) return fail(BAD_SAMPLE, "a path with a NUL inside");
     char *name = arena_text(arena, written.data, written.size);
-    if (!name) return fail(SERVICE, "memory is short");
+    if (!name) return fail(UNAVAILABLE, "memory is short");
     bool address = strncmp(name, "file://", 7) == 0;
     if (address) {
         name += 7;
         if (strncmp(name, "localhost/", 10) == 0) name += 9;
     } else if (is_address(name)) {
-        return fail(DEFECT, "%s: only files can be opened", name);
+        return fail(BAD_SAMPLE, "%s: only files can be opened", name);
     }
     *path = path_join(arena, media_root, name);
     if (*path && address && strchr(name, '%') && !path_exists(*path)) {
         decode_percent(name);
         *path = path_join(arena, media_root, name);
     }
-    return *path ? OK : fail(SERVICE, "memory is short");
+    return *path ? OK : fail(UNAVAILABLE, "memory is short");
 }

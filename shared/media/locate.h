@@ -7,8 +7,8 @@
 #include "shared/group/group.h"
 
 // *path, in the arena: `written` as in the prompt (file:// allowed, percent signs in it decoded unless a file of that
-// very name exists), under `media_root` (NULL: the working folder) when relative. DEFECT for a name that no file can
-// have, or another kind of address.
+// very name exists), under `media_root` (NULL: the working folder) when relative. BAD_SAMPLE for a name that no file
+// can have, or another kind of address.
 status media_locate(char **path, struct arena *arena, const char *media_root, struct text written);
 
 // The index-th image or clip of the group's messages, NULL when there are not so many.

@@ -24,12 +24,12 @@ static status hash_content(int fd, uint8_t hash[16]) {
     enum { block = 1 << 20 };
     XXH3_state_t *state = XXH3_createState();
     char *buffer = malloc(block);
-    status result = state && buffer ? OK : fail(SERVICE, "memory is short");
+    status result = state && buffer ? OK : fail(UNAVAILABLE, "memory is short");
     if (result == OK) XXH3_128bits_reset(state);
     for (ssize_t got = 1; result == OK && got != 0;) {
         got = read(fd, buffer, block);
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) result = fail(DEFECT, "%s", strerror(errno));
+        if (got < 0) result = fail(BAD_SAMPLE, "%s", strerror(errno));
         if (got > 0) XXH3_128bits_update(state, buffer, (size_t)got);
     }
     if (result == OK) {
@@ -63,8 +63,8 @@ static bool settled(const struct file_facts *facts) {
 
 static status hash_file(int fd, const char *path, struct frames_store *store, uint8_t hash[16]) {
     struct stat stat;
-    if (fstat(fd, &stat)) return fail(DEFECT, "%s", strerror(errno));
-    if (!S_ISREG(stat.st_mode)) return fail(DEFECT, "not a file");
+    if (fstat(fd, &stat)) return fail(BAD_SAMPLE, "%s", strerror(errno));
+    if (!S_ISREG(stat.st_mode)) return fail(BAD_SAMPLE, "not a file");
     struct file_facts facts = facts_of(&stat);
     bool found = false;
     if (store) TRY(frames_store_recall(store, path, &facts, hash, &found));
@@ -106,7 +106,7 @@ static void key_from(char key[frames_key_size], const uint8_t hash[16], bool vid
 status media_key(char key[frames_key_size], const char *path, bool video, const struct rules *rules,
                  struct frames_store *store) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return fail(DEFECT, "%s", strerror(errno));
+    if (fd < 0) return fail(BAD_SAMPLE, "%s", strerror(errno));
     uint8_t hash[16] = {0};
     status result = hash_file(fd, path, store, hash);
     close(fd);

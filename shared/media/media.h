@@ -15,17 +15,17 @@ struct media_options {
 };
 
 // Decodes the frames of `path` into *view, on the heap: an image's one frame, or a clip's sampled ones. `options` NULL:
-// the fastest way. DEFECT when the file is missing, damaged, too short or too long-drawn: fail_text() is the reason and
-// does not name the path.
+// the fastest way. BAD_SAMPLE when the file is missing, damaged, too short or too long-drawn: fail_text() is the reason
+// and does not name the path.
 status media_decode(struct frames_view *view, const char *path, bool video, const struct rules *rules,
                     const struct media_options *options);
 
 // The key of a file's frames: a hash of the file's content and of every rule that matters. `store` (NULL: none) keeps
-// the content's hash until the file changes. DEFECT when it cannot be read.
+// the content's hash until the file changes. BAD_SAMPLE when it cannot be read.
 status media_key(char key[frames_key_size], const char *path, bool video, const struct rules *rules,
                  struct frames_store *store);
 
-// Writes the frames as one PNG, side by side in rows (a contact sheet). SERVICE when the file cannot be written.
+// Writes the frames as one PNG, side by side in rows (a contact sheet). UNAVAILABLE when the file cannot be written.
 status media_write_sheet(const struct frames *frames, const char *path);
 
 #endif

@@ -16,7 +16,7 @@ static status check_promised(const struct container *container) {
         missing += entry->pos + entry->size > container->size;
     }
     if (missing == 0) return OK;
-    return fail(DEFECT, "the file breaks off: %d of its %d frames are missing", missing, count);
+    return fail(BAD_SAMPLE, "the file breaks off: %d of its %d frames are missing", missing, count);
 }
 
 static bool vp8_hidden(const AVPacket *packet, const AVCodecParameters *codec) {
@@ -62,7 +62,7 @@ static status add(struct scan *scan, AVPacket *packet, const AVCodecParameters *
     if (scan->bytes > most_kept_bytes) drop_kept(packets);
     if (packets->kept) {
         AVPacket *own = av_packet_clone(packet);
-        if (!own) return fail(SERVICE, "memory is short");
+        if (!own) return fail(UNAVAILABLE, "memory is short");
         packets->kept[packets->count] = own;
     }
     packets->count++;
@@ -97,7 +97,7 @@ status packets_scan(struct packets *packets, struct container *container) {
     TRY(check_promised(container));
     struct scan scan = {.packets = packets};
     AVPacket *packet = av_packet_alloc();
-    if (!packet) return fail(SERVICE, "memory is short");
+    if (!packet) return fail(UNAVAILABLE, "memory is short");
     status result;
     while ((result = container_read(container, packet)) == OK) {
         result = add(&scan, packet, container->stream->codecpar);
@@ -105,7 +105,7 @@ status packets_scan(struct packets *packets, struct container *container) {
         if (result != OK) break;
     }
     av_packet_free(&packet);
-    if (result != STOPPED) return result;
+    if (result != END) return result;
     return put_in_order(packets, scan.changes);
 }
 

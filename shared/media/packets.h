@@ -30,7 +30,7 @@ struct packets {
     AVPacket **kept; // the packets themselves while they are few bytes; NULL: read the file again
 };
 
-// Reads the whole file through `container`. DEFECT when it breaks off. Release also after a failure.
+// Reads the whole file through `container`. BAD_SAMPLE when it breaks off. Release also after a failure.
 status packets_scan(struct packets *packets, struct container *container);
 
 // Frees; a zeroed struct is fine.

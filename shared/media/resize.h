@@ -30,7 +30,7 @@ void kernel_axis_release(struct kernel_axis *axis);
 // The clip's resampler for one pair of sizes. Not to be used by two threads at once.
 struct resizer;
 
-// SERVICE when memory is short.
+// UNAVAILABLE when memory is short.
 status resizer_new(struct resizer **out, int in_height, int in_width, int out_height, int out_width);
 
 // NULL is fine; sets *resizer to NULL.

@@ -35,7 +35,7 @@ status rules_frame_count(const struct rules *rules, int64_t frames, double fps, 
     // A clip kept at no more than the sampled rate is a row of samples already: there is nothing to take more densely.
     bool sampled_already = fps <= rules->fps && frames >= 2;
     if ((frames < rules->min_frames && !sampled_already) || frames < 2) {
-        return fail(DEFECT, "the clip has %lld frame%s, at least %lld are needed", (long long)frames,
+        return fail(BAD_SAMPLE, "the clip has %lld frame%s, at least %lld are needed", (long long)frames,
                     frames == 1 ? "" : "s", (long long)(rules->min_frames > 2 ? rules->min_frames : 2));
     }
     double least = (double)(rules->min_frames + rules->min_frames % 2);
@@ -64,10 +64,10 @@ static double multiple(double side, double (*how)(double)) {
 }
 
 status rules_size(int height, int width, double min_pixels, double max_pixels, int *out_height, int *out_width) {
-    if (height < 1 || width < 1) return fail(DEFECT, "the picture is %d x %d pixels", width, height);
+    if (height < 1 || width < 1) return fail(BAD_SAMPLE, "the picture is %d x %d pixels", width, height);
     double longer = height > width ? height : width, shorter = height > width ? width : height;
     if (longer / shorter > rules_most_ratio) {
-        return fail(DEFECT, "one side is %.1f times the other (%d x %d pixels), at most %d times is allowed",
+        return fail(BAD_SAMPLE, "one side is %.1f times the other (%d x %d pixels), at most %d times is allowed",
                     longer / shorter, width, height, rules_most_ratio);
     }
     double h = multiple(height, rint), w = multiple(width, rint);

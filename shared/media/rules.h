@@ -22,7 +22,7 @@ struct rules rules_standard(void);
 // USAGE when the rules contradict themselves; the line names the keys.
 status rules_check(const struct rules *rules);
 
-// *count = how many frames (even) are taken of a clip of `frames` frames at `fps`. DEFECT: the clip is shorter than
+// *count = how many frames (even) are taken of a clip of `frames` frames at `fps`. BAD_SAMPLE: the clip is shorter than
 // min_frames (one that is kept at no more than the sampled rate may be, down to 2).
 status rules_frame_count(const struct rules *rules, int64_t frames, double fps, int *count);
 
@@ -33,7 +33,7 @@ int64_t rules_index(int64_t frames, int count, int i);
 double rules_frame_pixels(const struct rules *rules, int count);
 
 // The size that height x width goes to: both sides multiples of 28, between the bounds in pixels, the shape kept as
-// far as that goes (Qwen's smart_resize). DEFECT when one side is more than 200 times the other.
+// far as that goes (Qwen's smart_resize). BAD_SAMPLE when one side is more than 200 times the other.
 status rules_size(int height, int width, double min_pixels, double max_pixels, int *out_height, int *out_width);
 
 #endif

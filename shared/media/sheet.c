@@ -17,7 +17,7 @@ static status lay_out(const struct frames *frames, AVFrame *sheet) {
     sheet->format = AV_PIX_FMT_RGB24;
     sheet->width = columns * (frames->width + gap) - gap;
     sheet->height = rows * (frames->height + gap) - gap;
-    if (av_frame_get_buffer(sheet, 0) < 0) return fail(SERVICE, "memory is short");
+    if (av_frame_get_buffer(sheet, 0) < 0) return fail(UNAVAILABLE, "memory is short");
     for (int y = 0; y < sheet->height; y++)
         memset(sheet->data[0] + (ptrdiff_t)y * sheet->linesize[0], 255, (size_t)sheet->width * 3);
     size_t row = (size_t)frames->width * 3;
@@ -42,17 +42,17 @@ static status encode(AVCodecContext *encoder, const AVFrame *sheet, AVPacket *pa
     if (code == 0) code = avcodec_receive_packet(encoder, packet);
     if (code == 0) return OK;
     status result = container_defect(code, "cannot encode a PNG");
-    return result == DEFECT ? SERVICE : result;
+    return result == BAD_SAMPLE ? UNAVAILABLE : result;
 }
 
 status media_write_sheet(const struct frames *frames, const char *path) {
     container_listen();
     const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_PNG);
-    if (!codec) return fail(SERVICE, "this FFmpeg has no PNG encoder");
+    if (!codec) return fail(UNAVAILABLE, "this FFmpeg has no PNG encoder");
     AVCodecContext *encoder = avcodec_alloc_context3(codec);
     AVFrame *sheet = av_frame_alloc();
     AVPacket *packet = av_packet_alloc();
-    status result = fail(SERVICE, "memory is short");
+    status result = fail(UNAVAILABLE, "memory is short");
     if (encoder && sheet && packet) {
         result = lay_out(frames, sheet);
         if (result == OK) result = encode(encoder, sheet, packet);

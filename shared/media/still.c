@@ -177,11 +177,11 @@ static status convert(const AVFrame *frame, AVFrame *out, bool alpha) {
     out->format = alpha ? AV_PIX_FMT_RGBA : AV_PIX_FMT_RGB24;
     out->width = frame->width;
     out->height = frame->height;
-    if (av_frame_get_buffer(out, 0) < 0) return fail(SERVICE, "memory is short");
+    if (av_frame_get_buffer(out, 0) < 0) return fail(UNAVAILABLE, "memory is short");
     int flags = SWS_BICUBIC | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT | SWS_FULL_CHR_H_INP;
     struct SwsContext *scaler = sws_getContext(frame->width, frame->height, frame->format, frame->width, frame->height,
                                                out->format, flags, NULL, NULL, NULL);
-    if (!scaler) return fail(DEFECT, "its pixels (%s) cannot be converted", av_get_pix_fmt_name(frame->format));
+    if (!scaler) return fail(BAD_SAMPLE, "its pixels (%s) cannot be converted", av_get_pix_fmt_name(frame->format));
     int *from, *to, full, full_out, brightness, contrast, saturation;
     if (sws_getColorspaceDetails(scaler, &from, &full, &to, &full_out, &brightness, &contrast, &saturation) >= 0) {
         if (frame->color_range != AVCOL_RANGE_UNSPECIFIED) full = frame->color_range == AVCOL_RANGE_JPEG;
@@ -191,7 +191,7 @@ static status convert(const AVFrame *frame, AVFrame *out, bool alpha) {
     int rows = sws_scale(scaler, (const uint8_t *const *)frame->data, frame->linesize, 0, frame->height, out->data,
                          out->linesize);
     sws_freeContext(scaler);
-    return rows == frame->height ? OK : fail(DEFECT, "its pixels cannot be converted");
+    return rows == frame->height ? OK : fail(BAD_SAMPLE, "its pixels cannot be converted");
 }
 
 // Whether the alpha channel of these frames is the image's own.
@@ -223,7 +223,7 @@ static status resize_frame(struct frames_view *view, const AVFrame *frame, enum 
     status result = OK;
     if (!choose_reader(&source, codec)) {
         converted = av_frame_alloc();
-        result = converted ? convert(frame, converted, alpha) : fail(SERVICE, "memory is short");
+        result = converted ? convert(frame, converted, alpha) : fail(UNAVAILABLE, "memory is short");
         source.frame = converted;
         if (result == OK && !choose_reader(&source, AV_CODEC_ID_NONE))
             result = fail(BUG, "no reader for our own format");
@@ -255,7 +255,7 @@ static status check_whole(const AVPacket *packet, enum AVCodecID codec) {
         if (packet->data[i] == end_of_image) return OK;
         if (packet->data[i] == scan) break;
     }
-    return fail(DEFECT, "the file breaks off");
+    return fail(BAD_SAMPLE, "the file breaks off");
 }
 
 // The first frame of the file.
@@ -267,11 +267,11 @@ static status first_frame(struct container *container, AVPacket *packet, AVFrame
         if (code == 0) return OK;
         if (code == AVERROR_EOF) return container_defect(0, "has no frame");
         if (code != AVERROR(EAGAIN)) return container_defect(code, "cannot be decoded");
-        status result = drained ? STOPPED : container_read(container, packet);
-        if (result != OK && result != STOPPED) return result;
+        status result = drained ? END : container_read(container, packet);
+        if (result != OK && result != END) return result;
         if (result == OK) TRY(check_whole(packet, decoder->codec_id));
         if (result == OK && *png_colours < 0) *png_colours = png_colour_type(packet, decoder->codec_id);
-        drained = result == STOPPED;
+        drained = result == END;
         container_listen();
         code = avcodec_send_packet(decoder, drained ? NULL : packet);
         if (!drained) av_packet_unref(packet);
@@ -300,7 +300,7 @@ status still_decode(struct frames_view *view, const char *path, const struct rul
     *view = (struct frames_view){0};
     AVFrame *frame = av_frame_alloc();
     AVPacket *packet = av_packet_alloc();
-    status result = fail(SERVICE, "memory is short");
+    status result = fail(UNAVAILABLE, "memory is short");
     if (frame && packet) result = decode(view, path, rules, packet, frame);
     if (result != OK) frames_view_release(view);
     av_packet_free(&packet);

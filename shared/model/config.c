@@ -25,11 +25,12 @@ static status read_whole(struct scope scope, const char *key, int64_t low, int64
     json_object *value = look_up(scope, key);
     *out = missing;
     if (!value && missing >= low) return OK;
-    if (!value) return fail(INPUT, "%s%s is missing", scope.prefix, key);
-    if (!json_object_is_type(value, json_type_int)) return fail(INPUT, "%s%s is not a whole number", scope.prefix, key);
+    if (!value) return fail(DATAERR, "%s%s is missing", scope.prefix, key);
+    if (!json_object_is_type(value, json_type_int))
+        return fail(DATAERR, "%s%s is not a whole number", scope.prefix, key);
     *out = json_object_get_int64(value);
     if (*out < low || *out > high)
-        return fail(INPUT, "%s%s is %lld, not in %lld..%lld", scope.prefix, key, (long long)*out, (long long)low,
+        return fail(DATAERR, "%s%s is %lld, not in %lld..%lld", scope.prefix, key, (long long)*out, (long long)low,
                     (long long)high);
     return OK;
 }
@@ -46,10 +47,10 @@ static status read_float(struct scope scope, const char *key, double low, double
     *out = (float)missing;
     if (!value) return OK;
     if (!json_object_is_type(value, json_type_double) && !json_object_is_type(value, json_type_int))
-        return fail(INPUT, "%s%s is not a number", scope.prefix, key);
+        return fail(DATAERR, "%s%s is not a number", scope.prefix, key);
     double number = json_object_get_double(value);
     if (!(number >= low && number <= high))
-        return fail(INPUT, "%s%s is %g, not in %g..%g", scope.prefix, key, number, low, high);
+        return fail(DATAERR, "%s%s is %g, not in %g..%g", scope.prefix, key, number, low, high);
     *out = (float)number;
     return OK;
 }
@@ -59,7 +60,7 @@ static status read_bool(struct scope scope, const char *key, bool missing, bool 
     *out = missing;
     if (!value) return OK;
     if (!json_object_is_type(value, json_type_boolean))
-        return fail(INPUT, "%s%s is not true or false", scope.prefix, key);
+        return fail(DATAERR, "%s%s is not true or false", scope.prefix, key);
     *out = json_object_get_boolean(value);
     return OK;
 }
@@ -67,7 +68,7 @@ static status read_bool(struct scope scope, const char *key, bool missing, bool 
 // The object under `key`, or NULL if it is missing or null.
 static status read_object(json_object *from, const char *key, json_object **out) {
     *out = from ? json_object_object_get(from, key) : NULL;
-    if (*out && !json_object_is_type(*out, json_type_object)) return fail(INPUT, "%s is not an object", key);
+    if (*out && !json_object_is_type(*out, json_type_object)) return fail(DATAERR, "%s is not an object", key);
     return OK;
 }
 
@@ -76,7 +77,7 @@ static status require_text(struct scope scope, const char *key, const char *want
     json_object *value = look_up(scope, key);
     if (!value) return OK;
     if (!json_object_is_type(value, json_type_string) || strcmp(json_object_get_string(value), wanted) != 0)
-        return fail(INPUT, "%s%s is %.100s; only \"%s\" is known", scope.prefix, key, json_object_get_string(value),
+        return fail(DATAERR, "%s%s is %.100s; only \"%s\" is known", scope.prefix, key, json_object_get_string(value),
                     wanted);
     return OK;
 }
@@ -96,25 +97,25 @@ static status read_type(struct model_config *config, struct scope scope) {
     else if (strcmp(name, "auto") == 0)
         config->has_type = false;
     else
-        return fail(INPUT, "dtype is none of float32, bfloat16, float16");
+        return fail(DATAERR, "dtype is none of float32, bfloat16, float16");
     return OK;
 }
 
 static status read_section(struct text_config *text, struct scope scope) {
     json_object *section = look_up(scope, "mrope_section");
     if (!json_object_is_type(section, json_type_array) || json_object_array_length(section) != 3)
-        return fail(INPUT, "%smrope_section is not three whole numbers", scope.prefix);
+        return fail(DATAERR, "%smrope_section is not three whole numbers", scope.prefix);
     int64_t sum = 0;
     for (size_t i = 0; i < 3; i++) {
         json_object *part = json_object_array_get_idx(section, i);
         int64_t value = json_object_is_type(part, json_type_int) ? json_object_get_int64(part) : -1;
         if (value < 0 || value > text->head_size)
-            return fail(INPUT, "%smrope_section is not three whole numbers", scope.prefix);
+            return fail(DATAERR, "%smrope_section is not three whole numbers", scope.prefix);
         text->section[i] = (int)value;
         sum += value;
     }
     if (sum * 2 != text->head_size)
-        return fail(INPUT, "%smrope_section sums to %lld, half a head's size is %d", scope.prefix, (long long)sum,
+        return fail(DATAERR, "%smrope_section sums to %lld, half a head's size is %d", scope.prefix, (long long)sum,
                     text->head_size / 2);
     return OK;
 }
@@ -127,13 +128,13 @@ static status read_rope(struct text_config *text, struct scope scope) {
         rope = look_up(scope, "rope_scaling");
         inside = (struct scope){rope, NULL, "rope_scaling."};
     }
-    if (!json_object_is_type(rope, json_type_object)) return fail(INPUT, "rope_scaling is missing");
+    if (!json_object_is_type(rope, json_type_object)) return fail(DATAERR, "rope_scaling is missing");
     static const char *const kinds[] = {"type", "rope_type"};
     for (int i = 0; i < 2; i++) {
         json_object *kind = look_up(inside, kinds[i]);
         const char *name = json_object_is_type(kind, json_type_string) ? json_object_get_string(kind) : "default";
         if (strcmp(name, "default") != 0 && strcmp(name, "mrope") != 0)
-            return fail(INPUT, "%s%s is %.50s; only \"default\" and \"mrope\" are known", inside.prefix, kinds[i],
+            return fail(DATAERR, "%s%s is %.50s; only \"default\" and \"mrope\" are known", inside.prefix, kinds[i],
                         name);
     }
     TRY(read_float(scope, "rope_theta", 1, 1e30, 1000000.0, &text->theta));
@@ -158,20 +159,21 @@ static status read_text(struct text_config *text, struct scope scope) {
     TRY(read_int(scope, "num_attention_heads", 1, 10000, 64, &text->heads));
     TRY(read_int(scope, "num_key_value_heads", 1, 10000, missing_key_heads(scope, text->heads), &text->key_heads));
     if (text->hidden % text->heads || text->hidden / text->heads % 2)
-        return fail(INPUT, "num_attention_heads %d do not divide hidden_size %lld into even heads", text->heads,
+        return fail(DATAERR, "num_attention_heads %d do not divide hidden_size %lld into even heads", text->heads,
                     (long long)text->hidden);
     if (text->heads % text->key_heads)
-        return fail(INPUT, "num_key_value_heads %d do not divide num_attention_heads %d", text->key_heads, text->heads);
+        return fail(DATAERR, "num_key_value_heads %d do not divide num_attention_heads %d", text->key_heads,
+                    text->heads);
     text->head_size = (int)(text->hidden / text->heads);
     int head_size = 0;
     TRY(read_int(scope, "head_dim", 1, wide, text->head_size, &head_size));
     if (head_size != text->head_size)
-        return fail(INPUT, "head_dim is %d, hidden_size / num_attention_heads is %d", head_size, text->head_size);
+        return fail(DATAERR, "head_dim is %d, hidden_size / num_attention_heads is %d", head_size, text->head_size);
     TRY(read_float(scope, "rms_norm_eps", 0, 1, 1e-5, &text->epsilon));
     TRY(require_text(scope, "hidden_act", "silu"));
     bool sliding = false;
     TRY(read_bool(scope, "use_sliding_window", false, &sliding));
-    if (sliding) return fail(INPUT, "use_sliding_window is true; only full attention is known");
+    if (sliding) return fail(DATAERR, "use_sliding_window is true; only full attention is known");
     return read_rope(text, scope);
 }
 
@@ -183,12 +185,12 @@ static status read_full(struct vision_config *vision, struct scope scope) {
         return OK;
     }
     if (!json_object_is_type(list, json_type_array))
-        return fail(INPUT, "%sfullatt_block_indexes is not a list", scope.prefix);
+        return fail(DATAERR, "%sfullatt_block_indexes is not a list", scope.prefix);
     for (size_t i = 0; i < json_object_array_length(list); i++) {
         json_object *entry = json_object_array_get_idx(list, i);
         int64_t block = json_object_is_type(entry, json_type_int) ? json_object_get_int64(entry) : -1;
         if (block < 0 || block >= MOST_BLOCKS)
-            return fail(INPUT, "%sfullatt_block_indexes[%zu] is not the number of a block", scope.prefix, i);
+            return fail(DATAERR, "%sfullatt_block_indexes[%zu] is not the number of a block", scope.prefix, i);
         vision->full[block] = true;
     }
     return OK;
@@ -211,11 +213,11 @@ static status read_vision(struct vision_config *vision, struct scope scope) {
     TRY(read_int(scope, "in_chans", 3, 3, 3, &channels));
     TRY(read_int(scope, "in_channels", 3, 3, 3, &channels));
     if (vision->hidden % vision->heads || vision->hidden / vision->heads % 4)
-        return fail(INPUT, "%snum_heads %d do not divide %shidden_size %lld into heads of a multiple of 4",
+        return fail(DATAERR, "%snum_heads %d do not divide %shidden_size %lld into heads of a multiple of 4",
                     scope.prefix, vision->heads, scope.prefix, (long long)vision->hidden);
     vision->head_size = (int)(vision->hidden / vision->heads);
     if (vision->window < vision->patch * vision->merge)
-        return fail(INPUT, "%swindow_size %d is below a unit's %d pixels", scope.prefix, vision->window,
+        return fail(DATAERR, "%swindow_size %d is below a unit's %d pixels", scope.prefix, vision->window,
                     vision->patch * vision->merge);
     return read_full(vision, scope);
 }
@@ -223,13 +225,13 @@ static status read_vision(struct vision_config *vision, struct scope scope) {
 // eos_token_id: one number, a list, or null.
 static status read_ends(struct model_config *config, json_object *value) {
     size_t count = json_object_is_type(value, json_type_array) ? json_object_array_length(value) : value ? 1 : 0;
-    if (count > MOST_ENDS) return fail(INPUT, "eos_token_id has %zu tokens, %d at most", count, MOST_ENDS);
+    if (count > MOST_ENDS) return fail(DATAERR, "eos_token_id has %zu tokens, %d at most", count, MOST_ENDS);
     config->end_count = 0;
     for (size_t i = 0; i < count; i++) {
         json_object *token = json_object_is_type(value, json_type_array) ? json_object_array_get_idx(value, i) : value;
         int64_t number = json_object_is_type(token, json_type_int) ? json_object_get_int64(token) : -1;
         if (number < 0 || number >= config->text.vocabulary)
-            return fail(INPUT, "eos_token_id is not a token of the vocabulary");
+            return fail(DATAERR, "eos_token_id is not a token of the vocabulary");
         config->ends[config->end_count++] = number;
     }
     return OK;
@@ -251,12 +253,12 @@ static status read_all(struct model_config *config, json_object *root) {
     struct scope whole = {text, root, ""}, outer_first = {root, text, ""};
     TRY(require_text(outer_first, "model_type", "qwen2_5_vl"));
     if (look_up(whole, "quantization_config"))
-        return fail(INPUT, "quantization_config: quantized weights are not known");
+        return fail(DATAERR, "quantization_config: quantized weights are not known");
     TRY(read_text(&config->text, whole));
     TRY(read_vision(&config->vision, (struct scope){vision, NULL, "vision_config."}));
     if (config->vision.out != config->text.hidden)
-        return fail(INPUT, "vision_config.out_hidden_size is %lld, hidden_size is %lld", (long long)config->vision.out,
-                    (long long)config->text.hidden);
+        return fail(DATAERR, "vision_config.out_hidden_size is %lld, hidden_size is %lld",
+                    (long long)config->vision.out, (long long)config->text.hidden);
     TRY(read_bool(whole, "tie_word_embeddings", false, &config->text.tied));
     TRY(read_type(config, outer_first));
     TRY(read_token(outer_first, "image_token_id", &config->text, &config->image_token));
@@ -287,13 +289,13 @@ static status read_triple(json_object *root, const char *key, double low, float 
     json_object *list = json_object_object_get(root, key);
     if (!list) return OK;
     if (!json_object_is_type(list, json_type_array) || json_object_array_length(list) != 3)
-        return fail(INPUT, "%s is not three numbers", key);
+        return fail(DATAERR, "%s is not three numbers", key);
     for (size_t i = 0; i < 3; i++) {
         json_object *value = json_object_array_get_idx(list, i);
         double number = json_object_is_type(value, json_type_double) || json_object_is_type(value, json_type_int)
                             ? json_object_get_double(value)
                             : NAN;
-        if (!(number >= low && number <= 1e6)) return fail(INPUT, "%s[%zu] is no sensible number", key, i);
+        if (!(number >= low && number <= 1e6)) return fail(DATAERR, "%s[%zu] is no sensible number", key, i);
         out[i] = (float)number;
     }
     return OK;
@@ -314,7 +316,7 @@ static status read_preprocessor(struct model_config *config, json_object *root) 
         int value = 0;
         TRY(read_int(scope, same[i].key, 1, 1 << 16, same[i].value, &value));
         if (value != same[i].value)
-            return fail(INPUT, "%s is %d, config.json says %d", same[i].key, value, same[i].value);
+            return fail(DATAERR, "%s is %d, config.json says %d", same[i].key, value, same[i].value);
     }
     return OK;
 }
@@ -354,7 +356,8 @@ status config_read(struct model_config *config, const char *folder) {
     status result = OK;
     for (size_t i = 0; i < sizeof files / sizeof *files && result == OK; i++) {
         char *path = path_join(&texts, folder, files[i].name);
-        result = path ? parse_file(config, path, files[i].optional, files[i].parse) : fail(SERVICE, "out of memory");
+        result =
+            path ? parse_file(config, path, files[i].optional, files[i].parse) : fail(UNAVAILABLE, "out of memory");
     }
     arena_release(&texts);
     return result;

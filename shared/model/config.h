@@ -41,7 +41,7 @@ struct model_config {
     float mean[3], deviation[3], rescale; // preprocessor_config.json, or the published values
 };
 
-// Reads the files of a model folder; generation_config.json and preprocessor_config.json may be missing. INPUT names
+// Reads the files of a model folder; generation_config.json and preprocessor_config.json may be missing. DATAERR names
 // the file and the key.
 status config_read(struct model_config *config, const char *folder);
 

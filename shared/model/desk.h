@@ -23,7 +23,7 @@ struct desk_mark {
     size_t chunk, used, live;
 };
 
-// *out = rows x columns elements of unknown content, dense, aligned to 64. SERVICE when there is no memory.
+// *out = rows x columns elements of unknown content, dense, aligned to 64. UNAVAILABLE when there is no memory.
 status desk_take(struct desk *desk, enum element type, int64_t rows, int64_t columns, struct tensor *out);
 
 // The same, filled from the host's dense elements of that type.

@@ -54,7 +54,7 @@ status fingerprint_new(struct fingerprint **out, const struct model_config *conf
     print->state = XXH3_createState();
     if (!print->state) {
         free(print);
-        return fail(SERVICE, "out of memory");
+        return fail(UNAVAILABLE, "out of memory");
     }
     XXH3_64bits_reset(print->state);
     add_number(print, type);

@@ -12,7 +12,7 @@
 
 struct fingerprint;
 
-// Starts with the configuration and the type of the bits to come. SERVICE when memory is short.
+// Starts with the configuration and the type of the bits to come. UNAVAILABLE when memory is short.
 status fingerprint_new(struct fingerprint **out, const struct model_config *config, enum element type);
 
 // NULL is fine; sets *print to NULL.

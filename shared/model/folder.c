@@ -57,7 +57,7 @@ static status write_weights(struct model *model, const struct stored_tensor **fo
         const char *file = safetensors_at(model->store, first)->file;
         for (end = first + 1; end < total && strcmp(safetensors_at(model->store, end)->file, file) == 0;) end++;
         char *path = path_join(texts, folder, last_part(file));
-        if (!path) return fail(SERVICE, "out of memory");
+        if (!path) return fail(UNAVAILABLE, "out of memory");
         TRY(write_file(model, found, path, first, end - first));
     }
     return OK;
@@ -73,9 +73,9 @@ static bool is_copied(const struct model *model, const char *name) {
 
 static status copy_file(struct arena *texts, const char *from, const char *to, const char *name) {
     char *source = path_join(texts, from, name), *target = path_join(texts, to, name);
-    if (!source || !target) return fail(SERVICE, "out of memory");
+    if (!source || !target) return fail(UNAVAILABLE, "out of memory");
     struct stat facts;
-    if (stat(source, &facts)) return fail(INPUT, "%s: %s", source, strerror(errno));
+    if (stat(source, &facts)) return fail(DATAERR, "%s: %s", source, strerror(errno));
     if (!S_ISREG(facts.st_mode)) return OK;
     struct file_map map;
     TRY(file_map_open(&map, source));
@@ -86,7 +86,7 @@ static status copy_file(struct arena *texts, const char *from, const char *to, c
 
 static status copy_rest(struct model *model, struct arena *texts, const char *folder) {
     DIR *entries = opendir(model->folder);
-    if (!entries) return fail(INPUT, "%s: %s", model->folder, strerror(errno));
+    if (!entries) return fail(DATAERR, "%s: %s", model->folder, strerror(errno));
     status result = OK;
     for (struct dirent *entry; result == OK && (entry = readdir(entries));)
         if (is_copied(model, entry->d_name)) result = copy_file(texts, model->folder, folder, entry->d_name);
@@ -99,7 +99,7 @@ status model_write_folder(struct model *model, const char *folder) {
     struct arena texts = {0};
     status result = OK;
     const struct stored_tensor **found = arena_get(&texts, model->table->count * sizeof *found);
-    if (!found) TRY_TO(result, done, fail(SERVICE, "out of memory"));
+    if (!found) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
     TRY_TO(result, done, folder_make(folder));
     TRY_TO(result, done, parameters_match(model->table, model->store, found));
     TRY_TO(result, done, write_weights(model, found, &texts, folder));
@@ -116,7 +116,7 @@ static status list_parameters(struct model *model, struct arena *texts, enum ele
                               struct stored_tensor **out) {
     const struct stored_tensor **found = arena_get(texts, model->table->count * sizeof *found);
     *out = arena_get(texts, model->table->count * sizeof **out);
-    if (!found || !*out) return fail(SERVICE, "out of memory");
+    if (!found || !*out) return fail(UNAVAILABLE, "out of memory");
     TRY(parameters_match(model->table, model->store, found));
     *count = 0;
     for (size_t i = 0; i < model->table->count; i++) {

@@ -53,7 +53,7 @@ static void fill_facts(struct model *model) {
 static status open_all(struct model *model, const char *folder) {
     const struct model_options *options = &model->options;
     model->folder = arena_text(&model->texts, folder, strlen(folder));
-    if (!model->folder) return fail(SERVICE, "out of memory");
+    if (!model->folder) return fail(UNAVAILABLE, "out of memory");
     if (options->scratch)
         model->options.scratch = arena_text(&model->texts, options->scratch, strlen(options->scratch));
     struct backend_options wanted = {options->device, options->threads, options->guarded};
@@ -117,7 +117,7 @@ int64_t model_version(const struct model *model) {
 }
 
 static status other_hash(const char *path, uint64_t found, uint64_t hash) {
-    return fail(INPUT, "%s: its weights have hash %016llx, not %016llx", path, (unsigned long long)found,
+    return fail(DATAERR, "%s: its weights have hash %016llx, not %016llx", path, (unsigned long long)found,
                 (unsigned long long)hash);
 }
 

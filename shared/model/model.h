@@ -33,8 +33,8 @@ struct model_facts {
     uint64_t parameters;
 };
 
-// Opens a model folder. INPUT names the file and what is wrong with it; USAGE an unknown device or precision; SERVICE
-// a missing device or memory.
+// Opens a model folder. DATAERR names the file and what is wrong with it; USAGE an unknown device or precision;
+// UNAVAILABLE a missing device or memory.
 status model_open(struct model **out, const char *folder, const struct model_options *options);
 
 // NULL is fine; sets *model to NULL.
@@ -51,7 +51,7 @@ status model_hash(struct model *model, uint64_t *hash);
 int64_t model_version(const struct model *model);
 
 // Replaces all weights by those of `path` (a safetensors file that model_publish wrote), whose hash must be `hash`. If
-// they are not those (INPUT), the old ones stay in use. After SERVICE the model can only be freed.
+// they are not those (DATAERR), the old ones stay in use. After UNAVAILABLE the model can only be freed.
 status model_swap(struct model *model, const char *path, int64_t version, uint64_t hash);
 
 // Goes back to the weights of the folder, version 0, whose hash must be `hash`.
@@ -77,13 +77,13 @@ struct model_completion {
     size_t count; // 1 at least
 };
 
-// Whether the model can read these: DEFECT, with the reason, if tokens and media do not match, a token is outside the
-// vocabulary or a completion is empty. Computes nothing.
+// Whether the model can read these: BAD_SAMPLE, with the reason, if tokens and media do not match, a token is outside
+// the vocabulary or a completion is empty. Computes nothing.
 status model_check(const struct model *model, const struct model_prompt *prompt,
                    const struct model_completion *completions, size_t count);
 
 // Log-probabilities of every token of `count` completions, each given the prompt and what is before it in its own
-// completion: logprobs[i][t], arrays of the callers. The prompt is computed once. DEFECT if tokens and media do not
+// completion: logprobs[i][t], arrays of the callers. The prompt is computed once. BAD_SAMPLE if tokens and media do not
 // match, or a token is outside the vocabulary.
 status model_score(struct model *model, const struct model_prompt *prompt, const struct model_completion *completions,
                    size_t count, float *const *logprobs);
@@ -123,7 +123,7 @@ void generator_free(struct generator **generator);
 // Whether another request may be added now (there are free rows or it would wait inside: at most one waits).
 bool generator_room(const struct generator *generator);
 
-// Prefills a prompt and queues its completions; their places are filled as others finish. DEFECT as in model_score.
+// Prefills a prompt and queues its completions; their places are filled as others finish. BAD_SAMPLE as in model_score.
 status generator_add(struct generator *generator, const struct generate_request *request);
 
 // Decodes one token for each row at work. Finished requests are kept for generator_done.
@@ -190,7 +190,7 @@ status model_write_folder(struct model *model, const char *folder);
 // Writes the training state (master weights, moments, reference, step, version) into `folder`, which must exist.
 status model_write_state(struct model *model, const char *folder);
 
-// Reads it back. INPUT names what is missing or does not fit.
+// Reads it back. DATAERR names what is missing or does not fit.
 status model_read_state(struct model *model, const char *folder);
 
 // Writes one file with the weights as they are computed with, policy's or reference's, for model_swap; *hash is theirs.

@@ -43,7 +43,7 @@ static status add(struct builder *builder, struct part *part, enum parameter_kin
     struct parameter_table *table = builder->table;
     struct parameter *entry = &table->list[table->count];
     *entry = (struct parameter){.name = name, .kind = kind, .place = table->elements, .vision = builder->vision};
-    if (!name) return fail(SERVICE, "out of memory");
+    if (!name) return fail(UNAVAILABLE, "out of memory");
     if (kind == PARAMETER_MATRIX) {
         entry->rank = 2;
         entry->shape[0] = rows;
@@ -54,7 +54,7 @@ static status add(struct builder *builder, struct part *part, enum parameter_kin
     }
     if (__builtin_mul_overflow(rows, columns, &entry->count) ||
         __builtin_add_overflow(table->elements, entry->count, &table->elements) || table->elements > INT64_MAX / 16)
-        return fail(INPUT, "the model that the configuration describes is too large");
+        return fail(DATAERR, "the model that the configuration describes is too large");
     table->numbers += (uint64_t)entry->count;
     table->count++;
     part->count++;
@@ -180,7 +180,7 @@ static status take_room(struct parameter_table *table, const struct model_config
     table->list = arena_get(&table->memory, ((layers + depth) * most_in_block + most_outside) * sizeof *table->list);
     table->text = arena_get(&table->memory, layers * sizeof *table->text);
     table->vision = arena_get(&table->memory, depth * sizeof *table->vision);
-    return table->list && table->text && table->vision ? OK : fail(SERVICE, "out of memory");
+    return table->list && table->text && table->vision ? OK : fail(UNAVAILABLE, "out of memory");
 }
 
 status parameters_new(struct parameter_table **out, const struct model_config *config) {
@@ -224,7 +224,7 @@ static status refuse_shape(const struct parameter *parameter, const struct store
     struct stored_tensor wanted = {.rank = parameter->rank};
     memcpy(wanted.shape, parameter->shape, sizeof parameter->shape);
     char has[200], wants[200];
-    return fail(INPUT, "%s: tensor %s has shape %s, the configuration asks for %s", stored->file, stored->name,
+    return fail(DATAERR, "%s: tensor %s has shape %s, the configuration asks for %s", stored->file, stored->name,
                 stored_shape_text(stored, has, sizeof has), stored_shape_text(&wanted, wants, sizeof wants));
 }
 
@@ -233,7 +233,7 @@ static status refuse_strangers(const struct parameter_table *table, const struct
     for (size_t i = 0; i < safetensors_count(store); i++) {
         const struct stored_tensor *stored = safetensors_at(store, i);
         if (used[i] || (table->head.count == 0 && strcmp(stored->name, "lm_head.weight") == 0)) continue;
-        return fail(INPUT, "%s: tensor %s belongs to no part of the model", stored->file, stored->name);
+        return fail(DATAERR, "%s: tensor %s belongs to no part of the model", stored->file, stored->name);
     }
     return OK;
 }
@@ -242,11 +242,11 @@ static status refuse_strangers(const struct parameter_table *table, const struct
 static status find_stored(const struct parameter *parameter, const struct safetensors *store, struct arena *names,
                           const struct stored_tensor **out) {
     const char *nested = parameter_nested_name(names, parameter);
-    if (!nested) return fail(SERVICE, "out of memory");
+    if (!nested) return fail(UNAVAILABLE, "out of memory");
     const struct stored_tensor *stored = safetensors_find(store, parameter->name);
     if (!stored) stored = safetensors_find(store, nested);
     const char *file = safetensors_count(store) ? safetensors_at(store, 0)->file : "model.safetensors";
-    if (!stored) return fail(INPUT, "%s: tensor %s is missing", file, parameter->name);
+    if (!stored) return fail(DATAERR, "%s: tensor %s is missing", file, parameter->name);
     *out = stored;
     return same_shape(parameter, stored) ? OK : refuse_shape(parameter, stored);
 }

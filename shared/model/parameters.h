@@ -54,7 +54,7 @@ struct parameter_table {
     struct block_parts *vision; // of config.vision.depth
 };
 
-// Makes the table for a configuration. SERVICE when memory is short, INPUT when it is beyond all sizes.
+// Makes the table for a configuration. UNAVAILABLE when memory is short, DATAERR when it is beyond all sizes.
 status parameters_new(struct parameter_table **out, const struct model_config *config);
 
 // NULL is fine; sets *table to NULL.
@@ -64,8 +64,8 @@ void parameters_free(struct parameter_table **table);
 // as long as the arena; NULL when memory is short.
 const char *parameter_nested_name(struct arena *arena, const struct parameter *parameter);
 
-// Finds every parameter of the table in a store: found[i] for list[i]. Either naming is read. INPUT names a tensor that
-// is missing, has another shape, or belongs to no parameter. A stored head of a tied model is ignored.
+// Finds every parameter of the table in a store: found[i] for list[i]. Either naming is read. DATAERR names a tensor
+// that is missing, has another shape, or belongs to no parameter. A stored head of a tied model is ignored.
 status parameters_match(const struct parameter_table *table, const struct safetensors *store,
                         const struct stored_tensor **found);
 

@@ -9,9 +9,9 @@ status grid_of(struct grid *grid, const struct model_config *config, const struc
     int unit = vision->patch * vision->merge;
     if (medium->frames < 1 || medium->height < unit || medium->width < unit || medium->height % unit ||
         medium->width % unit)
-        return fail(DEFECT, "a medium of %d frames of %d x %d does not divide into units of %d", medium->frames,
+        return fail(BAD_SAMPLE, "a medium of %d frames of %d x %d does not divide into units of %d", medium->frames,
                     medium->height, medium->width, unit);
-    if (!medium->video && medium->frames != 1) return fail(DEFECT, "an image of %d frames", medium->frames);
+    if (!medium->video && medium->frames != 1) return fail(BAD_SAMPLE, "an image of %d frames", medium->frames);
     grid->time = (medium->frames + vision->time - 1) / vision->time;
     grid->height = medium->height / vision->patch;
     grid->width = medium->width / vision->patch;
@@ -29,7 +29,7 @@ int64_t grid_tokens(struct grid grid, const struct model_config *config) {
 status tokens_check(const struct model_config *config, const int64_t *tokens, size_t count) {
     for (size_t i = 0; i < count; i++) {
         if (tokens[i] < 0 || tokens[i] >= config->text.vocabulary)
-            return fail(DEFECT, "token %lld is outside the vocabulary of %lld", (long long)tokens[i],
+            return fail(BAD_SAMPLE, "token %lld is outside the vocabulary of %lld", (long long)tokens[i],
                         (long long)config->text.vocabulary);
     }
     return OK;
@@ -60,12 +60,12 @@ static status place_medium(struct position *positions, int32_t *next, int64_t *c
     struct grid grid = {0};
     TRY(grid_of(&grid, config, medium));
     if (!(medium->seconds_per_grid >= 0 && medium->seconds_per_grid < 1e4) && medium->video)
-        return fail(DEFECT, "seconds_per_grid is %g", medium->seconds_per_grid);
+        return fail(BAD_SAMPLE, "seconds_per_grid is %g", medium->seconds_per_grid);
     int64_t token = medium->video ? config->video_token : config->image_token;
     *count = grid_tokens(grid, config);
     for (int64_t i = 0; i < *count; i++) {
         if (at + (size_t)i >= prompt->count || prompt->tokens[at + (size_t)i] != token)
-            return fail(DEFECT, "%s of %lld tokens has %lld placeholders", medium->video ? "a clip" : "an image",
+            return fail(BAD_SAMPLE, "%s of %lld tokens has %lld placeholders", medium->video ? "a clip" : "an image",
                         (long long)*count, (long long)i);
     }
     *next = medium_positions(positions + at, config, grid, medium->video, medium->seconds_per_grid, *next) + 1;
@@ -74,8 +74,8 @@ static status place_medium(struct position *positions, int32_t *next, int64_t *c
 
 status prompt_positions(struct position *positions, int32_t *next, int64_t *first, const struct model_config *config,
                         const struct model_prompt *prompt) {
-    if (prompt->count == 0) return fail(DEFECT, "the prompt is empty");
-    if (prompt->count > INT32_MAX / 4) return fail(DEFECT, "the prompt has %zu tokens", prompt->count);
+    if (prompt->count == 0) return fail(BAD_SAMPLE, "the prompt is empty");
+    if (prompt->count > INT32_MAX / 4) return fail(BAD_SAMPLE, "the prompt has %zu tokens", prompt->count);
     TRY(tokens_check(config, prompt->tokens, prompt->count));
     size_t media = 0;
     *next = 0;
@@ -87,14 +87,14 @@ status prompt_positions(struct position *positions, int32_t *next, int64_t *firs
             continue;
         }
         if (media == prompt->media_count || prompt->media[media].video != (token == config->video_token))
-            return fail(DEFECT, "placeholder %lld of the prompt belongs to no medium", (long long)token);
+            return fail(BAD_SAMPLE, "placeholder %lld of the prompt belongs to no medium", (long long)token);
         int64_t count = 0;
         TRY(place_medium(positions, next, &count, config, prompt, i, &prompt->media[media]));
         first[media++] = (int64_t)i;
         i += (size_t)count;
     }
     if (media < prompt->media_count)
-        return fail(DEFECT, "the prompt has placeholders for %zu of %zu media", media, prompt->media_count);
+        return fail(BAD_SAMPLE, "the prompt has placeholders for %zu of %zu media", media, prompt->media_count);
     return OK;
 }
 

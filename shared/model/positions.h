@@ -16,7 +16,7 @@ struct grid {
     int time, height, width; // height and width in patches
 };
 
-// Of a medium, in patches. DEFECT where its size is no multiple of patch x merge, or it has no frames.
+// Of a medium, in patches. BAD_SAMPLE where its size is no multiple of patch x merge, or it has no frames.
 status grid_of(struct grid *grid, const struct model_config *config, const struct model_medium *medium);
 
 // How many patches a grid has.
@@ -26,11 +26,11 @@ int64_t grid_patches(struct grid grid);
 int64_t grid_tokens(struct grid grid, const struct model_config *config);
 
 // positions[i] of the prompt's tokens; *next is the first position after them; first[k] the index of medium k's first
-// placeholder. DEFECT if tokens and media do not match or a token is outside the vocabulary.
+// placeholder. BAD_SAMPLE if tokens and media do not match or a token is outside the vocabulary.
 status prompt_positions(struct position *positions, int32_t *next, int64_t *first, const struct model_config *config,
                         const struct model_prompt *prompt);
 
-// DEFECT unless every token lies in the vocabulary.
+// BAD_SAMPLE unless every token lies in the vocabulary.
 status tokens_check(const struct model_config *config, const int64_t *tokens, size_t count);
 
 // Cosines and sines [count, head_size / 2] of positions; rounded to bfloat16 where the model computes in it.
@@ -49,7 +49,7 @@ struct windows {
     float *cos, *sin; // [P, head_size / 2], in the tower's order
 };
 
-// Everything stands in the arena. SERVICE when memory is short.
+// Everything stands in the arena. UNAVAILABLE when memory is short.
 status windows_make(struct windows *windows, struct arena *arena, const struct model_config *config, struct grid grid);
 
 #endif

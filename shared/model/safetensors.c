@@ -51,34 +51,34 @@ static bool whole_number(json_object *value, int64_t *out) {
 
 static status read_type(struct stored_tensor *tensor, json_object *entry, size_t *size) {
     json_object *type = json_object_object_get(entry, "dtype");
-    if (!json_object_is_type(type, json_type_string)) return fail(INPUT, "dtype is missing");
+    if (!json_object_is_type(type, json_type_string)) return fail(DATAERR, "dtype is missing");
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         if (strcmp(json_object_get_string(type), types[i].name) != 0) continue;
         tensor->type = types[i].type;
         *size = types[i].size;
         return OK;
     }
-    return fail(INPUT, "dtype %.20s is none of F32, F16, BF16", json_object_get_string(type));
+    return fail(DATAERR, "dtype %.20s is none of F32, F16, BF16", json_object_get_string(type));
 }
 
 static status read_shape(struct stored_tensor *tensor, json_object *entry, size_t *bytes) {
     json_object *shape = json_object_object_get(entry, "shape");
-    if (!json_object_is_type(shape, json_type_array)) return fail(INPUT, "shape is missing");
+    if (!json_object_is_type(shape, json_type_array)) return fail(DATAERR, "shape is missing");
     size_t rank = json_object_array_length(shape);
-    if (rank > STORED_RANK) return fail(INPUT, "shape has %zu dimensions, %d at most", rank, STORED_RANK);
+    if (rank > STORED_RANK) return fail(DATAERR, "shape has %zu dimensions, %d at most", rank, STORED_RANK);
     tensor->rank = (int)rank;
     for (size_t i = 0; i < rank; i++) {
         if (!whole_number(json_object_array_get_idx(shape, i), &tensor->shape[i]))
-            return fail(INPUT, "shape[%zu] is not a whole number", i);
+            return fail(DATAERR, "shape[%zu] is not a whole number", i);
         if (__builtin_mul_overflow(*bytes, (size_t)tensor->shape[i], bytes) || *bytes > INT64_MAX)
-            return fail(INPUT, "shape is too large");
+            return fail(DATAERR, "shape is too large");
     }
     return OK;
 }
 
 // Reads one entry of the header; `room` bytes of data follow the header.
 static status read_entry(struct stored_tensor *tensor, json_object *entry, const char *data, size_t room) {
-    if (!json_object_is_type(entry, json_type_object)) return fail(INPUT, "its entry is not an object");
+    if (!json_object_is_type(entry, json_type_object)) return fail(DATAERR, "its entry is not an object");
     size_t wanted = 0;
     TRY(read_type(tensor, entry, &wanted));
     TRY(read_shape(tensor, entry, &wanted));
@@ -87,12 +87,12 @@ static status read_entry(struct stored_tensor *tensor, json_object *entry, const
     if (!json_object_is_type(offsets, json_type_array) || json_object_array_length(offsets) != 2 ||
         !whole_number(json_object_array_get_idx(offsets, 0), &first) ||
         !whole_number(json_object_array_get_idx(offsets, 1), &end))
-        return fail(INPUT, "data_offsets is not a pair of whole numbers");
+        return fail(DATAERR, "data_offsets is not a pair of whole numbers");
     if (first > end || (uint64_t)end > room)
-        return fail(INPUT, "data_offsets [%lld, %lld] lie outside the file, whose data are %zu bytes", (long long)first,
-                    (long long)end, room);
+        return fail(DATAERR, "data_offsets [%lld, %lld] lie outside the file, whose data are %zu bytes",
+                    (long long)first, (long long)end, room);
     if ((size_t)(end - first) != wanted)
-        return fail(INPUT, "data_offsets hold %lld bytes, shape and dtype ask for %zu", (long long)(end - first),
+        return fail(DATAERR, "data_offsets hold %lld bytes, shape and dtype ask for %zu", (long long)(end - first),
                     wanted);
     tensor->data = data + first;
     tensor->size = wanted;
@@ -111,11 +111,11 @@ static status check_cover(struct stored_tensor *tensors, size_t count, const cha
     const char *at = data;
     for (size_t i = 0; i < count; i++) {
         if (tensors[i].data != at)
-            return fail(INPUT, "tensor %s: its data %s", tensors[i].name,
+            return fail(DATAERR, "tensor %s: its data %s", tensors[i].name,
                         (const char *)tensors[i].data < at ? "overlap another's" : "follow a hole");
         at += tensors[i].size;
     }
-    if (at != data + room) return fail(INPUT, "%zu bytes at its end belong to no tensor", (size_t)(data + room - at));
+    if (at != data + room) return fail(DATAERR, "%zu bytes at its end belong to no tensor", (size_t)(data + room - at));
     return OK;
 }
 
@@ -127,7 +127,7 @@ static status read_entries(struct safetensors *store, json_object *header, const
         if (strcmp(name, "__metadata__") == 0) continue;
         struct stored_tensor *tensor = &store->tensors[store->count];
         *tensor = (struct stored_tensor){.name = arena_text(&store->texts, name, strlen(name)), .file = file};
-        if (!tensor->name) return fail(SERVICE, "out of memory");
+        if (!tensor->name) return fail(UNAVAILABLE, "out of memory");
         status result = read_entry(tensor, entry, data, room);
         if (result != OK) return fail_within(result, "tensor %.200s", name);
         store->count++;
@@ -137,12 +137,12 @@ static status read_entries(struct safetensors *store, json_object *header, const
 
 // Adds the tensors of one file's image.
 static status add_image(struct safetensors *store, const char *image, size_t size, const char *file) {
-    if (size < 8) return fail(INPUT, "truncated: %zu bytes", size);
+    if (size < 8) return fail(DATAERR, "truncated: %zu bytes", size);
     uint64_t length = 0;
     for (int i = 7; i >= 0; i--) length = length << 8 | (unsigned char)image[i];
-    if (length > most_header) return fail(INPUT, "its header claims %llu bytes", (unsigned long long)length);
+    if (length > most_header) return fail(DATAERR, "its header claims %llu bytes", (unsigned long long)length);
     if (length > size - 8)
-        return fail(INPUT, "truncated: its header claims %llu bytes, the file has %zu", (unsigned long long)length,
+        return fail(DATAERR, "truncated: its header claims %llu bytes, the file has %zu", (unsigned long long)length,
                     size);
     json_object *header = NULL;
     TRY(json_parse(&header, image + 8, length, "header"));
@@ -156,7 +156,7 @@ static status add_file(struct safetensors *store, const char *path) {
     TRY(file_map_open(&store->maps[store->map_count], path));
     const struct file_map *map = &store->maps[store->map_count++];
     const char *kept = arena_text(&store->texts, path, strlen(path));
-    if (!kept) return fail(SERVICE, "out of memory");
+    if (!kept) return fail(UNAVAILABLE, "out of memory");
     status result = add_image(store, map->data, map->size, kept);
     return result == OK ? OK : fail_within(result, "%s", path);
 }
@@ -173,7 +173,7 @@ static status sort_names(struct safetensors *store) {
     for (size_t i = 1; i < store->count; i++) {
         const struct stored_tensor *a = &store->tensors[store->by_name[i - 1]], *b = &store->tensors[store->by_name[i]];
         if (strcmp(a->name, b->name) == 0)
-            return fail(INPUT, "%s: tensor %s stands in %s too", b->file, b->name, a->file);
+            return fail(DATAERR, "%s: tensor %s stands in %s too", b->file, b->name, a->file);
     }
     return OK;
 }
@@ -184,7 +184,7 @@ static int by_string(const void *left, const void *right) {
 
 static status add_shard(struct safetensors *store, const char *folder, const char *name) {
     char *path = path_join(&store->texts, folder, name);
-    if (!path) return fail(SERVICE, "out of memory");
+    if (!path) return fail(UNAVAILABLE, "out of memory");
     return add_file(store, path);
 }
 
@@ -197,13 +197,13 @@ static status add_shards(struct safetensors *store, const char *folder, json_obj
     status result = OK;
     json_object_object_foreach(map, tensor, file) {
         if (!json_object_is_type(file, json_type_string) || strchr(json_object_get_string(file), '/'))
-            TRY_TO(result, done, fail(INPUT, "%s: weight_map: %.200s: not a file's name", folder, tensor));
+            TRY_TO(result, done, fail(DATAERR, "%s: weight_map: %.200s: not a file's name", folder, tensor));
         names[used++] = json_object_get_string(file);
     }
     qsort(names, used, sizeof *names, by_string);
     for (size_t i = 0; i < used; i++) {
         if (i && strcmp(names[i], names[i - 1]) == 0) continue;
-        if (store->map_count == most_shards) TRY_TO(result, done, fail(INPUT, "%s: too many files", folder));
+        if (store->map_count == most_shards) TRY_TO(result, done, fail(DATAERR, "%s: too many files", folder));
         TRY_TO(result, done, add_shard(store, folder, names[i]));
     }
 done:
@@ -217,7 +217,7 @@ static status check_index(const struct safetensors *store, const char *folder, j
         const struct stored_tensor *tensor = safetensors_find(store, name);
         const char *slash = tensor ? strrchr(tensor->file, '/') : NULL;
         if (!tensor || strcmp(slash ? slash + 1 : tensor->file, json_object_get_string(file)) != 0)
-            return fail(INPUT, "%s/%s: tensor %.200s is not in it, as the index says", folder,
+            return fail(DATAERR, "%s/%s: tensor %.200s is not in it, as the index says", folder,
                         json_object_get_string(file), name);
     }
     return OK;
@@ -229,7 +229,7 @@ static status open_index(struct safetensors *store, const char *folder, const ch
     status result = OK;
     json_object *map = json_object_object_get(index, "weight_map");
     if (!json_object_is_type(map, json_type_object))
-        TRY_TO(result, done, fail(INPUT, "%s: weight_map is missing", path));
+        TRY_TO(result, done, fail(DATAERR, "%s: weight_map is missing", path));
     TRY_TO(result, done, add_shards(store, folder, map));
     TRY_TO(result, done, sort_names(store));
     TRY_TO(result, done, check_index(store, folder, map));
@@ -241,7 +241,7 @@ done:
 static status open_folder(struct safetensors *store, const char *folder) {
     char *single = path_join(&store->texts, folder, "model.safetensors");
     char *index = path_join(&store->texts, folder, "model.safetensors.index.json");
-    if (!single || !index) return fail(SERVICE, "out of memory");
+    if (!single || !index) return fail(UNAVAILABLE, "out of memory");
     if (!path_exists(single) && path_exists(index)) return open_index(store, folder, index);
     TRY(add_file(store, single));
     return sort_names(store);

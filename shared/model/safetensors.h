@@ -27,7 +27,7 @@ struct stored_tensor {
 
 struct safetensors;
 
-// Opens FOLDER/model.safetensors, or the shards that FOLDER/model.safetensors.index.json names. INPUT names the file,
+// Opens FOLDER/model.safetensors, or the shards that FOLDER/model.safetensors.index.json names. DATAERR names the file,
 // and the tensor, that is wrong.
 status safetensors_open_folder(struct safetensors **out, const char *folder);
 
@@ -64,7 +64,7 @@ const char *stored_shape_text(const struct stored_tensor *tensor, char *text, si
 struct safetensors_writer;
 
 // Starts a file with these tensors (name, type, rank and shape count; data does not). Metadata says "format": "pt".
-// `lasting`: it is to outlive a loss of power, and nobody reads it soon. SERVICE when the disk refuses.
+// `lasting`: it is to outlive a loss of power, and nobody reads it soon. UNAVAILABLE when the disk refuses.
 status safetensors_create(struct safetensors_writer **out, const char *path, const struct stored_tensor *tensors,
                           size_t count, bool lasting);
 

@@ -54,14 +54,14 @@ static json_object *entry_of(const struct stored_tensor *tensor, size_t first, s
 static status make_header(struct bytes *header, const struct stored_tensor *tensors, size_t count, size_t *data) {
     json_object *all = json_object_new_object(), *metadata = json_object_new_object();
     status result = OK;
-    if (!all || !metadata) TRY_TO(result, done, fail(SERVICE, "out of memory"));
+    if (!all || !metadata) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
     json_object_object_add(metadata, "format", json_object_new_string("pt"));
     json_object_object_add(all, "__metadata__", json_object_get(metadata));
     *data = 0;
     for (size_t i = 0; i < count; i++) {
         size_t end = *data + bytes_of(&tensors[i]);
         json_object *entry = entry_of(&tensors[i], *data, end);
-        if (!entry) TRY_TO(result, done, fail(SERVICE, "out of memory"));
+        if (!entry) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
         json_object_object_add(all, tensors[i].name, entry);
         *data = end;
     }
@@ -89,7 +89,7 @@ static status send(struct safetensors_writer *writer, const char *data, size_t s
             set_direct(writer, false);
             continue;
         }
-        if (done < 0) return fail(SERVICE, "%s: cannot write: %s", writer->path, strerror(errno));
+        if (done < 0) return fail(UNAVAILABLE, "%s: cannot write: %s", writer->path, strerror(errno));
         data += done;
         size -= (size_t)done;
     }
@@ -120,12 +120,12 @@ static status shorten(struct safetensors_writer *writer, size_t size) {
     struct stat about;
     if (!fstat(writer->file, &about) && (size_t)about.st_size <= size) return OK;
     if (!ftruncate(writer->file, (off_t)size)) return OK;
-    return fail(SERVICE, "%s: cannot write: %s", writer->path, strerror(errno));
+    return fail(UNAVAILABLE, "%s: cannot write: %s", writer->path, strerror(errno));
 }
 
 static status start_lasting(struct safetensors_writer *writer) {
     writer->room = aligned_alloc(page, piece);
-    if (!writer->room) return fail(SERVICE, "out of memory");
+    if (!writer->room) return fail(UNAVAILABLE, "out of memory");
     set_direct(writer, true);
     return OK;
 }
@@ -134,7 +134,7 @@ static status start(struct safetensors_writer *writer, const char *path, const s
                     size_t count) {
     writer->path = arena_text(&writer->texts, path, strlen(path));
     writer->temporary = arena_print(&writer->texts, "%s.tmp", path);
-    if (!writer->path || !writer->temporary) return fail(SERVICE, "out of memory");
+    if (!writer->path || !writer->temporary) return fail(UNAVAILABLE, "out of memory");
     struct bytes header = {0};
     status result = OK;
     TRY_TO(result, done, make_header(&header, tensors, count, &writer->left));
@@ -174,7 +174,7 @@ static status sync_folder_of(const char *path) {
     struct arena texts = {0};
     const char *slash = strrchr(path, '/');
     char *folder = slash ? arena_text(&texts, path, (size_t)(slash - path) + 1) : arena_text(&texts, ".", 1);
-    status result = folder ? folder_sync(folder) : fail(SERVICE, "out of memory");
+    status result = folder ? folder_sync(folder) : fail(UNAVAILABLE, "out of memory");
     arena_release(&texts);
     return result;
 }
@@ -182,7 +182,7 @@ static status sync_folder_of(const char *path) {
 // Gives the file its name.
 static status settle(struct safetensors_writer *it) {
     if (it->left) return fail(BUG, "%s: %zu bytes of data are missing", it->path, it->left);
-    if (rename(it->temporary, it->path)) return fail(SERVICE, "%s: cannot write: %s", it->path, strerror(errno));
+    if (rename(it->temporary, it->path)) return fail(UNAVAILABLE, "%s: cannot write: %s", it->path, strerror(errno));
     it->temporary = NULL;
     return OK;
 }
@@ -191,7 +191,7 @@ status safetensors_finish(struct safetensors_writer **writer) {
     struct safetensors_writer *it = *writer;
     status result = it->lasting ? flush(it) : OK;
     if (result == OK && it->lasting && fsync(it->file))
-        result = fail(SERVICE, "%s: cannot write: %s", it->path, strerror(errno));
+        result = fail(UNAVAILABLE, "%s: cannot write: %s", it->path, strerror(errno));
     if (result == OK) result = settle(it);
     if (result == OK && it->lasting) result = sync_folder_of(it->path);
     safetensors_abandon(writer);

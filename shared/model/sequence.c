@@ -10,12 +10,12 @@ static status measure(struct sequence *it, const struct model_config *config, co
     it->prompt_rows = it->rows = (int64_t)prompt->count;
     it->cache_rows = round_up(it->prompt_rows);
     for (size_t i = 0; i < count; i++) {
-        if (completions[i].count == 0) return fail(DEFECT, "completion %zu is empty", i);
+        if (completions[i].count == 0) return fail(BAD_SAMPLE, "completion %zu is empty", i);
         TRY(tokens_check(config, completions[i].tokens, completions[i].count));
         it->targets += (int64_t)completions[i].count;
         it->rows += (int64_t)completions[i].count - 1;
         it->cache_rows += round_up((int64_t)completions[i].count - 1);
-        if (it->rows > INT32_MAX / 4) return fail(DEFECT, "the completions have more than 2^29 tokens");
+        if (it->rows > INT32_MAX / 4) return fail(BAD_SAMPLE, "the completions have more than 2^29 tokens");
     }
     return OK;
 }
@@ -33,7 +33,7 @@ static status take_room(struct sequence *it, struct arena *arena, size_t media, 
     it->word_tokens = arena_get(arena, rows * sizeof *it->word_tokens);
     bool all = it->tokens && it->slots && it->positions && it->segments && it->media && it->sources && it->target &&
                it->word_rows && it->word_tokens;
-    return all ? OK : fail(SERVICE, "out of memory");
+    return all ? OK : fail(UNAVAILABLE, "out of memory");
 }
 
 static void add_word(struct sequence *it, int64_t row) {

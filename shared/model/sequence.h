@@ -26,7 +26,8 @@ struct sequence {
     int32_t *word_rows, *word_tokens;
 };
 
-// Lays out a prompt and its completions (which may be none). Everything stands in the arena. DEFECT as in model_score.
+// Lays out a prompt and its completions (which may be none). Everything stands in the arena. BAD_SAMPLE as in
+// model_score.
 status sequence_make(struct sequence *sequence, struct arena *arena, const struct model_config *config,
                      const struct model_prompt *prompt, const struct model_completion *completions, size_t count);
 

@@ -59,7 +59,7 @@ static const char *state_name(struct arena *texts, enum kind kind, const struct 
 static status list_tensors(struct model *model, struct arena *texts, struct stored_tensor **out, size_t *count) {
     const struct parameter_table *table = model->table;
     *out = arena_get(texts, KINDS * table->count * sizeof **out);
-    if (!*out) return fail(SERVICE, "out of memory");
+    if (!*out) return fail(UNAVAILABLE, "out of memory");
     *count = 0;
     for (int kind = 0; kind < KINDS; kind++) {
         for (size_t i = 0; i < table->count; i++) {
@@ -68,7 +68,7 @@ static status list_tensors(struct model *model, struct arena *texts, struct stor
             struct stored_tensor *tensor = &(*out)[(*count)++];
             *tensor = (struct stored_tensor){.type = ELEMENT_F32, .rank = parameter->rank};
             tensor->name = state_name(texts, kind, parameter);
-            if (!tensor->name) return fail(SERVICE, "out of memory");
+            if (!tensor->name) return fail(UNAVAILABLE, "out of memory");
             memcpy(tensor->shape, parameter->shape, sizeof parameter->shape);
         }
     }
@@ -92,7 +92,7 @@ static status write_tensors(struct model *model, struct arena *texts, const char
     size_t count = 0;
     struct safetensors_writer *writer = NULL;
     char *path = path_join(texts, folder, STATE_TENSORS);
-    TRY(path ? list_tensors(model, texts, &tensors, &count) : fail(SERVICE, "out of memory"));
+    TRY(path ? list_tensors(model, texts, &tensors, &count) : fail(UNAVAILABLE, "out of memory"));
     TRY(safetensors_create(&writer, path, tensors, count, true));
     status result = OK;
     for (int kind = 0; kind < KINDS && result == OK; kind++) result = write_kind(model, kind, writer);
@@ -112,7 +112,7 @@ status model_write_state(struct model *model, const char *folder) {
                        (long long)model->trainer->step, (long long)model->trainer->tower_step,
                        (long long)model->version));
     char *path = path_join(&texts, folder, STATE_NUMBERS);
-    TRY_TO(result, done, path ? file_replace(path, numbers.data, numbers.size) : fail(SERVICE, "out of memory"));
+    TRY_TO(result, done, path ? file_replace(path, numbers.data, numbers.size) : fail(UNAVAILABLE, "out of memory"));
 done:
     bytes_release(&numbers);
     arena_release(&texts);
@@ -140,11 +140,11 @@ static status find_tensor(struct model *model, struct arena *texts, enum kind ki
                           const struct safetensors *store, const char *path, const struct stored_tensor **out) {
     (void)model;
     const char *name = state_name(texts, kind, parameter);
-    if (!name) return fail(SERVICE, "out of memory");
+    if (!name) return fail(UNAVAILABLE, "out of memory");
     *out = safetensors_find(store, name);
-    if (!*out) return fail(INPUT, "%s: tensor %s is missing", path, name);
+    if (!*out) return fail(DATAERR, "%s: tensor %s is missing", path, name);
     if ((*out)->type != ELEMENT_F32 || stored_count(*out) != parameter->count)
-        return fail(INPUT, "%s: tensor %s is not %lld float32 numbers", path, name, (long long)parameter->count);
+        return fail(DATAERR, "%s: tensor %s is not %lld float32 numbers", path, name, (long long)parameter->count);
     return OK;
 }
 
@@ -173,14 +173,14 @@ done:
 static status read_numbers(struct arena *texts, const char *folder, int64_t *step, int64_t *tower_step,
                            int64_t *version) {
     char *path = path_join(texts, folder, STATE_NUMBERS);
-    if (!path) return fail(SERVICE, "out of memory");
+    if (!path) return fail(UNAVAILABLE, "out of memory");
     json_object *numbers = NULL;
     TRY(json_file(&numbers, path));
     bool all = json_int(json_object_object_get(numbers, "step"), step) &&
                json_int(json_object_object_get(numbers, "tower_step"), tower_step) && *tower_step >= 0 &&
                json_int(json_object_object_get(numbers, "version"), version) && *step >= 0 && *version >= 0;
     json_object_put(numbers);
-    return all ? OK : fail(INPUT, "%s: step, tower_step and version are not three whole numbers", path);
+    return all ? OK : fail(DATAERR, "%s: step, tower_step and version are not three whole numbers", path);
 }
 
 status model_read_state(struct model *model, const char *folder) {
@@ -190,7 +190,7 @@ status model_read_state(struct model *model, const char *folder) {
     int64_t step = 0, tower_step = 0, version = 0;
     status result = OK;
     char *path = path_join(&texts, folder, STATE_TENSORS);
-    if (!path) TRY_TO(result, done, fail(SERVICE, "out of memory"));
+    if (!path) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
     TRY_TO(result, done, read_numbers(&texts, folder, &step, &tower_step, &version));
     TRY_TO(result, done, safetensors_open(&store, path));
     TRY_TO(result, done, read_tensors(model, &texts, store, path));

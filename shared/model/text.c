@@ -79,7 +79,7 @@ static status make_pieces(struct reading *it, struct model *model, struct arena 
     size_t frames = 0;
     for (size_t i = 0; i < prompt->media_count; i++) frames += (size_t)prompt->media[i].frames;
     it->pieces = arena_get(arena, frames * sizeof *it->pieces);
-    if (!it->pieces) return fail(SERVICE, "out of memory");
+    if (!it->pieces) return fail(UNAVAILABLE, "out of memory");
     for (size_t i = 0; i < prompt->media_count; i++)
         TRY(add_pieces(it, &model->config, &prompt->media[i], it->sequence->media[i]));
     return OK;
@@ -111,7 +111,7 @@ static status take_pass(struct reading *it, struct model *model, struct arena *a
     TRY(desk_take(desk, type, rows, hidden, &it->pass.delta));
     if (!training) return OK;
     it->saved = arena_get(arena, (size_t)it->pass.tower->count * sizeof *it->saved);
-    if (!it->saved) return fail(SERVICE, "out of memory");
+    if (!it->saved) return fail(UNAVAILABLE, "out of memory");
     for (int i = 0; i < it->pass.tower->count; i++) TRY(desk_take(desk, type, rows, hidden, &it->saved[i]));
     it->pass.saved = it->saved;
     return OK;

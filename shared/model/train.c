@@ -78,7 +78,7 @@ static status learn_head(struct model *model, struct arena *arena, const struct 
     const struct sequence *sequence = reading->sequence;
     float *logprobs = arena_get(arena, (size_t)sequence->targets * sizeof *logprobs);
     float *slopes = arena_get(arena, (size_t)sequence->targets * sizeof *slopes);
-    if (!logprobs || !slopes) return fail(SERVICE, "out of memory");
+    if (!logprobs || !slopes) return fail(UNAVAILABLE, "out of memory");
     TRY(desk_take(&model->desk, ELEMENT_F32, sequence->rows, model->config.text.hidden, &reading->pass.x_gradient));
     struct desk_mark mark = desk_here(&model->desk);
     struct head_rows head;
@@ -86,7 +86,7 @@ static status learn_head(struct model *model, struct arena *arena, const struct 
     TRY(model->backend->ops->download(model->backend, logprobs, ELEMENT_F32, head.logprobs));
     group_loss(lesson->completions, lesson->count, lesson->loss, lesson->weight, logprobs, slopes, lesson->result);
     lesson->result->prompt_tokens = sequence->prompt_rows;
-    if (!isfinite(lesson->result->loss)) return fail(INPUT, "the loss is not a finite number");
+    if (!isfinite(lesson->result->loss)) return fail(DATAERR, "the loss is not a finite number");
     *flat = all_zero(slopes, sequence->targets);
     if (!*flat) TRY(head_gradient(&head, model, reading, slopes));
     desk_back(&model->desk, mark);
@@ -95,7 +95,7 @@ static status learn_head(struct model *model, struct arena *arena, const struct 
 
 static status learn(struct model *model, struct arena *arena, const struct lesson *lesson) {
     struct model_completion *completions = arena_get(arena, lesson->count * sizeof *completions);
-    if (!completions) return fail(SERVICE, "out of memory");
+    if (!completions) return fail(UNAVAILABLE, "out of memory");
     for (size_t i = 0; i < lesson->count; i++) completions[i] = lesson->completions[i].completion;
     struct sequence sequence;
     TRY(sequence_make(&sequence, arena, &model->config, lesson->prompt, completions, lesson->count));
@@ -111,7 +111,7 @@ status model_accumulate(struct model *model, const struct model_prompt *prompt,
                         const struct train_completion *completions, size_t count, const struct train_loss *loss,
                         double weight, struct train_result *result) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
-    if (count == 0) return fail(DEFECT, "a group without completions");
+    if (count == 0) return fail(BAD_SAMPLE, "a group without completions");
     struct arena arena = {0};
     struct lesson lesson = {prompt, completions, count, loss, weight, result};
     status answer = learn(model, &arena, &lesson);
@@ -125,7 +125,7 @@ static status gradient_norm(struct model *model, double *norm) {
     double sum = 0;
     TRY(model->backend->ops->square_sum(model->backend, &sum, range_tensor(trainer->gradients, 0, trainer->elements)));
     *norm = sqrt(sum);
-    if (!isfinite(*norm)) return fail(INPUT, "the gradient of step %lld is not finite", (long long)trainer->step + 1);
+    if (!isfinite(*norm)) return fail(DATAERR, "the gradient of step %lld is not finite", (long long)trainer->step + 1);
     return OK;
 }
 

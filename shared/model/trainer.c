@@ -48,7 +48,7 @@ status reference_read(const struct trainer *trainer, int64_t place, int64_t coun
         ssize_t got = pread(trainer->reference, at, left, offset);
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0)
-            return fail(SERVICE, "%s: the reference's file: cannot read: %s", trainer->scratch,
+            return fail(UNAVAILABLE, "%s: the reference's file: cannot read: %s", trainer->scratch,
                         got ? strerror(errno) : "too short");
         at += got;
         left -= (size_t)got;
@@ -65,7 +65,7 @@ status reference_write(const struct trainer *trainer, int64_t place, int64_t cou
         ssize_t put = pwrite(trainer->reference, at, left, offset);
         if (put < 0 && errno == EINTR) continue;
         if (put < 0)
-            return fail(SERVICE, "%s: the reference's file: cannot write: %s", trainer->scratch, strerror(errno));
+            return fail(UNAVAILABLE, "%s: the reference's file: cannot write: %s", trainer->scratch, strerror(errno));
         at += put;
         left -= (size_t)put;
         offset += put;
@@ -77,7 +77,7 @@ static status open_scratch(const char *folder, int *file) {
     char path[4096];
     snprintf(path, sizeof path, "%s/caravan-reference-XXXXXX", folder);
     *file = mkostemp(path, O_CLOEXEC);
-    if (*file < 0) return fail(SERVICE, "%s: cannot write: %s", path, strerror(errno));
+    if (*file < 0) return fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno));
     unlink(path); // its space comes back with the process
     return OK;
 }

@@ -270,7 +270,7 @@ status weights_hash_stored(const struct model_config *config, const struct param
     TRY_TO(result, done, fingerprint_new(&print, config, type));
     for (size_t i = 0; i < table->count; i++) {
         if (found[i]->type != type)
-            TRY_TO(result, done, fail(INPUT, "tensor %s is not of the type that it is used in", found[i]->name));
+            TRY_TO(result, done, fail(DATAERR, "tensor %s is not of the type that it is used in", found[i]->name));
         fingerprint_parameter(print, &table->list[i]);
         TRY_TO(result, done, fingerprint_bits(print, found[i]->data, found[i]->size));
     }

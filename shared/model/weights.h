@@ -42,7 +42,7 @@ struct weights {
     bool hash_known;
 };
 
-// Loads the weights of a store for computing in `type`; their hash, where it is known already, else NULL. INPUT names
+// Loads the weights of a store for computing in `type`; their hash, where it is known already, else NULL. DATAERR names
 // the tensor that does not fit the table.
 status weights_load(struct weights **out, struct backend *backend, const struct model_config *config,
                     const struct parameter_table *table, const struct safetensors *store, enum element type,
@@ -57,7 +57,7 @@ status weights_refresh(struct weights *weights);
 // *hash = the hash over the configuration and the bits in use.
 status weights_hash(struct weights *weights, const struct model_config *config, uint64_t *hash);
 
-// *hash = what weights_hash will say of the weights of a store that has them in `type` already. INPUT if it does not.
+// *hash = what weights_hash will say of the weights of a store that has them in `type` already. DATAERR if it does not.
 status weights_hash_stored(const struct model_config *config, const struct parameter_table *table,
                            const struct safetensors *store, enum element type, uint64_t *hash);
 

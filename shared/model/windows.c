@@ -94,7 +94,7 @@ status windows_make(struct windows *windows, struct arena *arena, const struct m
     };
     if (!windows->order || !windows->back || !windows->units || !windows->windows || !windows->frames ||
         !windows->cos || !windows->sin)
-        return fail(SERVICE, "out of memory");
+        return fail(UNAVAILABLE, "out of memory");
     struct filling it = {windows, 0, (int64_t)vision->merge * vision->merge, grid.height / vision->merge,
                          grid.width / vision->merge};
     int side = vision->window / vision->merge / vision->patch;

@@ -81,7 +81,7 @@ status solution_check(enum problem_type type, struct text solution) {
     if (type != PROBLEM_REGRESSION) return OK;
     TRY(number_read(truth, &readable, &number));
     if (!readable || isfinite(number)) return OK;
-    return fail(INPUT, "the solution of a regression is not a finite number: %.*s", (int)truth.size, truth.data);
+    return fail(DATAERR, "the solution of a regression is not a finite number: %.*s", (int)truth.size, truth.data);
 }
 
 status accuracy_of(enum problem_type type, struct text solution, struct text completion, double *accuracy) {

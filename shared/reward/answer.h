@@ -28,10 +28,10 @@ struct text answer_extract(struct text whole);
 // Whether the whole text is <think>.*?</think>\s*<answer>.*?</answer>.
 bool format_matches(struct text whole);
 
-// INPUT when the solution cannot be a ground truth of that type: a regression's that is infinite or not a number.
+// DATAERR when the solution cannot be a ground truth of that type: a regression's that is infinite or not a number.
 status solution_check(enum problem_type type, struct text solution);
 
-// *accuracy = how right the completion is, 0 to 1, by the problem's type. INPUT as solution_check.
+// *accuracy = how right the completion is, 0 to 1, by the problem's type. DATAERR as solution_check.
 status accuracy_of(enum problem_type type, struct text solution, struct text completion, double *accuracy);
 
 #endif

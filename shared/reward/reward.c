@@ -23,7 +23,7 @@ static status write_accuracy(struct group *group) {
     enum problem_type type;
     const struct text *named = &group->prompt.problem_type;
     if (!problem_read(*named, &type))
-        return fail(INPUT,
+        return fail(DATAERR,
                     "sample %s: problem type '%s' is none of multiple choice, numerical, OCR, free-form, "
                     "regression",
                     name_of(group), named->data ? named->data : "");
@@ -42,7 +42,7 @@ static status write_length(struct group *group, const struct reward_rules *rules
     for (size_t i = 0; i < group->completion_count; i++) count += accuracy[i] > right;
     for (size_t i = 0; i < group->completion_count; i++) {
         const struct int_array *tokens = &group->completions[i].tokens;
-        if (!tokens->data) return fail(INPUT, "not a group: completions[%zu].tokens: missing", i);
+        if (!tokens->data) return fail(DATAERR, "not a group: completions[%zu].tokens: missing", i);
         bool earns = (double)tokens->count >= rules->shortest && (double)tokens->count <= rules->longest;
         group->rewards.length.data[i] = count > 1 && accuracy[i] > right && earns ? length_reward : 0;
     }
@@ -53,13 +53,13 @@ static status write_length(struct group *group, const struct reward_rules *rules
 static status mean_probability(const struct group *group, size_t i, double *out) {
     const struct reference *reference = &group->reference;
     if (!reference->logprobs || !reference->answer_span.data)
-        return fail(INPUT, "not a group: reference.answer_probability: missing");
+        return fail(DATAERR, "not a group: reference.answer_probability: missing");
     const struct span *span = &reference->answer_span.data[i];
     const struct float_array *row = &reference->logprobs[i];
     *out = NAN;
     if (span->first < 0) return OK;
     if ((size_t)span->end > row->count)
-        return fail(INPUT, "not a group: reference.answer_span[%zu]: ends behind its log-probabilities", i);
+        return fail(DATAERR, "not a group: reference.answer_span[%zu]: ends behind its log-probabilities", i);
     double sum = 0;
     for (int64_t t = span->first; t < span->end; t++) sum += exp((double)row->data[t]);
     *out = span->end > span->first ? sum / (double)(span->end - span->first) : 1;
@@ -70,7 +70,7 @@ static status mean_probability(const struct group *group, size_t i, double *out)
 static status likelihood(const struct group *group, const struct reward_rules *rules, size_t i, double *out) {
     const struct reference *reference = &group->reference;
     if (!rules->arithmetic) {
-        if (!reference->answer_logprob.data) return fail(INPUT, "not a group: reference.answer_logprob: missing");
+        if (!reference->answer_logprob.data) return fail(DATAERR, "not a group: reference.answer_logprob: missing");
         *out = exp(reference->answer_logprob.data[i]);
     } else if (reference->answer_probability.data) {
         *out = reference->answer_probability.data[i];

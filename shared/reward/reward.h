@@ -21,7 +21,7 @@ struct reward_rules {
 // Writes the group's rewards and advantages. r = accuracy + format (+ length) (+ bonus),
 // advantage = (r - mean r) / (s + 1e-4), s the unbiased standard deviation; exactly 0 where all r are equal or there is
 // one. The bonus: care coefficient * accuracy for the accurate completions whose likelihood reaches the accurate ones'
-// mean minus the margin; densecons coefficient * accuracy * likelihood. INPUT naming the sample when its problem type
+// mean minus the margin; densecons coefficient * accuracy * likelihood. DATAERR naming the sample when its problem type
 // is none, or its solution or reference cannot be used.
 status reward_group(struct group *group, const struct reward_rules *rules);
 

@@ -40,7 +40,7 @@ status feed_open(struct feed **out, struct stage_context *context, const struct 
     feed->news = time(NULL);
     TRY_TO(result, fail, context->stage->count(context->state, &feed->total));
     char *path = path_join(&memory, wiring->folder, "ledger.lmdb");
-    TRY_TO(result, fail, path ? OK : fail(SERVICE, "out of memory"));
+    TRY_TO(result, fail, path ? OK : fail(UNAVAILABLE, "out of memory"));
     uint64_t data = context->stage->version ? context->stage->version(context->state) : 0;
     const struct ledger_plan plan = {.data = data, .per_step = feed->per_step};
     TRY_TO(result, fail, ledger_open(&feed->ledger, path, &plan));
@@ -138,7 +138,7 @@ static status settle(struct feed *feed, const struct wire_message *message, enum
                                        .why = message->reason};
     bool news = false;
     if (message->order < 0 || message->order >= feed->total)
-        return fail(INPUT, "optim speaks of group %lld, which there is not", (long long)message->order);
+        return fail(DATAERR, "optim speaks of group %lld, which there is not", (long long)message->order);
     TRY(ledger_settle(feed->ledger, &entry, &news));
     if (state == LEDGER_TRAINED && feed->step < message->step) feed->step = message->step;
     feed->news = time(NULL);

@@ -8,7 +8,7 @@
 
 struct feed;
 
-// Opens RUN/ledger.lmdb for the source that `context` has open. INPUT when the run was begun with other data.
+// Opens RUN/ledger.lmdb for the source that `context` has open. DATAERR when the run was begun with other data.
 status feed_open(struct feed **out, struct stage_context *context, const struct wiring *wiring);
 
 // NULL is fine; sets *feed to NULL.

@@ -14,8 +14,8 @@ struct follower {
     uint64_t hash; // of the weights in use
 };
 
-// Opens the tokenizer, the store and the model that the stage's settings name. USAGE, INPUT or SERVICE as inputs_new
-// and model_open. To be released in any case.
+// Opens the tokenizer, the store and the model that the stage's settings name. USAGE, DATAERR or UNAVAILABLE as
+// inputs_new and model_open. To be released in any case.
 status follower_open(struct follower *follower, struct stage_context *context);
 
 // Takes other weights, between two groups; the folder's own (version 0) are asked for again when optim began anew. On

@@ -133,7 +133,7 @@ static status on_event(struct hub *hub, const struct wire_event *event) {
     case WIRE_GONE:
         return on_gone(hub, event->peer, event->orderly);
     case WIRE_REFUSED:
-        return fail(SERVICE, "%s", event->message.reason);
+        return fail(UNAVAILABLE, "%s", event->message.reason);
     case WIRE_SAID:
         return on_said(hub, event->peer, &event->message);
     case WIRE_QUIET:
@@ -206,7 +206,7 @@ static status start(struct hub *hub) {
                                    .security = wiring_security(wiring)};
     if (wiring->reader_count > 64) return fail(USAGE, "more than 64 stages read from %s", wiring->stage);
     hub->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (hub->bell < 0) return fail(SERVICE, "eventfd: %s", strerror(errno));
+    if (hub->bell < 0) return fail(UNAVAILABLE, "eventfd: %s", strerror(errno));
     TRY(wire_open(&hub->wire, &self));
     TRY(wire_watch(hub->wire, hub->bell));
     for (size_t i = 0; i < wiring->listen_count; i++) TRY(wire_listen(hub->wire, wiring->listen[i]));
@@ -256,7 +256,7 @@ status hub_open(struct hub **out, const struct wiring *wiring, const struct hub_
     if (pthread_create(&hub->thread, NULL, keep_hub, hub)) {
         *out = NULL;
         release(hub);
-        return fail(SERVICE, "no thread for the sockets");
+        return fail(UNAVAILABLE, "no thread for the sockets");
     }
     return OK;
 }

@@ -26,14 +26,14 @@ struct hub_hooks {
 };
 
 // Binds the desk, begins the visits that the wiring asks for, starts the thread. `greedy`: take whatever is offered.
-// The wiring and hooks must outlive the hub. SERVICE when the desk is taken.
+// The wiring and hooks must outlive the hub. UNAVAILABLE when the desk is taken.
 status hub_open(struct hub **out, const struct wiring *wiring, const struct hub_hooks *hooks, bool greedy);
 
 // Ends the thread and says goodbye. NULL is fine; sets *hub to NULL.
 void hub_close(struct hub **hub);
 
 // Waits up to timeout_ms (-1: for ever) for a group; `room` is how many more there is room for. OK with NULL in *out:
-// none. STOPPED when the program is asked to stop; whatever broke the hub's thread otherwise. The group is "in hand"
+// none. END when the program is asked to stop; whatever broke the hub's thread otherwise. The group is "in hand"
 // until hub_send or hub_drop: copies of it that come meanwhile are dropped.
 status hub_receive(struct hub *hub, int room, int timeout_ms, struct group **out);
 
@@ -50,7 +50,7 @@ void hub_drop(struct hub *hub, const char *id);
 status hub_post(struct hub *hub, const char *purpose, const struct wire_message *message);
 
 // Asks the first replica of `stage` that knows (purpose "weights" or "frames") and waits for the answer; texts and bulk
-// go to `arena` and `bulk`. A reply of kind ABSENT: nobody knows. STOPPED when the program is asked to stop.
+// go to `arena` and `bulk`. A reply of kind ABSENT: nobody knows. END when the program is asked to stop.
 status hub_ask(struct hub *hub, const char *stage, const char *purpose, const struct wire_message *request,
                struct wire_message *reply, struct arena *arena, struct bytes *bulk);
 

@@ -18,7 +18,7 @@ status hub_post(struct hub *hub, const char *purpose, const struct wire_message 
     struct post *post;
     struct bytes frame = {0};
     TRY(NEW(&post, 1));
-    status result = (post->purpose = strdup(purpose)) ? OK : fail(SERVICE, "out of memory");
+    status result = (post->purpose = strdup(purpose)) ? OK : fail(UNAVAILABLE, "out of memory");
     // Through its encoding and back is the copy.
     if (result == OK) result = message_encode(message, &frame);
     if (result == OK) result = message_decode(&post->message, &post->arena, frame.data, frame.size);
@@ -49,7 +49,7 @@ status hub_ask(struct hub *hub, const char *stage, const char *purpose, const st
                             .reply = reply,
                             .arena = arena,
                             .bulk = bulk,
-                            .result = STOPPED};
+                            .result = END};
     pthread_mutex_lock(&hub->lock);
     errand.next = hub->errands;
     hub->errands = &errand;

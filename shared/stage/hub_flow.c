@@ -20,7 +20,7 @@ static bool in_hand(const struct hub *hub, const char *id) {
 static status add_hand(struct hub *hub, const struct group *group) {
     TRY(RESIZE(&hub->hands, hub->hand_count + 1));
     char *copy = strdup(group->id.data);
-    if (!copy) return fail(SERVICE, "out of memory");
+    if (!copy) return fail(UNAVAILABLE, "out of memory");
     hub->hands[hub->hand_count++] = (struct hand){copy, group->requires.order};
     return OK;
 }
@@ -70,7 +70,7 @@ static status receive_locked(struct hub *hub, int timeout_ms, struct group **out
     int64_t until = hub_clock() + timeout_ms;
     while (!hub->inbox_count) {
         if (hub->broken != OK) return fail(hub->broken, "%s", hub->reason);
-        if (signals_stopping()) return STOPPED;
+        if (signals_stopping()) return END;
         if (timeout_ms >= 0 && hub_clock() >= until) return OK;
         hub_wait_moment(hub);
     }
@@ -162,7 +162,7 @@ status hub_give_letter(struct hub *hub, struct wire_peer *peer) {
 static status accept_group(struct hub *hub, const struct wire_message *message) {
     struct group *group;
     status result = group_from_msgpack(&group, message->bulk, message->bulk_size);
-    if (result == INPUT) return fail_within(INPUT, "from %s", hub->wiring->from);
+    if (result == DATAERR) return fail_within(DATAERR, "from %s", hub->wiring->from);
     TRY(result);
     pthread_mutex_lock(&hub->lock);
     if (in_hand(hub, group->id.data)) {

@@ -62,7 +62,7 @@ void inputs_set_model(struct inputs *inputs, const struct model_facts *facts) {
 static status check_tokens(const struct inputs *inputs, const int64_t *tokens, size_t count, const char *where) {
     for (size_t i = 0; i < count; i++)
         if (tokens[i] < 0 || tokens[i] >= inputs->facts->vocabulary)
-            return fail(INPUT, "not a group: %s[%zu]: token %lld is outside the model's vocabulary of %lld", where, i,
+            return fail(DATAERR, "not a group: %s[%zu]: token %lld is outside the model's vocabulary of %lld", where, i,
                         (long long)tokens[i], (long long)inputs->facts->vocabulary);
     return OK;
 }
@@ -82,7 +82,7 @@ static status add_media(struct inputs *inputs, struct group *group, struct input
     struct input_memory *memory = input->memory;
     struct model_medium *media = arena_get(&memory->arena, group->media_count * sizeof *media);
     memory->views = arena_get(&memory->arena, group->media_count * sizeof *memory->views);
-    if (!media || !memory->views) return fail(SERVICE, "out of memory");
+    if (!media || !memory->views) return fail(UNAVAILABLE, "out of memory");
     for (size_t i = 0; i < group->media_count; i++) {
         const struct medium *medium = &group->media[i];
         TRY(media_get(&memory->views[memory->view_count++], &inputs->media, group, i));
@@ -106,7 +106,7 @@ static status tokenize(struct inputs *inputs, struct group *group, struct comple
     status result = tokenizer_encode(inputs->tokenizer, completion->text.data, completion->text.size, &list);
     if (result == OK && text_is(completion->finish, "eos")) {
         result = inputs->facts->end_count ? token_list_add(&list, inputs->facts->ends[0])
-                                          : fail(INPUT, "the model names no end-of-sequence token");
+                                          : fail(DATAERR, "the model names no end-of-sequence token");
     }
     if (result == OK) result = group_ints(group, out, list.count);
     if (result == OK && list.count) memcpy(out->data, list.data, list.count * sizeof *list.data);
@@ -118,16 +118,16 @@ static status tokenize(struct inputs *inputs, struct group *group, struct comple
 static status check_lengths(const struct completion *completion, size_t tokens, size_t i) {
     const size_t logprobs = completion->logprobs.count, versions = completion->versions.count;
     if (completion->logprobs.data && logprobs != tokens)
-        return fail(INPUT, "not a group: completions[%zu].logprobs: %zu for %zu tokens", i, logprobs, tokens);
+        return fail(DATAERR, "not a group: completions[%zu].logprobs: %zu for %zu tokens", i, logprobs, tokens);
     if (completion->versions.data && versions != tokens)
-        return fail(INPUT, "not a group: completions[%zu].versions: %zu for %zu tokens", i, versions, tokens);
+        return fail(DATAERR, "not a group: completions[%zu].versions: %zu for %zu tokens", i, versions, tokens);
     return OK;
 }
 
 static status add_completions(struct inputs *inputs, struct group *group, struct input *input) {
     struct input_memory *memory = input->memory;
     input->completions = arena_get(&memory->arena, group->completion_count * sizeof *input->completions);
-    if (!input->completions) return fail(SERVICE, "out of memory");
+    if (!input->completions) return fail(UNAVAILABLE, "out of memory");
     for (size_t i = 0; i < group->completion_count; i++) {
         struct completion *completion = &group->completions[i];
         char where[64];
@@ -137,7 +137,7 @@ static status add_completions(struct inputs *inputs, struct group *group, struct
         } else {
             TRY(tokenize(inputs, group, completion, &input->completions[i]));
         }
-        if (!input->completions[i].count) return fail(INPUT, "not a group: %s: empty", where);
+        if (!input->completions[i].count) return fail(DATAERR, "not a group: %s: empty", where);
         TRY(check_tokens(inputs, input->completions[i].data, input->completions[i].count, where));
         TRY(check_lengths(completion, input->completions[i].count, i));
     }

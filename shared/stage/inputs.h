@@ -39,8 +39,8 @@ struct input {
 };
 
 // Fills `input` from the group: uses its prompt_tokens, or makes them (and puts them into the group); finds its frames.
-// INPUT "not a group: ..." when it lacks what is needed, DEFECT when its medium cannot be had or does not fit. `input`
-// is to be released in any case, before the group is freed.
+// DATAERR "not a group: ..." when it lacks what is needed, BAD_SAMPLE when its medium cannot be had or does not fit.
+// `input` is to be released in any case, before the group is freed.
 status inputs_open(struct inputs *inputs, struct group *group, enum input_parts parts, struct input *input);
 
 // Gives the frames back; a zeroed input is fine.

@@ -10,7 +10,7 @@ status letters_add(struct letters *letters, int64_t order, const char *id, uint6
         free(fresh);
         free(name);
         bytes_release(data);
-        return fail(SERVICE, "out of memory");
+        return fail(UNAVAILABLE, "out of memory");
     }
     *fresh = (struct letter){.order = order, .id = name, .data = *data, .readers = readers};
     *data = (struct bytes){0};

@@ -22,7 +22,7 @@ struct letters {
     struct letter *first;
 };
 
-// Puts one in its place; takes over `data`, whatever the result. SERVICE when memory is short.
+// Puts one in its place; takes over `data`, whatever the result. UNAVAILABLE when memory is short.
 status letters_add(struct letters *letters, int64_t order, const char *id, uint64_t readers, struct bytes *data);
 
 // The first that this reader has not had, NULL if there is none.

@@ -57,7 +57,7 @@ static status read_some(struct lines *lines) {
     TRY(bytes_reserve(buffer, CHUNK));
     ssize_t got = read(lines->fd, buffer->data + buffer->size, CHUNK - 1);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) return OK;
-    if (got < 0) return fail(INPUT, "standard input: %s", strerror(errno));
+    if (got < 0) return fail(DATAERR, "standard input: %s", strerror(errno));
     buffer->size += (size_t)got;
     buffer->data[buffer->size] = 0;
     lines->ended = got == 0;
@@ -68,7 +68,7 @@ status lines_next(struct lines *lines, int timeout_ms, const char **line, size_t
     *line = NULL;
     for (;;) {
         if (cut_line(lines, line, size)) return OK;
-        if (lines->ended) return STOPPED;
+        if (lines->ended) return END;
         bool ready;
         TRY(wait_for_input(lines, timeout_ms, &ready));
         if (!ready) return OK;

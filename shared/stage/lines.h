@@ -15,7 +15,7 @@ struct lines {
 };
 
 // The next line that is not blank, without its newline, valid until the next call. Waits up to timeout_ms (-1: for
-// ever), or until the program is asked to stop. OK with NULL in *line: none yet. STOPPED: the end. INPUT: cannot read.
+// ever), or until the program is asked to stop. OK with NULL in *line: none yet. END: the end. DATAERR: cannot read.
 status lines_next(struct lines *lines, int timeout_ms, const char **line, size_t *size);
 
 // Frees the buffer.

@@ -45,8 +45,8 @@ static status deliver(struct loop *loop, struct group **group) {
 static status settle(struct loop *loop, const struct held *held, status result) {
     struct stage_context *context = loop->context;
     struct group *group = held->group;
-    if (result == INPUT) return loop->channel->refuse(loop->channel->self, &group);
-    if (result == DEFECT) result = group_quarantine(group, context->stage->name, "%s", fail_text());
+    if (result == DATAERR) return loop->channel->refuse(loop->channel->self, &group);
+    if (result == BAD_SAMPLE) result = group_quarantine(group, context->stage->name, "%s", fail_text());
     if (result == OK && group->quarantine.present) context->quarantined++;
     if (result == OK) result = times_add(group, context->stage->name, held->taken, runner_clock());
     if (result == OK && context->keep) result = keep_save(context, &held->key, group);
@@ -105,7 +105,7 @@ static status fill(struct loop *loop) {
         struct group *group = NULL;
         int timeout = loop->count == 0 || loop->idle ? -1 : 0;
         status result = loop->channel->receive(loop->channel->self, room, timeout, &group);
-        if (result == STOPPED) {
+        if (result == END) {
             loop->ended = true;
             return OK;
         }
@@ -129,9 +129,9 @@ static status give_back(struct loop *loop, struct group *done, status result) {
 static status advance(struct loop *loop) {
     struct group *done = NULL;
     status result = loop->context->stage->advance(loop->context->state, loop->ended, &done);
-    loop->idle = result == STOPPED;
-    if (done && (result == OK || result == DEFECT || result == INPUT)) return give_back(loop, done, result);
-    if (result != STOPPED) return result;
+    loop->idle = result == END;
+    if (done && (result == OK || result == BAD_SAMPLE || result == DATAERR)) return give_back(loop, done, result);
+    if (result != END) return result;
     if (!loop->ended) return OK;
     return loop->count ? fail(BUG, "the stage kept %zu groups at the end", loop->count) : OK;
 }

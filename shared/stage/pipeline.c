@@ -149,12 +149,12 @@ static bool in_use(const struct place *place, const struct pulled *pulled) {
 static status use_weights(struct place *place, struct pulled *pulled, enum verdict *verdict) {
     struct stage_context *context = place->context;
     status result = pull_file(place->hub, place->folder, pulled);
-    if (result == DEFECT) *verdict = VERDICT_LATER;
-    if (result == DEFECT) return OK;
+    if (result == BAD_SAMPLE) *verdict = VERDICT_LATER;
+    if (result == BAD_SAMPLE) return OK;
     TRY(result);
     log_debug("weights of version %lld", (long long)pulled->weights.version);
     result = context->stage->use(context->state, &pulled->weights);
-    if (result == INPUT && place->retries++ < RETRIES) { // the file went between the answer and its use
+    if (result == DATAERR && place->retries++ < RETRIES) { // the file went between the answer and its use
         log_debug("%s; asking again", fail_text());
         *verdict = VERDICT_LATER;
         return OK;
@@ -233,7 +233,7 @@ static status deliver(void *self, struct group **group) {
 
 static status refuse(void *self, struct group **group) {
     (void)self;
-    status result = fail_within(INPUT, "group %s", (*group)->id.data);
+    status result = fail_within(DATAERR, "group %s", (*group)->id.data);
     group_free(group);
     return result;
 }
@@ -269,7 +269,7 @@ status pipeline_enter(struct stage_context *context, const char *wiring) {
     char *folder = path_join(&memory, place->wiring.folder, "weights");
     place->folder = folder ? strdup(folder) : NULL;
     arena_release(&memory);
-    return place->folder ? folder_make(place->folder) : fail(SERVICE, "out of memory");
+    return place->folder ? folder_make(place->folder) : fail(UNAVAILABLE, "out of memory");
 }
 
 // The source has nothing to do but to live: its work is done in the hub's thread. What breaks there comes out of
@@ -277,7 +277,7 @@ status pipeline_enter(struct stage_context *context, const char *wiring) {
 static status stay_source(struct place *place) {
     struct group *none = NULL;
     status result = hub_receive(place->hub, 0, -1, &none);
-    return result == STOPPED ? OK : result;
+    return result == END ? OK : result;
 }
 
 status pipeline_stay(struct stage_context *context) {

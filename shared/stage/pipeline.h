@@ -4,7 +4,7 @@
 
 #include "shared/stage/runner.h"
 
-// Reads the wiring; before the stage's open. Sets context->place. INPUT when the file is none.
+// Reads the wiring; before the stage's open. Sets context->place. DATAERR when the file is none.
 status pipeline_enter(struct stage_context *context, const char *wiring);
 
 // Runs the open stage until the program is asked to stop.

@@ -22,7 +22,7 @@ static status take_version(const struct wire_message *reply, bool reference, str
                         .size = reply->size,
                         .remote = strdup(reply->path),
                         .weights = {.reference = reference, .version = reply->version, .hash = (uint64_t)reply->hash}};
-    return out->remote ? OK : fail(SERVICE, "out of memory");
+    return out->remote ? OK : fail(UNAVAILABLE, "out of memory");
 }
 
 status pull_newest(struct hub *hub, bool reference, struct pulled *out) {
@@ -40,7 +40,7 @@ status pull_newest(struct hub *hub, bool reference, struct pulled *out) {
         if (known || result != OK) return result;
         usleep(NAP_US);
     }
-    return STOPPED;
+    return END;
 }
 
 static bool seen_from_here(const struct pulled *pulled) {
@@ -53,7 +53,7 @@ static status write_piece(int fd, const struct bytes *piece, const char *path) {
     while (done < piece->size) {
         ssize_t put = write(fd, piece->data + done, piece->size - done);
         if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return fail(SERVICE, "%s: %s", path, strerror(errno));
+        if (put < 0) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
         done += (size_t)put;
     }
     return OK;
@@ -70,7 +70,7 @@ static status copy_pieces(struct hub *hub, const struct pulled *pulled, int fd, 
         bytes_clear(&piece);
         result = hub_ask(hub, "optim", "weights", &request, &reply, &arena, &piece);
         if (result == OK && (reply.kind != MESSAGE_CHUNK || piece.size == 0))
-            result = fail(DEFECT, "version %lld of the weights is gone", (long long)pulled->weights.version);
+            result = fail(BAD_SAMPLE, "version %lld of the weights is gone", (long long)pulled->weights.version);
         if (result == OK) result = write_piece(fd, &piece, path);
         offset += (int64_t)piece.size;
         arena_release(&arena);
@@ -83,10 +83,10 @@ static status copy_file(struct hub *hub, const struct pulled *pulled, const char
     struct bytes part = {0};
     TRY(bytes_print(&part, "%s.%d.part", path, (int)getpid()));
     int fd = open(part.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    status result = fd < 0 ? fail(SERVICE, "%s: %s", part.data, strerror(errno)) : OK;
+    status result = fd < 0 ? fail(UNAVAILABLE, "%s: %s", part.data, strerror(errno)) : OK;
     if (result == OK) result = copy_pieces(hub, pulled, fd, path);
-    if (fd >= 0 && close(fd) && result == OK) result = fail(SERVICE, "%s: %s", path, strerror(errno));
-    if (result == OK && rename(part.data, path)) result = fail(SERVICE, "%s: %s", path, strerror(errno));
+    if (fd >= 0 && close(fd) && result == OK) result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
+    if (result == OK && rename(part.data, path)) result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     if (result != OK && fd >= 0) (void)unlink(part.data);
     bytes_release(&part);
     return result;
@@ -114,7 +114,7 @@ status pull_file(struct hub *hub, const char *folder, struct pulled *pulled) {
     if (!*pulled->remote) return OK;
     if (seen_from_here(pulled)) {
         pulled->weights.path = strdup(pulled->remote);
-        return pulled->weights.path ? OK : fail(SERVICE, "out of memory");
+        return pulled->weights.path ? OK : fail(UNAVAILABLE, "out of memory");
     }
     TRY_TO(result, done, bytes_print(&name, "%s%016llx", prefix, (unsigned long long)pulled->weights.hash));
     TRY_TO(result, done, bytes_print(&path, "%s/%s", folder, name.data));
@@ -124,7 +124,7 @@ status pull_file(struct hub *hub, const char *folder, struct pulled *pulled) {
         remove_old(folder, prefix, name.data);
     }
     pulled->weights.path = strdup(path.data);
-    if (!pulled->weights.path) result = fail(SERVICE, "out of memory");
+    if (!pulled->weights.path) result = fail(UNAVAILABLE, "out of memory");
 done:
     bytes_release(&name);
     bytes_release(&path);

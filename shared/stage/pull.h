@@ -12,12 +12,12 @@ struct pulled {
     int64_t size;
 };
 
-// Asks optim for its newest weights; waits for it. STOPPED when the program is asked to stop. Release with
+// Asks optim for its newest weights; waits for it. END when the program is asked to stop. Release with
 // pulled_release.
 status pull_newest(struct hub *hub, bool reference, struct pulled *out);
 
 // Makes weights.path a file on this machine: optim's own where it can be seen from here, else a copy in `folder` (whole
-// or not there at all). STOPPED as above; DEFECT when optim has newer ones by now and this file is gone: ask again.
+// or not there at all). END as above; BAD_SAMPLE when optim has newer ones by now and this file is gone: ask again.
 status pull_file(struct hub *hub, const char *folder, struct pulled *pulled);
 
 // Frees what it holds.

@@ -26,9 +26,9 @@ struct stage_context {
 struct channel {
     void *self;
     // Waits up to timeout_ms (-1: until there is one or the program is asked to stop) for a group. `room`: how many the
-    // stage could take. OK with NULL in *out: none yet. STOPPED: no more will come.
+    // stage could take. OK with NULL in *out: none yet. END: no more will come.
     status (*receive)(void *self, int room, int timeout_ms, struct group **out);
-    // Sends a finished group on and frees it. STOPPED: nobody listens any more.
+    // Sends a finished group on and frees it. END: nobody listens any more.
     status (*deliver)(void *self, struct group **group);
     // A group that the stage cannot read, for the reason in fail_text(); frees it.
     status (*refuse)(void *self, struct group **group);

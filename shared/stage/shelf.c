@@ -47,7 +47,7 @@ static bool in_use(const struct shelf *shelf, const char *path) {
 
 status shelf_put(struct shelf *shelf, const struct stage_weights *weights) {
     char *path = strdup(weights->path ? weights->path : "");
-    if (!path) return fail(SERVICE, "out of memory");
+    if (!path) return fail(UNAVAILABLE, "out of memory");
     pthread_mutex_lock(&shelf->lock);
     struct item *items = shelf->items[weights->reference], old = items[KEPT - 1];
     memmove(&items[1], &items[0], (KEPT - 1) * sizeof *items);
@@ -74,7 +74,7 @@ static status answer_newest(struct shelf *shelf, const struct wire_message *requ
     const struct item *policy = &shelf->items[0][0], *item = &shelf->items[request->reference == 1][0];
     struct stat about = {0};
     if (!policy->present || !item->present) return OK;
-    if (*item->path && stat(item->path, &about)) return fail(SERVICE, "%s: %s", item->path, strerror(errno));
+    if (*item->path && stat(item->path, &about)) return fail(UNAVAILABLE, "%s: %s", item->path, strerror(errno));
     *reply = (struct wire_message){.kind = MESSAGE_VERSION,
                                    .reference = request->reference,
                                    .policy = policy->version,
@@ -82,16 +82,16 @@ static status answer_newest(struct shelf *shelf, const struct wire_message *requ
                                    .hash = (int64_t)item->hash,
                                    .size = about.st_size,
                                    .path = arena_text(arena, item->path, strlen(item->path))};
-    return reply->path ? OK : fail(SERVICE, "out of memory");
+    return reply->path ? OK : fail(UNAVAILABLE, "out of memory");
 }
 
 static status read_piece(const char *path, const struct wire_message *request, struct bytes *bulk) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return fail(SERVICE, "%s: %s", path, strerror(errno));
+    if (fd < 0) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     size_t size = request->size > 0 && request->size < CHUNK_MOST ? (size_t)request->size : CHUNK_MOST;
     status result = bytes_reserve(bulk, size);
     ssize_t got = result == OK ? pread(fd, bulk->data, size, request->offset) : 0;
-    if (got < 0) result = fail(SERVICE, "%s: %s", path, strerror(errno));
+    if (got < 0) result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     if (result == OK) bulk->size = (size_t)got;
     close(fd);
     return result;

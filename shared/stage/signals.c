@@ -19,7 +19,7 @@ static void on_stop(int number) {
 }
 
 status signals_open(void) {
-    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK)) return fail(SERVICE, "pipe: %s", strerror(errno));
+    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK)) return fail(UNAVAILABLE, "pipe: %s", strerror(errno));
     struct sigaction stop = {.sa_handler = on_stop, .sa_flags = (int)SA_RESETHAND};
     struct sigaction ignore = {.sa_handler = SIG_IGN};
     if (sigaction(SIGTERM, &stop, NULL) || sigaction(SIGINT, &stop, NULL) || sigaction(SIGPIPE, &ignore, NULL))

@@ -144,14 +144,14 @@ status sink_receive(struct sink *sink, struct hub *hub, int timeout_ms, struct g
     for (;;) {
         enum { SLICE = 200, NAP_US = 20000 };
         if (!planned(sink)) {
-            if (signals_stopping()) return STOPPED;
+            if (signals_stopping()) return END;
             usleep(NAP_US);
             if (timeout_ms >= 0) return OK;
             continue;
         }
         TRY(hand_out(sink, hub, out));
         if (*out) return OK;
-        if (all_handed_out(sink)) return STOPPED;
+        if (all_handed_out(sink)) return END;
         struct group *group;
         int wait = timeout_ms < 0 || timeout_ms > SLICE ? SLICE : timeout_ms;
         TRY(hub_receive(hub, 1, wait, &group));
@@ -214,7 +214,7 @@ static status keep_settled(struct sink *sink, struct wire_message *message) {
     for (int i = 0; i < 3; i++) {
         if (!*texts[i]) continue;
         *texts[i] = arena_text(&entry->arena, *texts[i], strnlen(*texts[i], TEXT_MOST));
-        if (!*texts[i]) return fail(SERVICE, "out of memory");
+        if (!*texts[i]) return fail(UNAVAILABLE, "out of memory");
     }
     if (!entry->message.kind) sink->known++;
     entry->message = *message;

@@ -17,7 +17,7 @@ void sink_close(struct sink **sink);
 // The hub's hook: PLAN is answered with where we stand.
 status sink_said(struct sink *sink, struct wire *wire, struct wire_peer *peer, const struct wire_message *message);
 
-// The next group in order. As a channel's receive; STOPPED when every group that there will ever be was handed out.
+// The next group in order. As a channel's receive; END when every group that there will ever be was handed out.
 status sink_receive(struct sink *sink, struct hub *hub, int timeout_ms, struct group **out);
 
 // The stage is done with a group: tells the source. The group stays the caller's.

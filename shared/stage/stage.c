@@ -48,14 +48,14 @@ static status work_through(struct stage_context *context) {
 
 // The first failure counts; what goes wrong in closing after it is said, not returned.
 static status end(struct stage_context *context, status result) {
-    if (result != OK && result != STOPPED) log_say("%s", fail_text());
+    if (result != OK && result != END) log_say("%s", fail_text());
     status closed = context->stage->close ? context->stage->close(context->state) : OK;
     if (closed != OK) log_say("%s", fail_text());
     for (size_t i = 0; i < context->left_count; i++) group_free(&context->left[i]);
     free(context->left);
     group_store_close(&context->keep);
     pipeline_leave(context);
-    if (result == OK || result == STOPPED) result = closed;
+    if (result == OK || result == END) result = closed;
     if (result == OK) say_summary(context);
     return result;
 }
@@ -63,11 +63,11 @@ static status end(struct stage_context *context, status result) {
 static int exit_code(status result) {
     switch (result) {
     case OK:
-    case STOPPED:
+    case END:
         return 0;
     case USAGE:
-    case INPUT:
-    case SERVICE:
+    case DATAERR:
+    case UNAVAILABLE:
         return result;
     default:
         return BUG;
@@ -83,7 +83,7 @@ int stage_main(const struct stage *stage, int argc, char **argv) {
     if (result == OK) result = settings_arguments(context.settings, argc, argv, NULL);
     if (result == OK) {
         result = end(&context, work_through(&context));
-    } else if (result != STOPPED) {
+    } else if (result != END) {
         log_say("%s", fail_text());
     }
     settings_free(&context.settings);

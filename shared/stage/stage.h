@@ -32,7 +32,7 @@ struct stage {
     unsigned needs;                // group_need: checked before the stage sees a group
     int section;                   // the group_section that it adds and the runner stores, or -1
 
-    // Set-up. *state is handed to all others. Fails with USAGE, INPUT or SERVICE before any group is read.
+    // Set-up. *state is handed to all others. Fails with USAGE, DATAERR or UNAVAILABLE before any group is read.
     status (*open)(void **state, struct stage_context *context);
 
     // What the section depends on besides the group and the keys: the hash of the weights. NULL: nothing.
@@ -41,20 +41,20 @@ struct stage {
     // Whether a section found in the store may be used (frames: only while its pixels are there). NULL: always.
     bool (*usable)(void *state, const struct group *group);
 
-    // Simple stages: works on one group. DEFECT quarantines the group with fail_text() as the reason; INPUT says that
-    // the line is not a group that this stage can read.
+    // Simple stages: works on one group. BAD_SAMPLE quarantines the group with fail_text() as the reason; DATAERR says
+    // that the line is not a group that this stage can read.
     status (*work)(void *state, struct group *group);
 
     // Stages that hold several groups at once set these three instead of `work`.
     // How many more groups may be taken now.
     int (*room)(void *state);
-    // Hands a group over; the stage keeps it until it comes back through `advance`, unless this is not OK (DEFECT and
-    // INPUT as in `work`). What it holds when the run is stopped is freed by the runner, before close.
+    // Hands a group over; the stage keeps it until it comes back through `advance`, unless this is not OK (BAD_SAMPLE
+    // and DATAERR as in `work`). What it holds when the run is stopped is freed by the runner, before close.
     status (*take)(void *state, struct group *group);
     // Does some work (returns within about 100 ms where it can) and hands back one finished group, or NULL in
-    // *done. DEFECT and INPUT with a group in *done are for that group, as in `work`. `draining`: no more groups will
-    // come (end of the input, or asked to stop): finish what there is and hand everything back. STOPPED: nothing can be
-    // done until another group is taken; when draining: nothing is held any more.
+    // *done. BAD_SAMPLE and DATAERR with a group in *done are for that group, as in `work`. `draining`: no more groups
+    // will come (end of the input, or asked to stop): finish what there is and hand everything back. END: nothing can
+    // be done until another group is taken; when draining: nothing is held any more.
     status (*advance)(void *state, bool draining, struct group **done);
 
     // Called when nothing is held, after the last group has been handed back: work that others need not wait for. NULL:

@@ -63,19 +63,19 @@ static status write_all(int fd, const char *data, size_t size) {
             poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, -1);
             continue;
         }
-        if (put < 0 && errno == EPIPE) return fail(STOPPED, "standard output is closed");
-        if (put < 0) return fail(SERVICE, "standard output: %s", strerror(errno));
+        if (put < 0 && errno == EPIPE) return fail(END, "standard output is closed");
+        if (put < 0) return fail(UNAVAILABLE, "standard output: %s", strerror(errno));
         data += put;
         size -= (size_t)put;
     }
     return OK;
 }
 
-// Writes the slots at the front that are done. INPUT when the one in front is no group.
+// Writes the slots at the front that are done. DATAERR when the one in front is no group.
 static status flush(struct filter *filter) {
     while (filter->count) {
         struct slot *slot = slot_at(filter, 0);
-        if (slot->refused) return fail(INPUT, "line %zu: %s", slot->line, slot->refused);
+        if (slot->refused) return fail(DATAERR, "line %zu: %s", slot->line, slot->refused);
         if (!slot->done.size) return OK;
         TRY(write_all(filter->output, slot->done.data, slot->done.size));
         slot_release(slot);
@@ -90,22 +90,22 @@ static status refuse_slot(struct filter *filter, struct slot *slot) {
     filter->closed = true;
     slot->group = NULL;
     slot->refused = strdup(fail_text());
-    return slot->refused ? flush(filter) : fail(SERVICE, "out of memory");
+    return slot->refused ? flush(filter) : fail(UNAVAILABLE, "out of memory");
 }
 
 static status read_group(struct filter *filter, const char *line, size_t size, struct group **out) {
     struct slot *slot;
     TRY(slot_add(filter, &slot));
     status result = group_from_json(out, line, size);
-    if (result == INPUT) {
+    if (result == DATAERR) {
         TRY(refuse_slot(filter, slot));
-        return STOPPED;
+        return END;
     }
     TRY(result);
     slot->group = *out;
     if (!(*out)->quarantine.present) return OK;
     slot->passing = strndup(line, size);
-    return slot->passing ? OK : fail(SERVICE, "out of memory");
+    return slot->passing ? OK : fail(UNAVAILABLE, "out of memory");
 }
 
 static status filter_receive(void *self, int room, int timeout_ms, struct group **out) {
@@ -113,7 +113,7 @@ static status filter_receive(void *self, int room, int timeout_ms, struct group 
     const char *line;
     size_t size = 0;
     (void)room;
-    if (filter->closed) return STOPPED;
+    if (filter->closed) return END;
     if (timeout_ms >= 0 && filter->count >= WINDOW) return OK;
     TRY(lines_next(&filter->lines, timeout_ms, &line, &size));
     return line ? read_group(filter, line, size, out) : OK;

@@ -4,7 +4,7 @@
 
 #include "shared/group/group.h"
 
-// Sets times[stage] = [taken, done]; what stands there of other stages is kept. SERVICE when memory is short.
+// Sets times[stage] = [taken, done]; what stands there of other stages is kept. UNAVAILABLE when memory is short.
 status times_add(struct group *group, const char *stage, double taken, double done);
 
 #endif

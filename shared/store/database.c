@@ -55,30 +55,31 @@ static bool disk_is_full(const char *path) {
 static status lmdb_failure(const struct environment *home, const char *path, int code, const char *what) {
     if (home) path = home->path;
     if (code == ENOSPC || code == EDQUOT || (code == EIO && disk_is_full(path))) {
-        return fail(SERVICE, "%s: %s: no space left on the disk", path, what);
+        return fail(UNAVAILABLE, "%s: %s: no space left on the disk", path, what);
     }
-    if (code == MDB_INVALID || code == MDB_VERSION_MISMATCH) return fail(INPUT, "%s: not an LMDB file", path);
-    if (code == MDB_CORRUPTED || code == MDB_PAGE_NOTFOUND) return fail(INPUT, "%s: %s: file is damaged", path, what);
+    if (code == MDB_INVALID || code == MDB_VERSION_MISMATCH) return fail(DATAERR, "%s: not an LMDB file", path);
+    if (code == MDB_CORRUPTED || code == MDB_PAGE_NOTFOUND) return fail(DATAERR, "%s: %s: file is damaged", path, what);
     if (code == MDB_BAD_VALSIZE) return fail(BUG, "%s: %s: key or value of a size that cannot be kept", path, what);
-    return fail(SERVICE, "%s: %s: %s", path, what, mdb_strerror(code));
+    return fail(UNAVAILABLE, "%s: %s: %s", path, what, mdb_strerror(code));
 }
 
 // The lock file is mapped and written: on a full disk that would be a fatal signal, so its blocks are taken beforehand.
 static status reserve_lock_file(const char *path) {
     char name[4200];
-    if (snprintf(name, sizeof name, "%s-lock", path) >= (int)sizeof name) return fail(INPUT, "%s: path too long", path);
+    if (snprintf(name, sizeof name, "%s-lock", path) >= (int)sizeof name)
+        return fail(DATAERR, "%s: path too long", path);
     int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0) return fail(SERVICE, "%s: %s", name, strerror(errno));
+    if (fd < 0) return fail(UNAVAILABLE, "%s: %s", name, strerror(errno));
     int code = fallocate(fd, 0, 0, lock_bytes) ? errno : 0;
     close(fd);
-    if (code == ENOSPC || code == EDQUOT) return fail(SERVICE, "%s: no space left on the disk", path);
+    if (code == ENOSPC || code == EDQUOT) return fail(UNAVAILABLE, "%s: no space left on the disk", path);
     return OK; // file systems without fallocate take it as it comes
 }
 
 // LMDB ends the program when a file's inner order is broken; it is ended here, so that a line names the file.
 static void give_up(MDB_env *env, const char *what) {
     log_say("%s: the file is damaged, remove it: %s", (const char *)mdb_env_get_userctx(env), what);
-    _exit(INPUT);
+    _exit(DATAERR);
 }
 
 // A page that was cut off would be a fatal signal once it is read; as zeros it is found out. (LMDB's own files may be
@@ -93,7 +94,7 @@ static status lengthen(const struct environment *home, off_t size) {
     if (fd < 0) return OK;
     int code = fallocate(fd, 0, 0, wanted) ? errno : 0; // never makes it shorter, whoever else writes
     close(fd);
-    if (code == ENOSPC || code == EDQUOT) return fail(SERVICE, "%s: no space left on the disk", home->path);
+    if (code == ENOSPC || code == EDQUOT) return fail(UNAVAILABLE, "%s: no space left on the disk", home->path);
     return OK;
 }
 
@@ -126,7 +127,8 @@ static status environment_new(struct environment **out, const char *path, const 
     status result = code ? lmdb_failure(NULL, path, code, "cannot open") : OK;
     struct stat facts = {0};
     home->path = strdup(path);
-    if (result == OK && (!home->path || stat(path, &facts))) result = fail(SERVICE, "%s: %s", path, strerror(errno));
+    if (result == OK && (!home->path || stat(path, &facts)))
+        result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     if (result == OK) mdb_env_set_userctx(home->env, home->path);
     if (result == OK) result = lengthen(home, facts.st_size);
     if (result != OK) {
@@ -157,7 +159,7 @@ static void environment_free(struct environment *home) {
 static status environment_share(struct environment **out, const char *path, const struct database_options *options) {
     struct stat facts;
     bool there = stat(path, &facts) == 0;
-    if (!there && options->read_only) return fail(INPUT, "%s: %s", path, strerror(errno));
+    if (!there && options->read_only) return fail(DATAERR, "%s: %s", path, strerror(errno));
     for (struct environment *home = registry; there && home; home = home->next) {
         if (home->device != facts.st_dev || home->inode != facts.st_ino) continue;
         if (home->read_only && !options->read_only) return fail(BUG, "%s: is open for reading only", path);
@@ -209,8 +211,8 @@ static status move_map(struct environment *home, size_t size) {
     }
     status result = OK;
     if (home->active || home->moving) {
-        result =
-            fail(SERVICE, "%s: the map has to grow, but %d readers of this program hold it", home->path, home->active);
+        result = fail(UNAVAILABLE, "%s: the map has to grow, but %d readers of this program hold it", home->path,
+                      home->active);
     } else {
         home->moving = true;
         int code = mdb_env_set_mapsize(home->env, size);
@@ -246,7 +248,7 @@ static status begin(struct environment *home, unsigned flags, MDB_txn **txn) {
             return lmdb_failure(home, NULL, code, "cannot begin a transaction");
         }
     }
-    return fail(SERVICE, "%s: its map is resized without end", home->path);
+    return fail(UNAVAILABLE, "%s: its map is resized without end", home->path);
 }
 
 static status open_tables(struct transaction *transaction, void *context) {
@@ -258,7 +260,7 @@ static status open_tables(struct transaction *transaction, void *context) {
         if (n == most_tables) return fail(BUG, "%s: more than %d tables", database->home->path, most_tables);
         int code = mdb_dbi_open(transaction->txn, names[n], flags, &database->tables[n]);
         transaction->full |= code == MDB_MAP_FULL;
-        if (code == MDB_NOTFOUND) return fail(INPUT, "%s: has no table '%s'", database->home->path, names[n]);
+        if (code == MDB_NOTFOUND) return fail(DATAERR, "%s: has no table '%s'", database->home->path, names[n]);
         if (code) return lmdb_failure(database->home, NULL, code, names[n]);
     }
     return OK;
@@ -391,7 +393,7 @@ status transaction_each(struct transaction *transaction, int table, struct slice
         if (result == OK) code = mdb_cursor_get(cursor, &k, &v, MDB_NEXT);
     }
     mdb_cursor_close(cursor);
-    if (result == STOPPED) return OK;
+    if (result == END) return OK;
     return result != OK || code == MDB_NOTFOUND ? result : outcome(transaction, code, "cannot walk");
 }
 
@@ -454,7 +456,7 @@ status database_delete(struct database *database, int table, struct slice key, b
 
 static status free_pages(MDB_txn *txn, size_t *pages) {
     MDB_cursor *cursor;
-    if (mdb_cursor_open(txn, 0, &cursor)) return fail(SERVICE, "cannot walk the list of free pages");
+    if (mdb_cursor_open(txn, 0, &cursor)) return fail(UNAVAILABLE, "cannot walk the list of free pages");
     MDB_val k, v;
     *pages = 0;
     while (mdb_cursor_get(cursor, &k, &v, MDB_NEXT) == 0) *pages += *(size_t *)v.mv_data;

@@ -22,15 +22,15 @@ struct slice {
 };
 
 struct database_options {
-    bool read_only; // never creates; INPUT when there is no such file
+    bool read_only; // never creates; DATAERR when there is no such file
     bool lazy;      // a power failure may undo the last transactions (never corrupt): for caches
     size_t map;     // bytes of address space at first, 0: 1 TiB or what the system grants; a file takes what it holds
 };
 
 // Opens or makes PATH (one file, beside it PATH-lock) with tables named tables[0..], NULL last, 16 at most; a table is
 // called by its place in that list. Opening a path again in the same process is fine and cheap; options NULL: all off.
-// SERVICE when the disk refuses, INPUT when it is no LMDB file. Readers that died are cleared. Not to be used across
-// fork().
+// UNAVAILABLE when the disk refuses, DATAERR when it is no LMDB file. Readers that died are cleared. Not to be used
+// across fork().
 status database_open(struct database **out, const char *path, const char *const *tables,
                      const struct database_options *options);
 
@@ -40,8 +40,8 @@ void database_close(struct database **database);
 // Appends the value under `key` to `value`; *found says whether there was one (value is untouched if not).
 status database_get(struct database *database, int table, struct slice key, struct bytes *value, bool *found);
 
-// Sets or replaces one value; durable on return (unless lazy). Keys have 1 to 511 bytes. SERVICE when the disk is full:
-// nothing has changed then.
+// Sets or replaces one value; durable on return (unless lazy). Keys have 1 to 511 bytes. UNAVAILABLE when the disk is
+// full: nothing has changed then.
 status database_put(struct database *database, int table, struct slice key, struct slice value);
 
 // Removes a key; a missing one is fine, *found (may be NULL) says so.
@@ -72,7 +72,7 @@ status transaction_reserve(struct transaction *transaction, int table, struct sl
 // Removes a key; *found (may be NULL) says whether it was there.
 status transaction_delete(struct transaction *transaction, int table, struct slice key, bool *found);
 
-// Calls visit for each key from `first` on (size 0: from the beginning), in order of bytes. STOPPED from visit ends the
+// Calls visit for each key from `first` on (size 0: from the beginning), in order of bytes. END from visit ends the
 // walk with OK, any other failure is passed on. Do not change the table inside a walk.
 status transaction_each(struct transaction *transaction, int table, struct slice first,
                         status (*visit)(void *context, struct slice key, struct slice value), void *context);

@@ -77,10 +77,10 @@ static status key_parse(uint8_t out[key_bytes], const char *key) {
     for (int i = 0; i < 2 * key_bytes; i++) {
         char c = key[i];
         int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-        if (digit < 0) return fail(INPUT, "'%.40s' is no frame key (32 hex digits)", key);
+        if (digit < 0) return fail(DATAERR, "'%.40s' is no frame key (32 hex digits)", key);
         out[i / 2] = (uint8_t)(i % 2 ? out[i / 2] | digit : digit << 4);
     }
-    return key[2 * key_bytes] ? fail(INPUT, "'%.40s' is no frame key (32 hex digits)", key) : OK;
+    return key[2 * key_bytes] ? fail(DATAERR, "'%.40s' is no frame key (32 hex digits)", key) : OK;
 }
 
 static void key_print(char out[frames_key_size], const uint8_t key[key_bytes]) {
@@ -141,15 +141,15 @@ status frames_to_record(const struct frames *frames, struct bytes *out) {
 status frames_from_record(struct frames *frames, const void *record, size_t size) {
     enum { most_side = 1 << 16, most_count = 1 << 20 };
     struct record_header header;
-    if (size < sizeof header) return fail(INPUT, "a frames record of %zu bytes is too short", size);
+    if (size < sizeof header) return fail(DATAERR, "a frames record of %zu bytes is too short", size);
     memcpy(&header, record, sizeof header);
-    if (memcmp(header.magic, magic, sizeof magic) != 0) return fail(INPUT, "not a frames record");
+    if (memcmp(header.magic, magic, sizeof magic) != 0) return fail(DATAERR, "not a frames record");
     if (header.version != version) {
-        return fail(INPUT, "a frames record of version %u, expected %u", header.version, version);
+        return fail(DATAERR, "a frames record of version %u, expected %u", header.version, version);
     }
     if (header.count < 1 || header.count > most_count || header.height < 1 || header.height > most_side ||
         header.width < 1 || header.width > most_side || header.video > 1 || (!header.video && header.count != 1)) {
-        return fail(INPUT, "a frames record with impossible sizes");
+        return fail(DATAERR, "a frames record with impossible sizes");
     }
     *frames = (struct frames){
         .video = header.video,
@@ -159,7 +159,7 @@ status frames_from_record(struct frames *frames, const void *record, size_t size
         .seconds_per_grid = header.video ? header.seconds_per_grid : NAN,
     };
     if (header.pixels_at != pixels_at(frames) || size != record_size(frames)) {
-        return fail(INPUT, "a frames record of %zu bytes, expected %zu", size, record_size(frames));
+        return fail(DATAERR, "a frames record of %zu bytes, expected %zu", size, record_size(frames));
     }
     if (header.video) frames->timestamps = (const double *)((const char *)record + sizeof header);
     frames->pixels = (const uint8_t *)record + header.pixels_at;
@@ -177,7 +177,8 @@ status frames_store_open(struct frames_store **out, const char *folder, uint64_t
     struct arena arena = {0};
     char *path = path_join(&arena, folder, "frames.lmdb");
     struct database_options options = {.read_only = read_only, .lazy = true};
-    status result = path ? database_open(&store->database, path, tables, &options) : fail(SERVICE, "memory is short");
+    status result =
+        path ? database_open(&store->database, path, tables, &options) : fail(UNAVAILABLE, "memory is short");
     arena_release(&arena);
     *out = store;
     if (result != OK) frames_store_close(out);
@@ -287,7 +288,7 @@ struct census {
 static status count_use(void *context, struct slice key, struct slice value) {
     struct census *census = context;
     struct use use;
-    if (key.size != key_bytes || value.size != sizeof use) return fail(INPUT, "the frames store is damaged");
+    if (key.size != key_bytes || value.size != sizeof use) return fail(DATAERR, "the frames store is damaged");
     memcpy(&use, value.data, sizeof use);
     census->total += use.bytes;
     if (use.when < census->oldest) {

@@ -28,13 +28,13 @@ size_t frames_bytes(const struct frames *frames);
 // The record as it is stored and sent: header, timestamps, pixels.
 status frames_to_record(const struct frames *frames, struct bytes *out);
 
-// *frames points into `record`. INPUT when it is not a whole record of this version.
+// *frames points into `record`. DATAERR when it is not a whole record of this version.
 status frames_from_record(struct frames *frames, const void *record, size_t size);
 
 struct frames_store;
 
 // Opens FOLDER/frames.lmdb, and makes both unless read_only. `limit`: bytes that the records may take, 0: no limit.
-// SERVICE when the disk refuses, INPUT for a file that is none of ours or, read_only, is not there.
+// UNAVAILABLE when the disk refuses, DATAERR for a file that is none of ours or, read_only, is not there.
 status frames_store_open(struct frames_store **out, const char *folder, uint64_t limit, bool read_only);
 
 // Closes; NULL is fine; sets *store to NULL.
@@ -51,17 +51,17 @@ struct frames_view {
 void frames_view_release(struct frames_view *view);
 
 // Maps the frames under `key` into *view (no copy), valid until frames_view_release; *found says whether they are
-// there. May be called from any thread. INPUT for a key that is not 32 hex digits.
+// there. May be called from any thread. DATAERR for a key that is not 32 hex digits.
 status frames_store_get(struct frames_store *store, const char *key, struct frames_view *view, bool *found);
 
 // Keeps frames under `key`; frames that are there already stay. Makes room by evicting what is unused longest.
-// SERVICE when the disk is full: the store is as before.
+// UNAVAILABLE when the disk is full: the store is as before.
 status frames_store_put(struct frames_store *store, const char *key, const struct frames *frames);
 
-// Keeps a record that came from another machine. INPUT when it is no record.
+// Keeps a record that came from another machine. DATAERR when it is no record.
 status frames_store_put_record(struct frames_store *store, const char *key, const void *record, size_t size);
 
-// Calls visit for each key in order; `bytes` of the record, `used` in seconds since 1970. STOPPED ends the walk.
+// Calls visit for each key in order; `bytes` of the record, `used` in seconds since 1970. END ends the walk.
 status frames_store_each(struct frames_store *store,
                          status (*visit)(void *context, const char *key, const struct frames *frames, uint64_t bytes,
                                          double used),

@@ -20,7 +20,7 @@ static status open_database(struct group_store *store, const char *folder, bool 
     struct database_options options = {.read_only = read_only,
                                        .lazy = true}; // what a power failure takes is computed again
     char *path = path_join(&memory, folder, "groups.lmdb");
-    status result = path ? OK : fail(SERVICE, "out of memory");
+    status result = path ? OK : fail(UNAVAILABLE, "out of memory");
     if (result == OK && !read_only) result = folder_make(folder);
     if (result == OK) result = database_open(&store->database, path, tables, &options);
     arena_release(&memory);
@@ -99,7 +99,7 @@ status group_store_get(struct group_store *store, const char *id, struct group *
 struct walk {
     status (*visit)(void *context, const struct group *group);
     void *context;
-    status result; // apart, since STOPPED means something to the walk below
+    status result; // apart, since END means something to the walk below
 };
 
 static status visit_record(void *context, struct slice key, struct slice value) {
@@ -109,7 +109,7 @@ static status visit_record(void *context, struct slice key, struct slice value) 
     walk->result = group_from_msgpack(&group, value.data, value.size);
     if (walk->result == OK) walk->result = walk->visit(walk->context, group);
     group_free(&group);
-    return walk->result == OK ? OK : STOPPED;
+    return walk->result == OK ? OK : END;
 }
 
 status group_store_each(struct group_store *store, status (*visit)(void *context, const struct group *group),

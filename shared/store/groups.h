@@ -17,8 +17,8 @@ struct section_key {
     unsigned char bytes[16];
 };
 
-// Opens FOLDER/groups.lmdb, and makes both unless read_only. SERVICE when the disk refuses, INPUT for a file that is no
-// store or, read_only, is not there.
+// Opens FOLDER/groups.lmdb, and makes both unless read_only. UNAVAILABLE when the disk refuses, DATAERR for a file that
+// is no store or, read_only, is not there.
 status group_store_open(struct group_store **out, const char *folder, bool read_only);
 
 // Closes; NULL is fine; sets *store to NULL.
@@ -28,8 +28,8 @@ void group_store_close(struct group_store **store);
 status group_store_find(struct group_store *store, const struct section_key *key, enum group_section section,
                         struct group *group, bool *found);
 
-// Keeps the group whole, and with it, unless `key` is NULL, its section under `key`: both or neither. SERVICE when the
-// disk is full.
+// Keeps the group whole, and with it, unless `key` is NULL, its section under `key`: both or neither. UNAVAILABLE when
+// the disk is full.
 status group_store_save(struct group_store *store, const struct section_key *key, enum group_section section,
                         const struct group *group);
 

@@ -106,17 +106,17 @@ static status encode(const struct ledger_entry *entry, struct bytes *out) {
 static status decode(struct slice value, int64_t order, struct ledger_entry *entry) {
     struct record record;
     const char *texts[3];
-    if (value.size < sizeof record) return fail(INPUT, "the ledger's entry %lld is cut off", (long long)order);
+    if (value.size < sizeof record) return fail(DATAERR, "the ledger's entry %lld is cut off", (long long)order);
     memcpy(&record, value.data, sizeof record);
     const char *at = (const char *)value.data + sizeof record, *end = (const char *)value.data + value.size;
     for (int i = 0; i < 3; i++) {
         const char *stop = at < end ? memchr(at, 0, (size_t)(end - at)) : NULL;
-        if (!stop) return fail(INPUT, "the ledger's entry %lld is cut off", (long long)order);
+        if (!stop) return fail(DATAERR, "the ledger's entry %lld is cut off", (long long)order);
         texts[i] = at;
         at = stop + 1;
     }
     if (record.state < LEDGER_NEW || record.state > LEDGER_LEFT)
-        return fail(INPUT, "the ledger's entry %lld has no state that there is", (long long)order);
+        return fail(DATAERR, "the ledger's entry %lld has no state that there is", (long long)order);
     *entry = (struct ledger_entry){.order = order,
                                    .state = (enum ledger_state)record.state,
                                    .step = record.step,
@@ -185,7 +185,7 @@ status ledger_follow(struct ledger *ledger, int64_t order) {
     struct {
         int64_t from, end;
     } range = {order, (int64_t)ledger->known};
-    if (order < 0) return fail(INPUT, "optim stands at order %lld, which there is not", (long long)order);
+    if (order < 0) return fail(DATAERR, "optim stands at order %lld, which there is not", (long long)order);
     for (int64_t i = ledger->settled; i < order; i++) {
         struct update update = {.entry = {.order = i, .state = LEDGER_TRAINED, .step = -1}, .keep_id = true};
         if (!settled(ledger_state_of(ledger, i))) TRY(set_entry(ledger, &update));
@@ -226,7 +226,7 @@ status ledger_each(struct ledger *ledger, int64_t first,
 }
 
 static status load_entry(void *context, const struct ledger_entry *entry) {
-    if (entry->order >= (int64_t)1 << 40) return fail(INPUT, "the ledger has an order that cannot be");
+    if (entry->order >= (int64_t)1 << 40) return fail(DATAERR, "the ledger has an order that cannot be");
     return set_state(context, entry->order, entry->state);
 }
 
@@ -241,10 +241,10 @@ static status check_meta(struct ledger *ledger, const char *path, const struct l
     if (result == OK && found) {
         if (value.size == sizeof have) memcpy(&have, value.data, sizeof have);
         if (have.format != FORMAT) {
-            result = fail(INPUT, "%s: not a ledger of this version", path);
+            result = fail(DATAERR, "%s: not a ledger of this version", path);
         } else if (have.data != want.data || have.per_step != want.per_step) {
-            result = fail(INPUT, "%s: this run was begun with other data or settings of source; give it another folder",
-                          path);
+            result = fail(DATAERR,
+                          "%s: this run was begun with other data or settings of source; give it another folder", path);
         }
     }
     bytes_release(&value);

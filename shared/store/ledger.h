@@ -37,7 +37,8 @@ struct ledger_plan {
     int64_t per_step; // groups a step
 };
 
-// Opens or makes the ledger file. INPUT when it belongs to other data or group sizes, SERVICE when the disk refuses.
+// Opens or makes the ledger file. DATAERR when it belongs to other data or group sizes, UNAVAILABLE when the disk
+// refuses.
 status ledger_open(struct ledger **out, const char *path, const struct ledger_plan *plan);
 
 // NULL is fine; sets *ledger to NULL.
@@ -67,7 +68,7 @@ status ledger_settle(struct ledger *ledger, const struct ledger_entry *entry, bo
 // Optim stands at `order`: what is below and was in flight is trained; what is from it on is forgotten.
 status ledger_follow(struct ledger *ledger, int64_t order);
 
-// Calls visit for every entry from `first` on. STOPPED from visit ends the walk with OK.
+// Calls visit for every entry from `first` on. END from visit ends the walk with OK.
 status ledger_each(struct ledger *ledger, int64_t first,
                    status (*visit)(void *context, const struct ledger_entry *entry), void *context);
 

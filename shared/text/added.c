@@ -34,7 +34,7 @@ status added_put(struct added *a, const char *content, size_t size, int32_t id, 
         a->room = room;
     }
     char *copy = arena_text(&a->memory, content, size);
-    if (!copy) return fail(SERVICE, "out of memory");
+    if (!copy) return fail(UNAVAILABLE, "out of memory");
     a->tokens[a->count++] = (struct added_token){copy, size, id, flags};
     return OK;
 }
@@ -71,7 +71,7 @@ status added_finish(struct added *a, enum normal_form form) {
         if (result != OK || normal == token->content) continue;
         token->content = arena_text(&a->memory, normal, size);
         token->size = size;
-        if (!token->content) result = fail(SERVICE, "out of memory");
+        if (!token->content) result = fail(UNAVAILABLE, "out of memory");
     }
     bytes_release(&buffer);
     TRY(result);

@@ -74,9 +74,9 @@ static status find_released(const struct tokenizer *tokenizer, const int64_t *to
     for (size_t a = count; a-- > 0;) {
         bool word, tag;
         size_t before = a ? a - 1 : 0, after = a + 2 < count ? a + 2 : count;
-        if (!holds(tokenizer, tokens, a, a + 1, "answer", &word)) return SERVICE;
+        if (!holds(tokenizer, tokens, a, a + 1, "answer", &word)) return UNAVAILABLE;
         if (!word) continue;
-        if (!holds(tokenizer, tokens, before, after, opening, &tag)) return SERVICE;
+        if (!holds(tokenizer, tokens, before, after, opening, &tag)) return UNAVAILABLE;
         if (!tag) continue;
         // a < j < max(a + 1, finish - 3)
         size_t end = finish >= a + 4 ? finish - 3 : a + 1;

@@ -22,7 +22,7 @@ struct answer_span {
 };
 
 // Finds the span. `ended`: the last token is an end-of-sequence token, which is never part of an answer.
-// SERVICE when memory is short.
+// UNAVAILABLE when memory is short.
 status answer_find(const struct tokenizer *tokenizer, enum answer_rule rule, const int64_t *tokens, size_t count,
                    bool ended, struct answer_span *out);
 

@@ -42,7 +42,7 @@ static status encode_normalized(struct encoding *e, const char *text, size_t siz
 }
 
 status tokenizer_encode(const struct tokenizer *t, const char *text, size_t size, struct token_list *out) {
-    if (!utf8_valid(text, size)) return fail(INPUT, "the text is not UTF-8");
+    if (!utf8_valid(text, size)) return fail(DATAERR, "the text is not UTF-8");
     struct encoding e = {(struct tokenizer *)t, out};
     pthread_mutex_lock(&e.t->lock);
     status result = split_added(&e, &t->added.raw, text, size, encode_normalized);

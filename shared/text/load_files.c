@@ -13,11 +13,11 @@ static status load_vocab_json(struct tokenizer *t, const char *path) {
         if (result != OK) break;
         result = json_object_is_type(id, json_type_int)
                      ? vocabulary_put(&t->vocabulary, name, strlen(name), json_object_get_int64(id))
-                     : fail(INPUT, "the id of \"%s\" is no whole number", name);
+                     : fail(DATAERR, "the id of \"%s\" is no whole number", name);
     }
     json_object_put(vocab);
     t->model_count = t->vocabulary.count;
-    if (result == OK && !t->model_count) result = fail(INPUT, "no token in it");
+    if (result == OK && !t->model_count) result = fail(DATAERR, "no token in it");
     return result == OK ? OK : fail_within(result, "%s", path);
 }
 
@@ -46,8 +46,8 @@ static status load_merge_line(struct tokenizer *t, const char *line, size_t size
     if (headed && (left_size >= 8 && !memcmp(left, "#version", 8))) return OK;
     status result = right_size && !more
                         ? vocabulary_add_merge(&t->vocabulary, left, left_size, right, right_size, *rank, false)
-                        : fail(INPUT, "\"%.*s\" is not two tokens", (int)size, line);
-    if (headed && result == INPUT) return OK;
+                        : fail(DATAERR, "\"%.*s\" is not two tokens", (int)size, line);
+    if (headed && result == DATAERR) return OK;
     if (result != OK) return fail_within(result, "line %zu", number);
     ++*rank;
     return OK;
@@ -74,7 +74,7 @@ done:
 status load_vocab_files(struct tokenizer *t, const char *folder) {
     struct arena memory = {0};
     char *vocab = path_join(&memory, folder, "vocab.json"), *merges = path_join(&memory, folder, "merges.txt");
-    status result = vocab && merges ? load_vocab_json(t, vocab) : fail(SERVICE, "out of memory");
+    status result = vocab && merges ? load_vocab_json(t, vocab) : fail(UNAVAILABLE, "out of memory");
     if (result == OK) result = load_merges_txt(t, merges);
     arena_release(&memory);
     TRY(result);
@@ -153,7 +153,7 @@ static status load_decoder(struct tokenizer *t, struct json_object *decoder) {
         char *end;
         long long id = strtoll(key, &end, 10);
         if (end == key || *end || id < 0)
-            TRY_TO(result, done, fail(INPUT, "added_tokens_decoder: \"%s\" is no id", key));
+            TRY_TO(result, done, fail(DATAERR, "added_tokens_decoder: \"%s\" is no id", key));
         list[count++] = (struct declared){id, token};
     }
     qsort(list, count, sizeof *list, by_id);
@@ -169,7 +169,7 @@ static status load_config(struct tokenizer *t, struct json_object *config) {
     TRY(json_flag(config, "add_prefix_space", false, &prefix_space));
     if (t->plain_byte_level) t->splitter.steps[0].prefix_space = prefix_space;
     TRY(json_flag(config, "split_special_tokens", false, &split_special));
-    if (split_special) return fail(INPUT, "split_special_tokens: true is not supported");
+    if (split_special) return fail(DATAERR, "split_special_tokens: true is not supported");
     TRY(json_find(config, "added_tokens_decoder", json_type_object, &decoder));
     if (decoder) TRY(load_decoder(t, decoder));
     return load_all_named(t, config);
@@ -180,12 +180,12 @@ status load_tokenizer_config(struct tokenizer *t, const char *folder) {
     struct json_object *config = NULL;
     status result = OK;
     char *path = path_join(&memory, folder, "tokenizer_config.json");
-    if (!path) TRY_TO(result, done, fail(SERVICE, "out of memory"));
+    if (!path) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
     if (path_exists(path)) {
         TRY_TO(result, done, json_file(&config, path));
     } else {
         config = json_object_new_object();
-        if (!config) TRY_TO(result, done, fail(SERVICE, "out of memory"));
+        if (!config) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
     }
     result = load_config(t, config);
     if (result != OK) fail_within(result, "%s", path);

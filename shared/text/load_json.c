@@ -8,7 +8,7 @@ static status refuse_set(struct json_object *model, const char *key) {
     if (!json_object_object_get_ex(model, key, &value) || !value) return OK;
     bool empty = json_object_is_type(value, json_type_string) ? !json_object_get_string_len(value)
                                                               : json_object_get_double(value) == 0;
-    return empty ? OK : fail(INPUT, "model.%s: %s is not supported", key, json_object_to_json_string(value));
+    return empty ? OK : fail(DATAERR, "model.%s: %s is not supported", key, json_object_to_json_string(value));
 }
 
 static bool names_type(struct json_object *object, const char *type) {
@@ -24,14 +24,14 @@ static const char *type_of(struct json_object *object) {
 static status load_vocab(struct tokenizer *t, struct json_object *model) {
     struct json_object *vocab;
     TRY(json_find(model, "vocab", json_type_object, &vocab));
-    if (!vocab) return fail(INPUT, "vocab: missing");
+    if (!vocab) return fail(DATAERR, "vocab: missing");
     json_object_object_foreach(vocab, name, id) {
         if (!json_object_is_type(id, json_type_int))
-            return fail(INPUT, "vocab: the id of \"%s\" is no whole number", name);
+            return fail(DATAERR, "vocab: the id of \"%s\" is no whole number", name);
         TRY(vocabulary_put(&t->vocabulary, name, strlen(name), json_object_get_int64(id)));
     }
     t->model_count = t->vocabulary.count;
-    return t->model_count ? OK : fail(INPUT, "vocab: empty");
+    return t->model_count ? OK : fail(DATAERR, "vocab: empty");
 }
 
 static status load_merge(struct tokenizer *t, struct json_object *merge, uint32_t rank) {
@@ -40,15 +40,15 @@ static status load_merge(struct tokenizer *t, struct json_object *merge, uint32_
         size_t size = (size_t)json_object_get_string_len(merge);
         const char *space = memchr(text, ' ', size);
         if (!space || memchr(space + 1, ' ', size - (size_t)(space + 1 - text)))
-            return fail(INPUT, "merge %u: \"%s\" is not two tokens", rank + 1, text);
+            return fail(DATAERR, "merge %u: \"%s\" is not two tokens", rank + 1, text);
         size_t left = (size_t)(space - text);
         return vocabulary_add_merge(&t->vocabulary, text, left, space + 1, size - left - 1, rank, true);
     }
     if (!json_object_is_type(merge, json_type_array) || json_object_array_length(merge) != 2)
-        return fail(INPUT, "merge %u: neither a text nor a pair", rank + 1);
+        return fail(DATAERR, "merge %u: neither a text nor a pair", rank + 1);
     struct json_object *left = json_object_array_get_idx(merge, 0), *right = json_object_array_get_idx(merge, 1);
     if (!json_object_is_type(left, json_type_string) || !json_object_is_type(right, json_type_string))
-        return fail(INPUT, "merge %u: not a pair of texts", rank + 1);
+        return fail(DATAERR, "merge %u: not a pair of texts", rank + 1);
     return vocabulary_add_merge(&t->vocabulary, json_object_get_string(left), (size_t)json_object_get_string_len(left),
                                 json_object_get_string(right), (size_t)json_object_get_string_len(right), rank, true);
 }
@@ -56,7 +56,7 @@ static status load_merge(struct tokenizer *t, struct json_object *merge, uint32_
 static status load_merges(struct tokenizer *t, struct json_object *model) {
     struct json_object *merges;
     TRY(json_find(model, "merges", json_type_array, &merges));
-    if (!merges) return fail(INPUT, "merges: missing");
+    if (!merges) return fail(DATAERR, "merges: missing");
     for (size_t i = 0; i < json_object_array_length(merges); i++) {
         struct json_object *merge = json_object_array_get_idx(merges, i);
         if (i == 0 && json_object_is_type(merge, json_type_string) &&
@@ -72,7 +72,7 @@ static status load_model(struct tokenizer *t, struct json_object *model) {
                                               "byte_fallback"};
     struct json_object *unknown;
     if (json_object_object_get_ex(model, "type", &unknown) && !names_type(model, "BPE"))
-        return fail(INPUT, "type: %s where BPE should be", type_of(model));
+        return fail(DATAERR, "type: %s where BPE should be", type_of(model));
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) TRY(refuse_set(model, unsupported[i]));
     TRY(load_vocab(t, model));
     TRY(load_merges(t, model));
@@ -83,7 +83,7 @@ static status load_model(struct tokenizer *t, struct json_object *model) {
     if (!unknown) return OK;
     const char *name = json_object_get_string(unknown);
     t->merger.unknown = vocabulary_find(&t->vocabulary, name, (size_t)json_object_get_string_len(unknown));
-    return t->merger.unknown >= 0 ? OK : fail(INPUT, "unk_token: \"%s\" is not in the vocabulary", name);
+    return t->merger.unknown >= 0 ? OK : fail(DATAERR, "unk_token: \"%s\" is not in the vocabulary", name);
 }
 
 static status load_normalizer(struct tokenizer *t, struct json_object *normalizer) {
@@ -95,7 +95,7 @@ static status load_normalizer(struct tokenizer *t, struct json_object *normalize
         if (!list || !json_object_array_length(list)) return OK;
         struct json_object *only = json_object_array_get_idx(list, 0);
         if (json_object_array_length(list) > 1 || !json_object_is_type(only, json_type_object))
-            return fail(INPUT, "a Sequence of several is not supported");
+            return fail(DATAERR, "a Sequence of several is not supported");
         return load_normalizer(t, only);
     }
     for (size_t i = NORMAL_NFC; i < sizeof forms / sizeof *forms; i++)
@@ -103,7 +103,7 @@ static status load_normalizer(struct tokenizer *t, struct json_object *normalize
             t->form = (enum normal_form)i;
             return OK;
         }
-    return fail(INPUT, "%s is not supported", type_of(normalizer));
+    return fail(DATAERR, "%s is not supported", type_of(normalizer));
 }
 
 // A plain text as a regular expression.
@@ -123,10 +123,10 @@ static status load_split(struct tokenizer *t, struct json_object *split) {
     TRY(json_flag(split, "invert", false, &invert));
     if (pattern) TRY(json_find(pattern, "Regex", json_type_string, &regex));
     if (pattern) TRY(json_find(pattern, "String", json_type_string, &plain));
-    if (!regex && !plain) return fail(INPUT, "Split: no pattern");
+    if (!regex && !plain) return fail(DATAERR, "Split: no pattern");
     const char *how = behavior ? json_object_get_string(behavior) : "without behavior";
     bool removed = !strcmp(how, "Removed");
-    if (!removed && strcmp(how, "Isolated") != 0) return fail(INPUT, "Split: %s is not supported", how);
+    if (!removed && strcmp(how, "Isolated") != 0) return fail(DATAERR, "Split: %s is not supported", how);
     enum split_rule rule = !removed ? SPLIT_ALL : invert ? SPLIT_DROP_REST : SPLIT_DROP_MATCHES;
     struct json_object *given = regex ? regex : plain;
     struct bytes quoted = {0};
@@ -141,7 +141,7 @@ static status load_split(struct tokenizer *t, struct json_object *split) {
 
 // Adds a step, or a Sequence's steps; *byte_level says whether the last one was the byte-level step.
 static status load_pre_tokenizer(struct tokenizer *t, struct json_object *step, bool *byte_level) {
-    if (!json_object_is_type(step, json_type_object)) return fail(INPUT, "not an object");
+    if (!json_object_is_type(step, json_type_object)) return fail(DATAERR, "not an object");
     if (names_type(step, "Sequence")) {
         struct json_object *list;
         TRY(json_find(step, "pretokenizers", json_type_array, &list));
@@ -149,9 +149,9 @@ static status load_pre_tokenizer(struct tokenizer *t, struct json_object *step, 
             TRY(load_pre_tokenizer(t, json_object_array_get_idx(list, i), byte_level));
         return OK;
     }
-    if (*byte_level) return fail(INPUT, "%s after ByteLevel is not supported", type_of(step));
+    if (*byte_level) return fail(DATAERR, "%s after ByteLevel is not supported", type_of(step));
     if (names_type(step, "Split")) return load_split(t, step);
-    if (!names_type(step, "ByteLevel")) return fail(INPUT, "%s is not supported", type_of(step));
+    if (!names_type(step, "ByteLevel")) return fail(DATAERR, "%s is not supported", type_of(step));
     bool prefix_space, pattern;
     TRY(json_flag(step, "add_prefix_space", true, &prefix_space));
     TRY(json_flag(step, "use_regex", true, &pattern));
@@ -168,15 +168,15 @@ static status require_byte_level(struct json_object *part) {
     bool good = list && json_object_is_type(list, json_type_array);
     for (size_t i = 0; good && i < json_object_array_length(list); i++)
         good = names_type(json_object_array_get_idx(list, i), "ByteLevel");
-    return good ? OK : fail(INPUT, "%s is not supported", type_of(part));
+    return good ? OK : fail(DATAERR, "%s is not supported", type_of(part));
 }
 
 status load_added_json(struct json_object *json, const char **content, size_t *size, struct added_flags *flags) {
     struct json_object *text;
     *flags = (struct added_flags){0};
-    if (!json_object_is_type(json, json_type_object)) return fail(INPUT, "not an object");
+    if (!json_object_is_type(json, json_type_object)) return fail(DATAERR, "not an object");
     TRY(json_find(json, "content", json_type_string, &text));
-    if (!text) return fail(INPUT, "content: missing");
+    if (!text) return fail(DATAERR, "content: missing");
     *content = json_object_get_string(text);
     *size = (size_t)json_object_get_string_len(text);
     TRY(json_flag(json, "single_word", false, &flags->single_word));
@@ -194,7 +194,7 @@ static status load_added_tokens(struct tokenizer *t, struct json_object *list) {
         struct added_flags flags;
         status result = load_added_json(token, &content, &size, &flags);
         if (result == OK) result = json_find(token, "id", json_type_int, &id);
-        if (result == OK) result = id ? OK : fail(INPUT, "id: missing");
+        if (result == OK) result = id ? OK : fail(DATAERR, "id: missing");
         if (result == OK) result = load_added(t, content, size, flags, json_object_get_int64(id));
         if (result != OK) return fail_within(result, "[%zu]", i);
     }
@@ -208,7 +208,7 @@ static status load_part(struct tokenizer *t, const char *key, struct json_object
         bool byte_level = false;
         t->plain_byte_level = names_type(part, "ByteLevel");
         TRY(load_pre_tokenizer(t, part, &byte_level));
-        return byte_level ? OK : fail(INPUT, "no ByteLevel in it: not a byte-level tokenizer");
+        return byte_level ? OK : fail(DATAERR, "no ByteLevel in it: not a byte-level tokenizer");
     }
     if (!strcmp(key, "added_tokens")) return load_added_tokens(t, part);
     return require_byte_level(part);
@@ -227,11 +227,11 @@ status load_tokenizer_json(struct tokenizer *t, struct json_object *json) {
     struct json_object *version;
     TRY(json_find(json, "version", json_type_string, &version));
     if (version && strcmp(json_object_get_string(version), "1.0") != 0)
-        return fail(INPUT, "version: %s where 1.0 should be", json_object_get_string(version));
+        return fail(DATAERR, "version: %s where 1.0 should be", json_object_get_string(version));
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         struct json_object *part;
         TRY(json_find(json, parts[i].key, parts[i].type, &part));
-        if (!part && parts[i].needed) return fail(INPUT, "%s: missing", parts[i].key);
+        if (!part && parts[i].needed) return fail(DATAERR, "%s: missing", parts[i].key);
         status result = part ? load_part(t, parts[i].key, part) : OK;
         if (result != OK) return fail_within(result, "%s", parts[i].key);
     }

@@ -48,7 +48,7 @@ void merger_release(struct merger *m) {
 
 // The word's bytes as symbols; *count of them.
 static status spell(struct merger *m, const char *word, size_t size, size_t *count) {
-    if (size > INT32_MAX / 4) return fail(INPUT, "a word of %zu bytes is too long", size);
+    if (size > INT32_MAX / 4) return fail(DATAERR, "a word of %zu bytes is too long", size);
     if (size > m->symbol_room) {
         TRY(RESIZE(&m->symbols, size * 2));
         m->symbol_room = size * 2;

@@ -73,7 +73,7 @@ static status add_normal(enum normal_form form, const char *text, size_t size, s
     if (size == 0) return OK;
     utf8proc_ssize_t length =
         utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)size, &mapped, options[form]);
-    if (length < 0) return fail(SERVICE, "cannot normalise a text: %s", utf8proc_errmsg(length));
+    if (length < 0) return fail(UNAVAILABLE, "cannot normalise a text: %s", utf8proc_errmsg(length));
     status result = bytes_add(buffer, mapped, (size_t)length);
     free(mapped);
     return result;
@@ -90,7 +90,7 @@ status normal_text(enum normal_form form, const char *text, size_t size, struct 
         utf8proc_int32_t character;
         utf8proc_ssize_t length =
             utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(size - at), &character);
-        if (length < 1) return fail(SERVICE, "cannot normalise a text: %s", utf8proc_errmsg(length));
+        if (length < 1) return fail(UNAVAILABLE, "cannot normalise a text: %s", utf8proc_errmsg(length));
         if (is_younger(character)) {
             TRY(add_normal(form, text + done, at - done, buffer));
             TRY(bytes_add(buffer, text + at, (size_t)length));

@@ -25,17 +25,18 @@ struct tokenizer {
     bool locked;           // the lock exists
 };
 
-// Reads a parsed tokenizer.json: model, added tokens, normalizer, pre_tokenizer. INPUT with the key and what is wrong.
+// Reads a parsed tokenizer.json: model, added tokens, normalizer, pre_tokenizer. DATAERR with the key and what is
+// wrong.
 status load_tokenizer_json(struct tokenizer *t, struct json_object *json);
 
-// Reads vocab.json and merges.txt of a folder; normalizer and pattern are Qwen2's. INPUT with the file.
+// Reads vocab.json and merges.txt of a folder; normalizer and pattern are Qwen2's. DATAERR with the file.
 status load_vocab_files(struct tokenizer *t, const char *folder);
 
-// Reads tokenizer_config.json if the folder has one: added tokens and which of them are special. INPUT with the file.
+// Reads tokenizer_config.json if the folder has one: added tokens and which of them are special. DATAERR with the file.
 status load_tokenizer_config(struct tokenizer *t, const char *folder);
 
 // Declares an added token. Its id is the one its name has; a new name gets the next id, which must be `expected`
-// unless that is -1. INPUT when it is not.
+// unless that is -1. DATAERR when it is not.
 status load_added(struct tokenizer *t, const char *content, size_t size, struct added_flags flags, int64_t expected);
 
 // Reads the flags and the content of an added token's JSON object; `content` lives as long as `json`.

@@ -77,13 +77,13 @@ static status compile(struct program *p, const char *regex, size_t size) {
     if (!p->code) {
         char reason[256] = "";
         pcre2_get_error_message(code, (PCRE2_UCHAR *)reason, sizeof reason);
-        return fail(INPUT, "the pattern is no regular expression: %s, at byte %zu of %.*s", reason, offset, (int)size,
+        return fail(DATAERR, "the pattern is no regular expression: %s, at byte %zu of %.*s", reason, offset, (int)size,
                     regex);
     }
     pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); // where there is no JIT, pcre2_match interprets
     p->context = pcre2_match_context_create(NULL);
     p->stack = pcre2_jit_stack_create(JIT_STACK_FIRST, JIT_STACK_LAST, NULL);
-    if (!p->context) return fail(SERVICE, "out of memory");
+    if (!p->context) return fail(UNAVAILABLE, "out of memory");
     if (p->stack) pcre2_jit_stack_assign(p->context, NULL, p->stack);
     return OK;
 }
@@ -106,7 +106,7 @@ status pattern_new(struct pattern **out, const char *regex, size_t size) {
     TRY_TO(result, done, compile(&p->newer, translated.data ? translated.data : "", translated.size));
     p->chosen = &p->usual;
     p->match = pcre2_match_data_create(1, NULL);
-    if (!p->match) TRY_TO(result, done, fail(SERVICE, "out of memory"));
+    if (!p->match) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
     *out = p;
     p = NULL;
 done:
@@ -146,11 +146,12 @@ status pattern_find(struct pattern *p, const char *text, size_t size, size_t fro
     if (code < 0) {
         char reason[256] = "";
         pcre2_get_error_message(code, (PCRE2_UCHAR *)reason, sizeof reason);
-        return fail(INPUT, "the tokenizer's pattern cannot split this text: %s", reason);
+        return fail(DATAERR, "the tokenizer's pattern cannot split this text: %s", reason);
     }
     const size_t *place = pcre2_get_ovector_pointer(p->match);
     *start = place[0];
     *end = place[1];
-    if (*start < from || *end < *start) return fail(INPUT, "the tokenizer's pattern gives a match that runs backwards");
+    if (*start < from || *end < *start)
+        return fail(DATAERR, "the tokenizer's pattern gives a match that runs backwards");
     return OK;
 }

@@ -19,20 +19,20 @@ void splitter_release(struct splitter *s) {
 // A fresh step, NULL if there are too many.
 static struct split_step *add_step(struct splitter *s) {
     if (s->count < SPLIT_STEPS) return &s->steps[s->count++];
-    fail(INPUT, "more than %d steps", SPLIT_STEPS);
+    fail(DATAERR, "more than %d steps", SPLIT_STEPS);
     return NULL;
 }
 
 status splitter_add(struct splitter *s, const char *regex, size_t size, enum split_rule rule) {
     struct split_step *step = add_step(s);
-    if (!step) return INPUT;
+    if (!step) return DATAERR;
     step->rule = rule;
     return pattern_new(&step->pattern, regex, size);
 }
 
 status splitter_add_byte_level(struct splitter *s, bool prefix_space, bool gpt2_pattern) {
     struct split_step *step = add_step(s);
-    if (!step) return INPUT;
+    if (!step) return DATAERR;
     step->prefix_space = prefix_space;
     return gpt2_pattern ? pattern_new(&step->pattern, split_gpt2, sizeof split_gpt2 - 1) : OK;
 }

@@ -35,7 +35,7 @@ struct splitter {
 void splitter_release(struct splitter *s);
 
 // Adds a step that makes each match of the regular expression a piece of its own, and so the text between two, unless
-// `rule` drops it. INPUT when it is no regular expression or there are too many steps.
+// `rule` drops it. DATAERR when it is no regular expression or there are too many steps.
 status splitter_add(struct splitter *s, const char *regex, size_t size, enum split_rule rule);
 
 // Adds the byte-level step: a space before each piece if `prefix_space`, GPT-2's pattern if `gpt2_pattern`.

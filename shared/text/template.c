@@ -34,12 +34,12 @@ static status vision_tokens(const struct medium *medium, struct template_grid gr
     enum { LIMIT = 1 << 24 };
     int64_t time = text_is(medium->kind, "video") ? grid.time : 1;
     if (medium->height < 1 || medium->height % grid.unit || medium->width < 1 || medium->width % grid.unit)
-        return fail(INPUT, "media: %lld x %lld pixels are no multiple of %lld", (long long)medium->height,
+        return fail(DATAERR, "media: %lld x %lld pixels are no multiple of %lld", (long long)medium->height,
                     (long long)medium->width, (long long)grid.unit);
     if (medium->frames < 1 || medium->frames % time)
-        return fail(INPUT, "media: %lld frames are no multiple of %lld", (long long)medium->frames, (long long)time);
+        return fail(DATAERR, "media: %lld frames are no multiple of %lld", (long long)medium->frames, (long long)time);
     int64_t high = medium->height / grid.unit, wide = medium->width / grid.unit, deep = medium->frames / time;
-    if (high > LIMIT / wide || deep > LIMIT / (high * wide)) return fail(INPUT, "media: too large");
+    if (high > LIMIT / wide || deep > LIMIT / (high * wide)) return fail(DATAERR, "media: too large");
     *count = high * wide * deep;
     return OK;
 }
@@ -53,14 +53,14 @@ static status expand(const struct tokenizer *t, const struct group *group, struc
         int64_t id = short_form->data[i], count = 1;
         if (id == image || id == video) {
             if (used == group->media_count || text_is(group->media[used].kind, "video") != (id == video))
-                return fail(DEFECT, "the prompt's text holds %s itself",
+                return fail(BAD_SAMPLE, "the prompt's text holds %s itself",
                             placeholders[id == video ? PART_VIDEO : PART_IMAGE]);
             TRY(vision_tokens(&group->media[used++], grid, &count));
         }
         for (; count; count--) TRY(token_list_add(out, id));
     }
     if (used == group->media_count) return OK;
-    return fail(INPUT, "the prompt has places for %zu media, the group has %zu", used, group->media_count);
+    return fail(DATAERR, "the prompt has places for %zu media, the group has %zu", used, group->media_count);
 }
 
 status prompt_tokens(const struct tokenizer *t, const struct group *group, struct template_grid grid,

@@ -14,7 +14,7 @@
 // end. A system message is put before them unless the first one is the system's.
 status template_render(const struct message *messages, size_t count, struct bytes *out);
 
-// Appends the tokens of the rendered messages, one placeholder a medium. INPUT when a text is not UTF-8.
+// Appends the tokens of the rendered messages, one placeholder a medium. DATAERR when a text is not UTF-8.
 status template_tokens(const struct tokenizer *t, const struct message *messages, size_t count, struct token_list *out);
 
 // What one placeholder stands for: `unit` x `unit` pixels (patch size x merge size, 28) of `time` frames (2).
@@ -24,8 +24,9 @@ struct template_grid {
 };
 
 // Appends a group's prompt with as many placeholders as each of its media has vision tokens: an image
-// height/unit * width/unit, a clip frames/time times as many. Needs the group's media. DEFECT when a text of the prompt
-// holds a placeholder itself, so that they do not match the media; INPUT when a medium's size fits no whole token.
+// height/unit * width/unit, a clip frames/time times as many. Needs the group's media. BAD_SAMPLE when a text of the
+// prompt holds a placeholder itself, so that they do not match the media; DATAERR when a medium's size fits no whole
+// token.
 status prompt_tokens(const struct tokenizer *t, const struct group *group, struct template_grid grid,
                      struct token_list *out);
 

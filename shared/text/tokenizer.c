@@ -52,7 +52,7 @@ status load_added(struct tokenizer *t, const char *content, size_t size, struct 
     bool fresh = id < 0;
     if (fresh) id = next_id(t);
     if (expected >= 0 && expected != id)
-        return fail(INPUT, "token \"%.*s\" should have id %lld but has %lld", (int)size, content, (long long)expected,
+        return fail(DATAERR, "token \"%.*s\" should have id %lld but has %lld", (int)size, content, (long long)expected,
                     (long long)id);
     TRY(vocabulary_put(&t->vocabulary, content, size, id));
     t->vocabulary.entries[id].outside |= fresh;
@@ -68,21 +68,21 @@ static status finish(struct tokenizer *t) {
 static status require_needed(const struct tokenizer *t, const char *folder) {
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
         if (!added_find(&t->added, needed[i], strlen(needed[i])))
-            return fail(INPUT, "%s: the tokenizer lacks the token %s, which the chat template needs", folder,
+            return fail(DATAERR, "%s: the tokenizer lacks the token %s, which the chat template needs", folder,
                         needed[i]);
     return OK;
 }
 
 static status new_tokenizer(struct tokenizer **out) {
     TRY(NEW(out, 1));
-    if (pthread_mutex_init(&(*out)->lock, NULL)) return fail(SERVICE, "cannot make a lock");
+    if (pthread_mutex_init(&(*out)->lock, NULL)) return fail(UNAVAILABLE, "cannot make a lock");
     (*out)->locked = true;
     return OK;
 }
 
 static status load_folder(struct tokenizer *t, const char *folder, struct arena *memory) {
     char *whole = path_join(memory, folder, "tokenizer.json"), *vocab = path_join(memory, folder, "vocab.json");
-    if (!whole || !vocab) return fail(SERVICE, "out of memory");
+    if (!whole || !vocab) return fail(UNAVAILABLE, "out of memory");
     if (path_exists(whole)) {
         struct json_object *json;
         TRY(json_file(&json, whole));
@@ -92,7 +92,7 @@ static status load_folder(struct tokenizer *t, const char *folder, struct arena 
     } else if (path_exists(vocab)) {
         TRY(load_vocab_files(t, folder));
     } else {
-        return fail(INPUT, "%s: no tokenizer.json there, nor vocab.json and merges.txt", folder);
+        return fail(DATAERR, "%s: no tokenizer.json there, nor vocab.json and merges.txt", folder);
     }
     return load_tokenizer_config(t, folder);
 }

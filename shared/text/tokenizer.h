@@ -20,22 +20,22 @@ struct token_list {
     size_t room;
 };
 
-// Appends one id. SERVICE when memory is short.
+// Appends one id. UNAVAILABLE when memory is short.
 status token_list_add(struct token_list *list, int64_t id);
 
 // Frees its memory and leaves an empty list.
 void token_list_release(struct token_list *list);
 
-// Reads tokenizer.json, or vocab.json and merges.txt, and tokenizer_config.json of a model folder. INPUT, with the file
-// and what is wrong in it, when they are missing, broken, of another kind than byte-level BPE, or without a token that
-// the chat template needs (its name is in the text). Free with tokenizer_free.
+// Reads tokenizer.json, or vocab.json and merges.txt, and tokenizer_config.json of a model folder. DATAERR, with the
+// file and what is wrong in it, when they are missing, broken, of another kind than byte-level BPE, or without a token
+// that the chat template needs (its name is in the text). Free with tokenizer_free.
 status tokenizer_open(struct tokenizer **out, const char *folder);
 
 // NULL is fine; sets *t to NULL.
 void tokenizer_free(struct tokenizer **t);
 
 // Appends the ids of text[0..size). Special tokens written in the text become themselves, as in Hugging Face.
-// INPUT when the text is not UTF-8. Safe from several threads.
+// DATAERR when the text is not UTF-8. Safe from several threads.
 status tokenizer_encode(const struct tokenizer *t, const char *text, size_t size, struct token_list *out);
 
 // Appends the bytes of ids[0..count), which need not be UTF-8. An id that is not in the vocabulary (a model's table may

@@ -88,7 +88,7 @@ static status take_word(void *context, const char *text, size_t size) {
     struct train_word word = {.length = (uint32_t)size, .size = (uint32_t)size, .count = 1};
     word.text = arena_text(&t->memory, text, size);
     word.ids = arena_get(&t->memory, size * sizeof *word.ids);
-    if (!word.text || !word.ids || size > INT32_MAX) return fail(SERVICE, "out of memory");
+    if (!word.text || !word.ids || size > INT32_MAX) return fail(UNAVAILABLE, "out of memory");
     for (size_t i = 0; i < size; i++) {
         char name[2];
         word.ids[i] = vocabulary_find(t->vocabulary, name, alphabet_put((unsigned char)text[i], name));
@@ -269,7 +269,7 @@ static status count_words(struct trainer *t, const char *text, size_t size) {
 }
 
 status train_vocabulary(struct vocabulary *v, struct bytes *merges, const char *text, size_t size, size_t limit) {
-    if (!utf8_valid(text, size)) return fail(INPUT, "the text is not UTF-8");
+    if (!utf8_valid(text, size)) return fail(DATAERR, "the text is not UTF-8");
     struct trainer t = {.vocabulary = v};
     status result = put_bytes(v);
     if (result == OK) result = count_words(&t, text, size);

@@ -59,19 +59,20 @@ static status grow_entries(struct vocabulary *v, size_t id) {
 
 status vocabulary_put(struct vocabulary *v, const char *name, size_t size, int64_t id) {
     if (id < 0 || id >= VOCABULARY_LIMIT)
-        return fail(INPUT, "token \"%.*s\": id %lld is out of range", (int)size, name, (long long)id);
+        return fail(DATAERR, "token \"%.*s\": id %lld is out of range", (int)size, name, (long long)id);
     if (!v->name_slots || v->count * 2 > v->name_mask) TRY(grow_names(v));
     int32_t *slot = name_slot(v, name, size);
     if (*slot == id) return OK;
     if (*slot >= 0)
-        return fail(INPUT, "token \"%.*s\" has two ids, %d and %lld", (int)size, name, *slot, (long long)id);
+        return fail(DATAERR, "token \"%.*s\" has two ids, %d and %lld", (int)size, name, *slot, (long long)id);
     TRY(grow_entries(v, (size_t)id));
     struct vocabulary_entry *entry = &v->entries[id];
     if (entry->name)
-        return fail(INPUT, "tokens \"%s\" and \"%.*s\" have one id, %lld", entry->name, (int)size, name, (long long)id);
+        return fail(DATAERR, "tokens \"%s\" and \"%.*s\" have one id, %lld", entry->name, (int)size, name,
+                    (long long)id);
     char *copy = arena_text(&v->memory, name, size);
     char *piece = arena_get(&v->memory, size + 1);
-    if (!copy || !piece) return fail(SERVICE, "out of memory");
+    if (!copy || !piece) return fail(UNAVAILABLE, "out of memory");
     size_t piece_size;
     alphabet_bytes(name, size, piece, &piece_size);
     *entry = (struct vocabulary_entry){copy, piece, (uint32_t)size, (uint32_t)piece_size, false, false};
@@ -114,7 +115,7 @@ static status grow_merges(struct vocabulary *v) {
 static status require(const struct vocabulary *v, const char *name, size_t size, uint32_t rank, int32_t *id) {
     *id = vocabulary_find(v, name, size);
     if (*id >= 0) return OK;
-    return fail(INPUT, "merge %u: token \"%.*s\" is not in the vocabulary", rank + 1, (int)size, name);
+    return fail(DATAERR, "merge %u: token \"%.*s\" is not in the vocabulary", rank + 1, (int)size, name);
 }
 
 status vocabulary_add_merge(struct vocabulary *v, const char *left, size_t left_size, const char *right,

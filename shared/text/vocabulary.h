@@ -43,14 +43,14 @@ struct vocabulary {
 // Frees all of it and leaves an empty one.
 void vocabulary_release(struct vocabulary *v);
 
-// Adds a token. INPUT when the id is out of range or another token's, or the name has another id.
+// Adds a token. DATAERR when the id is out of range or another token's, or the name has another id.
 status vocabulary_put(struct vocabulary *v, const char *name, size_t size, int64_t id);
 
 // The id of a name, -1 if there is none.
 int32_t vocabulary_find(const struct vocabulary *v, const char *name, size_t size);
 
-// Adds the merge of two names under `rank`. Of equal merges the first counts, or the last if `replace`. INPUT when the
-// vocabulary lacks either name or their joined one.
+// Adds the merge of two names under `rank`. Of equal merges the first counts, or the last if `replace`. DATAERR when
+// the vocabulary lacks either name or their joined one.
 status vocabulary_add_merge(struct vocabulary *v, const char *left, size_t left_size, const char *right,
                             size_t right_size, uint32_t rank, bool replace);
 

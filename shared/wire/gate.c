@@ -85,7 +85,7 @@ status gate_open(struct gate **out, void *zmq_context, const struct wire_securit
     int none = 0;
     if (!gate->socket || zmq_setsockopt(gate->socket, ZMQ_LINGER, &none, sizeof none) ||
         zmq_bind(gate->socket, "inproc://zeromq.zap.01") || pthread_create(&gate->thread, NULL, keep_gate, gate)) {
-        status result = fail(SERVICE, "cannot guard the sockets: %s", zmq_strerror(zmq_errno()));
+        status result = fail(UNAVAILABLE, "cannot guard the sockets: %s", zmq_strerror(zmq_errno()));
         if (gate->socket) zmq_close(gate->socket);
         free(gate);
         return result;

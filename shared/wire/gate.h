@@ -7,8 +7,8 @@
 
 struct gate;
 
-// Opens the gate of a libzmq context for the machines that `security` admits; it must outlive the gate. SERVICE when
-// there is no thread or socket for it.
+// Opens the gate of a libzmq context for the machines that `security` admits; it must outlive the gate. UNAVAILABLE
+// when there is no thread or socket for it.
 status gate_open(struct gate **out, void *zmq_context, const struct wire_security *security);
 
 // Ends the thread; before the context ends. NULL is fine; sets *gate to NULL.

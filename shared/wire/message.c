@@ -92,7 +92,7 @@ static status encode_text(msgpack_packer *packer, const struct row *row, const s
     size_t size = strnlen(text, TEXT_MOST + 1);
     if (size > TEXT_MOST) return fail(BUG, "%s: %s is too long", row->name, field->name);
     if (msgpack_pack_str(packer, size) || msgpack_pack_str_body(packer, text, size))
-        return fail(SERVICE, "out of memory");
+        return fail(UNAVAILABLE, "out of memory");
     return OK;
 }
 
@@ -103,7 +103,7 @@ static status encode_field(msgpack_packer *packer, const struct row *row, const 
     if (field->type == FIELD_TEXT) return encode_text(packer, row, field, *(const char *const *)(const void *)place);
     if (field->type == FIELD_INT) failed = msgpack_pack_int64(packer, *(const int64_t *)(const void *)place);
     if (field->type == FIELD_REAL) failed = msgpack_pack_double(packer, *(const double *)(const void *)place);
-    return failed ? fail(SERVICE, "out of memory") : OK;
+    return failed ? fail(UNAVAILABLE, "out of memory") : OK;
 }
 
 static int write_bytes(void *data, const char *piece, size_t size) {
@@ -117,32 +117,33 @@ status message_encode(const struct wire_message *message, struct bytes *out) {
     msgpack_packer packer;
     msgpack_packer_init(&packer, out, write_bytes);
     if (msgpack_pack_array(&packer, count + 1) || msgpack_pack_int(&packer, message->kind))
-        return fail(SERVICE, "out of memory");
+        return fail(UNAVAILABLE, "out of memory");
     for (size_t i = 0; i < count; i++) TRY(encode_field(&packer, row, &row->fields[i], message));
     return OK;
 }
 
 static status decode_text(const char **out, struct arena *arena, const struct row *row, const struct field *field,
                           const msgpack_object *value) {
-    if (value->type != MSGPACK_OBJECT_STR) return fail(INPUT, "%s: %s is not a text", row->name, field->name);
+    if (value->type != MSGPACK_OBJECT_STR) return fail(DATAERR, "%s: %s is not a text", row->name, field->name);
     const msgpack_object_str *text = &value->via.str;
-    if (text->size > TEXT_MOST) return fail(INPUT, "%s: %s is too long", row->name, field->name);
-    if (text->size && memchr(text->ptr, 0, text->size)) return fail(INPUT, "%s: %s has a NUL", row->name, field->name);
+    if (text->size > TEXT_MOST) return fail(DATAERR, "%s: %s is too long", row->name, field->name);
+    if (text->size && memchr(text->ptr, 0, text->size))
+        return fail(DATAERR, "%s: %s has a NUL", row->name, field->name);
     *out = arena_text(arena, text->size ? text->ptr : "", text->size);
-    return *out ? OK : fail(SERVICE, "out of memory");
+    return *out ? OK : fail(UNAVAILABLE, "out of memory");
 }
 
 static status decode_int(int64_t *out, const struct row *row, const struct field *field, const msgpack_object *value) {
     bool fits = value->type == MSGPACK_OBJECT_NEGATIVE_INTEGER ||
                 (value->type == MSGPACK_OBJECT_POSITIVE_INTEGER && value->via.u64 <= INT64_MAX);
-    if (!fits) return fail(INPUT, "%s: %s is not a whole number", row->name, field->name);
+    if (!fits) return fail(DATAERR, "%s: %s is not a whole number", row->name, field->name);
     *out = value->via.i64;
     return OK;
 }
 
 static status decode_real(double *out, const struct row *row, const struct field *field, const msgpack_object *value) {
     if (value->type != MSGPACK_OBJECT_FLOAT64 && value->type != MSGPACK_OBJECT_FLOAT32)
-        return fail(INPUT, "%s: %s is not a number", row->name, field->name);
+        return fail(DATAERR, "%s: %s is not a number", row->name, field->name);
     *out = value->via.f64;
     return OK;
 }
@@ -165,19 +166,19 @@ static status read_list(struct reader *reader, size_t *count) {
         *count = (size_t)reader->data[1] << 8 | reader->data[2];
         reader->at = 3;
     } else {
-        return fail(INPUT, "a message that is no list");
+        return fail(DATAERR, "a message that is no list");
     }
-    return *count ? OK : fail(INPUT, "a message that is an empty list");
+    return *count ? OK : fail(DATAERR, "a message that is an empty list");
 }
 
 static status read_value(struct reader *reader, const msgpack_object **value) {
     uint8_t first = reader->at < reader->size ? reader->data[reader->at] : 0xc1;
     if (first == 0xc1 || (first >= 0x80 && first <= 0x9f) || (first >= 0xdc && first <= 0xdf))
-        return fail(INPUT, "a message that is cut off or not flat");
+        return fail(DATAERR, "a message that is cut off or not flat");
     msgpack_unpack_return read =
         msgpack_unpack_next(&reader->unpacked, (const char *)reader->data, reader->size, &reader->at);
-    if (read == MSGPACK_UNPACK_NOMEM_ERROR) return fail(SERVICE, "out of memory");
-    if (read != MSGPACK_UNPACK_SUCCESS) return fail(INPUT, "a message that is not msgpack");
+    if (read == MSGPACK_UNPACK_NOMEM_ERROR) return fail(UNAVAILABLE, "out of memory");
+    if (read != MSGPACK_UNPACK_SUCCESS) return fail(DATAERR, "a message that is not msgpack");
     *value = &reader->unpacked.data;
     return OK;
 }
@@ -197,21 +198,21 @@ static status decode_fields(struct wire_message *message, struct arena *arena, s
     TRY(read_list(reader, &given));
     TRY(read_value(reader, &value));
     if (value->type != MSGPACK_OBJECT_POSITIVE_INTEGER || value->via.u64 == 0 || value->via.u64 >= MESSAGE_KINDS)
-        return fail(INPUT, "a message of an unknown kind");
+        return fail(DATAERR, "a message of an unknown kind");
     message->kind = (enum message_kind)value->via.u64;
     const struct row *row = &table[message->kind];
     size_t count = count_fields(row);
-    if (given - 1 != count) return fail(INPUT, "%s: %zu fields, it has %zu", row->name, given - 1, count);
+    if (given - 1 != count) return fail(DATAERR, "%s: %zu fields, it has %zu", row->name, given - 1, count);
     for (size_t i = 0; i < count; i++) {
         TRY(read_value(reader, &value));
         TRY(decode_field(message, arena, row, &row->fields[i], value));
     }
-    return reader->at == reader->size ? OK : fail(INPUT, "%s: something behind its fields", row->name);
+    return reader->at == reader->size ? OK : fail(DATAERR, "%s: something behind its fields", row->name);
 }
 
 status message_decode(struct wire_message *message, struct arena *arena, const void *data, size_t size) {
     *message = (struct wire_message){0};
-    if (size > FRAME_MOST) return fail(INPUT, "a message of %zu bytes, %d is the most", size, FRAME_MOST);
+    if (size > FRAME_MOST) return fail(DATAERR, "a message of %zu bytes, %d is the most", size, FRAME_MOST);
     struct reader reader = {.data = data, .size = size};
     msgpack_unpacked_init(&reader.unpacked);
     status result = decode_fields(message, arena, &reader);

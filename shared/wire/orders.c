@@ -33,7 +33,7 @@ static status add_range(int64_t first, int64_t last, int64_t **list, size_t *cou
     enum { MOST = 1000000 };
     if (first < 0 || last < first || last >= order_most || last - first >= MOST ||
         *count + (size_t)(last - first) >= MOST)
-        return fail(INPUT, "orders: %lld-%lld", (long long)first, (long long)last);
+        return fail(DATAERR, "orders: %lld-%lld", (long long)first, (long long)last);
     TRY(RESIZE(list, *count + (size_t)(last - first) + 1));
     for (int64_t order = first; order <= last; order++) (*list)[(*count)++] = order;
     return OK;
@@ -50,11 +50,11 @@ status orders_read(const char *text, int64_t **list, size_t *count, int *whole) 
         if (*text == '+' && whole) *whole = 0;
         if (*text == '+') return OK;
         int64_t first = strtoll(text, &end, 10), last = first;
-        if (end == text) return fail(INPUT, "orders: '%s'", text);
+        if (end == text) return fail(DATAERR, "orders: '%s'", text);
         text = end;
         if (*text == '-') {
             last = strtoll(text + 1, &end, 10);
-            if (end == text + 1) return fail(INPUT, "orders: '%s'", text);
+            if (end == text + 1) return fail(DATAERR, "orders: '%s'", text);
             text = end;
         }
         TRY(add_range(first, last, list, count));

@@ -13,7 +13,7 @@
 status orders_write(int64_t *orders, size_t count, struct bytes *out);
 
 // Appends the orders of a text to *list, *count of them, to be freed by the caller; *whole (may be NULL) is 0 when some
-// were left out. INPUT when it is no such text or names more than a million.
+// were left out. DATAERR when it is no such text or names more than a million.
 status orders_read(const char *text, int64_t **list, size_t *count, int *whole);
 
 #endif

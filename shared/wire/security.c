@@ -17,7 +17,8 @@ bool wire_key_valid(const char *key) {
 }
 
 status wire_key_make(struct wire_security *out) {
-    if (zmq_curve_keypair(out->public, out->secret)) return fail(SERVICE, "CURVE keys: %s", zmq_strerror(zmq_errno()));
+    if (zmq_curve_keypair(out->public, out->secret))
+        return fail(UNAVAILABLE, "CURVE keys: %s", zmq_strerror(zmq_errno()));
     return OK;
 }
 
@@ -25,11 +26,11 @@ status wire_key_write(const struct wire_security *keys, const char *path) {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0 && errno == EEXIST)
         return fail(USAGE, "%s: there is a file already, and a key is never overwritten", path);
-    if (fd < 0) return fail(SERVICE, "%s: %s", path, strerror(errno));
+    if (fd < 0) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     struct bytes text = {0};
     status result = bytes_print(&text, "public %s\nsecret %s\n", keys->public, keys->secret);
     if (result == OK && (write(fd, text.data, text.size) != (ssize_t)text.size || fsync(fd)))
-        result = fail(SERVICE, "%s: %s", path, strerror(errno));
+        result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     close(fd);
     if (result != OK) unlink(path);
     explicit_bzero(text.data, text.size);
@@ -44,15 +45,15 @@ static status read_line(const struct bytes *text, const char *word, char key[WIR
         strncpy(key, at + length + 1, WIRE_KEY - 1);
         key[WIRE_KEY - 1] = 0;
         if (wire_key_valid(key)) return OK;
-        return fail(INPUT, "%s: the %s key is no key", path, word);
+        return fail(DATAERR, "%s: the %s key is no key", path, word);
     }
-    return fail(INPUT, "%s: no %s key: not a key file", path, word);
+    return fail(DATAERR, "%s: no %s key: not a key file", path, word);
 }
 
 status wire_key_read(struct wire_security *keys, const char *path) {
     struct stat about;
-    if (stat(path, &about)) return fail(INPUT, "%s: %s", path, strerror(errno));
-    if (about.st_mode & 077) return fail(INPUT, "%s: others may read this key; type: chmod 600 %s", path, path);
+    if (stat(path, &about)) return fail(DATAERR, "%s: %s", path, strerror(errno));
+    if (about.st_mode & 077) return fail(DATAERR, "%s: others may read this key; type: chmod 600 %s", path, path);
     struct bytes text = {0};
     status result = file_read(path, &text);
     if (result == OK) result = read_line(&text, "public", keys->public, path);

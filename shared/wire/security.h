@@ -22,16 +22,16 @@ struct wire_security {
 // Whether `key` looks like a key: 40 characters of Z85.
 bool wire_key_valid(const char *key);
 
-// A new pair of keys. SERVICE when libzmq has no CURVE.
+// A new pair of keys. UNAVAILABLE when libzmq has no CURVE.
 status wire_key_make(struct wire_security *out);
 
-// Writes a new key file, mode 0600; USAGE when there is one already, SERVICE when the disk refuses.
+// Writes a new key file, mode 0600; USAGE when there is one already, UNAVAILABLE when the disk refuses.
 status wire_key_write(const struct wire_security *keys, const char *path);
 
-// Reads a key file; `admitted` stays as it is. INPUT when it cannot be read, is none, or is open to others.
+// Reads a key file; `admitted` stays as it is. DATAERR when it cannot be read, is none, or is open to others.
 status wire_key_read(struct wire_security *keys, const char *path);
 
-// Admits one more machine. SERVICE when memory is short.
+// Admits one more machine. UNAVAILABLE when memory is short.
 status wire_admit(struct wire_security *security, const char *key);
 
 // Frees what it holds, wipes the secret, and leaves no security.

@@ -24,7 +24,7 @@ int64_t wire_clock(void) {
 }
 
 status wire_socket_failure(const char *what) {
-    return fail(SERVICE, "%s: %s", what, zmq_strerror(zmq_errno()));
+    return fail(UNAVAILABLE, "%s: %s", what, zmq_strerror(zmq_errno()));
 }
 
 // ---- opening and closing ----
@@ -104,7 +104,7 @@ static void peer_free(struct wire_peer *peer) {
 status wire_set_text(char **place, const char *text) {
     free(*place);
     *place = strdup(text);
-    return *place ? OK : fail(SERVICE, "out of memory");
+    return *place ? OK : fail(UNAVAILABLE, "out of memory");
 }
 
 status wire_peer_new(struct wire *wire, const char *name, const char *machine, const char *purpose,

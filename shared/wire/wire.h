@@ -47,7 +47,7 @@ status wire_open(struct wire **out, const struct wire_self *self);
 // Says goodbye to all, waits up to half a second until what was said last is on its way. NULL is fine.
 void wire_close(struct wire **wire);
 
-// Binds the desk to one endpoint more ("ipc://...", "tcp://..."). SERVICE when it is taken.
+// Binds the desk to one endpoint more ("ipc://...", "tcp://..."). UNAVAILABLE when it is taken.
 status wire_listen(struct wire *wire, const char *endpoint);
 
 // Begins a visit, which opens whenever the other one is there. `key`: the server's public key, NULL without security.
@@ -57,11 +57,11 @@ status wire_visit(struct wire *wire, const char *endpoint, const char *key, cons
 // Has wire_next say WOKEN when the descriptor is readable.
 status wire_watch(struct wire *wire, int fd);
 
-// Waits up to timeout_ms (-1: for ever) for the next event. SERVICE when the sockets fail.
+// Waits up to timeout_ms (-1: for ever) for the next event. UNAVAILABLE when the sockets fail.
 status wire_next(struct wire *wire, int timeout_ms, struct wire_event *event);
 
-// Says something to a peer. *gone (may be NULL) tells that it is not there: nothing was said. SERVICE when the sockets
-// fail.
+// Says something to a peer. *gone (may be NULL) tells that it is not there: nothing was said. UNAVAILABLE when the
+// sockets fail.
 status wire_say(struct wire *wire, struct wire_peer *peer, const struct wire_message *message, bool *gone);
 
 // Whether a conversation with the peer is open.

@@ -146,7 +146,7 @@ static status read_message(struct wire *wire, void *socket, const zmq_msg_t *hea
                            struct wire_message *out) {
     status result = message_decode(out, &wire->arena, zmq_msg_data((zmq_msg_t *)head), zmq_msg_size(head));
     if (result == OK && message_has_bulk(out->kind) != more)
-        result = fail(INPUT, "%s: %s", message_name(out->kind), more ? "a frame too many" : "no bulk");
+        result = fail(DATAERR, "%s: %s", message_name(out->kind), more ? "a frame too many" : "no bulk");
     if (result != OK) {
         TRY(drop_rest(socket, more));
         return result;
@@ -154,7 +154,7 @@ static status read_message(struct wire *wire, void *socket, const zmq_msg_t *hea
     bool none = false, rest = false;
     if (more) TRY(receive_frame(socket, &wire->bulk, &rest, &none));
     TRY(drop_rest(socket, rest));
-    if (rest || none) return fail(INPUT, "%s: not one bulk", message_name(out->kind));
+    if (rest || none) return fail(DATAERR, "%s: not one bulk", message_name(out->kind));
     out->bulk = more ? zmq_msg_data(&wire->bulk) : NULL;
     out->bulk_size = more ? zmq_msg_size(&wire->bulk) : 0;
     return OK;
@@ -187,7 +187,7 @@ status wire_hear(struct wire *wire, void *socket, struct wire_peer *owner, struc
     TRY_TO(result, out, receive_frame(socket, &head, &more, &none));
     if (none) goto out;
     result = read_message(wire, socket, &head, more, &event->message);
-    if (result == INPUT) {
+    if (result == DATAERR) {
         result = complain(wire, owner ? owner : find_visitor(wire, identity, size), identity, size);
     } else if (result == OK) {
         result =

@@ -43,10 +43,10 @@ struct wire {
 // Milliseconds of a clock that only goes forward.
 int64_t wire_clock(void);
 
-// SERVICE with what libzmq says of its last failure.
+// UNAVAILABLE with what libzmq says of its last failure.
 status wire_socket_failure(const char *what);
 
-// A peer in the list, not open yet. SERVICE when memory is short.
+// A peer in the list, not open yet. UNAVAILABLE when memory is short.
 status wire_peer_new(struct wire *wire, const char *name, const char *machine, const char *purpose,
                      struct wire_peer **out);
 
@@ -57,7 +57,7 @@ status wire_send_frames(struct wire *wire, void *socket, const char *identity, s
 // Opens a visit's conversation.
 status wire_say_hello(struct wire *wire, struct wire_peer *peer);
 
-// Keeps a copy of a text in place of what was there. SERVICE when memory is short.
+// Keeps a copy of a text in place of what was there. UNAVAILABLE when memory is short.
 status wire_set_text(char **place, const char *text);
 
 // Fills in the event; true.

@@ -39,7 +39,7 @@ status wiring_write(const struct wiring *wiring, struct bytes *out) {
 
 static status keep_text(struct wiring *wiring, const char **place, const char *value) {
     *place = arena_text(&wiring->arena, value, strlen(value));
-    return *place ? OK : fail(SERVICE, "out of memory");
+    return *place ? OK : fail(UNAVAILABLE, "out of memory");
 }
 
 static status add_text(struct wiring *wiring, const char ***list, size_t *count, const char *value) {
@@ -51,7 +51,7 @@ static status add_desk(struct wiring *wiring, char *value) {
     char *rest = NULL;
     const char *stage = strtok_r(value, " ", &rest), *replica = strtok_r(NULL, " ", &rest);
     const char *machine = strtok_r(NULL, " ", &rest), *key = strtok_r(NULL, " ", &rest);
-    if (!stage || !replica || !machine || !key || !*rest) return fail(INPUT, "a desk with too few words");
+    if (!stage || !replica || !machine || !key || !*rest) return fail(DATAERR, "a desk with too few words");
     TRY(RESIZE(&wiring->desks, wiring->desk_count + 1));
     struct wiring_desk *desk = &wiring->desks[wiring->desk_count++];
     *desk = (struct wiring_desk){.replica = (int)strtol(replica, NULL, 10)};
@@ -63,7 +63,7 @@ static status add_desk(struct wiring *wiring, char *value) {
 
 static status read_line(struct wiring *wiring, char *line) {
     char *value = strchr(line, ' ');
-    if (!value) return fail(INPUT, "'%s' has no value", line);
+    if (!value) return fail(DATAERR, "'%s' has no value", line);
     *value++ = 0;
     if (!strcmp(line, "run")) return keep_text(wiring, &wiring->run, value);
     if (!strcmp(line, "folder")) return keep_text(wiring, &wiring->folder, value);
@@ -84,7 +84,7 @@ static status read_line(struct wiring *wiring, char *line) {
         wiring->replica = (int)strtol(value, NULL, 10);
         return OK;
     }
-    return fail(INPUT, "unknown word '%s'", line);
+    return fail(DATAERR, "unknown word '%s'", line);
 }
 
 static status read_lines(struct wiring *wiring, char *text) {
@@ -92,14 +92,14 @@ static status read_lines(struct wiring *wiring, char *text) {
     char *rest = NULL;
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
         if (number++ == 0) {
-            if (strcmp(line, "caravan-wiring 1") != 0) return fail(INPUT, "not a wiring file of this version");
+            if (strcmp(line, "caravan-wiring 1") != 0) return fail(DATAERR, "not a wiring file of this version");
             continue;
         }
         status result = read_line(wiring, line);
         if (result != OK) return fail_within(result, "line %zu", number);
     }
     if (!wiring->run || !wiring->folder || !wiring->stage || wiring->replica < 1 || !wiring->listen_count)
-        return fail(INPUT, "cut off");
+        return fail(DATAERR, "cut off");
     return OK;
 }
 
@@ -119,7 +119,7 @@ status wiring_read(struct wiring *wiring, const char *path) {
         result = read_lines(wiring, text.data);
         if (result != OK) result = fail_within(result, "%s", path);
     } else if (result == OK) {
-        result = fail(INPUT, "%s: empty", path);
+        result = fail(DATAERR, "%s: empty", path);
     }
     if (result == OK) result = read_keys(wiring);
     bytes_release(&text);

@@ -44,7 +44,7 @@ struct wiring {
     struct wire_security security; // of `secret`, admitting every desk's key
 };
 
-// Reads a wiring file and the key file that it names. INPUT naming the file and line. Release with wiring_release.
+// Reads a wiring file and the key file that it names. DATAERR naming the file and line. Release with wiring_release.
 status wiring_read(struct wiring *wiring, const char *path);
 
 // Frees what it holds; a zeroed one is fine.

@@ -80,7 +80,7 @@ status workers_new(struct workers **out, int count, status (*work)(void *context
     status result = NEW(&workers->threads, (size_t)count);
     for (int i = 0; result == OK && i < count; i++) {
         if (pthread_create(&workers->threads[i], NULL, worker_main, workers)) {
-            result = fail(SERVICE, "cannot start decoder %d of %d", i + 1, count);
+            result = fail(UNAVAILABLE, "cannot start decoder %d of %d", i + 1, count);
         } else {
             workers->started++;
         }
@@ -143,7 +143,7 @@ status workers_take(struct workers *workers, double seconds, struct group **done
     struct job *job = pop(&workers->done);
     if (job) workers->held--;
     pthread_mutex_unlock(&workers->lock);
-    if (!job) return none ? STOPPED : OK;
+    if (!job) return none ? END : OK;
     *done = job->group;
     status result = job->result == OK ? OK : fail(job->result, "%s", job->reason);
     free(job);

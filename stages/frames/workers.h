@@ -21,7 +21,7 @@ int workers_room(struct workers *workers);
 status workers_give(struct workers *workers, struct group *group);
 
 // *done = a group that has been worked on, or NULL if none was within `seconds`; the result is what work answered for
-// it, with its failure text. STOPPED: none is held.
+// it, with its failure text. END: none is held.
 status workers_take(struct workers *workers, double seconds, struct group **done);
 
 #endif

@@ -23,7 +23,7 @@ static status write_progress(const struct optim *optim, struct arena *memory, co
     char *text = arena_print(memory, "caravan-progress 1\nstep %lld\ncursor %lld\naveraged %lld\n",
                              (long long)optim->step, (long long)optim->cursor, (long long)optim->averaged);
     char *path = path_join(memory, folder, progress_name);
-    if (!text || !path) return fail(SERVICE, "out of memory");
+    if (!text || !path) return fail(UNAVAILABLE, "out of memory");
     return file_replace(path, text, strlen(text));
 }
 
@@ -31,10 +31,10 @@ static status read_progress(struct optim *optim, struct arena *memory, const cha
     struct bytes content = {0};
     char *path = path_join(memory, folder, progress_name);
     long long step, cursor, averaged;
-    status result = path ? file_read(path, &content) : fail(SERVICE, "out of memory");
+    status result = path ? file_read(path, &content) : fail(UNAVAILABLE, "out of memory");
     if (result == OK && sscanf(content.data, "caravan-progress 1\nstep %lld\ncursor %lld\naveraged %lld\n", &step,
                                &cursor, &averaged) != 3)
-        result = fail(INPUT, "%s: not a caravan-progress file of version 1", path);
+        result = fail(DATAERR, "%s: not a caravan-progress file of version 1", path);
     if (result == OK) {
         optim->step = step;
         optim->cursor = cursor;
@@ -47,11 +47,11 @@ static status read_progress(struct optim *optim, struct arena *memory, const cha
 // Puts the finished folder `made` at `path`, where an older one of that name may stand.
 static status settle(struct arena *memory, const char *made, const char *path) {
     char *old = arena_print(memory, "%s.old", path);
-    if (!old) return fail(SERVICE, "out of memory");
+    if (!old) return fail(UNAVAILABLE, "out of memory");
     TRY(folder_sync(made));
     TRY(folder_remove(old));
-    if (path_exists(path) && rename(path, old)) return fail(SERVICE, "%s: %s", path, strerror(errno));
-    if (rename(made, path)) return fail(SERVICE, "%s: %s", path, strerror(errno));
+    if (path_exists(path) && rename(path, old)) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
+    if (rename(made, path)) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     return folder_remove(old);
 }
 
@@ -59,7 +59,7 @@ static status write_folder(struct optim *optim, struct arena *memory, const char
     double began = now();
     *path = arena_print(memory, "%s/%s-%06lld", optim->options.out, kind, (long long)optim->step);
     char *made = *path ? arena_print(memory, "%s.tmp", *path) : NULL;
-    if (!made) return fail(SERVICE, "out of memory");
+    if (!made) return fail(UNAVAILABLE, "out of memory");
     status result = folder_remove(made);
     if (result == OK) result = folder_make(made);
     if (result == OK && whole) result = model_write_folder(optim->model, made);
@@ -81,10 +81,10 @@ static status write_folder(struct optim *optim, struct arena *memory, const char
 static status link_latest(const struct optim *optim, struct arena *memory, const char *path) {
     char *link = path_join(memory, optim->options.out, "latest");
     char *fresh = path_join(memory, optim->options.out, "latest.tmp");
-    if (!link || !fresh) return fail(SERVICE, "out of memory");
+    if (!link || !fresh) return fail(UNAVAILABLE, "out of memory");
     unlink(fresh);
     if (symlink(strrchr(path, '/') + 1, fresh) || rename(fresh, link))
-        return fail(SERVICE, "%s: cannot write: %s", link, strerror(errno));
+        return fail(UNAVAILABLE, "%s: cannot write: %s", link, strerror(errno));
     return OK;
 }
 
@@ -100,7 +100,7 @@ static int64_t numbered(const char *name, const char *prefix) {
 // Removes the states other than the present one, and what a crash left half made.
 static status tidy(const struct optim *optim, struct arena *memory) {
     DIR *folder = opendir(optim->options.out);
-    if (!folder) return fail(SERVICE, "%s: %s", optim->options.out, strerror(errno));
+    if (!folder) return fail(UNAVAILABLE, "%s: %s", optim->options.out, strerror(errno));
     status result = OK;
     for (struct dirent *entry; result == OK && (entry = readdir(folder));) {
         size_t length = strlen(entry->d_name);
@@ -109,7 +109,7 @@ static status tidy(const struct optim *optim, struct arena *memory) {
         int64_t state = numbered(entry->d_name, "state");
         if (!partial && (state < 0 || state == optim->saved)) continue;
         char *path = path_join(memory, optim->options.out, entry->d_name);
-        result = path ? folder_remove(path) : fail(SERVICE, "out of memory");
+        result = path ? folder_remove(path) : fail(UNAVAILABLE, "out of memory");
     }
     closedir(folder);
     return result;

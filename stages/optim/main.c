@@ -162,7 +162,7 @@ static status optim_advance(void *state, bool draining, struct group **done) {
         return OK;
     }
     if (trainer->held_count == (size_t)trainer->optim.options.groups_per_step) return train(trainer);
-    if (!draining || !trainer->held_count) return STOPPED;
+    if (!draining || !trainer->held_count) return END;
     trainer->left += trainer->held_count;
     memcpy(trainer->done, trainer->held, trainer->held_count * sizeof *trainer->held);
     trainer->done_count = trainer->held_count;

@@ -46,18 +46,18 @@ static status format_line(struct bytes *line, const struct step_facts *facts) {
 
 static status append(const char *path, const struct bytes *line) {
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (fd < 0) return fail(SERVICE, "%s: cannot write: %s", path, strerror(errno));
+    if (fd < 0) return fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno));
     ssize_t put = write(fd, line->data, line->size); // one write: a reader never sees half a line
     int why = put < 0 ? errno : ENOSPC;
     close(fd);
-    return put == (ssize_t)line->size ? OK : fail(SERVICE, "%s: cannot write: %s", path, strerror(why));
+    return put == (ssize_t)line->size ? OK : fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(why));
 }
 
 status metrics_add(const struct optim *optim, const struct step_facts *facts) {
     struct arena memory = {0};
     struct bytes line = {0};
     char *path = path_join(&memory, optim->options.out, "metrics.jsonl");
-    status result = path ? format_line(&line, facts) : fail(SERVICE, "out of memory");
+    status result = path ? format_line(&line, facts) : fail(UNAVAILABLE, "out of memory");
     if (result == OK) result = append(path, &line);
     bytes_release(&line);
     arena_release(&memory);
@@ -80,7 +80,7 @@ status metrics_cut(const char *out, int64_t step) {
     struct arena memory = {0};
     struct bytes old = {0}, kept = {0};
     char *path = path_join(&memory, out, "metrics.jsonl");
-    status result = path ? OK : fail(SERVICE, "out of memory");
+    status result = path ? OK : fail(UNAVAILABLE, "out of memory");
     if (result == OK && path_exists(path)) {
         result = file_read(path, &old);
         if (result == OK) result = keep_until(&old, step, &kept);

@@ -50,12 +50,12 @@ struct optim {
     double saved_at, save_seconds;
 };
 
-// Whether a group can be trained on: all that can be seen before any of its step is computed. INPUT "not a group: ...",
-// DEFECT where its prompt does not fit its media.
+// Whether a group can be trained on: all that can be seen before any of its step is computed. DATAERR "not a group:
+// ...", BAD_SAMPLE where its prompt does not fit its media.
 status step_check(struct optim *optim, struct group *group);
 
 // Trains one step on `count` groups, in their order: accumulates, clips, steps, averages. Marks the groups as trained.
-// INPUT names the group that cannot be trained on.
+// DATAERR names the group that cannot be trained on.
 status step_train(struct optim *optim, struct group **groups, size_t count, struct step_facts *facts);
 
 // Tells the run which weights are the newest now, and writes their files. `both`: the reference too.
@@ -68,7 +68,7 @@ status metrics_add(const struct optim *optim, const struct step_facts *facts);
 status metrics_cut(const char *out, int64_t step);
 
 // Writes OUT/step-NNNNNN whole: the model folder, the training state, the cursor; then moves the link OUT/latest to it.
-// SERVICE leaves the older ones as they were.
+// UNAVAILABLE leaves the older ones as they were.
 status checkpoint_write(struct optim *optim);
 
 // Writes OUT/state-NNNNNN: the training state and the cursor alone, to go on from; older ones are removed.

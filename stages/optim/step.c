@@ -48,14 +48,15 @@ static void add_rewards(const struct group *group, struct batch_sums *sums) {
 static status check_reference(const struct optim *optim, const struct group *group, const struct input *input) {
     if (optim->options.loss.kl <= 0) return OK;
     if (group->reference.logprob_count != group->completion_count)
-        return fail(INPUT, "not a group: reference.logprobs: missing (the KL term needs refscore with logprobs: all)");
+        return fail(DATAERR,
+                    "not a group: reference.logprobs: missing (the KL term needs refscore with logprobs: all)");
     for (size_t i = 0; i < group->completion_count; i++) {
         const struct float_array *logprobs = &group->reference.logprobs[i];
         if (logprobs->count != input->completions[i].count)
-            return fail(INPUT, "not a group: reference.logprobs[%zu]: not a number for each token", i);
+            return fail(DATAERR, "not a group: reference.logprobs[%zu]: not a number for each token", i);
         for (size_t t = 0; t < logprobs->count; t++)
             if (!isfinite(logprobs->data[t]))
-                return fail(INPUT, "not a group: reference.logprobs[%zu][%zu]: null", i, t);
+                return fail(DATAERR, "not a group: reference.logprobs[%zu][%zu]: null", i, t);
     }
     return OK;
 }
@@ -139,7 +140,7 @@ static status publish(struct optim *optim, bool reference, int64_t version) {
     char *path = arena_print(&memory, "%s/%s-%06lld.safetensors", stage_weights_folder(optim->context),
                              reference ? "reference" : "policy", (long long)version);
     char *recycled = arena_print(&memory, "%s.tmp", path ? path : "");
-    status result = path && recycled ? OK : fail(SERVICE, "out of memory");
+    status result = path && recycled ? OK : fail(UNAVAILABLE, "out of memory");
     if (result == OK) stage_recycle(optim->context, reference, recycled);
     if (result == OK) result = model_publish(optim->model, reference, path, &weights.hash);
     weights.path = path;

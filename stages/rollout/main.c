@@ -54,7 +54,7 @@ static status rollout_take(void *state, struct group *group) {
     struct input input = {0};
     status result = inputs_open(self->follower.inputs, group, INPUT_PROMPT, &input);
     if (result == OK && (int64_t)input.prompt.count > self->max_prompt_tokens)
-        result = fail(DEFECT, "prompt too long: %zu tokens, max_prompt_tokens is %lld", input.prompt.count,
+        result = fail(BAD_SAMPLE, "prompt too long: %zu tokens, max_prompt_tokens is %lld", input.prompt.count,
                       (long long)self->max_prompt_tokens);
     if (result == OK) {
         struct generate_request request = self->request;
@@ -96,7 +96,7 @@ static status rollout_advance(void *state, bool draining, struct group **done) {
     *done = NULL;
     const struct generated *found = generator_done(self->generator, &tag, &count);
     if (!found) {
-        if (!generator_busy(self->generator)) return STOPPED;
+        if (!generator_busy(self->generator)) return END;
         TRY(generator_step(self->generator));
         found = generator_done(self->generator, &tag, &count);
         if (!found) return OK;

@@ -68,7 +68,7 @@ static status time_cold(const char *path, const struct rules *rules, int threads
 static status time_cached(const char *path, const struct rules *rules, const struct frames *frames, double *each) {
     char folder[] = "/tmp/caravan-bench-XXXXXX", key[frames_key_size];
     struct frames_store *store = NULL;
-    if (!mkdtemp(folder)) return fail(SERVICE, "%s: cannot be made", folder);
+    if (!mkdtemp(folder)) return fail(UNAVAILABLE, "%s: cannot be made", folder);
     status result = frames_store_open(&store, folder, 0, false);
     if (result == OK) result = media_key(key, path, true, rules, store);
     if (result == OK) result = frames_store_put(store, key, frames);

@@ -9,8 +9,8 @@
 
 static void test_failure_text_nests(void **state) {
     (void)state;
-    assert_int_equal(fail(INPUT, "line %d: broken", 3), INPUT);
-    assert_int_equal(fail_within(INPUT, "data.jsonl"), INPUT);
+    assert_int_equal(fail(DATAERR, "line %d: broken", 3), DATAERR);
+    assert_int_equal(fail_within(DATAERR, "data.jsonl"), DATAERR);
     assert_string_equal(fail_text(), "data.jsonl: line 3: broken");
 }
 
@@ -58,7 +58,7 @@ static void test_a_shared_file_is_not_written_over(void **state) {
     close(made);
     assert_int_equal(file_claim(path, &fd), OK); // nobody reads it: its content is still there
     assert_int_equal(lseek(fd, 0, SEEK_END), 3);
-    assert_int_equal(file_share(path, &none), INPUT);
+    assert_int_equal(file_share(path, &none), DATAERR);
     close(fd);
     assert_int_equal(file_share(path, &held), OK);
     assert_int_equal(file_claim(path, &fd), OK); // one reads it: the new file is another
@@ -69,7 +69,7 @@ static void test_a_shared_file_is_not_written_over(void **state) {
     close(fd);
     close(held);
     assert_int_equal(unlink(path), 0);
-    assert_int_equal(file_share(path, &none), INPUT);
+    assert_int_equal(file_share(path, &none), DATAERR);
 }
 
 static void test_file_replace(void **state) {
@@ -78,7 +78,7 @@ static void test_file_replace(void **state) {
     assert_non_null(mkdtemp(folder));
     struct arena arena = {0};
     char *path = path_join(&arena, folder, "a/b/file");
-    assert_int_equal(file_replace(path, "x", 1), SERVICE);
+    assert_int_equal(file_replace(path, "x", 1), UNAVAILABLE);
     assert_int_equal(folder_make(path_join(&arena, folder, "a/b")), OK);
     assert_int_equal(file_replace(path, "one", 3), OK);
     assert_int_equal(file_replace(path, "two", 3), OK);
@@ -88,7 +88,7 @@ static void test_file_replace(void **state) {
     bytes_release(&content);
     assert_int_equal(folder_remove(folder), OK);
     assert_false(path_exists(folder));
-    assert_int_equal(file_read(path, &content), INPUT);
+    assert_int_equal(file_read(path, &content), DATAERR);
     arena_release(&arena);
 }
 

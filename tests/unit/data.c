@@ -228,11 +228,11 @@ static void test_templates(void **state) {
     assert_filled("{how}|{question}{question}\n\n[OCR]\n one\ntwo\n\n", PROBLEM_OCR, " one\ntwo|QQ");
     assert_filled("{question}\r\n[OCR]\r\n one\n[numerical]\n two", PROBLEM_NUMERICAL, "Q two");
     struct prompt_template template;
-    assert_int_equal(template_read(&template, "t", (struct text){"x\n", 2}), INPUT);
-    assert_int_equal(template_read(&template, "t", (struct text){"{question}\n[OCR]\n[OCR]\n", 23}), INPUT);
+    assert_int_equal(template_read(&template, "t", (struct text){"x\n", 2}), DATAERR);
+    assert_int_equal(template_read(&template, "t", (struct text){"{question}\n[OCR]\n[OCR]\n", 23}), DATAERR);
     struct bytes out = {0};
     assert_int_equal(template_read(&template, "t", (struct text){"{question}\n[OCR]\n", 17}), OK);
-    assert_int_equal(template_fill(&template, PROBLEM_REGRESSION, (struct text){"Q", 1}, &out), INPUT);
+    assert_int_equal(template_fill(&template, PROBLEM_REGRESSION, (struct text){"Q", 1}, &out), DATAERR);
     bytes_release(&out);
 }
 
@@ -269,7 +269,7 @@ static void test_mistakes(void **state) {
     };
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
         struct dataset *dataset = NULL;
-        assert_int_equal(open_text(&dataset, mistakes[i].format, mistakes[i].content, NULL), INPUT);
+        assert_int_equal(open_text(&dataset, mistakes[i].format, mistakes[i].content, NULL), DATAERR);
         assert_null(dataset);
         if (!strstr(fail_text(), mistakes[i].says)) print_error("%s\n", fail_text());
         assert_non_null(strstr(fail_text(), mistakes[i].says));

@@ -123,14 +123,14 @@ static void test_another_process_grows_it(void **state) {
 static status add_then_fail(struct transaction *transaction, void *context) {
     (void)context;
     TRY(transaction_put(transaction, TABLE_A, text_slice("x"), text_slice("y")));
-    return fail(DEFECT, "changed my mind");
+    return fail(BAD_SAMPLE, "changed my mind");
 }
 
 static void test_a_failed_write_leaves_nothing(void **state) {
     (void)state;
     struct database *db;
     assert_int_equal(database_open(&db, path, tables, NULL), OK);
-    assert_int_equal(database_write(db, add_then_fail, NULL), DEFECT);
+    assert_int_equal(database_write(db, add_then_fail, NULL), BAD_SAMPLE);
     struct transaction *snapshot;
     assert_int_equal(database_read(db, &snapshot), OK);
     struct slice key, value;
@@ -184,7 +184,7 @@ static status check_next(void *context, struct slice key, struct slice value) {
     uint32_t number;
     memcpy(&number, key.data, 4);
     assert_int_equal(__builtin_bswap32(number), walk->next);
-    return ++walk->next == walk->end ? STOPPED : OK;
+    return ++walk->next == walk->end ? END : OK;
 }
 
 static void test_walk_in_order(void **state) {
@@ -208,15 +208,15 @@ static void test_walk_in_order(void **state) {
 static void test_bad_files_are_named(void **state) {
     (void)state;
     struct database *db;
-    assert_int_equal(database_open(&db, path, tables, &(struct database_options){.read_only = true}), INPUT);
+    assert_int_equal(database_open(&db, path, tables, &(struct database_options){.read_only = true}), DATAERR);
     assert_non_null(strstr(fail_text(), path));
     char junk[8192];
     memset(junk, 'x', sizeof junk);
     assert_int_equal(file_replace(path, junk, sizeof junk), OK);
-    assert_int_equal(database_open(&db, path, tables, NULL), INPUT);
+    assert_int_equal(database_open(&db, path, tables, NULL), DATAERR);
     assert_non_null(strstr(fail_text(), "not an LMDB file"));
     assert_null(db);
-    assert_int_equal(database_open(&db, "/nowhere/at/all.lmdb", tables, NULL), SERVICE);
+    assert_int_equal(database_open(&db, "/nowhere/at/all.lmdb", tables, NULL), UNAVAILABLE);
 }
 
 int main(void) {

@@ -70,7 +70,7 @@ static status put(struct frames_store *store, unsigned seed) {
 static void test_put_and_get(void **state) {
     (void)state;
     struct frames_store *store;
-    assert_int_equal(frames_store_open(&store, folder, 0, true), INPUT);
+    assert_int_equal(frames_store_open(&store, folder, 0, true), DATAERR);
     assert_int_equal(frames_store_open(&store, folder, 0, false), OK);
     assert_false(is_there(store, 1));
     assert_int_equal(put(store, 1), OK);
@@ -81,8 +81,8 @@ static void test_put_and_get(void **state) {
     assert_true(is_there(store, 1));
     struct frames_view view;
     bool found;
-    assert_int_equal(frames_store_get(store, "12", &view, &found), INPUT);
-    assert_int_equal(frames_store_get(store, "0000000000000000000000000000000g", &view, &found), INPUT);
+    assert_int_equal(frames_store_get(store, "12", &view, &found), DATAERR);
+    assert_int_equal(frames_store_get(store, "0000000000000000000000000000000g", &view, &found), DATAERR);
     frames_store_close(&store);
     frames_store_close(&store);
 }
@@ -97,7 +97,7 @@ static void test_records_are_checked(void **state) {
     assert_int_equal(frames_from_record(&frames, record.data, record.size), OK);
     assert_memory_equal(frames.pixels, sample.pixels, pixel_bytes);
     for (size_t size = 0; size < record.size; size += 997) {
-        assert_int_equal(frames_from_record(&frames, record.data, size), INPUT);
+        assert_int_equal(frames_from_record(&frames, record.data, size), DATAERR);
     }
     // Every byte of the header turned over: nothing may be read past the record.
     for (size_t i = 0; i < 40; i++) {
@@ -109,7 +109,7 @@ static void test_records_are_checked(void **state) {
     }
     struct frames_store *store;
     assert_int_equal(frames_store_open(&store, folder, 0, false), OK);
-    assert_int_equal(frames_store_put_record(store, sample.key, record.data, 100), INPUT);
+    assert_int_equal(frames_store_put_record(store, sample.key, record.data, 100), DATAERR);
     assert_false(is_there(store, 3));
     assert_int_equal(frames_store_put_record(store, sample.key, record.data, record.size), OK);
     assert_true(is_there(store, 3));
@@ -215,7 +215,7 @@ static void test_full_disk_loses_nothing(void **state) {
         unsigned next = 2;
         while (next < 20 && put(store, next) == OK) next++;
         if (next < 3 || next == 20) _exit(3);
-        if (put(store, 30) != SERVICE || !strstr(fail_text(), "frames.lmdb")) _exit(4);
+        if (put(store, 30) != UNAVAILABLE || !strstr(fail_text(), "frames.lmdb")) _exit(4);
         for (unsigned i = 1; i < next; i++) {
             if (!is_there(store, i)) _exit(5);
         }
@@ -283,9 +283,9 @@ static void test_paths(void **state) {
     check_path(NULL, "file:///100%.mp4", "/100%.mp4");
     struct arena arena = {0};
     char *path;
-    assert_int_equal(media_locate(&path, &arena, NULL, text_of("https://x.org/a.mp4")), DEFECT);
-    assert_int_equal(media_locate(&path, &arena, NULL, text_of("")), DEFECT);
-    assert_int_equal(media_locate(&path, &arena, NULL, (struct text){"a\0b", 3}), DEFECT);
+    assert_int_equal(media_locate(&path, &arena, NULL, text_of("https://x.org/a.mp4")), BAD_SAMPLE);
+    assert_int_equal(media_locate(&path, &arena, NULL, text_of("")), BAD_SAMPLE);
+    assert_int_equal(media_locate(&path, &arena, NULL, (struct text){"a\0b", 3}), BAD_SAMPLE);
     arena_release(&arena);
 }
 
@@ -326,7 +326,7 @@ static void test_fetch(void **state) {
     struct media_source source = {.store = store, .ask = give_record};
     struct frames_view view, decoded;
     asked = 0;
-    assert_int_equal(media_get(&view, &source, group, 0), SERVICE); // nowhere
+    assert_int_equal(media_get(&view, &source, group, 0), UNAVAILABLE); // nowhere
     assert_non_null(strstr(fail_text(), key));
     assert_int_equal(asked, 1);
     source.media_root = "tests/data/media"; // from the file
@@ -350,8 +350,8 @@ static void test_fetch(void **state) {
     assert_memory_equal(view.frames.pixels, decoded.frames.pixels, frames_bytes(&view.frames));
     frames_view_release(&view);
     struct group *lying = clip_group(key, 8);
-    assert_int_equal(media_get(&view, &source, lying, 0), INPUT);
-    assert_int_equal(media_get(&view, &source, lying, 1), INPUT);
+    assert_int_equal(media_get(&view, &source, lying, 0), DATAERR);
+    assert_int_equal(media_get(&view, &source, lying, 1), DATAERR);
     group_free(&lying);
     frames_view_release(&decoded);
     group_free(&group);

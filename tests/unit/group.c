@@ -131,7 +131,7 @@ static void test_what_is_no_group(void **state) {
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         struct group *group = NULL;
-        assert_int_equal(group_from_json(&group, lines[i].json, strlen(lines[i].json)), INPUT);
+        assert_int_equal(group_from_json(&group, lines[i].json, strlen(lines[i].json)), DATAERR);
         assert_null(group);
         if (!strstr(fail_text(), lines[i].says)) print_error("%s: says %s\n", lines[i].json, fail_text());
         assert_non_null(strstr(fail_text(), lines[i].says));
@@ -145,7 +145,7 @@ static void test_deep_nesting_is_refused(void **state) {
     assert_int_equal(bytes_text(&json, "{" HEAD PROMPT ",\"x\":"), OK);
     for (int i = 0; i < 100000; i++) assert_int_equal(bytes_text(&json, "["), OK);
     struct group *group = NULL;
-    assert_int_equal(group_from_json(&group, json.data, json.size), INPUT);
+    assert_int_equal(group_from_json(&group, json.data, json.size), DATAERR);
     bytes_release(&json);
 }
 
@@ -188,10 +188,10 @@ static void test_broken_msgpack(void **state) {
     assert_int_equal(group_to_msgpack(from, &packed), OK);
     struct group *to = NULL;
     for (size_t size = 0; size < packed.size; size++) {
-        assert_int_equal(group_from_msgpack(&to, packed.data, size), INPUT);
+        assert_int_equal(group_from_msgpack(&to, packed.data, size), DATAERR);
         assert_null(to);
     }
-    assert_int_equal(group_from_msgpack(&to, "\xdd\xff\xff\xff\xff", 5), INPUT);
+    assert_int_equal(group_from_msgpack(&to, "\xdd\xff\xff\xff\xff", 5), DATAERR);
     bytes_release(&packed);
     group_free(&from);
 }
@@ -200,17 +200,17 @@ static void test_needs(void **state) {
     (void)state;
     struct group *group = read_json("{" HEAD PROMPT "}");
     assert_int_equal(group_check(group, NEED_MEDIA), OK);
-    assert_int_equal(group_check(group, NEED_COMPLETIONS), INPUT);
+    assert_int_equal(group_check(group, NEED_COMPLETIONS), DATAERR);
     assert_int_equal(group_completions(group, 2), OK);
-    assert_int_equal(group_check(group, NEED_COMPLETIONS), INPUT);
+    assert_int_equal(group_check(group, NEED_COMPLETIONS), DATAERR);
     for (int i = 0; i < 2; i++) assert_int_equal(group_text(group, &group->completions[i].text, "x", 1), OK);
     assert_int_equal(group_check(group, NEED_COMPLETIONS | NEED_TARGETS), OK);
-    assert_int_equal(group_check(group, NEED_REFERENCE), INPUT);
-    assert_int_equal(group_check(group, NEED_ADVANTAGES), INPUT);
+    assert_int_equal(group_check(group, NEED_REFERENCE), DATAERR);
+    assert_int_equal(group_check(group, NEED_ADVANTAGES), DATAERR);
     assert_int_equal(group_doubles(group, &group->advantages, 2), OK);
     assert_int_equal(group_check(group, NEED_ADVANTAGES), OK);
     group->advantages.data[1] = NAN;
-    assert_int_equal(group_check(group, NEED_ADVANTAGES), INPUT);
+    assert_int_equal(group_check(group, NEED_ADVANTAGES), DATAERR);
     group_free(&group);
 }
 

@@ -45,7 +45,7 @@ static void test_sections_and_groups(void **state) {
 static status count_groups(void *context, const struct group *group) {
     int *count = context;
     ++*count;
-    return text_is(group->id, "stop") ? fail(STOPPED, "enough") : OK;
+    return text_is(group->id, "stop") ? fail(END, "enough") : OK;
 }
 
 static void test_walk_and_long_ids(void **state) {
@@ -66,7 +66,7 @@ static void test_walk_and_long_ids(void **state) {
         group_free(&group);
         group_free(&back);
     }
-    assert_int_equal(group_store_each(store, count_groups, &count), STOPPED);
+    assert_int_equal(group_store_each(store, count_groups, &count), END);
     assert_in_range(count, 1, 4);
     group_store_close(&store);
 }
@@ -74,7 +74,7 @@ static void test_walk_and_long_ids(void **state) {
 static void test_reading_alone_makes_nothing(void **state) {
     (void)state;
     struct group_store *store = NULL;
-    assert_int_equal(group_store_open(&store, "/tmp/caravan-no-such-store", true), INPUT);
+    assert_int_equal(group_store_open(&store, "/tmp/caravan-no-such-store", true), DATAERR);
     assert_null(store);
     assert_false(path_exists("/tmp/caravan-no-such-store"));
 }

@@ -111,7 +111,7 @@ static void other_data_are_refused(void **state) {
     (void)state;
     struct ledger *ledger = NULL;
     const struct ledger_plan other = {.data = 78, .per_step = 2};
-    assert_int_equal(ledger_open(&ledger, path, &other), INPUT);
+    assert_int_equal(ledger_open(&ledger, path, &other), DATAERR);
     assert_non_null(strstr(fail_text(), "other data"));
     assert_null(ledger);
 }
@@ -159,9 +159,9 @@ static void orders_are_short_texts(void **state) {
     assert_true(whole);
     assert_int_equal(orders_read("1 +", &list, &count, &whole), OK);
     assert_false(whole);
-    assert_int_equal(orders_read("5-3", &list, &count, NULL), INPUT);
-    assert_int_equal(orders_read("x", &list, &count, NULL), INPUT);
-    assert_int_equal(orders_read("0-9223372036854775807", &list, &count, NULL), INPUT);
+    assert_int_equal(orders_read("5-3", &list, &count, NULL), DATAERR);
+    assert_int_equal(orders_read("x", &list, &count, NULL), DATAERR);
+    assert_int_equal(orders_read("0-9223372036854775807", &list, &count, NULL), DATAERR);
     free(list);
 }
 

@@ -66,7 +66,7 @@ static void test_sizes(void **state) {
         int h, w, want_h, want_w, got_h = -1, got_w = -1;
         double low, high;
         assert_int_equal(sscanf(line, "%d %d %lf %lf %d %d", &h, &w, &low, &high, &want_h, &want_w), 6);
-        assert_int_equal(rules_size(h, w, low, high, &got_h, &got_w), want_h < 0 ? DEFECT : OK);
+        assert_int_equal(rules_size(h, w, low, high, &got_h, &got_w), want_h < 0 ? BAD_SAMPLE : OK);
         if (want_h < 0) continue;
         assert_int_equal(got_h, want_h);
         assert_int_equal(got_w, want_w);
@@ -100,8 +100,8 @@ static void test_short_clips(void **state) {
     (void)state;
     struct rules rules = rules_standard();
     int count;
-    assert_int_equal(rules_frame_count(&rules, 3, 25, &count), DEFECT);
-    assert_int_equal(rules_frame_count(&rules, 1, 1, &count), DEFECT);
+    assert_int_equal(rules_frame_count(&rules, 3, 25, &count), BAD_SAMPLE);
+    assert_int_equal(rules_frame_count(&rules, 1, 1, &count), BAD_SAMPLE);
     assert_int_equal(rules_frame_count(&rules, 2, 2, &count), OK); // two samples, kept at the sampled rate
     assert_int_equal(count, 2);
     rules.min_frames = 5; // an odd bound goes up to the next even one
@@ -110,7 +110,7 @@ static void test_short_clips(void **state) {
     rules.max_frames = 7;
     assert_int_equal(rules_frame_count(&rules, 100, 1, &count), OK);
     assert_int_equal(count, 6);
-    assert_int_equal(rules_frame_count(&rules, 4, 25, &count), DEFECT);
+    assert_int_equal(rules_frame_count(&rules, 4, 25, &count), BAD_SAMPLE);
 }
 
 static void test_total_pixels(void **state) {
@@ -280,7 +280,7 @@ static void test_images(void **state) {
 static void expect_defect(const char *path, bool video, const char *reason) {
     struct rules rules = rules_standard();
     struct frames_view view;
-    assert_int_equal(media_decode(&view, path, video, &rules, NULL), DEFECT);
+    assert_int_equal(media_decode(&view, path, video, &rules, NULL), BAD_SAMPLE);
     if (!strstr(fail_text(), reason)) print_error("%s: '%s' lacks '%s'\n", path, fail_text(), reason);
     assert_non_null(strstr(fail_text(), reason));
     assert_null(strchr(fail_text(), '\n'));
@@ -336,7 +336,7 @@ static void test_keys(void **state) {
     assert_string_not_equal(a, b);
     assert_int_equal(media_key(b, "tests/data/media/turned.mp4", true, &rules, NULL), OK);
     assert_string_not_equal(a, b);
-    assert_int_equal(media_key(b, "/nowhere", true, &rules, NULL), DEFECT);
+    assert_int_equal(media_key(b, "/nowhere", true, &rules, NULL), BAD_SAMPLE);
 }
 
 static void test_sheet(void **state) {
@@ -357,7 +357,7 @@ static void test_sheet(void **state) {
     frames_view_release(&view);
     unlink(path);
     assert_int_equal(media_decode(&view, "tests/data/media/b-frames.mp4", true, &rules, NULL), OK);
-    assert_int_equal(media_write_sheet(&view.frames, "/nowhere/at/all.png"), SERVICE);
+    assert_int_equal(media_write_sheet(&view.frames, "/nowhere/at/all.png"), UNAVAILABLE);
     frames_view_release(&view);
 }
 

@@ -102,7 +102,7 @@ static bool computes(struct model_case *it, const char *precision) {
     if (result == OK) return true;
     print_message("left out: %s\n", fail_text());
     assert_string_equal(precision, "bfloat16");
-    assert_int_equal(result, SERVICE);
+    assert_int_equal(result, UNAVAILABLE);
     return false;
 }
 
@@ -180,7 +180,7 @@ static void publish_and_swap(const char *precision, const char *name) {
     take_step(&it, trained);
     MUST(model_publish(trained, false, path, &hash));
     assert_true(hash == hash_of(trained) && hash != before);
-    assert_int_equal(model_swap(scorer, path, 1, hash ^ 1), INPUT);
+    assert_int_equal(model_swap(scorer, path, 1, hash ^ 1), DATAERR);
     assert_true(hash_of(scorer) == before);
     MUST(model_swap(scorer, path, 1, hash));
     assert_true(hash_of(scorer) == hash);
@@ -283,7 +283,7 @@ static void test_a_checkpoint_keeps_the_layout(void **state) {
 static void expect_defect(struct model *model, const struct model_prompt *prompt,
                           const struct model_completion *completion, const char *says) {
     float got[MOST_TOKENS], *row = got;
-    assert_int_equal(model_score(model, prompt, completion, 1, &row), DEFECT);
+    assert_int_equal(model_score(model, prompt, completion, 1, &row), BAD_SAMPLE);
     if (!strstr(fail_text(), says)) print_error("%s\n", fail_text());
     assert_non_null(strstr(fail_text(), says));
 }
@@ -297,8 +297,8 @@ static void test_faults_are_told_apart(void **state) {
     assert_int_equal(model_open(&model, it.folder, &(struct model_options){.device = "cpu", .precision = "int8"}),
                      USAGE);
     assert_int_equal(model_open(&model, it.folder, &(struct model_options){.device = "tpu"}), USAGE);
-    assert_int_equal(model_open(&model, it.folder, &(struct model_options){.device = "cuda"}), SERVICE);
-    assert_int_equal(model_open(&model, "/nowhere", &(struct model_options){.device = "cpu"}), INPUT);
+    assert_int_equal(model_open(&model, it.folder, &(struct model_options){.device = "cuda"}), UNAVAILABLE);
+    assert_int_equal(model_open(&model, "/nowhere", &(struct model_options){.device = "cpu"}), DATAERR);
     assert_null(model);
     model = case_model(&it, &(struct model_options){.precision = "float32"});
     int64_t far = model_about(model)->vocabulary;
@@ -325,7 +325,7 @@ static void test_faults_are_told_apart(void **state) {
     assert_int_equal(generator_add(generator, &request), USAGE);
     request.max_new_tokens = 4;
     request.prompt.media_count = 0;
-    assert_int_equal(generator_add(generator, &request), DEFECT);
+    assert_int_equal(generator_add(generator, &request), BAD_SAMPLE);
     assert_false(generator_busy(generator));
     generator_free(&generator);
     model_free(&model);

@@ -213,7 +213,7 @@ static void test_mistakes_have_their_place(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct pipeline *pipeline;
         struct bytes mistakes = {0};
-        assert_int_equal(read_text(&pipeline, cases[i].text, NULL, 0, &mistakes), INPUT);
+        assert_int_equal(read_text(&pipeline, cases[i].text, NULL, 0, &mistakes), DATAERR);
         if (!strstr(mistakes.data, cases[i].said)) assert_string_equal(mistakes.data, cases[i].said);
         bytes_release(&mistakes);
     }
@@ -233,7 +233,7 @@ static void test_all_mistakes_at_once(void **state) {
     struct pipeline *pipeline;
     struct bytes mistakes = {0};
     int lines = 0;
-    assert_int_equal(read_text(&pipeline, text, NULL, 0, &mistakes), INPUT);
+    assert_int_equal(read_text(&pipeline, text, NULL, 0, &mistakes), DATAERR);
     for (const char *at = mistakes.data; (at = strchr(at, '\n')); at++) lines++;
     if (lines != 11) assert_string_equal(mistakes.data, "eleven lines");
     assert_non_null(strstr(fail_text(), "11 mistakes"));

@@ -141,7 +141,7 @@ static void assert_refused(const char *type, const char *truth, const char *more
     struct reward_rules rules = {METHOD_CARE, 0.5, NAN, 0.95, false, shortest, shortest};
     assert_int_equal(bytes_print(&json, line, type, truth, more), OK);
     assert_int_equal(group_from_json(&group, json.data, json.size), OK);
-    assert_int_equal(reward_group(group, &rules), INPUT);
+    assert_int_equal(reward_group(group, &rules), DATAERR);
     if (!strstr(fail_text(), says)) print_error("%s\n", fail_text());
     assert_non_null(strstr(fail_text(), says));
     group_free(&group);

@@ -30,9 +30,9 @@ static status mark(struct group *group, double value) {
 }
 
 static status act(void *state, struct group *group) {
-    if (text_is(group->sample_id, "defect")) return fail(DEFECT, "the clip is cut off");
-    if (text_is(group->sample_id, "input")) return fail(INPUT, "not a group for me");
-    if (text_is(group->sample_id, "service")) return fail(SERVICE, "the device is gone");
+    if (text_is(group->sample_id, "defect")) return fail(BAD_SAMPLE, "the clip is cut off");
+    if (text_is(group->sample_id, "input")) return fail(DATAERR, "not a group for me");
+    if (text_is(group->sample_id, "service")) return fail(UNAVAILABLE, "the device is gone");
     if (text_is(group->sample_id, "slow")) usleep(300000);
     return mark(group, (double)(intptr_t)state);
 }
@@ -56,7 +56,7 @@ static status hold_take(void *state, struct group *group) {
 }
 
 static status hold_advance(void *state, bool draining, struct group **done) {
-    if (held_count == 0 || (held_count < 3 && !draining)) return STOPPED;
+    if (held_count == 0 || (held_count < 3 && !draining)) return END;
     *done = held[--held_count];
     return act(state, *done);
 }
@@ -72,7 +72,7 @@ static const struct stage holding = {.name = "reward",
 // Hands one held group back at a time, and not before the others behind it were asked for.
 static status hurry_advance(void *state, bool draining, struct group **done) {
     (void)draining;
-    if (held_count == 0) return STOPPED;
+    if (held_count == 0) return END;
     usleep(20000);
     *done = held[--held_count];
     return act(state, *done);

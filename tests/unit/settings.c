@@ -86,7 +86,7 @@ static void test_mistakes_are_named(void **state) {
          "9.00719925474099e+15",
          USAGE},
         {"rollout", "--model / --top-k", "--top-k: a value is missing", USAGE},
-        {"rollout", "--model /nowhere", "model: /nowhere: No such file or directory", INPUT},
+        {"rollout", "--model /nowhere", "model: /nowhere: No such file or directory", DATAERR},
         {"rollout", "--model / file", "file: not expected here", USAGE},
         {"rollout", "", "missing: model", USAGE},
         {"optim", "--lr 1", "missing: model, out", USAGE},
@@ -149,9 +149,9 @@ static void test_config_file(void **state) {
     assert_non_null(strstr(fail_text(), ":2:1: max_frame: no such key; did you mean max_frames?"));
     assert_int_equal(with_config(settings, "fps: [1]\n", ""), USAGE);
     assert_non_null(strstr(fail_text(), ":1:6: fps: a list where a value belongs"));
-    assert_int_equal(with_config(settings, "fps: 1\n\tx", ""), INPUT);
+    assert_int_equal(with_config(settings, "fps: 1\n\tx", ""), DATAERR);
     assert_non_null(strstr(fail_text(), "not YAML"));
-    assert_int_equal(with_config(settings, "- fps\n", ""), INPUT);
+    assert_int_equal(with_config(settings, "- fps\n", ""), DATAERR);
     assert_int_equal(with_config(settings, "", ""), OK);
     settings_free(&settings);
 }

@@ -177,13 +177,13 @@ static void test_prompt_expansion(void **state) {
     assert_int_equal(videos, 2 * 2 * 3);
     assert_int_equal(images, 5);
     parts[2].text = plain_text("a <|image_pad|> typed in");
-    assert_int_equal(prompt_tokens(t, &group, grid, &tokens), DEFECT);
+    assert_int_equal(prompt_tokens(t, &group, grid, &tokens), BAD_SAMPLE);
     assert_non_null(strstr(fail_text(), "<|image_pad|>"));
     parts[2].text = plain_text("x");
     media[0].width = 85;
-    assert_int_equal(prompt_tokens(t, &group, grid, &tokens), INPUT);
+    assert_int_equal(prompt_tokens(t, &group, grid, &tokens), DATAERR);
     media[0].width = INT64_MAX / 28 * 28;
-    assert_int_equal(prompt_tokens(t, &group, grid, &tokens), INPUT);
+    assert_int_equal(prompt_tokens(t, &group, grid, &tokens), DATAERR);
     token_list_release(&tokens);
     tokenizer_free(&t);
 }
@@ -208,7 +208,7 @@ static void test_offsets_and_pieces(void **state) {
     assert_null(tokenizer_piece(t, -1, &size));
     assert_null(tokenizer_piece(t, tokenizer_size(t), &size));
     assert_int_equal(tokenizer_id(t, "<|no such|>"), -1);
-    assert_int_equal(tokenizer_encode(t, "\xFF", 1, &tokens), INPUT);
+    assert_int_equal(tokenizer_encode(t, "\xFF", 1, &tokens), DATAERR);
     token_list_release(&tokens);
     tokenizer_free(&t);
 }
@@ -264,7 +264,7 @@ static void check_broken(const char *from, const char *to, const char *what) {
     assert_int_equal(bytes_text(&changed, place + strlen(from)), OK);
     write_file(&memory, folder, "tokenizer.json", changed.data, changed.size);
     struct tokenizer *t;
-    assert_int_equal(tokenizer_open(&t, folder), INPUT);
+    assert_int_equal(tokenizer_open(&t, folder), DATAERR);
     assert_null(t);
     if (!strstr(fail_text(), what)) BLAME("\"%s\" does not say \"%s\"", fail_text(), what);
     if (!strstr(fail_text(), folder)) BLAME("\"%s\" does not name the folder", fail_text());
@@ -296,7 +296,7 @@ static void test_broken_folders(void **state) {
     check_broken("\"dropout\": null", "\"dropout\": 0.5", "dropout");
     check_broken("{", "{{", "not JSON");
     struct tokenizer *t;
-    assert_int_equal(tokenizer_open(&t, "tests/data/no-such-folder"), INPUT);
+    assert_int_equal(tokenizer_open(&t, "tests/data/no-such-folder"), DATAERR);
     assert_non_null(strstr(fail_text(), "no-such-folder"));
 }
 
@@ -313,7 +313,7 @@ static void check_merges(const char *merges, const char *what) {
     }
     if (merges) write_file(&memory, folder, "merges.txt", merges, strlen(merges));
     struct tokenizer *t;
-    assert_int_equal(tokenizer_open(&t, folder), what ? INPUT : OK);
+    assert_int_equal(tokenizer_open(&t, folder), what ? DATAERR : OK);
     if (what && !strstr(fail_text(), what)) BLAME("\"%s\" does not say \"%s\"", fail_text(), what);
     tokenizer_free(&t);
     assert_int_equal(folder_remove(folder), OK);

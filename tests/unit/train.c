@@ -52,7 +52,7 @@ static void test_edges(void **state) {
     assert_int_equal(v.size, 256);
     assert_int_equal(merges.size, 0);
     vocabulary_release(&v);
-    assert_int_equal(train_vocabulary(&v, &merges, "\xFF", 1, 1000), INPUT);
+    assert_int_equal(train_vocabulary(&v, &merges, "\xFF", 1, 1000), DATAERR);
     vocabulary_release(&v);
     bytes_release(&merges);
 }

@@ -56,9 +56,9 @@ static void every_kind_comes_back(void **state) {
         assert_int_equal(first.size, second.size);
         assert_memory_equal(first.data, second.data, first.size);
         for (size_t size = 0; size < first.size; size++)
-            assert_int_equal(message_decode(&out, &arena, first.data, size), INPUT);
+            assert_int_equal(message_decode(&out, &arena, first.data, size), DATAERR);
         assert_int_equal(bytes_add(&first, "", 1), OK);
-        assert_int_equal(message_decode(&out, &arena, first.data, first.size), INPUT);
+        assert_int_equal(message_decode(&out, &arena, first.data, first.size), DATAERR);
         bytes_release(&first);
         bytes_release(&second);
         arena_release(&arena);
@@ -69,17 +69,17 @@ static void what_is_none_is_named(void **state) {
     (void)state;
     struct wire_message out;
     struct arena arena = {0};
-    assert_int_equal(message_decode(&out, &arena, "\x91\x7f", 2), INPUT);
+    assert_int_equal(message_decode(&out, &arena, "\x91\x7f", 2), DATAERR);
     assert_string_equal(fail_text(), "a message of an unknown kind");
-    assert_int_equal(message_decode(&out, &arena, "\x92\x07\xa1x", 4), INPUT);
+    assert_int_equal(message_decode(&out, &arena, "\x92\x07\xa1x", 4), DATAERR);
     assert_string_equal(fail_text(), "OFFER: count is not a whole number");
-    assert_int_equal(message_decode(&out, &arena, "\x93\x07\x01\x02", 4), INPUT);
+    assert_int_equal(message_decode(&out, &arena, "\x93\x07\x01\x02", 4), DATAERR);
     assert_string_equal(fail_text(), "OFFER: 2 fields, it has 1");
     assert_int_equal(message_decode(&out, &arena,
                                     "\x92\x03\xa3"
                                     "a\0b",
                                     6),
-                     INPUT);
+                     DATAERR);
     assert_string_equal(fail_text(), "REFUSED: reason has a NUL");
     struct wire_message unset = {.kind = MESSAGE_REFUSED};
     struct bytes bytes = {0};
@@ -251,9 +251,9 @@ static void key_files_are_private(void **state) {
     char command[128];
     snprintf(command, sizeof command, "chmod 644 %s", path);
     assert_int_equal(system(command), 0);
-    assert_int_equal(wire_key_read(&read, path), INPUT);
+    assert_int_equal(wire_key_read(&read, path), DATAERR);
     unlink(path);
-    assert_int_equal(wire_key_read(&read, path), INPUT);
+    assert_int_equal(wire_key_read(&read, path), DATAERR);
     wire_security_release(&made);
     wire_security_release(&read);
 }
@@ -294,7 +294,7 @@ static void wiring_comes_back(void **state) {
     assert_null(out.desks[0].key);
     wiring_release(&out);
     assert_int_equal(file_replace(path, "caravan-wiring 1\nrun r\nwhat x\n", 30), OK);
-    assert_int_equal(wiring_read(&out, path), INPUT);
+    assert_int_equal(wiring_read(&out, path), DATAERR);
     assert_non_null(strstr(fail_text(), "line 3: unknown word 'what'"));
     in.folder = "/runs/two\nlines";
     assert_int_equal(wiring_write(&in, &text), USAGE);
