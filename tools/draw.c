@@ -221,6 +221,6 @@ int draw_main(int argc, char **argv) {
     drawing.examples = (int)examples;
     drawing.seed = (uint64_t)seed;
     if (result == OK) result = draw(&drawing);
-    if (result != OK) log_say("%s", fail_text());
+    if (result != OK) log_info("%s", fail_text());
     return (int)result;
 }

@@ -164,6 +164,6 @@ int frames_main(int argc, char **argv) {
     if (result == OK) result = frames_store_open(&store, task.store, 0, true);
     if (result == OK) result = run(&task, store);
     frames_store_close(&store);
-    if (result != OK) log_say("frames: %s", fail_text());
+    if (result != OK) log_info("frames: %s", fail_text());
     return result;
 }

@@ -24,7 +24,7 @@ int graph_main(int argc, char **argv) {
     if (result == OK) {
         bool text = settings_bool(settings, "text") || (isatty(STDOUT_FILENO) && !settings_bool(settings, "dot"));
         result = text ? pipeline_text(pipeline, &picture) : pipeline_dot(pipeline, &picture);
-        if (result != OK) log_say("%s", fail_text());
+        if (result != OK) log_info("%s", fail_text());
     }
     if (result == OK) fwrite(picture.data, 1, picture.size, stdout);
     bytes_release(&picture);

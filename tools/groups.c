@@ -189,6 +189,6 @@ int groups_main(int argc, char **argv) {
     if (result == OK) result = run(settings, argv + rest, argc - rest);
     settings_free(&settings);
     if (result == END) return 0;
-    if (result != OK) log_say("groups: %s", fail_text());
+    if (result != OK) log_info("groups: %s", fail_text());
     return result;
 }

@@ -77,7 +77,7 @@ static status learn_tokenizer(const struct task *task, int64_t vocabulary, bool 
     status result = file_read(task->text, &text);
     if (result == OK) {
         result = train_folder(task->folder, text.data, text.size, (size_t)limit);
-        if (result == DATAERR) fail_within(result, "%s", task->text);
+        if (result == DATAERR) fail_prefix(result, "%s", task->text);
     }
     bytes_release(&text);
     return result;
@@ -145,6 +145,6 @@ int init_main(int argc, char **argv) {
     status result = read_arguments(argc, argv, &task);
     if (result == OK) result = make_folder(&task);
     if (result == OK || result == END) return 0;
-    log_say("%s", fail_text());
+    log_info("%s", fail_text());
     return result;
 }

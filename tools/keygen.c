@@ -40,7 +40,7 @@ int keygen_main(int argc, char **argv) {
         const char *path = rest < argc ? argv[rest] : plan_key_file(&memory);
         result = path ? make(path) : fail(UNAVAILABLE, "out of memory");
     }
-    if (result != OK && result != END) log_say("%s", fail_text());
+    if (result != OK && result != END) log_info("%s", fail_text());
     settings_free(&settings);
     arena_release(&memory);
     return result == END ? 0 : result;

@@ -39,7 +39,7 @@ static int print_help(FILE *out, int code) {
 int main(int argc, char **argv) {
     log_open("caravan");
     if (streams_hold() != OK) {
-        log_say("%s", fail_text());
+        log_info("%s", fail_text());
         return UNAVAILABLE;
     }
     if (argc < 2) return print_help(stderr, USAGE);
@@ -52,6 +52,6 @@ int main(int argc, char **argv) {
         if (!strcmp(argv[1], verbs[i].name)) return verbs[i].main(argc - 1, argv + 1);
     }
     if (!strcmp(argv[1], hidden[0].name)) return hidden[0].main(argc - 1, argv + 1);
-    log_say("no verb '%s': see caravan --help", argv[1]);
+    log_info("no verb '%s': see caravan --help", argv[1]);
     return USAGE;
 }

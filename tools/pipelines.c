@@ -24,6 +24,6 @@ status pipelines_open(struct pipeline **pipeline, struct settings **settings, co
         *path = argv[rest];
         result = read_file(pipeline, *settings, *path);
     }
-    if (result != OK && result != END) log_say("%s", fail_text());
+    if (result != OK && result != END) log_info("%s", fail_text());
     return result;
 }

@@ -160,12 +160,12 @@ static status work(void *state, struct group *group) {
     TRY(bytes_text(&program->line, "\n"));
     for (int deaths = 0;;) {
         status result = ask(program, group);
-        if (result == DATAERR) return fail_within(UNAVAILABLE, "%s", program->command[0]);
+        if (result == DATAERR) return fail_prefix(UNAVAILABLE, "%s", program->command[0]);
         if (result != BAD_SAMPLE) return result;
         int how = stop(program);
-        log_say("%s %s %d over group %s; starting it again", program->command[0],
-                WIFSIGNALED(how) ? "was killed by signal" : "ended with exit code",
-                WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how), group->id.data);
+        log_info("%s %s %d over group %s; starting it again", program->command[0],
+                 WIFSIGNALED(how) ? "was killed by signal" : "ended with exit code",
+                 WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how), group->id.data);
         if (++deaths == DEATHS)
             return fail(UNAVAILABLE, "%s: ended %d times in a row over group %s", program->command[0], deaths,
                         group->id.data);
@@ -190,7 +190,7 @@ int program_main(int argc, char **argv) {
     status result = path ? wiring_read(&given, path) : fail(USAGE, "caravan run starts this, not a person");
     if (result == OK && (!given.command_count || !given.home)) result = fail(DATAERR, "%s: names no program", path);
     if (result != OK) {
-        log_say("%s", fail_text());
+        log_info("%s", fail_text());
         wiring_release(&given);
         return result;
     }

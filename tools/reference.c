@@ -27,7 +27,7 @@ int reference_main(int argc, char **argv) {
     status result = settings_new_table(&settings, &reference_table);
     if (result == OK) result = settings_arguments(settings, argc, argv, NULL);
     if (result == OK) result = print_page();
-    if (result != OK && result != END) log_say("%s", fail_text());
+    if (result != OK && result != END) log_info("%s", fail_text());
     settings_free(&settings);
     return result == END ? 0 : result;
 }

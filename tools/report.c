@@ -105,7 +105,7 @@ static status read_column(struct column *column) {
             if (result == OK) result = add_group(column, group);
             group_free(&group);
         }
-        if (result != OK) fail_within(result, "%s: line %zu", column->path, number);
+        if (result != OK) fail_prefix(result, "%s: line %zu", column->path, number);
         at = newline ? newline + 1 : NULL;
     }
     bytes_release(&content);
@@ -245,7 +245,7 @@ int report_main(int argc, char **argv) {
     if (result == OK) {
         print_table(columns, count);
     } else {
-        log_say("%s", fail_text());
+        log_info("%s", fail_text());
     }
     for (int i = 0; i < count; i++) release(&columns[i]);
     return (int)result;

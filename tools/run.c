@@ -102,7 +102,7 @@ static status set_steps(struct plan *plan) {
         snprintf(steps, sizeof steps, "%lld", (long long)(count > 0 ? count : 1));
         result = pipeline_set(pipeline, optim, "steps", steps);
     } else if (plan->machines > 1) {
-        result = fail_within(result, "give optim its `steps`, or have the data here too, to count them");
+        result = fail_prefix(result, "give optim its `steps`, or have the data here too, to count them");
     }
     dataset_free(&data);
     settings_free(&source);
@@ -142,7 +142,7 @@ int run_main(int argc, char **argv) {
         struct plan plan;
         result = plan_make(&plan, pipeline, settings_text(settings, "machine"), settings_text(settings, "key"));
         if (result == OK) result = run(&plan);
-        if (result != OK && result != END) log_say("%s", fail_text());
+        if (result != OK && result != END) log_info("%s", fail_text());
         plan_release(&plan);
     }
     pipeline_free(&pipeline);

@@ -60,7 +60,7 @@ static void tell(const struct supervisor *supervisor, const char *format, ...) {
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     if (supervisor->terminal) fputs("\r\033[K", stderr);
-    log_say("%s", text);
+    log_info("%s", text);
 }
 
 static status show_progress(struct supervisor *supervisor) {
@@ -79,7 +79,7 @@ static status show_progress(struct supervisor *supervisor) {
         fprintf(stderr, "\r\033[K%.*s", width - 1, supervisor->line.data);
         fflush(stderr);
     } else {
-        log_say("%s", supervisor->line.data);
+        log_info("%s", supervisor->line.data);
     }
     return OK;
 }

@@ -92,7 +92,7 @@ static status read_message(struct arena *memory, struct json_object *json, struc
     if (plain) message->parts[0] = (struct part){.kind = PART_TEXT, .text = text_of(value)};
     for (size_t i = 0; !plain && i < message->part_count; i++) {
         status result = read_part(json_object_array_get_idx(value, i), &message->parts[i]);
-        if (result != OK) return fail_within(result, "content[%zu]", i);
+        if (result != OK) return fail_prefix(result, "content[%zu]", i);
     }
     return OK;
 }
@@ -104,7 +104,7 @@ static status encode_messages(const struct task *task, struct json_object *list,
     status result = !messages ? fail(UNAVAILABLE, "out of memory") : count ? OK : fail(DATAERR, "messages: empty");
     for (size_t i = 0; result == OK && i < count; i++) {
         result = read_message(&memory, json_object_array_get_idx(list, i), &messages[i]);
-        if (result != OK) fail_within(result, "messages[%zu]", i);
+        if (result != OK) fail_prefix(result, "messages[%zu]", i);
     }
     if (result == OK) result = template_tokens(task->tokenizer, messages, count, tokens);
     arena_release(&memory);
@@ -200,7 +200,7 @@ static status work_lines(const struct task *task) {
         bytes_clear(&out);
         result = work_line(task, line, size, &out);
         if (result != OK) {
-            fail_within(result, "line %zu", lines.number);
+            fail_prefix(result, "line %zu", lines.number);
             goto done;
         }
         if (fwrite(out.data, 1, out.size, stdout) != out.size || fflush(stdout))
@@ -220,6 +220,6 @@ int tokenize_main(int argc, char **argv) {
     if (result == OK) result = work_lines(&task);
     tokenizer_free(&task.tokenizer);
     if (result == OK || result == END) return 0;
-    log_say("%s", fail_text());
+    log_info("%s", fail_text());
     return result;
 }

@@ -170,7 +170,7 @@ int top_main(int argc, char **argv) {
         struct plan plan;
         result = plan_make(&plan, pipeline, settings_text(settings, "machine"), settings_text(settings, "key"));
         if (result == OK) result = run_top(&plan, settings);
-        if (result != OK && result != END) log_say("%s", fail_text());
+        if (result != OK && result != END) log_info("%s", fail_text());
         plan_release(&plan);
     }
     pipeline_free(&pipeline);

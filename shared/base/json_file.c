@@ -8,7 +8,7 @@ status json_parse(json_object **out, const char *text, size_t size, const char *
     if (result == OK) return OK;
     json_object_put(*out);
     *out = NULL;
-    return fail_within(result, "%s", name);
+    return fail_prefix(result, "%s", name);
 }
 
 status json_file(json_object **out, const char *path) {

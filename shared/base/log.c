@@ -30,7 +30,7 @@ static void write_line(const char *format, va_list arguments) {
     (void)written; // standard error is gone: there is nowhere left to say so
 }
 
-void log_say(const char *format, ...) {
+void log_info(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     write_line(format, arguments);

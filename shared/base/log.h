@@ -12,7 +12,7 @@ void log_open(const char *name);
 const char *log_name(void);
 
 // A line for a person. Safe from any thread; one write a line.
-void log_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 // The same, only when CARAVAN_DEBUG is set.
 void log_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));

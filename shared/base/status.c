@@ -1,6 +1,6 @@
 #include "shared/base/status.h"
 #undef fail
-#undef fail_within
+#undef fail_prefix
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ status fail(status code, const char *format, ...) {
     return code;
 }
 
-status fail_within(status code, const char *format, ...) {
+status fail_prefix(status code, const char *format, ...) {
     char prefix[512];
     va_list arguments;
     va_start(arguments, format);

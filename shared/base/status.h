@@ -19,11 +19,11 @@ typedef enum status {
 status fail(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Puts "PREFIX: " in front of the thread's failure text and returns code: who called adds where it happened.
-status fail_within(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+status fail_prefix(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #ifdef __clang_analyzer__ // it cannot see that what goes in comes out
 #define fail(code, ...)        ((fail)((code), __VA_ARGS__), (code))
-#define fail_within(code, ...) ((fail_within)((code), __VA_ARGS__), (code))
+#define fail_prefix(code, ...) ((fail_prefix)((code), __VA_ARGS__), (code))
 #endif
 
 // The thread's last failure text, never NULL.

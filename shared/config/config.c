@@ -39,7 +39,7 @@ static status set_pair(struct settings *settings, const char *folder, yaml_node_
             result = settings_set(settings, name, key ? resolved : value);
         }
     }
-    if (result != OK) fail_within(result, "%zu:%zu", place.line, place.column);
+    if (result != OK) fail_prefix(result, "%zu:%zu", place.line, place.column);
     arena_release(&memory);
     return result;
 }

@@ -175,5 +175,5 @@ status pipeline_settings(const struct pipeline_stage *stage, struct settings **o
     return OK;
 fault:
     settings_free(out);
-    return fail_within(result, "%s", stage->name);
+    return fail_prefix(result, "%s", stage->name);
 }

@@ -21,7 +21,7 @@ static status check(const struct group *group) {
                     "regression",
                     name->data ? name->data : "", group->sample_id.data);
     status result = solution_check(type, group->prompt.solution);
-    return result == OK ? OK : fail_within(result, "prompt.solution");
+    return result == OK ? OK : fail_prefix(result, "prompt.solution");
 }
 
 static status finish(const struct layout_rules *rules, json_object *record, size_t line, struct group *group) {

@@ -74,7 +74,7 @@ static status make_sample(const struct dataset *dataset, size_t sample, struct g
     if (result == OK && !json_object_is_type(json, json_type_object)) result = fail(DATAERR, "not a JSON object");
     if (result == OK) result = dataset->layout(&dataset->rules, json, record->line, out);
     json_object_put(json);
-    return result == DATAERR ? fail_within(DATAERR, "%s:%zu", dataset->path, record->line) : result;
+    return result == DATAERR ? fail_prefix(DATAERR, "%s:%zu", dataset->path, record->line) : result;
 }
 
 // Makes every sample once. One mistake is the failure itself; of several each is said.
@@ -91,8 +91,8 @@ static status check_samples(const struct dataset *dataset) {
         if (result != DATAERR) return result;
         mistakes++;
         if (mistakes == 1) first = arena_print(&arena, "%s", fail_text());
-        if (mistakes == 2) log_say("%s", first ? first : "out of memory");
-        if (mistakes >= 2 && mistakes <= SAID) log_say("%s", fail_text());
+        if (mistakes == 2) log_info("%s", first ? first : "out of memory");
+        if (mistakes >= 2 && mistakes <= SAID) log_info("%s", fail_text());
     }
     status result = OK;
     if (mistakes == 1) result = fail(DATAERR, "%s", first ? first : "out of memory");

@@ -67,7 +67,7 @@ status make_prompt(const struct layout_rules *rules, struct group *group, enum p
                    const struct media_paths *media, struct text question, struct text solution) {
     struct prompt *prompt = &group->prompt;
     status result = solution_check(type, solution);
-    if (result != OK) return fail_within(result, "solution");
+    if (result != OK) return fail_prefix(result, "solution");
     prompt->present = true;
     prompt->message_count = 1;
     prompt->messages = arena_get(&group->arena, sizeof *prompt->messages);

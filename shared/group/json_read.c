@@ -137,7 +137,7 @@ status group_from_json(struct group **out, const char *json, size_t size) {
     *out = NULL;
     json_object *object = NULL;
     status result = json_read(&object, json, size);
-    if (result != OK) return fail_within(result, "not a group");
+    if (result != OK) return fail_prefix(result, "not a group");
     TRY_TO(result, done, group_new(out));
     struct place root = {0};
     result = read_object(&(*out)->arena, &group_table, *out, object, &root);

@@ -48,7 +48,7 @@ static status from_file(struct frames_view *view, const struct media_source *sou
     status result = media_locate(&path, &arena, source->media_root, media_written(part));
     if (result == OK && path) {
         result = decode(view, source, path, part->kind == PART_VIDEO, key, found);
-        if (result == BAD_SAMPLE) result = fail_within(result, "%s", path);
+        if (result == BAD_SAMPLE) result = fail_prefix(result, "%s", path);
     }
     arena_release(&arena);
     return result;
@@ -74,7 +74,7 @@ status media_get(struct frames_view *view, const struct media_source *source, co
     if (result == OK && !found) {
         result = from_file(view, source, group, index, key, &found);
         if (result == BAD_SAMPLE) {
-            result = fail_within(UNAVAILABLE, "frames %s are in no store here and cannot be decoded again", key);
+            result = fail_prefix(UNAVAILABLE, "frames %s are in no store here and cannot be decoded again", key);
         }
     }
     if (result == OK) result = check_sizes(&view->frames, medium);

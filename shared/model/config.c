@@ -273,7 +273,7 @@ status config_parse(struct model_config *config, const char *text, size_t size, 
     TRY(json_parse(&root, text, size, name));
     status result = read_all(config, root);
     json_object_put(root);
-    return result == OK ? OK : fail_within(result, "%s", name);
+    return result == OK ? OK : fail_prefix(result, "%s", name);
 }
 
 status config_parse_generation(struct model_config *config, const char *text, size_t size, const char *name) {
@@ -282,7 +282,7 @@ status config_parse_generation(struct model_config *config, const char *text, si
     json_object *ends = json_object_object_get(root, "eos_token_id");
     status result = ends ? read_ends(config, ends) : OK;
     json_object_put(root);
-    return result == OK ? OK : fail_within(result, "%s", name);
+    return result == OK ? OK : fail_prefix(result, "%s", name);
 }
 
 static status read_triple(json_object *root, const char *key, double low, float out[3]) {
@@ -326,7 +326,7 @@ status config_parse_preprocessor(struct model_config *config, const char *text, 
     TRY(json_parse(&root, text, size, name));
     status result = read_preprocessor(config, root);
     json_object_put(root);
-    return result == OK ? OK : fail_within(result, "%s", name);
+    return result == OK ? OK : fail_prefix(result, "%s", name);
 }
 
 typedef status parser(struct model_config *config, const char *text, size_t size, const char *name);

@@ -140,7 +140,7 @@ status model_swap(struct model *model, const char *path, int64_t version, uint64
     status result = safetensors_open(&store, path);
     if (result == OK) {
         result = weights_hash_stored(&model->config, model->table, store, model->weights->type, &found);
-        if (result != OK) result = fail_within(result, "%s", path);
+        if (result != OK) result = fail_prefix(result, "%s", path);
     }
     if (result == OK && found != hash) result = other_hash(path, found, hash);
     if (result == OK) result = replace(model, store, version, hash);

@@ -129,7 +129,7 @@ static status read_entries(struct safetensors *store, json_object *header, const
         *tensor = (struct stored_tensor){.name = arena_text(&store->texts, name, strlen(name)), .file = file};
         if (!tensor->name) return fail(UNAVAILABLE, "out of memory");
         status result = read_entry(tensor, entry, data, room);
-        if (result != OK) return fail_within(result, "tensor %.200s", name);
+        if (result != OK) return fail_prefix(result, "tensor %.200s", name);
         store->count++;
     }
     return check_cover(store->tensors + before, store->count - before, data, room);
@@ -158,7 +158,7 @@ static status add_file(struct safetensors *store, const char *path) {
     const char *kept = arena_text(&store->texts, path, strlen(path));
     if (!kept) return fail(UNAVAILABLE, "out of memory");
     status result = add_image(store, map->data, map->size, kept);
-    return result == OK ? OK : fail_within(result, "%s", path);
+    return result == OK ? OK : fail_prefix(result, "%s", path);
 }
 
 static int by_text(const void *left, const void *right, void *tensors) {
@@ -276,7 +276,7 @@ status safetensors_open_memory(struct safetensors **out, const void *data, size_
     if (result == OK) result = sort_names(store);
     if (result != OK) {
         safetensors_close(&store);
-        fail_within(result, "%s", name);
+        fail_prefix(result, "%s", name);
     }
     *out = store;
     return result;

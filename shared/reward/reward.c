@@ -30,7 +30,7 @@ static status write_accuracy(struct group *group) {
     for (size_t i = 0; i < group->completion_count; i++) {
         double *accuracy = &group->rewards.accuracy.data[i];
         status result = accuracy_of(type, group->prompt.solution, group->completions[i].text, accuracy);
-        if (result != OK) return fail_within(result, "sample %s", name_of(group));
+        if (result != OK) return fail_prefix(result, "sample %s", name_of(group));
     }
     return OK;
 }

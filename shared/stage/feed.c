@@ -121,7 +121,7 @@ status feed_joined(struct feed *feed, struct wire *wire, struct wire_peer *peer)
 
 static status hear_at(struct feed *feed, const struct wire_message *message) {
     if (message->order < ledger_settled(feed->ledger))
-        log_say("going back to group %lld, step %lld", (long long)message->order, (long long)message->step);
+        log_info("going back to group %lld, step %lld", (long long)message->order, (long long)message->step);
     TRY(ledger_follow(feed->ledger, message->order));
     feed->step = message->step;
     feed->ready = feed->reissue = true;
@@ -145,7 +145,7 @@ static status settle(struct feed *feed, const struct wire_message *message, enum
     if (!news || state != LEDGER_ASIDE) return OK;
     const struct wire_message notice = {
         .kind = MESSAGE_NOTICE, .name = message->name, .replica = 0, .machine = "", .reason = message->reason};
-    log_say("quarantined %s: %s: %s", message->id, message->name, message->reason);
+    log_info("quarantined %s: %s: %s", message->id, message->name, message->reason);
     return hub_post(*feed->hub, "report", &notice);
 }
 
@@ -154,7 +154,7 @@ static status hear_reissue(struct feed *feed, const struct wire_message *message
     int64_t ahead = 0;
     if (message->order < 0) feed->reissue = true;
     if (message->order < 0 || !feed->ready || ledger_state_of(feed->ledger, message->order) != LEDGER_FLYING) return OK;
-    log_say("issuing group %lld again: %s", (long long)message->order, message->reason);
+    log_info("issuing group %lld again: %s", (long long)message->order, message->reason);
     for (int64_t order = ledger_settled(feed->ledger); order < message->order; order++)
         if (ledger_state_of(feed->ledger, order) == LEDGER_FLYING) ahead++;
     return issue(feed, message->order, ahead);

@@ -114,7 +114,7 @@ static status on_said(struct hub *hub, struct wire_peer *peer, const struct wire
 }
 
 static status on_gone(struct hub *hub, struct wire_peer *peer, bool orderly) {
-    if (!orderly) log_say("lost %s-%d", wire_peer_name(peer), wire_peer_replica(peer));
+    if (!orderly) log_info("lost %s-%d", wire_peer_name(peer), wire_peer_replica(peer));
     hub_forget_asks(hub, peer);
     hub_forget_errands(hub, peer);
     return OK;

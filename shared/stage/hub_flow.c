@@ -140,7 +140,7 @@ void hub_offer_letters(void *context, struct wire_peer *peer) {
 status hub_give_letter(struct hub *hub, struct wire_peer *peer) {
     int reader = reader_of(hub, wire_peer_name(peer));
     if (reader < 0) {
-        log_say("%s-%d asked for groups, but does not read ours", wire_peer_name(peer), wire_peer_replica(peer));
+        log_info("%s-%d asked for groups, but does not read ours", wire_peer_name(peer), wire_peer_replica(peer));
         return OK;
     }
     pthread_mutex_lock(&hub->lock);
@@ -162,7 +162,7 @@ status hub_give_letter(struct hub *hub, struct wire_peer *peer) {
 static status accept_group(struct hub *hub, const struct wire_message *message) {
     struct group *group;
     status result = group_from_msgpack(&group, message->bulk, message->bulk_size);
-    if (result == DATAERR) return fail_within(DATAERR, "from %s", hub->wiring->from);
+    if (result == DATAERR) return fail_prefix(DATAERR, "from %s", hub->wiring->from);
     TRY(result);
     pthread_mutex_lock(&hub->lock);
     if (in_hand(hub, group->id.data)) {

@@ -30,8 +30,8 @@ static void say_progress(struct stage_context *context) {
     double now = runner_clock();
     if (context->place || now - context->said < EVERY) return;
     context->said = now;
-    log_say("%zu groups, %zu quarantined, %.2f a second", context->groups, context->quarantined,
-            (double)context->groups / (now - context->started));
+    log_info("%zu groups, %zu quarantined, %.2f a second", context->groups, context->quarantined,
+             (double)context->groups / (now - context->started));
 }
 
 static status deliver(struct loop *loop, struct group **group) {

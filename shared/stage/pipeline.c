@@ -233,7 +233,7 @@ static status deliver(void *self, struct group **group) {
 
 static status refuse(void *self, struct group **group) {
     (void)self;
-    status result = fail_within(DATAERR, "group %s", (*group)->id.data);
+    status result = fail_prefix(DATAERR, "group %s", (*group)->id.data);
     group_free(group);
     return result;
 }

@@ -32,8 +32,8 @@ double runner_clock(void) {
 
 static void say_summary(const struct stage_context *context) {
     if (context->groups == 0) return;
-    log_say("%zu groups, %zu quarantined, %zu found in the store, %.1f s", context->groups, context->quarantined,
-            context->found, runner_clock() - context->started);
+    log_info("%zu groups, %zu quarantined, %zu found in the store, %.1f s", context->groups, context->quarantined,
+             context->found, runner_clock() - context->started);
 }
 
 static status work_through(struct stage_context *context) {
@@ -48,9 +48,9 @@ static status work_through(struct stage_context *context) {
 
 // The first failure counts; what goes wrong in closing after it is said, not returned.
 static status end(struct stage_context *context, status result) {
-    if (result != OK && result != END) log_say("%s", fail_text());
+    if (result != OK && result != END) log_info("%s", fail_text());
     status closed = context->stage->close ? context->stage->close(context->state) : OK;
-    if (closed != OK) log_say("%s", fail_text());
+    if (closed != OK) log_info("%s", fail_text());
     for (size_t i = 0; i < context->left_count; i++) group_free(&context->left[i]);
     free(context->left);
     group_store_close(&context->keep);
@@ -84,7 +84,7 @@ int stage_main(const struct stage *stage, int argc, char **argv) {
     if (result == OK) {
         result = end(&context, work_through(&context));
     } else if (result != END) {
-        log_say("%s", fail_text());
+        log_info("%s", fail_text());
     }
     settings_free(&context.settings);
     return exit_code(result);

@@ -78,7 +78,7 @@ static status reserve_lock_file(const char *path) {
 
 // LMDB ends the program when a file's inner order is broken; it is ended here, so that a line names the file.
 static void give_up(MDB_env *env, const char *what) {
-    log_say("%s: the file is damaged, remove it: %s", (const char *)mdb_env_get_userctx(env), what);
+    log_info("%s: the file is damaged, remove it: %s", (const char *)mdb_env_get_userctx(env), what);
     _exit(DATAERR);
 }
 

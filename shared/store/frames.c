@@ -238,7 +238,7 @@ void frames_store_close(struct frames_store **place) {
     if (!store) return;
     if (store->database && !store->read_only) {
         pthread_mutex_lock(&store->lock);
-        if (flush(store) != OK) log_say("%s", fail_text());
+        if (flush(store) != OK) log_info("%s", fail_text());
         pthread_mutex_unlock(&store->lock);
     }
     database_close(&store->database);
@@ -266,7 +266,7 @@ status frames_store_get(struct frames_store *store, const char *key, struct fram
             *found = true;
             return postpone(store, &note);
         }
-        log_say("frames %s in the store: %s; computing them again", key, fail_text());
+        log_info("frames %s in the store: %s; computing them again", key, fail_text());
     }
     frames_view_release(view);
     return result;

@@ -18,7 +18,7 @@ static status load_vocab_json(struct tokenizer *t, const char *path) {
     json_object_put(vocab);
     t->model_count = t->vocabulary.count;
     if (result == OK && !t->model_count) result = fail(DATAERR, "no token in it");
-    return result == OK ? OK : fail_within(result, "%s", path);
+    return result == OK ? OK : fail_prefix(result, "%s", path);
 }
 
 static bool is_blank(char c) {
@@ -48,7 +48,7 @@ static status load_merge_line(struct tokenizer *t, const char *line, size_t size
                         ? vocabulary_add_merge(&t->vocabulary, left, left_size, right, right_size, *rank, false)
                         : fail(DATAERR, "\"%.*s\" is not two tokens", (int)size, line);
     if (headed && result == DATAERR) return OK;
-    if (result != OK) return fail_within(result, "line %zu", number);
+    if (result != OK) return fail_prefix(result, "line %zu", number);
     ++*rank;
     return OK;
 }
@@ -65,7 +65,7 @@ static status load_merges_txt(struct tokenizer *t, const char *path) {
         result = load_merge_line(t, line, size, number, &rank);
         at += size + 1;
     }
-    if (result != OK) fail_within(result, "%s", path);
+    if (result != OK) fail_prefix(result, "%s", path);
 done:
     bytes_release(&content);
     return result;
@@ -111,12 +111,12 @@ static status load_all_named(struct tokenizer *t, struct json_object *config) {
     struct json_object *value;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         status result = json_object_object_get_ex(config, keys[i], &value) ? load_named(t, value) : OK;
-        if (result != OK) return fail_within(result, "%s", keys[i]);
+        if (result != OK) return fail_prefix(result, "%s", keys[i]);
     }
     TRY(json_find(config, "additional_special_tokens", json_type_array, &value));
     for (size_t i = 0; value && i < json_object_array_length(value); i++) {
         status result = load_named(t, json_object_array_get_idx(value, i));
-        if (result != OK) return fail_within(result, "additional_special_tokens[%zu]", i);
+        if (result != OK) return fail_prefix(result, "additional_special_tokens[%zu]", i);
     }
     return OK;
 }
@@ -141,7 +141,7 @@ static status load_declared(struct tokenizer *t, const struct declared *declared
         bool known = added_find(&t->added, content, size) != NULL;
         result = load_added(t, content, size, flags, known ? -1 : declared->id);
     }
-    return result == OK ? OK : fail_within(result, "added_tokens_decoder.%lld", (long long)declared->id);
+    return result == OK ? OK : fail_prefix(result, "added_tokens_decoder.%lld", (long long)declared->id);
 }
 
 static status load_decoder(struct tokenizer *t, struct json_object *decoder) {
@@ -188,7 +188,7 @@ status load_tokenizer_config(struct tokenizer *t, const char *folder) {
         if (!config) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
     }
     result = load_config(t, config);
-    if (result != OK) fail_within(result, "%s", path);
+    if (result != OK) fail_prefix(result, "%s", path);
 done:
     json_object_put(config);
     arena_release(&memory);

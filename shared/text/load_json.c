@@ -196,7 +196,7 @@ static status load_added_tokens(struct tokenizer *t, struct json_object *list) {
         if (result == OK) result = json_find(token, "id", json_type_int, &id);
         if (result == OK) result = id ? OK : fail(DATAERR, "id: missing");
         if (result == OK) result = load_added(t, content, size, flags, json_object_get_int64(id));
-        if (result != OK) return fail_within(result, "[%zu]", i);
+        if (result != OK) return fail_prefix(result, "[%zu]", i);
     }
     return OK;
 }
@@ -233,7 +233,7 @@ status load_tokenizer_json(struct tokenizer *t, struct json_object *json) {
         TRY(json_find(json, parts[i].key, parts[i].type, &part));
         if (!part && parts[i].needed) return fail(DATAERR, "%s: missing", parts[i].key);
         status result = part ? load_part(t, parts[i].key, part) : OK;
-        if (result != OK) return fail_within(result, "%s", parts[i].key);
+        if (result != OK) return fail_prefix(result, "%s", parts[i].key);
     }
     return OK;
 }

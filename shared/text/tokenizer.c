@@ -88,7 +88,7 @@ static status load_folder(struct tokenizer *t, const char *folder, struct arena 
         TRY(json_file(&json, whole));
         status result = load_tokenizer_json(t, json);
         json_object_put(json);
-        if (result != OK) return fail_within(result, "%s", whole);
+        if (result != OK) return fail_prefix(result, "%s", whole);
     } else if (path_exists(vocab)) {
         TRY(load_vocab_files(t, folder));
     } else {

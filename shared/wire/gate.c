@@ -50,7 +50,7 @@ static bool admitted(const struct wire_security *security, const struct request 
     if (!zmq_z85_encode(key, (const uint8_t *)request->data[6], 32)) return false;
     for (size_t i = 0; i < security->count; i++)
         if (!strcmp(security->admitted[i], key)) return true;
-    log_say("refused a peer at %s: its key %s is none of this run's machines", request->data[3], key);
+    log_info("refused a peer at %s: its key %s is none of this run's machines", request->data[3], key);
     return false;
 }
 

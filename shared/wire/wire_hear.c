@@ -15,7 +15,7 @@ bool wire_keep_event(struct wire_event *event, enum wire_event_kind kind, struct
 static status refuse(struct wire *wire, const char *identity, size_t size, const char *reason) {
     const struct wire_message refused = {.kind = MESSAGE_REFUSED, .reason = reason};
     bool gone;
-    log_say("refused a peer: %s", reason);
+    log_info("refused a peer: %s", reason);
     return wire_send_frames(wire, wire->desk, identity, size, &refused, &gone);
 }
 
@@ -163,7 +163,7 @@ static status read_message(struct wire *wire, void *socket, const zmq_msg_t *hea
 // A malformed message ends nothing: it is logged, and a visitor whom we do not know yet is refused.
 static status complain(struct wire *wire, const struct wire_peer *peer, const char *identity, size_t size) {
     if (peer) {
-        log_say("from %s-%d: %s", peer->name, peer->replica, fail_text());
+        log_info("from %s-%d: %s", peer->name, peer->replica, fail_text());
         return OK;
     }
     return refuse(wire, identity, size, fail_text());

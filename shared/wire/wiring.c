@@ -96,7 +96,7 @@ static status read_lines(struct wiring *wiring, char *text) {
             continue;
         }
         status result = read_line(wiring, line);
-        if (result != OK) return fail_within(result, "line %zu", number);
+        if (result != OK) return fail_prefix(result, "line %zu", number);
     }
     if (!wiring->run || !wiring->folder || !wiring->stage || wiring->replica < 1 || !wiring->listen_count)
         return fail(DATAERR, "cut off");
@@ -117,7 +117,7 @@ status wiring_read(struct wiring *wiring, const char *path) {
     status result = file_read(path, &text);
     if (result == OK && text.size) {
         result = read_lines(wiring, text.data);
-        if (result != OK) result = fail_within(result, "%s", path);
+        if (result != OK) result = fail_prefix(result, "%s", path);
     } else if (result == OK) {
         result = fail(DATAERR, "%s: empty", path);
     }

@@ -106,7 +106,7 @@ static status work_on_part(struct frames_stage *stage, struct group *group, stru
     status result = media_locate(&path, &arena, stage->media_root, media_written(part));
     if (result == OK) {
         result = work_on_file(stage, group, medium, path, part->kind == PART_VIDEO);
-        if (result == BAD_SAMPLE) result = fail_within(result, "%s", path);
+        if (result == BAD_SAMPLE) result = fail_prefix(result, "%s", path);
     }
     arena_release(&arena);
     return result;

@@ -123,7 +123,7 @@ status checkpoint_write(struct optim *optim) {
     if (result == OK) result = tidy(optim, &memory);
     arena_release(&memory);
     optim->unwritable = result != OK;
-    return result == OK ? OK : fail_within(result, "checkpoint of step %lld", (long long)optim->step);
+    return result == OK ? OK : fail_prefix(result, "checkpoint of step %lld", (long long)optim->step);
 }
 
 status state_write(struct optim *optim) {
@@ -132,7 +132,7 @@ status state_write(struct optim *optim) {
     status result = write_folder(optim, &memory, "state", false, &path);
     if (result == OK) result = tidy(optim, &memory);
     arena_release(&memory);
-    return result == OK ? OK : fail_within(result, "training state of step %lld", (long long)optim->step);
+    return result == OK ? OK : fail_prefix(result, "training state of step %lld", (long long)optim->step);
 }
 
 // The newest folder with a progress file under OUT; NULL if there is none.
@@ -168,7 +168,7 @@ status checkpoint_resume(struct optim *optim) {
         result = model_read_state(optim->model, newest);
         if (result == OK) result = read_progress(optim, &memory, newest);
         if (!continues) optim->cursor = 0; // another run's order of issue
-        if (result == OK) log_say("goes on from %s, step %lld", newest, (long long)optim->step);
+        if (result == OK) log_info("goes on from %s, step %lld", newest, (long long)optim->step);
     }
     if (result == OK) result = metrics_cut(optim->options.out, optim->step);
     optim->saved = optim->step;

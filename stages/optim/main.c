@@ -45,7 +45,7 @@ static status read_options(struct optim_options *options, const struct settings 
     if (options->save_every < 0) options->save_every = 0;
     if (options->schedule.cosine && options->schedule.steps <= 0) {
         if (pipeline) return fail(BUG, "the pipeline did not say how many steps there are");
-        log_say("--steps is not given: the learning rate stays constant instead of falling along a cosine");
+        log_info("--steps is not given: the learning rate stays constant instead of falling along a cosine");
         options->schedule.cosine = false;
     }
     if (options->schedule.cosine && options->schedule.warmup >= options->schedule.steps && options->schedule.warmup)
@@ -136,8 +136,8 @@ static void say_step(const struct step_facts *facts) {
     char rewards[64] = ""; // supervised groups have none
     if (!isnan(facts->reward))
         snprintf(rewards, sizeof rewards, "reward %.3f, accuracy %.3f, ", facts->reward, facts->accuracy);
-    log_say("step %lld: loss %.4g, nll %.4g, gradient norm %.4g, %s%lld tokens, %.2f s", (long long)facts->step,
-            facts->loss, facts->nll, facts->norm, rewards, (long long)facts->tokens, facts->seconds);
+    log_info("step %lld: loss %.4g, nll %.4g, gradient norm %.4g, %s%lld tokens, %.2f s", (long long)facts->step,
+             facts->loss, facts->nll, facts->norm, rewards, (long long)facts->tokens, facts->seconds);
 }
 
 static status train(struct trainer *trainer) {
@@ -172,8 +172,8 @@ static status optim_advance(void *state, bool draining, struct group **done) {
 
 static void say_left(struct trainer *trainer) {
     if (trainer->left)
-        log_say("%zu groups did not fill a step of %lld and were not trained", trainer->left,
-                (long long)trainer->optim.options.groups_per_step);
+        log_info("%zu groups did not fill a step of %lld and were not trained", trainer->left,
+                 (long long)trainer->optim.options.groups_per_step);
     trainer->left = 0;
 }
 

@@ -112,7 +112,7 @@ static status accumulate(struct optim *optim, struct group *group, double weight
     }
     free(completions);
     input_release(&input);
-    return result == OK ? OK : fail_within(result, "group %s", group->id.data);
+    return result == OK ? OK : fail_prefix(result, "group %s", group->id.data);
 }
 
 static status finish(struct optim *optim, struct step_facts *facts) {
@@ -121,7 +121,7 @@ static status finish(struct optim *optim, struct step_facts *facts) {
     rates.rate = facts->rate = schedule_rate(&options->schedule, optim->step);
     if (options->gradients) TRY(model_write_gradients(optim->model, options->gradients));
     TRY(model_step(optim->model, &rates, &facts->norm));
-    if (!isfinite(facts->norm)) log_say("step %lld: the gradient's norm is not finite", (long long)facts->step);
+    if (!isfinite(facts->norm)) log_info("step %lld: the gradient's norm is not finite", (long long)facts->step);
     optim->step++;
     if (options->ema_every && optim->step % options->ema_every == 0) {
         TRY(model_average(optim->model, options->ema_decay));

@@ -142,6 +142,6 @@ int main(int argc, char **argv) {
         result = time_resize();
     else
         result = fail(USAGE, "usage: bench-media draw FILE | decode FILE | resize");
-    if (result != OK) log_say("%s", fail_text());
+    if (result != OK) log_info("%s", fail_text());
     return (int)result;
 }

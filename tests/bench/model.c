@@ -159,13 +159,13 @@ static status run(struct work *work, const char *folder, const char *kind, const
 int main(int argc, char **argv) {
     log_open("bench-model");
     if (argc < 4) {
-        log_say("usage: bench-model FOLDER rollout|score|train float32|bfloat16 [THREADS]");
+        log_info("usage: bench-model FOLDER rollout|score|train float32|bfloat16 [THREADS]");
         return USAGE;
     }
     struct work *work;
     status result = NEW(&work, 1);
     if (result == OK) result = run(work, argv[1], argv[2], argv[3], argc > 4 ? atoi(argv[4]) : 0);
-    if (result != OK) log_say("%s", fail_text());
+    if (result != OK) log_info("%s", fail_text());
     free(work);
     return (int)result;
 }

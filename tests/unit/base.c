@@ -10,7 +10,7 @@
 static void test_failure_text_nests(void **state) {
     (void)state;
     assert_int_equal(fail(DATAERR, "line %d: broken", 3), DATAERR);
-    assert_int_equal(fail_within(DATAERR, "data.jsonl"), DATAERR);
+    assert_int_equal(fail_prefix(DATAERR, "data.jsonl"), DATAERR);
     assert_string_equal(fail_text(), "data.jsonl: line 3: broken");
 }
 
