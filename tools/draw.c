@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/base/chance.h"
+#include "shared/base/rng.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/base/memory.h"
@@ -47,14 +47,13 @@ struct drawing {
 };
 
 static struct scene scene_of(uint64_t key) {
-    struct scene scene = {.colour = (int)chance_below(key, 1, 0, choices),
-                          .form = (int)chance_below(key, 3, 0, choices)};
-    scene.becomes = (scene.colour + 1 + (int)chance_below(key, 2, 0, choices - 1)) % choices;
-    scene.way = (int)chance_below(key, 4, 0, choices);
-    scene.x = side * (0.4 + 0.2 * chance_unit(key, 5, 0));
-    scene.y = side * (0.4 + 0.2 * chance_unit(key, 5, 1));
-    scene.size = side * (0.16 + 0.06 * chance_unit(key, 5, 2));
-    scene.background = 90 + (int)chance_below(key, 6, 0, 80);
+    struct scene scene = {.colour = (int)rng_below(key, 1, 0, choices), .form = (int)rng_below(key, 3, 0, choices)};
+    scene.becomes = (scene.colour + 1 + (int)rng_below(key, 2, 0, choices - 1)) % choices;
+    scene.way = (int)rng_below(key, 4, 0, choices);
+    scene.x = side * (0.4 + 0.2 * rng_uniform(key, 5, 0));
+    scene.y = side * (0.4 + 0.2 * rng_uniform(key, 5, 1));
+    scene.size = side * (0.16 + 0.06 * rng_uniform(key, 5, 2));
+    scene.background = 90 + (int)rng_below(key, 6, 0, 80);
     return scene;
 }
 
@@ -119,15 +118,15 @@ static status add_question(struct bytes *out, int number, int kind, const struct
 
 // Now and then another of the four choices than the right one.
 static int mistaken(int right, double share, uint64_t key, uint64_t stream) {
-    if (chance_unit(key, stream, 0) >= share) return right;
-    return (right + 1 + (int)chance_below(key, stream, 1, choices - 1)) % choices;
+    if (rng_uniform(key, stream, 0) >= share) return right;
+    return (right + 1 + (int)rng_below(key, stream, 1, choices - 1)) % choices;
 }
 
 // One supervised example: a group with one completion whose text is given, and advantage 1.
 static status add_example(const struct drawing *drawing, struct bytes *out, struct bytes *corpus, int example, int clip,
                           const struct scene *scene) {
-    uint64_t key = chance_key(drawing->seed ^ (uint64_t)example, "example");
-    int kind = (int)chance_below(key, 0, 0, kinds), right = answer_of(scene, kind);
+    uint64_t key = rng_key(drawing->seed ^ (uint64_t)example, "example");
+    int kind = (int)rng_below(key, 0, 0, kinds), right = answer_of(scene, kind);
     const struct question *question = &questions[kind];
     int word = mistaken(right, drawing->wrong_reasoning, key, 1);
     int letter = mistaken(word, drawing->wrong_answer, key, 2);
@@ -167,7 +166,7 @@ static status draw_clips(const struct drawing *drawing, struct bytes *training, 
     struct arena memory = {0};
     status result = folder_make(path_join(&memory, drawing->folder, "clips"));
     for (int i = 0; result == OK && i < drawing->clips + drawing->held_out; i++) {
-        struct scene scene = scene_of(chance_key(drawing->seed + (uint64_t)i, "clip"));
+        struct scene scene = scene_of(rng_key(drawing->seed + (uint64_t)i, "clip"));
         result = write_clip(arena_print(&memory, "%s/clips/%04d.mp4", drawing->folder, i), &scene);
         struct bytes *out = i < drawing->clips ? training : held_out;
         for (int kind = 0; result == OK && kind < kinds; kind++) result = add_question(out, i, kind, &scene);
@@ -180,8 +179,8 @@ static status draw(const struct drawing *drawing) {
     struct bytes training = {0}, held_out = {0}, warm_up = {0}, corpus = {0};
     status result = draw_clips(drawing, &training, &held_out);
     for (int i = 0; result == OK && i < drawing->examples; i++) {
-        int clip = (int)chance_below(drawing->seed, 9, (uint64_t)i, (uint64_t)drawing->clips);
-        struct scene scene = scene_of(chance_key(drawing->seed + (uint64_t)clip, "clip"));
+        int clip = (int)rng_below(drawing->seed, 9, (uint64_t)i, (uint64_t)drawing->clips);
+        struct scene scene = scene_of(rng_key(drawing->seed + (uint64_t)clip, "clip"));
         result = add_example(drawing, &warm_up, &corpus, i, clip, &scene);
     }
     if (result == OK) result = save(drawing, "train.jsonl", &training);

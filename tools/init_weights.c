@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/base/chance.h"
+#include "shared/base/rng.h"
 #include "shared/base/file.h"
 #include "shared/base/pool.h"
 #include "shared/model/parameters.h"
@@ -60,7 +60,7 @@ static void draw_task(void *context, int task, int thread) {
     (void)thread;
     size_t end = ((size_t)task + 1) * TASK < drawing->count ? ((size_t)task + 1) * TASK : drawing->count;
     for (size_t place = (size_t)task * TASK; place < end; place += DRAW) {
-        uint64_t bits = chance_bits(drawing->key, ((uint64_t)drawing->first + place) / DRAW, 0);
+        uint64_t bits = rng_bits(drawing->key, ((uint64_t)drawing->first + place) / DRAW, 0);
         for (size_t i = 0; i < DRAW && place + i < end; i++, bits >>= 16)
             put(drawing, place + i, drawing->levels[bits & 0xFFFF]);
     }
@@ -68,7 +68,7 @@ static void draw_task(void *context, int task, int thread) {
 
 static status write_parameter(const struct init_weights *how, const struct parameter *parameter,
                               const struct workshop *shop, struct safetensors_writer *writer) {
-    struct drawing drawing = {.key = chance_key(how->seed, parameter->name),
+    struct drawing drawing = {.key = rng_key(how->seed, parameter->name),
                               .levels = parameter->vision ? shop->vision_levels : shop->text_levels,
                               .type = how->type,
                               .out = shop->block};

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "shared/base/chance.h"
+#include "shared/base/rng.h"
 #include "shared/base/log.h"
 #include "shared/data/layout.h"
 #include "shared/data/records.h"
@@ -139,7 +139,7 @@ size_t dataset_count(const struct dataset *dataset) {
 static size_t sample_at(struct dataset *dataset, size_t epoch, size_t place) {
     if (!dataset->shuffle) return place;
     if (dataset->ordered != epoch)
-        chance_shuffle(chance_key(dataset->rules.seed, "order of samples"), epoch, dataset->count, dataset->order);
+        rng_shuffle(rng_key(dataset->rules.seed, "order of samples"), epoch, dataset->count, dataset->order);
     dataset->ordered = epoch;
     return dataset->order[place];
 }

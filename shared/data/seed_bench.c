@@ -2,7 +2,7 @@
 // wherever it stands in the file and in every epoch.
 #include <string.h>
 
-#include "shared/base/chance.h"
+#include "shared/base/rng.h"
 #include "shared/data/layout.h"
 
 enum { CHOICES = 4, NEGATIVES = CHOICES - 1 };
@@ -32,15 +32,15 @@ static status draw_options(const struct layout_rules *rules, const struct group 
     struct arena arena = {0};
     size_t *picked = arena_get(&arena, count * sizeof *picked);
     if (!picked) return fail(UNAVAILABLE, "out of memory");
-    uint64_t key = chance_key(rules->seed, group->sample_id.data);
-    chance_shuffle(key, STREAM_NEGATIVES, count, picked);
+    uint64_t key = rng_key(rules->seed, group->sample_id.data);
+    rng_shuffle(key, STREAM_NEGATIVES, count, picked);
     for (size_t i = 0; i < NEGATIVES; i++) {
         json_object *negative = json_object_array_get_idx(negatives, picked[i]);
         drawn[i + 1] =
             (struct text){(char *)json_object_get_string(negative), (size_t)json_object_get_string_len(negative)};
     }
     arena_release(&arena);
-    chance_shuffle(key, STREAM_OPTIONS, CHOICES, order);
+    rng_shuffle(key, STREAM_OPTIONS, CHOICES, order);
     for (size_t i = 0; i < CHOICES; i++) {
         options[i] = drawn[order[i]];
         if (order[i] == 0) *right = i;

@@ -1,7 +1,7 @@
 // The generator's arithmetic: a prompt's prefill, one token for each place, drawing tokens.
 #include <stdlib.h>
 
-#include "shared/base/chance.h"
+#include "shared/base/rng.h"
 #include "shared/model/generate.h"
 #include "shared/model/text.h"
 
@@ -41,7 +41,7 @@ static status draw_tokens(struct model *model, struct tensor normed, struct draw
         const struct request *request = draw->places[i].request;
         int completion = draw->places[i].completion;
         settings[i] = request->sampling;
-        chance[i] = chance_unit(request->key, (uint64_t)completion, request->results[completion].count);
+        chance[i] = rng_uniform(request->key, (uint64_t)completion, request->results[completion].count);
     }
     TRY_TO(result, done, desk_take(&model->desk, ELEMENT_I32, draw->count, 1, &tokens));
     TRY_TO(result, done, desk_take(&model->desk, ELEMENT_F32, draw->count, 1, &logprobs));

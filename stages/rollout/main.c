@@ -2,7 +2,7 @@
 // next.
 #include <stdlib.h>
 
-#include "shared/base/chance.h"
+#include "shared/base/rng.h"
 #include "shared/base/memory.h"
 #include "shared/stage/follower.h"
 #include "shared/stage/stage.h"
@@ -59,7 +59,7 @@ static status rollout_take(void *state, struct group *group) {
     if (result == OK) {
         struct generate_request request = self->request;
         request.prompt = input.prompt;
-        request.key = chance_key(self->seed, group->id.data);
+        request.key = rng_key(self->seed, group->id.data);
         request.tag = group;
         result = generator_add(self->generator, &request);
     }

@@ -5,7 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "shared/base/chance.h"
+#include "shared/base/rng.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/base/memory.h"
@@ -38,7 +38,7 @@ static status draw(const char *path) {
     status result = NEW(&rgb, height * width * 3);
     if (result == OK) result = NEW(&texture, height * width);
     for (int i = 0; result == OK && i < height * width; i++) {
-        texture[i] = (uint8_t)chance_below(1, (uint64_t)(i / width / 3), (uint64_t)(i % width / 3), 256);
+        texture[i] = (uint8_t)rng_below(1, (uint64_t)(i / width / 3), (uint64_t)(i % width / 3), 256);
     }
     if (result == OK) result = clip_writer_open(&writer, path, width, height, rate);
     for (int frame = 0; result == OK && frame < rate * seconds; frame++) {

@@ -7,7 +7,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#include "shared/base/chance.h"
+#include "shared/base/rng.h"
 #include "shared/base/log.h"
 #include "shared/base/memory.h"
 #include "shared/model/model.h"
@@ -48,7 +48,7 @@ static double worked(void) {
 
 static int64_t random_token(const struct model_facts *facts, uint64_t stream, uint64_t place) {
     for (;; place += 1u << 20) {
-        int64_t token = (int64_t)chance_below(1, stream, place, (uint64_t)facts->vocabulary);
+        int64_t token = (int64_t)rng_below(1, stream, place, (uint64_t)facts->vocabulary);
         if (token != facts->image_token && token != facts->video_token && token != facts->vision_start_token)
             return token;
     }
@@ -58,7 +58,7 @@ static status fill(struct work *work, uint8_t **pixels) {
     const struct model_facts *facts = model_about(work->model);
     size_t count = (size_t)clip_frames * clip_height * clip_width * 3;
     TRY(NEW(pixels, count));
-    for (size_t i = 0; i < count; i++) (*pixels)[i] = (uint8_t)chance_bits(2, 0, i);
+    for (size_t i = 0; i < count; i++) (*pixels)[i] = (uint8_t)rng_bits(2, 0, i);
     int at = 0;
     for (; at < text_tokens / 2; at++) work->tokens[at] = random_token(facts, 3, (uint64_t)at);
     work->tokens[at - 1] = facts->vision_start_token;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/base/chance.h"
+#include "shared/base/rng.h"
 #include "tests/ops/state.h"
 
 enum { pattern = 0xA5, margin = 128 };
@@ -72,18 +72,18 @@ void *harness_memory(struct harness *h, size_t bytes) {
 // ---- chance ----
 
 double harness_unit(struct harness *h) {
-    return chance_unit(h->state->seed, h->state->stream, h->state->drawn++);
+    return rng_uniform(h->state->seed, h->state->stream, h->state->drawn++);
 }
 
 double harness_normal(struct harness *h) {
-    return chance_normal(h->state->seed, h->state->stream, h->state->drawn++);
+    return rng_normal(h->state->seed, h->state->stream, h->state->drawn++);
 }
 
 int64_t harness_range(struct harness *h, int64_t low, int64_t high) {
     double which = harness_unit(h);
     if (which < 0.1) return low;
     if (which < 0.2) return high;
-    return low + (int64_t)chance_below(h->state->seed, h->state->stream, h->state->drawn++, (uint64_t)(high - low + 1));
+    return low + (int64_t)rng_below(h->state->seed, h->state->stream, h->state->drawn++, (uint64_t)(high - low + 1));
 }
 
 static float edge(struct harness *h, float before) {
@@ -102,7 +102,7 @@ static float quick_normal(uint64_t bits) {
 static void fill_values(struct harness *h, float *values, int64_t count, enum fill fill, double scale) {
     uint64_t stream = h->state->drawn++;
     for (int64_t i = 0; i < count && fill != FILL_ZERO; i++) {
-        uint64_t bits = chance_bits(h->state->seed ^ stream * 0x9E3779B97F4A7C15u, h->state->stream, (uint64_t)i);
+        uint64_t bits = rng_bits(h->state->seed ^ stream * 0x9E3779B97F4A7C15u, h->state->stream, (uint64_t)i);
         values[i] = quick_normal(bits) * (float)scale;
         if (fill == FILL_EDGES && bits % 7 == 0) values[i] = edge(h, i ? values[i - 1] : 0);
     }

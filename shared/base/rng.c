@@ -1,4 +1,4 @@
-#include "shared/base/chance.h"
+#include "shared/base/rng.h"
 
 #include <math.h>
 #include <string.h>
@@ -12,7 +12,7 @@ static void philox_round(uint32_t counter[4], const uint32_t key[2]) {
     memcpy(counter, next, sizeof next);
 }
 
-uint64_t chance_bits(uint64_t key, uint64_t a, uint64_t b) {
+uint64_t rng_bits(uint64_t key, uint64_t a, uint64_t b) {
     uint32_t counter[4] = {(uint32_t)a, (uint32_t)(a >> 32), (uint32_t)b, (uint32_t)(b >> 32)};
     uint32_t words[2] = {(uint32_t)key, (uint32_t)(key >> 32)};
     for (int round = 0; round < 10; round++) {
@@ -23,33 +23,33 @@ uint64_t chance_bits(uint64_t key, uint64_t a, uint64_t b) {
     return (uint64_t)counter[1] << 32 | counter[0];
 }
 
-double chance_unit(uint64_t key, uint64_t a, uint64_t b) {
-    return (double)(chance_bits(key, a, b) >> 11) * 0x1p-53;
+double rng_uniform(uint64_t key, uint64_t a, uint64_t b) {
+    return (double)(rng_bits(key, a, b) >> 11) * 0x1p-53;
 }
 
-uint64_t chance_below(uint64_t key, uint64_t a, uint64_t b, uint64_t bound) {
+uint64_t rng_below(uint64_t key, uint64_t a, uint64_t b, uint64_t bound) {
     uint64_t threshold = (0 - bound) % bound; // values below it would be favoured: draw again under another key
     for (;; key += 0x9E3779B97F4A7C15u) {
-        uint64_t bits = chance_bits(key, a, b);
+        uint64_t bits = rng_bits(key, a, b);
         if (bits >= threshold) return bits % bound;
     }
 }
 
-double chance_normal(uint64_t key, uint64_t a, uint64_t b) {
-    uint64_t bits = chance_bits(key, a, b);
+double rng_normal(uint64_t key, uint64_t a, uint64_t b) {
+    uint64_t bits = rng_bits(key, a, b);
     double radius = ((double)(bits >> 32) + 0.5) * 0x1p-32;
     double angle = (double)(uint32_t)bits * 0x1p-32;
     return sqrt(-2.0 * log(radius)) * cos(6.283185307179586 * angle);
 }
 
-uint64_t chance_key(uint64_t seed, const char *name) {
+uint64_t rng_key(uint64_t seed, const char *name) {
     return XXH3_64bits_withSeed(name, strlen(name), seed);
 }
 
-void chance_shuffle(uint64_t key, uint64_t stream, size_t count, size_t *order) {
+void rng_shuffle(uint64_t key, uint64_t stream, size_t count, size_t *order) {
     for (size_t i = 0; i < count; i++) order[i] = i;
     for (size_t i = count; i > 1; i--) {
-        size_t other = chance_below(key, stream, i, i);
+        size_t other = rng_below(key, stream, i, i);
         size_t kept = order[i - 1];
         order[i - 1] = order[other];
         order[other] = kept;
