@@ -123,12 +123,12 @@ int64_t board_step(const struct board *board) {
 
 // ---- words ----
 
-static status add_time(struct bytes *out, double seconds) {
+static status add_time(struct buf *out, double seconds) {
     long long whole = (long long)seconds;
     return bytes_print(out, "%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
-static status add_rate(const struct board *board, const struct row *source, double now, struct bytes *out) {
+static status add_rate(const struct board *board, const struct row *source, double now, struct buf *out) {
     const struct message_status *said = &source->status;
     double seconds = board->began ? now - board->began : 0;
     int64_t done = said->order - board->began_with;
@@ -147,7 +147,7 @@ static const char *state_of(const struct row *row, double now) {
 }
 
 // One stage's states: one word if all replicas do the same.
-static status add_states(const struct board *board, double now, struct bytes *out) {
+static status add_states(const struct board *board, double now, struct buf *out) {
     for (size_t i = 0; i < board->count; i++) {
         const struct row *row = &board->rows[i];
         bool same = i > 0 && board->rows[i - 1].replica->stage == row->replica->stage &&
@@ -161,7 +161,7 @@ static status add_states(const struct board *board, double now, struct bytes *ou
     return OK;
 }
 
-status board_line(struct board *board, double now, struct bytes *out) {
+status board_line(struct board *board, double now, struct buf *out) {
     const struct row *source = source_row(board), *last = last_row(board);
     if (source) {
         const struct message_status *said = &source->status;
@@ -177,7 +177,7 @@ status board_line(struct board *board, double now, struct bytes *out) {
     return add_states(board, now, out);
 }
 
-static status add_row(const struct row *row, double now, struct bytes *out) {
+static status add_row(const struct row *row, double now, struct buf *out) {
     char name[NAME];
     const struct message_status *said = &row->status;
     snprintf(name, sizeof name, row->replica->number > 1 ? "%s-%d" : "%s", row->replica->stage->name,
@@ -192,7 +192,7 @@ static status add_row(const struct row *row, double now, struct bytes *out) {
     return bytes_print(out, "  %s\n", state_of(row, now));
 }
 
-status board_table(struct board *board, double now, struct bytes *out) {
+status board_table(struct board *board, double now, struct buf *out) {
     const struct row *source = source_row(board), *last = last_row(board);
     TRY(bytes_print(out, "%s", board->plan->pipeline->name));
     if (source) {

@@ -23,10 +23,10 @@ void board_forget(struct board *board, const struct replica *replica);
 bool board_knows(const struct board *board, const struct replica *replica);
 
 // Progress as one line: step, groups, rate, time left, what each stage waits for.
-status board_line(struct board *board, double now, struct bytes *out);
+status board_line(struct board *board, double now, struct buf *out);
 
 // The same as a table, a row a replica.
-status board_table(struct board *board, double now, struct bytes *out);
+status board_table(struct board *board, double now, struct buf *out);
 
 // Steps trained so far, -1 while unknown.
 int64_t board_step(const struct board *board);

@@ -106,7 +106,7 @@ static int answer_of(const struct scene *scene, int kind) {
 }
 
 // One line of the Video-R1 layout.
-static status add_question(struct bytes *out, int number, int kind, const struct scene *scene) {
+static status add_question(struct buf *out, int number, int kind, const struct scene *scene) {
     const struct question *question = &questions[kind];
     TRY(bytes_print(out, "{\"problem_id\": %d, \"problem\": \"%s\", \"data_type\": \"video\", ", number * kinds + kind,
                     question->text));
@@ -123,7 +123,7 @@ static int mistaken(int right, double share, uint64_t key, uint64_t stream) {
 }
 
 // One supervised example: a group with one completion whose text is given, and advantage 1.
-static status add_example(const struct drawing *drawing, struct bytes *out, struct bytes *corpus, int example, int clip,
+static status add_example(const struct drawing *drawing, struct buf *out, struct buf *corpus, int example, int clip,
                           const struct scene *scene) {
     uint64_t key = rng_key(drawing->seed ^ (uint64_t)example, "example");
     int kind = (int)rng_below(key, 0, 0, kinds), right = answer_of(scene, kind);
@@ -131,7 +131,7 @@ static status add_example(const struct drawing *drawing, struct bytes *out, stru
     int word = mistaken(right, drawing->wrong_reasoning, key, 1);
     int letter = mistaken(word, drawing->wrong_answer, key, 2);
     char said[128], reasoning[64];
-    struct bytes prompt = {0};
+    struct buf prompt = {0};
     TRY(bytes_print(&prompt, "%sOptions:\\n", question->text));
     for (int i = 0; i < choices; i++) TRY(bytes_print(&prompt, "%c. %s\\n", 'A' + i, question->words[i]));
     snprintf(reasoning, sizeof reasoning, question->reasoning, question->words[word]);
@@ -154,7 +154,7 @@ static status add_example(const struct drawing *drawing, struct bytes *out, stru
     return result;
 }
 
-static status save(const struct drawing *drawing, const char *name, const struct bytes *content) {
+static status save(const struct drawing *drawing, const char *name, const struct buf *content) {
     struct arena memory = {0};
     char *path = path_join(&memory, drawing->folder, name);
     status result = path ? file_replace(path, content->data, content->size) : fail(UNAVAILABLE, "out of memory");
@@ -162,13 +162,13 @@ static status save(const struct drawing *drawing, const char *name, const struct
     return result;
 }
 
-static status draw_clips(const struct drawing *drawing, struct bytes *training, struct bytes *held_out) {
+static status draw_clips(const struct drawing *drawing, struct buf *training, struct buf *held_out) {
     struct arena memory = {0};
     status result = folder_make(path_join(&memory, drawing->folder, "clips"));
     for (int i = 0; result == OK && i < drawing->clips + drawing->held_out; i++) {
         struct scene scene = scene_of(rng_key(drawing->seed + (uint64_t)i, "clip"));
         result = write_clip(arena_print(&memory, "%s/clips/%04d.mp4", drawing->folder, i), &scene);
-        struct bytes *out = i < drawing->clips ? training : held_out;
+        struct buf *out = i < drawing->clips ? training : held_out;
         for (int kind = 0; result == OK && kind < kinds; kind++) result = add_question(out, i, kind, &scene);
     }
     arena_release(&memory);
@@ -176,7 +176,7 @@ static status draw_clips(const struct drawing *drawing, struct bytes *training, 
 }
 
 static status draw(const struct drawing *drawing) {
-    struct bytes training = {0}, held_out = {0}, warm_up = {0}, corpus = {0};
+    struct buf training = {0}, held_out = {0}, warm_up = {0}, corpus = {0};
     status result = draw_clips(drawing, &training, &held_out);
     for (int i = 0; result == OK && i < drawing->examples; i++) {
         int clip = (int)rng_below(drawing->seed, 9, (uint64_t)i, (uint64_t)drawing->clips);

@@ -18,7 +18,7 @@ static const struct key_table graph_table = {NULL, "caravan graph", "FILE", "dra
 int graph_main(int argc, char **argv) {
     struct settings *settings = NULL;
     struct pipeline *pipeline = NULL;
-    struct bytes picture = {0};
+    struct buf picture = {0};
     const char *path;
     status result = pipelines_open(&pipeline, &settings, &graph_table, argc, argv, &path);
     if (result == OK) {

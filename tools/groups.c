@@ -126,7 +126,7 @@ static status print_group(void *context, const struct group *group) {
 }
 
 static status export_group(void *context, const struct group *group) {
-    struct bytes *line = context;
+    struct buf *line = context;
     bytes_clear(line);
     TRY(group_to_json(group, line));
     TRY(bytes_text(line, "\n"));
@@ -149,7 +149,7 @@ static status visit_named(struct group_store *store, char **ids, int count,
 }
 
 static status print_fields(void) {
-    struct bytes page = {0};
+    struct buf page = {0};
     status result = group_reference_page(&page);
     if (result == OK) fputs(page.data, stdout);
     bytes_release(&page);
@@ -170,7 +170,7 @@ static status run(const struct settings *settings, char **operands, int count) {
     const char *folder = settings_text(settings, "store");
     if (!folder) return fail(USAGE, "--store is missing");
     struct group_store *store = NULL;
-    struct bytes line = {0};
+    struct buf line = {0};
     status result = group_store_open(&store, folder, true);
     if (result == OK)
         result = count > 1 ? visit_named(store, operands + 1, count - 1, verbs[verb].visit, &line)

@@ -49,7 +49,7 @@ static status copy_tokenizer(const struct task *task) {
         "tokenizer.json",          "vocab.json",        "merges.txt",        "tokenizer_config.json",
         "special_tokens_map.json", "added_tokens.json", "chat_template.json"};
     struct arena memory = {0};
-    struct bytes content = {0};
+    struct buf content = {0};
     status result = OK;
     for (size_t i = 0; i < sizeof names / sizeof *names && result == OK; i++) {
         char *from = path_join(&memory, task->tokenizer, names[i]), *to = path_join(&memory, task->folder, names[i]);
@@ -73,7 +73,7 @@ static status learn_tokenizer(const struct task *task, int64_t vocabulary, bool 
         return fail(DATAERR, "--shape: vocab_size %lld leaves no room for the %d tokens of a byte-level tokenizer",
                     (long long)vocabulary, TRAIN_BYTES + TRAIN_ADDED);
     if (fixed && vocabulary - TRAIN_ADDED < limit) limit = vocabulary - TRAIN_ADDED;
-    struct bytes text = {0};
+    struct buf text = {0};
     status result = file_read(task->text, &text);
     if (result == OK) {
         result = train_folder(task->folder, text.data, text.size, (size_t)limit);
@@ -95,7 +95,7 @@ static float range_of(json_object *config, const char *part) {
 // Fits the config to the tokenizer that lies in the folder now, and writes all but the tokenizer.
 static status write_model(const struct task *task, json_object *shape, bool fixed) {
     struct arena memory = {0};
-    struct bytes text = {0};
+    struct buf text = {0};
     struct tokenizer *t = NULL;
     struct model_config *config = NULL;
     status result;

@@ -25,7 +25,7 @@ int64_t init_vocabulary(json_object *config);
 status init_fit(json_object *config, const struct tokenizer *t, bool fixed, const char *dtype);
 
 // Appends an object with a line for each key.
-status init_print(json_object *object, struct bytes *out);
+status init_print(json_object *object, struct buf *out);
 
 // Writes generation_config.json and preprocessor_config.json.
 status init_write_settings(const char *folder, const struct tokenizer *t, const struct model_config *config);

@@ -105,7 +105,7 @@ status init_fit(json_object *config, const struct tokenizer *t, bool fixed, cons
     return OK;
 }
 
-status init_print(json_object *object, struct bytes *out) {
+status init_print(json_object *object, struct buf *out) {
     const char *before = "{\n  ";
     json_object_object_foreach(object, key, value) {
         TRY(bytes_text(out, before));
@@ -117,7 +117,7 @@ status init_print(json_object *object, struct bytes *out) {
     return bytes_text(out, "\n}\n");
 }
 
-static status write_settings(const char *folder, const char *name, struct bytes *content) {
+static status write_settings(const char *folder, const char *name, struct buf *content) {
     struct arena memory = {0};
     char *path = path_join(&memory, folder, name);
     status result = path ? file_replace(path, content->data, content->size) : fail(UNAVAILABLE, "out of memory");
@@ -126,7 +126,7 @@ static status write_settings(const char *folder, const char *name, struct bytes 
 }
 
 status init_write_settings(const char *folder, const struct tokenizer *t, const struct model_config *config) {
-    struct bytes out = {0};
+    struct buf out = {0};
     long long end = tokenizer_id(t, "<|im_end|>"), pad = tokenizer_id(t, "<|endoftext|>");
     const struct vision_config *vision = &config->vision;
     status result = OK;

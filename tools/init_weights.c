@@ -133,7 +133,7 @@ static size_t shard_end(const struct init_weights *how, const struct parameter_t
 
 static status write_index(const struct init_weights *how, const struct parameter_table *table,
                           const struct shard *shards, size_t count) {
-    struct bytes out = {0};
+    struct buf out = {0};
     struct arena memory = {0};
     int64_t total = 0;
     for (size_t i = 0; i < table->count; i++) total += parameter_bytes(how, &table->list[i]);

@@ -5,7 +5,7 @@
 #include "shared/base/log.h"
 
 static status read_file(struct pipeline **pipeline, const struct settings *settings, const char *path) {
-    struct bytes mistakes = {0};
+    struct buf mistakes = {0};
     size_t count;
     const char *const *sets = settings_texts(settings, "set", &count);
     status result = pipeline_read(pipeline, path, sets, count, &mistakes);

@@ -53,7 +53,7 @@ const char *plan_key_file(struct arena *arena) {
 
 static status fingerprint(struct plan *plan) {
     const struct pipeline *pipeline = plan->pipeline;
-    struct bytes text = {0};
+    struct buf text = {0};
     status result = bytes_print(&text, "%s\n", pipeline->name);
     for (size_t i = 0; i < pipeline->stage_count && result == OK; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
@@ -247,7 +247,7 @@ static status fill(const struct plan *plan, const struct replica *replica, struc
 
 status plan_wire(const struct plan *plan, const struct replica *replica, const char *path) {
     struct wiring wiring = {0};
-    struct bytes text = {0};
+    struct buf text = {0};
     status result = fill(plan, replica, &wiring);
     if (result == OK) result = wiring_write(&wiring, &text);
     if (result == OK) result = file_replace(path, text.data, text.size);

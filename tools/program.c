@@ -21,7 +21,7 @@ struct program {
     char **command;
     pid_t pid;
     int in, out;
-    struct bytes line, buffer;
+    struct buf line, buffer;
     int deaths; // in a row, over one group
 };
 

@@ -11,7 +11,7 @@ static const struct key_table reference_table = {
     NULL, "caravan reference", NULL, "prints every stage's keys and the group's fields as Markdown", reference_keys};
 
 static status print_page(void) {
-    struct bytes page = {0};
+    struct buf page = {0};
     status result = bytes_text(&page, "# Reference\n\nMade by `caravan reference`.\n\n## The stages' keys\n\n");
     if (result == OK) result = keys_markdown(&page);
     if (result == OK) result = bytes_text(&page, "## The group\n\n");

@@ -91,7 +91,7 @@ static status add_group(struct column *column, const struct group *group) {
 }
 
 static status read_column(struct column *column) {
-    struct bytes content = {0};
+    struct buf content = {0};
     status result = file_read(column->path, &content);
     size_t number = 0;
     const char *end = content.data + content.size;

@@ -25,7 +25,7 @@ static const struct key_table run_table = {NULL, "caravan run", "FILE",
 
 static status make_folders(const struct plan *plan) {
     static const char *const names[] = {"store", "logs", "wiring", "weights", "checkpoints"};
-    struct bytes path = {0};
+    struct buf path = {0};
     status result = OK;
     for (size_t i = 0; i < sizeof names / sizeof *names && result == OK; i++) {
         bytes_clear(&path);
@@ -40,7 +40,7 @@ static status make_folders(const struct plan *plan) {
 
 // Optim writes its metrics beside its checkpoints; people look for them in the run's folder.
 static status link_metrics(const struct plan *plan) {
-    struct bytes path = {0}, target = {0};
+    struct buf path = {0}, target = {0};
     const struct pipeline *pipeline = plan->pipeline;
     const char *out = pipeline_value(&pipeline->stages[pipeline->stage_count - 1], "out");
     status result = bytes_print(&path, "%s/metrics.jsonl", pipeline->run);
@@ -110,7 +110,7 @@ static status set_steps(struct plan *plan) {
 }
 
 static status write_pipeline(const struct plan *plan) {
-    struct bytes path = {0}, text = {0};
+    struct buf path = {0}, text = {0};
     status result = bytes_print(&path, "%s/pipeline.yaml", plan->pipeline->run);
     if (result == OK) result = pipeline_write(plan->pipeline, &text);
     if (result == OK) result = file_replace(path.data, text.data, text.size);

@@ -40,7 +40,7 @@ struct supervisor {
     double ended, told, waited;
     int64_t step;
     bool terminal;
-    struct bytes line;
+    struct buf line;
 };
 
 static double now(void) {
@@ -222,7 +222,7 @@ static status lose_group(void *context, int64_t order) {
 
 // Stages start when the other machines are there: their sockets find each other anyway, but a person wants to know.
 static status wait_for_others(struct supervisor *supervisor) {
-    struct bytes missing = {0};
+    struct buf missing = {0};
     status result = OK;
     for (size_t i = 0; i < supervisor->other_count && result == OK; i++) {
         size_t machine = i < (size_t)supervisor->plan->here ? i : i + 1;

@@ -111,7 +111,7 @@ static status encode_messages(const struct task *task, struct json_object *list,
     return result;
 }
 
-static status encode_line(const struct task *task, struct json_object *json, struct bytes *out) {
+static status encode_line(const struct task *task, struct json_object *json, struct buf *out) {
     struct json_object *given, *messages;
     struct token_list tokens = {0};
     status result;
@@ -141,10 +141,10 @@ static status read_tokens(const struct task *task, struct json_object *list, str
     return OK;
 }
 
-static status decode_line(const struct task *task, struct json_object *json, struct bytes *out) {
+static status decode_line(const struct task *task, struct json_object *json, struct buf *out) {
     struct json_object *list;
     struct token_list tokens = {0};
-    struct bytes decoded = {0};
+    struct buf decoded = {0};
     status result;
     TRY(need(json, "tokens", json_type_array, &list));
     TRY_TO(result, done, read_tokens(task, list, &tokens));
@@ -158,7 +158,7 @@ done:
     return result;
 }
 
-static status work_line(const struct task *task, const char *line, size_t size, struct bytes *out) {
+static status work_line(const struct task *task, const char *line, size_t size, struct buf *out) {
     struct json_object *json;
     TRY(json_read(&json, line, size));
     status result = !json_object_is_type(json, json_type_object) ? fail(DATAERR, "not a JSON object")
@@ -190,7 +190,7 @@ done:
 
 static status work_lines(const struct task *task) {
     struct lines lines = {.fd = STDIN_FILENO};
-    struct bytes out = {0};
+    struct buf out = {0};
     status result;
     for (;;) {
         const char *line;

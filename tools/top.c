@@ -35,7 +35,7 @@ struct top {
     double pause, shown, began;
     char notices[NOTICES][NOTICE]; // the last ones
     size_t notice_count;
-    struct bytes text;
+    struct buf text;
 };
 
 static volatile sig_atomic_t asked_to_stop;
@@ -56,7 +56,7 @@ static void keep_notice(struct top *top, const struct wire_message *message) {
 }
 
 // The last steps as optim wrote them: the last lines of metrics.jsonl, reward and accuracy of each.
-static status add_steps(const struct top *top, struct bytes *out) {
+static status add_steps(const struct top *top, struct buf *out) {
     enum { STEPS = 5, TAIL = 8192 };
     char path[4096], tail[TAIL + 1];
     snprintf(path, sizeof path, "%s/metrics.jsonl", top->plan->pipeline->run);

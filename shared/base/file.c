@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static status read_all(int fd, const char *path, struct bytes *out) {
+static status read_all(int fd, const char *path, struct buf *out) {
     for (;;) {
         TRY(bytes_reserve(out, 1 << 16));
         ssize_t got = read(fd, out->data + out->size, out->room - out->size - 1);
@@ -24,7 +24,7 @@ static status read_all(int fd, const char *path, struct bytes *out) {
     return OK;
 }
 
-status file_read(const char *path, struct bytes *out) {
+status file_read(const char *path, struct buf *out) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return fail(DATAERR, "%s: %s", path, strerror(errno));
     status result = read_all(fd, path, out);

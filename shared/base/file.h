@@ -9,7 +9,7 @@
 #include "shared/base/status.h"
 
 // Appends a file's content to `out`. DATAERR, with the path, when it cannot be read.
-status file_read(const char *path, struct bytes *out);
+status file_read(const char *path, struct buf *out);
 
 // A read-only mapping of a whole file.
 struct file_map {

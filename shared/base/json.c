@@ -101,7 +101,7 @@ static long escaped_unit(const char *text, size_t size) {
 
 // Copies a string token with its escaped surrogate pairs as UTF-8: json-c 0.16 takes a character whose low 16 bits look
 // like a surrogate (U+2D800, say) for a lone one when it comes escaped, and gives U+FFFD.
-static status add_string(struct bytes *out, const char *text, size_t size) {
+static status add_string(struct buf *out, const char *text, size_t size) {
     size_t done = 0;
     for (const char *slash = text; (slash = memchr(slash, '\\', size - (size_t)(slash - text)));) {
         size_t at = (size_t)(slash - text);
@@ -122,7 +122,7 @@ static status add_string(struct bytes *out, const char *text, size_t size) {
 }
 
 // Checks every token and copies the text to `out`, long whole numbers marked.
-static status screen(const char *text, size_t size, struct bytes *out) {
+static status screen(const char *text, size_t size, struct buf *out) {
     TRY(bytes_reserve(out, size + 16));
     size_t at = 0;
     while (at < size) {
@@ -143,7 +143,7 @@ static status screen(const char *text, size_t size, struct bytes *out) {
     return OK;
 }
 
-static status parse(json_object **out, const struct bytes *text) {
+static status parse(json_object **out, const struct buf *text) {
     json_tokener *tokener = json_tokener_new_ex(depth_limit + 1);
     if (!tokener) return fail(UNAVAILABLE, "out of memory");
     json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
@@ -161,7 +161,7 @@ status json_read(json_object **out, const char *data, size_t size) {
     *out = NULL;
     if (size > INT32_MAX / 4) return fail(DATAERR, "not JSON: %zu bytes are too many", size);
     if (skip_space(data, size, 0) == size) return refuse("unexpected end", size);
-    struct bytes text = {0};
+    struct buf text = {0};
     status result = screen(data, size, &text);
     if (result == OK) result = parse(out, &text);
     bytes_release(&text);
@@ -169,7 +169,7 @@ status json_read(json_object **out, const char *data, size_t size) {
 }
 
 // Appends json-c's text without the marks, which stand outside of strings alone.
-static status add_unmarked(struct bytes *out, const char *text, size_t size) {
+static status add_unmarked(struct buf *out, const char *text, size_t size) {
     TRY(bytes_reserve(out, size));
     bool quoted = false;
     size_t from = 0;
@@ -184,14 +184,14 @@ static status add_unmarked(struct bytes *out, const char *text, size_t size) {
     return bytes_add(out, text + from, size - from);
 }
 
-status json_print(struct bytes *out, json_object *value) {
+status json_print(struct buf *out, json_object *value) {
     size_t size;
     const char *text =
         json_object_to_json_string_length(value, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE, &size);
     return text ? add_unmarked(out, text, size) : fail(UNAVAILABLE, "out of memory");
 }
 
-status json_print_text(struct bytes *out, const char *data, size_t size) {
+status json_print_text(struct buf *out, const char *data, size_t size) {
     if (size > INT32_MAX) return fail(DATAERR, "a text of %zu bytes is too long", size);
     json_object *value = json_object_new_string_len(data, (int)size);
     if (!value) return fail(UNAVAILABLE, "out of memory");
@@ -205,7 +205,7 @@ status json_print_text(struct bytes *out, const char *data, size_t size) {
 
 // %g leaves zeros off, so the first precision that survives is the shortest; fewer than the type's sure digits need
 // not be tried.
-status json_print_float(struct bytes *out, float value) {
+status json_print_float(struct buf *out, float value) {
     if (!isfinite(value)) return bytes_text(out, "null");
     if (value == 0) return bytes_text(out, signbit(value) ? "-0.0" : "0");
     char text[32];
@@ -216,7 +216,7 @@ status json_print_float(struct bytes *out, float value) {
     return bytes_text(out, text);
 }
 
-status json_print_double(struct bytes *out, double value) {
+status json_print_double(struct buf *out, double value) {
     if (!isfinite(value)) return bytes_text(out, "null");
     if (value == 0) return bytes_text(out, signbit(value) ? "-0.0" : "0");
     char text[40];

@@ -20,17 +20,17 @@
 status json_read(json_object **out, const char *data, size_t size);
 
 // Appends the value as compact JSON without line ends: numbers by their exact text, keys in their order.
-status json_print(struct bytes *out, json_object *value);
+status json_print(struct buf *out, json_object *value);
 
 // Appends a quoted and escaped string. `data` must be UTF-8; NULs are fine.
-status json_print_text(struct bytes *out, const char *data, size_t size);
+status json_print_text(struct buf *out, const char *data, size_t size);
 
 // Appends the shortest text that reads back as the same float32, read directly or by way of a double; null for NaN and
 // infinities.
-status json_print_float(struct bytes *out, float value);
+status json_print_float(struct buf *out, float value);
 
 // The same for a double.
-status json_print_double(struct bytes *out, double value);
+status json_print_double(struct buf *out, double value);
 
 // Whether the value is a number that is whole and fits (1, 1.0 and 1e2 do; 1.5, "1", true do not); *out is then it.
 bool json_int(json_object *value, int64_t *out);

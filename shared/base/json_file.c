@@ -12,7 +12,7 @@ status json_parse(json_object **out, const char *text, size_t size, const char *
 }
 
 status json_file(json_object **out, const char *path) {
-    struct bytes content = {0};
+    struct buf content = {0};
     *out = NULL;
     status result = file_read(path, &content);
     if (result == OK) result = json_parse(out, content.data, content.size, path);

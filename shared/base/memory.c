@@ -76,7 +76,7 @@ void arena_release(struct arena *arena) {
     arena->used = 0;
 }
 
-status bytes_reserve(struct bytes *bytes, size_t more) {
+status bytes_reserve(struct buf *bytes, size_t more) {
     if (more > SIZE_MAX / 2 - bytes->size) return fail(UNAVAILABLE, "out of memory: %zu bytes", more);
     size_t wanted = bytes->size + more + 1;
     if (wanted <= bytes->room) return OK;
@@ -87,7 +87,7 @@ status bytes_reserve(struct bytes *bytes, size_t more) {
     return OK;
 }
 
-status bytes_add(struct bytes *bytes, const void *data, size_t size) {
+status bytes_add(struct buf *bytes, const void *data, size_t size) {
     TRY(bytes_reserve(bytes, size));
     if (size) memcpy(bytes->data + bytes->size, data, size);
     bytes->size += size;
@@ -95,11 +95,11 @@ status bytes_add(struct bytes *bytes, const void *data, size_t size) {
     return OK;
 }
 
-status bytes_text(struct bytes *bytes, const char *text) {
+status bytes_text(struct buf *bytes, const char *text) {
     return bytes_add(bytes, text, strlen(text));
 }
 
-status bytes_print(struct bytes *bytes, const char *format, ...) {
+status bytes_print(struct buf *bytes, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     int length = vsnprintf(NULL, 0, format, arguments);
@@ -113,12 +113,12 @@ status bytes_print(struct bytes *bytes, const char *format, ...) {
     return OK;
 }
 
-void bytes_clear(struct bytes *bytes) {
+void bytes_clear(struct buf *bytes) {
     bytes->size = 0;
     if (bytes->data) bytes->data[0] = 0;
 }
 
-void bytes_release(struct bytes *bytes) {
+void bytes_release(struct buf *bytes) {
     free(bytes->data);
-    *bytes = (struct bytes){0};
+    *bytes = (struct buf){0};
 }

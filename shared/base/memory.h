@@ -37,28 +37,28 @@ char *arena_print(struct arena *arena, const char *format, ...) __attribute__((f
 void arena_release(struct arena *arena);
 
 // A byte buffer that grows. A zeroed struct is an empty one; `data` is NUL-terminated whenever it is not NULL.
-struct bytes {
+struct buf {
     char *data;
     size_t size;
     size_t room;
 };
 
 // Appends `size` bytes. UNAVAILABLE when memory is short.
-status bytes_add(struct bytes *bytes, const void *data, size_t size);
+status bytes_add(struct buf *bytes, const void *data, size_t size);
 
 // Appends a NUL-terminated text.
-status bytes_text(struct bytes *bytes, const char *text);
+status bytes_text(struct buf *bytes, const char *text);
 
 // Appends a formatted text.
-status bytes_print(struct bytes *bytes, const char *format, ...) __attribute__((format(printf, 2, 3)));
+status bytes_print(struct buf *bytes, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Makes room for `more` bytes behind the present ones without changing size.
-status bytes_reserve(struct bytes *bytes, size_t more);
+status bytes_reserve(struct buf *bytes, size_t more);
 
 // Empties it and keeps its memory.
-void bytes_clear(struct bytes *bytes);
+void bytes_clear(struct buf *bytes);
 
 // Frees its memory and leaves an empty one.
-void bytes_release(struct bytes *bytes);
+void bytes_release(struct buf *bytes);
 
 #endif

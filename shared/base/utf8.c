@@ -33,7 +33,7 @@ bool utf8_valid(const char *data, size_t size) {
     return true;
 }
 
-status utf8_replace(const char *data, size_t size, struct bytes *out) {
+status utf8_replace(const char *data, size_t size, struct buf *out) {
     size_t start = 0, at = 0;
     while (at < size) {
         int step = utf8_step(data + at, size - at);

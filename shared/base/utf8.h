@@ -15,6 +15,6 @@ int utf8_step(const char *data, size_t size);
 bool utf8_valid(const char *data, size_t size);
 
 // Appends the bytes with U+FFFD for each ill-formed part.
-status utf8_replace(const char *data, size_t size, struct bytes *out);
+status utf8_replace(const char *data, size_t size, struct buf *out);
 
 #endif

@@ -75,14 +75,14 @@ static status read_options(struct settings *settings, const struct key_table *ta
     return OK;
 }
 
-static status print_and_stop(struct bytes *text) {
+static status print_and_stop(struct buf *text) {
     fwrite(text->data, 1, text->size, stdout);
     fflush(stdout);
     return fail(END, "help was asked for");
 }
 
 static status answer_questions(const struct key_table *table, int argc, char **argv) {
-    struct bytes text = {0};
+    struct buf text = {0};
     status result = OK;
     for (int at = 1; at < argc && result == OK; at++) {
         if (!strcmp(argv[at], "--")) break;

@@ -55,7 +55,7 @@ static status set_pairs(struct settings *settings, struct document *document, co
 
 status settings_file(struct settings *settings, const char *path) {
     struct arena memory = {0};
-    struct bytes content = {0};
+    struct buf content = {0};
     struct document document = {0};
     struct place place;
     status result;

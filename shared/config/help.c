@@ -23,7 +23,7 @@ static const char *spelling(const struct key *key, struct arena *arena) {
     return text ? text : "";
 }
 
-static status help_row(const struct key *key, struct arena *arena, struct bytes *out) {
+static status help_row(const struct key *key, struct arena *arena, struct buf *out) {
     enum { COLUMN = 34 };
     const char *left = spelling(key, arena);
     TRY(strlen(left) > COLUMN ? bytes_print(out, "  %s\n  %-*s ", left, COLUMN, "")
@@ -34,13 +34,13 @@ static status help_row(const struct key *key, struct arena *arena, struct bytes 
     return bytes_text(out, "\n");
 }
 
-static status help_rows(const struct key *keys, struct arena *arena, struct bytes *out) {
+static status help_rows(const struct key *keys, struct arena *arena, struct buf *out) {
     for (; keys->name; keys++)
         if (!keys->internal) TRY(help_row(keys, arena, out));
     return OK;
 }
 
-status keys_help(const struct key_table *table, struct bytes *out) {
+status keys_help(const struct key_table *table, struct buf *out) {
     struct arena memory = {0};
     status result;
     TRY_TO(result, done,
@@ -62,12 +62,12 @@ done:
 }
 
 // A '|' would end the cell.
-static status cell(const char *text, struct bytes *out) {
+static status cell(const char *text, struct buf *out) {
     for (; *text; text++) TRY(*text == '|' ? bytes_text(out, "\\|") : bytes_add(out, text, 1));
     return OK;
 }
 
-static status markdown_row(const struct key *key, struct arena *arena, struct bytes *out) {
+static status markdown_row(const struct key *key, struct arena *arena, struct buf *out) {
     const char *argument = keys_argument(key, arena);
     TRY(bytes_print(out, "| `%s` | ", key->name));
     TRY(cell(argument ? argument : "", out));
@@ -82,7 +82,7 @@ static status markdown_row(const struct key *key, struct arena *arena, struct by
     return bytes_text(out, " |\n");
 }
 
-static status markdown_table(const char *title, const char *help, const struct key *keys, struct bytes *out) {
+static status markdown_table(const char *title, const char *help, const struct key *keys, struct buf *out) {
     struct arena memory = {0};
     status result;
     TRY_TO(result, done, bytes_print(out, "### %s\n\n%s.\n\n", title, help));
@@ -95,7 +95,7 @@ done:
     return result;
 }
 
-status keys_markdown(struct bytes *out) {
+status keys_markdown(struct buf *out) {
     for (const char *const *stage = keys_stages(); *stage; stage++)
         TRY(markdown_table(*stage, keys_of(*stage)->help, keys_of(*stage)->keys, out));
     return markdown_table("every stage", "keys that every stage has", keys_common(), out);

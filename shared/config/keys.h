@@ -120,9 +120,9 @@ void settings_range(const struct settings *settings, const char *name, double *f
 uint64_t settings_hash(const struct settings *settings);
 
 // Appends the --help text of a table.
-status keys_help(const struct key_table *table, struct bytes *out);
+status keys_help(const struct key_table *table, struct buf *out);
 
 // Appends the reference of all stages' keys as Markdown tables.
-status keys_markdown(struct bytes *out);
+status keys_markdown(struct buf *out);
 
 #endif

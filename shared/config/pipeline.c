@@ -45,7 +45,7 @@ static void sort_mistakes(struct draft *draft) {
     }
 }
 
-static status write_mistakes(const struct draft *draft, struct bytes *out) {
+static status write_mistakes(const struct draft *draft, struct buf *out) {
     for (size_t i = 0; i < draft->mistake_count; i++) {
         struct mistake mistake = draft->mistakes[i];
         if (mistake.place.line) {
@@ -59,7 +59,7 @@ static status write_mistakes(const struct draft *draft, struct bytes *out) {
 }
 
 // The status for the mistakes found.
-static status judge(struct draft *draft, struct bytes *mistakes) {
+static status judge(struct draft *draft, struct buf *mistakes) {
     size_t typed = 0;
     if (draft->short_of_memory) return fail(UNAVAILABLE, "out of memory");
     if (draft->mistake_count == 0) return OK;
@@ -101,7 +101,7 @@ static status read_document(struct draft *draft, const char *text, size_t size) 
 }
 
 static status read_all(struct draft *draft, const char *text, size_t size, const char *const *sets, size_t count,
-                       struct bytes *mistakes) {
+                       struct buf *mistakes) {
     TRY(find_folder(draft));
     TRY(read_document(draft, text, size));
     if (draft->mistake_count == 0 || draft->stages_place.line) {
@@ -112,7 +112,7 @@ static status read_all(struct draft *draft, const char *text, size_t size, const
 }
 
 status pipeline_parse(struct pipeline **out, const char *path, const char *text, size_t size, const char *const *sets,
-                      size_t count, struct bytes *mistakes) {
+                      size_t count, struct buf *mistakes) {
     *out = NULL;
     struct draft draft = {.path = path};
     TRY(NEW(&draft.pipeline, 1));
@@ -127,8 +127,8 @@ status pipeline_parse(struct pipeline **out, const char *path, const char *text,
 }
 
 status pipeline_read(struct pipeline **out, const char *path, const char *const *sets, size_t count,
-                     struct bytes *mistakes) {
-    struct bytes content = {0};
+                     struct buf *mistakes) {
+    struct buf content = {0};
     *out = NULL;
     status result = file_read(path, &content);
     if (result == OK) result = pipeline_parse(out, path, content.data, content.size, sets, count, mistakes);

@@ -52,11 +52,11 @@ struct pipeline {
 // there are mistakes: `mistakes` gets a line for each ("FILE:LINE:COLUMN: what is wrong", by line), fail_text() says
 // how many; USAGE when they are in `sets` alone. Free with pipeline_free.
 status pipeline_read(struct pipeline **out, const char *path, const char *const *sets, size_t count,
-                     struct bytes *mistakes);
+                     struct buf *mistakes);
 
 // The same from a file's text; `path` tells the folder and names it in messages.
 status pipeline_parse(struct pipeline **out, const char *path, const char *text, size_t size, const char *const *sets,
-                      size_t count, struct bytes *mistakes);
+                      size_t count, struct buf *mistakes);
 
 // NULL is fine; sets *pipeline to NULL.
 void pipeline_free(struct pipeline **pipeline);
@@ -71,11 +71,11 @@ status pipeline_set(struct pipeline *pipeline, struct pipeline_stage *stage, con
 status pipeline_settings(const struct pipeline_stage *stage, struct settings **out);
 
 // Appends the pipeline as YAML that reads back as the same one: all paths absolute, what was handed down written out.
-status pipeline_write(const struct pipeline *pipeline, struct bytes *out);
+status pipeline_write(const struct pipeline *pipeline, struct buf *out);
 
 // Appends a picture of the flow: Graphviz's dot, or lines of text for a terminal.
-status pipeline_dot(const struct pipeline *pipeline, struct bytes *out);
+status pipeline_dot(const struct pipeline *pipeline, struct buf *out);
 // The same as text.
-status pipeline_text(const struct pipeline *pipeline, struct bytes *out);
+status pipeline_text(const struct pipeline *pipeline, struct buf *out);
 
 #endif

@@ -204,7 +204,7 @@ static const char *text_or(const struct settings *settings, const char *name) {
 }
 
 static status check_required(const struct settings *settings) {
-    struct bytes names = {0};
+    struct buf names = {0};
     status result = OK;
     for (size_t i = 0; i < settings->count && result == OK; i++)
         if (settings->keys[i]->required && !settings->values[i].text)

@@ -63,7 +63,7 @@ static int add_pipeline(yaml_document_t *yaml, const struct pipeline *pipeline) 
     return add_pair(yaml, root, "machines", machines);
 }
 
-status pipeline_write(const struct pipeline *pipeline, struct bytes *out) {
+status pipeline_write(const struct pipeline *pipeline, struct buf *out) {
     yaml_emitter_t emitter;
     yaml_document_t yaml;
     bool done = false;
@@ -93,7 +93,7 @@ static bool is_shown(const struct pipeline_stage *stage, const struct pipeline_k
 }
 
 // "frames x2 on gpu0"
-static status title(const struct pipeline *pipeline, const struct pipeline_stage *stage, struct bytes *out) {
+static status title(const struct pipeline *pipeline, const struct pipeline_stage *stage, struct buf *out) {
     TRY(bytes_text(out, stage->name));
     if (stage->replicas > 1) TRY(bytes_print(out, " x%d", stage->replicas));
     if (stage->on >= 0) TRY(bytes_print(out, " on %s", pipeline->machines[stage->on].name));
@@ -101,7 +101,7 @@ static status title(const struct pipeline *pipeline, const struct pipeline_stage
 }
 
 // Quoted for dot.
-static status quoted(const char *text, struct bytes *out) {
+static status quoted(const char *text, struct buf *out) {
     for (; *text; text++) {
         if (*text == '"' || *text == '\\') TRY(bytes_text(out, "\\"));
         TRY(bytes_add(out, text, 1));
@@ -109,11 +109,11 @@ static status quoted(const char *text, struct bytes *out) {
     return OK;
 }
 
-static status dot_stage(const struct pipeline *pipeline, const struct pipeline_stage *stage, struct bytes *out) {
+static status dot_stage(const struct pipeline *pipeline, const struct pipeline_stage *stage, struct buf *out) {
     TRY(bytes_text(out, "    \""));
     TRY(quoted(stage->name, out));
     TRY(bytes_text(out, "\" [label=\""));
-    struct bytes label = {0};
+    struct buf label = {0};
     status result = title(pipeline, stage, &label);
     if (result == OK) result = quoted(label.data, out);
     bytes_release(&label);
@@ -130,7 +130,7 @@ static status dot_stage(const struct pipeline *pipeline, const struct pipeline_s
     return bytes_text(out, stage->program ? "\", style=dashed];\n" : "\"];\n");
 }
 
-static status dot_edge(const char *from, const char *to, const char *facts, struct bytes *out) {
+static status dot_edge(const char *from, const char *to, const char *facts, struct buf *out) {
     TRY(bytes_text(out, "    \""));
     TRY(quoted(from, out));
     TRY(bytes_text(out, "\" -> \""));
@@ -143,7 +143,7 @@ static bool pulls_weights(const struct pipeline_stage *stage) {
     return stage->table && (!strcmp(stage->name, "rollout") || !strcmp(stage->name, "refscore"));
 }
 
-status pipeline_dot(const struct pipeline *pipeline, struct bytes *out) {
+status pipeline_dot(const struct pipeline *pipeline, struct buf *out) {
     TRY(bytes_text(out, "digraph \""));
     TRY(quoted(pipeline->name, out));
     TRY(bytes_text(out, "\" {\n    rankdir=LR;\n    node [shape=box, fontname=\"sans-serif\"];\n"));
@@ -159,8 +159,8 @@ status pipeline_dot(const struct pipeline *pipeline, struct bytes *out) {
 }
 
 static status text_stage(const struct pipeline *pipeline, const struct pipeline_stage *stage, int width,
-                         struct bytes *out) {
-    struct bytes left = {0};
+                         struct buf *out) {
+    struct buf left = {0};
     status result = title(pipeline, stage, &left);
     if (result == OK) result = bytes_print(out, "  %-*s ", width, left.data);
     bytes_release(&left);
@@ -173,10 +173,10 @@ static status text_stage(const struct pipeline *pipeline, const struct pipeline_
     return bytes_text(out, "\n");
 }
 
-status pipeline_text(const struct pipeline *pipeline, struct bytes *out) {
+status pipeline_text(const struct pipeline *pipeline, struct buf *out) {
     int width = 0;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
-        struct bytes left = {0};
+        struct buf left = {0};
         status result = title(pipeline, &pipeline->stages[i], &left);
         if (result == OK && (int)left.size > width) width = (int)left.size;
         bytes_release(&left);

@@ -37,7 +37,7 @@ static status finish(const struct layout_rules *rules, json_object *record, size
 
 // The group's own reader wants an id, which a record may lack; the record keeps what it has.
 static status read_group(json_object *record, struct group **out) {
-    struct bytes printed = {0};
+    struct buf printed = {0};
     json_object *copy = NULL, *id = json_object_new_string("-");
     status result = id && !json_object_deep_copy(record, &copy, NULL) ? OK : fail(UNAVAILABLE, "out of memory");
     if (result == OK && !json_object_object_add(copy, "id", id)) id = NULL;

@@ -20,7 +20,7 @@ struct dataset {
     bool shuffle;
     size_t *order; // of the samples in epoch `ordered`
     size_t ordered;
-    struct bytes template_text;
+    struct buf template_text;
     struct prompt_template template;
     struct layout_rules rules;
     layout *layout;
@@ -28,7 +28,7 @@ struct dataset {
 
 static status read_template(struct dataset *dataset, const struct settings *settings) {
     const char *path = settings_text(settings, "template");
-    struct bytes *whole = &dataset->template_text;
+    struct buf *whole = &dataset->template_text;
     if (path && settings_is(settings, "template", "none")) return OK;
     dataset->rules.template = &dataset->template;
     if (path)

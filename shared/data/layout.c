@@ -15,7 +15,7 @@ status record_text(json_object *record, const char *key, bool allowed_empty, str
 
 status record_id(struct group *group, json_object *record, const char *key, size_t line) {
     json_object *value = json_object_object_get(record, key);
-    struct bytes printed = {0};
+    struct buf printed = {0};
     status result = OK;
     if (!value)
         result = bytes_print(&printed, "%zu", line);
@@ -35,7 +35,7 @@ status root_path(const struct layout_rules *rules, struct group *group, struct t
     bool schemed = path.size >= sizeof scheme - 1 && !memcmp(path.data, scheme, sizeof scheme - 1);
     struct text bare = schemed ? text_slice(path, sizeof scheme - 1, path.size) : path;
     if (!rules->media_root || (bare.size && bare.data[0] == '/')) return group_text(group, out, path.data, path.size);
-    struct bytes joined = {0};
+    struct buf joined = {0};
     status result = bytes_print(&joined, "%s%s/", schemed ? scheme : "", rules->media_root);
     if (result == OK) result = bytes_add(&joined, bare.data, bare.size);
     if (result == OK) result = group_text(group, out, joined.data, joined.size);
@@ -53,7 +53,7 @@ static status add_medium(const struct layout_rules *rules, struct group *group, 
 
 static status add_question(const struct layout_rules *rules, struct group *group, struct part *part,
                            enum problem_type type, struct text question) {
-    struct bytes wording = {0};
+    struct buf wording = {0};
     part->kind = PART_TEXT;
     TRY(group_text(group, &part->type, "text", 4));
     if (!rules->template) return group_text(group, &part->text, question.data, question.size);

@@ -59,7 +59,7 @@ static status read_options(json_object *record, struct text options[CHOICES], si
     return fail(DATAERR, "golden_choice_idx: not a letter from A to D");
 }
 
-static status print_path(struct bytes *out, const char *folder, json_object *record, const char *name_key) {
+static status print_path(struct buf *out, const char *folder, json_object *record, const char *name_key) {
     struct text source, name;
     TRY(record_text(record, "video_source", false, &source));
     TRY(record_text(record, name_key, false, &name));
@@ -70,7 +70,7 @@ static status print_path(struct bytes *out, const char *folder, json_object *rec
 }
 
 static status add_path(struct group *group, struct media_paths *media, enum part_kind kind, json_object *record) {
-    struct bytes path = {0};
+    struct buf path = {0};
     status result = kind == PART_VIDEO ? print_path(&path, "videos", record, "video_basename")
                                        : print_path(&path, "images", record, "current_observation_basename");
     media->kinds[media->count] = kind;
@@ -88,7 +88,7 @@ static status find_media(struct group *group, json_object *record, struct media_
 }
 
 // question, "Options:" and the options, each on a line of its own.
-static status print_question(struct bytes *out, json_object *record, const struct text options[CHOICES]) {
+static status print_question(struct buf *out, json_object *record, const struct text options[CHOICES]) {
     struct text question;
     TRY(record_text(record, "question", false, &question));
     TRY(bytes_add(out, question.data, question.size));
@@ -102,7 +102,7 @@ static status print_question(struct bytes *out, json_object *record, const struc
 }
 
 static status make(const struct layout_rules *rules, json_object *record, size_t line, struct group *group,
-                   struct bytes *question) {
+                   struct buf *question) {
     struct text options[CHOICES] = {0};
     size_t right = 0;
     struct media_paths media = {0};
@@ -120,7 +120,7 @@ static status make(const struct layout_rules *rules, json_object *record, size_t
 }
 
 status layout_seed_bench(const struct layout_rules *rules, json_object *record, size_t line, struct group **out) {
-    struct bytes question = {0};
+    struct buf question = {0};
     TRY(group_new(out));
     status result = make(rules, record, line, *out, &question);
     bytes_release(&question);

@@ -74,7 +74,7 @@ static status find_section(const struct prompt_template *template, enum problem_
 }
 
 status template_fill(const struct prompt_template *template, enum problem_type type, struct text question,
-                     struct bytes *out) {
+                     struct buf *out) {
     struct text section, body = template->body;
     TRY(find_section(template, type, &section));
     bool placed = false;

@@ -34,6 +34,6 @@ status template_read(struct prompt_template *out, const char *name, struct text 
 
 // Appends the prompt's text. DATAERR when there are sections and none for this type.
 status template_fill(const struct prompt_template *template, enum problem_type type, struct text question,
-                     struct bytes *out);
+                     struct buf *out);
 
 #endif

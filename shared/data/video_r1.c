@@ -13,7 +13,7 @@ static status read_type(struct group *group, json_object *record, enum problem_t
                 name.data, group->sample_id.data);
 }
 
-static status print_options(struct bytes *out, json_object *record) {
+static status print_options(struct buf *out, json_object *record) {
     json_object *options = json_object_object_get(record, "options");
     if (!options) return fail(DATAERR, "options: missing");
     if (!json_object_is_type(options, json_type_array)) return fail(DATAERR, "options: not a list");
@@ -28,7 +28,7 @@ static status print_options(struct bytes *out, json_object *record) {
     return OK;
 }
 
-static status print_question(struct bytes *out, json_object *record, enum problem_type type) {
+static status print_question(struct buf *out, json_object *record, enum problem_type type) {
     struct text problem;
     TRY(record_text(record, "problem", false, &problem));
     TRY(bytes_add(out, problem.data, problem.size));
@@ -52,7 +52,7 @@ static status find_medium(json_object *record, struct media_paths *media) {
 }
 
 static status make(const struct layout_rules *rules, json_object *record, size_t line, struct group *group,
-                   struct bytes *question) {
+                   struct buf *question) {
     struct media_paths media = {0};
     enum problem_type type;
     struct text solution;
@@ -67,7 +67,7 @@ static status make(const struct layout_rules *rules, json_object *record, size_t
 }
 
 status layout_video_r1(const struct layout_rules *rules, json_object *record, size_t line, struct group **out) {
-    struct bytes question = {0};
+    struct buf question = {0};
     TRY(group_new(out));
     status result = make(rules, record, line, *out, &question);
     bytes_release(&question);

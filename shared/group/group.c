@@ -55,7 +55,7 @@ status group_media(struct group *group, size_t count) {
 }
 
 status group_text(struct group *group, struct text *out, const char *data, size_t size) {
-    struct bytes mended = {0};
+    struct buf mended = {0};
     bool valid = utf8_valid(data, size);
     status result = valid ? OK : utf8_replace(data, size, &mended);
     if (result == OK) {

@@ -195,13 +195,13 @@ void group_free(struct group **group);
 status group_from_json(struct group **out, const char *json, size_t size);
 
 // Appends the group as one line of JSON, without the newline.
-status group_to_json(const struct group *group, struct bytes *out);
+status group_to_json(const struct group *group, struct buf *out);
 
 // The same from msgpack; also DATAERR when a key unknown to the table is not carried as JSON.
 status group_from_msgpack(struct group **out, const void *data, size_t size);
 
 // Appends the group as one msgpack map.
-status group_to_msgpack(const struct group *group, struct bytes *out);
+status group_to_msgpack(const struct group *group, struct buf *out);
 
 // What a stage needs of the group before it can work; DATAERR "not a group: ..." names what is missing.
 enum group_need {
@@ -233,7 +233,7 @@ enum group_section {
 };
 
 // One section as a msgpack map.
-status group_section_to_msgpack(const struct group *group, enum group_section section, struct bytes *out);
+status group_section_to_msgpack(const struct group *group, enum group_section section, struct buf *out);
 
 // Reads what group_section_to_msgpack wrote in place of that section. DATAERR.
 status group_section_from_msgpack(struct group *group, enum group_section section, const void *data, size_t size);
@@ -260,6 +260,6 @@ status group_text(struct group *group, struct text *out, const char *data, size_
 bool text_is(struct text text, const char *other);
 
 // Appends the reference page: every field of the table as Markdown.
-status group_reference_page(struct bytes *out);
+status group_reference_page(struct buf *out);
 
 #endif

@@ -16,7 +16,7 @@ static status read_text(struct arena *arena, struct text *out, json_object *json
 }
 
 static status keep_json(struct arena *arena, struct text *out, json_object *json) {
-    struct bytes printed = {0};
+    struct buf printed = {0};
     status result = json_print(&printed, json);
     if (result == OK) {
         *out = (struct text){arena_text(arena, printed.data, printed.size), printed.size};

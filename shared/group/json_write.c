@@ -4,11 +4,11 @@
 #include "shared/base/json.h"
 #include "shared/group/fields.h"
 
-static status write_object(struct bytes *out, const struct field_table *table, const void *thing);
+static status write_object(struct buf *out, const struct field_table *table, const void *thing);
 
-static status write_list(struct bytes *out, const struct field *field, const struct list *list);
+static status write_list(struct buf *out, const struct field *field, const struct list *list);
 
-static status write_element(struct bytes *out, const struct field *field, const void *at) {
+static status write_element(struct buf *out, const struct field *field, const void *at) {
     static const struct field floats = {.type = FIELD_FLOATS};
     const struct text *text = at;
     const struct span *span = at;
@@ -32,7 +32,7 @@ static status write_element(struct bytes *out, const struct field *field, const 
     }
 }
 
-static status write_list(struct bytes *out, const struct field *field, const struct list *list) {
+static status write_list(struct buf *out, const struct field *field, const struct list *list) {
     size_t size = field_element(field);
     TRY(bytes_text(out, "["));
     for (size_t i = 0; i < list->count; i++) {
@@ -42,12 +42,12 @@ static status write_list(struct bytes *out, const struct field *field, const str
     return bytes_text(out, "]");
 }
 
-static status write_content(struct bytes *out, const struct field *field, const struct message *message) {
+static status write_content(struct buf *out, const struct field *field, const struct message *message) {
     if (message->plain) return json_print_text(out, message->parts[0].text.data, message->parts[0].text.size);
     return write_list(out, field, (const struct list *)&message->parts);
 }
 
-static status write_field(struct bytes *out, const struct field *field, const void *thing) {
+static status write_field(struct buf *out, const struct field *field, const void *thing) {
     const void *at = (const char *)thing + field->offset;
     const struct text *text = at;
     switch (field->type) {
@@ -68,14 +68,14 @@ static status write_field(struct bytes *out, const struct field *field, const vo
     }
 }
 
-static status write_key(struct bytes *out, bool *first, const char *key, size_t size) {
+static status write_key(struct buf *out, bool *first, const char *key, size_t size) {
     TRY(bytes_text(out, *first ? "" : ","));
     *first = false;
     TRY(json_print_text(out, key, size));
     return bytes_text(out, ":");
 }
 
-static status write_object(struct bytes *out, const struct field_table *table, const void *thing) {
+static status write_object(struct buf *out, const struct field_table *table, const void *thing) {
     bool first = true;
     TRY(bytes_text(out, "{"));
     for (size_t i = 0; i < table->count; i++) {
@@ -91,6 +91,6 @@ static status write_object(struct bytes *out, const struct field_table *table, c
     return bytes_text(out, "}");
 }
 
-status group_to_json(const struct group *group, struct bytes *out) {
+status group_to_json(const struct group *group, struct buf *out) {
     return write_object(out, &group_table, group);
 }

@@ -104,7 +104,7 @@ static status unpack_content(struct arena *arena, const struct field *field, str
 static status unpack_json(struct arena *arena, struct text *out, const char *data, size_t size, bool object,
                           const struct place *place) {
     json_object *json = NULL;
-    struct bytes printed = {0};
+    struct buf printed = {0};
     status result = json_read(&json, data, size);
     if (result == DATAERR || (result == OK && object && !json_object_is_type(json, json_type_object)))
         result = refuse_at(place, "not JSON");

@@ -95,16 +95,16 @@ static int pack_object(msgpack_packer *out, const struct field_table *table, con
     return failed;
 }
 
-static status pack(const struct group *group, int section, struct bytes *out) {
+static status pack(const struct group *group, int section, struct buf *out) {
     msgpack_packer packer;
     msgpack_packer_init(&packer, out, add_bytes);
     return pack_object(&packer, &group_table, group, section) ? fail(UNAVAILABLE, "out of memory") : OK;
 }
 
-status group_to_msgpack(const struct group *group, struct bytes *out) {
+status group_to_msgpack(const struct group *group, struct buf *out) {
     return pack(group, ALL_SECTIONS, out);
 }
 
-status group_section_to_msgpack(const struct group *group, enum group_section section, struct bytes *out) {
+status group_section_to_msgpack(const struct group *group, enum group_section section, struct buf *out) {
     return pack(group, (int)section, out);
 }

@@ -9,14 +9,14 @@ static const char *const type_names[] = {
     [FIELD_JSON] = "object",
 };
 
-static status print_table(struct bytes *out, const struct field_table *table, const char *prefix) {
+static status print_table(struct buf *out, const struct field_table *table, const char *prefix) {
     for (size_t i = 0; i < table->count; i++) {
         const struct field *field = &table->fields[i];
         bool list = field->type == FIELD_OBJECTS || field->type == FIELD_CONTENT;
         TRY(bytes_print(out, "| `%s%s%s` | %s | %s | %s |\n", prefix, field->name, list ? "[]" : "",
                         type_names[field->type], field->required ? "yes" : "", field->doc));
         if (!field->table) continue;
-        struct bytes inner = {0};
+        struct buf inner = {0};
         status result = bytes_print(&inner, "%s%s%s.", prefix, field->name, list ? "[]" : "");
         if (result == OK) result = print_table(out, field->table, inner.data);
         bytes_release(&inner);
@@ -25,7 +25,7 @@ static status print_table(struct bytes *out, const struct field_table *table, co
     return OK;
 }
 
-status group_reference_page(struct bytes *out) {
+status group_reference_page(struct buf *out) {
     TRY(bytes_text(out, "| key | type | required | what it is |\n|---|---|---|---|\n"));
     return print_table(out, &group_table, "");
 }

@@ -8,7 +8,7 @@
 
 // From another process, into the store and from there; without a store the view owns the record.
 static status ask(struct frames_view *view, const struct media_source *source, const char *key, bool *found) {
-    struct bytes record = {0};
+    struct buf record = {0};
     *found = false;
     if (!source->ask) return OK;
     status result = source->ask(source->context, key, &record, found);

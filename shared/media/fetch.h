@@ -9,7 +9,7 @@
 struct media_source {
     struct frames_store *store; // NULL: none
     // Asks another process for a record (stage_fetch, say); NULL: nobody to ask.
-    status (*ask)(void *context, const char *key, struct bytes *record, bool *found);
+    status (*ask)(void *context, const char *key, struct buf *record, bool *found);
     void *context;
     const char *media_root;    // NULL: the working folder
     const struct rules *rules; // NULL: the published ones

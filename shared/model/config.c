@@ -333,7 +333,7 @@ typedef status parser(struct model_config *config, const char *text, size_t size
 
 static status parse_file(struct model_config *config, const char *path, bool optional, parser *parse) {
     if (optional && !path_exists(path)) return OK;
-    struct bytes text = {0};
+    struct buf text = {0};
     status result = file_read(path, &text);
     if (result == OK) result = parse(config, text.data ? text.data : "", text.size, path);
     bytes_release(&text);

@@ -51,7 +51,7 @@ static json_object *entry_of(const struct stored_tensor *tensor, size_t first, s
 }
 
 // The header's JSON, padded with blanks to a multiple of 8 bytes; *data = the bytes of data that follow it.
-static status make_header(struct bytes *header, const struct stored_tensor *tensors, size_t count, size_t *data) {
+static status make_header(struct buf *header, const struct stored_tensor *tensors, size_t count, size_t *data) {
     json_object *all = json_object_new_object(), *metadata = json_object_new_object();
     status result = OK;
     if (!all || !metadata) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
@@ -135,7 +135,7 @@ static status start(struct safetensors_writer *writer, const char *path, const s
     writer->path = arena_text(&writer->texts, path, strlen(path));
     writer->temporary = arena_print(&writer->texts, "%s.tmp", path);
     if (!writer->path || !writer->temporary) return fail(UNAVAILABLE, "out of memory");
-    struct bytes header = {0};
+    struct buf header = {0};
     status result = OK;
     TRY_TO(result, done, make_header(&header, tensors, count, &writer->left));
     TRY_TO(result, done, file_claim(writer->temporary, &writer->file));

@@ -104,7 +104,7 @@ static status write_tensors(struct model *model, struct arena *texts, const char
 status model_write_state(struct model *model, const char *folder) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
     struct arena texts = {0};
-    struct bytes numbers = {0};
+    struct buf numbers = {0};
     status result = OK;
     TRY_TO(result, done, write_tensors(model, &texts, folder));
     TRY_TO(result, done,

@@ -18,12 +18,12 @@ struct feed {
     struct hub **hub;
     struct ledger *ledger;
     int64_t total, per_step, staleness;
-    int64_t step;        // optim's
-    bool ready;          // optim has said where it stands
-    bool reissue;        // everything in flight is to be issued again
-    struct bytes flying; // orders, as text
-    bool finished;       // and the supervisors know
-    time_t news;         // when optim was last heard
+    int64_t step;      // optim's
+    bool ready;        // optim has said where it stands
+    bool reissue;      // everything in flight is to be issued again
+    struct buf flying; // orders, as text
+    bool finished;     // and the supervisors know
+    time_t news;       // when optim was last heard
 };
 
 // ---- opening ----

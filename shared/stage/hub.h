@@ -52,7 +52,7 @@ status hub_post(struct hub *hub, const char *purpose, const struct wire_message 
 // Asks the first replica of `stage` that knows (purpose "weights" or "frames") and waits for the answer; texts and bulk
 // go to `arena` and `bulk`. A reply of kind ABSENT: nobody knows. END when the program is asked to stop.
 status hub_ask(struct hub *hub, const char *stage, const char *purpose, const struct wire_message *request,
-               struct wire_message *reply, struct arena *arena, struct bytes *bulk);
+               struct wire_message *reply, struct arena *arena, struct buf *bulk);
 
 // Copies of groups dropped so far.
 int64_t hub_dropped(struct hub *hub);

@@ -16,7 +16,7 @@ static void post_free(struct post *post) {
 
 status hub_post(struct hub *hub, const char *purpose, const struct wire_message *message) {
     struct post *post;
-    struct bytes frame = {0};
+    struct buf frame = {0};
     TRY(NEW(&post, 1));
     status result = (post->purpose = strdup(purpose)) ? OK : fail(UNAVAILABLE, "out of memory");
     // Through its encoding and back is the copy.
@@ -42,7 +42,7 @@ static void remove_errand(struct hub *hub, const struct errand *errand) {
 }
 
 status hub_ask(struct hub *hub, const char *stage, const char *purpose, const struct wire_message *request,
-               struct wire_message *reply, struct arena *arena, struct bytes *bulk) {
+               struct wire_message *reply, struct arena *arena, struct buf *bulk) {
     struct errand errand = {.stage = stage,
                             .purpose = purpose,
                             .request = request,
@@ -145,7 +145,7 @@ static bool answers(const struct errand *errand, const struct wire_peer *peer, c
 }
 
 static status copy_answer(struct errand *errand, const struct wire_message *message) {
-    struct bytes frame = {0};
+    struct buf frame = {0};
     status result = message_encode(message, &frame);
     if (result == OK) result = message_decode(errand->reply, errand->arena, frame.data, frame.size);
     if (result == OK && message->bulk) result = bytes_add(errand->bulk, message->bulk, message->bulk_size);

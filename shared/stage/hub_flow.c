@@ -43,7 +43,7 @@ static int reader_of(const struct hub *hub, const char *stage) {
 static status add_letter(struct hub *hub, const struct group *group) {
     size_t count = hub->wiring->reader_count;
     if (count == 0 || letters_have(&hub->letters, group->id.data)) return OK;
-    struct bytes data = {0};
+    struct buf data = {0};
     status result = group_to_msgpack(group, &data);
     if (result != OK) {
         bytes_release(&data);

@@ -33,7 +33,7 @@ struct errand {
     const struct wire_message *request;
     struct wire_message *reply;
     struct arena *arena;
-    struct bytes *bulk;
+    struct buf *bulk;
     struct wire_peer *peer;
     int skip; // so many replicas did not know
     enum errand_state state;
@@ -72,7 +72,7 @@ struct hub {
     // The hub's thread's own:
     struct upstream *upstreams;
     int64_t *orders; // room for list_orders
-    struct bytes order_text;
+    struct buf order_text;
     int asked;
     int64_t reported;
     bool weights_visited, frames_visited;

@@ -22,7 +22,7 @@ struct input_memory {
 };
 
 // What the context is for: asking the frames stage for what this machine's store lacks.
-static status ask_frames(void *context, const char *key, struct bytes *record, bool *found) {
+static status ask_frames(void *context, const char *key, struct buf *record, bool *found) {
     return stage_fetch(context, key, record, found);
 }
 

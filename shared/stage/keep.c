@@ -5,7 +5,7 @@
 #include <xxhash.h>
 
 // Appends all that the stage's section depends on.
-static status add_inputs(const struct stage_context *context, const struct group *group, struct bytes *inputs) {
+static status add_inputs(const struct stage_context *context, const struct group *group, struct buf *inputs) {
     const struct stage *stage = context->stage;
     uint64_t hashes[2] = {settings_hash(context->settings), stage->version ? stage->version(context->state) : 0};
     TRY(bytes_print(inputs, "%s %d ", stage->name, stage->section));
@@ -16,7 +16,7 @@ static status add_inputs(const struct stage_context *context, const struct group
 }
 
 static status make_key(const struct stage_context *context, const struct group *group, struct section_key *key) {
-    struct bytes inputs = {0};
+    struct buf inputs = {0};
     status result = add_inputs(context, group, &inputs);
     if (result == OK) {
         XXH128_canonical_t canonical;

@@ -18,7 +18,7 @@ static bool is_blank(const char *text, size_t size) {
 
 // Takes the next whole line out of the buffer; at the end of the input, what is left.
 static bool cut_line(struct lines *lines, const char **line, size_t *size) {
-    struct bytes *buffer = &lines->buffer;
+    struct buf *buffer = &lines->buffer;
     while (lines->start < buffer->size) {
         const char *from = buffer->data + lines->start;
         const char *newline = memchr(from + lines->scanned, '\n', buffer->size - lines->start - lines->scanned);
@@ -48,7 +48,7 @@ static status wait_for_input(const struct lines *lines, int timeout_ms, bool *re
 }
 
 static status read_some(struct lines *lines) {
-    struct bytes *buffer = &lines->buffer;
+    struct buf *buffer = &lines->buffer;
     if (lines->start) {
         memmove(buffer->data, buffer->data + lines->start, buffer->size - lines->start);
         buffer->size -= lines->start;

@@ -7,7 +7,7 @@
 
 struct lines {
     int fd;
-    struct bytes buffer;
+    struct buf buffer;
     size_t start;   // of the first line not handed out
     size_t scanned; // behind it no newline was found yet
     size_t number;  // of the line handed out last, from 1

@@ -31,7 +31,7 @@ struct place {
     struct stage_weights weights; // in use; path is not kept
     int retries;
     struct arena arena;
-    struct bytes bulk; // of answers, in the hub's thread
+    struct buf bulk; // of answers, in the hub's thread
     pthread_mutex_t lock;
     // Under the lock:
     const char *waits; // for what, NULL: working
@@ -327,7 +327,7 @@ const char *stage_weights_folder(const struct stage_context *context) {
     return context->place ? context->place->folder : NULL;
 }
 
-status stage_fetch(struct stage_context *context, const char *key, struct bytes *record, bool *found) {
+status stage_fetch(struct stage_context *context, const char *key, struct buf *record, bool *found) {
     *found = false;
     if (!context->place || !context->place->hub) return OK;
     const struct wire_message request = {.kind = MESSAGE_GET, .id = key};

@@ -31,7 +31,7 @@ status pull_newest(struct hub *hub, bool reference, struct pulled *out) {
     while (!signals_stopping()) {
         struct wire_message reply = {0};
         struct arena arena = {0};
-        struct bytes none = {0};
+        struct buf none = {0};
         status result = hub_ask(hub, "optim", "weights", &request, &reply, &arena, &none);
         bool known = result == OK && reply.kind == MESSAGE_VERSION;
         if (known) result = take_version(&reply, reference, out);
@@ -48,7 +48,7 @@ static bool seen_from_here(const struct pulled *pulled) {
     return !stat(pulled->remote, &about) && S_ISREG(about.st_mode) && about.st_size == pulled->size;
 }
 
-static status write_piece(int fd, const struct bytes *piece, const char *path) {
+static status write_piece(int fd, const struct buf *piece, const char *path) {
     size_t done = 0;
     while (done < piece->size) {
         ssize_t put = write(fd, piece->data + done, piece->size - done);
@@ -60,7 +60,7 @@ static status write_piece(int fd, const struct bytes *piece, const char *path) {
 }
 
 static status copy_pieces(struct hub *hub, const struct pulled *pulled, int fd, const char *path) {
-    struct bytes piece = {0};
+    struct buf piece = {0};
     status result = OK;
     for (int64_t offset = 0; offset < pulled->size && result == OK;) {
         const struct wire_message request = {
@@ -80,7 +80,7 @@ static status copy_pieces(struct hub *hub, const struct pulled *pulled, int fd, 
 }
 
 static status copy_file(struct hub *hub, const struct pulled *pulled, const char *path) {
-    struct bytes part = {0};
+    struct buf part = {0};
     TRY(bytes_print(&part, "%s.%d.part", path, (int)getpid()));
     int fd = open(part.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     status result = fd < 0 ? fail(UNAVAILABLE, "%s: %s", part.data, strerror(errno)) : OK;
@@ -108,7 +108,7 @@ static void remove_old(const char *folder, const char *prefix, const char *keep)
 }
 
 status pull_file(struct hub *hub, const char *folder, struct pulled *pulled) {
-    struct bytes name = {0}, path = {0};
+    struct buf name = {0}, path = {0};
     status result = OK;
     const char *prefix = pulled->weights.reference ? "pulled-reference-" : "pulled-policy-";
     if (!*pulled->remote) return OK;

@@ -85,7 +85,7 @@ static status answer_newest(struct shelf *shelf, const struct wire_message *requ
     return reply->path ? OK : fail(UNAVAILABLE, "out of memory");
 }
 
-static status read_piece(const char *path, const struct wire_message *request, struct bytes *bulk) {
+static status read_piece(const char *path, const struct wire_message *request, struct buf *bulk) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     size_t size = request->size > 0 && request->size < CHUNK_MOST ? (size_t)request->size : CHUNK_MOST;
@@ -98,7 +98,7 @@ static status read_piece(const char *path, const struct wire_message *request, s
 }
 
 static status answer_fetch(struct shelf *shelf, const struct wire_message *request, struct wire_message *reply,
-                           struct bytes *bulk) {
+                           struct buf *bulk) {
     for (int kind = 0; kind < 2; kind++) {
         for (int i = 0; i < KEPT; i++) {
             const struct item *item = &shelf->items[kind][i];
@@ -117,7 +117,7 @@ static status answer_fetch(struct shelf *shelf, const struct wire_message *reque
 }
 
 status shelf_answer(struct shelf *shelf, const struct wire_message *request, struct wire_message *reply,
-                    struct arena *arena, struct bytes *bulk) {
+                    struct arena *arena, struct buf *bulk) {
     *reply = (struct wire_message){.kind = MESSAGE_ABSENT, .id = ""};
     pthread_mutex_lock(&shelf->lock);
     status result = request->kind == MESSAGE_NEWEST ? answer_newest(shelf, request, reply, arena)

@@ -22,6 +22,6 @@ void shelf_recycle(struct shelf *shelf, bool reference, const char *path);
 // Answers NEWEST and FETCH: *reply is VERSION or CHUNK (with its bulk in `bulk`, its path in `arena`), ABSENT when
 // there is nothing of the kind.
 status shelf_answer(struct shelf *shelf, const struct wire_message *request, struct wire_message *reply,
-                    struct arena *arena, struct bytes *bulk);
+                    struct arena *arena, struct buf *bulk);
 
 #endif

@@ -76,7 +76,7 @@ struct stage {
     // it is over: what must not be lost is written here. NULL: nothing.
     status (*finish)(void *state);
     // Frames: appends what its store has of a clip, for another machine. Called from another thread.
-    status (*serve)(void *state, const char *key, struct bytes *record, bool *found);
+    status (*serve)(void *state, const char *key, struct buf *record, bool *found);
 
     // Releases everything; flushes. Called once, also after a failure, and with NULL when open failed early.
     status (*close)(void *state);
@@ -108,6 +108,6 @@ const char *stage_weights_folder(const struct stage_context *context);
 
 // Asks the frames stage for a clip that this machine's store lacks; appends it to `record`. From any thread. *found is
 // false when nobody has it, or under --stdio.
-status stage_fetch(struct stage_context *context, const char *key, struct bytes *record, bool *found);
+status stage_fetch(struct stage_context *context, const char *key, struct buf *record, bool *found);
 
 #endif

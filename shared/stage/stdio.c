@@ -14,9 +14,9 @@ enum { WINDOW = 1024 }; // slots above which no more lines are read while there 
 struct slot {
     const struct group *group; // while the stage has it
     size_t line;
-    char *passing;     // a quarantined group's line, to be written as it came
-    struct bytes done; // the line to be written
-    char *refused;     // why the line is no group
+    char *passing;   // a quarantined group's line, to be written as it came
+    struct buf done; // the line to be written
+    char *refused;   // why the line is no group
 };
 
 struct filter {

@@ -419,7 +419,7 @@ status transaction_count(struct transaction *transaction, int table, size_t *cou
     return outcome(transaction, code, "cannot count");
 }
 
-status database_get(struct database *database, int table, struct slice key, struct bytes *value, bool *found) {
+status database_get(struct database *database, int table, struct slice key, struct buf *value, bool *found) {
     struct transaction *transaction;
     TRY(database_read(database, &transaction));
     struct slice there;

@@ -38,7 +38,7 @@ status database_open(struct database **out, const char *path, const char *const 
 void database_close(struct database **database);
 
 // Appends the value under `key` to `value`; *found says whether there was one (value is untouched if not).
-status database_get(struct database *database, int table, struct slice key, struct bytes *value, bool *found);
+status database_get(struct database *database, int table, struct slice key, struct buf *value, bool *found);
 
 // Sets or replaces one value; durable on return (unless lazy). Keys have 1 to 511 bytes. UNAVAILABLE when the disk is
 // full: nothing has changed then.

@@ -129,7 +129,7 @@ static void record_write(const struct frames *frames, uint8_t *out) {
     memset(out + end, 0, record_size(frames) - end);
 }
 
-status frames_to_record(const struct frames *frames, struct bytes *out) {
+status frames_to_record(const struct frames *frames, struct buf *out) {
     size_t size = record_size(frames);
     TRY(bytes_reserve(out, size));
     record_write(frames, (uint8_t *)out->data + out->size);

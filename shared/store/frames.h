@@ -26,7 +26,7 @@ struct frames {
 size_t frames_bytes(const struct frames *frames);
 
 // The record as it is stored and sent: header, timestamps, pixels.
-status frames_to_record(const struct frames *frames, struct bytes *out);
+status frames_to_record(const struct frames *frames, struct buf *out);
 
 // *frames points into `record`. DATAERR when it is not a whole record of this version.
 status frames_from_record(struct frames *frames, const void *record, size_t size);

@@ -50,7 +50,7 @@ static struct slice key_of(const char *id, size_t size, XXH128_canonical_t *hash
 
 status group_store_find(struct group_store *store, const struct section_key *key, enum group_section section,
                         struct group *group, bool *found) {
-    struct bytes packed = {0};
+    struct buf packed = {0};
     status result =
         database_get(store->database, SECTIONS, (struct slice){key->bytes, sizeof key->bytes}, &packed, found);
     if (result == OK && *found) result = group_section_from_msgpack(group, section, packed.data, packed.size);
@@ -71,7 +71,7 @@ static status put(struct transaction *transaction, void *context) {
 
 status group_store_save(struct group_store *store, const struct section_key *key, enum group_section section,
                         const struct group *group) {
-    struct bytes packed = {0}, whole = {0};
+    struct buf packed = {0}, whole = {0};
     XXH128_canonical_t hash;
     struct saved saved = {.id = key_of(group->id.data, group->id.size, &hash)};
     status result = group_to_msgpack(group, &whole);
@@ -86,7 +86,7 @@ status group_store_save(struct group_store *store, const struct section_key *key
 }
 
 status group_store_get(struct group_store *store, const char *id, struct group **out) {
-    struct bytes packed = {0};
+    struct buf packed = {0};
     XXH128_canonical_t hash;
     bool found = false;
     *out = NULL;

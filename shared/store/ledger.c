@@ -94,7 +94,7 @@ int64_t ledger_count(const struct ledger *ledger, enum ledger_state state) {
 
 // ---- records ----
 
-static status encode(const struct ledger_entry *entry, struct bytes *out) {
+static status encode(const struct ledger_entry *entry, struct buf *out) {
     const struct record record = {
         .state = entry->state, .step = entry->step, .issues = entry->issues, .changed = entry->changed};
     const char *texts[3] = {entry->id, entry->who, entry->why};
@@ -138,7 +138,7 @@ static status write_update(struct transaction *transaction, void *context) {
     struct ledger_entry entry = update->entry, before = {.id = ""};
     uint8_t key[8];
     struct slice old, name = {key, sizeof key};
-    struct bytes value = {0};
+    struct buf value = {0};
     make_key(entry.order, key);
     TRY(transaction_get(transaction, ORDERS, name, &old));
     if (old.data) TRY(decode(old, entry.order, &before));
@@ -233,7 +233,7 @@ static status load_entry(void *context, const struct ledger_entry *entry) {
 static status check_meta(struct ledger *ledger, const char *path, const struct ledger_plan *plan) {
     const struct meta want = {.format = FORMAT, .data = plan->data, .per_step = plan->per_step};
     const struct slice key = {"meta", 4};
-    struct bytes value = {0};
+    struct buf value = {0};
     bool found;
     struct meta have = {0};
     status result = database_get(ledger->database, META, key, &value, &found);

@@ -60,7 +60,7 @@ static status finish_set(struct added *a, struct added_set *set, bool normalized
 }
 
 status added_finish(struct added *a, enum normal_form form) {
-    struct bytes buffer = {0};
+    struct buf buffer = {0};
     status result = OK;
     for (size_t i = 0; i < a->count && result == OK; i++) {
         struct added_token *token = &a->tokens[i];

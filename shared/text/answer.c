@@ -14,7 +14,7 @@ static const char *visible(const struct tokenizer *tokenizer, int64_t token, siz
     return tokenizer_special(tokenizer, token) ? NULL : tokenizer_piece(tokenizer, token, size);
 }
 
-static const char *find_last(const struct bytes *text, const char *what) {
+static const char *find_last(const struct buf *text, const char *what) {
     const char *found = NULL;
     const char *at = text->data, *end = text->data + text->size;
     while (at && (at = memmem(at, (size_t)(end - at), what, strlen(what)))) found = at++;
@@ -22,7 +22,7 @@ static const char *find_last(const struct bytes *text, const char *what) {
 }
 
 // The range of bytes of the content; false if there is none.
-static bool content_range(const struct bytes *text, size_t *from, size_t *to) {
+static bool content_range(const struct buf *text, size_t *from, size_t *to) {
     const char *open = find_last(text, opening);
     if (!open) return false;
     const char *start = open + strlen(opening), *end = text->data + text->size;
@@ -34,7 +34,7 @@ static bool content_range(const struct bytes *text, size_t *from, size_t *to) {
 
 static status find_content(const struct tokenizer *tokenizer, const int64_t *tokens, size_t count,
                            struct answer_span *out) {
-    struct bytes text = {0};
+    struct buf text = {0};
     size_t from, to, size, at = 0;
     status result = bytes_text(&text, "");
     for (size_t i = 0; result == OK && i < count; i++) {
@@ -56,7 +56,7 @@ static status find_content(const struct tokenizer *tokenizer, const int64_t *tok
 
 static bool holds(const struct tokenizer *tokenizer, const int64_t *tokens, size_t first, size_t end, const char *what,
                   bool *found) {
-    struct bytes text = {0};
+    struct buf text = {0};
     bool fine = true;
     for (size_t i = first; fine && i < end; i++) {
         size_t size;

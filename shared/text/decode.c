@@ -2,7 +2,7 @@
 #include "shared/base/utf8.h"
 
 status tokenizer_decode(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
-                        struct bytes *out) {
+                        struct buf *out) {
     TRY(bytes_reserve(out, count * 4));
     for (size_t i = 0; i < count; i++) {
         size_t size;
@@ -12,9 +12,8 @@ status tokenizer_decode(const struct tokenizer *t, const int64_t *ids, size_t co
     return OK;
 }
 
-status tokenizer_text(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
-                      struct bytes *out) {
-    struct bytes raw = {0};
+status tokenizer_text(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special, struct buf *out) {
+    struct buf raw = {0};
     status result = tokenizer_decode(t, ids, count, skip_special, &raw);
     if (result == OK) result = utf8_replace(raw.data, raw.size, out);
     bytes_release(&raw);

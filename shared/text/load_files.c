@@ -54,7 +54,7 @@ static status load_merge_line(struct tokenizer *t, const char *line, size_t size
 }
 
 static status load_merges_txt(struct tokenizer *t, const char *path) {
-    struct bytes content = {0};
+    struct buf content = {0};
     status result;
     TRY_TO(result, done, file_read(path, &content));
     uint32_t rank = 0;

@@ -107,7 +107,7 @@ static status load_normalizer(struct tokenizer *t, struct json_object *normalize
 }
 
 // A plain text as a regular expression.
-static status quote(const char *text, size_t size, struct bytes *out) {
+static status quote(const char *text, size_t size, struct buf *out) {
     for (size_t i = 0; i < size; i++) {
         if (strchr("\\^$.[]|()?*+{}-#&~ ", text[i]) && text[i]) TRY(bytes_add(out, "\\", 1));
         TRY(text[i] ? bytes_add(out, text + i, 1) : bytes_text(out, "\\x00"));
@@ -129,7 +129,7 @@ static status load_split(struct tokenizer *t, struct json_object *split) {
     if (!removed && strcmp(how, "Isolated") != 0) return fail(DATAERR, "Split: %s is not supported", how);
     enum split_rule rule = !removed ? SPLIT_ALL : invert ? SPLIT_DROP_REST : SPLIT_DROP_MATCHES;
     struct json_object *given = regex ? regex : plain;
-    struct bytes quoted = {0};
+    struct buf quoted = {0};
     status result = OK;
     if (plain) result = quote(json_object_get_string(plain), (size_t)json_object_get_string_len(plain), &quoted);
     if (result == OK)

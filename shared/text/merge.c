@@ -156,7 +156,7 @@ static status merge_long(struct merger *m, size_t *count) {
 
 // The id of a word that is a token as it stands, -1 if it is none.
 static status find_whole(const struct merger *m, const char *word, size_t size, int32_t *id) {
-    struct bytes name = {0};
+    struct buf name = {0};
     status result = OK;
     for (size_t i = 0; i < size && result == OK; i++) {
         char character[2];

@@ -68,7 +68,7 @@ static const utf8proc_option_t options[] = {
 };
 
 // Adds text[0..size), which holds no younger character, in the form.
-static status add_normal(enum normal_form form, const char *text, size_t size, struct bytes *buffer) {
+static status add_normal(enum normal_form form, const char *text, size_t size, struct buf *buffer) {
     utf8proc_uint8_t *mapped = NULL;
     if (size == 0) return OK;
     utf8proc_ssize_t length =
@@ -79,7 +79,7 @@ static status add_normal(enum normal_form form, const char *text, size_t size, s
     return result;
 }
 
-status normal_text(enum normal_form form, const char *text, size_t size, struct bytes *buffer, const char **out,
+status normal_text(enum normal_form form, const char *text, size_t size, struct buf *buffer, const char **out,
                    size_t *out_size) {
     *out = text;
     *out_size = size;

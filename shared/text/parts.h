@@ -20,7 +20,7 @@ struct tokenizer {
     enum normal_form form;
     struct splitter splitter;
     bool plain_byte_level; // pre_tokenizer is ByteLevel alone: tokenizer_config.json decides on its add_prefix_space
-    struct bytes normal;   // the normalised piece under way
+    struct buf normal;     // the normalised piece under way
     pthread_mutex_t lock;  // over everything that encoding changes
     bool locked;           // the lock exists
 };

@@ -42,7 +42,7 @@ static const char *newer_class(const char *regex, size_t size) {
 }
 
 // Rewrites an escape at regex[0..size), *used bytes long. PCRE2's own \s has U+180E, which is no white space any more.
-static status translate_escape(const char *regex, size_t size, bool newer, bool in_class, struct bytes *out,
+static status translate_escape(const char *regex, size_t size, bool newer, bool in_class, struct buf *out,
                                size_t *used) {
     const char *more = newer ? newer_class(regex, size) : NULL;
     *used = more ? 5 : size < 2 ? 1 : 2;
@@ -52,7 +52,7 @@ static status translate_escape(const char *regex, size_t size, bool newer, bool 
     return bytes_add(out, regex, *used);
 }
 
-static status translate(const char *regex, size_t size, bool newer, struct bytes *out) {
+static status translate(const char *regex, size_t size, bool newer, struct buf *out) {
     bool in_class = false;
     size_t used;
     bytes_clear(out);
@@ -97,7 +97,7 @@ static void release(struct program *p) {
 status pattern_new(struct pattern **out, const char *regex, size_t size) {
     *out = NULL;
     struct pattern *p = NULL;
-    struct bytes translated = {0};
+    struct buf translated = {0};
     status result;
     TRY_TO(result, done, NEW(&p, 1));
     TRY_TO(result, done, translate(regex, size, false, &translated));

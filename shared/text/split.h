@@ -22,7 +22,7 @@ struct split_step {
     struct pattern *pattern; // NULL: pieces stay whole
     enum split_rule rule;
     bool prefix_space; // a space is put before a piece that has none
-    struct bytes spaced;
+    struct buf spaced;
 };
 
 // A zeroed struct has no steps: the text is one word.

@@ -2,12 +2,12 @@
 
 static const char *const placeholders[] = {[PART_IMAGE] = "<|image_pad|>", [PART_VIDEO] = "<|video_pad|>"};
 
-static status render_part(const struct part *part, struct bytes *out) {
+static status render_part(const struct part *part, struct buf *out) {
     if (part->kind == PART_TEXT) return bytes_add(out, part->text.data, part->text.size);
     return bytes_print(out, "<|vision_start|>%s<|vision_end|>", placeholders[part->kind]);
 }
 
-status template_render(const struct message *messages, size_t count, struct bytes *out) {
+status template_render(const struct message *messages, size_t count, struct buf *out) {
     if (count && !text_is(messages[0].role, "system"))
         TRY(bytes_text(out, "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"));
     for (size_t i = 0; i < count; i++) {
@@ -22,7 +22,7 @@ status template_render(const struct message *messages, size_t count, struct byte
 
 status template_tokens(const struct tokenizer *t, const struct message *messages, size_t count,
                        struct token_list *out) {
-    struct bytes rendered = {0};
+    struct buf rendered = {0};
     status result = template_render(messages, count, &rendered);
     if (result == OK) result = tokenizer_encode(t, rendered.data, rendered.size, out);
     bytes_release(&rendered);

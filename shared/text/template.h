@@ -12,7 +12,7 @@
 
 // Appends the messages as the chat template writes them, one placeholder a medium, the assistant's turn begun at the
 // end. A system message is put before them unless the first one is the system's.
-status template_render(const struct message *messages, size_t count, struct bytes *out);
+status template_render(const struct message *messages, size_t count, struct buf *out);
 
 // Appends the tokens of the rendered messages, one placeholder a medium. DATAERR when a text is not UTF-8.
 status template_tokens(const struct tokenizer *t, const struct message *messages, size_t count, struct token_list *out);

@@ -41,11 +41,10 @@ status tokenizer_encode(const struct tokenizer *t, const char *text, size_t size
 // Appends the bytes of ids[0..count), which need not be UTF-8. An id that is not in the vocabulary (a model's table may
 // be padded) gives nothing. `skip_special` drops special tokens.
 status tokenizer_decode(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
-                        struct bytes *out);
+                        struct buf *out);
 
 // The same as text: U+FFFD stands for each ill-formed part.
-status tokenizer_text(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
-                      struct bytes *out);
+status tokenizer_text(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special, struct buf *out);
 
 // The byte at which each token starts in what tokenizer_decode gives without skip_special: offsets[0..count], the last
 // one being the whole size.

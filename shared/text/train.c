@@ -211,9 +211,9 @@ static status join_everywhere(struct trainer *t, int32_t left, int32_t right, in
 }
 
 // Names the pair's token, which another pair may have made already, and writes the merge down.
-static status name_joined(struct vocabulary *v, struct train_wait top, struct bytes *merges, int32_t *joined) {
+static status name_joined(struct vocabulary *v, struct train_wait top, struct buf *merges, int32_t *joined) {
     const struct vocabulary_entry *left = &v->entries[top.left], *right = &v->entries[top.right];
-    struct bytes name = {0};
+    struct buf name = {0};
     status result = bytes_print(merges, "%s %s\n", left->name, right->name);
     if (result == OK) result = bytes_print(&name, "%s%s", left->name, right->name);
     if (result == OK) {
@@ -227,7 +227,7 @@ static status name_joined(struct vocabulary *v, struct train_wait top, struct by
     return result;
 }
 
-static status join_pairs(struct trainer *t, struct bytes *merges, size_t limit) {
+static status join_pairs(struct trainer *t, struct buf *merges, size_t limit) {
     while (t->vocabulary->size < limit && t->heap_count) {
         struct train_wait top = heap_pop(t);
         int64_t count = pair_slot(t, top.left, top.right)->count;
@@ -258,7 +258,7 @@ static status put_bytes(struct vocabulary *v) {
 
 static status count_words(struct trainer *t, const char *text, size_t size) {
     struct splitter splitter = {0};
-    struct bytes buffer = {0};
+    struct buf buffer = {0};
     status result = splitter_add(&splitter, split_qwen2, strlen(split_qwen2), SPLIT_ALL);
     if (result == OK) result = normal_text(NORMAL_NFC, text, size, &buffer, &text, &size);
     if (result == OK) result = splitter_run(&splitter, text, size, take_word, t);
@@ -268,7 +268,7 @@ static status count_words(struct trainer *t, const char *text, size_t size) {
     return result;
 }
 
-status train_vocabulary(struct vocabulary *v, struct bytes *merges, const char *text, size_t size, size_t limit) {
+status train_vocabulary(struct vocabulary *v, struct buf *merges, const char *text, size_t size, size_t limit) {
     if (!utf8_valid(text, size)) return fail(DATAERR, "the text is not UTF-8");
     struct trainer t = {.vocabulary = v};
     status result = put_bytes(v);

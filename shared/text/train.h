@@ -15,7 +15,7 @@ enum { TRAIN_BYTES = 256, TRAIN_ADDED = 22 }; // tokens for the bytes, and those
 // side in its words the most frequent is joined, the one with the lower ids among equals, as long as it stands there
 // twice or more. The merges are appended to `merges`, as rows "left right\n" in the order of their ranks.
 // `v` must be empty. DATAERR when the text is not UTF-8.
-status train_vocabulary(struct vocabulary *v, struct bytes *merges, const char *text, size_t size, size_t limit);
+status train_vocabulary(struct vocabulary *v, struct buf *merges, const char *text, size_t size, size_t limit);
 
 // Learns from the text and writes tokenizer.json, tokenizer_config.json and chat_template.json to a folder; the added
 // tokens follow the `limit` ones that are learned at most.

@@ -30,7 +30,7 @@ static const char chat_template[] =
     "{% elif 'text' in content %}{{ content['text'] }}{% endif %}{% endfor %}<|im_end|>\n"
     "{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-static status write_file(const char *folder, const char *name, const struct bytes *content) {
+static status write_file(const char *folder, const char *name, const struct buf *content) {
     struct arena memory = {0};
     char *path = path_join(&memory, folder, name);
     status result = path ? file_replace(path, content->data, content->size) : fail(UNAVAILABLE, "out of memory");
@@ -39,7 +39,7 @@ static status write_file(const char *folder, const char *name, const struct byte
 }
 
 status train_write_template(const char *folder) {
-    struct bytes out = {0};
+    struct buf out = {0};
     status result = bytes_text(&out, "{\n  \"chat_template\": ");
     if (result == OK) result = json_print_text(&out, chat_template, sizeof chat_template - 1);
     if (result == OK) result = bytes_text(&out, "\n}\n");
@@ -48,14 +48,14 @@ status train_write_template(const char *folder) {
     return result;
 }
 
-static status print_flags(struct bytes *out, size_t index) {
+static status print_flags(struct buf *out, size_t index) {
     return bytes_print(out,
                        "\"content\": \"%s\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
                        "\"normalized\": false, \"special\": %s}",
                        added[index], index < SPECIAL ? "true" : "false");
 }
 
-static status print_model(struct bytes *out, const struct vocabulary *v, const struct bytes *merges) {
+static status print_model(struct buf *out, const struct vocabulary *v, const struct buf *merges) {
     TRY(bytes_text(out, "  \"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
                         "\"continuing_subword_prefix\": \"\", \"end_of_word_suffix\": \"\", \"fuse_unk\": false, "
                         "\"byte_fallback\": false, \"ignore_merges\": false,\n    \"vocab\": {"));
@@ -77,7 +77,7 @@ static status print_model(struct bytes *out, const struct vocabulary *v, const s
     return bytes_text(out, "]}\n}\n");
 }
 
-static status print_tokenizer(struct bytes *out, const struct vocabulary *v, const struct bytes *merges) {
+static status print_tokenizer(struct buf *out, const struct vocabulary *v, const struct buf *merges) {
     static const char byte_level[] =
         "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": false, \"use_regex\": false}";
     TRY(bytes_text(out,
@@ -94,7 +94,7 @@ static status print_tokenizer(struct bytes *out, const struct vocabulary *v, con
     return print_model(out, v, merges);
 }
 
-static status print_config(struct bytes *out, size_t learned) {
+static status print_config(struct buf *out, size_t learned) {
     TRY(bytes_text(out, "{\n  \"add_bos_token\": false,\n  \"add_prefix_space\": false,\n"
                         "  \"added_tokens_decoder\": {"));
     for (size_t i = 0; i < TRAIN_ADDED; i++) {
@@ -113,7 +113,7 @@ static status print_config(struct bytes *out, size_t learned) {
 
 status train_folder(const char *folder, const char *text, size_t size, size_t limit) {
     struct vocabulary v = {0};
-    struct bytes merges = {0}, out = {0};
+    struct buf merges = {0}, out = {0};
     status result;
     TRY_TO(result, done, train_vocabulary(&v, &merges, text, size, limit));
     TRY_TO(result, done, print_tokenizer(&out, &v, &merges));

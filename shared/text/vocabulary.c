@@ -123,7 +123,7 @@ status vocabulary_add_merge(struct vocabulary *v, const char *left, size_t left_
     int32_t first, second, result;
     TRY(require(v, left, left_size, rank, &first));
     TRY(require(v, right, right_size, rank, &second));
-    struct bytes joined = {0};
+    struct buf joined = {0};
     status outcome = bytes_add(&joined, left, left_size);
     if (outcome == OK) outcome = bytes_add(&joined, right, right_size);
     if (outcome == OK) outcome = require(v, joined.data, joined.size, rank, &result);

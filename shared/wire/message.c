@@ -110,7 +110,7 @@ static int write_bytes(void *data, const char *piece, size_t size) {
     return bytes_add(data, piece, size) == OK ? 0 : -1;
 }
 
-status message_encode(const struct wire_message *message, struct bytes *out) {
+status message_encode(const struct wire_message *message, struct buf *out) {
     if (!known(message->kind)) return fail(BUG, "no message has kind %d", message->kind);
     const struct row *row = &table[message->kind];
     size_t count = count_fields(row);

@@ -93,7 +93,7 @@ const char *message_name(enum message_kind kind);
 bool message_has_bulk(enum message_kind kind);
 
 // Appends the first frame. BUG when a text field is NULL or too long.
-status message_encode(const struct wire_message *message, struct bytes *out);
+status message_encode(const struct wire_message *message, struct buf *out);
 
 // Reads a first frame; texts live in `arena`; `bulk` is left alone. DATAERR names the kind and what is wrong with it.
 status message_decode(struct wire_message *message, struct arena *arena, const void *data, size_t size);

@@ -9,7 +9,7 @@ static int compare(const void *a, const void *b) {
     return (left > right) - (left < right);
 }
 
-status orders_write(int64_t *orders, size_t count, struct bytes *out) {
+status orders_write(int64_t *orders, size_t count, struct buf *out) {
     enum { MOST = 3900 };
     size_t begin = out->size;
     if (count) qsort(orders, count, sizeof *orders, compare);

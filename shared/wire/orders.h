@@ -10,7 +10,7 @@
 
 // Sorts orders[0..count) and appends their text (those below 0 are none and left out); at most about 3,900 bytes, then
 // a "+" for those left out.
-status orders_write(int64_t *orders, size_t count, struct bytes *out);
+status orders_write(int64_t *orders, size_t count, struct buf *out);
 
 // Appends the orders of a text to *list, *count of them, to be freed by the caller; *whole (may be NULL) is 0 when some
 // were left out. DATAERR when it is no such text or names more than a million.

@@ -27,7 +27,7 @@ status wire_key_write(const struct wire_security *keys, const char *path) {
     if (fd < 0 && errno == EEXIST)
         return fail(USAGE, "%s: there is a file already, and a key is never overwritten", path);
     if (fd < 0) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
-    struct bytes text = {0};
+    struct buf text = {0};
     status result = bytes_print(&text, "public %s\nsecret %s\n", keys->public, keys->secret);
     if (result == OK && (write(fd, text.data, text.size) != (ssize_t)text.size || fsync(fd)))
         result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
@@ -38,7 +38,7 @@ status wire_key_write(const struct wire_security *keys, const char *path) {
     return result;
 }
 
-static status read_line(const struct bytes *text, const char *word, char key[WIRE_KEY], const char *path) {
+static status read_line(const struct buf *text, const char *word, char key[WIRE_KEY], const char *path) {
     size_t length = strlen(word);
     for (const char *at = text->data; at && *at; at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL) {
         if (strncmp(at, word, length) != 0 || at[length] != ' ') continue;
@@ -54,7 +54,7 @@ status wire_key_read(struct wire_security *keys, const char *path) {
     struct stat about;
     if (stat(path, &about)) return fail(DATAERR, "%s: %s", path, strerror(errno));
     if (about.st_mode & 077) return fail(DATAERR, "%s: others may read this key; type: chmod 600 %s", path, path);
-    struct bytes text = {0};
+    struct buf text = {0};
     status result = file_read(path, &text);
     if (result == OK) result = read_line(&text, "public", keys->public, path);
     if (result == OK) result = read_line(&text, "secret", keys->secret, path);

@@ -37,7 +37,7 @@ struct wire {
     int64_t looked;     // when beats and silence were last looked after
     struct arena arena; // of the last message
     zmq_msg_t bulk;     // of the last message
-    struct bytes frame;
+    struct buf frame;
 };
 
 // Milliseconds of a clock that only goes forward.

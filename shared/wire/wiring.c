@@ -8,12 +8,12 @@
 
 // ---- writing ----
 
-static status add_line(struct bytes *out, const char *word, const char *value) {
+static status add_line(struct buf *out, const char *word, const char *value) {
     if (strchr(value, '\n')) return fail(USAGE, "a path with a line break: %s", value);
     return bytes_print(out, "%s %s\n", word, value);
 }
 
-status wiring_write(const struct wiring *wiring, struct bytes *out) {
+status wiring_write(const struct wiring *wiring, struct buf *out) {
     TRY(bytes_text(out, "caravan-wiring 1\n"));
     TRY(add_line(out, "run", wiring->run));
     TRY(add_line(out, "folder", wiring->folder));
@@ -112,7 +112,7 @@ static status read_keys(struct wiring *wiring) {
 }
 
 status wiring_read(struct wiring *wiring, const char *path) {
-    struct bytes text = {0};
+    struct buf text = {0};
     *wiring = (struct wiring){.machine = "", .from = ""};
     status result = file_read(path, &text);
     if (result == OK && text.size) {

@@ -51,7 +51,7 @@ status wiring_read(struct wiring *wiring, const char *path);
 void wiring_release(struct wiring *wiring);
 
 // Appends a wiring as such a file.
-status wiring_write(const struct wiring *wiring, struct bytes *out);
+status wiring_write(const struct wiring *wiring, struct buf *out);
 
 // The security to open a wire with, NULL for none.
 const struct wire_security *wiring_security(const struct wiring *wiring);

@@ -207,7 +207,7 @@ static status advance(void *state, bool draining, struct group **done) {
     return workers_take(((struct frames_stage *)state)->workers, patience, done);
 }
 
-static status serve(void *state, const char *key, struct bytes *record, bool *found) {
+static status serve(void *state, const char *key, struct buf *record, bool *found) {
     struct frames_stage *stage = state;
     struct frames_view view = {0};
     *found = false;

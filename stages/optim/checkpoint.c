@@ -28,7 +28,7 @@ static status write_progress(const struct optim *optim, struct arena *memory, co
 }
 
 static status read_progress(struct optim *optim, struct arena *memory, const char *folder) {
-    struct bytes content = {0};
+    struct buf content = {0};
     char *path = path_join(memory, folder, progress_name);
     long long step, cursor, averaged;
     status result = path ? file_read(path, &content) : fail(UNAVAILABLE, "out of memory");

@@ -9,12 +9,12 @@
 #include "shared/base/file.h"
 #include "stages/optim/optim.h"
 
-static status add_number(struct bytes *line, const char *name, double number) {
+static status add_number(struct buf *line, const char *name, double number) {
     if (!isfinite(number)) return bytes_print(line, ", \"%s\": null", name);
     return bytes_print(line, ", \"%s\": %.9g", name, number);
 }
 
-static status format_line(struct bytes *line, const struct step_facts *facts) {
+static status format_line(struct buf *line, const struct step_facts *facts) {
     TRY(bytes_print(line, "{\"step\": %lld", (long long)facts->step));
     const struct {
         const char *name;
@@ -44,7 +44,7 @@ static status format_line(struct bytes *line, const struct step_facts *facts) {
     return bytes_text(line, "}\n");
 }
 
-static status append(const char *path, const struct bytes *line) {
+static status append(const char *path, const struct buf *line) {
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0) return fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno));
     ssize_t put = write(fd, line->data, line->size); // one write: a reader never sees half a line
@@ -55,7 +55,7 @@ static status append(const char *path, const struct bytes *line) {
 
 status metrics_add(const struct optim *optim, const struct step_facts *facts) {
     struct arena memory = {0};
-    struct bytes line = {0};
+    struct buf line = {0};
     char *path = path_join(&memory, optim->options.out, "metrics.jsonl");
     status result = path ? format_line(&line, facts) : fail(UNAVAILABLE, "out of memory");
     if (result == OK) result = append(path, &line);
@@ -64,7 +64,7 @@ status metrics_add(const struct optim *optim, const struct step_facts *facts) {
     return result;
 }
 
-static status keep_until(const struct bytes *old, int64_t step, struct bytes *kept) {
+static status keep_until(const struct buf *old, int64_t step, struct buf *kept) {
     const char *at = old->data, *end = old->data + old->size;
     while (at < end) {
         const char *newline = memchr(at, '\n', (size_t)(end - at));
@@ -78,7 +78,7 @@ static status keep_until(const struct bytes *old, int64_t step, struct bytes *ke
 
 status metrics_cut(const char *out, int64_t step) {
     struct arena memory = {0};
-    struct bytes old = {0}, kept = {0};
+    struct buf old = {0}, kept = {0};
     char *path = path_join(&memory, out, "metrics.jsonl");
     status result = path ? OK : fail(UNAVAILABLE, "out of memory");
     if (result == OK && path_exists(path)) {

@@ -79,7 +79,7 @@ static status fill_completion(const struct rollout *self, struct group *group, s
     }
     const char *finish = from->ended ? "eos" : "length";
     TRY(group_text(group, &out->finish, finish, from->ended ? 3 : 6));
-    struct bytes text = {0};
+    struct buf text = {0};
     status result = bytes_text(&text, "");
     if (result == OK)
         result = tokenizer_text(inputs_tokenizer(self->follower.inputs), from->tokens, from->count, true, &text);

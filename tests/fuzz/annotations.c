@@ -12,7 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 // A group that was made can be written and read again.
 static void check_group(struct group *group) {
     struct group *again = NULL;
-    struct bytes json = {0};
+    struct buf json = {0};
     if (group_text(group, &group->id, "e0-000000", 9) != OK || group_to_json(group, &json) != OK ||
         group_from_json(&again, json.data, json.size) != OK)
         abort();

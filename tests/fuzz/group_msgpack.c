@@ -14,7 +14,7 @@ static void must(int good) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct group *first = NULL, *second = NULL;
-    struct bytes json = {0}, packed = {0}, again = {0};
+    struct buf json = {0}, packed = {0}, again = {0};
     if (group_from_msgpack(&first, data, size) != OK) return 0;
     must(group_to_json(first, &json) == OK);
     must(group_to_msgpack(first, &packed) == OK);

@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void use(const struct tokenizer *t, const char *text, size_t size) {
     struct token_list tokens = {0};
-    struct bytes raw = {0}, shown = {0};
+    struct buf raw = {0}, shown = {0};
     if (tokenizer_encode(t, text, size, &tokens) == OK) {
         size_t *offsets = malloc((tokens.count + 1) * sizeof *offsets);
         if (!offsets || tokenizer_decode(t, tokens.data, tokens.count, false, &raw) != OK) abort();

@@ -15,7 +15,7 @@ static void must(int good) {
 static void try_orders(const uint8_t *data, size_t size) {
     int64_t *orders = NULL, *again = NULL;
     size_t count = 0, count_again = 0;
-    struct bytes text = {0}, written = {0};
+    struct buf text = {0}, written = {0};
     must(bytes_add(&text, data, size < 200 ? size : 200) == OK);
     if (orders_read(text.data ? text.data : "", &orders, &count, NULL) == OK && count < 100) {
         must(orders_write(orders, count, &written) == OK);
@@ -30,7 +30,7 @@ static void try_orders(const uint8_t *data, size_t size) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct wire_message message, second;
     struct arena arena = {0};
-    struct bytes first = {0}, again = {0};
+    struct buf first = {0}, again = {0};
     try_orders(data, size);
     if (message_decode(&message, &arena, data, size) == OK) {
         must(message_encode(&message, &first) == OK);

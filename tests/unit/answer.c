@@ -19,7 +19,7 @@ static int close_tokenizer(void **state) {
 static char *answer_text(enum answer_rule rule, const char *completion, bool ended, size_t *tokens_after) {
     struct token_list tokens = {0};
     struct answer_span span;
-    struct bytes text = {0};
+    struct buf text = {0};
     assert_int_equal(tokenizer_encode(words, completion, strlen(completion), &tokens), OK);
     if (ended) assert_int_equal(token_list_add(&tokens, tokenizer_id(words, "<|im_end|>")), OK);
     assert_int_equal(answer_find(words, rule, tokens.data, tokens.count, ended, &span), OK);

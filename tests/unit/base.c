@@ -16,7 +16,7 @@ static void test_failure_text_nests(void **state) {
 
 static void test_bytes_grow(void **state) {
     (void)state;
-    struct bytes bytes = {0};
+    struct buf bytes = {0};
     for (int i = 0; i < 1000; i++) assert_int_equal(bytes_print(&bytes, "%d,", i), OK);
     assert_int_equal(bytes.size, 3890);
     assert_int_equal(strlen(bytes.data), bytes.size);
@@ -82,7 +82,7 @@ static void test_file_replace(void **state) {
     assert_int_equal(folder_make(path_join(&arena, folder, "a/b")), OK);
     assert_int_equal(file_replace(path, "one", 3), OK);
     assert_int_equal(file_replace(path, "two", 3), OK);
-    struct bytes content = {0};
+    struct buf content = {0};
     assert_int_equal(file_read(path, &content), OK);
     assert_string_equal(content.data, "two");
     bytes_release(&content);

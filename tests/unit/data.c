@@ -161,7 +161,7 @@ static void test_caravan_keeps_what_is_given(void **state) {
 static void test_order_of_epochs(void **state) {
     (void)state;
     enum { SAMPLES = 50, EPOCHS = 3 };
-    struct bytes data = {0};
+    struct buf data = {0};
     for (int i = 0; i < SAMPLES; i++)
         assert_int_equal(bytes_print(&data, "{\"problem_id\":%d,%s", i, strstr(CHOICE, "\"problem\":")), OK);
     struct dataset *dataset = opened("video-r1", data.data, (const char *[]){"epochs", "3", NULL});
@@ -200,7 +200,7 @@ static void test_lists_and_limits(void **state) {
 
 static void test_shipped_template(void **state) {
     (void)state;
-    struct bytes shipped = {0};
+    struct buf shipped = {0};
     assert_int_equal(file_read("pipelines/templates/default.txt", &shipped), OK);
     assert_string_equal(shipped.data, template_shipped);
     struct dataset *dataset = opened("video-r1", CHOICE, NULL);
@@ -215,7 +215,7 @@ static void test_shipped_template(void **state) {
 
 static void assert_filled(const char *whole, enum problem_type type, const char *wanted) {
     struct prompt_template template;
-    struct bytes out = {0};
+    struct buf out = {0};
     assert_int_equal(template_read(&template, "t", (struct text){(char *)whole, strlen(whole)}), OK);
     assert_int_equal(template_fill(&template, type, (struct text){"Q", 1}, &out), OK);
     assert_string_equal(out.data, wanted);
@@ -230,7 +230,7 @@ static void test_templates(void **state) {
     struct prompt_template template;
     assert_int_equal(template_read(&template, "t", (struct text){"x\n", 2}), DATAERR);
     assert_int_equal(template_read(&template, "t", (struct text){"{question}\n[OCR]\n[OCR]\n", 23}), DATAERR);
-    struct bytes out = {0};
+    struct buf out = {0};
     assert_int_equal(template_read(&template, "t", (struct text){"{question}\n[OCR]\n", 17}), OK);
     assert_int_equal(template_fill(&template, PROBLEM_REGRESSION, (struct text){"Q", 1}, &out), DATAERR);
     bytes_release(&out);

@@ -43,7 +43,7 @@ static void test_put_get_delete(void **state) {
     assert_int_equal(database_open(&db, path, tables, NULL), OK);
     assert_int_equal(database_open(&again, path, tables, NULL), OK);
     assert_int_equal(database_put(db, TABLE_A, text_slice("k"), text_slice("one")), OK);
-    struct bytes value = {0};
+    struct buf value = {0};
     bool found;
     assert_int_equal(database_get(again, TABLE_B, text_slice("k"), &value, &found), OK);
     assert_false(found);
@@ -107,7 +107,7 @@ static void test_another_process_grows_it(void **state) {
     char byte;
     assert_int_equal(write(go[1], "x", 1), 1);
     assert_int_equal(read(done[0], &byte, 1), 1);
-    struct bytes value = {0};
+    struct buf value = {0};
     bool found;
     assert_int_equal(database_get(db, TABLE_A, text_slice("big"), &value, &found), OK);
     assert_true(found);
@@ -165,7 +165,7 @@ static void test_killed_writer_and_reader(void **state) {
     }
     struct database *db;
     assert_int_equal(database_open(&db, path, tables, NULL), OK);
-    struct bytes value = {0};
+    struct buf value = {0};
     bool found;
     assert_int_equal(database_get(db, TABLE_A, text_slice("k"), &value, &found), OK);
     assert_false(found);

@@ -90,7 +90,7 @@ static void test_put_and_get(void **state) {
 static void test_records_are_checked(void **state) {
     (void)state;
     struct sample sample;
-    struct bytes record = {0};
+    struct buf record = {0};
     struct frames frames;
     make(&sample, 3);
     assert_int_equal(frames_to_record(&sample.frames, &record), OK);
@@ -291,7 +291,7 @@ static void test_paths(void **state) {
 
 // A prompt with one clip, and its section as the frames stage writes it.
 static struct group *clip_group(const char *key, int frames_count) {
-    struct bytes json = {0};
+    struct buf json = {0};
     struct group *group;
     assert_int_equal(
         bytes_print(&json,
@@ -308,7 +308,7 @@ static struct group *clip_group(const char *key, int frames_count) {
 
 static int asked;
 
-static status give_record(void *context, const char *key, struct bytes *record, bool *found) {
+static status give_record(void *context, const char *key, struct buf *record, bool *found) {
     (void)key;
     asked++;
     *found = context != NULL;

@@ -37,7 +37,7 @@ static struct group *read_json(const char *json) {
 }
 
 static void assert_json(const struct group *group, const char *wanted) {
-    struct bytes json = {0};
+    struct buf json = {0};
     assert_int_equal(group_to_json(group, &json), OK);
     assert_string_equal(json.data, wanted);
     bytes_release(&json);
@@ -47,7 +47,7 @@ static void test_everything_comes_back(void **state) {
     (void)state;
     struct group *first = read_json(whole), *second = NULL;
     assert_json(first, whole);
-    struct bytes packed = {0};
+    struct buf packed = {0};
     assert_int_equal(group_to_msgpack(first, &packed), OK);
     assert_int_equal(group_from_msgpack(&second, packed.data, packed.size), OK);
     assert_json(second, whole);
@@ -141,7 +141,7 @@ static void test_what_is_no_group(void **state) {
 
 static void test_deep_nesting_is_refused(void **state) {
     (void)state;
-    struct bytes json = {0};
+    struct buf json = {0};
     assert_int_equal(bytes_text(&json, "{" HEAD PROMPT ",\"x\":"), OK);
     for (int i = 0; i < 100000; i++) assert_int_equal(bytes_text(&json, "["), OK);
     struct group *group = NULL;
@@ -157,7 +157,7 @@ static void test_floats_come_back(void **state) {
         float value, back;
         memcpy(&value, &bits, 4);
         if (!isfinite(value)) continue;
-        struct bytes printed = {0};
+        struct buf printed = {0};
         json_object *json = NULL;
         assert_int_equal(json_print_float(&printed, value), OK);
         assert_int_equal(json_read(&json, printed.data, printed.size), OK);
@@ -171,7 +171,7 @@ static void test_floats_come_back(void **state) {
 static void test_sections(void **state) {
     (void)state;
     struct group *from = read_json(whole), *to = read_json("{" HEAD PROMPT ",\"advantages\":[3]}");
-    struct bytes packed = {0};
+    struct buf packed = {0};
     assert_int_equal(group_section_to_msgpack(from, SECTION_REWARD, &packed), OK);
     assert_int_equal(group_section_from_msgpack(to, SECTION_REWARD, packed.data, packed.size), OK);
     assert_json(to, "{" HEAD PROMPT ",\"rewards\":{\"accuracy\":[1,0],\"format\":[1,1],\"total\":[2,1]},"
@@ -184,7 +184,7 @@ static void test_sections(void **state) {
 static void test_broken_msgpack(void **state) {
     (void)state;
     struct group *from = read_json(whole);
-    struct bytes packed = {0};
+    struct buf packed = {0};
     assert_int_equal(group_to_msgpack(from, &packed), OK);
     struct group *to = NULL;
     for (size_t size = 0; size < packed.size; size++) {
@@ -224,7 +224,7 @@ static void test_quarantine(void **state) {
 
 static void test_reference_page(void **state) {
     (void)state;
-    struct bytes page = {0};
+    struct buf page = {0};
     assert_int_equal(group_reference_page(&page), OK);
     assert_non_null(strstr(page.data, "| `prompt.messages[].content[].video` | text |"));
     assert_non_null(strstr(page.data, "| `requires.order` | whole number | yes |"));

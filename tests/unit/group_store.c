@@ -7,7 +7,7 @@
 static char folder[] = "/tmp/caravan-groups-XXXXXX";
 
 static struct group *make(const char *id, const char *more) {
-    struct bytes json = {0};
+    struct buf json = {0};
     struct group *group = NULL;
     assert_int_equal(bytes_print(&json, "{\"id\":\"%s\",\"prompt\":{\"messages\":[],\"solution\":\"\"}%s}", id, more),
                      OK);

@@ -122,7 +122,7 @@ static void letters_go_in_order_to_every_reader(void **state) {
     const int64_t orders[3] = {5, 2, 9};
     const char *ids[3] = {"five", "two", "nine"};
     for (int i = 0; i < 3; i++) {
-        struct bytes data = {0};
+        struct buf data = {0};
         assert_int_equal(bytes_text(&data, ids[i]), OK);
         assert_int_equal(letters_add(&letters, orders[i], ids[i], 3, &data), OK);
     }
@@ -140,7 +140,7 @@ static void letters_go_in_order_to_every_reader(void **state) {
 }
 
 static void check_orders(int64_t *orders, size_t count, const char *text) {
-    struct bytes out = {0};
+    struct buf out = {0};
     assert_int_equal(orders_write(orders, count, &out), OK);
     assert_string_equal(out.data, text);
     bytes_release(&out);

@@ -9,7 +9,7 @@
 #include "shared/media/resize.h"
 
 static const char folder[] = "tests/data/media";
-static struct bytes golden;
+static struct buf golden;
 
 static int read_golden(void **state) {
     (void)state;
@@ -290,7 +290,7 @@ static void expect_defect(const char *path, bool video, const char *reason) {
 // The first part of a file, in /tmp.
 static void expect_cut_defect(const char *name, double part, bool video, const char *reason) {
     char from[300], to[64] = "/tmp/caravan-cut-XXXXXX";
-    struct bytes content = {0};
+    struct buf content = {0};
     snprintf(from, sizeof from, "%s/%s", folder, name);
     assert_int_equal(file_read(from, &content), OK);
     int fd = mkstemp(to);

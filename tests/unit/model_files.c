@@ -31,7 +31,7 @@ static void expect_text(const char *part) {
 
 // A file image with this header and `room` bytes of data.
 static status open_image(const char *header, size_t room) {
-    struct bytes image = {0};
+    struct buf image = {0};
     size_t length = strlen(header);
     for (int i = 0; i < 8; i++) assert_int_equal(bytes_add(&image, &(char){(char)(length >> 8 * i)}, 1), OK);
     assert_int_equal(bytes_text(&image, header), OK);

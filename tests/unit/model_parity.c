@@ -304,7 +304,7 @@ static void test_finite_differences(void **state) {
     struct train_completion completions[COMPLETIONS];
     case_step(it, json_object_array_get_idx(key_of(it->golden, "steps"), 0), completions);
     char *folder = case_folder(it);
-    struct bytes config = {0};
+    struct buf config = {0};
     MUST(file_read(path_join(&it->arena, it->folder, "config.json"), &config));
     MUST(file_replace(path_join(&it->arena, folder, "config.json"), config.data, config.size));
     bytes_release(&config);

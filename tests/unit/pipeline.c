@@ -31,7 +31,7 @@ static int remove_folder(void **state) {
 }
 
 static status read_text(struct pipeline **out, const char *text, const char *const *sets, size_t count,
-                        struct bytes *mistakes) {
+                        struct buf *mistakes) {
     assert_int_equal(file_replace(below("p.yaml"), text, strlen(text)), OK);
     return pipeline_read(out, below("p.yaml"), sets, count, mistakes);
 }
@@ -88,7 +88,7 @@ static void check_good(const struct pipeline *pipeline) {
 static void test_handed_down_and_written(void **state) {
     (void)state;
     struct pipeline *pipeline;
-    struct bytes mistakes = {0}, text = {0};
+    struct buf mistakes = {0}, text = {0};
     if (read_text(&pipeline, good, NULL, 0, &mistakes) != OK) assert_string_equal(mistakes.data, "");
     check_good(pipeline);
     assert_int_equal(pipeline_write(pipeline, &text), OK);
@@ -96,7 +96,7 @@ static void test_handed_down_and_written(void **state) {
     assert_null(pipeline);
     if (read_text(&pipeline, text.data, NULL, 0, &mistakes) != OK) assert_string_equal(mistakes.data, "");
     check_good(pipeline);
-    struct bytes again = {0};
+    struct buf again = {0};
     assert_int_equal(pipeline_write(pipeline, &again), OK);
     assert_string_equal(again.data, text.data);
     bytes_clear(&again);
@@ -115,7 +115,7 @@ static void test_set_goes_on_top(void **state) {
     (void)state;
     static const char *const sets[] = {"frames.fps=0.5", "seed=11", "rollout.group-size=4", "run=/tmp/elsewhere"};
     struct pipeline *pipeline;
-    struct bytes mistakes = {0};
+    struct buf mistakes = {0};
     assert_int_equal(read_text(&pipeline, good, sets, 4, &mistakes), OK);
     assert_string_equal(pipeline_value(&pipeline->stages[1], "fps"), "0.5");
     assert_string_equal(pipeline_value(&pipeline->stages[0], "seed"), "11");
@@ -133,7 +133,7 @@ static void test_set_goes_on_top(void **state) {
 static void test_from_orders_the_flow(void **state) {
     (void)state;
     struct pipeline *pipeline;
-    struct bytes mistakes = {0};
+    struct buf mistakes = {0};
     static const char text[] = "run: r\nmodel: model\nstages:\n"
                                "  - source: {data: train.jsonl}\n"
                                "  - optim: {from: reward}\n"
@@ -212,7 +212,7 @@ static void test_mistakes_have_their_place(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct pipeline *pipeline;
-        struct bytes mistakes = {0};
+        struct buf mistakes = {0};
         assert_int_equal(read_text(&pipeline, cases[i].text, NULL, 0, &mistakes), DATAERR);
         if (!strstr(mistakes.data, cases[i].said)) assert_string_equal(mistakes.data, cases[i].said);
         bytes_release(&mistakes);
@@ -231,7 +231,7 @@ static void test_all_mistakes_at_once(void **state) {
                                "  - reward: {method: best, from: roll}\n"      // 8, 9
                                "  - optim: {model: model, lr: fast, lr: 1}\n"; // 10, 11
     struct pipeline *pipeline;
-    struct bytes mistakes = {0};
+    struct buf mistakes = {0};
     int lines = 0;
     assert_int_equal(read_text(&pipeline, text, NULL, 0, &mistakes), DATAERR);
     for (const char *at = mistakes.data; (at = strchr(at, '\n')); at++) lines++;

@@ -105,7 +105,7 @@ static void assert_values(const struct double_array *got, json_object *wanted) {
 }
 
 static struct group *group_of(json_object *json) {
-    struct bytes line = {0};
+    struct buf line = {0};
     struct group *group = NULL;
     assert_int_equal(json_print(&line, json), OK);
     assert_int_equal(group_from_json(&group, line.data, line.size), OK);
@@ -136,7 +136,7 @@ static const char line[] =
     "\"solution\":\"<answer>%s</answer>\"},\"completions\":[{\"text\":\"<answer>1</answer>\"}]%s}";
 
 static void assert_refused(const char *type, const char *truth, const char *more, double shortest, const char *says) {
-    struct bytes json = {0};
+    struct buf json = {0};
     struct group *group = NULL;
     struct reward_rules rules = {METHOD_CARE, 0.5, NAN, 0.95, false, shortest, shortest};
     assert_int_equal(bytes_print(&json, line, type, truth, more), OK);
@@ -175,7 +175,7 @@ static void test_answers_and_format(void **state) {
 }
 
 int main(int argc, char **argv) {
-    struct bytes data = {0};
+    struct buf data = {0};
     if (file_read(argc > 1 ? argv[1] : "tests/data/reward.json", &data) != OK ||
         json_read(&golden, data.data, data.size) != OK) {
         print_error("%s\n", fail_text());

@@ -137,7 +137,7 @@ static void say(const struct child *child, const char *text) {
 }
 
 // Reads a descriptor to its end.
-static void drain(int fd, struct bytes *out) {
+static void drain(int fd, struct buf *out) {
     char chunk[4096];
     ssize_t got;
     while ((got = read(fd, chunk, sizeof chunk)) > 0) assert_int_equal(bytes_add(out, chunk, (size_t)got), OK);
@@ -145,7 +145,7 @@ static void drain(int fd, struct bytes *out) {
     close(fd);
 }
 
-static int finish(struct child *child, struct bytes *out, struct bytes *talk) {
+static int finish(struct child *child, struct buf *out, struct buf *talk) {
     int code;
     if (child->in >= 0) close(child->in);
     drain(child->out, out);
@@ -168,14 +168,14 @@ static char *hear(const struct child *child) {
     return line;
 }
 
-static int run(const struct stage *stage, const char *input, struct bytes *out, struct bytes *talk) {
+static int run(const struct stage *stage, const char *input, struct buf *out, struct buf *talk) {
     struct child child = start(stage, NULL, NULL);
     say(&child, input);
     return finish(&child, out, talk);
 }
 
 // The ids of the lines, in order: "a b c ".
-static char *ids(const struct bytes *out) {
+static char *ids(const struct buf *out) {
     static char text[512];
     size_t used = 0;
     text[0] = 0;
@@ -185,7 +185,7 @@ static char *ids(const struct bytes *out) {
 }
 
 static void expect(const struct stage *stage, const char *input, int code, const char *order, const char *said) {
-    struct bytes out = {0}, talk = {0};
+    struct buf out = {0}, talk = {0};
     assert_int_equal(run(stage, input, &out, &talk), code);
     assert_string_equal(out.data ? ids(&out) : "", order);
     if (said) assert_non_null(talk.data);
@@ -242,7 +242,7 @@ static void test_needs_are_checked(void **state) {
 
 static void test_defect_quarantines(void **state) {
     (void)state;
-    struct bytes out = {0}, talk = {0};
+    struct buf out = {0}, talk = {0};
     assert_int_equal(run(&simple, GROUP("a", "defect") GROUP("b", ""), &out, &talk), 0);
     assert_string_equal(ids(&out), "a b ");
     assert_non_null(strstr(out.data, "\"quarantine\":{\"stage\":\"reward\",\"reason\":\"the clip is cut off\"}"));
@@ -258,7 +258,7 @@ static void test_quarantined_passes_untouched(void **state) {
         "{\"v\":1, \"id\":\"a\",\"zeta\": 1.50,\"sample_id\":\"service\",\"prompt\":{\"messages\":[],"
         "\"problem_type\":\"free-form\",\"solution\":\"x\"},\"quarantine\":{\"stage\":\"frames\",\"reason\":\"cut\"}}"
         "\n";
-    struct bytes out = {0}, talk = {0};
+    struct buf out = {0}, talk = {0};
     assert_int_equal(run(&simple, line, &out, &talk), 0);
     assert_string_equal(out.data, line);
     assert_int_equal(run(&holding, line, &out, &talk), 0);
@@ -271,7 +271,7 @@ static void test_each_line_leaves_at_once(void **state) {
     const struct stage *stages[] = {&simple, &hurrying};
     for (int i = 0; i < 2; i++) {
         struct child child = start(stages[i], NULL, NULL);
-        struct bytes out = {0}, talk = {0};
+        struct buf out = {0}, talk = {0};
         say(&child, GROUP("a", ""));
         assert_non_null(strstr(hear(&child), "\"id\":\"a\""));
         say(&child, GROUP("b", ""));
@@ -287,7 +287,7 @@ static void test_sigterm_finishes_what_is_held(void **state) {
     const struct stage *stages[] = {&simple, &holding};
     for (int i = 0; i < 2; i++) {
         struct child child = start(stages[i], NULL, NULL);
-        struct bytes out = {0}, talk = {0};
+        struct buf out = {0}, talk = {0};
         say(&child, GROUP("a", "slow") GROUP("b", "slow"));
         usleep(150000);
         assert_int_equal(kill(child.pid, SIGTERM), 0);
@@ -305,7 +305,7 @@ static void test_sigterm_finishes_what_is_held(void **state) {
 static void test_closed_output_ends_cleanly(void **state) {
     (void)state;
     struct child child = start(&simple, NULL, NULL);
-    struct bytes talk = {0};
+    struct buf talk = {0};
     int code;
     close(child.out);
     say(&child, GROUP("a", "") GROUP("b", ""));
@@ -334,7 +334,7 @@ static void test_usage(void **state) {
         {"--store", "/proc/no", "caravan-test: /proc/no: cannot make the folder", 69},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct bytes out = {0}, talk = {0};
+        struct buf out = {0}, talk = {0};
         struct child child = start(&simple, cases[i].option, cases[i].value);
         assert_int_equal(finish(&child, &out, &talk), cases[i].code);
         assert_non_null(strstr(talk.data, cases[i].said));
@@ -353,7 +353,7 @@ static void test_store_is_looked_up(void **state) {
     const char *seeds[] = {"--seed=1", "--seed=1", "--seed=2"};
     const char *said[] = {"0 found", "2 found", "0 found"};
     for (int i = 0; i < 3; i++) {
-        struct bytes out = {0}, talk = {0};
+        struct buf out = {0}, talk = {0};
         struct child child = start(&simple, option, seeds[i]);
         say(&child, GROUP("a", "") GROUP("b", ""));
         assert_int_equal(finish(&child, &out, &talk), 0);

@@ -176,7 +176,7 @@ static void test_hash_sees_what_counts(void **state) {
 
 static void test_help_has_every_key(void **state) {
     (void)state;
-    struct bytes text = {0};
+    struct buf text = {0};
     assert_int_equal(keys_help(keys_of("rollout"), &text), OK);
     for (const struct key *key = keys_of("rollout")->keys; key->name; key++)
         assert_non_null(strstr(text.data, key->help));

@@ -43,7 +43,7 @@ static void assert_tokens(json_object *expected, const struct token_list *got, c
             BLAME("%s: token %zu is %lld", what, i, (long long)got->data[i]);
 }
 
-static void assert_text(json_object *expected, const struct bytes *got) {
+static void assert_text(json_object *expected, const struct buf *got) {
     assert_int_equal(json_object_get_string_len(expected), got->size);
     if (got->size) assert_memory_equal(json_object_get_string(expected), got->data, got->size);
 }
@@ -51,7 +51,7 @@ static void assert_text(json_object *expected, const struct bytes *got) {
 static void check_decoded(const struct tokenizer *t, json_object *row) {
     json_object *list = at(row, "tokens");
     struct token_list tokens = {0};
-    struct bytes text = {0};
+    struct buf text = {0};
     for (size_t i = 0; i < json_object_array_length(list); i++)
         assert_int_equal(token_list_add(&tokens, json_object_get_int64(json_object_array_get_idx(list, i))), OK);
     assert_int_equal(tokenizer_text(t, tokens.data, tokens.count, false, &text), OK);
@@ -135,7 +135,7 @@ static void test_template(void **state) {
     assert_int_equal(tokenizer_open(&t, FOLDER "plain"), OK);
     for (size_t i = 0; i < json_object_array_length(cases); i++) {
         struct arena memory = {0};
-        struct bytes rendered = {0};
+        struct buf rendered = {0};
         struct token_list tokens = {0};
         struct message messages[8] = {0};
         json_object *row = json_object_array_get_idx(cases, i), *list = at(row, "messages");
@@ -255,7 +255,7 @@ static void check_broken(const char *from, const char *to, const char *what) {
     char folder[] = "/tmp/caravan-tokenizer-XXXXXX";
     assert_non_null(mkdtemp(folder));
     struct arena memory = {0};
-    struct bytes content = {0}, changed = {0};
+    struct buf content = {0}, changed = {0};
     assert_int_equal(file_read(FOLDER "plain/tokenizer.json", &content), OK);
     const char *place = strstr(content.data, from);
     assert_non_null(place);
@@ -306,7 +306,7 @@ static void check_merges(const char *merges, const char *what) {
     struct arena memory = {0};
     static const char *const names[] = {"vocab.json", "tokenizer_config.json"};
     for (size_t i = 0; i < 2; i++) {
-        struct bytes content = {0};
+        struct buf content = {0};
         assert_int_equal(file_read(path_join(&memory, FOLDER "files", names[i]), &content), OK);
         write_file(&memory, folder, names[i], content.data, content.size);
         bytes_release(&content);
@@ -329,7 +329,7 @@ static void test_younger_characters_keep_their_place(void **state) {
         {"a\u0301\u08CFa\u0301\u0323", "\u00E1\u08CF\u1EA1\u0301"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct bytes buffer = {0};
+        struct buf buffer = {0};
         const char *out;
         size_t size;
         assert_int_equal(normal_text(NORMAL_NFC, cases[i][0], strlen(cases[i][0]), &buffer, &out, &size), OK);

@@ -11,7 +11,7 @@ static void test_merges_by_hand(void **state) {
     // there once.
     static const char text[] = "ab ab ab\nab ab\nabc";
     struct vocabulary v = {0};
-    struct bytes merges = {0};
+    struct buf merges = {0};
     assert_int_equal(train_vocabulary(&v, &merges, text, sizeof text - 1, 1000), OK);
     assert_string_equal(merges.data, "a b\n\xC4\xA0 ab\n");
     assert_int_equal(v.size, 258);
@@ -25,7 +25,7 @@ static void test_equal_counts_take_the_lower_ids(void **state) {
     (void)state;
     static const char text[] = "xy xy dc dc";
     struct vocabulary v = {0};
-    struct bytes merges = {0};
+    struct buf merges = {0};
     assert_int_equal(train_vocabulary(&v, &merges, text, sizeof text - 1, 257), OK);
     assert_string_equal(merges.data, "d c\n"); // one merge alone: the limit holds
     vocabulary_release(&v);
@@ -37,7 +37,7 @@ static void test_overlaps_and_long_words(void **state) {
     char text[4096];
     memset(text, 'a', sizeof text);
     struct vocabulary v = {0};
-    struct bytes merges = {0};
+    struct buf merges = {0};
     assert_int_equal(train_vocabulary(&v, &merges, text, sizeof text, 260), OK);
     assert_string_equal(merges.data, "a a\naa aa\naaaa aaaa\naaaaaaaa aaaaaaaa\n");
     vocabulary_release(&v);
@@ -47,7 +47,7 @@ static void test_overlaps_and_long_words(void **state) {
 static void test_edges(void **state) {
     (void)state;
     struct vocabulary v = {0};
-    struct bytes merges = {0};
+    struct buf merges = {0};
     assert_int_equal(train_vocabulary(&v, &merges, NULL, 0, 1000), OK);
     assert_int_equal(v.size, 256);
     assert_int_equal(merges.size, 0);
@@ -61,7 +61,7 @@ static void test_what_is_learned_loads(void **state) {
     (void)state;
     char folder[] = "/tmp/caravan-train-XXXXXX";
     assert_non_null(mkdtemp(folder));
-    struct bytes text = {0}, decoded = {0};
+    struct buf text = {0}, decoded = {0};
     struct token_list tokens = {0};
     struct tokenizer *t;
     assert_int_equal(file_read("tests/unit/train.c", &text), OK);

@@ -47,7 +47,7 @@ static void every_kind_comes_back(void **state) {
     assert_int_equal(sizeof kinds / sizeof *kinds, MESSAGE_KINDS - 1);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         struct wire_message in = full_message(kinds[i]), out;
-        struct bytes first = {0}, second = {0};
+        struct buf first = {0}, second = {0};
         struct arena arena = {0};
         assert_int_equal(message_encode(&in, &first), OK);
         assert_int_equal(message_decode(&out, &arena, first.data, first.size), OK);
@@ -82,7 +82,7 @@ static void what_is_none_is_named(void **state) {
                      DATAERR);
     assert_string_equal(fail_text(), "REFUSED: reason has a NUL");
     struct wire_message unset = {.kind = MESSAGE_REFUSED};
-    struct bytes bytes = {0};
+    struct buf bytes = {0};
     assert_int_equal(message_encode(&unset, &bytes), BUG);
     bytes_release(&bytes);
     arena_release(&arena);
@@ -280,7 +280,7 @@ static void wiring_comes_back(void **state) {
                         .desks = desks,
                         .desk_count = 1};
     struct wiring out;
-    struct bytes text = {0};
+    struct buf text = {0};
     snprintf(path, sizeof path, "/tmp/caravan-unit-wiring-%d", (int)getpid());
     assert_int_equal(wiring_write(&in, &text), OK);
     assert_int_equal(file_replace(path, text.data, text.size), OK);
