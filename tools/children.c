@@ -20,7 +20,7 @@ enum { SOON = 10, LINE = 600 };
 // ---- making ----
 
 static char *print(struct arena *arena, status *result, const char *format, const char *a, const char *b) {
-    char *text = arena_print(arena, format, a, b);
+    char *text = arena_printf(arena, format, a, b);
     if (!text) *result = fail(UNAVAILABLE, "out of memory");
     return text;
 }
@@ -60,7 +60,7 @@ static status find_programs(struct children *children) {
     if (size <= 0) return fail(UNAVAILABLE, "/proc/self/exe: %s", strerror(errno));
     path[size] = 0;
     char *slash = strrchr(path, '/');
-    children->programs = arena_text(&children->arena, path, slash ? (size_t)(slash - path) : 0);
+    children->programs = arena_strndup(&children->arena, path, slash ? (size_t)(slash - path) : 0);
     return children->programs ? OK : fail(UNAVAILABLE, "out of memory");
 }
 

@@ -167,7 +167,7 @@ static status draw_clips(const struct drawing *drawing, struct buf *training, st
     status result = folder_make(path_join(&memory, drawing->folder, "clips"));
     for (int i = 0; result == OK && i < drawing->clips + drawing->held_out; i++) {
         struct scene scene = scene_of(rng_key(drawing->seed + (uint64_t)i, "clip"));
-        result = write_clip(arena_print(&memory, "%s/clips/%04d.mp4", drawing->folder, i), &scene);
+        result = write_clip(arena_printf(&memory, "%s/clips/%04d.mp4", drawing->folder, i), &scene);
         struct buf *out = i < drawing->clips ? training : held_out;
         for (int kind = 0; result == OK && kind < kinds; kind++) result = add_question(out, i, kind, &scene);
     }

@@ -98,7 +98,7 @@ static status write_shard(const struct init_weights *how, const struct shard *sh
     status result;
     size_t count = shard->end - shard->first;
     char *path = path_join(&memory, how->folder, shard->name);
-    struct stored_tensor *tensors = arena_get(&memory, count * sizeof *tensors);
+    struct stored_tensor *tensors = arena_alloc(&memory, count * sizeof *tensors);
     if (!path || !tensors) {
         result = fail(UNAVAILABLE, "out of memory");
         goto done;
@@ -155,7 +155,7 @@ static status plan_shards(const struct init_weights *how, const struct parameter
                           struct shard **out, size_t *count) {
     *count = 0;
     for (size_t first = 0; first < table->count; first = shard_end(how, table, first)) ++*count;
-    struct shard *shards = arena_get(memory, *count * sizeof *shards);
+    struct shard *shards = arena_alloc(memory, *count * sizeof *shards);
     if (!shards) return fail(UNAVAILABLE, "out of memory");
     for (size_t i = 0, first = 0; i < *count; first = shards[i++].end) {
         shards[i] = (struct shard){.table = table, .first = first, .end = shard_end(how, table, first)};

@@ -23,7 +23,7 @@ const char *replica_stage(const struct replica *replica) {
 
 const char *plan_name(struct plan *plan, const struct replica *replica) {
     const char *stage = replica_stage(replica);
-    const char *name = replica->number == 1 ? stage : arena_print(&plan->arena, "%s-%d", stage, replica->number);
+    const char *name = replica->number == 1 ? stage : arena_printf(&plan->arena, "%s-%d", stage, replica->number);
     return name ? name : stage;
 }
 
@@ -45,8 +45,8 @@ const char *plan_endpoint(const struct plan *plan, const struct replica *replica
 
 const char *plan_key_file(struct arena *arena) {
     const char *folder = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
-    if (folder && *folder) return arena_print(arena, "%s/caravan/machine.key", folder);
-    return arena_print(arena, "%s/.config/caravan/machine.key", home ? home : ".");
+    if (folder && *folder) return arena_printf(arena, "%s/caravan/machine.key", folder);
+    return arena_printf(arena, "%s/.config/caravan/machine.key", home ? home : ".");
 }
 
 // ---- fingerprint: what all machines must agree on ----
@@ -77,30 +77,30 @@ static status fingerprint(struct plan *plan) {
 // Unix sockets have short names: where the run's folder is too deep, they go to the user's own.
 static status choose_sockets(struct plan *plan, size_t longest) {
     const size_t most = sizeof((struct sockaddr_un *)0)->sun_path - 1;
-    plan->sockets = arena_print(&plan->arena, "%s/sockets", plan->pipeline->run);
+    plan->sockets = arena_printf(&plan->arena, "%s/sockets", plan->pipeline->run);
     if (!plan->sockets) return fail(UNAVAILABLE, "out of memory");
     if (strlen(plan->sockets) + 1 + longest <= most) return OK;
     const char *base = getenv("XDG_RUNTIME_DIR");
     XXH64_hash_t hash = XXH3_64bits(plan->pipeline->run, strlen(plan->pipeline->run));
     if (!base || !*base || strlen(base) + 30 + longest > most || access(base, W_OK)) base = "/tmp";
     plan->sockets =
-        arena_print(&plan->arena, "%s/caravan-%u-%016llx", base, (unsigned)getuid(), (unsigned long long)hash);
+        arena_printf(&plan->arena, "%s/caravan-%u-%016llx", base, (unsigned)getuid(), (unsigned long long)hash);
     if (!plan->sockets) return fail(UNAVAILABLE, "out of memory");
     return strlen(plan->sockets) + 1 + longest <= most ? OK : fail(USAGE, "a stage's name is too long for a socket");
 }
 
 static status make_desk(struct plan *plan, struct replica *replica, int *port) {
     const struct pipeline_machine *machine = plan->machines > 1 ? &plan->pipeline->machines[replica->machine] : NULL;
-    replica->local = arena_print(&plan->arena, "ipc://%s/%s-%d", plan->sockets, replica_stage(replica),
-                                 replica->stage ? replica->number : replica->machine + 1);
+    replica->local = arena_printf(&plan->arena, "ipc://%s/%s-%d", plan->sockets, replica_stage(replica),
+                                  replica->stage ? replica->number : replica->machine + 1);
     if (!replica->local) return fail(UNAVAILABLE, "out of memory");
     if (!machine) return OK;
     const char *format = strchr(machine->address, ':') ? "tcp://[%s]:%d" : "tcp://%s:%d";
     char remote[1024];
     if (snprintf(remote, sizeof remote, format, machine->address, *port) >= (int)sizeof remote)
         return fail(USAGE, "machine %s: the address is too long", machine->name);
-    replica->remote = arena_text(&plan->arena, remote, strlen(remote));
-    replica->bound = arena_print(&plan->arena, "tcp://*:%d", (*port)++);
+    replica->remote = arena_strndup(&plan->arena, remote, strlen(remote));
+    replica->bound = arena_printf(&plan->arena, "tcp://*:%d", (*port)++);
     return replica->remote && replica->bound ? OK : fail(UNAVAILABLE, "out of memory");
 }
 
@@ -218,7 +218,7 @@ static status add_command(const struct plan *plan, const struct pipeline_stage *
     TRY(NEW(&wiring->command, stage->key_count * 2 + 1));
     wiring->command[wiring->command_count++] = stage->program;
     for (size_t i = 0; i < stage->key_count; i++) {
-        const char *option = arena_print(&wiring->arena, "--%s", stage->keys[i].name);
+        const char *option = arena_printf(&wiring->arena, "--%s", stage->keys[i].name);
         if (!option) return fail(UNAVAILABLE, "out of memory");
         wiring->command[wiring->command_count++] = option;
         wiring->command[wiring->command_count++] = stage->keys[i].value;

@@ -58,7 +58,7 @@ static status link_metrics(const struct plan *plan) {
 // One run a folder and machine. The lock goes with this process, however that ends; no child inherits it.
 static status lock_folder(struct plan *plan, int *lock) {
     const char *machine = plan_machine(plan, plan->here);
-    const char *path = arena_print(&plan->arena, "%s/lock%s%s", plan->pipeline->run, *machine ? "-" : "", machine);
+    const char *path = arena_printf(&plan->arena, "%s/lock%s%s", plan->pipeline->run, *machine ? "-" : "", machine);
     if (!path) return fail(UNAVAILABLE, "out of memory");
     *lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (*lock < 0) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
@@ -71,8 +71,8 @@ static status lock_folder(struct plan *plan, int *lock) {
 // What the run adds to the stages' keys: where they keep things.
 static status set_folders(struct plan *plan) {
     struct pipeline *pipeline = plan->pipeline;
-    const char *store = arena_print(&plan->arena, "%s/store", pipeline->run);
-    const char *out = arena_print(&plan->arena, "%s/checkpoints", pipeline->run);
+    const char *store = arena_printf(&plan->arena, "%s/store", pipeline->run);
+    const char *out = arena_printf(&plan->arena, "%s/checkpoints", pipeline->run);
     if (!store || !out) return fail(UNAVAILABLE, "out of memory");
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         struct pipeline_stage *stage = &pipeline->stages[i];

@@ -305,7 +305,7 @@ static status open_wire(struct supervisor *supervisor) {
     struct plan *plan = supervisor->plan;
     const struct replica *own = plan_supervisor(plan, plan->here), *source = plan_find(plan, "source", 1);
     const char *path =
-        arena_print(&plan->arena, "%s/wiring/" WIRING_SUPERVISOR "-%d", plan->pipeline->run, own->number);
+        arena_printf(&plan->arena, "%s/wiring/" WIRING_SUPERVISOR "-%d", plan->pipeline->run, own->number);
     if (!path) return fail(UNAVAILABLE, "out of memory");
     TRY(plan_wire(plan, own, path));
     TRY(wiring_read(&supervisor->wiring, path));

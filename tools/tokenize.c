@@ -87,7 +87,7 @@ static status read_message(struct arena *memory, struct json_object *json, struc
     if (!plain && !json_object_is_type(value, json_type_array))
         return fail(DATAERR, "content: neither a text nor a list");
     message->part_count = plain ? 1 : json_object_array_length(value);
-    message->parts = arena_get(memory, (message->part_count + 1) * sizeof *message->parts);
+    message->parts = arena_alloc(memory, (message->part_count + 1) * sizeof *message->parts);
     if (!message->parts) return fail(UNAVAILABLE, "out of memory");
     if (plain) message->parts[0] = (struct part){.kind = PART_TEXT, .text = text_of(value)};
     for (size_t i = 0; !plain && i < message->part_count; i++) {
@@ -100,7 +100,7 @@ static status read_message(struct arena *memory, struct json_object *json, struc
 static status encode_messages(const struct task *task, struct json_object *list, struct token_list *tokens) {
     struct arena memory = {0};
     size_t count = json_object_array_length(list);
-    struct message *messages = arena_get(&memory, (count + 1) * sizeof *messages);
+    struct message *messages = arena_alloc(&memory, (count + 1) * sizeof *messages);
     status result = !messages ? fail(UNAVAILABLE, "out of memory") : count ? OK : fail(DATAERR, "messages: empty");
     for (size_t i = 0; result == OK && i < count; i++) {
         result = read_message(&memory, json_object_array_get_idx(list, i), &messages[i]);

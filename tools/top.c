@@ -129,7 +129,7 @@ static status visit(struct top *top) {
     const struct replica *supervisor = plan_supervisor(plan, plan->here);
     const char *key = plan->machines > 1 ? plan->pipeline->machines[plan->here].key : NULL;
     const char *path =
-        arena_print(&plan->arena, "%s/wiring/" WIRING_SUPERVISOR "-%d", plan->pipeline->run, supervisor->number);
+        arena_printf(&plan->arena, "%s/wiring/" WIRING_SUPERVISOR "-%d", plan->pipeline->run, supervisor->number);
     if (!path) return fail(UNAVAILABLE, "out of memory");
     if (!path_exists(path)) return fail(UNAVAILABLE, "no run of this file was ever at work in %s", plan->pipeline->run);
     TRY(wiring_read(&top->wiring, path));

@@ -91,8 +91,8 @@ static status write_all(int fd, const char *path, const char *data, size_t size)
 static status sync_parent(const char *path) {
     struct arena memory = {0};
     const char *slash = strrchr(path, '/');
-    char *folder =
-        slash ? arena_text(&memory, path, slash == path ? 1 : (size_t)(slash - path)) : arena_text(&memory, ".", 1);
+    char *folder = slash ? arena_strndup(&memory, path, slash == path ? 1 : (size_t)(slash - path))
+                         : arena_strndup(&memory, ".", 1);
     status result = folder ? folder_sync(folder) : fail(UNAVAILABLE, "out of memory");
     arena_release(&memory);
     return result;
@@ -100,7 +100,7 @@ static status sync_parent(const char *path) {
 
 status file_replace(const char *path, const void *data, size_t size) {
     struct arena memory = {0};
-    char *temporary = arena_print(&memory, "%s.tmp", path);
+    char *temporary = arena_printf(&memory, "%s.tmp", path);
     if (!temporary) return fail(UNAVAILABLE, "out of memory");
     status result = OK;
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -124,7 +124,7 @@ done:
 
 status folder_make(const char *path) {
     struct arena memory = {0};
-    char *copy = arena_text(&memory, path, strlen(path));
+    char *copy = arena_strndup(&memory, path, strlen(path));
     if (!copy) return fail(UNAVAILABLE, "out of memory");
     status result = OK;
     for (char *at = copy + 1; *path && result == OK; at++) {
@@ -177,7 +177,7 @@ bool path_exists(const char *path) {
 }
 
 char *path_join(struct arena *arena, const char *folder, const char *name) {
-    if (!folder || !*folder || name[0] == '/') return arena_text(arena, name, strlen(name));
+    if (!folder || !*folder || name[0] == '/') return arena_strndup(arena, name, strlen(name));
     size_t length = strlen(folder);
-    return arena_print(arena, "%s%s%s", folder, folder[length - 1] == '/' ? "" : "/", name);
+    return arena_printf(arena, "%s%s%s", folder, folder[length - 1] == '/' ? "" : "/", name);
 }

@@ -15,13 +15,13 @@ struct arena_block {
     char data[];
 };
 
-status memory_new(void *pointer, size_t count, size_t size) {
+status mem_new(void *pointer, size_t count, size_t size) {
     void **place = pointer;
     *place = calloc(count ? count : 1, size ? size : 1);
     return *place ? OK : fail(UNAVAILABLE, "out of memory: %zu x %zu bytes", count, size);
 }
 
-status memory_resize(void *pointer, size_t count, size_t size) {
+status mem_resize(void *pointer, size_t count, size_t size) {
     void **place = pointer;
     if (size && count > SIZE_MAX / size) return fail(UNAVAILABLE, "out of memory: %zu x %zu bytes", count, size);
     void *moved = realloc(*place, count && size ? count * size : 1);
@@ -30,7 +30,7 @@ status memory_resize(void *pointer, size_t count, size_t size) {
     return OK;
 }
 
-void *arena_get(struct arena *arena, size_t bytes) {
+void *arena_alloc(struct arena *arena, size_t bytes) {
     if (bytes > SIZE_MAX - sizeof(struct arena_block) - 15) return NULL;
     bytes = (bytes + 15) & ~(size_t)15;
     struct arena_block *block = arena->blocks;
@@ -48,18 +48,18 @@ void *arena_get(struct arena *arena, size_t bytes) {
     return data;
 }
 
-char *arena_text(struct arena *arena, const char *text, size_t length) {
-    char *copy = arena_get(arena, length + 1);
+char *arena_strndup(struct arena *arena, const char *text, size_t length) {
+    char *copy = arena_alloc(arena, length + 1);
     if (copy && length) memcpy(copy, text, length);
     return copy;
 }
 
-char *arena_print(struct arena *arena, const char *format, ...) {
+char *arena_printf(struct arena *arena, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     int length = vsnprintf(NULL, 0, format, arguments);
     va_end(arguments);
-    char *text = length < 0 ? NULL : arena_get(arena, (size_t)length + 1);
+    char *text = length < 0 ? NULL : arena_alloc(arena, (size_t)length + 1);
     if (!text) return NULL;
     va_start(arguments, format);
     vsnprintf(text, (size_t)length + 1, format, arguments);

@@ -9,14 +9,14 @@
 
 // *pointer = count zeroed elements of `size` bytes (one byte at least), owned by the caller, released with free().
 // UNAVAILABLE when memory is short; *pointer is then NULL.
-status memory_new(void *pointer, size_t count, size_t size);
+status mem_new(void *pointer, size_t count, size_t size);
 
 // Resizes *pointer to count elements (new ones not zeroed). UNAVAILABLE when memory is short; the old block stays.
-status memory_resize(void *pointer, size_t count, size_t size);
+status mem_resize(void *pointer, size_t count, size_t size);
 
 // Zeroed memory for `count` elements of *pointer's type: TRY(NEW(&rows, n)).
-#define NEW(pointer, count)    memory_new((pointer), (count), sizeof **(pointer))
-#define RESIZE(pointer, count) memory_resize((pointer), (count), sizeof **(pointer))
+#define NEW(pointer, count)    mem_new((pointer), (count), sizeof **(pointer))
+#define RESIZE(pointer, count) mem_resize((pointer), (count), sizeof **(pointer))
 
 // Many small blocks that live and die together. A zeroed struct is an empty arena.
 struct arena {
@@ -25,13 +25,13 @@ struct arena {
 };
 
 // Zeroed memory, aligned to 16, valid until arena_release; NULL when memory is short.
-void *arena_get(struct arena *arena, size_t bytes);
+void *arena_alloc(struct arena *arena, size_t bytes);
 
 // A NUL-terminated copy of text[0..length).
-char *arena_text(struct arena *arena, const char *text, size_t length);
+char *arena_strndup(struct arena *arena, const char *text, size_t length);
 
 // A formatted text.
-char *arena_print(struct arena *arena, const char *format, ...) __attribute__((format(printf, 2, 3)));
+char *arena_printf(struct arena *arena, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Frees every block and leaves an empty arena.
 void arena_release(struct arena *arena);

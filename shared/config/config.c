@@ -10,11 +10,11 @@
 
 char *key_resolve(const struct key *key, const char *folder, const char *value, struct arena *arena) {
     bool path = key->type == KEY_PATH || (key->type == KEY_FILE && !value_among(key->choices, value));
-    if (!path || !*value) return arena_text(arena, value, strlen(value));
+    if (!path || !*value) return arena_strndup(arena, value, strlen(value));
     if (!folder || !*folder) folder = ".";
     while (value[0] == '.' && value[1] == '/') value += 2 + strspn(value + 2, "/");
-    if (!*value || !strcmp(value, ".")) return arena_text(arena, folder, strlen(folder));
-    return strcmp(folder, ".") ? path_join(arena, folder, value) : arena_text(arena, value, strlen(value));
+    if (!*value || !strcmp(value, ".")) return arena_strndup(arena, folder, strlen(folder));
+    return strcmp(folder, ".") ? path_join(arena, folder, value) : arena_strndup(arena, value, strlen(value));
 }
 
 static status set_pair(struct settings *settings, const char *folder, yaml_node_t *name_node, yaml_node_t *value_node) {
@@ -60,7 +60,7 @@ status settings_file(struct settings *settings, const char *path) {
     struct place place;
     status result;
     const char *slash = strrchr(path, '/');
-    char *folder = arena_text(&memory, path, slash ? (size_t)(slash - path) + 1 : 0);
+    char *folder = arena_strndup(&memory, path, slash ? (size_t)(slash - path) + 1 : 0);
     if (!folder) return fail(UNAVAILABLE, "out of memory");
     result = file_read(path, &content);
     if (result != OK) goto done;

@@ -10,7 +10,7 @@ struct draft_key *draft_find(const struct draft_keys *keys, const char *name) {
 }
 
 static char *copy_text(struct draft *draft, const char *text, size_t length) {
-    char *copy = arena_text(&draft->pipeline->arena, text, length);
+    char *copy = arena_strndup(&draft->pipeline->arena, text, length);
     if (!copy) draft->short_of_memory = true;
     return copy;
 }
@@ -21,7 +21,7 @@ struct draft_key *draft_set(struct draft *draft, struct draft_keys *keys, const 
     if (!key) {
         struct draft_key **end = &keys->first;
         while (*end) end = &(*end)->next;
-        key = arena_get(&draft->pipeline->arena, sizeof *key);
+        key = arena_alloc(&draft->pipeline->arena, sizeof *key);
         char *copy = copy_text(draft, name, strlen(name));
         if (!key || !copy) {
             draft->short_of_memory = true;
@@ -109,7 +109,7 @@ static void parse_stages(struct draft *draft, struct document *document, const y
         return;
     }
     size_t count = (size_t)(node->data.sequence.items.top - node->data.sequence.items.start);
-    draft->stages = arena_get(&draft->pipeline->arena, (count + 1) * sizeof *draft->stages);
+    draft->stages = arena_alloc(&draft->pipeline->arena, (count + 1) * sizeof *draft->stages);
     if (!draft->stages) draft->short_of_memory = true;
     for (size_t i = 0; i < count && draft->stages; i++)
         parse_stage(draft, document, document_node(document, node->data.sequence.items.start[i]));
@@ -124,7 +124,7 @@ static void parse_machines(struct draft *draft, struct document *document, const
     }
     yaml_node_pair_t *pair = node->data.mapping.pairs.start;
     size_t count = (size_t)(node->data.mapping.pairs.top - pair);
-    draft->machines = arena_get(&draft->pipeline->arena, (count + 1) * sizeof *draft->machines);
+    draft->machines = arena_alloc(&draft->pipeline->arena, (count + 1) * sizeof *draft->machines);
     if (!draft->machines) draft->short_of_memory = true;
     for (; pair < node->data.mapping.pairs.top && draft->machines; pair++) {
         const yaml_node_t *name_node = document_node(document, pair->key);

@@ -198,9 +198,9 @@ static status build(struct draft *draft) {
     size_t stem = strcspn(base, ".");
     pipeline->run = value_of(&draft->top, "run");
     pipeline->name = value_of(&draft->top, "name");
-    if (!pipeline->name) pipeline->name = arena_text(&pipeline->arena, base, stem ? stem : strlen(base));
-    pipeline->stages = arena_get(&pipeline->arena, (draft->stage_count + 1) * sizeof *pipeline->stages);
-    pipeline->machines = arena_get(&pipeline->arena, (draft->machine_count + 1) * sizeof *pipeline->machines);
+    if (!pipeline->name) pipeline->name = arena_strndup(&pipeline->arena, base, stem ? stem : strlen(base));
+    pipeline->stages = arena_alloc(&pipeline->arena, (draft->stage_count + 1) * sizeof *pipeline->stages);
+    pipeline->machines = arena_alloc(&pipeline->arena, (draft->machine_count + 1) * sizeof *pipeline->machines);
     if (!pipeline->name || !pipeline->stages || !pipeline->machines) return fail(UNAVAILABLE, "out of memory");
     pipeline->stage_count = draft->stage_count;
     pipeline->machine_count = draft->machine_count;

@@ -10,14 +10,14 @@ const char *keys_argument(const struct key *key, struct arena *arena) {
                            [KEY_RANGE] = "A..B", [KEY_DEVICE] = "DEVICE"};
     const char *type = types[key->type];
     if (!key->choices) return type;
-    return *type ? arena_print(arena, "%s|%s", type, key->choices) : key->choices;
+    return *type ? arena_printf(arena, "%s|%s", type, key->choices) : key->choices;
 }
 
 // "--max-new-tokens N"
 static const char *spelling(const struct key *key, struct arena *arena) {
     const char *argument = keys_argument(key, arena);
-    char *text = key->type == KEY_BOOL ? arena_print(arena, "--%s", key->name)
-                                       : arena_print(arena, "--%s %s", key->name, argument ? argument : "");
+    char *text = key->type == KEY_BOOL ? arena_printf(arena, "--%s", key->name)
+                                       : arena_printf(arena, "--%s %s", key->name, argument ? argument : "");
     for (char *at = text; at && *at && *at != ' '; at++)
         if (*at == '_') *at = '-';
     return text ? text : "";

@@ -25,7 +25,7 @@ void draft_mistake(struct draft *draft, struct place place, const char *format, 
         }
         draft->mistake_room = room;
     }
-    char *copy = arena_text(&draft->pipeline->arena, text, strlen(text));
+    char *copy = arena_strndup(&draft->pipeline->arena, text, strlen(text));
     if (!copy) draft->short_of_memory = true;
     draft->mistakes[draft->mistake_count++] = (struct mistake){place, copy ? copy : ""};
 }
@@ -75,13 +75,13 @@ static status find_folder(struct draft *draft) {
     struct arena *memory = &draft->pipeline->arena;
     const char *slash = strrchr(draft->path, '/');
     char *folder =
-        slash ? arena_text(memory, draft->path, (size_t)(slash - draft->path) + 1) : arena_text(memory, ".", 1);
+        slash ? arena_strndup(memory, draft->path, (size_t)(slash - draft->path) + 1) : arena_strndup(memory, ".", 1);
     char resolved[PATH_MAX];
     if (!folder) return fail(UNAVAILABLE, "out of memory");
     if (!realpath(folder, resolved)) return fail(DATAERR, "%s: %s", draft->path, strerror(errno));
-    draft->folder = draft->pipeline->folder = arena_text(memory, resolved, strlen(resolved));
+    draft->folder = draft->pipeline->folder = arena_strndup(memory, resolved, strlen(resolved));
     if (!getcwd(resolved, sizeof resolved)) return fail(UNAVAILABLE, "the current folder: %s", strerror(errno));
-    draft->current = arena_text(memory, resolved, strlen(resolved));
+    draft->current = arena_strndup(memory, resolved, strlen(resolved));
     return draft->folder && draft->current ? OK : fail(UNAVAILABLE, "out of memory");
 }
 
@@ -151,15 +151,15 @@ const char *pipeline_value(const struct pipeline_stage *stage, const char *key) 
 }
 
 status pipeline_set(struct pipeline *pipeline, struct pipeline_stage *stage, const char *key, const char *value) {
-    char *copy = arena_text(&pipeline->arena, value, strlen(value));
+    char *copy = arena_strndup(&pipeline->arena, value, strlen(value));
     if (!copy) return fail(UNAVAILABLE, "out of memory");
     for (size_t i = 0; i < stage->key_count; i++) {
         if (strcmp(stage->keys[i].name, key) != 0) continue;
         stage->keys[i].value = copy;
         return OK;
     }
-    struct pipeline_key *wider = arena_get(&pipeline->arena, (stage->key_count + 1) * sizeof *wider);
-    char *name = arena_text(&pipeline->arena, key, strlen(key));
+    struct pipeline_key *wider = arena_alloc(&pipeline->arena, (stage->key_count + 1) * sizeof *wider);
+    char *name = arena_strndup(&pipeline->arena, key, strlen(key));
     if (!wider || !name) return fail(UNAVAILABLE, "out of memory");
     if (stage->key_count) memcpy(wider, stage->keys, stage->key_count * sizeof *wider);
     wider[stage->key_count++] = (struct pipeline_key){name, copy};

@@ -154,7 +154,7 @@ static void check_program(struct draft *draft, const struct draft_stage *stage, 
     const char *search = path ? NULL : getenv("PATH");
     while (search && *search && !path) {
         size_t length = strcspn(search, ":");
-        char *folder = arena_text(memory, search, length);
+        char *folder = arena_strndup(memory, search, length);
         char *candidate = folder ? path_join(memory, folder, key->value) : NULL;
         if (candidate && *key->value && access(candidate, X_OK) == 0) path = candidate;
         search += length + (search[length] == ':');

@@ -44,13 +44,13 @@ static status read_media_root(struct dataset *dataset, const struct settings *se
     char absolute[PATH_MAX];
     if (!root) return OK;
     if (!realpath(root, absolute)) return fail(DATAERR, "media_root: cannot find %s", root);
-    dataset->rules.media_root = arena_text(&dataset->arena, absolute, strlen(absolute));
+    dataset->rules.media_root = arena_strndup(&dataset->arena, absolute, strlen(absolute));
     return dataset->rules.media_root ? OK : fail(UNAVAILABLE, "out of memory");
 }
 
 static status read_settings(struct dataset *dataset, const struct settings *settings) {
     const char *path = settings_text(settings, "data");
-    dataset->path = arena_text(&dataset->arena, path, strlen(path));
+    dataset->path = arena_strndup(&dataset->arena, path, strlen(path));
     if (!dataset->path) return fail(UNAVAILABLE, "out of memory");
     dataset->epochs = (size_t)settings_int(settings, "epochs");
     dataset->shuffle = settings_bool(settings, "shuffle");
@@ -90,7 +90,7 @@ static status check_samples(const struct dataset *dataset) {
         if (result == OK) continue;
         if (result != DATAERR) return result;
         mistakes++;
-        if (mistakes == 1) first = arena_print(&arena, "%s", fail_text());
+        if (mistakes == 1) first = arena_printf(&arena, "%s", fail_text());
         if (mistakes == 2) log_info("%s", first ? first : "out of memory");
         if (mistakes >= 2 && mistakes <= SAID) log_info("%s", fail_text());
     }

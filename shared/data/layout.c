@@ -70,11 +70,11 @@ status make_prompt(const struct layout_rules *rules, struct group *group, enum p
     if (result != OK) return fail_prefix(result, "solution");
     prompt->present = true;
     prompt->message_count = 1;
-    prompt->messages = arena_get(&group->arena, sizeof *prompt->messages);
+    prompt->messages = arena_alloc(&group->arena, sizeof *prompt->messages);
     if (!prompt->messages) return fail(UNAVAILABLE, "out of memory");
     struct message *message = prompt->messages;
     message->part_count = media->count + 1;
-    message->parts = arena_get(&group->arena, message->part_count * sizeof *message->parts);
+    message->parts = arena_alloc(&group->arena, message->part_count * sizeof *message->parts);
     if (!message->parts) return fail(UNAVAILABLE, "out of memory");
     TRY(group_text(group, &message->role, "user", 4));
     for (size_t i = 0; i < media->count; i++)

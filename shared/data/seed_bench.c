@@ -30,7 +30,7 @@ static status draw_options(const struct layout_rules *rules, const struct group 
     size_t count = json_object_array_length(negatives);
     if (count < NEGATIVES) return fail(DATAERR, "negative_answers: %zu, %d are needed", count, NEGATIVES);
     struct arena arena = {0};
-    size_t *picked = arena_get(&arena, count * sizeof *picked);
+    size_t *picked = arena_alloc(&arena, count * sizeof *picked);
     if (!picked) return fail(UNAVAILABLE, "out of memory");
     uint64_t key = rng_key(rules->seed, group->sample_id.data);
     rng_shuffle(key, STREAM_NEGATIVES, count, picked);

@@ -188,7 +188,7 @@ size_t field_element(const struct field *field) {
 status list_new(struct arena *arena, void *at, size_t count, size_t element) {
     struct list *list = at;
     if (count > SIZE_MAX / 2 / element) return fail(UNAVAILABLE, "out of memory: %zu x %zu bytes", count, element);
-    list->data = arena_get(arena, (count ? count : 1) * element);
+    list->data = arena_alloc(arena, (count ? count : 1) * element);
     list->count = list->data ? count : 0;
     return list->data ? OK : fail(UNAVAILABLE, "out of memory: %zu x %zu bytes", count, element);
 }
@@ -238,7 +238,7 @@ status fields_check(const struct field_table *table, void *thing, const struct p
 }
 
 status unknown_add(struct arena *arena, struct unknown_fields *unknown, struct text key, struct text json) {
-    struct unknown_field *field = arena_get(arena, sizeof *field);
+    struct unknown_field *field = arena_alloc(arena, sizeof *field);
     if (!field) return fail(UNAVAILABLE, "out of memory");
     *field = (struct unknown_field){NULL, key, json};
     if (unknown->last)

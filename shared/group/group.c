@@ -60,7 +60,7 @@ status group_text(struct group *group, struct text *out, const char *data, size_
     status result = valid ? OK : utf8_replace(data, size, &mended);
     if (result == OK) {
         size_t length = valid ? size : mended.size;
-        *out = (struct text){arena_text(&group->arena, valid ? data : mended.data, length), length};
+        *out = (struct text){arena_strndup(&group->arena, valid ? data : mended.data, length), length};
         if (!out->data) result = fail(UNAVAILABLE, "out of memory");
     }
     bytes_release(&mended);

@@ -11,7 +11,7 @@ static status read_object(struct arena *arena, const struct field_table *table, 
 static status read_text(struct arena *arena, struct text *out, json_object *json, const struct place *place) {
     if (!json_object_is_type(json, json_type_string)) return refuse_at(place, "not a text");
     out->size = (size_t)json_object_get_string_len(json);
-    out->data = arena_text(arena, json_object_get_string(json), out->size);
+    out->data = arena_strndup(arena, json_object_get_string(json), out->size);
     return out->data ? OK : fail(UNAVAILABLE, "out of memory");
 }
 
@@ -19,7 +19,7 @@ static status keep_json(struct arena *arena, struct text *out, json_object *json
     struct buf printed = {0};
     status result = json_print(&printed, json);
     if (result == OK) {
-        *out = (struct text){arena_text(arena, printed.data, printed.size), printed.size};
+        *out = (struct text){arena_strndup(arena, printed.data, printed.size), printed.size};
         if (!out->data) result = fail(UNAVAILABLE, "out of memory");
     }
     bytes_release(&printed);
@@ -112,7 +112,7 @@ static status read_field(struct arena *arena, const struct field *field, void *t
 }
 
 static status keep_unknown(struct arena *arena, struct unknown_fields *unknown, const char *key, json_object *json) {
-    struct text name = {arena_text(arena, key, strlen(key)), strlen(key)}, value = {0};
+    struct text name = {arena_strndup(arena, key, strlen(key)), strlen(key)}, value = {0};
     if (!name.data) return fail(UNAVAILABLE, "out of memory");
     TRY(keep_json(arena, &value, json));
     return unknown_add(arena, unknown, name, value);

@@ -32,7 +32,7 @@ static status unpack_text(struct arena *arena, struct text *out, const msgpack_o
     if (from->type != MSGPACK_OBJECT_STR || !utf8_valid(from->via.str.ptr, from->via.str.size))
         return refuse_at(place, "not a text");
     out->size = from->via.str.size;
-    out->data = arena_text(arena, from->via.str.ptr, out->size);
+    out->data = arena_strndup(arena, from->via.str.ptr, out->size);
     return out->data ? OK : fail(UNAVAILABLE, "out of memory");
 }
 
@@ -110,7 +110,7 @@ static status unpack_json(struct arena *arena, struct text *out, const char *dat
         result = refuse_at(place, "not JSON");
     if (result == OK) result = json_print(&printed, json);
     if (result == OK) {
-        *out = (struct text){arena_text(arena, printed.data, printed.size), printed.size};
+        *out = (struct text){arena_strndup(arena, printed.data, printed.size), printed.size};
         if (!out->data) result = fail(UNAVAILABLE, "out of memory");
     }
     bytes_release(&printed);

@@ -55,7 +55,7 @@ status media_locate(char **path, struct arena *arena, const char *media_root, st
     *path = NULL;
     if (!written.data || written.size == 0) return fail(BAD_SAMPLE, "a medium without a path");
     if (strlen(written.data) != written.size) return fail(BAD_SAMPLE, "a path with a NUL inside");
-    char *name = arena_text(arena, written.data, written.size);
+    char *name = arena_strndup(arena, written.data, written.size);
     if (!name) return fail(UNAVAILABLE, "memory is short");
     bool address = strncmp(name, "file://", 7) == 0;
     if (address) {

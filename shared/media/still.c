@@ -230,7 +230,7 @@ static status resize_frame(struct frames_view *view, const AVFrame *frame, enum 
     }
     if (result == OK) result = NEW(&source.row, (size_t)frame->width * 3);
     if (result == OK) result = NEW(&source.scratch, 4 * ((size_t)frame->width + 2));
-    if (result == OK) result = memory_new(&view->owned, frames_bytes(frames), 1);
+    if (result == OK) result = mem_new(&view->owned, frames_bytes(frames), 1);
     struct image_rows rows = {frame->height, frame->width, give_row, &source};
     if (result == OK) result = image_resize(&rows, frames->height, frames->width, view->owned);
     frames->pixels = view->owned;

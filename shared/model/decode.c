@@ -77,9 +77,9 @@ static status last_row(struct model *model, struct pass *pass, int count, struct
 static status draw_first(struct generator *generator, struct request *request, struct arena *arena,
                          struct tensor normed) {
     size_t count = (size_t)request->count;
-    struct place *places = arena_get(arena, count * sizeof *places);
-    int32_t *tokens = arena_get(arena, count * sizeof *tokens);
-    float *logprobs = arena_get(arena, count * sizeof *logprobs);
+    struct place *places = arena_alloc(arena, count * sizeof *places);
+    int32_t *tokens = arena_alloc(arena, count * sizeof *tokens);
+    float *logprobs = arena_alloc(arena, count * sizeof *logprobs);
     if (!places || !tokens || !logprobs) return fail(UNAVAILABLE, "out of memory");
     for (int i = 0; i < request->count; i++) places[i] = (struct place){request, i};
     struct draw draw = {request->count, places, tokens, logprobs};
@@ -124,13 +124,13 @@ struct step {
 static status step_make(struct step *step, struct arena *arena, struct generator *generator) {
     size_t most = (size_t)generator->options.rows;
     *step = (struct step){
-        .places = arena_get(arena, most * sizeof *step->places),
-        .inputs = arena_get(arena, most * sizeof *step->inputs),
-        .slots = arena_get(arena, most * sizeof *step->slots),
-        .tokens = arena_get(arena, most * sizeof *step->tokens),
-        .positions = arena_get(arena, most * sizeof *step->positions),
-        .segments = arena_get(arena, most * sizeof *step->segments),
-        .logprobs = arena_get(arena, most * sizeof *step->logprobs),
+        .places = arena_alloc(arena, most * sizeof *step->places),
+        .inputs = arena_alloc(arena, most * sizeof *step->inputs),
+        .slots = arena_alloc(arena, most * sizeof *step->slots),
+        .tokens = arena_alloc(arena, most * sizeof *step->tokens),
+        .positions = arena_alloc(arena, most * sizeof *step->positions),
+        .segments = arena_alloc(arena, most * sizeof *step->segments),
+        .logprobs = arena_alloc(arena, most * sizeof *step->logprobs),
     };
     if (!step->places || !step->inputs || !step->slots || !step->tokens || !step->positions || !step->segments ||
         !step->logprobs)

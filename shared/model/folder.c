@@ -98,7 +98,7 @@ status model_write_folder(struct model *model, const char *folder) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
     struct arena texts = {0};
     status result = OK;
-    const struct stored_tensor **found = arena_get(&texts, model->table->count * sizeof *found);
+    const struct stored_tensor **found = arena_alloc(&texts, model->table->count * sizeof *found);
     if (!found) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
     TRY_TO(result, done, folder_make(folder));
     TRY_TO(result, done, parameters_match(model->table, model->store, found));
@@ -114,8 +114,8 @@ done:
 // were read.
 static status list_parameters(struct model *model, struct arena *texts, enum element type, size_t *count,
                               struct stored_tensor **out) {
-    const struct stored_tensor **found = arena_get(texts, model->table->count * sizeof *found);
-    *out = arena_get(texts, model->table->count * sizeof **out);
+    const struct stored_tensor **found = arena_alloc(texts, model->table->count * sizeof *found);
+    *out = arena_alloc(texts, model->table->count * sizeof **out);
     if (!found || !*out) return fail(UNAVAILABLE, "out of memory");
     TRY(parameters_match(model->table, model->store, found));
     *count = 0;

@@ -52,10 +52,10 @@ static void fill_facts(struct model *model) {
 
 static status open_all(struct model *model, const char *folder) {
     const struct model_options *options = &model->options;
-    model->folder = arena_text(&model->texts, folder, strlen(folder));
+    model->folder = arena_strndup(&model->texts, folder, strlen(folder));
     if (!model->folder) return fail(UNAVAILABLE, "out of memory");
     if (options->scratch)
-        model->options.scratch = arena_text(&model->texts, options->scratch, strlen(options->scratch));
+        model->options.scratch = arena_strndup(&model->texts, options->scratch, strlen(options->scratch));
     struct backend_options wanted = {options->device, options->threads, options->guarded};
     TRY(config_read(&model->config, folder));
     TRY(backend_open(&model->backend, &wanted));

@@ -69,8 +69,8 @@ static status add_part(struct builder *builder, struct part *part, enum paramete
 }
 
 static const char *block_name(struct builder *builder, int block, const char *rest) {
-    return arena_print(&builder->table->memory, "%s.%d.%s", builder->vision ? "visual.blocks" : "model.layers", block,
-                       rest);
+    return arena_printf(&builder->table->memory, "%s.%d.%s", builder->vision ? "visual.blocks" : "model.layers", block,
+                        rest);
 }
 
 // Query, key and value of a block: the tower stores them as one tensor, the language model as three.
@@ -83,12 +83,12 @@ static status add_qkv(struct builder *builder, struct part *part, enum parameter
     *part = start_part(builder, bias ? 1 : it.query + 2 * it.key, columns);
     if (builder->vision)
         return add(builder, part, kind, part->rows, columns,
-                   arena_print(memory, "visual.blocks.%d.attn.qkv.%s", block, last));
+                   arena_printf(memory, "visual.blocks.%d.attn.qkv.%s", block, last));
     const char letters[] = "qkv";
     for (int i = 0; i < 3; i++) {
         int64_t size = i ? it.key : it.query;
         TRY(add(builder, part, kind, bias ? 1 : size, bias ? size : columns,
-                arena_print(memory, "model.layers.%d.self_attn.%c_proj.%s", block, letters[i], last)));
+                arena_printf(memory, "model.layers.%d.self_attn.%c_proj.%s", block, letters[i], last)));
     }
     return OK;
 }
@@ -177,9 +177,9 @@ static status add_vision(struct builder *builder) {
 static status take_room(struct parameter_table *table, const struct model_config *config) {
     enum { most_in_block = 15, most_outside = 16 };
     size_t layers = (size_t)config->text.layers, depth = (size_t)config->vision.depth;
-    table->list = arena_get(&table->memory, ((layers + depth) * most_in_block + most_outside) * sizeof *table->list);
-    table->text = arena_get(&table->memory, layers * sizeof *table->text);
-    table->vision = arena_get(&table->memory, depth * sizeof *table->vision);
+    table->list = arena_alloc(&table->memory, ((layers + depth) * most_in_block + most_outside) * sizeof *table->list);
+    table->text = arena_alloc(&table->memory, layers * sizeof *table->text);
+    table->vision = arena_alloc(&table->memory, depth * sizeof *table->vision);
     return table->list && table->text && table->vision ? OK : fail(UNAVAILABLE, "out of memory");
 }
 
@@ -209,10 +209,10 @@ void parameters_free(struct parameter_table **table) {
 }
 
 const char *parameter_nested_name(struct arena *arena, const struct parameter *parameter) {
-    if (parameter->vision) return arena_print(arena, "model.%s", parameter->name);
+    if (parameter->vision) return arena_printf(arena, "model.%s", parameter->name);
     if (strncmp(parameter->name, "model.", 6) == 0)
-        return arena_print(arena, "model.language_model.%s", parameter->name + 6);
-    return arena_print(arena, "%s", parameter->name);
+        return arena_printf(arena, "model.language_model.%s", parameter->name + 6);
+    return arena_printf(arena, "%s", parameter->name);
 }
 
 static bool same_shape(const struct parameter *parameter, const struct stored_tensor *stored) {

@@ -126,7 +126,7 @@ static status read_entries(struct safetensors *store, json_object *header, const
     json_object_object_foreach(header, name, entry) {
         if (strcmp(name, "__metadata__") == 0) continue;
         struct stored_tensor *tensor = &store->tensors[store->count];
-        *tensor = (struct stored_tensor){.name = arena_text(&store->texts, name, strlen(name)), .file = file};
+        *tensor = (struct stored_tensor){.name = arena_strndup(&store->texts, name, strlen(name)), .file = file};
         if (!tensor->name) return fail(UNAVAILABLE, "out of memory");
         status result = read_entry(tensor, entry, data, room);
         if (result != OK) return fail_prefix(result, "tensor %.200s", name);
@@ -155,7 +155,7 @@ static status add_file(struct safetensors *store, const char *path) {
     TRY(RESIZE(&store->maps, store->map_count + 1));
     TRY(file_map_open(&store->maps[store->map_count], path));
     const struct file_map *map = &store->maps[store->map_count++];
-    const char *kept = arena_text(&store->texts, path, strlen(path));
+    const char *kept = arena_strndup(&store->texts, path, strlen(path));
     if (!kept) return fail(UNAVAILABLE, "out of memory");
     status result = add_image(store, map->data, map->size, kept);
     return result == OK ? OK : fail_prefix(result, "%s", path);

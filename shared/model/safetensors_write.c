@@ -132,8 +132,8 @@ static status start_lasting(struct safetensors_writer *writer) {
 
 static status start(struct safetensors_writer *writer, const char *path, const struct stored_tensor *tensors,
                     size_t count) {
-    writer->path = arena_text(&writer->texts, path, strlen(path));
-    writer->temporary = arena_print(&writer->texts, "%s.tmp", path);
+    writer->path = arena_strndup(&writer->texts, path, strlen(path));
+    writer->temporary = arena_printf(&writer->texts, "%s.tmp", path);
     if (!writer->path || !writer->temporary) return fail(UNAVAILABLE, "out of memory");
     struct buf header = {0};
     status result = OK;
@@ -173,7 +173,7 @@ status safetensors_write(struct safetensors_writer *writer, const void *data, si
 static status sync_folder_of(const char *path) {
     struct arena texts = {0};
     const char *slash = strrchr(path, '/');
-    char *folder = slash ? arena_text(&texts, path, (size_t)(slash - path) + 1) : arena_text(&texts, ".", 1);
+    char *folder = slash ? arena_strndup(&texts, path, (size_t)(slash - path) + 1) : arena_strndup(&texts, ".", 1);
     status result = folder ? folder_sync(folder) : fail(UNAVAILABLE, "out of memory");
     arena_release(&texts);
     return result;

@@ -34,7 +34,7 @@ static status score(struct model *model, struct arena *arena, const struct model
                     const struct model_completion *completions, size_t count, float *const *logprobs) {
     struct sequence sequence;
     TRY(sequence_make(&sequence, arena, &model->config, prompt, completions, count));
-    float *all = arena_get(arena, (size_t)sequence.targets * sizeof *all);
+    float *all = arena_alloc(arena, (size_t)sequence.targets * sizeof *all);
     if (!all) return fail(UNAVAILABLE, "out of memory");
     struct reading reading;
     TRY(text_forward(&reading, model, arena, prompt, &sequence, NULL, false));

@@ -22,15 +22,15 @@ static status measure(struct sequence *it, const struct model_config *config, co
 
 static status take_room(struct sequence *it, struct arena *arena, size_t media, size_t count) {
     size_t rows = (size_t)it->rows;
-    it->tokens = arena_get(arena, rows * sizeof *it->tokens);
-    it->slots = arena_get(arena, rows * sizeof *it->slots);
-    it->positions = arena_get(arena, rows * sizeof *it->positions);
-    it->segments = arena_get(arena, (count + 1) * sizeof *it->segments);
-    it->media = arena_get(arena, media * sizeof *it->media);
-    it->sources = arena_get(arena, (size_t)it->targets * sizeof *it->sources);
-    it->target = arena_get(arena, (size_t)it->targets * sizeof *it->target);
-    it->word_rows = arena_get(arena, rows * sizeof *it->word_rows);
-    it->word_tokens = arena_get(arena, rows * sizeof *it->word_tokens);
+    it->tokens = arena_alloc(arena, rows * sizeof *it->tokens);
+    it->slots = arena_alloc(arena, rows * sizeof *it->slots);
+    it->positions = arena_alloc(arena, rows * sizeof *it->positions);
+    it->segments = arena_alloc(arena, (count + 1) * sizeof *it->segments);
+    it->media = arena_alloc(arena, media * sizeof *it->media);
+    it->sources = arena_alloc(arena, (size_t)it->targets * sizeof *it->sources);
+    it->target = arena_alloc(arena, (size_t)it->targets * sizeof *it->target);
+    it->word_rows = arena_alloc(arena, rows * sizeof *it->word_rows);
+    it->word_tokens = arena_alloc(arena, rows * sizeof *it->word_tokens);
     bool all = it->tokens && it->slots && it->positions && it->segments && it->media && it->sources && it->target &&
                it->word_rows && it->word_tokens;
     return all ? OK : fail(UNAVAILABLE, "out of memory");

@@ -31,7 +31,7 @@ status reference_download(struct model *model, const struct parameter *parameter
     status result = OK;
     size_t size = element_size(type);
     TRY_TO(result, done, NEW(&values, elements_at_a_time));
-    TRY_TO(result, done, memory_new(&converted, elements_at_a_time, size));
+    TRY_TO(result, done, mem_new(&converted, elements_at_a_time, size));
     for (int64_t first = 0; first < parameter->count; first += elements_at_a_time) {
         int64_t count = parameter->count - first < elements_at_a_time ? parameter->count - first : elements_at_a_time;
         struct desk_mark mark = desk_here(&model->desk);
@@ -53,12 +53,12 @@ static status sink_file(void *writer, const void *elements, size_t bytes) {
 }
 
 static const char *state_name(struct arena *texts, enum kind kind, const struct parameter *parameter) {
-    return arena_print(texts, "%s.%s", words[kind], parameter->name);
+    return arena_printf(texts, "%s.%s", words[kind], parameter->name);
 }
 
 static status list_tensors(struct model *model, struct arena *texts, struct stored_tensor **out, size_t *count) {
     const struct parameter_table *table = model->table;
-    *out = arena_get(texts, KINDS * table->count * sizeof **out);
+    *out = arena_alloc(texts, KINDS * table->count * sizeof **out);
     if (!*out) return fail(UNAVAILABLE, "out of memory");
     *count = 0;
     for (int kind = 0; kind < KINDS; kind++) {

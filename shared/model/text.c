@@ -78,7 +78,7 @@ static status make_pieces(struct reading *it, struct model *model, struct arena 
                           const struct model_prompt *prompt) {
     size_t frames = 0;
     for (size_t i = 0; i < prompt->media_count; i++) frames += (size_t)prompt->media[i].frames;
-    it->pieces = arena_get(arena, frames * sizeof *it->pieces);
+    it->pieces = arena_alloc(arena, frames * sizeof *it->pieces);
     if (!it->pieces) return fail(UNAVAILABLE, "out of memory");
     for (size_t i = 0; i < prompt->media_count; i++)
         TRY(add_pieces(it, &model->config, &prompt->media[i], it->sequence->media[i]));
@@ -110,7 +110,7 @@ static status take_pass(struct reading *it, struct model *model, struct arena *a
     TRY(desk_take(desk, type, rows, hidden, &it->pass.x));
     TRY(desk_take(desk, type, rows, hidden, &it->pass.delta));
     if (!training) return OK;
-    it->saved = arena_get(arena, (size_t)it->pass.tower->count * sizeof *it->saved);
+    it->saved = arena_alloc(arena, (size_t)it->pass.tower->count * sizeof *it->saved);
     if (!it->saved) return fail(UNAVAILABLE, "out of memory");
     for (int i = 0; i < it->pass.tower->count; i++) TRY(desk_take(desk, type, rows, hidden, &it->saved[i]));
     it->pass.saved = it->saved;

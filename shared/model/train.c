@@ -76,8 +76,8 @@ static bool all_zero(const float *slopes, int64_t count) {
 static status learn_head(struct model *model, struct arena *arena, const struct lesson *lesson, struct reading *reading,
                          bool *flat) {
     const struct sequence *sequence = reading->sequence;
-    float *logprobs = arena_get(arena, (size_t)sequence->targets * sizeof *logprobs);
-    float *slopes = arena_get(arena, (size_t)sequence->targets * sizeof *slopes);
+    float *logprobs = arena_alloc(arena, (size_t)sequence->targets * sizeof *logprobs);
+    float *slopes = arena_alloc(arena, (size_t)sequence->targets * sizeof *slopes);
     if (!logprobs || !slopes) return fail(UNAVAILABLE, "out of memory");
     TRY(desk_take(&model->desk, ELEMENT_F32, sequence->rows, model->config.text.hidden, &reading->pass.x_gradient));
     struct desk_mark mark = desk_here(&model->desk);
@@ -94,7 +94,7 @@ static status learn_head(struct model *model, struct arena *arena, const struct 
 }
 
 static status learn(struct model *model, struct arena *arena, const struct lesson *lesson) {
-    struct model_completion *completions = arena_get(arena, lesson->count * sizeof *completions);
+    struct model_completion *completions = arena_alloc(arena, lesson->count * sizeof *completions);
     if (!completions) return fail(UNAVAILABLE, "out of memory");
     for (size_t i = 0; i < lesson->count; i++) completions[i] = lesson->completions[i].completion;
     struct sequence sequence;

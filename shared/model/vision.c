@@ -27,7 +27,7 @@ static status put_inputs(struct encoding *it, struct model *model, const struct 
 // Cache rows follow the tower's order.
 static status put_slots(struct encoding *it, struct model *model, struct arena *arena) {
     int64_t patches = grid_patches(it->grid);
-    int32_t *slots = arena_get(arena, (size_t)patches * sizeof *slots);
+    int32_t *slots = arena_alloc(arena, (size_t)patches * sizeof *slots);
     if (!slots) return fail(UNAVAILABLE, "out of memory");
     for (int64_t i = 0; i < patches; i++) slots[i] = (int32_t)i;
     return desk_put(&model->desk, ELEMENT_I32, patches, 1, slots, &it->pass.slots);
@@ -86,7 +86,7 @@ static status merge(struct encoding *it, struct model *model, struct merger *mer
 
 static status take_saved(struct encoding *it, struct model *model, struct arena *arena) {
     int depth = it->pass.tower->count;
-    it->saved = arena_get(arena, (size_t)(depth + 1) * sizeof *it->saved);
+    it->saved = arena_alloc(arena, (size_t)(depth + 1) * sizeof *it->saved);
     if (!it->saved) return fail(UNAVAILABLE, "out of memory");
     for (int i = 0; i <= depth; i++)
         TRY(desk_take(&model->desk, model->weights->type, it->pass.rows, it->pass.tower->hidden, &it->saved[i]));

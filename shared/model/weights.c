@@ -38,7 +38,7 @@ static status drain(struct backend *backend, struct tensor row, enum element typ
     char *host = NULL;
     size_t size = element_size(type);
     int64_t most = row.columns < elements_at_a_time ? row.columns : elements_at_a_time;
-    TRY(memory_new(&host, (size_t)most, size));
+    TRY(mem_new(&host, (size_t)most, size));
     status result = OK;
     for (int64_t first = 0; first < row.columns && result == OK; first += elements_at_a_time) {
         int64_t count = row.columns - first < most ? row.columns - first : most;
@@ -60,7 +60,7 @@ static status upload_stored(struct backend *backend, struct tensor out, const st
     if ((uintptr_t)stored->data % element_size(stored->type) == 0)
         return backend->ops->upload(backend, out, stored->data, stored->type);
     char *aligned = NULL;
-    TRY(memory_new(&aligned, stored->size, 1));
+    TRY(mem_new(&aligned, stored->size, 1));
     memcpy(aligned, stored->data, stored->size);
     status result = backend->ops->upload(backend, out, aligned, stored->type);
     free(aligned);

@@ -84,13 +84,13 @@ status windows_make(struct windows *windows, struct arena *arena, const struct m
     int64_t patches = grid_patches(grid), units = grid_tokens(grid, config);
     size_t angles = (size_t)patches * (size_t)(vision->head_size / 2) * sizeof(float);
     *windows = (struct windows){
-        .order = arena_get(arena, (size_t)patches * sizeof(int32_t)),
-        .back = arena_get(arena, (size_t)patches * sizeof(int32_t)),
-        .units = arena_get(arena, (size_t)units * sizeof(int32_t)),
-        .windows = arena_get(arena, (size_t)units * sizeof(struct segment)),
-        .frames = arena_get(arena, (size_t)grid.time * sizeof(struct segment)),
-        .cos = arena_get(arena, angles),
-        .sin = arena_get(arena, angles),
+        .order = arena_alloc(arena, (size_t)patches * sizeof(int32_t)),
+        .back = arena_alloc(arena, (size_t)patches * sizeof(int32_t)),
+        .units = arena_alloc(arena, (size_t)units * sizeof(int32_t)),
+        .windows = arena_alloc(arena, (size_t)units * sizeof(struct segment)),
+        .frames = arena_alloc(arena, (size_t)grid.time * sizeof(struct segment)),
+        .cos = arena_alloc(arena, angles),
+        .sin = arena_alloc(arena, angles),
     };
     if (!windows->order || !windows->back || !windows->units || !windows->windows || !windows->frames ||
         !windows->cos || !windows->sin)

@@ -22,7 +22,7 @@ static char fold(int32_t code, bool *ends) {
 }
 
 static status cut(struct arena *arena, struct text whole, struct tokens *out) {
-    char *letters = arena_get(arena, whole.size * 2 + 1);
+    char *letters = arena_alloc(arena, whole.size * 2 + 1);
     if (!letters) return fail(UNAVAILABLE, "out of memory");
     size_t size = 0, step;
     for (size_t at = 0; at < whole.size; at += step) {
@@ -47,9 +47,9 @@ static int compare_texts(const void *left, const void *right) {
 // Numbers the different tokens of both texts.
 static status number_tokens(struct arena *arena, struct tokens *a, struct tokens *b) {
     size_t count = a->texts.count + b->texts.count;
-    const struct text **order = arena_get(arena, (count + 1) * sizeof *order);
-    a->ids = arena_get(arena, (a->texts.count + 1) * sizeof *a->ids);
-    b->ids = arena_get(arena, (b->texts.count + 1) * sizeof *b->ids);
+    const struct text **order = arena_alloc(arena, (count + 1) * sizeof *order);
+    a->ids = arena_alloc(arena, (a->texts.count + 1) * sizeof *a->ids);
+    b->ids = arena_alloc(arena, (b->texts.count + 1) * sizeof *b->ids);
     if (!order || !a->ids || !b->ids) return fail(UNAVAILABLE, "out of memory");
     for (size_t i = 0; i < a->texts.count; i++) order[i] = &a->texts.data[i];
     for (size_t i = 0; i < b->texts.count; i++) order[a->texts.count + i] = &b->texts.data[i];
@@ -73,7 +73,7 @@ static int compare_ids(const void *left, const void *right) {
 // The n-grams (n 1 or 2) in ascending order; their number.
 static status make_grams(struct arena *arena, const struct tokens *tokens, size_t n, uint64_t **out, size_t *count) {
     *count = tokens->texts.count >= n ? tokens->texts.count - n + 1 : 0;
-    *out = arena_get(arena, (*count + 1) * sizeof **out);
+    *out = arena_alloc(arena, (*count + 1) * sizeof **out);
     if (!*out) return fail(UNAVAILABLE, "out of memory");
     for (size_t i = 0; i < *count; i++) (*out)[i] = n == 1 ? tokens->ids[i] : tokens->ids[i] << 32 | tokens->ids[i + 1];
     qsort(*out, *count, sizeof **out, compare_ids);
@@ -106,7 +106,7 @@ static status rouge_n(struct arena *arena, const struct tokens *target, const st
 
 static status rouge_l(struct arena *arena, const struct tokens *target, const struct tokens *answer, double *score) {
     size_t rows = target->texts.count, columns = answer->texts.count;
-    size_t *length = arena_get(arena, (columns + 1) * sizeof *length);
+    size_t *length = arena_alloc(arena, (columns + 1) * sizeof *length);
     if (!length) return fail(UNAVAILABLE, "out of memory");
     for (size_t i = 0; i < rows; i++) {
         size_t diagonal = 0;
@@ -149,7 +149,7 @@ static bool same_text(struct text a, struct text b) {
 
 static status edit_distance(struct arena *arena, const struct text_array *target, const struct text_array *answer,
                             size_t *distance) {
-    size_t *cost = arena_get(arena, (answer->count + 1) * sizeof *cost);
+    size_t *cost = arena_alloc(arena, (answer->count + 1) * sizeof *cost);
     if (!cost) return fail(UNAVAILABLE, "out of memory");
     for (size_t j = 0; j <= answer->count; j++) cost[j] = j;
     for (size_t i = 0; i < target->count; i++) {

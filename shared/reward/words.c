@@ -54,7 +54,7 @@ status text_words(struct arena *arena, struct text whole, struct text_array *wor
     size_t count = 0;
     for (size_t at = next_word(whole, 0, &word); word.size; at = next_word(whole, at, &word)) count++;
     words->count = count;
-    words->data = arena_get(arena, (count + 1) * sizeof *words->data);
+    words->data = arena_alloc(arena, (count + 1) * sizeof *words->data);
     if (!words->data) return fail(UNAVAILABLE, "out of memory");
     size_t at = 0;
     for (size_t i = 0; i < count; i++) at = next_word(whole, at, &words->data[i]);

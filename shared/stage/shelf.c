@@ -81,7 +81,7 @@ static status answer_newest(struct shelf *shelf, const struct wire_message *requ
                                    .version = item->version,
                                    .hash = (int64_t)item->hash,
                                    .size = about.st_size,
-                                   .path = arena_text(arena, item->path, strlen(item->path))};
+                                   .path = arena_strndup(arena, item->path, strlen(item->path))};
     return reply->path ? OK : fail(UNAVAILABLE, "out of memory");
 }
 

@@ -213,7 +213,7 @@ static status keep_settled(struct sink *sink, struct wire_message *message) {
     const char **texts[3] = {&message->id, &message->name, &message->reason};
     for (int i = 0; i < 3; i++) {
         if (!*texts[i]) continue;
-        *texts[i] = arena_text(&entry->arena, *texts[i], strnlen(*texts[i], TEXT_MOST));
+        *texts[i] = arena_strndup(&entry->arena, *texts[i], strnlen(*texts[i], TEXT_MOST));
         if (!*texts[i]) return fail(UNAVAILABLE, "out of memory");
     }
     if (!entry->message.kind) sink->known++;

@@ -33,7 +33,7 @@ status added_put(struct added *a, const char *content, size_t size, int32_t id, 
         TRY(RESIZE(&a->tokens, room));
         a->room = room;
     }
-    char *copy = arena_text(&a->memory, content, size);
+    char *copy = arena_strndup(&a->memory, content, size);
     if (!copy) return fail(UNAVAILABLE, "out of memory");
     a->tokens[a->count++] = (struct added_token){copy, size, id, flags};
     return OK;
@@ -69,7 +69,7 @@ status added_finish(struct added *a, enum normal_form form) {
         if (!token->flags.normalized) continue;
         result = normal_text(form, token->content, token->size, &buffer, &normal, &size);
         if (result != OK || normal == token->content) continue;
-        token->content = arena_text(&a->memory, normal, size);
+        token->content = arena_strndup(&a->memory, normal, size);
         token->size = size;
         if (!token->content) result = fail(UNAVAILABLE, "out of memory");
     }

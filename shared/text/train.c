@@ -86,8 +86,8 @@ static status take_word(void *context, const char *text, size_t size) {
         return OK;
     }
     struct train_word word = {.length = (uint32_t)size, .size = (uint32_t)size, .count = 1};
-    word.text = arena_text(&t->memory, text, size);
-    word.ids = arena_get(&t->memory, size * sizeof *word.ids);
+    word.text = arena_strndup(&t->memory, text, size);
+    word.ids = arena_alloc(&t->memory, size * sizeof *word.ids);
     if (!word.text || !word.ids || size > INT32_MAX) return fail(UNAVAILABLE, "out of memory");
     for (size_t i = 0; i < size; i++) {
         char name[2];

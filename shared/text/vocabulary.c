@@ -70,8 +70,8 @@ status vocabulary_put(struct vocabulary *v, const char *name, size_t size, int64
     if (entry->name)
         return fail(DATAERR, "tokens \"%s\" and \"%.*s\" have one id, %lld", entry->name, (int)size, name,
                     (long long)id);
-    char *copy = arena_text(&v->memory, name, size);
-    char *piece = arena_get(&v->memory, size + 1);
+    char *copy = arena_strndup(&v->memory, name, size);
+    char *piece = arena_alloc(&v->memory, size + 1);
     if (!copy || !piece) return fail(UNAVAILABLE, "out of memory");
     size_t piece_size;
     alphabet_bytes(name, size, piece, &piece_size);

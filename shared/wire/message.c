@@ -129,7 +129,7 @@ static status decode_text(const char **out, struct arena *arena, const struct ro
     if (text->size > TEXT_MOST) return fail(DATAERR, "%s: %s is too long", row->name, field->name);
     if (text->size && memchr(text->ptr, 0, text->size))
         return fail(DATAERR, "%s: %s has a NUL", row->name, field->name);
-    *out = arena_text(arena, text->size ? text->ptr : "", text->size);
+    *out = arena_strndup(arena, text->size ? text->ptr : "", text->size);
     return *out ? OK : fail(UNAVAILABLE, "out of memory");
 }
 

@@ -22,14 +22,14 @@ static status refuse(struct wire *wire, const char *identity, size_t size, const
 // Why a HELLO is not welcome, NULL if it is.
 static const char *objection(const struct wire *wire, struct arena *arena, const struct wire_message *hello) {
     if (hello->protocol != WIRE_PROTOCOL)
-        return arena_print(arena, "%s-%d speaks protocol %d, %s-%d protocol %d", hello->name, (int)hello->replica,
-                           (int)hello->protocol, wire->self.name, wire->self.replica, WIRE_PROTOCOL);
+        return arena_printf(arena, "%s-%d speaks protocol %d, %s-%d protocol %d", hello->name, (int)hello->replica,
+                            (int)hello->protocol, wire->self.name, wire->self.replica, WIRE_PROTOCOL);
     if (hello->schema != WIRE_SCHEMA)
-        return arena_print(arena, "%s-%d has version %d of the group, %s-%d version %d", hello->name,
-                           (int)hello->replica, (int)hello->schema, wire->self.name, wire->self.replica, WIRE_SCHEMA);
+        return arena_printf(arena, "%s-%d has version %d of the group, %s-%d version %d", hello->name,
+                            (int)hello->replica, (int)hello->schema, wire->self.name, wire->self.replica, WIRE_SCHEMA);
     if (strcmp(hello->run, wire->self.run) != 0)
-        return arena_print(arena, "%s-%d belongs to another run than %s-%d: their pipeline files differ", hello->name,
-                           (int)hello->replica, wire->self.name, wire->self.replica);
+        return arena_printf(arena, "%s-%d belongs to another run than %s-%d: their pipeline files differ", hello->name,
+                            (int)hello->replica, wire->self.name, wire->self.replica);
     return NULL;
 }
 

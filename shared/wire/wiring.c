@@ -38,7 +38,7 @@ status wiring_write(const struct wiring *wiring, struct buf *out) {
 // ---- reading ----
 
 static status keep_text(struct wiring *wiring, const char **place, const char *value) {
-    *place = arena_text(&wiring->arena, value, strlen(value));
+    *place = arena_strndup(&wiring->arena, value, strlen(value));
     return *place ? OK : fail(UNAVAILABLE, "out of memory");
 }
 

@@ -20,8 +20,8 @@ static double now(void) {
 }
 
 static status write_progress(const struct optim *optim, struct arena *memory, const char *folder) {
-    char *text = arena_print(memory, "caravan-progress 1\nstep %lld\ncursor %lld\naveraged %lld\n",
-                             (long long)optim->step, (long long)optim->cursor, (long long)optim->averaged);
+    char *text = arena_printf(memory, "caravan-progress 1\nstep %lld\ncursor %lld\naveraged %lld\n",
+                              (long long)optim->step, (long long)optim->cursor, (long long)optim->averaged);
     char *path = path_join(memory, folder, progress_name);
     if (!text || !path) return fail(UNAVAILABLE, "out of memory");
     return file_replace(path, text, strlen(text));
@@ -46,7 +46,7 @@ static status read_progress(struct optim *optim, struct arena *memory, const cha
 
 // Puts the finished folder `made` at `path`, where an older one of that name may stand.
 static status settle(struct arena *memory, const char *made, const char *path) {
-    char *old = arena_print(memory, "%s.old", path);
+    char *old = arena_printf(memory, "%s.old", path);
     if (!old) return fail(UNAVAILABLE, "out of memory");
     TRY(folder_sync(made));
     TRY(folder_remove(old));
@@ -57,8 +57,8 @@ static status settle(struct arena *memory, const char *made, const char *path) {
 
 static status write_folder(struct optim *optim, struct arena *memory, const char *kind, bool whole, char **path) {
     double began = now();
-    *path = arena_print(memory, "%s/%s-%06lld", optim->options.out, kind, (long long)optim->step);
-    char *made = *path ? arena_print(memory, "%s.tmp", *path) : NULL;
+    *path = arena_printf(memory, "%s/%s-%06lld", optim->options.out, kind, (long long)optim->step);
+    char *made = *path ? arena_printf(memory, "%s.tmp", *path) : NULL;
     if (!made) return fail(UNAVAILABLE, "out of memory");
     status result = folder_remove(made);
     if (result == OK) result = folder_make(made);
@@ -67,7 +67,7 @@ static status write_folder(struct optim *optim, struct arena *memory, const char
     if (result == OK) result = write_progress(optim, memory, made);
     if (result == OK) result = settle(memory, made, *path);
     if (result != OK) {
-        char *why = arena_text(memory, fail_text(), strlen(fail_text()));
+        char *why = arena_strndup(memory, fail_text(), strlen(fail_text()));
         folder_remove(made); // what was written so far only fills the disk
         return fail(result, "%s", why ? why : "out of memory");
     }
@@ -163,7 +163,7 @@ status checkpoint_resume(struct optim *optim) {
     char *beside = path_join(&memory, optim->options.model, progress_name);
     bool continues = newest != NULL;
     if (!newest && beside && path_exists(beside))
-        newest = arena_text(&memory, optim->options.model, strlen(optim->options.model));
+        newest = arena_strndup(&memory, optim->options.model, strlen(optim->options.model));
     if (result == OK && newest) {
         result = model_read_state(optim->model, newest);
         if (result == OK) result = read_progress(optim, &memory, newest);

@@ -137,9 +137,9 @@ static status publish(struct optim *optim, bool reference, int64_t version) {
         return stage_publish(optim->context, &weights);
     }
     struct arena memory = {0};
-    char *path = arena_print(&memory, "%s/%s-%06lld.safetensors", stage_weights_folder(optim->context),
-                             reference ? "reference" : "policy", (long long)version);
-    char *recycled = arena_print(&memory, "%s.tmp", path ? path : "");
+    char *path = arena_printf(&memory, "%s/%s-%06lld.safetensors", stage_weights_folder(optim->context),
+                              reference ? "reference" : "policy", (long long)version);
+    char *recycled = arena_printf(&memory, "%s.tmp", path ? path : "");
     status result = path && recycled ? OK : fail(UNAVAILABLE, "out of memory");
     if (result == OK) stage_recycle(optim->context, reference, recycled);
     if (result == OK) result = model_publish(optim->model, reference, path, &weights.hash);

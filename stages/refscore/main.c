@@ -69,8 +69,8 @@ static status make_section(struct group *group, const struct input *input) {
     struct reference *reference = &group->reference;
     size_t count = group->completion_count;
     *reference = (struct reference){.present = true};
-    reference->answer_span.data = arena_get(&group->arena, count * sizeof *reference->answer_span.data);
-    reference->logprobs = arena_get(&group->arena, count * sizeof *reference->logprobs);
+    reference->answer_span.data = arena_alloc(&group->arena, count * sizeof *reference->answer_span.data);
+    reference->logprobs = arena_alloc(&group->arena, count * sizeof *reference->logprobs);
     if (!reference->answer_span.data || !reference->logprobs) return fail(UNAVAILABLE, "out of memory");
     reference->answer_span.count = reference->logprob_count = count;
     TRY(group_doubles(group, &reference->answer_logprob, count));
@@ -81,8 +81,8 @@ static status make_section(struct group *group, const struct input *input) {
 
 static status score(struct refscore *self, struct group *group, const struct input *input) {
     size_t count = group->completion_count;
-    struct model_completion *completions = arena_get(&group->arena, count * sizeof *completions);
-    float **logprobs = arena_get(&group->arena, count * sizeof *logprobs);
+    struct model_completion *completions = arena_alloc(&group->arena, count * sizeof *completions);
+    float **logprobs = arena_alloc(&group->arena, count * sizeof *logprobs);
     if (!completions || !logprobs) return fail(UNAVAILABLE, "out of memory");
     for (size_t i = 0; i < count; i++) {
         completions[i] = (struct model_completion){input->completions[i].data, input->completions[i].count};

@@ -27,7 +27,7 @@ static void test_arena_is_zeroed_and_aligned(void **state) {
     (void)state;
     struct arena arena = {0};
     for (size_t size = 1; size < 200000; size = size * 3 + 1) {
-        unsigned char *data = arena_get(&arena, size);
+        unsigned char *data = arena_alloc(&arena, size);
         assert_non_null(data);
         assert_int_equal((uintptr_t)data % 16, 0);
         for (size_t i = 0; i < size; i++) assert_int_equal(data[i], 0);

@@ -15,7 +15,7 @@ struct drawn {
 static struct model_prompt prompt_of(struct model_case *it, const struct model *model, int request) {
     if (request != 1) return it->prompt;
     const struct model_facts *facts = model_about(model);
-    int64_t *words = arena_get(&it->arena, it->prompt.count * sizeof *words);
+    int64_t *words = arena_alloc(&it->arena, it->prompt.count * sizeof *words);
     size_t count = 0;
     for (size_t i = 0; i < it->prompt.count; i++)
         if (it->prompt.tokens[i] != facts->image_token && it->prompt.tokens[i] != facts->video_token)
@@ -256,7 +256,7 @@ static void test_a_checkpoint_keeps_the_layout(void **state) {
         case_open(&it, case_names[c]);
         struct model *model = case_model(&it, &(struct model_options){.training = true, .precision = "float32"});
         const char *kept = getenv("MODEL_CHECKPOINTS"); // for transformers to load
-        char *folder = kept ? arena_print(&it.arena, "%s/%s", kept, case_names[c]) : case_folder(&it);
+        char *folder = kept ? arena_printf(&it.arena, "%s/%s", kept, case_names[c]) : case_folder(&it);
         MUST(model_write_folder(model, folder));
         struct safetensors *from = NULL, *to = NULL;
         MUST(safetensors_open_folder(&from, it.folder));

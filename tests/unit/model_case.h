@@ -43,7 +43,7 @@ static inline double number_of(json_object *object, const char *key) {
 
 static inline int64_t *case_tokens(struct model_case *it, json_object *list, size_t *count) {
     *count = json_object_array_length(list);
-    int64_t *tokens = arena_get(&it->arena, *count * sizeof *tokens);
+    int64_t *tokens = arena_alloc(&it->arena, *count * sizeof *tokens);
     for (size_t i = 0; i < *count; i++) tokens[i] = json_object_get_int64(json_object_array_get_idx(list, i));
     return tokens;
 }
@@ -54,7 +54,7 @@ static inline float *case_floats(struct model_case *it, json_object *step, const
     if (!lists) return NULL;
     json_object *list = json_object_array_get_idx(lists, completion);
     size_t count = json_object_array_length(list);
-    float *values = arena_get(&it->arena, count * sizeof *values);
+    float *values = arena_alloc(&it->arena, count * sizeof *values);
     for (size_t i = 0; i < count; i++) values[i] = (float)json_object_get_double(json_object_array_get_idx(list, i));
     return values;
 }
@@ -62,7 +62,7 @@ static inline float *case_floats(struct model_case *it, json_object *step, const
 static inline void case_media(struct model_case *it) {
     json_object *list = key_of(it->golden, "media");
     size_t count = json_object_array_length(list);
-    struct model_medium *media = arena_get(&it->arena, count * sizeof *media);
+    struct model_medium *media = arena_alloc(&it->arena, count * sizeof *media);
     for (size_t m = 0; m < count; m++) {
         json_object *entry = json_object_array_get_idx(list, m);
         media[m] = (struct model_medium){.video = json_object_get_boolean(key_of(entry, "video")),
@@ -71,7 +71,7 @@ static inline void case_media(struct model_case *it) {
                                          .width = (int)number_of(entry, "width"),
                                          .seconds_per_grid = number_of(entry, "seconds_per_grid")};
         uint64_t size = (uint64_t)media[m].frames * (uint64_t)media[m].height * (uint64_t)media[m].width * 3;
-        uint8_t *pixels = arena_get(&it->arena, size);
+        uint8_t *pixels = arena_alloc(&it->arena, size);
         for (uint64_t i = 0; i < size; i++) { // as make_model_golden.py does
             uint64_t mixed = (i * 2654435761u + m * 40503 * 65537 + 12345) & 0xffffffffu;
             mixed = ((mixed ^ mixed >> 15) * 2246822519u) & 0xffffffffu;
@@ -86,7 +86,7 @@ static inline void case_media(struct model_case *it) {
 static inline void case_open(struct model_case *it, const char *name) {
     *it = (struct model_case){0};
     const char *root = getenv("MODEL_GOLDEN");
-    it->folder = arena_print(&it->arena, "%s/%s", root ? root : "tests/data/model", name);
+    it->folder = arena_printf(&it->arena, "%s/%s", root ? root : "tests/data/model", name);
     MUST(json_file(&it->golden, path_join(&it->arena, it->folder, "golden.json")));
     MUST(safetensors_open(&it->tensors, path_join(&it->arena, it->folder, "golden.safetensors")));
     it->prompt.tokens = case_tokens(it, key_of(it->golden, "prompt"), &it->prompt.count);
@@ -136,7 +136,7 @@ static inline void case_step(struct model_case *it, json_object *step, struct tr
 
 // A folder of its own under /tmp, in the case's arena; the caller removes it.
 static inline char *case_folder(struct model_case *it) {
-    char *path = arena_print(&it->arena, "/tmp/caravan-model-XXXXXX");
+    char *path = arena_printf(&it->arena, "/tmp/caravan-model-XXXXXX");
     assert_non_null(mkdtemp(path));
     return path;
 }

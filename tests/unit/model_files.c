@@ -109,7 +109,7 @@ static void test_what_is_written_is_read(void **state) {
     assert_null(safetensors_find(store, "c"));
     safetensors_close(&store);
     // A file left under the temporary name, longer than the new one, is written over.
-    char *old = arena_print(&arena, "%s.tmp", path);
+    char *old = arena_printf(&arena, "%s.tmp", path);
     assert_int_equal(truncate(path, 1000), 0);
     assert_int_equal(rename(path, old), 0);
     assert_int_equal(safetensors_create(&writer, path, tensors, 2, false), OK);
@@ -135,7 +135,7 @@ static void test_a_long_file_is_written_whole(void **state) {
     assert_non_null(mkdtemp(folder));
     struct arena arena = {0};
     char *path = path_join(&arena, folder, "long.safetensors");
-    float *values = arena_get(&arena, count * sizeof *values);
+    float *values = arena_alloc(&arena, count * sizeof *values);
     for (int i = 0; i < count; i++) values[i] = (float)i;
     const struct stored_tensor tensor = {.name = "long", .type = ELEMENT_F32, .rank = 1, .shape = {count}};
     struct safetensors_writer *writer = NULL;

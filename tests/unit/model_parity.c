@@ -20,7 +20,8 @@ static void test_log_probabilities(void **state) {
         double sum = 0, most = 0;
         size_t total = 0;
         for (int i = 0; i < COMPLETIONS; i++) {
-            const struct stored_tensor *want = safetensors_find(it->tensors, arena_print(&it->arena, "logprobs.%d", i));
+            const struct stored_tensor *want =
+                safetensors_find(it->tensors, arena_printf(&it->arena, "logprobs.%d", i));
             for (size_t t = 0; t < it->completions[i].count; t++, total++) {
                 double apart = fabs((double)got[i][t] - ((const float *)want->data)[t]);
                 sum += apart;

@@ -116,7 +116,7 @@ static void read_messages(struct arena *memory, json_object *list, struct messag
         bool plain = json_object_is_type(content, json_type_string);
         messages[i].role = text_of(at(row, "role"));
         messages[i].part_count = plain ? 1 : json_object_array_length(content);
-        messages[i].parts = arena_get(memory, (messages[i].part_count + 1) * sizeof(struct part));
+        messages[i].parts = arena_alloc(memory, (messages[i].part_count + 1) * sizeof(struct part));
         for (size_t k = 0; k < messages[i].part_count; k++) {
             json_object *given = plain ? content : json_object_array_get_idx(content, k), *value;
             struct part *part = &messages[i].parts[k];
