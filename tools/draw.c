@@ -157,14 +157,14 @@ static status add_example(const struct drawing *drawing, struct buf *out, struct
 static status save(const struct drawing *drawing, const char *name, const struct buf *content) {
     struct arena memory = {0};
     char *path = path_join(&memory, drawing->folder, name);
-    status result = path ? file_replace(path, content->data, content->size) : fail(UNAVAILABLE, "out of memory");
+    status result = path ? file_write_atomic(path, content->data, content->size) : fail(UNAVAILABLE, "out of memory");
     arena_release(&memory);
     return result;
 }
 
 static status draw_clips(const struct drawing *drawing, struct buf *training, struct buf *held_out) {
     struct arena memory = {0};
-    status result = folder_make(path_join(&memory, drawing->folder, "clips"));
+    status result = dir_make(path_join(&memory, drawing->folder, "clips"));
     for (int i = 0; result == OK && i < drawing->clips + drawing->held_out; i++) {
         struct scene scene = scene_of(rng_key(drawing->seed + (uint64_t)i, "clip"));
         result = write_clip(arena_printf(&memory, "%s/clips/%04d.mp4", drawing->folder, i), &scene);

@@ -57,7 +57,7 @@ static status copy_tokenizer(const struct task *task) {
         if (result != OK || !path_exists(from)) continue;
         bytes_clear(&content);
         result = file_read(from, &content);
-        if (result == OK) result = file_replace(to, content.data, content.size);
+        if (result == OK) result = file_write_atomic(to, content.data, content.size);
     }
     char *template = path_join(&memory, task->folder, "chat_template.json");
     if (result == OK && !template) result = fail(UNAVAILABLE, "out of memory");
@@ -113,7 +113,7 @@ static status write_model(const struct task *task, json_object *shape, bool fixe
                                      .threads = (int)task->threads};
     TRY_TO(result, done, init_write_weights(&how, config));
     char *path = path_join(&memory, task->folder, "config.json");
-    result = path ? file_replace(path, text.data, text.size) : fail(UNAVAILABLE, "out of memory");
+    result = path ? file_write_atomic(path, text.data, text.size) : fail(UNAVAILABLE, "out of memory");
 done:
     free(config);
     tokenizer_free(&t);
@@ -131,7 +131,7 @@ static status make_folder(const struct task *task) {
     if (!path) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
     if (path_exists(path)) TRY_TO(result, done, fail(USAGE, "%s: there is a model already", task->folder));
     TRY_TO(result, done, init_shape(&shape, task->shape, &fixed));
-    TRY_TO(result, done, folder_make(task->folder));
+    TRY_TO(result, done, dir_make(task->folder));
     TRY_TO(result, done, task->tokenizer ? copy_tokenizer(task) : learn_tokenizer(task, init_vocabulary(shape), fixed));
     result = write_model(task, shape, fixed);
 done:

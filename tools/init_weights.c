@@ -144,7 +144,7 @@ static status write_index(const struct init_weights *how, const struct parameter
             result = bytes_print(&out, "%s\n    \"%s\": \"%s\"", i ? "," : "", table->list[i].name, shards[s].name);
     if (result == OK) result = bytes_text(&out, "\n  }\n}\n");
     char *path = path_join(&memory, how->folder, "model.safetensors.index.json");
-    if (result == OK) result = path ? file_replace(path, out.data, out.size) : fail(UNAVAILABLE, "out of memory");
+    if (result == OK) result = path ? file_write_atomic(path, out.data, out.size) : fail(UNAVAILABLE, "out of memory");
     arena_release(&memory);
     bytes_release(&out);
     return result;

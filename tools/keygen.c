@@ -20,7 +20,7 @@ static status make(const char *path) {
     if (!folder) return fail(UNAVAILABLE, "out of memory");
     char *slash = strrchr(folder, '/');
     if (slash) *slash = 0;
-    status result = slash && *folder ? folder_make(folder) : OK;
+    status result = slash && *folder ? dir_make(folder) : OK;
     if (result == OK) result = wire_key_make(&keys);
     if (result == OK) result = wire_key_write(&keys, path);
     if (result == OK) printf("%s\n", keys.public);

@@ -250,7 +250,7 @@ status plan_wire(const struct plan *plan, const struct replica *replica, const c
     struct buf text = {0};
     status result = fill(plan, replica, &wiring);
     if (result == OK) result = wiring_write(&wiring, &text);
-    if (result == OK) result = file_replace(path, text.data, text.size);
+    if (result == OK) result = file_write_atomic(path, text.data, text.size);
     wiring_release(&wiring);
     bytes_release(&text);
     return result;

@@ -30,10 +30,10 @@ static status make_folders(const struct plan *plan) {
     for (size_t i = 0; i < sizeof names / sizeof *names && result == OK; i++) {
         bytes_clear(&path);
         result = bytes_print(&path, "%s/%s", plan->pipeline->run, names[i]);
-        if (result == OK) result = folder_make(path.data);
+        if (result == OK) result = dir_make(path.data);
     }
     bytes_release(&path);
-    if (result == OK) result = folder_make(plan->sockets);
+    if (result == OK) result = dir_make(plan->sockets);
     if (result != OK) return result;
     return chmod(plan->sockets, 0700) ? fail(UNAVAILABLE, "%s: %s", plan->sockets, strerror(errno)) : OK;
 }
@@ -113,7 +113,7 @@ static status write_pipeline(const struct plan *plan) {
     struct buf path = {0}, text = {0};
     status result = bytes_print(&path, "%s/pipeline.yaml", plan->pipeline->run);
     if (result == OK) result = pipeline_write(plan->pipeline, &text);
-    if (result == OK) result = file_replace(path.data, text.data, text.size);
+    if (result == OK) result = file_write_atomic(path.data, text.data, text.size);
     bytes_release(&path);
     bytes_release(&text);
     return result;
@@ -121,7 +121,7 @@ static status write_pipeline(const struct plan *plan) {
 
 static status run(struct plan *plan) {
     int lock = -1;
-    status result = folder_make(plan->pipeline->run);
+    status result = dir_make(plan->pipeline->run);
     if (result == OK) result = lock_folder(plan, &lock);
     if (result == OK) result = make_folders(plan);
     if (result == OK) result = set_steps(plan);

@@ -32,17 +32,17 @@ status file_read(const char *path, struct buf *out) {
     return result;
 }
 
-status file_share(const char *path, int *held) {
+status file_lock_shared(const char *path, int *held) {
     *held = open(path, O_RDONLY | O_CLOEXEC);
     if (*held < 0) return fail(DATAERR, "%s: %s", path, strerror(errno));
-    // Where a file system has no locks, file_claim gets none either, and writes over nothing.
+    // Where a file system has no locks, file_lock_exclusive gets none either, and writes over nothing.
     if (!flock(*held, LOCK_SH | LOCK_NB) || errno != EWOULDBLOCK) return OK;
     close(*held);
     *held = -1;
     return fail(DATAERR, "%s: is being written", path);
 }
 
-status file_claim(const char *path, int *fd) {
+status file_lock_exclusive(const char *path, int *fd) {
     *fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (*fd >= 0 && !flock(*fd, LOCK_EX | LOCK_NB)) return OK;
     if (*fd >= 0) close(*fd);
@@ -93,12 +93,12 @@ static status sync_parent(const char *path) {
     const char *slash = strrchr(path, '/');
     char *folder = slash ? arena_strndup(&memory, path, slash == path ? 1 : (size_t)(slash - path))
                          : arena_strndup(&memory, ".", 1);
-    status result = folder ? folder_sync(folder) : fail(UNAVAILABLE, "out of memory");
+    status result = folder ? dir_sync(folder) : fail(UNAVAILABLE, "out of memory");
     arena_release(&memory);
     return result;
 }
 
-status file_replace(const char *path, const void *data, size_t size) {
+status file_write_atomic(const char *path, const void *data, size_t size) {
     struct arena memory = {0};
     char *temporary = arena_printf(&memory, "%s.tmp", path);
     if (!temporary) return fail(UNAVAILABLE, "out of memory");
@@ -122,7 +122,7 @@ done:
     return result;
 }
 
-status folder_make(const char *path) {
+status dir_make(const char *path) {
     struct arena memory = {0};
     char *copy = arena_strndup(&memory, path, strlen(path));
     if (!copy) return fail(UNAVAILABLE, "out of memory");
@@ -141,7 +141,7 @@ status folder_make(const char *path) {
     return result;
 }
 
-status folder_sync(const char *path) {
+status dir_sync(const char *path) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     int refused = fsync(fd) && errno != EINVAL; // some file systems cannot sync a folder
@@ -154,7 +154,7 @@ static int remove_one(const char *path, const struct stat *facts, int kind, stru
     return remove(path);
 }
 
-status folder_remove(const char *path) {
+status dir_remove(const char *path) {
     if (!path_exists(path)) return OK;
     if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS))
         return fail(UNAVAILABLE, "%s: cannot remove: %s", path, strerror(errno));

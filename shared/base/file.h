@@ -23,26 +23,26 @@ status file_map_open(struct file_map *map, const char *path);
 // Unmaps and zeroes; a zeroed map is fine.
 void file_map_release(struct file_map *map);
 
-// Opens `path` and keeps writers that ask (file_claim) away from it until *held is closed. DATAERR when it is gone or
-// being written.
-status file_share(const char *path, int *held);
+// Opens `path` and keeps writers that ask (file_lock_exclusive) away from it until *held is closed. DATAERR when it is
+// gone or being written.
+status file_lock_shared(const char *path, int *held);
 
 // Opens `path` for writing, content and all if it is there and nobody shares it; else as a new, empty file under that
 // name. Sharers are kept away until *fd is closed. UNAVAILABLE when the disk refuses.
-status file_claim(const char *path, int *fd);
+status file_lock_exclusive(const char *path, int *fd);
 
 // Writes PATH.tmp, syncs it, renames it to PATH and syncs the folder. UNAVAILABLE when the disk refuses (full, say);
 // the old file is then untouched and PATH.tmp removed.
-status file_replace(const char *path, const void *data, size_t size);
+status file_write_atomic(const char *path, const void *data, size_t size);
 
 // Makes a folder and those above it. UNAVAILABLE when it cannot.
-status folder_make(const char *path);
+status dir_make(const char *path);
 
 // Syncs a folder's own entries to the disk.
-status folder_sync(const char *path);
+status dir_sync(const char *path);
 
 // Removes a folder and all that is in it; a missing one is fine.
-status folder_remove(const char *path);
+status dir_remove(const char *path);
 
 // Takes the numbers of the standard streams that the program was started without, so that no file that is opened later
 // stands in for one; reading and writing them fails. UNAVAILABLE when that cannot be done.

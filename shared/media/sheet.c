@@ -56,7 +56,7 @@ status media_write_sheet(const struct frames *frames, const char *path) {
     if (encoder && sheet && packet) {
         result = lay_out(frames, sheet);
         if (result == OK) result = encode(encoder, sheet, packet);
-        if (result == OK) result = file_replace(path, packet->data, (size_t)packet->size);
+        if (result == OK) result = file_write_atomic(path, packet->data, (size_t)packet->size);
     }
     av_packet_free(&packet);
     av_frame_free(&sheet);

@@ -79,7 +79,7 @@ static status copy_file(struct arena *texts, const char *from, const char *to, c
     if (!S_ISREG(facts.st_mode)) return OK;
     struct file_map map;
     TRY(file_map_open(&map, source));
-    status result = file_replace(target, map.data, map.size);
+    status result = file_write_atomic(target, map.data, map.size);
     file_map_release(&map);
     return result;
 }
@@ -100,11 +100,11 @@ status model_write_folder(struct model *model, const char *folder) {
     status result = OK;
     const struct stored_tensor **found = arena_alloc(&texts, model->table->count * sizeof *found);
     if (!found) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
-    TRY_TO(result, done, folder_make(folder));
+    TRY_TO(result, done, dir_make(folder));
     TRY_TO(result, done, parameters_match(model->table, model->store, found));
     TRY_TO(result, done, write_weights(model, found, &texts, folder));
     TRY_TO(result, done, copy_rest(model, &texts, folder));
-    TRY_TO(result, done, folder_sync(folder));
+    TRY_TO(result, done, dir_sync(folder));
 done:
     arena_release(&texts);
     return result;

@@ -136,7 +136,7 @@ status model_swap(struct model *model, const char *path, int64_t version, uint64
     struct safetensors *store = NULL;
     uint64_t found = 0;
     int held;
-    TRY(file_share(path, &held));
+    TRY(file_lock_shared(path, &held));
     status result = safetensors_open(&store, path);
     if (result == OK) {
         result = weights_hash_stored(&model->config, model->table, store, model->weights->type, &found);

@@ -138,7 +138,7 @@ static status start(struct safetensors_writer *writer, const char *path, const s
     struct buf header = {0};
     status result = OK;
     TRY_TO(result, done, make_header(&header, tensors, count, &writer->left));
-    TRY_TO(result, done, file_claim(writer->temporary, &writer->file));
+    TRY_TO(result, done, file_lock_exclusive(writer->temporary, &writer->file));
     TRY_TO(result, done, shorten(writer, 8 + header.size + writer->left));
     if (writer->lasting) TRY_TO(result, done, start_lasting(writer));
     char length[8];
@@ -174,7 +174,7 @@ static status sync_folder_of(const char *path) {
     struct arena texts = {0};
     const char *slash = strrchr(path, '/');
     char *folder = slash ? arena_strndup(&texts, path, (size_t)(slash - path) + 1) : arena_strndup(&texts, ".", 1);
-    status result = folder ? folder_sync(folder) : fail(UNAVAILABLE, "out of memory");
+    status result = folder ? dir_sync(folder) : fail(UNAVAILABLE, "out of memory");
     arena_release(&texts);
     return result;
 }

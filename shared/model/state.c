@@ -112,7 +112,8 @@ status model_write_state(struct model *model, const char *folder) {
                        (long long)model->trainer->step, (long long)model->trainer->tower_step,
                        (long long)model->version));
     char *path = path_join(&texts, folder, STATE_NUMBERS);
-    TRY_TO(result, done, path ? file_replace(path, numbers.data, numbers.size) : fail(UNAVAILABLE, "out of memory"));
+    TRY_TO(result, done,
+           path ? file_write_atomic(path, numbers.data, numbers.size) : fail(UNAVAILABLE, "out of memory"));
 done:
     bytes_release(&numbers);
     arena_release(&texts);

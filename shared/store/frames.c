@@ -168,7 +168,7 @@ status frames_from_record(struct frames *frames, const void *record, size_t size
 
 status frames_store_open(struct frames_store **out, const char *folder, uint64_t limit, bool read_only) {
     *out = NULL;
-    if (!read_only) TRY(folder_make(folder));
+    if (!read_only) TRY(dir_make(folder));
     struct frames_store *store;
     TRY(NEW(&store, 1));
     store->limit = limit;

@@ -21,7 +21,7 @@ static status open_database(struct group_store *store, const char *folder, bool 
                                        .lazy = true}; // what a power failure takes is computed again
     char *path = path_join(&memory, folder, "groups.lmdb");
     status result = path ? OK : fail(UNAVAILABLE, "out of memory");
-    if (result == OK && !read_only) result = folder_make(folder);
+    if (result == OK && !read_only) result = dir_make(folder);
     if (result == OK) result = database_open(&store->database, path, tables, &options);
     arena_release(&memory);
     return result;

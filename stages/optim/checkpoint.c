@@ -24,7 +24,7 @@ static status write_progress(const struct optim *optim, struct arena *memory, co
                               (long long)optim->step, (long long)optim->cursor, (long long)optim->averaged);
     char *path = path_join(memory, folder, progress_name);
     if (!text || !path) return fail(UNAVAILABLE, "out of memory");
-    return file_replace(path, text, strlen(text));
+    return file_write_atomic(path, text, strlen(text));
 }
 
 static status read_progress(struct optim *optim, struct arena *memory, const char *folder) {
@@ -48,11 +48,11 @@ static status read_progress(struct optim *optim, struct arena *memory, const cha
 static status settle(struct arena *memory, const char *made, const char *path) {
     char *old = arena_printf(memory, "%s.old", path);
     if (!old) return fail(UNAVAILABLE, "out of memory");
-    TRY(folder_sync(made));
-    TRY(folder_remove(old));
+    TRY(dir_sync(made));
+    TRY(dir_remove(old));
     if (path_exists(path) && rename(path, old)) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     if (rename(made, path)) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
-    return folder_remove(old);
+    return dir_remove(old);
 }
 
 static status write_folder(struct optim *optim, struct arena *memory, const char *kind, bool whole, char **path) {
@@ -60,22 +60,22 @@ static status write_folder(struct optim *optim, struct arena *memory, const char
     *path = arena_printf(memory, "%s/%s-%06lld", optim->options.out, kind, (long long)optim->step);
     char *made = *path ? arena_printf(memory, "%s.tmp", *path) : NULL;
     if (!made) return fail(UNAVAILABLE, "out of memory");
-    status result = folder_remove(made);
-    if (result == OK) result = folder_make(made);
+    status result = dir_remove(made);
+    if (result == OK) result = dir_make(made);
     if (result == OK && whole) result = model_write_folder(optim->model, made);
     if (result == OK) result = model_write_state(optim->model, made);
     if (result == OK) result = write_progress(optim, memory, made);
     if (result == OK) result = settle(memory, made, *path);
     if (result != OK) {
         char *why = arena_strndup(memory, fail_text(), strlen(fail_text()));
-        folder_remove(made); // what was written so far only fills the disk
+        dir_remove(made); // what was written so far only fills the disk
         return fail(result, "%s", why ? why : "out of memory");
     }
     optim->saved = optim->step;
     optim->whole = whole;
     optim->saved_at = now();
     optim->save_seconds = optim->saved_at - began;
-    return folder_sync(optim->options.out);
+    return dir_sync(optim->options.out);
 }
 
 static status link_latest(const struct optim *optim, struct arena *memory, const char *path) {
@@ -109,7 +109,7 @@ static status tidy(const struct optim *optim, struct arena *memory) {
         int64_t state = numbered(entry->d_name, "state");
         if (!partial && (state < 0 || state == optim->saved)) continue;
         char *path = path_join(memory, optim->options.out, entry->d_name);
-        result = path ? folder_remove(path) : fail(UNAVAILABLE, "out of memory");
+        result = path ? dir_remove(path) : fail(UNAVAILABLE, "out of memory");
     }
     closedir(folder);
     return result;

@@ -85,7 +85,7 @@ static status optim_open(void **state, struct stage_context *context) {
     size_t batch = (size_t)trainer->optim.options.groups_per_step;
     TRY(NEW(&trainer->held, batch));
     TRY(NEW(&trainer->done, batch));
-    TRY(folder_make(trainer->optim.options.out));
+    TRY(dir_make(trainer->optim.options.out));
     TRY(inputs_new(&trainer->optim.inputs, context));
     TRY(open_model(&trainer->optim, settings));
     TRY(checkpoint_resume(&trainer->optim));

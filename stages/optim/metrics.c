@@ -84,7 +84,8 @@ status metrics_cut(const char *out, int64_t step) {
     if (result == OK && path_exists(path)) {
         result = file_read(path, &old);
         if (result == OK) result = keep_until(&old, step, &kept);
-        if (result == OK && kept.size != old.size) result = file_replace(path, kept.data ? kept.data : "", kept.size);
+        if (result == OK && kept.size != old.size)
+            result = file_write_atomic(path, kept.data ? kept.data : "", kept.size);
     }
     bytes_release(&old);
     bytes_release(&kept);

@@ -84,7 +84,7 @@ static status time_cached(const char *path, const struct rules *rules, const str
     }
     *each = (now() - start) / lookups;
     frames_store_close(&store);
-    (void)folder_remove(folder);
+    (void)dir_remove(folder);
     return sum || result != OK ? result : fail(BUG, "the cached clip is black");
 }
 

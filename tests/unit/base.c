@@ -56,12 +56,12 @@ static void test_a_shared_file_is_not_written_over(void **state) {
     assert_true(made >= 0);
     assert_int_equal(write(made, "old", 3), 3);
     close(made);
-    assert_int_equal(file_claim(path, &fd), OK); // nobody reads it: its content is still there
+    assert_int_equal(file_lock_exclusive(path, &fd), OK); // nobody reads it: its content is still there
     assert_int_equal(lseek(fd, 0, SEEK_END), 3);
-    assert_int_equal(file_share(path, &none), DATAERR);
+    assert_int_equal(file_lock_shared(path, &none), DATAERR);
     close(fd);
-    assert_int_equal(file_share(path, &held), OK);
-    assert_int_equal(file_claim(path, &fd), OK); // one reads it: the new file is another
+    assert_int_equal(file_lock_shared(path, &held), OK);
+    assert_int_equal(file_lock_exclusive(path, &fd), OK); // one reads it: the new file is another
     assert_int_equal(lseek(fd, 0, SEEK_END), 0);
     char content[3];
     assert_int_equal(read(held, content, 3), 3);
@@ -69,7 +69,7 @@ static void test_a_shared_file_is_not_written_over(void **state) {
     close(fd);
     close(held);
     assert_int_equal(unlink(path), 0);
-    assert_int_equal(file_share(path, &none), DATAERR);
+    assert_int_equal(file_lock_shared(path, &none), DATAERR);
 }
 
 static void test_file_replace(void **state) {
@@ -78,15 +78,15 @@ static void test_file_replace(void **state) {
     assert_non_null(mkdtemp(folder));
     struct arena arena = {0};
     char *path = path_join(&arena, folder, "a/b/file");
-    assert_int_equal(file_replace(path, "x", 1), UNAVAILABLE);
-    assert_int_equal(folder_make(path_join(&arena, folder, "a/b")), OK);
-    assert_int_equal(file_replace(path, "one", 3), OK);
-    assert_int_equal(file_replace(path, "two", 3), OK);
+    assert_int_equal(file_write_atomic(path, "x", 1), UNAVAILABLE);
+    assert_int_equal(dir_make(path_join(&arena, folder, "a/b")), OK);
+    assert_int_equal(file_write_atomic(path, "one", 3), OK);
+    assert_int_equal(file_write_atomic(path, "two", 3), OK);
     struct buf content = {0};
     assert_int_equal(file_read(path, &content), OK);
     assert_string_equal(content.data, "two");
     bytes_release(&content);
-    assert_int_equal(folder_remove(folder), OK);
+    assert_int_equal(dir_remove(folder), OK);
     assert_false(path_exists(folder));
     assert_int_equal(file_read(path, &content), DATAERR);
     arena_release(&arena);

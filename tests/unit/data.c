@@ -28,7 +28,7 @@ static char folder[] = "/tmp/caravan-data-XXXXXX";
 
 static char *write_file(struct arena *arena, const char *name, const char *content) {
     char *path = path_join(arena, folder, name);
-    assert_int_equal(file_replace(path, content, strlen(content)), OK);
+    assert_int_equal(file_write_atomic(path, content, strlen(content)), OK);
     return path;
 }
 
@@ -283,7 +283,7 @@ static int make_folder(void **state) {
 
 static int remove_folder(void **state) {
     (void)state;
-    return folder_remove(folder) == OK ? 0 : -1;
+    return dir_remove(folder) == OK ? 0 : -1;
 }
 
 int main(void) {

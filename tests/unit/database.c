@@ -26,7 +26,7 @@ static int set_up(void **state) {
 
 static int tear_down(void **state) {
     (void)state;
-    return folder_remove(folder) != OK;
+    return dir_remove(folder) != OK;
 }
 
 static void put_number(struct database *db, int table, uint32_t number, size_t size) {
@@ -212,7 +212,7 @@ static void test_bad_files_are_named(void **state) {
     assert_non_null(strstr(fail_text(), path));
     char junk[8192];
     memset(junk, 'x', sizeof junk);
-    assert_int_equal(file_replace(path, junk, sizeof junk), OK);
+    assert_int_equal(file_write_atomic(path, junk, sizeof junk), OK);
     assert_int_equal(database_open(&db, path, tables, NULL), DATAERR);
     assert_non_null(strstr(fail_text(), "not an LMDB file"));
     assert_null(db);

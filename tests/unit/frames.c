@@ -24,7 +24,7 @@ static int set_up(void **state) {
 
 static int tear_down(void **state) {
     (void)state;
-    return folder_remove(folder) != OK;
+    return dir_remove(folder) != OK;
 }
 
 enum { height = 56, width = 84, count = 4, pixel_bytes = count * height * width * 3 };

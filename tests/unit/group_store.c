@@ -86,7 +86,7 @@ static int make_folder(void **state) {
 
 static int remove_folder(void **state) {
     (void)state;
-    return folder_remove(folder) == OK ? 0 : -1;
+    return dir_remove(folder) == OK ? 0 : -1;
 }
 
 int main(void) {

@@ -16,12 +16,12 @@ static int set_up(void **state) {
     (void)state;
     snprintf(folder, sizeof folder, "/tmp/caravan-ledger-%d", (int)getpid());
     snprintf(path, sizeof path, "%s/ledger.lmdb", folder);
-    return folder_make(folder) == OK ? 0 : -1;
+    return dir_make(folder) == OK ? 0 : -1;
 }
 
 static int tear_down(void **state) {
     (void)state;
-    return folder_remove(folder) == OK ? 0 : -1;
+    return dir_remove(folder) == OK ? 0 : -1;
 }
 
 static struct ledger *open_ledger(void) {

@@ -296,7 +296,7 @@ static void expect_cut_defect(const char *name, double part, bool video, const c
     int fd = mkstemp(to);
     assert_true(fd >= 0);
     close(fd);
-    assert_int_equal(file_replace(to, content.data, (size_t)((double)content.size * part)), OK);
+    assert_int_equal(file_write_atomic(to, content.data, (size_t)((double)content.size * part)), OK);
     expect_defect(to, video, reason);
     unlink(to);
     bytes_release(&content);

@@ -196,7 +196,7 @@ static void publish_and_swap(const char *precision, const char *name) {
     MUST(model_publish(trained, true, path, &kept));
     assert_true(kept != before && kept != hash);
     MUST(model_swap(scorer, path, 2, kept));
-    MUST(folder_remove(folder));
+    MUST(dir_remove(folder));
     model_free(&trained);
     model_free(&scorer);
     case_close(&it);
@@ -241,7 +241,7 @@ static void test_a_restart_changes_no_bit(void **state) {
             MUST(model_average(straight, 0.9));
             MUST(model_average(again, 0.9));
         }
-        MUST(folder_remove(folder));
+        MUST(dir_remove(folder));
         model_free(&straight);
         model_free(&again);
         case_close(&it);
@@ -274,7 +274,7 @@ static void test_a_checkpoint_keeps_the_layout(void **state) {
         assert_true(path_exists(path_join(&it.arena, folder, "generation_config.json")));
         safetensors_close(&from);
         safetensors_close(&to);
-        if (!kept) MUST(folder_remove(folder));
+        if (!kept) MUST(dir_remove(folder));
         model_free(&model);
         case_close(&it);
     }
@@ -361,7 +361,7 @@ static void test_the_whole_model_guarded(void **state) {
     MUST(model_write_folder(closed, folder));
     MUST(model_write_state(closed, folder));
     MUST(model_read_state(closed, folder));
-    MUST(folder_remove(folder));
+    MUST(dir_remove(folder));
     model_free(&open);
     model_free(&closed);
     case_close(&it);

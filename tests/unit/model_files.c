@@ -123,7 +123,7 @@ static void test_what_is_written_is_read(void **state) {
     assert_int_equal(safetensors_create(&writer, path, tensors, 2, true), OK);
     assert_int_equal(safetensors_finish(&writer), BUG);
     assert_null(writer);
-    assert_int_equal(folder_remove(folder), OK);
+    assert_int_equal(dir_remove(folder), OK);
     arena_release(&arena);
 }
 
@@ -147,7 +147,7 @@ static void test_a_long_file_is_written_whole(void **state) {
     assert_int_equal(safetensors_open(&store, path), OK);
     assert_memory_equal(safetensors_find(store, "long")->data, values, count * sizeof *values);
     safetensors_close(&store);
-    assert_int_equal(folder_remove(folder), OK);
+    assert_int_equal(dir_remove(folder), OK);
     arena_release(&arena);
 }
 

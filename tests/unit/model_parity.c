@@ -141,7 +141,7 @@ static void test_gradients(void **state) {
         print_message("%s: gradients %.2g at most\n", case_names[c], apart.most);
         assert_true(apart.most <= 1e-4);
         assert_true(fabs(result.loss - number_of(step, "loss")) <= 1e-6);
-        MUST(folder_remove(folder));
+        MUST(dir_remove(folder));
         model_free(&model);
     }
 }
@@ -177,8 +177,8 @@ static void test_three_steps(void **state) {
         print_message("%s: update of three steps %.2g, one tensor's %.2g at most\n", case_names[c], whole, apart.most);
         assert_true(whole <= 1e-3);
         assert_true(apart.most <= 1e-3);
-        MUST(folder_remove(before));
-        MUST(folder_remove(after));
+        MUST(dir_remove(before));
+        MUST(dir_remove(after));
         model_free(&model);
     }
 }
@@ -249,7 +249,7 @@ static void test_packed_is_separate(void **state) {
         assert_true(apart <= 1e-4);
         safetensors_close(&a);
         safetensors_close(&b);
-        MUST(folder_remove(folder));
+        MUST(dir_remove(folder));
         model_free(&packed);
         model_free(&separate);
     }
@@ -307,7 +307,7 @@ static void test_finite_differences(void **state) {
     char *folder = case_folder(it);
     struct buf config = {0};
     MUST(file_read(path_join(&it->arena, it->folder, "config.json"), &config));
-    MUST(file_replace(path_join(&it->arena, folder, "config.json"), config.data, config.size));
+    MUST(file_write_atomic(path_join(&it->arena, folder, "config.json"), config.data, config.size));
     bytes_release(&config);
     struct model *model = case_model(it, &training);
     struct train_result result;
@@ -332,7 +332,7 @@ static void test_finite_differences(void **state) {
     print_message("finite differences: %.2g at most\n", most);
     assert_true(most <= 0.02);
     safetensors_close(&gradients);
-    MUST(folder_remove(folder));
+    MUST(dir_remove(folder));
 }
 
 static int open_cases(void **state) {

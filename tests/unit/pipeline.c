@@ -19,20 +19,21 @@ static char *below(const char *name) {
 
 static int make_folder(void **state) {
     (void)state;
-    if (!mkdtemp(folder) || folder_make(below("model")) != OK) return 1;
-    if (file_replace(below("train.jsonl"), "", 0) != OK || file_replace(below("mine.py"), "#!/bin/cat\n", 11) != OK)
+    if (!mkdtemp(folder) || dir_make(below("model")) != OK) return 1;
+    if (file_write_atomic(below("train.jsonl"), "", 0) != OK ||
+        file_write_atomic(below("mine.py"), "#!/bin/cat\n", 11) != OK)
         return 1;
     return chmod(below("mine.py"), 0755);
 }
 
 static int remove_folder(void **state) {
     (void)state;
-    return folder_remove(folder);
+    return dir_remove(folder);
 }
 
 static status read_text(struct pipeline **out, const char *text, const char *const *sets, size_t count,
                         struct buf *mistakes) {
-    assert_int_equal(file_replace(below("p.yaml"), text, strlen(text)), OK);
+    assert_int_equal(file_write_atomic(below("p.yaml"), text, strlen(text)), OK);
     return pipeline_read(out, below("p.yaml"), sets, count, mistakes);
 }
 

@@ -363,7 +363,7 @@ static void test_store_is_looked_up(void **state) {
         bytes_release(&out);
         bytes_release(&talk);
     }
-    assert_int_equal(folder_remove(folder), OK);
+    assert_int_equal(dir_remove(folder), OK);
 }
 
 int main(void) {

@@ -131,7 +131,7 @@ static status with_config(struct settings *settings, const char *content, const 
     int fd = mkstemp(path);
     assert_true(fd >= 0);
     close(fd);
-    assert_int_equal(file_replace(path, content, strlen(content)), OK);
+    assert_int_equal(file_write_atomic(path, content, strlen(content)), OK);
     snprintf(words, sizeof words, "%s --config %s", more, path);
     status result = arguments(settings, words);
     unlink(path);

@@ -247,7 +247,7 @@ static void test_long_words_are_near_linear(void **state) {
 }
 
 static void write_file(struct arena *memory, const char *folder, const char *name, const char *content, size_t size) {
-    assert_int_equal(file_replace(path_join(memory, folder, name), content, size), OK);
+    assert_int_equal(file_write_atomic(path_join(memory, folder, name), content, size), OK);
 }
 
 // Opens a copy of plain's tokenizer.json in which `from` is replaced by `to`; the failure must name `what`.
@@ -268,7 +268,7 @@ static void check_broken(const char *from, const char *to, const char *what) {
     assert_null(t);
     if (!strstr(fail_text(), what)) BLAME("\"%s\" does not say \"%s\"", fail_text(), what);
     if (!strstr(fail_text(), folder)) BLAME("\"%s\" does not name the folder", fail_text());
-    assert_int_equal(folder_remove(folder), OK);
+    assert_int_equal(dir_remove(folder), OK);
     bytes_release(&content);
     bytes_release(&changed);
     arena_release(&memory);
@@ -316,7 +316,7 @@ static void check_merges(const char *merges, const char *what) {
     assert_int_equal(tokenizer_open(&t, folder), what ? DATAERR : OK);
     if (what && !strstr(fail_text(), what)) BLAME("\"%s\" does not say \"%s\"", fail_text(), what);
     tokenizer_free(&t);
-    assert_int_equal(folder_remove(folder), OK);
+    assert_int_equal(dir_remove(folder), OK);
     arena_release(&memory);
 }
 

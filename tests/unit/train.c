@@ -80,7 +80,7 @@ static void test_what_is_learned_loads(void **state) {
     token_list_release(&tokens);
     bytes_release(&text);
     bytes_release(&decoded);
-    assert_int_equal(folder_remove(folder), OK);
+    assert_int_equal(dir_remove(folder), OK);
 }
 
 int main(void) {

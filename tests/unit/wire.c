@@ -283,7 +283,7 @@ static void wiring_comes_back(void **state) {
     struct buf text = {0};
     snprintf(path, sizeof path, "/tmp/caravan-unit-wiring-%d", (int)getpid());
     assert_int_equal(wiring_write(&in, &text), OK);
-    assert_int_equal(file_replace(path, text.data, text.size), OK);
+    assert_int_equal(file_write_atomic(path, text.data, text.size), OK);
     assert_int_equal(wiring_read(&out, path), OK);
     assert_string_equal(out.folder, "/runs/a run");
     assert_string_equal(out.from, "source");
@@ -293,7 +293,7 @@ static void wiring_comes_back(void **state) {
     assert_int_equal(out.desks[0].replica, 2);
     assert_null(out.desks[0].key);
     wiring_release(&out);
-    assert_int_equal(file_replace(path, "caravan-wiring 1\nrun r\nwhat x\n", 30), OK);
+    assert_int_equal(file_write_atomic(path, "caravan-wiring 1\nrun r\nwhat x\n", 30), OK);
     assert_int_equal(wiring_read(&out, path), DATAERR);
     assert_non_null(strstr(fail_text(), "line 3: unknown word 'what'"));
     in.folder = "/runs/two\nlines";
