@@ -109,7 +109,7 @@ status init_print(json_object *object, struct buf *out) {
     const char *before = "{\n  ";
     json_object_object_foreach(object, key, value) {
         TRY(bytes_text(out, before));
-        TRY(json_print_text(out, key, strlen(key)));
+        TRY(json_print_string(out, key, strlen(key)));
         TRY(bytes_text(out, ": "));
         TRY(json_print(out, value));
         before = ",\n  ";

@@ -150,7 +150,7 @@ static status decode_line(const struct task *task, struct json_object *json, str
     TRY_TO(result, done, read_tokens(task, list, &tokens));
     TRY_TO(result, done, tokenizer_text(task->tokenizer, tokens.data, tokens.count, task->skip_special, &decoded));
     TRY_TO(result, done, bytes_text(out, "{\"text\": "));
-    TRY_TO(result, done, json_print_text(out, decoded.data ? decoded.data : "", decoded.size));
+    TRY_TO(result, done, json_print_string(out, decoded.data ? decoded.data : "", decoded.size));
     TRY_TO(result, done, bytes_text(out, "}\n"));
 done:
     bytes_release(&decoded);

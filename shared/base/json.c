@@ -191,7 +191,7 @@ status json_print(struct buf *out, json_object *value) {
     return text ? add_unmarked(out, text, size) : fail(UNAVAILABLE, "out of memory");
 }
 
-status json_print_text(struct buf *out, const char *data, size_t size) {
+status json_print_string(struct buf *out, const char *data, size_t size) {
     if (size > INT32_MAX) return fail(DATAERR, "a text of %zu bytes is too long", size);
     json_object *value = json_object_new_string_len(data, (int)size);
     if (!value) return fail(UNAVAILABLE, "out of memory");

@@ -23,7 +23,7 @@ status json_read(json_object **out, const char *data, size_t size);
 status json_print(struct buf *out, json_object *value);
 
 // Appends a quoted and escaped string. `data` must be UTF-8; NULs are fine.
-status json_print_text(struct buf *out, const char *data, size_t size);
+status json_print_string(struct buf *out, const char *data, size_t size);
 
 // Appends the shortest text that reads back as the same float32, read directly or by way of a double; null for NaN and
 // infinities.

@@ -21,7 +21,7 @@ static status write_element(struct buf *out, const struct field *field, const vo
     case FIELD_DOUBLES:
         return json_print_double(out, *(const double *)at);
     case FIELD_TEXTS:
-        return text->data ? json_print_text(out, text->data, text->size) : bytes_text(out, "null");
+        return text->data ? json_print_string(out, text->data, text->size) : bytes_text(out, "null");
     case FIELD_SPANS:
         return span->first < 0 ? bytes_text(out, "null")
                                : bytes_print(out, "[%lld,%lld]", (long long)span->first, (long long)span->end);
@@ -43,7 +43,7 @@ static status write_list(struct buf *out, const struct field *field, const struc
 }
 
 static status write_content(struct buf *out, const struct field *field, const struct message *message) {
-    if (message->plain) return json_print_text(out, message->parts[0].text.data, message->parts[0].text.size);
+    if (message->plain) return json_print_string(out, message->parts[0].text.data, message->parts[0].text.size);
     return write_list(out, field, (const struct list *)&message->parts);
 }
 
@@ -56,7 +56,7 @@ static status write_field(struct buf *out, const struct field *field, const void
     case FIELD_DOUBLE:
         return json_print_double(out, *(const double *)at);
     case FIELD_TEXT:
-        return json_print_text(out, text->data, text->size);
+        return json_print_string(out, text->data, text->size);
     case FIELD_OBJECT:
         return write_object(out, field->table, at);
     case FIELD_CONTENT:
@@ -71,7 +71,7 @@ static status write_field(struct buf *out, const struct field *field, const void
 static status write_key(struct buf *out, bool *first, const char *key, size_t size) {
     TRY(bytes_text(out, *first ? "" : ","));
     *first = false;
-    TRY(json_print_text(out, key, size));
+    TRY(json_print_string(out, key, size));
     return bytes_text(out, ":");
 }
 

@@ -41,7 +41,7 @@ static status write_file(const char *folder, const char *name, const struct buf 
 status train_write_template(const char *folder) {
     struct buf out = {0};
     status result = bytes_text(&out, "{\n  \"chat_template\": ");
-    if (result == OK) result = json_print_text(&out, chat_template, sizeof chat_template - 1);
+    if (result == OK) result = json_print_string(&out, chat_template, sizeof chat_template - 1);
     if (result == OK) result = bytes_text(&out, "\n}\n");
     if (result == OK) result = write_file(folder, "chat_template.json", &out);
     bytes_release(&out);
@@ -61,16 +61,16 @@ static status print_model(struct buf *out, const struct vocabulary *v, const str
                         "\"byte_fallback\": false, \"ignore_merges\": false,\n    \"vocab\": {"));
     for (size_t id = 0; id < v->size; id++) {
         TRY(bytes_text(out, id ? ", " : ""));
-        TRY(json_print_text(out, v->entries[id].name, v->entries[id].name_size));
+        TRY(json_print_string(out, v->entries[id].name, v->entries[id].name_size));
         TRY(bytes_print(out, ": %zu", id));
     }
     TRY(bytes_text(out, "},\n    \"merges\": ["));
     for (size_t at = 0; at < merges->size;) {
         const char *left = merges->data + at, *space = strchr(left, ' '), *end = strchr(space, '\n');
         TRY(bytes_text(out, at ? ", [" : "["));
-        TRY(json_print_text(out, left, (size_t)(space - left)));
+        TRY(json_print_string(out, left, (size_t)(space - left)));
         TRY(bytes_text(out, ", "));
-        TRY(json_print_text(out, space + 1, (size_t)(end - space - 1)));
+        TRY(json_print_string(out, space + 1, (size_t)(end - space - 1)));
         TRY(bytes_text(out, "]"));
         at = (size_t)(end + 1 - merges->data);
     }
@@ -88,7 +88,7 @@ static status print_tokenizer(struct buf *out, const struct vocabulary *v, const
     }
     TRY(bytes_text(out, "\n  ],\n  \"normalizer\": {\"type\": \"NFC\"},\n  \"pre_tokenizer\": {\"type\": \"Sequence\", "
                         "\"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": "));
-    TRY(json_print_text(out, split_qwen2, strlen(split_qwen2)));
+    TRY(json_print_string(out, split_qwen2, strlen(split_qwen2)));
     TRY(bytes_print(out, "}, \"behavior\": \"Isolated\", \"invert\": false}, %s]},\n", byte_level));
     TRY(bytes_print(out, "  \"post_processor\": %s,\n  \"decoder\": %s,\n", byte_level, byte_level));
     return print_model(out, v, merges);
@@ -104,7 +104,7 @@ static status print_config(struct buf *out, size_t learned) {
     TRY(bytes_text(out, "\n  },\n  \"additional_special_tokens\": ["));
     for (size_t i = 1; i < SPECIAL; i++) TRY(bytes_print(out, "%s\"%s\"", i > 1 ? ", " : "", added[i]));
     TRY(bytes_text(out, "],\n  \"bos_token\": null,\n  \"chat_template\": "));
-    TRY(json_print_text(out, chat_template, sizeof chat_template - 1));
+    TRY(json_print_string(out, chat_template, sizeof chat_template - 1));
     return bytes_text(out, ",\n  \"clean_up_tokenization_spaces\": false,\n  \"eos_token\": \"<|im_end|>\",\n"
                            "  \"errors\": \"replace\",\n  \"model_max_length\": 131072,\n"
                            "  \"pad_token\": \"<|endoftext|>\",\n  \"split_special_tokens\": false,\n"
