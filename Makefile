@@ -6,6 +6,8 @@ endif
 PREFIX    ?= /usr/local
 OPTIMIZE  ?= -O2 -g
 SANITIZE  ?=
+# CI: WERROR=-Werror
+WERROR    ?=
 VERSION   := 0.1.0
 
 PACKAGES  := libzmq msgpack lmdb libavformat libavcodec libswscale libavutil yaml-0.1 json-c libpcre2-8 libutf8proc libxxhash
@@ -28,7 +30,9 @@ PACKAGE_CFLAGS := $(shell pkg-config --cflags $(PACKAGES))
 PACKAGE_LIBS   := $(shell pkg-config --libs $(PACKAGES)) -ldnnl -lgomp
 endif
 
-WARNINGS  := -Wall -Wextra -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
+WARNINGS  := -Wall -Wextra -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition -Wredundant-decls -Wpointer-arith \
+             -Wvla -Wshadow -Wconversion -Wsign-conversion -Wundef -Wformat=2 -Wcast-qual -Wcast-align -Wwrite-strings \
+             -Wimplicit-fallthrough $(WERROR)
 CPPFLAGS  += -I. -DCARAVAN_VERSION='"$(VERSION)"' $(PACKAGE_CFLAGS) -D_GNU_SOURCE
 CFLAGS    += -std=c17 $(OPTIMIZE) $(WARNINGS) -ffp-contract=off -fno-math-errno -pthread $(SANITIZE)
 LDFLAGS   += -pthread $(SANITIZE)
