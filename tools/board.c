@@ -125,7 +125,7 @@ int64_t board_step(const struct board *board) {
 
 static status add_time(struct buf *out, double seconds) {
     long long whole = (long long)seconds;
-    return bytes_print(out, "%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
+    return buf_printf(out, "%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
 static status add_rate(const struct board *board, const struct row *source, double now, struct buf *out) {
@@ -134,11 +134,11 @@ static status add_rate(const struct board *board, const struct row *source, doub
     int64_t done = said->order - board->began_with;
     if (seconds < 1 || done <= 0) return OK;
     double rate = (double)done / seconds;
-    TRY(rate >= 1 ? bytes_print(out, ", %.1f groups/s", rate) : bytes_print(out, ", %.1f groups/min", rate * 60));
+    TRY(rate >= 1 ? buf_printf(out, ", %.1f groups/s", rate) : buf_printf(out, ", %.1f groups/min", rate * 60));
     if (said->order >= said->total) return OK;
-    TRY(bytes_text(out, ", "));
+    TRY(buf_puts(out, ", "));
     TRY(add_time(out, (double)(said->total - said->order) / rate));
-    return bytes_text(out, " left");
+    return buf_puts(out, " left");
 }
 
 static const char *state_of(const struct row *row, double now) {
@@ -153,10 +153,10 @@ static status add_states(const struct board *board, double now, struct buf *out)
         bool same = i > 0 && board->rows[i - 1].replica->stage == row->replica->stage &&
                     !strcmp(state_of(&board->rows[i - 1], now), state_of(row, now));
         if (same || is_source(row)) continue;
-        TRY(bytes_print(out, "; %s", row->replica->stage->name));
+        TRY(buf_printf(out, "; %s", row->replica->stage->name));
         if (row->replica->stage->replicas > 1 && row->replica->number > 1)
-            TRY(bytes_print(out, "-%d", row->replica->number));
-        TRY(bytes_print(out, " %s", state_of(row, now)));
+            TRY(buf_printf(out, "-%d", row->replica->number));
+        TRY(buf_printf(out, " %s", state_of(row, now)));
     }
     return OK;
 }
@@ -165,15 +165,15 @@ status board_line(struct board *board, double now, struct buf *out) {
     const struct row *source = source_row(board), *last = last_row(board);
     if (source) {
         const struct message_status *said = &source->status;
-        TRY(bytes_print(out, "step %lld, %lld of %lld groups", (long long)said->step, (long long)said->order,
-                        (long long)said->total));
+        TRY(buf_printf(out, "step %lld, %lld of %lld groups", (long long)said->step, (long long)said->order,
+                       (long long)said->total));
         TRY(add_rate(board, source, now, out));
-        if (said->aside) TRY(bytes_print(out, ", %lld quarantined", (long long)said->aside));
+        if (said->aside) TRY(buf_printf(out, ", %lld quarantined", (long long)said->aside));
     } else {
-        TRY(bytes_text(out, "starting"));
+        TRY(buf_puts(out, "starting"));
     }
     if (last && !isnan(last->status.reward))
-        TRY(bytes_print(out, ", reward %.3f, accuracy %.3f", last->status.reward, last->status.accuracy));
+        TRY(buf_printf(out, ", reward %.3f, accuracy %.3f", last->status.reward, last->status.accuracy));
     return add_states(board, now, out);
 }
 
@@ -182,31 +182,31 @@ static status add_row(const struct row *row, double now, struct buf *out) {
     const struct message_status *said = &row->status;
     snprintf(name, sizeof name, row->replica->number > 1 ? "%s-%d" : "%s", row->replica->stage->name,
              row->replica->number);
-    TRY(bytes_print(out, "%-14s", name));
-    if (!row->known) return bytes_text(out, " starting\n");
+    TRY(buf_printf(out, "%-14s", name));
+    if (!row->known) return buf_puts(out, " starting\n");
     double rate = said->up > 0 ? (double)said->done / said->up * 60 : 0;
     double tokens = said->busy > 0 ? (double)said->tokens / said->busy : 0;
-    TRY(bytes_print(out, "%9.1f %7lld %7lld %6lld %6lld %5.0f%%", rate, (long long)said->done, (long long)said->found,
-                    (long long)said->held, (long long)said->waiting, said->up > 0 ? 100 * said->busy / said->up : 0));
-    TRY(tokens >= 1 ? bytes_print(out, "%10.0f", tokens) : bytes_print(out, "%10s", ""));
-    return bytes_print(out, "  %s\n", state_of(row, now));
+    TRY(buf_printf(out, "%9.1f %7lld %7lld %6lld %6lld %5.0f%%", rate, (long long)said->done, (long long)said->found,
+                   (long long)said->held, (long long)said->waiting, said->up > 0 ? 100 * said->busy / said->up : 0));
+    TRY(tokens >= 1 ? buf_printf(out, "%10.0f", tokens) : buf_printf(out, "%10s", ""));
+    return buf_printf(out, "  %s\n", state_of(row, now));
 }
 
 status board_table(struct board *board, double now, struct buf *out) {
     const struct row *source = source_row(board), *last = last_row(board);
-    TRY(bytes_print(out, "%s", board->plan->pipeline->name));
+    TRY(buf_printf(out, "%s", board->plan->pipeline->name));
     if (source) {
         const struct message_status *said = &source->status;
-        TRY(bytes_print(out, ": step %lld, %lld of %lld groups", (long long)said->step, (long long)said->order,
-                        (long long)said->total));
+        TRY(buf_printf(out, ": step %lld, %lld of %lld groups", (long long)said->step, (long long)said->order,
+                       (long long)said->total));
         TRY(add_rate(board, source, now, out));
-        TRY(bytes_print(out, "\n%lld in flight, %lld quarantined, %lld left over", (long long)said->held,
-                        (long long)said->aside, (long long)said->left));
+        TRY(buf_printf(out, "\n%lld in flight, %lld quarantined, %lld left over", (long long)said->held,
+                       (long long)said->aside, (long long)said->left));
     }
     if (last && !isnan(last->status.reward))
-        TRY(bytes_print(out, "; last step: reward %.3f, accuracy %.3f", last->status.reward, last->status.accuracy));
-    TRY(bytes_print(out, "\n%-14s%9s %7s %7s %6s %6s %6s%10s  %s\n", "stage", "groups/min", "done", "stored", "held",
-                    "queue", "busy", "tokens/s", "state"));
+        TRY(buf_printf(out, "; last step: reward %.3f, accuracy %.3f", last->status.reward, last->status.accuracy));
+    TRY(buf_printf(out, "\n%-14s%9s %7s %7s %6s %6s %6s%10s  %s\n", "stage", "groups/min", "done", "stored", "held",
+                   "queue", "busy", "tokens/s", "state"));
     for (size_t i = 0; i < board->count; i++) TRY(add_row(&board->rows[i], now, out));
     return OK;
 }

@@ -108,12 +108,12 @@ static int answer_of(const struct scene *scene, int kind) {
 // One line of the Video-R1 layout.
 static status add_question(struct buf *out, int number, int kind, const struct scene *scene) {
     const struct question *question = &questions[kind];
-    TRY(bytes_print(out, "{\"problem_id\": %d, \"problem\": \"%s\", \"data_type\": \"video\", ", number * kinds + kind,
-                    question->text));
-    TRY(bytes_text(out, "\"problem_type\": \"multiple choice\", \"options\": ["));
-    for (int i = 0; i < choices; i++) TRY(bytes_print(out, "%s\"%c. %s\"", i ? ", " : "", 'A' + i, question->words[i]));
-    return bytes_print(out, "], \"path\": \"./clips/%04d.mp4\", \"solution\": \"<answer>%c</answer>\"}\n", number,
-                       'A' + answer_of(scene, kind));
+    TRY(buf_printf(out, "{\"problem_id\": %d, \"problem\": \"%s\", \"data_type\": \"video\", ", number * kinds + kind,
+                   question->text));
+    TRY(buf_puts(out, "\"problem_type\": \"multiple choice\", \"options\": ["));
+    for (int i = 0; i < choices; i++) TRY(buf_printf(out, "%s\"%c. %s\"", i ? ", " : "", 'A' + i, question->words[i]));
+    return buf_printf(out, "], \"path\": \"./clips/%04d.mp4\", \"solution\": \"<answer>%c</answer>\"}\n", number,
+                      'A' + answer_of(scene, kind));
 }
 
 // Now and then another of the four choices than the right one.
@@ -132,25 +132,25 @@ static status add_example(const struct drawing *drawing, struct buf *out, struct
     int letter = mistaken(word, drawing->wrong_answer, key, 2);
     char said[128], reasoning[64];
     struct buf prompt = {0};
-    TRY(bytes_print(&prompt, "%sOptions:\\n", question->text));
-    for (int i = 0; i < choices; i++) TRY(bytes_print(&prompt, "%c. %s\\n", 'A' + i, question->words[i]));
+    TRY(buf_printf(&prompt, "%sOptions:\\n", question->text));
+    for (int i = 0; i < choices; i++) TRY(buf_printf(&prompt, "%c. %s\\n", 'A' + i, question->words[i]));
     snprintf(reasoning, sizeof reasoning, question->reasoning, question->words[word]);
     snprintf(said, sizeof said, "<think>%s</think><answer>%c</answer>", reasoning, 'A' + letter);
     status result =
-        bytes_print(out,
-                    "{\"v\": 1, \"id\": \"w-%06d\", \"sample_id\": \"w-%06d\", \"prompt\": {\"messages\": [{\"role\": "
-                    "\"user\", \"content\": "
-                    "[{\"type\": \"video\", \"video\": \"clips/%04d.mp4\"}, {\"type\": \"text\", \"text\": \"%s\"}]}], "
-                    "\"problem_type\": \"multiple choice\", \"solution\": \"<answer>%c</answer>\"}, "
-                    "\"completions\": [{\"text\": \"%s\", \"finish\": \"eos\"}], \"advantages\": [1]}\n",
-                    example, example, clip, prompt.data, 'A' + right, said);
+        buf_printf(out,
+                   "{\"v\": 1, \"id\": \"w-%06d\", \"sample_id\": \"w-%06d\", \"prompt\": {\"messages\": [{\"role\": "
+                   "\"user\", \"content\": "
+                   "[{\"type\": \"video\", \"video\": \"clips/%04d.mp4\"}, {\"type\": \"text\", \"text\": \"%s\"}]}], "
+                   "\"problem_type\": \"multiple choice\", \"solution\": \"<answer>%c</answer>\"}, "
+                   "\"completions\": [{\"text\": \"%s\", \"finish\": \"eos\"}], \"advantages\": [1]}\n",
+                   example, example, clip, prompt.data, 'A' + right, said);
     for (char *at = prompt.data; result == OK && *at; at++) {
         bool newline = at[0] == '\\' && at[1] == 'n';
-        result = bytes_add(corpus, newline ? "\n" : at, 1);
+        result = buf_append(corpus, newline ? "\n" : at, 1);
         at += newline;
     }
-    if (result == OK) result = bytes_print(corpus, "%s\n", said);
-    bytes_release(&prompt);
+    if (result == OK) result = buf_printf(corpus, "%s\n", said);
+    buf_release(&prompt);
     return result;
 }
 
@@ -187,10 +187,10 @@ static status draw(const struct drawing *drawing) {
     if (result == OK) result = save(drawing, "held-out.jsonl", &held_out);
     if (result == OK) result = save(drawing, "warm-up.jsonl", &warm_up);
     if (result == OK) result = save(drawing, "text.txt", &corpus);
-    bytes_release(&training);
-    bytes_release(&held_out);
-    bytes_release(&warm_up);
-    bytes_release(&corpus);
+    buf_release(&training);
+    buf_release(&held_out);
+    buf_release(&warm_up);
+    buf_release(&corpus);
     return result;
 }
 

@@ -27,7 +27,7 @@ int graph_main(int argc, char **argv) {
         if (result != OK) log_info("%s", fail_text());
     }
     if (result == OK) fwrite(picture.data, 1, picture.size, stdout);
-    bytes_release(&picture);
+    buf_release(&picture);
     pipeline_free(&pipeline);
     settings_free(&settings);
     return result == END ? 0 : result;

@@ -127,9 +127,9 @@ static status print_group(void *context, const struct group *group) {
 
 static status export_group(void *context, const struct group *group) {
     struct buf *line = context;
-    bytes_clear(line);
+    buf_clear(line);
     TRY(group_to_json(group, line));
-    TRY(bytes_text(line, "\n"));
+    TRY(buf_puts(line, "\n"));
     if (fwrite(line->data, 1, line->size, stdout) != line->size)
         return fail(UNAVAILABLE, "cannot write to standard output");
     return OK;
@@ -152,7 +152,7 @@ static status print_fields(void) {
     struct buf page = {0};
     status result = group_reference_page(&page);
     if (result == OK) fputs(page.data, stdout);
-    bytes_release(&page);
+    buf_release(&page);
     return result;
 }
 
@@ -177,7 +177,7 @@ static status run(const struct settings *settings, char **operands, int count) {
                            : group_store_each(store, verbs[verb].visit, &line);
     if (result == OK && fflush(stdout)) result = fail(UNAVAILABLE, "cannot write to standard output");
     group_store_close(&store);
-    bytes_release(&line);
+    buf_release(&line);
     return result;
 }
 

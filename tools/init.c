@@ -55,14 +55,14 @@ static status copy_tokenizer(const struct task *task) {
         char *from = path_join(&memory, task->tokenizer, names[i]), *to = path_join(&memory, task->folder, names[i]);
         if (!from || !to) result = fail(UNAVAILABLE, "out of memory");
         if (result != OK || !path_exists(from)) continue;
-        bytes_clear(&content);
+        buf_clear(&content);
         result = file_read(from, &content);
         if (result == OK) result = file_write_atomic(to, content.data, content.size);
     }
     char *template = path_join(&memory, task->folder, "chat_template.json");
     if (result == OK && !template) result = fail(UNAVAILABLE, "out of memory");
     if (result == OK && !path_exists(template)) result = train_write_template(task->folder);
-    bytes_release(&content);
+    buf_release(&content);
     arena_release(&memory);
     return result;
 }
@@ -79,7 +79,7 @@ static status learn_tokenizer(const struct task *task, int64_t vocabulary, bool 
         result = train_folder(task->folder, text.data, text.size, (size_t)limit);
         if (result == DATAERR) fail_prefix(result, "%s", task->text);
     }
-    bytes_release(&text);
+    buf_release(&text);
     return result;
 }
 
@@ -117,7 +117,7 @@ static status write_model(const struct task *task, json_object *shape, bool fixe
 done:
     free(config);
     tokenizer_free(&t);
-    bytes_release(&text);
+    buf_release(&text);
     arena_release(&memory);
     return result;
 }

@@ -108,13 +108,13 @@ status init_fit(json_object *config, const struct tokenizer *t, bool fixed, cons
 status init_print(json_object *object, struct buf *out) {
     const char *before = "{\n  ";
     json_object_object_foreach(object, key, value) {
-        TRY(bytes_text(out, before));
+        TRY(buf_puts(out, before));
         TRY(json_print_string(out, key, strlen(key)));
-        TRY(bytes_text(out, ": "));
+        TRY(buf_puts(out, ": "));
         TRY(json_print(out, value));
         before = ",\n  ";
     }
-    return bytes_text(out, "\n}\n");
+    return buf_puts(out, "\n}\n");
 }
 
 static status write_settings(const char *folder, const char *name, struct buf *content) {
@@ -131,25 +131,25 @@ status init_write_settings(const char *folder, const struct tokenizer *t, const 
     const struct vision_config *vision = &config->vision;
     status result = OK;
     if (pad >= 0) {
-        result = bytes_print(&out,
-                             "{\n  \"bos_token_id\": %lld,\n  \"pad_token_id\": %lld,\n  \"do_sample\": true,\n"
-                             "  \"eos_token_id\": [%lld, %lld]\n}\n",
-                             pad, pad, end, pad);
+        result = buf_printf(&out,
+                            "{\n  \"bos_token_id\": %lld,\n  \"pad_token_id\": %lld,\n  \"do_sample\": true,\n"
+                            "  \"eos_token_id\": [%lld, %lld]\n}\n",
+                            pad, pad, end, pad);
     } else {
-        result = bytes_print(&out, "{\n  \"do_sample\": true,\n  \"eos_token_id\": [%lld]\n}\n", end);
+        result = buf_printf(&out, "{\n  \"do_sample\": true,\n  \"eos_token_id\": [%lld]\n}\n", end);
     }
     if (result == OK) result = write_settings(folder, "generation_config.json", &out);
-    bytes_clear(&out);
+    buf_clear(&out);
     if (result == OK)
-        result = bytes_print(&out,
-                             "{\n  \"min_pixels\": 3136,\n  \"max_pixels\": 12845056,\n  \"patch_size\": %d,\n"
-                             "  \"temporal_patch_size\": %d,\n  \"merge_size\": %d,\n"
-                             "  \"image_mean\": [0.48145466, 0.4578275, 0.40821073],\n"
-                             "  \"image_std\": [0.26862954, 0.26130258, 0.27577711],\n"
-                             "  \"image_processor_type\": \"Qwen2VLImageProcessor\",\n"
-                             "  \"processor_class\": \"Qwen2_5_VLProcessor\"\n}\n",
-                             vision->patch, vision->time, vision->merge);
+        result = buf_printf(&out,
+                            "{\n  \"min_pixels\": 3136,\n  \"max_pixels\": 12845056,\n  \"patch_size\": %d,\n"
+                            "  \"temporal_patch_size\": %d,\n  \"merge_size\": %d,\n"
+                            "  \"image_mean\": [0.48145466, 0.4578275, 0.40821073],\n"
+                            "  \"image_std\": [0.26862954, 0.26130258, 0.27577711],\n"
+                            "  \"image_processor_type\": \"Qwen2VLImageProcessor\",\n"
+                            "  \"processor_class\": \"Qwen2_5_VLProcessor\"\n}\n",
+                            vision->patch, vision->time, vision->merge);
     if (result == OK) result = write_settings(folder, "preprocessor_config.json", &out);
-    bytes_release(&out);
+    buf_release(&out);
     return result;
 }

@@ -138,15 +138,15 @@ static status write_index(const struct init_weights *how, const struct parameter
     int64_t total = 0;
     for (size_t i = 0; i < table->count; i++) total += parameter_bytes(how, &table->list[i]);
     status result =
-        bytes_print(&out, "{\n  \"metadata\": {\"total_size\": %lld},\n  \"weight_map\": {", (long long)total);
+        buf_printf(&out, "{\n  \"metadata\": {\"total_size\": %lld},\n  \"weight_map\": {", (long long)total);
     for (size_t s = 0; shards && s < count; s++)
         for (size_t i = shards[s].first; i < shards[s].end && result == OK; i++)
-            result = bytes_print(&out, "%s\n    \"%s\": \"%s\"", i ? "," : "", table->list[i].name, shards[s].name);
-    if (result == OK) result = bytes_text(&out, "\n  }\n}\n");
+            result = buf_printf(&out, "%s\n    \"%s\": \"%s\"", i ? "," : "", table->list[i].name, shards[s].name);
+    if (result == OK) result = buf_puts(&out, "\n  }\n}\n");
     char *path = path_join(&memory, how->folder, "model.safetensors.index.json");
     if (result == OK) result = path ? file_write_atomic(path, out.data, out.size) : fail(UNAVAILABLE, "out of memory");
     arena_release(&memory);
-    bytes_release(&out);
+    buf_release(&out);
     return result;
 }
 

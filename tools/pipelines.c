@@ -10,7 +10,7 @@ static status read_file(struct pipeline **pipeline, const struct settings *setti
     const char *const *sets = settings_texts(settings, "set", &count);
     status result = pipeline_read(pipeline, path, sets, count, &mistakes);
     if (mistakes.size) fwrite(mistakes.data, 1, mistakes.size, stderr);
-    bytes_release(&mistakes);
+    buf_release(&mistakes);
     return result;
 }
 

@@ -54,21 +54,21 @@ const char *plan_key_file(struct arena *arena) {
 static status fingerprint(struct plan *plan) {
     const struct pipeline *pipeline = plan->pipeline;
     struct buf text = {0};
-    status result = bytes_print(&text, "%s\n", pipeline->name);
+    status result = buf_printf(&text, "%s\n", pipeline->name);
     for (size_t i = 0; i < pipeline->stage_count && result == OK; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
-        result = bytes_print(&text, "%s %d %d %d\n", stage->name, stage->from, stage->replicas, stage->on);
+        result = buf_printf(&text, "%s %d %d %d\n", stage->name, stage->from, stage->replicas, stage->on);
     }
     for (size_t i = 0; i < pipeline->machine_count && result == OK; i++) {
         const struct pipeline_machine *machine = &pipeline->machines[i];
-        result = bytes_print(&text, "%s %s %d %s\n", machine->name, machine->address, machine->port,
-                             machine->key ? machine->key : "");
+        result = buf_printf(&text, "%s %s %d %s\n", machine->name, machine->address, machine->port,
+                            machine->key ? machine->key : "");
     }
     // On one machine two runs of one file in two folders are two runs.
-    if (result == OK && plan->machines < 2) result = bytes_text(&text, pipeline->run);
+    if (result == OK && plan->machines < 2) result = buf_puts(&text, pipeline->run);
     if (result == OK)
         snprintf(plan->run, sizeof plan->run, "%016llx", (unsigned long long)XXH3_64bits(text.data, text.size));
-    bytes_release(&text);
+    buf_release(&text);
     return result;
 }
 
@@ -252,6 +252,6 @@ status plan_wire(const struct plan *plan, const struct replica *replica, const c
     if (result == OK) result = wiring_write(&wiring, &text);
     if (result == OK) result = file_write_atomic(path, text.data, text.size);
     wiring_release(&wiring);
-    bytes_release(&text);
+    buf_release(&text);
     return result;
 }

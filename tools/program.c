@@ -68,7 +68,7 @@ static status start(struct program *program) {
     close(in[0]), close(out[1]);
     program->in = in[1];
     program->out = out[0];
-    bytes_clear(&program->buffer);
+    buf_clear(&program->buffer);
     return program->pid > 0 ? OK : fail(UNAVAILABLE, "fork: %s", strerror(errno));
 }
 
@@ -119,7 +119,7 @@ static status read_line(struct program *program, char **end) {
     enum { PIECE = 65536 };
     while (!(*end = program->buffer.size ? memchr(program->buffer.data, '\n', program->buffer.size) : NULL)) {
         TRY(wait_for(program, program->out, POLLIN));
-        TRY(bytes_reserve(&program->buffer, PIECE));
+        TRY(buf_reserve(&program->buffer, PIECE));
         ssize_t got = read(program->out, program->buffer.data + program->buffer.size, PIECE);
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) return BAD_SAMPLE;
@@ -155,9 +155,9 @@ static status ask(struct program *program, struct group *group) {
 static status work(void *state, struct group *group) {
     struct program *program = state;
     enum { DEATHS = 5 };
-    bytes_clear(&program->line);
+    buf_clear(&program->line);
     TRY(group_to_json(group, &program->line));
-    TRY(bytes_text(&program->line, "\n"));
+    TRY(buf_puts(&program->line, "\n"));
     for (int deaths = 0;;) {
         status result = ask(program, group);
         if (result == DATAERR) return fail_prefix(UNAVAILABLE, "%s", program->command[0]);
@@ -177,8 +177,8 @@ static status close_program(void *state) {
     struct program *program = state;
     if (!program) return OK;
     stop(program);
-    bytes_release(&program->line);
-    bytes_release(&program->buffer);
+    buf_release(&program->line);
+    buf_release(&program->buffer);
     free(program->command);
     free(program);
     return OK;

@@ -12,13 +12,13 @@ static const struct key_table reference_table = {
 
 static status print_page(void) {
     struct buf page = {0};
-    status result = bytes_text(&page, "# Reference\n\nMade by `caravan reference`.\n\n## The stages' keys\n\n");
+    status result = buf_puts(&page, "# Reference\n\nMade by `caravan reference`.\n\n## The stages' keys\n\n");
     if (result == OK) result = keys_markdown(&page);
-    if (result == OK) result = bytes_text(&page, "## The group\n\n");
+    if (result == OK) result = buf_puts(&page, "## The group\n\n");
     if (result == OK) result = group_reference_page(&page);
     if (result == OK) fwrite(page.data, 1, page.size, stdout);
     if (result == OK && fflush(stdout)) result = fail(UNAVAILABLE, "standard output cannot be written");
-    bytes_release(&page);
+    buf_release(&page);
     return result;
 }
 

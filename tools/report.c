@@ -108,7 +108,7 @@ static status read_column(struct column *column) {
         if (result != OK) fail_prefix(result, "%s: line %zu", column->path, number);
         at = newline ? newline + 1 : NULL;
     }
-    bytes_release(&content);
+    buf_release(&content);
     return result;
 }
 

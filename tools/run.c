@@ -28,11 +28,11 @@ static status make_folders(const struct plan *plan) {
     struct buf path = {0};
     status result = OK;
     for (size_t i = 0; i < sizeof names / sizeof *names && result == OK; i++) {
-        bytes_clear(&path);
-        result = bytes_print(&path, "%s/%s", plan->pipeline->run, names[i]);
+        buf_clear(&path);
+        result = buf_printf(&path, "%s/%s", plan->pipeline->run, names[i]);
         if (result == OK) result = dir_make(path.data);
     }
-    bytes_release(&path);
+    buf_release(&path);
     if (result == OK) result = dir_make(plan->sockets);
     if (result != OK) return result;
     return chmod(plan->sockets, 0700) ? fail(UNAVAILABLE, "%s: %s", plan->sockets, strerror(errno)) : OK;
@@ -43,15 +43,15 @@ static status link_metrics(const struct plan *plan) {
     struct buf path = {0}, target = {0};
     const struct pipeline *pipeline = plan->pipeline;
     const char *out = pipeline_value(&pipeline->stages[pipeline->stage_count - 1], "out");
-    status result = bytes_print(&path, "%s/metrics.jsonl", pipeline->run);
+    status result = buf_printf(&path, "%s/metrics.jsonl", pipeline->run);
     size_t length = strlen(pipeline->run);
     bool inside = out && !strncmp(out, pipeline->run, length) && out[length] == '/';
     if (result == OK)
-        result = bytes_print(&target, "%s/metrics.jsonl", inside ? out + length + 1 : out ? out : "checkpoints");
+        result = buf_printf(&target, "%s/metrics.jsonl", inside ? out + length + 1 : out ? out : "checkpoints");
     if (result == OK && symlink(target.data, path.data) && errno != EEXIST)
         result = fail(UNAVAILABLE, "%s: %s", path.data, strerror(errno));
-    bytes_release(&path);
-    bytes_release(&target);
+    buf_release(&path);
+    buf_release(&target);
     return result;
 }
 
@@ -111,11 +111,11 @@ static status set_steps(struct plan *plan) {
 
 static status write_pipeline(const struct plan *plan) {
     struct buf path = {0}, text = {0};
-    status result = bytes_print(&path, "%s/pipeline.yaml", plan->pipeline->run);
+    status result = buf_printf(&path, "%s/pipeline.yaml", plan->pipeline->run);
     if (result == OK) result = pipeline_write(plan->pipeline, &text);
     if (result == OK) result = file_write_atomic(path.data, text.data, text.size);
-    bytes_release(&path);
-    bytes_release(&text);
+    buf_release(&path);
+    buf_release(&text);
     return result;
 }
 

@@ -71,7 +71,7 @@ static status show_progress(struct supervisor *supervisor) {
     if (supervisor->ending || time - supervisor->told < pause) return OK;
     supervisor->told = time;
     supervisor->step = step;
-    bytes_clear(&supervisor->line);
+    buf_clear(&supervisor->line);
     TRY(board_line(supervisor->board, time, &supervisor->line));
     if (supervisor->terminal) {
         struct winsize size = {0};
@@ -227,16 +227,16 @@ static status wait_for_others(struct supervisor *supervisor) {
     for (size_t i = 0; i < supervisor->other_count && result == OK; i++) {
         size_t machine = i < (size_t)supervisor->plan->here ? i : i + 1;
         if (!wire_peer_open(supervisor->others[i]))
-            result = bytes_print(&missing, "%s%s (%s)", missing.size ? ", " : "",
-                                 plan_machine(supervisor->plan, (int)machine),
-                                 supervisor->plan->pipeline->machines[machine].address);
+            result = buf_printf(&missing, "%s%s (%s)", missing.size ? ", " : "",
+                                plan_machine(supervisor->plan, (int)machine),
+                                supervisor->plan->pipeline->machines[machine].address);
     }
     supervisor->started = result == OK && missing.size == 0;
     if (result == OK && missing.size && now() - supervisor->waited > PLAIN_SECONDS) {
         supervisor->waited = now();
         tell(supervisor, "waiting for %s", missing.data);
     }
-    bytes_release(&missing);
+    buf_release(&missing);
     return result;
 }
 
@@ -350,7 +350,7 @@ static void close_all(struct supervisor *supervisor) {
     board_free(&supervisor->board);
     children_release(&supervisor->children);
     if (supervisor->signals >= 0) close(supervisor->signals);
-    bytes_release(&supervisor->line);
+    buf_release(&supervisor->line);
     free(supervisor->others);
     free(supervisor->reason);
 }

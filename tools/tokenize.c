@@ -121,10 +121,10 @@ static status encode_line(const struct task *task, struct json_object *json, str
     result = given ? tokenizer_encode(task->tokenizer, json_object_get_string(given),
                                       (size_t)json_object_get_string_len(given), &tokens)
                    : encode_messages(task, messages, &tokens);
-    if (result == OK) result = bytes_text(out, "{\"tokens\": [");
+    if (result == OK) result = buf_puts(out, "{\"tokens\": [");
     for (size_t i = 0; result == OK && i < tokens.count; i++)
-        result = bytes_print(out, i ? ", %lld" : "%lld", (long long)tokens.data[i]);
-    if (result == OK) result = bytes_text(out, "]}\n");
+        result = buf_printf(out, i ? ", %lld" : "%lld", (long long)tokens.data[i]);
+    if (result == OK) result = buf_puts(out, "]}\n");
     token_list_release(&tokens);
     return result;
 }
@@ -149,11 +149,11 @@ static status decode_line(const struct task *task, struct json_object *json, str
     TRY(need(json, "tokens", json_type_array, &list));
     TRY_TO(result, done, read_tokens(task, list, &tokens));
     TRY_TO(result, done, tokenizer_text(task->tokenizer, tokens.data, tokens.count, task->skip_special, &decoded));
-    TRY_TO(result, done, bytes_text(out, "{\"text\": "));
+    TRY_TO(result, done, buf_puts(out, "{\"text\": "));
     TRY_TO(result, done, json_print_string(out, decoded.data ? decoded.data : "", decoded.size));
-    TRY_TO(result, done, bytes_text(out, "}\n"));
+    TRY_TO(result, done, buf_puts(out, "}\n"));
 done:
-    bytes_release(&decoded);
+    buf_release(&decoded);
     token_list_release(&tokens);
     return result;
 }
@@ -197,7 +197,7 @@ static status work_lines(const struct task *task) {
         size_t size;
         TRY_TO(result, done, lines_next(&lines, -1, &line, &size));
         if (!line) continue;
-        bytes_clear(&out);
+        buf_clear(&out);
         result = work_line(task, line, size, &out);
         if (result != OK) {
             fail_prefix(result, "line %zu", lines.number);
@@ -207,7 +207,7 @@ static status work_lines(const struct task *task) {
             TRY_TO(result, done, fail(UNAVAILABLE, "cannot write to standard output"));
     }
 done:
-    bytes_release(&out);
+    buf_release(&out);
     lines_release(&lines);
     return result;
 }

@@ -74,20 +74,20 @@ static status add_steps(const struct top *top, struct buf *out) {
         const char *line = lines[i % STEPS], *reward = strstr(line, "\"reward\": "), *end = strchr(line, '\n');
         const char *accuracy = strstr(line, "\"accuracy\": "), *loss = strstr(line, "\"loss\": ");
         if (!end || !reward || !accuracy || !loss || reward > end || accuracy > end) continue;
-        TRY(bytes_print(out, "step %-6lld reward %7.3f  accuracy %6.3f  loss %9.3g\n", atoll(line + 9),
-                        atof(reward + 10), atof(accuracy + 12), atof(loss + 8)));
+        TRY(buf_printf(out, "step %-6lld reward %7.3f  accuracy %6.3f  loss %9.3g\n", atoll(line + 9),
+                       atof(reward + 10), atof(accuracy + 12), atof(loss + 8)));
     }
     return OK;
 }
 
 static status show(struct top *top) {
-    bytes_clear(&top->text);
-    if (top->terminal) TRY(bytes_text(&top->text, "\033[H\033[J"));
+    buf_clear(&top->text);
+    if (top->terminal) TRY(buf_puts(&top->text, "\033[H\033[J"));
     TRY(board_table(top->board, now(), &top->text));
     TRY(add_steps(top, &top->text));
     size_t first = top->notice_count > NOTICES ? top->notice_count - NOTICES : 0;
-    for (size_t i = first; i < top->notice_count; i++) TRY(bytes_print(&top->text, "%s\n", top->notices[i % NOTICES]));
-    if (!top->terminal) TRY(bytes_text(&top->text, "\n"));
+    for (size_t i = first; i < top->notice_count; i++) TRY(buf_printf(&top->text, "%s\n", top->notices[i % NOTICES]));
+    if (!top->terminal) TRY(buf_puts(&top->text, "\n"));
     fwrite(top->text.data, 1, top->text.size, stdout);
     return fflush(stdout) ? fail(END, "standard output is closed") : OK;
 }
@@ -157,7 +157,7 @@ static status run_top(struct plan *plan, const struct settings *settings) {
     wire_close(&top.wire);
     wiring_release(&top.wiring);
     board_free(&top.board);
-    bytes_release(&top.text);
+    buf_release(&top.text);
     return result;
 }
 

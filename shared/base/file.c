@@ -13,7 +13,7 @@
 
 static status read_all(int fd, const char *path, struct buf *out) {
     for (;;) {
-        TRY(bytes_reserve(out, 1 << 16));
+        TRY(buf_reserve(out, 1 << 16));
         ssize_t got = read(fd, out->data + out->size, out->room - out->size - 1);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return fail(DATAERR, "%s: %s", path, strerror(errno));

@@ -113,17 +113,17 @@ static status add_string(struct buf *out, const char *text, size_t size) {
         long code = 0x10000 + ((high & 0x3FF) << 10 | (low & 0x3FF));
         utf8proc_uint8_t character[4];
         utf8proc_encode_char((utf8proc_int32_t)code, character);
-        TRY(bytes_add(out, text + done, at - done));
-        TRY(bytes_add(out, character, sizeof character));
+        TRY(buf_append(out, text + done, at - done));
+        TRY(buf_append(out, character, sizeof character));
         slash += 12;
         done = at + 12;
     }
-    return bytes_add(out, text + done, size - done);
+    return buf_append(out, text + done, size - done);
 }
 
 // Checks every token and copies the text to `out`, long whole numbers marked.
 static status screen(const char *text, size_t size, struct buf *out) {
-    TRY(bytes_reserve(out, size + 16));
+    TRY(buf_reserve(out, size + 16));
     size_t at = 0;
     while (at < size) {
         size_t from = at;
@@ -137,8 +137,8 @@ static status screen(const char *text, size_t size, struct buf *out) {
         } else {
             TRY(screen_word(text, size, &at));
         }
-        TRY(text[from] == '"' ? add_string(out, text + from, at - from) : bytes_add(out, text + from, at - from));
-        if (marked) TRY(bytes_text(out, mark));
+        TRY(text[from] == '"' ? add_string(out, text + from, at - from) : buf_append(out, text + from, at - from));
+        if (marked) TRY(buf_puts(out, mark));
     }
     return OK;
 }
@@ -164,13 +164,13 @@ status json_read(json_object **out, const char *data, size_t size) {
     struct buf text = {0};
     status result = screen(data, size, &text);
     if (result == OK) result = parse(out, &text);
-    bytes_release(&text);
+    buf_release(&text);
     return result;
 }
 
 // Appends json-c's text without the marks, which stand outside of strings alone.
 static status add_unmarked(struct buf *out, const char *text, size_t size) {
-    TRY(bytes_reserve(out, size));
+    TRY(buf_reserve(out, size));
     bool quoted = false;
     size_t from = 0;
     for (size_t at = 0; at < size; at++) {
@@ -178,10 +178,10 @@ static status add_unmarked(struct buf *out, const char *text, size_t size) {
         if (quoted && text[at] == '\\') at++;
         if (quoted || size - at < sizeof mark - 1 || memcmp(text + at, mark, sizeof mark - 1) != 0) continue;
         if (isdigit((unsigned char)text[at + sizeof mark - 1])) continue;
-        TRY(bytes_add(out, text + from, at - from));
+        TRY(buf_append(out, text + from, at - from));
         from = at + sizeof mark - 1;
     }
-    return bytes_add(out, text + from, size - from);
+    return buf_append(out, text + from, size - from);
 }
 
 status json_print(struct buf *out, json_object *value) {
@@ -198,7 +198,7 @@ status json_print_string(struct buf *out, const char *data, size_t size) {
     size_t length;
     const char *text =
         json_object_to_json_string_length(value, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE, &length);
-    status result = text ? bytes_add(out, text, length) : fail(UNAVAILABLE, "out of memory");
+    status result = text ? buf_append(out, text, length) : fail(UNAVAILABLE, "out of memory");
     json_object_put(value);
     return result;
 }
@@ -206,25 +206,25 @@ status json_print_string(struct buf *out, const char *data, size_t size) {
 // %g leaves zeros off, so the first precision that survives is the shortest; fewer than the type's sure digits need
 // not be tried.
 status json_print_float(struct buf *out, float value) {
-    if (!isfinite(value)) return bytes_text(out, "null");
-    if (value == 0) return bytes_text(out, signbit(value) ? "-0.0" : "0");
+    if (!isfinite(value)) return buf_puts(out, "null");
+    if (value == 0) return buf_puts(out, signbit(value) ? "-0.0" : "0");
     char text[32];
     for (int digits = 6; digits <= 9; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, (double)value);
         if (strtof(text, NULL) == value && (float)strtod(text, NULL) == value) break;
     }
-    return bytes_text(out, text);
+    return buf_puts(out, text);
 }
 
 status json_print_double(struct buf *out, double value) {
-    if (!isfinite(value)) return bytes_text(out, "null");
-    if (value == 0) return bytes_text(out, signbit(value) ? "-0.0" : "0");
+    if (!isfinite(value)) return buf_puts(out, "null");
+    if (value == 0) return buf_puts(out, signbit(value) ? "-0.0" : "0");
     char text[40];
     for (int digits = 15; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, value);
         if (strtod(text, NULL) == value) break;
     }
-    return bytes_text(out, text);
+    return buf_puts(out, text);
 }
 
 bool json_int(json_object *value, int64_t *out) {

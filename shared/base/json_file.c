@@ -16,7 +16,7 @@ status json_file(json_object **out, const char *path) {
     *out = NULL;
     status result = file_read(path, &content);
     if (result == OK) result = json_parse(out, content.data, content.size, path);
-    bytes_release(&content);
+    buf_release(&content);
     return result;
 }
 

@@ -76,7 +76,7 @@ void arena_release(struct arena *arena) {
     arena->used = 0;
 }
 
-status bytes_reserve(struct buf *bytes, size_t more) {
+status buf_reserve(struct buf *bytes, size_t more) {
     if (more > SIZE_MAX / 2 - bytes->size) return fail(UNAVAILABLE, "out of memory: %zu bytes", more);
     size_t wanted = bytes->size + more + 1;
     if (wanted <= bytes->room) return OK;
@@ -87,25 +87,25 @@ status bytes_reserve(struct buf *bytes, size_t more) {
     return OK;
 }
 
-status bytes_add(struct buf *bytes, const void *data, size_t size) {
-    TRY(bytes_reserve(bytes, size));
+status buf_append(struct buf *bytes, const void *data, size_t size) {
+    TRY(buf_reserve(bytes, size));
     if (size) memcpy(bytes->data + bytes->size, data, size);
     bytes->size += size;
     bytes->data[bytes->size] = 0;
     return OK;
 }
 
-status bytes_text(struct buf *bytes, const char *text) {
-    return bytes_add(bytes, text, strlen(text));
+status buf_puts(struct buf *bytes, const char *text) {
+    return buf_append(bytes, text, strlen(text));
 }
 
-status bytes_print(struct buf *bytes, const char *format, ...) {
+status buf_printf(struct buf *bytes, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     int length = vsnprintf(NULL, 0, format, arguments);
     va_end(arguments);
     if (length < 0) return fail(BUG, "bad format");
-    TRY(bytes_reserve(bytes, (size_t)length));
+    TRY(buf_reserve(bytes, (size_t)length));
     va_start(arguments, format);
     vsnprintf(bytes->data + bytes->size, (size_t)length + 1, format, arguments);
     va_end(arguments);
@@ -113,12 +113,12 @@ status bytes_print(struct buf *bytes, const char *format, ...) {
     return OK;
 }
 
-void bytes_clear(struct buf *bytes) {
+void buf_clear(struct buf *bytes) {
     bytes->size = 0;
     if (bytes->data) bytes->data[0] = 0;
 }
 
-void bytes_release(struct buf *bytes) {
+void buf_release(struct buf *bytes) {
     free(bytes->data);
     *bytes = (struct buf){0};
 }

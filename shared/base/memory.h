@@ -44,21 +44,21 @@ struct buf {
 };
 
 // Appends `size` bytes. UNAVAILABLE when memory is short.
-status bytes_add(struct buf *bytes, const void *data, size_t size);
+status buf_append(struct buf *bytes, const void *data, size_t size);
 
 // Appends a NUL-terminated text.
-status bytes_text(struct buf *bytes, const char *text);
+status buf_puts(struct buf *bytes, const char *text);
 
 // Appends a formatted text.
-status bytes_print(struct buf *bytes, const char *format, ...) __attribute__((format(printf, 2, 3)));
+status buf_printf(struct buf *bytes, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Makes room for `more` bytes behind the present ones without changing size.
-status bytes_reserve(struct buf *bytes, size_t more);
+status buf_reserve(struct buf *bytes, size_t more);
 
 // Empties it and keeps its memory.
-void bytes_clear(struct buf *bytes);
+void buf_clear(struct buf *bytes);
 
 // Frees its memory and leaves an empty one.
-void bytes_release(struct buf *bytes);
+void buf_release(struct buf *bytes);
 
 #endif

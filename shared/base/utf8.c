@@ -41,10 +41,10 @@ status utf8_replace(const char *data, size_t size, struct buf *out) {
             at += (size_t)step;
             continue;
         }
-        TRY(bytes_add(out, data + start, at - start));
-        TRY(bytes_add(out, "\xEF\xBF\xBD", 3));
+        TRY(buf_append(out, data + start, at - start));
+        TRY(buf_append(out, "\xEF\xBF\xBD", 3));
         at += (size_t)-step;
         start = at;
     }
-    return bytes_add(out, data + start, at - start);
+    return buf_append(out, data + start, at - start);
 }

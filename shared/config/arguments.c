@@ -90,11 +90,11 @@ static status answer_questions(const struct key_table *table, int argc, char **a
             result = keys_help(table, &text);
             if (result == OK) result = print_and_stop(&text);
         } else if (!strcmp(argv[at], "--version")) {
-            result = bytes_print(&text, "%s %s\n", table->program, CARAVAN_VERSION);
+            result = buf_printf(&text, "%s %s\n", table->program, CARAVAN_VERSION);
             if (result == OK) result = print_and_stop(&text);
         }
     }
-    bytes_release(&text);
+    buf_release(&text);
     return result;
 }
 

@@ -69,7 +69,7 @@ status settings_file(struct settings *settings, const char *path) {
     if (result != OK) fail(result, "%s:%s", path, fail_text());
 done:
     document_release(&document);
-    bytes_release(&content);
+    buf_release(&content);
     arena_release(&memory);
     return result;
 }

@@ -26,12 +26,12 @@ static const char *spelling(const struct key *key, struct arena *arena) {
 static status help_row(const struct key *key, struct arena *arena, struct buf *out) {
     enum { COLUMN = 34 };
     const char *left = spelling(key, arena);
-    TRY(strlen(left) > COLUMN ? bytes_print(out, "  %s\n  %-*s ", left, COLUMN, "")
-                              : bytes_print(out, "  %-*s ", COLUMN, left));
-    TRY(bytes_text(out, key->help));
-    if (key->required) TRY(bytes_text(out, " (required)"));
-    if (key->standard && strcmp(key->standard, "false") != 0) TRY(bytes_print(out, " (%s)", key->standard));
-    return bytes_text(out, "\n");
+    TRY(strlen(left) > COLUMN ? buf_printf(out, "  %s\n  %-*s ", left, COLUMN, "")
+                              : buf_printf(out, "  %-*s ", COLUMN, left));
+    TRY(buf_puts(out, key->help));
+    if (key->required) TRY(buf_puts(out, " (required)"));
+    if (key->standard && strcmp(key->standard, "false") != 0) TRY(buf_printf(out, " (%s)", key->standard));
+    return buf_puts(out, "\n");
 }
 
 static status help_rows(const struct key *keys, struct arena *arena, struct buf *out) {
@@ -44,17 +44,16 @@ status keys_help(const struct key_table *table, struct buf *out) {
     struct arena memory = {0};
     status result;
     TRY_TO(result, done,
-           bytes_print(out, "usage: %s [--KEY VALUE]...%s%s\n%c%s\n\n", table->program, table->operands ? " " : "",
-                       table->operands ? table->operands : "", toupper((unsigned char)table->help[0]),
-                       table->help + 1));
+           buf_printf(out, "usage: %s [--KEY VALUE]...%s%s\n%c%s\n\n", table->program, table->operands ? " " : "",
+                      table->operands ? table->operands : "", toupper((unsigned char)table->help[0]), table->help + 1));
     TRY_TO(result, done, help_rows(table->keys, &memory, out));
     if (table->stage) {
-        TRY_TO(result, done, bytes_text(out, "\nof every stage:\n"));
+        TRY_TO(result, done, buf_puts(out, "\nof every stage:\n"));
         TRY_TO(result, done, help_rows(keys_common(), &memory, out));
         TRY_TO(result, done,
-               bytes_text(out, "\nA true-or-false option may stand alone (true) or as --no-NAME (false).\n"
-                               "exit codes: 0 done, 64 wrong usage, 65 bad input, 69 a missing service or device, "
-                               "70 a bug\n"));
+               buf_puts(out, "\nA true-or-false option may stand alone (true) or as --no-NAME (false).\n"
+                             "exit codes: 0 done, 64 wrong usage, 65 bad input, 69 a missing service or device, "
+                             "70 a bug\n"));
     }
 done:
     arena_release(&memory);
@@ -63,33 +62,33 @@ done:
 
 // A '|' would end the cell.
 static status cell(const char *text, struct buf *out) {
-    for (; *text; text++) TRY(*text == '|' ? bytes_text(out, "\\|") : bytes_add(out, text, 1));
+    for (; *text; text++) TRY(*text == '|' ? buf_puts(out, "\\|") : buf_append(out, text, 1));
     return OK;
 }
 
 static status markdown_row(const struct key *key, struct arena *arena, struct buf *out) {
     const char *argument = keys_argument(key, arena);
-    TRY(bytes_print(out, "| `%s` | ", key->name));
+    TRY(buf_printf(out, "| `%s` | ", key->name));
     TRY(cell(argument ? argument : "", out));
-    TRY(bytes_print(out, " | %s | ", key->required ? "required" : key->standard ? key->standard : ""));
+    TRY(buf_printf(out, " | %s | ", key->required ? "required" : key->standard ? key->standard : ""));
     TRY(cell(key->help, out));
     if (key->type == KEY_INT || key->type == KEY_NUMBER || key->type == KEY_NUMBER_OR) {
         if (key->high < 1e15)
-            TRY(bytes_print(out, " (%.10g to %.10g)", key->low, key->high));
+            TRY(buf_printf(out, " (%.10g to %.10g)", key->low, key->high));
         else if (key->low > -1e300)
-            TRY(bytes_print(out, " (at least %.10g)", key->low));
+            TRY(buf_printf(out, " (at least %.10g)", key->low));
     }
-    return bytes_text(out, " |\n");
+    return buf_puts(out, " |\n");
 }
 
 static status markdown_table(const char *title, const char *help, const struct key *keys, struct buf *out) {
     struct arena memory = {0};
     status result;
-    TRY_TO(result, done, bytes_print(out, "### %s\n\n%s.\n\n", title, help));
-    TRY_TO(result, done, bytes_text(out, "| key | value | default | |\n|---|---|---|---|\n"));
+    TRY_TO(result, done, buf_printf(out, "### %s\n\n%s.\n\n", title, help));
+    TRY_TO(result, done, buf_puts(out, "| key | value | default | |\n|---|---|---|---|\n"));
     for (; keys->name; keys++)
         if (!keys->internal) TRY_TO(result, done, markdown_row(keys, &memory, out));
-    TRY_TO(result, done, bytes_text(out, "\n"));
+    TRY_TO(result, done, buf_puts(out, "\n"));
 done:
     arena_release(&memory);
     return result;

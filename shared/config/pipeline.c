@@ -49,11 +49,11 @@ static status write_mistakes(const struct draft *draft, struct buf *out) {
     for (size_t i = 0; i < draft->mistake_count; i++) {
         struct mistake mistake = draft->mistakes[i];
         if (mistake.place.line) {
-            TRY(bytes_print(out, "%s:%zu:%zu: ", draft->path, mistake.place.line, mistake.place.column));
+            TRY(buf_printf(out, "%s:%zu:%zu: ", draft->path, mistake.place.line, mistake.place.column));
         } else {
-            TRY(bytes_text(out, "--set: "));
+            TRY(buf_puts(out, "--set: "));
         }
-        TRY(bytes_print(out, "%s\n", mistake.text));
+        TRY(buf_printf(out, "%s\n", mistake.text));
     }
     return OK;
 }
@@ -132,7 +132,7 @@ status pipeline_read(struct pipeline **out, const char *path, const char *const 
     *out = NULL;
     status result = file_read(path, &content);
     if (result == OK) result = pipeline_parse(out, path, content.data, content.size, sets, count, mistakes);
-    bytes_release(&content);
+    buf_release(&content);
     return result;
 }
 

@@ -208,9 +208,9 @@ static status check_required(const struct settings *settings) {
     status result = OK;
     for (size_t i = 0; i < settings->count && result == OK; i++)
         if (settings->keys[i]->required && !settings->values[i].text)
-            result = bytes_print(&names, "%s%s", names.size ? ", " : "", settings->keys[i]->name);
+            result = buf_printf(&names, "%s%s", names.size ? ", " : "", settings->keys[i]->name);
     if (result == OK && names.size) result = fail(USAGE, "missing: %s", names.data);
-    bytes_release(&names);
+    buf_release(&names);
     return result;
 }
 

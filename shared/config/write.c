@@ -7,7 +7,7 @@
 #include <yaml.h>
 
 static int append(void *out, unsigned char *data, size_t size) {
-    return bytes_add(out, data, size) == OK;
+    return buf_append(out, data, size) == OK;
 }
 
 // Each answers the index of a new node, 0 when memory is short; a node 0 given to another makes that one 0 too.
@@ -94,48 +94,48 @@ static bool is_shown(const struct pipeline_stage *stage, const struct pipeline_k
 
 // "frames x2 on gpu0"
 static status title(const struct pipeline *pipeline, const struct pipeline_stage *stage, struct buf *out) {
-    TRY(bytes_text(out, stage->name));
-    if (stage->replicas > 1) TRY(bytes_print(out, " x%d", stage->replicas));
-    if (stage->on >= 0) TRY(bytes_print(out, " on %s", pipeline->machines[stage->on].name));
+    TRY(buf_puts(out, stage->name));
+    if (stage->replicas > 1) TRY(buf_printf(out, " x%d", stage->replicas));
+    if (stage->on >= 0) TRY(buf_printf(out, " on %s", pipeline->machines[stage->on].name));
     return OK;
 }
 
 // Quoted for dot.
 static status quoted(const char *text, struct buf *out) {
     for (; *text; text++) {
-        if (*text == '"' || *text == '\\') TRY(bytes_text(out, "\\"));
-        TRY(bytes_add(out, text, 1));
+        if (*text == '"' || *text == '\\') TRY(buf_puts(out, "\\"));
+        TRY(buf_append(out, text, 1));
     }
     return OK;
 }
 
 static status dot_stage(const struct pipeline *pipeline, const struct pipeline_stage *stage, struct buf *out) {
-    TRY(bytes_text(out, "    \""));
+    TRY(buf_puts(out, "    \""));
     TRY(quoted(stage->name, out));
-    TRY(bytes_text(out, "\" [label=\""));
+    TRY(buf_puts(out, "\" [label=\""));
     struct buf label = {0};
     status result = title(pipeline, stage, &label);
     if (result == OK) result = quoted(label.data, out);
-    bytes_release(&label);
+    buf_release(&label);
     TRY(result);
     if (stage->program) {
-        TRY(bytes_text(out, "\\n"));
+        TRY(buf_puts(out, "\\n"));
         TRY(quoted(stage->program, out));
     }
     for (size_t i = 0; i < stage->key_count; i++) {
         if (!is_shown(stage, &stage->keys[i])) continue;
-        TRY(bytes_print(out, "\\n%s: ", stage->keys[i].name));
+        TRY(buf_printf(out, "\\n%s: ", stage->keys[i].name));
         TRY(quoted(stage->keys[i].value, out));
     }
-    return bytes_text(out, stage->program ? "\", style=dashed];\n" : "\"];\n");
+    return buf_puts(out, stage->program ? "\", style=dashed];\n" : "\"];\n");
 }
 
 static status dot_edge(const char *from, const char *to, const char *facts, struct buf *out) {
-    TRY(bytes_text(out, "    \""));
+    TRY(buf_puts(out, "    \""));
     TRY(quoted(from, out));
-    TRY(bytes_text(out, "\" -> \""));
+    TRY(buf_puts(out, "\" -> \""));
     TRY(quoted(to, out));
-    return bytes_print(out, "\"%s;\n", facts);
+    return buf_printf(out, "\"%s;\n", facts);
 }
 
 // The stages that pull weights from optim.
@@ -144,9 +144,9 @@ static bool pulls_weights(const struct pipeline_stage *stage) {
 }
 
 status pipeline_dot(const struct pipeline *pipeline, struct buf *out) {
-    TRY(bytes_text(out, "digraph \""));
+    TRY(buf_puts(out, "digraph \""));
     TRY(quoted(pipeline->name, out));
-    TRY(bytes_text(out, "\" {\n    rankdir=LR;\n    node [shape=box, fontname=\"sans-serif\"];\n"));
+    TRY(buf_puts(out, "\" {\n    rankdir=LR;\n    node [shape=box, fontname=\"sans-serif\"];\n"));
     const struct pipeline_stage *last = &pipeline->stages[pipeline->stage_count - 1];
     for (size_t i = 0; i < pipeline->stage_count; i++) TRY(dot_stage(pipeline, &pipeline->stages[i], out));
     for (size_t i = 0; i < pipeline->stage_count; i++) {
@@ -155,22 +155,22 @@ status pipeline_dot(const struct pipeline *pipeline, struct buf *out) {
         if (pulls_weights(stage)) TRY(dot_edge(last->name, stage->name, " [style=dashed, label=\"weights\"]", out));
     }
     TRY(dot_edge(last->name, pipeline->stages[0].name, " [style=dotted, label=\"trained\"]", out));
-    return bytes_text(out, "}\n");
+    return buf_puts(out, "}\n");
 }
 
 static status text_stage(const struct pipeline *pipeline, const struct pipeline_stage *stage, int width,
                          struct buf *out) {
     struct buf left = {0};
     status result = title(pipeline, stage, &left);
-    if (result == OK) result = bytes_print(out, "  %-*s ", width, left.data);
-    bytes_release(&left);
+    if (result == OK) result = buf_printf(out, "  %-*s ", width, left.data);
+    buf_release(&left);
     TRY(result);
-    if (stage->program) TRY(bytes_print(out, " program: %s", stage->program));
+    if (stage->program) TRY(buf_printf(out, " program: %s", stage->program));
     for (size_t i = 0; i < stage->key_count; i++)
         if (is_shown(stage, &stage->keys[i]))
-            TRY(bytes_print(out, " %s: %s", stage->keys[i].name, stage->keys[i].value));
-    if (pulls_weights(stage)) TRY(bytes_text(out, "  <- weights of optim"));
-    return bytes_text(out, "\n");
+            TRY(buf_printf(out, " %s: %s", stage->keys[i].name, stage->keys[i].value));
+    if (pulls_weights(stage)) TRY(buf_puts(out, "  <- weights of optim"));
+    return buf_puts(out, "\n");
 }
 
 status pipeline_text(const struct pipeline *pipeline, struct buf *out) {
@@ -179,15 +179,15 @@ status pipeline_text(const struct pipeline *pipeline, struct buf *out) {
         struct buf left = {0};
         status result = title(pipeline, &pipeline->stages[i], &left);
         if (result == OK && (int)left.size > width) width = (int)left.size;
-        bytes_release(&left);
+        buf_release(&left);
         TRY(result);
     }
-    TRY(bytes_print(out, "%s, in %s\n\n", pipeline->name, pipeline->run));
+    TRY(buf_printf(out, "%s, in %s\n\n", pipeline->name, pipeline->run));
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         TRY(text_stage(pipeline, &pipeline->stages[i], width, out));
-        TRY(bytes_text(out, i + 1 < pipeline->stage_count ? "    |\n    v\n" : ""));
+        TRY(buf_puts(out, i + 1 < pipeline->stage_count ? "    |\n    v\n" : ""));
     }
     for (size_t i = 0; i < pipeline->machine_count; i++)
-        TRY(bytes_print(out, "%s%s is %s\n", i ? "" : "\n", pipeline->machines[i].name, pipeline->machines[i].address));
+        TRY(buf_printf(out, "%s%s is %s\n", i ? "" : "\n", pipeline->machines[i].name, pipeline->machines[i].address));
     return OK;
 }

@@ -45,7 +45,7 @@ static status read_group(json_object *record, struct group **out) {
     if (result == OK) result = group_from_json(out, printed.data, printed.size);
     json_object_put(copy);
     json_object_put(id);
-    bytes_release(&printed);
+    buf_release(&printed);
     return result;
 }
 

@@ -34,7 +34,7 @@ static status read_template(struct dataset *dataset, const struct settings *sett
     if (path)
         TRY(file_read(path, whole));
     else
-        TRY(bytes_text(whole, template_shipped));
+        TRY(buf_puts(whole, template_shipped));
     return template_read(&dataset->template, path ? path : "the shipped template",
                          (struct text){whole->data, whole->size});
 }
@@ -124,7 +124,7 @@ status dataset_open(struct dataset **out, const struct settings *settings) {
 void dataset_free(struct dataset **dataset) {
     if (!*dataset) return;
     records_release(&(*dataset)->records);
-    bytes_release(&(*dataset)->template_text);
+    buf_release(&(*dataset)->template_text);
     arena_release(&(*dataset)->arena);
     free((*dataset)->order);
     free(*dataset);

@@ -18,15 +18,15 @@ status record_id(struct group *group, json_object *record, const char *key, size
     struct buf printed = {0};
     status result = OK;
     if (!value)
-        result = bytes_print(&printed, "%zu", line);
+        result = buf_printf(&printed, "%zu", line);
     else if (json_object_is_type(value, json_type_string))
-        result = bytes_add(&printed, json_object_get_string(value), (size_t)json_object_get_string_len(value));
+        result = buf_append(&printed, json_object_get_string(value), (size_t)json_object_get_string_len(value));
     else if (json_object_is_type(value, json_type_int) || json_object_is_type(value, json_type_double))
         result = json_print(&printed, value);
     else
         result = fail(DATAERR, "%s: neither a text nor a number", key);
     if (result == OK) result = group_text(group, &group->sample_id, printed.data, printed.size);
-    bytes_release(&printed);
+    buf_release(&printed);
     return result;
 }
 
@@ -36,10 +36,10 @@ status root_path(const struct layout_rules *rules, struct group *group, struct t
     struct text bare = schemed ? text_slice(path, sizeof scheme - 1, path.size) : path;
     if (!rules->media_root || (bare.size && bare.data[0] == '/')) return group_text(group, out, path.data, path.size);
     struct buf joined = {0};
-    status result = bytes_print(&joined, "%s%s/", schemed ? scheme : "", rules->media_root);
-    if (result == OK) result = bytes_add(&joined, bare.data, bare.size);
+    status result = buf_printf(&joined, "%s%s/", schemed ? scheme : "", rules->media_root);
+    if (result == OK) result = buf_append(&joined, bare.data, bare.size);
     if (result == OK) result = group_text(group, out, joined.data, joined.size);
-    bytes_release(&joined);
+    buf_release(&joined);
     return result;
 }
 
@@ -59,7 +59,7 @@ static status add_question(const struct layout_rules *rules, struct group *group
     if (!rules->template) return group_text(group, &part->text, question.data, question.size);
     status result = template_fill(rules->template, type, question, &wording);
     if (result == OK) result = group_text(group, &part->text, wording.data, wording.size);
-    bytes_release(&wording);
+    buf_release(&wording);
     return result;
 }
 

@@ -63,10 +63,10 @@ static status print_path(struct buf *out, const char *folder, json_object *recor
     struct text source, name;
     TRY(record_text(record, "video_source", false, &source));
     TRY(record_text(record, name_key, false, &name));
-    TRY(bytes_print(out, "%s/", folder));
-    TRY(bytes_add(out, source.data, source.size));
-    TRY(bytes_text(out, "/"));
-    return bytes_add(out, name.data, name.size);
+    TRY(buf_printf(out, "%s/", folder));
+    TRY(buf_append(out, source.data, source.size));
+    TRY(buf_puts(out, "/"));
+    return buf_append(out, name.data, name.size);
 }
 
 static status add_path(struct group *group, struct media_paths *media, enum part_kind kind, json_object *record) {
@@ -75,7 +75,7 @@ static status add_path(struct group *group, struct media_paths *media, enum part
                                        : print_path(&path, "images", record, "current_observation_basename");
     media->kinds[media->count] = kind;
     if (result == OK) result = group_text(group, &media->paths[media->count++], path.data, path.size);
-    bytes_release(&path);
+    buf_release(&path);
     return result;
 }
 
@@ -91,12 +91,12 @@ static status find_media(struct group *group, json_object *record, struct media_
 static status print_question(struct buf *out, json_object *record, const struct text options[CHOICES]) {
     struct text question;
     TRY(record_text(record, "question", false, &question));
-    TRY(bytes_add(out, question.data, question.size));
-    TRY(bytes_text(out, "Options:\n"));
+    TRY(buf_append(out, question.data, question.size));
+    TRY(buf_puts(out, "Options:\n"));
     for (size_t i = 0; i < CHOICES; i++) {
-        TRY(bytes_print(out, "%c. ", (char)('A' + i)));
-        TRY(bytes_add(out, options[i].data, options[i].size));
-        TRY(bytes_text(out, "\n"));
+        TRY(buf_printf(out, "%c. ", (char)('A' + i)));
+        TRY(buf_append(out, options[i].data, options[i].size));
+        TRY(buf_puts(out, "\n"));
     }
     return OK;
 }
@@ -123,7 +123,7 @@ status layout_seed_bench(const struct layout_rules *rules, json_object *record, 
     struct buf question = {0};
     TRY(group_new(out));
     status result = make(rules, record, line, *out, &question);
-    bytes_release(&question);
+    buf_release(&question);
     if (result != OK) group_free(out);
     return result;
 }

@@ -83,16 +83,16 @@ status template_fill(const struct prompt_template *template, enum problem_type t
         size_t asked = text_find(body, "{question}", from), how = text_find(body, "{how}", from);
         size_t at = asked < how ? asked : how;
         if (at == SIZE_MAX) break;
-        TRY(bytes_add(out, body.data + from, at - from));
+        TRY(buf_append(out, body.data + from, at - from));
         if (at == asked) {
-            TRY(bytes_add(out, question.data, question.size));
+            TRY(buf_append(out, question.data, question.size));
             from = at + sizeof "{question}" - 1;
         } else {
-            TRY(bytes_add(out, section.data, section.size));
+            TRY(buf_append(out, section.data, section.size));
             from = at + sizeof "{how}" - 1;
             placed = true;
         }
     }
-    TRY(bytes_add(out, body.data + from, body.size - from));
-    return placed ? OK : bytes_add(out, section.data, section.size);
+    TRY(buf_append(out, body.data + from, body.size - from));
+    return placed ? OK : buf_append(out, section.data, section.size);
 }

@@ -18,12 +18,12 @@ static status print_options(struct buf *out, json_object *record) {
     if (!options) return fail(DATAERR, "options: missing");
     if (!json_object_is_type(options, json_type_array)) return fail(DATAERR, "options: not a list");
     if (!json_object_array_length(options)) return fail(DATAERR, "options: empty");
-    TRY(bytes_text(out, "Options:\n"));
+    TRY(buf_puts(out, "Options:\n"));
     for (size_t i = 0; i < json_object_array_length(options); i++) {
         json_object *option = json_object_array_get_idx(options, i);
         if (!json_object_is_type(option, json_type_string)) return fail(DATAERR, "options[%zu]: not a text", i);
-        TRY(bytes_add(out, json_object_get_string(option), (size_t)json_object_get_string_len(option)));
-        TRY(bytes_text(out, "\n"));
+        TRY(buf_append(out, json_object_get_string(option), (size_t)json_object_get_string_len(option)));
+        TRY(buf_puts(out, "\n"));
     }
     return OK;
 }
@@ -31,7 +31,7 @@ static status print_options(struct buf *out, json_object *record) {
 static status print_question(struct buf *out, json_object *record, enum problem_type type) {
     struct text problem;
     TRY(record_text(record, "problem", false, &problem));
-    TRY(bytes_add(out, problem.data, problem.size));
+    TRY(buf_append(out, problem.data, problem.size));
     return type == PROBLEM_CHOICE ? print_options(out, record) : OK;
 }
 
@@ -70,7 +70,7 @@ status layout_video_r1(const struct layout_rules *rules, json_object *record, si
     struct buf question = {0};
     TRY(group_new(out));
     status result = make(rules, record, line, *out, &question);
-    bytes_release(&question);
+    buf_release(&question);
     if (result != OK) group_free(out);
     return result;
 }

@@ -63,7 +63,7 @@ status group_text(struct group *group, struct text *out, const char *data, size_
         *out = (struct text){arena_strndup(&group->arena, valid ? data : mended.data, length), length};
         if (!out->data) result = fail(UNAVAILABLE, "out of memory");
     }
-    bytes_release(&mended);
+    buf_release(&mended);
     return result;
 }
 

@@ -22,7 +22,7 @@ static status keep_json(struct arena *arena, struct text *out, json_object *json
         *out = (struct text){arena_strndup(arena, printed.data, printed.size), printed.size};
         if (!out->data) result = fail(UNAVAILABLE, "out of memory");
     }
-    bytes_release(&printed);
+    buf_release(&printed);
     return result;
 }
 

@@ -15,18 +15,18 @@ static status write_element(struct buf *out, const struct field *field, const vo
     const struct list *row = at;
     switch (field->type) {
     case FIELD_INTS:
-        return bytes_print(out, "%lld", (long long)*(const int64_t *)at);
+        return buf_printf(out, "%lld", (long long)*(const int64_t *)at);
     case FIELD_FLOATS:
         return json_print_float(out, *(const float *)at);
     case FIELD_DOUBLES:
         return json_print_double(out, *(const double *)at);
     case FIELD_TEXTS:
-        return text->data ? json_print_string(out, text->data, text->size) : bytes_text(out, "null");
+        return text->data ? json_print_string(out, text->data, text->size) : buf_puts(out, "null");
     case FIELD_SPANS:
-        return span->first < 0 ? bytes_text(out, "null")
-                               : bytes_print(out, "[%lld,%lld]", (long long)span->first, (long long)span->end);
+        return span->first < 0 ? buf_puts(out, "null")
+                               : buf_printf(out, "[%lld,%lld]", (long long)span->first, (long long)span->end);
     case FIELD_ROWS:
-        return row->data ? write_list(out, &floats, row) : bytes_text(out, "null");
+        return row->data ? write_list(out, &floats, row) : buf_puts(out, "null");
     default:
         return write_object(out, field->table, at);
     }
@@ -34,12 +34,12 @@ static status write_element(struct buf *out, const struct field *field, const vo
 
 static status write_list(struct buf *out, const struct field *field, const struct list *list) {
     size_t size = field_element(field);
-    TRY(bytes_text(out, "["));
+    TRY(buf_puts(out, "["));
     for (size_t i = 0; i < list->count; i++) {
-        if (i) TRY(bytes_text(out, ","));
+        if (i) TRY(buf_puts(out, ","));
         TRY(write_element(out, field, (const char *)list->data + i * size));
     }
-    return bytes_text(out, "]");
+    return buf_puts(out, "]");
 }
 
 static status write_content(struct buf *out, const struct field *field, const struct message *message) {
@@ -52,7 +52,7 @@ static status write_field(struct buf *out, const struct field *field, const void
     const struct text *text = at;
     switch (field->type) {
     case FIELD_INT:
-        return bytes_print(out, "%lld", (long long)*(const int64_t *)at);
+        return buf_printf(out, "%lld", (long long)*(const int64_t *)at);
     case FIELD_DOUBLE:
         return json_print_double(out, *(const double *)at);
     case FIELD_TEXT:
@@ -62,22 +62,22 @@ static status write_field(struct buf *out, const struct field *field, const void
     case FIELD_CONTENT:
         return write_content(out, field, thing);
     case FIELD_JSON:
-        return bytes_add(out, text->data, text->size);
+        return buf_append(out, text->data, text->size);
     default:
         return write_list(out, field, at);
     }
 }
 
 static status write_key(struct buf *out, bool *first, const char *key, size_t size) {
-    TRY(bytes_text(out, *first ? "" : ","));
+    TRY(buf_puts(out, *first ? "" : ","));
     *first = false;
     TRY(json_print_string(out, key, size));
-    return bytes_text(out, ":");
+    return buf_puts(out, ":");
 }
 
 static status write_object(struct buf *out, const struct field_table *table, const void *thing) {
     bool first = true;
-    TRY(bytes_text(out, "{"));
+    TRY(buf_puts(out, "{"));
     for (size_t i = 0; i < table->count; i++) {
         const struct field *field = &table->fields[i];
         if (!field_present(field, thing)) continue;
@@ -86,9 +86,9 @@ static status write_object(struct buf *out, const struct field_table *table, con
     }
     for (const struct unknown_field *u = ((const struct unknown_fields *)thing)->first; u; u = u->next) {
         TRY(write_key(out, &first, u->key.data, u->key.size));
-        TRY(bytes_add(out, u->json.data, u->json.size));
+        TRY(buf_append(out, u->json.data, u->json.size));
     }
-    return bytes_text(out, "}");
+    return buf_puts(out, "}");
 }
 
 status group_to_json(const struct group *group, struct buf *out) {

@@ -113,7 +113,7 @@ static status unpack_json(struct arena *arena, struct text *out, const char *dat
         *out = (struct text){arena_strndup(arena, printed.data, printed.size), printed.size};
         if (!out->data) result = fail(UNAVAILABLE, "out of memory");
     }
-    bytes_release(&printed);
+    buf_release(&printed);
     json_object_put(json);
     return result;
 }

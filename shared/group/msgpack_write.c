@@ -8,7 +8,7 @@
 #include "shared/group/msgpack.h"
 
 static int add_bytes(void *context, const char *data, size_t size) {
-    return bytes_add(context, data, size) == OK ? 0 : -1;
+    return buf_append(context, data, size) == OK ? 0 : -1;
 }
 
 static int pack_object(msgpack_packer *out, const struct field_table *table, const void *thing, int section);

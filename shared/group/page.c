@@ -13,19 +13,19 @@ static status print_table(struct buf *out, const struct field_table *table, cons
     for (size_t i = 0; i < table->count; i++) {
         const struct field *field = &table->fields[i];
         bool list = field->type == FIELD_OBJECTS || field->type == FIELD_CONTENT;
-        TRY(bytes_print(out, "| `%s%s%s` | %s | %s | %s |\n", prefix, field->name, list ? "[]" : "",
-                        type_names[field->type], field->required ? "yes" : "", field->doc));
+        TRY(buf_printf(out, "| `%s%s%s` | %s | %s | %s |\n", prefix, field->name, list ? "[]" : "",
+                       type_names[field->type], field->required ? "yes" : "", field->doc));
         if (!field->table) continue;
         struct buf inner = {0};
-        status result = bytes_print(&inner, "%s%s%s.", prefix, field->name, list ? "[]" : "");
+        status result = buf_printf(&inner, "%s%s%s.", prefix, field->name, list ? "[]" : "");
         if (result == OK) result = print_table(out, field->table, inner.data);
-        bytes_release(&inner);
+        buf_release(&inner);
         if (result != OK) return result;
     }
     return OK;
 }
 
 status group_reference_page(struct buf *out) {
-    TRY(bytes_text(out, "| key | type | required | what it is |\n|---|---|---|---|\n"));
+    TRY(buf_puts(out, "| key | type | required | what it is |\n|---|---|---|---|\n"));
     return print_table(out, &group_table, "");
 }

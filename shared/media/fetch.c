@@ -14,14 +14,14 @@ static status ask(struct frames_view *view, const struct media_source *source, c
     status result = source->ask(source->context, key, &record, found);
     if (result == OK && *found && source->store) {
         result = frames_store_put_record(source->store, key, record.data, record.size);
-        bytes_release(&record);
+        buf_release(&record);
         return result == OK ? frames_store_get(source->store, key, view, found) : result;
     }
     if (result == OK && *found) result = frames_from_record(&view->frames, record.data, record.size);
     if (result == OK && *found)
         view->owned = record.data;
     else
-        bytes_release(&record);
+        buf_release(&record);
     return result;
 }
 

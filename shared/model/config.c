@@ -336,7 +336,7 @@ static status parse_file(struct model_config *config, const char *path, bool opt
     struct buf text = {0};
     status result = file_read(path, &text);
     if (result == OK) result = parse(config, text.data ? text.data : "", text.size, path);
-    bytes_release(&text);
+    buf_release(&text);
     return result;
 }
 

@@ -65,10 +65,10 @@ static status make_header(struct buf *header, const struct stored_tensor *tensor
         json_object_object_add(all, tensors[i].name, entry);
         *data = end;
     }
-    TRY_TO(result, done,
-           bytes_text(header,
-                      json_object_to_json_string_ext(all, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE)));
-    while (header->size % 8) TRY_TO(result, done, bytes_add(header, " ", 1));
+    TRY_TO(
+        result, done,
+        buf_puts(header, json_object_to_json_string_ext(all, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE)));
+    while (header->size % 8) TRY_TO(result, done, buf_append(header, " ", 1));
 done:
     json_object_put(metadata);
     json_object_put(all);
@@ -146,7 +146,7 @@ static status start(struct safetensors_writer *writer, const char *path, const s
     TRY_TO(result, done, put(writer, length, sizeof length));
     TRY_TO(result, done, put(writer, header.data, header.size));
 done:
-    bytes_release(&header);
+    buf_release(&header);
     return result;
 }
 

@@ -108,14 +108,14 @@ status model_write_state(struct model *model, const char *folder) {
     status result = OK;
     TRY_TO(result, done, write_tensors(model, &texts, folder));
     TRY_TO(result, done,
-           bytes_print(&numbers, "{\"step\": %lld, \"tower_step\": %lld, \"version\": %lld}\n",
-                       (long long)model->trainer->step, (long long)model->trainer->tower_step,
-                       (long long)model->version));
+           buf_printf(&numbers, "{\"step\": %lld, \"tower_step\": %lld, \"version\": %lld}\n",
+                      (long long)model->trainer->step, (long long)model->trainer->tower_step,
+                      (long long)model->version));
     char *path = path_join(&texts, folder, STATE_NUMBERS);
     TRY_TO(result, done,
            path ? file_write_atomic(path, numbers.data, numbers.size) : fail(UNAVAILABLE, "out of memory"));
 done:
-    bytes_release(&numbers);
+    buf_release(&numbers);
     arena_release(&texts);
     return result;
 }

@@ -56,7 +56,7 @@ fail:
 void feed_close(struct feed **feed) {
     if (!*feed) return;
     ledger_close(&(*feed)->ledger);
-    bytes_release(&(*feed)->flying);
+    buf_release(&(*feed)->flying);
     free(*feed);
     *feed = NULL;
 }
@@ -214,7 +214,7 @@ static status list_flying(struct feed *feed) {
     TRY(NEW(&orders, (size_t)ledger_flying(feed->ledger)));
     for (int64_t order = ledger_settled(feed->ledger); order < ledger_fresh(feed->ledger); order++)
         if (ledger_state_of(feed->ledger, order) == LEDGER_FLYING) orders[count++] = order;
-    bytes_clear(&feed->flying);
+    buf_clear(&feed->flying);
     status result = orders_write(orders, count, &feed->flying);
     free(orders);
     return result;

@@ -48,7 +48,7 @@ static status list_orders(struct hub *hub) {
     for (size_t i = 0; i < hub->hand_count; i++) hub->orders[count++] = hub->hands[i].order;
     for (size_t i = 0; i < hub->inbox_count; i++) hub->orders[count++] = hub->inbox[i]->requires.order;
     for (const struct letter *at = hub->letters.first; at; at = at->next) hub->orders[count++] = at->order;
-    bytes_clear(&hub->order_text);
+    buf_clear(&hub->order_text);
     return orders_write(hub->orders, count, &hub->order_text);
 }
 
@@ -230,7 +230,7 @@ static void release(struct hub *hub) {
     free(hub->hands);
     free(hub->reason);
     free(hub->orders);
-    bytes_release(&hub->order_text);
+    buf_release(&hub->order_text);
     pthread_mutex_destroy(&hub->lock);
     pthread_cond_destroy(&hub->changed);
     free(hub);

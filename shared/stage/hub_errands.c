@@ -22,7 +22,7 @@ status hub_post(struct hub *hub, const char *purpose, const struct wire_message 
     // Through its encoding and back is the copy.
     if (result == OK) result = message_encode(message, &frame);
     if (result == OK) result = message_decode(&post->message, &post->arena, frame.data, frame.size);
-    bytes_release(&frame);
+    buf_release(&frame);
     if (result != OK) {
         post_free(post);
         return result;
@@ -148,8 +148,8 @@ static status copy_answer(struct errand *errand, const struct wire_message *mess
     struct buf frame = {0};
     status result = message_encode(message, &frame);
     if (result == OK) result = message_decode(errand->reply, errand->arena, frame.data, frame.size);
-    if (result == OK && message->bulk) result = bytes_add(errand->bulk, message->bulk, message->bulk_size);
-    bytes_release(&frame);
+    if (result == OK && message->bulk) result = buf_append(errand->bulk, message->bulk, message->bulk_size);
+    buf_release(&frame);
     return result;
 }
 

@@ -46,7 +46,7 @@ static status add_letter(struct hub *hub, const struct group *group) {
     struct buf data = {0};
     status result = group_to_msgpack(group, &data);
     if (result != OK) {
-        bytes_release(&data);
+        buf_release(&data);
         return result;
     }
     TRY(letters_add(&hub->letters, group->requires.order, group->id.data, ((uint64_t)1 << count) - 1, &data));

@@ -8,8 +8,8 @@
 static status add_inputs(const struct stage_context *context, const struct group *group, struct buf *inputs) {
     const struct stage *stage = context->stage;
     uint64_t hashes[2] = {settings_hash(context->settings), stage->version ? stage->version(context->state) : 0};
-    TRY(bytes_print(inputs, "%s %d ", stage->name, stage->section));
-    TRY(bytes_add(inputs, hashes, sizeof hashes));
+    TRY(buf_printf(inputs, "%s %d ", stage->name, stage->section));
+    TRY(buf_append(inputs, hashes, sizeof hashes));
     for (int section = SECTION_PROMPT; section < stage->section; section++)
         TRY(group_section_to_msgpack(group, (enum group_section)section, inputs));
     return OK;
@@ -23,7 +23,7 @@ static status make_key(const struct stage_context *context, const struct group *
         XXH128_canonicalFromHash(&canonical, XXH3_128bits(inputs.data, inputs.size));
         memcpy(key->bytes, canonical.digest, sizeof key->bytes);
     }
-    bytes_release(&inputs);
+    buf_release(&inputs);
     return result;
 }
 

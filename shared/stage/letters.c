@@ -9,7 +9,7 @@ status letters_add(struct letters *letters, int64_t order, const char *id, uint6
     if (!fresh || !name) {
         free(fresh);
         free(name);
-        bytes_release(data);
+        buf_release(data);
         return fail(UNAVAILABLE, "out of memory");
     }
     *fresh = (struct letter){.order = order, .id = name, .data = *data, .readers = readers};
@@ -28,7 +28,7 @@ struct letter *letters_for(const struct letters *letters, int reader) {
 }
 
 static void letter_free(struct letter *letter) {
-    bytes_release(&letter->data);
+    buf_release(&letter->data);
     free(letter->id);
     free(letter);
 }

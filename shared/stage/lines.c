@@ -54,7 +54,7 @@ static status read_some(struct lines *lines) {
         buffer->size -= lines->start;
         lines->start = 0;
     }
-    TRY(bytes_reserve(buffer, CHUNK));
+    TRY(buf_reserve(buffer, CHUNK));
     ssize_t got = read(lines->fd, buffer->data + buffer->size, CHUNK - 1);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) return OK;
     if (got < 0) return fail(DATAERR, "standard input: %s", strerror(errno));
@@ -77,5 +77,5 @@ status lines_next(struct lines *lines, int timeout_ms, const char **line, size_t
 }
 
 void lines_release(struct lines *lines) {
-    bytes_release(&lines->buffer);
+    buf_release(&lines->buffer);
 }

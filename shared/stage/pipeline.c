@@ -90,7 +90,7 @@ static status answer_clip(struct place *place, struct wire *wire, struct wire_pe
                           const struct wire_message *request) {
     const struct stage *stage = place->context->stage;
     bool found = false;
-    bytes_clear(&place->bulk);
+    buf_clear(&place->bulk);
     if (stage->serve) TRY(stage->serve(place->context->state, request->id, &place->bulk, &found));
     const struct wire_message reply = {.kind = found ? MESSAGE_RECORD : MESSAGE_ABSENT,
                                        .id = request->id,
@@ -306,7 +306,7 @@ void pipeline_leave(struct stage_context *context) {
     group_free(&place->next);
     wiring_release(&place->wiring);
     arena_release(&place->arena);
-    bytes_release(&place->bulk);
+    buf_release(&place->bulk);
     pthread_mutex_destroy(&place->lock);
     free(place->folder);
     free(place);

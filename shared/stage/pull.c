@@ -36,7 +36,7 @@ status pull_newest(struct hub *hub, bool reference, struct pulled *out) {
         bool known = result == OK && reply.kind == MESSAGE_VERSION;
         if (known) result = take_version(&reply, reference, out);
         arena_release(&arena);
-        bytes_release(&none);
+        buf_release(&none);
         if (known || result != OK) return result;
         usleep(NAP_US);
     }
@@ -67,7 +67,7 @@ static status copy_pieces(struct hub *hub, const struct pulled *pulled, int fd, 
             .kind = MESSAGE_FETCH, .hash = (int64_t)pulled->weights.hash, .offset = offset, .size = PIECE};
         struct wire_message reply = {0};
         struct arena arena = {0};
-        bytes_clear(&piece);
+        buf_clear(&piece);
         result = hub_ask(hub, "optim", "weights", &request, &reply, &arena, &piece);
         if (result == OK && (reply.kind != MESSAGE_CHUNK || piece.size == 0))
             result = fail(BAD_SAMPLE, "version %lld of the weights is gone", (long long)pulled->weights.version);
@@ -75,20 +75,20 @@ static status copy_pieces(struct hub *hub, const struct pulled *pulled, int fd, 
         offset += (int64_t)piece.size;
         arena_release(&arena);
     }
-    bytes_release(&piece);
+    buf_release(&piece);
     return result;
 }
 
 static status copy_file(struct hub *hub, const struct pulled *pulled, const char *path) {
     struct buf part = {0};
-    TRY(bytes_print(&part, "%s.%d.part", path, (int)getpid()));
+    TRY(buf_printf(&part, "%s.%d.part", path, (int)getpid()));
     int fd = open(part.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     status result = fd < 0 ? fail(UNAVAILABLE, "%s: %s", part.data, strerror(errno)) : OK;
     if (result == OK) result = copy_pieces(hub, pulled, fd, path);
     if (fd >= 0 && close(fd) && result == OK) result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     if (result == OK && rename(part.data, path)) result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     if (result != OK && fd >= 0) (void)unlink(part.data);
-    bytes_release(&part);
+    buf_release(&part);
     return result;
 }
 
@@ -116,8 +116,8 @@ status pull_file(struct hub *hub, const char *folder, struct pulled *pulled) {
         pulled->weights.path = strdup(pulled->remote);
         return pulled->weights.path ? OK : fail(UNAVAILABLE, "out of memory");
     }
-    TRY_TO(result, done, bytes_print(&name, "%s%016llx", prefix, (unsigned long long)pulled->weights.hash));
-    TRY_TO(result, done, bytes_print(&path, "%s/%s", folder, name.data));
+    TRY_TO(result, done, buf_printf(&name, "%s%016llx", prefix, (unsigned long long)pulled->weights.hash));
+    TRY_TO(result, done, buf_printf(&path, "%s/%s", folder, name.data));
     if (!path_exists(path.data)) {
         log_debug("pulling version %lld, %lld bytes", (long long)pulled->weights.version, (long long)pulled->size);
         TRY_TO(result, done, copy_file(hub, pulled, path.data));
@@ -126,8 +126,8 @@ status pull_file(struct hub *hub, const char *folder, struct pulled *pulled) {
     pulled->weights.path = strdup(path.data);
     if (!pulled->weights.path) result = fail(UNAVAILABLE, "out of memory");
 done:
-    bytes_release(&name);
-    bytes_release(&path);
+    buf_release(&name);
+    buf_release(&path);
     return result;
 }
 

@@ -89,7 +89,7 @@ static status read_piece(const char *path, const struct wire_message *request, s
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     size_t size = request->size > 0 && request->size < CHUNK_MOST ? (size_t)request->size : CHUNK_MOST;
-    status result = bytes_reserve(bulk, size);
+    status result = buf_reserve(bulk, size);
     ssize_t got = result == OK ? pread(fd, bulk->data, size, request->offset) : 0;
     if (got < 0) result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     if (result == OK) bulk->size = (size_t)got;
@@ -103,7 +103,7 @@ static status answer_fetch(struct shelf *shelf, const struct wire_message *reque
         for (int i = 0; i < KEPT; i++) {
             const struct item *item = &shelf->items[kind][i];
             if (!item->present || (int64_t)item->hash != request->hash || !*item->path) continue;
-            bytes_clear(bulk);
+            buf_clear(bulk);
             TRY(read_piece(item->path, request, bulk));
             *reply = (struct wire_message){.kind = MESSAGE_CHUNK,
                                            .hash = request->hash,

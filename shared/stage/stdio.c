@@ -32,7 +32,7 @@ static struct slot *slot_at(struct filter *filter, size_t index) {
 }
 
 static void slot_release(struct slot *slot) {
-    bytes_release(&slot->done);
+    buf_release(&slot->done);
     free(slot->passing);
     free(slot->refused);
     *slot = (struct slot){0};
@@ -135,9 +135,9 @@ static status filter_deliver(void *self, struct group **group) {
     struct filter *filter = self;
     struct slot *slot;
     status result = find_slot(filter, *group, &slot);
-    if (result == OK && slot->passing) result = bytes_text(&slot->done, slot->passing);
+    if (result == OK && slot->passing) result = buf_puts(&slot->done, slot->passing);
     if (result == OK && !slot->passing) result = group_to_json(*group, &slot->done);
-    if (result == OK) result = bytes_text(&slot->done, "\n");
+    if (result == OK) result = buf_puts(&slot->done, "\n");
     if (result == OK) slot->group = NULL;
     group_free(group);
     return result == OK ? flush(filter) : result;

@@ -425,7 +425,7 @@ status database_get(struct database *database, int table, struct slice key, stru
     struct slice there;
     status result = transaction_get(transaction, table, key, &there);
     *found = there.data != NULL;
-    if (result == OK && there.data) result = bytes_add(value, there.data, there.size);
+    if (result == OK && there.data) result = buf_append(value, there.data, there.size);
     transaction_end(&transaction);
     return result;
 }

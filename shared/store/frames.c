@@ -131,7 +131,7 @@ static void record_write(const struct frames *frames, uint8_t *out) {
 
 status frames_to_record(const struct frames *frames, struct buf *out) {
     size_t size = record_size(frames);
-    TRY(bytes_reserve(out, size));
+    TRY(buf_reserve(out, size));
     record_write(frames, (uint8_t *)out->data + out->size);
     out->size += size;
     out->data[out->size] = 0;

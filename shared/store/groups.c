@@ -54,7 +54,7 @@ status group_store_find(struct group_store *store, const struct section_key *key
     status result =
         database_get(store->database, SECTIONS, (struct slice){key->bytes, sizeof key->bytes}, &packed, found);
     if (result == OK && *found) result = group_section_from_msgpack(group, section, packed.data, packed.size);
-    bytes_release(&packed);
+    buf_release(&packed);
     return result;
 }
 
@@ -80,8 +80,8 @@ status group_store_save(struct group_store *store, const struct section_key *key
     saved.section = (struct slice){packed.data, packed.size};
     saved.whole = (struct slice){whole.data, whole.size};
     if (result == OK) result = database_write(store->database, put, &saved);
-    bytes_release(&packed);
-    bytes_release(&whole);
+    buf_release(&packed);
+    buf_release(&whole);
     return result;
 }
 
@@ -92,7 +92,7 @@ status group_store_get(struct group_store *store, const char *id, struct group *
     *out = NULL;
     status result = database_get(store->database, GROUPS, key_of(id, strlen(id), &hash), &packed, &found);
     if (result == OK && found) result = group_from_msgpack(out, packed.data, packed.size);
-    bytes_release(&packed);
+    buf_release(&packed);
     return result;
 }
 

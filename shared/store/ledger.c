@@ -98,8 +98,8 @@ static status encode(const struct ledger_entry *entry, struct buf *out) {
     const struct record record = {
         .state = entry->state, .step = entry->step, .issues = entry->issues, .changed = entry->changed};
     const char *texts[3] = {entry->id, entry->who, entry->why};
-    TRY(bytes_add(out, &record, sizeof record));
-    for (int i = 0; i < 3; i++) TRY(bytes_add(out, texts[i] ? texts[i] : "", texts[i] ? strlen(texts[i]) + 1 : 1));
+    TRY(buf_append(out, &record, sizeof record));
+    for (int i = 0; i < 3; i++) TRY(buf_append(out, texts[i] ? texts[i] : "", texts[i] ? strlen(texts[i]) + 1 : 1));
     return OK;
 }
 
@@ -147,7 +147,7 @@ static status write_update(struct transaction *transaction, void *context) {
     if (update->keep_id) entry.id = before.id;
     status result = encode(&entry, &value);
     if (result == OK) result = transaction_put(transaction, ORDERS, name, (struct slice){value.data, value.size});
-    bytes_release(&value);
+    buf_release(&value);
     return result;
 }
 
@@ -247,7 +247,7 @@ static status check_meta(struct ledger *ledger, const char *path, const struct l
                           "%s: this run was begun with other data or settings of source; give it another folder", path);
         }
     }
-    bytes_release(&value);
+    buf_release(&value);
     return result;
 }
 

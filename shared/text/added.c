@@ -73,7 +73,7 @@ status added_finish(struct added *a, enum normal_form form) {
         token->size = size;
         if (!token->content) result = fail(UNAVAILABLE, "out of memory");
     }
-    bytes_release(&buffer);
+    buf_release(&buffer);
     TRY(result);
     TRY(finish_set(a, &a->raw, false));
     TRY(finish_set(a, &a->normalized, true));

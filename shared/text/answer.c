@@ -36,10 +36,10 @@ static status find_content(const struct tokenizer *tokenizer, const int64_t *tok
                            struct answer_span *out) {
     struct buf text = {0};
     size_t from, to, size, at = 0;
-    status result = bytes_text(&text, "");
+    status result = buf_puts(&text, "");
     for (size_t i = 0; result == OK && i < count; i++) {
         const char *piece = visible(tokenizer, tokens[i], &size);
-        result = bytes_add(&text, piece, size);
+        result = buf_append(&text, piece, size);
     }
     if (result == OK && content_range(&text, &from, &to)) {
         for (size_t i = 0; i < count; i++, at += size) {
@@ -50,7 +50,7 @@ static status find_content(const struct tokenizer *tokenizer, const int64_t *tok
             out->end = i + 1;
         }
     }
-    bytes_release(&text);
+    buf_release(&text);
     return result;
 }
 
@@ -61,10 +61,10 @@ static bool holds(const struct tokenizer *tokenizer, const int64_t *tokens, size
     for (size_t i = first; fine && i < end; i++) {
         size_t size;
         const char *piece = tokenizer_piece(tokenizer, tokens[i], &size);
-        fine = bytes_add(&text, piece, size) == OK;
+        fine = buf_append(&text, piece, size) == OK;
     }
     *found = fine && text.data && memmem(text.data, text.size, what, strlen(what));
-    bytes_release(&text);
+    buf_release(&text);
     return fine;
 }
 

@@ -3,11 +3,11 @@
 
 status tokenizer_decode(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
                         struct buf *out) {
-    TRY(bytes_reserve(out, count * 4));
+    TRY(buf_reserve(out, count * 4));
     for (size_t i = 0; i < count; i++) {
         size_t size;
         const char *piece = tokenizer_piece(t, ids[i], &size);
-        if (size && !(skip_special && tokenizer_special(t, ids[i]))) TRY(bytes_add(out, piece, size));
+        if (size && !(skip_special && tokenizer_special(t, ids[i]))) TRY(buf_append(out, piece, size));
     }
     return OK;
 }
@@ -16,7 +16,7 @@ status tokenizer_text(const struct tokenizer *t, const int64_t *ids, size_t coun
     struct buf raw = {0};
     status result = tokenizer_decode(t, ids, count, skip_special, &raw);
     if (result == OK) result = utf8_replace(raw.data, raw.size, out);
-    bytes_release(&raw);
+    buf_release(&raw);
     return result;
 }
 

@@ -67,7 +67,7 @@ static status load_merges_txt(struct tokenizer *t, const char *path) {
     }
     if (result != OK) fail_prefix(result, "%s", path);
 done:
-    bytes_release(&content);
+    buf_release(&content);
     return result;
 }
 

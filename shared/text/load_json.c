@@ -109,8 +109,8 @@ static status load_normalizer(struct tokenizer *t, struct json_object *normalize
 // A plain text as a regular expression.
 static status quote(const char *text, size_t size, struct buf *out) {
     for (size_t i = 0; i < size; i++) {
-        if (strchr("\\^$.[]|()?*+{}-#&~ ", text[i]) && text[i]) TRY(bytes_add(out, "\\", 1));
-        TRY(text[i] ? bytes_add(out, text + i, 1) : bytes_text(out, "\\x00"));
+        if (strchr("\\^$.[]|()?*+{}-#&~ ", text[i]) && text[i]) TRY(buf_append(out, "\\", 1));
+        TRY(text[i] ? buf_append(out, text + i, 1) : buf_puts(out, "\\x00"));
     }
     return OK;
 }
@@ -135,7 +135,7 @@ static status load_split(struct tokenizer *t, struct json_object *split) {
     if (result == OK)
         result = splitter_add(&t->splitter, plain ? quoted.data : json_object_get_string(given),
                               plain ? quoted.size : (size_t)json_object_get_string_len(given), rule);
-    bytes_release(&quoted);
+    buf_release(&quoted);
     return result;
 }
 

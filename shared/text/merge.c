@@ -160,11 +160,11 @@ static status find_whole(const struct merger *m, const char *word, size_t size, 
     status result = OK;
     for (size_t i = 0; i < size && result == OK; i++) {
         char character[2];
-        result = bytes_add(&name, character, alphabet_put((unsigned char)word[i], character));
+        result = buf_append(&name, character, alphabet_put((unsigned char)word[i], character));
     }
     *id = result == OK ? vocabulary_find(m->vocabulary, name.data, name.size) : -1;
     if (*id >= 0 && m->vocabulary->entries[*id].outside) *id = -1;
-    bytes_release(&name);
+    buf_release(&name);
     return result;
 }
 

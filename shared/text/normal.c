@@ -74,7 +74,7 @@ static status add_normal(enum normal_form form, const char *text, size_t size, s
     utf8proc_ssize_t length =
         utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)size, &mapped, options[form]);
     if (length < 0) return fail(UNAVAILABLE, "cannot normalise a text: %s", utf8proc_errmsg(length));
-    status result = bytes_add(buffer, mapped, (size_t)length);
+    status result = buf_append(buffer, mapped, (size_t)length);
     free(mapped);
     return result;
 }
@@ -84,7 +84,7 @@ status normal_text(enum normal_form form, const char *text, size_t size, struct 
     *out = text;
     *out_size = size;
     if (form == NORMAL_NONE || (form == NORMAL_NFC && is_normal(text, size))) return OK;
-    bytes_clear(buffer);
+    buf_clear(buffer);
     size_t done = 0;
     for (size_t at = 0; at < size;) {
         utf8proc_int32_t character;
@@ -93,7 +93,7 @@ status normal_text(enum normal_form form, const char *text, size_t size, struct 
         if (length < 1) return fail(UNAVAILABLE, "cannot normalise a text: %s", utf8proc_errmsg(length));
         if (is_younger(character)) {
             TRY(add_normal(form, text + done, at - done, buffer));
-            TRY(bytes_add(buffer, text + at, (size_t)length));
+            TRY(buf_append(buffer, text + at, (size_t)length));
             done = at + (size_t)length;
         }
         at += (size_t)length;

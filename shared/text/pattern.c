@@ -46,16 +46,16 @@ static status translate_escape(const char *regex, size_t size, bool newer, bool 
                                size_t *used) {
     const char *more = newer ? newer_class(regex, size) : NULL;
     *used = more ? 5 : size < 2 ? 1 : 2;
-    if (more) return bytes_print(out, in_class ? "%.5s%s" : "[%.5s%s]", regex, more);
-    if (*used == 2 && regex[1] == 's') return bytes_text(out, "\\p{White_Space}");
-    if (*used == 2 && regex[1] == 'S') return bytes_text(out, "\\P{White_Space}");
-    return bytes_add(out, regex, *used);
+    if (more) return buf_printf(out, in_class ? "%.5s%s" : "[%.5s%s]", regex, more);
+    if (*used == 2 && regex[1] == 's') return buf_puts(out, "\\p{White_Space}");
+    if (*used == 2 && regex[1] == 'S') return buf_puts(out, "\\P{White_Space}");
+    return buf_append(out, regex, *used);
 }
 
 static status translate(const char *regex, size_t size, bool newer, struct buf *out) {
     bool in_class = false;
     size_t used;
-    bytes_clear(out);
+    buf_clear(out);
     for (size_t at = 0; at < size; at += used) {
         used = 1;
         if (regex[at] == '\\') {
@@ -64,9 +64,9 @@ static status translate(const char *regex, size_t size, bool newer, struct buf *
         }
         if (regex[at] == '[') in_class = true;
         if (regex[at] == ']') in_class = false;
-        TRY(bytes_add(out, regex + at, 1));
+        TRY(buf_append(out, regex + at, 1));
     }
-    return bytes_add(out, "", 0);
+    return buf_append(out, "", 0);
 }
 
 static status compile(struct program *p, const char *regex, size_t size) {
@@ -110,7 +110,7 @@ status pattern_new(struct pattern **out, const char *regex, size_t size) {
     *out = p;
     p = NULL;
 done:
-    bytes_release(&translated);
+    buf_release(&translated);
     pattern_free(&p);
     return result;
 }

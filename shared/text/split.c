@@ -11,7 +11,7 @@ static const char split_gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?
 void splitter_release(struct splitter *s) {
     for (size_t i = 0; i < s->count; i++) {
         pattern_free(&s->steps[i].pattern);
-        bytes_release(&s->steps[i].spaced);
+        buf_release(&s->steps[i].spaced);
     }
     *s = (struct splitter){0};
 }
@@ -69,9 +69,9 @@ static status run_from(struct splitter *s, size_t index, const char *text, size_
     if (index == s->count) return taker->take(taker->context, text, size);
     struct split_step *step = &s->steps[index];
     if (step->prefix_space && text[0] != ' ') {
-        bytes_clear(&step->spaced);
-        TRY(bytes_add(&step->spaced, " ", 1));
-        TRY(bytes_add(&step->spaced, text, size));
+        buf_clear(&step->spaced);
+        TRY(buf_append(&step->spaced, " ", 1));
+        TRY(buf_append(&step->spaced, text, size));
         text = step->spaced.data;
         size = step->spaced.size;
     }

@@ -3,21 +3,21 @@
 static const char *const placeholders[] = {[PART_IMAGE] = "<|image_pad|>", [PART_VIDEO] = "<|video_pad|>"};
 
 static status render_part(const struct part *part, struct buf *out) {
-    if (part->kind == PART_TEXT) return bytes_add(out, part->text.data, part->text.size);
-    return bytes_print(out, "<|vision_start|>%s<|vision_end|>", placeholders[part->kind]);
+    if (part->kind == PART_TEXT) return buf_append(out, part->text.data, part->text.size);
+    return buf_printf(out, "<|vision_start|>%s<|vision_end|>", placeholders[part->kind]);
 }
 
 status template_render(const struct message *messages, size_t count, struct buf *out) {
     if (count && !text_is(messages[0].role, "system"))
-        TRY(bytes_text(out, "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"));
+        TRY(buf_puts(out, "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"));
     for (size_t i = 0; i < count; i++) {
-        TRY(bytes_text(out, "<|im_start|>"));
-        TRY(bytes_add(out, messages[i].role.data, messages[i].role.size));
-        TRY(bytes_text(out, "\n"));
+        TRY(buf_puts(out, "<|im_start|>"));
+        TRY(buf_append(out, messages[i].role.data, messages[i].role.size));
+        TRY(buf_puts(out, "\n"));
         for (size_t k = 0; k < messages[i].part_count; k++) TRY(render_part(&messages[i].parts[k], out));
-        TRY(bytes_text(out, "<|im_end|>\n"));
+        TRY(buf_puts(out, "<|im_end|>\n"));
     }
-    return bytes_text(out, "<|im_start|>assistant\n");
+    return buf_puts(out, "<|im_start|>assistant\n");
 }
 
 status template_tokens(const struct tokenizer *t, const struct message *messages, size_t count,
@@ -25,7 +25,7 @@ status template_tokens(const struct tokenizer *t, const struct message *messages
     struct buf rendered = {0};
     status result = template_render(messages, count, &rendered);
     if (result == OK) result = tokenizer_encode(t, rendered.data, rendered.size, out);
-    bytes_release(&rendered);
+    buf_release(&rendered);
     return result;
 }
 

@@ -32,7 +32,7 @@ void tokenizer_free(struct tokenizer **t) {
     merger_release(&(*t)->merger);
     added_release(&(*t)->added);
     splitter_release(&(*t)->splitter);
-    bytes_release(&(*t)->normal);
+    buf_release(&(*t)->normal);
     if ((*t)->locked) pthread_mutex_destroy(&(*t)->lock);
     free(*t);
     *t = NULL;

@@ -214,8 +214,8 @@ static status join_everywhere(struct trainer *t, int32_t left, int32_t right, in
 static status name_joined(struct vocabulary *v, struct train_wait top, struct buf *merges, int32_t *joined) {
     const struct vocabulary_entry *left = &v->entries[top.left], *right = &v->entries[top.right];
     struct buf name = {0};
-    status result = bytes_print(merges, "%s %s\n", left->name, right->name);
-    if (result == OK) result = bytes_print(&name, "%s%s", left->name, right->name);
+    status result = buf_printf(merges, "%s %s\n", left->name, right->name);
+    if (result == OK) result = buf_printf(&name, "%s%s", left->name, right->name);
     if (result == OK) {
         *joined = vocabulary_find(v, name.data, name.size);
         if (*joined < 0) {
@@ -223,7 +223,7 @@ static status name_joined(struct vocabulary *v, struct train_wait top, struct bu
             result = vocabulary_put(v, name.data, name.size, *joined);
         }
     }
-    bytes_release(&name);
+    buf_release(&name);
     return result;
 }
 
@@ -263,7 +263,7 @@ static status count_words(struct trainer *t, const char *text, size_t size) {
     if (result == OK) result = normal_text(NORMAL_NFC, text, size, &buffer, &text, &size);
     if (result == OK) result = splitter_run(&splitter, text, size, take_word, t);
     for (size_t i = 0; i < t->word_count && result == OK; i++) result = count_pairs(t, (uint32_t)i, 1);
-    bytes_release(&buffer);
+    buf_release(&buffer);
     splitter_release(&splitter);
     return result;
 }

@@ -40,75 +40,75 @@ static status write_file(const char *folder, const char *name, const struct buf 
 
 status train_write_template(const char *folder) {
     struct buf out = {0};
-    status result = bytes_text(&out, "{\n  \"chat_template\": ");
+    status result = buf_puts(&out, "{\n  \"chat_template\": ");
     if (result == OK) result = json_print_string(&out, chat_template, sizeof chat_template - 1);
-    if (result == OK) result = bytes_text(&out, "\n}\n");
+    if (result == OK) result = buf_puts(&out, "\n}\n");
     if (result == OK) result = write_file(folder, "chat_template.json", &out);
-    bytes_release(&out);
+    buf_release(&out);
     return result;
 }
 
 static status print_flags(struct buf *out, size_t index) {
-    return bytes_print(out,
-                       "\"content\": \"%s\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
-                       "\"normalized\": false, \"special\": %s}",
-                       added[index], index < SPECIAL ? "true" : "false");
+    return buf_printf(out,
+                      "\"content\": \"%s\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
+                      "\"normalized\": false, \"special\": %s}",
+                      added[index], index < SPECIAL ? "true" : "false");
 }
 
 static status print_model(struct buf *out, const struct vocabulary *v, const struct buf *merges) {
-    TRY(bytes_text(out, "  \"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
-                        "\"continuing_subword_prefix\": \"\", \"end_of_word_suffix\": \"\", \"fuse_unk\": false, "
-                        "\"byte_fallback\": false, \"ignore_merges\": false,\n    \"vocab\": {"));
+    TRY(buf_puts(out, "  \"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
+                      "\"continuing_subword_prefix\": \"\", \"end_of_word_suffix\": \"\", \"fuse_unk\": false, "
+                      "\"byte_fallback\": false, \"ignore_merges\": false,\n    \"vocab\": {"));
     for (size_t id = 0; id < v->size; id++) {
-        TRY(bytes_text(out, id ? ", " : ""));
+        TRY(buf_puts(out, id ? ", " : ""));
         TRY(json_print_string(out, v->entries[id].name, v->entries[id].name_size));
-        TRY(bytes_print(out, ": %zu", id));
+        TRY(buf_printf(out, ": %zu", id));
     }
-    TRY(bytes_text(out, "},\n    \"merges\": ["));
+    TRY(buf_puts(out, "},\n    \"merges\": ["));
     for (size_t at = 0; at < merges->size;) {
         const char *left = merges->data + at, *space = strchr(left, ' '), *end = strchr(space, '\n');
-        TRY(bytes_text(out, at ? ", [" : "["));
+        TRY(buf_puts(out, at ? ", [" : "["));
         TRY(json_print_string(out, left, (size_t)(space - left)));
-        TRY(bytes_text(out, ", "));
+        TRY(buf_puts(out, ", "));
         TRY(json_print_string(out, space + 1, (size_t)(end - space - 1)));
-        TRY(bytes_text(out, "]"));
+        TRY(buf_puts(out, "]"));
         at = (size_t)(end + 1 - merges->data);
     }
-    return bytes_text(out, "]}\n}\n");
+    return buf_puts(out, "]}\n}\n");
 }
 
 static status print_tokenizer(struct buf *out, const struct vocabulary *v, const struct buf *merges) {
     static const char byte_level[] =
         "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": false, \"use_regex\": false}";
-    TRY(bytes_text(out,
-                   "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": ["));
+    TRY(buf_puts(out,
+                 "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": ["));
     for (size_t i = 0; i < TRAIN_ADDED; i++) {
-        TRY(bytes_print(out, "%s\n    {\"id\": %zu, ", i ? "," : "", v->size + i));
+        TRY(buf_printf(out, "%s\n    {\"id\": %zu, ", i ? "," : "", v->size + i));
         TRY(print_flags(out, i));
     }
-    TRY(bytes_text(out, "\n  ],\n  \"normalizer\": {\"type\": \"NFC\"},\n  \"pre_tokenizer\": {\"type\": \"Sequence\", "
-                        "\"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": "));
+    TRY(buf_puts(out, "\n  ],\n  \"normalizer\": {\"type\": \"NFC\"},\n  \"pre_tokenizer\": {\"type\": \"Sequence\", "
+                      "\"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": "));
     TRY(json_print_string(out, split_qwen2, strlen(split_qwen2)));
-    TRY(bytes_print(out, "}, \"behavior\": \"Isolated\", \"invert\": false}, %s]},\n", byte_level));
-    TRY(bytes_print(out, "  \"post_processor\": %s,\n  \"decoder\": %s,\n", byte_level, byte_level));
+    TRY(buf_printf(out, "}, \"behavior\": \"Isolated\", \"invert\": false}, %s]},\n", byte_level));
+    TRY(buf_printf(out, "  \"post_processor\": %s,\n  \"decoder\": %s,\n", byte_level, byte_level));
     return print_model(out, v, merges);
 }
 
 static status print_config(struct buf *out, size_t learned) {
-    TRY(bytes_text(out, "{\n  \"add_bos_token\": false,\n  \"add_prefix_space\": false,\n"
-                        "  \"added_tokens_decoder\": {"));
+    TRY(buf_puts(out, "{\n  \"add_bos_token\": false,\n  \"add_prefix_space\": false,\n"
+                      "  \"added_tokens_decoder\": {"));
     for (size_t i = 0; i < TRAIN_ADDED; i++) {
-        TRY(bytes_print(out, "%s\n    \"%zu\": {", i ? "," : "", learned + i));
+        TRY(buf_printf(out, "%s\n    \"%zu\": {", i ? "," : "", learned + i));
         TRY(print_flags(out, i));
     }
-    TRY(bytes_text(out, "\n  },\n  \"additional_special_tokens\": ["));
-    for (size_t i = 1; i < SPECIAL; i++) TRY(bytes_print(out, "%s\"%s\"", i > 1 ? ", " : "", added[i]));
-    TRY(bytes_text(out, "],\n  \"bos_token\": null,\n  \"chat_template\": "));
+    TRY(buf_puts(out, "\n  },\n  \"additional_special_tokens\": ["));
+    for (size_t i = 1; i < SPECIAL; i++) TRY(buf_printf(out, "%s\"%s\"", i > 1 ? ", " : "", added[i]));
+    TRY(buf_puts(out, "],\n  \"bos_token\": null,\n  \"chat_template\": "));
     TRY(json_print_string(out, chat_template, sizeof chat_template - 1));
-    return bytes_text(out, ",\n  \"clean_up_tokenization_spaces\": false,\n  \"eos_token\": \"<|im_end|>\",\n"
-                           "  \"errors\": \"replace\",\n  \"model_max_length\": 131072,\n"
-                           "  \"pad_token\": \"<|endoftext|>\",\n  \"split_special_tokens\": false,\n"
-                           "  \"tokenizer_class\": \"Qwen2Tokenizer\",\n  \"unk_token\": null\n}\n");
+    return buf_puts(out, ",\n  \"clean_up_tokenization_spaces\": false,\n  \"eos_token\": \"<|im_end|>\",\n"
+                         "  \"errors\": \"replace\",\n  \"model_max_length\": 131072,\n"
+                         "  \"pad_token\": \"<|endoftext|>\",\n  \"split_special_tokens\": false,\n"
+                         "  \"tokenizer_class\": \"Qwen2Tokenizer\",\n  \"unk_token\": null\n}\n");
 }
 
 status train_folder(const char *folder, const char *text, size_t size, size_t limit) {
@@ -118,13 +118,13 @@ status train_folder(const char *folder, const char *text, size_t size, size_t li
     TRY_TO(result, done, train_vocabulary(&v, &merges, text, size, limit));
     TRY_TO(result, done, print_tokenizer(&out, &v, &merges));
     TRY_TO(result, done, write_file(folder, "tokenizer.json", &out));
-    bytes_clear(&out);
+    buf_clear(&out);
     TRY_TO(result, done, print_config(&out, v.size));
     TRY_TO(result, done, write_file(folder, "tokenizer_config.json", &out));
     TRY_TO(result, done, train_write_template(folder));
 done:
-    bytes_release(&out);
-    bytes_release(&merges);
+    buf_release(&out);
+    buf_release(&merges);
     vocabulary_release(&v);
     return result;
 }

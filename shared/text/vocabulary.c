@@ -124,10 +124,10 @@ status vocabulary_add_merge(struct vocabulary *v, const char *left, size_t left_
     TRY(require(v, left, left_size, rank, &first));
     TRY(require(v, right, right_size, rank, &second));
     struct buf joined = {0};
-    status outcome = bytes_add(&joined, left, left_size);
-    if (outcome == OK) outcome = bytes_add(&joined, right, right_size);
+    status outcome = buf_append(&joined, left, left_size);
+    if (outcome == OK) outcome = buf_append(&joined, right, right_size);
     if (outcome == OK) outcome = require(v, joined.data, joined.size, rank, &result);
-    bytes_release(&joined);
+    buf_release(&joined);
     TRY(outcome);
     if (!v->merges || v->merge_count * 2 > v->merge_mask) TRY(grow_merges(v));
     struct vocabulary_merge *slot = merge_slot(v, pair_of(first, second));

@@ -107,7 +107,7 @@ static status encode_field(msgpack_packer *packer, const struct row *row, const 
 }
 
 static int write_bytes(void *data, const char *piece, size_t size) {
-    return bytes_add(data, piece, size) == OK ? 0 : -1;
+    return buf_append(data, piece, size) == OK ? 0 : -1;
 }
 
 status message_encode(const struct wire_message *message, struct buf *out) {

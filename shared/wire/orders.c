@@ -13,17 +13,17 @@ status orders_write(int64_t *orders, size_t count, struct buf *out) {
     enum { MOST = 3900 };
     size_t begin = out->size;
     if (count) qsort(orders, count, sizeof *orders, compare);
-    TRY(bytes_text(out, ""));
+    TRY(buf_puts(out, ""));
     while (count && orders[count - 1] >= order_most) count--;
     size_t i = 0;
     while (i < count && orders[i] < 0) i++;
     while (i < count) {
         size_t last = i;
         while (last + 1 < count && orders[last + 1] - orders[last] <= 1) last++;
-        if (out->size - begin > MOST) return bytes_text(out, " +");
-        if (out->size > begin) TRY(bytes_text(out, " "));
-        TRY(bytes_print(out, "%lld", (long long)orders[i]));
-        if (orders[last] != orders[i]) TRY(bytes_print(out, "-%lld", (long long)orders[last]));
+        if (out->size - begin > MOST) return buf_puts(out, " +");
+        if (out->size > begin) TRY(buf_puts(out, " "));
+        TRY(buf_printf(out, "%lld", (long long)orders[i]));
+        if (orders[last] != orders[i]) TRY(buf_printf(out, "-%lld", (long long)orders[last]));
         i = last + 1;
     }
     return OK;

@@ -28,13 +28,13 @@ status wire_key_write(const struct wire_security *keys, const char *path) {
         return fail(USAGE, "%s: there is a file already, and a key is never overwritten", path);
     if (fd < 0) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     struct buf text = {0};
-    status result = bytes_print(&text, "public %s\nsecret %s\n", keys->public, keys->secret);
+    status result = buf_printf(&text, "public %s\nsecret %s\n", keys->public, keys->secret);
     if (result == OK && (write(fd, text.data, text.size) != (ssize_t)text.size || fsync(fd)))
         result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     close(fd);
     if (result != OK) unlink(path);
     explicit_bzero(text.data, text.size);
-    bytes_release(&text);
+    buf_release(&text);
     return result;
 }
 
@@ -59,7 +59,7 @@ status wire_key_read(struct wire_security *keys, const char *path) {
     if (result == OK) result = read_line(&text, "public", keys->public, path);
     if (result == OK) result = read_line(&text, "secret", keys->secret, path);
     if (text.data) explicit_bzero(text.data, text.size);
-    bytes_release(&text);
+    buf_release(&text);
     return result;
 }
 

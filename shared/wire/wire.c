@@ -161,7 +161,7 @@ void wire_close(struct wire **pointer) {
     zmq_msg_close(&wire->bulk);
     zmq_ctx_term(wire->context);
     arena_release(&wire->arena);
-    bytes_release(&wire->frame);
+    buf_release(&wire->frame);
     free(wire->items);
     free(wire->owners);
     free(wire->fds);
@@ -174,7 +174,7 @@ void wire_close(struct wire **pointer) {
 // Sends to a routing id (size 0: over a visit's socket). *gone: nobody is there.
 status wire_send_frames(struct wire *wire, void *socket, const char *identity, size_t size,
                         const struct wire_message *message, bool *gone) {
-    bytes_clear(&wire->frame);
+    buf_clear(&wire->frame);
     TRY(message_encode(message, &wire->frame));
     *gone = false;
     bool bulk = message_has_bulk(message->kind);

@@ -10,17 +10,17 @@
 
 static status add_line(struct buf *out, const char *word, const char *value) {
     if (strchr(value, '\n')) return fail(USAGE, "a path with a line break: %s", value);
-    return bytes_print(out, "%s %s\n", word, value);
+    return buf_printf(out, "%s %s\n", word, value);
 }
 
 status wiring_write(const struct wiring *wiring, struct buf *out) {
-    TRY(bytes_text(out, "caravan-wiring 1\n"));
+    TRY(buf_puts(out, "caravan-wiring 1\n"));
     TRY(add_line(out, "run", wiring->run));
     TRY(add_line(out, "folder", wiring->folder));
-    TRY(bytes_print(out, "stage %s\nreplica %d\n", wiring->stage, wiring->replica));
+    TRY(buf_printf(out, "stage %s\nreplica %d\n", wiring->stage, wiring->replica));
     if (*wiring->machine) TRY(add_line(out, "machine", wiring->machine));
     if (*wiring->from) TRY(add_line(out, "from", wiring->from));
-    if (wiring->last) TRY(bytes_text(out, "last yes\n"));
+    if (wiring->last) TRY(buf_puts(out, "last yes\n"));
     if (wiring->secret) TRY(add_line(out, "secret", wiring->secret));
     if (wiring->home) TRY(add_line(out, "home", wiring->home));
     for (size_t i = 0; i < wiring->command_count; i++) TRY(add_line(out, "command", wiring->command[i]));
@@ -29,8 +29,8 @@ status wiring_write(const struct wiring *wiring, struct buf *out) {
     for (size_t i = 0; i < wiring->desk_count; i++) {
         const struct wiring_desk *desk = &wiring->desks[i];
         if (strchr(desk->endpoint, '\n')) return fail(USAGE, "a path with a line break: %s", desk->endpoint);
-        TRY(bytes_print(out, "desk %s %d %s %s %s\n", desk->stage, desk->replica, *desk->machine ? desk->machine : "-",
-                        desk->key ? desk->key : "-", desk->endpoint));
+        TRY(buf_printf(out, "desk %s %d %s %s %s\n", desk->stage, desk->replica, *desk->machine ? desk->machine : "-",
+                       desk->key ? desk->key : "-", desk->endpoint));
     }
     return OK;
 }
@@ -122,7 +122,7 @@ status wiring_read(struct wiring *wiring, const char *path) {
         result = fail(DATAERR, "%s: empty", path);
     }
     if (result == OK) result = read_keys(wiring);
-    bytes_release(&text);
+    buf_release(&text);
     if (result != OK) wiring_release(wiring);
     return result;
 }

@@ -40,7 +40,7 @@ static status read_progress(struct optim *optim, struct arena *memory, const cha
         optim->cursor = cursor;
         optim->averaged = averaged;
     }
-    bytes_release(&content);
+    buf_release(&content);
     return result;
 }
 

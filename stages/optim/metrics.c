@@ -10,12 +10,12 @@
 #include "stages/optim/optim.h"
 
 static status add_number(struct buf *line, const char *name, double number) {
-    if (!isfinite(number)) return bytes_print(line, ", \"%s\": null", name);
-    return bytes_print(line, ", \"%s\": %.9g", name, number);
+    if (!isfinite(number)) return buf_printf(line, ", \"%s\": null", name);
+    return buf_printf(line, ", \"%s\": %.9g", name, number);
 }
 
 static status format_line(struct buf *line, const struct step_facts *facts) {
-    TRY(bytes_print(line, "{\"step\": %lld", (long long)facts->step));
+    TRY(buf_printf(line, "{\"step\": %lld", (long long)facts->step));
     const struct {
         const char *name;
         double value;
@@ -41,7 +41,7 @@ static status format_line(struct buf *line, const struct step_facts *facts) {
     };
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         TRY(add_number(line, numbers[i].name, numbers[i].value));
-    return bytes_text(line, "}\n");
+    return buf_puts(line, "}\n");
 }
 
 static status append(const char *path, const struct buf *line) {
@@ -59,7 +59,7 @@ status metrics_add(const struct optim *optim, const struct step_facts *facts) {
     char *path = path_join(&memory, optim->options.out, "metrics.jsonl");
     status result = path ? format_line(&line, facts) : fail(UNAVAILABLE, "out of memory");
     if (result == OK) result = append(path, &line);
-    bytes_release(&line);
+    buf_release(&line);
     arena_release(&memory);
     return result;
 }
@@ -70,7 +70,7 @@ static status keep_until(const struct buf *old, int64_t step, struct buf *kept) 
         const char *newline = memchr(at, '\n', (size_t)(end - at));
         if (!newline) break; // a line cut short by a crash
         const char *number = memmem(at, (size_t)(newline - at), "\"step\": ", 8);
-        if (number && atoll(number + 8) <= step) TRY(bytes_add(kept, at, (size_t)(newline + 1 - at)));
+        if (number && atoll(number + 8) <= step) TRY(buf_append(kept, at, (size_t)(newline + 1 - at)));
         at = newline + 1;
     }
     return OK;
@@ -87,8 +87,8 @@ status metrics_cut(const char *out, int64_t step) {
         if (result == OK && kept.size != old.size)
             result = file_write_atomic(path, kept.data ? kept.data : "", kept.size);
     }
-    bytes_release(&old);
-    bytes_release(&kept);
+    buf_release(&old);
+    buf_release(&kept);
     arena_release(&memory);
     return result;
 }

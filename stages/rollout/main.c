@@ -80,11 +80,11 @@ static status fill_completion(const struct rollout *self, struct group *group, s
     const char *finish = from->ended ? "eos" : "length";
     TRY(group_text(group, &out->finish, finish, from->ended ? 3 : 6));
     struct buf text = {0};
-    status result = bytes_text(&text, "");
+    status result = buf_puts(&text, "");
     if (result == OK)
         result = tokenizer_text(inputs_tokenizer(self->follower.inputs), from->tokens, from->count, true, &text);
     if (result == OK) result = group_text(group, &out->text, text.data, text.size);
-    bytes_release(&text);
+    buf_release(&text);
     return result;
 }
 

@@ -17,7 +17,7 @@ static void check_group(struct group *group) {
         group_from_json(&again, json.data, json.size) != OK)
         abort();
     group_free(&again);
-    bytes_release(&json);
+    buf_release(&json);
 }
 
 static void try_record(const struct layout_rules *rules, const struct record *record) {

@@ -21,7 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     must(group_from_msgpack(&second, packed.data, packed.size) == OK);
     must(group_to_json(second, &again) == OK);
     must(json.size == again.size && !memcmp(json.data, again.data, json.size));
-    bytes_clear(&again);
+    buf_clear(&again);
     must(group_from_json(&third, json.data, json.size) == OK);
     must(group_to_json(third, &again) == OK);
     must(json.size == again.size && !memcmp(json.data, again.data, json.size));
@@ -29,8 +29,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     group_free(&first);
     group_free(&second);
     group_free(&third);
-    bytes_release(&json);
-    bytes_release(&packed);
-    bytes_release(&again);
+    buf_release(&json);
+    buf_release(&packed);
+    buf_release(&again);
     return 0;
 }

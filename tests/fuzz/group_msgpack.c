@@ -21,16 +21,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     must(group_from_json(&second, json.data, json.size) == OK);
     must(group_to_json(second, &again) == OK);
     must(json.size == again.size && !memcmp(json.data, again.data, json.size));
-    bytes_clear(&packed);
+    buf_clear(&packed);
     for (int section = SECTION_PROMPT; section <= SECTION_TIMES; section++) {
-        bytes_clear(&packed);
+        buf_clear(&packed);
         must(group_section_to_msgpack(first, section, &packed) == OK);
         must(group_section_from_msgpack(second, section, packed.data, packed.size) == OK);
     }
     group_free(&first);
     group_free(&second);
-    bytes_release(&json);
-    bytes_release(&packed);
-    bytes_release(&again);
+    buf_release(&json);
+    buf_release(&packed);
+    buf_release(&again);
     return 0;
 }

@@ -14,12 +14,12 @@ static void write_and_read_again(const struct pipeline *first) {
     if (pipeline_write(second, &again) != OK || again.size != text.size ||
         memcmp(again.data, text.data, text.size) != 0)
         abort();
-    bytes_clear(&again);
+    buf_clear(&again);
     if (pipeline_dot(first, &again) != OK || pipeline_text(first, &again) != OK) abort();
     pipeline_free(&second);
-    bytes_release(&text);
-    bytes_release(&again);
-    bytes_release(&mistakes);
+    buf_release(&text);
+    buf_release(&again);
+    buf_release(&mistakes);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -32,6 +32,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     else if (!mistakes.size)
         abort();
     pipeline_free(&pipeline);
-    bytes_release(&mistakes);
+    buf_release(&mistakes);
     return 0;
 }

@@ -22,8 +22,8 @@ static void use(const struct tokenizer *t, const char *text, size_t size) {
     for (size_t i = 0; i + 1 < size; i += 2)
         if (token_list_add(&tokens, (uint8_t)text[i] | (uint8_t)text[i + 1] << 8) != OK) abort();
     if (tokenizer_text(t, tokens.data, tokens.count, true, &shown) != OK) abort();
-    bytes_release(&raw);
-    bytes_release(&shown);
+    buf_release(&raw);
+    buf_release(&shown);
     token_list_release(&tokens);
 }
 

@@ -16,15 +16,15 @@ static void try_orders(const uint8_t *data, size_t size) {
     int64_t *orders = NULL, *again = NULL;
     size_t count = 0, count_again = 0;
     struct buf text = {0}, written = {0};
-    must(bytes_add(&text, data, size < 200 ? size : 200) == OK);
+    must(buf_append(&text, data, size < 200 ? size : 200) == OK);
     if (orders_read(text.data ? text.data : "", &orders, &count, NULL) == OK && count < 100) {
         must(orders_write(orders, count, &written) == OK);
         must(orders_read(written.data, &again, &count_again, NULL) == OK && count_again <= count);
     }
     free(orders);
     free(again);
-    bytes_release(&text);
-    bytes_release(&written);
+    buf_release(&text);
+    buf_release(&written);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -39,7 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         must(first.size == again.size && !memcmp(first.data, again.data, first.size));
     }
     arena_release(&arena);
-    bytes_release(&first);
-    bytes_release(&again);
+    buf_release(&first);
+    buf_release(&again);
     return 0;
 }

@@ -25,7 +25,7 @@ static char *answer_text(enum answer_rule rule, const char *completion, bool end
     assert_int_equal(answer_find(words, rule, tokens.data, tokens.count, ended, &span), OK);
     if (span.found) {
         assert_true(span.end <= tokens.count);
-        assert_int_equal(bytes_text(&text, ""), OK);
+        assert_int_equal(buf_puts(&text, ""), OK);
         assert_int_equal(tokenizer_decode(words, tokens.data + span.first, span.end - span.first, false, &text), OK);
         if (tokens_after) *tokens_after = tokens.count - span.end;
     }

@@ -17,10 +17,10 @@ static void test_failure_text_nests(void **state) {
 static void test_bytes_grow(void **state) {
     (void)state;
     struct buf bytes = {0};
-    for (int i = 0; i < 1000; i++) assert_int_equal(bytes_print(&bytes, "%d,", i), OK);
+    for (int i = 0; i < 1000; i++) assert_int_equal(buf_printf(&bytes, "%d,", i), OK);
     assert_int_equal(bytes.size, 3890);
     assert_int_equal(strlen(bytes.data), bytes.size);
-    bytes_release(&bytes);
+    buf_release(&bytes);
 }
 
 static void test_arena_is_zeroed_and_aligned(void **state) {
@@ -85,7 +85,7 @@ static void test_file_replace(void **state) {
     struct buf content = {0};
     assert_int_equal(file_read(path, &content), OK);
     assert_string_equal(content.data, "two");
-    bytes_release(&content);
+    buf_release(&content);
     assert_int_equal(dir_remove(folder), OK);
     assert_false(path_exists(folder));
     assert_int_equal(file_read(path, &content), DATAERR);

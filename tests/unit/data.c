@@ -163,7 +163,7 @@ static void test_order_of_epochs(void **state) {
     enum { SAMPLES = 50, EPOCHS = 3 };
     struct buf data = {0};
     for (int i = 0; i < SAMPLES; i++)
-        assert_int_equal(bytes_print(&data, "{\"problem_id\":%d,%s", i, strstr(CHOICE, "\"problem\":")), OK);
+        assert_int_equal(buf_printf(&data, "{\"problem_id\":%d,%s", i, strstr(CHOICE, "\"problem\":")), OK);
     struct dataset *dataset = opened("video-r1", data.data, (const char *[]){"epochs", "3", NULL});
     assert_int_equal(dataset_count(dataset), SAMPLES * EPOCHS);
     int order[EPOCHS][SAMPLES];
@@ -185,7 +185,7 @@ static void test_order_of_epochs(void **state) {
     assert_string_equal(group->id.data, "e2-000007");
     group_free(&group);
     dataset_free(&dataset);
-    bytes_release(&data);
+    buf_release(&data);
 }
 
 static void test_lists_and_limits(void **state) {
@@ -210,7 +210,7 @@ static void test_shipped_template(void **state) {
     assert_non_null(strstr(text, "</answer>. Between <answer> and </answer> write the letter"));
     group_free(&group);
     dataset_free(&dataset);
-    bytes_release(&shipped);
+    buf_release(&shipped);
 }
 
 static void assert_filled(const char *whole, enum problem_type type, const char *wanted) {
@@ -219,7 +219,7 @@ static void assert_filled(const char *whole, enum problem_type type, const char 
     assert_int_equal(template_read(&template, "t", (struct text){(char *)whole, strlen(whole)}), OK);
     assert_int_equal(template_fill(&template, type, (struct text){"Q", 1}, &out), OK);
     assert_string_equal(out.data, wanted);
-    bytes_release(&out);
+    buf_release(&out);
 }
 
 static void test_templates(void **state) {
@@ -233,7 +233,7 @@ static void test_templates(void **state) {
     struct buf out = {0};
     assert_int_equal(template_read(&template, "t", (struct text){"{question}\n[OCR]\n", 17}), OK);
     assert_int_equal(template_fill(&template, PROBLEM_REGRESSION, (struct text){"Q", 1}, &out), DATAERR);
-    bytes_release(&out);
+    buf_release(&out);
 }
 
 struct mistake {

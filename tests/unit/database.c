@@ -57,7 +57,7 @@ static void test_put_get_delete(void **state) {
     assert_false(found);
     database_close(&again);
     database_close(&again);
-    bytes_release(&value);
+    buf_release(&value);
 }
 
 static void test_map_grows_by_itself(void **state) {
@@ -115,7 +115,7 @@ static void test_another_process_grows_it(void **state) {
     int ended;
     waitpid(child, &ended, 0);
     assert_int_equal(ended, 0);
-    bytes_release(&value);
+    buf_release(&value);
     database_close(&db);
     close(go[0]), close(go[1]), close(done[0]), close(done[1]);
 }

@@ -114,7 +114,7 @@ static void test_records_are_checked(void **state) {
     assert_int_equal(frames_store_put_record(store, sample.key, record.data, record.size), OK);
     assert_true(is_there(store, 3));
     frames_store_close(&store);
-    bytes_release(&record);
+    buf_release(&record);
 }
 
 static void test_longest_unused_goes_first(void **state) {
@@ -294,15 +294,15 @@ static struct group *clip_group(const char *key, int frames_count) {
     struct buf json = {0};
     struct group *group;
     assert_int_equal(
-        bytes_print(&json,
-                    "{\"id\":\"a\",\"sample_id\":\"a\",\"prompt\":{\"messages\":[{\"role\":\"user\",\"content\":"
-                    "[{\"type\":\"video\",\"video\":\"b-frames.mp4\"}]}],\"problem_type\":\"free-form\","
-                    "\"solution\":\"<answer>x</answer>\"},\"media\":[{\"kind\":\"video\",\"key\":\"%s\","
-                    "\"frames\":%d,\"height\":280,\"width\":392,\"seconds_per_grid\":1.0}]}",
-                    key, frames_count),
+        buf_printf(&json,
+                   "{\"id\":\"a\",\"sample_id\":\"a\",\"prompt\":{\"messages\":[{\"role\":\"user\",\"content\":"
+                   "[{\"type\":\"video\",\"video\":\"b-frames.mp4\"}]}],\"problem_type\":\"free-form\","
+                   "\"solution\":\"<answer>x</answer>\"},\"media\":[{\"kind\":\"video\",\"key\":\"%s\","
+                   "\"frames\":%d,\"height\":280,\"width\":392,\"seconds_per_grid\":1.0}]}",
+                   key, frames_count),
         OK);
     assert_int_equal(group_from_json(&group, json.data, json.size), OK);
-    bytes_release(&json);
+    buf_release(&json);
     return group;
 }
 

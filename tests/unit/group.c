@@ -40,7 +40,7 @@ static void assert_json(const struct group *group, const char *wanted) {
     struct buf json = {0};
     assert_int_equal(group_to_json(group, &json), OK);
     assert_string_equal(json.data, wanted);
-    bytes_release(&json);
+    buf_release(&json);
 }
 
 static void test_everything_comes_back(void **state) {
@@ -51,7 +51,7 @@ static void test_everything_comes_back(void **state) {
     assert_int_equal(group_to_msgpack(first, &packed), OK);
     assert_int_equal(group_from_msgpack(&second, packed.data, packed.size), OK);
     assert_json(second, whole);
-    bytes_release(&packed);
+    buf_release(&packed);
     group_free(&first);
     group_free(&second);
     assert_null(first);
@@ -142,11 +142,11 @@ static void test_what_is_no_group(void **state) {
 static void test_deep_nesting_is_refused(void **state) {
     (void)state;
     struct buf json = {0};
-    assert_int_equal(bytes_text(&json, "{" HEAD PROMPT ",\"x\":"), OK);
-    for (int i = 0; i < 100000; i++) assert_int_equal(bytes_text(&json, "["), OK);
+    assert_int_equal(buf_puts(&json, "{" HEAD PROMPT ",\"x\":"), OK);
+    for (int i = 0; i < 100000; i++) assert_int_equal(buf_puts(&json, "["), OK);
     struct group *group = NULL;
     assert_int_equal(group_from_json(&group, json.data, json.size), DATAERR);
-    bytes_release(&json);
+    buf_release(&json);
 }
 
 static void test_floats_come_back(void **state) {
@@ -164,7 +164,7 @@ static void test_floats_come_back(void **state) {
         assert_true(json_float(json, &back));
         assert_memory_equal(&value, &back, 4);
         json_object_put(json);
-        bytes_release(&printed);
+        buf_release(&printed);
     }
 }
 
@@ -176,7 +176,7 @@ static void test_sections(void **state) {
     assert_int_equal(group_section_from_msgpack(to, SECTION_REWARD, packed.data, packed.size), OK);
     assert_json(to, "{" HEAD PROMPT ",\"rewards\":{\"accuracy\":[1,0],\"format\":[1,1],\"total\":[2,1]},"
                     "\"advantages\":[0.7,-0.7]}");
-    bytes_release(&packed);
+    buf_release(&packed);
     group_free(&from);
     group_free(&to);
 }
@@ -192,7 +192,7 @@ static void test_broken_msgpack(void **state) {
         assert_null(to);
     }
     assert_int_equal(group_from_msgpack(&to, "\xdd\xff\xff\xff\xff", 5), DATAERR);
-    bytes_release(&packed);
+    buf_release(&packed);
     group_free(&from);
 }
 
@@ -228,7 +228,7 @@ static void test_reference_page(void **state) {
     assert_int_equal(group_reference_page(&page), OK);
     assert_non_null(strstr(page.data, "| `prompt.messages[].content[].video` | text |"));
     assert_non_null(strstr(page.data, "| `requires.order` | whole number | yes |"));
-    bytes_release(&page);
+    buf_release(&page);
 }
 
 int main(void) {

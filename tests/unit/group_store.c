@@ -9,10 +9,10 @@ static char folder[] = "/tmp/caravan-groups-XXXXXX";
 static struct group *make(const char *id, const char *more) {
     struct buf json = {0};
     struct group *group = NULL;
-    assert_int_equal(bytes_print(&json, "{\"id\":\"%s\",\"prompt\":{\"messages\":[],\"solution\":\"\"}%s}", id, more),
+    assert_int_equal(buf_printf(&json, "{\"id\":\"%s\",\"prompt\":{\"messages\":[],\"solution\":\"\"}%s}", id, more),
                      OK);
     assert_int_equal(group_from_json(&group, json.data, json.size), OK);
-    bytes_release(&json);
+    buf_release(&json);
     return group;
 }
 

@@ -123,7 +123,7 @@ static void letters_go_in_order_to_every_reader(void **state) {
     const char *ids[3] = {"five", "two", "nine"};
     for (int i = 0; i < 3; i++) {
         struct buf data = {0};
-        assert_int_equal(bytes_text(&data, ids[i]), OK);
+        assert_int_equal(buf_puts(&data, ids[i]), OK);
         assert_int_equal(letters_add(&letters, orders[i], ids[i], 3, &data), OK);
     }
     assert_int_equal(letters_count(&letters, 1), 3);
@@ -143,7 +143,7 @@ static void check_orders(int64_t *orders, size_t count, const char *text) {
     struct buf out = {0};
     assert_int_equal(orders_write(orders, count, &out), OK);
     assert_string_equal(out.data, text);
-    bytes_release(&out);
+    buf_release(&out);
 }
 
 static void orders_are_short_texts(void **state) {

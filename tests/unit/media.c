@@ -18,7 +18,7 @@ static int read_golden(void **state) {
 
 static int free_golden(void **state) {
     (void)state;
-    bytes_release(&golden);
+    buf_release(&golden);
     return 0;
 }
 
@@ -299,7 +299,7 @@ static void expect_cut_defect(const char *name, double part, bool video, const c
     assert_int_equal(file_write_atomic(to, content.data, (size_t)((double)content.size * part)), OK);
     expect_defect(to, video, reason);
     unlink(to);
-    bytes_release(&content);
+    buf_release(&content);
 }
 
 static void test_files_that_are_none(void **state) {

@@ -33,15 +33,15 @@ static void expect_text(const char *part) {
 static status open_image(const char *header, size_t room) {
     struct buf image = {0};
     size_t length = strlen(header);
-    for (int i = 0; i < 8; i++) assert_int_equal(bytes_add(&image, &(char){(char)(length >> 8 * i)}, 1), OK);
-    assert_int_equal(bytes_text(&image, header), OK);
-    assert_int_equal(bytes_reserve(&image, room + 1), OK);
+    for (int i = 0; i < 8; i++) assert_int_equal(buf_append(&image, &(char){(char)(length >> 8 * i)}, 1), OK);
+    assert_int_equal(buf_puts(&image, header), OK);
+    assert_int_equal(buf_reserve(&image, room + 1), OK);
     memset(image.data + image.size, 0, room);
     image.size += room;
     struct safetensors *store = NULL;
     status result = safetensors_open_memory(&store, image.data, image.size, "x.safetensors");
     safetensors_close(&store);
-    bytes_release(&image);
+    buf_release(&image);
     return result;
 }
 

@@ -308,7 +308,7 @@ static void test_finite_differences(void **state) {
     struct buf config = {0};
     MUST(file_read(path_join(&it->arena, it->folder, "config.json"), &config));
     MUST(file_write_atomic(path_join(&it->arena, folder, "config.json"), config.data, config.size));
-    bytes_release(&config);
+    buf_release(&config);
     struct model *model = case_model(it, &training);
     struct train_result result;
     MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &(struct train_loss){0}, 1, &result));

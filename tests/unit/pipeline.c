@@ -100,16 +100,16 @@ static void test_handed_down_and_written(void **state) {
     struct buf again = {0};
     assert_int_equal(pipeline_write(pipeline, &again), OK);
     assert_string_equal(again.data, text.data);
-    bytes_clear(&again);
+    buf_clear(&again);
     assert_int_equal(pipeline_dot(pipeline, &again), OK);
     assert_non_null(strstr(again.data, "\"mine\" -> \"reward\""));
-    bytes_clear(&again);
+    buf_clear(&again);
     assert_int_equal(pipeline_text(pipeline, &again), OK);
     assert_non_null(strstr(again.data, "frames x2 on near"));
     pipeline_free(&pipeline);
-    bytes_release(&again);
-    bytes_release(&text);
-    bytes_release(&mistakes);
+    buf_release(&again);
+    buf_release(&text);
+    buf_release(&mistakes);
 }
 
 static void test_set_goes_on_top(void **state) {
@@ -128,7 +128,7 @@ static void test_set_goes_on_top(void **state) {
     assert_non_null(strstr(mistakes.data, "--set: frame.fps=1: the file has no stage frame\n"));
     assert_non_null(strstr(mistakes.data, "--set: fps: not of the form stage.key=value\n"));
     assert_non_null(strstr(mistakes.data, "--set: frames: fps: 0 is out of range"));
-    bytes_release(&mistakes);
+    buf_release(&mistakes);
 }
 
 static void test_from_orders_the_flow(void **state) {
@@ -146,7 +146,7 @@ static void test_from_orders_the_flow(void **state) {
     assert_string_equal(pipeline->name, "p");
     for (int i = 0; i < 5; i++) assert_string_equal(pipeline->stages[i].name, order[i]);
     pipeline_free(&pipeline);
-    bytes_release(&mistakes);
+    buf_release(&mistakes);
 }
 
 // Each text has one mistake, which the line must name.
@@ -216,7 +216,7 @@ static void test_mistakes_have_their_place(void **state) {
         struct buf mistakes = {0};
         assert_int_equal(read_text(&pipeline, cases[i].text, NULL, 0, &mistakes), DATAERR);
         if (!strstr(mistakes.data, cases[i].said)) assert_string_equal(mistakes.data, cases[i].said);
-        bytes_release(&mistakes);
+        buf_release(&mistakes);
     }
 }
 
@@ -238,7 +238,7 @@ static void test_all_mistakes_at_once(void **state) {
     for (const char *at = mistakes.data; (at = strchr(at, '\n')); at++) lines++;
     if (lines != 11) assert_string_equal(mistakes.data, "eleven lines");
     assert_non_null(strstr(fail_text(), "11 mistakes"));
-    bytes_release(&mistakes);
+    buf_release(&mistakes);
 }
 
 int main(void) {

@@ -109,7 +109,7 @@ static struct group *group_of(json_object *json) {
     struct group *group = NULL;
     assert_int_equal(json_print(&line, json), OK);
     assert_int_equal(group_from_json(&group, line.data, line.size), OK);
-    bytes_release(&line);
+    buf_release(&line);
     return group;
 }
 
@@ -139,13 +139,13 @@ static void assert_refused(const char *type, const char *truth, const char *more
     struct buf json = {0};
     struct group *group = NULL;
     struct reward_rules rules = {METHOD_CARE, 0.5, NAN, 0.95, false, shortest, shortest};
-    assert_int_equal(bytes_print(&json, line, type, truth, more), OK);
+    assert_int_equal(buf_printf(&json, line, type, truth, more), OK);
     assert_int_equal(group_from_json(&group, json.data, json.size), OK);
     assert_int_equal(reward_group(group, &rules), DATAERR);
     if (!strstr(fail_text(), says)) print_error("%s\n", fail_text());
     assert_non_null(strstr(fail_text(), says));
     group_free(&group);
-    bytes_release(&json);
+    buf_release(&json);
 }
 
 static void test_what_is_refused(void **state) {
@@ -191,6 +191,6 @@ int main(int argc, char **argv) {
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     json_object_put(golden);
-    bytes_release(&data);
+    buf_release(&data);
     return failed;
 }

@@ -140,8 +140,8 @@ static void say(const struct child *child, const char *text) {
 static void drain(int fd, struct buf *out) {
     char chunk[4096];
     ssize_t got;
-    while ((got = read(fd, chunk, sizeof chunk)) > 0) assert_int_equal(bytes_add(out, chunk, (size_t)got), OK);
-    assert_int_equal(bytes_text(out, ""), OK);
+    while ((got = read(fd, chunk, sizeof chunk)) > 0) assert_int_equal(buf_append(out, chunk, (size_t)got), OK);
+    assert_int_equal(buf_puts(out, ""), OK);
     close(fd);
 }
 
@@ -190,8 +190,8 @@ static void expect(const struct stage *stage, const char *input, int code, const
     assert_string_equal(out.data ? ids(&out) : "", order);
     if (said) assert_non_null(talk.data);
     if (said && !strstr(talk.data, said)) assert_string_equal(talk.data, said);
-    bytes_release(&out);
-    bytes_release(&talk);
+    buf_release(&out);
+    buf_release(&talk);
 }
 
 static void test_order_is_kept(void **state) {
@@ -248,8 +248,8 @@ static void test_defect_quarantines(void **state) {
     assert_non_null(strstr(out.data, "\"quarantine\":{\"stage\":\"reward\",\"reason\":\"the clip is cut off\"}"));
     assert_non_null(strstr(talk.data, "2 groups, 1 quarantined"));
     assert_non_null(strstr(out.data, "\"times\":{\"reward\":["));
-    bytes_release(&out);
-    bytes_release(&talk);
+    buf_release(&out);
+    buf_release(&talk);
 }
 
 static void test_quarantined_passes_untouched(void **state) {
@@ -262,8 +262,8 @@ static void test_quarantined_passes_untouched(void **state) {
     assert_int_equal(run(&simple, line, &out, &talk), 0);
     assert_string_equal(out.data, line);
     assert_int_equal(run(&holding, line, &out, &talk), 0);
-    bytes_release(&out);
-    bytes_release(&talk);
+    buf_release(&out);
+    buf_release(&talk);
 }
 
 static void test_each_line_leaves_at_once(void **state) {
@@ -277,8 +277,8 @@ static void test_each_line_leaves_at_once(void **state) {
         say(&child, GROUP("b", ""));
         assert_non_null(strstr(hear(&child), "\"id\":\"b\""));
         assert_int_equal(finish(&child, &out, &talk), 0);
-        bytes_release(&out);
-        bytes_release(&talk);
+        buf_release(&out);
+        buf_release(&talk);
     }
 }
 
@@ -297,8 +297,8 @@ static void test_sigterm_finishes_what_is_held(void **state) {
         assert_non_null(strstr(ids(&out), "a "));
         if (i == 1) assert_string_equal(ids(&out), "a b ");
         close(in);
-        bytes_release(&out);
-        bytes_release(&talk);
+        buf_release(&out);
+        buf_release(&talk);
     }
 }
 
@@ -314,7 +314,7 @@ static void test_closed_output_ends_cleanly(void **state) {
     assert_int_equal(WEXITSTATUS(code), 0);
     close(child.in);
     drain(child.talk, &talk);
-    bytes_release(&talk);
+    buf_release(&talk);
 }
 
 static void test_source_writes_its_groups(void **state) {
@@ -339,8 +339,8 @@ static void test_usage(void **state) {
         assert_int_equal(finish(&child, &out, &talk), cases[i].code);
         assert_non_null(strstr(talk.data, cases[i].said));
         assert_int_equal(out.size, 0);
-        bytes_release(&out);
-        bytes_release(&talk);
+        buf_release(&out);
+        buf_release(&talk);
     }
 }
 
@@ -360,8 +360,8 @@ static void test_store_is_looked_up(void **state) {
         assert_string_equal(ids(&out), "a b ");
         assert_non_null(strstr(talk.data, said[i]));
         assert_non_null(strstr(out.data, i == 2 ? "\"advantages\":[2" : "\"advantages\":[1"));
-        bytes_release(&out);
-        bytes_release(&talk);
+        buf_release(&out);
+        buf_release(&talk);
     }
     assert_int_equal(dir_remove(folder), OK);
 }

@@ -181,12 +181,12 @@ static void test_help_has_every_key(void **state) {
     for (const struct key *key = keys_of("rollout")->keys; key->name; key++)
         assert_non_null(strstr(text.data, key->help));
     assert_non_null(strstr(text.data, "--max-new-tokens N"));
-    bytes_clear(&text);
+    buf_clear(&text);
     assert_int_equal(keys_markdown(&text), OK);
     for (const char *const *stage = keys_stages(); *stage; stage++)
         for (const struct key *key = keys_of(*stage)->keys; key->name; key++)
             assert_non_null(strstr(text.data, key->name));
-    bytes_release(&text);
+    buf_release(&text);
 }
 
 int main(void) {

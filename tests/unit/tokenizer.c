@@ -56,10 +56,10 @@ static void check_decoded(const struct tokenizer *t, json_object *row) {
         assert_int_equal(token_list_add(&tokens, json_object_get_int64(json_object_array_get_idx(list, i))), OK);
     assert_int_equal(tokenizer_text(t, tokens.data, tokens.count, false, &text), OK);
     assert_text(at(row, "decoded"), &text);
-    bytes_clear(&text);
+    buf_clear(&text);
     assert_int_equal(tokenizer_text(t, tokens.data, tokens.count, true, &text), OK);
     assert_text(at(row, "skipped"), &text);
-    bytes_release(&text);
+    buf_release(&text);
     token_list_release(&tokens);
 }
 
@@ -146,7 +146,7 @@ static void test_template(void **state) {
         assert_int_equal(template_tokens(t, messages, count, &tokens), OK);
         assert_tokens(at(row, "tokens"), &tokens, "template");
         token_list_release(&tokens);
-        bytes_release(&rendered);
+        buf_release(&rendered);
         arena_release(&memory);
     }
     tokenizer_free(&t);
@@ -259,9 +259,9 @@ static void check_broken(const char *from, const char *to, const char *what) {
     assert_int_equal(file_read(FOLDER "plain/tokenizer.json", &content), OK);
     const char *place = strstr(content.data, from);
     assert_non_null(place);
-    assert_int_equal(bytes_add(&changed, content.data, (size_t)(place - content.data)), OK);
-    assert_int_equal(bytes_text(&changed, to), OK);
-    assert_int_equal(bytes_text(&changed, place + strlen(from)), OK);
+    assert_int_equal(buf_append(&changed, content.data, (size_t)(place - content.data)), OK);
+    assert_int_equal(buf_puts(&changed, to), OK);
+    assert_int_equal(buf_puts(&changed, place + strlen(from)), OK);
     write_file(&memory, folder, "tokenizer.json", changed.data, changed.size);
     struct tokenizer *t;
     assert_int_equal(tokenizer_open(&t, folder), DATAERR);
@@ -269,8 +269,8 @@ static void check_broken(const char *from, const char *to, const char *what) {
     if (!strstr(fail_text(), what)) BLAME("\"%s\" does not say \"%s\"", fail_text(), what);
     if (!strstr(fail_text(), folder)) BLAME("\"%s\" does not name the folder", fail_text());
     assert_int_equal(dir_remove(folder), OK);
-    bytes_release(&content);
-    bytes_release(&changed);
+    buf_release(&content);
+    buf_release(&changed);
     arena_release(&memory);
 }
 
@@ -309,7 +309,7 @@ static void check_merges(const char *merges, const char *what) {
         struct buf content = {0};
         assert_int_equal(file_read(path_join(&memory, FOLDER "files", names[i]), &content), OK);
         write_file(&memory, folder, names[i], content.data, content.size);
-        bytes_release(&content);
+        buf_release(&content);
     }
     if (merges) write_file(&memory, folder, "merges.txt", merges, strlen(merges));
     struct tokenizer *t;
@@ -335,7 +335,7 @@ static void test_younger_characters_keep_their_place(void **state) {
         assert_int_equal(normal_text(NORMAL_NFC, cases[i][0], strlen(cases[i][0]), &buffer, &out, &size), OK);
         assert_int_equal(size, strlen(cases[i][1]));
         assert_memory_equal(out, cases[i][1], size);
-        bytes_release(&buffer);
+        buf_release(&buffer);
     }
 }
 

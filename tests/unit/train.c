@@ -18,7 +18,7 @@ static void test_merges_by_hand(void **state) {
     assert_int_equal(vocabulary_find(&v, "!", 1), 0);
     assert_int_equal(vocabulary_find(&v, "ab", 2), 256);
     vocabulary_release(&v);
-    bytes_release(&merges);
+    buf_release(&merges);
 }
 
 static void test_equal_counts_take_the_lower_ids(void **state) {
@@ -29,7 +29,7 @@ static void test_equal_counts_take_the_lower_ids(void **state) {
     assert_int_equal(train_vocabulary(&v, &merges, text, sizeof text - 1, 257), OK);
     assert_string_equal(merges.data, "d c\n"); // one merge alone: the limit holds
     vocabulary_release(&v);
-    bytes_release(&merges);
+    buf_release(&merges);
 }
 
 static void test_overlaps_and_long_words(void **state) {
@@ -41,7 +41,7 @@ static void test_overlaps_and_long_words(void **state) {
     assert_int_equal(train_vocabulary(&v, &merges, text, sizeof text, 260), OK);
     assert_string_equal(merges.data, "a a\naa aa\naaaa aaaa\naaaaaaaa aaaaaaaa\n");
     vocabulary_release(&v);
-    bytes_release(&merges);
+    buf_release(&merges);
 }
 
 static void test_edges(void **state) {
@@ -54,7 +54,7 @@ static void test_edges(void **state) {
     vocabulary_release(&v);
     assert_int_equal(train_vocabulary(&v, &merges, "\xFF", 1, 1000), DATAERR);
     vocabulary_release(&v);
-    bytes_release(&merges);
+    buf_release(&merges);
 }
 
 static void test_what_is_learned_loads(void **state) {
@@ -78,8 +78,8 @@ static void test_what_is_learned_loads(void **state) {
     assert_memory_equal(decoded.data, text.data, text.size);
     tokenizer_free(&t);
     token_list_release(&tokens);
-    bytes_release(&text);
-    bytes_release(&decoded);
+    buf_release(&text);
+    buf_release(&decoded);
     assert_int_equal(dir_remove(folder), OK);
 }
 

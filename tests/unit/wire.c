@@ -57,10 +57,10 @@ static void every_kind_comes_back(void **state) {
         assert_memory_equal(first.data, second.data, first.size);
         for (size_t size = 0; size < first.size; size++)
             assert_int_equal(message_decode(&out, &arena, first.data, size), DATAERR);
-        assert_int_equal(bytes_add(&first, "", 1), OK);
+        assert_int_equal(buf_append(&first, "", 1), OK);
         assert_int_equal(message_decode(&out, &arena, first.data, first.size), DATAERR);
-        bytes_release(&first);
-        bytes_release(&second);
+        buf_release(&first);
+        buf_release(&second);
         arena_release(&arena);
     }
 }
@@ -84,7 +84,7 @@ static void what_is_none_is_named(void **state) {
     struct wire_message unset = {.kind = MESSAGE_REFUSED};
     struct buf bytes = {0};
     assert_int_equal(message_encode(&unset, &bytes), BUG);
-    bytes_release(&bytes);
+    buf_release(&bytes);
     arena_release(&arena);
 }
 
@@ -298,7 +298,7 @@ static void wiring_comes_back(void **state) {
     assert_non_null(strstr(fail_text(), "line 3: unknown word 'what'"));
     in.folder = "/runs/two\nlines";
     assert_int_equal(wiring_write(&in, &text), USAGE);
-    bytes_release(&text);
+    buf_release(&text);
     unlink(path);
 }
 
