@@ -6,7 +6,7 @@
 #include "shared/base/file.h"
 #include "shared/base/json.h"
 #include "shared/base/log.h"
-#include "shared/text/train.h"
+#include "shared/text/bpe_train.h"
 #include "tools/init.h"
 #include "tools/tools.h"
 
@@ -28,7 +28,7 @@ struct task {
 
 static status read_arguments(int argc, char **argv, struct task *task) {
     const struct tool_option options[] = {{"seed", 0, 9007199254740992.0, &task->seed, NULL},
-                                          {"vocab-size", TRAIN_BYTES, 1 << 20, &task->vocabulary, NULL},
+                                          {"vocab-size", BPE_BYTE_TOKENS, 1 << 20, &task->vocabulary, NULL},
                                           {"threads", 0, 1024, &task->threads, NULL},
                                           {"shape", 0, 0, NULL, &task->shape},
                                           {"dtype", 0, 0, NULL, &task->dtype},
@@ -61,7 +61,7 @@ static status copy_tokenizer(const struct task *task) {
     }
     char *template = path_join(&memory, task->folder, "chat_template.json");
     if (result == OK && !template) result = fail(UNAVAILABLE, "out of memory");
-    if (result == OK && !path_exists(template)) result = train_write_template(task->folder);
+    if (result == OK && !path_exists(template)) result = chat_template_save(task->folder);
     buf_release(&content);
     arena_release(&memory);
     return result;
@@ -69,14 +69,14 @@ static status copy_tokenizer(const struct task *task) {
 
 static status learn_tokenizer(const struct task *task, int64_t vocabulary, bool fixed) {
     int64_t limit = (int64_t)task->vocabulary;
-    if (fixed && vocabulary < TRAIN_BYTES + TRAIN_ADDED)
+    if (fixed && vocabulary < BPE_BYTE_TOKENS + QWEN_ADDED_TOKENS)
         return fail(DATAERR, "--shape: vocab_size %lld leaves no room for the %d tokens of a byte-level tokenizer",
-                    (long long)vocabulary, TRAIN_BYTES + TRAIN_ADDED);
-    if (fixed && vocabulary - TRAIN_ADDED < limit) limit = vocabulary - TRAIN_ADDED;
+                    (long long)vocabulary, BPE_BYTE_TOKENS + QWEN_ADDED_TOKENS);
+    if (fixed && vocabulary - QWEN_ADDED_TOKENS < limit) limit = vocabulary - QWEN_ADDED_TOKENS;
     struct buf text = {0};
     status result = file_read(task->text, &text);
     if (result == OK) {
-        result = train_folder(task->folder, text.data, text.size, (size_t)limit);
+        result = tokenizer_train(task->folder, text.data, text.size, (size_t)limit);
         if (result == DATAERR) fail_prefix(result, "%s", task->text);
     }
     buf_release(&text);

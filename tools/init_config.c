@@ -92,8 +92,9 @@ status init_fit(json_object *config, const struct tokenizer *t, bool fixed, cons
                {"image_token_id", "<|image_pad|>"},      {"video_token_id", "<|video_pad|>"},
                {"vision_token_id", "<|vision_pad|>"},    {"vision_start_token_id", "<|vision_start|>"},
                {"vision_end_token_id", "<|vision_end|>"}};
-    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) put_id(config, ids[i].key, tokenizer_id(t, ids[i].token));
-    int64_t size = tokenizer_size(t), given = init_vocabulary(config);
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
+        put_id(config, ids[i].key, tokenizer_token_to_id(t, ids[i].token));
+    int64_t size = tokenizer_vocab_size(t), given = init_vocabulary(config);
     if (fixed && given < size)
         return fail(DATAERR, "--shape: vocab_size %lld is less than the tokenizer's %lld", (long long)given,
                     (long long)size);
@@ -127,7 +128,7 @@ static status write_settings(const char *folder, const char *name, struct buf *c
 
 status init_write_settings(const char *folder, const struct tokenizer *t, const struct model_config *config) {
     struct buf out = {0};
-    long long end = tokenizer_id(t, "<|im_end|>"), pad = tokenizer_id(t, "<|endoftext|>");
+    long long end = tokenizer_token_to_id(t, "<|im_end|>"), pad = tokenizer_token_to_id(t, "<|endoftext|>");
     const struct vision_config *vision = &config->vision;
     status result = OK;
     if (pad >= 0) {

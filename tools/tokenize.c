@@ -7,7 +7,7 @@
 #include "shared/base/log.h"
 #include "shared/stage/lines.h"
 #include "shared/base/json.h"
-#include "shared/text/template.h"
+#include "shared/text/chat_template.h"
 #include "shared/text/tokenizer.h"
 #include "tools/tools.h"
 
@@ -106,7 +106,7 @@ static status encode_messages(const struct task *task, struct json_object *list,
         result = read_message(&memory, json_object_array_get_idx(list, i), &messages[i]);
         if (result != OK) fail_prefix(result, "messages[%zu]", i);
     }
-    if (result == OK) result = template_tokens(task->tokenizer, messages, count, tokens);
+    if (result == OK) result = chat_template_encode(task->tokenizer, messages, count, tokens);
     arena_release(&memory);
     return result;
 }
@@ -136,7 +136,7 @@ static status read_tokens(const struct task *task, struct json_object *list, str
         int64_t value = json_object_get_int64(id);
         if (value < 0 || value >= task->limit)
             return fail(DATAERR, "tokens[%zu]: %s is not in the vocabulary", i, json_object_to_json_string(id));
-        TRY(token_list_add(tokens, value));
+        TRY(token_list_append(tokens, value));
     }
     return OK;
 }
@@ -148,7 +148,8 @@ static status decode_line(const struct task *task, struct json_object *json, str
     status result;
     TRY(need(json, "tokens", json_type_array, &list));
     TRY_TO(result, done, read_tokens(task, list, &tokens));
-    TRY_TO(result, done, tokenizer_text(task->tokenizer, tokens.data, tokens.count, task->skip_special, &decoded));
+    TRY_TO(result, done,
+           tokenizer_decode_utf8(task->tokenizer, tokens.data, tokens.count, task->skip_special, &decoded));
     TRY_TO(result, done, buf_puts(out, "{\"text\": "));
     TRY_TO(result, done, json_print_string(out, decoded.data ? decoded.data : "", decoded.size));
     TRY_TO(result, done, buf_puts(out, "}\n"));
@@ -173,7 +174,7 @@ static status find_limit(struct task *task) {
     struct arena memory = {0};
     struct json_object *config = NULL, *nested, *size = NULL;
     status result = OK;
-    task->limit = tokenizer_size(task->tokenizer);
+    task->limit = tokenizer_vocab_size(task->tokenizer);
     char *path = path_join(&memory, task->model, "config.json");
     if (!path) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
     if (!path_exists(path)) goto done;

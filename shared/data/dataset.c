@@ -8,7 +8,7 @@
 
 #include "shared/base/rng.h"
 #include "shared/base/log.h"
-#include "shared/data/layout.h"
+#include "shared/data/format.h"
 #include "shared/data/records.h"
 
 struct dataset {
@@ -22,7 +22,7 @@ struct dataset {
     size_t ordered;
     struct buf template_text;
     struct prompt_template template;
-    struct layout_rules rules;
+    struct format_options rules;
     layout *layout;
 };
 
@@ -34,9 +34,9 @@ static status read_template(struct dataset *dataset, const struct settings *sett
     if (path)
         TRY(file_read(path, whole));
     else
-        TRY(buf_puts(whole, template_shipped));
-    return template_read(&dataset->template, path ? path : "the shipped template",
-                         (struct text){whole->data, whole->size});
+        TRY(buf_puts(whole, prompt_template_default));
+    return prompt_template_parse(&dataset->template, path ? path : "the shipped template",
+                                 (struct text){whole->data, whole->size});
 }
 
 static status read_media_root(struct dataset *dataset, const struct settings *settings) {
@@ -55,11 +55,11 @@ static status read_settings(struct dataset *dataset, const struct settings *sett
     dataset->epochs = (size_t)settings_int(settings, "epochs");
     dataset->shuffle = settings_bool(settings, "shuffle");
     dataset->rules.seed = (uint64_t)settings_int(settings, "seed");
-    dataset->layout = settings_is(settings, "format", "seed-bench-r1") ? layout_seed_bench
-                      : settings_is(settings, "format", "video-r1")    ? layout_video_r1
-                                                                       : layout_caravan;
+    dataset->layout = settings_is(settings, "format", "seed-bench-r1") ? format_seed_bench
+                      : settings_is(settings, "format", "video-r1")    ? format_video_r1
+                                                                       : format_caravan;
     TRY(read_media_root(dataset, settings));
-    if (dataset->layout != layout_caravan) return read_template(dataset, settings);
+    if (dataset->layout != format_caravan) return read_template(dataset, settings);
     const char *template = settings_text(settings, "template");
     if (template && !settings_is(settings, "template", "none"))
         return fail(USAGE, "template: the layout caravan has its messages written out; leave it out");

@@ -86,7 +86,7 @@ static status cut_list(struct records *records, struct cursor *cursor) {
     return OK;
 }
 
-status records_cut(struct records *records, const char *name, const char *data, size_t size) {
+status records_parse(struct records *records, const char *name, const char *data, size_t size) {
     if (size >= 3 && !memcmp(data, "\xef\xbb\xbf", 3)) data += 3, size -= 3;
     if (!size) return OK;
     struct cursor cursor = {name, data, data + size, 1};
@@ -97,7 +97,7 @@ status records_cut(struct records *records, const char *name, const char *data, 
 
 status records_open(struct records *records, const char *path) {
     TRY(file_map_open(&records->map, path));
-    return records_cut(records, path, records->map.data, records->map.size);
+    return records_parse(records, path, records->map.data, records->map.size);
 }
 
 void records_release(struct records *records) {

@@ -26,7 +26,7 @@ struct records {
 status records_open(struct records *records, const char *path);
 
 // The same over bytes that the caller keeps; `name` stands for the path in messages.
-status records_cut(struct records *records, const char *name, const char *data, size_t size);
+status records_parse(struct records *records, const char *name, const char *data, size_t size);
 
 // Unmaps and frees; a zeroed one is fine.
 void records_release(struct records *records);

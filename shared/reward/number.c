@@ -20,12 +20,12 @@ static int digit_of(int32_t code) {
 static void to_ascii(struct text from, char *out) {
     size_t step;
     for (size_t at = 0; at < from.size; at += step) {
-        int32_t code = character_at(from, at, &step);
+        int32_t code = python_char_at(from, at, &step);
         int digit = code < 128 ? -1 : digit_of(code);
         if (code == ',') continue;
         if (code < 128)
             *out++ = code ? (char)code : '?';
-        else if (is_white(code))
+        else if (python_isspace(code))
             *out++ = ' ';
         else
             *out++ = digit < 0 ? '?' : (char)('0' + digit);
@@ -81,7 +81,7 @@ static bool is_decimal(const char *text) {
     return !*at;
 }
 
-status number_read(struct text from, bool *found, double *value) {
+status python_float(struct text from, bool *found, double *value) {
     char *ascii;
     TRY(NEW(&ascii, from.size + 1));
     to_ascii(from, ascii);
@@ -93,7 +93,7 @@ status number_read(struct text from, bool *found, double *value) {
 }
 
 // The C library's decimals are exact, as Python's are.
-double number_round2(double value) {
+double python_round2(double value) {
     char text[512];
     snprintf(text, sizeof text, "%.2f", value);
     return strtod(text, NULL);

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "shared/reward/answer.h"
+#include "shared/reward/accuracy.h"
 
 static const double tolerance = 1e-6; // of comparisons with a mean
 static const double right = 0.1;      // an accuracy above it counts as right
@@ -22,20 +22,20 @@ static double mean(const struct double_array *values) {
 static status write_accuracy(struct group *group) {
     enum problem_type type;
     const struct text *named = &group->prompt.problem_type;
-    if (!problem_read(*named, &type))
+    if (!problem_type_parse(*named, &type))
         return fail(DATAERR,
                     "sample %s: problem type '%s' is none of multiple choice, numerical, OCR, free-form, "
                     "regression",
                     name_of(group), named->data ? named->data : "");
     for (size_t i = 0; i < group->completion_count; i++) {
         double *accuracy = &group->rewards.accuracy.data[i];
-        status result = accuracy_of(type, group->prompt.solution, group->completions[i].text, accuracy);
+        status result = accuracy_compute(type, group->prompt.solution, group->completions[i].text, accuracy);
         if (result != OK) return fail_prefix(result, "sample %s", name_of(group));
     }
     return OK;
 }
 
-static status write_length(struct group *group, const struct reward_rules *rules) {
+static status write_length(struct group *group, const struct reward_options *rules) {
     const double *accuracy = group->rewards.accuracy.data;
     size_t count = 0;
     TRY(group_doubles(group, &group->rewards.length, group->completion_count));
@@ -67,7 +67,7 @@ static status mean_probability(const struct group *group, size_t i, double *out)
 }
 
 // Bounded likelihood of completion i's answer under the reference; NaN without an answer.
-static status likelihood(const struct group *group, const struct reward_rules *rules, size_t i, double *out) {
+static status likelihood(const struct group *group, const struct reward_options *rules, size_t i, double *out) {
     const struct reference *reference = &group->reference;
     if (!rules->arithmetic) {
         if (!reference->answer_logprob.data) return fail(DATAERR, "not a group: reference.answer_logprob: missing");
@@ -93,7 +93,7 @@ static double threshold(const struct double_array *likelihoods, const double *ac
     return count ? sum / (double)count - (isnan(margin) ? 0 : margin) : NAN;
 }
 
-static status write_bonus(struct group *group, const struct reward_rules *rules) {
+static status write_bonus(struct group *group, const struct reward_options *rules) {
     struct double_array likelihoods;
     const double *accuracy = group->rewards.accuracy.data;
     double least = mean(&group->rewards.accuracy) - tolerance;
@@ -143,7 +143,7 @@ static status write_advantages(struct group *group) {
     return OK;
 }
 
-status reward_group(struct group *group, const struct reward_rules *rules) {
+status reward_group(struct group *group, const struct reward_options *rules) {
     TRY(group_check(group, NEED_COMPLETIONS));
     struct unknown_fields unknown = group->rewards.unknown;
     group->rewards = (struct rewards){.present = true, .unknown = unknown};

@@ -9,7 +9,7 @@
 
 enum reward_method { METHOD_CARE, METHOD_DENSECONS, METHOD_PLAIN };
 
-struct reward_rules {
+struct reward_options {
     enum reward_method method;
     double coefficient;       // of the bonus
     double margin;            // NaN: none
@@ -23,6 +23,6 @@ struct reward_rules {
 // one. The bonus: care coefficient * accuracy for the accurate completions whose likelihood reaches the accurate ones'
 // mean minus the margin; densecons coefficient * accuracy * likelihood. DATAERR naming the sample when its problem type
 // is none, or its solution or reference cannot be used.
-status reward_group(struct group *group, const struct reward_rules *rules);
+status reward_group(struct group *group, const struct reward_options *rules);
 
 #endif

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "shared/reward/stem.h"
+#include "shared/reward/porter.h"
 #include "shared/reward/words.h"
 
 // Tokens by number: equal ones have equal numbers, in both texts.
@@ -27,13 +27,13 @@ static status cut(struct arena *arena, struct text whole, struct tokens *out) {
     size_t size = 0, step;
     for (size_t at = 0; at < whole.size; at += step) {
         bool ends;
-        letters[size++] = fold(character_at(whole, at, &step), &ends);
+        letters[size++] = fold(python_char_at(whole, at, &step), &ends);
         if (ends) letters[size++] = ' ';
     }
-    TRY(text_words(arena, (struct text){letters, size}, &out->texts));
+    TRY(python_split(arena, (struct text){letters, size}, &out->texts));
     for (size_t i = 0; i < out->texts.count; i++) {
         struct text *token = &out->texts.data[i];
-        if (token->size > 3) token->size = stem_word(token->data, token->size);
+        if (token->size > 3) token->size = porter_stem(token->data, token->size);
     }
     return OK;
 }
@@ -171,8 +171,8 @@ status word_error_rate(struct text target, struct text answer, double *rate) {
     struct arena arena = {0};
     struct text_array a = {0}, b = {0};
     size_t distance = 0;
-    status result = text_words(&arena, target, &a);
-    if (result == OK) result = text_words(&arena, answer, &b);
+    status result = python_split(&arena, target, &a);
+    if (result == OK) result = python_split(&arena, answer, &b);
     if (result == OK) result = edit_distance(&arena, &a, &b, &distance);
     if (result == OK) *rate = (double)distance / (double)(a.count ? a.count : 1);
     arena_release(&arena);

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-int32_t character_at(struct text whole, size_t at, size_t *step) {
+int32_t python_char_at(struct text whole, size_t at, size_t *step) {
     utf8proc_int32_t code;
     utf8proc_ssize_t rest = (utf8proc_ssize_t)(whole.size - at < 4 ? whole.size - at : 4);
     utf8proc_ssize_t bytes = utf8proc_iterate((const utf8proc_uint8_t *)whole.data + at, rest, &code);
@@ -12,7 +12,7 @@ int32_t character_at(struct text whole, size_t at, size_t *step) {
 }
 
 // Python takes the bidirectional classes WS, B and S and the category Zs.
-bool is_white(int32_t code) {
+bool python_isspace(int32_t code) {
     const utf8proc_property_t *property = utf8proc_get_property(code);
     return property->category == UTF8PROC_CATEGORY_ZS || property->bidi_class == UTF8PROC_BIDI_CLASS_WS ||
            property->bidi_class == UTF8PROC_BIDI_CLASS_B || property->bidi_class == UTF8PROC_BIDI_CLASS_S;
@@ -22,13 +22,13 @@ struct text text_slice(struct text whole, size_t from, size_t to) {
     return (struct text){whole.data + from, to - from};
 }
 
-struct text text_trim(struct text whole) {
+struct text python_strip(struct text whole) {
     size_t from = 0, to = whole.size, step;
-    while (from < to && is_white(character_at(whole, from, &step))) from += step;
+    while (from < to && python_isspace(python_char_at(whole, from, &step))) from += step;
     while (to > from) {
         size_t last = to - 1;
         while (last > from && ((unsigned char)whole.data[last] & 0xc0) == 0x80) last--;
-        if (!is_white(character_at(whole, last, &step))) break;
+        if (!python_isspace(python_char_at(whole, last, &step))) break;
         to = last;
     }
     return text_slice(whole, from, to);
@@ -42,14 +42,14 @@ size_t text_find(struct text whole, const char *part, size_t from) {
 
 static size_t next_word(struct text whole, size_t at, struct text *word) {
     size_t step;
-    while (at < whole.size && is_white(character_at(whole, at, &step))) at += step;
+    while (at < whole.size && python_isspace(python_char_at(whole, at, &step))) at += step;
     size_t from = at;
-    while (at < whole.size && !is_white(character_at(whole, at, &step))) at += step;
+    while (at < whole.size && !python_isspace(python_char_at(whole, at, &step))) at += step;
     *word = text_slice(whole, from, at);
     return at;
 }
 
-status text_words(struct arena *arena, struct text whole, struct text_array *words) {
+status python_split(struct arena *arena, struct text whole, struct text_array *words) {
     struct text word;
     size_t count = 0;
     for (size_t at = next_word(whole, 0, &word); word.size; at = next_word(whole, at, &word)) count++;

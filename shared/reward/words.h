@@ -10,13 +10,13 @@
 #include "shared/group/group.h"
 
 // The code point at `at` (1 to 4 bytes); *step = its bytes. A byte that is no part of a character is U+FFFD.
-int32_t character_at(struct text whole, size_t at, size_t *step);
+int32_t python_char_at(struct text whole, size_t at, size_t *step);
 
 // Whether str.isspace() and \s hold for the code point: Unicode's white space and U+001C..1F, not U+180E or U+200B.
-bool is_white(int32_t code);
+bool python_isspace(int32_t code);
 
 // Without white space at both ends.
-struct text text_trim(struct text whole);
+struct text python_strip(struct text whole);
 
 // The bytes from `from` up to `to`.
 struct text text_slice(struct text whole, size_t from, size_t to);
@@ -25,6 +25,6 @@ struct text text_slice(struct text whole, size_t from, size_t to);
 size_t text_find(struct text whole, const char *part, size_t from);
 
 // *words = what stands between white space, as str.split() cuts; slices, the array in the arena.
-status text_words(struct arena *arena, struct text whole, struct text_array *words);
+status python_split(struct arena *arena, struct text whole, struct text_array *words);
 
 #endif

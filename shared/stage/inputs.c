@@ -6,7 +6,7 @@
 
 #include "shared/media/fetch.h"
 #include "shared/store/frames.h"
-#include "shared/text/template.h"
+#include "shared/text/chat_template.h"
 
 struct inputs {
     struct tokenizer *tokenizer;
@@ -70,8 +70,8 @@ static status check_tokens(const struct inputs *inputs, const int64_t *tokens, s
 static status make_prompt(struct inputs *inputs, struct group *group) {
     const struct model_facts *facts = inputs->facts;
     struct token_list list = {0};
-    status result = prompt_tokens(inputs->tokenizer, group,
-                                  (struct template_grid){facts->patch * facts->merge, facts->time}, &list);
+    status result = chat_template_encode_prompt(inputs->tokenizer, group,
+                                                (struct vision_grid){facts->patch * facts->merge, facts->time}, &list);
     if (result == OK) result = group_ints(group, &group->prompt_tokens, list.count);
     if (result == OK && list.count) memcpy(group->prompt_tokens.data, list.data, list.count * sizeof *list.data);
     token_list_release(&list);
@@ -105,7 +105,7 @@ static status tokenize(struct inputs *inputs, struct group *group, struct comple
     struct token_list list = {0};
     status result = tokenizer_encode(inputs->tokenizer, completion->text.data, completion->text.size, &list);
     if (result == OK && text_is(completion->finish, "eos")) {
-        result = inputs->facts->end_count ? token_list_add(&list, inputs->facts->ends[0])
+        result = inputs->facts->end_count ? token_list_append(&list, inputs->facts->ends[0])
                                           : fail(DATAERR, "the model names no end-of-sequence token");
     }
     if (result == OK) result = group_ints(group, out, list.count);

@@ -1,6 +1,6 @@
 // Text to tokens: added tokens that match as they stand are split off, the rest is normalised, added tokens that match
 // normalised text are split off, the rest is split into words and merged.
-#include "shared/text/parts.h"
+#include "shared/text/tokenizer_internal.h"
 #include "shared/base/utf8.h"
 
 struct encoding {
@@ -10,24 +10,24 @@ struct encoding {
 
 static status take_word(void *context, const char *word, size_t size) {
     struct encoding *e = context;
-    return merger_word(&e->t->merger, word, size, e->out);
+    return bpe_encode_word(&e->t->bpe, word, size, e->out);
 }
 
 static status encode_words(struct encoding *e, const char *text, size_t size) {
-    return splitter_run(&e->t->splitter, text, size, take_word, e);
+    return pre_tokenizer_run(&e->t->pre_tokenizer, text, size, take_word, e);
 }
 
 // Splits the added tokens of a set off and gives what is between them to `rest`.
-static status split_added(struct encoding *e, const struct added_set *set, const char *text, size_t size,
+static status split_added(struct encoding *e, const struct added_token_set *set, const char *text, size_t size,
                           status (*rest)(struct encoding *e, const char *text, size_t size)) {
     size_t from = 0, taken = 0;
     for (;;) {
         bool found;
-        struct added_match match;
-        TRY(added_next(&e->t->added, set, text, size, from, taken, &found, &match));
+        struct added_token_match match;
+        TRY(added_tokens_next(&e->t->added, set, text, size, from, taken, &found, &match));
         if (!found) break;
         if (match.start > taken) TRY(rest(e, text + taken, match.start - taken));
-        TRY(token_list_add(e->out, match.id));
+        TRY(token_list_append(e->out, match.id));
         taken = match.end;
         from = match.resume;
     }
@@ -37,7 +37,7 @@ static status split_added(struct encoding *e, const struct added_set *set, const
 static status encode_normalized(struct encoding *e, const char *text, size_t size) {
     const char *normal;
     size_t normal_size;
-    TRY(normal_text(e->t->form, text, size, &e->t->normal, &normal, &normal_size));
+    TRY(normalize_text(e->t->form, text, size, &e->t->normal, &normal, &normal_size));
     return split_added(e, &e->t->added.normalized, normal, normal_size, encode_words);
 }
 

@@ -4,14 +4,14 @@
 #include <string.h>
 
 #include "shared/base/file.h"
-#include "shared/text/parts.h"
+#include "shared/text/tokenizer_internal.h"
 #include "shared/base/utf8.h"
 
 // What the chat template writes.
 static const char *const needed[] = {"<|im_start|>",   "<|im_end|>",    "<|vision_start|>",
                                      "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"};
 
-status token_list_add(struct token_list *list, int64_t id) {
+status token_list_append(struct token_list *list, int64_t id) {
     if (list->count == list->room) {
         size_t room = list->room ? list->room * 2 : 256;
         TRY(RESIZE(&list->data, room));
@@ -28,10 +28,10 @@ void token_list_release(struct token_list *list) {
 
 void tokenizer_free(struct tokenizer **t) {
     if (!*t) return;
-    vocabulary_release(&(*t)->vocabulary);
-    merger_release(&(*t)->merger);
-    added_release(&(*t)->added);
-    splitter_release(&(*t)->splitter);
+    vocab_release(&(*t)->vocab);
+    bpe_release(&(*t)->bpe);
+    added_tokens_release(&(*t)->added);
+    pre_tokenizer_release(&(*t)->pre_tokenizer);
     buf_release(&(*t)->normal);
     if ((*t)->locked) pthread_mutex_destroy(&(*t)->lock);
     free(*t);
@@ -46,28 +46,29 @@ static int64_t next_id(const struct tokenizer *t) {
     return highest >= count ? highest + 1 : count;
 }
 
-status load_added(struct tokenizer *t, const char *content, size_t size, struct added_flags flags, int64_t expected) {
+status added_token_declare(struct tokenizer *t, const char *content, size_t size, struct added_token_flags flags,
+                           int64_t expected) {
     if (!size) return OK;
-    int64_t id = vocabulary_find(&t->vocabulary, content, size);
+    int64_t id = vocab_token_to_id(&t->vocab, content, size);
     bool fresh = id < 0;
     if (fresh) id = next_id(t);
     if (expected >= 0 && expected != id)
         return fail(DATAERR, "token \"%.*s\" should have id %lld but has %lld", (int)size, content, (long long)expected,
                     (long long)id);
-    TRY(vocabulary_put(&t->vocabulary, content, size, id));
-    t->vocabulary.entries[id].outside |= fresh;
-    return added_put(&t->added, content, size, (int32_t)id, flags);
+    TRY(vocab_add(&t->vocab, content, size, id));
+    t->vocab.entries[id].added_only |= fresh;
+    return added_tokens_add(&t->added, content, size, (int32_t)id, flags);
 }
 
 static status finish(struct tokenizer *t) {
     for (size_t i = 0; i < t->added.count; i++)
-        if (t->added.tokens[i].flags.special) t->vocabulary.entries[t->added.tokens[i].id].special = true;
-    return added_finish(&t->added, t->form);
+        if (t->added.tokens[i].flags.special) t->vocab.entries[t->added.tokens[i].id].special = true;
+    return added_tokens_build(&t->added, t->form);
 }
 
 static status require_needed(const struct tokenizer *t, const char *folder) {
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (!added_find(&t->added, needed[i], strlen(needed[i])))
+        if (!added_tokens_find(&t->added, needed[i], strlen(needed[i])))
             return fail(DATAERR, "%s: the tokenizer lacks the token %s, which the chat template needs", folder,
                         needed[i]);
     return OK;
@@ -128,20 +129,20 @@ done:
     return result;
 }
 
-int64_t tokenizer_id(const struct tokenizer *t, const char *name) {
-    return vocabulary_find(&t->vocabulary, name, strlen(name));
+int64_t tokenizer_token_to_id(const struct tokenizer *t, const char *name) {
+    return vocab_token_to_id(&t->vocab, name, strlen(name));
 }
 
 const char *tokenizer_piece(const struct tokenizer *t, int64_t id, size_t *size) {
-    bool known = id >= 0 && (uint64_t)id < t->vocabulary.size && t->vocabulary.entries[id].name;
-    *size = known ? t->vocabulary.entries[id].piece_size : 0;
-    return known ? t->vocabulary.entries[id].piece : NULL;
+    bool known = id >= 0 && (uint64_t)id < t->vocab.size && t->vocab.entries[id].name;
+    *size = known ? t->vocab.entries[id].piece_size : 0;
+    return known ? t->vocab.entries[id].piece : NULL;
 }
 
-bool tokenizer_special(const struct tokenizer *t, int64_t id) {
-    return id >= 0 && (uint64_t)id < t->vocabulary.size && t->vocabulary.entries[id].special;
+bool tokenizer_is_special(const struct tokenizer *t, int64_t id) {
+    return id >= 0 && (uint64_t)id < t->vocab.size && t->vocab.entries[id].special;
 }
 
-int64_t tokenizer_size(const struct tokenizer *t) {
-    return (int64_t)t->vocabulary.size;
+int64_t tokenizer_vocab_size(const struct tokenizer *t) {
+    return (int64_t)t->vocab.size;
 }

@@ -21,7 +21,7 @@ struct token_list {
 };
 
 // Appends one id. UNAVAILABLE when memory is short.
-status token_list_add(struct token_list *list, int64_t id);
+status token_list_append(struct token_list *list, int64_t id);
 
 // Frees its memory and leaves an empty list.
 void token_list_release(struct token_list *list);
@@ -44,22 +44,23 @@ status tokenizer_decode(const struct tokenizer *t, const int64_t *ids, size_t co
                         struct buf *out);
 
 // The same as text: U+FFFD stands for each ill-formed part.
-status tokenizer_text(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special, struct buf *out);
+status tokenizer_decode_utf8(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
+                             struct buf *out);
 
 // The byte at which each token starts in what tokenizer_decode gives without skip_special: offsets[0..count], the last
 // one being the whole size.
 void tokenizer_offsets(const struct tokenizer *t, const int64_t *ids, size_t count, size_t *offsets);
 
 // A token's id by its name ("<|im_end|>"), -1 if there is none.
-int64_t tokenizer_id(const struct tokenizer *t, const char *name);
+int64_t tokenizer_token_to_id(const struct tokenizer *t, const char *name);
 
 // A token's bytes as decoded, valid as long as the tokenizer; size 0 and NULL for an id that is not in the vocabulary.
 const char *tokenizer_piece(const struct tokenizer *t, int64_t id, size_t *size);
 
 // Whether an id is a special token, which skip_special drops.
-bool tokenizer_special(const struct tokenizer *t, int64_t id);
+bool tokenizer_is_special(const struct tokenizer *t, int64_t id);
 
 // One more than the highest id.
-int64_t tokenizer_size(const struct tokenizer *t);
+int64_t tokenizer_vocab_size(const struct tokenizer *t);
 
 #endif

@@ -5,11 +5,11 @@
 #include "shared/base/memory.h"
 #include "shared/stage/follower.h"
 #include "shared/stage/stage.h"
-#include "shared/text/answer.h"
+#include "shared/text/answer_span.h"
 
 struct refscore {
     struct follower follower;
-    enum answer_rule rule;
+    enum answer_span_rule rule;
     bool all; // every token's log-probability is wanted
 };
 
@@ -18,7 +18,7 @@ static status refscore_open(void **state, struct stage_context *context) {
     const struct settings *settings = stage_settings(context);
     TRY(NEW(&self, 1));
     *state = self;
-    self->rule = settings_is(settings, "span", "released") ? ANSWER_RELEASED : ANSWER_CONTENT;
+    self->rule = settings_is(settings, "span", "released") ? ANSWER_SPAN_RELEASED : ANSWER_SPAN_CONTENT;
     self->all = settings_is(settings, "logprobs", "all");
     return follower_open(&self->follower, context);
 }
@@ -58,7 +58,8 @@ static status describe(const struct refscore *self, struct group *group, size_t 
     struct answer_span span;
     struct reference *reference = &group->reference;
     bool ended = tokens->count && ends(model_about(self->follower.model), tokens->data[tokens->count - 1]);
-    TRY(answer_find(inputs_tokenizer(self->follower.inputs), self->rule, tokens->data, tokens->count, ended, &span));
+    TRY(answer_span_find(inputs_tokenizer(self->follower.inputs), self->rule, tokens->data, tokens->count, ended,
+                         &span));
     reference->answer_span.data[i] = (struct span){span.found ? (int64_t)span.first : -1, (int64_t)span.end};
     summarize(logprobs, &span, &reference->answer_logprob.data[i], &reference->answer_probability.data[i]);
     return OK;

@@ -22,7 +22,7 @@ static status read_method(const struct settings *settings, enum reward_method *o
 
 static status open_rules(void **state, struct stage_context *context) {
     const struct settings *settings = stage_settings(context);
-    struct reward_rules *rules;
+    struct reward_options *rules;
     TRY(NEW(&rules, 1));
     *state = rules;
     TRY(read_method(settings, &rules->method));

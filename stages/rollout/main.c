@@ -82,7 +82,7 @@ static status fill_completion(const struct rollout *self, struct group *group, s
     struct buf text = {0};
     status result = buf_puts(&text, "");
     if (result == OK)
-        result = tokenizer_text(inputs_tokenizer(self->follower.inputs), from->tokens, from->count, true, &text);
+        result = tokenizer_decode_utf8(inputs_tokenizer(self->follower.inputs), from->tokens, from->count, true, &text);
     if (result == OK) result = group_text(group, &out->text, text.data, text.size);
     buf_release(&text);
     return result;

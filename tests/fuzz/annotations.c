@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/data/layout.h"
+#include "shared/data/format.h"
 #include "shared/data/records.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -20,8 +20,8 @@ static void check_group(struct group *group) {
     buf_release(&json);
 }
 
-static void try_record(const struct layout_rules *rules, const struct record *record) {
-    static layout *const layouts[] = {layout_caravan, layout_seed_bench, layout_video_r1};
+static void try_record(const struct format_options *rules, const struct record *record) {
+    static layout *const layouts[] = {format_caravan, format_seed_bench, format_video_r1};
     json_object *json = NULL;
     if (json_read(&json, record->data, record->size) == OK && json_object_is_type(json, json_type_object)) {
         for (size_t i = 0; i < 3; i++) {
@@ -35,13 +35,14 @@ static void try_record(const struct layout_rules *rules, const struct record *re
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct prompt_template template = {0};
-    struct layout_rules rules = {.seed = size, .media_root = size % 2 ? "/root" : NULL};
+    struct format_options rules = {.seed = size, .media_root = size % 2 ? "/root" : NULL};
     struct records records = {0};
-    if (template_read(&template, "fuzz", (struct text){(char *)data, size}) != OK &&
-        template_read(&template, "shipped", (struct text){(char *)template_shipped, strlen(template_shipped)}) != OK)
+    if (prompt_template_parse(&template, "fuzz", (struct text){(char *)data, size}) != OK &&
+        prompt_template_parse(&template, "shipped",
+                              (struct text){(char *)prompt_template_default, strlen(prompt_template_default)}) != OK)
         abort();
     if (size % 3) rules.template = &template;
-    if (records_cut(&records, "fuzz", (const char *)data, size) == OK)
+    if (records_parse(&records, "fuzz", (const char *)data, size) == OK)
         for (size_t i = 0; i < records.count; i++) try_record(&rules, &records.list[i]);
     records_release(&records);
     return 0;

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/text/parts.h"
-#include "shared/text/template.h"
+#include "shared/text/tokenizer_internal.h"
+#include "shared/text/chat_template.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -20,8 +20,8 @@ static void use(const struct tokenizer *t, const char *text, size_t size) {
     }
     tokens.count = 0;
     for (size_t i = 0; i + 1 < size; i += 2)
-        if (token_list_add(&tokens, (uint8_t)text[i] | (uint8_t)text[i + 1] << 8) != OK) abort();
-    if (tokenizer_text(t, tokens.data, tokens.count, true, &shown) != OK) abort();
+        if (token_list_append(&tokens, (uint8_t)text[i] | (uint8_t)text[i + 1] << 8) != OK) abort();
+    if (tokenizer_decode_utf8(t, tokens.data, tokens.count, true, &shown) != OK) abort();
     buf_release(&raw);
     buf_release(&shown);
     token_list_release(&tokens);

@@ -5,10 +5,10 @@
 
 #include "shared/base/file.h"
 #include "shared/base/json.h"
-#include "shared/reward/answer.h"
+#include "shared/reward/accuracy.h"
 #include "shared/reward/number.h"
 #include "shared/reward/reward.h"
-#include "shared/reward/stem.h"
+#include "shared/reward/porter.h"
 #include "shared/reward/words.h"
 
 static json_object *golden;
@@ -35,8 +35,8 @@ static void test_white_space_is_pythons(void **state) {
     size_t next = 0, count = json_object_array_length(white);
     for (int32_t code = 0; code < 0x110000; code++) {
         bool wanted = next < count && json_object_get_int(json_object_array_get_idx(white, next)) == code;
-        if (is_white(code) != wanted) print_error("U+%04X\n", (unsigned)code);
-        assert_true(is_white(code) == wanted);
+        if (python_isspace(code) != wanted) print_error("U+%04X\n", (unsigned)code);
+        assert_true(python_isspace(code) == wanted);
         next += wanted;
     }
     assert_int_equal(next, count);
@@ -49,7 +49,7 @@ static void test_stems(void **state) {
         json_object *pair = json_object_array_get_idx(stems, i);
         char word[128] = {0};
         snprintf(word, sizeof word, "%s", string_at(pair, 0));
-        word[stem_word(word, strlen(word))] = 0;
+        word[porter_stem(word, strlen(word))] = 0;
         if (strcmp(word, string_at(pair, 1)) != 0) print_error("%s\n", string_at(pair, 0));
         assert_string_equal(word, string_at(pair, 1));
     }
@@ -67,11 +67,11 @@ static void test_numbers(void **state) {
         json_object *row = json_object_array_get_idx(numbers, i);
         bool found;
         double value = 0;
-        assert_int_equal(number_read(text_of(json_object_array_get_idx(row, 0)), &found, &value), OK);
+        assert_int_equal(python_float(text_of(json_object_array_get_idx(row, 0)), &found, &value), OK);
         if (found != (string_at(row, 1) != NULL)) print_error("%s\n", string_at(row, 0));
         assert_true(found == (string_at(row, 1) != NULL));
         if (found) assert_number(value, string_at(row, 1));
-        if (found && isfinite(value)) assert_number(number_round2(value), string_at(row, 2));
+        if (found && isfinite(value)) assert_number(python_round2(value), string_at(row, 2));
     }
 }
 
@@ -80,10 +80,10 @@ static double option(json_object *options, const char *name) {
     return value ? json_object_get_double(value) : NAN;
 }
 
-static struct reward_rules rules_of(json_object *options) {
+static struct reward_options rules_of(json_object *options) {
     const char *method = json_object_get_string(key(options, "method"));
     json_object *length = key(options, "length_reward");
-    return (struct reward_rules){
+    return (struct reward_options){
         .method = !strcmp(method, "care")        ? METHOD_CARE
                   : !strcmp(method, "densecons") ? METHOD_DENSECONS
                                                  : METHOD_PLAIN,
@@ -118,7 +118,7 @@ static void test_groups(void **state) {
     json_object *groups = key(golden, "groups");
     for (size_t i = 0; i < json_object_array_length(groups); i++) {
         json_object *row = json_object_array_get_idx(groups, i), *rewards = key(row, "rewards");
-        struct reward_rules rules = rules_of(key(row, "options"));
+        struct reward_options rules = rules_of(key(row, "options"));
         struct group *group = group_of(key(row, "group"));
         assert_int_equal(reward_group(group, &rules), OK);
         assert_values(&group->rewards.accuracy, key(rewards, "accuracy"));
@@ -138,7 +138,7 @@ static const char line[] =
 static void assert_refused(const char *type, const char *truth, const char *more, double shortest, const char *says) {
     struct buf json = {0};
     struct group *group = NULL;
-    struct reward_rules rules = {METHOD_CARE, 0.5, NAN, 0.95, false, shortest, shortest};
+    struct reward_options rules = {METHOD_CARE, 0.5, NAN, 0.95, false, shortest, shortest};
     assert_int_equal(buf_printf(&json, line, type, truth, more), OK);
     assert_int_equal(group_from_json(&group, json.data, json.size), OK);
     assert_int_equal(reward_group(group, &rules), DATAERR);

@@ -7,8 +7,8 @@
 
 #include "shared/base/file.h"
 #include "shared/base/json.h"
-#include "shared/text/normal.h"
-#include "shared/text/template.h"
+#include "shared/text/normalize.h"
+#include "shared/text/chat_template.h"
 #include "shared/text/tokenizer.h"
 
 #define FOLDER "tests/data/tokenizer/"
@@ -53,11 +53,11 @@ static void check_decoded(const struct tokenizer *t, json_object *row) {
     struct token_list tokens = {0};
     struct buf text = {0};
     for (size_t i = 0; i < json_object_array_length(list); i++)
-        assert_int_equal(token_list_add(&tokens, json_object_get_int64(json_object_array_get_idx(list, i))), OK);
-    assert_int_equal(tokenizer_text(t, tokens.data, tokens.count, false, &text), OK);
+        assert_int_equal(token_list_append(&tokens, json_object_get_int64(json_object_array_get_idx(list, i))), OK);
+    assert_int_equal(tokenizer_decode_utf8(t, tokens.data, tokens.count, false, &text), OK);
     assert_text(at(row, "decoded"), &text);
     buf_clear(&text);
-    assert_int_equal(tokenizer_text(t, tokens.data, tokens.count, true, &text), OK);
+    assert_int_equal(tokenizer_decode_utf8(t, tokens.data, tokens.count, true, &text), OK);
     assert_text(at(row, "skipped"), &text);
     buf_release(&text);
     token_list_release(&tokens);
@@ -141,9 +141,9 @@ static void test_template(void **state) {
         json_object *row = json_object_array_get_idx(cases, i), *list = at(row, "messages");
         size_t count = json_object_array_length(list);
         read_messages(&memory, list, messages);
-        assert_int_equal(template_render(messages, count, &rendered), OK);
+        assert_int_equal(chat_template_render(messages, count, &rendered), OK);
         assert_text(at(row, "rendered"), &rendered);
-        assert_int_equal(template_tokens(t, messages, count, &tokens), OK);
+        assert_int_equal(chat_template_encode(t, messages, count, &tokens), OK);
         assert_tokens(at(row, "tokens"), &tokens, "template");
         token_list_release(&tokens);
         buf_release(&rendered);
@@ -166,24 +166,24 @@ static void test_prompt_expansion(void **state) {
     struct medium media[] = {{.kind = plain_text("video"), .frames = 4, .height = 56, .width = 84},
                              {.kind = plain_text("image"), .frames = 1, .height = 28, .width = 140}};
     struct group group = {.prompt = {.messages = &message, .message_count = 1}, .media = media, .media_count = 2};
-    const struct template_grid grid = {28, 2};
+    const struct vision_grid grid = {28, 2};
     struct token_list tokens = {0};
-    assert_int_equal(prompt_tokens(t, &group, grid, &tokens), OK);
+    assert_int_equal(chat_template_encode_prompt(t, &group, grid, &tokens), OK);
     size_t videos = 0, images = 0;
     for (size_t i = 0; i < tokens.count; i++) {
-        videos += tokens.data[i] == tokenizer_id(t, "<|video_pad|>");
-        images += tokens.data[i] == tokenizer_id(t, "<|image_pad|>");
+        videos += tokens.data[i] == tokenizer_token_to_id(t, "<|video_pad|>");
+        images += tokens.data[i] == tokenizer_token_to_id(t, "<|image_pad|>");
     }
     assert_int_equal(videos, 2 * 2 * 3);
     assert_int_equal(images, 5);
     parts[2].text = plain_text("a <|image_pad|> typed in");
-    assert_int_equal(prompt_tokens(t, &group, grid, &tokens), BAD_SAMPLE);
+    assert_int_equal(chat_template_encode_prompt(t, &group, grid, &tokens), BAD_SAMPLE);
     assert_non_null(strstr(fail_text(), "<|image_pad|>"));
     parts[2].text = plain_text("x");
     media[0].width = 85;
-    assert_int_equal(prompt_tokens(t, &group, grid, &tokens), DATAERR);
+    assert_int_equal(chat_template_encode_prompt(t, &group, grid, &tokens), DATAERR);
     media[0].width = INT64_MAX / 28 * 28;
-    assert_int_equal(prompt_tokens(t, &group, grid, &tokens), DATAERR);
+    assert_int_equal(chat_template_encode_prompt(t, &group, grid, &tokens), DATAERR);
     token_list_release(&tokens);
     tokenizer_free(&t);
 }
@@ -203,11 +203,11 @@ static void test_offsets_and_pieces(void **state) {
         const char *piece = tokenizer_piece(t, tokens.data[i], &size);
         assert_int_equal(size, offsets[i + 1] - offsets[i]);
         assert_memory_equal(piece, text + offsets[i], size);
-        assert_int_equal(tokenizer_special(t, tokens.data[i]), i + 1 == tokens.count);
+        assert_int_equal(tokenizer_is_special(t, tokens.data[i]), i + 1 == tokens.count);
     }
     assert_null(tokenizer_piece(t, -1, &size));
-    assert_null(tokenizer_piece(t, tokenizer_size(t), &size));
-    assert_int_equal(tokenizer_id(t, "<|no such|>"), -1);
+    assert_null(tokenizer_piece(t, tokenizer_vocab_size(t), &size));
+    assert_int_equal(tokenizer_token_to_id(t, "<|no such|>"), -1);
     assert_int_equal(tokenizer_encode(t, "\xFF", 1, &tokens), DATAERR);
     token_list_release(&tokens);
     tokenizer_free(&t);
@@ -332,7 +332,7 @@ static void test_younger_characters_keep_their_place(void **state) {
         struct buf buffer = {0};
         const char *out;
         size_t size;
-        assert_int_equal(normal_text(NORMAL_NFC, cases[i][0], strlen(cases[i][0]), &buffer, &out, &size), OK);
+        assert_int_equal(normalize_text(NORMALIZE_NFC, cases[i][0], strlen(cases[i][0]), &buffer, &out, &size), OK);
         assert_int_equal(size, strlen(cases[i][1]));
         assert_memory_equal(out, cases[i][1], size);
         buf_release(&buffer);

@@ -1,0 +1,105 @@
+// Unicode normalisation as the published tokenizers know it, whose tables are those of Unicode 9: characters that came
+// later stand as they are and part what is around them, whatever the library's newer tables say of them.
+#include "shared/text/normalize.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <utf8proc.h>
+
+struct code_range {
+    utf8proc_int32_t first, last;
+};
+
+// Characters younger than Unicode 9 that have a combining class or a decomposition today, in order.
+static const struct code_range younger[] = {
+    {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
+    {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},   {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},
+    {0xA82C, 0xA82C},   {0x10D24, 0x10D27}, {0x10EAB, 0x10EAC}, {0x10EFD, 0x10EFF}, {0x10F46, 0x10F50},
+    {0x10F82, 0x10F85}, {0x11070, 0x11070}, {0x1133B, 0x1133B}, {0x1145E, 0x1145E}, {0x11839, 0x1183A},
+    {0x11930, 0x11930}, {0x11935, 0x11935}, {0x11938, 0x11938}, {0x1193D, 0x1193E}, {0x11943, 0x11943},
+    {0x119E0, 0x119E0}, {0x11A34, 0x11A34}, {0x11A47, 0x11A47}, {0x11A99, 0x11A99}, {0x11D42, 0x11D42},
+    {0x11D44, 0x11D45}, {0x11D97, 0x11D97}, {0x11F41, 0x11F42}, {0x16FF0, 0x16FF1}, {0x1E08F, 0x1E08F},
+    {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF},
+};
+
+static bool is_younger(utf8proc_int32_t character) {
+    size_t low = 0, high = sizeof younger / sizeof *younger;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (character > younger[middle].last) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low < sizeof younger / sizeof *younger && character >= younger[low].first;
+}
+
+// Whether a character neither changes under NFC nor joins its neighbours, judged by its properties alone: it may say
+// no where yes is true (Vietnamese letters, say), never the other way round.
+static bool is_inert(utf8proc_int32_t character) {
+    if (character < 0x300 || (character >= 0xAC00 && character <= 0xD7A3)) return true;
+    if (character >= 0x1100 && character <= 0x11FF) return false; // Hangul's letters join by rule, not by table
+    if (is_younger(character)) return true;
+    const utf8proc_property_t *property = utf8proc_get_property(character);
+    return property->combining_class == 0 && property->decomp_seqindex == UINT16_MAX &&
+           (property->comb_index == UINT16_MAX || !(property->comb_index & 0x8000));
+}
+
+static bool is_normal(const char *text, size_t size) {
+    const unsigned char *at = (const unsigned char *)text, *end = at + size;
+    while (at < end) {
+        if (*at < 0xCC) { // U+0300 starts with CC
+            at++;
+            continue;
+        }
+        utf8proc_int32_t character;
+        at += utf8proc_iterate(at, end - at, &character);
+        if (!is_inert(character)) return false;
+    }
+    return true;
+}
+
+static const utf8proc_option_t options[] = {
+    [NORMALIZE_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE,
+    [NORMALIZE_NFD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
+    [NORMALIZE_NFKC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT,
+    [NORMALIZE_NFKD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT,
+};
+
+// Adds text[0..size), which holds no younger character, in the form.
+static status add_normal(enum normalize_form form, const char *text, size_t size, struct buf *buffer) {
+    utf8proc_uint8_t *mapped = NULL;
+    if (size == 0) return OK;
+    utf8proc_ssize_t length =
+        utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)size, &mapped, options[form]);
+    if (length < 0) return fail(UNAVAILABLE, "cannot normalise a text: %s", utf8proc_errmsg(length));
+    status result = buf_append(buffer, mapped, (size_t)length);
+    free(mapped);
+    return result;
+}
+
+status normalize_text(enum normalize_form form, const char *text, size_t size, struct buf *buffer, const char **out,
+                      size_t *out_size) {
+    *out = text;
+    *out_size = size;
+    if (form == NORMALIZE_NONE || (form == NORMALIZE_NFC && is_normal(text, size))) return OK;
+    buf_clear(buffer);
+    size_t done = 0;
+    for (size_t at = 0; at < size;) {
+        utf8proc_int32_t character;
+        utf8proc_ssize_t length =
+            utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(size - at), &character);
+        if (length < 1) return fail(UNAVAILABLE, "cannot normalise a text: %s", utf8proc_errmsg(length));
+        if (is_younger(character)) {
+            TRY(add_normal(form, text + done, at - done, buffer));
+            TRY(buf_append(buffer, text + at, (size_t)length));
+            done = at + (size_t)length;
+        }
+        at += (size_t)length;
+    }
+    TRY(add_normal(form, text + done, size - done, buffer));
+    *out = buffer->data;
+    *out_size = buffer->size;
+    return OK;
+}

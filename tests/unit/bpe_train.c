@@ -1,0 +1,93 @@
+// Learning a vocabulary: by hand on a small text, and that what is learned loads and gives the text back.
+#include "tests/unit/unit.h"
+
+#include "shared/base/file.h"
+#include "shared/text/tokenizer.h"
+#include "shared/text/bpe_train.h"
+
+static void test_merges_by_hand(void **state) {
+    (void)state;
+    // Words: "ab" twice, " ab" three times, "abc" once. a+b stands 6 times, then space+ab 3 times; what is left stands
+    // there once.
+    static const char text[] = "ab ab ab\nab ab\nabc";
+    struct vocab v = {0};
+    struct buf merges = {0};
+    assert_int_equal(bpe_train(&v, &merges, text, sizeof text - 1, 1000), OK);
+    assert_string_equal(merges.data, "a b\n\xC4\xA0 ab\n");
+    assert_int_equal(v.size, 258);
+    assert_int_equal(vocab_token_to_id(&v, "!", 1), 0);
+    assert_int_equal(vocab_token_to_id(&v, "ab", 2), 256);
+    vocab_release(&v);
+    buf_release(&merges);
+}
+
+static void test_equal_counts_take_the_lower_ids(void **state) {
+    (void)state;
+    static const char text[] = "xy xy dc dc";
+    struct vocab v = {0};
+    struct buf merges = {0};
+    assert_int_equal(bpe_train(&v, &merges, text, sizeof text - 1, 257), OK);
+    assert_string_equal(merges.data, "d c\n"); // one merge alone: the limit holds
+    vocab_release(&v);
+    buf_release(&merges);
+}
+
+static void test_overlaps_and_long_words(void **state) {
+    (void)state;
+    char text[4096];
+    memset(text, 'a', sizeof text);
+    struct vocab v = {0};
+    struct buf merges = {0};
+    assert_int_equal(bpe_train(&v, &merges, text, sizeof text, 260), OK);
+    assert_string_equal(merges.data, "a a\naa aa\naaaa aaaa\naaaaaaaa aaaaaaaa\n");
+    vocab_release(&v);
+    buf_release(&merges);
+}
+
+static void test_edges(void **state) {
+    (void)state;
+    struct vocab v = {0};
+    struct buf merges = {0};
+    assert_int_equal(bpe_train(&v, &merges, NULL, 0, 1000), OK);
+    assert_int_equal(v.size, 256);
+    assert_int_equal(merges.size, 0);
+    vocab_release(&v);
+    assert_int_equal(bpe_train(&v, &merges, "\xFF", 1, 1000), DATAERR);
+    vocab_release(&v);
+    buf_release(&merges);
+}
+
+static void test_what_is_learned_loads(void **state) {
+    (void)state;
+    char folder[] = "/tmp/caravan-train-XXXXXX";
+    assert_non_null(mkdtemp(folder));
+    struct buf text = {0}, decoded = {0};
+    struct token_list tokens = {0};
+    struct tokenizer *t;
+    assert_int_equal(file_read("tests/unit/bpe_train.c", &text), OK);
+    assert_int_equal(tokenizer_train(folder, text.data, text.size, 500), OK);
+    if (tokenizer_open(&t, folder) != OK) print_error("%s\n", fail_text());
+    assert_non_null(t);
+    assert_int_equal(tokenizer_vocab_size(t), 500 + QWEN_ADDED_TOKENS);
+    assert_true(tokenizer_is_special(t, tokenizer_token_to_id(t, "<|video_pad|>")));
+    assert_false(tokenizer_is_special(t, tokenizer_token_to_id(t, "<tool_call>")));
+    assert_int_equal(tokenizer_encode(t, text.data, text.size, &tokens), OK);
+    assert_true(tokens.count * 2 < text.size);
+    assert_int_equal(tokenizer_decode_utf8(t, tokens.data, tokens.count, false, &decoded), OK);
+    assert_int_equal(decoded.size, text.size);
+    assert_memory_equal(decoded.data, text.data, text.size);
+    tokenizer_free(&t);
+    token_list_release(&tokens);
+    buf_release(&text);
+    buf_release(&decoded);
+    assert_int_equal(dir_remove(folder), OK);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_merges_by_hand),          cmocka_unit_test(test_equal_counts_take_the_lower_ids),
+        cmocka_unit_test(test_overlaps_and_long_words), cmocka_unit_test(test_edges),
+        cmocka_unit_test(test_what_is_learned_loads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
