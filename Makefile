@@ -10,25 +10,18 @@ SANITIZE  ?=
 WERROR    ?=
 VERSION   := 0.1.0
 
-PACKAGES  := libzmq msgpack lmdb libavformat libavcodec libswscale libavutil yaml-0.1 json-c libpcre2-8 libutf8proc libxxhash
+# msgpack-c calls itself msgpack in Debian 12 and msgpack-c in Debian 13.
+PACKAGES   = libzmq $(shell pkg-config --exists msgpack-c && echo msgpack-c || echo msgpack) lmdb libavformat libavcodec \
+             libswscale libavutil yaml-0.1 json-c libpcre2-8 libutf8proc libxxhash
 DEBIAN    := gcc make pkg-config libzmq3-dev libmsgpack-dev liblmdb-dev libavformat-dev libavcodec-dev libswscale-dev \
              libavutil-dev libyaml-dev libjson-c-dev libpcre2-dev libutf8proc-dev libxxhash-dev libdnnl-dev libcmocka-dev
 LINT_DEBIAN := clang-format clang-tidy python3
 FUZZ_DEBIAN := clang libclang-rt-dev
 E2E_DEBIAN  := procps iproute2
 
-# Set-up comes first: without the packages no flags can be asked for.
-ifeq ($(filter help deps clean format,$(MAKECMDGOALS)),)
-MISSING := $(shell tools/deps --missing $(DEBIAN))
-ifneq ($(MISSING),)
-SETUP := $(shell tools/deps --install $(DEBIAN) 1>&2 || echo failed)
-ifneq ($(SETUP),)
-$(error missing packages; type: sudo apt-get install $(MISSING))
-endif
-endif
-PACKAGE_CFLAGS := $(shell pkg-config --cflags $(PACKAGES))
-PACKAGE_LIBS   := $(shell pkg-config --libs $(PACKAGES)) -ldnnl -lgomp
-endif
+# The flags are asked for when the first file is compiled, and then kept: until `make deps` there may be no pkg-config.
+PACKAGE_CFLAGS = $(eval PACKAGE_CFLAGS := $$(shell pkg-config --cflags $(PACKAGES)))$(PACKAGE_CFLAGS)
+PACKAGE_LIBS   = $(eval PACKAGE_LIBS := $$(shell pkg-config --libs $(PACKAGES)) -ldnnl -lgomp)$(PACKAGE_LIBS)
 
 WARNINGS  := -Wall -Wextra -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition -Wredundant-decls -Wpointer-arith \
              -Wvla -Wshadow -Wconversion -Wsign-conversion -Wundef -Wformat=2 -Wcast-qual -Wcast-align -Wwrite-strings \
@@ -53,7 +46,7 @@ OPS_SOURCES  := $(wildcard tests/ops/*.c)
 OPS_HARNESS  := $(if $(OPS_SOURCES),$(BUILD)/tests/ops/harness)
 HEADERS      := $(wildcard shared/*/*.h kernels/*.h kernels/cpu/*.h)
 
-.PHONY: all help reference deps test check unit ops e2e demo bench parity lint format sanitize fuzz fuzz-smoke install clean compile_commands.json
+.PHONY: all help reference deps packages test check unit ops e2e demo bench parity lint format sanitize fuzz fuzz-smoke install clean compile_commands.json
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -63,9 +56,12 @@ help: ## what can be typed
 	@grep -hE '^[a-z_.-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 deps: ## install the Debian packages that the build needs
-	tools/deps --install $(DEBIAN)
+	@tools/deps --install $(DEBIAN)
 
-$(BUILD)/%.o: %.c
+packages: # a line that says what is missing, instead of a compiler's
+	@tools/deps --check $(DEBIAN)
+
+$(BUILD)/%.o: %.c | packages
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(VECTOR) -MMD -MP -c -o $@ $<
 
@@ -99,10 +95,11 @@ ops: $(OPS_HARNESS) ## every version of every operation against the reference
 	$(OPS_HARNESS)
 
 e2e: all ## the programs together, as a user runs them
-	@tools/deps --install $(E2E_DEBIAN)
+	@tools/deps --check $(E2E_DEBIAN)
 	@BUILD=$(BUILD) tests/run-e2e
 
-demo: all ## from nothing to a trained small model and a table, in minutes, on the CPU
+demo: deps ## from nothing to a trained small model and a table, in minutes, on the CPU
+	@$(MAKE) --no-print-directory all
 	@BIN=$(BUILD)/bin tools/demo
 
 reference: all ## write REFERENCE.md anew from the tables
@@ -110,8 +107,9 @@ reference: all ## write REFERENCE.md anew from the tables
 
 check: unit ops e2e
 
-test: check ## set-up, build, every test, static checks, fuzz seeds, sanitizers
-	@tools/deps --install $(LINT_DEBIAN) $(FUZZ_DEBIAN) || true
+test: deps ## set-up, build, every test, static checks, fuzz seeds, sanitizers
+	@tools/deps --install $(E2E_DEBIAN) $(LINT_DEBIAN) $(FUZZ_DEBIAN) || true
+	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory lint-if-there fuzz-if-there
 	@$(MAKE) --no-print-directory sanitize sanitize-thread
 
