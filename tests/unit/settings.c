@@ -156,12 +156,39 @@ static void test_config_file(void **state) {
     settings_free(&settings);
 }
 
-static uint64_t hash_of(const char *words) {
-    struct settings *settings = fresh("rollout");
+static uint64_t hash_of_stage(const char *stage, const char *words) {
+    struct settings *settings = fresh(stage);
     assert_int_equal(arguments(settings, words), OK);
     uint64_t hash = settings_hash(settings);
     settings_free(&settings);
     return hash;
+}
+
+static uint64_t hash_of(const char *words) {
+    return hash_of_stage("rollout", words);
+}
+
+// The keys of the store depend on these values: a change here makes every stored section unreachable.
+static void test_hash_values_stay(void **state) {
+    (void)state;
+    static const struct {
+        const char *stage, *words;
+        uint64_t hash;
+    } cases[] = {
+        {"source", "--data /dev/null --no-shuffle --limit 3 --template none", 0x9f8db260e066f307},
+        {"frames", "", 0x808fe38346d73263},
+        {"frames", "--seconds-per-grid measured --total-pixels 1000000 --media-root /", 0x43fe3afc303a4420},
+        {"rollout", "--model /", 0x8752c7f164425cc2},
+        {"rollout", "--model / --temperature 0.9 --top-k 5 --seed 7 --precision bfloat16 --device cuda:1",
+         0xb31d06614f10d05b},
+        {"refscore", "--model / --logprobs all --span released", 0x6e62e648c69cff1f},
+        {"reward", "--length-reward ..512 --margin 0.01", 0x65217526a1d238f4},
+        {"reward", "--length-reward 320..512 --upper-bound none --method grpo --coefficient -0", 0x4fdc8d0d58b9195b},
+        {"optim", "--model / --out /x --steps 100 --schedule constant --train-vision no --lr 3e-5", 0x2fd4c1b4216095d8},
+        {"optim", "--model / --out /y --save-every 3", 0x937f5c8f16b6a8a3},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_true(hash_of_stage(cases[i].stage, cases[i].words) == cases[i].hash);
 }
 
 static void test_hash_sees_what_counts(void **state) {
@@ -197,6 +224,7 @@ int main(void) {
         cmocka_unit_test(test_mistakes_are_named),
         cmocka_unit_test(test_ranges),
         cmocka_unit_test(test_config_file),
+        cmocka_unit_test(test_hash_values_stay),
         cmocka_unit_test(test_hash_sees_what_counts),
         cmocka_unit_test(test_help_has_every_key),
     };
