@@ -6,9 +6,9 @@
 #include "tools/pipelines.h"
 #include "tools/tools.h"
 
-static const struct key check_keys[] = {PIPELINE_SET, {0}};
-static const struct key_table check_table = {NULL, "caravan check", "FILE", "finds every mistake in a pipeline file",
-                                             check_keys};
+static const struct option check_keys[] = {PIPELINE_SET, {0}};
+static const struct option_table check_table = {NULL, "caravan check", "FILE", "finds every mistake in a pipeline file",
+                                                check_keys};
 
 static void say_summary(const struct pipeline *pipeline, const char *path) {
     size_t processes = 0;

@@ -7,13 +7,13 @@
 #include "tools/pipelines.h"
 #include "tools/tools.h"
 
-static const struct key graph_keys[] = {
-    {.name = "dot", .type = KEY_BOOL, .help = "Graphviz's dot (the default when standard output is no terminal)"},
-    {.name = "text", .type = KEY_BOOL, .help = "lines of text (the default on a terminal)"},
+static const struct option graph_keys[] = {
+    {.name = "dot", .type = OPTION_BOOL, .help = "Graphviz's dot (the default when standard output is no terminal)"},
+    {.name = "text", .type = OPTION_BOOL, .help = "lines of text (the default on a terminal)"},
     PIPELINE_SET,
     {0},
 };
-static const struct key_table graph_table = {NULL, "caravan graph", "FILE", "draws a pipeline file", graph_keys};
+static const struct option_table graph_table = {NULL, "caravan graph", "FILE", "draws a pipeline file", graph_keys};
 
 int graph_main(int argc, char **argv) {
     struct settings *settings = NULL;

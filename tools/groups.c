@@ -4,17 +4,17 @@
 #include <string.h>
 
 #include "shared/base/log.h"
-#include "shared/config/keys.h"
+#include "shared/config/options.h"
 #include "shared/group/group.h"
 #include "shared/store/groups.h"
 #include "tools/tools.h"
 
-static const struct key keys[] = {
-    {.name = "store", .type = KEY_FILE, .help = "folder that holds groups.lmdb"},
+static const struct option keys[] = {
+    {.name = "store", .type = OPTION_FILE, .help = "folder that holds groups.lmdb"},
     {0},
 };
 
-static const struct key_table table = {
+static const struct option_table table = {
     .program = "caravan groups",
     .operands = "ls|show|export|fields [ID...]",
     .help = "ls: a line a group; show: groups as a person reads them; export: JSON lines (all groups, or those of the "

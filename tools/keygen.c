@@ -9,8 +9,8 @@
 #include "tools/plan.h"
 #include "tools/tools.h"
 
-static const struct key none[] = {{0}};
-static const struct key_table table = {
+static const struct option none[] = {{0}};
+static const struct option_table table = {
     NULL, "caravan keygen", "[FILE]",
     "makes this machine's key file (~/.config/caravan/machine.key) and prints its public key", none};
 

@@ -14,8 +14,8 @@ static status read_file(struct pipeline **pipeline, const struct settings *setti
     return result;
 }
 
-status pipelines_open(struct pipeline **pipeline, struct settings **settings, const struct key_table *table, int argc,
-                      char **argv, const char **path) {
+status pipelines_open(struct pipeline **pipeline, struct settings **settings, const struct option_table *table,
+                      int argc, char **argv, const char **path) {
     int rest = argc;
     status result = settings_new_table(settings, table);
     if (result == OK) result = settings_arguments(*settings, argc, argv, &rest);

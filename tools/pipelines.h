@@ -7,13 +7,13 @@
 // The option --set, which may be given many times.
 #define PIPELINE_SET                                                                                                   \
     {                                                                                                                  \
-        .name = "set", .type = KEY_TEXT, .many = true,                                                                 \
+        .name = "set", .type = OPTION_STRING, .repeatable = true,                                                      \
         .help = "stage.key=value over what the file says; may be repeated"                                             \
     }
 
 // Reads a verb's options and its FILE with every --set. What is wrong is written to standard error; END after
 // --help. *path is FILE.
-status pipelines_open(struct pipeline **pipeline, struct settings **settings, const struct key_table *table, int argc,
-                      char **argv, const char **path);
+status pipelines_open(struct pipeline **pipeline, struct settings **settings, const struct option_table *table,
+                      int argc, char **argv, const char **path);
 
 #endif

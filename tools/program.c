@@ -186,7 +186,7 @@ static status close_program(void *state) {
 
 int program_main(int argc, char **argv) {
     const char *path = wiring_path(argc, argv);
-    static const struct key none[] = {{0}};
+    static const struct option none[] = {{0}};
     status result = path ? wiring_read(&given, path) : fail(USAGE, "caravan run starts this, not a person");
     if (result == OK && (!given.command_count || !given.home)) result = fail(DATAERR, "%s: names no program", path);
     if (result != OK) {
@@ -194,7 +194,7 @@ int program_main(int argc, char **argv) {
         wiring_release(&given);
         return result;
     }
-    const struct key_table table = {given.stage, given.stage, NULL, "a user's program", none};
+    const struct option_table table = {given.stage, given.stage, NULL, "a user's program", none};
     const struct stage stage = {.name = given.stage,
                                 .table = &table,
                                 .section = -1,

@@ -2,18 +2,18 @@
 #include <stdio.h>
 
 #include "shared/base/log.h"
-#include "shared/config/keys.h"
+#include "shared/config/options.h"
 #include "shared/group/group.h"
 #include "tools/tools.h"
 
-static const struct key reference_keys[] = {{0}};
-static const struct key_table reference_table = {
+static const struct option reference_keys[] = {{0}};
+static const struct option_table reference_table = {
     NULL, "caravan reference", NULL, "prints every stage's keys and the group's fields as Markdown", reference_keys};
 
 static status print_page(void) {
     struct buf page = {0};
     status result = buf_puts(&page, "# Reference\n\nMade by `caravan reference`.\n\n## The stages' keys\n\n");
-    if (result == OK) result = keys_markdown(&page);
+    if (result == OK) result = options_markdown(&page);
     if (result == OK) result = buf_puts(&page, "## The group\n\n");
     if (result == OK) result = group_reference_page(&page);
     if (result == OK) fwrite(page.data, 1, page.size, stdout);

@@ -14,14 +14,14 @@
 #include "tools/supervisor.h"
 #include "tools/tools.h"
 
-static const struct key run_keys[] = {
+static const struct option run_keys[] = {
     PIPELINE_SET,
-    {.name = "machine", .type = KEY_TEXT, .help = "which of the file's machines this is"},
-    {.name = "key", .type = KEY_FILE, .help = "this machine's key file (default: where caravan keygen puts it)"},
+    {.name = "machine", .type = OPTION_STRING, .help = "which of the file's machines this is"},
+    {.name = "key", .type = OPTION_FILE, .help = "this machine's key file (default: where caravan keygen puts it)"},
     {0},
 };
-static const struct key_table run_table = {NULL, "caravan run", "FILE",
-                                           "starts a pipeline; Ctrl-C stops it, the same command goes on", run_keys};
+static const struct option_table run_table = {NULL, "caravan run", "FILE",
+                                              "starts a pipeline; Ctrl-C stops it, the same command goes on", run_keys};
 
 static status make_folders(const struct plan *plan) {
     static const char *const names[] = {"store", "logs", "wiring", "weights", "checkpoints"};

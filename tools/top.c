@@ -16,15 +16,20 @@
 
 enum { NOTICES = 8, NOTICE = 200, PATIENCE = 5 };
 
-static const struct key top_keys[] = {
+static const struct option top_keys[] = {
     PIPELINE_SET,
-    {.name = "machine", .type = KEY_TEXT, .help = "which of the file's machines this is"},
-    {.name = "key", .type = KEY_FILE, .help = "this machine's key file (default: where caravan keygen puts it)"},
-    {.name = "seconds", .type = KEY_NUMBER, .standard = "1", .low = 0.1, .high = 3600, .help = "between two views"},
-    {.name = "once", .type = KEY_BOOL, .standard = "false", .help = "one view, and the end"},
+    {.name = "machine", .type = OPTION_STRING, .help = "which of the file's machines this is"},
+    {.name = "key", .type = OPTION_FILE, .help = "this machine's key file (default: where caravan keygen puts it)"},
+    {.name = "seconds",
+     .type = OPTION_NUMBER,
+     .default_value = "1",
+     .low = 0.1,
+     .high = 3600,
+     .help = "between two views"},
+    {.name = "once", .type = OPTION_BOOL, .default_value = "false", .help = "one view, and the end"},
     {0},
 };
-static const struct key_table top_table = {NULL, "caravan top", "FILE", "shows a run as it goes", top_keys};
+static const struct option_table top_table = {NULL, "caravan top", "FILE", "shows a run as it goes", top_keys};
 
 struct top {
     struct plan *plan;

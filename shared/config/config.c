@@ -1,5 +1,5 @@
 // The file of --config: one YAML map of keys.
-#include "shared/config/keys.h"
+#include "shared/config/options.h"
 
 #include <string.h>
 
@@ -8,8 +8,8 @@
 #include "shared/config/table.h"
 #include "shared/config/values.h"
 
-char *key_resolve(const struct key *key, const char *folder, const char *value, struct arena *arena) {
-    bool path = key->type == KEY_PATH || (key->type == KEY_FILE && !value_among(key->choices, value));
+char *option_resolve(const struct option *key, const char *folder, const char *value, struct arena *arena) {
+    bool path = key->type == OPTION_PATH || (key->type == OPTION_FILE && !value_among(key->choices, value));
     if (!path || !*value) return arena_strndup(arena, value, strlen(value));
     if (!folder || !*folder) folder = ".";
     while (value[0] == '.' && value[1] == '/') value += 2 + strspn(value + 2, "/");
@@ -28,9 +28,9 @@ static status set_pair(struct settings *settings, const char *folder, yaml_node_
     } else if (!value) {
         result = fail(USAGE, "%s: %s where a value belongs", name, document_kind(value_node));
     } else {
-        const struct key *key = keys_find(settings_table(settings), name);
+        const struct option *key = option_find(settings_table(settings), name);
         if (!key) place = document_place(name_node);
-        char *resolved = key ? key_resolve(key, folder, value, &memory) : NULL;
+        char *resolved = key ? option_resolve(key, folder, value, &memory) : NULL;
         if (key && !strcmp(key->name, "config")) {
             result = fail(USAGE, "config: not inside such a file");
         } else if (key && !resolved) {

@@ -19,7 +19,7 @@ struct draft_keys {
 struct draft_stage {
     const char *name;
     struct place place;
-    const struct key_table *table;
+    const struct option_table *table;
     bool is_program;
     struct draft_keys keys; // with from, replicas, on, program
 };

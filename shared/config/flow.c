@@ -11,7 +11,7 @@ static int find_stage(const struct draft *draft, const char *name) {
 
 // A stage's place among the known ones, -1 for a program.
 static int rank(const struct draft_stage *stage) {
-    const char *const *names = keys_stages();
+    const char *const *names = stage_names();
     for (int i = 0; stage->table && names[i]; i++)
         if (!strcmp(names[i], stage->table->stage)) return i;
     return -1;
@@ -21,7 +21,7 @@ static const char *nearest_stage(const struct draft *draft, const char *name) {
     const char **names = calloc(draft->stage_count + 1, sizeof *names);
     if (!names) return NULL;
     for (size_t i = 0; i < draft->stage_count; i++) names[i] = draft->stages[i].name;
-    const char *near = keys_nearest(names, name);
+    const char *near = nearest_name(names, name);
     free(names);
     return near;
 }
@@ -111,7 +111,7 @@ static void check_on(struct draft *draft) {
         if (!on || !on->value) continue;
         while (m < draft->machine_count && strcmp(names[m], on->value) != 0) m++;
         if (m < draft->machine_count) continue;
-        const char *near = keys_nearest(names, on->value);
+        const char *near = nearest_name(names, on->value);
         if (near)
             draft_mistake(draft, on->value_place, "%s: on: no machine is named %s; did you mean %s?",
                           draft->stages[i].name, on->value, near);

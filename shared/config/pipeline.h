@@ -1,6 +1,6 @@
 // A pipeline file: read, checked whole, and completed by what one key hands down to many stages.
 //
-// A stage is one of keys_stages() or, under any other name, a `program`: its keys are its own and reach it as
+// A stage is one of stage_names() or, under any other name, a `program`: its keys are its own and reach it as
 // `--key value` arguments as they are written; the rest is known and checked. Paths of known keys are made absolute:
 // relative ones start from the file's folder (on the command line, --set, from the current one).
 #ifndef SHARED_CONFIG_PIPELINE_H
@@ -11,7 +11,7 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
-#include "shared/config/keys.h"
+#include "shared/config/options.h"
 
 struct pipeline_key {
     const char *name;  // with underscores
@@ -20,12 +20,12 @@ struct pipeline_key {
 
 struct pipeline_stage {
     const char *name;
-    const struct key_table *table; // NULL: a program of the user's
-    const char *program;           // of the user's: an absolute path; NULL otherwise
-    int from;                      // the stage whose groups it reads, -1: the source
-    int replicas;                  // 1 or more
-    int on;                        // its machine, -1: none was named
-    struct pipeline_key *keys;     // given or handed down
+    const struct option_table *table; // NULL: a program of the user's
+    const char *program;              // of the user's: an absolute path; NULL otherwise
+    int from;                         // the stage whose groups it reads, -1: the source
+    int replicas;                     // 1 or more
+    int on;                           // its machine, -1: none was named
+    struct pipeline_key *keys;        // given or handed down
     size_t key_count;
 };
 

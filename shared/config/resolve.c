@@ -13,52 +13,55 @@
 #include "shared/config/values.h"
 
 // Keys of the file that are no stage's.
-static const struct key top_keys[] = {
-    {.name = "name", .type = KEY_TEXT, .help = "of the run (default: the file's)"},
-    {.name = "run", .type = KEY_PATH, .required = true, .help = "folder of store, ledger, checkpoints, metrics, logs"},
+static const struct option top_keys[] = {
+    {.name = "name", .type = OPTION_STRING, .help = "of the run (default: the file's)"},
+    {.name = "run",
+     .type = OPTION_PATH,
+     .required = true,
+     .help = "folder of store, ledger, checkpoints, metrics, logs"},
     {0},
 };
-static const struct key_table top_table = {NULL, "pipeline", NULL, "keys of the file", top_keys};
+static const struct option_table top_table = {NULL, "pipeline", NULL, "keys of the file", top_keys};
 
 // Keys of a stage's place in the pipeline, for every stage and program.
-static const struct key place_keys[] = {
-    {.name = "from", .type = KEY_TEXT, .help = "the stage before it, when that is not the one above"},
+static const struct option place_keys[] = {
+    {.name = "from", .type = OPTION_STRING, .help = "the stage before it, when that is not the one above"},
     {.name = "replicas",
-     .type = KEY_INT,
-     .standard = "1",
+     .type = OPTION_INT,
+     .default_value = "1",
      .low = 1,
      .high = 256,
      .help = "processes that share the work"},
-    {.name = "on", .type = KEY_TEXT, .help = "the machine that it runs on"},
-    {.name = "program", .type = KEY_FILE, .help = "a program of yours that filters JSON lines"},
+    {.name = "on", .type = OPTION_STRING, .help = "the machine that it runs on"},
+    {.name = "program", .type = OPTION_FILE, .help = "a program of yours that filters JSON lines"},
     {0},
 };
-static const struct key_table place_table = {NULL, "pipeline", NULL, "a stage's place", place_keys};
+static const struct option_table place_table = {NULL, "pipeline", NULL, "a stage's place", place_keys};
 
-static const struct key machine_keys[] = {
-    {.name = "address", .type = KEY_TEXT, .required = true, .help = "host name or IP address"},
-    {.name = "key", .type = KEY_TEXT, .help = "its public key, from `caravan keygen`"},
-    {.name = "port", .type = KEY_INT, .low = 1, .high = 65000, .help = "the first port that it listens on"},
+static const struct option machine_keys[] = {
+    {.name = "address", .type = OPTION_STRING, .required = true, .help = "host name or IP address"},
+    {.name = "key", .type = OPTION_STRING, .help = "its public key, from `caravan keygen`"},
+    {.name = "port", .type = OPTION_INT, .low = 1, .high = 65000, .help = "the first port that it listens on"},
     {0},
 };
-static const struct key_table machine_table = {NULL, "pipeline", NULL, "a machine", machine_keys};
+static const struct option_table machine_table = {NULL, "pipeline", NULL, "a machine", machine_keys};
 
 // Given by the source or the file to every stage that has it.
 static const char *const handed_by_source[] = {"group_size", "groups_per_step", "media_root", "seed", NULL};
 
-static const struct key *find_in(const struct key *keys, const char *name) {
+static const struct option *find_in(const struct option *keys, const char *name) {
     for (; keys->name; keys++)
         if (!strcmp(keys->name, name)) return keys;
     return NULL;
 }
 
 // A key that several stages have may stand at the top of the file.
-static const struct key *find_shared(const char *name) {
-    const struct key *found = NULL;
+static const struct option *find_shared(const char *name) {
+    const struct option *found = NULL;
     int stages = 0;
-    for (const char *const *stage = keys_stages(); *stage; stage++) {
-        const struct key *key = keys_find(keys_of(*stage), name);
-        if (!key || key->internal) continue;
+    for (const char *const *stage = stage_names(); *stage; stage++) {
+        const struct option *key = option_find(options_of(*stage), name);
+        if (!key || key->hidden) continue;
         found = key;
         stages++;
     }
@@ -67,15 +70,15 @@ static const struct key *find_shared(const char *name) {
 
 // The stage that has a key of that very name, NULL if there is none.
 static const char *owner_of(const char *name) {
-    for (const char *const *stage = keys_stages(); *stage; stage++)
-        if (keys_find(keys_of(*stage), name)) return *stage;
+    for (const char *const *stage = stage_names(); *stage; stage++)
+        if (option_find(options_of(*stage), name)) return *stage;
     return NULL;
 }
 
 static void unknown_key(struct draft *draft, const char *owner, const struct draft_key *key,
-                        const struct key_table *table, const struct key_table *more) {
-    const char *near = keys_suggest(table, key->name);
-    if (!near && more) near = keys_suggest(more, key->name);
+                        const struct option_table *table, const struct option_table *more) {
+    const char *near = option_suggest(table, key->name);
+    if (!near && more) near = option_suggest(more, key->name);
     if (owner_of(key->name)) {
         draft_mistake(draft, key->name_place, "%s: no such key: %s; it is one of %s", owner, key->name,
                       owner_of(key->name));
@@ -87,19 +90,19 @@ static void unknown_key(struct draft *draft, const char *owner, const struct dra
 }
 
 // Checks a value and makes its path absolute. False if there was a mistake.
-static bool check_value(struct draft *draft, const char *owner, struct draft_key *key, const struct key *rule) {
+static bool check_value(struct draft *draft, const char *owner, struct draft_key *key, const struct option *rule) {
     if (!key->value) return false; // a list or a map, reported already
-    if (keys_check(rule, key->value) != OK) {
+    if (option_check(rule, key->value) != OK) {
         draft_mistake(draft, key->value_place, "%s: %s", owner, fail_text());
         return false;
     }
-    char *resolved =
-        key_resolve(rule, key->value_place.line ? draft->folder : draft->current, key->value, &draft->pipeline->arena);
+    char *resolved = option_resolve(rule, key->value_place.line ? draft->folder : draft->current, key->value,
+                                    &draft->pipeline->arena);
     if (!resolved) {
         draft->short_of_memory = true;
         return false;
     }
-    if (rule->type == KEY_FILE && !value_among(rule->choices, resolved) && access(resolved, F_OK)) {
+    if (rule->type == OPTION_FILE && !value_among(rule->choices, resolved) && access(resolved, F_OK)) {
         draft_mistake(draft, key->value_place, "%s: %s: %s: %s", owner, key->name, resolved, strerror(errno));
         return false;
     }
@@ -109,33 +112,33 @@ static bool check_value(struct draft *draft, const char *owner, struct draft_key
 
 // Checks a map against one table.
 static void check_map(struct draft *draft, const char *owner, struct place place, struct draft_keys *keys,
-                      const struct key_table *table) {
+                      const struct option_table *table) {
     for (struct draft_key *key = keys->first; key; key = key->next) {
-        const struct key *rule = find_in(table->keys, key->name);
+        const struct option *rule = find_in(table->keys, key->name);
         if (rule)
             check_value(draft, owner, key, rule);
         else
             unknown_key(draft, owner, key, table, NULL);
     }
-    for (const struct key *rule = table->keys; rule->name; rule++)
+    for (const struct option *rule = table->keys; rule->name; rule++)
         if (rule->required && !draft_find(keys, rule->name))
             draft_mistake(draft, place, "%s: missing: %s", owner, rule->name);
 }
 
 static void check_top(struct draft *draft) {
     for (struct draft_key *key = draft->top.first; key; key = key->next) {
-        const struct key *rule = find_in(top_keys, key->name);
+        const struct option *rule = find_in(top_keys, key->name);
         if (!rule) rule = find_shared(key->name);
         if (rule)
             check_value(draft, "pipeline", key, rule);
         else
-            unknown_key(draft, "pipeline", key, &top_table, keys_of("source"));
+            unknown_key(draft, "pipeline", key, &top_table, options_of("source"));
     }
     if (!draft_find(&draft->top, "run")) draft_mistake(draft, (struct place){1, 1}, "pipeline: missing: run");
 }
 
 static void name_program(struct draft *draft, struct draft_stage *stage) {
-    const char *near = keys_nearest(keys_stages(), stage->name);
+    const char *near = nearest_name(stage_names(), stage->name);
     if (near) {
         draft_mistake(draft, stage->place, "%s: no such stage; did you mean %s? (one of yours needs `program`)",
                       stage->name, near);
@@ -149,8 +152,8 @@ static void check_program(struct draft *draft, const struct draft_stage *stage, 
     if (!key->value) return;
     struct arena *memory = &draft->pipeline->arena;
     const char *base = key->value_place.line ? draft->folder : draft->current;
-    static const struct key file = {.name = "program", .type = KEY_FILE};
-    const char *path = strchr(key->value, '/') ? key_resolve(&file, base, key->value, memory) : NULL;
+    static const struct option file = {.name = "program", .type = OPTION_FILE};
+    const char *path = strchr(key->value, '/') ? option_resolve(&file, base, key->value, memory) : NULL;
     const char *search = path ? NULL : getenv("PATH");
     while (search && *search && !path) {
         size_t length = strcspn(search, ":");
@@ -170,14 +173,14 @@ static void check_program(struct draft *draft, const struct draft_stage *stage, 
 }
 
 static void check_stage_key(struct draft *draft, struct draft_stage *stage, struct draft_key *key) {
-    const struct key *rule = find_in(place_keys, key->name);
+    const struct option *rule = find_in(place_keys, key->name);
     if (rule && !strcmp(key->name, "program")) {
         check_program(draft, stage, key);
     } else if (rule) {
         check_value(draft, stage->name, key, rule);
     } else if (stage->table) {
-        rule = keys_find(stage->table, key->name);
-        if (!rule || rule->internal)
+        rule = option_find(stage->table, key->name);
+        if (!rule || rule->hidden)
             unknown_key(draft, stage->name, key, stage->table, &place_table);
         else if (value_among("stdio|config", key->name))
             draft_mistake(draft, key->name_place, "%s: %s is for the command line", stage->name, key->name);
@@ -188,7 +191,7 @@ static void check_stage_key(struct draft *draft, struct draft_stage *stage, stru
 
 static void check_stage(struct draft *draft, struct draft_stage *stage) {
     stage->is_program = draft_find(&stage->keys, "program") != NULL;
-    stage->table = stage->is_program ? NULL : keys_of(stage->name);
+    stage->table = stage->is_program ? NULL : options_of(stage->name);
     if (!stage->table && !stage->is_program) name_program(draft, stage);
     for (struct draft_key *key = stage->keys.first; key; key = key->next) check_stage_key(draft, stage, key);
     for (struct draft_stage *other = draft->stages; other < stage; other++)
@@ -226,8 +229,8 @@ static void inherit_path(struct draft *draft, struct draft_stage *stage, const c
         draft_set(draft, &stage->keys, name, path, run->name_place, run->value_place);
 }
 
-static void inherit_keys(struct draft *draft, struct draft_stage *stage, const struct key *rules) {
-    for (const struct key *rule = rules; rule->name; rule++) {
+static void inherit_keys(struct draft *draft, struct draft_stage *stage, const struct option *rules) {
+    for (const struct option *rule = rules; rule->name; rule++) {
         if (draft_find(&stage->keys, rule->name)) continue;
         const struct draft_key *key = inherited(draft, stage, rule->name);
         if (key && key->value)
@@ -241,17 +244,18 @@ static void inherit_keys(struct draft *draft, struct draft_stage *stage, const s
 
 // min above max, with the values that hold after all was handed down.
 static void check_bounds(struct draft *draft, const struct draft_stage *stage) {
-    for (const struct key *rule = stage->table->keys; rule->name; rule++) {
-        if (!rule->at_most) continue;
-        const struct key *other = keys_find(stage->table, rule->at_most);
+    for (const struct option *rule = stage->table->keys; rule->name; rule++) {
+        if (!rule->not_above) continue;
+        const struct option *other = option_find(stage->table, rule->not_above);
         const struct draft_key *low = draft_find(&stage->keys, rule->name),
-                               *high = draft_find(&stage->keys, rule->at_most);
-        const char *low_text = low ? low->value : rule->standard, *high_text = high ? high->value : other->standard;
+                               *high = draft_find(&stage->keys, rule->not_above);
+        const char *low_text = low ? low->value : rule->default_value,
+                   *high_text = high ? high->value : other->default_value;
         double bottom, top;
         if ((!low && !high) || !low_text || !high_text) continue;
         if (value_number(low_text, &bottom) && value_number(high_text, &top) && bottom > top)
             draft_mistake(draft, (low ? low : high)->value_place, "%s: %s: %s is above %s, which is %s", stage->name,
-                          rule->name, low_text, rule->at_most, high_text);
+                          rule->name, low_text, rule->not_above, high_text);
     }
 }
 
@@ -260,7 +264,7 @@ static void check_agreement(struct draft *draft, const char *stage_name, const c
     struct draft_stage *source = stage_named(draft, "source"), *stage = stage_named(draft, stage_name);
     if (!source || !stage || !source->table || !stage->table) return;
     const struct draft_key *there = draft_find(&source->keys, name), *here = draft_find(&stage->keys, name);
-    const char *standard = keys_find(source->table, name)->standard;
+    const char *standard = option_find(source->table, name)->default_value;
     double a, b;
     if (!here || !here->value || (there && !there->value)) return;
     if (value_number(there ? there->value : standard, &a) && value_number(here->value, &b) && a != b)
@@ -271,9 +275,9 @@ static void check_agreement(struct draft *draft, const char *stage_name, const c
 static void complete_stage(struct draft *draft, struct draft_stage *stage) {
     if (!stage->table) return;
     inherit_path(draft, stage, "store", "store");
-    if (keys_find(stage->table, "out")) inherit_path(draft, stage, "out", "checkpoints");
+    if (option_find(stage->table, "out")) inherit_path(draft, stage, "out", "checkpoints");
     inherit_keys(draft, stage, stage->table->keys);
-    inherit_keys(draft, stage, keys_common());
+    inherit_keys(draft, stage, options_common());
     check_bounds(draft, stage);
 }
 

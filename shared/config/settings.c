@@ -1,6 +1,6 @@
 // A value for each key of a table. Getters abort on a key or type that the table lacks: the caller is wrong, not the
 // user.
-#include "shared/config/keys.h"
+#include "shared/config/options.h"
 
 #include <errno.h>
 #include <math.h>
@@ -14,8 +14,8 @@
 #include "shared/config/values.h"
 
 struct settings {
-    const struct key_table *table;
-    const struct key **keys; // the table's, then the common ones
+    const struct option_table *table;
+    const struct option **keys; // the table's, then the common ones
     struct value *values;
     size_t count;
 };
@@ -26,16 +26,16 @@ static bool same_name(const char *a, const char *b) {
     return *a == *b;
 }
 
-const struct key *keys_find(const struct key_table *table, const char *name) {
-    for (const struct key *key = table->keys; key->name; key++)
+const struct option *option_find(const struct option_table *table, const char *name) {
+    for (const struct option *key = table->keys; key->name; key++)
         if (same_name(key->name, name)) return key;
     if (table->stage)
-        for (const struct key *key = keys_common(); key->name; key++)
+        for (const struct option *key = options_common(); key->name; key++)
             if (same_name(key->name, name)) return key;
     return NULL;
 }
 
-static size_t count_keys(const struct key *keys) {
+static size_t count_keys(const struct option *keys) {
     size_t count = 0;
     while (keys[count].name) count++;
     return count;
@@ -56,10 +56,10 @@ static status add_text(struct value *value, const char *text) {
     return OK;
 }
 
-static status set_value(struct value *value, const struct key *key, const char *text) {
+static status set_value(struct value *value, const struct option *key, const char *text) {
     struct value fresh = {0};
     TRY(value_read(&fresh, key, text));
-    if (key->many) TRY(add_text(value, text));
+    if (key->repeatable) TRY(add_text(value, text));
     fresh.text = strdup(text);
     if (!fresh.text) return fail(UNAVAILABLE, "out of memory");
     free(value->text);
@@ -73,23 +73,24 @@ static status set_standards(struct settings *settings) {
     for (size_t i = 0; i < settings->count; i++) {
         struct value *value = &settings->values[i];
         *value = (struct value){.from = NAN, .to = NAN, .whole = INT64_MIN};
-        if (settings->keys[i]->standard) TRY(set_value(value, settings->keys[i], settings->keys[i]->standard));
+        if (settings->keys[i]->default_value)
+            TRY(set_value(value, settings->keys[i], settings->keys[i]->default_value));
     }
     return OK;
 }
 
-status settings_new_table(struct settings **out, const struct key_table *table) {
+status settings_new_table(struct settings **out, const struct option_table *table) {
     *out = NULL;
     struct settings *fresh;
     TRY(NEW(&fresh, 1));
     status result;
-    size_t own = count_keys(table->keys), shared = table->stage ? count_keys(keys_common()) : 0;
+    size_t own = count_keys(table->keys), shared = table->stage ? count_keys(options_common()) : 0;
     fresh->table = table;
     TRY_TO(result, done, NEW(&fresh->keys, own + shared));
     TRY_TO(result, done, NEW(&fresh->values, own + shared));
     fresh->count = own + shared;
     for (size_t i = 0; i < own; i++) fresh->keys[i] = &table->keys[i];
-    for (size_t i = 0; i < shared; i++) fresh->keys[own + i] = &keys_common()[i];
+    for (size_t i = 0; i < shared; i++) fresh->keys[own + i] = &options_common()[i];
     TRY_TO(result, done, set_standards(fresh));
     *out = fresh;
     fresh = NULL;
@@ -100,12 +101,12 @@ done:
 
 status settings_new(struct settings **out, const char *stage) {
     *out = NULL;
-    const struct key_table *table = keys_of(stage);
+    const struct option_table *table = options_of(stage);
     if (!table) return fail(BUG, "no stage is named %s", stage);
     return settings_new_table(out, table);
 }
 
-const struct key_table *settings_table(const struct settings *settings) {
+const struct option_table *settings_table(const struct settings *settings) {
     return settings->table;
 }
 
@@ -119,25 +120,25 @@ void settings_free(struct settings **settings) {
 }
 
 static status unknown_key(const struct settings *settings, const char *name) {
-    const char *near = keys_suggest(settings->table, name);
+    const char *near = option_suggest(settings->table, name);
     if (near) return fail(USAGE, "%s: no such key; did you mean %s?", name, near);
     return fail(USAGE, "%s: no such key", name);
 }
 
 status settings_set(struct settings *settings, const char *name, const char *text) {
-    const struct key *key = keys_find(settings->table, name);
+    const struct option *key = option_find(settings->table, name);
     if (!key) return unknown_key(settings, name);
     size_t i = 0;
     while (settings->keys[i] != key) i++;
     struct value *value = &settings->values[i];
     TRY(set_value(value, key, text));
     value->given = true;
-    if (key->type == KEY_FILE && !value->is_choice && access(text, F_OK))
+    if (key->type == OPTION_FILE && !value->is_choice && access(text, F_OK))
         return fail(DATAERR, "%s: %s: %s", key->name, text, strerror(errno));
     return OK;
 }
 
-static const struct value *value_of(const struct settings *settings, const char *name, const struct key **key) {
+static const struct value *value_of(const struct settings *settings, const char *name, const struct option **key) {
     for (size_t i = 0; i < settings->count; i++) {
         if (strcmp(settings->keys[i]->name, name) != 0) continue;
         *key = settings->keys[i];
@@ -148,7 +149,7 @@ static const struct value *value_of(const struct settings *settings, const char 
 }
 
 static const struct value *typed_value(const struct settings *settings, const char *name, unsigned types) {
-    const struct key *key;
+    const struct option *key;
     const struct value *value = value_of(settings, name, &key);
     if (types >> key->type & 1) return value;
     fprintf(stderr, "bug: key %s of %s asked for as another type\n", name, settings->table->program);
@@ -156,12 +157,12 @@ static const struct value *typed_value(const struct settings *settings, const ch
 }
 
 bool settings_given(const struct settings *settings, const char *name) {
-    const struct key *key;
+    const struct option *key;
     return value_of(settings, name, &key)->given;
 }
 
 const char *settings_text(const struct settings *settings, const char *name) {
-    return typed_value(settings, name, ~(1u << KEY_BOOL))->text;
+    return typed_value(settings, name, ~(1u << OPTION_BOOL))->text;
 }
 
 const char *const *settings_texts(const struct settings *settings, const char *name, size_t *count) {
@@ -171,19 +172,19 @@ const char *const *settings_texts(const struct settings *settings, const char *n
 }
 
 int64_t settings_int(const struct settings *settings, const char *name) {
-    return typed_value(settings, name, 1u << KEY_INT)->whole;
+    return typed_value(settings, name, 1u << OPTION_INT)->whole;
 }
 
 double settings_number(const struct settings *settings, const char *name) {
-    return typed_value(settings, name, 1u << KEY_INT | 1u << KEY_NUMBER | 1u << KEY_NUMBER_OR)->from;
+    return typed_value(settings, name, 1u << OPTION_INT | 1u << OPTION_NUMBER | 1u << OPTION_NUMBER_OR)->from;
 }
 
 bool settings_bool(const struct settings *settings, const char *name) {
-    return typed_value(settings, name, 1u << KEY_BOOL)->truth;
+    return typed_value(settings, name, 1u << OPTION_BOOL)->truth;
 }
 
 bool settings_is(const struct settings *settings, const char *name, const char *choice) {
-    const struct key *key;
+    const struct option *key;
     const struct value *value = value_of(settings, name, &key);
     if (!value_among(key->choices, choice)) {
         fprintf(stderr, "bug: key %s of %s has no choice %s\n", name, settings->table->program, choice);
@@ -193,13 +194,13 @@ bool settings_is(const struct settings *settings, const char *name, const char *
 }
 
 void settings_range(const struct settings *settings, const char *name, double *from, double *to) {
-    const struct value *value = typed_value(settings, name, 1u << KEY_RANGE);
+    const struct value *value = typed_value(settings, name, 1u << OPTION_RANGE);
     *from = value->from;
     *to = value->to;
 }
 
 static const char *text_or(const struct settings *settings, const char *name) {
-    const struct key *key;
+    const struct option *key;
     return value_of(settings, name, &key)->text;
 }
 
@@ -217,12 +218,12 @@ static status check_required(const struct settings *settings) {
 status settings_complete(const struct settings *settings) {
     TRY(check_required(settings));
     for (size_t i = 0; i < settings->count; i++) {
-        const struct key *key = settings->keys[i], *other;
-        if (!key->at_most || !settings->values[i].text) continue;
-        const struct value *bound = value_of(settings, key->at_most, &other);
+        const struct option *key = settings->keys[i], *other;
+        if (!key->not_above || !settings->values[i].text) continue;
+        const struct value *bound = value_of(settings, key->not_above, &other);
         if (bound->text && settings->values[i].from > bound->from)
-            return fail(USAGE, "%s: %s is above %s, which is %s", key->name, settings->values[i].text, key->at_most,
-                        text_or(settings, key->at_most));
+            return fail(USAGE, "%s: %s is above %s, which is %s", key->name, settings->values[i].text, key->not_above,
+                        text_or(settings, key->not_above));
     }
     return OK;
 }
@@ -232,12 +233,12 @@ uint64_t settings_hash(const struct settings *settings) {
     if (!state) abort();
     XXH3_64bits_reset(state);
     for (size_t i = 0; i < settings->count; i++) {
-        const struct key *key = settings->keys[i];
+        const struct option *key = settings->keys[i];
         const struct value *value = &settings->values[i];
-        if (key->aside || !value->text) continue;
+        if (key->not_hashed || !value->text) continue;
         XXH3_64bits_update(state, key->name, strlen(key->name) + 1);
         // Numbers by value, so that 1 and 1.0 find the same; the rest by their text.
-        if (key->type == KEY_BOOL) {
+        if (key->type == OPTION_BOOL) {
             XXH3_64bits_update(state, value->truth ? "1" : "0", 2);
         } else if (isnan(value->from)) {
             XXH3_64bits_update(state, value->text, strlen(value->text) + 1);

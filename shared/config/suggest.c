@@ -1,5 +1,5 @@
 // "Did you mean": the known name nearest to a mistyped one, by edit distance with neighbours swapped counted as one.
-#include "shared/config/keys.h"
+#include "shared/config/options.h"
 
 #include <string.h>
 
@@ -39,19 +39,19 @@ static void consider(const char *candidate, const char *name, const char **best,
     if (cost <= bound && cost < *nearest) *best = candidate, *nearest = cost;
 }
 
-const char *keys_nearest(const char *const *names, const char *name) {
+const char *nearest_name(const char *const *names, const char *name) {
     const char *best = NULL;
     int nearest = LONGEST;
     for (; *names; names++) consider(*names, name, &best, &nearest);
     return best;
 }
 
-const char *keys_suggest(const struct key_table *table, const char *name) {
+const char *option_suggest(const struct option_table *table, const char *name) {
     const char *best = NULL;
     int nearest = LONGEST;
-    for (const struct key *key = table->keys; key->name; key++)
-        if (!key->internal) consider(key->name, name, &best, &nearest);
+    for (const struct option *key = table->keys; key->name; key++)
+        if (!key->hidden) consider(key->name, name, &best, &nearest);
     if (table->stage)
-        for (const struct key *key = keys_common(); key->name; key++) consider(key->name, name, &best, &nearest);
+        for (const struct option *key = options_common(); key->name; key++) consider(key->name, name, &best, &nearest);
     return best;
 }

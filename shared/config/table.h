@@ -2,12 +2,13 @@
 #ifndef SHARED_CONFIG_TABLE_H
 #define SHARED_CONFIG_TABLE_H
 
-#include "shared/config/keys.h"
+#include "shared/config/options.h"
 
 // The table that the settings were made from.
-const struct key_table *settings_table(const struct settings *settings);
+const struct option_table *settings_table(const struct settings *settings);
 
-// Puts `folder` before a relative path of KEY_FILE or KEY_PATH; other values are copied. NULL when memory is short.
-char *key_resolve(const struct key *key, const char *folder, const char *value, struct arena *arena);
+// Puts `folder` before a relative path of OPTION_FILE or OPTION_PATH; other values are copied. NULL when memory is
+// short.
+char *option_resolve(const struct option *key, const char *folder, const char *value, struct arena *arena);
 
 #endif

@@ -40,31 +40,31 @@ bool value_among(const char *choices, const char *word) {
     return false;
 }
 
-static status out_of_range(const struct key *key, const char *text) {
+static status out_of_range(const struct option *key, const char *text) {
     if (key->high >= 1e300) return fail(USAGE, "%s: %s is out of range: at least %.15g", key->name, text, key->low);
     return fail(USAGE, "%s: %s is out of range: %.15g to %.15g", key->name, text, key->low, key->high);
 }
 
 // What the key wants, for messages: " or none" behind a number with choices.
-static status wrong(const struct key *key, const char *what, const char *text) {
+static status wrong(const struct option *key, const char *what, const char *text) {
     if (key->choices) return fail(USAGE, "%s: '%s' is neither %s nor one of %s", key->name, text, what, key->choices);
     return fail(USAGE, "%s: '%s' is not %s", key->name, text, what);
 }
 
-static status read_bool(struct value *value, const struct key *key, const char *text) {
+static status read_bool(struct value *value, const struct option *key, const char *text) {
     bool yes = value_among("true|yes|on|1", text);
     if (!yes && !value_among("false|no|off|0", text)) return wrong(key, "true or false", text);
     value->truth = yes;
     return OK;
 }
 
-static status read_number(struct value *value, const struct key *key, const char *text) {
+static status read_number(struct value *value, const struct option *key, const char *text) {
     if (!value_number(text, &value->from)) return wrong(key, "a number", text);
     if (!(value->from >= key->low && value->from <= key->high)) return out_of_range(key, text);
     return OK;
 }
 
-static status read_int(struct value *value, const struct key *key, const char *text) {
+static status read_int(struct value *value, const struct option *key, const char *text) {
     double number;
     if (!read_whole(text, &value->whole)) {
         if (value_number(text, &number) && fabs(number) >= 0x1p63) return out_of_range(key, text);
@@ -86,7 +86,7 @@ static bool read_end(const char *text, size_t size, double open, double *end) {
     return value_number(copy, end) && *end >= 0;
 }
 
-static status read_range(struct value *value, const struct key *key, const char *text) {
+static status read_range(struct value *value, const struct option *key, const char *text) {
     const char *dots = strstr(text, "..");
     if (!dots || !read_end(text, (size_t)(dots - text), -INFINITY, &value->from) ||
         !read_end(dots + 2, strlen(dots + 2), INFINITY, &value->to))
@@ -95,42 +95,42 @@ static status read_range(struct value *value, const struct key *key, const char 
     return OK;
 }
 
-static status read_device(const struct key *key, const char *text) {
+static status read_device(const struct option *key, const char *text) {
     if (value_among("cpu|cuda", text)) return OK;
     size_t digits = strncmp(text, "cuda:", 5) ? 0 : strspn(text + 5, "0123456789");
     if (digits == 0 || digits > 3 || text[5 + digits]) return wrong(key, "cpu, cuda or cuda:N", text);
     return OK;
 }
 
-status value_read(struct value *value, const struct key *key, const char *text) {
+status value_read(struct value *value, const struct option *key, const char *text) {
     value->from = value->to = NAN;
     value->whole = INT64_MIN;
     value->is_choice = value_among(key->choices, text);
     if (value->is_choice) return OK;
     switch (key->type) {
-    case KEY_TEXT:
+    case OPTION_STRING:
         return OK;
-    case KEY_FILE:
-    case KEY_PATH:
+    case OPTION_FILE:
+    case OPTION_PATH:
         return *text ? OK : fail(USAGE, "%s: an empty path", key->name);
-    case KEY_INT:
+    case OPTION_INT:
         return read_int(value, key, text);
-    case KEY_NUMBER:
-    case KEY_NUMBER_OR:
+    case OPTION_NUMBER:
+    case OPTION_NUMBER_OR:
         return read_number(value, key, text);
-    case KEY_BOOL:
+    case OPTION_BOOL:
         return read_bool(value, key, text);
-    case KEY_CHOICE:
+    case OPTION_CHOICE:
         return fail(USAGE, "%s: '%s' is not one of %s", key->name, text, key->choices);
-    case KEY_RANGE:
+    case OPTION_RANGE:
         return read_range(value, key, text);
-    case KEY_DEVICE:
+    case OPTION_DEVICE:
         return read_device(key, text);
     }
     return fail(BUG, "%s: a key of no type", key->name);
 }
 
-status keys_check(const struct key *key, const char *text) {
+status option_check(const struct option *key, const char *text) {
     struct value value;
     return value_read(&value, key, text);
 }

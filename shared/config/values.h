@@ -2,14 +2,14 @@
 #ifndef SHARED_CONFIG_VALUES_H
 #define SHARED_CONFIG_VALUES_H
 
-#include "shared/config/keys.h"
+#include "shared/config/options.h"
 
 struct value {
     char *text;     // as it was given; NULL: unset
     double from;    // number, or a range's lower end; NaN where it is a choice
     double to;      // a range's upper end
-    int64_t whole;  // KEY_INT
-    bool truth;     // KEY_BOOL
+    int64_t whole;  // OPTION_INT
+    bool truth;     // OPTION_BOOL
     bool given;     // by somebody: not the default
     char **texts;   // every one, of a key that may be given many times
     size_t count;   // of them
@@ -17,7 +17,7 @@ struct value {
 };
 
 // Reads text as a value of the key, without looking for files; `text` itself is not kept. USAGE with "KEY: ...".
-status value_read(struct value *value, const struct key *key, const char *text);
+status value_read(struct value *value, const struct option *key, const char *text);
 
 // A finite decimal number, the whole text. False if it is none.
 bool value_number(const char *text, double *number);

@@ -86,10 +86,10 @@ status pipeline_write(const struct pipeline *pipeline, struct buf *out) {
 // The keys worth showing in a picture: those that the stage does not share with others.
 static bool is_shown(const struct pipeline_stage *stage, const struct pipeline_key *key) {
     if (!stage->table) return true;
-    for (const struct key *common = keys_common(); common->name; common++)
+    for (const struct option *common = options_common(); common->name; common++)
         if (!strcmp(common->name, key->name)) return false;
-    const struct key *rule = keys_find(stage->table, key->name);
-    return rule && rule->type != KEY_FILE && rule->type != KEY_PATH;
+    const struct option *rule = option_find(stage->table, key->name);
+    return rule && rule->type != OPTION_FILE && rule->type != OPTION_PATH;
 }
 
 // "frames x2 on gpu0"

@@ -4,7 +4,7 @@
 #define SHARED_DATA_DATASET_H
 
 #include "shared/base/status.h"
-#include "shared/config/keys.h"
+#include "shared/config/options.h"
 #include "shared/group/group.h"
 
 struct dataset;

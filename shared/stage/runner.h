@@ -10,7 +10,7 @@ struct place;
 
 struct stage_context {
     const struct stage *stage;
-    const struct key_table *table;
+    const struct option_table *table;
     struct settings *settings;
     void *state;              // the stage's own
     struct group_store *keep; // NULL without --store

@@ -75,7 +75,7 @@ static int exit_code(status result) {
 }
 
 int stage_main(const struct stage *stage, int argc, char **argv) {
-    struct stage_context context = {.stage = stage, .table = stage->table ? stage->table : keys_of(stage->name)};
+    struct stage_context context = {.stage = stage, .table = stage->table ? stage->table : options_of(stage->name)};
     log_open(context.table->program);
     context.started = context.said = runner_clock();
     status result = streams_hold();

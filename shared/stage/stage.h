@@ -11,7 +11,7 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
-#include "shared/config/keys.h"
+#include "shared/config/options.h"
 #include "shared/group/group.h"
 
 struct stage_context;
@@ -27,10 +27,10 @@ struct stage_weights {
 enum stage_follows { FOLLOWS_NOTHING, FOLLOWS_POLICY, FOLLOWS_REFERENCE };
 
 struct stage {
-    const char *name;              // as in keys_of()
-    const struct key_table *table; // NULL: keys_of(name)
-    unsigned needs;                // group_need: checked before the stage sees a group
-    int section;                   // the group_section that it adds and the runner stores, or -1
+    const char *name;                 // as in options_of()
+    const struct option_table *table; // NULL: options_of(name)
+    unsigned needs;                   // group_need: checked before the stage sees a group
+    int section;                      // the group_section that it adds and the runner stores, or -1
 
     // Set-up. *state is handed to all others. Fails with USAGE, DATAERR or UNAVAILABLE before any group is read.
     status (*open)(void **state, struct stage_context *context);

@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 #include "shared/base/memory.h"
-#include "shared/config/keys.h"
+#include "shared/config/options.h"
 #include "shared/group/group.h"
 #include "shared/model/model.h"
 #include "shared/stage/inputs.h"

@@ -12,11 +12,11 @@
 
 // ---- the stages: sample_id says what happens to a group
 
-static const struct key test_keys[] = {
-    {.name = "seed", .type = KEY_INT, .standard = "42", .high = 1e9, .help = "changes what is computed"},
+static const struct option test_keys[] = {
+    {.name = "seed", .type = OPTION_INT, .default_value = "42", .high = 1e9, .help = "changes what is computed"},
     {0},
 };
-static const struct key_table test_table = {"reward", "caravan-test", NULL, "a stage for tests", test_keys};
+static const struct option_table test_table = {"reward", "caravan-test", NULL, "a stage for tests", test_keys};
 
 static status open_nothing(void **state, struct stage_context *context) {
     *state = (void *)(intptr_t)settings_int(stage_settings(context), "seed");

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/config/keys.h"
+#include "shared/config/options.h"
 
 static struct settings *fresh(const char *stage) {
     struct settings *settings;
@@ -23,14 +23,14 @@ static status arguments(struct settings *settings, const char *words) {
 
 static void test_every_default_is_in_range(void **state) {
     (void)state;
-    for (const char *const *stage = keys_stages(); *stage; stage++) {
-        const struct key_table *table = keys_of(*stage);
+    for (const char *const *stage = stage_names(); *stage; stage++) {
+        const struct option_table *table = options_of(*stage);
         assert_non_null(table);
         struct settings *settings = fresh(*stage);
-        for (const struct key *key = table->keys; key->name; key++) {
+        for (const struct option *key = table->keys; key->name; key++) {
             assert_non_null(key->help);
-            if (key->standard) assert_int_equal(keys_check(key, key->standard), OK);
-            if (key->at_most) assert_non_null(keys_find(table, key->at_most));
+            if (key->default_value) assert_int_equal(option_check(key, key->default_value), OK);
+            if (key->not_above) assert_non_null(option_find(table, key->not_above));
             assert_false(settings_given(settings, key->name));
         }
         settings_free(&settings);
@@ -204,14 +204,14 @@ static void test_hash_sees_what_counts(void **state) {
 static void test_help_has_every_key(void **state) {
     (void)state;
     struct buf text = {0};
-    assert_int_equal(keys_help(keys_of("rollout"), &text), OK);
-    for (const struct key *key = keys_of("rollout")->keys; key->name; key++)
+    assert_int_equal(options_help(options_of("rollout"), &text), OK);
+    for (const struct option *key = options_of("rollout")->keys; key->name; key++)
         assert_non_null(strstr(text.data, key->help));
     assert_non_null(strstr(text.data, "--max-new-tokens N"));
     buf_clear(&text);
-    assert_int_equal(keys_markdown(&text), OK);
-    for (const char *const *stage = keys_stages(); *stage; stage++)
-        for (const struct key *key = keys_of(*stage)->keys; key->name; key++)
+    assert_int_equal(options_markdown(&text), OK);
+    for (const char *const *stage = stage_names(); *stage; stage++)
+        for (const struct option *key = options_of(*stage)->keys; key->name; key++)
             assert_non_null(strstr(text.data, key->name));
     buf_release(&text);
 }

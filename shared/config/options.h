@@ -1,7 +1,7 @@
 // The keys of every stage, in one table: the command line, pipeline files, `caravan check`, --help and the reference
 // page all come from it. A tool's verb may have a table of its own.
-#ifndef SHARED_CONFIG_KEYS_H
-#define SHARED_CONFIG_KEYS_H
+#ifndef SHARED_CONFIG_OPTIONS_H
+#define SHARED_CONFIG_OPTIONS_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -9,65 +9,65 @@
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
 
-enum key_type {
-    KEY_TEXT,
-    KEY_FILE,      // a file or folder that must exist, or one of `choices`; relative to the pipeline file there
-    KEY_PATH,      // a path that may not exist yet
-    KEY_INT,       // whole number in [low, high]
-    KEY_NUMBER,    // finite number in [low, high]
-    KEY_BOOL,      // true, false
-    KEY_CHOICE,    // one of `choices`, separated by '|'
-    KEY_NUMBER_OR, // a number in [low, high] or one of `choices`
-    KEY_RANGE,     // FROM..TO, either end may be left out, or one of `choices`
-    KEY_DEVICE,    // cpu, cuda or cuda:N
+enum option_type {
+    OPTION_STRING,
+    OPTION_FILE,      // a file or folder that must exist, or one of `choices`; relative to the pipeline file there
+    OPTION_PATH,      // a path that may not exist yet
+    OPTION_INT,       // whole number in [low, high]
+    OPTION_NUMBER,    // finite number in [low, high]
+    OPTION_BOOL,      // true, false
+    OPTION_CHOICE,    // one of `choices`, separated by '|'
+    OPTION_NUMBER_OR, // a number in [low, high] or one of `choices`
+    OPTION_RANGE,     // FROM..TO, either end may be left out, or one of `choices`
+    OPTION_DEVICE,    // cpu, cuda or cuda:N
 };
 
-struct key {
+struct option {
     const char *name; // with underscores
-    enum key_type type;
-    const char *standard; // the default as it would be typed; NULL: unset (or required)
-    double low, high;     // KEY_INT, KEY_NUMBER, KEY_NUMBER_OR
+    enum option_type type;
+    const char *default_value; // the default as it would be typed; NULL: unset (or required)
+    double low, high;          // OPTION_INT, OPTION_NUMBER, OPTION_NUMBER_OR
     const char *choices;
-    const char *at_most; // the name of a key whose value may not be below this one's
+    const char *not_above; // the name of a key whose value may not be below this one's
     bool required;
-    bool many;        // may be given many times: settings_texts
-    bool aside;       // changes how, not what, the stage computes: no part of settings_hash
-    bool internal;    // set by the supervisor: not in --help, not to be written in a pipeline file
+    bool repeatable;  // may be given many times: settings_texts
+    bool not_hashed;  // changes how, not what, the stage computes: no part of settings_hash
+    bool hidden;      // set by the supervisor: not in --help, not to be written in a pipeline file
     const char *help; // one line
 };
 
-struct key_table {
+struct option_table {
     const char *stage;    // "frames", or NULL for a tool's verb
     const char *program;  // as typed: "caravan-frames", "caravan tokenize"
     const char *operands; // what follows the options: "FILE", or NULL
     const char *help;     // what the program does, one line
-    const struct key
-        *keys; // ends with a NULL name; the keys of every stage (device, threads ...) are apart: keys_common
+    const struct option
+        *keys; // ends with a NULL name; the keys of every stage (device, threads ...) are apart: options_common
 };
 
 // The table of a stage, NULL if there is no such stage.
-const struct key_table *keys_of(const char *stage);
+const struct option_table *options_of(const char *stage);
 
 // Keys that every stage has: stdio, config, device, threads, precision, store. Ends with a NULL name.
-const struct key *keys_common(void);
+const struct option *options_common(void);
 
 // The names of all stages in the order of the flow, ends with NULL.
-const char *const *keys_stages(void);
+const char *const *stage_names(void);
 
 // The key of that name in the table or among the common ones (for a stage), NULL if there is none; '-' and '_' are one.
-const struct key *keys_find(const struct key_table *table, const char *name);
+const struct option *option_find(const struct option_table *table, const char *name);
 
 // The known name that is nearest to a mistyped one among `names` (ends with NULL), NULL when none is near.
-const char *keys_nearest(const char *const *names, const char *name);
+const char *nearest_name(const char *const *names, const char *name);
 
 // The same among a table's keys.
-const char *keys_suggest(const struct key_table *table, const char *name);
+const char *option_suggest(const struct option_table *table, const char *name);
 
 // A short word for what a key takes, as --help shows it: "N", "FILE", "a|b". Valid until the arena's end.
-const char *keys_argument(const struct key *key, struct arena *arena);
+const char *option_argument(const struct option *key, struct arena *arena);
 
 // Checks a value against a key, not whether files exist. USAGE with "KEY: what is wrong".
-status keys_check(const struct key *key, const char *value);
+status option_check(const struct option *key, const char *value);
 
 // A stage's settings: a value for each key, checked against the table.
 struct settings;
@@ -75,8 +75,8 @@ struct settings;
 // All defaults of a stage. Free with settings_free.
 status settings_new(struct settings **out, const char *stage);
 
-// All defaults of a table, which must outlive the settings; keys_common() belong to it if it is a stage's.
-status settings_new_table(struct settings **out, const struct key_table *table);
+// All defaults of a table, which must outlive the settings; options_common() belong to it if it is a stage's.
+status settings_new_table(struct settings **out, const struct option_table *table);
 
 // NULL is fine; sets *settings to NULL.
 void settings_free(struct settings **settings);
@@ -101,28 +101,28 @@ status settings_arguments(struct settings *settings, int argc, char **argv, int 
 status settings_complete(const struct settings *settings);
 
 // Values. Asking for a key that the table lacks or of another type is a bug and aborts.
-// The value as text, NULL when unset. Any type but KEY_BOOL. Valid until set again.
+// The value as text, NULL when unset. Any type but OPTION_BOOL. Valid until set again.
 const char *settings_text(const struct settings *settings, const char *name);
 // Every value of a key that may be given many times, in their order; NULL and 0 when unset.
 const char *const *settings_texts(const struct settings *settings, const char *name, size_t *count);
-// KEY_INT; unset: INT64_MIN.
+// OPTION_INT; unset: INT64_MIN.
 int64_t settings_int(const struct settings *settings, const char *name);
-// KEY_NUMBER, KEY_NUMBER_OR, KEY_INT; unset or one of the choices: NaN.
+// OPTION_NUMBER, OPTION_NUMBER_OR, OPTION_INT; unset or one of the choices: NaN.
 double settings_number(const struct settings *settings, const char *name);
-// KEY_BOOL; unset: false.
+// OPTION_BOOL; unset: false.
 bool settings_bool(const struct settings *settings, const char *name);
 // Whether the value is that choice; unset: false. The choice must be one of the key's.
 bool settings_is(const struct settings *settings, const char *name, const char *choice);
-// KEY_RANGE; open ends: -/+INFINITY; unset or one of the choices: NaN both.
+// OPTION_RANGE; open ends: -/+INFINITY; unset or one of the choices: NaN both.
 void settings_range(const struct settings *settings, const char *name, double *from, double *to);
 
 // A hash of every key that changes what the stage computes (not threads, store ...), for the store.
 uint64_t settings_hash(const struct settings *settings);
 
 // Appends the --help text of a table.
-status keys_help(const struct key_table *table, struct buf *out);
+status options_help(const struct option_table *table, struct buf *out);
 
 // Appends the reference of all stages' keys as Markdown tables.
-status keys_markdown(struct buf *out);
+status options_markdown(struct buf *out);
 
 #endif
