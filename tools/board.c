@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/wire/orders.h"
+#include "shared/wire/seq_set.h"
 
 enum { NAME = 64, FRESH = 5, STALE = 2, DEAD = 10 }; // seconds but the first
 static const double missing_seconds = 1.5;           // three reports
@@ -16,12 +16,12 @@ struct row {
     double heard;
     struct message_status status; // its texts are those below
     char state[64];
-    char *orders, *flying;
+    char *in_hand, *in_flight;
 };
 
 // A group in flight that nobody has in hand.
 struct missing {
-    int64_t order;
+    int64_t seq;
     double since;
 };
 
@@ -54,8 +54,8 @@ status board_new(struct board **out, const struct plan *plan) {
 void board_free(struct board **board) {
     if (!*board) return;
     for (size_t i = 0; i < (*board)->count; i++) {
-        free((*board)->rows[i].orders);
-        free((*board)->rows[i].flying);
+        free((*board)->rows[i].in_hand);
+        free((*board)->rows[i].in_flight);
     }
     free((*board)->rows);
     free((*board)->missing);
@@ -90,18 +90,18 @@ static const struct row *last_row(const struct board *board) {
 status board_hear(struct board *board, const struct wire_message *message, double now) {
     struct row *row = find_row(board, plan_find(board->plan, message->name, (int)message->replica));
     if (!row) return OK;
-    TRY(set_text(&row->orders, message->status.orders));
-    TRY(set_text(&row->flying, message->status.flying));
+    TRY(set_text(&row->in_hand, message->status.in_hand));
+    TRY(set_text(&row->in_flight, message->status.in_flight));
     snprintf(row->state, sizeof row->state, "%s", message->status.state);
     row->status = message->status;
     row->status.state = row->state;
-    row->status.orders = row->orders;
-    row->status.flying = row->flying;
+    row->status.in_hand = row->in_hand;
+    row->status.in_flight = row->in_flight;
     row->known = true;
     row->heard = now;
-    if (is_source(row) && !board->began && *row->flying) {
+    if (is_source(row) && !board->began && *row->in_flight) {
         board->began = now;
-        board->began_with = row->status.order;
+        board->began_with = row->status.settled;
     }
     return OK;
 }
@@ -131,13 +131,13 @@ static status add_time(struct buf *out, double seconds) {
 static status add_rate(const struct board *board, const struct row *source, double now, struct buf *out) {
     const struct message_status *said = &source->status;
     double seconds = board->began ? now - board->began : 0;
-    int64_t done = said->order - board->began_with;
+    int64_t done = said->settled - board->began_with;
     if (seconds < 1 || done <= 0) return OK;
     double rate = (double)done / seconds;
     TRY(rate >= 1 ? buf_printf(out, ", %.1f groups/s", rate) : buf_printf(out, ", %.1f groups/min", rate * 60));
-    if (said->order >= said->total) return OK;
+    if (said->settled >= said->total) return OK;
     TRY(buf_puts(out, ", "));
-    TRY(add_time(out, (double)(said->total - said->order) / rate));
+    TRY(add_time(out, (double)(said->total - said->settled) / rate));
     return buf_puts(out, " left");
 }
 
@@ -165,10 +165,10 @@ status board_line(struct board *board, double now, struct buf *out) {
     const struct row *source = source_row(board), *last = last_row(board);
     if (source) {
         const struct message_status *said = &source->status;
-        TRY(buf_printf(out, "step %lld, %lld of %lld groups", (long long)said->step, (long long)said->order,
+        TRY(buf_printf(out, "step %lld, %lld of %lld groups", (long long)said->step, (long long)said->settled,
                        (long long)said->total));
         TRY(add_rate(board, source, now, out));
-        if (said->aside) TRY(buf_printf(out, ", %lld quarantined", (long long)said->aside));
+        if (said->run_quarantined) TRY(buf_printf(out, ", %lld quarantined", (long long)said->run_quarantined));
     } else {
         TRY(buf_puts(out, "starting"));
     }
@@ -197,11 +197,11 @@ status board_table(struct board *board, double now, struct buf *out) {
     TRY(buf_printf(out, "%s", board->plan->pipeline->name));
     if (source) {
         const struct message_status *said = &source->status;
-        TRY(buf_printf(out, ": step %lld, %lld of %lld groups", (long long)said->step, (long long)said->order,
+        TRY(buf_printf(out, ": step %lld, %lld of %lld groups", (long long)said->step, (long long)said->settled,
                        (long long)said->total));
         TRY(add_rate(board, source, now, out));
         TRY(buf_printf(out, "\n%lld in flight, %lld quarantined, %lld left over", (long long)said->held,
-                       (long long)said->aside, (long long)said->left));
+                       (long long)said->run_quarantined, (long long)said->run_unused));
     }
     if (last && !isnan(last->status.reward))
         TRY(buf_printf(out, "; last step: reward %.3f, accuracy %.3f", last->status.reward, last->status.accuracy));
@@ -225,26 +225,26 @@ static bool all_fresh(const struct board *board, double now) {
     return true;
 }
 
-static status list_hands(const struct board *board, double now, int64_t **orders, size_t *count, int *whole) {
+static status list_hands(const struct board *board, double now, int64_t **seqs, size_t *count, int *whole) {
     *whole = 1;
     for (size_t i = 0; i < board->count; i++) {
         int all = 1;
         if (!alive(&board->rows[i], now)) continue;
-        TRY(orders_read(board->rows[i].orders, orders, count, &all));
+        TRY(seq_set_parse(board->rows[i].in_hand, seqs, count, &all));
         *whole = *whole && all;
     }
     return OK;
 }
 
-static bool has(const int64_t *orders, size_t count, int64_t order) {
+static bool has(const int64_t *seqs, size_t count, int64_t seq) {
     for (size_t i = 0; i < count; i++)
-        if (orders[i] == order) return true;
+        if (seqs[i] == seq) return true;
     return false;
 }
 
-static double missing_since(const struct board *board, int64_t order, double now) {
+static double missing_since(const struct board *board, int64_t seq, double now) {
     for (size_t i = 0; i < board->missing_count; i++)
-        if (board->missing[i].order == order) return board->missing[i].since;
+        if (board->missing[i].seq == seq) return board->missing[i].since;
     return now;
 }
 
@@ -263,21 +263,21 @@ static status update_missing(struct board *board, double now, const int64_t *fly
     return OK;
 }
 
-status board_find_lost(struct board *board, double now, status (*lost)(void *context, int64_t order), void *context) {
+status board_find_lost(struct board *board, double now, status (*lost)(void *context, int64_t seq), void *context) {
     const struct row *source = source_row(board);
     int64_t *flying = NULL, *hands = NULL;
     size_t flying_count = 0, hand_count = 0;
     int whole = 0;
     status result = OK;
     if (!source || !all_fresh(board, now)) return OK;
-    TRY_TO(result, done, orders_read(source->flying, &flying, &flying_count, NULL));
+    TRY_TO(result, done, seq_set_parse(source->in_flight, &flying, &flying_count, NULL));
     TRY_TO(result, done, list_hands(board, now, &hands, &hand_count, &whole));
     if (!whole) goto done;
     TRY_TO(result, done, update_missing(board, now, flying, flying_count, hands, hand_count));
     for (size_t i = 0; i < board->missing_count && result == OK; i++) {
         if (now - board->missing[i].since < missing_seconds) continue;
         board->missing[i].since = now;
-        result = lost(context, board->missing[i].order);
+        result = lost(context, board->missing[i].seq);
     }
 done:
     free(flying);

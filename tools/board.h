@@ -33,6 +33,6 @@ int64_t board_step(const struct board *board);
 
 // Calls lost for every group that is in flight and that nobody had in hand during three reports, as far as all
 // replicas' words are fresh; then again after another three.
-status board_find_lost(struct board *board, double now, status (*lost)(void *context, int64_t order), void *context);
+status board_find_lost(struct board *board, double now, status (*lost)(void *context, int64_t seq), void *context);
 
 #endif

@@ -18,7 +18,7 @@ const char *plan_machine(const struct plan *plan, int machine) {
 }
 
 const char *replica_stage(const struct replica *replica) {
-    return replica->stage ? replica->stage->name : WIRING_SUPERVISOR;
+    return replica->stage ? replica->stage->name : SUPERVISOR_NAME;
 }
 
 const char *plan_name(struct plan *plan, const struct replica *replica) {
@@ -72,7 +72,7 @@ static status fingerprint(struct plan *plan) {
     return result;
 }
 
-// ---- desks ----
+// ---- endpoints ----
 
 // Unix sockets have short names: where the run's folder is too deep, they go to the user's own.
 static status choose_sockets(struct plan *plan, size_t longest) {
@@ -106,7 +106,7 @@ static status make_desk(struct plan *plan, struct replica *replica, int *port) {
 
 static status make_replicas(struct plan *plan) {
     const struct pipeline *pipeline = plan->pipeline;
-    size_t count = plan->machines, longest = sizeof WIRING_SUPERVISOR + 12;
+    size_t count = plan->machines, longest = sizeof SUPERVISOR_NAME + 12;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         count += (size_t)pipeline->stages[i].replicas;
         size_t length = strlen(pipeline->stages[i].name) + 12;
@@ -187,71 +187,71 @@ void plan_release(struct plan *plan) {
     *plan = (struct plan){0};
 }
 
-// ---- wiring ----
+// ---- config ----
 
-static status add_desks(const struct plan *plan, struct wiring *wiring) {
-    TRY(NEW(&wiring->desks, plan->count));
+static status add_desks(const struct plan *plan, struct node_config *config) {
+    TRY(NEW(&config->endpoints, plan->count));
     for (size_t i = 0; i < plan->count; i++) {
         const struct replica *replica = &plan->replicas[i];
-        wiring->desks[wiring->desk_count++] =
-            (struct wiring_desk){.stage = replica_stage(replica),
-                                 .replica = replica->number,
-                                 .machine = plan_machine(plan, replica->machine),
-                                 .endpoint = plan_endpoint(plan, replica),
-                                 .key = plan->machines > 1 ? plan->pipeline->machines[replica->machine].key : NULL};
+        config->endpoints[config->endpoint_count++] =
+            (struct node_endpoint){.stage = replica_stage(replica),
+                                   .replica = replica->number,
+                                   .machine = plan_machine(plan, replica->machine),
+                                   .endpoint = plan_endpoint(plan, replica),
+                                   .key = plan->machines > 1 ? plan->pipeline->machines[replica->machine].key : NULL};
     }
     return OK;
 }
 
-static status add_readers(const struct plan *plan, const struct replica *replica, struct wiring *wiring) {
+static status add_readers(const struct plan *plan, const struct replica *replica, struct node_config *config) {
     const struct pipeline *pipeline = plan->pipeline;
-    TRY(NEW(&wiring->readers, pipeline->stage_count));
+    TRY(NEW(&config->readers, pipeline->stage_count));
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         if (pipeline->stages[i].from >= 0 && &pipeline->stages[pipeline->stages[i].from] == replica->stage)
-            wiring->readers[wiring->reader_count++] = pipeline->stages[i].name;
+            config->readers[config->reader_count++] = pipeline->stages[i].name;
     }
     return OK;
 }
 
-static status add_command(const struct plan *plan, const struct pipeline_stage *stage, struct wiring *wiring) {
-    wiring->home = plan->pipeline->folder;
-    TRY(NEW(&wiring->command, stage->key_count * 2 + 1));
-    wiring->command[wiring->command_count++] = stage->program;
+static status add_command(const struct plan *plan, const struct pipeline_stage *stage, struct node_config *config) {
+    config->home = plan->pipeline->folder;
+    TRY(NEW(&config->command, stage->key_count * 2 + 1));
+    config->command[config->command_count++] = stage->program;
     for (size_t i = 0; i < stage->key_count; i++) {
-        const char *option = arena_printf(&wiring->arena, "--%s", stage->keys[i].name);
+        const char *option = arena_printf(&config->arena, "--%s", stage->keys[i].name);
         if (!option) return fail(UNAVAILABLE, "out of memory");
-        wiring->command[wiring->command_count++] = option;
-        wiring->command[wiring->command_count++] = stage->keys[i].value;
+        config->command[config->command_count++] = option;
+        config->command[config->command_count++] = stage->keys[i].value;
     }
     return OK;
 }
 
-static status fill(const struct plan *plan, const struct replica *replica, struct wiring *wiring) {
+static status fill(const struct plan *plan, const struct replica *replica, struct node_config *config) {
     const struct pipeline *pipeline = plan->pipeline;
-    *wiring = (struct wiring){.run = plan->run,
-                              .folder = pipeline->run,
-                              .stage = replica_stage(replica),
-                              .replica = replica->number,
-                              .machine = plan_machine(plan, replica->machine),
-                              .from = "",
-                              .secret = plan->secret};
-    if (replica->stage && replica->stage->from >= 0) wiring->from = pipeline->stages[replica->stage->from].name;
-    wiring->last = replica->stage == &pipeline->stages[pipeline->stage_count - 1];
-    TRY(NEW(&wiring->listen, 2));
-    wiring->listen[wiring->listen_count++] = replica->local;
-    if (replica->bound) wiring->listen[wiring->listen_count++] = replica->bound;
-    TRY(add_readers(plan, replica, wiring));
-    if (replica->stage && replica->stage->program) TRY(add_command(plan, replica->stage, wiring));
-    return add_desks(plan, wiring);
+    *config = (struct node_config){.run = plan->run,
+                                   .folder = pipeline->run,
+                                   .stage = replica_stage(replica),
+                                   .replica = replica->number,
+                                   .machine = plan_machine(plan, replica->machine),
+                                   .from = "",
+                                   .secret = plan->secret};
+    if (replica->stage && replica->stage->from >= 0) config->from = pipeline->stages[replica->stage->from].name;
+    config->last = replica->stage == &pipeline->stages[pipeline->stage_count - 1];
+    TRY(NEW(&config->listen, 2));
+    config->listen[config->listen_count++] = replica->local;
+    if (replica->bound) config->listen[config->listen_count++] = replica->bound;
+    TRY(add_readers(plan, replica, config));
+    if (replica->stage && replica->stage->program) TRY(add_command(plan, replica->stage, config));
+    return add_desks(plan, config);
 }
 
 status plan_wire(const struct plan *plan, const struct replica *replica, const char *path) {
-    struct wiring wiring = {0};
+    struct node_config config = {0};
     struct buf text = {0};
-    status result = fill(plan, replica, &wiring);
-    if (result == OK) result = wiring_write(&wiring, &text);
+    status result = fill(plan, replica, &config);
+    if (result == OK) result = node_config_write(&config, &text);
     if (result == OK) result = file_write_atomic(path, text.data, text.size);
-    wiring_release(&wiring);
+    node_config_release(&config);
     buf_release(&text);
     return result;
 }

@@ -1,11 +1,11 @@
-// Who runs where: a pipeline's replicas, their desks, and the wiring file of each.
+// Who runs where: a pipeline's replicas, their endpoints, and the wiring file of each.
 #ifndef TOOLS_PLAN_H
 #define TOOLS_PLAN_H
 
 #include <stdbool.h>
 
 #include "shared/config/pipeline.h"
-#include "shared/wire/wiring.h"
+#include "shared/wire/node_config.h"
 
 struct replica {
     const struct pipeline_stage *stage; // NULL: a machine's supervisor
@@ -22,7 +22,7 @@ struct plan {
     int here;                 // this machine
     const char *secret;       // key file, NULL on one machine
     char run[17];             // fingerprint
-    const char *sockets;      // folder of the local desks
+    const char *sockets;      // folder of the local endpoints
     struct replica *replicas; // supervisors first, then the stages in the order of the flow
     size_t count, machines;
 };

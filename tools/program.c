@@ -12,12 +12,12 @@
 
 #include "shared/base/log.h"
 #include "shared/stage/stage.h"
-#include "shared/wire/wiring.h"
+#include "shared/wire/node_config.h"
 #include "tools/tools.h"
 
 struct program {
     struct stage_context *context;
-    struct wiring wiring;
+    struct node_config wiring;
     char **command;
     pid_t pid;
     int in, out;
@@ -31,7 +31,7 @@ static const char *wiring_path(int argc, char **argv) {
     return argc == 2 && !strncmp(argv[1], option, strlen(option)) ? argv[1] + strlen(option) : NULL;
 }
 
-static struct wiring given; // of this process: stage_main hands nothing to open
+static struct node_config given; // of this process: stage_main hands nothing to open
 
 static status open_program(void **state, struct stage_context *context) {
     struct program *program;
@@ -187,11 +187,11 @@ static status close_program(void *state) {
 int program_main(int argc, char **argv) {
     const char *path = wiring_path(argc, argv);
     static const struct option none[] = {{0}};
-    status result = path ? wiring_read(&given, path) : fail(USAGE, "caravan run starts this, not a person");
+    status result = path ? node_config_read(&given, path) : fail(USAGE, "caravan run starts this, not a person");
     if (result == OK && (!given.command_count || !given.home)) result = fail(DATAERR, "%s: names no program", path);
     if (result != OK) {
         log_info("%s", fail_text());
-        wiring_release(&given);
+        node_config_release(&given);
         return result;
     }
     const struct option_table table = {given.stage, given.stage, NULL, "a user's program", none};
@@ -202,6 +202,6 @@ int program_main(int argc, char **argv) {
                                 .work = work,
                                 .close = close_program};
     int code = stage_main(&stage, argc, argv);
-    wiring_release(&given);
+    node_config_release(&given);
     return code;
 }

@@ -30,7 +30,7 @@ struct supervisor {
     struct wire_peer *source;  // our visit to the source's ledger
     struct wire_peer **others; // our visits to other machines' supervisors
     size_t other_count;
-    struct wiring wiring; // our own: for its security
+    struct node_config config; // our own: for its security
     int signals;
     bool home;    // the source is on this machine
     bool started; // the other machines are there
@@ -93,9 +93,9 @@ struct saying {
 
 static void say_one(void *context, struct wire_peer *peer) {
     const struct saying *saying = context;
-    if (strcmp(wire_peer_name(peer), WIRING_SUPERVISOR) != 0 && strcmp(wire_peer_purpose(peer), "watch") != 0) return;
+    if (strcmp(wire_peer_name(peer), SUPERVISOR_NAME) != 0 && strcmp(wire_peer_purpose(peer), "watch") != 0) return;
     // Who cannot be told any more is gone.
-    (void)wire_say(saying->supervisor->wire, peer, saying->message, NULL);
+    (void)wire_send(saying->supervisor->wire, peer, saying->message, NULL);
 }
 
 static void say_to_all(struct supervisor *supervisor, const struct wire_message *message) {
@@ -143,7 +143,7 @@ static status hear_status(struct supervisor *supervisor, const struct wire_messa
 // Passed on to who watches, and, unless it came from there, to the other machines.
 static void pass_on(struct supervisor *supervisor, const struct wire_peer *from, const struct wire_message *message) {
     struct saying saying = {supervisor, message};
-    if (strcmp(wire_peer_name(from), WIRING_SUPERVISOR) != 0)
+    if (strcmp(wire_peer_name(from), SUPERVISOR_NAME) != 0)
         wire_each(supervisor->wire, "report", false, say_one, &saying);
     wire_each(supervisor->wire, "watch", true, say_one, &saying);
 }
@@ -166,18 +166,18 @@ static status on_said(struct supervisor *supervisor, const struct wire_peer *pee
 }
 
 static status on_event(struct supervisor *supervisor, const struct wire_event *event) {
-    bool other = event->peer && !strcmp(wire_peer_name(event->peer), WIRING_SUPERVISOR);
+    bool other = event->peer && !strcmp(wire_peer_name(event->peer), SUPERVISOR_NAME);
     switch (event->kind) {
     case WIRE_JOINED:
-        if (other && wire_peer_visitor(event->peer)) tell(supervisor, "%s is there", wire_peer_machine(event->peer));
+        if (other && wire_peer_is_client(event->peer)) tell(supervisor, "%s is there", wire_peer_machine(event->peer));
         return OK;
     case WIRE_GONE:
-        if (other && wire_peer_visitor(event->peer) && !supervisor->ending)
+        if (other && wire_peer_is_client(event->peer) && !supervisor->ending)
             tell(supervisor, "%s is gone; waiting for it", wire_peer_machine(event->peer));
         return OK;
     case WIRE_REFUSED:
         return fail(UNAVAILABLE, "%s", event->message.reason);
-    case WIRE_SAID:
+    case WIRE_MESSAGE:
         return on_said(supervisor, event->peer, &event->message);
     default:
         return OK;
@@ -212,10 +212,10 @@ static status take_signals(struct supervisor *supervisor) {
     return reap(supervisor);
 }
 
-static status lose_group(void *context, int64_t order) {
+static status lose_group(void *context, int64_t seq) {
     struct supervisor *supervisor = context;
-    const struct wire_message reissue = {.kind = MESSAGE_REISSUE, .order = order, .reason = "nobody has it any more"};
-    return wire_say(supervisor->wire, supervisor->source, &reissue, NULL);
+    const struct wire_message reissue = {.kind = MESSAGE_REISSUE, .seq = seq, .reason = "nobody has it any more"};
+    return wire_send(supervisor->wire, supervisor->source, &reissue, NULL);
 }
 
 // ---- time ----
@@ -269,8 +269,8 @@ static status look_after(struct supervisor *supervisor) {
 
 static status go_round(struct supervisor *supervisor) {
     struct wire_event event;
-    TRY(wire_next(supervisor->wire, TICK_MS, &event));
-    TRY(event.kind == WIRE_WOKEN ? take_signals(supervisor) : on_event(supervisor, &event));
+    TRY(wire_poll(supervisor->wire, TICK_MS, &event));
+    TRY(event.kind == WIRE_READABLE ? take_signals(supervisor) : on_event(supervisor, &event));
     return look_after(supervisor);
 }
 
@@ -295,8 +295,8 @@ static status visit_others(struct supervisor *supervisor) {
     for (size_t i = 0; i < plan->machines; i++) {
         const struct replica *other = plan_supervisor(plan, (int)i);
         if ((int)i == plan->here) continue;
-        TRY(wire_visit(supervisor->wire, plan_endpoint(plan, other), plan->pipeline->machines[i].key, "report",
-                       &supervisor->others[supervisor->other_count++]));
+        TRY(wire_connect(supervisor->wire, plan_endpoint(plan, other), plan->pipeline->machines[i].key, "report",
+                         &supervisor->others[supervisor->other_count++]));
     }
     return OK;
 }
@@ -304,24 +304,23 @@ static status visit_others(struct supervisor *supervisor) {
 static status open_wire(struct supervisor *supervisor) {
     struct plan *plan = supervisor->plan;
     const struct replica *own = plan_supervisor(plan, plan->here), *source = plan_find(plan, "source", 1);
-    const char *path =
-        arena_printf(&plan->arena, "%s/wiring/" WIRING_SUPERVISOR "-%d", plan->pipeline->run, own->number);
+    const char *path = arena_printf(&plan->arena, "%s/wiring/" SUPERVISOR_NAME "-%d", plan->pipeline->run, own->number);
     if (!path) return fail(UNAVAILABLE, "out of memory");
     TRY(plan_wire(plan, own, path));
-    TRY(wiring_read(&supervisor->wiring, path));
+    TRY(node_config_read(&supervisor->config, path));
     const struct wire_self self = {.run = plan->run,
-                                   .name = WIRING_SUPERVISOR,
+                                   .name = SUPERVISOR_NAME,
                                    .replica = own->number,
                                    .machine = plan_machine(plan, plan->here),
-                                   .security = wiring_security(&supervisor->wiring)};
+                                   .security = node_config_security(&supervisor->config)};
     TRY(wire_open(&supervisor->wire, &self));
-    TRY(wire_watch(supervisor->wire, supervisor->signals));
-    for (size_t i = 0; i < supervisor->wiring.listen_count; i++)
-        TRY(wire_listen(supervisor->wire, supervisor->wiring.listen[i]));
+    TRY(wire_add_fd(supervisor->wire, supervisor->signals));
+    for (size_t i = 0; i < supervisor->config.listen_count; i++)
+        TRY(wire_bind(supervisor->wire, supervisor->config.listen[i]));
     supervisor->home = source && source->machine == plan->here;
     const char *key = plan->machines > 1 && source ? plan->pipeline->machines[source->machine].key : NULL;
     if (supervisor->home)
-        TRY(wire_visit(supervisor->wire, plan_endpoint(plan, source), key, "ledger", &supervisor->source));
+        TRY(wire_connect(supervisor->wire, plan_endpoint(plan, source), key, "ledger", &supervisor->source));
     return visit_others(supervisor);
 }
 
@@ -346,7 +345,7 @@ static void end_children(struct supervisor *supervisor) {
 static void close_all(struct supervisor *supervisor) {
     if (supervisor->children.list) end_children(supervisor);
     wire_close(&supervisor->wire);
-    wiring_release(&supervisor->wiring);
+    node_config_release(&supervisor->config);
     board_free(&supervisor->board);
     children_release(&supervisor->children);
     if (supervisor->signals >= 0) close(supervisor->signals);

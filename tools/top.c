@@ -35,7 +35,7 @@ struct top {
     struct plan *plan;
     struct board *board;
     struct wire *wire;
-    struct wiring wiring;
+    struct node_config config;
     bool terminal, once, heard, over;
     double pause, shown, began;
     char notices[NOTICES][NOTICE]; // the last ones
@@ -100,7 +100,7 @@ static status show(struct top *top) {
 static status hear(struct top *top, const struct wire_event *event) {
     if (event->kind == WIRE_REFUSED) return fail(UNAVAILABLE, "%s", event->message.reason);
     if (event->kind == WIRE_GONE) top->over = true;
-    if (event->kind != WIRE_SAID) return OK;
+    if (event->kind != WIRE_MESSAGE) return OK;
     top->heard = true;
     if (event->message.kind == MESSAGE_STATUS) return board_hear(top->board, &event->message, now());
     if (event->message.kind == MESSAGE_NOTICE) keep_notice(top, &event->message);
@@ -115,7 +115,7 @@ static status watch(struct top *top) {
     enum { WAIT_MS = 100 };
     while (!asked_to_stop && !top->over) {
         struct wire_event event;
-        TRY(wire_next(top->wire, WAIT_MS, &event));
+        TRY(wire_poll(top->wire, WAIT_MS, &event));
         TRY(hear(top, &event));
         if (!top->heard && now() - top->began > PATIENCE)
             return fail(UNAVAILABLE, "no run of this file is at work in %s", top->plan->pipeline->run);
@@ -134,17 +134,17 @@ static status visit(struct top *top) {
     const struct replica *supervisor = plan_supervisor(plan, plan->here);
     const char *key = plan->machines > 1 ? plan->pipeline->machines[plan->here].key : NULL;
     const char *path =
-        arena_printf(&plan->arena, "%s/wiring/" WIRING_SUPERVISOR "-%d", plan->pipeline->run, supervisor->number);
+        arena_printf(&plan->arena, "%s/wiring/" SUPERVISOR_NAME "-%d", plan->pipeline->run, supervisor->number);
     if (!path) return fail(UNAVAILABLE, "out of memory");
     if (!path_exists(path)) return fail(UNAVAILABLE, "no run of this file was ever at work in %s", plan->pipeline->run);
-    TRY(wiring_read(&top->wiring, path));
+    TRY(node_config_read(&top->config, path));
     const struct wire_self self = {.run = plan->run,
                                    .name = "top",
                                    .replica = 1,
                                    .machine = plan_machine(plan, plan->here),
-                                   .security = wiring_security(&top->wiring)};
+                                   .security = node_config_security(&top->config)};
     TRY(wire_open(&top->wire, &self));
-    return wire_visit(top->wire, plan_endpoint(plan, supervisor), key, "watch", NULL);
+    return wire_connect(top->wire, plan_endpoint(plan, supervisor), key, "watch", NULL);
 }
 
 static status run_top(struct plan *plan, const struct settings *settings) {
@@ -160,7 +160,7 @@ static status run_top(struct plan *plan, const struct settings *settings) {
     if (result == OK) result = visit(&top);
     if (result == OK) result = watch(&top);
     wire_close(&top.wire);
-    wiring_release(&top.wiring);
+    node_config_release(&top.config);
     board_free(&top.board);
     buf_release(&top.text);
     return result;

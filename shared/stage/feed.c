@@ -9,7 +9,7 @@
 #include "shared/base/log.h"
 #include "shared/stage/times.h"
 #include "shared/store/ledger.h"
-#include "shared/wire/orders.h"
+#include "shared/wire/seq_set.h"
 
 enum { PATIENCE = 1800 }; // seconds without news after which everything in flight is issued again
 
@@ -28,7 +28,7 @@ struct feed {
 
 // ---- opening ----
 
-status feed_open(struct feed **out, struct stage_context *context, const struct wiring *wiring) {
+status feed_open(struct feed **out, struct stage_context *context, const struct node_config *config) {
     struct feed *feed;
     struct arena memory = {0};
     status result;
@@ -39,7 +39,7 @@ status feed_open(struct feed **out, struct stage_context *context, const struct 
     feed->staleness = settings_int(context->settings, "max_staleness");
     feed->news = time(NULL);
     TRY_TO(result, fail, context->stage->count(context->state, &feed->total));
-    char *path = path_join(&memory, wiring->folder, "ledger.lmdb");
+    char *path = path_join(&memory, config->folder, "ledger.lmdb");
     TRY_TO(result, fail, path ? OK : fail(UNAVAILABLE, "out of memory"));
     uint64_t data = context->stage->version ? context->stage->version(context->state) : 0;
     const struct ledger_plan plan = {.data = data, .per_step = feed->per_step};
@@ -72,19 +72,19 @@ static int64_t cap(const struct feed *feed) {
 }
 
 // Makes the group of that order, `ahead` groups of which optim has yet to train, and puts it into the flow.
-static status issue(struct feed *feed, int64_t order, int64_t ahead) {
+static status issue(struct feed *feed, int64_t seq, int64_t ahead) {
     struct stage_context *context = feed->context;
     double started = runner_clock();
     struct group *group = NULL;
-    status result = context->stage->make(context->state, order, &group);
+    status result = context->stage->make(context->state, seq, &group);
     if (result != OK) return result;
     int64_t policy = feed->step + ahead / feed->per_step - feed->staleness;
     group->requires.present = true;
     group->requires.policy = group->requires.reference = policy > 0 ? policy : 0;
     group->requires.exact = feed->staleness == 0;
-    group->requires.order = order;
+    group->requires.order = seq;
     result = times_add(group, context->stage->name, started, runner_clock());
-    if (result == OK) result = ledger_issue(feed->ledger, order, group->id.data);
+    if (result == OK) result = ledger_issue(feed->ledger, seq, group->id.data);
     if (result == OK) result = hub_put(*feed->hub, group);
     group_free(&group);
     return result;
@@ -93,18 +93,18 @@ static status issue(struct feed *feed, int64_t order, int64_t ahead) {
 static status issue_again(struct feed *feed) {
     int64_t ahead = 0, end = ledger_fresh(feed->ledger);
     feed->reissue = false;
-    for (int64_t order = ledger_settled(feed->ledger); order < end; order++) {
-        enum ledger_state state = ledger_state_of(feed->ledger, order);
-        if (state == LEDGER_FLYING || state == LEDGER_NEW) TRY(issue(feed, order, ahead++));
+    for (int64_t seq = ledger_settled(feed->ledger); seq < end; seq++) {
+        enum ledger_state state = ledger_state_of(feed->ledger, seq);
+        if (state == LEDGER_FLYING || state == LEDGER_NEW) TRY(issue(feed, seq, ahead++));
     }
     return OK;
 }
 
 static status issue_fresh(struct feed *feed) {
     for (;;) {
-        int64_t order = ledger_fresh(feed->ledger), flying = ledger_flying(feed->ledger);
-        if (order >= feed->total || flying >= cap(feed)) return OK;
-        TRY(issue(feed, order, flying));
+        int64_t seq = ledger_fresh(feed->ledger), flying = ledger_flying(feed->ledger);
+        if (seq >= feed->total || flying >= cap(feed)) return OK;
+        TRY(issue(feed, seq, flying));
     }
 }
 
@@ -113,16 +113,18 @@ static status issue_fresh(struct feed *feed) {
 status feed_joined(struct feed *feed, struct wire *wire, struct wire_peer *peer) {
     const char *purpose = wire_peer_purpose(peer);
     if (!strcmp(purpose, "report")) feed->finished = false;
-    if (strcmp(purpose, "ledger") != 0 || !strcmp(wire_peer_name(peer), WIRING_SUPERVISOR)) return OK;
-    const struct wire_message plan = {
-        .kind = MESSAGE_PLAN, .count = feed->total, .per_step = feed->per_step, .order = ledger_settled(feed->ledger)};
-    return wire_say(wire, peer, &plan, NULL);
+    if (strcmp(purpose, "ledger") != 0 || !strcmp(wire_peer_name(peer), SUPERVISOR_NAME)) return OK;
+    const struct wire_message plan = {.kind = MESSAGE_RUN_INFO,
+                                      .count = feed->total,
+                                      .per_step = feed->per_step,
+                                      .seq = ledger_settled(feed->ledger)};
+    return wire_send(wire, peer, &plan, NULL);
 }
 
 static status hear_at(struct feed *feed, const struct wire_message *message) {
-    if (message->order < ledger_settled(feed->ledger))
-        log_info("going back to group %lld, step %lld", (long long)message->order, (long long)message->step);
-    TRY(ledger_follow(feed->ledger, message->order));
+    if (message->seq < ledger_settled(feed->ledger))
+        log_info("going back to group %lld, step %lld", (long long)message->seq, (long long)message->step);
+    TRY(ledger_follow(feed->ledger, message->seq));
     feed->step = message->step;
     feed->ready = feed->reissue = true;
     feed->finished = false;
@@ -130,15 +132,15 @@ static status hear_at(struct feed *feed, const struct wire_message *message) {
 }
 
 static status settle(struct feed *feed, const struct wire_message *message, enum ledger_state state) {
-    const struct ledger_entry entry = {.order = message->order,
+    const struct ledger_entry entry = {.order = message->seq,
                                        .state = state,
                                        .step = state == LEDGER_TRAINED ? message->step : -1,
                                        .id = message->id,
                                        .who = message->name,
                                        .why = message->reason};
     bool news = false;
-    if (message->order < 0 || message->order >= feed->total)
-        return fail(DATAERR, "optim speaks of group %lld, which there is not", (long long)message->order);
+    if (message->seq < 0 || message->seq >= feed->total)
+        return fail(DATAERR, "optim speaks of group %lld, which there is not", (long long)message->seq);
     TRY(ledger_settle(feed->ledger, &entry, &news));
     if (state == LEDGER_TRAINED && feed->step < message->step) feed->step = message->step;
     feed->news = time(NULL);
@@ -152,25 +154,25 @@ static status settle(struct feed *feed, const struct wire_message *message, enum
 // One group may have been lost; what it needs of optim is what it needed before.
 static status hear_reissue(struct feed *feed, const struct wire_message *message) {
     int64_t ahead = 0;
-    if (message->order < 0) feed->reissue = true;
-    if (message->order < 0 || !feed->ready || ledger_state_of(feed->ledger, message->order) != LEDGER_FLYING) return OK;
-    log_info("issuing group %lld again: %s", (long long)message->order, message->reason);
-    for (int64_t order = ledger_settled(feed->ledger); order < message->order; order++)
-        if (ledger_state_of(feed->ledger, order) == LEDGER_FLYING) ahead++;
-    return issue(feed, message->order, ahead);
+    if (message->seq < 0) feed->reissue = true;
+    if (message->seq < 0 || !feed->ready || ledger_state_of(feed->ledger, message->seq) != LEDGER_FLYING) return OK;
+    log_info("issuing group %lld again: %s", (long long)message->seq, message->reason);
+    for (int64_t seq = ledger_settled(feed->ledger); seq < message->seq; seq++)
+        if (ledger_state_of(feed->ledger, seq) == LEDGER_FLYING) ahead++;
+    return issue(feed, message->seq, ahead);
 }
 
 status feed_said(struct feed *feed, struct wire *wire, struct wire_peer *peer, const struct wire_message *message) {
     (void)wire;
     (void)peer;
     switch (message->kind) {
-    case MESSAGE_AT:
+    case MESSAGE_POSITION:
         return hear_at(feed, message);
     case MESSAGE_TRAINED:
         return settle(feed, message, LEDGER_TRAINED);
-    case MESSAGE_ASIDE:
+    case MESSAGE_QUARANTINED:
         return settle(feed, message, LEDGER_ASIDE);
-    case MESSAGE_LEFT:
+    case MESSAGE_UNUSED:
         return settle(feed, message, LEDGER_LEFT);
     case MESSAGE_REISSUE:
         return hear_reissue(feed, message);
@@ -209,29 +211,29 @@ status feed_tick(struct feed *feed, struct wire *wire) {
 }
 
 static status list_flying(struct feed *feed) {
-    int64_t *orders = NULL;
+    int64_t *seqs = NULL;
     size_t count = 0;
-    TRY(NEW(&orders, (size_t)ledger_flying(feed->ledger)));
-    for (int64_t order = ledger_settled(feed->ledger); order < ledger_fresh(feed->ledger); order++)
-        if (ledger_state_of(feed->ledger, order) == LEDGER_FLYING) orders[count++] = order;
+    TRY(NEW(&seqs, (size_t)ledger_flying(feed->ledger)));
+    for (int64_t seq = ledger_settled(feed->ledger); seq < ledger_fresh(feed->ledger); seq++)
+        if (ledger_state_of(feed->ledger, seq) == LEDGER_FLYING) seqs[count++] = seq;
     buf_clear(&feed->flying);
-    status result = orders_write(orders, count, &feed->flying);
-    free(orders);
+    status result = seq_set_format(seqs, count, &feed->flying);
+    free(seqs);
     return result;
 }
 
 void feed_report(struct feed *feed, struct message_status *status) {
-    status->flying = feed->ready && list_flying(feed) == OK ? feed->flying.data : "";
+    status->in_flight = feed->ready && list_flying(feed) == OK ? feed->flying.data : "";
     status->total = feed->total;
-    status->order = ledger_settled(feed->ledger);
+    status->settled = ledger_settled(feed->ledger);
     status->step = feed->step;
     status->held = ledger_flying(feed->ledger);
-    status->aside = ledger_count(feed->ledger, LEDGER_ASIDE);
-    status->left = ledger_count(feed->ledger, LEDGER_LEFT);
+    status->run_quarantined = ledger_count(feed->ledger, LEDGER_ASIDE);
+    status->run_unused = ledger_count(feed->ledger, LEDGER_LEFT);
     status->done = ledger_count(feed->ledger, LEDGER_TRAINED);
     if (!feed->ready) {
         status->state = "waits for optim";
-    } else if (status->order >= feed->total) {
+    } else if (status->settled >= feed->total) {
         status->state = "finished";
     } else {
         status->state = ledger_fresh(feed->ledger) >= feed->total ? "all issued" : "at the bound of staleness";

@@ -9,7 +9,7 @@
 struct feed;
 
 // Opens RUN/ledger.lmdb for the source that `context` has open. DATAERR when the run was begun with other data.
-status feed_open(struct feed **out, struct stage_context *context, const struct wiring *wiring);
+status feed_open(struct feed **out, struct stage_context *context, const struct node_config *config);
 
 // NULL is fine; sets *feed to NULL.
 void feed_close(struct feed **feed);

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "shared/base/log.h"
-#include "shared/wire/orders.h"
+#include "shared/wire/seq_set.h"
 
 enum { TICK_MS = 50, REPORT_MS = 500 };
 
@@ -41,15 +41,15 @@ void hub_wait_moment(struct hub *hub) {
 // ---- the hub's thread ----
 
 // The orders of all groups here. The lock is held.
-static status list_orders(struct hub *hub) {
+static status hub_list_seqs(struct hub *hub) {
     size_t count = 0;
     int64_t waiting = letters_count(&hub->letters, -1);
-    TRY(RESIZE(&hub->orders, hub->hand_count + hub->inbox_count + (size_t)waiting));
-    for (size_t i = 0; i < hub->hand_count; i++) hub->orders[count++] = hub->hands[i].order;
-    for (size_t i = 0; i < hub->inbox_count; i++) hub->orders[count++] = hub->inbox[i]->requires.order;
-    for (const struct letter *at = hub->letters.first; at; at = at->next) hub->orders[count++] = at->order;
-    buf_clear(&hub->order_text);
-    return orders_write(hub->orders, count, &hub->order_text);
+    TRY(RESIZE(&hub->seqs, hub->hand_count + hub->inbox_count + (size_t)waiting));
+    for (size_t i = 0; i < hub->hand_count; i++) hub->seqs[count++] = hub->hands[i].seq;
+    for (size_t i = 0; i < hub->inbox_count; i++) hub->seqs[count++] = hub->inbox[i]->requires.order;
+    for (const struct letter *at = hub->letters.first; at; at = at->next) hub->seqs[count++] = at->seq;
+    buf_clear(&hub->seq_text);
+    return seq_set_format(hub->seqs, count, &hub->seq_text);
 }
 
 static status report(struct hub *hub) {
@@ -57,18 +57,18 @@ static status report(struct hub *hub) {
     if (now - hub->reported < REPORT_MS || !hub->hooks.report) return OK;
     hub->reported = now;
     struct wire_message message = {.kind = MESSAGE_STATUS,
-                                   .name = hub->wiring->stage,
-                                   .replica = hub->wiring->replica,
-                                   .machine = hub->wiring->machine,
-                                   .status = {.state = "", .flying = "", .pid = getpid()}};
+                                   .name = hub->config->stage,
+                                   .replica = hub->config->replica,
+                                   .machine = hub->config->machine,
+                                   .status = {.state = "", .in_flight = "", .pid = getpid()}};
     pthread_mutex_lock(&hub->lock);
     message.status.held = (int64_t)(hub->hand_count + hub->inbox_count);
     message.status.waiting = letters_count(&hub->letters, -1);
     message.status.dropped = hub->dropped;
-    status result = list_orders(hub);
+    status result = hub_list_seqs(hub);
     pthread_mutex_unlock(&hub->lock);
     TRY(result);
-    message.status.orders = hub->order_text.data;
+    message.status.in_hand = hub->seq_text.data;
     hub->hooks.report(hub->hooks.self, &message.status);
     struct saying saying = {.hub = hub, .message = &message};
     wire_each(hub->wire, "report", false, hub_say_one, &saying);
@@ -79,7 +79,7 @@ static status on_joined(struct hub *hub, struct wire_peer *peer) {
     bool flow = !strcmp(wire_peer_purpose(peer), "flow");
     hub_forget_asks(hub, peer);
     hub_forget_errands(hub, peer);
-    if (flow && !wire_peer_visitor(peer) && !hub_upstream_of(peer)) {
+    if (flow && !wire_peer_is_client(peer) && !hub_upstream_of(peer)) {
         struct upstream *upstream;
         TRY(NEW(&upstream, 1));
         upstream->next = hub->upstreams;
@@ -87,22 +87,22 @@ static status on_joined(struct hub *hub, struct wire_peer *peer) {
         *wire_peer_tag(peer) = upstream;
     }
     struct saying saying = {.hub = hub};
-    if (flow && wire_peer_visitor(peer)) hub_offer_letters(&saying, peer);
+    if (flow && wire_peer_is_client(peer)) hub_offer_letters(&saying, peer);
     TRY(saying.result);
     if (!strcmp(wire_peer_purpose(peer), "report")) hub->reported = 0;
     return flow || !hub->hooks.joined ? OK : hub->hooks.joined(hub->hooks.self, hub->wire, peer);
 }
 
 static status on_said(struct hub *hub, struct wire_peer *peer, const struct wire_message *message) {
-    bool visitor = wire_peer_visitor(peer);
+    bool visitor = wire_peer_is_client(peer);
     switch (message->kind) {
-    case MESSAGE_TAKE:
+    case MESSAGE_CREDIT:
         return visitor ? hub_give_letter(hub, peer) : OK;
-    case MESSAGE_OFFER:
+    case MESSAGE_AVAILABLE:
     case MESSAGE_GROUP:
-    case MESSAGE_NONE:
+    case MESSAGE_EMPTY:
         return hub_upstream_of(peer) ? hub_hear_upstream(hub, peer, message) : OK;
-    case MESSAGE_VERSION:
+    case MESSAGE_WEIGHTS:
     case MESSAGE_CHUNK:
     case MESSAGE_RECORD:
     case MESSAGE_ABSENT:
@@ -124,7 +124,7 @@ static status on_event(struct hub *hub, const struct wire_event *event) {
     uint64_t rings;
     ssize_t got;
     switch (event->kind) {
-    case WIRE_WOKEN:
+    case WIRE_READABLE:
         got = read(hub->bell, &rings, sizeof rings);
         (void)got; // an event counter that is zero again has been read before
         return OK;
@@ -134,9 +134,9 @@ static status on_event(struct hub *hub, const struct wire_event *event) {
         return on_gone(hub, event->peer, event->orderly);
     case WIRE_REFUSED:
         return fail(UNAVAILABLE, "%s", event->message.reason);
-    case WIRE_SAID:
+    case WIRE_MESSAGE:
         return on_said(hub, event->peer, &event->message);
-    case WIRE_QUIET:
+    case WIRE_TIMEOUT:
         return OK;
     }
     return OK;
@@ -154,7 +154,7 @@ static status offer_new(struct hub *hub) {
 
 static status go_round(struct hub *hub) {
     struct wire_event event;
-    TRY(wire_next(hub->wire, TICK_MS, &event));
+    TRY(wire_poll(hub->wire, TICK_MS, &event));
     TRY(on_event(hub, &event));
     if (hub->hooks.tick) TRY(hub->hooks.tick(hub->hooks.self, hub->wire));
     TRY(hub_send_posts(hub));
@@ -186,30 +186,30 @@ static void *keep_hub(void *argument) {
 // ---- opening and closing ----
 
 static status begin_visits(struct hub *hub) {
-    const struct wiring *wiring = hub->wiring;
-    if (*wiring->from) TRY(hub_visit_stage(hub, wiring->from, "flow"));
-    if (wiring->last) TRY(hub_visit_stage(hub, "source", "ledger"));
-    for (size_t i = 0; i < wiring->desk_count; i++) {
-        const struct wiring_desk *desk = &wiring->desks[i];
-        if (!strcmp(desk->stage, WIRING_SUPERVISOR) && !strcmp(desk->machine, wiring->machine))
-            TRY(wire_visit(hub->wire, desk->endpoint, desk->key, "report", NULL));
+    const struct node_config *config = hub->config;
+    if (*config->from) TRY(hub_visit_stage(hub, config->from, "flow"));
+    if (config->last) TRY(hub_visit_stage(hub, "source", "ledger"));
+    for (size_t i = 0; i < config->endpoint_count; i++) {
+        const struct node_endpoint *desk = &config->endpoints[i];
+        if (!strcmp(desk->stage, SUPERVISOR_NAME) && !strcmp(desk->machine, config->machine))
+            TRY(wire_connect(hub->wire, desk->endpoint, desk->key, "report", NULL));
     }
     return OK;
 }
 
 static status start(struct hub *hub) {
-    const struct wiring *wiring = hub->wiring;
-    const struct wire_self self = {.run = wiring->run,
-                                   .name = wiring->stage,
-                                   .replica = wiring->replica,
-                                   .machine = wiring->machine,
-                                   .security = wiring_security(wiring)};
-    if (wiring->reader_count > 64) return fail(USAGE, "more than 64 stages read from %s", wiring->stage);
+    const struct node_config *config = hub->config;
+    const struct wire_self self = {.run = config->run,
+                                   .name = config->stage,
+                                   .replica = config->replica,
+                                   .machine = config->machine,
+                                   .security = node_config_security(config)};
+    if (config->reader_count > 64) return fail(USAGE, "more than 64 stages read from %s", config->stage);
     hub->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (hub->bell < 0) return fail(UNAVAILABLE, "eventfd: %s", strerror(errno));
     TRY(wire_open(&hub->wire, &self));
-    TRY(wire_watch(hub->wire, hub->bell));
-    for (size_t i = 0; i < wiring->listen_count; i++) TRY(wire_listen(hub->wire, wiring->listen[i]));
+    TRY(wire_add_fd(hub->wire, hub->bell));
+    for (size_t i = 0; i < config->listen_count; i++) TRY(wire_bind(hub->wire, config->listen[i]));
     TRY(begin_visits(hub));
     return OK;
 }
@@ -229,18 +229,18 @@ static void release(struct hub *hub) {
     free(hub->inbox);
     free(hub->hands);
     free(hub->reason);
-    free(hub->orders);
-    buf_release(&hub->order_text);
+    free(hub->seqs);
+    buf_release(&hub->seq_text);
     pthread_mutex_destroy(&hub->lock);
     pthread_cond_destroy(&hub->changed);
     free(hub);
 }
 
-status hub_open(struct hub **out, const struct wiring *wiring, const struct hub_hooks *hooks, bool greedy) {
+status hub_open(struct hub **out, const struct node_config *config, const struct hub_hooks *hooks, bool greedy) {
     struct hub *hub;
     *out = NULL;
     TRY(NEW(&hub, 1));
-    hub->wiring = wiring;
+    hub->config = config;
     hub->hooks = *hooks;
     hub->greedy = greedy;
     hub->bell = -1;

@@ -9,7 +9,7 @@
 
 #include "shared/group/group.h"
 #include "shared/wire/wire.h"
-#include "shared/wire/wiring.h"
+#include "shared/wire/node_config.h"
 
 struct hub;
 
@@ -25,9 +25,9 @@ struct hub_hooks {
     void (*report)(void *self, struct message_status *status);
 };
 
-// Binds the desk, begins the visits that the wiring asks for, starts the thread. `greedy`: take whatever is offered.
-// The wiring and hooks must outlive the hub. UNAVAILABLE when the desk is taken.
-status hub_open(struct hub **out, const struct wiring *wiring, const struct hub_hooks *hooks, bool greedy);
+// Binds the desk, begins the visits that the config asks for, starts the thread. `greedy`: take whatever is offered.
+// The config and hooks must outlive the hub. UNAVAILABLE when the desk is taken.
+status hub_open(struct hub **out, const struct node_config *config, const struct hub_hooks *hooks, bool greedy);
 
 // Ends the thread and says goodbye. NULL is fine; sets *hub to NULL.
 void hub_close(struct hub **hub);

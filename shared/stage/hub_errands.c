@@ -70,9 +70,9 @@ static void find_knower(void *context, struct wire_peer *peer) {
 }
 
 status hub_visit_stage(struct hub *hub, const char *stage, const char *purpose) {
-    for (size_t i = 0; i < hub->wiring->desk_count; i++) {
-        const struct wiring_desk *desk = &hub->wiring->desks[i];
-        if (!strcmp(desk->stage, stage)) TRY(wire_visit(hub->wire, desk->endpoint, desk->key, purpose, NULL));
+    for (size_t i = 0; i < hub->config->endpoint_count; i++) {
+        const struct node_endpoint *desk = &hub->config->endpoints[i];
+        if (!strcmp(desk->stage, stage)) TRY(wire_connect(hub->wire, desk->endpoint, desk->key, purpose, NULL));
     }
     return OK;
 }
@@ -91,8 +91,8 @@ static void finish_errand(struct hub *hub, struct errand *errand, status result)
 }
 
 static bool stage_exists(const struct hub *hub, const char *stage) {
-    for (size_t i = 0; i < hub->wiring->desk_count; i++)
-        if (!strcmp(hub->wiring->desks[i].stage, stage)) return true;
+    for (size_t i = 0; i < hub->config->endpoint_count; i++)
+        if (!strcmp(hub->config->endpoints[i].stage, stage)) return true;
     return false;
 }
 
@@ -115,7 +115,7 @@ static status begin_errand(struct hub *hub, struct errand *errand) {
     }
     errand->peer = saying.found;
     errand->state = ERRAND_ASKED;
-    return wire_say(hub->wire, saying.found, errand->request, NULL);
+    return wire_send(hub->wire, saying.found, errand->request, NULL);
 }
 
 status hub_begin_errands(struct hub *hub) {
@@ -131,8 +131,8 @@ static bool answers(const struct errand *errand, const struct wire_peer *peer, c
     const struct wire_message *request = errand->request;
     if (errand->state != ERRAND_ASKED || errand->peer != peer) return false;
     switch (message->kind) {
-    case MESSAGE_VERSION:
-        return request->kind == MESSAGE_NEWEST && request->reference == message->reference;
+    case MESSAGE_WEIGHTS:
+        return request->kind == MESSAGE_GET_WEIGHTS && request->reference == message->reference;
     case MESSAGE_CHUNK:
         return request->kind == MESSAGE_FETCH && request->hash == message->hash && request->offset == message->offset;
     case MESSAGE_RECORD:
@@ -179,7 +179,7 @@ void hub_forget_errands(struct hub *hub, const struct wire_peer *peer) {
 
 void hub_say_one(void *context, struct wire_peer *peer) {
     struct saying *saying = context;
-    if (saying->result == OK) saying->result = wire_say(saying->hub->wire, peer, saying->message, NULL);
+    if (saying->result == OK) saying->result = wire_send(saying->hub->wire, peer, saying->message, NULL);
 }
 
 status hub_send_posts(struct hub *hub) {

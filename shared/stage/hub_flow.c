@@ -35,13 +35,13 @@ static void remove_hand(struct hub *hub, const char *id) {
 }
 
 static int reader_of(const struct hub *hub, const char *stage) {
-    for (size_t i = 0; i < hub->wiring->reader_count; i++)
-        if (!strcmp(hub->wiring->readers[i], stage)) return (int)i;
+    for (size_t i = 0; i < hub->config->reader_count; i++)
+        if (!strcmp(hub->config->readers[i], stage)) return (int)i;
     return -1;
 }
 
 static status add_letter(struct hub *hub, const struct group *group) {
-    size_t count = hub->wiring->reader_count;
+    size_t count = hub->config->reader_count;
     if (count == 0 || letters_have(&hub->letters, group->id.data)) return OK;
     struct buf data = {0};
     status result = group_to_msgpack(group, &data);
@@ -132,9 +132,9 @@ void hub_offer_letters(void *context, struct wire_peer *peer) {
     int reader = reader_of(saying->hub, wire_peer_name(peer));
     if (reader < 0) return;
     pthread_mutex_lock(&saying->hub->lock);
-    struct wire_message offer = {.kind = MESSAGE_OFFER, .count = letters_count(&saying->hub->letters, reader)};
+    struct wire_message offer = {.kind = MESSAGE_AVAILABLE, .count = letters_count(&saying->hub->letters, reader)};
     pthread_mutex_unlock(&saying->hub->lock);
-    if (offer.count && saying->result == OK) saying->result = wire_say(saying->hub->wire, peer, &offer, NULL);
+    if (offer.count && saying->result == OK) saying->result = wire_send(saying->hub->wire, peer, &offer, NULL);
 }
 
 status hub_give_letter(struct hub *hub, struct wire_peer *peer) {
@@ -147,11 +147,11 @@ status hub_give_letter(struct hub *hub, struct wire_peer *peer) {
     struct letter *letter = letters_for(&hub->letters, reader);
     pthread_mutex_unlock(&hub->lock);
     // Letters are removed by this thread alone, so this one stays.
-    struct wire_message answer = {.kind = letter ? MESSAGE_GROUP : MESSAGE_NONE};
+    struct wire_message answer = {.kind = letter ? MESSAGE_GROUP : MESSAGE_EMPTY};
     if (letter) answer.bulk = letter->data.data;
     if (letter) answer.bulk_size = letter->data.size;
     bool gone;
-    TRY(wire_say(hub->wire, peer, &answer, &gone));
+    TRY(wire_send(hub->wire, peer, &answer, &gone));
     if (!letter || gone) return OK;
     pthread_mutex_lock(&hub->lock);
     letters_give(&hub->letters, letter, reader);
@@ -162,7 +162,7 @@ status hub_give_letter(struct hub *hub, struct wire_peer *peer) {
 static status accept_group(struct hub *hub, const struct wire_message *message) {
     struct group *group;
     status result = group_from_msgpack(&group, message->bulk, message->bulk_size);
-    if (result == DATAERR) return fail_prefix(DATAERR, "from %s", hub->wiring->from);
+    if (result == DATAERR) return fail_prefix(DATAERR, "from %s", hub->config->from);
     TRY(result);
     pthread_mutex_lock(&hub->lock);
     if (in_hand(hub, group->id.data)) {
@@ -188,7 +188,7 @@ void hub_forget_asks(struct hub *hub, struct wire_peer *peer) {
 
 status hub_hear_upstream(struct hub *hub, struct wire_peer *peer, const struct wire_message *message) {
     struct upstream *upstream = hub_upstream_of(peer);
-    if (message->kind == MESSAGE_OFFER) {
+    if (message->kind == MESSAGE_AVAILABLE) {
         upstream->offers = message->count;
         return OK;
     }
@@ -205,10 +205,10 @@ static void take_from(void *context, struct wire_peer *peer) {
     struct saying *saying = context;
     struct hub *hub = saying->hub;
     struct upstream *upstream = hub_upstream_of(peer);
-    const struct wire_message take = {.kind = MESSAGE_TAKE};
+    const struct wire_message take = {.kind = MESSAGE_CREDIT};
     bool gone = false;
     if (!upstream || upstream->offers <= 0 || saying->skip <= 0 || saying->result != OK) return;
-    saying->result = wire_say(hub->wire, peer, &take, &gone);
+    saying->result = wire_send(hub->wire, peer, &take, &gone);
     if (gone || saying->result != OK) return;
     upstream->offers--;
     upstream->asked++;

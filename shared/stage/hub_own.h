@@ -43,11 +43,11 @@ struct errand {
 // A group that the working thread has.
 struct hand {
     char *id;
-    int64_t order;
+    int64_t seq;
 };
 
 struct hub {
-    const struct wiring *wiring;
+    const struct node_config *config;
     struct hub_hooks hooks;
     bool greedy;
     struct wire *wire;
@@ -71,8 +71,8 @@ struct hub {
     int64_t dropped;
     // The hub's thread's own:
     struct upstream *upstreams;
-    int64_t *orders; // room for list_orders
-    struct buf order_text;
+    int64_t *seqs; // room for list_orders
+    struct buf seq_text;
     int asked;
     int64_t reported;
     bool weights_visited, frames_visited;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-status letters_add(struct letters *letters, int64_t order, const char *id, uint64_t readers, struct buf *data) {
+status letters_add(struct letters *letters, int64_t seq, const char *id, uint64_t readers, struct buf *data) {
     struct letter *fresh = calloc(1, sizeof *fresh);
     char *name = strdup(id);
     if (!fresh || !name) {
@@ -12,10 +12,10 @@ status letters_add(struct letters *letters, int64_t order, const char *id, uint6
         buf_release(data);
         return fail(UNAVAILABLE, "out of memory");
     }
-    *fresh = (struct letter){.order = order, .id = name, .data = *data, .readers = readers};
+    *fresh = (struct letter){.seq = seq, .id = name, .data = *data, .readers = readers};
     *data = (struct buf){0};
     struct letter **place = &letters->first;
-    while (*place && (*place)->order <= order) place = &(*place)->next;
+    while (*place && (*place)->seq <= seq) place = &(*place)->next;
     fresh->next = *place;
     *place = fresh;
     return OK;

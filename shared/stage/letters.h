@@ -11,7 +11,7 @@
 
 struct letter {
     struct letter *next;
-    int64_t order;
+    int64_t seq;
     char *id;
     struct buf data;
     uint64_t readers; // a bit for each that has not had it
@@ -23,7 +23,7 @@ struct letters {
 };
 
 // Puts one in its place; takes over `data`, whatever the result. UNAVAILABLE when memory is short.
-status letters_add(struct letters *letters, int64_t order, const char *id, uint64_t readers, struct buf *data);
+status letters_add(struct letters *letters, int64_t seq, const char *id, uint64_t readers, struct buf *data);
 
 // The first that this reader has not had, NULL if there is none.
 struct letter *letters_for(const struct letters *letters, int reader);

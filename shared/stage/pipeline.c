@@ -20,7 +20,7 @@ enum { RETRIES = 20 }; // of weights whose file went before it could be read
 
 struct place {
     struct stage_context *context;
-    struct wiring wiring;
+    struct node_config config;
     struct hub *hub;
     struct feed *feed;            // the source's
     struct sink *sink;            // the last stage's
@@ -96,14 +96,14 @@ static status answer_clip(struct place *place, struct wire *wire, struct wire_pe
                                        .id = request->id,
                                        .bulk = place->bulk.data,
                                        .bulk_size = place->bulk.size};
-    return wire_say(wire, peer, &reply, NULL);
+    return wire_send(wire, peer, &reply, NULL);
 }
 
 static status answer_weights(struct place *place, struct wire *wire, struct wire_peer *peer,
                              const struct wire_message *request) {
     struct wire_message reply;
     TRY(shelf_answer(place->shelf, request, &reply, &place->arena, &place->bulk));
-    status result = wire_say(wire, peer, &reply, NULL);
+    status result = wire_send(wire, peer, &reply, NULL);
     arena_release(&place->arena);
     return result;
 }
@@ -116,7 +116,7 @@ static status joined(void *self, struct wire *wire, struct wire_peer *peer) {
 static status said(void *self, struct wire *wire, struct wire_peer *peer, const struct wire_message *message) {
     struct place *place = self;
     if (message->kind == MESSAGE_GET) return answer_clip(place, wire, peer, message);
-    if (message->kind == MESSAGE_NEWEST || message->kind == MESSAGE_FETCH)
+    if (message->kind == MESSAGE_GET_WEIGHTS || message->kind == MESSAGE_FETCH)
         return answer_weights(place, wire, peer, message);
     if (place->feed) return feed_said(place->feed, wire, peer, message);
     if (place->sink) return sink_said(place->sink, wire, peer, message);
@@ -257,16 +257,16 @@ static status finish(void *self) {
 
 // ---- coming and going ----
 
-status pipeline_enter(struct stage_context *context, const char *wiring) {
+status pipeline_enter(struct stage_context *context, const char *config) {
     struct place *place;
     struct arena memory = {0};
     TRY(NEW(&place, 1));
     place->context = context;
     pthread_mutex_init(&place->lock, NULL);
     context->place = place;
-    TRY(wiring_read(&place->wiring, wiring));
+    TRY(node_config_read(&place->config, config));
     TRY(shelf_new(&place->shelf));
-    char *folder = path_join(&memory, place->wiring.folder, "weights");
+    char *folder = path_join(&memory, place->config.folder, "weights");
     place->folder = folder ? strdup(folder) : NULL;
     arena_release(&memory);
     return place->folder ? dir_make(place->folder) : fail(UNAVAILABLE, "out of memory");
@@ -286,10 +286,10 @@ status pipeline_stay(struct stage_context *context) {
     const struct channel channel = {place, receive, deliver, refuse, finish};
     bool source = context->stage->make != NULL;
     if (context->stage->version) place->weights.hash = context->stage->version(context->state);
-    if (source) TRY(feed_open(&place->feed, context, &place->wiring));
+    if (source) TRY(feed_open(&place->feed, context, &place->config));
     if (source) feed_connect(place->feed, &place->hub);
-    if (!source && place->wiring.last) TRY(sink_open(&place->sink, context));
-    TRY(hub_open(&place->hub, &place->wiring, &hooks, place->sink != NULL));
+    if (!source && place->config.last) TRY(sink_open(&place->sink, context));
+    TRY(hub_open(&place->hub, &place->config, &hooks, place->sink != NULL));
     log_debug("ready");
     status result = source ? stay_source(place) : runner_loop(context, &channel);
     hub_close(&place->hub); // nobody asks the stage anything when it closes
@@ -304,7 +304,7 @@ void pipeline_leave(struct stage_context *context) {
     sink_close(&place->sink);
     shelf_free(&place->shelf);
     group_free(&place->next);
-    wiring_release(&place->wiring);
+    node_config_release(&place->config);
     arena_release(&place->arena);
     buf_release(&place->bulk);
     pthread_mutex_destroy(&place->lock);

@@ -4,8 +4,8 @@
 
 #include "shared/stage/runner.h"
 
-// Reads the wiring; before the stage's open. Sets context->place. DATAERR when the file is none.
-status pipeline_enter(struct stage_context *context, const char *wiring);
+// Reads the config; before the stage's open. Sets context->place. DATAERR when the file is none.
+status pipeline_enter(struct stage_context *context, const char *config);
 
 // Runs the open stage until the program is asked to stop.
 status pipeline_stay(struct stage_context *context);

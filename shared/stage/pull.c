@@ -26,14 +26,14 @@ static status take_version(const struct wire_message *reply, bool reference, str
 }
 
 status pull_newest(struct hub *hub, bool reference, struct pulled *out) {
-    const struct wire_message request = {.kind = MESSAGE_NEWEST, .reference = reference};
+    const struct wire_message request = {.kind = MESSAGE_GET_WEIGHTS, .reference = reference};
     *out = (struct pulled){0};
     while (!signals_stopping()) {
         struct wire_message reply = {0};
         struct arena arena = {0};
         struct buf none = {0};
         status result = hub_ask(hub, "optim", "weights", &request, &reply, &arena, &none);
-        bool known = result == OK && reply.kind == MESSAGE_VERSION;
+        bool known = result == OK && reply.kind == MESSAGE_WEIGHTS;
         if (known) result = take_version(&reply, reference, out);
         arena_release(&arena);
         buf_release(&none);

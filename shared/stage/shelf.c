@@ -75,7 +75,7 @@ static status answer_newest(struct shelf *shelf, const struct wire_message *requ
     struct stat about = {0};
     if (!policy->present || !item->present) return OK;
     if (*item->path && stat(item->path, &about)) return fail(UNAVAILABLE, "%s: %s", item->path, strerror(errno));
-    *reply = (struct wire_message){.kind = MESSAGE_VERSION,
+    *reply = (struct wire_message){.kind = MESSAGE_WEIGHTS,
                                    .reference = request->reference,
                                    .policy = policy->version,
                                    .version = item->version,
@@ -120,8 +120,8 @@ status shelf_answer(struct shelf *shelf, const struct wire_message *request, str
                     struct arena *arena, struct buf *bulk) {
     *reply = (struct wire_message){.kind = MESSAGE_ABSENT, .id = ""};
     pthread_mutex_lock(&shelf->lock);
-    status result = request->kind == MESSAGE_NEWEST ? answer_newest(shelf, request, reply, arena)
-                                                    : answer_fetch(shelf, request, reply, bulk);
+    status result = request->kind == MESSAGE_GET_WEIGHTS ? answer_newest(shelf, request, reply, arena)
+                                                         : answer_fetch(shelf, request, reply, bulk);
     pthread_mutex_unlock(&shelf->lock);
     return result;
 }

@@ -65,23 +65,23 @@ void sink_close(struct sink **pointer) {
 
 static status answer_plan(struct sink *sink, struct wire *wire, struct wire_peer *peer,
                           const struct wire_message *plan) {
-    if (!sink->planned && !sink->context->stage->position) sink->front = sink->begun = sink->next = plan->order;
+    if (!sink->planned && !sink->context->stage->position) sink->front = sink->begun = sink->next = plan->seq;
     sink->planned = true;
     sink->total = plan->count;
     sink->per_step = plan->per_step > 0 ? plan->per_step : 1;
     if (!sink->context->stage->position) sink->step = sink->front / sink->per_step;
     // With nothing left to train the source must not hear so before the stage has finished.
-    const struct wire_message at = {.kind = MESSAGE_AT, .step = sink->step, .order = sink->front};
-    if (sink->front < sink->total || sink->finished) TRY(wire_say(wire, peer, &at, NULL));
+    const struct wire_message at = {.kind = MESSAGE_POSITION, .step = sink->step, .seq = sink->front};
+    if (sink->front < sink->total || sink->finished) TRY(wire_send(wire, peer, &at, NULL));
     for (size_t i = 0; i < sink->log_count; i++) {
         const struct settled *entry = &sink->log[i];
-        if (entry->message.kind && !entry->withheld) TRY(wire_say(wire, peer, &entry->message, NULL));
+        if (entry->message.kind && !entry->withheld) TRY(wire_send(wire, peer, &entry->message, NULL));
     }
     return OK;
 }
 
 status sink_said(struct sink *sink, struct wire *wire, struct wire_peer *peer, const struct wire_message *message) {
-    if (message->kind != MESSAGE_PLAN) return OK;
+    if (message->kind != MESSAGE_RUN_INFO) return OK;
     pthread_mutex_lock(&sink->lock);
     status result = answer_plan(sink, wire, peer, message);
     pthread_mutex_unlock(&sink->lock);
@@ -180,16 +180,16 @@ static void add_rewards(struct sink *sink, const struct group *group) {
 
 static struct wire_message describe(struct sink *sink, const struct group *group) {
     const bool aside = group->quarantine.present, steps = sink->context->stage->position != NULL;
-    struct wire_message message = {.order = group->requires.order, .id = group->id.data};
+    struct wire_message message = {.seq = group->requires.order, .id = group->id.data};
     if (aside) {
-        message.kind = MESSAGE_ASIDE;
+        message.kind = MESSAGE_QUARANTINED;
         message.name = group->quarantine.stage.data ? group->quarantine.stage.data : "";
         message.reason = group->quarantine.reason.data ? group->quarantine.reason.data : "";
     } else if (group->trained.present || !steps) {
         message.kind = MESSAGE_TRAINED;
-        message.step = group->trained.present ? group->trained.step : message.order / sink->per_step + 1;
+        message.step = group->trained.present ? group->trained.step : message.seq / sink->per_step + 1;
     } else {
-        message.kind = MESSAGE_LEFT;
+        message.kind = MESSAGE_UNUSED;
     }
     return message;
 }
@@ -203,7 +203,7 @@ static void advance_front(struct sink *sink) {
 // Keeps a copy of what is said; texts are cut to what a message holds.
 static status keep_settled(struct sink *sink, struct wire_message *message) {
     enum { TEXT_MOST = 1000 };
-    size_t at = (size_t)(message->order - sink->begun);
+    size_t at = (size_t)(message->seq - sink->begun);
     if (at >= sink->log_count) {
         TRY(RESIZE(&sink->log, at + 1));
         memset(sink->log + sink->log_count, 0, (at + 1 - sink->log_count) * sizeof *sink->log);
@@ -225,10 +225,10 @@ static status keep_settled(struct sink *sink, struct wire_message *message) {
 
 static status settle_locked(struct sink *sink, const struct group *group, struct wire_message *message) {
     *message = describe(sink, group);
-    if (message->order < sink->begun) return fail(BUG, "group %s was settled before", group->id.data);
+    if (message->seq < sink->begun) return fail(BUG, "group %s was settled before", group->id.data);
     if (message->kind == MESSAGE_TRAINED && message->step > sink->step) sink->step = message->step;
     if (message->kind == MESSAGE_TRAINED) add_rewards(sink, group);
-    if (message->kind == MESSAGE_LEFT) sink->left++;
+    if (message->kind == MESSAGE_UNUSED) sink->left++;
     return keep_settled(sink, message);
 }
 
@@ -236,7 +236,7 @@ status sink_settle(struct sink *sink, struct hub *hub, const struct group *group
     struct wire_message message;
     pthread_mutex_lock(&sink->lock);
     status result = settle_locked(sink, group, &message);
-    bool withheld = result == OK && sink->log[message.order - sink->begun].withheld;
+    bool withheld = result == OK && sink->log[message.seq - sink->begun].withheld;
     pthread_mutex_unlock(&sink->lock);
     // As long as the source is not told, the group is in hand: nobody must believe it lost.
     if (result != OK || withheld) return result;
@@ -245,7 +245,7 @@ status sink_settle(struct sink *sink, struct hub *hub, const struct group *group
 }
 
 status sink_finish(struct sink *sink, struct hub *hub) {
-    struct wire_message message = {.kind = MESSAGE_AT};
+    struct wire_message message = {.kind = MESSAGE_POSITION};
     pthread_mutex_lock(&sink->lock);
     sink->finished = true;
     for (size_t i = 0; i < sink->log_count; i++) {
@@ -254,8 +254,8 @@ status sink_finish(struct sink *sink, struct hub *hub) {
         message = sink->log[i].message;
     }
     advance_front(sink);
-    message.step = message.kind == MESSAGE_AT ? sink->step : message.step;
-    message.order = message.kind == MESSAGE_AT ? sink->front : message.order;
+    message.step = message.kind == MESSAGE_POSITION ? sink->step : message.step;
+    message.seq = message.kind == MESSAGE_POSITION ? sink->front : message.seq;
     pthread_mutex_unlock(&sink->lock);
     return hub_post(hub, "ledger", &message);
 }
@@ -263,9 +263,9 @@ status sink_finish(struct sink *sink, struct hub *hub) {
 void sink_report(struct sink *sink, struct message_status *status) {
     pthread_mutex_lock(&sink->lock);
     status->total = sink->total;
-    status->order = sink->front;
+    status->settled = sink->front;
     status->step = sink->step;
-    status->left = (int64_t)sink->left;
+    status->run_unused = (int64_t)sink->left;
     status->reward = sink->reward;
     status->accuracy = sink->accuracy;
     pthread_mutex_unlock(&sink->lock);

@@ -17,21 +17,21 @@ enum message_kind {
     MESSAGE_HELLO = 1,
     MESSAGE_WELCOME,
     MESSAGE_REFUSED,
-    MESSAGE_AGAIN,
-    MESSAGE_BEAT,
+    MESSAGE_UNKNOWN_PEER,
+    MESSAGE_HEARTBEAT,
     MESSAGE_BYE,
-    MESSAGE_OFFER,
-    MESSAGE_TAKE,
+    MESSAGE_AVAILABLE,
+    MESSAGE_CREDIT,
     MESSAGE_GROUP,
-    MESSAGE_NONE,
-    MESSAGE_PLAN,
-    MESSAGE_AT,
+    MESSAGE_EMPTY,
+    MESSAGE_RUN_INFO,
+    MESSAGE_POSITION,
     MESSAGE_TRAINED,
-    MESSAGE_ASIDE,
-    MESSAGE_LEFT,
+    MESSAGE_QUARANTINED,
+    MESSAGE_UNUSED,
     MESSAGE_REISSUE,
-    MESSAGE_NEWEST,
-    MESSAGE_VERSION,
+    MESSAGE_GET_WEIGHTS,
+    MESSAGE_WEIGHTS,
     MESSAGE_FETCH,
     MESSAGE_CHUNK,
     MESSAGE_ABSENT,
@@ -45,18 +45,18 @@ enum message_kind {
 
 // What a replica has to say about itself, once a second.
 struct message_status {
-    int64_t taken, done;        // groups since it started
-    int64_t quarantined, found; // put aside here; taken from the store
-    int64_t dropped;            // second copies and groups of trained steps
-    int64_t held, waiting;      // at work; done and not yet taken by the next stage
-    int64_t tokens;             // of completions that passed
-    double busy, up;            // seconds at work; since it started
-    const char *orders;         // of the groups in hand (orders.h)
-    const char *flying;         // source: of those in flight
-    const char *state;          // what it does or waits for: "working", "waits for frames", "finished"
-    int64_t total, order, step; // source: groups in all, every order below is settled; optim: steps trained
-    int64_t aside, left;        // source: quarantined, did not fill a step
-    double reward, accuracy;    // optim: means over the last step, NaN: none
+    int64_t taken, done;                 // groups since it started
+    int64_t quarantined, found;          // put aside here; taken from the store
+    int64_t dropped;                     // second copies and groups of trained steps
+    int64_t held, waiting;               // at work; done and not yet taken by the next stage
+    int64_t tokens;                      // of completions that passed
+    double busy, up;                     // seconds at work; since it started
+    const char *in_hand;                 // seqs of the groups here (seq_set.h)
+    const char *in_flight;               // source: seqs of the groups in flight
+    const char *state;                   // what it does or waits for: "working", "waits for frames", "finished"
+    int64_t total, settled, step;        // source: groups in all, every order below is settled; optim: steps trained
+    int64_t run_quarantined, run_unused; // source: quarantined, did not fill a step
+    double reward, accuracy;             // optim: means over the last step, NaN: none
     int64_t pid;
 };
 
@@ -73,7 +73,7 @@ struct wire_message {
     const char *id;       // TRAINED, ASIDE, LEFT: the group's; GET, RECORD, ABSENT: the clip's key
     int64_t count;        // OFFER: groups; PLAN: in all
     int64_t per_step;     // PLAN
-    int64_t step, order;  // AT, TRAINED, ASIDE, LEFT; PLAN: all below is settled; REISSUE: which, -1 all
+    int64_t step, seq;    // AT, TRAINED, ASIDE, LEFT; PLAN: all below is settled; REISSUE: which, -1 all
     int64_t reference;    // NEWEST, VERSION: 1 for the reference, 0 for the policy
     int64_t policy;       // VERSION: the step at which optim stands
     int64_t version;      // VERSION: of the weights

@@ -61,7 +61,7 @@ static status set_common(void *socket) {
 
 static status make_desk(struct wire *wire) {
     const struct wire_security *security = wire->self.security;
-    if (security) TRY(gate_open(&wire->gate, wire->context, security));
+    if (security) TRY(zap_open(&wire->zap, wire->context, security));
     wire->desk = zmq_socket(wire->context, ZMQ_ROUTER);
     if (!wire->desk) return wire_socket_failure("desk");
     wire->changed = true;
@@ -75,7 +75,7 @@ static status make_desk(struct wire *wire) {
     return OK;
 }
 
-status wire_listen(struct wire *wire, const char *endpoint) {
+status wire_bind(struct wire *wire, const char *endpoint) {
     if (!wire->desk) TRY(make_desk(wire));
     return zmq_bind(wire->desk, endpoint) ? wire_socket_failure(endpoint) : OK;
 }
@@ -125,8 +125,8 @@ status wire_peer_new(struct wire *wire, const char *name, const char *machine, c
     return OK;
 }
 
-status wire_visit(struct wire *wire, const char *endpoint, const char *key, const char *purpose,
-                  struct wire_peer **out) {
+status wire_connect(struct wire *wire, const char *endpoint, const char *key, const char *purpose,
+                    struct wire_peer **out) {
     struct wire_peer *peer;
     TRY(wire_peer_new(wire, "", "", purpose, &peer));
     wire->changed = true;
@@ -138,7 +138,7 @@ status wire_visit(struct wire *wire, const char *endpoint, const char *key, cons
     return result;
 }
 
-status wire_watch(struct wire *wire, int fd) {
+status wire_add_fd(struct wire *wire, int fd) {
     TRY(RESIZE(&wire->fds, wire->fd_count + 1));
     wire->fds[wire->fd_count++] = fd;
     wire->changed = true;
@@ -150,14 +150,14 @@ void wire_close(struct wire **pointer) {
     if (!wire) return;
     const struct wire_message bye = {.kind = MESSAGE_BYE};
     for (struct wire_peer *peer = wire->peers; peer; peer = peer->next)
-        if (peer->open && !peer->dead) (void)wire_say(wire, peer, &bye, NULL);
+        if (peer->open && !peer->dead) (void)wire_send(wire, peer, &bye, NULL);
     while (wire->peers) {
         struct wire_peer *next = wire->peers->next;
         peer_free(wire->peers);
         wire->peers = next;
     }
     if (wire->desk) zmq_close(wire->desk);
-    gate_close(&wire->gate);
+    zap_close(&wire->zap);
     zmq_msg_close(&wire->bulk);
     zmq_ctx_term(wire->context);
     arena_release(&wire->arena);
@@ -188,7 +188,7 @@ status wire_send_frames(struct wire *wire, void *socket, const char *identity, s
     return OK;
 }
 
-status wire_say(struct wire *wire, struct wire_peer *peer, const struct wire_message *message, bool *gone) {
+status wire_send(struct wire *wire, struct wire_peer *peer, const struct wire_message *message, bool *gone) {
     bool unheard = true;
     if (peer->open && !peer->lost && !peer->dead) {
         TRY(wire_send_frames(wire, peer->socket ? peer->socket : wire->desk, peer->identity, peer->identity_size,
@@ -219,7 +219,7 @@ status wire_say_hello(struct wire *wire, struct wire_peer *peer) {
 
 // Opens, beats, and finds who is silent. *happened: somebody is gone.
 static status look_after(struct wire *wire, struct wire_event *event, bool *happened) {
-    const struct wire_message beat = {.kind = MESSAGE_BEAT};
+    const struct wire_message beat = {.kind = MESSAGE_HEARTBEAT};
     int64_t now = wire_clock();
     for (struct wire_peer *peer = wire->peers; peer && !*happened; peer = peer->next) {
         if (peer->dead || peer->refused) continue;
@@ -230,7 +230,7 @@ static status look_after(struct wire *wire, struct wire_event *event, bool *happ
         } else if (!peer->open && peer->socket && now - peer->spoke >= BEAT_MS) {
             TRY(wire_say_hello(wire, peer));
         } else if (peer->open && now - peer->spoke >= BEAT_MS) {
-            TRY(wire_say(wire, peer, &beat, NULL));
+            TRY(wire_send(wire, peer, &beat, NULL));
         }
     }
     if (!*happened) wire->looked = now;
@@ -283,7 +283,7 @@ static status take_turns(struct wire *wire, struct wire_event *event, bool *happ
             TRY(wire_hear(wire, wire->items[at].socket, wire->owners[at], event, happened));
         } else {
             event->fd = wire->items[at].fd;
-            *happened = wire_keep_event(event, WIRE_WOKEN, NULL);
+            *happened = wire_keep_event(event, WIRE_READABLE, NULL);
         }
         if (*happened) wire->turn = (at + 1) % wire->count;
     }
@@ -298,7 +298,7 @@ static int next_look(const struct wire *wire, int64_t until, int64_t now) {
     return (int)wait;
 }
 
-status wire_next(struct wire *wire, int timeout_ms, struct wire_event *event) {
+status wire_poll(struct wire *wire, int timeout_ms, struct wire_event *event) {
     int64_t until = timeout_ms < 0 ? -1 : wire_clock() + timeout_ms;
     bool happened = false;
     *event = (struct wire_event){0};
@@ -339,7 +339,7 @@ const char *wire_peer_purpose(const struct wire_peer *peer) {
     return peer->purpose;
 }
 
-bool wire_peer_visitor(const struct wire_peer *peer) {
+bool wire_peer_is_client(const struct wire_peer *peer) {
     return !peer->socket;
 }
 

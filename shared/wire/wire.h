@@ -1,7 +1,7 @@
-// Conversations between the processes of a run: one desk to be visited, any number of visits to others' desks.
+// Conversations between the processes of a run: one desk to be visited, any number of visits to others' endpoints.
 // Openings, refusals, heartbeats and dead peers are dealt with here; what is said in between is the caller's.
 //
-// A wire and its peers belong to one thread. Nothing here waits except wire_next.
+// A wire and its peers belong to one thread. Nothing here waits except wire_poll.
 #ifndef SHARED_WIRE_WIRE_H
 #define SHARED_WIRE_WIRE_H
 
@@ -24,15 +24,15 @@ struct wire_self {
 };
 
 enum wire_event_kind {
-    WIRE_QUIET,   // the time is up
-    WIRE_WOKEN,   // `fd` is readable
-    WIRE_JOINED,  // the peer is there (once more, perhaps): nothing that was said to it before holds
-    WIRE_GONE,    // the peer left, died or was started again; a client's will be JOINED when it is back
-    WIRE_REFUSED, // the server does not want us: message.reason
-    WIRE_SAID,    // `message` from the peer
+    WIRE_TIMEOUT,  // the time is up
+    WIRE_READABLE, // `fd` is readable
+    WIRE_JOINED,   // the peer is there (once more, perhaps): nothing that was said to it before holds
+    WIRE_GONE,     // the peer left, died or was started again; a client's will be JOINED when it is back
+    WIRE_REFUSED,  // the server does not want us: message.reason
+    WIRE_MESSAGE,  // `message` from the peer
 };
 
-// What happened. Valid until the next call of wire_next.
+// What happened. Valid until the next call of wire_poll.
 struct wire_event {
     enum wire_event_kind kind;
     int fd;
@@ -48,21 +48,21 @@ status wire_open(struct wire **out, const struct wire_self *self);
 void wire_close(struct wire **wire);
 
 // Binds the desk to one endpoint more ("ipc://...", "tcp://..."). UNAVAILABLE when it is taken.
-status wire_listen(struct wire *wire, const char *endpoint);
+status wire_bind(struct wire *wire, const char *endpoint);
 
 // Begins a visit, which opens whenever the other one is there. `key`: the server's public key, NULL without security.
-status wire_visit(struct wire *wire, const char *endpoint, const char *key, const char *purpose,
-                  struct wire_peer **out);
+status wire_connect(struct wire *wire, const char *endpoint, const char *key, const char *purpose,
+                    struct wire_peer **out);
 
-// Has wire_next say WOKEN when the descriptor is readable.
-status wire_watch(struct wire *wire, int fd);
+// Has wire_poll say WOKEN when the descriptor is readable.
+status wire_add_fd(struct wire *wire, int fd);
 
 // Waits up to timeout_ms (-1: for ever) for the next event. UNAVAILABLE when the sockets fail.
-status wire_next(struct wire *wire, int timeout_ms, struct wire_event *event);
+status wire_poll(struct wire *wire, int timeout_ms, struct wire_event *event);
 
 // Says something to a peer. *gone (may be NULL) tells that it is not there: nothing was said. UNAVAILABLE when the
 // sockets fail.
-status wire_say(struct wire *wire, struct wire_peer *peer, const struct wire_message *message, bool *gone);
+status wire_send(struct wire *wire, struct wire_peer *peer, const struct wire_message *message, bool *gone);
 
 // Whether a conversation with the peer is open.
 bool wire_peer_open(const struct wire_peer *peer);
@@ -80,7 +80,7 @@ int wire_peer_replica(const struct wire_peer *peer);
 const char *wire_peer_purpose(const struct wire_peer *peer);
 
 // Whether the peer visits us, rather than we it.
-bool wire_peer_visitor(const struct wire_peer *peer);
+bool wire_peer_is_client(const struct wire_peer *peer);
 
 // Something of the caller's that goes with the peer, NULL at first.
 void **wire_peer_tag(struct wire_peer *peer);

@@ -47,7 +47,7 @@ static status welcome(struct wire *wire, struct wire_peer *peer, const char *ide
     peer->heard = wire_clock();
     const struct wire_message answer = {
         .kind = MESSAGE_WELCOME, .name = wire->self.name, .replica = wire->self.replica, .machine = wire->self.machine};
-    TRY(wire_say(wire, peer, &answer, NULL));
+    TRY(wire_send(wire, peer, &answer, NULL));
     *happened = wire_keep_event(event, WIRE_JOINED, peer);
     return OK;
 }
@@ -67,7 +67,7 @@ static status hear_visitor(struct wire *wire, const char *identity, size_t size,
     if (peer && peer->lost) return OK;
     if (message->kind == MESSAGE_HELLO) return welcome(wire, peer, identity, size, message, event, happened);
     if (!peer) {
-        const struct wire_message again = {.kind = MESSAGE_AGAIN};
+        const struct wire_message again = {.kind = MESSAGE_UNKNOWN_PEER};
         bool gone;
         return wire_send_frames(wire, wire->desk, identity, size, &again, &gone);
     }
@@ -76,8 +76,8 @@ static status hear_visitor(struct wire *wire, const char *identity, size_t size,
         peer->dead = true;
         event->orderly = true;
         *happened = wire_keep_event(event, WIRE_GONE, peer);
-    } else if (message->kind != MESSAGE_BEAT) {
-        *happened = wire_keep_event(event, WIRE_SAID, peer);
+    } else if (message->kind != MESSAGE_HEARTBEAT) {
+        *happened = wire_keep_event(event, WIRE_MESSAGE, peer);
     }
     return OK;
 }
@@ -104,16 +104,16 @@ static status hear_server(struct wire *wire, struct wire_peer *peer, struct wire
         peer->refused = true;
         *happened = wire_keep_event(event, WIRE_REFUSED, peer);
         return OK;
-    case MESSAGE_AGAIN:
+    case MESSAGE_UNKNOWN_PEER:
     case MESSAGE_BYE:
         peer->open = false;
         event->orderly = event->message.kind == MESSAGE_BYE;
         if (was_open) *happened = wire_keep_event(event, WIRE_GONE, peer);
         return event->orderly ? OK : wire_say_hello(wire, peer);
-    case MESSAGE_BEAT:
+    case MESSAGE_HEARTBEAT:
         return OK;
     default:
-        if (was_open) *happened = wire_keep_event(event, WIRE_SAID, peer);
+        if (was_open) *happened = wire_keep_event(event, WIRE_MESSAGE, peer);
         return OK;
     }
 }

@@ -4,7 +4,7 @@
 
 #include <zmq.h>
 
-#include "shared/wire/gate.h"
+#include "shared/wire/zap.h"
 #include "shared/wire/wire.h"
 
 enum { IDENTITY = 32 }; // bytes of a routing id at most
@@ -26,7 +26,7 @@ struct wire_peer {
 struct wire {
     struct wire_self self;
     void *context, *desk;
-    struct gate *gate;
+    struct zap *zap;
     struct wire_peer *peers;
     zmq_pollitem_t *items;     // desk, visits, descriptors; rebuilt after a change
     struct wire_peer **owners; // of the items: NULL for the desk and descriptors

@@ -7,7 +7,7 @@
 #include "shared/base/file.h"
 #include "shared/stage/letters.h"
 #include "shared/store/ledger.h"
-#include "shared/wire/orders.h"
+#include "shared/wire/seq_set.h"
 
 static char folder[64], path[96];
 static const struct ledger_plan plan = {.data = 77, .per_step = 2};
@@ -141,7 +141,7 @@ static void letters_go_in_order_to_every_reader(void **state) {
 
 static void check_orders(int64_t *orders, size_t count, const char *text) {
     struct buf out = {0};
-    assert_int_equal(orders_write(orders, count, &out), OK);
+    assert_int_equal(seq_set_format(orders, count, &out), OK);
     assert_string_equal(out.data, text);
     buf_release(&out);
 }
@@ -153,15 +153,15 @@ static void orders_are_short_texts(void **state) {
     int64_t *list = NULL;
     size_t count = 0;
     int whole;
-    assert_int_equal(orders_read("3-5 7 12", &list, &count, &whole), OK);
+    assert_int_equal(seq_set_parse("3-5 7 12", &list, &count, &whole), OK);
     assert_int_equal(count, 5);
     assert_int_equal(list[4], 12);
     assert_true(whole);
-    assert_int_equal(orders_read("1 +", &list, &count, &whole), OK);
+    assert_int_equal(seq_set_parse("1 +", &list, &count, &whole), OK);
     assert_false(whole);
-    assert_int_equal(orders_read("5-3", &list, &count, NULL), DATAERR);
-    assert_int_equal(orders_read("x", &list, &count, NULL), DATAERR);
-    assert_int_equal(orders_read("0-9223372036854775807", &list, &count, NULL), DATAERR);
+    assert_int_equal(seq_set_parse("5-3", &list, &count, NULL), DATAERR);
+    assert_int_equal(seq_set_parse("x", &list, &count, NULL), DATAERR);
+    assert_int_equal(seq_set_parse("0-9223372036854775807", &list, &count, NULL), DATAERR);
     free(list);
 }
 

@@ -6,13 +6,15 @@
 
 #include "shared/base/file.h"
 #include "shared/wire/wire.h"
-#include "shared/wire/wiring.h"
+#include "shared/wire/node_config.h"
 
 static const enum message_kind kinds[] = {
-    MESSAGE_HELLO, MESSAGE_WELCOME, MESSAGE_REFUSED, MESSAGE_AGAIN,   MESSAGE_BEAT,  MESSAGE_BYE,     MESSAGE_OFFER,
-    MESSAGE_TAKE,  MESSAGE_GROUP,   MESSAGE_NONE,    MESSAGE_PLAN,    MESSAGE_AT,    MESSAGE_TRAINED, MESSAGE_ASIDE,
-    MESSAGE_LEFT,  MESSAGE_REISSUE, MESSAGE_NEWEST,  MESSAGE_VERSION, MESSAGE_FETCH, MESSAGE_CHUNK,   MESSAGE_ABSENT,
-    MESSAGE_GET,   MESSAGE_RECORD,  MESSAGE_STATUS,  MESSAGE_NOTICE,  MESSAGE_END,
+    MESSAGE_HELLO,    MESSAGE_WELCOME,     MESSAGE_REFUSED, MESSAGE_UNKNOWN_PEER, MESSAGE_HEARTBEAT,
+    MESSAGE_BYE,      MESSAGE_AVAILABLE,   MESSAGE_CREDIT,  MESSAGE_GROUP,        MESSAGE_EMPTY,
+    MESSAGE_RUN_INFO, MESSAGE_POSITION,    MESSAGE_TRAINED, MESSAGE_QUARANTINED,  MESSAGE_UNUSED,
+    MESSAGE_REISSUE,  MESSAGE_GET_WEIGHTS, MESSAGE_WEIGHTS, MESSAGE_FETCH,        MESSAGE_CHUNK,
+    MESSAGE_ABSENT,   MESSAGE_GET,         MESSAGE_RECORD,  MESSAGE_STATUS,       MESSAGE_NOTICE,
+    MESSAGE_END,
 };
 
 static struct wire_message full_message(enum message_kind kind) {
@@ -30,7 +32,7 @@ static struct wire_message full_message(enum message_kind kind) {
         .count = 5,
         .per_step = 6,
         .step = -1,
-        .order = INT64_MAX,
+        .seq = INT64_MAX,
         .reference = 1,
         .policy = 7,
         .version = 8,
@@ -39,7 +41,7 @@ static struct wire_message full_message(enum message_kind kind) {
         .offset = 9,
         .size = 10,
         .code = 65,
-        .status = {.taken = 11, .busy = 0.5, .orders = "1", .flying = "", .state = "works", .pid = 12}};
+        .status = {.taken = 11, .busy = 0.5, .in_hand = "1", .in_flight = "", .state = "works", .pid = 12}};
 }
 
 static void every_kind_comes_back(void **state) {
@@ -72,9 +74,9 @@ static void what_is_none_is_named(void **state) {
     assert_int_equal(message_decode(&out, &arena, "\x91\x7f", 2), DATAERR);
     assert_string_equal(fail_text(), "a message of an unknown kind");
     assert_int_equal(message_decode(&out, &arena, "\x92\x07\xa1x", 4), DATAERR);
-    assert_string_equal(fail_text(), "OFFER: count is not a whole number");
+    assert_string_equal(fail_text(), "AVAILABLE: count is not a whole number");
     assert_int_equal(message_decode(&out, &arena, "\x93\x07\x01\x02", 4), DATAERR);
-    assert_string_equal(fail_text(), "OFFER: 2 fields, it has 1");
+    assert_string_equal(fail_text(), "AVAILABLE: 2 fields, it has 1");
     assert_int_equal(message_decode(&out, &arena,
                                     "\x92\x03\xa3"
                                     "a\0b",
@@ -101,13 +103,13 @@ static struct wire_self self_of(const char *name, const char *run, const struct 
 static void open_server(struct pair *pair, const char *run, const struct wire_security *security) {
     struct wire_self self = self_of("frames", run, security);
     assert_int_equal(wire_open(&pair->server, &self), OK);
-    assert_int_equal(wire_listen(pair->server, pair->endpoint), OK);
+    assert_int_equal(wire_bind(pair->server, pair->endpoint), OK);
 }
 
 static void open_client(struct pair *pair, const char *run, const struct wire_security *security, const char *key) {
     struct wire_self self = self_of("rollout", run, security);
     assert_int_equal(wire_open(&pair->client, &self), OK);
-    assert_int_equal(wire_visit(pair->client, pair->endpoint, key, "flow", &pair->visit), OK);
+    assert_int_equal(wire_connect(pair->client, pair->endpoint, key, "flow", &pair->visit), OK);
 }
 
 static void name_endpoint(struct pair *pair) {
@@ -122,7 +124,7 @@ static bool until(struct pair *pair, struct wire *who, enum wire_event_kind kind
         for (int k = 0; k < 2; k++) {
             struct wire_event heard;
             if (!both[k]) continue;
-            assert_int_equal(wire_next(both[k], 5, &heard), OK);
+            assert_int_equal(wire_poll(both[k], 5, &heard), OK);
             if (both[k] == who && heard.kind == kind) {
                 *event = heard;
                 return true;
@@ -147,17 +149,17 @@ static void peers_talk(void **state) {
     open_server(&pair, "r", NULL);
     assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
     assert_string_equal(wire_peer_name(pair.visit), "frames");
-    struct wire_message take = {.kind = MESSAGE_TAKE},
+    struct wire_message credit = {.kind = MESSAGE_CREDIT},
                         group = {.kind = MESSAGE_GROUP, .bulk = "\0\1\2", .bulk_size = 3};
     bool gone = true;
-    assert_int_equal(wire_say(pair.client, pair.visit, &take, &gone), OK);
+    assert_int_equal(wire_send(pair.client, pair.visit, &credit, &gone), OK);
     assert_false(gone);
-    assert_true(until(&pair, pair.server, WIRE_SAID, &event));
-    assert_int_equal(event.message.kind, MESSAGE_TAKE);
+    assert_true(until(&pair, pair.server, WIRE_MESSAGE, &event));
+    assert_int_equal(event.message.kind, MESSAGE_CREDIT);
     assert_string_equal(wire_peer_name(event.peer), "rollout");
     assert_string_equal(wire_peer_purpose(event.peer), "flow");
-    assert_int_equal(wire_say(pair.server, event.peer, &group, &gone), OK);
-    assert_true(until(&pair, pair.client, WIRE_SAID, &event));
+    assert_int_equal(wire_send(pair.server, event.peer, &group, &gone), OK);
+    assert_true(until(&pair, pair.client, WIRE_MESSAGE, &event));
     assert_int_equal(event.message.kind, MESSAGE_GROUP);
     assert_int_equal(event.message.bulk_size, 3);
     assert_memory_equal(event.message.bulk, "\0\1\2", 3);
@@ -202,12 +204,12 @@ static void a_descriptor_wakes(void **state) {
     int ends[2];
     assert_int_equal(pipe(ends), 0);
     assert_int_equal(wire_open(&wire, &self), OK);
-    assert_int_equal(wire_watch(wire, ends[0]), OK);
-    assert_int_equal(wire_next(wire, 0, &event), OK);
-    assert_int_equal(event.kind, WIRE_QUIET);
+    assert_int_equal(wire_add_fd(wire, ends[0]), OK);
+    assert_int_equal(wire_poll(wire, 0, &event), OK);
+    assert_int_equal(event.kind, WIRE_TIMEOUT);
     assert_int_equal(write(ends[1], "x", 1), 1);
-    assert_int_equal(wire_next(wire, 1000, &event), OK);
-    assert_int_equal(event.kind, WIRE_WOKEN);
+    assert_int_equal(wire_poll(wire, 1000, &event), OK);
+    assert_int_equal(event.kind, WIRE_READABLE);
     assert_int_equal(event.fd, ends[0]);
     wire_close(&wire);
     close(ends[0]);
@@ -229,7 +231,7 @@ static void only_admitted_machines_come_in(void **state) {
     wire_close(&pair.client);
     open_client(&pair, "r", &outside, inside.public);
     for (int i = 0; i < 50; i++) {
-        assert_int_equal(wire_next(pair.client, 10, &event), OK);
+        assert_int_equal(wire_poll(pair.client, 10, &event), OK);
         assert_int_not_equal(event.kind, WIRE_JOINED);
     }
     close_pair(&pair);
@@ -258,46 +260,46 @@ static void key_files_are_private(void **state) {
     wire_security_release(&read);
 }
 
-static void wiring_comes_back(void **state) {
+static void node_config_comes_back(void **state) {
     (void)state;
     char path[64];
     const char *listen[] = {"ipc:///tmp/a b/x"}, *readers[] = {"rollout"}, *command[] = {"/x/y", "--k", ""};
-    struct wiring_desk desks[] = {{"frames", 2, "", "ipc:///tmp/a b/y", NULL}};
-    struct wiring in = {.run = "r",
-                        .folder = "/runs/a run",
-                        .stage = "frames",
-                        .replica = 2,
-                        .machine = "",
-                        .from = "source",
-                        .last = true,
-                        .home = "/h",
-                        .command = command,
-                        .command_count = 3,
-                        .listen = listen,
-                        .listen_count = 1,
-                        .readers = readers,
-                        .reader_count = 1,
-                        .desks = desks,
-                        .desk_count = 1};
-    struct wiring out;
+    struct node_endpoint endpoints[] = {{"frames", 2, "", "ipc:///tmp/a b/y", NULL}};
+    struct node_config in = {.run = "r",
+                             .folder = "/runs/a run",
+                             .stage = "frames",
+                             .replica = 2,
+                             .machine = "",
+                             .from = "source",
+                             .last = true,
+                             .home = "/h",
+                             .command = command,
+                             .command_count = 3,
+                             .listen = listen,
+                             .listen_count = 1,
+                             .readers = readers,
+                             .reader_count = 1,
+                             .endpoints = endpoints,
+                             .endpoint_count = 1};
+    struct node_config out;
     struct buf text = {0};
     snprintf(path, sizeof path, "/tmp/caravan-unit-wiring-%d", (int)getpid());
-    assert_int_equal(wiring_write(&in, &text), OK);
+    assert_int_equal(node_config_write(&in, &text), OK);
     assert_int_equal(file_write_atomic(path, text.data, text.size), OK);
-    assert_int_equal(wiring_read(&out, path), OK);
+    assert_int_equal(node_config_read(&out, path), OK);
     assert_string_equal(out.folder, "/runs/a run");
     assert_string_equal(out.from, "source");
     assert_true(out.last);
     assert_string_equal(out.command[2], "");
-    assert_string_equal(out.desks[0].endpoint, "ipc:///tmp/a b/y");
-    assert_int_equal(out.desks[0].replica, 2);
-    assert_null(out.desks[0].key);
-    wiring_release(&out);
+    assert_string_equal(out.endpoints[0].endpoint, "ipc:///tmp/a b/y");
+    assert_int_equal(out.endpoints[0].replica, 2);
+    assert_null(out.endpoints[0].key);
+    node_config_release(&out);
     assert_int_equal(file_write_atomic(path, "caravan-wiring 1\nrun r\nwhat x\n", 30), OK);
-    assert_int_equal(wiring_read(&out, path), DATAERR);
+    assert_int_equal(node_config_read(&out, path), DATAERR);
     assert_non_null(strstr(fail_text(), "line 3: unknown word 'what'"));
     in.folder = "/runs/two\nlines";
-    assert_int_equal(wiring_write(&in, &text), USAGE);
+    assert_int_equal(node_config_write(&in, &text), USAGE);
     buf_release(&text);
     unlink(path);
 }
@@ -312,7 +314,7 @@ int main(void) {
         cmocka_unit_test(a_descriptor_wakes),
         cmocka_unit_test(only_admitted_machines_come_in),
         cmocka_unit_test(key_files_are_private),
-        cmocka_unit_test(wiring_comes_back),
+        cmocka_unit_test(node_config_comes_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
-// The wiring file: what the supervisor tells a replica of its place in the run: who it is, whose groups it reads, and
+// The config file: what the supervisor tells a replica of its place in the run: who it is, whose groups it reads, and
 // where everybody's desk is. Lines of `word value`; the value is the rest of the line.
-#ifndef SHARED_WIRE_WIRING_H
-#define SHARED_WIRE_WIRING_H
+#ifndef SHARED_WIRE_NODE_CONFIG_H
+#define SHARED_WIRE_NODE_CONFIG_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -11,10 +11,10 @@
 #include "shared/base/status.h"
 #include "shared/wire/security.h"
 
-#define WIRING_SUPERVISOR "caravan" // the stage name of a supervisor's desk
+#define SUPERVISOR_NAME "caravan" // the stage name of a supervisor's desk
 
 // Somebody's desk.
-struct wiring_desk {
+struct node_endpoint {
     const char *stage;
     int replica;
     const char *machine;
@@ -22,7 +22,7 @@ struct wiring_desk {
     const char *key;      // public key of its machine, NULL without security
 };
 
-struct wiring {
+struct node_config {
     struct arena arena;
     const char *run;    // the pipeline's fingerprint
     const char *folder; // RUN on this machine
@@ -39,21 +39,22 @@ struct wiring {
     size_t listen_count;
     const char **readers; // the stages that read its groups
     size_t reader_count;
-    struct wiring_desk *desks; // everybody's
-    size_t desk_count;
+    struct node_endpoint *endpoints; // everybody's
+    size_t endpoint_count;
     struct wire_security security; // of `secret`, admitting every desk's key
 };
 
-// Reads a wiring file and the key file that it names. DATAERR naming the file and line. Release with wiring_release.
-status wiring_read(struct wiring *wiring, const char *path);
+// Reads a config file and the key file that it names. DATAERR naming the file and line. Release with
+// node_config_release.
+status node_config_read(struct node_config *config, const char *path);
 
 // Frees what it holds; a zeroed one is fine.
-void wiring_release(struct wiring *wiring);
+void node_config_release(struct node_config *config);
 
-// Appends a wiring as such a file.
-status wiring_write(const struct wiring *wiring, struct buf *out);
+// Appends a config as such a file.
+status node_config_write(const struct node_config *config, struct buf *out);
 
 // The security to open a wire with, NULL for none.
-const struct wire_security *wiring_security(const struct wiring *wiring);
+const struct wire_security *node_config_security(const struct node_config *config);
 
 #endif

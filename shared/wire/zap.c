@@ -1,6 +1,6 @@
 // A request has the frames version, request id, domain, address, identity, mechanism, credentials; the reply version,
 // request id, status code, status text, user id, metadata.
-#include "shared/wire/gate.h"
+#include "shared/wire/zap.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 
 enum { FRAMES = 7, FRAME_MOST = 256 };
 
-struct gate {
+struct zap {
     pthread_t thread;
     void *context;
     void *socket; // of the handler's thread
@@ -65,44 +65,44 @@ static void answer(void *socket, const struct request *request, bool yes) {
     zmq_send(socket, "", 0, 0);
 }
 
-static void *keep_gate(void *argument) {
-    struct gate *gate = argument;
+static void *zap_run(void *argument) {
+    struct zap *zap = argument;
     struct request request;
-    while (receive(gate->socket, &request)) {
+    while (receive(zap->socket, &request)) {
         if (request.size[0] == 4 && !memcmp(request.data[0], "stop", 4)) break;
-        answer(gate->socket, &request, admitted(gate->security, &request));
+        answer(zap->socket, &request, admitted(zap->security, &request));
     }
     return NULL;
 }
 
-status gate_open(struct gate **out, void *zmq_context, const struct wire_security *security) {
-    struct gate *gate;
+status zap_open(struct zap **out, void *zmq_context, const struct wire_security *security) {
+    struct zap *zap;
     *out = NULL;
-    TRY(NEW(&gate, 1));
-    gate->security = security;
-    gate->context = zmq_context;
-    gate->socket = zmq_socket(zmq_context, ZMQ_REP);
+    TRY(NEW(&zap, 1));
+    zap->security = security;
+    zap->context = zmq_context;
+    zap->socket = zmq_socket(zmq_context, ZMQ_REP);
     int none = 0;
-    if (!gate->socket || zmq_setsockopt(gate->socket, ZMQ_LINGER, &none, sizeof none) ||
-        zmq_bind(gate->socket, "inproc://zeromq.zap.01") || pthread_create(&gate->thread, NULL, keep_gate, gate)) {
+    if (!zap->socket || zmq_setsockopt(zap->socket, ZMQ_LINGER, &none, sizeof none) ||
+        zmq_bind(zap->socket, "inproc://zeromq.zap.01") || pthread_create(&zap->thread, NULL, zap_run, zap)) {
         status result = fail(UNAVAILABLE, "cannot guard the sockets: %s", zmq_strerror(zmq_errno()));
-        if (gate->socket) zmq_close(gate->socket);
-        free(gate);
+        if (zap->socket) zmq_close(zap->socket);
+        free(zap);
         return result;
     }
-    *out = gate;
+    *out = zap;
     return OK;
 }
 
-void gate_close(struct gate **gate) {
-    if (!*gate) return;
-    void *bell = zmq_socket((*gate)->context, ZMQ_REQ);
+void zap_close(struct zap **zap) {
+    if (!*zap) return;
+    void *bell = zmq_socket((*zap)->context, ZMQ_REQ);
     int none = 0;
     if (bell && !zmq_setsockopt(bell, ZMQ_LINGER, &none, sizeof none) && !zmq_connect(bell, "inproc://zeromq.zap.01"))
         zmq_send(bell, "stop", 4, 0);
-    pthread_join((*gate)->thread, NULL);
+    pthread_join((*zap)->thread, NULL);
     if (bell) zmq_close(bell);
-    zmq_close((*gate)->socket);
-    free(*gate);
-    *gate = NULL;
+    zmq_close((*zap)->socket);
+    free(*zap);
+    *zap = NULL;
 }

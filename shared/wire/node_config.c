@@ -1,0 +1,142 @@
+#include "shared/wire/node_config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/base/file.h"
+
+// ---- writing ----
+
+static status add_line(struct buf *out, const char *word, const char *value) {
+    if (strchr(value, '\n')) return fail(USAGE, "a path with a line break: %s", value);
+    return buf_printf(out, "%s %s\n", word, value);
+}
+
+status node_config_write(const struct node_config *config, struct buf *out) {
+    TRY(buf_puts(out, "caravan-wiring 1\n"));
+    TRY(add_line(out, "run", config->run));
+    TRY(add_line(out, "folder", config->folder));
+    TRY(buf_printf(out, "stage %s\nreplica %d\n", config->stage, config->replica));
+    if (*config->machine) TRY(add_line(out, "machine", config->machine));
+    if (*config->from) TRY(add_line(out, "from", config->from));
+    if (config->last) TRY(buf_puts(out, "last yes\n"));
+    if (config->secret) TRY(add_line(out, "secret", config->secret));
+    if (config->home) TRY(add_line(out, "home", config->home));
+    for (size_t i = 0; i < config->command_count; i++) TRY(add_line(out, "command", config->command[i]));
+    for (size_t i = 0; i < config->listen_count; i++) TRY(add_line(out, "listen", config->listen[i]));
+    for (size_t i = 0; i < config->reader_count; i++) TRY(add_line(out, "reader", config->readers[i]));
+    for (size_t i = 0; i < config->endpoint_count; i++) {
+        const struct node_endpoint *desk = &config->endpoints[i];
+        if (strchr(desk->endpoint, '\n')) return fail(USAGE, "a path with a line break: %s", desk->endpoint);
+        TRY(buf_printf(out, "desk %s %d %s %s %s\n", desk->stage, desk->replica, *desk->machine ? desk->machine : "-",
+                       desk->key ? desk->key : "-", desk->endpoint));
+    }
+    return OK;
+}
+
+// ---- reading ----
+
+static status keep_text(struct node_config *config, const char **place, const char *value) {
+    *place = arena_strndup(&config->arena, value, strlen(value));
+    return *place ? OK : fail(UNAVAILABLE, "out of memory");
+}
+
+static status add_text(struct node_config *config, const char ***list, size_t *count, const char *value) {
+    TRY(RESIZE(list, *count + 1));
+    return keep_text(config, &(*list)[(*count)++], value);
+}
+
+static status add_desk(struct node_config *config, char *value) {
+    char *rest = NULL;
+    const char *stage = strtok_r(value, " ", &rest), *replica = strtok_r(NULL, " ", &rest);
+    const char *machine = strtok_r(NULL, " ", &rest), *key = strtok_r(NULL, " ", &rest);
+    if (!stage || !replica || !machine || !key || !*rest) return fail(DATAERR, "a desk with too few words");
+    TRY(RESIZE(&config->endpoints, config->endpoint_count + 1));
+    struct node_endpoint *desk = &config->endpoints[config->endpoint_count++];
+    *desk = (struct node_endpoint){.replica = (int)strtol(replica, NULL, 10)};
+    TRY(keep_text(config, &desk->stage, stage));
+    TRY(keep_text(config, &desk->machine, strcmp(machine, "-") != 0 ? machine : ""));
+    TRY(keep_text(config, &desk->endpoint, rest));
+    return strcmp(key, "-") != 0 ? keep_text(config, &desk->key, key) : OK;
+}
+
+static status read_line(struct node_config *config, char *line) {
+    char *value = strchr(line, ' ');
+    if (!value) return fail(DATAERR, "'%s' has no value", line);
+    *value++ = 0;
+    if (!strcmp(line, "run")) return keep_text(config, &config->run, value);
+    if (!strcmp(line, "folder")) return keep_text(config, &config->folder, value);
+    if (!strcmp(line, "stage")) return keep_text(config, &config->stage, value);
+    if (!strcmp(line, "machine")) return keep_text(config, &config->machine, value);
+    if (!strcmp(line, "from")) return keep_text(config, &config->from, value);
+    if (!strcmp(line, "secret")) return keep_text(config, &config->secret, value);
+    if (!strcmp(line, "home")) return keep_text(config, &config->home, value);
+    if (!strcmp(line, "command")) return add_text(config, &config->command, &config->command_count, value);
+    if (!strcmp(line, "listen")) return add_text(config, &config->listen, &config->listen_count, value);
+    if (!strcmp(line, "reader")) return add_text(config, &config->readers, &config->reader_count, value);
+    if (!strcmp(line, "desk")) return add_desk(config, value);
+    if (!strcmp(line, "last")) {
+        config->last = true;
+        return OK;
+    }
+    if (!strcmp(line, "replica")) {
+        config->replica = (int)strtol(value, NULL, 10);
+        return OK;
+    }
+    return fail(DATAERR, "unknown word '%s'", line);
+}
+
+static status read_lines(struct node_config *config, char *text) {
+    size_t number = 0;
+    char *rest = NULL;
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        if (number++ == 0) {
+            if (strcmp(line, "caravan-wiring 1") != 0) return fail(DATAERR, "not a wiring file of this version");
+            continue;
+        }
+        status result = read_line(config, line);
+        if (result != OK) return fail_prefix(result, "line %zu", number);
+    }
+    if (!config->run || !config->folder || !config->stage || config->replica < 1 || !config->listen_count)
+        return fail(DATAERR, "cut off");
+    return OK;
+}
+
+static status read_keys(struct node_config *config) {
+    if (!config->secret) return OK;
+    TRY(wire_key_read(&config->security, config->secret));
+    for (size_t i = 0; i < config->endpoint_count; i++)
+        if (config->endpoints[i].key) TRY(wire_admit(&config->security, config->endpoints[i].key));
+    return OK;
+}
+
+status node_config_read(struct node_config *config, const char *path) {
+    struct buf text = {0};
+    *config = (struct node_config){.machine = "", .from = ""};
+    status result = file_read(path, &text);
+    if (result == OK && text.size) {
+        result = read_lines(config, text.data);
+        if (result != OK) result = fail_prefix(result, "%s", path);
+    } else if (result == OK) {
+        result = fail(DATAERR, "%s: empty", path);
+    }
+    if (result == OK) result = read_keys(config);
+    buf_release(&text);
+    if (result != OK) node_config_release(config);
+    return result;
+}
+
+const struct wire_security *node_config_security(const struct node_config *config) {
+    return config->secret ? &config->security : NULL;
+}
+
+void node_config_release(struct node_config *config) {
+    free(config->command);
+    free(config->listen);
+    free(config->readers);
+    free(config->endpoints);
+    wire_security_release(&config->security);
+    arena_release(&config->arena);
+    *config = (struct node_config){0};
+}
