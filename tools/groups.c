@@ -23,7 +23,7 @@ static const struct option_table table = {
 };
 
 // Text from a model or a file may hold what moves a terminal's cursor.
-static void print_text(struct text text, const char *indent) {
+static void print_text(struct string text, const char *indent) {
     fputs(indent, stdout);
     for (size_t i = 0; i < text.size; i++) {
         unsigned char c = (unsigned char)text.data[i];
@@ -71,7 +71,7 @@ static status print_line(void *context, const struct group *group) {
 }
 
 static void print_medium(const struct group *group, size_t medium, const struct part *part) {
-    const struct text *path = part->kind == PART_VIDEO ? &part->video : &part->image;
+    const struct string *path = part->kind == PART_VIDEO ? &part->video : &part->image;
     printf("    [%s %s", part->type.data, path->data);
     if (medium < group->media_count) {
         const struct medium *m = &group->media[medium];

@@ -72,7 +72,7 @@ static status add_group(struct column *column, const struct group *group) {
     column->prompt_tokens += (double)group->prompt_tokens.count;
     for (size_t i = 0; i < group->completion_count; i++) {
         column->tokens += (double)group->completions[i].tokens.count;
-        column->truncated += text_is(group->completions[i].finish, "length");
+        column->truncated += string_equals(group->completions[i].finish, "length");
     }
     column->completions += group->completion_count;
     if (group->rewards.present) {

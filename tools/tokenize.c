@@ -53,8 +53,8 @@ static status need(struct json_object *object, const char *key, enum json_type t
     return *out ? OK : fail(DATAERR, "%s: missing", key);
 }
 
-static struct text text_of(struct json_object *value) {
-    return (struct text){(char *)json_object_get_string(value), (size_t)json_object_get_string_len(value)};
+static struct string text_of(struct json_object *value) {
+    return (struct string){(char *)json_object_get_string(value), (size_t)json_object_get_string_len(value)};
 }
 
 // One part of a message, told apart as the chat template does it.

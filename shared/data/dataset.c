@@ -36,7 +36,7 @@ static status read_template(struct dataset *dataset, const struct settings *sett
     else
         TRY(buf_puts(whole, prompt_template_default));
     return prompt_template_parse(&dataset->template, path ? path : "the shipped template",
-                                 (struct text){whole->data, whole->size});
+                                 (struct string){whole->data, whole->size});
 }
 
 static status read_media_root(struct dataset *dataset, const struct settings *settings) {
@@ -151,7 +151,7 @@ status dataset_group(struct dataset *dataset, size_t place, struct group **out) 
     if (epoch >= dataset->epochs) return fail(BUG, "group %zu of %zu", place, dataset_count(dataset));
     TRY(make_sample(dataset, sample_at(dataset, epoch, within), out));
     int length = snprintf(id, sizeof id, "e%zu-%06zu", epoch, within);
-    status result = group_text(*out, &(*out)->id, id, (size_t)length);
+    status result = group_string(*out, &(*out)->id, id, (size_t)length);
     if (result != OK) group_free(out);
     return result;
 }

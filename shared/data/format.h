@@ -30,7 +30,7 @@ layout format_seed_bench;
 layout format_video_r1;
 
 // The text under a key. DATAERR when it is missing, no text, or empty where that is not `allowed_empty`.
-status format_string(json_object *record, const char *key, bool allowed_empty, struct text *out);
+status format_string(json_object *record, const char *key, bool allowed_empty, struct string *out);
 
 // group->sample_id from a text or whole number under `key`, or the line's number if there is none. DATAERR.
 status format_sample_id(struct group *group, json_object *record, const char *key, size_t line);
@@ -38,16 +38,17 @@ status format_sample_id(struct group *group, json_object *record, const char *ke
 // Where media of one record are collected before their message is made.
 struct media_paths {
     enum part_kind kinds[2];
-    struct text paths[2];
+    struct string paths[2];
     size_t count;
 };
 
 // Makes the group's prompt: one user message, the media first, then the question in the template's wording. Checks the
 // solution against the problem type. DATAERR.
 status format_prompt(const struct format_options *rules, struct group *group, enum problem_type type,
-                     const struct media_paths *media, struct text question, struct text solution);
+                     const struct media_paths *media, struct string question, struct string solution);
 
 // Puts media_root before a relative path, also behind file://.
-status format_media_path(const struct format_options *rules, struct group *group, struct text path, struct text *out);
+status format_media_path(const struct format_options *rules, struct group *group, struct string path,
+                         struct string *out);
 
 #endif

@@ -14,7 +14,7 @@ static status root_parts(const struct format_options *rules, struct group *group
 
 static status check(const struct group *group) {
     enum problem_type type;
-    const struct text *name = &group->prompt.problem_type;
+    const struct string *name = &group->prompt.problem_type;
     if (!problem_type_parse(*name, &type))
         return fail(DATAERR,
                     "prompt.problem_type: '%s' of sample %s is none of multiple choice, numerical, OCR, free-form, "
@@ -28,7 +28,7 @@ static status finish(const struct format_options *rules, json_object *record, si
     const char *key = json_object_object_get(record, "sample_id") ? "sample_id" : "id";
     group->requires = (struct requirement){0};
     group->trained = (struct trained){0};
-    group->times = (struct text){0};
+    group->times = (struct string){0};
     group->quarantine = (struct quarantine){0};
     TRY(format_sample_id(group, record, key, line));
     for (size_t i = 0; i < group->prompt.message_count; i++) TRY(root_parts(rules, group, &group->prompt.messages[i]));

@@ -21,9 +21,9 @@ static status list_of_texts(json_object *record, const char *key, json_object **
 
 // Draws three negatives without replacement and shuffles them with the answer, which options[0] is.
 static status draw_options(const struct format_options *rules, const struct group *group, json_object *record,
-                           struct text options[CHOICES], size_t *right) {
+                           struct string options[CHOICES], size_t *right) {
     json_object *negatives;
-    struct text drawn[CHOICES];
+    struct string drawn[CHOICES];
     size_t order[CHOICES];
     TRY(format_string(record, "answer", false, &drawn[0]));
     TRY(list_of_texts(record, "negative_answers", &negatives));
@@ -37,7 +37,7 @@ static status draw_options(const struct format_options *rules, const struct grou
     for (size_t i = 0; i < NEGATIVES; i++) {
         json_object *negative = json_object_array_get_idx(negatives, picked[i]);
         drawn[i + 1] =
-            (struct text){(char *)json_object_get_string(negative), (size_t)json_object_get_string_len(negative)};
+            (struct string){(char *)json_object_get_string(negative), (size_t)json_object_get_string_len(negative)};
     }
     arena_release(&arena);
     rng_shuffle(key, STREAM_OPTIONS, CHOICES, order);
@@ -49,9 +49,9 @@ static status draw_options(const struct format_options *rules, const struct grou
 }
 
 // choice_a..d in their order; golden_choice_idx is the right one's letter.
-static status read_options(json_object *record, struct text options[CHOICES], size_t *right) {
+static status read_options(json_object *record, struct string options[CHOICES], size_t *right) {
     static const char *const keys[CHOICES] = {"choice_a", "choice_b", "choice_c", "choice_d"};
-    struct text letter;
+    struct string letter;
     for (size_t i = 0; i < CHOICES; i++) TRY(format_string(record, keys[i], false, &options[i]));
     TRY(format_string(record, "golden_choice_idx", false, &letter));
     for (*right = 0; *right < CHOICES; ++*right)
@@ -60,7 +60,7 @@ static status read_options(json_object *record, struct text options[CHOICES], si
 }
 
 static status print_path(struct buf *out, const char *folder, json_object *record, const char *name_key) {
-    struct text source, name;
+    struct string source, name;
     TRY(format_string(record, "video_source", false, &source));
     TRY(format_string(record, name_key, false, &name));
     TRY(buf_printf(out, "%s/", folder));
@@ -74,7 +74,7 @@ static status add_path(struct group *group, struct media_paths *media, enum part
     status result = kind == PART_VIDEO ? print_path(&path, "videos", record, "video_basename")
                                        : print_path(&path, "images", record, "current_observation_basename");
     media->kinds[media->count] = kind;
-    if (result == OK) result = group_text(group, &media->paths[media->count++], path.data, path.size);
+    if (result == OK) result = group_string(group, &media->paths[media->count++], path.data, path.size);
     buf_release(&path);
     return result;
 }
@@ -88,8 +88,8 @@ static status find_media(struct group *group, json_object *record, struct media_
 }
 
 // question, "Options:" and the options, each on a line of its own.
-static status print_question(struct buf *out, json_object *record, const struct text options[CHOICES]) {
-    struct text question;
+static status print_question(struct buf *out, json_object *record, const struct string options[CHOICES]) {
+    struct string question;
     TRY(format_string(record, "question", false, &question));
     TRY(buf_append(out, question.data, question.size));
     TRY(buf_puts(out, "Options:\n"));
@@ -103,7 +103,7 @@ static status print_question(struct buf *out, json_object *record, const struct 
 
 static status make(const struct format_options *rules, json_object *record, size_t line, struct group *group,
                    struct buf *question) {
-    struct text options[CHOICES] = {0};
+    struct string options[CHOICES] = {0};
     size_t right = 0;
     struct media_paths media = {0};
     TRY(format_sample_id(group, record, "sample_id", line));
@@ -115,8 +115,8 @@ static status make(const struct format_options *rules, json_object *record, size
     TRY(find_media(group, record, &media));
     char solution[] = "<answer>A</answer>";
     solution[sizeof "<answer>" - 1] = (char)('A' + right);
-    return format_prompt(rules, group, PROBLEM_CHOICE, &media, (struct text){question->data, question->size},
-                         (struct text){solution, sizeof solution - 1});
+    return format_prompt(rules, group, PROBLEM_CHOICE, &media, (struct string){question->data, question->size},
+                         (struct string){solution, sizeof solution - 1});
 }
 
 status format_seed_bench(const struct format_options *rules, json_object *record, size_t line, struct group **out) {

@@ -5,7 +5,7 @@
 #include "shared/reward/words.h"
 
 static status read_type(struct group *group, json_object *record, enum problem_type *out) {
-    struct text name;
+    struct string name;
     TRY(format_string(record, "problem_type", true, &name));
     if (problem_type_parse(name, out)) return OK;
     return fail(DATAERR,
@@ -29,23 +29,23 @@ static status print_options(struct buf *out, json_object *record) {
 }
 
 static status print_question(struct buf *out, json_object *record, enum problem_type type) {
-    struct text problem;
+    struct string problem;
     TRY(format_string(record, "problem", false, &problem));
     TRY(buf_append(out, problem.data, problem.size));
     return type == PROBLEM_CHOICE ? print_options(out, record) : OK;
 }
 
 static status find_medium(json_object *record, struct media_paths *media) {
-    struct text kind, path;
+    struct string kind, path;
     TRY(format_string(record, "data_type", true, &kind));
     TRY(format_string(record, "path", false, &path));
-    if (text_is(kind, "video"))
+    if (string_equals(kind, "video"))
         media->kinds[0] = PART_VIDEO;
-    else if (text_is(kind, "image"))
+    else if (string_equals(kind, "image"))
         media->kinds[0] = PART_IMAGE;
     else
         return fail(DATAERR, "data_type: '%s' is neither image nor video", kind.data);
-    if (path.size > 2 && !memcmp(path.data, "./", 2)) path = text_slice(path, 2, path.size);
+    if (path.size > 2 && !memcmp(path.data, "./", 2)) path = string_slice(path, 2, path.size);
     media->paths[0] = path;
     media->count = 1;
     return OK;
@@ -55,15 +55,15 @@ static status make(const struct format_options *rules, json_object *record, size
                    struct buf *question) {
     struct media_paths media = {0};
     enum problem_type type;
-    struct text solution;
+    struct string solution;
     TRY(format_sample_id(group, record, "problem_id", line));
     TRY(read_type(group, record, &type));
     TRY(print_question(question, record, type));
     TRY(find_medium(record, &media));
     TRY(format_string(record, "solution", false, &solution));
-    if (text_find(solution, "<answer>", 0) == SIZE_MAX || text_find(solution, "</answer>", 0) == SIZE_MAX)
+    if (string_find(solution, "<answer>", 0) == SIZE_MAX || string_find(solution, "</answer>", 0) == SIZE_MAX)
         return fail(DATAERR, "solution: no <answer>...</answer>");
-    return format_prompt(rules, group, type, &media, (struct text){question->data, question->size}, solution);
+    return format_prompt(rules, group, type, &media, (struct string){question->data, question->size}, solution);
 }
 
 status format_video_r1(const struct format_options *rules, json_object *record, size_t line, struct group **out) {

@@ -28,30 +28,30 @@ const char prompt_template_default[] =
     " Between <answer> and </answer> write your estimate as one number, and nothing else.\n";
 
 // Whether the line is a section's head.
-static bool is_head(struct text line, enum problem_type *type) {
+static bool is_head(struct string line, enum problem_type *type) {
     if (line.size && line.data[line.size - 1] == '\r') line.size--;
     if (line.size < 2 || line.data[0] != '[' || line.data[line.size - 1] != ']') return false;
-    return problem_type_parse(text_slice(line, 1, line.size - 1), type);
+    return problem_type_parse(string_slice(line, 1, line.size - 1), type);
 }
 
-static struct text without_line_ends(struct text part) {
+static struct string without_line_ends(struct string part) {
     while (part.size && (part.data[part.size - 1] == '\n' || part.data[part.size - 1] == '\r')) part.size--;
     return part;
 }
 
-status prompt_template_parse(struct prompt_template *out, const char *name, struct text whole) {
+status prompt_template_parse(struct prompt_template *out, const char *name, struct string whole) {
     *out = (struct prompt_template){.body = {whole.data, 0}};
-    struct text *part = &out->body;
+    struct string *part = &out->body;
     size_t line = 1;
     for (size_t at = 0; at < whole.size; line++) {
-        size_t end = text_find(whole, "\n", at);
+        size_t end = string_find(whole, "\n", at);
         end = end == SIZE_MAX ? whole.size : end;
         enum problem_type type;
         size_t next = end + (end < whole.size);
-        if (is_head(text_slice(whole, at, end), &type)) {
+        if (is_head(string_slice(whole, at, end), &type)) {
             part = &out->sections[type];
             if (part->data) return fail(DATAERR, "%s:%zu: a second [%s]", name, line, problem_type_name(type));
-            *part = text_slice(whole, next, next);
+            *part = string_slice(whole, next, next);
         } else {
             part->size += next - at;
         }
@@ -59,13 +59,13 @@ status prompt_template_parse(struct prompt_template *out, const char *name, stru
     }
     out->body = without_line_ends(out->body);
     for (int i = 0; i < PROBLEM_TYPES; i++) out->sections[i] = without_line_ends(out->sections[i]);
-    if (text_find(out->body, "{question}", 0) == SIZE_MAX)
+    if (string_find(out->body, "{question}", 0) == SIZE_MAX)
         return fail(DATAERR, "%s: no {question} before the sections", name);
     return OK;
 }
 
 // The section of a type: empty where a template has no sections at all.
-static status find_section(const struct prompt_template *template, enum problem_type type, struct text *section) {
+static status find_section(const struct prompt_template *template, enum problem_type type, struct string *section) {
     bool any = false;
     for (int i = 0; i < PROBLEM_TYPES; i++) any |= template->sections[i].data != NULL;
     *section = template->sections[type];
@@ -73,14 +73,14 @@ static status find_section(const struct prompt_template *template, enum problem_
     return OK;
 }
 
-status prompt_template_render(const struct prompt_template *template, enum problem_type type, struct text question,
+status prompt_template_render(const struct prompt_template *template, enum problem_type type, struct string question,
                               struct buf *out) {
-    struct text section, body = template->body;
+    struct string section, body = template->body;
     TRY(find_section(template, type, &section));
     bool placed = false;
     size_t from = 0;
     for (;;) {
-        size_t asked = text_find(body, "{question}", from), how = text_find(body, "{how}", from);
+        size_t asked = string_find(body, "{question}", from), how = string_find(body, "{how}", from);
         size_t at = asked < how ? asked : how;
         if (at == SIZE_MAX) break;
         TRY(buf_append(out, body.data + from, at - from));

@@ -22,18 +22,18 @@
 #include "shared/reward/accuracy.h"
 
 struct prompt_template {
-    struct text body;
-    struct text sections[PROBLEM_TYPES]; // data == NULL: there is none
+    struct string body;
+    struct string sections[PROBLEM_TYPES]; // data == NULL: there is none
 };
 
 // The wording that caravan ships, a text of the form above.
 extern const char prompt_template_default[];
 
 // Cuts a template; slices point into `whole`. DATAERR with "NAME:LINE: what is wrong".
-status prompt_template_parse(struct prompt_template *out, const char *name, struct text whole);
+status prompt_template_parse(struct prompt_template *out, const char *name, struct string whole);
 
 // Appends the prompt's text. DATAERR when there are sections and none for this type.
-status prompt_template_render(const struct prompt_template *template, enum problem_type type, struct text question,
+status prompt_template_render(const struct prompt_template *template, enum problem_type type, struct string question,
                               struct buf *out);
 
 #endif

@@ -11,16 +11,16 @@
     { #type, sizeof(struct type), present, fields, COUNT(fields) }
 
 static const struct field part_fields[] = {
-    {"type", FIELD_TEXT, AT(part, type), true, 0, NULL, "`text`, `image` or `video`"},
-    {"text", FIELD_TEXT, AT(part, text), false, 0, NULL, "the text of a text"},
-    {"image", FIELD_TEXT, AT(part, image), false, 0, NULL,
+    {"type", FIELD_STRING, AT(part, type), true, 0, NULL, "`text`, `image` or `video`"},
+    {"text", FIELD_STRING, AT(part, text), false, 0, NULL, "the text of a text"},
+    {"image", FIELD_STRING, AT(part, image), false, 0, NULL,
      "the path of an image; `file://` is allowed, a relative one is under `media_root`"},
-    {"video", FIELD_TEXT, AT(part, video), false, 0, NULL, "the path of a clip, as for an image"},
+    {"video", FIELD_STRING, AT(part, video), false, 0, NULL, "the path of a clip, as for an image"},
 };
 static const struct field_table part_table = TABLE(part, 0, part_fields);
 
 static const struct field message_fields[] = {
-    {"role", FIELD_TEXT, AT(message, role), true, 0, NULL, "`system`, `user` or `assistant`"},
+    {"role", FIELD_STRING, AT(message, role), true, 0, NULL, "`system`, `user` or `assistant`"},
     {"content", FIELD_CONTENT, AT(message, parts), true, 0, &part_table,
      "a list of parts, or a plain string for one text"},
 };
@@ -28,9 +28,9 @@ static const struct field_table message_table = TABLE(message, 0, message_fields
 
 static const struct field prompt_fields[] = {
     {"messages", FIELD_OBJECTS, AT(prompt, messages), true, 0, &message_table, "the conversation, in its order"},
-    {"problem_type", FIELD_TEXT, AT(prompt, problem_type), false, 0, NULL,
+    {"problem_type", FIELD_STRING, AT(prompt, problem_type), false, 0, NULL,
      "`multiple choice`, `numerical`, `OCR`, `free-form` or `regression`"},
-    {"solution", FIELD_TEXT, AT(prompt, solution), true, 0, NULL, "`<answer>…</answer>`"},
+    {"solution", FIELD_STRING, AT(prompt, solution), true, 0, NULL, "`<answer>…</answer>`"},
 };
 static const struct field_table prompt_table = TABLE(prompt, AT(prompt, present), prompt_fields);
 
@@ -44,8 +44,8 @@ static const struct field requirement_fields[] = {
 static const struct field_table requirement_table = TABLE(requirement, AT(requirement, present), requirement_fields);
 
 static const struct field medium_fields[] = {
-    {"kind", FIELD_TEXT, AT(medium, kind), true, 0, NULL, "`video` or `image`"},
-    {"key", FIELD_TEXT, AT(medium, key), true, 0, NULL, "key of the frames in frames.lmdb, 32 hex digits"},
+    {"kind", FIELD_STRING, AT(medium, kind), true, 0, NULL, "`video` or `image`"},
+    {"key", FIELD_STRING, AT(medium, key), true, 0, NULL, "key of the frames in frames.lmdb, 32 hex digits"},
     {"frames", FIELD_INT, AT(medium, frames), true, 0, NULL, "number of frames, 1 for an image"},
     {"height", FIELD_INT, AT(medium, height), true, 0, NULL, "of a frame, pixels"},
     {"width", FIELD_INT, AT(medium, width), true, 0, NULL, "of a frame, pixels"},
@@ -61,8 +61,8 @@ static const struct field completion_fields[] = {
     {"logprobs", FIELD_FLOATS, AT(completion, logprobs), false, 0, NULL,
      "of the policy that sampled, at temperature 1, a token"},
     {"versions", FIELD_INTS, AT(completion, versions), false, 0, NULL, "version of the policy that sampled, a token"},
-    {"text", FIELD_TEXT, AT(completion, text), false, 0, NULL, "without special tokens"},
-    {"finish", FIELD_TEXT, AT(completion, finish), false, 0, NULL, "`eos` or `length`"},
+    {"text", FIELD_STRING, AT(completion, text), false, 0, NULL, "without special tokens"},
+    {"finish", FIELD_STRING, AT(completion, finish), false, 0, NULL, "`eos` or `length`"},
 };
 static const struct field_table completion_table = TABLE(completion, 0, completion_fields);
 
@@ -76,7 +76,7 @@ static const struct field reference_fields[] = {
      "mean probability of the answer tokens, a completion; null without an answer"},
     {"logprobs", FIELD_ROWS, AT(reference, logprobs), false, 0, NULL,
      "a number for each token of each completion (`logprobs: all`)"},
-    {"generated", FIELD_TEXTS, AT(reference, generated), false, 0, NULL,
+    {"generated", FIELD_STRINGS, AT(reference, generated), false, 0, NULL,
      "the answer that the reference wrote after each completion's reasoning (method refgen)"},
 };
 static const struct field_table reference_table = TABLE(reference, AT(reference, present), reference_fields);
@@ -103,15 +103,15 @@ static const struct field trained_fields[] = {
 static const struct field_table trained_table = TABLE(trained, AT(trained, present), trained_fields);
 
 static const struct field quarantine_fields[] = {
-    {"stage", FIELD_TEXT, AT(quarantine, stage), false, 0, NULL, "the stage that put the group aside"},
-    {"reason", FIELD_TEXT, AT(quarantine, reason), false, 0, NULL, "why"},
+    {"stage", FIELD_STRING, AT(quarantine, stage), false, 0, NULL, "the stage that put the group aside"},
+    {"reason", FIELD_STRING, AT(quarantine, reason), false, 0, NULL, "why"},
 };
 static const struct field_table quarantine_table = TABLE(quarantine, AT(quarantine, present), quarantine_fields);
 
 static const struct field group_fields[] = {
     {"v", FIELD_INT, AT(group, v), false, SECTION_PROMPT, NULL, "1: this page's version"},
-    {"id", FIELD_TEXT, AT(group, id), true, SECTION_PROMPT, NULL, "e0-000017: epoch and place"},
-    {"sample_id", FIELD_TEXT, AT(group, sample_id), false, SECTION_PROMPT, NULL, "the data set's own"},
+    {"id", FIELD_STRING, AT(group, id), true, SECTION_PROMPT, NULL, "e0-000017: epoch and place"},
+    {"sample_id", FIELD_STRING, AT(group, sample_id), false, SECTION_PROMPT, NULL, "the data set's own"},
     {"prompt", FIELD_OBJECT, AT(group, prompt), true, SECTION_PROMPT, &prompt_table, "what is asked"},
     {"requires", FIELD_OBJECT, AT(group, requires), false, SECTION_PROMPT, &requirement_table,
      "what it may be sampled and scored with"},
@@ -174,8 +174,8 @@ size_t field_element(const struct field *field) {
         return sizeof(float);
     case FIELD_DOUBLES:
         return sizeof(double);
-    case FIELD_TEXTS:
-        return sizeof(struct text);
+    case FIELD_STRINGS:
+        return sizeof(struct string);
     case FIELD_SPANS:
         return sizeof(struct span);
     case FIELD_ROWS:
@@ -210,9 +210,9 @@ status refuse_at(const struct place *place, const char *what) {
 
 static status check_part(struct part *part, const struct place *place) {
     static const char *const kinds[] = {"text", "image", "video"};
-    const struct text *const contents[] = {&part->text, &part->image, &part->video};
+    const struct string *const contents[] = {&part->text, &part->image, &part->video};
     for (int kind = PART_TEXT; kind <= PART_VIDEO; kind++) {
-        if (!text_is(part->type, kinds[kind])) continue;
+        if (!string_equals(part->type, kinds[kind])) continue;
         struct place at = {place, kinds[kind], 0};
         part->kind = (enum part_kind)kind;
         return contents[kind]->data ? OK : refuse_at(&at, "missing");
@@ -237,7 +237,7 @@ status fields_check(const struct field_table *table, void *thing, const struct p
     return OK;
 }
 
-status unknown_add(struct arena *arena, struct unknown_fields *unknown, struct text key, struct text json) {
+status unknown_add(struct arena *arena, struct unknown_fields *unknown, struct string key, struct string json) {
     struct unknown_field *field = arena_alloc(arena, sizeof *field);
     if (!field) return fail(UNAVAILABLE, "out of memory");
     *field = (struct unknown_field){NULL, key, json};

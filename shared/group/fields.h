@@ -10,11 +10,11 @@
 enum field_type {
     FIELD_INT,     // int64_t
     FIELD_DOUBLE,  // double, NaN: absent
-    FIELD_TEXT,    // text
+    FIELD_STRING,  // text
     FIELD_INTS,    // int_array
     FIELD_FLOATS,  // float_array
     FIELD_DOUBLES, // double_array
-    FIELD_TEXTS,   // text_array
+    FIELD_STRINGS, // string_array
     FIELD_SPANS,   // span_array
     FIELD_ROWS,    // {float_array *data; size_t count}; a row with data == NULL is null
     FIELD_OBJECT,  // a struct with its own table
@@ -77,7 +77,7 @@ status list_new(struct arena *arena, void *at, size_t count, size_t element);
 status fields_check(const struct field_table *table, void *thing, const struct place *place);
 
 // Keeps a key that no table knows.
-status unknown_add(struct arena *arena, struct unknown_fields *unknown, struct text key, struct text json);
+status unknown_add(struct arena *arena, struct unknown_fields *unknown, struct string key, struct string json);
 
 // fail(DATAERR, "not a group: PLACE: what").
 status refuse_at(const struct place *place, const char *what);

@@ -54,20 +54,20 @@ status group_media(struct group *group, size_t count) {
     return new_structs(group, "media", &group->media, count);
 }
 
-status group_text(struct group *group, struct text *out, const char *data, size_t size) {
+status group_string(struct group *group, struct string *out, const char *data, size_t size) {
     struct buf mended = {0};
     bool valid = utf8_valid(data, size);
     status result = valid ? OK : utf8_replace(data, size, &mended);
     if (result == OK) {
         size_t length = valid ? size : mended.size;
-        *out = (struct text){arena_strndup(&group->arena, valid ? data : mended.data, length), length};
+        *out = (struct string){arena_strndup(&group->arena, valid ? data : mended.data, length), length};
         if (!out->data) result = fail(UNAVAILABLE, "out of memory");
     }
     buf_release(&mended);
     return result;
 }
 
-bool text_is(struct text text, const char *other) {
+bool string_equals(struct string text, const char *other) {
     return text.data && text.size == strlen(other) && !memcmp(text.data, other, text.size);
 }
 
@@ -78,8 +78,8 @@ status group_quarantine(struct group *group, const char *stage, const char *form
     vsnprintf(reason, sizeof reason, format, arguments);
     va_end(arguments);
     group->quarantine = (struct quarantine){.present = true};
-    TRY(group_text(group, &group->quarantine.stage, stage, strlen(stage)));
-    return group_text(group, &group->quarantine.reason, reason, strlen(reason));
+    TRY(group_string(group, &group->quarantine.stage, stage, strlen(stage)));
+    return group_string(group, &group->quarantine.reason, reason, strlen(reason));
 }
 
 static size_t media_in_messages(const struct prompt *prompt) {

@@ -15,7 +15,7 @@
 #include "shared/base/status.h"
 
 // A text: `data` is NUL-terminated, but may have NULs inside; data == NULL is "absent".
-struct text {
+struct string {
     char *data;
     size_t size;
 };
@@ -37,8 +37,8 @@ struct double_array {
     size_t count;
 };
 
-struct text_array {
-    struct text *data; // an element with data == NULL is null
+struct string_array {
+    struct string *data; // an element with data == NULL is null
     size_t count;
 };
 
@@ -59,8 +59,8 @@ struct span_array {
 // Keys that the table does not know, as JSON text by key, in their order.
 struct unknown_field {
     struct unknown_field *next;
-    struct text key;
-    struct text json;
+    struct string key;
+    struct string json;
 };
 
 struct unknown_fields {
@@ -73,14 +73,14 @@ enum part_kind { PART_TEXT, PART_IMAGE, PART_VIDEO };
 // One piece of a message: a text or the path of a medium (as written: file:// and relative paths are kept).
 struct part {
     struct unknown_fields unknown;
-    struct text type; // "text", "image", "video"
-    struct text text, image, video;
+    struct string type; // "text", "image", "video"
+    struct string text, image, video;
     enum part_kind kind;
 };
 
 struct message {
     struct unknown_fields unknown;
-    struct text role;
+    struct string role;
     struct part *parts;
     size_t part_count;
     bool plain; // the content was a plain string, kept as one text part, and is written as one
@@ -91,15 +91,15 @@ struct prompt {
     bool present;
     struct message *messages;
     size_t message_count;
-    struct text problem_type; // may be absent: only reward needs it
-    struct text solution;
+    struct string problem_type; // may be absent: only reward needs it
+    struct string solution;
 };
 
 // One image or clip after frames; in the order in which they stand in the messages.
 struct medium {
     struct unknown_fields unknown;
-    struct text kind; // "video" or "image"
-    struct text key;  // 32 hex digits: the frames' key in frames.lmdb
+    struct string kind; // "video" or "image"
+    struct string key;  // 32 hex digits: the frames' key in frames.lmdb
     int64_t frames, height, width;
     double seconds_per_grid;        // NaN for an image
     struct double_array timestamps; // seconds from the clip's first frame; absent for an image
@@ -110,8 +110,8 @@ struct completion {
     struct int_array tokens;     // with the end-of-sequence token if there was one
     struct float_array logprobs; // of the policy at temperature 1, over the full vocabulary
     struct int_array versions;   // policy version, a token
-    struct text text;            // without special tokens
-    struct text finish;          // "eos" or "length"
+    struct string text;          // without special tokens
+    struct string finish;        // "eos" or "length"
 };
 
 struct reference {
@@ -123,7 +123,7 @@ struct reference {
     struct double_array answer_probability; // mean of the answer tokens' probabilities
     struct float_array *logprobs;           // one array a completion, or NULL
     size_t logprob_count;
-    struct text_array generated;
+    struct string_array generated;
 };
 
 struct rewards {
@@ -157,16 +157,16 @@ struct trained {
 struct quarantine {
     struct unknown_fields unknown;
     bool present;
-    struct text stage;
-    struct text reason;
+    struct string stage;
+    struct string reason;
 };
 
 struct group {
     struct unknown_fields unknown;
     struct arena arena;
     int64_t v;
-    struct text id;
-    struct text sample_id;
+    struct string id;
+    struct string sample_id;
     struct prompt prompt;
     struct requirement requires;
     struct medium *media; // NULL: absent; made by group_media
@@ -179,7 +179,7 @@ struct group {
     struct rewards rewards;
     struct double_array advantages;
     struct trained trained;
-    struct text times; // JSON object text: {"frames":[in,out],...}
+    struct string times; // JSON object text: {"frames":[in,out],...}
     struct quarantine quarantine;
 };
 
@@ -254,10 +254,10 @@ status group_floats(struct group *group, struct float_array *array, size_t count
 status group_doubles(struct group *group, struct double_array *array, size_t count);
 
 // A copy of `size` bytes as a text of the group; bytes that are not UTF-8 become U+FFFD.
-status group_text(struct group *group, struct text *out, const char *data, size_t size);
+status group_string(struct group *group, struct string *out, const char *data, size_t size);
 
 // Whether a text is this NUL-terminated one.
-bool text_is(struct text text, const char *other);
+bool string_equals(struct string text, const char *other);
 
 // Appends the reference page: every field of the table as Markdown.
 status group_reference_page(struct buf *out);

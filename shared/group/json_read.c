@@ -8,18 +8,18 @@
 static status read_object(struct arena *arena, const struct field_table *table, void *thing, json_object *json,
                           const struct place *place);
 
-static status read_text(struct arena *arena, struct text *out, json_object *json, const struct place *place) {
+static status read_text(struct arena *arena, struct string *out, json_object *json, const struct place *place) {
     if (!json_object_is_type(json, json_type_string)) return refuse_at(place, "not a text");
     out->size = (size_t)json_object_get_string_len(json);
     out->data = arena_strndup(arena, json_object_get_string(json), out->size);
     return out->data ? OK : fail(UNAVAILABLE, "out of memory");
 }
 
-static status keep_json(struct arena *arena, struct text *out, json_object *json) {
+static status keep_json(struct arena *arena, struct string *out, json_object *json) {
     struct buf printed = {0};
     status result = json_print(&printed, json);
     if (result == OK) {
-        *out = (struct text){arena_strndup(arena, printed.data, printed.size), printed.size};
+        *out = (struct string){arena_strndup(arena, printed.data, printed.size), printed.size};
         if (!out->data) result = fail(UNAVAILABLE, "out of memory");
     }
     buf_release(&printed);
@@ -55,7 +55,7 @@ static status read_element(struct arena *arena, const struct field *field, void 
     case FIELD_DOUBLES:
         if (!json) *(double *)at = NAN;
         return !json || json_double(json, at) ? OK : refuse_at(place, "not a number in the range of a double");
-    case FIELD_TEXTS:
+    case FIELD_STRINGS:
         return json ? read_text(arena, at, json, place) : OK;
     case FIELD_SPANS:
         return read_span(at, json, place);
@@ -96,7 +96,7 @@ static status read_field(struct arena *arena, const struct field *field, void *t
         return json_int(json, at) ? OK : refuse_at(place, "not a whole number");
     case FIELD_DOUBLE:
         return json_double(json, at) ? OK : refuse_at(place, "not a number");
-    case FIELD_TEXT:
+    case FIELD_STRING:
         return read_text(arena, at, json, place);
     case FIELD_OBJECT:
         *(bool *)((char *)at + field->table->present) = true;
@@ -112,7 +112,7 @@ static status read_field(struct arena *arena, const struct field *field, void *t
 }
 
 static status keep_unknown(struct arena *arena, struct unknown_fields *unknown, const char *key, json_object *json) {
-    struct text name = {arena_strndup(arena, key, strlen(key)), strlen(key)}, value = {0};
+    struct string name = {arena_strndup(arena, key, strlen(key)), strlen(key)}, value = {0};
     if (!name.data) return fail(UNAVAILABLE, "out of memory");
     TRY(keep_json(arena, &value, json));
     return unknown_add(arena, unknown, name, value);

@@ -10,7 +10,7 @@ static status write_list(struct buf *out, const struct field *field, const struc
 
 static status write_element(struct buf *out, const struct field *field, const void *at) {
     static const struct field floats = {.type = FIELD_FLOATS};
-    const struct text *text = at;
+    const struct string *text = at;
     const struct span *span = at;
     const struct list *row = at;
     switch (field->type) {
@@ -20,7 +20,7 @@ static status write_element(struct buf *out, const struct field *field, const vo
         return json_print_float(out, *(const float *)at);
     case FIELD_DOUBLES:
         return json_print_double(out, *(const double *)at);
-    case FIELD_TEXTS:
+    case FIELD_STRINGS:
         return text->data ? json_print_string(out, text->data, text->size) : buf_puts(out, "null");
     case FIELD_SPANS:
         return span->first < 0 ? buf_puts(out, "null")
@@ -49,13 +49,13 @@ static status write_content(struct buf *out, const struct field *field, const st
 
 static status write_field(struct buf *out, const struct field *field, const void *thing) {
     const void *at = (const char *)thing + field->offset;
-    const struct text *text = at;
+    const struct string *text = at;
     switch (field->type) {
     case FIELD_INT:
         return buf_printf(out, "%lld", (long long)*(const int64_t *)at);
     case FIELD_DOUBLE:
         return json_print_double(out, *(const double *)at);
-    case FIELD_TEXT:
+    case FIELD_STRING:
         return json_print_string(out, text->data, text->size);
     case FIELD_OBJECT:
         return write_object(out, field->table, at);

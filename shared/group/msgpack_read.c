@@ -27,7 +27,7 @@ static status unpack_double(double *out, const msgpack_object *from, const struc
     return OK;
 }
 
-static status unpack_text(struct arena *arena, struct text *out, const msgpack_object *from,
+static status unpack_text(struct arena *arena, struct string *out, const msgpack_object *from,
                           const struct place *place) {
     if (from->type != MSGPACK_OBJECT_STR || !utf8_valid(from->via.str.ptr, from->via.str.size))
         return refuse_at(place, "not a text");
@@ -67,7 +67,7 @@ static status unpack_element(struct arena *arena, const struct field *field, voi
     switch (field->type) {
     case FIELD_INTS:
         return unpack_int(at, from, place);
-    case FIELD_TEXTS:
+    case FIELD_STRINGS:
         return nil ? OK : unpack_text(arena, at, from, place);
     case FIELD_SPANS:
         return unpack_span(at, from, place);
@@ -101,7 +101,7 @@ static status unpack_content(struct arena *arena, const struct field *field, str
 }
 
 // Checked and laid out anew, so that what is written later is JSON whatever was sent.
-static status unpack_json(struct arena *arena, struct text *out, const char *data, size_t size, bool object,
+static status unpack_json(struct arena *arena, struct string *out, const char *data, size_t size, bool object,
                           const struct place *place) {
     json_object *json = NULL;
     struct buf printed = {0};
@@ -110,7 +110,7 @@ static status unpack_json(struct arena *arena, struct text *out, const char *dat
         result = refuse_at(place, "not JSON");
     if (result == OK) result = json_print(&printed, json);
     if (result == OK) {
-        *out = (struct text){arena_strndup(arena, printed.data, printed.size), printed.size};
+        *out = (struct string){arena_strndup(arena, printed.data, printed.size), printed.size};
         if (!out->data) result = fail(UNAVAILABLE, "out of memory");
     }
     buf_release(&printed);
@@ -126,7 +126,7 @@ static status unpack_field(struct arena *arena, const struct field *field, void 
         return unpack_int(at, from, place);
     case FIELD_DOUBLE:
         return unpack_double(at, from, place);
-    case FIELD_TEXT:
+    case FIELD_STRING:
         return unpack_text(arena, at, from, place);
     case FIELD_OBJECT:
         *(bool *)((char *)at + field->table->present) = true;
@@ -144,7 +144,7 @@ static status unpack_field(struct arena *arena, const struct field *field, void 
 static status unpack_unknown(struct arena *arena, struct unknown_fields *unknown, const msgpack_object_kv *pair,
                              const struct place *place) {
     const msgpack_object_ext *ext = &pair->val.via.ext;
-    struct text key = {0}, json = {0};
+    struct string key = {0}, json = {0};
     if (pair->val.type != MSGPACK_OBJECT_EXT || ext->type != EXT_JSON) return refuse_at(place, "unknown key");
     TRY(unpack_text(arena, &key, &pair->key, place));
     for (const struct unknown_field *u = unknown->first; u; u = u->next)

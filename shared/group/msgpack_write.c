@@ -13,7 +13,7 @@ static int add_bytes(void *context, const char *data, size_t size) {
 
 static int pack_object(msgpack_packer *out, const struct field_table *table, const void *thing, int section);
 
-static int pack_text(msgpack_packer *out, const struct text *text) {
+static int pack_text(msgpack_packer *out, const struct string *text) {
     return text->data ? msgpack_pack_str_with_body(out, text->data, text->size) : msgpack_pack_nil(out);
 }
 
@@ -32,7 +32,7 @@ static int pack_element(msgpack_packer *out, const struct field *field, const vo
     switch (field->type) {
     case FIELD_INTS:
         return msgpack_pack_int64(out, *(const int64_t *)at);
-    case FIELD_TEXTS:
+    case FIELD_STRINGS:
         return pack_text(out, at);
     case FIELD_SPANS:
         return pack_span(out, at);
@@ -60,7 +60,7 @@ static int pack_field(msgpack_packer *out, const struct field *field, const void
         return msgpack_pack_int64(out, *(const int64_t *)at);
     case FIELD_DOUBLE:
         return msgpack_pack_double(out, *(const double *)at);
-    case FIELD_TEXT:
+    case FIELD_STRING:
     case FIELD_JSON:
         return pack_text(out, at);
     case FIELD_OBJECT:

@@ -2,9 +2,9 @@
 #include "shared/group/fields.h"
 
 static const char *const type_names[] = {
-    [FIELD_INT] = "whole number",   [FIELD_DOUBLE] = "number",   [FIELD_TEXT] = "text",
+    [FIELD_INT] = "whole number",   [FIELD_DOUBLE] = "number",   [FIELD_STRING] = "text",
     [FIELD_INTS] = "whole numbers", [FIELD_FLOATS] = "float32s", [FIELD_DOUBLES] = "numbers",
-    [FIELD_TEXTS] = "texts",        [FIELD_SPANS] = "spans",     [FIELD_ROWS] = "lists of float32s",
+    [FIELD_STRINGS] = "texts",      [FIELD_SPANS] = "spans",     [FIELD_ROWS] = "lists of float32s",
     [FIELD_OBJECT] = "object",      [FIELD_OBJECTS] = "objects", [FIELD_CONTENT] = "objects or text",
     [FIELD_JSON] = "object",
 };

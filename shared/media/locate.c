@@ -20,7 +20,7 @@ size_t media_parts(const struct group *group) {
     return count;
 }
 
-struct text media_written(const struct part *part) {
+struct string media_written(const struct part *part) {
     return part->kind == PART_VIDEO ? part->video : part->image;
 }
 
@@ -51,7 +51,7 @@ static bool is_address(const char *text) {
     return letters > 0 && strncmp(text + letters, "://", 3) == 0;
 }
 
-status media_locate(char **path, struct arena *arena, const char *media_root, struct text written) {
+status media_locate(char **path, struct arena *arena, const char *media_root, struct string written) {
     *path = NULL;
     if (!written.data || written.size == 0) return fail(BAD_SAMPLE, "a medium without a path");
     if (strlen(written.data) != written.size) return fail(BAD_SAMPLE, "a path with a NUL inside");

@@ -9,7 +9,7 @@
 // *path, in the arena: `written` as in the prompt (file:// allowed, percent signs in it decoded unless a file of that
 // very name exists), under `media_root` (NULL: the working folder) when relative. BAD_SAMPLE for a name that no file
 // can have, or another kind of address.
-status media_locate(char **path, struct arena *arena, const char *media_root, struct text written);
+status media_locate(char **path, struct arena *arena, const char *media_root, struct string written);
 
 // The index-th image or clip of the group's messages, NULL when there are not so many.
 const struct part *media_part(const struct group *group, size_t index);
@@ -18,6 +18,6 @@ const struct part *media_part(const struct group *group, size_t index);
 size_t media_parts(const struct group *group);
 
 // The part's path as it is written.
-struct text media_written(const struct part *part);
+struct string media_written(const struct part *part);
 
 #endif

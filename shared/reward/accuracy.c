@@ -13,31 +13,32 @@ const char *problem_type_name(enum problem_type type) {
     return names[type];
 }
 
-bool problem_type_parse(struct text name, enum problem_type *out) {
+bool problem_type_parse(struct string name, enum problem_type *out) {
     for (int type = 0; type < PROBLEM_TYPES; type++) {
-        if (!text_is(name, names[type])) continue;
+        if (!string_equals(name, names[type])) continue;
         *out = (enum problem_type)type;
         return true;
     }
     return false;
 }
 
-struct text answer_extract(struct text whole) {
-    size_t open = text_find(whole, "<answer>", 0);
-    size_t close = open == SIZE_MAX ? SIZE_MAX : text_find(whole, "</answer>", open + 8);
-    if (close == SIZE_MAX) return (struct text){whole.data, 0};
-    return python_strip(text_slice(whole, open + 8, close));
+struct string answer_extract(struct string whole) {
+    size_t open = string_find(whole, "<answer>", 0);
+    size_t close = open == SIZE_MAX ? SIZE_MAX : string_find(whole, "</answer>", open + 8);
+    if (close == SIZE_MAX) return (struct string){whole.data, 0};
+    return python_strip(string_slice(whole, open + 8, close));
 }
 
 // Some </think> must be followed by <answer>, with white space between alone, and that by the </answer> at the end.
-bool format_matches(struct text whole) {
+bool format_matches(struct string whole) {
     static const char begin[] = "<think>", end[] = "</answer>";
     const size_t begin_size = sizeof begin - 1, end_size = sizeof end - 1;
     if (whole.size < begin_size + end_size || memcmp(whole.data, begin, begin_size) != 0 ||
         memcmp(whole.data + whole.size - end_size, end, end_size) != 0)
         return false;
     size_t last = whole.size - end_size, step;
-    for (size_t at = text_find(whole, "</think>", begin_size); at != SIZE_MAX; at = text_find(whole, "</think>", at)) {
+    for (size_t at = string_find(whole, "</think>", begin_size); at != SIZE_MAX;
+         at = string_find(whole, "</think>", at)) {
         at += 8;
         size_t open = at;
         while (open < last && python_isspace(python_char_at(whole, open, &step))) open += step;
@@ -46,11 +47,11 @@ bool format_matches(struct text whole) {
     return false;
 }
 
-static bool has_decimals(struct text number) {
+static bool has_decimals(struct string number) {
     return memchr(number.data, '.', number.size) || memchr(number.data, ',', number.size);
 }
 
-static status numerical(struct text truth, struct text answer, double *accuracy) {
+static status numerical(struct string truth, struct string answer, double *accuracy) {
     bool readable, truth_readable;
     double number, true_number;
     *accuracy = 0;
@@ -62,7 +63,7 @@ static status numerical(struct text truth, struct text answer, double *accuracy)
     return OK;
 }
 
-static status regression(struct text truth, struct text answer, double *accuracy) {
+static status regression(struct string truth, struct string answer, double *accuracy) {
     bool readable, truth_readable;
     double number, true_number;
     *accuracy = 0;
@@ -74,18 +75,18 @@ static status regression(struct text truth, struct text answer, double *accuracy
     return OK;
 }
 
-status solution_check(enum problem_type type, struct text solution) {
+status solution_check(enum problem_type type, struct string solution) {
     bool readable;
     double number;
-    struct text truth = answer_extract(solution);
+    struct string truth = answer_extract(solution);
     if (type != PROBLEM_REGRESSION) return OK;
     TRY(python_float(truth, &readable, &number));
     if (!readable || isfinite(number)) return OK;
     return fail(DATAERR, "the solution of a regression is not a finite number: %.*s", (int)truth.size, truth.data);
 }
 
-status accuracy_compute(enum problem_type type, struct text solution, struct text completion, double *accuracy) {
-    struct text truth = answer_extract(solution), answer = answer_extract(completion);
+status accuracy_compute(enum problem_type type, struct string solution, struct string completion, double *accuracy) {
+    struct string truth = answer_extract(solution), answer = answer_extract(completion);
     double rate = 0;
     switch (type) {
     case PROBLEM_CHOICE:

@@ -17,7 +17,7 @@ static int digit_of(int32_t code) {
 }
 
 // `from` in ASCII: white space as blanks, digits as digits, without commas; a '?' for all that no number has.
-static void to_ascii(struct text from, char *out) {
+static void to_ascii(struct string from, char *out) {
     size_t step;
     for (size_t at = 0; at < from.size; at += step) {
         int32_t code = python_char_at(from, at, &step);
@@ -81,7 +81,7 @@ static bool is_decimal(const char *text) {
     return !*at;
 }
 
-status python_float(struct text from, bool *found, double *value) {
+status python_float(struct string from, bool *found, double *value) {
     char *ascii;
     TRY(NEW(&ascii, from.size + 1));
     to_ascii(from, ascii);

@@ -21,7 +21,7 @@ static double mean(const struct double_array *values) {
 
 static status write_accuracy(struct group *group) {
     enum problem_type type;
-    const struct text *named = &group->prompt.problem_type;
+    const struct string *named = &group->prompt.problem_type;
     if (!problem_type_parse(*named, &type))
         return fail(DATAERR,
                     "sample %s: problem type '%s' is none of multiple choice, numerical, OCR, free-form, "

@@ -9,7 +9,7 @@
 
 // Tokens by number: equal ones have equal numbers, in both texts.
 struct tokens {
-    struct text_array texts;
+    struct string_array texts;
     uint64_t *ids;
 };
 
@@ -21,7 +21,7 @@ static char fold(int32_t code, bool *ends) {
     return (lower >= 'a' && lower <= 'z') || (lower >= '0' && lower <= '9') ? (char)lower : ' ';
 }
 
-static status cut(struct arena *arena, struct text whole, struct tokens *out) {
+static status cut(struct arena *arena, struct string whole, struct tokens *out) {
     char *letters = arena_alloc(arena, whole.size * 2 + 1);
     if (!letters) return fail(UNAVAILABLE, "out of memory");
     size_t size = 0, step;
@@ -30,16 +30,16 @@ static status cut(struct arena *arena, struct text whole, struct tokens *out) {
         letters[size++] = fold(python_char_at(whole, at, &step), &ends);
         if (ends) letters[size++] = ' ';
     }
-    TRY(python_split(arena, (struct text){letters, size}, &out->texts));
+    TRY(python_split(arena, (struct string){letters, size}, &out->texts));
     for (size_t i = 0; i < out->texts.count; i++) {
-        struct text *token = &out->texts.data[i];
+        struct string *token = &out->texts.data[i];
         if (token->size > 3) token->size = porter_stem(token->data, token->size);
     }
     return OK;
 }
 
 static int compare_texts(const void *left, const void *right) {
-    const struct text *a = *(const struct text *const *)left, *b = *(const struct text *const *)right;
+    const struct string *a = *(const struct string *const *)left, *b = *(const struct string *const *)right;
     int order = memcmp(a->data, b->data, a->size < b->size ? a->size : b->size);
     return order ? order : (a->size > b->size) - (a->size < b->size);
 }
@@ -47,7 +47,7 @@ static int compare_texts(const void *left, const void *right) {
 // Numbers the different tokens of both texts.
 static status number_tokens(struct arena *arena, struct tokens *a, struct tokens *b) {
     size_t count = a->texts.count + b->texts.count;
-    const struct text **order = arena_alloc(arena, (count + 1) * sizeof *order);
+    const struct string **order = arena_alloc(arena, (count + 1) * sizeof *order);
     a->ids = arena_alloc(arena, (a->texts.count + 1) * sizeof *a->ids);
     b->ids = arena_alloc(arena, (b->texts.count + 1) * sizeof *b->ids);
     if (!order || !a->ids || !b->ids) return fail(UNAVAILABLE, "out of memory");
@@ -123,7 +123,7 @@ static status rouge_l(struct arena *arena, const struct tokens *target, const st
     return OK;
 }
 
-static status score_texts(struct arena *arena, struct text target, struct text answer, double *score) {
+static status score_texts(struct arena *arena, struct string target, struct string answer, double *score) {
     struct tokens a = {0}, b = {0};
     double one = 0, two = 0, longest = 0;
     TRY(cut(arena, target, &a));
@@ -136,18 +136,18 @@ static status score_texts(struct arena *arena, struct text target, struct text a
     return OK;
 }
 
-status rouge_mean(struct text target, struct text answer, double *score) {
+status rouge_mean(struct string target, struct string answer, double *score) {
     struct arena arena = {0};
     status result = score_texts(&arena, target, answer, score);
     arena_release(&arena);
     return result;
 }
 
-static bool same_text(struct text a, struct text b) {
+static bool same_text(struct string a, struct string b) {
     return a.size == b.size && !memcmp(a.data, b.data, a.size);
 }
 
-static status edit_distance(struct arena *arena, const struct text_array *target, const struct text_array *answer,
+static status edit_distance(struct arena *arena, const struct string_array *target, const struct string_array *answer,
                             size_t *distance) {
     size_t *cost = arena_alloc(arena, (answer->count + 1) * sizeof *cost);
     if (!cost) return fail(UNAVAILABLE, "out of memory");
@@ -167,9 +167,9 @@ static status edit_distance(struct arena *arena, const struct text_array *target
     return OK;
 }
 
-status word_error_rate(struct text target, struct text answer, double *rate) {
+status word_error_rate(struct string target, struct string answer, double *rate) {
     struct arena arena = {0};
-    struct text_array a = {0}, b = {0};
+    struct string_array a = {0}, b = {0};
     size_t distance = 0;
     status result = python_split(&arena, target, &a);
     if (result == OK) result = python_split(&arena, answer, &b);

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-int32_t python_char_at(struct text whole, size_t at, size_t *step) {
+int32_t python_char_at(struct string whole, size_t at, size_t *step) {
     utf8proc_int32_t code;
     utf8proc_ssize_t rest = (utf8proc_ssize_t)(whole.size - at < 4 ? whole.size - at : 4);
     utf8proc_ssize_t bytes = utf8proc_iterate((const utf8proc_uint8_t *)whole.data + at, rest, &code);
@@ -18,11 +18,11 @@ bool python_isspace(int32_t code) {
            property->bidi_class == UTF8PROC_BIDI_CLASS_B || property->bidi_class == UTF8PROC_BIDI_CLASS_S;
 }
 
-struct text text_slice(struct text whole, size_t from, size_t to) {
-    return (struct text){whole.data + from, to - from};
+struct string string_slice(struct string whole, size_t from, size_t to) {
+    return (struct string){whole.data + from, to - from};
 }
 
-struct text python_strip(struct text whole) {
+struct string python_strip(struct string whole) {
     size_t from = 0, to = whole.size, step;
     while (from < to && python_isspace(python_char_at(whole, from, &step))) from += step;
     while (to > from) {
@@ -31,26 +31,26 @@ struct text python_strip(struct text whole) {
         if (!python_isspace(python_char_at(whole, last, &step))) break;
         to = last;
     }
-    return text_slice(whole, from, to);
+    return string_slice(whole, from, to);
 }
 
-size_t text_find(struct text whole, const char *part, size_t from) {
+size_t string_find(struct string whole, const char *part, size_t from) {
     if (from > whole.size) return SIZE_MAX;
     const char *found = memmem(whole.data + from, whole.size - from, part, strlen(part));
     return found ? (size_t)(found - whole.data) : SIZE_MAX;
 }
 
-static size_t next_word(struct text whole, size_t at, struct text *word) {
+static size_t next_word(struct string whole, size_t at, struct string *word) {
     size_t step;
     while (at < whole.size && python_isspace(python_char_at(whole, at, &step))) at += step;
     size_t from = at;
     while (at < whole.size && !python_isspace(python_char_at(whole, at, &step))) at += step;
-    *word = text_slice(whole, from, at);
+    *word = string_slice(whole, from, at);
     return at;
 }
 
-status python_split(struct arena *arena, struct text whole, struct text_array *words) {
-    struct text word;
+status python_split(struct arena *arena, struct string whole, struct string_array *words) {
+    struct string word;
     size_t count = 0;
     for (size_t at = next_word(whole, 0, &word); word.size; at = next_word(whole, at, &word)) count++;
     words->count = count;

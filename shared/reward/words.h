@@ -10,21 +10,21 @@
 #include "shared/group/group.h"
 
 // The code point at `at` (1 to 4 bytes); *step = its bytes. A byte that is no part of a character is U+FFFD.
-int32_t python_char_at(struct text whole, size_t at, size_t *step);
+int32_t python_char_at(struct string whole, size_t at, size_t *step);
 
 // Whether str.isspace() and \s hold for the code point: Unicode's white space and U+001C..1F, not U+180E or U+200B.
 bool python_isspace(int32_t code);
 
 // Without white space at both ends.
-struct text python_strip(struct text whole);
+struct string python_strip(struct string whole);
 
 // The bytes from `from` up to `to`.
-struct text text_slice(struct text whole, size_t from, size_t to);
+struct string string_slice(struct string whole, size_t from, size_t to);
 
 // Where `part` first stands in `whole` at `from` or behind; SIZE_MAX: nowhere.
-size_t text_find(struct text whole, const char *part, size_t from);
+size_t string_find(struct string whole, const char *part, size_t from);
 
 // *words = what stands between white space, as str.split() cuts; slices, the array in the arena.
-status python_split(struct arena *arena, struct text whole, struct text_array *words);
+status python_split(struct arena *arena, struct string whole, struct string_array *words);
 
 #endif

@@ -87,7 +87,7 @@ static status add_media(struct inputs *inputs, struct group *group, struct input
         const struct medium *medium = &group->media[i];
         TRY(media_get(&memory->views[memory->view_count++], &inputs->media, group, i));
         const struct frames *frames = &memory->views[i].frames;
-        media[i] = (struct model_medium){.video = text_is(medium->kind, "video"),
+        media[i] = (struct model_medium){.video = string_equals(medium->kind, "video"),
                                          .frames = frames->count,
                                          .height = frames->height,
                                          .width = frames->width,
@@ -104,7 +104,7 @@ static status tokenize(struct inputs *inputs, struct group *group, struct comple
                        struct int_array *out) {
     struct token_list list = {0};
     status result = tokenizer_encode(inputs->tokenizer, completion->text.data, completion->text.size, &list);
-    if (result == OK && text_is(completion->finish, "eos")) {
+    if (result == OK && string_equals(completion->finish, "eos")) {
         result = inputs->facts->end_count ? token_list_append(&list, inputs->facts->ends[0])
                                           : fail(DATAERR, "the model names no end-of-sequence token");
     }

@@ -22,7 +22,7 @@ status times_add(struct group *group, const char *stage, double taken, double do
         pair = NULL;
         size_t size;
         const char *text = json_object_to_json_string_length(times, JSON_C_TO_STRING_PLAIN, &size);
-        result = group_text(group, &group->times, text, size);
+        result = group_string(group, &group->times, text, size);
     }
     json_object_put(pair);
     json_object_put(times);

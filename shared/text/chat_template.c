@@ -8,7 +8,7 @@ static status render_part(const struct part *part, struct buf *out) {
 }
 
 status chat_template_render(const struct message *messages, size_t count, struct buf *out) {
-    if (count && !text_is(messages[0].role, "system"))
+    if (count && !string_equals(messages[0].role, "system"))
         TRY(buf_puts(out, "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"));
     for (size_t i = 0; i < count; i++) {
         TRY(buf_puts(out, "<|im_start|>"));
@@ -32,7 +32,7 @@ status chat_template_encode(const struct tokenizer *t, const struct message *mes
 // How many vision tokens a medium has.
 static status vision_tokens(const struct medium *medium, struct vision_grid grid, int64_t *count) {
     enum { LIMIT = 1 << 24 };
-    int64_t time = text_is(medium->kind, "video") ? grid.time : 1;
+    int64_t time = string_equals(medium->kind, "video") ? grid.time : 1;
     if (medium->height < 1 || medium->height % grid.unit || medium->width < 1 || medium->width % grid.unit)
         return fail(DATAERR, "media: %lld x %lld pixels are no multiple of %lld", (long long)medium->height,
                     (long long)medium->width, (long long)grid.unit);
@@ -53,7 +53,7 @@ static status expand(const struct tokenizer *t, const struct group *group, struc
     for (size_t i = 0; i < short_form->count; i++) {
         int64_t id = short_form->data[i], count = 1;
         if (id == image || id == video) {
-            if (used == group->media_count || text_is(group->media[used].kind, "video") != (id == video))
+            if (used == group->media_count || string_equals(group->media[used].kind, "video") != (id == video))
                 return fail(BAD_SAMPLE, "the prompt's text holds %s itself",
                             placeholders[id == video ? PART_VIDEO : PART_IMAGE]);
             TRY(vision_tokens(&group->media[used++], grid, &count));

@@ -73,8 +73,8 @@ static status produce(struct frames_stage *stage, const char *key, const char *p
 static status describe(const struct frames_stage *stage, struct group *group, struct medium *medium, const char *key,
                        const struct frames *frames) {
     const char *kind = frames->video ? "video" : "image";
-    TRY(group_text(group, &medium->kind, kind, strlen(kind)));
-    TRY(group_text(group, &medium->key, key, strlen(key)));
+    TRY(group_string(group, &medium->kind, kind, strlen(kind)));
+    TRY(group_string(group, &medium->key, key, strlen(key)));
     medium->frames = frames->count;
     medium->height = frames->height;
     medium->width = frames->width;

@@ -78,12 +78,12 @@ static status fill_completion(const struct rollout *self, struct group *group, s
         out->versions.data[i] = from->versions[i];
     }
     const char *finish = from->ended ? "eos" : "length";
-    TRY(group_text(group, &out->finish, finish, from->ended ? 3 : 6));
+    TRY(group_string(group, &out->finish, finish, from->ended ? 3 : 6));
     struct buf text = {0};
     status result = buf_puts(&text, "");
     if (result == OK)
         result = tokenizer_decode_utf8(inputs_tokenizer(self->follower.inputs), from->tokens, from->count, true, &text);
-    if (result == OK) result = group_text(group, &out->text, text.data, text.size);
+    if (result == OK) result = group_string(group, &out->text, text.data, text.size);
     buf_release(&text);
     return result;
 }

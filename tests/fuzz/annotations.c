@@ -13,7 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static void check_group(struct group *group) {
     struct group *again = NULL;
     struct buf json = {0};
-    if (group_text(group, &group->id, "e0-000000", 9) != OK || group_to_json(group, &json) != OK ||
+    if (group_string(group, &group->id, "e0-000000", 9) != OK || group_to_json(group, &json) != OK ||
         group_from_json(&again, json.data, json.size) != OK)
         abort();
     group_free(&again);
@@ -37,9 +37,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct prompt_template template = {0};
     struct format_options rules = {.seed = size, .media_root = size % 2 ? "/root" : NULL};
     struct records records = {0};
-    if (prompt_template_parse(&template, "fuzz", (struct text){(char *)data, size}) != OK &&
+    if (prompt_template_parse(&template, "fuzz", (struct string){(char *)data, size}) != OK &&
         prompt_template_parse(&template, "shipped",
-                              (struct text){(char *)prompt_template_default, strlen(prompt_template_default)}) != OK)
+                              (struct string){(char *)prompt_template_default, strlen(prompt_template_default)}) != OK)
         abort();
     if (size % 3) rules.template = &template;
     if (records_parse(&records, "fuzz", (const char *)data, size) == OK)

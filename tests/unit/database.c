@@ -12,7 +12,7 @@ static const char *const tables[] = {"a", "b", NULL};
 static char folder[64];
 static char path[96];
 
-static struct slice text_slice(const char *text) {
+static struct slice slice_of(const char *text) {
     return (struct slice){text, strlen(text)};
 }
 
@@ -42,18 +42,18 @@ static void test_put_get_delete(void **state) {
     struct database *db, *again;
     assert_int_equal(database_open(&db, path, tables, NULL), OK);
     assert_int_equal(database_open(&again, path, tables, NULL), OK);
-    assert_int_equal(database_put(db, TABLE_A, text_slice("k"), text_slice("one")), OK);
+    assert_int_equal(database_put(db, TABLE_A, slice_of("k"), slice_of("one")), OK);
     struct buf value = {0};
     bool found;
-    assert_int_equal(database_get(again, TABLE_B, text_slice("k"), &value, &found), OK);
+    assert_int_equal(database_get(again, TABLE_B, slice_of("k"), &value, &found), OK);
     assert_false(found);
-    assert_int_equal(database_get(again, TABLE_A, text_slice("k"), &value, &found), OK);
+    assert_int_equal(database_get(again, TABLE_A, slice_of("k"), &value, &found), OK);
     assert_true(found);
     assert_string_equal(value.data, "one");
     database_close(&db);
-    assert_int_equal(database_delete(again, TABLE_A, text_slice("k"), &found), OK);
+    assert_int_equal(database_delete(again, TABLE_A, slice_of("k"), &found), OK);
     assert_true(found);
-    assert_int_equal(database_delete(again, TABLE_A, text_slice("k"), &found), OK);
+    assert_int_equal(database_delete(again, TABLE_A, slice_of("k"), &found), OK);
     assert_false(found);
     database_close(&again);
     database_close(&again);
@@ -96,7 +96,7 @@ static void test_another_process_grows_it(void **state) {
         if (read(go[0], &byte, 1) != 1) _exit(1);
         if (database_open(&db, path, tables, NULL) != OK) _exit(2);
         char *big = calloc(1, 8 << 20);
-        if (database_put(db, TABLE_A, text_slice("big"), (struct slice){big, 8 << 20}) != OK) _exit(3);
+        if (database_put(db, TABLE_A, slice_of("big"), (struct slice){big, 8 << 20}) != OK) _exit(3);
         free(big);
         database_close(&db);
         _exit(write(done[1], "x", 1) != 1);
@@ -109,7 +109,7 @@ static void test_another_process_grows_it(void **state) {
     assert_int_equal(read(done[0], &byte, 1), 1);
     struct buf value = {0};
     bool found;
-    assert_int_equal(database_get(db, TABLE_A, text_slice("big"), &value, &found), OK);
+    assert_int_equal(database_get(db, TABLE_A, slice_of("big"), &value, &found), OK);
     assert_true(found);
     assert_int_equal(value.size, 8 << 20);
     int ended;
@@ -122,7 +122,7 @@ static void test_another_process_grows_it(void **state) {
 
 static status add_then_fail(struct transaction *transaction, void *context) {
     (void)context;
-    TRY(transaction_put(transaction, TABLE_A, text_slice("x"), text_slice("y")));
+    TRY(transaction_put(transaction, TABLE_A, slice_of("x"), slice_of("y")));
     return fail(BAD_SAMPLE, "changed my mind");
 }
 
@@ -142,7 +142,7 @@ static void test_a_failed_write_leaves_nothing(void **state) {
 
 static status die_inside(struct transaction *transaction, void *context) {
     (void)context;
-    if (transaction_put(transaction, TABLE_A, text_slice("k"), text_slice("lost")) != OK) _exit(1);
+    if (transaction_put(transaction, TABLE_A, slice_of("k"), slice_of("lost")) != OK) _exit(1);
     raise(SIGKILL);
     return OK;
 }
@@ -167,7 +167,7 @@ static void test_killed_writer_and_reader(void **state) {
     assert_int_equal(database_open(&db, path, tables, NULL), OK);
     struct buf value = {0};
     bool found;
-    assert_int_equal(database_get(db, TABLE_A, text_slice("k"), &value, &found), OK);
+    assert_int_equal(database_get(db, TABLE_A, slice_of("k"), &value, &found), OK);
     assert_false(found);
     put_number(db, TABLE_A, 1, 10);
     database_close(&db);

@@ -257,8 +257,8 @@ static void test_files_are_remembered(void **state) {
     frames_store_close(&store);
 }
 
-static struct text text_of(const char *letters) {
-    return (struct text){(char *)letters, strlen(letters)};
+static struct string text_of(const char *letters) {
+    return (struct string){(char *)letters, strlen(letters)};
 }
 
 static void check_path(const char *root, const char *written, const char *want) {
@@ -285,7 +285,7 @@ static void test_paths(void **state) {
     char *path;
     assert_int_equal(media_locate(&path, &arena, NULL, text_of("https://x.org/a.mp4")), BAD_SAMPLE);
     assert_int_equal(media_locate(&path, &arena, NULL, text_of("")), BAD_SAMPLE);
-    assert_int_equal(media_locate(&path, &arena, NULL, (struct text){"a\0b", 3}), BAD_SAMPLE);
+    assert_int_equal(media_locate(&path, &arena, NULL, (struct string){"a\0b", 3}), BAD_SAMPLE);
     arena_release(&arena);
 }
 

@@ -203,7 +203,7 @@ static void test_needs(void **state) {
     assert_int_equal(group_check(group, NEED_COMPLETIONS), DATAERR);
     assert_int_equal(group_completions(group, 2), OK);
     assert_int_equal(group_check(group, NEED_COMPLETIONS), DATAERR);
-    for (int i = 0; i < 2; i++) assert_int_equal(group_text(group, &group->completions[i].text, "x", 1), OK);
+    for (int i = 0; i < 2; i++) assert_int_equal(group_string(group, &group->completions[i].text, "x", 1), OK);
     assert_int_equal(group_check(group, NEED_COMPLETIONS | NEED_TARGETS), OK);
     assert_int_equal(group_check(group, NEED_REFERENCE), DATAERR);
     assert_int_equal(group_check(group, NEED_ADVANTAGES), DATAERR);

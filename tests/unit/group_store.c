@@ -45,7 +45,7 @@ static void test_sections_and_groups(void **state) {
 static status count_groups(void *context, const struct group *group) {
     int *count = context;
     ++*count;
-    return text_is(group->id, "stop") ? fail(END, "enough") : OK;
+    return string_equals(group->id, "stop") ? fail(END, "enough") : OK;
 }
 
 static void test_walk_and_long_ids(void **state) {

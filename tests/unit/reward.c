@@ -21,12 +21,12 @@ static const char *string_at(json_object *array, size_t i) {
     return json_object_get_string(json_object_array_get_idx(array, i));
 }
 
-static struct text text_of(json_object *json) {
-    return (struct text){(char *)json_object_get_string(json), (size_t)json_object_get_string_len(json)};
+static struct string text_of(json_object *json) {
+    return (struct string){(char *)json_object_get_string(json), (size_t)json_object_get_string_len(json)};
 }
 
-static struct text text_from(const char *letters) {
-    return (struct text){(char *)letters, strlen(letters)};
+static struct string string_of(const char *letters) {
+    return (struct string){(char *)letters, strlen(letters)};
 }
 
 static void test_white_space_is_pythons(void **state) {
@@ -161,17 +161,17 @@ static void test_what_is_refused(void **state) {
 
 static void test_answers_and_format(void **state) {
     (void)state;
-    assert_int_equal(answer_extract(text_from("x<answer>")).size, 0);
-    assert_int_equal(answer_extract(text_from("")).size, 0);
-    struct text answer = answer_extract(text_from("<answer>\xe3\x80\x80 a b\x1c</answer></answer>"));
+    assert_int_equal(answer_extract(string_of("x<answer>")).size, 0);
+    assert_int_equal(answer_extract(string_of("")).size, 0);
+    struct string answer = answer_extract(string_of("<answer>\xe3\x80\x80 a b\x1c</answer></answer>"));
     assert_int_equal(answer.size, 3);
     assert_memory_equal(answer.data, "a b", 3);
-    assert_true(format_matches(text_from("<think></think><answer></answer>")));
-    assert_true(format_matches(text_from("<think></think>x</think>\n<answer></answer>y</answer>")));
-    assert_false(format_matches(text_from("<think></think><answer></answer>\n")));
-    assert_false(format_matches(text_from("<think></think><answer>")));
-    assert_false(format_matches(text_from("<think></answer>")));
-    assert_false(format_matches(text_from("<think></think>\xe2\x80\x8b<answer></answer>"))); // U+200B
+    assert_true(format_matches(string_of("<think></think><answer></answer>")));
+    assert_true(format_matches(string_of("<think></think>x</think>\n<answer></answer>y</answer>")));
+    assert_false(format_matches(string_of("<think></think><answer></answer>\n")));
+    assert_false(format_matches(string_of("<think></think><answer>")));
+    assert_false(format_matches(string_of("<think></answer>")));
+    assert_false(format_matches(string_of("<think></think>\xe2\x80\x8b<answer></answer>"))); // U+200B
 }
 
 int main(int argc, char **argv) {

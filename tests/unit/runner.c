@@ -30,10 +30,10 @@ static status mark(struct group *group, double value) {
 }
 
 static status act(void *state, struct group *group) {
-    if (text_is(group->sample_id, "defect")) return fail(BAD_SAMPLE, "the clip is cut off");
-    if (text_is(group->sample_id, "input")) return fail(DATAERR, "not a group for me");
-    if (text_is(group->sample_id, "service")) return fail(UNAVAILABLE, "the device is gone");
-    if (text_is(group->sample_id, "slow")) usleep(300000);
+    if (string_equals(group->sample_id, "defect")) return fail(BAD_SAMPLE, "the clip is cut off");
+    if (string_equals(group->sample_id, "input")) return fail(DATAERR, "not a group for me");
+    if (string_equals(group->sample_id, "service")) return fail(UNAVAILABLE, "the device is gone");
+    if (string_equals(group->sample_id, "slow")) usleep(300000);
     return mark(group, (double)(intptr_t)state);
 }
 

@@ -106,8 +106,8 @@ static void test_gpt2_pattern(void **state) {
     check_folder("gpt2");
 }
 
-static struct text text_of(json_object *value) {
-    return (struct text){(char *)json_object_get_string(value), (size_t)json_object_get_string_len(value)};
+static struct string text_of(json_object *value) {
+    return (struct string){(char *)json_object_get_string(value), (size_t)json_object_get_string_len(value)};
 }
 
 static void read_messages(struct arena *memory, json_object *list, struct message *messages) {
@@ -152,8 +152,8 @@ static void test_template(void **state) {
     tokenizer_free(&t);
 }
 
-static struct text plain_text(const char *data) {
-    return (struct text){(char *)data, strlen(data)};
+static struct string plain_text(const char *data) {
+    return (struct string){(char *)data, strlen(data)};
 }
 
 static void test_prompt_expansion(void **state) {
