@@ -53,10 +53,6 @@ static status need(struct json_object *object, const char *key, enum json_type t
     return *out ? OK : fail(DATAERR, "%s: missing", key);
 }
 
-static struct string text_of(struct json_object *value) {
-    return (struct string){(char *)json_object_get_string(value), (size_t)json_object_get_string_len(value)};
-}
-
 // One part of a message, told apart as the chat template does it.
 static status read_part(struct json_object *json, struct part *part) {
     struct json_object *value;
@@ -72,7 +68,7 @@ static status read_part(struct json_object *json, struct part *part) {
     } else {
         TRY(need(json, "text", json_type_string, &value));
         part->kind = PART_TEXT;
-        part->text = text_of(value);
+        part->text = json_string(value);
     }
     return OK;
 }
@@ -81,7 +77,7 @@ static status read_message(struct arena *memory, struct json_object *json, struc
     struct json_object *value;
     if (!json_object_is_type(json, json_type_object)) return fail(DATAERR, "not an object");
     TRY(need(json, "role", json_type_string, &value));
-    message->role = text_of(value);
+    message->role = json_string(value);
     if (!json_object_object_get_ex(json, "content", &value)) return fail(DATAERR, "content: missing");
     bool plain = json_object_is_type(value, json_type_string);
     if (!plain && !json_object_is_type(value, json_type_array))
@@ -89,7 +85,7 @@ static status read_message(struct arena *memory, struct json_object *json, struc
     message->part_count = plain ? 1 : json_object_array_length(value);
     message->parts = arena_alloc(memory, (message->part_count + 1) * sizeof *message->parts);
     if (!message->parts) return fail(UNAVAILABLE, "out of memory");
-    if (plain) message->parts[0] = (struct part){.kind = PART_TEXT, .text = text_of(value)};
+    if (plain) message->parts[0] = (struct part){.kind = PART_TEXT, .text = json_string(value)};
     for (size_t i = 0; !plain && i < message->part_count; i++) {
         status result = read_part(json_object_array_get_idx(value, i), &message->parts[i]);
         if (result != OK) return fail_prefix(result, "content[%zu]", i);

@@ -263,3 +263,8 @@ bool json_float(json_object *value, float *out) {
     *out = text ? strtof(text, NULL) : NAN;
     return isfinite(*out);
 }
+
+struct string json_string(json_object *value) {
+    if (!json_object_is_type(value, json_type_string)) return (struct string){0};
+    return (struct string){json_object_get_string(value), (size_t)json_object_get_string_len(value)};
+}

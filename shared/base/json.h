@@ -13,6 +13,7 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
+#include "shared/base/string.h"
 
 // Reads one JSON value, white space around it allowed. DATAERR with what is wrong and at which byte: not JSON, not
 // UTF-8, nested deeper than 500. The caller releases *out with json_object_put. A lone \ud800 reads as U+FFFD; of a
@@ -50,6 +51,9 @@ status json_file(json_object **out, const char *path);
 // The value of a key if it is there, not null and of that type; *out is NULL if it is not there or null. DATAERR when
 // it is of another type.
 status json_find(json_object *object, const char *key, enum json_type type, json_object **out);
+
+// The value's string; absent unless the value is a string. Valid as long as the value.
+struct string json_string(json_object *value);
 
 // A key's boolean; `otherwise` if it is not there.
 status json_flag(json_object *object, const char *key, bool otherwise, bool *out);

@@ -3,13 +3,11 @@
 
 #include <string.h>
 
-#include "shared/reward/words.h"
-
 status format_string(json_object *record, const char *key, bool allowed_empty, struct string *out) {
     json_object *value = json_object_object_get(record, key);
     if (!value) return fail(DATAERR, "%s: missing", key);
     if (!json_object_is_type(value, json_type_string)) return fail(DATAERR, "%s: not a text", key);
-    *out = (struct string){(char *)json_object_get_string(value), (size_t)json_object_get_string_len(value)};
+    *out = json_string(value);
     return out->size || allowed_empty ? OK : fail(DATAERR, "%s: empty", key);
 }
 

@@ -36,8 +36,7 @@ static status draw_options(const struct format_options *rules, const struct grou
     rng_shuffle(key, STREAM_NEGATIVES, count, picked);
     for (size_t i = 0; i < NEGATIVES; i++) {
         json_object *negative = json_object_array_get_idx(negatives, picked[i]);
-        drawn[i + 1] =
-            (struct string){(char *)json_object_get_string(negative), (size_t)json_object_get_string_len(negative)};
+        drawn[i + 1] = json_string(negative);
     }
     arena_release(&arena);
     rng_shuffle(key, STREAM_OPTIONS, CHOICES, order);

@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "shared/data/format.h"
-#include "shared/reward/words.h"
 
 static status read_type(struct group *group, json_object *record, enum problem_type *out) {
     struct string name;

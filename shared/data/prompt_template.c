@@ -3,8 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "shared/reward/words.h"
-
 // The same text stands in pipelines/templates/default.txt, to start one's own from.
 const char prompt_template_default[] =
     "{question}\n"

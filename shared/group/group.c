@@ -67,10 +67,6 @@ status group_string(struct group *group, struct string *out, const char *data, s
     return result;
 }
 
-bool string_equals(struct string text, const char *other) {
-    return text.data && text.size == strlen(other) && !memcmp(text.data, other, text.size);
-}
-
 status group_quarantine(struct group *group, const char *stage, const char *format, ...) {
     char reason[1024];
     va_list arguments;

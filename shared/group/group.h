@@ -13,12 +13,7 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
-
-// A text: `data` is NUL-terminated, but may have NULs inside; data == NULL is "absent".
-struct string {
-    char *data;
-    size_t size;
-};
+#include "shared/base/string.h"
 
 // Arrays: data == NULL is "absent" (an empty array has data != NULL and count 0).
 struct int_array {
@@ -253,11 +248,8 @@ status group_floats(struct group *group, struct float_array *array, size_t count
 // The same for doubles.
 status group_doubles(struct group *group, struct double_array *array, size_t count);
 
-// A copy of `size` bytes as a text of the group; bytes that are not UTF-8 become U+FFFD.
+// A copy of `size` bytes as a string of the group; bytes that are not UTF-8 become U+FFFD.
 status group_string(struct group *group, struct string *out, const char *data, size_t size);
-
-// Whether a text is this NUL-terminated one.
-bool string_equals(struct string text, const char *other);
 
 // Appends the reference page: every field of the table as Markdown.
 status group_reference_page(struct buf *out);

@@ -10,8 +10,8 @@ static status read_object(struct arena *arena, const struct field_table *table, 
 
 static status read_text(struct arena *arena, struct string *out, json_object *json, const struct place *place) {
     if (!json_object_is_type(json, json_type_string)) return refuse_at(place, "not a text");
-    out->size = (size_t)json_object_get_string_len(json);
-    out->data = arena_strndup(arena, json_object_get_string(json), out->size);
+    *out = json_string(json);
+    out->data = arena_strndup(arena, out->data, out->size);
     return out->data ? OK : fail(UNAVAILABLE, "out of memory");
 }
 

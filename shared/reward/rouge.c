@@ -33,7 +33,7 @@ static status cut(struct arena *arena, struct string whole, struct tokens *out) 
     TRY(python_split(arena, (struct string){letters, size}, &out->texts));
     for (size_t i = 0; i < out->texts.count; i++) {
         struct string *token = &out->texts.data[i];
-        if (token->size > 3) token->size = porter_stem(token->data, token->size);
+        if (token->size > 3) token->size = porter_stem(letters + (token->data - letters), token->size);
     }
     return OK;
 }

@@ -18,10 +18,6 @@ bool python_isspace(int32_t code) {
            property->bidi_class == UTF8PROC_BIDI_CLASS_B || property->bidi_class == UTF8PROC_BIDI_CLASS_S;
 }
 
-struct string string_slice(struct string whole, size_t from, size_t to) {
-    return (struct string){whole.data + from, to - from};
-}
-
 struct string python_strip(struct string whole) {
     size_t from = 0, to = whole.size, step;
     while (from < to && python_isspace(python_char_at(whole, from, &step))) from += step;
@@ -32,12 +28,6 @@ struct string python_strip(struct string whole) {
         to = last;
     }
     return string_slice(whole, from, to);
-}
-
-size_t string_find(struct string whole, const char *part, size_t from) {
-    if (from > whole.size) return SIZE_MAX;
-    const char *found = memmem(whole.data + from, whole.size - from, part, strlen(part));
-    return found ? (size_t)(found - whole.data) : SIZE_MAX;
 }
 
 static size_t next_word(struct string whole, size_t at, struct string *word) {

@@ -18,12 +18,6 @@ bool python_isspace(int32_t code);
 // Without white space at both ends.
 struct string python_strip(struct string whole);
 
-// The bytes from `from` up to `to`.
-struct string string_slice(struct string whole, size_t from, size_t to);
-
-// Where `part` first stands in `whole` at `from` or behind; SIZE_MAX: nowhere.
-size_t string_find(struct string whole, const char *part, size_t from);
-
 // *words = what stands between white space, as str.split() cuts; slices, the array in the arena.
 status python_split(struct arena *arena, struct string whole, struct string_array *words);
 

@@ -37,9 +37,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct prompt_template template = {0};
     struct format_options rules = {.seed = size, .media_root = size % 2 ? "/root" : NULL};
     struct records records = {0};
-    if (prompt_template_parse(&template, "fuzz", (struct string){(char *)data, size}) != OK &&
-        prompt_template_parse(&template, "shipped",
-                              (struct string){(char *)prompt_template_default, strlen(prompt_template_default)}) != OK)
+    if (prompt_template_parse(&template, "fuzz", (struct string){(const char *)data, size}) != OK &&
+        prompt_template_parse(&template, "shipped", string_of(prompt_template_default)) != OK)
         abort();
     if (size % 3) rules.template = &template;
     if (records_parse(&records, "fuzz", (const char *)data, size) == OK)

@@ -117,7 +117,7 @@ static void assert_drawn(const char *seed, char *text) {
     assert_non_null(strstr(parts[2].text.data, right));
     assert_string_equal(parts[2].text.data, later->prompt.messages[0].parts[2].text.data);
     int wrong = 0;
-    for (char *at = parts[2].text.data; (at = strstr(at, ". w")); at++) wrong++;
+    for (const char *at = parts[2].text.data; (at = strstr(at, ". w")); at++) wrong++;
     assert_int_equal(wrong, 3);
     strcpy(text, parts[2].text.data);
     group_free(&group);
@@ -216,8 +216,8 @@ static void test_shipped_template(void **state) {
 static void assert_filled(const char *whole, enum problem_type type, const char *wanted) {
     struct prompt_template template;
     struct buf out = {0};
-    assert_int_equal(prompt_template_parse(&template, "t", (struct string){(char *)whole, strlen(whole)}), OK);
-    assert_int_equal(prompt_template_render(&template, type, (struct string){"Q", 1}, &out), OK);
+    assert_int_equal(prompt_template_parse(&template, "t", string_of(whole)), OK);
+    assert_int_equal(prompt_template_render(&template, type, string_of("Q"), &out), OK);
     assert_string_equal(out.data, wanted);
     buf_release(&out);
 }
@@ -228,11 +228,11 @@ static void test_templates(void **state) {
     assert_filled("{how}|{question}{question}\n\n[OCR]\n one\ntwo\n\n", PROBLEM_OCR, " one\ntwo|QQ");
     assert_filled("{question}\r\n[OCR]\r\n one\n[numerical]\n two", PROBLEM_NUMERICAL, "Q two");
     struct prompt_template template;
-    assert_int_equal(prompt_template_parse(&template, "t", (struct string){"x\n", 2}), DATAERR);
-    assert_int_equal(prompt_template_parse(&template, "t", (struct string){"{question}\n[OCR]\n[OCR]\n", 23}), DATAERR);
+    assert_int_equal(prompt_template_parse(&template, "t", string_of("x\n")), DATAERR);
+    assert_int_equal(prompt_template_parse(&template, "t", string_of("{question}\n[OCR]\n[OCR]\n")), DATAERR);
     struct buf out = {0};
-    assert_int_equal(prompt_template_parse(&template, "t", (struct string){"{question}\n[OCR]\n", 17}), OK);
-    assert_int_equal(prompt_template_render(&template, PROBLEM_REGRESSION, (struct string){"Q", 1}, &out), DATAERR);
+    assert_int_equal(prompt_template_parse(&template, "t", string_of("{question}\n[OCR]\n")), OK);
+    assert_int_equal(prompt_template_render(&template, PROBLEM_REGRESSION, string_of("Q"), &out), DATAERR);
     buf_release(&out);
 }
 

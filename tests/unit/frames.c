@@ -257,14 +257,10 @@ static void test_files_are_remembered(void **state) {
     frames_store_close(&store);
 }
 
-static struct string text_of(const char *letters) {
-    return (struct string){(char *)letters, strlen(letters)};
-}
-
 static void check_path(const char *root, const char *written, const char *want) {
     struct arena arena = {0};
     char *path;
-    assert_int_equal(media_locate(&path, &arena, root, text_of(written)), OK);
+    assert_int_equal(media_locate(&path, &arena, root, string_of(written)), OK);
     assert_string_equal(path, want);
     arena_release(&arena);
 }
@@ -283,8 +279,8 @@ static void test_paths(void **state) {
     check_path(NULL, "file:///100%.mp4", "/100%.mp4");
     struct arena arena = {0};
     char *path;
-    assert_int_equal(media_locate(&path, &arena, NULL, text_of("https://x.org/a.mp4")), BAD_SAMPLE);
-    assert_int_equal(media_locate(&path, &arena, NULL, text_of("")), BAD_SAMPLE);
+    assert_int_equal(media_locate(&path, &arena, NULL, string_of("https://x.org/a.mp4")), BAD_SAMPLE);
+    assert_int_equal(media_locate(&path, &arena, NULL, string_of("")), BAD_SAMPLE);
     assert_int_equal(media_locate(&path, &arena, NULL, (struct string){"a\0b", 3}), BAD_SAMPLE);
     arena_release(&arena);
 }

@@ -21,14 +21,6 @@ static const char *string_at(json_object *array, size_t i) {
     return json_object_get_string(json_object_array_get_idx(array, i));
 }
 
-static struct string text_of(json_object *json) {
-    return (struct string){(char *)json_object_get_string(json), (size_t)json_object_get_string_len(json)};
-}
-
-static struct string string_of(const char *letters) {
-    return (struct string){(char *)letters, strlen(letters)};
-}
-
 static void test_white_space_is_pythons(void **state) {
     (void)state;
     json_object *white = key(golden, "white");
@@ -67,7 +59,7 @@ static void test_numbers(void **state) {
         json_object *row = json_object_array_get_idx(numbers, i);
         bool found;
         double value = 0;
-        assert_int_equal(python_float(text_of(json_object_array_get_idx(row, 0)), &found, &value), OK);
+        assert_int_equal(python_float(json_string(json_object_array_get_idx(row, 0)), &found, &value), OK);
         if (found != (string_at(row, 1) != NULL)) print_error("%s\n", string_at(row, 0));
         assert_true(found == (string_at(row, 1) != NULL));
         if (found) assert_number(value, string_at(row, 1));

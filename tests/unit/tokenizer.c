@@ -106,15 +106,11 @@ static void test_gpt2_pattern(void **state) {
     check_folder("gpt2");
 }
 
-static struct string text_of(json_object *value) {
-    return (struct string){(char *)json_object_get_string(value), (size_t)json_object_get_string_len(value)};
-}
-
 static void read_messages(struct arena *memory, json_object *list, struct message *messages) {
     for (size_t i = 0; i < json_object_array_length(list); i++) {
         json_object *row = json_object_array_get_idx(list, i), *content = at(row, "content");
         bool plain = json_object_is_type(content, json_type_string);
-        messages[i].role = text_of(at(row, "role"));
+        messages[i].role = json_string(at(row, "role"));
         messages[i].part_count = plain ? 1 : json_object_array_length(content);
         messages[i].parts = arena_alloc(memory, (messages[i].part_count + 1) * sizeof(struct part));
         for (size_t k = 0; k < messages[i].part_count; k++) {
@@ -123,7 +119,7 @@ static void read_messages(struct arena *memory, json_object *list, struct messag
             part->kind = plain || json_object_object_get_ex(given, "text", &value) ? PART_TEXT
                          : json_object_object_get_ex(given, "image", &value)       ? PART_IMAGE
                                                                                    : PART_VIDEO;
-            if (part->kind == PART_TEXT) part->text = text_of(plain ? content : value);
+            if (part->kind == PART_TEXT) part->text = json_string(plain ? content : value);
         }
     }
 }
@@ -152,19 +148,14 @@ static void test_template(void **state) {
     tokenizer_free(&t);
 }
 
-static struct string plain_text(const char *data) {
-    return (struct string){(char *)data, strlen(data)};
-}
-
 static void test_prompt_expansion(void **state) {
     (void)state;
     struct tokenizer *t;
     assert_int_equal(tokenizer_open(&t, FOLDER "plain"), OK);
-    struct part parts[] = {
-        {.kind = PART_VIDEO}, {.kind = PART_IMAGE}, {.kind = PART_TEXT, .text = plain_text("what?")}};
-    struct message message = {.role = plain_text("user"), .parts = parts, .part_count = 3};
-    struct medium media[] = {{.kind = plain_text("video"), .frames = 4, .height = 56, .width = 84},
-                             {.kind = plain_text("image"), .frames = 1, .height = 28, .width = 140}};
+    struct part parts[] = {{.kind = PART_VIDEO}, {.kind = PART_IMAGE}, {.kind = PART_TEXT, .text = string_of("what?")}};
+    struct message message = {.role = string_of("user"), .parts = parts, .part_count = 3};
+    struct medium media[] = {{.kind = string_of("video"), .frames = 4, .height = 56, .width = 84},
+                             {.kind = string_of("image"), .frames = 1, .height = 28, .width = 140}};
     struct group group = {.prompt = {.messages = &message, .message_count = 1}, .media = media, .media_count = 2};
     const struct vision_grid grid = {28, 2};
     struct token_list tokens = {0};
@@ -176,10 +167,10 @@ static void test_prompt_expansion(void **state) {
     }
     assert_int_equal(videos, 2 * 2 * 3);
     assert_int_equal(images, 5);
-    parts[2].text = plain_text("a <|image_pad|> typed in");
+    parts[2].text = string_of("a <|image_pad|> typed in");
     assert_int_equal(chat_template_encode_prompt(t, &group, grid, &tokens), BAD_SAMPLE);
     assert_non_null(strstr(fail_text(), "<|image_pad|>"));
-    parts[2].text = plain_text("x");
+    parts[2].text = string_of("x");
     media[0].width = 85;
     assert_int_equal(chat_template_encode_prompt(t, &group, grid, &tokens), DATAERR);
     media[0].width = INT64_MAX / 28 * 28;

@@ -1,0 +1,28 @@
+// Immutable strings with a length. A struct string does not own its bytes: they live in an arena, a buffer, a JSON
+// value or the program itself.
+#ifndef SHARED_BASE_STRING_H
+#define SHARED_BASE_STRING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+// UTF-8 unless a function says otherwise. May contain NULs; data == NULL means absent. A whole string of a group is
+// NUL-terminated, a slice is not.
+struct string {
+    const char *data;
+    size_t size;
+};
+
+// The string of a NUL-terminated C string.
+struct string string_of(const char *text);
+
+// Whether a string is present and equals the C string.
+bool string_equals(struct string string, const char *other);
+
+// The bytes [from, to) of a string, from <= to <= size.
+struct string string_slice(struct string string, size_t from, size_t to);
+
+// The position of the first `part` at or after `from`, SIZE_MAX if there is none.
+size_t string_find(struct string string, const char *part, size_t from);
+
+#endif
