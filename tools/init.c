@@ -103,7 +103,7 @@ static status write_model(const struct task *task, json_object *shape, bool fixe
     TRY_TO(result, done, tokenizer_open(&t, task->folder));
     TRY_TO(result, done, init_fit(shape, t, fixed, task->dtype));
     TRY_TO(result, done, init_print(shape, &text));
-    TRY_TO(result, done, config_parse(config, text.data, text.size, task->shape));
+    TRY_TO(result, done, model_config_parse(config, text.data, text.size, task->shape));
     TRY_TO(result, done, init_write_settings(task->folder, t, config));
     const struct init_weights how = {.folder = task->folder,
                                      .text_range = range_of(shape, "text_config"),

@@ -10,7 +10,7 @@
 #include "kernels/ops.h"
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
-#include "shared/model/config.h"
+#include "shared/model/model_config.h"
 #include "shared/text/tokenizer.h"
 
 // The config.json of a shape: tiny, 3b, 7b, or a file's. *fixed: its vocabulary has a given size. USAGE when the shape

@@ -149,7 +149,7 @@ status init_write_settings(const char *folder, const struct tokenizer *t, const 
                             "  \"image_std\": [0.26862954, 0.26130258, 0.27577711],\n"
                             "  \"image_processor_type\": \"Qwen2VLImageProcessor\",\n"
                             "  \"processor_class\": \"Qwen2_5_VLProcessor\"\n}\n",
-                            vision->patch, vision->time, vision->merge);
+                            vision->patch_size, vision->temporal_patch_size, vision->spatial_merge_size);
     if (result == OK) result = write_settings(folder, "preprocessor_config.json", &out);
     buf_release(&out);
     return result;

@@ -113,7 +113,7 @@ static status write_shard(const struct init_weights *how, const struct shard *sh
         TRY_TO(result, done, write_parameter(how, &shard->table->list[i], shop, writer));
     result = safetensors_finish(&writer);
 done:
-    safetensors_abandon(&writer);
+    safetensors_abort(&writer);
     arena_release(&memory);
     return result;
 }
@@ -183,7 +183,7 @@ status init_write_weights(const struct init_weights *how, const struct model_con
     struct shard *shards = NULL;
     size_t count = 0;
     status result;
-    TRY_TO(result, done, parameters_new(&table, config));
+    TRY_TO(result, done, parameter_table_new(&table, config));
     TRY_TO(result, done, open_workshop(&shop, how));
     TRY_TO(result, done, plan_shards(how, table, &memory, &shards, &count));
     for (size_t i = 0; shards && i < count; i++) TRY_TO(result, done, write_shard(how, &shards[i], &shop));
@@ -193,7 +193,7 @@ done:
     free(shop.vision_levels);
     free(shop.block);
     pool_free(&shop.pool);
-    parameters_free(&table);
+    parameter_table_free(&table);
     arena_release(&memory);
     return result;
 }

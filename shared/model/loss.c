@@ -12,7 +12,7 @@ static double clamp(double value, double low, double high) {
 }
 
 // -s of a stale token. Where both branches of the minimum are equal the unclipped one counts.
-static struct term surrogate(double ratio, double advantage, const struct train_loss *loss) {
+static struct term surrogate(double ratio, double advantage, const struct loss_options *loss) {
     double plain = ratio * advantage;
     double clipped = clamp(ratio, 1 - loss->clip_low, 1 + loss->clip_high) * advantage;
     if (clipped < plain) return (struct term){-clipped, 0};
@@ -27,21 +27,21 @@ static struct term divergence(double reference, double logprob) {
 }
 
 static struct term token_loss(const struct train_completion *completion, size_t t, double logprob,
-                              const struct train_loss *loss, double *kl) {
+                              const struct loss_options *loss, double *kl) {
     struct term term = {-completion->advantage, -completion->advantage};
-    if (completion->stale && completion->behaviour)
-        term = surrogate(exp(logprob - completion->behaviour[t]), completion->advantage, loss);
-    if (completion->reference) {
-        struct term apart = divergence(completion->reference[t], logprob);
+    if (completion->stale && completion->old_logprobs)
+        term = surrogate(exp(logprob - completion->old_logprobs[t]), completion->advantage, loss);
+    if (completion->ref_logprobs) {
+        struct term apart = divergence(completion->ref_logprobs[t], logprob);
         *kl += apart.value;
-        term.value += loss->kl * apart.value;
-        term.slope += loss->kl * apart.slope;
+        term.value += loss->kl_beta * apart.value;
+        term.slope += loss->kl_beta * apart.slope;
     }
     return term;
 }
 
-void group_loss(const struct train_completion *completions, size_t count, const struct train_loss *loss, double weight,
-                const float *logprobs, float *slopes, struct train_result *result) {
+void group_loss(const struct train_completion *completions, size_t count, const struct loss_options *loss,
+                double weight, const float *logprobs, float *slopes, struct train_result *result) {
     *result = (struct train_result){0};
     int64_t compared = 0, referred = 0;
     size_t at = 0;
@@ -54,15 +54,15 @@ void group_loss(const struct train_completion *completions, size_t count, const 
             result->loss += share * term.value;
             result->nll -= share * logprobs[at];
             slopes[at] = (float)(weight * share * term.slope);
-            if (!completion->behaviour) continue;
-            double apart = fabs((double)logprobs[at] - completion->behaviour[t]);
-            result->difference += apart;
-            if (apart > result->largest) result->largest = apart;
+            if (!completion->old_logprobs) continue;
+            double apart = fabs((double)logprobs[at] - completion->old_logprobs[t]);
+            result->logprob_diff_mean += apart;
+            if (apart > result->logprob_diff_max) result->logprob_diff_max = apart;
             compared++;
         }
-        referred += completion->reference ? (int64_t)tokens : 0;
+        referred += completion->ref_logprobs ? (int64_t)tokens : 0;
         result->tokens += (int64_t)tokens;
     }
-    if (compared) result->difference /= (double)compared;
+    if (compared) result->logprob_diff_mean /= (double)compared;
     if (referred) result->kl /= (double)referred;
 }

@@ -11,7 +11,7 @@
 
 // slopes[t] = weight * dL/d logprob of all tokens, completion after completion, as logprobs stand. Fills in *result but
 // its prompt_tokens.
-void group_loss(const struct train_completion *completions, size_t count, const struct train_loss *loss, double weight,
-                const float *logprobs, float *slopes, struct train_result *result);
+void group_loss(const struct train_completion *completions, size_t count, const struct loss_options *loss,
+                double weight, const float *logprobs, float *slopes, struct train_result *result);
 
 #endif

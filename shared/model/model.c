@@ -6,15 +6,15 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/model/inside.h"
+#include "shared/model/model_internal.h"
 #include "shared/model/trainer.h"
 
-status shelf_fit(struct shelf *shelf, struct backend *backend, int64_t rows, struct heads heads) {
-    if (shelf->rows >= rows) return OK;
-    backend->ops->cache_free(backend, &shelf->cache);
-    shelf->rows = 0;
-    TRY(backend->ops->cache_new(backend, &shelf->cache, 1, rows, heads));
-    shelf->rows = rows;
+status kv_scratch_reserve(struct kv_scratch *kv_scratch, struct backend *backend, int64_t rows, struct heads heads) {
+    if (kv_scratch->rows >= rows) return OK;
+    backend->ops->cache_free(backend, &kv_scratch->cache);
+    kv_scratch->rows = 0;
+    TRY(backend->ops->cache_new(backend, &kv_scratch->cache, 1, rows, heads));
+    kv_scratch->rows = rows;
     return OK;
 }
 
@@ -34,36 +34,36 @@ static status choose_precision(struct model *model) {
 static void fill_facts(struct model *model) {
     const struct model_config *config = &model->config;
     const char *precision = model->facts.precision;
-    model->facts = (struct model_facts){
-        .vocabulary = config->text.vocabulary,
-        .image_token = config->image_token,
-        .video_token = config->video_token,
-        .vision_start_token = config->vision_start_token,
-        .vision_end_token = config->vision_end_token,
-        .ends = config->ends,
-        .end_count = config->end_count,
-        .patch = config->vision.patch,
-        .merge = config->vision.merge,
-        .time = config->vision.time,
+    model->facts = (struct model_info){
+        .vocab_size = config->text.vocab_size,
+        .image_token_id = config->image_token_id,
+        .video_token_id = config->video_token_id,
+        .vision_start_token_id = config->vision_start_token_id,
+        .vision_end_token_id = config->vision_end_token_id,
+        .eos_ids = config->eos_ids,
+        .eos_count = config->eos_count,
+        .patch_size = config->vision.patch_size,
+        .spatial_merge_size = config->vision.spatial_merge_size,
+        .temporal_patch_size = config->vision.temporal_patch_size,
         .precision = precision,
-        .parameters = model->table->numbers,
+        .parameter_count = model->table->parameter_count,
     };
 }
 
-static status open_all(struct model *model, const char *folder) {
+static status open_all(struct model *model, const char *dir) {
     const struct model_options *options = &model->options;
-    model->folder = arena_strndup(&model->texts, folder, strlen(folder));
-    if (!model->folder) return fail(UNAVAILABLE, "out of memory");
+    model->dir = arena_strndup(&model->arena, dir, strlen(dir));
+    if (!model->dir) return fail(UNAVAILABLE, "out of memory");
     if (options->scratch)
-        model->options.scratch = arena_strndup(&model->texts, options->scratch, strlen(options->scratch));
+        model->options.scratch = arena_strndup(&model->arena, options->scratch, strlen(options->scratch));
     struct backend_options wanted = {options->device, options->threads, options->guarded};
-    TRY(config_read(&model->config, folder));
+    TRY(model_config_read(&model->config, dir));
     TRY(backend_open(&model->backend, &wanted));
-    model->desk.backend = model->backend;
+    model->workspace.backend = model->backend;
     TRY(choose_precision(model));
-    TRY(parameters_new(&model->table, &model->config));
+    TRY(parameter_table_new(&model->table, &model->config));
     fill_facts(model);
-    TRY(safetensors_open_folder(&model->store, folder));
+    TRY(safetensors_open_dir(&model->store, dir));
     enum element type = strcmp(model->facts.precision, "bfloat16") == 0 ? ELEMENT_BF16 : ELEMENT_F32;
     TRY(weights_load(&model->weights, model->backend, &model->config, model->table, model->store, type,
                      options->training, NULL));
@@ -72,15 +72,15 @@ static status open_all(struct model *model, const char *folder) {
         return OK;
     }
     TRY(trainer_new(&model->trainer, model));
-    return options->reference ? reference_make(model) : OK;
+    return options->ema ? ema_open(model) : OK;
 }
 
-status model_open(struct model **out, const char *folder, const struct model_options *options) {
+status model_open(struct model **out, const char *dir, const struct model_options *options) {
     *out = NULL;
     struct model *model = NULL;
     TRY(NEW(&model, 1));
     model->options = *options;
-    status result = open_all(model, folder);
+    status result = open_all(model, dir);
     if (result != OK) model_free(&model);
     *out = model;
     return result;
@@ -92,19 +92,19 @@ void model_free(struct model **model) {
     if (it->backend) {
         trainer_free(&it->trainer, it->backend);
         weights_free(&it->weights);
-        desk_release(&it->desk);
-        it->backend->ops->cache_free(it->backend, &it->text_shelf.cache);
-        it->backend->ops->cache_free(it->backend, &it->vision_shelf.cache);
+        workspace_release(&it->workspace);
+        it->backend->ops->cache_free(it->backend, &it->text_kv.cache);
+        it->backend->ops->cache_free(it->backend, &it->vision_kv.cache);
     }
     safetensors_close(&it->store);
-    parameters_free(&it->table);
+    parameter_table_free(&it->table);
     backend_close(&it->backend);
-    arena_release(&it->texts);
+    arena_release(&it->arena);
     free(it);
     *model = NULL;
 }
 
-const struct model_facts *model_about(const struct model *model) {
+const struct model_info *model_get_info(const struct model *model) {
     return &model->facts;
 }
 
@@ -154,7 +154,7 @@ static status reload(struct model *model, const struct safetensors *store, uint6
     struct weights *fresh = NULL;
     TRY(weights_load(&fresh, model->backend, &model->config, model->table, store, model->weights->type, false, NULL));
     if (fresh->hash != hash) {
-        status result = other_hash(model->folder, fresh->hash, hash);
+        status result = other_hash(model->dir, fresh->hash, hash);
         weights_free(&fresh);
         return result;
     }
@@ -169,10 +169,10 @@ status model_reset(struct model *model, uint64_t hash) {
     uint64_t found;
     if (model->version == 0) {
         TRY(model_hash(model, &found));
-        return found == hash ? OK : other_hash(model->folder, found, hash);
+        return found == hash ? OK : other_hash(model->dir, found, hash);
     }
     struct safetensors *store = NULL;
-    status result = safetensors_open_folder(&store, model->folder);
+    status result = safetensors_open_dir(&store, model->dir);
     if (result == OK) result = reload(model, store, hash);
     safetensors_close(&store);
     return result;

@@ -18,30 +18,30 @@ struct model_options {
     const char *precision; // "float32", "bfloat16"; NULL: the device's default
     bool training;         // gradients and a trainer will be wanted: float32 master weights are kept, nothing is packed
     bool train_vision;     // gradients of the vision tower too
-    bool reference;        // training: a reference is averaged, from the opened weights on
+    bool ema;              // training: a reference is averaged, from the opened weights on
     bool guarded;          // tests: buffers unreadable outside operations
     const char *scratch;   // a folder for what need not stay in memory (the float32 reference); NULL: /tmp
 };
 
 // What callers may need to know of config.json.
-struct model_facts {
-    int64_t vocabulary, image_token, video_token, vision_start_token, vision_end_token;
-    const int64_t *ends; // end-of-sequence tokens of generation_config.json (else of config.json)
-    size_t end_count;
-    int patch, merge, time; // 14, 2, 2
-    const char *precision;  // the one in use
-    uint64_t parameters;
+struct model_info {
+    int64_t vocab_size, image_token_id, video_token_id, vision_start_token_id, vision_end_token_id;
+    const int64_t *eos_ids; // end-of-sequence tokens of generation_config.json (else of config.json)
+    size_t eos_count;
+    int patch_size, spatial_merge_size, temporal_patch_size; // 14, 2, 2
+    const char *precision;                                   // the one in use
+    uint64_t parameter_count;
 };
 
 // Opens a model folder. DATAERR names the file and what is wrong with it; USAGE an unknown device or precision;
 // UNAVAILABLE a missing device or memory.
-status model_open(struct model **out, const char *folder, const struct model_options *options);
+status model_open(struct model **out, const char *dir, const struct model_options *options);
 
 // NULL is fine; sets *model to NULL.
 void model_free(struct model **model);
 
 // Valid as long as the model.
-const struct model_facts *model_about(const struct model *model);
+const struct model_info *model_get_info(const struct model *model);
 
 // A hash over config and weights as they are used (names, shapes, bits), the same in every process; the key under which
 // what was computed with these weights is stored. Reads all weights after a step; else it is at hand.
@@ -121,20 +121,20 @@ status generator_new(struct generator **out, struct model *model, const struct g
 void generator_free(struct generator **generator);
 
 // Whether another request may be added now (there are free rows or it would wait inside: at most one waits).
-bool generator_room(const struct generator *generator);
+bool generator_can_add(const struct generator *generator);
 
 // Prefills a prompt and queues its completions; their places are filled as others finish. BAD_SAMPLE as in model_score.
 status generator_add(struct generator *generator, const struct generate_request *request);
 
-// Decodes one token for each row at work. Finished requests are kept for generator_done.
+// Decodes one token for each row at work. Finished requests are kept for generator_pop.
 status generator_step(struct generator *generator);
 
 // Whether anything is at work or waits.
 bool generator_busy(const struct generator *generator);
 
 // Takes one finished request: its tag, and an array of its completions in order, valid until the next call of
-// generator_done or generator_free. NULL when none is finished.
-const struct generated *generator_done(struct generator *generator, void **tag, int *count);
+// generator_pop or generator_free. NULL when none is finished.
+const struct generated *generator_pop(struct generator *generator, void **tag, int *count);
 
 // ---- training ----
 
@@ -142,56 +142,56 @@ const struct generated *generator_done(struct generator *generator, void **tag, 
 struct train_completion {
     struct model_completion completion;
     double advantage;
-    const float *behaviour; // log-probabilities under the policy that sampled it; NULL: on-policy
-    const float *reference; // log-probabilities under the reference, for the KL term; NULL: none
-    bool stale;             // the clipped surrogate applies
+    const float *old_logprobs; // log-probabilities under the policy that sampled it; NULL: on-policy
+    const float *ref_logprobs; // log-probabilities under the reference, for the KL term; NULL: none
+    bool stale;                // the clipped surrogate applies
 };
 
-struct train_loss {
-    double kl; // coefficient beta
+struct loss_options {
+    double kl_beta;
     double clip_low, clip_high;
 };
 
 struct train_result {
-    double loss;       // of this group
-    double nll;        // mean negative log-likelihood: over completions of the mean over tokens
-    double difference; // mean |log-probability - behaviour|, 0 without
-    double largest;    // the largest of these
-    double kl;         // mean k3 estimate, 0 without
-    int64_t tokens;    // of completions
+    double loss;              // of this group
+    double nll;               // mean negative log-likelihood: over completions of the mean over tokens
+    double logprob_diff_mean; // mean |log-probability - behaviour|, 0 without
+    double logprob_diff_max;  // the largest of these
+    double kl;                // mean k3 estimate, 0 without
+    int64_t tokens;           // of completions
     int64_t prompt_tokens;
 };
 
-struct train_rates {
-    double rate, beta1, beta2, epsilon, weight_decay;
-    double clip_norm; // 0: off
+struct optimizer_options {
+    double lr, beta1, beta2, eps, weight_decay;
+    double max_grad_norm; // 0: off
 };
 
 // Adds the gradient of `weight` times the group's loss (algorithms: 1.5 and 5) to the gradients: forward, loss,
 // backward. The loss is the mean over the group's completions of the mean over its tokens.
 status model_accumulate(struct model *model, const struct model_prompt *prompt,
-                        const struct train_completion *completions, size_t count, const struct train_loss *loss,
+                        const struct train_completion *completions, size_t count, const struct loss_options *loss,
                         double weight, struct train_result *result);
 
 // One AdamW step with all gradients since the last, after clipping; zeroes them. *norm is the norm before clipping.
 // The version grows by one.
-status model_step(struct model *model, const struct train_rates *rates, double *norm);
+status model_step(struct model *model, const struct optimizer_options *rates, double *norm);
 
 // Writes the gradients so far (before clipping), float32, under the checkpoint's tensor names, to a safetensors file.
-status model_write_gradients(struct model *model, const char *path);
+status model_save_grads(struct model *model, const char *path);
 
 // reference <- decay * reference + (1 - decay) * weights, in float32. It starts as the opened weights, or as what
-// model_read_state found. BUG unless the model was opened with `reference`.
-status model_average(struct model *model, double decay);
+// model_load_state found. BUG unless the model was opened with `reference`.
+status model_update_ema(struct model *model, double decay);
 
 // Writes a model folder in the layout and types it was opened with (config, tokenizer and the rest are copied).
-status model_write_folder(struct model *model, const char *folder);
+status model_save(struct model *model, const char *dir);
 
 // Writes the training state (master weights, moments, reference, step, version) into `folder`, which must exist.
-status model_write_state(struct model *model, const char *folder);
+status model_save_state(struct model *model, const char *dir);
 
 // Reads it back. DATAERR names what is missing or does not fit.
-status model_read_state(struct model *model, const char *folder);
+status model_load_state(struct model *model, const char *dir);
 
 // Writes one file with the weights as they are computed with, policy's or reference's, for model_swap; *hash is theirs.
 // A model that is not opened for training can publish nothing: its weights are packed.

@@ -15,15 +15,17 @@ struct builder {
 
 // What the parts of one tower's blocks are made from.
 struct sizes {
-    int64_t hidden, inner, query, key; // query and key: columns of all their heads
+    int64_t hidden_size, intermediate_size, query, key; // query and key: columns of all their heads
 };
 
 static struct sizes sizes_of(const struct builder *builder) {
     const struct text_config *text = &builder->config->text;
     const struct vision_config *vision = &builder->config->vision;
-    if (builder->vision) return (struct sizes){vision->hidden, vision->inner, vision->hidden, vision->hidden};
-    return (struct sizes){text->hidden, text->inner, (int64_t)text->heads * text->head_size,
-                          (int64_t)text->key_heads * text->head_size};
+    if (builder->vision)
+        return (struct sizes){vision->hidden_size, vision->intermediate_size, vision->hidden_size, vision->hidden_size};
+    return (struct sizes){text->hidden_size, text->intermediate_size,
+                          (int64_t)text->num_attention_heads * text->head_dim,
+                          (int64_t)text->num_key_value_heads * text->head_dim};
 }
 
 static void align(struct parameter_table *table) {
@@ -31,18 +33,18 @@ static void align(struct parameter_table *table) {
 }
 
 // Starts a part at the next aligned place.
-static struct part start_part(struct builder *builder, int64_t rows, int64_t columns) {
+static struct fused_param start_part(struct builder *builder, int64_t rows, int64_t columns) {
     struct parameter_table *table = builder->table;
     align(table);
-    return (struct part){.first = table->count, .place = table->elements, .rows = rows, .columns = columns};
+    return (struct fused_param){.first = table->count, .offset = table->elements, .rows = rows, .columns = columns};
 }
 
 // Adds one parameter to a part; rank 1 for a vector of `columns`.
-static status add(struct builder *builder, struct part *part, enum parameter_kind kind, int64_t rows, int64_t columns,
-                  const char *name) {
+static status add(struct builder *builder, struct fused_param *param, enum parameter_kind kind, int64_t rows,
+                  int64_t columns, const char *name) {
     struct parameter_table *table = builder->table;
     struct parameter *entry = &table->list[table->count];
-    *entry = (struct parameter){.name = name, .kind = kind, .place = table->elements, .vision = builder->vision};
+    *entry = (struct parameter){.name = name, .kind = kind, .offset = table->elements, .vision = builder->vision};
     if (!name) return fail(UNAVAILABLE, "out of memory");
     if (kind == PARAMETER_MATRIX) {
         entry->rank = 2;
@@ -55,17 +57,17 @@ static status add(struct builder *builder, struct part *part, enum parameter_kin
     if (__builtin_mul_overflow(rows, columns, &entry->count) ||
         __builtin_add_overflow(table->elements, entry->count, &table->elements) || table->elements > INT64_MAX / 16)
         return fail(DATAERR, "the model that the configuration describes is too large");
-    table->numbers += (uint64_t)entry->count;
+    table->parameter_count += (uint64_t)entry->count;
     table->count++;
-    part->count++;
+    param->count++;
     return OK;
 }
 
 // A part of one parameter.
-static status add_part(struct builder *builder, struct part *part, enum parameter_kind kind, int64_t rows,
+static status add_part(struct builder *builder, struct fused_param *param, enum parameter_kind kind, int64_t rows,
                        int64_t columns, const char *name) {
-    *part = start_part(builder, rows, columns);
-    return add(builder, part, kind, rows, columns, name);
+    *param = start_part(builder, rows, columns);
+    return add(builder, param, kind, rows, columns, name);
 }
 
 static const char *block_name(struct builder *builder, int block, const char *rest) {
@@ -74,80 +76,80 @@ static const char *block_name(struct builder *builder, int block, const char *re
 }
 
 // Query, key and value of a block: the tower stores them as one tensor, the language model as three.
-static status add_qkv(struct builder *builder, struct part *part, enum parameter_kind kind, int block) {
+static status add_qkv(struct builder *builder, struct fused_param *param, enum parameter_kind kind, int block) {
     struct sizes it = sizes_of(builder);
     bool bias = kind == PARAMETER_BIAS;
     const char *last = bias ? "bias" : "weight";
-    int64_t columns = bias ? it.query + 2 * it.key : it.hidden;
+    int64_t columns = bias ? it.query + 2 * it.key : it.hidden_size;
     struct arena *memory = &builder->table->memory;
-    *part = start_part(builder, bias ? 1 : it.query + 2 * it.key, columns);
+    *param = start_part(builder, bias ? 1 : it.query + 2 * it.key, columns);
     if (builder->vision)
-        return add(builder, part, kind, part->rows, columns,
+        return add(builder, param, kind, param->rows, columns,
                    arena_printf(memory, "visual.blocks.%d.attn.qkv.%s", block, last));
     const char letters[] = "qkv";
     for (int i = 0; i < 3; i++) {
         int64_t size = i ? it.key : it.query;
-        TRY(add(builder, part, kind, bias ? 1 : size, bias ? size : columns,
+        TRY(add(builder, param, kind, bias ? 1 : size, bias ? size : columns,
                 arena_printf(memory, "model.layers.%d.self_attn.%c_proj.%s", block, letters[i], last)));
     }
     return OK;
 }
 
-static status add_gate_up(struct builder *builder, struct part *part, enum parameter_kind kind, int block) {
+static status add_gate_up(struct builder *builder, struct fused_param *param, enum parameter_kind kind, int block) {
     struct sizes it = sizes_of(builder);
     bool bias = kind == PARAMETER_BIAS;
-    *part = start_part(builder, bias ? 1 : 2 * it.inner, bias ? 2 * it.inner : it.hidden);
+    *param = start_part(builder, bias ? 1 : 2 * it.intermediate_size, bias ? 2 * it.intermediate_size : it.hidden_size);
     const char *names[] = {bias ? "mlp.gate_proj.bias" : "mlp.gate_proj.weight",
                            bias ? "mlp.up_proj.bias" : "mlp.up_proj.weight"};
     for (int i = 0; i < 2; i++)
-        TRY(add(builder, part, kind, bias ? 1 : it.inner, bias ? it.inner : it.hidden,
+        TRY(add(builder, param, kind, bias ? 1 : it.intermediate_size, bias ? it.intermediate_size : it.hidden_size,
                 block_name(builder, block, names[i])));
     return OK;
 }
 
-static status add_block_matrices(struct builder *builder, struct block_parts *parts, int block) {
+static status add_block_matrices(struct builder *builder, struct block_params *params, int block) {
     struct sizes it = sizes_of(builder);
-    TRY(add_qkv(builder, &parts->qkv, PARAMETER_MATRIX, block));
-    TRY(add_part(builder, &parts->out, PARAMETER_MATRIX, it.hidden, it.query,
+    TRY(add_qkv(builder, &params->qkv, PARAMETER_MATRIX, block));
+    TRY(add_part(builder, &params->out, PARAMETER_MATRIX, it.hidden_size, it.query,
                  block_name(builder, block, builder->vision ? "attn.proj.weight" : "self_attn.o_proj.weight")));
-    TRY(add_gate_up(builder, &parts->gate_up, PARAMETER_MATRIX, block));
-    return add_part(builder, &parts->down, PARAMETER_MATRIX, it.hidden, it.inner,
+    TRY(add_gate_up(builder, &params->gate_up, PARAMETER_MATRIX, block));
+    return add_part(builder, &params->down, PARAMETER_MATRIX, it.hidden_size, it.intermediate_size,
                     block_name(builder, block, "mlp.down_proj.weight"));
 }
 
-static status add_block_vectors(struct builder *builder, struct block_parts *parts, int block) {
+static status add_block_vectors(struct builder *builder, struct block_params *params, int block) {
     struct sizes it = sizes_of(builder);
-    TRY(add_part(builder, &parts->norm1, PARAMETER_NORM, 1, it.hidden,
+    TRY(add_part(builder, &params->norm1, PARAMETER_NORM, 1, it.hidden_size,
                  block_name(builder, block, builder->vision ? "norm1.weight" : "input_layernorm.weight")));
-    TRY(add_part(builder, &parts->norm2, PARAMETER_NORM, 1, it.hidden,
+    TRY(add_part(builder, &params->norm2, PARAMETER_NORM, 1, it.hidden_size,
                  block_name(builder, block, builder->vision ? "norm2.weight" : "post_attention_layernorm.weight")));
-    TRY(add_qkv(builder, &parts->qkv_bias, PARAMETER_BIAS, block));
+    TRY(add_qkv(builder, &params->qkv_bias, PARAMETER_BIAS, block));
     if (!builder->vision) return OK;
-    TRY(add_part(builder, &parts->out_bias, PARAMETER_BIAS, 1, it.hidden,
+    TRY(add_part(builder, &params->out_bias, PARAMETER_BIAS, 1, it.hidden_size,
                  block_name(builder, block, "attn.proj.bias")));
-    TRY(add_gate_up(builder, &parts->gate_up_bias, PARAMETER_BIAS, block));
-    return add_part(builder, &parts->down_bias, PARAMETER_BIAS, 1, it.hidden,
+    TRY(add_gate_up(builder, &params->gate_up_bias, PARAMETER_BIAS, block));
+    return add_part(builder, &params->down_bias, PARAMETER_BIAS, 1, it.hidden_size,
                     block_name(builder, block, "mlp.down_proj.bias"));
 }
 
 // Range `index` reaches from the end of the one before it to here.
 static void close_range(struct parameter_table *table, int index) {
     align(table);
-    int64_t start = index ? table->ranges[index - 1].place + table->ranges[index - 1].count : 0;
+    int64_t start = index ? table->ranges[index - 1].offset + table->ranges[index - 1].count : 0;
     table->ranges[index] = (struct parameter_range){start, table->elements - start, index % 2 == 0, index >= 2};
 }
 
 static status add_text(struct builder *builder) {
     struct parameter_table *table = builder->table;
     const struct text_config *text = &builder->config->text;
-    TRY(add_part(builder, &table->embedding, PARAMETER_MATRIX, text->vocabulary, text->hidden,
+    TRY(add_part(builder, &table->embedding, PARAMETER_MATRIX, text->vocab_size, text->hidden_size,
                  "model.embed_tokens.weight"));
-    for (int i = 0; i < text->layers; i++) TRY(add_block_matrices(builder, &table->text[i], i));
-    if (!text->tied)
-        TRY(add_part(builder, &table->head, PARAMETER_MATRIX, text->vocabulary, text->hidden, "lm_head.weight"));
+    for (int i = 0; i < text->num_hidden_layers; i++) TRY(add_block_matrices(builder, &table->text[i], i));
+    if (!text->tie_word_embeddings)
+        TRY(add_part(builder, &table->head, PARAMETER_MATRIX, text->vocab_size, text->hidden_size, "lm_head.weight"));
     close_range(table, 0);
-    for (int i = 0; i < text->layers; i++) TRY(add_block_vectors(builder, &table->text[i], i));
-    TRY(add_part(builder, &table->norm, PARAMETER_NORM, 1, text->hidden, "model.norm.weight"));
+    for (int i = 0; i < text->num_hidden_layers; i++) TRY(add_block_vectors(builder, &table->text[i], i));
+    TRY(add_part(builder, &table->norm, PARAMETER_NORM, 1, text->hidden_size, "model.norm.weight"));
     close_range(table, 1);
     return OK;
 }
@@ -155,35 +157,39 @@ static status add_text(struct builder *builder) {
 static status add_vision(struct builder *builder) {
     struct parameter_table *table = builder->table;
     const struct vision_config *vision = &builder->config->vision;
-    int64_t pixels = (int64_t)3 * vision->time * vision->patch * vision->patch;
-    int64_t merged = vision->hidden * vision->merge * vision->merge;
-    TRY(add_part(builder, &table->patch, PARAMETER_MATRIX, vision->hidden, pixels, "visual.patch_embed.proj.weight"));
+    int64_t pixels = (int64_t)3 * vision->temporal_patch_size * vision->patch_size * vision->patch_size;
+    int64_t merged = vision->hidden_size * vision->spatial_merge_size * vision->spatial_merge_size;
+    TRY(add_part(builder, &table->patch, PARAMETER_MATRIX, vision->hidden_size, pixels,
+                 "visual.patch_embed.proj.weight"));
     struct parameter *patch = &table->list[table->patch.first];
     patch->rank = 5;
-    const int64_t shape[] = {vision->hidden, 3, vision->time, vision->patch, vision->patch};
+    const int64_t shape[] = {vision->hidden_size, 3, vision->temporal_patch_size, vision->patch_size,
+                             vision->patch_size};
     memcpy(patch->shape, shape, sizeof shape);
     for (int i = 0; i < vision->depth; i++) TRY(add_block_matrices(builder, &table->vision[i], i));
-    TRY(add_part(builder, &table->merge_in, PARAMETER_MATRIX, merged, merged, "visual.merger.mlp.0.weight"));
-    TRY(add_part(builder, &table->merge_out, PARAMETER_MATRIX, vision->out, merged, "visual.merger.mlp.2.weight"));
+    TRY(add_part(builder, &table->merger_fc1, PARAMETER_MATRIX, merged, merged, "visual.merger.mlp.0.weight"));
+    TRY(add_part(builder, &table->merger_fc2, PARAMETER_MATRIX, vision->out_hidden_size, merged,
+                 "visual.merger.mlp.2.weight"));
     close_range(table, 2);
     for (int i = 0; i < vision->depth; i++) TRY(add_block_vectors(builder, &table->vision[i], i));
-    TRY(add_part(builder, &table->merge_norm, PARAMETER_NORM, 1, vision->hidden, "visual.merger.ln_q.weight"));
-    TRY(add_part(builder, &table->merge_in_bias, PARAMETER_BIAS, 1, merged, "visual.merger.mlp.0.bias"));
-    TRY(add_part(builder, &table->merge_out_bias, PARAMETER_BIAS, 1, vision->out, "visual.merger.mlp.2.bias"));
+    TRY(add_part(builder, &table->merger_norm, PARAMETER_NORM, 1, vision->hidden_size, "visual.merger.ln_q.weight"));
+    TRY(add_part(builder, &table->merger_fc1_bias, PARAMETER_BIAS, 1, merged, "visual.merger.mlp.0.bias"));
+    TRY(add_part(builder, &table->merger_fc2_bias, PARAMETER_BIAS, 1, vision->out_hidden_size,
+                 "visual.merger.mlp.2.bias"));
     close_range(table, 3);
     return OK;
 }
 
 static status take_room(struct parameter_table *table, const struct model_config *config) {
     enum { most_in_block = 15, most_outside = 16 };
-    size_t layers = (size_t)config->text.layers, depth = (size_t)config->vision.depth;
+    size_t layers = (size_t)config->text.num_hidden_layers, depth = (size_t)config->vision.depth;
     table->list = arena_alloc(&table->memory, ((layers + depth) * most_in_block + most_outside) * sizeof *table->list);
     table->text = arena_alloc(&table->memory, layers * sizeof *table->text);
     table->vision = arena_alloc(&table->memory, depth * sizeof *table->vision);
     return table->list && table->text && table->vision ? OK : fail(UNAVAILABLE, "out of memory");
 }
 
-status parameters_new(struct parameter_table **out, const struct model_config *config) {
+status parameter_table_new(struct parameter_table **out, const struct model_config *config) {
     *out = NULL;
     struct parameter_table *table = NULL;
     TRY(NEW(&table, 1));
@@ -196,11 +202,11 @@ status parameters_new(struct parameter_table **out, const struct model_config *c
     *out = table;
     return OK;
 broken:
-    parameters_free(&table);
+    parameter_table_free(&table);
     return result;
 }
 
-void parameters_free(struct parameter_table **table) {
+void parameter_table_free(struct parameter_table **table) {
     if (!*table) return;
     struct arena memory = (*table)->memory;
     arena_release(&memory);
@@ -225,7 +231,7 @@ static status refuse_shape(const struct parameter *parameter, const struct store
     memcpy(wanted.shape, parameter->shape, sizeof parameter->shape);
     char has[200], wants[200];
     return fail(DATAERR, "%s: tensor %s has shape %s, the configuration asks for %s", stored->file, stored->name,
-                stored_shape_text(stored, has, sizeof has), stored_shape_text(&wanted, wants, sizeof wants));
+                stored_tensor_shape(stored, has, sizeof has), stored_tensor_shape(&wanted, wants, sizeof wants));
 }
 
 // Every stored tensor but a tied model's head must have been found.
@@ -251,8 +257,8 @@ static status find_stored(const struct parameter *parameter, const struct safete
     return same_shape(parameter, stored) ? OK : refuse_shape(parameter, stored);
 }
 
-status parameters_match(const struct parameter_table *table, const struct safetensors *store,
-                        const struct stored_tensor **found) {
+status parameter_table_match(const struct parameter_table *table, const struct safetensors *store,
+                             const struct stored_tensor **found) {
     struct arena names = {0};
     bool *used = NULL;
     status result = OK;

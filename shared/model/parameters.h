@@ -7,7 +7,7 @@
 #define SHARED_MODEL_PARAMETERS_H
 
 #include "shared/base/memory.h"
-#include "shared/model/config.h"
+#include "shared/model/model_config.h"
 #include "shared/model/safetensors.h"
 
 enum parameter_kind { PARAMETER_MATRIX, PARAMETER_BIAS, PARAMETER_NORM };
@@ -17,27 +17,27 @@ struct parameter {
     enum parameter_kind kind;
     int rank;
     int64_t shape[5];
-    int64_t count; // elements
-    int64_t place; // of the first element
+    int64_t count;  // elements
+    int64_t offset; // of the first element
     bool vision;
 };
 
 // Parameters that are used as one matrix or vector.
-struct part {
+struct fused_param {
     size_t first, count; // in the table; count 0: there is none
-    int64_t place;
+    int64_t offset;
     int64_t rows, columns; // a vector: 1 row
 };
 
 // A transformer block; the language model's and the tower's have the same parts, but for some biases.
-struct block_parts {
-    struct part qkv, out, gate_up, down;
-    struct part norm1, norm2, qkv_bias, out_bias, gate_up_bias, down_bias;
+struct block_params {
+    struct fused_param qkv, out, gate_up, down;
+    struct fused_param norm1, norm2, qkv_bias, out_bias, gate_up_bias, down_bias;
 };
 
 // A run of elements that all decay or all do not.
 struct parameter_range {
-    int64_t place, count;
+    int64_t offset, count;
     bool decay, vision;
 };
 
@@ -45,20 +45,20 @@ struct parameter_table {
     struct arena memory;
     struct parameter *list;
     size_t count;
-    int64_t elements;                  // of the whole row, with the few of padding between parts
-    uint64_t numbers;                  // parameters without the padding
-    struct parameter_range ranges[4];  // in the order of the row
-    struct part embedding, head, norm; // a tied model has no head
-    struct block_parts *text;          // of config.text.layers
-    struct part patch, merge_norm, merge_in, merge_in_bias, merge_out, merge_out_bias;
-    struct block_parts *vision; // of config.vision.depth
+    int64_t elements;                         // of the whole row, with the few of padding between parts
+    uint64_t parameter_count;                 // parameters without the padding
+    struct parameter_range ranges[4];         // in the order of the row
+    struct fused_param embedding, head, norm; // a tied model has no head
+    struct block_params *text;                // of config.text.layers
+    struct fused_param patch, merger_norm, merger_fc1, merger_fc1_bias, merger_fc2, merger_fc2_bias;
+    struct block_params *vision; // of config.vision.depth
 };
 
 // Makes the table for a configuration. UNAVAILABLE when memory is short, DATAERR when it is beyond all sizes.
-status parameters_new(struct parameter_table **out, const struct model_config *config);
+status parameter_table_new(struct parameter_table **out, const struct model_config *config);
 
 // NULL is fine; sets *table to NULL.
-void parameters_free(struct parameter_table **table);
+void parameter_table_free(struct parameter_table **table);
 
 // The name under which newer state dicts know a parameter: "model.language_model.layers.0…", "model.visual.…". Valid
 // as long as the arena; NULL when memory is short.
@@ -66,7 +66,7 @@ const char *parameter_nested_name(struct arena *arena, const struct parameter *p
 
 // Finds every parameter of the table in a store: found[i] for list[i]. Either naming is read. DATAERR names a tensor
 // that is missing, has another shape, or belongs to no parameter. A stored head of a tied model is ignored.
-status parameters_match(const struct parameter_table *table, const struct safetensors *store,
-                        const struct stored_tensor **found);
+status parameter_table_match(const struct parameter_table *table, const struct safetensors *store,
+                             const struct stored_tensor **found);
 
 #endif

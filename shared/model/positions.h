@@ -3,11 +3,11 @@
 #ifndef SHARED_MODEL_POSITIONS_H
 #define SHARED_MODEL_POSITIONS_H
 
-#include "shared/model/config.h"
+#include "shared/model/model_config.h"
 #include "shared/model/model.h"
 
 // A position in time, height and width; the three are equal for text.
-struct position {
+struct position_id {
     int32_t axis[3];
 };
 
@@ -27,14 +27,14 @@ int64_t grid_tokens(struct grid grid, const struct model_config *config);
 
 // positions[i] of the prompt's tokens; *next is the first position after them; first[k] the index of medium k's first
 // placeholder. BAD_SAMPLE if tokens and media do not match or a token is outside the vocabulary.
-status prompt_positions(struct position *positions, int32_t *next, int64_t *first, const struct model_config *config,
-                        const struct model_prompt *prompt);
+status prompt_positions(struct position_id *position_ids, int32_t *next, int64_t *first,
+                        const struct model_config *config, const struct model_prompt *prompt);
 
 // BAD_SAMPLE unless every token lies in the vocabulary.
 status tokens_check(const struct model_config *config, const int64_t *tokens, size_t count);
 
 // Cosines and sines [count, head_size / 2] of positions; rounded to bfloat16 where the model computes in it.
-void text_angles(float *cos, float *sin, const struct position *positions, int64_t count,
+void rope_angles(float *cos, float *sin, const struct position_id *position_ids, int64_t count,
                  const struct text_config *text, bool rounded);
 
 // The order in which the tower works on a grid, and its windows.

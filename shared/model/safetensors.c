@@ -14,7 +14,7 @@
 enum { most_header = 100 << 20, most_shards = 100000 };
 
 struct safetensors {
-    struct arena texts;
+    struct arena arena;
     struct file_map *maps;
     size_t map_count;
     struct stored_tensor *tensors; // in the order of files and data
@@ -28,13 +28,13 @@ static const struct {
     size_t size;
 } types[] = {{"F32", ELEMENT_F32, 4}, {"F16", ELEMENT_F16, 2}, {"BF16", ELEMENT_BF16, 2}};
 
-int64_t stored_count(const struct stored_tensor *tensor) {
+int64_t stored_tensor_count(const struct stored_tensor *tensor) {
     int64_t count = 1;
     for (int i = 0; i < tensor->rank; i++) count *= tensor->shape[i];
     return count;
 }
 
-const char *stored_shape_text(const struct stored_tensor *tensor, char *text, size_t size) {
+const char *stored_tensor_shape(const struct stored_tensor *tensor, char *text, size_t size) {
     size_t used = (size_t)snprintf(text, size, "[");
     for (int i = 0; i < tensor->rank && used < size; i++)
         used += (size_t)snprintf(text + used, size - used, "%s%lld", i ? ", " : "", (long long)tensor->shape[i]);
@@ -65,7 +65,7 @@ static status read_shape(struct stored_tensor *tensor, json_object *entry, size_
     json_object *shape = json_object_object_get(entry, "shape");
     if (!json_object_is_type(shape, json_type_array)) return fail(DATAERR, "shape is missing");
     size_t rank = json_object_array_length(shape);
-    if (rank > STORED_RANK) return fail(DATAERR, "shape has %zu dimensions, %d at most", rank, STORED_RANK);
+    if (rank > MAX_RANK) return fail(DATAERR, "shape has %zu dimensions, %d at most", rank, MAX_RANK);
     tensor->rank = (int)rank;
     for (size_t i = 0; i < rank; i++) {
         if (!whole_number(json_object_array_get_idx(shape, i), &tensor->shape[i]))
@@ -126,7 +126,7 @@ static status read_entries(struct safetensors *store, json_object *header, const
     json_object_object_foreach(header, name, entry) {
         if (strcmp(name, "__metadata__") == 0) continue;
         struct stored_tensor *tensor = &store->tensors[store->count];
-        *tensor = (struct stored_tensor){.name = arena_strndup(&store->texts, name, strlen(name)), .file = file};
+        *tensor = (struct stored_tensor){.name = arena_strndup(&store->arena, name, strlen(name)), .file = file};
         if (!tensor->name) return fail(UNAVAILABLE, "out of memory");
         status result = read_entry(tensor, entry, data, room);
         if (result != OK) return fail_prefix(result, "tensor %.200s", name);
@@ -155,7 +155,7 @@ static status add_file(struct safetensors *store, const char *path) {
     TRY(RESIZE(&store->maps, store->map_count + 1));
     TRY(file_map_open(&store->maps[store->map_count], path));
     const struct file_map *map = &store->maps[store->map_count++];
-    const char *kept = arena_strndup(&store->texts, path, strlen(path));
+    const char *kept = arena_strndup(&store->arena, path, strlen(path));
     if (!kept) return fail(UNAVAILABLE, "out of memory");
     status result = add_image(store, map->data, map->size, kept);
     return result == OK ? OK : fail_prefix(result, "%s", path);
@@ -182,14 +182,14 @@ static int by_string(const void *left, const void *right) {
     return strcmp(*(const char *const *)left, *(const char *const *)right);
 }
 
-static status add_shard(struct safetensors *store, const char *folder, const char *name) {
-    char *path = path_join(&store->texts, folder, name);
+static status add_shard(struct safetensors *store, const char *dir, const char *name) {
+    char *path = path_join(&store->arena, dir, name);
     if (!path) return fail(UNAVAILABLE, "out of memory");
     return add_file(store, path);
 }
 
 // Opens each file that the index's weight_map names, in alphabetical order.
-static status add_shards(struct safetensors *store, const char *folder, json_object *map) {
+static status add_shards(struct safetensors *store, const char *dir, json_object *map) {
     size_t count = (size_t)json_object_object_length(map);
     const char **names = NULL;
     TRY(NEW(&names, count));
@@ -197,14 +197,14 @@ static status add_shards(struct safetensors *store, const char *folder, json_obj
     status result = OK;
     json_object_object_foreach(map, tensor, file) {
         if (!json_object_is_type(file, json_type_string) || strchr(json_object_get_string(file), '/'))
-            TRY_TO(result, done, fail(DATAERR, "%s: weight_map: %.200s: not a file's name", folder, tensor));
+            TRY_TO(result, done, fail(DATAERR, "%s: weight_map: %.200s: not a file's name", dir, tensor));
         names[used++] = json_object_get_string(file);
     }
     qsort(names, used, sizeof *names, by_string);
     for (size_t i = 0; i < used; i++) {
         if (i && strcmp(names[i], names[i - 1]) == 0) continue;
-        if (store->map_count == most_shards) TRY_TO(result, done, fail(DATAERR, "%s: too many files", folder));
-        TRY_TO(result, done, add_shard(store, folder, names[i]));
+        if (store->map_count == most_shards) TRY_TO(result, done, fail(DATAERR, "%s: too many files", dir));
+        TRY_TO(result, done, add_shard(store, dir, names[i]));
     }
 done:
     free(names);
@@ -212,46 +212,46 @@ done:
 }
 
 // Each tensor of the index stands in the file that the index says.
-static status check_index(const struct safetensors *store, const char *folder, json_object *map) {
+static status check_index(const struct safetensors *store, const char *dir, json_object *map) {
     json_object_object_foreach(map, name, file) {
         const struct stored_tensor *tensor = safetensors_find(store, name);
         const char *slash = tensor ? strrchr(tensor->file, '/') : NULL;
         if (!tensor || strcmp(slash ? slash + 1 : tensor->file, json_object_get_string(file)) != 0)
-            return fail(DATAERR, "%s/%s: tensor %.200s is not in it, as the index says", folder,
+            return fail(DATAERR, "%s/%s: tensor %.200s is not in it, as the index says", dir,
                         json_object_get_string(file), name);
     }
     return OK;
 }
 
-static status open_index(struct safetensors *store, const char *folder, const char *path) {
+static status open_index(struct safetensors *store, const char *dir, const char *path) {
     json_object *index = NULL;
     TRY(json_file(&index, path));
     status result = OK;
     json_object *map = json_object_object_get(index, "weight_map");
     if (!json_object_is_type(map, json_type_object))
         TRY_TO(result, done, fail(DATAERR, "%s: weight_map is missing", path));
-    TRY_TO(result, done, add_shards(store, folder, map));
+    TRY_TO(result, done, add_shards(store, dir, map));
     TRY_TO(result, done, sort_names(store));
-    TRY_TO(result, done, check_index(store, folder, map));
+    TRY_TO(result, done, check_index(store, dir, map));
 done:
     json_object_put(index);
     return result;
 }
 
-static status open_folder(struct safetensors *store, const char *folder) {
-    char *single = path_join(&store->texts, folder, "model.safetensors");
-    char *index = path_join(&store->texts, folder, "model.safetensors.index.json");
+static status open_folder(struct safetensors *store, const char *dir) {
+    char *single = path_join(&store->arena, dir, "model.safetensors");
+    char *index = path_join(&store->arena, dir, "model.safetensors.index.json");
     if (!single || !index) return fail(UNAVAILABLE, "out of memory");
-    if (!path_exists(single) && path_exists(index)) return open_index(store, folder, index);
+    if (!path_exists(single) && path_exists(index)) return open_index(store, dir, index);
     TRY(add_file(store, single));
     return sort_names(store);
 }
 
-status safetensors_open_folder(struct safetensors **out, const char *folder) {
+status safetensors_open_dir(struct safetensors **out, const char *dir) {
     *out = NULL;
     struct safetensors *store = NULL;
     TRY(NEW(&store, 1));
-    status result = open_folder(store, folder);
+    status result = open_folder(store, dir);
     if (result != OK) safetensors_close(&store);
     *out = store;
     return result;
@@ -288,12 +288,12 @@ void safetensors_close(struct safetensors **store) {
     free((*store)->maps);
     free((*store)->tensors);
     free((*store)->by_name);
-    arena_release(&(*store)->texts);
+    arena_release(&(*store)->arena);
     free(*store);
     *store = NULL;
 }
 
-void safetensors_forget(const struct stored_tensor *tensor) {
+void safetensors_release_pages(const struct stored_tensor *tensor) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t first = ((uintptr_t)tensor->data + page - 1) / page * page;
     uintptr_t end = ((uintptr_t)tensor->data + tensor->size) / page * page;

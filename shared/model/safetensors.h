@@ -12,7 +12,7 @@
 #include "kernels/ops.h"
 #include "shared/base/status.h"
 
-enum { STORED_RANK = 8 };
+enum { MAX_RANK = 8 };
 
 // A tensor in a mapped file, or (data NULL) one that is to be written.
 struct stored_tensor {
@@ -20,7 +20,7 @@ struct stored_tensor {
     const char *file;  // path of the file that holds it
     enum element type; // ELEMENT_F32, ELEMENT_F16 or ELEMENT_BF16
     int rank;
-    int64_t shape[STORED_RANK];
+    int64_t shape[MAX_RANK];
     const void *data; // little-endian, row-major; maybe not aligned to its elements
     size_t size;      // bytes
 };
@@ -29,7 +29,7 @@ struct safetensors;
 
 // Opens FOLDER/model.safetensors, or the shards that FOLDER/model.safetensors.index.json names. DATAERR names the file,
 // and the tensor, that is wrong.
-status safetensors_open_folder(struct safetensors **out, const char *folder);
+status safetensors_open_dir(struct safetensors **out, const char *dir);
 
 // Opens one file.
 status safetensors_open(struct safetensors **out, const char *path);
@@ -51,13 +51,13 @@ const struct stored_tensor *safetensors_find(const struct safetensors *store, co
 
 // Says that the data of a file's tensor (not of an image in memory) will not be read again soon: the memory that its
 // pages took is given back.
-void safetensors_forget(const struct stored_tensor *tensor);
+void safetensors_release_pages(const struct stored_tensor *tensor);
 
 // How many elements a tensor has.
-int64_t stored_count(const struct stored_tensor *tensor);
+int64_t stored_tensor_count(const struct stored_tensor *tensor);
 
 // "[2, 3]" into text[0..size); returns text.
-const char *stored_shape_text(const struct stored_tensor *tensor, char *text, size_t size);
+const char *stored_tensor_shape(const struct stored_tensor *tensor, char *text, size_t size);
 
 // A file that is being written: PATH.tmp until it is finished, then PATH at once. A PATH.tmp that is there is written
 // over: its pages serve again.
@@ -76,6 +76,6 @@ status safetensors_write(struct safetensors_writer *writer, const void *data, si
 status safetensors_finish(struct safetensors_writer **writer);
 
 // Gives up: removes PATH.tmp. NULL is fine; sets *writer to NULL.
-void safetensors_abandon(struct safetensors_writer **writer);
+void safetensors_abort(struct safetensors_writer **writer);
 
 #endif

@@ -17,7 +17,7 @@
 #include "shared/model/safetensors.h"
 
 struct safetensors_writer {
-    struct arena texts;
+    struct arena arena;
     char *path, *temporary;
     int file;
     size_t left; // bytes of data still to come
@@ -29,24 +29,24 @@ struct safetensors_writer {
 enum { piece = 8 << 20, page = 4096 };
 
 static size_t bytes_of(const struct stored_tensor *tensor) {
-    return (size_t)stored_count(tensor) * (tensor->type == ELEMENT_F32 ? 4 : 2);
+    return (size_t)stored_tensor_count(tensor) * (tensor->type == ELEMENT_F32 ? 4 : 2);
 }
 
 static json_object *entry_of(const struct stored_tensor *tensor, size_t first, size_t end) {
     static const char *const types[] = {[ELEMENT_F32] = "F32", [ELEMENT_BF16] = "BF16", [ELEMENT_F16] = "F16"};
-    json_object *entry = json_object_new_object(), *shape = json_object_new_array(), *place = json_object_new_array();
-    if (!entry || !shape || !place) {
+    json_object *entry = json_object_new_object(), *shape = json_object_new_array(), *offset = json_object_new_array();
+    if (!entry || !shape || !offset) {
         json_object_put(entry);
         json_object_put(shape);
-        json_object_put(place);
+        json_object_put(offset);
         return NULL;
     }
     for (int i = 0; i < tensor->rank; i++) json_object_array_add(shape, json_object_new_int64(tensor->shape[i]));
-    json_object_array_add(place, json_object_new_int64((int64_t)first));
-    json_object_array_add(place, json_object_new_int64((int64_t)end));
+    json_object_array_add(offset, json_object_new_int64((int64_t)first));
+    json_object_array_add(offset, json_object_new_int64((int64_t)end));
     json_object_object_add(entry, "dtype", json_object_new_string(types[tensor->type]));
     json_object_object_add(entry, "shape", shape);
-    json_object_object_add(entry, "data_offsets", place);
+    json_object_object_add(entry, "data_offsets", offset);
     return entry;
 }
 
@@ -132,8 +132,8 @@ static status start_lasting(struct safetensors_writer *writer) {
 
 static status start(struct safetensors_writer *writer, const char *path, const struct stored_tensor *tensors,
                     size_t count) {
-    writer->path = arena_strndup(&writer->texts, path, strlen(path));
-    writer->temporary = arena_printf(&writer->texts, "%s.tmp", path);
+    writer->path = arena_strndup(&writer->arena, path, strlen(path));
+    writer->temporary = arena_printf(&writer->arena, "%s.tmp", path);
     if (!writer->path || !writer->temporary) return fail(UNAVAILABLE, "out of memory");
     struct buf header = {0};
     status result = OK;
@@ -158,7 +158,7 @@ status safetensors_create(struct safetensors_writer **out, const char *path, con
     writer->file = -1;
     writer->lasting = lasting;
     status result = start(writer, path, tensors, count);
-    if (result != OK) safetensors_abandon(&writer);
+    if (result != OK) safetensors_abort(&writer);
     *out = writer;
     return result;
 }
@@ -171,11 +171,11 @@ status safetensors_write(struct safetensors_writer *writer, const void *data, si
 }
 
 static status sync_folder_of(const char *path) {
-    struct arena texts = {0};
+    struct arena arena = {0};
     const char *slash = strrchr(path, '/');
-    char *folder = slash ? arena_strndup(&texts, path, (size_t)(slash - path) + 1) : arena_strndup(&texts, ".", 1);
-    status result = folder ? dir_sync(folder) : fail(UNAVAILABLE, "out of memory");
-    arena_release(&texts);
+    char *dir = slash ? arena_strndup(&arena, path, (size_t)(slash - path) + 1) : arena_strndup(&arena, ".", 1);
+    status result = dir ? dir_sync(dir) : fail(UNAVAILABLE, "out of memory");
+    arena_release(&arena);
     return result;
 }
 
@@ -194,18 +194,18 @@ status safetensors_finish(struct safetensors_writer **writer) {
         result = fail(UNAVAILABLE, "%s: cannot write: %s", it->path, strerror(errno));
     if (result == OK) result = settle(it);
     if (result == OK && it->lasting) result = sync_folder_of(it->path);
-    safetensors_abandon(writer);
+    safetensors_abort(writer);
     return result;
 }
 
-void safetensors_abandon(struct safetensors_writer **writer) {
+void safetensors_abort(struct safetensors_writer **writer) {
     struct safetensors_writer *it = *writer;
     if (!it) return;
     if (it->file >= 0) {
         close(it->file);
         if (it->temporary) unlink(it->temporary);
     }
-    arena_release(&it->texts);
+    arena_release(&it->arena);
     free(it->room);
     free(it);
     *writer = NULL;

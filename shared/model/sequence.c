@@ -24,30 +24,30 @@ static status take_room(struct sequence *it, struct arena *arena, size_t media, 
     size_t rows = (size_t)it->rows;
     it->tokens = arena_alloc(arena, rows * sizeof *it->tokens);
     it->slots = arena_alloc(arena, rows * sizeof *it->slots);
-    it->positions = arena_alloc(arena, rows * sizeof *it->positions);
-    it->segments = arena_alloc(arena, (count + 1) * sizeof *it->segments);
+    it->position_ids = arena_alloc(arena, rows * sizeof *it->position_ids);
+    it->spans = arena_alloc(arena, (count + 1) * sizeof *it->spans);
     it->media = arena_alloc(arena, media * sizeof *it->media);
-    it->sources = arena_alloc(arena, (size_t)it->targets * sizeof *it->sources);
+    it->logit_rows = arena_alloc(arena, (size_t)it->targets * sizeof *it->logit_rows);
     it->target = arena_alloc(arena, (size_t)it->targets * sizeof *it->target);
-    it->word_rows = arena_alloc(arena, rows * sizeof *it->word_rows);
-    it->word_tokens = arena_alloc(arena, rows * sizeof *it->word_tokens);
-    bool all = it->tokens && it->slots && it->positions && it->segments && it->media && it->sources && it->target &&
-               it->word_rows && it->word_tokens;
+    it->text_rows = arena_alloc(arena, rows * sizeof *it->text_rows);
+    it->text_ids = arena_alloc(arena, rows * sizeof *it->text_ids);
+    bool all = it->tokens && it->slots && it->position_ids && it->spans && it->media && it->logit_rows && it->target &&
+               it->text_rows && it->text_ids;
     return all ? OK : fail(UNAVAILABLE, "out of memory");
 }
 
 static void add_word(struct sequence *it, int64_t row) {
-    it->word_rows[it->words] = (int32_t)row;
-    it->word_tokens[it->words++] = it->tokens[row];
+    it->text_rows[it->words] = (int32_t)row;
+    it->text_ids[it->words++] = it->tokens[row];
 }
 
 static void add_prompt(struct sequence *it, const struct model_config *config, const struct model_prompt *prompt) {
     for (int64_t i = 0; i < it->prompt_rows; i++) {
         it->tokens[i] = (int32_t)prompt->tokens[i];
         it->slots[i] = (int32_t)i;
-        if (prompt->tokens[i] != config->image_token && prompt->tokens[i] != config->video_token) add_word(it, i);
+        if (prompt->tokens[i] != config->image_token_id && prompt->tokens[i] != config->video_token_id) add_word(it, i);
     }
-    it->segments[it->segment_count++] = (struct segment){.queries = it->prompt_rows, .seen = 1, .causal = true};
+    it->spans[it->span_count++] = (struct segment){.queries = it->prompt_rows, .seen = 1, .causal = true};
 }
 
 // Appends a completion whose branch starts at row `row` and cache row `slot`, its targets at `target`.
@@ -58,15 +58,15 @@ static void add_branch(struct sequence *it, const struct model_completion *compl
         int32_t place = it->next + (int32_t)i;
         it->tokens[row + i] = (int32_t)completion->tokens[i];
         it->slots[row + i] = (int32_t)(slot + i);
-        it->positions[row + i] = (struct position){{place, place, place}};
+        it->position_ids[row + i] = (struct position_id){{place, place, place}};
         add_word(it, row + i);
     }
     for (int64_t i = 0; i <= rows; i++) {
-        it->sources[target + i] = (int32_t)(i ? row + i - 1 : it->prompt_rows - 1);
+        it->logit_rows[target + i] = (int32_t)(i ? row + i - 1 : it->prompt_rows - 1);
         it->target[target + i] = (int32_t)completion->tokens[i];
     }
     if (rows)
-        it->segments[it->segment_count++] = (struct segment){
+        it->spans[it->span_count++] = (struct segment){
             .query = row, .queries = rows, .prefixes = it->prompt_rows, .own = slot, .seen = 1, .causal = true};
 }
 
@@ -75,7 +75,7 @@ status sequence_make(struct sequence *sequence, struct arena *arena, const struc
     *sequence = (struct sequence){0};
     TRY(measure(sequence, config, prompt, completions, count));
     TRY(take_room(sequence, arena, prompt->media_count, count));
-    TRY(prompt_positions(sequence->positions, &sequence->next, sequence->media, config, prompt));
+    TRY(prompt_positions(sequence->position_ids, &sequence->next, sequence->media, config, prompt));
     add_prompt(sequence, config, prompt);
     int64_t row = sequence->prompt_rows, slot = round_up(sequence->prompt_rows), target = 0;
     for (size_t i = 0; i < count; i++) {

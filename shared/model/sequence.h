@@ -15,15 +15,15 @@ struct sequence {
     int64_t cache_rows;
     int32_t next; // the position after the prompt
     int32_t *tokens, *slots;
-    struct position *positions;
-    struct segment *segments;
-    size_t segment_count;
-    int64_t *media;   // first placeholder of each medium
-    int64_t targets;  // N: tokens of all completions
-    int32_t *sources; // the row that predicts each
+    struct position_id *position_ids;
+    struct segment *spans;
+    size_t span_count;
+    int64_t *media;      // first placeholder of each medium
+    int64_t targets;     // N: tokens of all completions
+    int32_t *logit_rows; // the row that predicts each
     int32_t *target;
     int64_t words; // rows that are no placeholders of the prompt
-    int32_t *word_rows, *word_tokens;
+    int32_t *text_rows, *text_ids;
 };
 
 // Lays out a prompt and its completions (which may be none). Everything stands in the arena. BAD_SAMPLE as in

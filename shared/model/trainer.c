@@ -14,15 +14,15 @@ status trainer_new(struct trainer **out, struct model *model) {
     struct trainer *trainer = NULL;
     const struct operations *ops = model->backend->ops;
     TRY(NEW(&trainer, 1));
-    trainer->reference = -1;
+    trainer->ema_fd = -1;
     trainer->range_count = model->options.train_vision ? 4 : 2;
     const struct parameter_range *last = &model->table->ranges[trainer->range_count - 1];
-    trainer->elements = last->place + last->count;
+    trainer->elements = last->offset + last->count;
     status result = OK;
     size_t bytes = (size_t)trainer->elements * 4;
     TRY_TO(result, broken, ops->buffer_new(model->backend, bytes, &trainer->gradients));
-    TRY_TO(result, broken, ops->buffer_new(model->backend, bytes, &trainer->first));
-    TRY_TO(result, broken, ops->buffer_new(model->backend, bytes, &trainer->second));
+    TRY_TO(result, broken, ops->buffer_new(model->backend, bytes, &trainer->exp_avg));
+    TRY_TO(result, broken, ops->buffer_new(model->backend, bytes, &trainer->exp_avg_sq));
     *out = trainer;
     return OK;
 broken:
@@ -33,49 +33,49 @@ broken:
 void trainer_free(struct trainer **trainer, struct backend *backend) {
     if (!*trainer) return;
     backend->ops->buffer_free(backend, &(*trainer)->gradients);
-    backend->ops->buffer_free(backend, &(*trainer)->first);
-    backend->ops->buffer_free(backend, &(*trainer)->second);
-    if ((*trainer)->reference >= 0) close((*trainer)->reference);
+    backend->ops->buffer_free(backend, &(*trainer)->exp_avg);
+    backend->ops->buffer_free(backend, &(*trainer)->exp_avg_sq);
+    if ((*trainer)->ema_fd >= 0) close((*trainer)->ema_fd);
     free(*trainer);
     *trainer = NULL;
 }
 
-status reference_read(const struct trainer *trainer, int64_t place, int64_t count, float *out) {
+status ema_read(const struct trainer *trainer, int64_t offset, int64_t count, float *out) {
     char *at = (char *)out;
     size_t left = (size_t)count * sizeof *out;
-    off_t offset = (off_t)place * (off_t)sizeof *out;
+    off_t byte = (off_t)offset * (off_t)sizeof *out;
     while (left) {
-        ssize_t got = pread(trainer->reference, at, left, offset);
+        ssize_t got = pread(trainer->ema_fd, at, left, byte);
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0)
             return fail(UNAVAILABLE, "%s: the reference's file: cannot read: %s", trainer->scratch,
                         got ? strerror(errno) : "too short");
         at += got;
         left -= (size_t)got;
-        offset += got;
+        byte += got;
     }
     return OK;
 }
 
-status reference_write(const struct trainer *trainer, int64_t place, int64_t count, const float *values) {
+status ema_write(const struct trainer *trainer, int64_t offset, int64_t count, const float *values) {
     const char *at = (const char *)values;
     size_t left = (size_t)count * sizeof *values;
-    off_t offset = (off_t)place * (off_t)sizeof *values;
+    off_t byte = (off_t)offset * (off_t)sizeof *values;
     while (left) {
-        ssize_t put = pwrite(trainer->reference, at, left, offset);
+        ssize_t put = pwrite(trainer->ema_fd, at, left, byte);
         if (put < 0 && errno == EINTR) continue;
         if (put < 0)
             return fail(UNAVAILABLE, "%s: the reference's file: cannot write: %s", trainer->scratch, strerror(errno));
         at += put;
         left -= (size_t)put;
-        offset += put;
+        byte += put;
     }
     return OK;
 }
 
-static status open_scratch(const char *folder, int *file) {
+static status open_scratch(const char *dir, int *file) {
     char path[4096];
-    snprintf(path, sizeof path, "%s/caravan-reference-XXXXXX", folder);
+    snprintf(path, sizeof path, "%s/caravan-reference-XXXXXX", dir);
     *file = mkostemp(path, O_CLOEXEC);
     if (*file < 0) return fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno));
     unlink(path); // its space comes back with the process
@@ -85,53 +85,53 @@ static status open_scratch(const char *folder, int *file) {
 static status fill_reference(struct model *model, float *values) {
     const struct trainer *trainer = model->trainer;
     int64_t elements = model->table->elements;
-    for (int64_t place = 0; place < elements; place += elements_at_a_time) {
-        int64_t count = elements - place < elements_at_a_time ? elements - place : elements_at_a_time;
+    for (int64_t offset = 0; offset < elements; offset += elements_at_a_time) {
+        int64_t count = elements - offset < elements_at_a_time ? elements - offset : elements_at_a_time;
         TRY(model->backend->ops->download(model->backend, values, ELEMENT_F32,
-                                          range_tensor(model->weights->master, place, count)));
-        TRY(reference_write(trainer, place, count, values));
+                                          range_tensor(model->weights->master, offset, count)));
+        TRY(ema_write(trainer, offset, count, values));
     }
     return OK;
 }
 
-status reference_make(struct model *model) {
+status ema_open(struct model *model) {
     struct trainer *trainer = model->trainer;
-    if (trainer->reference >= 0) return OK;
+    if (trainer->ema_fd >= 0) return OK;
     float *values = NULL;
     TRY(NEW(&values, elements_at_a_time));
     trainer->scratch = model->options.scratch ? model->options.scratch : "/tmp";
-    status result = open_scratch(trainer->scratch, &trainer->reference);
+    status result = open_scratch(trainer->scratch, &trainer->ema_fd);
     if (result == OK) result = fill_reference(model, values);
-    if (result != OK && trainer->reference >= 0) {
-        close(trainer->reference);
-        trainer->reference = -1;
+    if (result != OK && trainer->ema_fd >= 0) {
+        close(trainer->ema_fd);
+        trainer->ema_fd = -1;
     }
     free(values);
     return result;
 }
 
 // One stretch of the average: from the file to the backend and back.
-static status average_some(struct model *model, double decay, int64_t place, int64_t count, float *values) {
+static status average_some(struct model *model, double decay, int64_t offset, int64_t count, float *values) {
     const struct operations *ops = model->backend->ops;
-    struct desk_mark mark = desk_here(&model->desk);
+    struct workspace_mark mark = workspace_save(&model->workspace);
     struct tensor average;
-    TRY(reference_read(model->trainer, place, count, values));
-    TRY(desk_put(&model->desk, ELEMENT_F32, 1, count, values, &average));
-    TRY(ops->average(model->backend, average, range_tensor(model->weights->master, place, count), decay));
+    TRY(ema_read(model->trainer, offset, count, values));
+    TRY(workspace_upload(&model->workspace, ELEMENT_F32, 1, count, values, &average));
+    TRY(ops->average(model->backend, average, range_tensor(model->weights->master, offset, count), decay));
     TRY(ops->download(model->backend, values, ELEMENT_F32, average));
-    desk_back(&model->desk, mark);
-    return reference_write(model->trainer, place, count, values);
+    workspace_restore(&model->workspace, mark);
+    return ema_write(model->trainer, offset, count, values);
 }
 
-status model_average(struct model *model, double decay) {
-    if (!model->trainer || model->trainer->reference < 0) return fail(BUG, "the model was opened without a reference");
+status model_update_ema(struct model *model, double decay) {
+    if (!model->trainer || model->trainer->ema_fd < 0) return fail(BUG, "the model was opened without a reference");
     float *values = NULL;
     TRY(NEW(&values, elements_at_a_time));
     status result = OK;
     int64_t elements = model->trainer->elements;
-    for (int64_t place = 0; place < elements && result == OK; place += elements_at_a_time) {
-        int64_t count = elements - place < elements_at_a_time ? elements - place : elements_at_a_time;
-        result = average_some(model, decay, place, count, values);
+    for (int64_t offset = 0; offset < elements && result == OK; offset += elements_at_a_time) {
+        int64_t count = elements - offset < elements_at_a_time ? elements - offset : elements_at_a_time;
+        result = average_some(model, decay, offset, count, values);
     }
     free(values);
     return result;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "shared/base/memory.h"
-#include "shared/model/fingerprint.h"
+#include "shared/model/weights_hash.h"
 
 enum { elements_at_a_time = 1 << 18 };
 
@@ -13,18 +13,18 @@ enum { elements_at_a_time = 1 << 18 };
 struct loader {
     struct weights *weights;
     const struct stored_tensor **found; // by parameter
-    struct fingerprint *print;          // NULL when the hash is known, and in training: hashed when asked for
+    struct weights_hasher *hasher;      // NULL when the hash is known, and in training: hashed when asked for
     int64_t vector;                     // elements of `vectors` given away
     struct buffer *copy;                // of one matrix after the other, before it is packed
     size_t copy_bytes;
 };
 
-struct tensor range_tensor(struct buffer *buffer, int64_t place, int64_t count) {
-    return (struct tensor){buffer, (size_t)place * 4, ELEMENT_F32, 1, count, count};
+struct tensor range_tensor(struct buffer *buffer, int64_t offset, int64_t count) {
+    return (struct tensor){buffer, (size_t)offset * 4, ELEMENT_F32, 1, count, count};
 }
 
-struct tensor part_tensor(struct buffer *buffer, const struct part *part) {
-    return (struct tensor){buffer, (size_t)part->place * 4, ELEMENT_F32, part->rows, part->columns, part->columns};
+struct tensor param_tensor(struct buffer *buffer, const struct fused_param *param) {
+    return (struct tensor){buffer, (size_t)param->offset * 4, ELEMENT_F32, param->rows, param->columns, param->columns};
 }
 
 // Elements [first, first + count) of a dense tensor as one row.
@@ -52,7 +52,7 @@ done:
 
 status parameter_download(struct backend *backend, struct buffer *buffer, const struct parameter *parameter,
                           enum element type, element_sink *sink, void *context) {
-    return drain(backend, range_tensor(buffer, parameter->place, parameter->count), type, sink, context);
+    return drain(backend, range_tensor(buffer, parameter->offset, parameter->count), type, sink, context);
 }
 
 // Uploads a stored tensor, whose data may lie at any address.
@@ -69,21 +69,21 @@ static status upload_stored(struct backend *backend, struct tensor out, const st
 
 static status add_print(struct loader *loader, const struct parameter *parameter, const struct stored_tensor *stored,
                         struct tensor row) {
-    if (!loader->print) return OK;
-    fingerprint_parameter(loader->print, parameter);
-    if (stored->type == loader->weights->type) return fingerprint_bits(loader->print, stored->data, stored->size);
-    return drain(loader->weights->backend, row, loader->weights->type, fingerprint_bits, loader->print);
+    if (!loader->hasher) return OK;
+    weights_hasher_parameter(loader->hasher, parameter);
+    if (stored->type == loader->weights->type) return weights_hasher_update(loader->hasher, stored->data, stored->size);
+    return drain(loader->weights->backend, row, loader->weights->type, weights_hasher_update, loader->hasher);
 }
 
 // Fills a part's dense tensor from the store.
-static status fill(struct loader *loader, const struct part *part, struct tensor out) {
+static status fill(struct loader *loader, const struct fused_param *param, struct tensor out) {
     const struct parameter_table *table = loader->weights->table;
-    for (size_t i = part->first; i < part->first + part->count; i++) {
+    for (size_t i = param->first; i < param->first + param->count; i++) {
         const struct parameter *parameter = &table->list[i];
-        struct tensor row = slice(out, parameter->place - part->place, parameter->count);
+        struct tensor row = slice(out, parameter->offset - param->offset, parameter->count);
         TRY(upload_stored(loader->weights->backend, row, loader->found[i]));
         TRY(add_print(loader, parameter, loader->found[i], row));
-        safetensors_forget(loader->found[i]);
+        safetensors_release_pages(loader->found[i]);
     }
     return OK;
 }
@@ -99,18 +99,18 @@ static status fit_copy(struct loader *loader, size_t bytes) {
 }
 
 // A matrix: prepared from the master, which stays, or from a copy, which goes.
-static status load_matrix(struct loader *loader, const struct part *part, struct weight **out) {
+static status load_matrix(struct loader *loader, const struct fused_param *param, struct weight **out) {
     struct weights *weights = loader->weights;
     const struct operations *ops = weights->backend->ops;
     if (weights->training) {
-        struct tensor plain = part_tensor(weights->master, part);
-        TRY(fill(loader, part, plain));
+        struct tensor plain = param_tensor(weights->master, param);
+        TRY(fill(loader, param, plain));
         return ops->weight_new(weights->backend, out, plain, weights->type, false);
     }
-    size_t bytes = (size_t)part->rows * (size_t)part->columns * element_size(weights->type);
+    size_t bytes = (size_t)param->rows * (size_t)param->columns * element_size(weights->type);
     TRY(fit_copy(loader, bytes));
-    struct tensor plain = {loader->copy, 0, weights->type, part->rows, part->columns, part->columns};
-    TRY(fill(loader, part, plain));
+    struct tensor plain = {loader->copy, 0, weights->type, param->rows, param->columns, param->columns};
+    TRY(fill(loader, param, plain));
     TRY(ops->weight_new(weights->backend, out, plain, weights->type, true));
     return ops->wait(weights->backend);
 }
@@ -120,60 +120,61 @@ static bool reads_master(const struct weights *weights) {
     return weights->training && weights->type == ELEMENT_F32;
 }
 
-static status load_vector(struct loader *loader, const struct part *part, struct tensor *out) {
+static status load_vector(struct loader *loader, const struct fused_param *param, struct tensor *out) {
     struct weights *weights = loader->weights;
-    if (part->count == 0) return OK;
-    struct tensor master = part_tensor(weights->master, part);
-    if (weights->training) TRY(fill(loader, part, master));
+    if (param->count == 0) return OK;
+    struct tensor master = param_tensor(weights->master, param);
+    if (weights->training) TRY(fill(loader, param, master));
     if (reads_master(weights)) {
         *out = master;
         return OK;
     }
     *out = (struct tensor){weights->vectors, (size_t)loader->vector * element_size(weights->type),
                            weights->type,    1,
-                           part->columns,    part->columns};
-    loader->vector += (part->columns + 31) / 32 * 32;
-    return weights->training ? OK : fill(loader, part, *out);
+                           param->columns,   param->columns};
+    loader->vector += (param->columns + 31) / 32 * 32;
+    return weights->training ? OK : fill(loader, param, *out);
 }
 
 static status load_embedding(struct loader *loader) {
     struct weights *weights = loader->weights;
     const struct operations *ops = weights->backend->ops;
-    const struct part *part = &weights->table->embedding;
+    const struct fused_param *param = &weights->table->embedding;
     if (weights->training) {
-        weights->embedding = part_tensor(weights->master, part);
+        weights->embedding = param_tensor(weights->master, param);
     } else {
-        size_t bytes = (size_t)part->rows * (size_t)part->columns * element_size(weights->type);
+        size_t bytes = (size_t)param->rows * (size_t)param->columns * element_size(weights->type);
         TRY(ops->buffer_new(weights->backend, bytes, &weights->rows));
-        weights->embedding = (struct tensor){weights->rows, 0, weights->type, part->rows, part->columns, part->columns};
+        weights->embedding =
+            (struct tensor){weights->rows, 0, weights->type, param->rows, param->columns, param->columns};
     }
-    TRY(fill(loader, part, weights->embedding));
+    TRY(fill(loader, param, weights->embedding));
     if (weights->table->head.count) return OK;
     return ops->weight_new(weights->backend, &weights->head, weights->embedding, weights->type, !weights->training);
 }
 
-static status load_block_matrices(struct loader *loader, struct tower *tower) {
-    for (int i = 0; i < tower->count; i++) {
-        const struct block_parts *parts = &tower->parts[i];
-        struct block *block = &tower->blocks[i];
-        TRY(load_matrix(loader, &parts->qkv, &block->qkv));
-        TRY(load_matrix(loader, &parts->out, &block->out));
-        TRY(load_matrix(loader, &parts->gate_up, &block->gate_up));
-        TRY(load_matrix(loader, &parts->down, &block->down));
+static status load_block_matrices(struct loader *loader, struct transformer *transformer) {
+    for (int i = 0; i < transformer->count; i++) {
+        const struct block_params *params = &transformer->params[i];
+        struct block *block = &transformer->blocks[i];
+        TRY(load_matrix(loader, &params->qkv, &block->qkv));
+        TRY(load_matrix(loader, &params->out, &block->out));
+        TRY(load_matrix(loader, &params->gate_up, &block->gate_up));
+        TRY(load_matrix(loader, &params->down, &block->down));
     }
     return OK;
 }
 
-static status load_block_vectors(struct loader *loader, struct tower *tower) {
-    for (int i = 0; i < tower->count; i++) {
-        const struct block_parts *parts = &tower->parts[i];
-        struct block *block = &tower->blocks[i];
-        TRY(load_vector(loader, &parts->norm1, &block->norm1));
-        TRY(load_vector(loader, &parts->norm2, &block->norm2));
-        TRY(load_vector(loader, &parts->qkv_bias, &block->qkv_bias));
-        TRY(load_vector(loader, &parts->out_bias, &block->out_bias));
-        TRY(load_vector(loader, &parts->gate_up_bias, &block->gate_up_bias));
-        TRY(load_vector(loader, &parts->down_bias, &block->down_bias));
+static status load_block_vectors(struct loader *loader, struct transformer *transformer) {
+    for (int i = 0; i < transformer->count; i++) {
+        const struct block_params *params = &transformer->params[i];
+        struct block *block = &transformer->blocks[i];
+        TRY(load_vector(loader, &params->norm1, &block->norm1));
+        TRY(load_vector(loader, &params->norm2, &block->norm2));
+        TRY(load_vector(loader, &params->qkv_bias, &block->qkv_bias));
+        TRY(load_vector(loader, &params->out_bias, &block->out_bias));
+        TRY(load_vector(loader, &params->gate_up_bias, &block->gate_up_bias));
+        TRY(load_vector(loader, &params->down_bias, &block->down_bias));
     }
     return OK;
 }
@@ -189,12 +190,12 @@ static status load_all(struct loader *loader) {
     TRY(load_vector(loader, &table->norm, &weights->norm));
     TRY(load_matrix(loader, &table->patch, &weights->patch));
     TRY(load_block_matrices(loader, &weights->vision));
-    TRY(load_matrix(loader, &table->merge_in, &weights->merge_in));
-    TRY(load_matrix(loader, &table->merge_out, &weights->merge_out));
+    TRY(load_matrix(loader, &table->merger_fc1, &weights->merger_fc1));
+    TRY(load_matrix(loader, &table->merger_fc2, &weights->merger_fc2));
     TRY(load_block_vectors(loader, &weights->vision));
-    TRY(load_vector(loader, &table->merge_norm, &weights->merge_norm));
-    TRY(load_vector(loader, &table->merge_in_bias, &weights->merge_in_bias));
-    TRY(load_vector(loader, &table->merge_out_bias, &weights->merge_out_bias));
+    TRY(load_vector(loader, &table->merger_norm, &weights->merger_norm));
+    TRY(load_vector(loader, &table->merger_fc1_bias, &weights->merger_fc1_bias));
+    TRY(load_vector(loader, &table->merger_fc2_bias, &weights->merger_fc2_bias));
     return weights_refresh(weights);
 }
 
@@ -210,23 +211,23 @@ static status prepare(struct weights *weights, const struct model_config *config
     const struct operations *ops = weights->backend->ops;
     const struct text_config *text = &config->text;
     const struct vision_config *vision = &config->vision;
-    weights->text = (struct tower){weights->table->text,
-                                   NULL,
-                                   text->layers,
-                                   {text->heads, text->key_heads, text->head_size},
-                                   1 / sqrtf((float)text->head_size),
-                                   text->epsilon,
-                                   text->hidden,
-                                   text->inner};
-    weights->vision = (struct tower){weights->table->vision,
-                                     NULL,
-                                     vision->depth,
-                                     {vision->heads, vision->heads, vision->head_size},
-                                     1 / sqrtf((float)vision->head_size),
-                                     1e-6f,
-                                     vision->hidden,
-                                     vision->inner};
-    TRY(NEW(&weights->text.blocks, (size_t)text->layers));
+    weights->text = (struct transformer){weights->table->text,
+                                         NULL,
+                                         text->num_hidden_layers,
+                                         {text->num_attention_heads, text->num_key_value_heads, text->head_dim},
+                                         1 / sqrtf((float)text->head_dim),
+                                         text->rms_norm_eps,
+                                         text->hidden_size,
+                                         text->intermediate_size};
+    weights->vision = (struct transformer){weights->table->vision,
+                                           NULL,
+                                           vision->depth,
+                                           {vision->num_heads, vision->num_heads, vision->head_dim},
+                                           1 / sqrtf((float)vision->head_dim),
+                                           1e-6f,
+                                           vision->hidden_size,
+                                           vision->intermediate_size};
+    TRY(NEW(&weights->text.blocks, (size_t)text->num_hidden_layers));
     TRY(NEW(&weights->vision.blocks, (size_t)vision->depth));
     if (weights->training)
         TRY(ops->buffer_new(weights->backend, (size_t)weights->table->elements * 4, &weights->master));
@@ -244,18 +245,18 @@ status weights_load(struct weights **out, struct backend *backend, const struct 
     TRY(NEW(&loader.weights, 1));
     *loader.weights = (struct weights){.backend = backend, .table = table, .type = type, .training = training};
     TRY_TO(result, done, NEW(&loader.found, table->count));
-    TRY_TO(result, done, parameters_match(table, store, loader.found));
-    if (!training && !hash) TRY_TO(result, done, fingerprint_new(&loader.print, config, type));
+    TRY_TO(result, done, parameter_table_match(table, store, loader.found));
+    if (!training && !hash) TRY_TO(result, done, weights_hasher_new(&loader.hasher, config, type));
     TRY_TO(result, done, prepare(loader.weights, config));
     TRY_TO(result, done, load_all(&loader));
-    if (hash || loader.print) loader.weights->hash = hash ? *hash : fingerprint_value(loader.print);
-    loader.weights->hash_known = hash || loader.print;
+    if (hash || loader.hasher) loader.weights->hash = hash ? *hash : weights_hasher_digest(loader.hasher);
+    loader.weights->hash_known = hash || loader.hasher;
     *out = loader.weights;
     loader.weights = NULL;
 done:
     backend->ops->buffer_free(backend, &loader.copy);
     weights_free(&loader.weights);
-    fingerprint_free(&loader.print);
+    weights_hasher_free(&loader.hasher);
     free(loader.found);
     return result;
 }
@@ -263,33 +264,33 @@ done:
 status weights_hash_stored(const struct model_config *config, const struct parameter_table *table,
                            const struct safetensors *store, enum element type, uint64_t *hash) {
     const struct stored_tensor **found = NULL;
-    struct fingerprint *print = NULL;
+    struct weights_hasher *hasher = NULL;
     status result = OK;
     TRY_TO(result, done, NEW(&found, table->count));
-    TRY_TO(result, done, parameters_match(table, store, found));
-    TRY_TO(result, done, fingerprint_new(&print, config, type));
+    TRY_TO(result, done, parameter_table_match(table, store, found));
+    TRY_TO(result, done, weights_hasher_new(&hasher, config, type));
     for (size_t i = 0; i < table->count; i++) {
         if (found[i]->type != type)
             TRY_TO(result, done, fail(DATAERR, "tensor %s is not of the type that it is used in", found[i]->name));
-        fingerprint_parameter(print, &table->list[i]);
-        TRY_TO(result, done, fingerprint_bits(print, found[i]->data, found[i]->size));
+        weights_hasher_parameter(hasher, &table->list[i]);
+        TRY_TO(result, done, weights_hasher_update(hasher, found[i]->data, found[i]->size));
     }
-    *hash = fingerprint_value(print);
+    *hash = weights_hasher_digest(hasher);
 done:
-    fingerprint_free(&print);
+    weights_hasher_free(&hasher);
     free(found);
     return result;
 }
 
-static void free_tower(struct backend *backend, struct tower *tower) {
-    for (int i = 0; tower->blocks && i < tower->count; i++) {
-        struct block *block = &tower->blocks[i];
+static void free_tower(struct backend *backend, struct transformer *transformer) {
+    for (int i = 0; transformer->blocks && i < transformer->count; i++) {
+        struct block *block = &transformer->blocks[i];
         backend->ops->weight_free(backend, &block->qkv);
         backend->ops->weight_free(backend, &block->out);
         backend->ops->weight_free(backend, &block->gate_up);
         backend->ops->weight_free(backend, &block->down);
     }
-    free(tower->blocks);
+    free(transformer->blocks);
 }
 
 void weights_free(struct weights **weights) {
@@ -300,8 +301,8 @@ void weights_free(struct weights **weights) {
     free_tower(it->backend, &it->vision);
     ops->weight_free(it->backend, &it->head);
     ops->weight_free(it->backend, &it->patch);
-    ops->weight_free(it->backend, &it->merge_in);
-    ops->weight_free(it->backend, &it->merge_out);
+    ops->weight_free(it->backend, &it->merger_fc1);
+    ops->weight_free(it->backend, &it->merger_fc2);
     ops->buffer_free(it->backend, &it->master);
     ops->buffer_free(it->backend, &it->vectors);
     ops->buffer_free(it->backend, &it->rows);
@@ -309,21 +310,21 @@ void weights_free(struct weights **weights) {
     *weights = NULL;
 }
 
-static status refresh_vector(struct weights *weights, const struct part *part, struct tensor vector) {
-    if (part->count == 0) return OK;
-    return weights->backend->ops->copy(weights->backend, vector, part_tensor(weights->master, part));
+static status refresh_vector(struct weights *weights, const struct fused_param *param, struct tensor vector) {
+    if (param->count == 0) return OK;
+    return weights->backend->ops->copy(weights->backend, vector, param_tensor(weights->master, param));
 }
 
-static status refresh_tower(struct weights *weights, const struct tower *tower) {
-    for (int i = 0; i < tower->count; i++) {
-        const struct block_parts *parts = &tower->parts[i];
-        const struct block *block = &tower->blocks[i];
-        TRY(refresh_vector(weights, &parts->norm1, block->norm1));
-        TRY(refresh_vector(weights, &parts->norm2, block->norm2));
-        TRY(refresh_vector(weights, &parts->qkv_bias, block->qkv_bias));
-        TRY(refresh_vector(weights, &parts->out_bias, block->out_bias));
-        TRY(refresh_vector(weights, &parts->gate_up_bias, block->gate_up_bias));
-        TRY(refresh_vector(weights, &parts->down_bias, block->down_bias));
+static status refresh_tower(struct weights *weights, const struct transformer *transformer) {
+    for (int i = 0; i < transformer->count; i++) {
+        const struct block_params *params = &transformer->params[i];
+        const struct block *block = &transformer->blocks[i];
+        TRY(refresh_vector(weights, &params->norm1, block->norm1));
+        TRY(refresh_vector(weights, &params->norm2, block->norm2));
+        TRY(refresh_vector(weights, &params->qkv_bias, block->qkv_bias));
+        TRY(refresh_vector(weights, &params->out_bias, block->out_bias));
+        TRY(refresh_vector(weights, &params->gate_up_bias, block->gate_up_bias));
+        TRY(refresh_vector(weights, &params->down_bias, block->down_bias));
     }
     return OK;
 }
@@ -335,28 +336,28 @@ status weights_refresh(struct weights *weights) {
     TRY(refresh_tower(weights, &weights->text));
     TRY(refresh_tower(weights, &weights->vision));
     TRY(refresh_vector(weights, &table->norm, weights->norm));
-    TRY(refresh_vector(weights, &table->merge_norm, weights->merge_norm));
-    TRY(refresh_vector(weights, &table->merge_in_bias, weights->merge_in_bias));
-    return refresh_vector(weights, &table->merge_out_bias, weights->merge_out_bias);
+    TRY(refresh_vector(weights, &table->merger_norm, weights->merger_norm));
+    TRY(refresh_vector(weights, &table->merger_fc1_bias, weights->merger_fc1_bias));
+    return refresh_vector(weights, &table->merger_fc2_bias, weights->merger_fc2_bias);
 }
 
 status weights_hash(struct weights *weights, const struct model_config *config, uint64_t *hash) {
     status result = OK;
-    struct fingerprint *print = NULL;
+    struct weights_hasher *hasher = NULL;
     if (!weights->hash_known) {
-        TRY_TO(result, done, fingerprint_new(&print, config, weights->type));
+        TRY_TO(result, done, weights_hasher_new(&hasher, config, weights->type));
         for (size_t i = 0; i < weights->table->count; i++) {
             const struct parameter *parameter = &weights->table->list[i];
-            fingerprint_parameter(print, parameter);
+            weights_hasher_parameter(hasher, parameter);
             TRY_TO(result, done,
-                   parameter_download(weights->backend, weights->master, parameter, weights->type, fingerprint_bits,
-                                      print));
+                   parameter_download(weights->backend, weights->master, parameter, weights->type,
+                                      weights_hasher_update, hasher));
         }
-        weights->hash = fingerprint_value(print);
+        weights->hash = weights_hasher_digest(hasher);
         weights->hash_known = true;
     }
     *hash = weights->hash;
 done:
-    fingerprint_free(&print);
+    weights_hasher_free(&hasher);
     return result;
 }

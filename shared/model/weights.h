@@ -7,7 +7,7 @@
 #define SHARED_MODEL_WEIGHTS_H
 
 #include "kernels/ops.h"
-#include "shared/model/config.h"
+#include "shared/model/model_config.h"
 #include "shared/model/parameters.h"
 #include "shared/model/safetensors.h"
 
@@ -17,13 +17,13 @@ struct block {
 };
 
 // A stack of transformer blocks: the language model's or the vision tower's.
-struct tower {
-    const struct block_parts *parts;
+struct transformer {
+    const struct block_params *params;
     struct block *blocks;
     int count;
     struct heads heads;
-    float scale, epsilon;
-    int64_t hidden, inner;
+    float scale, eps;
+    int64_t hidden_size, intermediate_size;
 };
 
 struct weights {
@@ -35,9 +35,9 @@ struct weights {
     struct buffer *vectors;  // in `type`, unless they are read from the master
     struct buffer *rows;     // of the embedding in `type`, unless they are read from the master
     struct tensor embedding; // [V,C]
-    struct weight *head, *patch, *merge_in, *merge_out;
-    struct tensor norm, merge_norm, merge_in_bias, merge_out_bias;
-    struct tower text, vision;
+    struct weight *head, *patch, *merger_fc1, *merger_fc2;
+    struct tensor norm, merger_norm, merger_fc1_bias, merger_fc2_bias;
+    struct transformer text, vision;
     uint64_t hash;
     bool hash_known;
 };
@@ -62,10 +62,10 @@ status weights_hash_stored(const struct model_config *config, const struct param
                            const struct safetensors *store, enum element type, uint64_t *hash);
 
 // A parameter's place in a buffer laid out as the table says, as rows x columns of float32.
-struct tensor part_tensor(struct buffer *buffer, const struct part *part);
+struct tensor param_tensor(struct buffer *buffer, const struct fused_param *param);
 
 // The elements [place, place + count) of such a buffer as one row.
-struct tensor range_tensor(struct buffer *buffer, int64_t place, int64_t count);
+struct tensor range_tensor(struct buffer *buffer, int64_t offset, int64_t count);
 
 // Called with the parameters' elements in the order of the table, some at a time.
 typedef status element_sink(void *context, const void *elements, size_t bytes);

@@ -59,7 +59,7 @@ static void patch_place(int64_t patch, const struct filling *it, int merge, int 
 // Height turns the first quarter of a head's dimensions, width the second; theta is 10000 in every model. Every frame
 // pair is like the first.
 static void fill_angles(const struct filling *it, const struct vision_config *vision, int times) {
-    int pairs = vision->head_size / 2, quarter = pairs / 2;
+    int pairs = vision->head_dim / 2, quarter = pairs / 2;
     int64_t patches = (int64_t)it->height * it->width * it->patches_a_unit;
     float *cosines = it->out->cos, *sines = it->out->sin;
     for (int j = 0; j < pairs; j++) {
@@ -67,7 +67,7 @@ static void fill_angles(const struct filling *it, const struct vision_config *vi
         float inverse = 1.0f / (float)pow(10000.0, (double)((float)(2 * pair) / (float)pairs));
         for (int64_t i = 0; i < patches; i++) {
             int place[2];
-            patch_place(it->out->order[i], it, vision->merge, &place[0], &place[1]);
+            patch_place(it->out->order[i], it, vision->spatial_merge_size, &place[0], &place[1]);
             float angle = (float)place[axis] * inverse;
             cosines[i * pairs + j] = (float)cos((double)angle);
             sines[i * pairs + j] = (float)sin((double)angle);
@@ -82,7 +82,7 @@ static void fill_angles(const struct filling *it, const struct vision_config *vi
 status windows_make(struct windows *windows, struct arena *arena, const struct model_config *config, struct grid grid) {
     const struct vision_config *vision = &config->vision;
     int64_t patches = grid_patches(grid), units = grid_tokens(grid, config);
-    size_t angles = (size_t)patches * (size_t)(vision->head_size / 2) * sizeof(float);
+    size_t angles = (size_t)patches * (size_t)(vision->head_dim / 2) * sizeof(float);
     *windows = (struct windows){
         .order = arena_alloc(arena, (size_t)patches * sizeof(int32_t)),
         .back = arena_alloc(arena, (size_t)patches * sizeof(int32_t)),
@@ -95,9 +95,9 @@ status windows_make(struct windows *windows, struct arena *arena, const struct m
     if (!windows->order || !windows->back || !windows->units || !windows->windows || !windows->frames ||
         !windows->cos || !windows->sin)
         return fail(UNAVAILABLE, "out of memory");
-    struct filling it = {windows, 0, (int64_t)vision->merge * vision->merge, grid.height / vision->merge,
-                         grid.width / vision->merge};
-    int side = vision->window / vision->merge / vision->patch;
+    struct filling it = {windows, 0, (int64_t)vision->spatial_merge_size * vision->spatial_merge_size,
+                         grid.height / vision->spatial_merge_size, grid.width / vision->spatial_merge_size};
+    int side = vision->window_size / vision->spatial_merge_size / vision->patch_size;
     for (int time = 0; time < grid.time; time++) add_frame(&it, time, side);
     fill_angles(&it, vision, grid.time);
     return OK;

@@ -9,7 +9,7 @@ status follower_open(struct follower *follower, struct stage_context *context) {
         .precision = settings_text(settings, "precision"),
     };
     TRY(model_open(&follower->model, settings_text(settings, "model"), &options));
-    inputs_set_model(follower->inputs, model_about(follower->model));
+    inputs_set_model(follower->inputs, model_get_info(follower->model));
     return model_hash(follower->model, &follower->hash);
 }
 

@@ -12,7 +12,7 @@ struct inputs {
     struct tokenizer *tokenizer;
     struct frames_store *store; // NULL without --store
     struct media_source media;
-    const struct model_facts *facts;
+    const struct model_info *facts;
 };
 
 struct input_memory {
@@ -55,23 +55,24 @@ const struct tokenizer *inputs_tokenizer(const struct inputs *inputs) {
     return inputs->tokenizer;
 }
 
-void inputs_set_model(struct inputs *inputs, const struct model_facts *facts) {
+void inputs_set_model(struct inputs *inputs, const struct model_info *facts) {
     inputs->facts = facts;
 }
 
 static status check_tokens(const struct inputs *inputs, const int64_t *tokens, size_t count, const char *where) {
     for (size_t i = 0; i < count; i++)
-        if (tokens[i] < 0 || tokens[i] >= inputs->facts->vocabulary)
+        if (tokens[i] < 0 || tokens[i] >= inputs->facts->vocab_size)
             return fail(DATAERR, "not a group: %s[%zu]: token %lld is outside the model's vocabulary of %lld", where, i,
-                        (long long)tokens[i], (long long)inputs->facts->vocabulary);
+                        (long long)tokens[i], (long long)inputs->facts->vocab_size);
     return OK;
 }
 
 static status make_prompt(struct inputs *inputs, struct group *group) {
-    const struct model_facts *facts = inputs->facts;
+    const struct model_info *facts = inputs->facts;
     struct token_list list = {0};
-    status result = chat_template_encode_prompt(inputs->tokenizer, group,
-                                                (struct vision_grid){facts->patch * facts->merge, facts->time}, &list);
+    status result = chat_template_encode_prompt(
+        inputs->tokenizer, group,
+        (struct vision_grid){facts->patch_size * facts->spatial_merge_size, facts->temporal_patch_size}, &list);
     if (result == OK) result = group_ints(group, &group->prompt_tokens, list.count);
     if (result == OK && list.count) memcpy(group->prompt_tokens.data, list.data, list.count * sizeof *list.data);
     token_list_release(&list);
@@ -105,7 +106,7 @@ static status tokenize(struct inputs *inputs, struct group *group, struct comple
     struct token_list list = {0};
     status result = tokenizer_encode(inputs->tokenizer, completion->text.data, completion->text.size, &list);
     if (result == OK && string_equals(completion->finish, "eos")) {
-        result = inputs->facts->end_count ? token_list_append(&list, inputs->facts->ends[0])
+        result = inputs->facts->eos_count ? token_list_append(&list, inputs->facts->eos_ids[0])
                                           : fail(DATAERR, "the model names no end-of-sequence token");
     }
     if (result == OK) result = group_ints(group, out, list.count);

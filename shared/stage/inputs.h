@@ -24,7 +24,7 @@ const struct tokenizer *inputs_tokenizer(const struct inputs *inputs);
 
 // What the model says of itself, for checks and for the token that ends a given text ("finish": "eos": its first
 // end-of-sequence token). Before the first inputs_open; `facts` must outlive the inputs.
-void inputs_set_model(struct inputs *inputs, const struct model_facts *facts);
+void inputs_set_model(struct inputs *inputs, const struct model_info *facts);
 
 enum input_parts {
     INPUT_PROMPT = 0,

@@ -62,8 +62,8 @@ static status write_folder(struct optim *optim, struct arena *memory, const char
     if (!made) return fail(UNAVAILABLE, "out of memory");
     status result = dir_remove(made);
     if (result == OK) result = dir_make(made);
-    if (result == OK && whole) result = model_write_folder(optim->model, made);
-    if (result == OK) result = model_write_state(optim->model, made);
+    if (result == OK && whole) result = model_save(optim->model, made);
+    if (result == OK) result = model_save_state(optim->model, made);
     if (result == OK) result = write_progress(optim, memory, made);
     if (result == OK) result = settle(memory, made, *path);
     if (result != OK) {
@@ -165,7 +165,7 @@ status checkpoint_resume(struct optim *optim) {
     if (!newest && beside && path_exists(beside))
         newest = arena_strndup(&memory, optim->options.model, strlen(optim->options.model));
     if (result == OK && newest) {
-        result = model_read_state(optim->model, newest);
+        result = model_load_state(optim->model, newest);
         if (result == OK) result = read_progress(optim, &memory, newest);
         if (!continues) optim->cursor = 0; // another run's order of issue
         if (result == OK) log_info("goes on from %s, step %lld", newest, (long long)optim->step);

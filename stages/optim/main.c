@@ -35,10 +35,10 @@ static status read_options(struct optim_options *options, const struct settings 
                      .warmup = settings_int(settings, "warmup")},
         .rates = {.beta1 = settings_number(settings, "beta1"),
                   .beta2 = settings_number(settings, "beta2"),
-                  .epsilon = settings_number(settings, "epsilon"),
+                  .eps = settings_number(settings, "epsilon"),
                   .weight_decay = settings_number(settings, "weight_decay"),
-                  .clip_norm = settings_number(settings, "clip_norm")},
-        .loss = {.kl = settings_number(settings, "kl"),
+                  .max_grad_norm = settings_number(settings, "clip_norm")},
+        .loss = {.kl_beta = settings_number(settings, "kl"),
                  .clip_low = settings_number(settings, "clip_low"),
                  .clip_high = settings_number(settings, "clip_high")},
     };
@@ -66,12 +66,12 @@ static status open_model(struct optim *optim, const struct settings *settings) {
         .precision = settings_text(settings, "precision"),
         .training = true,
         .train_vision = settings_bool(settings, "train_vision"),
-        .reference = optim->options.ema_every > 0,
+        .ema = optim->options.ema_every > 0,
         .scratch = optim->options.out,
     };
     TRY(model_open(&optim->model, optim->options.model, &options));
-    inputs_set_model(optim->inputs, model_about(optim->model));
-    optim->save_seconds = 16 * (double)model_about(optim->model)->parameters / save_speed;
+    inputs_set_model(optim->inputs, model_get_info(optim->model));
+    optim->save_seconds = 16 * (double)model_get_info(optim->model)->parameter_count / save_speed;
     return model_hash(optim->model, &optim->first_hash);
 }
 

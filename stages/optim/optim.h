@@ -18,8 +18,8 @@
 struct optim_options {
     const char *model, *out, *gradients; // gradients: NULL: not asked for
     struct schedule schedule;
-    struct train_rates rates;
-    struct train_loss loss;
+    struct optimizer_options rates;
+    struct loss_options loss;
     int64_t groups_per_step, save_every, ema_every; // 0: never
     double ema_decay;
 };

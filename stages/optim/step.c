@@ -46,7 +46,7 @@ static void add_rewards(const struct group *group, struct batch_sums *sums) {
 
 // A number of the reference for each token, where the loss has a KL term.
 static status check_reference(const struct optim *optim, const struct group *group, const struct input *input) {
-    if (optim->options.loss.kl <= 0) return OK;
+    if (optim->options.loss.kl_beta <= 0) return OK;
     if (group->reference.logprob_count != group->completion_count)
         return fail(DATAERR,
                     "not a group: reference.logprobs: missing (the KL term needs refscore with logprobs: all)");
@@ -77,14 +77,14 @@ status step_check(struct optim *optim, struct group *group) {
 
 static void fill_completions(struct optim *optim, const struct group *group, const struct input *input,
                              struct train_completion *out, struct step_facts *facts) {
-    bool needs_reference = optim->options.loss.kl > 0;
+    bool needs_reference = optim->options.loss.kl_beta > 0;
     for (size_t i = 0; i < group->completion_count; i++) {
         const struct completion *completion = &group->completions[i];
         out[i] = (struct train_completion){
             .completion = {input->completions[i].data, input->completions[i].count},
             .advantage = group->advantages.data[i],
-            .behaviour = completion->logprobs.data,
-            .reference = needs_reference ? group->reference.logprobs[i].data : NULL,
+            .old_logprobs = completion->logprobs.data,
+            .ref_logprobs = needs_reference ? group->reference.logprobs[i].data : NULL,
             .stale = is_stale(completion, optim->step, facts),
         };
     }
@@ -104,8 +104,8 @@ static status accumulate(struct optim *optim, struct group *group, double weight
         facts->loss += weight * found.loss;
         facts->nll += weight * found.nll;
         facts->kl += weight * found.kl;
-        facts->difference += weight * found.difference;
-        if (found.largest > facts->largest) facts->largest = found.largest;
+        facts->difference += weight * found.logprob_diff_mean;
+        if (found.logprob_diff_max > facts->largest) facts->largest = found.logprob_diff_max;
         facts->tokens += found.tokens;
         facts->prompt_tokens += found.prompt_tokens;
         facts->completions += (int64_t)group->completion_count;
@@ -117,14 +117,14 @@ static status accumulate(struct optim *optim, struct group *group, double weight
 
 static status finish(struct optim *optim, struct step_facts *facts) {
     const struct optim_options *options = &optim->options;
-    struct train_rates rates = options->rates;
-    rates.rate = facts->rate = schedule_rate(&options->schedule, optim->step);
-    if (options->gradients) TRY(model_write_gradients(optim->model, options->gradients));
+    struct optimizer_options rates = options->rates;
+    rates.lr = facts->rate = schedule_rate(&options->schedule, optim->step);
+    if (options->gradients) TRY(model_save_grads(optim->model, options->gradients));
     TRY(model_step(optim->model, &rates, &facts->norm));
     if (!isfinite(facts->norm)) log_info("step %lld: the gradient's norm is not finite", (long long)facts->step);
     optim->step++;
     if (options->ema_every && optim->step % options->ema_every == 0) {
-        TRY(model_average(optim->model, options->ema_decay));
+        TRY(model_update_ema(optim->model, options->ema_decay));
         optim->averaged = optim->step;
     }
     return step_publish(optim, optim->averaged == optim->step);

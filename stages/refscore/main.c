@@ -33,9 +33,9 @@ static uint64_t refscore_version(void *state) {
     return self->follower.hash;
 }
 
-static bool ends(const struct model_facts *facts, int64_t token) {
-    for (size_t i = 0; i < facts->end_count; i++)
-        if (facts->ends[i] == token) return true;
+static bool ends(const struct model_info *facts, int64_t token) {
+    for (size_t i = 0; i < facts->eos_count; i++)
+        if (facts->eos_ids[i] == token) return true;
     return false;
 }
 
@@ -57,7 +57,7 @@ static status describe(const struct refscore *self, struct group *group, size_t 
                        const float *logprobs) {
     struct answer_span span;
     struct reference *reference = &group->reference;
-    bool ended = tokens->count && ends(model_about(self->follower.model), tokens->data[tokens->count - 1]);
+    bool ended = tokens->count && ends(model_get_info(self->follower.model), tokens->data[tokens->count - 1]);
     TRY(answer_span_find(inputs_tokenizer(self->follower.inputs), self->rule, tokens->data, tokens->count, ended,
                          &span));
     reference->answer_span.data[i] = (struct span){span.found ? (int64_t)span.first : -1, (int64_t)span.end};

@@ -46,7 +46,7 @@ static uint64_t rollout_version(void *state) {
 
 static int rollout_room(void *state) {
     const struct rollout *self = state;
-    return generator_room(self->generator) ? 1 : 0;
+    return generator_can_add(self->generator) ? 1 : 0;
 }
 
 static status rollout_take(void *state, struct group *group) {
@@ -94,11 +94,11 @@ static status rollout_advance(void *state, bool draining, struct group **done) {
     int count = 0;
     (void)draining; // what is at work is finished either way
     *done = NULL;
-    const struct generated *found = generator_done(self->generator, &tag, &count);
+    const struct generated *found = generator_pop(self->generator, &tag, &count);
     if (!found) {
         if (!generator_busy(self->generator)) return END;
         TRY(generator_step(self->generator));
-        found = generator_done(self->generator, &tag, &count);
+        found = generator_pop(self->generator, &tag, &count);
         if (!found) return OK;
     }
     *done = tag;

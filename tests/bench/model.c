@@ -46,25 +46,25 @@ static double worked(void) {
            1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 }
 
-static int64_t random_token(const struct model_facts *facts, uint64_t stream, uint64_t place) {
+static int64_t random_token(const struct model_info *facts, uint64_t stream, uint64_t place) {
     for (;; place += 1u << 20) {
-        int64_t token = (int64_t)rng_below(1, stream, place, (uint64_t)facts->vocabulary);
-        if (token != facts->image_token && token != facts->video_token && token != facts->vision_start_token)
+        int64_t token = (int64_t)rng_below(1, stream, place, (uint64_t)facts->vocab_size);
+        if (token != facts->image_token_id && token != facts->video_token_id && token != facts->vision_start_token_id)
             return token;
     }
 }
 
 static status fill(struct work *work, uint8_t **pixels) {
-    const struct model_facts *facts = model_about(work->model);
+    const struct model_info *facts = model_get_info(work->model);
     size_t count = (size_t)clip_frames * clip_height * clip_width * 3;
     TRY(NEW(pixels, count));
     for (size_t i = 0; i < count; i++) (*pixels)[i] = (uint8_t)rng_bits(2, 0, i);
     int at = 0;
     for (; at < text_tokens / 2; at++) work->tokens[at] = random_token(facts, 3, (uint64_t)at);
-    work->tokens[at - 1] = facts->vision_start_token;
-    for (int i = 0; i < vision_tokens; i++) work->tokens[at++] = facts->video_token;
+    work->tokens[at - 1] = facts->vision_start_token_id;
+    for (int i = 0; i < vision_tokens; i++) work->tokens[at++] = facts->video_token_id;
     for (; at < prompt_tokens; at++) work->tokens[at] = random_token(facts, 3, (uint64_t)at);
-    work->tokens[text_tokens / 2 + vision_tokens] = facts->vision_end_token;
+    work->tokens[text_tokens / 2 + vision_tokens] = facts->vision_end_token_id;
     for (int i = 0; i < group_size; i++)
         for (int t = 0; t < completion_tokens; t++)
             work->answers[i][t] = random_token(facts, 4 + (uint64_t)i, (uint64_t)t);
@@ -92,7 +92,7 @@ static status rollout(struct work *work, int64_t *tokens) {
     int count = 0;
     TRY(generator_new(&generator, work->model, &options));
     status result = generator_add(generator, &request);
-    while (result == OK && !(found = generator_done(generator, &tag, &count))) result = generator_step(generator);
+    while (result == OK && !(found = generator_pop(generator, &tag, &count))) result = generator_step(generator);
     *tokens = 0;
     for (int i = 0; result == OK && i < count; i++) *tokens += (int64_t)found[i].count;
     generator_free(&generator);
@@ -112,9 +112,9 @@ static status score(struct work *work, int64_t *tokens) {
 
 static status train(struct work *work, int64_t *tokens) {
     struct train_completion completions[group_size] = {0};
-    const struct train_loss loss = {0};
-    const struct train_rates rates = {
-        .rate = 1e-6, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.01, .clip_norm = 5};
+    const struct loss_options loss = {0};
+    const struct optimizer_options rates = {
+        .lr = 1e-6, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01, .max_grad_norm = 5};
     struct train_result found;
     double norm;
     for (int i = 0; i < group_size; i++) {

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/model/config.h"
+#include "shared/model/model_config.h"
 #include "shared/model/parameters.h"
 
 static const char sound[] = "{\"vocab_size\":64,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":1,"
@@ -19,22 +19,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size == 0) return 0;
     const char *text = (const char *)data + 1;
     if (data[0] == 'g' || data[0] == 'p') {
-        if (config_parse(&config, sound, strlen(sound), "sound") != OK) abort();
+        if (model_config_parse(&config, sound, strlen(sound), "sound") != OK) abort();
         if (data[0] == 'g')
-            (void)config_parse_generation(&config, text, size - 1, "fuzz");
+            (void)model_config_parse_generation(&config, text, size - 1, "fuzz");
         else
-            (void)config_parse_preprocessor(&config, text, size - 1, "fuzz");
+            (void)model_config_parse_preprocessor(&config, text, size - 1, "fuzz");
         return 0;
     }
-    if (config_parse(&config, text, size - 1, "fuzz") != OK) return 0;
+    if (model_config_parse(&config, text, size - 1, "fuzz") != OK) return 0;
     struct parameter_table *table = NULL;
-    if (parameters_new(&table, &config) != OK) return 0;
+    if (parameter_table_new(&table, &config) != OK) return 0;
     int64_t end = 0;
     for (size_t i = 0; i < table->count; i++) {
-        if (table->list[i].place < end) abort();
-        end = table->list[i].place + table->list[i].count;
+        if (table->list[i].offset < end) abort();
+        end = table->list[i].offset + table->list[i].count;
     }
     if (end > table->elements) abort();
-    parameters_free(&table);
+    parameter_table_free(&table);
     return 0;
 }

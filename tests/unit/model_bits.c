@@ -14,11 +14,11 @@ struct drawn {
 // The case's prompt, its text alone, and both with other chance.
 static struct model_prompt prompt_of(struct model_case *it, const struct model *model, int request) {
     if (request != 1) return it->prompt;
-    const struct model_facts *facts = model_about(model);
+    const struct model_info *facts = model_get_info(model);
     int64_t *words = arena_alloc(&it->arena, it->prompt.count * sizeof *words);
     size_t count = 0;
     for (size_t i = 0; i < it->prompt.count; i++)
-        if (it->prompt.tokens[i] != facts->image_token && it->prompt.tokens[i] != facts->video_token)
+        if (it->prompt.tokens[i] != facts->image_token_id && it->prompt.tokens[i] != facts->video_token_id)
             words[count++] = it->prompt.tokens[i];
     return (struct model_prompt){words, count, NULL, 0};
 }
@@ -26,7 +26,7 @@ static struct model_prompt prompt_of(struct model_case *it, const struct model *
 static void take_done(struct generator *generator, struct drawn *out) {
     void *tag = NULL;
     int count = 0;
-    for (const struct generated *got; (got = generator_done(generator, &tag, &count));) {
+    for (const struct generated *got; (got = generator_pop(generator, &tag, &count));) {
         int request = (int)(intptr_t)tag;
         assert_int_equal(count, GROUP);
         for (int i = 0; i < count; i++) {
@@ -44,7 +44,7 @@ static void draw_all(struct model_case *it, struct model *model, int rows, struc
     MUST(generator_new(&generator, model, &(struct generator_options){.rows = rows, .max_new_tokens = NEW_TOKENS}));
     for (int i = 0; i < REQUESTS; i++) {
         int request = rows > 3 || i > 1 ? i : 1 - i;
-        while (!generator_room(generator)) MUST(generator_step(generator));
+        while (!generator_can_add(generator)) MUST(generator_step(generator));
         MUST(generator_add(generator, &(struct generate_request){.prompt = prompt_of(it, model, request),
                                                                  .count = GROUP,
                                                                  .temperature = 1,
@@ -85,11 +85,11 @@ static void expect_training_agrees(struct model_case *it, struct model *model, c
         completions_of(drawn, request, completions);
         for (int i = 0; i < GROUP; i++)
             train[i] = (struct train_completion){
-                .completion = completions[i], .advantage = i - 1.5, .behaviour = drawn->logprobs[request][i]};
+                .completion = completions[i], .advantage = i - 1.5, .old_logprobs = drawn->logprobs[request][i]};
         struct model_prompt prompt = prompt_of(it, model, request);
         struct train_result result;
-        MUST(model_accumulate(model, &prompt, train, GROUP, &(struct train_loss){0}, 1, &result));
-        assert_true(result.difference == 0 && result.largest == 0);
+        MUST(model_accumulate(model, &prompt, train, GROUP, &(struct loss_options){0}, 1, &result));
+        assert_true(result.logprob_diff_mean == 0 && result.logprob_diff_max == 0);
         assert_int_equal(result.prompt_tokens, prompt.count);
     }
 }
@@ -137,7 +137,7 @@ static void test_sampler_scorer_trainer_bfloat16(void **state) {
     sampler_scorer_trainer("bfloat16");
 }
 
-static const struct train_rates rates = {3e-3, 0.9, 0.99, 1e-8, 0.01, 1.0};
+static const struct optimizer_options rates = {3e-3, 0.9, 0.99, 1e-8, 0.01, 1.0};
 
 // A step on the golden step's completions.
 static void take_step(struct model_case *it, struct model *model) {
@@ -146,7 +146,7 @@ static void take_step(struct model_case *it, struct model *model) {
     case_step(it, step, completions);
     struct train_result result;
     double norm = 0;
-    MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &(struct train_loss){0}, 1, &result));
+    MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &(struct loss_options){0}, 1, &result));
     MUST(model_step(model, &rates, &norm));
 }
 
@@ -171,8 +171,7 @@ static void publish_and_swap(const char *precision, const char *name) {
         return;
     }
     struct model *trained = case_model(
-        &it,
-        &(struct model_options){.precision = precision, .training = true, .train_vision = true, .reference = true});
+        &it, &(struct model_options){.precision = precision, .training = true, .train_vision = true, .ema = true});
     struct model *scorer = case_model(&it, &(struct model_options){.precision = precision});
     assert_true(hash_of(trained) == hash_of(scorer));
     char *folder = case_folder(&it), *path = path_join(&it.arena, folder, "weights");
@@ -192,7 +191,7 @@ static void publish_and_swap(const char *precision, const char *name) {
     uint64_t kept = 0;
     MUST(model_publish(trained, true, path, &kept)); // the reference is still the opened weights
     assert_true(kept == before);
-    MUST(model_average(trained, 0.5));
+    MUST(model_update_ema(trained, 0.5));
     MUST(model_publish(trained, true, path, &kept));
     assert_true(kept != before && kept != hash);
     MUST(model_swap(scorer, path, 2, kept));
@@ -216,18 +215,18 @@ static void test_a_restart_changes_no_bit(void **state) {
         struct model_case it;
         case_open(&it, case_names[c]);
         const struct model_options options = {
-            .precision = "float32", .training = true, .train_vision = c != 2, .reference = true};
+            .precision = "float32", .training = true, .train_vision = c != 2, .ema = true};
         char *folder = case_folder(&it);
         struct model *straight = case_model(&it, &options);
         take_step(&it, straight);
-        MUST(model_average(straight, 0.9));
-        MUST(model_write_folder(straight, folder));
-        MUST(model_write_state(straight, folder));
+        MUST(model_update_ema(straight, 0.9));
+        MUST(model_save(straight, folder));
+        MUST(model_save_state(straight, folder));
         struct model *again = NULL;
         struct model_options wanted = options;
         wanted.device = "cpu";
         MUST(model_open(&again, folder, &wanted));
-        MUST(model_read_state(again, folder));
+        MUST(model_load_state(again, folder));
         assert_int_equal(model_version(again), 1);
         uint64_t one = 0, other = 0;
         for (int i = 0; i < 2; i++) {
@@ -238,8 +237,8 @@ static void test_a_restart_changes_no_bit(void **state) {
             assert_true(one == other);
             take_step(&it, straight);
             take_step(&it, again);
-            MUST(model_average(straight, 0.9));
-            MUST(model_average(again, 0.9));
+            MUST(model_update_ema(straight, 0.9));
+            MUST(model_update_ema(again, 0.9));
         }
         MUST(dir_remove(folder));
         model_free(&straight);
@@ -257,10 +256,10 @@ static void test_a_checkpoint_keeps_the_layout(void **state) {
         struct model *model = case_model(&it, &(struct model_options){.training = true, .precision = "float32"});
         const char *kept = getenv("MODEL_CHECKPOINTS"); // for transformers to load
         char *folder = kept ? arena_printf(&it.arena, "%s/%s", kept, case_names[c]) : case_folder(&it);
-        MUST(model_write_folder(model, folder));
+        MUST(model_save(model, folder));
         struct safetensors *from = NULL, *to = NULL;
-        MUST(safetensors_open_folder(&from, it.folder));
-        MUST(safetensors_open_folder(&to, folder));
+        MUST(safetensors_open_dir(&from, it.folder));
+        MUST(safetensors_open_dir(&to, folder));
         assert_int_equal(safetensors_count(from), safetensors_count(to));
         for (size_t i = 0; i < safetensors_count(from); i++) {
             const struct stored_tensor *a = safetensors_at(from, i), *b = safetensors_at(to, i);
@@ -301,7 +300,7 @@ static void test_faults_are_told_apart(void **state) {
     assert_int_equal(model_open(&model, "/nowhere", &(struct model_options){.device = "cpu"}), DATAERR);
     assert_null(model);
     model = case_model(&it, &(struct model_options){.precision = "float32"});
-    int64_t far = model_about(model)->vocabulary;
+    int64_t far = model_get_info(model)->vocab_size;
     expect_defect(model, &it.prompt, &(struct model_completion){&far, 1}, "outside the vocabulary");
     expect_defect(model, &it.prompt, &(struct model_completion){it.completions[0].tokens, 0}, "empty");
     struct model_prompt prompt = it.prompt;
@@ -317,7 +316,7 @@ static void test_faults_are_told_apart(void **state) {
     media[1].height += 7;
     expect_defect(model, &prompt, &it.completions[0], "units");
     struct train_result result;
-    assert_int_equal(model_accumulate(model, &it.prompt, NULL, 0, &(struct train_loss){0}, 1, &result), BUG);
+    assert_int_equal(model_accumulate(model, &it.prompt, NULL, 0, &(struct loss_options){0}, 1, &result), BUG);
     struct generator *generator = NULL;
     assert_int_equal(generator_new(&generator, model, &(struct generator_options){.max_new_tokens = 0}), USAGE);
     MUST(generator_new(&generator, model, &(struct generator_options){.max_new_tokens = 4}));
@@ -349,18 +348,18 @@ static void test_the_whole_model_guarded(void **state) {
     assert_memory_equal(a, b, sizeof a);
     model_free(&open);
     model_free(&closed);
-    struct model_options options = {.precision = "float32", .training = true, .train_vision = true, .reference = true};
+    struct model_options options = {.precision = "float32", .training = true, .train_vision = true, .ema = true};
     open = case_model(&it, &options);
     options.guarded = true;
     closed = case_model(&it, &options);
     take_step(&it, open);
     take_step(&it, closed);
-    MUST(model_average(closed, 0.9));
+    MUST(model_update_ema(closed, 0.9));
     assert_true(hash_of(open) == hash_of(closed));
     char *folder = case_folder(&it);
-    MUST(model_write_folder(closed, folder));
-    MUST(model_write_state(closed, folder));
-    MUST(model_read_state(closed, folder));
+    MUST(model_save(closed, folder));
+    MUST(model_save_state(closed, folder));
+    MUST(model_load_state(closed, folder));
     MUST(dir_remove(folder));
     model_free(&open);
     model_free(&closed);

@@ -128,8 +128,8 @@ static inline void case_step(struct model_case *it, json_object *step, struct tr
         out[i] =
             (struct train_completion){.completion = it->completions[i],
                                       .advantage = json_object_get_double(json_object_array_get_idx(advantages, i)),
-                                      .behaviour = case_floats(it, step, "behaviour", i),
-                                      .reference = case_floats(it, step, "reference", i),
+                                      .old_logprobs = case_floats(it, step, "behaviour", i),
+                                      .ref_logprobs = case_floats(it, step, "reference", i),
                                       .stale = json_object_get_boolean(key_of(step, "stale"))};
     }
 }

@@ -4,7 +4,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/memory.h"
-#include "shared/model/config.h"
+#include "shared/model/model_config.h"
 #include "shared/model/parameters.h"
 #include "shared/model/safetensors.h"
 
@@ -21,7 +21,7 @@ static status parse(struct model_config *config, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    return config_parse(config, text, strlen(text), "config.json");
+    return model_config_parse(config, text, strlen(text), "config.json");
 }
 
 static void expect_text(const char *part) {
@@ -101,7 +101,7 @@ static void test_what_is_written_is_read(void **state) {
     assert_int_equal(safetensors_write(writer, "x", 1), BUG);
     assert_int_equal(safetensors_finish(&writer), OK);
     struct safetensors *store = NULL;
-    assert_int_equal(safetensors_open_folder(&store, folder), OK);
+    assert_int_equal(safetensors_open_dir(&store, folder), OK);
     assert_int_equal(safetensors_count(store), 2);
     const struct stored_tensor *a = safetensors_find(store, "a");
     assert_int_equal(a->type, ELEMENT_BF16);
@@ -172,15 +172,15 @@ static void test_config_layouts_agree(void **state) {
                      OK);
     assert_memory_equal(&flat.text, &nested.text, sizeof flat.text);
     assert_memory_equal(&flat.text, &newest.text, sizeof flat.text);
-    assert_true(flat.text.tied);
-    assert_int_equal(newest.type, ELEMENT_BF16);
+    assert_true(flat.text.tie_word_embeddings);
+    assert_int_equal(newest.dtype, ELEMENT_BF16);
     assert_true(flat.vision.tokens_per_second == 4);
-    assert_true(flat.vision.full[0]);
-    assert_int_equal(config_parse_generation(&flat, "{\"eos_token_id\":7}", 18, "g"), OK);
-    assert_int_equal(flat.end_count, 1);
-    assert_int_equal(config_parse_generation(&flat, "{\"eos_token_id\":[7,9]}", 22, "g"), OK);
-    assert_int_equal(flat.ends[1], 9);
-    assert_int_equal(config_parse_generation(&flat, "{\"eos_token_id\":64}", 19, "g"), DATAERR);
+    assert_true(flat.vision.fullatt_blocks[0]);
+    assert_int_equal(model_config_parse_generation(&flat, "{\"eos_token_id\":7}", 18, "g"), OK);
+    assert_int_equal(flat.eos_count, 1);
+    assert_int_equal(model_config_parse_generation(&flat, "{\"eos_token_id\":[7,9]}", 22, "g"), OK);
+    assert_int_equal(flat.eos_ids[1], 9);
+    assert_int_equal(model_config_parse_generation(&flat, "{\"eos_token_id\":64}", 19, "g"), DATAERR);
 }
 
 static void test_insane_values_are_refused_by_key(void **state) {
@@ -229,23 +229,23 @@ static void test_parameters_are_matched_in_both_namings(void **state) {
                            text_keys, ids, vision),
                      OK);
     struct parameter_table *table = NULL;
-    assert_int_equal(parameters_new(&table, &config), OK);
+    assert_int_equal(parameter_table_new(&table, &config), OK);
     assert_int_equal(table->text[1].qkv.count, 3);
     assert_int_equal(table->text[1].qkv.rows, 32);
     assert_int_equal(table->head.count, 0);
     const struct parameter *key = &table->list[table->text[0].qkv.first + 1];
     assert_string_equal(key->name, "model.layers.0.self_attn.k_proj.weight");
-    assert_int_equal(key->place, table->text[0].qkv.place + 16 * 16);
+    assert_int_equal(key->offset, table->text[0].qkv.offset + 16 * 16);
     struct arena names = {0};
     assert_string_equal(parameter_nested_name(&names, key), "model.language_model.layers.0.self_attn.k_proj.weight");
     for (size_t i = 0; i < table->count; i++) {
         int range = 3;
-        while (table->list[i].place < table->ranges[range].place) range--;
+        while (table->list[i].offset < table->ranges[range].offset) range--;
         assert_int_equal(table->ranges[range].decay, table->list[i].kind == PARAMETER_MATRIX);
         assert_int_equal(table->ranges[range].vision, table->list[i].vision);
     }
     arena_release(&names);
-    parameters_free(&table);
+    parameter_table_free(&table);
 }
 
 int main(void) {

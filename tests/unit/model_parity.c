@@ -41,7 +41,7 @@ static void test_whole_distribution(void **state) {
     for (int c = 0; c < CASES; c++) {
         struct model_case *it = &cases[c];
         struct model *model = case_model(it, &(struct model_options){.precision = "float32"});
-        size_t count = (size_t)model_about(model)->vocabulary;
+        size_t count = (size_t)model_get_info(model)->vocab_size;
         int64_t tokens[128];
         float got[128], *rows[128];
         struct model_completion completions[128];
@@ -63,10 +63,10 @@ static void test_whole_distribution(void **state) {
 }
 
 static const struct model_options training = {
-    .precision = "float32", .training = true, .train_vision = true, .reference = true};
+    .precision = "float32", .training = true, .train_vision = true, .ema = true};
 
-static struct train_loss loss_of(json_object *step) {
-    return (struct train_loss){number_of(step, "kl"), number_of(step, "clip_low"), number_of(step, "clip_high")};
+static struct loss_options loss_of(json_object *step) {
+    return (struct loss_options){number_of(step, "kl"), number_of(step, "clip_low"), number_of(step, "clip_high")};
 }
 
 // Relative distances between two sets of tensors.
@@ -132,11 +132,11 @@ static void test_gradients(void **state) {
         json_object *step = json_object_array_get_idx(key_of(it->golden, "steps"), 0);
         struct train_completion completions[COMPLETIONS];
         case_step(it, step, completions);
-        struct train_loss loss = loss_of(step);
+        struct loss_options loss = loss_of(step);
         struct train_result result;
         MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &loss, 1, &result));
         char *folder = case_folder(it), *path = path_join(&it->arena, folder, "gradients.safetensors");
-        MUST(model_write_gradients(model, path));
+        MUST(model_save_grads(model, path));
         struct distance apart = compare_tensors(it, "gradient.", path, NULL);
         print_message("%s: gradients %.2g at most\n", case_names[c], apart.most);
         assert_true(apart.most <= 1e-4);
@@ -152,16 +152,16 @@ static void test_three_steps(void **state) {
         struct model_case *it = &cases[c];
         struct model *model = case_model(it, &training);
         char *before = case_folder(it), *after = case_folder(it);
-        MUST(model_write_state(model, before));
+        MUST(model_save_state(model, before));
         json_object *steps = key_of(it->golden, "steps"), *settings = key_of(it->golden, "settings");
-        struct train_rates rates = {number_of(settings, "rate"),         number_of(settings, "beta1"),
-                                    number_of(settings, "beta2"),        number_of(settings, "epsilon"),
-                                    number_of(settings, "weight_decay"), number_of(settings, "clip_norm")};
+        struct optimizer_options rates = {number_of(settings, "rate"),         number_of(settings, "beta1"),
+                                          number_of(settings, "beta2"),        number_of(settings, "epsilon"),
+                                          number_of(settings, "weight_decay"), number_of(settings, "clip_norm")};
         for (size_t s = 0; s < 3; s++) {
             json_object *step = json_object_array_get_idx(steps, s);
             struct train_completion completions[COMPLETIONS];
             case_step(it, step, completions);
-            struct train_loss loss = loss_of(step);
+            struct loss_options loss = loss_of(step);
             struct train_result result;
             double norm = 0;
             MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &loss, 1, &result));
@@ -170,7 +170,7 @@ static void test_three_steps(void **state) {
             assert_true(fabs(norm / number_of(step, "norm") - 1) <= 1e-3);
         }
         assert_int_equal(model_version(model), 3);
-        MUST(model_write_state(model, after));
+        MUST(model_save_state(model, after));
         struct distance apart = compare_tensors(it, "update.", path_join(&it->arena, after, "training.safetensors"),
                                                 path_join(&it->arena, before, "training.safetensors"));
         double whole = sqrt(apart.apart / apart.size);
@@ -197,7 +197,7 @@ static void test_greedy_tokens(void **state) {
         while (generator_busy(generator)) MUST(generator_step(generator));
         void *tag = NULL;
         int count = 0;
-        const struct generated *got = generator_done(generator, &tag, &count);
+        const struct generated *got = generator_pop(generator, &tag, &count);
         assert_int_equal(count, 2);
         size_t wanted = 0;
         int64_t *tokens = case_tokens(it, key_of(it->golden, "greedy"), &wanted);
@@ -220,7 +220,7 @@ static void test_packed_is_separate(void **state) {
         json_object *step = json_object_array_get_idx(key_of(it->golden, "steps"), 2);
         struct train_completion completions[COMPLETIONS];
         case_step(it, step, completions);
-        struct train_loss loss = loss_of(step);
+        struct loss_options loss = loss_of(step);
         struct train_result result;
         MUST(model_accumulate(packed, &it->prompt, completions, COMPLETIONS, &loss, 1, &result));
         float together[COMPLETIONS][MOST_TOKENS], alone[MOST_TOKENS], *row = alone;
@@ -235,8 +235,8 @@ static void test_packed_is_separate(void **state) {
         assert_true(most <= 1e-5);
         char *folder = case_folder(it);
         char *one = path_join(&it->arena, folder, "packed"), *other = path_join(&it->arena, folder, "separate");
-        MUST(model_write_gradients(packed, one));
-        MUST(model_write_gradients(separate, other));
+        MUST(model_save_grads(packed, one));
+        MUST(model_save_grads(separate, other));
         struct safetensors *a = NULL, *b = NULL;
         MUST(safetensors_open(&a, one));
         MUST(safetensors_open(&b, other));
@@ -272,7 +272,7 @@ static double objective_moved(struct model_case *it, const char *folder, const s
     struct safetensors *store = NULL;
     struct safetensors_writer *writer = NULL;
     char *path = path_join(&it->arena, folder, "model.safetensors");
-    MUST(safetensors_open_folder(&store, it->folder));
+    MUST(safetensors_open_dir(&store, it->folder));
     MUST(safetensors_create(&writer, path, safetensors_at(store, 0), safetensors_count(store), true));
     for (size_t i = 0; i < safetensors_count(store); i++) {
         const struct stored_tensor *tensor = safetensors_at(store, i);
@@ -311,9 +311,9 @@ static void test_finite_differences(void **state) {
     buf_release(&config);
     struct model *model = case_model(it, &training);
     struct train_result result;
-    MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &(struct train_loss){0}, 1, &result));
+    MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &(struct loss_options){0}, 1, &result));
     char *path = path_join(&it->arena, folder, "gradients");
-    MUST(model_write_gradients(model, path));
+    MUST(model_save_grads(model, path));
     model_free(&model);
     struct safetensors *gradients = NULL;
     MUST(safetensors_open(&gradients, path));

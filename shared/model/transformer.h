@@ -7,40 +7,40 @@
 #ifndef SHARED_MODEL_TOWER_H
 #define SHARED_MODEL_TOWER_H
 
-#include "shared/model/desk.h"
+#include "shared/model/workspace.h"
 #include "shared/model/weights.h"
 
 // Rows that go through a tower together. T rows, C = tower->hidden.
-struct pass {
+struct forward_state {
     const struct weights *weights;
-    const struct tower *tower;
-    struct desk *desk;
+    const struct transformer *transformer;
+    struct workspace *workspace;
     int64_t rows;
     struct tensor x, delta; // [T,C]; before the first block delta is without meaning
-    bool pending;           // delta is still to be added to x
+    bool has_delta;         // delta is still to be added to x
     struct tensor cos, sin; // F32 [T, D/2]
     struct tensor slots;    // I32 [T,1]
     struct cache *cache;
-    bool deep;                // the cache has a layer for each block (generation); else one serves all
+    bool per_layer;           // the cache has a layer for each block (generation); else one serves all
     struct tensor *saved;     // each block's input, for the gradient; NULL: not kept
     struct buffer *gradients; // of all parameters, F32, as the table says
-    struct tensor x_gradient; // F32 [T,C]: of the output, then of each block's input
+    struct tensor x_grad;     // F32 [T,C]: of the output, then of each block's input
 };
 
 // What a block's rows see.
-struct view {
-    const struct segment *segments;
+struct attention_spans {
+    const struct segment *items;
     size_t count;
 };
 
 // Block `index` for all rows. Leaves its output as x and a pending delta.
-status block_forward(struct pass *pass, int index, struct view view);
+status block_forward(struct forward_state *fwd, int index, struct attention_spans spans);
 
 // x_gradient, of the output of block `index`, becomes that of its input; adds the gradients of its parameters. The
 // block is computed again from its saved input.
-status block_gradient(struct pass *pass, int index, struct view view);
+status block_backward(struct forward_state *fwd, int index, struct attention_spans spans);
 
 // out = rmsnorm(x + pending delta); inverse (or none) is kept for the gradient.
-status pass_norm(struct pass *pass, struct tensor out, struct tensor scale, struct tensor inverse);
+status forward_norm(struct forward_state *fwd, struct tensor out, struct tensor scale, struct tensor inverse);
 
 #endif

@@ -7,24 +7,24 @@
 #include <stdint.h>
 
 #include "kernels/ops.h"
-#include "shared/model/config.h"
+#include "shared/model/model_config.h"
 #include "shared/model/parameters.h"
 
-struct fingerprint;
+struct weights_hasher;
 
 // Starts with the configuration and the type of the bits to come. UNAVAILABLE when memory is short.
-status fingerprint_new(struct fingerprint **out, const struct model_config *config, enum element type);
+status weights_hasher_new(struct weights_hasher **out, const struct model_config *config, enum element type);
 
 // NULL is fine; sets *print to NULL.
-void fingerprint_free(struct fingerprint **print);
+void weights_hasher_free(struct weights_hasher **hasher);
 
 // The next parameter's name and shape; its bits follow.
-void fingerprint_parameter(struct fingerprint *print, const struct parameter *parameter);
+void weights_hasher_parameter(struct weights_hasher *hasher, const struct parameter *parameter);
 
 // The next bits. `print` is a fingerprint; the signature is that of an element_sink.
-status fingerprint_bits(void *print, const void *elements, size_t bytes);
+status weights_hasher_update(void *hasher, const void *elements, size_t bytes);
 
 // The hash of all so far.
-uint64_t fingerprint_value(const struct fingerprint *print);
+uint64_t weights_hasher_digest(const struct weights_hasher *hasher);
 
 #endif

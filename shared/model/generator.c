@@ -1,5 +1,5 @@
 // The generator's bookkeeping: who waits, who has a place, who is done.
-#include "shared/model/generate.h"
+#include "shared/model/generator.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +45,7 @@ void generator_free(struct generator **generator) {
     *generator = NULL;
 }
 
-bool generator_room(const struct generator *generator) {
+bool generator_can_add(const struct generator *generator) {
     if (generator->waiting) return false;
     for (const struct request *request = generator->working; request; request = request->next)
         if (request->placed < request->count) return false;
@@ -62,7 +62,7 @@ static status make_cache(struct generator *generator, const struct request *requ
     int64_t rows = generator->options.rows, requests = rows / request->count + 2;
     generator->area_rows = requests * request->rows * 5 / 4;
     model->backend->ops->cache_free(model->backend, &generator->cache);
-    return model->backend->ops->cache_new(model->backend, &generator->cache, model->config.text.layers,
+    return model->backend->ops->cache_new(model->backend, &generator->cache, model->config.text.num_hidden_layers,
                                           rows * generator->own_rows + round_up(generator->area_rows),
                                           model->weights->text.heads);
 }
@@ -243,7 +243,7 @@ status generator_step(struct generator *generator) {
     return OK;
 }
 
-const struct generated *generator_done(struct generator *generator, void **tag, int *count) {
+const struct generated *generator_pop(struct generator *generator, void **tag, int *count) {
     free_requests(&generator->handed);
     struct request *request = generator->done;
     if (!request) return NULL;

@@ -1,4 +1,4 @@
-#include "shared/model/state.h"
+#include "shared/model/training_state.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,23 +9,25 @@
 enum { elements_at_a_time = 1 << 18, KINDS = 4 };
 
 // What is kept of each parameter. The reference stands in a file, the others in buffers.
-enum kind { MASTER, FIRST, SECOND, REFERENCE };
+enum kind { STATE_MASTER, STATE_EXP_AVG, STATE_EXP_AVG_SQ, STATE_EMA };
 
 static const char *const words[KINDS] = {"master", "first", "second", "reference"};
 
 static struct buffer *buffer_of(const struct model *model, enum kind kind) {
     const struct trainer *trainer = model->trainer;
-    return kind == MASTER ? model->weights->master : kind == FIRST ? trainer->first : trainer->second;
+    return kind == STATE_MASTER    ? model->weights->master
+           : kind == STATE_EXP_AVG ? trainer->exp_avg
+                                   : trainer->exp_avg_sq;
 }
 
 // Whether a state has this kind for a parameter: moments exist for what is trained alone.
 static bool is_kept(const struct model *model, enum kind kind, const struct parameter *parameter) {
-    if (kind == REFERENCE) return model->trainer->reference >= 0;
-    return kind == MASTER || parameter->place < model->trainer->elements;
+    if (kind == STATE_EMA) return model->trainer->ema_fd >= 0;
+    return kind == STATE_MASTER || parameter->offset < model->trainer->elements;
 }
 
-status reference_download(struct model *model, const struct parameter *parameter, enum element type, element_sink *sink,
-                          void *context) {
+status ema_download(struct model *model, const struct parameter *parameter, enum element type, element_sink *sink,
+                    void *context) {
     float *values = NULL;
     char *converted = NULL;
     status result = OK;
@@ -34,12 +36,12 @@ status reference_download(struct model *model, const struct parameter *parameter
     TRY_TO(result, done, mem_new(&converted, elements_at_a_time, size));
     for (int64_t first = 0; first < parameter->count; first += elements_at_a_time) {
         int64_t count = parameter->count - first < elements_at_a_time ? parameter->count - first : elements_at_a_time;
-        struct desk_mark mark = desk_here(&model->desk);
+        struct workspace_mark mark = workspace_save(&model->workspace);
         struct tensor some;
-        TRY_TO(result, done, reference_read(model->trainer, parameter->place + first, count, values));
-        TRY_TO(result, done, desk_put(&model->desk, ELEMENT_F32, 1, count, values, &some));
+        TRY_TO(result, done, ema_read(model->trainer, parameter->offset + first, count, values));
+        TRY_TO(result, done, workspace_upload(&model->workspace, ELEMENT_F32, 1, count, values, &some));
         TRY_TO(result, done, model->backend->ops->download(model->backend, converted, type, some));
-        desk_back(&model->desk, mark);
+        workspace_restore(&model->workspace, mark);
         TRY_TO(result, done, sink(context, converted, (size_t)count * size));
     }
 done:
@@ -52,13 +54,13 @@ static status sink_file(void *writer, const void *elements, size_t bytes) {
     return safetensors_write(writer, elements, bytes);
 }
 
-static const char *state_name(struct arena *texts, enum kind kind, const struct parameter *parameter) {
-    return arena_printf(texts, "%s.%s", words[kind], parameter->name);
+static const char *state_name(struct arena *arena, enum kind kind, const struct parameter *parameter) {
+    return arena_printf(arena, "%s.%s", words[kind], parameter->name);
 }
 
-static status list_tensors(struct model *model, struct arena *texts, struct stored_tensor **out, size_t *count) {
+static status list_tensors(struct model *model, struct arena *arena, struct stored_tensor **out, size_t *count) {
     const struct parameter_table *table = model->table;
-    *out = arena_alloc(texts, KINDS * table->count * sizeof **out);
+    *out = arena_alloc(arena, KINDS * table->count * sizeof **out);
     if (!*out) return fail(UNAVAILABLE, "out of memory");
     *count = 0;
     for (int kind = 0; kind < KINDS; kind++) {
@@ -67,7 +69,7 @@ static status list_tensors(struct model *model, struct arena *texts, struct stor
             if (!is_kept(model, kind, parameter)) continue;
             struct stored_tensor *tensor = &(*out)[(*count)++];
             *tensor = (struct stored_tensor){.type = ELEMENT_F32, .rank = parameter->rank};
-            tensor->name = state_name(texts, kind, parameter);
+            tensor->name = state_name(arena, kind, parameter);
             if (!tensor->name) return fail(UNAVAILABLE, "out of memory");
             memcpy(tensor->shape, parameter->shape, sizeof parameter->shape);
         }
@@ -79,44 +81,44 @@ static status write_kind(struct model *model, enum kind kind, struct safetensors
     for (size_t i = 0; i < model->table->count; i++) {
         const struct parameter *parameter = &model->table->list[i];
         if (!is_kept(model, kind, parameter)) continue;
-        if (kind == REFERENCE)
-            TRY(reference_download(model, parameter, ELEMENT_F32, sink_file, writer));
+        if (kind == STATE_EMA)
+            TRY(ema_download(model, parameter, ELEMENT_F32, sink_file, writer));
         else
             TRY(parameter_download(model->backend, buffer_of(model, kind), parameter, ELEMENT_F32, sink_file, writer));
     }
     return OK;
 }
 
-static status write_tensors(struct model *model, struct arena *texts, const char *folder) {
+static status write_tensors(struct model *model, struct arena *arena, const char *dir) {
     struct stored_tensor *tensors = NULL;
     size_t count = 0;
     struct safetensors_writer *writer = NULL;
-    char *path = path_join(texts, folder, STATE_TENSORS);
-    TRY(path ? list_tensors(model, texts, &tensors, &count) : fail(UNAVAILABLE, "out of memory"));
+    char *path = path_join(arena, dir, STATE_TENSORS);
+    TRY(path ? list_tensors(model, arena, &tensors, &count) : fail(UNAVAILABLE, "out of memory"));
     TRY(safetensors_create(&writer, path, tensors, count, true));
     status result = OK;
     for (int kind = 0; kind < KINDS && result == OK; kind++) result = write_kind(model, kind, writer);
     if (result == OK) return safetensors_finish(&writer);
-    safetensors_abandon(&writer);
+    safetensors_abort(&writer);
     return result;
 }
 
-status model_write_state(struct model *model, const char *folder) {
+status model_save_state(struct model *model, const char *dir) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
-    struct arena texts = {0};
+    struct arena arena = {0};
     struct buf numbers = {0};
     status result = OK;
-    TRY_TO(result, done, write_tensors(model, &texts, folder));
+    TRY_TO(result, done, write_tensors(model, &arena, dir));
     TRY_TO(result, done,
            buf_printf(&numbers, "{\"step\": %lld, \"tower_step\": %lld, \"version\": %lld}\n",
-                      (long long)model->trainer->step, (long long)model->trainer->tower_step,
+                      (long long)model->trainer->step, (long long)model->trainer->vision_step,
                       (long long)model->version));
-    char *path = path_join(&texts, folder, STATE_NUMBERS);
+    char *path = path_join(&arena, dir, STATE_NUMBERS);
     TRY_TO(result, done,
            path ? file_write_atomic(path, numbers.data, numbers.size) : fail(UNAVAILABLE, "out of memory"));
 done:
     buf_release(&numbers);
-    arena_release(&texts);
+    arena_release(&arena);
     return result;
 }
 
@@ -126,31 +128,31 @@ static status read_tensor(struct model *model, enum kind kind, const struct para
     for (int64_t first = 0; first < parameter->count; first += elements_at_a_time) {
         int64_t count = parameter->count - first < elements_at_a_time ? parameter->count - first : elements_at_a_time;
         memcpy(values, (const char *)stored->data + first * 4, (size_t)count * 4);
-        int64_t place = parameter->place + first;
-        if (kind == REFERENCE)
-            TRY(reference_write(model->trainer, place, count, values));
+        int64_t offset = parameter->offset + first;
+        if (kind == STATE_EMA)
+            TRY(ema_write(model->trainer, offset, count, values));
         else
-            TRY(model->backend->ops->upload(model->backend, range_tensor(buffer_of(model, kind), place, count), values,
+            TRY(model->backend->ops->upload(model->backend, range_tensor(buffer_of(model, kind), offset, count), values,
                                             ELEMENT_F32));
     }
-    safetensors_forget(stored);
+    safetensors_release_pages(stored);
     return OK;
 }
 
-static status find_tensor(struct model *model, struct arena *texts, enum kind kind, const struct parameter *parameter,
+static status find_tensor(struct model *model, struct arena *arena, enum kind kind, const struct parameter *parameter,
                           const struct safetensors *store, const char *path, const struct stored_tensor **out) {
     (void)model;
-    const char *name = state_name(texts, kind, parameter);
+    const char *name = state_name(arena, kind, parameter);
     if (!name) return fail(UNAVAILABLE, "out of memory");
     *out = safetensors_find(store, name);
     if (!*out) return fail(DATAERR, "%s: tensor %s is missing", path, name);
-    if ((*out)->type != ELEMENT_F32 || stored_count(*out) != parameter->count)
+    if ((*out)->type != ELEMENT_F32 || stored_tensor_count(*out) != parameter->count)
         return fail(DATAERR, "%s: tensor %s is not %lld float32 numbers", path, name, (long long)parameter->count);
     return OK;
 }
 
 // Twice over the table: nothing is changed before everything has been found.
-static status read_tensors(struct model *model, struct arena *texts, const struct safetensors *store,
+static status read_tensors(struct model *model, struct arena *arena, const struct safetensors *store,
                            const char *path) {
     float *values = NULL;
     TRY(NEW(&values, elements_at_a_time));
@@ -161,7 +163,7 @@ static status read_tensors(struct model *model, struct arena *texts, const struc
                 const struct parameter *parameter = &model->table->list[i];
                 const struct stored_tensor *stored = NULL;
                 if (!is_kept(model, kind, parameter)) continue;
-                TRY_TO(result, done, find_tensor(model, texts, kind, parameter, store, path, &stored));
+                TRY_TO(result, done, find_tensor(model, arena, kind, parameter, store, path, &stored));
                 if (turn == 1) TRY_TO(result, done, read_tensor(model, kind, parameter, stored, values));
             }
         }
@@ -171,36 +173,36 @@ done:
     return result;
 }
 
-static status read_numbers(struct arena *texts, const char *folder, int64_t *step, int64_t *tower_step,
+static status read_numbers(struct arena *arena, const char *dir, int64_t *step, int64_t *vision_step,
                            int64_t *version) {
-    char *path = path_join(texts, folder, STATE_NUMBERS);
+    char *path = path_join(arena, dir, STATE_NUMBERS);
     if (!path) return fail(UNAVAILABLE, "out of memory");
     json_object *numbers = NULL;
     TRY(json_file(&numbers, path));
     bool all = json_int(json_object_object_get(numbers, "step"), step) &&
-               json_int(json_object_object_get(numbers, "tower_step"), tower_step) && *tower_step >= 0 &&
+               json_int(json_object_object_get(numbers, "tower_step"), vision_step) && *vision_step >= 0 &&
                json_int(json_object_object_get(numbers, "version"), version) && *step >= 0 && *version >= 0;
     json_object_put(numbers);
     return all ? OK : fail(DATAERR, "%s: step, tower_step and version are not three whole numbers", path);
 }
 
-status model_read_state(struct model *model, const char *folder) {
+status model_load_state(struct model *model, const char *dir) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
-    struct arena texts = {0};
+    struct arena arena = {0};
     struct safetensors *store = NULL;
-    int64_t step = 0, tower_step = 0, version = 0;
+    int64_t step = 0, vision_step = 0, version = 0;
     status result = OK;
-    char *path = path_join(&texts, folder, STATE_TENSORS);
+    char *path = path_join(&arena, dir, STATE_TENSORS);
     if (!path) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
-    TRY_TO(result, done, read_numbers(&texts, folder, &step, &tower_step, &version));
+    TRY_TO(result, done, read_numbers(&arena, dir, &step, &vision_step, &version));
     TRY_TO(result, done, safetensors_open(&store, path));
-    TRY_TO(result, done, read_tensors(model, &texts, store, path));
+    TRY_TO(result, done, read_tensors(model, &arena, store, path));
     model->trainer->step = step;
-    model->trainer->tower_step = tower_step;
+    model->trainer->vision_step = vision_step;
     model->version = version;
     TRY_TO(result, done, weights_refresh(model->weights));
 done:
     safetensors_close(&store);
-    arena_release(&texts);
+    arena_release(&arena);
     return result;
 }

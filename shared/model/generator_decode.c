@@ -2,8 +2,8 @@
 #include <stdlib.h>
 
 #include "shared/base/rng.h"
-#include "shared/model/generate.h"
-#include "shared/model/text.h"
+#include "shared/model/generator.h"
+#include "shared/model/text_model.h"
 
 // Appends a drawn token to a completion; `ended` says whether it was the last.
 static bool append(struct generator *generator, struct request *request, int completion, int32_t token, float logprob) {
@@ -11,9 +11,9 @@ static bool append(struct generator *generator, struct request *request, int com
     result->tokens[result->count] = token;
     result->logprobs[result->count] = logprob;
     result->versions[result->count++] = generator->model->version;
-    const struct model_facts *facts = &generator->model->facts;
-    for (size_t i = 0; i < facts->end_count; i++)
-        if (facts->ends[i] == token) result->ended = true;
+    const struct model_info *facts = &generator->model->facts;
+    for (size_t i = 0; i < facts->eos_count; i++)
+        if (facts->eos_ids[i] == token) result->ended = true;
     if (!result->ended && result->count < (size_t)request->max_new_tokens) return false;
     request->finished++;
     return true;
@@ -43,8 +43,8 @@ static status draw_tokens(struct model *model, struct tensor normed, struct draw
         settings[i] = request->sampling;
         chance[i] = rng_uniform(request->key, (uint64_t)completion, request->results[completion].count);
     }
-    TRY_TO(result, done, desk_take(&model->desk, ELEMENT_I32, draw->count, 1, &tokens));
-    TRY_TO(result, done, desk_take(&model->desk, ELEMENT_F32, draw->count, 1, &logprobs));
+    TRY_TO(result, done, workspace_alloc(&model->workspace, ELEMENT_I32, draw->count, 1, &tokens));
+    TRY_TO(result, done, workspace_alloc(&model->workspace, ELEMENT_F32, draw->count, 1, &logprobs));
     TRY_TO(result, done, ops->sample(model->backend, tokens, logprobs, normed, model->weights->head, settings, chance));
     TRY_TO(result, done, ops->download(model->backend, draw->tokens, ELEMENT_I32, tokens));
     TRY_TO(result, done, ops->download(model->backend, draw->logprobs, ELEMENT_F32, logprobs));
@@ -55,22 +55,22 @@ done:
 }
 
 // normed [count, C]: the prompt's last row, normed, once for each completion.
-static status last_row(struct model *model, struct pass *pass, int count, struct tensor *normed) {
+static status last_row(struct model *model, struct forward_state *fwd, int count, struct tensor *normed) {
     const struct operations *ops = model->backend->ops;
     enum element type = model->weights->type;
-    int64_t hidden = model->config.text.hidden;
+    int64_t hidden_size = model->config.text.hidden_size;
     int32_t *zeros = NULL;
     struct tensor one, index;
     TRY(NEW(&zeros, (size_t)count));
-    status result = desk_put(&model->desk, ELEMENT_I32, count, 1, zeros, &index);
+    status result = workspace_upload(&model->workspace, ELEMENT_I32, count, 1, zeros, &index);
     free(zeros);
     TRY(result);
-    TRY(desk_take(&model->desk, type, 1, hidden, &one));
-    TRY(desk_take(&model->desk, type, count, hidden, normed));
-    struct pass last = *pass;
-    last.x = tensor_rows(pass->x, pass->rows - 1, 1);
-    last.delta = tensor_rows(pass->delta, pass->rows - 1, 1);
-    TRY(pass_norm(&last, one, model->weights->norm, (struct tensor){0}));
+    TRY(workspace_alloc(&model->workspace, type, 1, hidden_size, &one));
+    TRY(workspace_alloc(&model->workspace, type, count, hidden_size, normed));
+    struct forward_state last = *fwd;
+    last.x = tensor_rows(fwd->x, fwd->rows - 1, 1);
+    last.delta = tensor_rows(fwd->delta, fwd->rows - 1, 1);
+    TRY(forward_norm(&last, one, model->weights->norm, (struct tensor){0}));
     return ops->gather(model->backend, *normed, one, index);
 }
 
@@ -94,19 +94,19 @@ static status prefill(struct generator *generator, struct request *request, stru
     struct sequence sequence;
     TRY(sequence_make(&sequence, arena, &model->config, prompt, NULL, 0));
     for (int64_t i = 0; i < sequence.rows; i++) sequence.slots[i] += (int32_t)request->first_row;
-    sequence.segments[0].own = request->first_row;
+    sequence.spans[0].own = request->first_row;
     request->position = sequence.next;
-    struct reading reading;
-    TRY(text_forward(&reading, model, arena, prompt, &sequence, generator->cache, false));
+    struct text_state state;
+    TRY(text_forward(&state, model, arena, prompt, &sequence, generator->cache, false));
     struct tensor normed;
-    TRY(last_row(model, &reading.pass, request->count, &normed));
+    TRY(last_row(model, &state.fwd, request->count, &normed));
     return draw_first(generator, request, arena, normed);
 }
 
 status generator_prefill(struct generator *generator, struct request *request, const struct model_prompt *prompt) {
     struct arena arena = {0};
     status result = prefill(generator, request, &arena, prompt);
-    desk_back(&generator->model->desk, (struct desk_mark){0});
+    workspace_restore(&generator->model->workspace, (struct workspace_mark){0});
     arena_release(&arena);
     return result;
 }
@@ -116,8 +116,8 @@ struct step {
     int count;
     struct place *places;
     int32_t *inputs, *slots, *tokens;
-    struct position *positions;
-    struct segment *segments;
+    struct position_id *position_ids;
+    struct segment *spans;
     float *logprobs;
 };
 
@@ -128,11 +128,11 @@ static status step_make(struct step *step, struct arena *arena, struct generator
         .inputs = arena_alloc(arena, most * sizeof *step->inputs),
         .slots = arena_alloc(arena, most * sizeof *step->slots),
         .tokens = arena_alloc(arena, most * sizeof *step->tokens),
-        .positions = arena_alloc(arena, most * sizeof *step->positions),
-        .segments = arena_alloc(arena, most * sizeof *step->segments),
+        .position_ids = arena_alloc(arena, most * sizeof *step->position_ids),
+        .spans = arena_alloc(arena, most * sizeof *step->spans),
         .logprobs = arena_alloc(arena, most * sizeof *step->logprobs),
     };
-    if (!step->places || !step->inputs || !step->slots || !step->tokens || !step->positions || !step->segments ||
+    if (!step->places || !step->inputs || !step->slots || !step->tokens || !step->position_ids || !step->spans ||
         !step->logprobs)
         return fail(UNAVAILABLE, "out of memory");
     for (int i = 0; i < generator->options.rows; i++) {
@@ -146,35 +146,36 @@ static status step_make(struct step *step, struct arena *arena, struct generator
         step->places[row] = *place;
         step->inputs[row] = (int32_t)result->tokens[at];
         step->slots[row] = (int32_t)(own + at);
-        step->positions[row] = (struct position){{where, where, where}};
-        step->segments[row] = (struct segment){.query = row,
-                                               .queries = 1,
-                                               .prefix = request->first_row,
-                                               .prefixes = request->prompt_rows,
-                                               .own = own,
-                                               .seen = at + 1,
-                                               .causal = false};
+        step->position_ids[row] = (struct position_id){{where, where, where}};
+        step->spans[row] = (struct segment){.query = row,
+                                            .queries = 1,
+                                            .prefix = request->first_row,
+                                            .prefixes = request->prompt_rows,
+                                            .own = own,
+                                            .seen = at + 1,
+                                            .causal = false};
     }
     return OK;
 }
 
 static status run_step(struct generator *generator, const struct step *step) {
     struct model *model = generator->model;
-    struct desk *desk = &model->desk;
-    int64_t hidden = model->config.text.hidden;
-    struct pass pass = {.weights = model->weights, .tower = &model->weights->text, .desk = desk, .rows = step->count};
-    pass.cache = generator->cache;
-    pass.deep = true;
+    struct workspace *workspace = &model->workspace;
+    int64_t hidden_size = model->config.text.hidden_size;
+    struct forward_state fwd = {
+        .weights = model->weights, .transformer = &model->weights->text, .workspace = workspace, .rows = step->count};
+    fwd.cache = generator->cache;
+    fwd.per_layer = true;
     struct tensor normed;
-    TRY(desk_put(desk, ELEMENT_I32, step->count, 1, step->slots, &pass.slots));
-    TRY(text_turn(model, &pass, step->positions));
-    TRY(desk_take(desk, model->weights->type, step->count, hidden, &pass.x));
-    TRY(desk_take(desk, model->weights->type, step->count, hidden, &pass.delta));
-    TRY(desk_take(desk, model->weights->type, step->count, hidden, &normed));
-    TRY(text_embed(model, pass.x, step->inputs, step->count));
-    struct view view = {step->segments, (size_t)step->count};
-    for (int i = 0; i < pass.tower->count; i++) TRY(block_forward(&pass, i, view));
-    TRY(pass_norm(&pass, normed, model->weights->norm, (struct tensor){0}));
+    TRY(workspace_upload(workspace, ELEMENT_I32, step->count, 1, step->slots, &fwd.slots));
+    TRY(text_rope(model, &fwd, step->position_ids));
+    TRY(workspace_alloc(workspace, model->weights->type, step->count, hidden_size, &fwd.x));
+    TRY(workspace_alloc(workspace, model->weights->type, step->count, hidden_size, &fwd.delta));
+    TRY(workspace_alloc(workspace, model->weights->type, step->count, hidden_size, &normed));
+    TRY(text_embed(model, fwd.x, step->inputs, step->count));
+    struct attention_spans spans = {step->spans, (size_t)step->count};
+    for (int i = 0; i < fwd.transformer->count; i++) TRY(block_forward(&fwd, i, spans));
+    TRY(forward_norm(&fwd, normed, model->weights->norm, (struct tensor){0}));
     struct draw draw = {step->count, step->places, step->tokens, step->logprobs};
     return draw_tokens(model, normed, &draw);
 }
@@ -194,7 +195,7 @@ status generator_decode(struct generator *generator) {
         row++;
     }
 done:
-    desk_back(&generator->model->desk, (struct desk_mark){0});
+    workspace_restore(&generator->model->workspace, (struct workspace_mark){0});
     arena_release(&arena);
     return result;
 }

@@ -5,7 +5,7 @@
 #ifndef SHARED_MODEL_GENERATE_H
 #define SHARED_MODEL_GENERATE_H
 
-#include "shared/model/inside.h"
+#include "shared/model/model_internal.h"
 
 struct request {
     struct request *next;

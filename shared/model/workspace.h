@@ -5,38 +5,39 @@
 
 #include "kernels/ops.h"
 
-struct desk_chunk {
+struct workspace_chunk {
     struct buffer *memory;
     size_t size;
 };
 
-// A zeroed struct with its backend set is an empty desk.
-struct desk {
+// A zeroed struct with its backend set is an empty workspace.
+struct workspace {
     struct backend *backend;
-    struct desk_chunk *chunks;
+    struct workspace_chunk *chunks;
     size_t count;
     size_t chunk, used; // where the next tensor goes
     size_t live, peak;  // bytes taken at present, and at most so far
 };
 
-struct desk_mark {
+struct workspace_mark {
     size_t chunk, used, live;
 };
 
 // *out = rows x columns elements of unknown content, dense, aligned to 64. UNAVAILABLE when there is no memory.
-status desk_take(struct desk *desk, enum element type, int64_t rows, int64_t columns, struct tensor *out);
+status workspace_alloc(struct workspace *workspace, enum element type, int64_t rows, int64_t columns,
+                       struct tensor *out);
 
 // The same, filled from the host's dense elements of that type.
-status desk_put(struct desk *desk, enum element type, int64_t rows, int64_t columns, const void *host,
-                struct tensor *out);
+status workspace_upload(struct workspace *workspace, enum element type, int64_t rows, int64_t columns, const void *host,
+                        struct tensor *out);
 
 // What has been taken so far.
-struct desk_mark desk_here(const struct desk *desk);
+struct workspace_mark workspace_save(const struct workspace *workspace);
 
 // Gives back everything that was taken after `mark`.
-void desk_back(struct desk *desk, struct desk_mark mark);
+void workspace_restore(struct workspace *workspace, struct workspace_mark mark);
 
 // Frees all memory.
-void desk_release(struct desk *desk);
+void workspace_release(struct workspace *workspace);
 
 #endif

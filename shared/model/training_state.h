@@ -9,7 +9,7 @@
 #define STATE_NUMBERS "training.json"
 
 // Gives a parameter of the reference, converted to `type`, to the sink.
-status reference_download(struct model *model, const struct parameter *parameter, enum element type, element_sink *sink,
-                          void *context);
+status ema_download(struct model *model, const struct parameter *parameter, enum element type, element_sink *sink,
+                    void *context);
 
 #endif

@@ -1,6 +1,6 @@
 // Every key is looked up where the present layout has it; a value of the wrong type or out of all reason is refused
 // with the key's name. A missing key has transformers' default.
-#include "shared/model/config.h"
+#include "shared/model/model_config.h"
 
 #include <math.h>
 #include <string.h>
@@ -87,36 +87,36 @@ static status read_type(struct model_config *config, struct scope scope) {
     if (!value) value = look_up(scope, "torch_dtype");
     if (!value) return OK;
     const char *name = json_object_is_type(value, json_type_string) ? json_object_get_string(value) : "";
-    config->has_type = true;
+    config->has_dtype = true;
     if (strcmp(name, "float32") == 0)
-        config->type = ELEMENT_F32;
+        config->dtype = ELEMENT_F32;
     else if (strcmp(name, "bfloat16") == 0)
-        config->type = ELEMENT_BF16;
+        config->dtype = ELEMENT_BF16;
     else if (strcmp(name, "float16") == 0)
-        config->type = ELEMENT_F16;
+        config->dtype = ELEMENT_F16;
     else if (strcmp(name, "auto") == 0)
-        config->has_type = false;
+        config->has_dtype = false;
     else
         return fail(DATAERR, "dtype is none of float32, bfloat16, float16");
     return OK;
 }
 
 static status read_section(struct text_config *text, struct scope scope) {
-    json_object *section = look_up(scope, "mrope_section");
-    if (!json_object_is_type(section, json_type_array) || json_object_array_length(section) != 3)
+    json_object *mrope_section = look_up(scope, "mrope_section");
+    if (!json_object_is_type(mrope_section, json_type_array) || json_object_array_length(mrope_section) != 3)
         return fail(DATAERR, "%smrope_section is not three whole numbers", scope.prefix);
     int64_t sum = 0;
     for (size_t i = 0; i < 3; i++) {
-        json_object *part = json_object_array_get_idx(section, i);
+        json_object *part = json_object_array_get_idx(mrope_section, i);
         int64_t value = json_object_is_type(part, json_type_int) ? json_object_get_int64(part) : -1;
-        if (value < 0 || value > text->head_size)
+        if (value < 0 || value > text->head_dim)
             return fail(DATAERR, "%smrope_section is not three whole numbers", scope.prefix);
-        text->section[i] = (int)value;
+        text->mrope_section[i] = (int)value;
         sum += value;
     }
-    if (sum * 2 != text->head_size)
+    if (sum * 2 != text->head_dim)
         return fail(DATAERR, "%smrope_section sums to %lld, half a head's size is %d", scope.prefix, (long long)sum,
-                    text->head_size / 2);
+                    text->head_dim / 2);
     return OK;
 }
 
@@ -137,8 +137,8 @@ static status read_rope(struct text_config *text, struct scope scope) {
             return fail(DATAERR, "%s%s is %.50s; only \"default\" and \"mrope\" are known", inside.prefix, kinds[i],
                         name);
     }
-    TRY(read_float(scope, "rope_theta", 1, 1e30, 1000000.0, &text->theta));
-    TRY(read_float(inside, "rope_theta", 1, 1e30, text->theta, &text->theta));
+    TRY(read_float(scope, "rope_theta", 1, 1e30, 1000000.0, &text->rope_theta));
+    TRY(read_float(inside, "rope_theta", 1, 1e30, text->rope_theta, &text->rope_theta));
     return read_section(text, inside);
 }
 
@@ -152,24 +152,25 @@ static int missing_key_heads(struct scope scope, int heads) {
 
 static status read_text(struct text_config *text, struct scope scope) {
     enum { wide = 1 << 20 };
-    TRY(read_whole(scope, "vocab_size", 1, 1 << 24, 152064, &text->vocabulary));
-    TRY(read_whole(scope, "hidden_size", 1, wide, 8192, &text->hidden));
-    TRY(read_whole(scope, "intermediate_size", 1, wide, 29568, &text->inner));
-    TRY(read_int(scope, "num_hidden_layers", 1, 10000, 80, &text->layers));
-    TRY(read_int(scope, "num_attention_heads", 1, 10000, 64, &text->heads));
-    TRY(read_int(scope, "num_key_value_heads", 1, 10000, missing_key_heads(scope, text->heads), &text->key_heads));
-    if (text->hidden % text->heads || text->hidden / text->heads % 2)
-        return fail(DATAERR, "num_attention_heads %d do not divide hidden_size %lld into even heads", text->heads,
-                    (long long)text->hidden);
-    if (text->heads % text->key_heads)
-        return fail(DATAERR, "num_key_value_heads %d do not divide num_attention_heads %d", text->key_heads,
-                    text->heads);
-    text->head_size = (int)(text->hidden / text->heads);
-    int head_size = 0;
-    TRY(read_int(scope, "head_dim", 1, wide, text->head_size, &head_size));
-    if (head_size != text->head_size)
-        return fail(DATAERR, "head_dim is %d, hidden_size / num_attention_heads is %d", head_size, text->head_size);
-    TRY(read_float(scope, "rms_norm_eps", 0, 1, 1e-5, &text->epsilon));
+    TRY(read_whole(scope, "vocab_size", 1, 1 << 24, 152064, &text->vocab_size));
+    TRY(read_whole(scope, "hidden_size", 1, wide, 8192, &text->hidden_size));
+    TRY(read_whole(scope, "intermediate_size", 1, wide, 29568, &text->intermediate_size));
+    TRY(read_int(scope, "num_hidden_layers", 1, 10000, 80, &text->num_hidden_layers));
+    TRY(read_int(scope, "num_attention_heads", 1, 10000, 64, &text->num_attention_heads));
+    TRY(read_int(scope, "num_key_value_heads", 1, 10000, missing_key_heads(scope, text->num_attention_heads),
+                 &text->num_key_value_heads));
+    if (text->hidden_size % text->num_attention_heads || text->hidden_size / text->num_attention_heads % 2)
+        return fail(DATAERR, "num_attention_heads %d do not divide hidden_size %lld into even heads",
+                    text->num_attention_heads, (long long)text->hidden_size);
+    if (text->num_attention_heads % text->num_key_value_heads)
+        return fail(DATAERR, "num_key_value_heads %d do not divide num_attention_heads %d", text->num_key_value_heads,
+                    text->num_attention_heads);
+    text->head_dim = (int)(text->hidden_size / text->num_attention_heads);
+    int head_dim = 0;
+    TRY(read_int(scope, "head_dim", 1, wide, text->head_dim, &head_dim));
+    if (head_dim != text->head_dim)
+        return fail(DATAERR, "head_dim is %d, hidden_size / num_attention_heads is %d", head_dim, text->head_dim);
+    TRY(read_float(scope, "rms_norm_eps", 0, 1, 1e-5, &text->rms_norm_eps));
     TRY(require_text(scope, "hidden_act", "silu"));
     bool sliding = false;
     TRY(read_bool(scope, "use_sliding_window", false, &sliding));
@@ -181,7 +182,7 @@ static status read_full(struct vision_config *vision, struct scope scope) {
     json_object *list = look_up(scope, "fullatt_block_indexes");
     static const int published[] = {7, 15, 23, 31};
     if (!list) {
-        for (int i = 0; i < 4; i++) vision->full[published[i]] = true;
+        for (int i = 0; i < 4; i++) vision->fullatt_blocks[published[i]] = true;
         return OK;
     }
     if (!json_object_is_type(list, json_type_array))
@@ -189,64 +190,64 @@ static status read_full(struct vision_config *vision, struct scope scope) {
     for (size_t i = 0; i < json_object_array_length(list); i++) {
         json_object *entry = json_object_array_get_idx(list, i);
         int64_t block = json_object_is_type(entry, json_type_int) ? json_object_get_int64(entry) : -1;
-        if (block < 0 || block >= MOST_BLOCKS)
+        if (block < 0 || block >= MAX_VISION_BLOCKS)
             return fail(DATAERR, "%sfullatt_block_indexes[%zu] is not the number of a block", scope.prefix, i);
-        vision->full[block] = true;
+        vision->fullatt_blocks[block] = true;
     }
     return OK;
 }
 
 static status read_vision(struct vision_config *vision, struct scope scope) {
     enum { wide = 1 << 20 };
-    TRY(read_int(scope, "depth", 1, MOST_BLOCKS, 32, &vision->depth));
-    TRY(read_whole(scope, "hidden_size", 1, wide, 3584, &vision->hidden));
-    TRY(read_whole(scope, "intermediate_size", 1, wide, 3420, &vision->inner));
-    TRY(read_whole(scope, "out_hidden_size", 1, wide, 3584, &vision->out));
-    TRY(read_int(scope, "num_heads", 1, 10000, 16, &vision->heads));
-    TRY(read_int(scope, "patch_size", 1, 256, 14, &vision->patch));
-    TRY(read_int(scope, "spatial_merge_size", 1, 16, 2, &vision->merge));
-    TRY(read_int(scope, "temporal_patch_size", 1, 16, 2, &vision->time));
-    TRY(read_int(scope, "window_size", 1, 1 << 16, 112, &vision->window));
+    TRY(read_int(scope, "depth", 1, MAX_VISION_BLOCKS, 32, &vision->depth));
+    TRY(read_whole(scope, "hidden_size", 1, wide, 3584, &vision->hidden_size));
+    TRY(read_whole(scope, "intermediate_size", 1, wide, 3420, &vision->intermediate_size));
+    TRY(read_whole(scope, "out_hidden_size", 1, wide, 3584, &vision->out_hidden_size));
+    TRY(read_int(scope, "num_heads", 1, 10000, 16, &vision->num_heads));
+    TRY(read_int(scope, "patch_size", 1, 256, 14, &vision->patch_size));
+    TRY(read_int(scope, "spatial_merge_size", 1, 16, 2, &vision->spatial_merge_size));
+    TRY(read_int(scope, "temporal_patch_size", 1, 16, 2, &vision->temporal_patch_size));
+    TRY(read_int(scope, "window_size", 1, 1 << 16, 112, &vision->window_size));
     TRY(read_float(scope, "tokens_per_second", 0, 1e6, 4, &vision->tokens_per_second));
     TRY(require_text(scope, "hidden_act", "silu"));
     int channels = 0;
     TRY(read_int(scope, "in_chans", 3, 3, 3, &channels));
     TRY(read_int(scope, "in_channels", 3, 3, 3, &channels));
-    if (vision->hidden % vision->heads || vision->hidden / vision->heads % 4)
+    if (vision->hidden_size % vision->num_heads || vision->hidden_size / vision->num_heads % 4)
         return fail(DATAERR, "%snum_heads %d do not divide %shidden_size %lld into heads of a multiple of 4",
-                    scope.prefix, vision->heads, scope.prefix, (long long)vision->hidden);
-    vision->head_size = (int)(vision->hidden / vision->heads);
-    if (vision->window < vision->patch * vision->merge)
-        return fail(DATAERR, "%swindow_size %d is below a unit's %d pixels", scope.prefix, vision->window,
-                    vision->patch * vision->merge);
+                    scope.prefix, vision->num_heads, scope.prefix, (long long)vision->hidden_size);
+    vision->head_dim = (int)(vision->hidden_size / vision->num_heads);
+    if (vision->window_size < vision->patch_size * vision->spatial_merge_size)
+        return fail(DATAERR, "%swindow_size %d is below a unit's %d pixels", scope.prefix, vision->window_size,
+                    vision->patch_size * vision->spatial_merge_size);
     return read_full(vision, scope);
 }
 
 // eos_token_id: one number, a list, or null.
 static status read_ends(struct model_config *config, json_object *value) {
     size_t count = json_object_is_type(value, json_type_array) ? json_object_array_length(value) : value ? 1 : 0;
-    if (count > MOST_ENDS) return fail(DATAERR, "eos_token_id has %zu tokens, %d at most", count, MOST_ENDS);
-    config->end_count = 0;
+    if (count > MAX_EOS_IDS) return fail(DATAERR, "eos_token_id has %zu tokens, %d at most", count, MAX_EOS_IDS);
+    config->eos_count = 0;
     for (size_t i = 0; i < count; i++) {
         json_object *token = json_object_is_type(value, json_type_array) ? json_object_array_get_idx(value, i) : value;
         int64_t number = json_object_is_type(token, json_type_int) ? json_object_get_int64(token) : -1;
-        if (number < 0 || number >= config->text.vocabulary)
+        if (number < 0 || number >= config->text.vocab_size)
             return fail(DATAERR, "eos_token_id is not a token of the vocabulary");
-        config->ends[config->end_count++] = number;
+        config->eos_ids[config->eos_count++] = number;
     }
     return OK;
 }
 
 static status read_token(struct scope scope, const char *key, const struct text_config *text, int64_t *out) {
-    return read_whole(scope, key, 0, text->vocabulary - 1, -1, out);
+    return read_whole(scope, key, 0, text->vocab_size - 1, -1, out);
 }
 
 static status read_all(struct model_config *config, json_object *root) {
     static const float mean[3] = {0.48145466f, 0.4578275f, 0.40821073f};
-    static const float deviation[3] = {0.26862954f, 0.26130258f, 0.27577711f};
-    *config = (struct model_config){.rescale = (float)(1 / 255.0)};
-    memcpy(config->mean, mean, sizeof mean);
-    memcpy(config->deviation, deviation, sizeof deviation);
+    static const float image_std[3] = {0.26862954f, 0.26130258f, 0.27577711f};
+    *config = (struct model_config){.rescale_factor = (float)(1 / 255.0)};
+    memcpy(config->image_mean, mean, sizeof mean);
+    memcpy(config->image_std, image_std, sizeof image_std);
     json_object *text = NULL, *vision = NULL;
     TRY(read_object(root, "text_config", &text));
     TRY(read_object(root, "vision_config", &vision));
@@ -256,19 +257,19 @@ static status read_all(struct model_config *config, json_object *root) {
         return fail(DATAERR, "quantization_config: quantized weights are not known");
     TRY(read_text(&config->text, whole));
     TRY(read_vision(&config->vision, (struct scope){vision, NULL, "vision_config."}));
-    if (config->vision.out != config->text.hidden)
+    if (config->vision.out_hidden_size != config->text.hidden_size)
         return fail(DATAERR, "vision_config.out_hidden_size is %lld, hidden_size is %lld",
-                    (long long)config->vision.out, (long long)config->text.hidden);
-    TRY(read_bool(whole, "tie_word_embeddings", false, &config->text.tied));
+                    (long long)config->vision.out_hidden_size, (long long)config->text.hidden_size);
+    TRY(read_bool(whole, "tie_word_embeddings", false, &config->text.tie_word_embeddings));
     TRY(read_type(config, outer_first));
-    TRY(read_token(outer_first, "image_token_id", &config->text, &config->image_token));
-    TRY(read_token(outer_first, "video_token_id", &config->text, &config->video_token));
-    TRY(read_token(outer_first, "vision_start_token_id", &config->text, &config->vision_start_token));
-    TRY(read_token(outer_first, "vision_end_token_id", &config->text, &config->vision_end_token));
+    TRY(read_token(outer_first, "image_token_id", &config->text, &config->image_token_id));
+    TRY(read_token(outer_first, "video_token_id", &config->text, &config->video_token_id));
+    TRY(read_token(outer_first, "vision_start_token_id", &config->text, &config->vision_start_token_id));
+    TRY(read_token(outer_first, "vision_end_token_id", &config->text, &config->vision_end_token_id));
     return read_ends(config, look_up(outer_first, "eos_token_id"));
 }
 
-status config_parse(struct model_config *config, const char *text, size_t size, const char *name) {
+status model_config_parse(struct model_config *config, const char *text, size_t size, const char *name) {
     json_object *root = NULL;
     TRY(json_parse(&root, text, size, name));
     status result = read_all(config, root);
@@ -276,11 +277,11 @@ status config_parse(struct model_config *config, const char *text, size_t size, 
     return result == OK ? OK : fail_prefix(result, "%s", name);
 }
 
-status config_parse_generation(struct model_config *config, const char *text, size_t size, const char *name) {
+status model_config_parse_generation(struct model_config *config, const char *text, size_t size, const char *name) {
     json_object *root = NULL;
     TRY(json_parse(&root, text, size, name));
-    json_object *ends = json_object_object_get(root, "eos_token_id");
-    status result = ends ? read_ends(config, ends) : OK;
+    json_object *eos_ids = json_object_object_get(root, "eos_token_id");
+    status result = eos_ids ? read_ends(config, eos_ids) : OK;
     json_object_put(root);
     return result == OK ? OK : fail_prefix(result, "%s", name);
 }
@@ -303,15 +304,15 @@ static status read_triple(json_object *root, const char *key, double low, float 
 
 static status read_preprocessor(struct model_config *config, json_object *root) {
     struct scope scope = {root, NULL, ""};
-    TRY(read_triple(root, "image_mean", -1e6, config->mean));
-    TRY(read_triple(root, "image_std", 1e-6, config->deviation));
-    TRY(read_float(scope, "rescale_factor", 1e-9, 1e9, 1 / 255.0, &config->rescale));
+    TRY(read_triple(root, "image_mean", -1e6, config->image_mean));
+    TRY(read_triple(root, "image_std", 1e-6, config->image_std));
+    TRY(read_float(scope, "rescale_factor", 1e-9, 1e9, 1 / 255.0, &config->rescale_factor));
     const struct {
         const char *key;
         int value;
-    } same[] = {{"patch_size", config->vision.patch},
-                {"temporal_patch_size", config->vision.time},
-                {"merge_size", config->vision.merge}};
+    } same[] = {{"patch_size", config->vision.patch_size},
+                {"temporal_patch_size", config->vision.temporal_patch_size},
+                {"merge_size", config->vision.spatial_merge_size}};
     for (int i = 0; i < 3; i++) {
         int value = 0;
         TRY(read_int(scope, same[i].key, 1, 1 << 16, same[i].value, &value));
@@ -321,7 +322,7 @@ static status read_preprocessor(struct model_config *config, json_object *root) 
     return OK;
 }
 
-status config_parse_preprocessor(struct model_config *config, const char *text, size_t size, const char *name) {
+status model_config_parse_preprocessor(struct model_config *config, const char *text, size_t size, const char *name) {
     json_object *root = NULL;
     TRY(json_parse(&root, text, size, name));
     status result = read_preprocessor(config, root);
@@ -340,25 +341,25 @@ static status parse_file(struct model_config *config, const char *path, bool opt
     return result;
 }
 
-status config_read_file(struct model_config *config, const char *path) {
-    return parse_file(config, path, false, config_parse);
+status model_config_read_file(struct model_config *config, const char *path) {
+    return parse_file(config, path, false, model_config_parse);
 }
 
-status config_read(struct model_config *config, const char *folder) {
+status model_config_read(struct model_config *config, const char *dir) {
     static const struct {
         const char *name;
         bool optional;
         parser *parse;
-    } files[] = {{"config.json", false, config_parse},
-                 {"generation_config.json", true, config_parse_generation},
-                 {"preprocessor_config.json", true, config_parse_preprocessor}};
-    struct arena texts = {0};
+    } files[] = {{"config.json", false, model_config_parse},
+                 {"generation_config.json", true, model_config_parse_generation},
+                 {"preprocessor_config.json", true, model_config_parse_preprocessor}};
+    struct arena arena = {0};
     status result = OK;
     for (size_t i = 0; i < sizeof files / sizeof *files && result == OK; i++) {
-        char *path = path_join(&texts, folder, files[i].name);
+        char *path = path_join(&arena, dir, files[i].name);
         result =
             path ? parse_file(config, path, files[i].optional, files[i].parse) : fail(UNAVAILABLE, "out of memory");
     }
-    arena_release(&texts);
+    arena_release(&arena);
     return result;
 }

@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 
 #include "shared/base/file.h"
-#include "shared/model/fingerprint.h"
-#include "shared/model/state.h"
+#include "shared/model/weights_hash.h"
+#include "shared/model/training_state.h"
 #include "shared/model/trainer.h"
 
 static status sink_file(void *writer, const void *elements, size_t bytes) {
@@ -46,17 +46,17 @@ static status write_file(struct model *model, const struct stored_tensor **found
     }
     return safetensors_finish(&writer);
 done:
-    safetensors_abandon(&writer);
+    safetensors_abort(&writer);
     return result;
 }
 
-static status write_weights(struct model *model, const struct stored_tensor **found, struct arena *texts,
-                            const char *folder) {
+static status write_weights(struct model *model, const struct stored_tensor **found, struct arena *arena,
+                            const char *dir) {
     size_t total = safetensors_count(model->store);
     for (size_t first = 0, end; first < total; first = end) {
         const char *file = safetensors_at(model->store, first)->file;
         for (end = first + 1; end < total && strcmp(safetensors_at(model->store, end)->file, file) == 0;) end++;
-        char *path = path_join(texts, folder, last_part(file));
+        char *path = path_join(arena, dir, last_part(file));
         if (!path) return fail(UNAVAILABLE, "out of memory");
         TRY(write_file(model, found, path, first, end - first));
     }
@@ -71,8 +71,8 @@ static bool is_copied(const struct model *model, const char *name) {
     return true;
 }
 
-static status copy_file(struct arena *texts, const char *from, const char *to, const char *name) {
-    char *source = path_join(texts, from, name), *target = path_join(texts, to, name);
+static status copy_file(struct arena *arena, const char *from, const char *to, const char *name) {
+    char *source = path_join(arena, from, name), *target = path_join(arena, to, name);
     if (!source || !target) return fail(UNAVAILABLE, "out of memory");
     struct stat facts;
     if (stat(source, &facts)) return fail(DATAERR, "%s: %s", source, strerror(errno));
@@ -84,69 +84,69 @@ static status copy_file(struct arena *texts, const char *from, const char *to, c
     return result;
 }
 
-static status copy_rest(struct model *model, struct arena *texts, const char *folder) {
-    DIR *entries = opendir(model->folder);
-    if (!entries) return fail(DATAERR, "%s: %s", model->folder, strerror(errno));
+static status copy_rest(struct model *model, struct arena *arena, const char *dir) {
+    DIR *entries = opendir(model->dir);
+    if (!entries) return fail(DATAERR, "%s: %s", model->dir, strerror(errno));
     status result = OK;
     for (struct dirent *entry; result == OK && (entry = readdir(entries));)
-        if (is_copied(model, entry->d_name)) result = copy_file(texts, model->folder, folder, entry->d_name);
+        if (is_copied(model, entry->d_name)) result = copy_file(arena, model->dir, dir, entry->d_name);
     closedir(entries);
     return result;
 }
 
-status model_write_folder(struct model *model, const char *folder) {
+status model_save(struct model *model, const char *dir) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
-    struct arena texts = {0};
+    struct arena arena = {0};
     status result = OK;
-    const struct stored_tensor **found = arena_alloc(&texts, model->table->count * sizeof *found);
+    const struct stored_tensor **found = arena_alloc(&arena, model->table->count * sizeof *found);
     if (!found) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
-    TRY_TO(result, done, dir_make(folder));
-    TRY_TO(result, done, parameters_match(model->table, model->store, found));
-    TRY_TO(result, done, write_weights(model, found, &texts, folder));
-    TRY_TO(result, done, copy_rest(model, &texts, folder));
-    TRY_TO(result, done, dir_sync(folder));
+    TRY_TO(result, done, dir_make(dir));
+    TRY_TO(result, done, parameter_table_match(model->table, model->store, found));
+    TRY_TO(result, done, write_weights(model, found, &arena, dir));
+    TRY_TO(result, done, copy_rest(model, &arena, dir));
+    TRY_TO(result, done, dir_sync(dir));
 done:
-    arena_release(&texts);
+    arena_release(&arena);
     return result;
 }
 
 // The table's parameters (the vision tower's too, if asked for) as tensors to be written, under the names by which they
 // were read.
-static status list_parameters(struct model *model, struct arena *texts, enum element type, size_t *count,
+static status list_parameters(struct model *model, struct arena *arena, enum element type, size_t *count,
                               struct stored_tensor **out) {
-    const struct stored_tensor **found = arena_alloc(texts, model->table->count * sizeof *found);
-    *out = arena_alloc(texts, model->table->count * sizeof **out);
+    const struct stored_tensor **found = arena_alloc(arena, model->table->count * sizeof *found);
+    *out = arena_alloc(arena, model->table->count * sizeof **out);
     if (!found || !*out) return fail(UNAVAILABLE, "out of memory");
-    TRY(parameters_match(model->table, model->store, found));
+    TRY(parameter_table_match(model->table, model->store, found));
     *count = 0;
     for (size_t i = 0; i < model->table->count; i++) {
         const struct parameter *parameter = &model->table->list[i];
-        if (parameter->place >= model->trainer->elements) continue;
+        if (parameter->offset >= model->trainer->elements) continue;
         (*out)[*count] = (struct stored_tensor){.name = found[i]->name, .type = type, .rank = parameter->rank};
         memcpy((*out)[(*count)++].shape, parameter->shape, sizeof parameter->shape);
     }
     return OK;
 }
 
-status model_write_gradients(struct model *model, const char *path) {
+status model_save_grads(struct model *model, const char *path) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
-    struct arena texts = {0};
+    struct arena arena = {0};
     struct safetensors_writer *writer = NULL;
     struct stored_tensor *tensors = NULL;
     size_t count = 0;
     status result = OK;
-    TRY_TO(result, done, list_parameters(model, &texts, ELEMENT_F32, &count, &tensors));
+    TRY_TO(result, done, list_parameters(model, &arena, ELEMENT_F32, &count, &tensors));
     TRY_TO(result, done, safetensors_create(&writer, path, tensors, count, true));
     for (size_t i = 0; i < model->table->count; i++) {
-        if (model->table->list[i].place >= model->trainer->elements) continue;
+        if (model->table->list[i].offset >= model->trainer->elements) continue;
         TRY_TO(result, done,
                parameter_download(model->backend, model->trainer->gradients, &model->table->list[i], ELEMENT_F32,
                                   sink_file, writer));
     }
     result = safetensors_finish(&writer);
 done:
-    safetensors_abandon(&writer);
-    arena_release(&texts);
+    safetensors_abort(&writer);
+    arena_release(&arena);
     return result;
 }
 
@@ -154,25 +154,25 @@ done:
 struct publication {
     struct model *model;
     struct safetensors_writer *writer;
-    struct fingerprint *print;
+    struct weights_hasher *hasher;
 };
 
 static status publish_bits(void *context, const void *elements, size_t bytes) {
     struct publication *it = context;
-    TRY(fingerprint_bits(it->print, elements, bytes));
+    TRY(weights_hasher_update(it->hasher, elements, bytes));
     return safetensors_write(it->writer, elements, bytes);
 }
 
 static status publish_parameter(struct publication *it, bool reference, const struct parameter *parameter) {
-    fingerprint_parameter(it->print, parameter);
+    weights_hasher_parameter(it->hasher, parameter);
     enum element type = it->model->weights->type;
-    if (reference) return reference_download(it->model, parameter, type, publish_bits, it);
+    if (reference) return ema_download(it->model, parameter, type, publish_bits, it);
     return parameter_download(it->model->backend, it->model->weights->master, parameter, type, publish_bits, it);
 }
 
 status model_publish(struct model *model, bool reference, const char *path, uint64_t *hash) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
-    if (reference && model->trainer->reference < 0) return fail(BUG, "the model was opened without a reference");
+    if (reference && model->trainer->ema_fd < 0) return fail(BUG, "the model was opened without a reference");
     const struct parameter_table *table = model->table;
     struct publication it = {.model = model};
     struct stored_tensor *tensors = NULL;
@@ -184,14 +184,14 @@ status model_publish(struct model *model, bool reference, const char *path, uint
             (struct stored_tensor){.name = parameter->name, .type = model->weights->type, .rank = parameter->rank};
         memcpy(tensors[i].shape, parameter->shape, sizeof parameter->shape);
     }
-    TRY_TO(result, done, fingerprint_new(&it.print, &model->config, model->weights->type));
+    TRY_TO(result, done, weights_hasher_new(&it.hasher, &model->config, model->weights->type));
     TRY_TO(result, done, safetensors_create(&it.writer, path, tensors, table->count, false));
     for (size_t i = 0; i < table->count; i++) TRY_TO(result, done, publish_parameter(&it, reference, &table->list[i]));
-    *hash = fingerprint_value(it.print);
+    *hash = weights_hasher_digest(it.hasher);
     result = safetensors_finish(&it.writer);
 done:
-    safetensors_abandon(&it.writer);
-    fingerprint_free(&it.print);
+    safetensors_abort(&it.writer);
+    weights_hasher_free(&it.hasher);
     free(tensors);
     return result;
 }

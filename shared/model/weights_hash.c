@@ -1,0 +1,85 @@
+#include "shared/model/weights_hash.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <xxhash.h>
+
+struct weights_hasher {
+    XXH3_state_t *state;
+};
+
+static void add_number(struct weights_hasher *hasher, double number) {
+    XXH3_64bits_update(hasher->state, &number, sizeof number);
+}
+
+// Only what changes a result: shapes follow with the parameters.
+static void add_config(struct weights_hasher *hasher, const struct model_config *config) {
+    const struct text_config *text = &config->text;
+    const struct vision_config *vision = &config->vision;
+    const double numbers[] = {
+        text->num_attention_heads,
+        text->num_key_value_heads,
+        text->head_dim,
+        text->rms_norm_eps,
+        text->rope_theta,
+        text->mrope_section[0],
+        text->mrope_section[1],
+        text->mrope_section[2],
+        text->tie_word_embeddings,
+        vision->num_heads,
+        vision->patch_size,
+        vision->spatial_merge_size,
+        vision->temporal_patch_size,
+        vision->window_size,
+        vision->tokens_per_second,
+        config->rescale_factor,
+        config->image_mean[0],
+        config->image_mean[1],
+        config->image_mean[2],
+        config->image_std[0],
+        config->image_std[1],
+        config->image_std[2],
+        (double)config->image_token_id,
+        (double)config->video_token_id,
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) add_number(hasher, numbers[i]);
+    for (int i = 0; i < vision->depth; i++) add_number(hasher, vision->fullatt_blocks[i]);
+}
+
+status weights_hasher_new(struct weights_hasher **out, const struct model_config *config, enum element type) {
+    *out = NULL;
+    struct weights_hasher *hasher = NULL;
+    TRY(NEW(&hasher, 1));
+    hasher->state = XXH3_createState();
+    if (!hasher->state) {
+        free(hasher);
+        return fail(UNAVAILABLE, "out of memory");
+    }
+    XXH3_64bits_reset(hasher->state);
+    add_number(hasher, type);
+    add_config(hasher, config);
+    *out = hasher;
+    return OK;
+}
+
+void weights_hasher_free(struct weights_hasher **hasher) {
+    if (!*hasher) return;
+    XXH3_freeState((*hasher)->state);
+    free(*hasher);
+    *hasher = NULL;
+}
+
+void weights_hasher_parameter(struct weights_hasher *hasher, const struct parameter *parameter) {
+    XXH3_64bits_update(hasher->state, parameter->name, strlen(parameter->name) + 1);
+    XXH3_64bits_update(hasher->state, parameter->shape, (size_t)parameter->rank * sizeof *parameter->shape);
+}
+
+status weights_hasher_update(void *hasher, const void *elements, size_t bytes) {
+    XXH3_64bits_update(((struct weights_hasher *)hasher)->state, elements, bytes);
+    return OK;
+}
+
+uint64_t weights_hasher_digest(const struct weights_hasher *hasher) {
+    return XXH3_64bits_digest(hasher->state);
+}
