@@ -6,7 +6,7 @@
 
 #include "shared/base/log.h"
 #include "shared/media/media.h"
-#include "shared/store/frames.h"
+#include "shared/store/frame_store.h"
 #include "tools/tools.h"
 
 static const char help[] =
@@ -112,7 +112,7 @@ static void print_facts(const char *key, const struct frames *frames) {
 // The one key that starts like this.
 struct search {
     const char *start;
-    char key[frames_key_size];
+    char key[frame_key_size];
     int matches;
 };
 
@@ -120,20 +120,20 @@ static status match_key(void *context, const char *key, const struct frames *fra
     (void)frames, (void)bytes, (void)used;
     struct search *search = context;
     if (strncmp(key, search->start, strlen(search->start)) != 0) return OK;
-    memcpy(search->key, key, frames_key_size);
+    memcpy(search->key, key, frame_key_size);
     search->matches++;
     return OK;
 }
 
-static status find_frames(struct frames_store *store, const char *start, char key[frames_key_size],
+static status find_frames(struct frame_store *store, const char *start, char key[frame_key_size],
                           struct frames_view *view) {
     struct search search = {.start = start};
-    TRY(frames_store_each(store, match_key, &search));
+    TRY(frame_store_each(store, match_key, &search));
     if (search.matches == 0) return fail(DATAERR, "no frames under key '%s'", start);
     if (search.matches > 1) return fail(DATAERR, "%d keys start with '%s'", search.matches, start);
-    memcpy(key, search.key, frames_key_size);
+    memcpy(key, search.key, frame_key_size);
     bool found;
-    TRY(frames_store_get(store, key, view, &found));
+    TRY(frame_store_get(store, key, view, &found));
     return found ? OK : fail(DATAERR, "no frames under key '%s'", key);
 }
 
@@ -144,10 +144,10 @@ static status write_raw(const struct frames *frames) {
     return OK;
 }
 
-static status run(const struct task *task, struct frames_store *store) {
-    if (!strcmp(task->verb, "ls")) return frames_store_each(store, print_line, NULL);
+static status run(const struct task *task, struct frame_store *store) {
+    if (!strcmp(task->verb, "ls")) return frame_store_each(store, print_line, NULL);
     struct frames_view view = {0};
-    char key[frames_key_size];
+    char key[frame_key_size];
     status result = find_frames(store, task->key, key, &view);
     if (result == OK && view.frames.count && !strcmp(task->verb, "show")) print_facts(key, &view.frames);
     if (result == OK && task->raw) result = write_raw(&view.frames);
@@ -158,12 +158,12 @@ static status run(const struct task *task, struct frames_store *store) {
 
 int frames_main(int argc, char **argv) {
     struct task task = {.verb = ""};
-    struct frames_store *store = NULL;
+    struct frame_store *store = NULL;
     status result = read_arguments(argc, argv, &task);
     if (result == END) return 0;
-    if (result == OK) result = frames_store_open(&store, task.store, 0, true);
+    if (result == OK) result = frame_store_open(&store, task.store, 0, true);
     if (result == OK) result = run(&task, store);
-    frames_store_close(&store);
+    frame_store_close(&store);
     if (result != OK) log_info("frames: %s", fail_text());
     return result;
 }

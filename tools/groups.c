@@ -6,7 +6,7 @@
 #include "shared/base/log.h"
 #include "shared/config/options.h"
 #include "shared/group/group.h"
-#include "shared/store/groups.h"
+#include "shared/store/group_store.h"
 #include "tools/tools.h"
 
 static const struct option keys[] = {

@@ -13,9 +13,9 @@ static status ask(struct frames_view *view, const struct media_source *source, c
     if (!source->ask) return OK;
     status result = source->ask(source->context, key, &record, found);
     if (result == OK && *found && source->store) {
-        result = frames_store_put_record(source->store, key, record.data, record.size);
+        result = frame_store_put_record(source->store, key, record.data, record.size);
         buf_release(&record);
-        return result == OK ? frames_store_get(source->store, key, view, found) : result;
+        return result == OK ? frame_store_get(source->store, key, view, found) : result;
     }
     if (result == OK && *found) result = frames_from_record(&view->frames, record.data, record.size);
     if (result == OK && *found)
@@ -29,13 +29,13 @@ static status decode(struct frames_view *view, const struct media_source *source
                      const char *key, bool *found) {
     struct rules standard = rules_standard();
     const struct rules *rules = source->rules ? source->rules : &standard;
-    char own[frames_key_size] = "";
+    char own[frame_key_size] = "";
     *found = false;
     TRY(media_key(own, path, video, rules, source->store));
     if (strcmp(own, key) != 0) return fail(BAD_SAMPLE, "the file or the keys of the frames stage are others");
     TRY(media_decode(view, path, video, rules, NULL));
     *found = true;
-    return source->store ? frames_store_put(source->store, key, &view->frames) : OK;
+    return source->store ? frame_store_put(source->store, key, &view->frames) : OK;
 }
 
 static status from_file(struct frames_view *view, const struct media_source *source, const struct group *group,
@@ -69,7 +69,7 @@ status media_get(struct frames_view *view, const struct media_source *source, co
     const char *key = medium->key.data;
     if (!key) return fail(DATAERR, "media[%zu].key: missing", index);
     bool found = false;
-    status result = source->store ? frames_store_get(source->store, key, view, &found) : OK;
+    status result = source->store ? frame_store_get(source->store, key, view, &found) : OK;
     if (result == OK && !found) result = ask(view, source, key, &found);
     if (result == OK && !found) {
         result = from_file(view, source, group, index, key, &found);

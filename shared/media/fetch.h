@@ -4,10 +4,10 @@
 
 #include "shared/group/group.h"
 #include "shared/media/rules.h"
-#include "shared/store/frames.h"
+#include "shared/store/frame_store.h"
 
 struct media_source {
-    struct frames_store *store; // NULL: none
+    struct frame_store *store; // NULL: none
     // Asks another process for a record (stage_fetch, say); NULL: nobody to ask.
     status (*ask)(void *context, const char *key, struct buf *record, bool *found);
     void *context;

@@ -42,8 +42,8 @@ static status hash_content(int fd, uint8_t hash[16]) {
     return result;
 }
 
-static struct file_facts facts_of(const struct stat *stat) {
-    return (struct file_facts){
+static struct file_stamp facts_of(const struct stat *stat) {
+    return (struct file_stamp){
         .device = stat->st_dev,
         .inode = stat->st_ino,
         .size = (uint64_t)stat->st_size,
@@ -53,7 +53,7 @@ static struct file_facts facts_of(const struct stat *stat) {
 }
 
 // A file that was touched a moment ago may change again without its facts showing it: it is not remembered.
-static bool settled(const struct file_facts *facts) {
+static bool settled(const struct file_stamp *facts) {
     const int64_t moment = 2000000000;
     struct timespec time;
     clock_gettime(CLOCK_REALTIME, &time);
@@ -61,20 +61,20 @@ static bool settled(const struct file_facts *facts) {
     return now - facts->modified > moment && now - facts->changed > moment;
 }
 
-static status hash_file(int fd, const char *path, struct frames_store *store, uint8_t hash[16]) {
+static status hash_file(int fd, const char *path, struct frame_store *store, uint8_t hash[16]) {
     struct stat stat;
     if (fstat(fd, &stat)) return fail(BAD_SAMPLE, "%s", strerror(errno));
     if (!S_ISREG(stat.st_mode)) return fail(BAD_SAMPLE, "not a file");
-    struct file_facts facts = facts_of(&stat);
+    struct file_stamp facts = facts_of(&stat);
     bool found = false;
-    if (store) TRY(frames_store_recall(store, path, &facts, hash, &found));
+    if (store) TRY(frame_store_recall_hash(store, path, &facts, hash, &found));
     if (found) return OK;
     TRY(hash_content(fd, hash));
-    return store && settled(&facts) ? frames_store_remember(store, path, &facts, hash) : OK;
+    return store && settled(&facts) ? frame_store_remember_hash(store, path, &facts, hash) : OK;
 }
 
 // The rules that the frames depend on; the others are zero.
-static void key_from(char key[frames_key_size], const uint8_t hash[16], bool video, const struct rules *rules) {
+static void key_from(char key[frame_key_size], const uint8_t hash[16], bool video, const struct rules *rules) {
     struct {
         char version[sizeof chain_version];
         char kind;
@@ -103,8 +103,8 @@ static void key_from(char key[frames_key_size], const uint8_t hash[16], bool vid
     key[32] = 0;
 }
 
-status media_key(char key[frames_key_size], const char *path, bool video, const struct rules *rules,
-                 struct frames_store *store) {
+status media_key(char key[frame_key_size], const char *path, bool video, const struct rules *rules,
+                 struct frame_store *store) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return fail(BAD_SAMPLE, "%s", strerror(errno));
     uint8_t hash[16] = {0};

@@ -6,7 +6,7 @@
 
 #include "shared/base/status.h"
 #include "shared/media/rules.h"
-#include "shared/store/frames.h"
+#include "shared/store/frame_store.h"
 
 // How a clip is decoded; every way gives the same frames.
 struct media_options {
@@ -22,8 +22,8 @@ status media_decode(struct frames_view *view, const char *path, bool video, cons
 
 // The key of a file's frames: a hash of the file's content and of every rule that matters. `store` (NULL: none) keeps
 // the content's hash until the file changes. BAD_SAMPLE when it cannot be read.
-status media_key(char key[frames_key_size], const char *path, bool video, const struct rules *rules,
-                 struct frames_store *store);
+status media_key(char key[frame_key_size], const char *path, bool video, const struct rules *rules,
+                 struct frame_store *store);
 
 // Writes the frames as one PNG, side by side in rows (a contact sheet). UNAVAILABLE when the file cannot be written.
 status media_write_sheet(const struct frames *frames, const char *path);

@@ -42,8 +42,8 @@ status feed_open(struct feed **out, struct stage_context *context, const struct 
     char *path = path_join(&memory, config->folder, "ledger.lmdb");
     TRY_TO(result, fail, path ? OK : fail(UNAVAILABLE, "out of memory"));
     uint64_t data = context->stage->version ? context->stage->version(context->state) : 0;
-    const struct ledger_plan plan = {.data = data, .per_step = feed->per_step};
-    TRY_TO(result, fail, ledger_open(&feed->ledger, path, &plan));
+    const struct ledger_config run = {.data = data, .groups_per_step = feed->per_step};
+    TRY_TO(result, fail, ledger_open(&feed->ledger, path, &run));
     arena_release(&memory);
     *out = feed;
     return OK;
@@ -91,18 +91,18 @@ static status issue(struct feed *feed, int64_t seq, int64_t ahead) {
 }
 
 static status issue_again(struct feed *feed) {
-    int64_t ahead = 0, end = ledger_fresh(feed->ledger);
+    int64_t ahead = 0, end = ledger_next_unissued(feed->ledger);
     feed->reissue = false;
     for (int64_t seq = ledger_settled(feed->ledger); seq < end; seq++) {
         enum ledger_state state = ledger_state_of(feed->ledger, seq);
-        if (state == LEDGER_FLYING || state == LEDGER_NEW) TRY(issue(feed, seq, ahead++));
+        if (state == LEDGER_IN_FLIGHT || state == LEDGER_NEW) TRY(issue(feed, seq, ahead++));
     }
     return OK;
 }
 
 static status issue_fresh(struct feed *feed) {
     for (;;) {
-        int64_t seq = ledger_fresh(feed->ledger), flying = ledger_flying(feed->ledger);
+        int64_t seq = ledger_next_unissued(feed->ledger), flying = ledger_in_flight(feed->ledger);
         if (seq >= feed->total || flying >= cap(feed)) return OK;
         TRY(issue(feed, seq, flying));
     }
@@ -124,7 +124,7 @@ status feed_joined(struct feed *feed, struct wire *wire, struct wire_peer *peer)
 static status hear_at(struct feed *feed, const struct wire_message *message) {
     if (message->seq < ledger_settled(feed->ledger))
         log_info("going back to group %lld, step %lld", (long long)message->seq, (long long)message->step);
-    TRY(ledger_follow(feed->ledger, message->seq));
+    TRY(ledger_rewind_to(feed->ledger, message->seq));
     feed->step = message->step;
     feed->ready = feed->reissue = true;
     feed->finished = false;
@@ -132,19 +132,19 @@ static status hear_at(struct feed *feed, const struct wire_message *message) {
 }
 
 static status settle(struct feed *feed, const struct wire_message *message, enum ledger_state state) {
-    const struct ledger_entry entry = {.order = message->seq,
+    const struct ledger_entry entry = {.seq = message->seq,
                                        .state = state,
                                        .step = state == LEDGER_TRAINED ? message->step : -1,
                                        .id = message->id,
-                                       .who = message->name,
-                                       .why = message->reason};
+                                       .stage = message->name,
+                                       .reason = message->reason};
     bool news = false;
     if (message->seq < 0 || message->seq >= feed->total)
         return fail(DATAERR, "optim speaks of group %lld, which there is not", (long long)message->seq);
     TRY(ledger_settle(feed->ledger, &entry, &news));
     if (state == LEDGER_TRAINED && feed->step < message->step) feed->step = message->step;
     feed->news = time(NULL);
-    if (!news || state != LEDGER_ASIDE) return OK;
+    if (!news || state != LEDGER_QUARANTINED) return OK;
     const struct wire_message notice = {
         .kind = MESSAGE_NOTICE, .name = message->name, .replica = 0, .machine = "", .reason = message->reason};
     log_info("quarantined %s: %s: %s", message->id, message->name, message->reason);
@@ -155,10 +155,10 @@ static status settle(struct feed *feed, const struct wire_message *message, enum
 static status hear_reissue(struct feed *feed, const struct wire_message *message) {
     int64_t ahead = 0;
     if (message->seq < 0) feed->reissue = true;
-    if (message->seq < 0 || !feed->ready || ledger_state_of(feed->ledger, message->seq) != LEDGER_FLYING) return OK;
+    if (message->seq < 0 || !feed->ready || ledger_state_of(feed->ledger, message->seq) != LEDGER_IN_FLIGHT) return OK;
     log_info("issuing group %lld again: %s", (long long)message->seq, message->reason);
     for (int64_t seq = ledger_settled(feed->ledger); seq < message->seq; seq++)
-        if (ledger_state_of(feed->ledger, seq) == LEDGER_FLYING) ahead++;
+        if (ledger_state_of(feed->ledger, seq) == LEDGER_IN_FLIGHT) ahead++;
     return issue(feed, message->seq, ahead);
 }
 
@@ -171,9 +171,9 @@ status feed_said(struct feed *feed, struct wire *wire, struct wire_peer *peer, c
     case MESSAGE_TRAINED:
         return settle(feed, message, LEDGER_TRAINED);
     case MESSAGE_QUARANTINED:
-        return settle(feed, message, LEDGER_ASIDE);
+        return settle(feed, message, LEDGER_QUARANTINED);
     case MESSAGE_UNUSED:
-        return settle(feed, message, LEDGER_LEFT);
+        return settle(feed, message, LEDGER_UNUSED);
     case MESSAGE_REISSUE:
         return hear_reissue(feed, message);
     default:
@@ -184,13 +184,13 @@ status feed_said(struct feed *feed, struct wire *wire, struct wire_peer *peer, c
 static status say_finished(struct feed *feed) {
     char summary[256];
     if (feed->finished || ledger_settled(feed->ledger) < feed->total) return OK;
-    int64_t left = ledger_count(feed->ledger, LEDGER_LEFT), trained = ledger_count(feed->ledger, LEDGER_TRAINED);
+    int64_t left = ledger_count(feed->ledger, LEDGER_UNUSED), trained = ledger_count(feed->ledger, LEDGER_TRAINED);
     // Every step trains per_step groups, so what is over was put aside while neither optim nor we lived to note it.
     int64_t unnoted = trained % feed->per_step;
     feed->finished = true;
     int size =
         snprintf(summary, sizeof summary, "%lld steps, %lld groups trained, %lld quarantined", (long long)feed->step,
-                 (long long)(trained - unnoted), (long long)(ledger_count(feed->ledger, LEDGER_ASIDE) + unnoted));
+                 (long long)(trained - unnoted), (long long)(ledger_count(feed->ledger, LEDGER_QUARANTINED) + unnoted));
     if (left)
         snprintf(summary + size, sizeof summary - (size_t)size, ", %lld left over: they did not fill a step of %lld",
                  (long long)left, (long long)feed->per_step);
@@ -213,9 +213,9 @@ status feed_tick(struct feed *feed, struct wire *wire) {
 static status list_flying(struct feed *feed) {
     int64_t *seqs = NULL;
     size_t count = 0;
-    TRY(NEW(&seqs, (size_t)ledger_flying(feed->ledger)));
-    for (int64_t seq = ledger_settled(feed->ledger); seq < ledger_fresh(feed->ledger); seq++)
-        if (ledger_state_of(feed->ledger, seq) == LEDGER_FLYING) seqs[count++] = seq;
+    TRY(NEW(&seqs, (size_t)ledger_in_flight(feed->ledger)));
+    for (int64_t seq = ledger_settled(feed->ledger); seq < ledger_next_unissued(feed->ledger); seq++)
+        if (ledger_state_of(feed->ledger, seq) == LEDGER_IN_FLIGHT) seqs[count++] = seq;
     buf_clear(&feed->flying);
     status result = seq_set_format(seqs, count, &feed->flying);
     free(seqs);
@@ -227,15 +227,15 @@ void feed_report(struct feed *feed, struct message_status *status) {
     status->total = feed->total;
     status->settled = ledger_settled(feed->ledger);
     status->step = feed->step;
-    status->held = ledger_flying(feed->ledger);
-    status->run_quarantined = ledger_count(feed->ledger, LEDGER_ASIDE);
-    status->run_unused = ledger_count(feed->ledger, LEDGER_LEFT);
+    status->held = ledger_in_flight(feed->ledger);
+    status->run_quarantined = ledger_count(feed->ledger, LEDGER_QUARANTINED);
+    status->run_unused = ledger_count(feed->ledger, LEDGER_UNUSED);
     status->done = ledger_count(feed->ledger, LEDGER_TRAINED);
     if (!feed->ready) {
         status->state = "waits for optim";
     } else if (status->settled >= feed->total) {
         status->state = "finished";
     } else {
-        status->state = ledger_fresh(feed->ledger) >= feed->total ? "all issued" : "at the bound of staleness";
+        status->state = ledger_next_unissued(feed->ledger) >= feed->total ? "all issued" : "at the bound of staleness";
     }
 }

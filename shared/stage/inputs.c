@@ -5,12 +5,12 @@
 #include <string.h>
 
 #include "shared/media/fetch.h"
-#include "shared/store/frames.h"
+#include "shared/store/frame_store.h"
 #include "shared/text/chat_template.h"
 
 struct inputs {
     struct tokenizer *tokenizer;
-    struct frames_store *store; // NULL without --store
+    struct frame_store *store; // NULL without --store
     struct media_source media;
     const struct model_info *facts;
 };
@@ -33,7 +33,7 @@ status inputs_new(struct inputs **out, struct stage_context *context) {
     TRY(NEW(&self, 1));
     *out = self;
     status result = tokenizer_open(&self->tokenizer, settings_text(settings, "model"));
-    if (result == OK && store) result = frames_store_open(&self->store, store, 0, false);
+    if (result == OK && store) result = frame_store_open(&self->store, store, 0, false);
     self->media = (struct media_source){.store = self->store,
                                         .ask = ask_frames,
                                         .context = context,
@@ -45,7 +45,7 @@ status inputs_new(struct inputs **out, struct stage_context *context) {
 void inputs_free(struct inputs **place) {
     struct inputs *self = *place;
     if (!self) return;
-    frames_store_close(&self->store);
+    frame_store_close(&self->store);
     tokenizer_free(&self->tokenizer);
     free(self);
     *place = NULL;

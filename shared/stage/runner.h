@@ -4,7 +4,7 @@
 #define SHARED_STAGE_RUNNER_H
 
 #include "shared/stage/stage.h"
-#include "shared/store/groups.h"
+#include "shared/store/group_store.h"
 
 struct place;
 

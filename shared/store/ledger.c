@@ -1,78 +1,75 @@
-// One record an order, under its 8 bytes, greatest digit first, so that LMDB's order is theirs. The states stand in
-// memory too, one byte an order.
+// The ledger on LMDB: one record a group. The key is the group's seq as 8 bytes in big-endian order, so that LMDB
+// iterates by seq. The states are also held in memory, one byte a group.
 #include "shared/store/ledger.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "shared/base/memory.h"
-#include "shared/store/database.h"
+#include "shared/store/lmdb_env.h"
 
-enum { FORMAT = 1, META = 0, ORDERS = 1 };
-static const char *const tables[] = {"meta", "orders", NULL};
+enum { ledger_format = 1, DBI_META = 0, DBI_ORDERS = 1, ledger_key_size = 8 };
+static const char *const ledger_dbis[] = {"meta", "orders", NULL};
+static const int64_t ledger_max_seq = ((int64_t)1 << 40) - 1;
 
 struct ledger {
-    struct database *database;
-    uint8_t *states; // of orders 0..known-1
-    size_t known, room;
-    int64_t settled, fresh;
-    int64_t counts[LEDGER_LEFT + 1];
+    struct lmdb_env *env;
+    uint8_t *states; // [size], a ledger_state for each seq
+    size_t size, capacity;
+    int64_t settled, next_unissued;
+    int64_t counts[ledger_state_count];
 };
 
-struct meta {
+// The value of the key "meta".
+struct ledger_meta {
     int64_t format;
     uint64_t data;
-    int64_t per_step;
+    int64_t groups_per_step;
 };
 
-// A record's fixed part; the texts id, who and why follow, each with its NUL.
-struct record {
+// The fixed part of an entry's value. The strings id, stage and reason follow, each with its NUL.
+struct ledger_record {
     int64_t state, step, issues;
     double changed;
 };
 
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_REALTIME, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+// Both are stored as they lie in memory.
+static_assert(sizeof(struct ledger_meta) == 24, "the meta record is a format on disk");
+static_assert(sizeof(struct ledger_record) == 32, "the entry is a format on disk");
+static_assert(ledger_state_count <= UINT8_MAX, "a state fits one byte");
+
+static void ledger_make_key(int64_t seq, uint8_t key[ledger_key_size]) {
+    for (int i = 0; i < ledger_key_size; i++) key[i] = (uint8_t)((uint64_t)seq >> (56 - 8 * i));
 }
 
-static void make_key(int64_t order, uint8_t key[8]) {
-    for (int i = 0; i < 8; i++) key[i] = (uint8_t)((uint64_t)order >> (56 - 8 * i));
+// ---- states in memory ----
+
+enum ledger_state ledger_state_of(const struct ledger *ledger, int64_t seq) {
+    return seq >= 0 && (size_t)seq < ledger->size ? (enum ledger_state)ledger->states[seq] : LEDGER_NEW;
 }
 
-static int64_t read_key(struct slice key) {
-    const uint8_t *data = key.data;
-    uint64_t order = 0;
-    for (size_t i = 0; i < 8 && i < key.size; i++) order = order << 8 | data[i];
-    return (int64_t)order;
-}
-
-// ---- the states in memory ----
-
-enum ledger_state ledger_state_of(const struct ledger *ledger, int64_t order) {
-    return order >= 0 && (size_t)order < ledger->known ? (enum ledger_state)ledger->states[order] : LEDGER_NEW;
-}
-
-static bool settled(enum ledger_state state) {
+static bool ledger_is_settled(enum ledger_state state) {
     return state >= LEDGER_TRAINED;
 }
 
-static status set_state(struct ledger *ledger, int64_t order, enum ledger_state state) {
-    if ((size_t)order >= ledger->room) {
-        size_t room = ((size_t)order + 1) * 2;
-        TRY(RESIZE(&ledger->states, room));
-        memset(ledger->states + ledger->room, LEDGER_NEW, room - ledger->room);
-        ledger->room = room;
+static status ledger_set_state(struct ledger *ledger, int64_t seq, enum ledger_state state) {
+    assert(seq >= 0 && seq <= ledger_max_seq);
+    if ((size_t)seq >= ledger->capacity) {
+        size_t capacity = ((size_t)seq + 1) * 2;
+        TRY(RESIZE(&ledger->states, capacity));
+        memset(ledger->states + ledger->capacity, LEDGER_NEW, capacity - ledger->capacity);
+        ledger->capacity = capacity;
     }
-    if ((size_t)order >= ledger->known) ledger->known = (size_t)order + 1;
-    enum ledger_state before = (enum ledger_state)ledger->states[order];
+    if ((size_t)seq >= ledger->size) ledger->size = (size_t)seq + 1;
+    enum ledger_state before = (enum ledger_state)ledger->states[seq];
     if (before != LEDGER_NEW) ledger->counts[before]--;
     if (state != LEDGER_NEW) ledger->counts[state]++;
-    ledger->states[order] = (uint8_t)state;
-    while (settled(ledger_state_of(ledger, ledger->settled))) ledger->settled++;
-    if (state != LEDGER_NEW && order >= ledger->fresh) ledger->fresh = order + 1;
+    assert(ledger->counts[before] >= 0);
+    ledger->states[seq] = (uint8_t)state;
+    while (ledger_is_settled(ledger_state_of(ledger, ledger->settled))) ledger->settled++;
+    if (state != LEDGER_NEW && seq >= ledger->next_unissued) ledger->next_unissued = seq + 1;
     return OK;
 }
 
@@ -80,196 +77,212 @@ int64_t ledger_settled(const struct ledger *ledger) {
     return ledger->settled;
 }
 
-int64_t ledger_fresh(const struct ledger *ledger) {
-    return ledger->fresh;
+int64_t ledger_next_unissued(const struct ledger *ledger) {
+    return ledger->next_unissued;
 }
 
-int64_t ledger_flying(const struct ledger *ledger) {
-    return ledger->counts[LEDGER_FLYING];
+int64_t ledger_in_flight(const struct ledger *ledger) {
+    return ledger->counts[LEDGER_IN_FLIGHT];
 }
 
 int64_t ledger_count(const struct ledger *ledger, enum ledger_state state) {
     return ledger->counts[state];
 }
 
-// ---- records ----
+// ---- entries on disk ----
 
-static status encode(const struct ledger_entry *entry, struct buf *out) {
-    const struct record record = {
+static status ledger_encode(const struct ledger_entry *entry, struct buf *out) {
+    const struct ledger_record record = {
         .state = entry->state, .step = entry->step, .issues = entry->issues, .changed = entry->changed};
-    const char *texts[3] = {entry->id, entry->who, entry->why};
+    const char *strings[3] = {entry->id, entry->stage, entry->reason};
     TRY(buf_append(out, &record, sizeof record));
-    for (int i = 0; i < 3; i++) TRY(buf_append(out, texts[i] ? texts[i] : "", texts[i] ? strlen(texts[i]) + 1 : 1));
+    for (int i = 0; i < 3; i++) {
+        const char *string = strings[i] ? strings[i] : "";
+        TRY(buf_append(out, string, strlen(string) + 1));
+    }
     return OK;
 }
 
-static status decode(struct slice value, int64_t order, struct ledger_entry *entry) {
-    struct record record;
-    const char *texts[3];
-    if (value.size < sizeof record) return fail(DATAERR, "the ledger's entry %lld is cut off", (long long)order);
+// *entry points into `value`.
+static status ledger_decode(struct lmdb_val value, int64_t seq, struct ledger_entry *entry) {
+    struct ledger_record record;
+    const char *strings[3];
+    if (value.size < sizeof record) return fail(DATAERR, "the ledger's entry %lld is truncated", (long long)seq);
     memcpy(&record, value.data, sizeof record);
     const char *at = (const char *)value.data + sizeof record, *end = (const char *)value.data + value.size;
     for (int i = 0; i < 3; i++) {
-        const char *stop = at < end ? memchr(at, 0, (size_t)(end - at)) : NULL;
-        if (!stop) return fail(DATAERR, "the ledger's entry %lld is cut off", (long long)order);
-        texts[i] = at;
-        at = stop + 1;
+        const char *nul = at < end ? memchr(at, 0, (size_t)(end - at)) : NULL;
+        if (!nul) return fail(DATAERR, "the ledger's entry %lld is truncated", (long long)seq);
+        strings[i] = at;
+        at = nul + 1;
     }
-    if (record.state < LEDGER_NEW || record.state > LEDGER_LEFT)
-        return fail(DATAERR, "the ledger's entry %lld has no state that there is", (long long)order);
-    *entry = (struct ledger_entry){.order = order,
+    if (record.state < LEDGER_NEW || record.state >= ledger_state_count)
+        return fail(DATAERR, "the ledger's entry %lld has the unknown state %lld", (long long)seq,
+                    (long long)record.state);
+    *entry = (struct ledger_entry){.seq = seq,
                                    .state = (enum ledger_state)record.state,
                                    .step = record.step,
                                    .issues = record.issues,
                                    .changed = record.changed,
-                                   .id = texts[0],
-                                   .who = texts[1],
-                                   .why = texts[2]};
+                                   .id = strings[0],
+                                   .stage = strings[1],
+                                   .reason = strings[2]};
     return OK;
 }
 
-struct update {
+struct ledger_update {
     struct ledger_entry entry;
-    bool keep_id; // the entry's id is the one that stands there
+    bool keep_id; // take the id from the stored entry
 };
 
-static status write_update(struct transaction *transaction, void *context) {
-    const struct update *update = context;
+static status ledger_write_update(struct lmdb_txn *txn, void *context) {
+    const struct ledger_update *update = context;
     struct ledger_entry entry = update->entry, before = {.id = ""};
-    uint8_t key[8];
-    struct slice old, name = {key, sizeof key};
+    uint8_t bytes[ledger_key_size];
+    struct lmdb_val old, key = {bytes, sizeof bytes};
     struct buf value = {0};
-    make_key(entry.order, key);
-    TRY(transaction_get(transaction, ORDERS, name, &old));
-    if (old.data) TRY(decode(old, entry.order, &before));
-    entry.issues = before.issues + (entry.state == LEDGER_FLYING ? 1 : 0);
-    entry.changed = now();
+    struct timespec now;
+    ledger_make_key(entry.seq, bytes);
+    TRY(lmdb_txn_get(txn, DBI_ORDERS, key, &old));
+    if (old.data) TRY(ledger_decode(old, entry.seq, &before));
+    entry.issues = before.issues + (entry.state == LEDGER_IN_FLIGHT ? 1 : 0);
+    clock_gettime(CLOCK_REALTIME, &now);
+    entry.changed = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
     if (update->keep_id) entry.id = before.id;
-    status result = encode(&entry, &value);
-    if (result == OK) result = transaction_put(transaction, ORDERS, name, (struct slice){value.data, value.size});
+    status result = ledger_encode(&entry, &value);
+    if (result == OK) result = lmdb_txn_put(txn, DBI_ORDERS, key, (struct lmdb_val){value.data, value.size});
     buf_release(&value);
     return result;
 }
 
-static status set_entry(struct ledger *ledger, struct update *update) {
-    if (update->entry.order < 0 || update->entry.order >= (int64_t)1 << 40)
-        return fail(BUG, "the ledger has no order %lld", (long long)update->entry.order);
-    TRY(database_write(ledger->database, write_update, update));
-    return set_state(ledger, update->entry.order, update->entry.state);
+static status ledger_set_entry(struct ledger *ledger, struct ledger_update *update) {
+    int64_t seq = update->entry.seq;
+    if (seq < 0 || seq > ledger_max_seq) return fail(BUG, "the ledger cannot hold group %lld", (long long)seq);
+    TRY(lmdb_env_write(ledger->env, ledger_write_update, update));
+    return ledger_set_state(ledger, seq, update->entry.state);
 }
 
-status ledger_issue(struct ledger *ledger, int64_t order, const char *id) {
-    struct update update = {.entry = {.order = order, .state = LEDGER_FLYING, .step = -1, .id = id}};
-    return set_entry(ledger, &update);
+status ledger_issue(struct ledger *ledger, int64_t seq, const char *id) {
+    struct ledger_update update = {.entry = {.seq = seq, .state = LEDGER_IN_FLIGHT, .step = -1, .id = id}};
+    return ledger_set_entry(ledger, &update);
 }
 
-status ledger_settle(struct ledger *ledger, const struct ledger_entry *entry, bool *news) {
-    bool fresh = !settled(ledger_state_of(ledger, entry->order));
-    if (news) *news = fresh;
-    if (!settled(entry->state)) return fail(BUG, "state %d settles nothing", entry->state);
-    struct update update = {.entry = *entry, .keep_id = entry->id == NULL};
-    return fresh ? set_entry(ledger, &update) : OK;
+status ledger_settle(struct ledger *ledger, const struct ledger_entry *entry, bool *newly_settled) {
+    bool settles = !ledger_is_settled(ledger_state_of(ledger, entry->seq));
+    if (newly_settled) *newly_settled = settles;
+    if (!ledger_is_settled(entry->state)) return fail(BUG, "a group cannot be settled with state %d", entry->state);
+    struct ledger_update update = {.entry = *entry, .keep_id = entry->id == NULL};
+    return settles ? ledger_set_entry(ledger, &update) : OK;
 }
 
-static status forget_from(struct transaction *transaction, void *context) {
-    const struct { int64_t from, end; } *range = context;
-    for (int64_t order = range->from; order < range->end; order++) {
-        uint8_t key[8];
-        make_key(order, key);
-        TRY(transaction_delete(transaction, ORDERS, (struct slice){key, sizeof key}, NULL));
+struct ledger_range {
+    int64_t begin, end;
+};
+
+static status ledger_delete_range(struct lmdb_txn *txn, void *context) {
+    const struct ledger_range *range = context;
+    for (int64_t seq = range->begin; seq < range->end; seq++) {
+        uint8_t key[ledger_key_size];
+        ledger_make_key(seq, key);
+        TRY(lmdb_txn_del(txn, DBI_ORDERS, (struct lmdb_val){key, sizeof key}, NULL));
     }
     return OK;
 }
 
-status ledger_follow(struct ledger *ledger, int64_t order) {
-    struct {
-        int64_t from, end;
-    } range = {order, (int64_t)ledger->known};
-    if (order < 0) return fail(DATAERR, "optim stands at order %lld, which there is not", (long long)order);
-    for (int64_t i = ledger->settled; i < order; i++) {
-        struct update update = {.entry = {.order = i, .state = LEDGER_TRAINED, .step = -1}, .keep_id = true};
-        if (!settled(ledger_state_of(ledger, i))) TRY(set_entry(ledger, &update));
+status ledger_rewind_to(struct ledger *ledger, int64_t seq) {
+    struct ledger_range range = {seq, (int64_t)ledger->size};
+    if (seq < 0) return fail(DATAERR, "optim's next group is %lld, which is negative", (long long)seq);
+    for (int64_t i = ledger->settled; i < seq; i++) {
+        struct ledger_update update = {.entry = {.seq = i, .state = LEDGER_TRAINED, .step = -1}, .keep_id = true};
+        if (!ledger_is_settled(ledger_state_of(ledger, i))) TRY(ledger_set_entry(ledger, &update));
     }
-    if (range.from >= range.end) return OK;
-    TRY(database_write(ledger->database, forget_from, &range));
-    for (int64_t i = order; i < range.end; i++) TRY(set_state(ledger, i, LEDGER_NEW));
-    ledger->known = (size_t)order;
-    ledger->fresh = order;
-    if (ledger->settled > order) ledger->settled = order;
+    if (range.begin >= range.end) return OK;
+    TRY(lmdb_env_write(ledger->env, ledger_delete_range, &range));
+    for (int64_t i = seq; i < range.end; i++) TRY(ledger_set_state(ledger, i, LEDGER_NEW));
+    ledger->size = (size_t)seq;
+    ledger->next_unissued = seq;
+    if (ledger->settled > seq) ledger->settled = seq;
     return OK;
 }
 
 // ---- reading ----
 
-struct walk {
+struct ledger_visitor {
     status (*visit)(void *context, const struct ledger_entry *entry);
     void *context;
 };
 
-static status visit_record(void *context, struct slice key, struct slice value) {
-    const struct walk *walk = context;
+static status ledger_visit_value(void *context, struct lmdb_val key, struct lmdb_val value) {
+    const struct ledger_visitor *visitor = context;
+    const uint8_t *bytes = key.data;
+    uint64_t seq = 0;
+    for (size_t i = 0; i < ledger_key_size && i < key.size; i++) seq = seq << 8 | bytes[i];
     struct ledger_entry entry;
-    TRY(decode(value, read_key(key), &entry));
-    return walk->visit(walk->context, &entry);
+    TRY(ledger_decode(value, (int64_t)seq, &entry));
+    return visitor->visit(visitor->context, &entry);
 }
 
 status ledger_each(struct ledger *ledger, int64_t first,
                    status (*visit)(void *context, const struct ledger_entry *entry), void *context) {
-    struct transaction *transaction;
-    uint8_t key[8];
-    struct walk walk = {visit, context};
-    make_key(first, key);
-    TRY(database_read(ledger->database, &transaction));
-    status result = transaction_each(transaction, ORDERS, (struct slice){key, sizeof key}, visit_record, &walk);
-    transaction_end(&transaction);
+    struct lmdb_txn *txn;
+    uint8_t key[ledger_key_size];
+    struct ledger_visitor visitor = {visit, context};
+    ledger_make_key(first, key);
+    TRY(lmdb_txn_begin_read(ledger->env, &txn));
+    status result = lmdb_txn_each(txn, DBI_ORDERS, (struct lmdb_val){key, sizeof key}, ledger_visit_value, &visitor);
+    lmdb_txn_end(&txn);
     return result;
 }
 
-static status load_entry(void *context, const struct ledger_entry *entry) {
-    if (entry->order >= (int64_t)1 << 40) return fail(DATAERR, "the ledger has an order that cannot be");
-    return set_state(context, entry->order, entry->state);
+static status ledger_load_entry(void *context, const struct ledger_entry *entry) {
+    if (entry->seq < 0 || entry->seq > ledger_max_seq)
+        return fail(DATAERR, "the ledger has the entry %lld, which is out of range", (long long)entry->seq);
+    return ledger_set_state(context, entry->seq, entry->state);
 }
 
-static status check_meta(struct ledger *ledger, const char *path, const struct ledger_plan *plan) {
-    const struct meta want = {.format = FORMAT, .data = plan->data, .per_step = plan->per_step};
-    const struct slice key = {"meta", 4};
+static status ledger_check_meta(struct ledger *ledger, const char *path, const struct ledger_config *config) {
+    const struct ledger_meta expected = {ledger_format, config->data, config->groups_per_step};
+    const struct lmdb_val key = {"meta", 4};
     struct buf value = {0};
     bool found;
-    struct meta have = {0};
-    status result = database_get(ledger->database, META, key, &value, &found);
-    if (result == OK && !found) result = database_put(ledger->database, META, key, (struct slice){&want, sizeof want});
+    struct ledger_meta stored = {0};
+    status result = lmdb_env_get(ledger->env, DBI_META, key, &value, &found);
+    if (result == OK && !found)
+        result = lmdb_env_put(ledger->env, DBI_META, key, (struct lmdb_val){&expected, sizeof expected});
     if (result == OK && found) {
-        if (value.size == sizeof have) memcpy(&have, value.data, sizeof have);
-        if (have.format != FORMAT) {
+        if (value.size == sizeof stored) memcpy(&stored, value.data, sizeof stored);
+        if (stored.format != ledger_format) {
             result = fail(DATAERR, "%s: not a ledger of this version", path);
-        } else if (have.data != want.data || have.per_step != want.per_step) {
+        } else if (stored.data != expected.data || stored.groups_per_step != expected.groups_per_step) {
             result = fail(DATAERR,
-                          "%s: this run was begun with other data or settings of source; give it another folder", path);
+                          "%s: this run was started with other data or other settings of source; use another "
+                          "run directory",
+                          path);
         }
     }
     buf_release(&value);
     return result;
 }
 
-status ledger_open(struct ledger **out, const char *path, const struct ledger_plan *plan) {
+status ledger_open(struct ledger **out, const char *path, const struct ledger_config *config) {
     struct ledger *ledger;
-    struct database_options options = {.lazy = true};
+    struct lmdb_options options = {.lazy = true};
     status result;
     *out = NULL;
     TRY(NEW(&ledger, 1));
-    TRY_TO(result, fail, database_open(&ledger->database, path, tables, &options));
-    TRY_TO(result, fail, check_meta(ledger, path, plan));
-    TRY_TO(result, fail, ledger_each(ledger, 0, load_entry, ledger));
+    TRY_TO(result, failure, lmdb_env_open(&ledger->env, path, ledger_dbis, &options));
+    TRY_TO(result, failure, ledger_check_meta(ledger, path, config));
+    TRY_TO(result, failure, ledger_each(ledger, 0, ledger_load_entry, ledger));
     *out = ledger;
     return OK;
-fail:
+failure:
     ledger_close(&ledger);
     return result;
 }
 
 void ledger_close(struct ledger **ledger) {
     if (!*ledger) return;
-    database_close(&(*ledger)->database);
+    lmdb_env_close(&(*ledger)->env);
     free((*ledger)->states);
     free(*ledger);
     *ledger = NULL;

@@ -1,7 +1,9 @@
-// The run's ledger: what became of every group, by its place in the order of issue ("order", from 0).
+// The ledger of a run: the state of every group. A group is identified by `seq`, its position in the order of issue,
+// which starts at 0.
 //
-// What is trained is optim's to say: after a crash its checkpoint may be older than the ledger, which then goes back to
-// it (ledger_follow). The ledger is a cache of that truth, so its writes need not survive a power failure.
+// Only optim decides what is trained. After a crash its checkpoint may be older than the ledger; ledger_rewind_to then
+// takes the ledger back to the checkpoint. The ledger is only a cache of that truth, so its writes need not survive a
+// power failure.
 #ifndef SHARED_STORE_LEDGER_H
 #define SHARED_STORE_LEDGER_H
 
@@ -12,63 +14,71 @@
 
 struct ledger;
 
+// The values are stored on disk. A group is settled in TRAINED, QUARANTINED and UNUSED.
 enum ledger_state {
-    LEDGER_NEW,     // not issued
-    LEDGER_FLYING,  // issued and not heard of since
-    LEDGER_TRAINED, // in `step`
-    LEDGER_ASIDE,   // quarantined
-    LEDGER_LEFT,    // did not fill a step at the end of the data
+    LEDGER_NEW,         // not issued
+    LEDGER_IN_FLIGHT,   // issued, not settled
+    LEDGER_TRAINED,     // in `step`
+    LEDGER_QUARANTINED, // by `stage` for `reason`
+    LEDGER_UNUSED,      // left over at the end of the data: it did not fill a step
 };
+
+enum { ledger_state_count = LEDGER_UNUSED + 1 };
 
 struct ledger_entry {
-    int64_t order;
+    int64_t seq;
     enum ledger_state state;
-    int64_t step;    // TRAINED: in which, from 1; -1: not known any more
-    int64_t issues;  // how often it was issued
-    double changed;  // seconds since 1970
-    const char *id;  // of the group
-    const char *who; // ASIDE: the stage
-    const char *why; // ASIDE: its reason
+    int64_t step;       // TRAINED: the step, from 1; -1: unknown
+    int64_t issues;     // how often the group was issued
+    double changed;     // seconds since 1970
+    const char *id;     // of the group
+    const char *stage;  // QUARANTINED: which stage did it
+    const char *reason; // QUARANTINED: why
 };
 
-// What the run was begun with: a ledger goes on with the same data alone.
-struct ledger_plan {
-    uint64_t data;    // a hash of the data and of all settings that make its groups
-    int64_t per_step; // groups a step
+// What the run was started with. A ledger is only continued with the same values.
+struct ledger_config {
+    uint64_t data; // a hash of the data and of all settings that determine the groups
+    int64_t groups_per_step;
 };
 
-// Opens or makes the ledger file. DATAERR when it belongs to other data or group sizes, UNAVAILABLE when the disk
-// refuses.
-status ledger_open(struct ledger **out, const char *path, const struct ledger_plan *plan);
+// Opens or creates the ledger file. DATAERR when it was written with another ledger_config, UNAVAILABLE when the disk
+// fails. The caller closes it with ledger_close.
+status ledger_open(struct ledger **out, const char *path, const struct ledger_config *config);
 
-// NULL is fine; sets *ledger to NULL.
+// Closes and frees; sets *ledger to NULL. NULL is fine.
 void ledger_close(struct ledger **ledger);
 
-// The order below which everything is settled: trained, aside or left.
+// Returns the seq below which every group is settled.
 int64_t ledger_settled(const struct ledger *ledger);
 
-// The order that was never issued (since the last ledger_follow), and all above it.
-int64_t ledger_fresh(const struct ledger *ledger);
+// Returns the lowest seq that was not issued since the last ledger_rewind_to. No higher one was issued either.
+int64_t ledger_next_unissued(const struct ledger *ledger);
 
-// Groups in flight.
-int64_t ledger_flying(const struct ledger *ledger);
+// Returns the number of groups in flight.
+int64_t ledger_in_flight(const struct ledger *ledger);
 
-// How many are in that state.
+// Returns the number of groups in `state`; always 0 for NEW.
 int64_t ledger_count(const struct ledger *ledger, enum ledger_state state);
 
-// The state of an order.
-enum ledger_state ledger_state_of(const struct ledger *ledger, int64_t order);
+// Returns the state of a group; NEW for a seq that the ledger does not have.
+enum ledger_state ledger_state_of(const struct ledger *ledger, int64_t seq);
 
-// Marks an order as in flight (once more).
-status ledger_issue(struct ledger *ledger, int64_t order, const char *id);
+// Marks a group as in flight and counts one more issue of it. UNAVAILABLE when the disk fails.
+status ledger_issue(struct ledger *ledger, int64_t seq, const char *id);
 
-// Settles an order: `entry` with state TRAINED, ASIDE or LEFT. *news (may be NULL): it was not settled before.
-status ledger_settle(struct ledger *ledger, const struct ledger_entry *entry, bool *news);
+// Settles a group with the state TRAINED, QUARANTINED or UNUSED; entry->id NULL keeps the stored id. A group that is
+// settled already stays as it is. *newly_settled (may be NULL) tells the two cases apart. UNAVAILABLE when the disk
+// fails.
+status ledger_settle(struct ledger *ledger, const struct ledger_entry *entry, bool *newly_settled);
 
-// Optim stands at `order`: what is below and was in flight is trained; what is from it on is forgotten.
-status ledger_follow(struct ledger *ledger, int64_t order);
+// Makes the ledger agree with optim's checkpoint, in which `seq` is the next group to train: groups below it that are
+// not settled become TRAINED, and all groups from it on are forgotten. DATAERR when seq is negative, UNAVAILABLE when
+// the disk fails.
+status ledger_rewind_to(struct ledger *ledger, int64_t seq);
 
-// Calls visit for every entry from `first` on. END from visit ends the walk with OK.
+// Calls visit for every entry from seq `first` on, in order; the entry is valid during the call. END from visit ends
+// the iteration with OK, any other failure is returned. DATAERR when an entry is damaged.
 status ledger_each(struct ledger *ledger, int64_t first,
                    status (*visit)(void *context, const struct ledger_entry *entry), void *context);
 

@@ -9,20 +9,20 @@
 #include "shared/media/locate.h"
 #include "shared/media/media.h"
 #include "shared/stage/stage.h"
-#include "shared/store/frames.h"
+#include "shared/store/frame_store.h"
 #include "stages/frames/workers.h"
 
 // A medium that some thread is decoding now; others that need it wait.
 struct busy_key {
     struct busy_key *next;
-    char key[frames_key_size];
+    char key[frame_key_size];
 };
 
 struct frames_stage {
     struct rules rules;
     const char *media_root;
-    double seconds_per_grid;    // NaN: measured
-    struct frames_store *store; // NULL without --store
+    double seconds_per_grid;   // NaN: measured
+    struct frame_store *store; // NULL without --store
     struct workers *workers;
     int processors;
     atomic_int working;   // groups that workers have in hand now
@@ -59,13 +59,13 @@ static void end_key(struct frames_stage *stage, struct busy_key *own) {
 static status produce(struct frames_stage *stage, const char *key, const char *path, bool video,
                       struct frames_view *view) {
     bool found = false;
-    if (stage->store) TRY(frames_store_get(stage->store, key, view, &found));
+    if (stage->store) TRY(frame_store_get(stage->store, key, view, &found));
     if (found) return OK;
     // Processors that no other group keeps busy help to decode this one; the frames are the same.
     int others = atomic_load(&stage->working);
     struct media_options options = {.threads = others > 1 ? stage->processors / others : stage->processors};
     TRY(media_decode(view, path, video, &stage->rules, &options));
-    status result = stage->store ? frames_store_put(stage->store, key, &view->frames) : OK;
+    status result = stage->store ? frame_store_put(stage->store, key, &view->frames) : OK;
     if (result != OK) frames_view_release(view);
     return result;
 }
@@ -133,12 +133,12 @@ static bool still_there(struct frames_stage *stage, const struct group *group, s
     const struct medium *medium = &group->media[index];
     struct arena arena = {0};
     struct frames_view view = {0};
-    char *path, key[frames_key_size];
+    char *path, key[frame_key_size];
     bool found = false;
     if (media_locate(&path, &arena, stage->media_root, media_written(part)) == OK &&
         media_key(key, path, part->kind == PART_VIDEO, &stage->rules, stage->store) == OK && medium->key.data &&
         strcmp(key, medium->key.data) == 0) {
-        found = frames_store_get(stage->store, key, &view, &found) == OK && found;
+        found = frame_store_get(stage->store, key, &view, &found) == OK && found;
     }
     frames_view_release(&view);
     arena_release(&arena);
@@ -187,7 +187,7 @@ static status open_frames(void **state, struct stage_context *context) {
     stage->seconds_per_grid = settings_number(settings, "seconds_per_grid");
     const char *folder = settings_text(settings, "store");
     int64_t limit = settings_int(settings, "store_limit");
-    if (folder) TRY(frames_store_open(&stage->store, folder, limit < 0 ? 0 : (uint64_t)limit, false));
+    if (folder) TRY(frame_store_open(&stage->store, folder, limit < 0 ? 0 : (uint64_t)limit, false));
     stage->processors = count_processors(settings);
     int64_t workers = settings_int(settings, "workers");
     return workers_new(&stage->workers, workers == INT64_MIN ? stage->processors : (int)workers, work_on_group, stage);
@@ -211,7 +211,7 @@ static status serve(void *state, const char *key, struct buf *record, bool *foun
     struct frames_stage *stage = state;
     struct frames_view view = {0};
     *found = false;
-    if (stage->store) TRY(frames_store_get(stage->store, key, &view, found));
+    if (stage->store) TRY(frame_store_get(stage->store, key, &view, found));
     status result = *found ? frames_to_record(&view.frames, record) : OK;
     frames_view_release(&view);
     return result;
@@ -221,7 +221,7 @@ static status close_frames(void *state) {
     struct frames_stage *stage = state;
     if (!stage) return OK;
     workers_free(&stage->workers);
-    frames_store_close(&stage->store);
+    frame_store_close(&stage->store);
     pthread_cond_destroy(&stage->freed);
     pthread_mutex_destroy(&stage->lock);
     free(stage);

@@ -66,24 +66,24 @@ static status time_cold(const char *path, const struct rules *rules, int threads
 
 // As the frames stage finds a clip that it has: the key of the file, then its pixels, every one of them read.
 static status time_cached(const char *path, const struct rules *rules, const struct frames *frames, double *each) {
-    char folder[] = "/tmp/caravan-bench-XXXXXX", key[frames_key_size];
-    struct frames_store *store = NULL;
+    char folder[] = "/tmp/caravan-bench-XXXXXX", key[frame_key_size];
+    struct frame_store *store = NULL;
     if (!mkdtemp(folder)) return fail(UNAVAILABLE, "%s: cannot be made", folder);
-    status result = frames_store_open(&store, folder, 0, false);
+    status result = frame_store_open(&store, folder, 0, false);
     if (result == OK) result = media_key(key, path, true, rules, store);
-    if (result == OK) result = frames_store_put(store, key, frames);
+    if (result == OK) result = frame_store_put(store, key, frames);
     double start = now();
     unsigned sum = 0;
     for (int i = 0; result == OK && i < lookups; i++) {
         struct frames_view view = {0};
         bool found = false;
         result = media_key(key, path, true, rules, store);
-        if (result == OK) result = frames_store_get(store, key, &view, &found);
+        if (result == OK) result = frame_store_get(store, key, &view, &found);
         for (size_t at = 0; found && at < frames_bytes(&view.frames); at += 64) sum += view.frames.pixels[at];
         frames_view_release(&view);
     }
     *each = (now() - start) / lookups;
-    frames_store_close(&store);
+    frame_store_close(&store);
     (void)dir_remove(folder);
     return sum || result != OK ? result : fail(BUG, "the cached clip is black");
 }

@@ -2,7 +2,7 @@
 #include "tests/unit/unit.h"
 
 #include "shared/base/file.h"
-#include "shared/store/groups.h"
+#include "shared/store/group_store.h"
 
 static char folder[] = "/tmp/caravan-groups-XXXXXX";
 

@@ -10,7 +10,7 @@
 #include "shared/wire/seq_set.h"
 
 static char folder[64], path[96];
-static const struct ledger_plan plan = {.data = 77, .per_step = 2};
+static const struct ledger_config config = {.data = 77, .groups_per_step = 2};
 
 static int set_up(void **state) {
     (void)state;
@@ -26,13 +26,13 @@ static int tear_down(void **state) {
 
 static struct ledger *open_ledger(void) {
     struct ledger *ledger = NULL;
-    assert_int_equal(ledger_open(&ledger, path, &plan), OK);
+    assert_int_equal(ledger_open(&ledger, path, &config), OK);
     return ledger;
 }
 
-static void settle(struct ledger *ledger, int64_t order, enum ledger_state state, int64_t step) {
+static void settle(struct ledger *ledger, int64_t seq, enum ledger_state state, int64_t step) {
     const struct ledger_entry entry = {
-        .order = order, .state = state, .step = step, .id = "g", .who = "frames", .why = "cut off"};
+        .seq = seq, .state = state, .step = step, .id = "g", .stage = "frames", .reason = "cut off"};
     assert_int_equal(ledger_settle(ledger, &entry, NULL), OK);
 }
 
@@ -40,19 +40,19 @@ static void groups_are_issued_and_settled(void **state) {
     (void)state;
     struct ledger *ledger = open_ledger();
     for (int i = 0; i < 4; i++) assert_int_equal(ledger_issue(ledger, i, "g"), OK);
-    assert_int_equal(ledger_fresh(ledger), 4);
-    assert_int_equal(ledger_flying(ledger), 4);
-    settle(ledger, 1, LEDGER_ASIDE, -1);
+    assert_int_equal(ledger_next_unissued(ledger), 4);
+    assert_int_equal(ledger_in_flight(ledger), 4);
+    settle(ledger, 1, LEDGER_QUARANTINED, -1);
     assert_int_equal(ledger_settled(ledger), 0);
     settle(ledger, 0, LEDGER_TRAINED, 1);
     assert_int_equal(ledger_settled(ledger), 2);
-    assert_int_equal(ledger_flying(ledger), 2);
-    bool news = true;
-    const struct ledger_entry twice = {.order = 0, .state = LEDGER_TRAINED, .step = 9, .id = "g"};
-    assert_int_equal(ledger_settle(ledger, &twice, &news), OK);
-    assert_false(news);
+    assert_int_equal(ledger_in_flight(ledger), 2);
+    bool newly_settled = true;
+    const struct ledger_entry twice = {.seq = 0, .state = LEDGER_TRAINED, .step = 9, .id = "g"};
+    assert_int_equal(ledger_settle(ledger, &twice, &newly_settled), OK);
+    assert_false(newly_settled);
     assert_int_equal(ledger_count(ledger, LEDGER_TRAINED), 1);
-    assert_int_equal(ledger_count(ledger, LEDGER_ASIDE), 1);
+    assert_int_equal(ledger_count(ledger, LEDGER_QUARANTINED), 1);
     ledger_close(&ledger);
 }
 
@@ -65,8 +65,8 @@ static status see(void *context, const struct ledger_entry *entry) {
     struct seen *seen = context;
     seen->count++;
     seen->last = *entry;
-    if (entry->order == 1) assert_string_equal(entry->why, "cut off");
-    if (entry->order == 0) assert_int_equal(entry->step, 1);
+    if (entry->seq == 1) assert_string_equal(entry->reason, "cut off");
+    if (entry->seq == 0) assert_int_equal(entry->step, 1);
     return OK;
 }
 
@@ -74,13 +74,13 @@ static void it_is_all_there_after_a_restart(void **state) {
     (void)state;
     struct ledger *ledger = open_ledger();
     assert_int_equal(ledger_settled(ledger), 2);
-    assert_int_equal(ledger_fresh(ledger), 4);
-    assert_int_equal(ledger_flying(ledger), 2);
+    assert_int_equal(ledger_next_unissued(ledger), 4);
+    assert_int_equal(ledger_in_flight(ledger), 2);
     struct seen seen = {0};
     assert_int_equal(ledger_issue(ledger, 3, "g3"), OK);
     assert_int_equal(ledger_each(ledger, 0, see, &seen), OK);
     assert_int_equal(seen.count, 4);
-    assert_int_equal(seen.last.order, 3);
+    assert_int_equal(seen.last.seq, 3);
     assert_int_equal(seen.last.issues, 2);
     ledger_close(&ledger);
 }
@@ -89,28 +89,28 @@ static void it_follows_optim(void **state) {
     (void)state;
     struct ledger *ledger = open_ledger();
     // Optim has trained 2, and the word was lost.
-    assert_int_equal(ledger_follow(ledger, 3), OK);
+    assert_int_equal(ledger_rewind_to(ledger, 3), OK);
     assert_int_equal(ledger_settled(ledger), 3);
-    assert_int_equal(ledger_fresh(ledger), 3);
-    assert_int_equal(ledger_flying(ledger), 0);
+    assert_int_equal(ledger_next_unissued(ledger), 3);
+    assert_int_equal(ledger_in_flight(ledger), 0);
     assert_int_equal(ledger_state_of(ledger, 3), LEDGER_NEW);
     // Its checkpoint was older than what it had said.
-    assert_int_equal(ledger_follow(ledger, 1), OK);
+    assert_int_equal(ledger_rewind_to(ledger, 1), OK);
     assert_int_equal(ledger_settled(ledger), 1);
     assert_int_equal(ledger_state_of(ledger, 0), LEDGER_TRAINED);
     assert_int_equal(ledger_count(ledger, LEDGER_TRAINED), 1);
-    assert_int_equal(ledger_count(ledger, LEDGER_ASIDE), 0);
+    assert_int_equal(ledger_count(ledger, LEDGER_QUARANTINED), 0);
     ledger_close(&ledger);
     ledger = open_ledger();
     assert_int_equal(ledger_settled(ledger), 1);
-    assert_int_equal(ledger_fresh(ledger), 1);
+    assert_int_equal(ledger_next_unissued(ledger), 1);
     ledger_close(&ledger);
 }
 
 static void other_data_are_refused(void **state) {
     (void)state;
     struct ledger *ledger = NULL;
-    const struct ledger_plan other = {.data = 78, .per_step = 2};
+    const struct ledger_config other = {.data = 78, .groups_per_step = 2};
     assert_int_equal(ledger_open(&ledger, path, &other), DATAERR);
     assert_non_null(strstr(fail_text(), "other data"));
     assert_null(ledger);

@@ -322,7 +322,7 @@ static void test_files_that_are_none(void **state) {
 static void test_keys(void **state) {
     (void)state;
     struct rules rules = rules_standard(), other = rules;
-    char a[frames_key_size], b[frames_key_size];
+    char a[frame_key_size], b[frame_key_size];
     const char *path = "tests/data/media/b-frames.mp4";
     assert_int_equal(media_key(a, path, true, &rules, NULL), OK);
     assert_int_equal(strspn(a, "0123456789abcdef"), 32);

@@ -12,7 +12,7 @@
 #include "shared/media/fetch.h"
 #include "shared/media/locate.h"
 #include "shared/media/media.h"
-#include "shared/store/frames.h"
+#include "shared/store/frame_store.h"
 
 static char folder[64];
 
@@ -34,7 +34,7 @@ struct sample {
     uint8_t pixels[pixel_bytes];
     double times[count];
     struct frames frames;
-    char key[frames_key_size];
+    char key[frame_key_size];
 };
 
 static void make(struct sample *sample, unsigned seed) {
@@ -44,12 +44,12 @@ static void make(struct sample *sample, unsigned seed) {
     snprintf(sample->key, sizeof sample->key, "%032x", seed);
 }
 
-static bool is_there(struct frames_store *store, unsigned seed) {
+static bool is_there(struct frame_store *store, unsigned seed) {
     struct sample want;
     struct frames_view view;
     bool found;
     make(&want, seed);
-    assert_int_equal(frames_store_get(store, want.key, &view, &found), OK);
+    assert_int_equal(frame_store_get(store, want.key, &view, &found), OK);
     if (!found) return false;
     assert_int_equal(view.frames.count, count);
     assert_int_equal(view.frames.height, height);
@@ -61,30 +61,30 @@ static bool is_there(struct frames_store *store, unsigned seed) {
     return true;
 }
 
-static status put(struct frames_store *store, unsigned seed) {
+static status put(struct frame_store *store, unsigned seed) {
     struct sample sample;
     make(&sample, seed);
-    return frames_store_put(store, sample.key, &sample.frames);
+    return frame_store_put(store, sample.key, &sample.frames);
 }
 
 static void test_put_and_get(void **state) {
     (void)state;
-    struct frames_store *store;
-    assert_int_equal(frames_store_open(&store, folder, 0, true), DATAERR);
-    assert_int_equal(frames_store_open(&store, folder, 0, false), OK);
+    struct frame_store *store;
+    assert_int_equal(frame_store_open(&store, folder, 0, true), DATAERR);
+    assert_int_equal(frame_store_open(&store, folder, 0, false), OK);
     assert_false(is_there(store, 1));
     assert_int_equal(put(store, 1), OK);
     assert_int_equal(put(store, 1), OK);
     assert_true(is_there(store, 1));
-    frames_store_close(&store);
-    assert_int_equal(frames_store_open(&store, folder, 0, true), OK);
+    frame_store_close(&store);
+    assert_int_equal(frame_store_open(&store, folder, 0, true), OK);
     assert_true(is_there(store, 1));
     struct frames_view view;
     bool found;
-    assert_int_equal(frames_store_get(store, "12", &view, &found), DATAERR);
-    assert_int_equal(frames_store_get(store, "0000000000000000000000000000000g", &view, &found), DATAERR);
-    frames_store_close(&store);
-    frames_store_close(&store);
+    assert_int_equal(frame_store_get(store, "12", &view, &found), DATAERR);
+    assert_int_equal(frame_store_get(store, "0000000000000000000000000000000g", &view, &found), DATAERR);
+    frame_store_close(&store);
+    frame_store_close(&store);
 }
 
 static void test_records_are_checked(void **state) {
@@ -107,39 +107,39 @@ static void test_records_are_checked(void **state) {
         }
         record.data[i] ^= (char)0xff;
     }
-    struct frames_store *store;
-    assert_int_equal(frames_store_open(&store, folder, 0, false), OK);
-    assert_int_equal(frames_store_put_record(store, sample.key, record.data, 100), DATAERR);
+    struct frame_store *store;
+    assert_int_equal(frame_store_open(&store, folder, 0, false), OK);
+    assert_int_equal(frame_store_put_record(store, sample.key, record.data, 100), DATAERR);
     assert_false(is_there(store, 3));
-    assert_int_equal(frames_store_put_record(store, sample.key, record.data, record.size), OK);
+    assert_int_equal(frame_store_put_record(store, sample.key, record.data, record.size), OK);
     assert_true(is_there(store, 3));
-    frames_store_close(&store);
+    frame_store_close(&store);
     buf_release(&record);
 }
 
 static void test_longest_unused_goes_first(void **state) {
     (void)state;
-    struct frames_store *store;
-    assert_int_equal(frames_store_open(&store, folder, (uint64_t)(3.5 * pixel_bytes), false), OK);
+    struct frame_store *store;
+    assert_int_equal(frame_store_open(&store, folder, (uint64_t)(3.5 * pixel_bytes), false), OK);
     for (unsigned i = 1; i <= 3; i++) assert_int_equal(put(store, i), OK);
     assert_true(is_there(store, 1)); // used again, so 2 is the oldest
     struct sample two;
     struct frames_view view;
     bool found;
     make(&two, 2);
-    struct frames_store
+    struct frame_store
         *reader; // another's hold on 2 does not keep it in the store, nor does eviction take it away from him
-    assert_int_equal(frames_store_open(&reader, folder, 0, true), OK);
-    assert_int_equal(frames_store_get(reader, two.key, &view, &found), OK);
+    assert_int_equal(frame_store_open(&reader, folder, 0, true), OK);
+    assert_int_equal(frame_store_get(reader, two.key, &view, &found), OK);
     assert_true(found);
     assert_int_equal(put(store, 4), OK);
     assert_false(is_there(store, 2));
     assert_memory_equal(view.frames.pixels, two.pixels, pixel_bytes);
     frames_view_release(&view);
-    frames_store_close(&reader);
+    frame_store_close(&reader);
     for (unsigned i = 1; i <= 4; i++) assert_true(is_there(store, i) == (i != 2));
     for (unsigned i = 10; i < 60; i++) assert_int_equal(put(store, i), OK);
-    frames_store_close(&store);
+    frame_store_close(&store);
     struct stat facts;
     char path[96];
     snprintf(path, sizeof path, "%s/frames.lmdb", folder);
@@ -157,20 +157,20 @@ static status count_record(void *context, const char *key, const struct frames *
 
 static void test_list_and_evict(void **state) {
     (void)state;
-    struct frames_store *store;
-    assert_int_equal(frames_store_open(&store, folder, 0, false), OK);
+    struct frame_store *store;
+    assert_int_equal(frame_store_open(&store, folder, 0, false), OK);
     for (unsigned i = 0; i < 5; i++) assert_int_equal(put(store, i), OK);
     struct sample sample;
     make(&sample, 2);
     bool found;
-    assert_int_equal(frames_store_evict(store, sample.key, &found), OK);
+    assert_int_equal(frame_store_evict(store, sample.key, &found), OK);
     assert_true(found);
-    assert_int_equal(frames_store_evict(store, sample.key, &found), OK);
+    assert_int_equal(frame_store_evict(store, sample.key, &found), OK);
     assert_false(found);
     int records = 0;
-    assert_int_equal(frames_store_each(store, count_record, &records), OK);
+    assert_int_equal(frame_store_each(store, count_record, &records), OK);
     assert_int_equal(records, 4);
-    frames_store_close(&store);
+    frame_store_close(&store);
 }
 
 static void test_many_processes(void **state) {
@@ -181,13 +181,13 @@ static void test_many_processes(void **state) {
     for (unsigned p = 0; p < processes; p++) {
         children[p] = fork();
         if (children[p]) continue;
-        struct frames_store *store;
-        if (frames_store_open(&store, folder, 0, false) != OK) _exit(1);
+        struct frame_store *store;
+        if (frame_store_open(&store, folder, 0, false) != OK) _exit(1);
         for (unsigned i = 0; i < each; i++) {
             if (put(store, p * 6 + i) != OK || !is_there(store, p * 6 + i)) _exit(2);
             if (p == 3 && i == each / 2) raise(SIGKILL);
         }
-        frames_store_close(&store);
+        frame_store_close(&store);
         _exit(0);
     }
     for (unsigned p = 0; p < processes; p++) {
@@ -195,10 +195,10 @@ static void test_many_processes(void **state) {
         waitpid(children[p], &ended, 0);
         if (p != 3) assert_int_equal(ended, 0);
     }
-    struct frames_store *store;
-    assert_int_equal(frames_store_open(&store, folder, 0, false), OK);
+    struct frame_store *store;
+    assert_int_equal(frame_store_open(&store, folder, 0, false), OK);
     for (unsigned i = 0; i < 24; i++) assert_true(is_there(store, i));
-    frames_store_close(&store);
+    frame_store_close(&store);
 }
 
 // A file that may not grow any more stands for a disk that is full.
@@ -207,9 +207,9 @@ static void test_full_disk_loses_nothing(void **state) {
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
-        struct frames_store *store;
+        struct frame_store *store;
         signal(SIGXFSZ, SIG_IGN);
-        if (frames_store_open(&store, folder, 0, false) != OK || put(store, 1) != OK) _exit(1);
+        if (frame_store_open(&store, folder, 0, false) != OK || put(store, 1) != OK) _exit(1);
         struct rlimit limit = {5 * pixel_bytes, 5 * pixel_bytes};
         if (setrlimit(RLIMIT_FSIZE, &limit)) _exit(2);
         unsigned next = 2;
@@ -219,42 +219,42 @@ static void test_full_disk_loses_nothing(void **state) {
         for (unsigned i = 1; i < next; i++) {
             if (!is_there(store, i)) _exit(5);
         }
-        frames_store_close(&store);
+        frame_store_close(&store);
         _exit(0);
     }
     int ended;
     waitpid(child, &ended, 0);
     assert_int_equal(ended, 0);
-    struct frames_store *store;
-    assert_int_equal(frames_store_open(&store, folder, 0, false), OK);
+    struct frame_store *store;
+    assert_int_equal(frame_store_open(&store, folder, 0, false), OK);
     assert_true(is_there(store, 1));
     assert_int_equal(put(store, 50), OK);
-    frames_store_close(&store);
+    frame_store_close(&store);
 }
 
 static void test_files_are_remembered(void **state) {
     (void)state;
-    struct frames_store *store;
-    struct file_facts facts = {1, 2, 3, 4, 5}, other = {1, 2, 3, 4, 6};
+    struct frame_store *store;
+    struct file_stamp facts = {1, 2, 3, 4, 5}, other = {1, 2, 3, 4, 6};
     uint8_t hash[16] = "fifteen letters", got[16] = {0};
     bool found;
-    assert_int_equal(frames_store_open(&store, folder, 0, false), OK);
-    assert_int_equal(frames_store_remember(store, "/a/path", &facts, hash), OK);
+    assert_int_equal(frame_store_open(&store, folder, 0, false), OK);
+    assert_int_equal(frame_store_remember_hash(store, "/a/path", &facts, hash), OK);
     for (unsigned i = 0; i < 600; i++) { // more than wait at once
         char path[32];
         snprintf(path, sizeof path, "/path/%u", i);
-        assert_int_equal(frames_store_remember(store, path, &facts, hash), OK);
+        assert_int_equal(frame_store_remember_hash(store, path, &facts, hash), OK);
     }
-    frames_store_close(&store);
-    assert_int_equal(frames_store_open(&store, folder, 0, true), OK);
-    assert_int_equal(frames_store_recall(store, "/a/path", &facts, got, &found), OK);
+    frame_store_close(&store);
+    assert_int_equal(frame_store_open(&store, folder, 0, true), OK);
+    assert_int_equal(frame_store_recall_hash(store, "/a/path", &facts, got, &found), OK);
     assert_true(found);
     assert_memory_equal(got, hash, 16);
-    assert_int_equal(frames_store_recall(store, "/path/599", &facts, got, &found), OK);
+    assert_int_equal(frame_store_recall_hash(store, "/path/599", &facts, got, &found), OK);
     assert_true(found);
-    assert_int_equal(frames_store_recall(store, "/a/path", &other, got, &found), OK);
+    assert_int_equal(frame_store_recall_hash(store, "/a/path", &other, got, &found), OK);
     assert_false(found);
-    frames_store_close(&store);
+    frame_store_close(&store);
 }
 
 static void check_path(const char *root, const char *written, const char *want) {
@@ -314,10 +314,10 @@ static status give_record(void *context, const char *key, struct buf *record, bo
 static void test_fetch(void **state) {
     (void)state;
     struct rules rules = rules_standard();
-    char key[frames_key_size];
+    char key[frame_key_size];
     assert_int_equal(media_key(key, "tests/data/media/b-frames.mp4", true, &rules, NULL), OK);
-    struct frames_store *store;
-    assert_int_equal(frames_store_open(&store, folder, 0, false), OK);
+    struct frame_store *store;
+    assert_int_equal(frame_store_open(&store, folder, 0, false), OK);
     struct group *group = clip_group(key, 6);
     struct media_source source = {.store = store, .ask = give_record};
     struct frames_view view, decoded;
@@ -334,7 +334,7 @@ static void test_fetch(void **state) {
     assert_memory_equal(view.frames.pixels, decoded.frames.pixels, frames_bytes(&view.frames));
     frames_view_release(&view);
     bool found;
-    assert_int_equal(frames_store_evict(store, key, &found), OK);
+    assert_int_equal(frame_store_evict(store, key, &found), OK);
     source.media_root = NULL; // from another machine, and kept
     source.context = &decoded.frames;
     assert_int_equal(media_get(&view, &source, group, 0), OK);
@@ -351,7 +351,7 @@ static void test_fetch(void **state) {
     group_free(&lying);
     frames_view_release(&decoded);
     group_free(&group);
-    frames_store_close(&store);
+    frame_store_close(&store);
 }
 
 int main(void) {

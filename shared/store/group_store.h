@@ -2,8 +2,8 @@
 //
 // Two things lie in it: sections by the hash of all that they were computed from, so that work is never done twice and
 // a stale section is never found; and each group whole, as the last stage that worked on it left it, by its id.
-#ifndef SHARED_STORE_GROUPS_H
-#define SHARED_STORE_GROUPS_H
+#ifndef SHARED_STORE_GROUP_STORE_H
+#define SHARED_STORE_GROUP_STORE_H
 
 #include <stdbool.h>
 

@@ -1,4 +1,4 @@
-#include "shared/store/frames.h"
+#include "shared/store/frame_store.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -9,10 +9,10 @@
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
-#include "shared/store/database.h"
+#include "shared/store/lmdb_env.h"
 
 enum { TABLE_FRAMES, TABLE_USED, TABLE_FILES };
-static const char *const tables[] = {"frames", "used", "files", NULL};
+static const char *const dbis[] = {"frames", "used", "files", NULL};
 
 enum {
     key_bytes = 16,
@@ -40,13 +40,13 @@ struct use {
 };
 
 struct remembered {
-    struct file_facts facts;
+    struct file_stamp facts;
     uint8_t hash[16];
 };
 
 // A small write that can wait for the next large one.
 struct pending {
-    int table;
+    int dbi;
     uint8_t key[key_bytes];
     union {
         struct use use;
@@ -54,8 +54,8 @@ struct pending {
     };
 };
 
-struct frames_store {
-    struct database *database;
+struct frame_store {
+    struct lmdb_env *env;
     uint64_t limit;
     bool read_only;
     pthread_mutex_t lock; // of the two below
@@ -83,7 +83,7 @@ static status key_parse(uint8_t out[key_bytes], const char *key) {
     return key[2 * key_bytes] ? fail(DATAERR, "'%.40s' is no frame key (32 hex digits)", key) : OK;
 }
 
-static void key_print(char out[frames_key_size], const uint8_t key[key_bytes]) {
+static void key_print(char out[frame_key_size], const uint8_t key[key_bytes]) {
     for (int i = 0; i < key_bytes; i++) {
         out[2 * i] = "0123456789abcdef"[key[i] >> 4];
         out[2 * i + 1] = "0123456789abcdef"[key[i] & 15];
@@ -91,8 +91,8 @@ static void key_print(char out[frames_key_size], const uint8_t key[key_bytes]) {
     out[2 * key_bytes] = 0;
 }
 
-static struct slice key_slice(const uint8_t key[key_bytes]) {
-    return (struct slice){key, key_bytes};
+static struct lmdb_val key_slice(const uint8_t key[key_bytes]) {
+    return (struct lmdb_val){key, key_bytes};
 }
 
 static size_t round_up(size_t size, size_t unit) {
@@ -166,60 +166,59 @@ status frames_from_record(struct frames *frames, const void *record, size_t size
     return OK;
 }
 
-status frames_store_open(struct frames_store **out, const char *folder, uint64_t limit, bool read_only) {
+status frame_store_open(struct frame_store **out, const char *folder, uint64_t limit, bool read_only) {
     *out = NULL;
     if (!read_only) TRY(dir_make(folder));
-    struct frames_store *store;
+    struct frame_store *store;
     TRY(NEW(&store, 1));
     store->limit = limit;
     store->read_only = read_only;
     pthread_mutex_init(&store->lock, NULL);
     struct arena arena = {0};
     char *path = path_join(&arena, folder, "frames.lmdb");
-    struct database_options options = {.read_only = read_only, .lazy = true};
-    status result =
-        path ? database_open(&store->database, path, tables, &options) : fail(UNAVAILABLE, "memory is short");
+    struct lmdb_options options = {.read_only = read_only, .lazy = true};
+    status result = path ? lmdb_env_open(&store->env, path, dbis, &options) : fail(UNAVAILABLE, "memory is short");
     arena_release(&arena);
     *out = store;
-    if (result != OK) frames_store_close(out);
+    if (result != OK) frame_store_close(out);
     return result;
 }
 
 // Inside a write: what was waiting. The lock is held by the caller.
-static status write_pending(struct transaction *transaction, void *context) {
-    struct frames_store *store = context;
+static status write_pending(struct lmdb_txn *txn, void *context) {
+    struct frame_store *store = context;
     for (int i = 0; i < store->pending_count; i++) {
         struct pending *p = &store->pending[i];
-        if (p->table == TABLE_FILES) {
-            TRY(transaction_put(transaction, TABLE_FILES, key_slice(p->key),
-                                (struct slice){&p->remembered, sizeof p->remembered}));
+        if (p->dbi == TABLE_FILES) {
+            TRY(lmdb_txn_put(txn, TABLE_FILES, key_slice(p->key),
+                             (struct lmdb_val){&p->remembered, sizeof p->remembered}));
             continue;
         }
-        struct slice there;
-        TRY(transaction_get(transaction, TABLE_USED, key_slice(p->key), &there));
+        struct lmdb_val there;
+        TRY(lmdb_txn_get(txn, TABLE_USED, key_slice(p->key), &there));
         if (!there.data || there.size != sizeof(struct use)) continue; // evicted meanwhile
         struct use use;
         memcpy(&use, there.data, sizeof use);
         if (p->use.when > use.when) use.when = p->use.when;
-        TRY(transaction_put(transaction, TABLE_USED, key_slice(p->key), (struct slice){&use, sizeof use}));
+        TRY(lmdb_txn_put(txn, TABLE_USED, key_slice(p->key), (struct lmdb_val){&use, sizeof use}));
     }
     return OK;
 }
 
 // With the lock held.
-static status flush(struct frames_store *store) {
-    status result = store->pending_count ? database_write(store->database, write_pending, store) : OK;
+static status flush(struct frame_store *store) {
+    status result = store->pending_count ? lmdb_env_write(store->env, write_pending, store) : OK;
     store->pending_count = 0;
     return result;
 }
 
 // Notes a small write; one for the same key replaces the one that waits.
-static status postpone(struct frames_store *store, const struct pending *note) {
+static status postpone(struct frame_store *store, const struct pending *note) {
     if (store->read_only) return OK;
     pthread_mutex_lock(&store->lock);
     int i = 0;
     while (i < store->pending_count &&
-           (store->pending[i].table != note->table || memcmp(store->pending[i].key, note->key, key_bytes) != 0)) {
+           (store->pending[i].dbi != note->dbi || memcmp(store->pending[i].key, note->key, key_bytes) != 0)) {
         i++;
     }
     status result = OK;
@@ -233,34 +232,34 @@ static status postpone(struct frames_store *store, const struct pending *note) {
     return result;
 }
 
-void frames_store_close(struct frames_store **place) {
-    struct frames_store *store = *place;
+void frame_store_close(struct frame_store **place) {
+    struct frame_store *store = *place;
     if (!store) return;
-    if (store->database && !store->read_only) {
+    if (store->env && !store->read_only) {
         pthread_mutex_lock(&store->lock);
         if (flush(store) != OK) log_info("%s", fail_text());
         pthread_mutex_unlock(&store->lock);
     }
-    database_close(&store->database);
+    lmdb_env_close(&store->env);
     pthread_mutex_destroy(&store->lock);
     free(store);
     *place = NULL;
 }
 
 void frames_view_release(struct frames_view *view) {
-    transaction_end(&view->snapshot);
+    lmdb_txn_end(&view->snapshot);
     free(view->owned);
     *view = (struct frames_view){0};
 }
 
-status frames_store_get(struct frames_store *store, const char *key, struct frames_view *view, bool *found) {
+status frame_store_get(struct frame_store *store, const char *key, struct frames_view *view, bool *found) {
     *view = (struct frames_view){0};
     *found = false;
-    struct pending note = {.table = TABLE_USED, .use = {.when = now()}};
+    struct pending note = {.dbi = TABLE_USED, .use = {.when = now()}};
     TRY(key_parse(note.key, key));
-    TRY(database_read(store->database, &view->snapshot));
-    struct slice record;
-    status result = transaction_get(view->snapshot, TABLE_FRAMES, key_slice(note.key), &record);
+    TRY(lmdb_txn_begin_read(store->env, &view->snapshot));
+    struct lmdb_val record;
+    status result = lmdb_txn_get(view->snapshot, TABLE_FRAMES, key_slice(note.key), &record);
     if (result == OK && record.data) {
         if (frames_from_record(&view->frames, record.data, record.size) == OK) {
             *found = true;
@@ -273,7 +272,7 @@ status frames_store_get(struct frames_store *store, const char *key, struct fram
 }
 
 struct put_work {
-    struct frames_store *store;
+    struct frame_store *store;
     uint8_t key[key_bytes];
     const struct frames *frames;
 };
@@ -285,7 +284,7 @@ struct census {
     uint64_t bytes;
 };
 
-static status count_use(void *context, struct slice key, struct slice value) {
+static status count_use(void *context, struct lmdb_val key, struct lmdb_val value) {
     struct census *census = context;
     struct use use;
     if (key.size != key_bytes || value.size != sizeof use) return fail(DATAERR, "the frames store is damaged");
@@ -299,75 +298,75 @@ static status count_use(void *context, struct slice key, struct slice value) {
     return OK;
 }
 
-static status make_room(struct transaction *transaction, uint64_t limit, uint64_t needed) {
+static status make_room(struct lmdb_txn *txn, uint64_t limit, uint64_t needed) {
     for (;;) {
         struct census census = {.oldest = INT64_MAX};
-        TRY(transaction_each(transaction, TABLE_USED, (struct slice){0}, count_use, &census));
+        TRY(lmdb_txn_each(txn, TABLE_USED, (struct lmdb_val){0}, count_use, &census));
         if (census.total == 0 || census.total + needed <= limit) return OK;
-        TRY(transaction_delete(transaction, TABLE_FRAMES, key_slice(census.key), NULL));
-        TRY(transaction_delete(transaction, TABLE_USED, key_slice(census.key), NULL));
+        TRY(lmdb_txn_del(txn, TABLE_FRAMES, key_slice(census.key), NULL));
+        TRY(lmdb_txn_del(txn, TABLE_USED, key_slice(census.key), NULL));
     }
 }
 
-static status put_frames(struct transaction *transaction, void *context) {
+static status put_frames(struct lmdb_txn *txn, void *context) {
     struct put_work *work = context;
-    TRY(write_pending(transaction, work->store));
+    TRY(write_pending(txn, work->store));
     struct use use = {now(), record_size(work->frames)};
-    struct slice there;
-    TRY(transaction_get(transaction, TABLE_FRAMES, key_slice(work->key), &there));
+    struct lmdb_val there;
+    TRY(lmdb_txn_get(txn, TABLE_FRAMES, key_slice(work->key), &there));
     struct frames known;
     if (!there.data || frames_from_record(&known, there.data, there.size) != OK) {
-        if (work->store->limit) TRY(make_room(transaction, work->store->limit, use.bytes));
+        if (work->store->limit) TRY(make_room(txn, work->store->limit, use.bytes));
         void *place;
-        TRY(transaction_reserve(transaction, TABLE_FRAMES, key_slice(work->key), use.bytes, &place));
+        TRY(lmdb_txn_reserve(txn, TABLE_FRAMES, key_slice(work->key), use.bytes, &place));
         record_write(work->frames, place);
     }
-    return transaction_put(transaction, TABLE_USED, key_slice(work->key), (struct slice){&use, sizeof use});
+    return lmdb_txn_put(txn, TABLE_USED, key_slice(work->key), (struct lmdb_val){&use, sizeof use});
 }
 
-status frames_store_put(struct frames_store *store, const char *key, const struct frames *frames) {
+status frame_store_put(struct frame_store *store, const char *key, const struct frames *frames) {
     struct put_work work = {.store = store, .frames = frames};
     TRY(key_parse(work.key, key));
     pthread_mutex_lock(&store->lock);
-    status result = database_write(store->database, put_frames, &work);
+    status result = lmdb_env_write(store->env, put_frames, &work);
     if (result == OK) store->pending_count = 0;
     pthread_mutex_unlock(&store->lock);
     return result;
 }
 
-status frames_store_put_record(struct frames_store *store, const char *key, const void *record, size_t size) {
+status frame_store_put_record(struct frame_store *store, const char *key, const void *record, size_t size) {
     struct frames frames;
     TRY(frames_from_record(&frames, record, size));
-    return frames_store_put(store, key, &frames);
+    return frame_store_put(store, key, &frames);
 }
 
 struct listing {
-    struct transaction *transaction;
+    struct lmdb_txn *txn;
     status (*visit)(void *, const char *, const struct frames *, uint64_t, double);
     void *context;
 };
 
-static status list_one(void *context, struct slice key, struct slice value) {
+static status list_one(void *context, struct lmdb_val key, struct lmdb_val value) {
     struct listing *listing = context;
     struct use use = {0};
-    struct slice used;
+    struct lmdb_val used;
     struct frames frames;
-    char text[frames_key_size];
+    char text[frame_key_size];
     if (key.size != key_bytes || frames_from_record(&frames, value.data, value.size) != OK) return OK;
-    TRY(transaction_get(listing->transaction, TABLE_USED, key, &used));
+    TRY(lmdb_txn_get(listing->txn, TABLE_USED, key, &used));
     if (used.data && used.size == sizeof use) memcpy(&use, used.data, sizeof use);
     key_print(text, key.data);
     return listing->visit(listing->context, text, &frames, value.size, (double)use.when * 1e-9);
 }
 
-status frames_store_each(struct frames_store *store,
-                         status (*visit)(void *context, const char *key, const struct frames *frames, uint64_t bytes,
-                                         double used),
-                         void *context) {
+status frame_store_each(struct frame_store *store,
+                        status (*visit)(void *context, const char *key, const struct frames *frames, uint64_t bytes,
+                                        double used),
+                        void *context) {
     struct listing listing = {.visit = visit, .context = context};
-    TRY(database_read(store->database, &listing.transaction));
-    status result = transaction_each(listing.transaction, TABLE_FRAMES, (struct slice){0}, list_one, &listing);
-    transaction_end(&listing.transaction);
+    TRY(lmdb_txn_begin_read(store->env, &listing.txn));
+    status result = lmdb_txn_each(listing.txn, TABLE_FRAMES, (struct lmdb_val){0}, list_one, &listing);
+    lmdb_txn_end(&listing.txn);
     return result;
 }
 
@@ -376,16 +375,16 @@ struct evict_work {
     bool *found;
 };
 
-static status evict_one(struct transaction *transaction, void *context) {
+static status evict_one(struct lmdb_txn *txn, void *context) {
     struct evict_work *work = context;
-    TRY(transaction_delete(transaction, TABLE_FRAMES, key_slice(work->key), work->found));
-    return transaction_delete(transaction, TABLE_USED, key_slice(work->key), NULL);
+    TRY(lmdb_txn_del(txn, TABLE_FRAMES, key_slice(work->key), work->found));
+    return lmdb_txn_del(txn, TABLE_USED, key_slice(work->key), NULL);
 }
 
-status frames_store_evict(struct frames_store *store, const char *key, bool *found) {
+status frame_store_evict(struct frame_store *store, const char *key, bool *found) {
     struct evict_work work = {.found = found};
     TRY(key_parse(work.key, key));
-    return database_write(store->database, evict_one, &work);
+    return lmdb_env_write(store->env, evict_one, &work);
 }
 
 static void path_key(uint8_t out[key_bytes], const char *path) {
@@ -394,28 +393,28 @@ static void path_key(uint8_t out[key_bytes], const char *path) {
     memcpy(out, canonical.digest, key_bytes);
 }
 
-status frames_store_recall(struct frames_store *store, const char *path, const struct file_facts *facts,
-                           uint8_t hash[16], bool *found) {
+status frame_store_recall_hash(struct frame_store *store, const char *path, const struct file_stamp *facts,
+                               uint8_t hash[16], bool *found) {
     uint8_t key[key_bytes];
     path_key(key, path);
     *found = false;
-    struct transaction *transaction;
-    TRY(database_read(store->database, &transaction));
-    struct slice value;
-    status result = transaction_get(transaction, TABLE_FILES, key_slice(key), &value);
+    struct lmdb_txn *txn;
+    TRY(lmdb_txn_begin_read(store->env, &txn));
+    struct lmdb_val value;
+    status result = lmdb_txn_get(txn, TABLE_FILES, key_slice(key), &value);
     struct remembered known;
     if (result == OK && value.data && value.size == sizeof known) {
         memcpy(&known, value.data, sizeof known);
         *found = memcmp(&known.facts, facts, sizeof *facts) == 0;
         if (*found) memcpy(hash, known.hash, sizeof known.hash);
     }
-    transaction_end(&transaction);
+    lmdb_txn_end(&txn);
     return result;
 }
 
-status frames_store_remember(struct frames_store *store, const char *path, const struct file_facts *facts,
-                             const uint8_t hash[16]) {
-    struct pending note = {.table = TABLE_FILES, .remembered.facts = *facts};
+status frame_store_remember_hash(struct frame_store *store, const char *path, const struct file_stamp *facts,
+                                 const uint8_t hash[16]) {
+    struct pending note = {.dbi = TABLE_FILES, .remembered.facts = *facts};
     path_key(note.key, path);
     memcpy(note.remembered.hash, hash, 16);
     return postpone(store, &note);

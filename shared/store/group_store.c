@@ -1,28 +1,28 @@
-#include "shared/store/groups.h"
+#include "shared/store/group_store.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
 #include "shared/base/file.h"
-#include "shared/store/database.h"
+#include "shared/store/lmdb_env.h"
 
 enum { SECTIONS, GROUPS, longest_key = 500 };
 
-static const char *const tables[] = {"sections", "groups", NULL};
+static const char *const dbis[] = {"sections", "groups", NULL};
 
 struct group_store {
-    struct database *database;
+    struct lmdb_env *env;
 };
 
 static status open_database(struct group_store *store, const char *folder, bool read_only) {
     struct arena memory = {0};
-    struct database_options options = {.read_only = read_only,
-                                       .lazy = true}; // what a power failure takes is computed again
+    struct lmdb_options options = {.read_only = read_only,
+                                   .lazy = true}; // what a power failure takes is computed again
     char *path = path_join(&memory, folder, "groups.lmdb");
     status result = path ? OK : fail(UNAVAILABLE, "out of memory");
     if (result == OK && !read_only) result = dir_make(folder);
-    if (result == OK) result = database_open(&store->database, path, tables, &options);
+    if (result == OK) result = lmdb_env_open(&store->env, path, dbis, &options);
     arena_release(&memory);
     return result;
 }
@@ -36,23 +36,23 @@ status group_store_open(struct group_store **out, const char *folder, bool read_
 
 void group_store_close(struct group_store **store) {
     if (!*store) return;
-    database_close(&(*store)->database);
+    lmdb_env_close(&(*store)->env);
     free(*store);
     *store = NULL;
 }
 
 // The id itself, or its hash where it would be no key.
-static struct slice key_of(const char *id, size_t size, XXH128_canonical_t *hash) {
-    if (size > 0 && size <= longest_key) return (struct slice){id, size};
+static struct lmdb_val key_of(const char *id, size_t size, XXH128_canonical_t *hash) {
+    if (size > 0 && size <= longest_key) return (struct lmdb_val){id, size};
     XXH128_canonicalFromHash(hash, XXH3_128bits(id, size));
-    return (struct slice){hash->digest, sizeof hash->digest};
+    return (struct lmdb_val){hash->digest, sizeof hash->digest};
 }
 
 status group_store_find(struct group_store *store, const struct section_key *key, enum group_section section,
                         struct group *group, bool *found) {
     struct buf packed = {0};
     status result =
-        database_get(store->database, SECTIONS, (struct slice){key->bytes, sizeof key->bytes}, &packed, found);
+        lmdb_env_get(store->env, SECTIONS, (struct lmdb_val){key->bytes, sizeof key->bytes}, &packed, found);
     if (result == OK && *found) result = group_section_from_msgpack(group, section, packed.data, packed.size);
     buf_release(&packed);
     return result;
@@ -60,13 +60,13 @@ status group_store_find(struct group_store *store, const struct section_key *key
 
 // What one write puts.
 struct saved {
-    struct slice section_key, section, id, whole;
+    struct lmdb_val section_key, section, id, whole;
 };
 
-static status put(struct transaction *transaction, void *context) {
+static status put(struct lmdb_txn *txn, void *context) {
     const struct saved *saved = context;
-    if (saved->section_key.data) TRY(transaction_put(transaction, SECTIONS, saved->section_key, saved->section));
-    return transaction_put(transaction, GROUPS, saved->id, saved->whole);
+    if (saved->section_key.data) TRY(lmdb_txn_put(txn, SECTIONS, saved->section_key, saved->section));
+    return lmdb_txn_put(txn, GROUPS, saved->id, saved->whole);
 }
 
 status group_store_save(struct group_store *store, const struct section_key *key, enum group_section section,
@@ -76,10 +76,10 @@ status group_store_save(struct group_store *store, const struct section_key *key
     struct saved saved = {.id = key_of(group->id.data, group->id.size, &hash)};
     status result = group_to_msgpack(group, &whole);
     if (result == OK && key) result = group_section_to_msgpack(group, section, &packed);
-    if (key) saved.section_key = (struct slice){key->bytes, sizeof key->bytes};
-    saved.section = (struct slice){packed.data, packed.size};
-    saved.whole = (struct slice){whole.data, whole.size};
-    if (result == OK) result = database_write(store->database, put, &saved);
+    if (key) saved.section_key = (struct lmdb_val){key->bytes, sizeof key->bytes};
+    saved.section = (struct lmdb_val){packed.data, packed.size};
+    saved.whole = (struct lmdb_val){whole.data, whole.size};
+    if (result == OK) result = lmdb_env_write(store->env, put, &saved);
     buf_release(&packed);
     buf_release(&whole);
     return result;
@@ -90,7 +90,7 @@ status group_store_get(struct group_store *store, const char *id, struct group *
     XXH128_canonical_t hash;
     bool found = false;
     *out = NULL;
-    status result = database_get(store->database, GROUPS, key_of(id, strlen(id), &hash), &packed, &found);
+    status result = lmdb_env_get(store->env, GROUPS, key_of(id, strlen(id), &hash), &packed, &found);
     if (result == OK && found) result = group_from_msgpack(out, packed.data, packed.size);
     buf_release(&packed);
     return result;
@@ -102,7 +102,7 @@ struct walk {
     status result; // apart, since END means something to the walk below
 };
 
-static status visit_record(void *context, struct slice key, struct slice value) {
+static status visit_record(void *context, struct lmdb_val key, struct lmdb_val value) {
     struct walk *walk = context;
     struct group *group = NULL;
     (void)key;
@@ -115,9 +115,9 @@ static status visit_record(void *context, struct slice key, struct slice value) 
 status group_store_each(struct group_store *store, status (*visit)(void *context, const struct group *group),
                         void *context) {
     struct walk walk = {visit, context, OK};
-    struct transaction *snapshot = NULL;
-    TRY(database_read(store->database, &snapshot));
-    status result = transaction_each(snapshot, GROUPS, (struct slice){0}, visit_record, &walk);
-    transaction_end(&snapshot);
+    struct lmdb_txn *snapshot = NULL;
+    TRY(lmdb_txn_begin_read(store->env, &snapshot));
+    status result = lmdb_txn_each(snapshot, GROUPS, (struct lmdb_val){0}, visit_record, &walk);
+    lmdb_txn_end(&snapshot);
     return result == OK ? walk.result : result;
 }

@@ -1,0 +1,472 @@
+// One LMDB environment a file and process, shared by all handles to it; transactions; growing the map.
+#include "shared/store/lmdb_env.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <lmdb.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shared/base/log.h"
+
+enum { lmdb_max_dbis = 16, lmdb_max_readers = 510, lmdb_lock_file_size = 64 << 10, lmdb_grow_seconds = 20 };
+static const size_t lmdb_default_mapsize = (size_t)1 << 40, lmdb_min_mapsize = (size_t)1 << 30;
+
+// LMDB forbids to open a file twice in a process, so all handles to a file share one of these.
+struct shared_env {
+    struct shared_env *next;
+    MDB_env *mdb;
+    char *path;
+    dev_t device;
+    ino_t inode;
+    int refs; // under lmdb_registry_lock
+    bool read_only;
+    pthread_mutex_t lock; // of txn_count
+    pthread_cond_t txn_ended;
+    int txn_count; // open transactions of this process; the map may only be resized when it is 0
+};
+
+struct lmdb_env {
+    struct shared_env *shared;
+    MDB_dbi dbis[lmdb_max_dbis];
+    int dbi_count;
+};
+
+struct lmdb_txn {
+    struct lmdb_env *env;
+    MDB_txn *mdb;
+    bool map_full; // an operation returned MDB_MAP_FULL
+};
+
+static pthread_mutex_t lmdb_registry_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct shared_env *lmdb_registry;
+
+static bool lmdb_disk_is_full(const char *path) {
+    struct statvfs disk;
+    return statvfs(path, &disk) == 0 && (unsigned long long)disk.f_bavail * disk.f_frsize < (64u << 10);
+}
+
+static status lmdb_fail(const char *path, int code, const char *what) {
+    if (code == ENOSPC || code == EDQUOT || (code == EIO && lmdb_disk_is_full(path)))
+        return fail(UNAVAILABLE, "%s: %s: no space left on the disk", path, what);
+    if (code == MDB_INVALID || code == MDB_VERSION_MISMATCH) return fail(DATAERR, "%s: not an LMDB file", path);
+    if (code == MDB_CORRUPTED || code == MDB_PAGE_NOTFOUND)
+        return fail(DATAERR, "%s: %s: the file is damaged", path, what);
+    if (code == MDB_BAD_VALSIZE) return fail(BUG, "%s: %s: LMDB cannot store a key or value of this size", path, what);
+    return fail(UNAVAILABLE, "%s: %s: %s", path, what, mdb_strerror(code));
+}
+
+// ---- environments ----
+
+// Makes the file at least `size` bytes long with all its blocks on the disk, and closes it. LMDB writes to mapped
+// files: a missing block on a full disk would be a fatal signal. File systems without fallocate are accepted as they
+// are.
+static status lmdb_allocate(int fd, off_t size, const char *path) {
+    int code = fallocate(fd, 0, 0, size) ? errno : 0; // never makes a file shorter
+    close(fd);
+    if (code == ENOSPC || code == EDQUOT) return fail(UNAVAILABLE, "%s: no space left on the disk", path);
+    return OK;
+}
+
+// LMDB aborts the program when the structure of a file is broken. This ends it with a message that names the file.
+static void lmdb_exit_damaged(MDB_env *mdb, const char *message) {
+    log_info("%s: the file is damaged, remove it: %s", (const char *)mdb_env_get_userctx(mdb), message);
+    _exit(DATAERR);
+}
+
+// path is kept by LMDB.
+static int lmdb_open(MDB_env **out, char *path, const struct lmdb_options *options, size_t mapsize) {
+    unsigned flags = MDB_NOSUBDIR | MDB_NOTLS | MDB_NORDAHEAD;
+    if (options->read_only) flags |= MDB_RDONLY;
+    if (options->lazy) flags |= MDB_NOMETASYNC;
+    int code = mdb_env_create(out);
+    if (code) return code;
+    mdb_env_set_assert(*out, lmdb_exit_damaged);
+    code = mdb_env_set_userctx(*out, path);
+    if (!code) code = mdb_env_set_maxdbs(*out, lmdb_max_dbis);
+    if (!code) code = mdb_env_set_maxreaders(*out, lmdb_max_readers);
+    if (!code) code = mdb_env_set_mapsize(*out, mapsize);
+    if (!code) code = mdb_env_open(*out, path, flags, 0666);
+    if (code) {
+        mdb_env_close(*out);
+        *out = NULL;
+    }
+    return code;
+}
+
+static status lmdb_open_shared(struct shared_env *shared, const char *path, const struct lmdb_options *options) {
+    char lock_path[4200];
+    if (snprintf(lock_path, sizeof lock_path, "%s-lock", path) >= (int)sizeof lock_path)
+        return fail(DATAERR, "%s: path too long", path);
+    if (!options->read_only) {
+        int fd = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (fd < 0) return fail(UNAVAILABLE, "%s: %s", lock_path, strerror(errno));
+        TRY(lmdb_allocate(fd, lmdb_lock_file_size, path));
+    }
+    shared->path = strdup(path);
+    if (!shared->path) return fail(UNAVAILABLE, "out of memory");
+    size_t mapsize = options->mapsize ? options->mapsize : lmdb_default_mapsize;
+    int code = lmdb_open(&shared->mdb, shared->path, options, mapsize);
+    while (code == ENOMEM && mapsize > lmdb_min_mapsize)
+        code = lmdb_open(&shared->mdb, shared->path, options, mapsize /= 2);
+    if (code) return lmdb_fail(path, code, "cannot open");
+    struct stat file;
+    if (stat(path, &file)) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
+    shared->device = file.st_dev;
+    shared->inode = file.st_ino;
+    shared->read_only = options->read_only;
+    // Reading a page that was cut off would be a fatal signal; as zeros LMDB finds it out. LMDB's own files may be
+    // shorter than their last page, too, where the last pages were never used.
+    MDB_envinfo info;
+    MDB_stat pages;
+    mdb_env_info(shared->mdb, &info);
+    mdb_env_stat(shared->mdb, &pages);
+    off_t size = (off_t)((info.me_last_pgno + 1) * pages.ms_psize);
+    int fd = file.st_size < size ? open(path, O_WRONLY | O_CLOEXEC) : -1;
+    if (fd >= 0) TRY(lmdb_allocate(fd, size, path));
+    mdb_reader_check(shared->mdb, &(int){0});
+    return OK;
+}
+
+static void lmdb_free_shared(struct shared_env *shared) {
+    if (shared->mdb) mdb_env_close(shared->mdb);
+    pthread_cond_destroy(&shared->txn_ended);
+    pthread_mutex_destroy(&shared->lock);
+    free(shared->path);
+    free(shared);
+}
+
+// *out = the process's environment of the file, opened if need be, with one reference more. Under lmdb_registry_lock.
+static status lmdb_acquire(struct shared_env **out, const char *path, const struct lmdb_options *options) {
+    struct stat file;
+    bool exists = stat(path, &file) == 0;
+    if (!exists && options->read_only) return fail(DATAERR, "%s: %s", path, strerror(errno));
+    for (struct shared_env *shared = lmdb_registry; exists && shared; shared = shared->next) {
+        if (shared->device != file.st_dev || shared->inode != file.st_ino) continue;
+        if (shared->read_only && !options->read_only) return fail(BUG, "%s: is already open for reading only", path);
+        shared->refs++;
+        *out = shared;
+        return OK;
+    }
+    struct shared_env *shared;
+    TRY(NEW(&shared, 1));
+    pthread_mutex_init(&shared->lock, NULL);
+    pthread_cond_init(&shared->txn_ended, NULL);
+    status result = lmdb_open_shared(shared, path, options);
+    if (result != OK) {
+        lmdb_free_shared(shared);
+        return result;
+    }
+    shared->refs = 1;
+    shared->next = lmdb_registry;
+    *out = lmdb_registry = shared;
+    return OK;
+}
+
+void lmdb_env_close(struct lmdb_env **env) {
+    if (!*env) return;
+    struct shared_env *shared = (*env)->shared;
+    pthread_mutex_lock(&lmdb_registry_lock);
+    assert(!shared || shared->refs > 0);
+    if (shared && --shared->refs == 0) {
+        assert(shared->txn_count == 0);
+        struct shared_env **link = &lmdb_registry;
+        while (*link != shared) link = &(*link)->next;
+        *link = shared->next;
+        lmdb_free_shared(shared);
+    }
+    pthread_mutex_unlock(&lmdb_registry_lock);
+    free(*env);
+    *env = NULL;
+}
+
+// ---- the map ----
+
+// Resizes the map (0: to the size that another process gave it), once this process has no open transaction.
+static status lmdb_set_mapsize(struct shared_env *shared, size_t size) {
+    struct timespec deadline;
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    deadline.tv_sec += lmdb_grow_seconds;
+    status result = OK;
+    int code = 0;
+    pthread_mutex_lock(&shared->lock);
+    while (shared->txn_count && code != ETIMEDOUT)
+        code = pthread_cond_timedwait(&shared->txn_ended, &shared->lock, &deadline);
+    if (shared->txn_count) {
+        result = fail(UNAVAILABLE, "%s: the map must grow, but this program has %d open read transactions",
+                      shared->path, shared->txn_count);
+    } else {
+        code = mdb_env_set_mapsize(shared->mdb, size);
+        if (code) result = lmdb_fail(shared->path, code, "cannot grow");
+    }
+    pthread_mutex_unlock(&shared->lock);
+    return result;
+}
+
+static void lmdb_count_txn(struct shared_env *shared, int change) {
+    pthread_mutex_lock(&shared->lock);
+    shared->txn_count += change;
+    assert(shared->txn_count >= 0);
+    if (shared->txn_count == 0) pthread_cond_broadcast(&shared->txn_ended);
+    pthread_mutex_unlock(&shared->lock);
+}
+
+// Begins a transaction and counts it; on failure it is not counted.
+static status lmdb_begin(struct shared_env *shared, unsigned flags, MDB_txn **txn) {
+    enum { max_attempts = 8 };
+    for (int attempt = 0; attempt < max_attempts; attempt++) {
+        lmdb_count_txn(shared, 1);
+        int code = mdb_txn_begin(shared->mdb, NULL, flags, txn);
+        if (code == 0) return OK;
+        lmdb_count_txn(shared, -1);
+        if (code == MDB_MAP_RESIZED) {
+            TRY(lmdb_set_mapsize(shared, 0));
+        } else if (code == MDB_READERS_FULL && attempt == 0) {
+            mdb_reader_check(shared->mdb, &(int){0});
+        } else {
+            return lmdb_fail(shared->path, code, "cannot begin a transaction");
+        }
+    }
+    return fail(UNAVAILABLE, "%s: other processes keep resizing its map", shared->path);
+}
+
+// ---- transactions ----
+
+status lmdb_env_write(struct lmdb_env *env, status (*work)(struct lmdb_txn *, void *), void *context) {
+    struct shared_env *shared = env->shared;
+    for (;;) {
+        struct lmdb_txn txn = {.env = env};
+        TRY(lmdb_begin(shared, shared->read_only ? MDB_RDONLY : 0, &txn.mdb));
+        status result = work(&txn, context);
+        if (result == OK) {
+            int code = mdb_txn_commit(txn.mdb);
+            txn.map_full |= code == MDB_MAP_FULL;
+            if (code) result = lmdb_fail(shared->path, code, "cannot commit");
+        } else {
+            mdb_txn_abort(txn.mdb);
+        }
+        lmdb_count_txn(shared, -1);
+        if (result == OK || !txn.map_full) return result;
+        MDB_envinfo before, after;
+        mdb_env_info(shared->mdb, &before);
+        TRY(lmdb_set_mapsize(shared, 0)); // another process may have grown it already
+        mdb_env_info(shared->mdb, &after);
+        if (after.me_mapsize <= before.me_mapsize) TRY(lmdb_set_mapsize(shared, before.me_mapsize * 2));
+    }
+}
+
+static status lmdb_open_dbis(struct lmdb_txn *txn, void *context) {
+    const char *const *const *names = context;
+    struct lmdb_env *env = txn->env;
+    const char *path = env->shared->path;
+    unsigned flags = env->shared->read_only ? 0 : MDB_CREATE;
+    for (env->dbi_count = 0; (*names)[env->dbi_count]; env->dbi_count++) {
+        const char *name = (*names)[env->dbi_count];
+        if (env->dbi_count == lmdb_max_dbis) return fail(BUG, "%s: more than %d databases", path, lmdb_max_dbis);
+        int code = mdb_dbi_open(txn->mdb, name, flags, &env->dbis[env->dbi_count]);
+        txn->map_full |= code == MDB_MAP_FULL;
+        if (code == MDB_NOTFOUND) return fail(DATAERR, "%s: has no database '%s'", path, name);
+        if (code) return lmdb_fail(path, code, name);
+    }
+    return OK;
+}
+
+status lmdb_env_open(struct lmdb_env **out, const char *path, const char *const *names,
+                     const struct lmdb_options *options) {
+    *out = NULL;
+    struct lmdb_env *env;
+    TRY(NEW(&env, 1));
+    pthread_mutex_lock(&lmdb_registry_lock);
+    status result = lmdb_acquire(&env->shared, path, options ? options : &(struct lmdb_options){0});
+    // Under the lock, since LMDB allows only one thread of a process to open databases at a time.
+    if (result == OK) result = lmdb_env_write(env, lmdb_open_dbis, &names);
+    pthread_mutex_unlock(&lmdb_registry_lock);
+    *out = env;
+    if (result != OK) lmdb_env_close(out);
+    return result;
+}
+
+status lmdb_txn_begin_read(struct lmdb_env *env, struct lmdb_txn **out) {
+    TRY(NEW(out, 1));
+    (*out)->env = env;
+    status result = lmdb_begin(env->shared, MDB_RDONLY, &(*out)->mdb);
+    if (result != OK) {
+        free(*out);
+        *out = NULL;
+    }
+    return result;
+}
+
+void lmdb_txn_end(struct lmdb_txn **txn) {
+    if (!*txn) return;
+    mdb_txn_abort((*txn)->mdb);
+    lmdb_count_txn((*txn)->env->shared, -1);
+    free(*txn);
+    *txn = NULL;
+}
+
+// ---- keys and values ----
+
+// LMDB's struct serves reading and writing, so its pointer is not const; LMDB does not write through it.
+static MDB_val lmdb_to_mdb(struct lmdb_val val) {
+    union {
+        const void *in;
+        void *out;
+    } data = {val.data};
+    return (MDB_val){val.size, data.out};
+}
+
+// An empty value has a pointer, too, which tells it from a missing one.
+static struct lmdb_val lmdb_from_mdb(MDB_val val) {
+    return (struct lmdb_val){val.mv_data ? val.mv_data : "", val.mv_size};
+}
+
+static MDB_dbi lmdb_dbi(const struct lmdb_txn *txn, int dbi) {
+    assert(dbi >= 0 && dbi < txn->env->dbi_count);
+    return txn->env->dbis[dbi];
+}
+
+static status lmdb_result(struct lmdb_txn *txn, int code, const char *what) {
+    if (code == 0) return OK;
+    txn->map_full |= code == MDB_MAP_FULL;
+    return lmdb_fail(txn->env->shared->path, code, what);
+}
+
+status lmdb_txn_get(struct lmdb_txn *txn, int dbi, struct lmdb_val key, struct lmdb_val *value) {
+    *value = (struct lmdb_val){0};
+    MDB_val k = lmdb_to_mdb(key), v;
+    int code = mdb_get(txn->mdb, lmdb_dbi(txn, dbi), &k, &v);
+    if (code == MDB_NOTFOUND) return OK;
+    if (code == 0) *value = lmdb_from_mdb(v);
+    return lmdb_result(txn, code, "cannot read");
+}
+
+status lmdb_txn_put(struct lmdb_txn *txn, int dbi, struct lmdb_val key, struct lmdb_val value) {
+    MDB_val k = lmdb_to_mdb(key), v = lmdb_to_mdb(value);
+    return lmdb_result(txn, mdb_put(txn->mdb, lmdb_dbi(txn, dbi), &k, &v, 0), "cannot write");
+}
+
+status lmdb_txn_reserve(struct lmdb_txn *txn, int dbi, struct lmdb_val key, size_t size, void **data) {
+    MDB_val k = lmdb_to_mdb(key), v = {size, NULL};
+    int code = mdb_put(txn->mdb, lmdb_dbi(txn, dbi), &k, &v, MDB_RESERVE);
+    *data = code ? NULL : v.mv_data;
+    return lmdb_result(txn, code, "cannot write");
+}
+
+status lmdb_txn_del(struct lmdb_txn *txn, int dbi, struct lmdb_val key, bool *found) {
+    MDB_val k = lmdb_to_mdb(key);
+    int code = mdb_del(txn->mdb, lmdb_dbi(txn, dbi), &k, NULL);
+    if (found) *found = code == 0;
+    return code == MDB_NOTFOUND ? OK : lmdb_result(txn, code, "cannot delete");
+}
+
+status lmdb_txn_each(struct lmdb_txn *txn, int dbi, struct lmdb_val first,
+                     status (*visit)(void *context, struct lmdb_val key, struct lmdb_val value), void *context) {
+    MDB_cursor *cursor;
+    TRY(lmdb_result(txn, mdb_cursor_open(txn->mdb, lmdb_dbi(txn, dbi), &cursor), "cannot iterate"));
+    MDB_val k = lmdb_to_mdb(first), v;
+    int code = mdb_cursor_get(cursor, &k, &v, first.size ? MDB_SET_RANGE : MDB_FIRST);
+    status result = OK;
+    while (code == 0 && result == OK) {
+        result = visit(context, lmdb_from_mdb(k), lmdb_from_mdb(v));
+        if (result == OK) code = mdb_cursor_get(cursor, &k, &v, MDB_NEXT);
+    }
+    mdb_cursor_close(cursor);
+    if (result == END) return OK;
+    return result != OK || code == MDB_NOTFOUND ? result : lmdb_result(txn, code, "cannot iterate");
+}
+
+status lmdb_txn_last(struct lmdb_txn *txn, int dbi, struct lmdb_val *key, struct lmdb_val *value) {
+    *key = *value = (struct lmdb_val){0};
+    MDB_cursor *cursor;
+    TRY(lmdb_result(txn, mdb_cursor_open(txn->mdb, lmdb_dbi(txn, dbi), &cursor), "cannot iterate"));
+    MDB_val k, v;
+    int code = mdb_cursor_get(cursor, &k, &v, MDB_LAST);
+    mdb_cursor_close(cursor);
+    if (code == MDB_NOTFOUND) return OK;
+    TRY(lmdb_result(txn, code, "cannot iterate"));
+    *key = lmdb_from_mdb(k);
+    *value = lmdb_from_mdb(v);
+    return OK;
+}
+
+status lmdb_txn_count(struct lmdb_txn *txn, int dbi, size_t *count) {
+    MDB_stat stat = {0};
+    int code = mdb_stat(txn->mdb, lmdb_dbi(txn, dbi), &stat);
+    *count = stat.ms_entries;
+    return lmdb_result(txn, code, "cannot count");
+}
+
+// ---- one value at a time ----
+
+status lmdb_env_get(struct lmdb_env *env, int dbi, struct lmdb_val key, struct buf *value, bool *found) {
+    struct lmdb_txn *txn;
+    TRY(lmdb_txn_begin_read(env, &txn));
+    struct lmdb_val stored;
+    status result = lmdb_txn_get(txn, dbi, key, &stored);
+    *found = stored.data != NULL;
+    if (result == OK && stored.data) result = buf_append(value, stored.data, stored.size);
+    lmdb_txn_end(&txn);
+    return result;
+}
+
+struct lmdb_change {
+    int dbi;
+    struct lmdb_val key, value;
+    bool *found;
+};
+
+static status lmdb_put_change(struct lmdb_txn *txn, void *context) {
+    const struct lmdb_change *change = context;
+    return lmdb_txn_put(txn, change->dbi, change->key, change->value);
+}
+
+status lmdb_env_put(struct lmdb_env *env, int dbi, struct lmdb_val key, struct lmdb_val value) {
+    struct lmdb_change change = {dbi, key, value, NULL};
+    return lmdb_env_write(env, lmdb_put_change, &change);
+}
+
+static status lmdb_del_change(struct lmdb_txn *txn, void *context) {
+    const struct lmdb_change *change = context;
+    return lmdb_txn_del(txn, change->dbi, change->key, change->found);
+}
+
+status lmdb_env_del(struct lmdb_env *env, int dbi, struct lmdb_val key, bool *found) {
+    struct lmdb_change change = {dbi, key, {0}, found};
+    return lmdb_env_write(env, lmdb_del_change, &change);
+}
+
+status lmdb_env_size(struct lmdb_env *env, size_t *used, size_t *file) {
+    enum { free_dbi = 0 }; // LMDB's own list of free pages; a value starts with the number of its pages
+    struct lmdb_txn *txn;
+    MDB_cursor *cursor;
+    TRY(lmdb_txn_begin_read(env, &txn));
+    int code = mdb_cursor_open(txn->mdb, free_dbi, &cursor);
+    size_t free_pages = 0;
+    if (code == 0) {
+        MDB_val key, value;
+        while (mdb_cursor_get(cursor, &key, &value, MDB_NEXT) == 0) {
+            size_t pages;
+            assert(value.mv_size >= sizeof pages);
+            memcpy(&pages, value.mv_data, sizeof pages);
+            free_pages += pages;
+        }
+        mdb_cursor_close(cursor);
+    }
+    MDB_envinfo info;
+    MDB_stat stat;
+    mdb_env_info(env->shared->mdb, &info);
+    mdb_env_stat(env->shared->mdb, &stat);
+    status result = lmdb_result(txn, code, "cannot iterate the free pages");
+    lmdb_txn_end(&txn);
+    if (used) *used = (info.me_last_pgno + 1 - free_pages) * stat.ms_psize;
+    if (file) *file = (info.me_last_pgno + 1) * stat.ms_psize;
+    return result;
+}

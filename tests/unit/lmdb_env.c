@@ -1,0 +1,233 @@
+// The LMDB file under every store: named databases, snapshots, growing, a killed writer, two processes.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "tests/unit/unit.h"
+
+#include "shared/base/file.h"
+#include "shared/store/lmdb_env.h"
+
+enum { DBI_A, DBI_B };
+static const char *const names[] = {"a", "b", NULL};
+static char folder[64];
+static char path[96];
+
+static struct lmdb_val val_of(const char *text) {
+    return (struct lmdb_val){text, strlen(text)};
+}
+
+static int set_up(void **state) {
+    (void)state;
+    strcpy(folder, "/tmp/caravan-lmdb-XXXXXX");
+    if (!mkdtemp(folder)) return 1;
+    snprintf(path, sizeof path, "%s/test.lmdb", folder);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    return dir_remove(folder) != OK;
+}
+
+static void put_number(struct lmdb_env *env, int dbi, uint32_t number, size_t size) {
+    unsigned char *value = malloc(size);
+    memset(value, (int)(number & 255), size);
+    uint32_t key = __builtin_bswap32(number);
+    assert_int_equal(lmdb_env_put(env, dbi, (struct lmdb_val){&key, 4}, (struct lmdb_val){value, size}), OK);
+    free(value);
+}
+
+static void test_put_get_delete(void **state) {
+    (void)state;
+    struct lmdb_env *env, *again;
+    assert_int_equal(lmdb_env_open(&env, path, names, NULL), OK);
+    assert_int_equal(lmdb_env_open(&again, path, names, NULL), OK);
+    assert_int_equal(lmdb_env_put(env, DBI_A, val_of("k"), val_of("one")), OK);
+    struct buf value = {0};
+    bool found;
+    assert_int_equal(lmdb_env_get(again, DBI_B, val_of("k"), &value, &found), OK);
+    assert_false(found);
+    assert_int_equal(lmdb_env_get(again, DBI_A, val_of("k"), &value, &found), OK);
+    assert_true(found);
+    assert_string_equal(value.data, "one");
+    lmdb_env_close(&env);
+    assert_int_equal(lmdb_env_del(again, DBI_A, val_of("k"), &found), OK);
+    assert_true(found);
+    assert_int_equal(lmdb_env_del(again, DBI_A, val_of("k"), &found), OK);
+    assert_false(found);
+    lmdb_env_close(&again);
+    lmdb_env_close(&again);
+    buf_release(&value);
+}
+
+static void test_map_grows_by_itself(void **state) {
+    (void)state;
+    struct lmdb_env *env;
+    assert_int_equal(lmdb_env_open(&env, path, names, &(struct lmdb_options){.mapsize = 1 << 20}), OK);
+    for (uint32_t i = 0; i < 100; i++) put_number(env, DBI_A, i, 100000);
+    struct lmdb_txn *snapshot;
+    assert_int_equal(lmdb_txn_begin_read(env, &snapshot), OK);
+    size_t count;
+    assert_int_equal(lmdb_txn_count(snapshot, DBI_A, &count), OK);
+    assert_int_equal(count, 100);
+    for (uint32_t i = 0; i < 100; i++) {
+        uint32_t key = __builtin_bswap32(i);
+        struct lmdb_val value;
+        assert_int_equal(lmdb_txn_get(snapshot, DBI_A, (struct lmdb_val){&key, 4}, &value), OK);
+        assert_int_equal(value.size, 100000);
+        for (size_t b = 0; b < value.size; b += 999) assert_int_equal(((const unsigned char *)value.data)[b], i);
+    }
+    lmdb_txn_end(&snapshot);
+    size_t used, file;
+    assert_int_equal(lmdb_env_size(env, &used, &file), OK);
+    assert_in_range(used, 100 * 100000, file);
+    lmdb_env_close(&env);
+}
+
+static void test_another_process_grows_it(void **state) {
+    (void)state;
+    fflush(stdout);
+    int go[2], done[2];
+    assert_int_equal(pipe(go) | pipe(done), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        struct lmdb_env *env;
+        char byte;
+        if (read(go[0], &byte, 1) != 1) _exit(1);
+        if (lmdb_env_open(&env, path, names, NULL) != OK) _exit(2);
+        char *big = calloc(1, 8 << 20);
+        if (lmdb_env_put(env, DBI_A, val_of("big"), (struct lmdb_val){big, 8 << 20}) != OK) _exit(3);
+        free(big);
+        lmdb_env_close(&env);
+        _exit(write(done[1], "x", 1) != 1);
+    }
+    struct lmdb_env *env;
+    assert_int_equal(lmdb_env_open(&env, path, names, &(struct lmdb_options){.mapsize = 1 << 20}), OK);
+    put_number(env, DBI_A, 1, 100);
+    char byte;
+    assert_int_equal(write(go[1], "x", 1), 1);
+    assert_int_equal(read(done[0], &byte, 1), 1);
+    struct buf value = {0};
+    bool found;
+    assert_int_equal(lmdb_env_get(env, DBI_A, val_of("big"), &value, &found), OK);
+    assert_true(found);
+    assert_int_equal(value.size, 8 << 20);
+    int ended;
+    waitpid(child, &ended, 0);
+    assert_int_equal(ended, 0);
+    buf_release(&value);
+    lmdb_env_close(&env);
+    close(go[0]), close(go[1]), close(done[0]), close(done[1]);
+}
+
+static status add_then_fail(struct lmdb_txn *txn, void *context) {
+    (void)context;
+    TRY(lmdb_txn_put(txn, DBI_A, val_of("x"), val_of("y")));
+    return fail(BAD_SAMPLE, "changed my mind");
+}
+
+static void test_a_failed_write_leaves_nothing(void **state) {
+    (void)state;
+    struct lmdb_env *env;
+    assert_int_equal(lmdb_env_open(&env, path, names, NULL), OK);
+    assert_int_equal(lmdb_env_write(env, add_then_fail, NULL), BAD_SAMPLE);
+    struct lmdb_txn *snapshot;
+    assert_int_equal(lmdb_txn_begin_read(env, &snapshot), OK);
+    struct lmdb_val key, value;
+    assert_int_equal(lmdb_txn_last(snapshot, DBI_A, &key, &value), OK);
+    assert_null(key.data);
+    lmdb_txn_end(&snapshot);
+    lmdb_env_close(&env);
+}
+
+static status die_inside(struct lmdb_txn *txn, void *context) {
+    (void)context;
+    if (lmdb_txn_put(txn, DBI_A, val_of("k"), val_of("lost")) != OK) _exit(1);
+    raise(SIGKILL);
+    return OK;
+}
+
+static void test_killed_writer_and_reader(void **state) {
+    (void)state;
+    fflush(stdout);
+    for (int round = 0; round < 3; round++) {
+        pid_t child = fork();
+        if (child == 0) {
+            struct lmdb_env *env;
+            struct lmdb_txn *held;
+            if (lmdb_env_open(&env, path, names, NULL) != OK || lmdb_txn_begin_read(env, &held) != OK) _exit(1);
+            lmdb_env_write(env, die_inside, NULL);
+            _exit(2);
+        }
+        int ended;
+        waitpid(child, &ended, 0);
+        assert_true(WIFSIGNALED(ended));
+    }
+    struct lmdb_env *env;
+    assert_int_equal(lmdb_env_open(&env, path, names, NULL), OK);
+    struct buf value = {0};
+    bool found;
+    assert_int_equal(lmdb_env_get(env, DBI_A, val_of("k"), &value, &found), OK);
+    assert_false(found);
+    put_number(env, DBI_A, 1, 10);
+    lmdb_env_close(&env);
+}
+
+struct range {
+    uint32_t next;
+    uint32_t end;
+};
+
+static status check_next(void *context, struct lmdb_val key, struct lmdb_val value) {
+    (void)value;
+    struct range *range = context;
+    uint32_t number;
+    memcpy(&number, key.data, 4);
+    assert_int_equal(__builtin_bswap32(number), range->next);
+    return ++range->next == range->end ? END : OK;
+}
+
+static void test_walk_in_order(void **state) {
+    (void)state;
+    struct lmdb_env *env;
+    assert_int_equal(lmdb_env_open(&env, path, names, NULL), OK);
+    for (uint32_t i = 300; i-- > 0;) put_number(env, DBI_B, i, 4);
+    struct lmdb_txn *snapshot;
+    assert_int_equal(lmdb_txn_begin_read(env, &snapshot), OK);
+    struct range all = {0, 1000};
+    assert_int_equal(lmdb_txn_each(snapshot, DBI_B, (struct lmdb_val){0}, check_next, &all), OK);
+    assert_int_equal(all.next, 300);
+    struct range some = {200, 210};
+    uint32_t first = __builtin_bswap32(200);
+    assert_int_equal(lmdb_txn_each(snapshot, DBI_B, (struct lmdb_val){&first, 4}, check_next, &some), OK);
+    assert_int_equal(some.next, 210);
+    lmdb_txn_end(&snapshot);
+    lmdb_env_close(&env);
+}
+
+static void test_bad_files_are_named(void **state) {
+    (void)state;
+    struct lmdb_env *env;
+    assert_int_equal(lmdb_env_open(&env, path, names, &(struct lmdb_options){.read_only = true}), DATAERR);
+    assert_non_null(strstr(fail_text(), path));
+    char junk[8192];
+    memset(junk, 'x', sizeof junk);
+    assert_int_equal(file_write_atomic(path, junk, sizeof junk), OK);
+    assert_int_equal(lmdb_env_open(&env, path, names, NULL), DATAERR);
+    assert_non_null(strstr(fail_text(), "not an LMDB file"));
+    assert_null(env);
+    assert_int_equal(lmdb_env_open(&env, "/nowhere/at/all.lmdb", names, NULL), UNAVAILABLE);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_put_get_delete, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_map_grows_by_itself, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_another_process_grows_it, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_a_failed_write_leaves_nothing, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_killed_writer_and_reader, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_walk_in_order, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_bad_files_are_named, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
