@@ -72,7 +72,7 @@ static struct row *find_row(const struct board *board, const struct replica *rep
 static status set_text(char **place, const char *text) {
     free(*place);
     *place = strdup(text);
-    return *place ? OK : fail(UNAVAILABLE, "out of memory");
+    return *place ? OK : fail_oom();
 }
 
 static bool is_source(const struct row *row) {

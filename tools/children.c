@@ -21,7 +21,7 @@ enum { SOON = 10, LINE = 600 };
 
 static char *print(struct arena *arena, status *result, const char *format, const char *a, const char *b) {
     char *text = arena_printf(arena, format, a, b);
-    if (!text) *result = fail(UNAVAILABLE, "out of memory");
+    if (!text) *result = fail_oom();
     return text;
 }
 
@@ -61,7 +61,7 @@ static status find_programs(struct children *children) {
     path[size] = 0;
     char *slash = strrchr(path, '/');
     children->programs = arena_strndup(&children->arena, path, slash ? (size_t)(slash - path) : 0);
-    return children->programs ? OK : fail(UNAVAILABLE, "out of memory");
+    return children->programs ? OK : fail_oom();
 }
 
 status children_make(struct children *children, struct plan *plan) {

@@ -157,7 +157,7 @@ static status add_example(const struct drawing *drawing, struct buf *out, struct
 static status save(const struct drawing *drawing, const char *name, const struct buf *content) {
     struct arena memory = {0};
     char *path = path_join(&memory, drawing->folder, name);
-    status result = path ? file_write_atomic(path, content->data, content->size) : fail(UNAVAILABLE, "out of memory");
+    status result = path ? file_write_atomic(path, content->data, content->size) : fail_oom();
     arena_release(&memory);
     return result;
 }

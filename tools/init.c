@@ -53,14 +53,14 @@ static status copy_tokenizer(const struct task *task) {
     status result = OK;
     for (size_t i = 0; i < sizeof names / sizeof *names && result == OK; i++) {
         char *from = path_join(&memory, task->tokenizer, names[i]), *to = path_join(&memory, task->folder, names[i]);
-        if (!from || !to) result = fail(UNAVAILABLE, "out of memory");
+        if (!from || !to) result = fail_oom();
         if (result != OK || !path_exists(from)) continue;
         buf_clear(&content);
         result = file_read(from, &content);
         if (result == OK) result = file_write_atomic(to, content.data, content.size);
     }
     char *template = path_join(&memory, task->folder, "chat_template.json");
-    if (result == OK && !template) result = fail(UNAVAILABLE, "out of memory");
+    if (result == OK && !template) result = fail_oom();
     if (result == OK && !path_exists(template)) result = chat_template_save(task->folder);
     buf_release(&content);
     arena_release(&memory);
@@ -113,7 +113,7 @@ static status write_model(const struct task *task, json_object *shape, bool fixe
                                      .threads = (int)task->threads};
     TRY_TO(result, done, init_write_weights(&how, config));
     char *path = path_join(&memory, task->folder, "config.json");
-    result = path ? file_write_atomic(path, text.data, text.size) : fail(UNAVAILABLE, "out of memory");
+    result = path ? file_write_atomic(path, text.data, text.size) : fail_oom();
 done:
     free(config);
     tokenizer_free(&t);
@@ -128,7 +128,7 @@ static status make_folder(const struct task *task) {
     bool fixed;
     status result;
     char *path = path_join(&memory, task->folder, "config.json");
-    if (!path) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
+    if (!path) TRY_TO(result, done, fail_oom());
     if (path_exists(path)) TRY_TO(result, done, fail(USAGE, "%s: there is a model already", task->folder));
     TRY_TO(result, done, init_shape(&shape, task->shape, &fixed));
     TRY_TO(result, done, dir_make(task->folder));

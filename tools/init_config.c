@@ -121,7 +121,7 @@ status init_print(json_object *object, struct buf *out) {
 static status write_settings(const char *folder, const char *name, struct buf *content) {
     struct arena memory = {0};
     char *path = path_join(&memory, folder, name);
-    status result = path ? file_write_atomic(path, content->data, content->size) : fail(UNAVAILABLE, "out of memory");
+    status result = path ? file_write_atomic(path, content->data, content->size) : fail_oom();
     arena_release(&memory);
     return result;
 }

@@ -100,7 +100,7 @@ static status write_shard(const struct init_weights *how, const struct shard *sh
     char *path = path_join(&memory, how->folder, shard->name);
     struct stored_tensor *tensors = arena_alloc(&memory, count * sizeof *tensors);
     if (!path || !tensors) {
-        result = fail(UNAVAILABLE, "out of memory");
+        result = fail_oom();
         goto done;
     }
     for (size_t i = 0; i < count; i++) {
@@ -144,7 +144,7 @@ static status write_index(const struct init_weights *how, const struct parameter
             result = buf_printf(&out, "%s\n    \"%s\": \"%s\"", i ? "," : "", table->list[i].name, shards[s].name);
     if (result == OK) result = buf_puts(&out, "\n  }\n}\n");
     char *path = path_join(&memory, how->folder, "model.safetensors.index.json");
-    if (result == OK) result = path ? file_write_atomic(path, out.data, out.size) : fail(UNAVAILABLE, "out of memory");
+    if (result == OK) result = path ? file_write_atomic(path, out.data, out.size) : fail_oom();
     arena_release(&memory);
     buf_release(&out);
     return result;
@@ -156,7 +156,7 @@ static status plan_shards(const struct init_weights *how, const struct parameter
     *count = 0;
     for (size_t first = 0; first < table->count; first = shard_end(how, table, first)) ++*count;
     struct shard *shards = arena_alloc(memory, *count * sizeof *shards);
-    if (!shards) return fail(UNAVAILABLE, "out of memory");
+    if (!shards) return fail_oom();
     for (size_t i = 0, first = 0; i < *count; first = shards[i++].end) {
         shards[i] = (struct shard){.table = table, .first = first, .end = shard_end(how, table, first)};
         snprintf(shards[i].name, sizeof shards[i].name,

@@ -17,7 +17,7 @@ static const struct option_table table = {
 static status make(const char *path) {
     struct wire_security keys = {0};
     char *folder = strdup(path);
-    if (!folder) return fail(UNAVAILABLE, "out of memory");
+    if (!folder) return fail_oom();
     char *slash = strrchr(folder, '/');
     if (slash) *slash = 0;
     status result = slash && *folder ? dir_make(folder) : OK;
@@ -38,7 +38,7 @@ int keygen_main(int argc, char **argv) {
     if (result == OK && argc - rest > 1) result = fail(USAGE, "one file at most is wanted");
     if (result == OK) {
         const char *path = rest < argc ? argv[rest] : plan_key_file(&memory);
-        result = path ? make(path) : fail(UNAVAILABLE, "out of memory");
+        result = path ? make(path) : fail_oom();
     }
     if (result != OK && result != END) log_info("%s", fail_text());
     settings_free(&settings);

@@ -78,14 +78,14 @@ static status fingerprint(struct plan *plan) {
 static status choose_sockets(struct plan *plan, size_t longest) {
     const size_t most = sizeof((struct sockaddr_un *)0)->sun_path - 1;
     plan->sockets = arena_printf(&plan->arena, "%s/sockets", plan->pipeline->run);
-    if (!plan->sockets) return fail(UNAVAILABLE, "out of memory");
+    if (!plan->sockets) return fail_oom();
     if (strlen(plan->sockets) + 1 + longest <= most) return OK;
     const char *base = getenv("XDG_RUNTIME_DIR");
     XXH64_hash_t hash = XXH3_64bits(plan->pipeline->run, strlen(plan->pipeline->run));
     if (!base || !*base || strlen(base) + 30 + longest > most || access(base, W_OK)) base = "/tmp";
     plan->sockets =
         arena_printf(&plan->arena, "%s/caravan-%u-%016llx", base, (unsigned)getuid(), (unsigned long long)hash);
-    if (!plan->sockets) return fail(UNAVAILABLE, "out of memory");
+    if (!plan->sockets) return fail_oom();
     return strlen(plan->sockets) + 1 + longest <= most ? OK : fail(USAGE, "a stage's name is too long for a socket");
 }
 
@@ -93,7 +93,7 @@ static status make_desk(struct plan *plan, struct replica *replica, int *port) {
     const struct pipeline_machine *machine = plan->machines > 1 ? &plan->pipeline->machines[replica->machine] : NULL;
     replica->local = arena_printf(&plan->arena, "ipc://%s/%s-%d", plan->sockets, replica_stage(replica),
                                   replica->stage ? replica->number : replica->machine + 1);
-    if (!replica->local) return fail(UNAVAILABLE, "out of memory");
+    if (!replica->local) return fail_oom();
     if (!machine) return OK;
     const char *format = strchr(machine->address, ':') ? "tcp://[%s]:%d" : "tcp://%s:%d";
     char remote[1024];
@@ -101,7 +101,7 @@ static status make_desk(struct plan *plan, struct replica *replica, int *port) {
         return fail(USAGE, "machine %s: the address is too long", machine->name);
     replica->remote = arena_strndup(&plan->arena, remote, strlen(remote));
     replica->bound = arena_printf(&plan->arena, "tcp://*:%d", (*port)++);
-    return replica->remote && replica->bound ? OK : fail(UNAVAILABLE, "out of memory");
+    return replica->remote && replica->bound ? OK : fail_oom();
 }
 
 static status make_replicas(struct plan *plan) {
@@ -161,7 +161,7 @@ static status check_keys(struct plan *plan, const char *secret) {
         if (!wire_key_valid(machine->key)) return fail(USAGE, "machine %s: its key is no key", machine->name);
     }
     plan->secret = secret ? secret : plan_key_file(&plan->arena);
-    if (!plan->secret) return fail(UNAVAILABLE, "out of memory");
+    if (!plan->secret) return fail_oom();
     struct wire_security own = {0};
     status result = wire_key_read(&own, plan->secret);
     const struct pipeline_machine *here = &plan->pipeline->machines[plan->here];
@@ -219,7 +219,7 @@ static status add_command(const struct plan *plan, const struct pipeline_stage *
     config->command[config->command_count++] = stage->program;
     for (size_t i = 0; i < stage->key_count; i++) {
         const char *option = arena_printf(&config->arena, "--%s", stage->keys[i].name);
-        if (!option) return fail(UNAVAILABLE, "out of memory");
+        if (!option) return fail_oom();
         config->command[config->command_count++] = option;
         config->command[config->command_count++] = stage->keys[i].value;
     }

@@ -59,7 +59,7 @@ static status link_metrics(const struct plan *plan) {
 static status lock_folder(struct plan *plan, int *lock) {
     const char *machine = plan_machine(plan, plan->here);
     const char *path = arena_printf(&plan->arena, "%s/lock%s%s", plan->pipeline->run, *machine ? "-" : "", machine);
-    if (!path) return fail(UNAVAILABLE, "out of memory");
+    if (!path) return fail_oom();
     *lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (*lock < 0) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     if (!flock(*lock, LOCK_EX | LOCK_NB)) return OK;
@@ -73,7 +73,7 @@ static status set_folders(struct plan *plan) {
     struct pipeline *pipeline = plan->pipeline;
     const char *store = arena_printf(&plan->arena, "%s/store", pipeline->run);
     const char *out = arena_printf(&plan->arena, "%s/checkpoints", pipeline->run);
-    if (!store || !out) return fail(UNAVAILABLE, "out of memory");
+    if (!store || !out) return fail_oom();
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         struct pipeline_stage *stage = &pipeline->stages[i];
         if (stage->program) continue;

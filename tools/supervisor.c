@@ -305,7 +305,7 @@ static status open_wire(struct supervisor *supervisor) {
     struct plan *plan = supervisor->plan;
     const struct replica *own = plan_supervisor(plan, plan->here), *source = plan_find(plan, "source", 1);
     const char *path = arena_printf(&plan->arena, "%s/wiring/" SUPERVISOR_NAME "-%d", plan->pipeline->run, own->number);
-    if (!path) return fail(UNAVAILABLE, "out of memory");
+    if (!path) return fail_oom();
     TRY(plan_wire(plan, own, path));
     TRY(node_config_read(&supervisor->config, path));
     const struct wire_self self = {.run = plan->run,

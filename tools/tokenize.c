@@ -84,7 +84,7 @@ static status read_message(struct arena *memory, struct json_object *json, struc
         return fail(DATAERR, "content: neither a text nor a list");
     message->part_count = plain ? 1 : json_object_array_length(value);
     message->parts = arena_alloc(memory, (message->part_count + 1) * sizeof *message->parts);
-    if (!message->parts) return fail(UNAVAILABLE, "out of memory");
+    if (!message->parts) return fail_oom();
     if (plain) message->parts[0] = (struct part){.kind = PART_TEXT, .text = json_string(value)};
     for (size_t i = 0; !plain && i < message->part_count; i++) {
         status result = read_part(json_object_array_get_idx(value, i), &message->parts[i]);
@@ -97,7 +97,7 @@ static status encode_messages(const struct task *task, struct json_object *list,
     struct arena memory = {0};
     size_t count = json_object_array_length(list);
     struct message *messages = arena_alloc(&memory, (count + 1) * sizeof *messages);
-    status result = !messages ? fail(UNAVAILABLE, "out of memory") : count ? OK : fail(DATAERR, "messages: empty");
+    status result = !messages ? fail_oom() : count ? OK : fail(DATAERR, "messages: empty");
     for (size_t i = 0; result == OK && i < count; i++) {
         result = read_message(&memory, json_object_array_get_idx(list, i), &messages[i]);
         if (result != OK) fail_prefix(result, "messages[%zu]", i);
@@ -172,7 +172,7 @@ static status find_limit(struct task *task) {
     status result = OK;
     task->limit = tokenizer_vocab_size(task->tokenizer);
     char *path = path_join(&memory, task->model, "config.json");
-    if (!path) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
+    if (!path) TRY_TO(result, done, fail_oom());
     if (!path_exists(path)) goto done;
     TRY_TO(result, done, json_file(&config, path));
     TRY_TO(result, done, json_find(config, "vocab_size", json_type_int, &size));

@@ -135,7 +135,7 @@ static status visit(struct top *top) {
     const char *key = plan->machines > 1 ? plan->pipeline->machines[plan->here].key : NULL;
     const char *path =
         arena_printf(&plan->arena, "%s/wiring/" SUPERVISOR_NAME "-%d", plan->pipeline->run, supervisor->number);
-    if (!path) return fail(UNAVAILABLE, "out of memory");
+    if (!path) return fail_oom();
     if (!path_exists(path)) return fail(UNAVAILABLE, "no run of this file was ever at work in %s", plan->pipeline->run);
     TRY(node_config_read(&top->config, path));
     const struct wire_self self = {.run = plan->run,

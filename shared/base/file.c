@@ -93,7 +93,7 @@ static status sync_parent(const char *path) {
     const char *slash = strrchr(path, '/');
     char *folder = slash ? arena_strndup(&memory, path, slash == path ? 1 : (size_t)(slash - path))
                          : arena_strndup(&memory, ".", 1);
-    status result = folder ? dir_sync(folder) : fail(UNAVAILABLE, "out of memory");
+    status result = folder ? dir_sync(folder) : fail_oom();
     arena_release(&memory);
     return result;
 }
@@ -101,7 +101,7 @@ static status sync_parent(const char *path) {
 status file_write_atomic(const char *path, const void *data, size_t size) {
     struct arena memory = {0};
     char *temporary = arena_printf(&memory, "%s.tmp", path);
-    if (!temporary) return fail(UNAVAILABLE, "out of memory");
+    if (!temporary) return fail_oom();
     status result = OK;
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) {
@@ -125,7 +125,7 @@ done:
 status dir_make(const char *path) {
     struct arena memory = {0};
     char *copy = arena_strndup(&memory, path, strlen(path));
-    if (!copy) return fail(UNAVAILABLE, "out of memory");
+    if (!copy) return fail_oom();
     status result = OK;
     for (char *at = copy + 1; *path && result == OK; at++) {
         if (*at && *at != '/') continue;

@@ -145,7 +145,7 @@ static status screen(const char *text, size_t size, struct buf *out) {
 
 static status parse(json_object **out, const struct buf *text) {
     json_tokener *tokener = json_tokener_new_ex(depth_limit + 1);
-    if (!tokener) return fail(UNAVAILABLE, "out of memory");
+    if (!tokener) return fail_oom();
     json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
     *out = json_tokener_parse_ex(tokener, text->data, (int)text->size + 1); // with the NUL, which ends a lone number
     enum json_tokener_error error = json_tokener_get_error(tokener);
@@ -188,17 +188,17 @@ status json_print(struct buf *out, json_object *value) {
     size_t size;
     const char *text =
         json_object_to_json_string_length(value, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE, &size);
-    return text ? add_unmarked(out, text, size) : fail(UNAVAILABLE, "out of memory");
+    return text ? add_unmarked(out, text, size) : fail_oom();
 }
 
 status json_print_string(struct buf *out, const char *data, size_t size) {
     if (size > INT32_MAX) return fail(DATAERR, "a text of %zu bytes is too long", size);
     json_object *value = json_object_new_string_len(data, (int)size);
-    if (!value) return fail(UNAVAILABLE, "out of memory");
+    if (!value) return fail_oom();
     size_t length;
     const char *text =
         json_object_to_json_string_length(value, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE, &length);
-    status result = text ? buf_append(out, text, length) : fail(UNAVAILABLE, "out of memory");
+    status result = text ? buf_append(out, text, length) : fail_oom();
     json_object_put(value);
     return result;
 }

@@ -1,6 +1,7 @@
 #include "shared/base/status.h"
 #undef fail
 #undef fail_prefix
+#undef fail_oom
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -27,6 +28,10 @@ status fail_prefix(status code, const char *format, ...) {
     vsnprintf(prefix, sizeof prefix, format, arguments);
     va_end(arguments);
     return fail(code, "%s: %s", prefix, text);
+}
+
+status fail_oom(void) {
+    return fail(UNAVAILABLE, "out of memory");
 }
 
 const char *fail_text(void) {

@@ -21,9 +21,13 @@ status fail(status code, const char *format, ...) __attribute__((format(printf, 
 // Puts "PREFIX: " in front of the thread's failure text and returns code: who called adds where it happened.
 status fail_prefix(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+// Fails with "out of memory". Returns UNAVAILABLE.
+status fail_oom(void);
+
 #ifdef __clang_analyzer__ // it cannot see that what goes in comes out
 #define fail(code, ...)        ((fail)((code), __VA_ARGS__), (code))
 #define fail_prefix(code, ...) ((fail_prefix)((code), __VA_ARGS__), (code))
+#define fail_oom()             ((fail_oom)(), UNAVAILABLE)
 #endif
 
 // The thread's last failure text, never NULL.

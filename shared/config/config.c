@@ -34,7 +34,7 @@ static status set_pair(struct settings *settings, const char *folder, yaml_node_
         if (key && !strcmp(key->name, "config")) {
             result = fail(USAGE, "config: not inside such a file");
         } else if (key && !resolved) {
-            result = fail(UNAVAILABLE, "out of memory");
+            result = fail_oom();
         } else {
             result = settings_set(settings, name, key ? resolved : value);
         }
@@ -61,7 +61,7 @@ status settings_file(struct settings *settings, const char *path) {
     status result;
     const char *slash = strrchr(path, '/');
     char *folder = arena_strndup(&memory, path, slash ? (size_t)(slash - path) + 1 : 0);
-    if (!folder) return fail(UNAVAILABLE, "out of memory");
+    if (!folder) return fail_oom();
     result = file_read(path, &content);
     if (result != OK) goto done;
     result = document_read(&document, content.data, content.size, &place);

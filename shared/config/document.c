@@ -4,7 +4,7 @@
 #include <string.h>
 
 static status yaml_mistake(const yaml_parser_t *parser, struct place *place) {
-    if (parser->error == YAML_MEMORY_ERROR) return fail(UNAVAILABLE, "out of memory");
+    if (parser->error == YAML_MEMORY_ERROR) return fail_oom();
     bool reader = parser->error == YAML_READER_ERROR; // has no mark of its own
     yaml_mark_t mark = reader ? parser->mark : parser->problem_mark;
     *place = (struct place){mark.line + 1, mark.column + 1};
@@ -29,7 +29,7 @@ static status check_end(yaml_parser_t *parser, struct place *place) {
 status document_read(struct document *document, const char *data, size_t size, struct place *place) {
     *document = (struct document){0};
     yaml_parser_t parser;
-    if (!yaml_parser_initialize(&parser)) return fail(UNAVAILABLE, "out of memory");
+    if (!yaml_parser_initialize(&parser)) return fail_oom();
     yaml_parser_set_input_string(&parser, (const unsigned char *)data, size);
     status result = OK;
     if (!yaml_parser_load(&parser, &document->yaml)) {

@@ -201,7 +201,7 @@ static status build(struct draft *draft) {
     if (!pipeline->name) pipeline->name = arena_strndup(&pipeline->arena, base, stem ? stem : strlen(base));
     pipeline->stages = arena_alloc(&pipeline->arena, (draft->stage_count + 1) * sizeof *pipeline->stages);
     pipeline->machines = arena_alloc(&pipeline->arena, (draft->machine_count + 1) * sizeof *pipeline->machines);
-    if (!pipeline->name || !pipeline->stages || !pipeline->machines) return fail(UNAVAILABLE, "out of memory");
+    if (!pipeline->name || !pipeline->stages || !pipeline->machines) return fail_oom();
     pipeline->stage_count = draft->stage_count;
     pipeline->machine_count = draft->machine_count;
     for (size_t i = 0; i < draft->machine_count; i++) {

@@ -61,7 +61,7 @@ static status write_mistakes(const struct draft *draft, struct buf *out) {
 // The status for the mistakes found.
 static status judge(struct draft *draft, struct buf *mistakes) {
     size_t typed = 0;
-    if (draft->short_of_memory) return fail(UNAVAILABLE, "out of memory");
+    if (draft->short_of_memory) return fail_oom();
     if (draft->mistake_count == 0) return OK;
     sort_mistakes(draft);
     while (typed < draft->mistake_count && draft->mistakes[typed].place.line == 0) typed++;
@@ -77,12 +77,12 @@ static status find_folder(struct draft *draft) {
     char *folder =
         slash ? arena_strndup(memory, draft->path, (size_t)(slash - draft->path) + 1) : arena_strndup(memory, ".", 1);
     char resolved[PATH_MAX];
-    if (!folder) return fail(UNAVAILABLE, "out of memory");
+    if (!folder) return fail_oom();
     if (!realpath(folder, resolved)) return fail(DATAERR, "%s: %s", draft->path, strerror(errno));
     draft->folder = draft->pipeline->folder = arena_strndup(memory, resolved, strlen(resolved));
     if (!getcwd(resolved, sizeof resolved)) return fail(UNAVAILABLE, "the current folder: %s", strerror(errno));
     draft->current = arena_strndup(memory, resolved, strlen(resolved));
-    return draft->folder && draft->current ? OK : fail(UNAVAILABLE, "out of memory");
+    return draft->folder && draft->current ? OK : fail_oom();
 }
 
 static status read_document(struct draft *draft, const char *text, size_t size) {
@@ -152,7 +152,7 @@ const char *pipeline_value(const struct pipeline_stage *stage, const char *key) 
 
 status pipeline_set(struct pipeline *pipeline, struct pipeline_stage *stage, const char *key, const char *value) {
     char *copy = arena_strndup(&pipeline->arena, value, strlen(value));
-    if (!copy) return fail(UNAVAILABLE, "out of memory");
+    if (!copy) return fail_oom();
     for (size_t i = 0; i < stage->key_count; i++) {
         if (strcmp(stage->keys[i].name, key) != 0) continue;
         stage->keys[i].value = copy;
@@ -160,7 +160,7 @@ status pipeline_set(struct pipeline *pipeline, struct pipeline_stage *stage, con
     }
     struct pipeline_key *wider = arena_alloc(&pipeline->arena, (stage->key_count + 1) * sizeof *wider);
     char *name = arena_strndup(&pipeline->arena, key, strlen(key));
-    if (!wider || !name) return fail(UNAVAILABLE, "out of memory");
+    if (!wider || !name) return fail_oom();
     if (stage->key_count) memcpy(wider, stage->keys, stage->key_count * sizeof *wider);
     wider[stage->key_count++] = (struct pipeline_key){name, copy};
     stage->keys = wider;

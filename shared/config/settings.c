@@ -51,7 +51,7 @@ static void release_value(struct value *value) {
 static status add_text(struct value *value, const char *text) {
     TRY(RESIZE(&value->texts, value->count + 1));
     value->texts[value->count] = strdup(text);
-    if (!value->texts[value->count]) return fail(UNAVAILABLE, "out of memory");
+    if (!value->texts[value->count]) return fail_oom();
     value->count++;
     return OK;
 }
@@ -61,7 +61,7 @@ static status set_value(struct value *value, const struct option *key, const cha
     TRY(value_read(&fresh, key, text));
     if (key->repeatable) TRY(add_text(value, text));
     fresh.text = strdup(text);
-    if (!fresh.text) return fail(UNAVAILABLE, "out of memory");
+    if (!fresh.text) return fail_oom();
     free(value->text);
     fresh.texts = value->texts;
     fresh.count = value->count;

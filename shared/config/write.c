@@ -67,7 +67,7 @@ status pipeline_write(const struct pipeline *pipeline, struct buf *out) {
     yaml_emitter_t emitter;
     yaml_document_t yaml;
     bool done = false;
-    if (!yaml_emitter_initialize(&emitter)) return fail(UNAVAILABLE, "out of memory");
+    if (!yaml_emitter_initialize(&emitter)) return fail_oom();
     yaml_emitter_set_output(&emitter, append, out);
     yaml_emitter_set_width(&emitter, -1);
     yaml_emitter_set_unicode(&emitter, 1);

@@ -45,13 +45,13 @@ static status read_media_root(struct dataset *dataset, const struct settings *se
     if (!root) return OK;
     if (!realpath(root, absolute)) return fail(DATAERR, "media_root: cannot find %s", root);
     dataset->rules.media_root = arena_strndup(&dataset->arena, absolute, strlen(absolute));
-    return dataset->rules.media_root ? OK : fail(UNAVAILABLE, "out of memory");
+    return dataset->rules.media_root ? OK : fail_oom();
 }
 
 static status read_settings(struct dataset *dataset, const struct settings *settings) {
     const char *path = settings_text(settings, "data");
     dataset->path = arena_strndup(&dataset->arena, path, strlen(path));
-    if (!dataset->path) return fail(UNAVAILABLE, "out of memory");
+    if (!dataset->path) return fail_oom();
     dataset->epochs = (size_t)settings_int(settings, "epochs");
     dataset->shuffle = settings_bool(settings, "shuffle");
     dataset->rules.seed = (uint64_t)settings_int(settings, "seed");

@@ -70,11 +70,11 @@ status format_prompt(const struct format_options *rules, struct group *group, en
     prompt->present = true;
     prompt->message_count = 1;
     prompt->messages = arena_alloc(&group->arena, sizeof *prompt->messages);
-    if (!prompt->messages) return fail(UNAVAILABLE, "out of memory");
+    if (!prompt->messages) return fail_oom();
     struct message *message = prompt->messages;
     message->part_count = media->count + 1;
     message->parts = arena_alloc(&group->arena, message->part_count * sizeof *message->parts);
-    if (!message->parts) return fail(UNAVAILABLE, "out of memory");
+    if (!message->parts) return fail_oom();
     TRY(group_string(group, &message->role, "user", 4));
     for (size_t i = 0; i < media->count; i++)
         TRY(add_medium(rules, group, &message->parts[i], media->kinds[i], media->paths[i]));

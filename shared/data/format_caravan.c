@@ -39,7 +39,7 @@ static status finish(const struct format_options *rules, json_object *record, si
 static status read_group(json_object *record, struct group **out) {
     struct buf printed = {0};
     json_object *copy = NULL, *id = json_object_new_string("-");
-    status result = id && !json_object_deep_copy(record, &copy, NULL) ? OK : fail(UNAVAILABLE, "out of memory");
+    status result = id && !json_object_deep_copy(record, &copy, NULL) ? OK : fail_oom();
     if (result == OK && !json_object_object_add(copy, "id", id)) id = NULL;
     if (result == OK) result = json_print(&printed, copy);
     if (result == OK) result = group_from_json(out, printed.data, printed.size);

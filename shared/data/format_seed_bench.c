@@ -31,7 +31,7 @@ static status draw_options(const struct format_options *rules, const struct grou
     if (count < NEGATIVES) return fail(DATAERR, "negative_answers: %zu, %d are needed", count, NEGATIVES);
     struct arena arena = {0};
     size_t *picked = arena_alloc(&arena, count * sizeof *picked);
-    if (!picked) return fail(UNAVAILABLE, "out of memory");
+    if (!picked) return fail_oom();
     uint64_t key = rng_key(rules->seed, group->sample_id.data);
     rng_shuffle(key, STREAM_NEGATIVES, count, picked);
     for (size_t i = 0; i < NEGATIVES; i++) {

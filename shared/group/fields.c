@@ -239,7 +239,7 @@ status fields_check(const struct field_table *table, void *thing, const struct p
 
 status unknown_add(struct arena *arena, struct unknown_fields *unknown, struct string key, struct string json) {
     struct unknown_field *field = arena_alloc(arena, sizeof *field);
-    if (!field) return fail(UNAVAILABLE, "out of memory");
+    if (!field) return fail_oom();
     *field = (struct unknown_field){NULL, key, json};
     if (unknown->last)
         unknown->last->next = field;

@@ -61,7 +61,7 @@ status group_string(struct group *group, struct string *out, const char *data, s
     if (result == OK) {
         size_t length = valid ? size : mended.size;
         *out = (struct string){arena_strndup(&group->arena, valid ? data : mended.data, length), length};
-        if (!out->data) result = fail(UNAVAILABLE, "out of memory");
+        if (!out->data) result = fail_oom();
     }
     buf_release(&mended);
     return result;

@@ -12,7 +12,7 @@ static status read_text(struct arena *arena, struct string *out, json_object *js
     if (!json_object_is_type(json, json_type_string)) return refuse_at(place, "not a text");
     *out = json_string(json);
     out->data = arena_strndup(arena, out->data, out->size);
-    return out->data ? OK : fail(UNAVAILABLE, "out of memory");
+    return out->data ? OK : fail_oom();
 }
 
 static status keep_json(struct arena *arena, struct string *out, json_object *json) {
@@ -20,7 +20,7 @@ static status keep_json(struct arena *arena, struct string *out, json_object *js
     status result = json_print(&printed, json);
     if (result == OK) {
         *out = (struct string){arena_strndup(arena, printed.data, printed.size), printed.size};
-        if (!out->data) result = fail(UNAVAILABLE, "out of memory");
+        if (!out->data) result = fail_oom();
     }
     buf_release(&printed);
     return result;
@@ -113,7 +113,7 @@ static status read_field(struct arena *arena, const struct field *field, void *t
 
 static status keep_unknown(struct arena *arena, struct unknown_fields *unknown, const char *key, json_object *json) {
     struct string name = {arena_strndup(arena, key, strlen(key)), strlen(key)}, value = {0};
-    if (!name.data) return fail(UNAVAILABLE, "out of memory");
+    if (!name.data) return fail_oom();
     TRY(keep_json(arena, &value, json));
     return unknown_add(arena, unknown, name, value);
 }

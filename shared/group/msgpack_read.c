@@ -33,7 +33,7 @@ static status unpack_text(struct arena *arena, struct string *out, const msgpack
         return refuse_at(place, "not a text");
     out->size = from->via.str.size;
     out->data = arena_strndup(arena, from->via.str.ptr, out->size);
-    return out->data ? OK : fail(UNAVAILABLE, "out of memory");
+    return out->data ? OK : fail_oom();
 }
 
 // Infinities become NaN, which is how null is kept.
@@ -111,7 +111,7 @@ static status unpack_json(struct arena *arena, struct string *out, const char *d
     if (result == OK) result = json_print(&printed, json);
     if (result == OK) {
         *out = (struct string){arena_strndup(arena, printed.data, printed.size), printed.size};
-        if (!out->data) result = fail(UNAVAILABLE, "out of memory");
+        if (!out->data) result = fail_oom();
     }
     buf_release(&printed);
     json_object_put(json);

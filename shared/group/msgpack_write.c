@@ -98,7 +98,7 @@ static int pack_object(msgpack_packer *out, const struct field_table *table, con
 static status pack(const struct group *group, int section, struct buf *out) {
     msgpack_packer packer;
     msgpack_packer_init(&packer, out, add_bytes);
-    return pack_object(&packer, &group_table, group, section) ? fail(UNAVAILABLE, "out of memory") : OK;
+    return pack_object(&packer, &group_table, group, section) ? fail_oom() : OK;
 }
 
 status group_to_msgpack(const struct group *group, struct buf *out) {

@@ -31,7 +31,7 @@ static status open_encoder(struct clip_writer *writer, int width, int height, in
     const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_H264);
     if (!codec) return fail(UNAVAILABLE, "%s: FFmpeg has no H.264 encoder here", writer->path);
     AVCodecContext *encoder = writer->encoder = avcodec_alloc_context3(codec);
-    if (!encoder) return fail(UNAVAILABLE, "out of memory");
+    if (!encoder) return fail_oom();
     encoder->width = width;
     encoder->height = height;
     encoder->time_base = (AVRational){1, rate};
@@ -48,7 +48,7 @@ static status open_encoder(struct clip_writer *writer, int width, int height, in
 
 static status open_file(struct clip_writer *writer) {
     writer->stream = avformat_new_stream(writer->file, NULL);
-    if (!writer->stream) return fail(UNAVAILABLE, "out of memory");
+    if (!writer->stream) return fail_oom();
     writer->stream->time_base = writer->encoder->time_base;
     writer->stream->avg_frame_rate = writer->encoder->framerate;
     int code = avcodec_parameters_from_context(writer->stream->codecpar, writer->encoder);
@@ -64,7 +64,7 @@ static status open_frame(struct clip_writer *writer, int width, int height) {
                                      NULL, NULL, NULL);
     writer->frame = av_frame_alloc();
     writer->packet = av_packet_alloc();
-    if (!writer->colours || !writer->frame || !writer->packet) return fail(UNAVAILABLE, "out of memory");
+    if (!writer->colours || !writer->frame || !writer->packet) return fail_oom();
     writer->frame->format = AV_PIX_FMT_YUV420P;
     writer->frame->width = width;
     writer->frame->height = height;

@@ -78,7 +78,7 @@ static status learn_head(struct model *model, struct arena *arena, const struct 
     const struct sequence *sequence = state->sequence;
     float *logprobs = arena_alloc(arena, (size_t)sequence->targets * sizeof *logprobs);
     float *slopes = arena_alloc(arena, (size_t)sequence->targets * sizeof *slopes);
-    if (!logprobs || !slopes) return fail(UNAVAILABLE, "out of memory");
+    if (!logprobs || !slopes) return fail_oom();
     TRY(workspace_alloc(&model->workspace, ELEMENT_F32, sequence->rows, model->config.text.hidden_size,
                         &state->fwd.x_grad));
     struct workspace_mark mark = workspace_save(&model->workspace);
@@ -96,7 +96,7 @@ static status learn_head(struct model *model, struct arena *arena, const struct 
 
 static status learn(struct model *model, struct arena *arena, const struct train_args *args) {
     struct model_completion *completions = arena_alloc(arena, args->count * sizeof *completions);
-    if (!completions) return fail(UNAVAILABLE, "out of memory");
+    if (!completions) return fail_oom();
     for (size_t i = 0; i < args->count; i++) completions[i] = args->completions[i].completion;
     struct sequence sequence;
     TRY(sequence_make(&sequence, arena, &model->config, args->prompt, completions, args->count));

@@ -151,13 +151,13 @@ static status begin_waiting(struct generator *generator) {
 static status keep_prompt(struct request *request, const struct model_prompt *prompt) {
     int64_t *tokens = arena_alloc(&request->memory, prompt->count * sizeof *tokens);
     struct model_medium *media = arena_alloc(&request->memory, prompt->media_count * sizeof *media);
-    if (!tokens || !media) return fail(UNAVAILABLE, "out of memory");
+    if (!tokens || !media) return fail_oom();
     memcpy(tokens, prompt->tokens, prompt->count * sizeof *tokens);
     for (size_t i = 0; i < prompt->media_count; i++) {
         const struct model_medium *from = &prompt->media[i];
         size_t size = (size_t)from->frames * (size_t)from->height * (size_t)from->width * 3;
         uint8_t *pixels = arena_alloc(&request->memory, size);
-        if (!pixels) return fail(UNAVAILABLE, "out of memory");
+        if (!pixels) return fail_oom();
         memcpy(pixels, from->pixels, size);
         media[i] = *from;
         media[i].pixels = pixels;
@@ -169,13 +169,13 @@ static status keep_prompt(struct request *request, const struct model_prompt *pr
 static status make_results(struct request *request) {
     size_t most = (size_t)request->max_new_tokens;
     request->results = arena_alloc(&request->memory, (size_t)request->count * sizeof *request->results);
-    if (!request->results) return fail(UNAVAILABLE, "out of memory");
+    if (!request->results) return fail_oom();
     for (int i = 0; i < request->count; i++) {
         struct generated *result = &request->results[i];
         result->tokens = arena_alloc(&request->memory, most * sizeof *result->tokens);
         result->logprobs = arena_alloc(&request->memory, most * sizeof *result->logprobs);
         result->versions = arena_alloc(&request->memory, most * sizeof *result->versions);
-        if (!result->tokens || !result->logprobs || !result->versions) return fail(UNAVAILABLE, "out of memory");
+        if (!result->tokens || !result->logprobs || !result->versions) return fail_oom();
     }
     return OK;
 }

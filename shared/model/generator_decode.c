@@ -80,7 +80,7 @@ static status draw_first(struct generator *generator, struct request *request, s
     struct place *places = arena_alloc(arena, count * sizeof *places);
     int32_t *tokens = arena_alloc(arena, count * sizeof *tokens);
     float *logprobs = arena_alloc(arena, count * sizeof *logprobs);
-    if (!places || !tokens || !logprobs) return fail(UNAVAILABLE, "out of memory");
+    if (!places || !tokens || !logprobs) return fail_oom();
     for (int i = 0; i < request->count; i++) places[i] = (struct place){request, i};
     struct draw draw = {request->count, places, tokens, logprobs};
     TRY(draw_tokens(generator->model, normed, &draw));
@@ -134,7 +134,7 @@ static status step_make(struct step *step, struct arena *arena, struct generator
     };
     if (!step->places || !step->inputs || !step->slots || !step->tokens || !step->position_ids || !step->spans ||
         !step->logprobs)
-        return fail(UNAVAILABLE, "out of memory");
+        return fail_oom();
     for (int i = 0; i < generator->options.rows; i++) {
         const struct place *place = &generator->places[i];
         if (!place->request) continue;

@@ -53,7 +53,7 @@ static void fill_facts(struct model *model) {
 static status open_all(struct model *model, const char *dir) {
     const struct model_options *options = &model->options;
     model->dir = arena_strndup(&model->arena, dir, strlen(dir));
-    if (!model->dir) return fail(UNAVAILABLE, "out of memory");
+    if (!model->dir) return fail_oom();
     if (options->scratch)
         model->options.scratch = arena_strndup(&model->arena, options->scratch, strlen(options->scratch));
     struct backend_options wanted = {options->device, options->threads, options->guarded};

@@ -357,8 +357,7 @@ status model_config_read(struct model_config *config, const char *dir) {
     status result = OK;
     for (size_t i = 0; i < sizeof files / sizeof *files && result == OK; i++) {
         char *path = path_join(&arena, dir, files[i].name);
-        result =
-            path ? parse_file(config, path, files[i].optional, files[i].parse) : fail(UNAVAILABLE, "out of memory");
+        result = path ? parse_file(config, path, files[i].optional, files[i].parse) : fail_oom();
     }
     arena_release(&arena);
     return result;

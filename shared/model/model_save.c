@@ -57,7 +57,7 @@ static status write_weights(struct model *model, const struct stored_tensor **fo
         const char *file = safetensors_at(model->store, first)->file;
         for (end = first + 1; end < total && strcmp(safetensors_at(model->store, end)->file, file) == 0;) end++;
         char *path = path_join(arena, dir, last_part(file));
-        if (!path) return fail(UNAVAILABLE, "out of memory");
+        if (!path) return fail_oom();
         TRY(write_file(model, found, path, first, end - first));
     }
     return OK;
@@ -73,7 +73,7 @@ static bool is_copied(const struct model *model, const char *name) {
 
 static status copy_file(struct arena *arena, const char *from, const char *to, const char *name) {
     char *source = path_join(arena, from, name), *target = path_join(arena, to, name);
-    if (!source || !target) return fail(UNAVAILABLE, "out of memory");
+    if (!source || !target) return fail_oom();
     struct stat facts;
     if (stat(source, &facts)) return fail(DATAERR, "%s: %s", source, strerror(errno));
     if (!S_ISREG(facts.st_mode)) return OK;
@@ -99,7 +99,7 @@ status model_save(struct model *model, const char *dir) {
     struct arena arena = {0};
     status result = OK;
     const struct stored_tensor **found = arena_alloc(&arena, model->table->count * sizeof *found);
-    if (!found) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
+    if (!found) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, dir_make(dir));
     TRY_TO(result, done, parameter_table_match(model->table, model->store, found));
     TRY_TO(result, done, write_weights(model, found, &arena, dir));
@@ -116,7 +116,7 @@ static status list_parameters(struct model *model, struct arena *arena, enum ele
                               struct stored_tensor **out) {
     const struct stored_tensor **found = arena_alloc(arena, model->table->count * sizeof *found);
     *out = arena_alloc(arena, model->table->count * sizeof **out);
-    if (!found || !*out) return fail(UNAVAILABLE, "out of memory");
+    if (!found || !*out) return fail_oom();
     TRY(parameter_table_match(model->table, model->store, found));
     *count = 0;
     for (size_t i = 0; i < model->table->count; i++) {

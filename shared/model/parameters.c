@@ -45,7 +45,7 @@ static status add(struct builder *builder, struct fused_param *param, enum param
     struct parameter_table *table = builder->table;
     struct parameter *entry = &table->list[table->count];
     *entry = (struct parameter){.name = name, .kind = kind, .offset = table->elements, .vision = builder->vision};
-    if (!name) return fail(UNAVAILABLE, "out of memory");
+    if (!name) return fail_oom();
     if (kind == PARAMETER_MATRIX) {
         entry->rank = 2;
         entry->shape[0] = rows;
@@ -186,7 +186,7 @@ static status take_room(struct parameter_table *table, const struct model_config
     table->list = arena_alloc(&table->memory, ((layers + depth) * most_in_block + most_outside) * sizeof *table->list);
     table->text = arena_alloc(&table->memory, layers * sizeof *table->text);
     table->vision = arena_alloc(&table->memory, depth * sizeof *table->vision);
-    return table->list && table->text && table->vision ? OK : fail(UNAVAILABLE, "out of memory");
+    return table->list && table->text && table->vision ? OK : fail_oom();
 }
 
 status parameter_table_new(struct parameter_table **out, const struct model_config *config) {
@@ -248,7 +248,7 @@ static status refuse_strangers(const struct parameter_table *table, const struct
 static status find_stored(const struct parameter *parameter, const struct safetensors *store, struct arena *names,
                           const struct stored_tensor **out) {
     const char *nested = parameter_nested_name(names, parameter);
-    if (!nested) return fail(UNAVAILABLE, "out of memory");
+    if (!nested) return fail_oom();
     const struct stored_tensor *stored = safetensors_find(store, parameter->name);
     if (!stored) stored = safetensors_find(store, nested);
     const char *file = safetensors_count(store) ? safetensors_at(store, 0)->file : "model.safetensors";

@@ -127,7 +127,7 @@ static status read_entries(struct safetensors *store, json_object *header, const
         if (strcmp(name, "__metadata__") == 0) continue;
         struct stored_tensor *tensor = &store->tensors[store->count];
         *tensor = (struct stored_tensor){.name = arena_strndup(&store->arena, name, strlen(name)), .file = file};
-        if (!tensor->name) return fail(UNAVAILABLE, "out of memory");
+        if (!tensor->name) return fail_oom();
         status result = read_entry(tensor, entry, data, room);
         if (result != OK) return fail_prefix(result, "tensor %.200s", name);
         store->count++;
@@ -156,7 +156,7 @@ static status add_file(struct safetensors *store, const char *path) {
     TRY(file_map_open(&store->maps[store->map_count], path));
     const struct file_map *map = &store->maps[store->map_count++];
     const char *kept = arena_strndup(&store->arena, path, strlen(path));
-    if (!kept) return fail(UNAVAILABLE, "out of memory");
+    if (!kept) return fail_oom();
     status result = add_image(store, map->data, map->size, kept);
     return result == OK ? OK : fail_prefix(result, "%s", path);
 }
@@ -184,7 +184,7 @@ static int by_string(const void *left, const void *right) {
 
 static status add_shard(struct safetensors *store, const char *dir, const char *name) {
     char *path = path_join(&store->arena, dir, name);
-    if (!path) return fail(UNAVAILABLE, "out of memory");
+    if (!path) return fail_oom();
     return add_file(store, path);
 }
 
@@ -241,7 +241,7 @@ done:
 static status open_folder(struct safetensors *store, const char *dir) {
     char *single = path_join(&store->arena, dir, "model.safetensors");
     char *index = path_join(&store->arena, dir, "model.safetensors.index.json");
-    if (!single || !index) return fail(UNAVAILABLE, "out of memory");
+    if (!single || !index) return fail_oom();
     if (!path_exists(single) && path_exists(index)) return open_index(store, dir, index);
     TRY(add_file(store, single));
     return sort_names(store);

@@ -54,14 +54,14 @@ static json_object *entry_of(const struct stored_tensor *tensor, size_t first, s
 static status make_header(struct buf *header, const struct stored_tensor *tensors, size_t count, size_t *data) {
     json_object *all = json_object_new_object(), *metadata = json_object_new_object();
     status result = OK;
-    if (!all || !metadata) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
+    if (!all || !metadata) TRY_TO(result, done, fail_oom());
     json_object_object_add(metadata, "format", json_object_new_string("pt"));
     json_object_object_add(all, "__metadata__", json_object_get(metadata));
     *data = 0;
     for (size_t i = 0; i < count; i++) {
         size_t end = *data + bytes_of(&tensors[i]);
         json_object *entry = entry_of(&tensors[i], *data, end);
-        if (!entry) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
+        if (!entry) TRY_TO(result, done, fail_oom());
         json_object_object_add(all, tensors[i].name, entry);
         *data = end;
     }
@@ -125,7 +125,7 @@ static status shorten(struct safetensors_writer *writer, size_t size) {
 
 static status start_lasting(struct safetensors_writer *writer) {
     writer->room = aligned_alloc(page, piece);
-    if (!writer->room) return fail(UNAVAILABLE, "out of memory");
+    if (!writer->room) return fail_oom();
     set_direct(writer, true);
     return OK;
 }
@@ -134,7 +134,7 @@ static status start(struct safetensors_writer *writer, const char *path, const s
                     size_t count) {
     writer->path = arena_strndup(&writer->arena, path, strlen(path));
     writer->temporary = arena_printf(&writer->arena, "%s.tmp", path);
-    if (!writer->path || !writer->temporary) return fail(UNAVAILABLE, "out of memory");
+    if (!writer->path || !writer->temporary) return fail_oom();
     struct buf header = {0};
     status result = OK;
     TRY_TO(result, done, make_header(&header, tensors, count, &writer->left));
@@ -174,7 +174,7 @@ static status sync_folder_of(const char *path) {
     struct arena arena = {0};
     const char *slash = strrchr(path, '/');
     char *dir = slash ? arena_strndup(&arena, path, (size_t)(slash - path) + 1) : arena_strndup(&arena, ".", 1);
-    status result = dir ? dir_sync(dir) : fail(UNAVAILABLE, "out of memory");
+    status result = dir ? dir_sync(dir) : fail_oom();
     arena_release(&arena);
     return result;
 }

@@ -35,7 +35,7 @@ static status score(struct model *model, struct arena *arena, const struct model
     struct sequence sequence;
     TRY(sequence_make(&sequence, arena, &model->config, prompt, completions, count));
     float *all = arena_alloc(arena, (size_t)sequence.targets * sizeof *all);
-    if (!all) return fail(UNAVAILABLE, "out of memory");
+    if (!all) return fail_oom();
     struct text_state state;
     TRY(text_forward(&state, model, arena, prompt, &sequence, NULL, false));
     TRY(score_all(model, &state, all));

@@ -33,7 +33,7 @@ static status take_room(struct sequence *it, struct arena *arena, size_t media, 
     it->text_ids = arena_alloc(arena, rows * sizeof *it->text_ids);
     bool all = it->tokens && it->slots && it->position_ids && it->spans && it->media && it->logit_rows && it->target &&
                it->text_rows && it->text_ids;
-    return all ? OK : fail(UNAVAILABLE, "out of memory");
+    return all ? OK : fail_oom();
 }
 
 static void add_word(struct sequence *it, int64_t row) {

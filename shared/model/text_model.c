@@ -81,7 +81,7 @@ static status make_pieces(struct text_state *state, struct model *model, struct 
     size_t frames = 0;
     for (size_t i = 0; i < prompt->media_count; i++) frames += (size_t)prompt->media[i].frames;
     state->chunks = arena_alloc(arena, frames * sizeof *state->chunks);
-    if (!state->chunks) return fail(UNAVAILABLE, "out of memory");
+    if (!state->chunks) return fail_oom();
     for (size_t i = 0; i < prompt->media_count; i++)
         TRY(add_pieces(state, &model->config, &prompt->media[i], state->sequence->media[i]));
     return OK;
@@ -116,7 +116,7 @@ static status take_pass(struct text_state *state, struct model *model, struct ar
     TRY(workspace_alloc(workspace, type, rows, hidden_size, &state->fwd.delta));
     if (!training) return OK;
     state->saved = arena_alloc(arena, (size_t)state->fwd.transformer->count * sizeof *state->saved);
-    if (!state->saved) return fail(UNAVAILABLE, "out of memory");
+    if (!state->saved) return fail_oom();
     for (int i = 0; i < state->fwd.transformer->count; i++)
         TRY(workspace_alloc(workspace, type, rows, hidden_size, &state->saved[i]));
     state->fwd.saved = state->saved;

@@ -61,7 +61,7 @@ static const char *state_name(struct arena *arena, enum kind kind, const struct 
 static status list_tensors(struct model *model, struct arena *arena, struct stored_tensor **out, size_t *count) {
     const struct parameter_table *table = model->table;
     *out = arena_alloc(arena, KINDS * table->count * sizeof **out);
-    if (!*out) return fail(UNAVAILABLE, "out of memory");
+    if (!*out) return fail_oom();
     *count = 0;
     for (int kind = 0; kind < KINDS; kind++) {
         for (size_t i = 0; i < table->count; i++) {
@@ -70,7 +70,7 @@ static status list_tensors(struct model *model, struct arena *arena, struct stor
             struct stored_tensor *tensor = &(*out)[(*count)++];
             *tensor = (struct stored_tensor){.type = ELEMENT_F32, .rank = parameter->rank};
             tensor->name = state_name(arena, kind, parameter);
-            if (!tensor->name) return fail(UNAVAILABLE, "out of memory");
+            if (!tensor->name) return fail_oom();
             memcpy(tensor->shape, parameter->shape, sizeof parameter->shape);
         }
     }
@@ -94,7 +94,7 @@ static status write_tensors(struct model *model, struct arena *arena, const char
     size_t count = 0;
     struct safetensors_writer *writer = NULL;
     char *path = path_join(arena, dir, STATE_TENSORS);
-    TRY(path ? list_tensors(model, arena, &tensors, &count) : fail(UNAVAILABLE, "out of memory"));
+    TRY(path ? list_tensors(model, arena, &tensors, &count) : fail_oom());
     TRY(safetensors_create(&writer, path, tensors, count, true));
     status result = OK;
     for (int kind = 0; kind < KINDS && result == OK; kind++) result = write_kind(model, kind, writer);
@@ -114,8 +114,7 @@ status model_save_state(struct model *model, const char *dir) {
                       (long long)model->trainer->step, (long long)model->trainer->vision_step,
                       (long long)model->version));
     char *path = path_join(&arena, dir, STATE_NUMBERS);
-    TRY_TO(result, done,
-           path ? file_write_atomic(path, numbers.data, numbers.size) : fail(UNAVAILABLE, "out of memory"));
+    TRY_TO(result, done, path ? file_write_atomic(path, numbers.data, numbers.size) : fail_oom());
 done:
     buf_release(&numbers);
     arena_release(&arena);
@@ -143,7 +142,7 @@ static status find_tensor(struct model *model, struct arena *arena, enum kind ki
                           const struct safetensors *store, const char *path, const struct stored_tensor **out) {
     (void)model;
     const char *name = state_name(arena, kind, parameter);
-    if (!name) return fail(UNAVAILABLE, "out of memory");
+    if (!name) return fail_oom();
     *out = safetensors_find(store, name);
     if (!*out) return fail(DATAERR, "%s: tensor %s is missing", path, name);
     if ((*out)->type != ELEMENT_F32 || stored_tensor_count(*out) != parameter->count)
@@ -176,7 +175,7 @@ done:
 static status read_numbers(struct arena *arena, const char *dir, int64_t *step, int64_t *vision_step,
                            int64_t *version) {
     char *path = path_join(arena, dir, STATE_NUMBERS);
-    if (!path) return fail(UNAVAILABLE, "out of memory");
+    if (!path) return fail_oom();
     json_object *numbers = NULL;
     TRY(json_file(&numbers, path));
     bool all = json_int(json_object_object_get(numbers, "step"), step) &&
@@ -193,7 +192,7 @@ status model_load_state(struct model *model, const char *dir) {
     int64_t step = 0, vision_step = 0, version = 0;
     status result = OK;
     char *path = path_join(&arena, dir, STATE_TENSORS);
-    if (!path) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
+    if (!path) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, read_numbers(&arena, dir, &step, &vision_step, &version));
     TRY_TO(result, done, safetensors_open(&store, path));
     TRY_TO(result, done, read_tensors(model, &arena, store, path));

@@ -29,7 +29,7 @@ static status put_inputs(struct vision_state *state, struct model *model, const 
 static status put_slots(struct vision_state *state, struct model *model, struct arena *arena) {
     int64_t patches = grid_patches(state->grid);
     int32_t *slots = arena_alloc(arena, (size_t)patches * sizeof *slots);
-    if (!slots) return fail(UNAVAILABLE, "out of memory");
+    if (!slots) return fail_oom();
     for (int64_t i = 0; i < patches; i++) slots[i] = (int32_t)i;
     return workspace_upload(&model->workspace, ELEMENT_I32, patches, 1, slots, &state->fwd.slots);
 }
@@ -91,7 +91,7 @@ static status merge(struct vision_state *state, struct model *model, struct merg
 static status take_saved(struct vision_state *state, struct model *model, struct arena *arena) {
     int depth = state->fwd.transformer->count;
     state->saved = arena_alloc(arena, (size_t)(depth + 1) * sizeof *state->saved);
-    if (!state->saved) return fail(UNAVAILABLE, "out of memory");
+    if (!state->saved) return fail_oom();
     for (int i = 0; i <= depth; i++)
         TRY(workspace_alloc(&model->workspace, model->weights->type, state->fwd.rows,
                             state->fwd.transformer->hidden_size, &state->saved[i]));

@@ -54,7 +54,7 @@ status weights_hasher_new(struct weights_hasher **out, const struct model_config
     hasher->state = XXH3_createState();
     if (!hasher->state) {
         free(hasher);
-        return fail(UNAVAILABLE, "out of memory");
+        return fail_oom();
     }
     XXH3_64bits_reset(hasher->state);
     add_number(hasher, type);

@@ -94,7 +94,7 @@ status windows_make(struct windows *windows, struct arena *arena, const struct m
     };
     if (!windows->order || !windows->back || !windows->units || !windows->windows || !windows->frames ||
         !windows->cos || !windows->sin)
-        return fail(UNAVAILABLE, "out of memory");
+        return fail_oom();
     struct filling it = {windows, 0, (int64_t)vision->spatial_merge_size * vision->spatial_merge_size,
                          grid.height / vision->spatial_merge_size, grid.width / vision->spatial_merge_size};
     int side = vision->window_size / vision->spatial_merge_size / vision->patch_size;

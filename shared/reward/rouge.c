@@ -23,7 +23,7 @@ static char fold(int32_t code, bool *ends) {
 
 static status cut(struct arena *arena, struct string whole, struct tokens *out) {
     char *letters = arena_alloc(arena, whole.size * 2 + 1);
-    if (!letters) return fail(UNAVAILABLE, "out of memory");
+    if (!letters) return fail_oom();
     size_t size = 0, step;
     for (size_t at = 0; at < whole.size; at += step) {
         bool ends;
@@ -50,7 +50,7 @@ static status number_tokens(struct arena *arena, struct tokens *a, struct tokens
     const struct string **order = arena_alloc(arena, (count + 1) * sizeof *order);
     a->ids = arena_alloc(arena, (a->texts.count + 1) * sizeof *a->ids);
     b->ids = arena_alloc(arena, (b->texts.count + 1) * sizeof *b->ids);
-    if (!order || !a->ids || !b->ids) return fail(UNAVAILABLE, "out of memory");
+    if (!order || !a->ids || !b->ids) return fail_oom();
     for (size_t i = 0; i < a->texts.count; i++) order[i] = &a->texts.data[i];
     for (size_t i = 0; i < b->texts.count; i++) order[a->texts.count + i] = &b->texts.data[i];
     qsort(order, count, sizeof *order, compare_texts);
@@ -74,7 +74,7 @@ static int compare_ids(const void *left, const void *right) {
 static status make_grams(struct arena *arena, const struct tokens *tokens, size_t n, uint64_t **out, size_t *count) {
     *count = tokens->texts.count >= n ? tokens->texts.count - n + 1 : 0;
     *out = arena_alloc(arena, (*count + 1) * sizeof **out);
-    if (!*out) return fail(UNAVAILABLE, "out of memory");
+    if (!*out) return fail_oom();
     for (size_t i = 0; i < *count; i++) (*out)[i] = n == 1 ? tokens->ids[i] : tokens->ids[i] << 32 | tokens->ids[i + 1];
     qsort(*out, *count, sizeof **out, compare_ids);
     return OK;
@@ -107,7 +107,7 @@ static status rouge_n(struct arena *arena, const struct tokens *target, const st
 static status rouge_l(struct arena *arena, const struct tokens *target, const struct tokens *answer, double *score) {
     size_t rows = target->texts.count, columns = answer->texts.count;
     size_t *length = arena_alloc(arena, (columns + 1) * sizeof *length);
-    if (!length) return fail(UNAVAILABLE, "out of memory");
+    if (!length) return fail_oom();
     for (size_t i = 0; i < rows; i++) {
         size_t diagonal = 0;
         for (size_t j = 1; j <= columns; j++) {
@@ -150,7 +150,7 @@ static bool same_text(struct string a, struct string b) {
 static status edit_distance(struct arena *arena, const struct string_array *target, const struct string_array *answer,
                             size_t *distance) {
     size_t *cost = arena_alloc(arena, (answer->count + 1) * sizeof *cost);
-    if (!cost) return fail(UNAVAILABLE, "out of memory");
+    if (!cost) return fail_oom();
     for (size_t j = 0; j <= answer->count; j++) cost[j] = j;
     for (size_t i = 0; i < target->count; i++) {
         size_t diagonal = cost[0];

@@ -45,7 +45,7 @@ status python_split(struct arena *arena, struct string whole, struct string_arra
     for (size_t at = next_word(whole, 0, &word); word.size; at = next_word(whole, at, &word)) count++;
     words->count = count;
     words->data = arena_alloc(arena, (count + 1) * sizeof *words->data);
-    if (!words->data) return fail(UNAVAILABLE, "out of memory");
+    if (!words->data) return fail_oom();
     size_t at = 0;
     for (size_t i = 0; i < count; i++) at = next_word(whole, at, &words->data[i]);
     return OK;

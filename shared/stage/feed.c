@@ -40,7 +40,7 @@ status feed_open(struct feed **out, struct stage_context *context, const struct 
     feed->news = time(NULL);
     TRY_TO(result, fail, context->stage->count(context->state, &feed->total));
     char *path = path_join(&memory, config->folder, "ledger.lmdb");
-    TRY_TO(result, fail, path ? OK : fail(UNAVAILABLE, "out of memory"));
+    TRY_TO(result, fail, path ? OK : fail_oom());
     uint64_t data = context->stage->version ? context->stage->version(context->state) : 0;
     const struct ledger_config run = {.data = data, .groups_per_step = feed->per_step};
     TRY_TO(result, fail, ledger_open(&feed->ledger, path, &run));

@@ -18,7 +18,7 @@ status hub_post(struct hub *hub, const char *purpose, const struct wire_message 
     struct post *post;
     struct buf frame = {0};
     TRY(NEW(&post, 1));
-    status result = (post->purpose = strdup(purpose)) ? OK : fail(UNAVAILABLE, "out of memory");
+    status result = (post->purpose = strdup(purpose)) ? OK : fail_oom();
     // Through its encoding and back is the copy.
     if (result == OK) result = message_encode(message, &frame);
     if (result == OK) result = message_decode(&post->message, &post->arena, frame.data, frame.size);

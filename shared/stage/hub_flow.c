@@ -20,7 +20,7 @@ static bool in_hand(const struct hub *hub, const char *id) {
 static status add_hand(struct hub *hub, const struct group *group) {
     TRY(RESIZE(&hub->hands, hub->hand_count + 1));
     char *copy = strdup(group->id.data);
-    if (!copy) return fail(UNAVAILABLE, "out of memory");
+    if (!copy) return fail_oom();
     hub->hands[hub->hand_count++] = (struct hand){copy, group->requires.order};
     return OK;
 }

@@ -83,7 +83,7 @@ static status add_media(struct inputs *inputs, struct group *group, struct input
     struct input_memory *memory = input->memory;
     struct model_medium *media = arena_alloc(&memory->arena, group->media_count * sizeof *media);
     memory->views = arena_alloc(&memory->arena, group->media_count * sizeof *memory->views);
-    if (!media || !memory->views) return fail(UNAVAILABLE, "out of memory");
+    if (!media || !memory->views) return fail_oom();
     for (size_t i = 0; i < group->media_count; i++) {
         const struct medium *medium = &group->media[i];
         TRY(media_get(&memory->views[memory->view_count++], &inputs->media, group, i));
@@ -128,7 +128,7 @@ static status check_lengths(const struct completion *completion, size_t tokens, 
 static status add_completions(struct inputs *inputs, struct group *group, struct input *input) {
     struct input_memory *memory = input->memory;
     input->completions = arena_alloc(&memory->arena, group->completion_count * sizeof *input->completions);
-    if (!input->completions) return fail(UNAVAILABLE, "out of memory");
+    if (!input->completions) return fail_oom();
     for (size_t i = 0; i < group->completion_count; i++) {
         struct completion *completion = &group->completions[i];
         char where[64];

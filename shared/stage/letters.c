@@ -10,7 +10,7 @@ status letters_add(struct letters *letters, int64_t seq, const char *id, uint64_
         free(fresh);
         free(name);
         buf_release(data);
-        return fail(UNAVAILABLE, "out of memory");
+        return fail_oom();
     }
     *fresh = (struct letter){.seq = seq, .id = name, .data = *data, .readers = readers};
     *data = (struct buf){0};

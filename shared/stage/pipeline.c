@@ -269,7 +269,7 @@ status pipeline_enter(struct stage_context *context, const char *config) {
     char *folder = path_join(&memory, place->config.folder, "weights");
     place->folder = folder ? strdup(folder) : NULL;
     arena_release(&memory);
-    return place->folder ? dir_make(place->folder) : fail(UNAVAILABLE, "out of memory");
+    return place->folder ? dir_make(place->folder) : fail_oom();
 }
 
 // The source has nothing to do but to live: its work is done in the hub's thread. What breaks there comes out of

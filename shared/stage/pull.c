@@ -22,7 +22,7 @@ static status take_version(const struct wire_message *reply, bool reference, str
                         .size = reply->size,
                         .remote = strdup(reply->path),
                         .weights = {.reference = reference, .version = reply->version, .hash = (uint64_t)reply->hash}};
-    return out->remote ? OK : fail(UNAVAILABLE, "out of memory");
+    return out->remote ? OK : fail_oom();
 }
 
 status pull_newest(struct hub *hub, bool reference, struct pulled *out) {
@@ -114,7 +114,7 @@ status pull_file(struct hub *hub, const char *folder, struct pulled *pulled) {
     if (!*pulled->remote) return OK;
     if (seen_from_here(pulled)) {
         pulled->weights.path = strdup(pulled->remote);
-        return pulled->weights.path ? OK : fail(UNAVAILABLE, "out of memory");
+        return pulled->weights.path ? OK : fail_oom();
     }
     TRY_TO(result, done, buf_printf(&name, "%s%016llx", prefix, (unsigned long long)pulled->weights.hash));
     TRY_TO(result, done, buf_printf(&path, "%s/%s", folder, name.data));
@@ -124,7 +124,7 @@ status pull_file(struct hub *hub, const char *folder, struct pulled *pulled) {
         remove_old(folder, prefix, name.data);
     }
     pulled->weights.path = strdup(path.data);
-    if (!pulled->weights.path) result = fail(UNAVAILABLE, "out of memory");
+    if (!pulled->weights.path) result = fail_oom();
 done:
     buf_release(&name);
     buf_release(&path);

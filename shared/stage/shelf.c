@@ -47,7 +47,7 @@ static bool in_use(const struct shelf *shelf, const char *path) {
 
 status shelf_put(struct shelf *shelf, const struct stage_weights *weights) {
     char *path = strdup(weights->path ? weights->path : "");
-    if (!path) return fail(UNAVAILABLE, "out of memory");
+    if (!path) return fail_oom();
     pthread_mutex_lock(&shelf->lock);
     struct item *items = shelf->items[weights->reference], old = items[KEPT - 1];
     memmove(&items[1], &items[0], (KEPT - 1) * sizeof *items);
@@ -82,7 +82,7 @@ static status answer_newest(struct shelf *shelf, const struct wire_message *requ
                                    .hash = (int64_t)item->hash,
                                    .size = about.st_size,
                                    .path = arena_strndup(arena, item->path, strlen(item->path))};
-    return reply->path ? OK : fail(UNAVAILABLE, "out of memory");
+    return reply->path ? OK : fail_oom();
 }
 
 static status read_piece(const char *path, const struct wire_message *request, struct buf *bulk) {

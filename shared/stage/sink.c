@@ -214,7 +214,7 @@ static status keep_settled(struct sink *sink, struct wire_message *message) {
     for (int i = 0; i < 3; i++) {
         if (!*texts[i]) continue;
         *texts[i] = arena_strndup(&entry->arena, *texts[i], strnlen(*texts[i], TEXT_MOST));
-        if (!*texts[i]) return fail(UNAVAILABLE, "out of memory");
+        if (!*texts[i]) return fail_oom();
     }
     if (!entry->message.kind) sink->known++;
     entry->message = *message;

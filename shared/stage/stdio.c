@@ -90,7 +90,7 @@ static status refuse_slot(struct filter *filter, struct slot *slot) {
     filter->closed = true;
     slot->group = NULL;
     slot->refused = strdup(fail_text());
-    return slot->refused ? flush(filter) : fail(UNAVAILABLE, "out of memory");
+    return slot->refused ? flush(filter) : fail_oom();
 }
 
 static status read_group(struct filter *filter, const char *line, size_t size, struct group **out) {
@@ -105,7 +105,7 @@ static status read_group(struct filter *filter, const char *line, size_t size, s
     slot->group = *out;
     if (!(*out)->quarantine.present) return OK;
     slot->passing = strndup(line, size);
-    return slot->passing ? OK : fail(UNAVAILABLE, "out of memory");
+    return slot->passing ? OK : fail_oom();
 }
 
 static status filter_receive(void *self, int room, int timeout_ms, struct group **out) {

@@ -14,7 +14,7 @@ status times_add(struct group *group, const char *stage, double taken, double do
     struct json_object *times = group->times.data ? json_tokener_parse(group->times.data) : NULL;
     struct json_object *pair = json_object_new_array_ext(2);
     if (!times) times = json_object_new_object();
-    status result = times && pair ? OK : fail(UNAVAILABLE, "out of memory");
+    status result = times && pair ? OK : fail_oom();
     if (result == OK) {
         json_object_array_add(pair, moment(taken));
         json_object_array_add(pair, moment(done));

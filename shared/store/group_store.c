@@ -20,7 +20,7 @@ static status open_database(struct group_store *store, const char *folder, bool 
     struct lmdb_options options = {.read_only = read_only,
                                    .lazy = true}; // what a power failure takes is computed again
     char *path = path_join(&memory, folder, "groups.lmdb");
-    status result = path ? OK : fail(UNAVAILABLE, "out of memory");
+    status result = path ? OK : fail_oom();
     if (result == OK && !read_only) result = dir_make(folder);
     if (result == OK) result = lmdb_env_open(&store->env, path, dbis, &options);
     arena_release(&memory);

@@ -35,7 +35,7 @@ status added_tokens_add(struct added_tokens *a, const char *content, size_t size
         a->room = room;
     }
     char *copy = arena_strndup(&a->memory, content, size);
-    if (!copy) return fail(UNAVAILABLE, "out of memory");
+    if (!copy) return fail_oom();
     a->tokens[a->count++] = (struct added_token){copy, size, id, flags};
     return OK;
 }
@@ -72,7 +72,7 @@ status added_tokens_build(struct added_tokens *a, enum normalize_form form) {
         if (result != OK || normal == token->content) continue;
         token->content = arena_strndup(&a->memory, normal, size);
         token->size = size;
-        if (!token->content) result = fail(UNAVAILABLE, "out of memory");
+        if (!token->content) result = fail_oom();
     }
     buf_release(&buffer);
     TRY(result);

@@ -88,7 +88,7 @@ static status take_word(void *context, const char *text, size_t size) {
     struct train_word word = {.length = (uint32_t)size, .size = (uint32_t)size, .count = 1};
     word.text = arena_strndup(&t->memory, text, size);
     word.ids = arena_alloc(&t->memory, size * sizeof *word.ids);
-    if (!word.text || !word.ids || size > INT32_MAX) return fail(UNAVAILABLE, "out of memory");
+    if (!word.text || !word.ids || size > INT32_MAX) return fail_oom();
     for (size_t i = 0; i < size; i++) {
         char name[2];
         word.ids[i] = vocab_token_to_id(t->vocab, name, byte_to_unicode((unsigned char)text[i], name));

@@ -83,7 +83,7 @@ static status compile(struct program *p, const char *regex, size_t size) {
     pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); // where there is no JIT, pcre2_match interprets
     p->context = pcre2_match_context_create(NULL);
     p->stack = pcre2_jit_stack_create(JIT_STACK_FIRST, JIT_STACK_LAST, NULL);
-    if (!p->context) return fail(UNAVAILABLE, "out of memory");
+    if (!p->context) return fail_oom();
     if (p->stack) pcre2_jit_stack_assign(p->context, NULL, p->stack);
     return OK;
 }
@@ -106,7 +106,7 @@ status regex_new(struct regex **out, const char *regex, size_t size) {
     TRY_TO(result, done, compile(&p->newer, translated.data ? translated.data : "", translated.size));
     p->chosen = &p->usual;
     p->match = pcre2_match_data_create(1, NULL);
-    if (!p->match) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
+    if (!p->match) TRY_TO(result, done, fail_oom());
     *out = p;
     p = NULL;
 done:

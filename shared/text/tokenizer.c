@@ -83,7 +83,7 @@ static status new_tokenizer(struct tokenizer **out) {
 
 static status load_folder(struct tokenizer *t, const char *folder, struct arena *memory) {
     char *whole = path_join(memory, folder, "tokenizer.json"), *vocab = path_join(memory, folder, "vocab.json");
-    if (!whole || !vocab) return fail(UNAVAILABLE, "out of memory");
+    if (!whole || !vocab) return fail_oom();
     if (path_exists(whole)) {
         struct json_object *json;
         TRY(json_file(&json, whole));

@@ -73,7 +73,7 @@ done:
 status load_vocab_files(struct tokenizer *t, const char *folder) {
     struct arena memory = {0};
     char *vocab = path_join(&memory, folder, "vocab.json"), *merges = path_join(&memory, folder, "merges.txt");
-    status result = vocab && merges ? load_vocab_json(t, vocab) : fail(UNAVAILABLE, "out of memory");
+    status result = vocab && merges ? load_vocab_json(t, vocab) : fail_oom();
     if (result == OK) result = load_merges_txt(t, merges);
     arena_release(&memory);
     TRY(result);
@@ -179,12 +179,12 @@ status load_tokenizer_config(struct tokenizer *t, const char *folder) {
     struct json_object *config = NULL;
     status result = OK;
     char *path = path_join(&memory, folder, "tokenizer_config.json");
-    if (!path) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
+    if (!path) TRY_TO(result, done, fail_oom());
     if (path_exists(path)) {
         TRY_TO(result, done, json_file(&config, path));
     } else {
         config = json_object_new_object();
-        if (!config) TRY_TO(result, done, fail(UNAVAILABLE, "out of memory"));
+        if (!config) TRY_TO(result, done, fail_oom());
     }
     result = load_config(t, config);
     if (result != OK) fail_prefix(result, "%s", path);

@@ -33,7 +33,7 @@ static const char chat_template[] =
 static status write_file(const char *folder, const char *name, const struct buf *content) {
     struct arena memory = {0};
     char *path = path_join(&memory, folder, name);
-    status result = path ? file_write_atomic(path, content->data, content->size) : fail(UNAVAILABLE, "out of memory");
+    status result = path ? file_write_atomic(path, content->data, content->size) : fail_oom();
     arena_release(&memory);
     return result;
 }

@@ -72,7 +72,7 @@ status vocab_add(struct vocab *v, const char *name, size_t size, int64_t id) {
                     (long long)id);
     char *copy = arena_strndup(&v->memory, name, size);
     char *piece = arena_alloc(&v->memory, size + 1);
-    if (!copy || !piece) return fail(UNAVAILABLE, "out of memory");
+    if (!copy || !piece) return fail_oom();
     size_t piece_size;
     unicode_to_bytes(name, size, piece, &piece_size);
     *entry = (struct vocab_entry){copy, piece, (uint32_t)size, (uint32_t)piece_size, false, false};

@@ -109,8 +109,7 @@ static status encode_text(msgpack_packer *packer, const struct row *row, const s
     if (!text) return fail(BUG, "%s: %s is not set", row->name, field->name);
     size_t size = strnlen(text, TEXT_MOST + 1);
     if (size > TEXT_MOST) return fail(BUG, "%s: %s is too long", row->name, field->name);
-    if (msgpack_pack_str(packer, size) || msgpack_pack_str_body(packer, text, size))
-        return fail(UNAVAILABLE, "out of memory");
+    if (msgpack_pack_str(packer, size) || msgpack_pack_str_body(packer, text, size)) return fail_oom();
     return OK;
 }
 
@@ -121,7 +120,7 @@ static status encode_field(msgpack_packer *packer, const struct row *row, const 
     if (field->type == FIELD_TEXT) return encode_text(packer, row, field, *(const char *const *)(const void *)place);
     if (field->type == FIELD_INT) failed = msgpack_pack_int64(packer, *(const int64_t *)(const void *)place);
     if (field->type == FIELD_REAL) failed = msgpack_pack_double(packer, *(const double *)(const void *)place);
-    return failed ? fail(UNAVAILABLE, "out of memory") : OK;
+    return failed ? fail_oom() : OK;
 }
 
 static int write_bytes(void *data, const char *piece, size_t size) {
@@ -134,8 +133,7 @@ status message_encode(const struct wire_message *message, struct buf *out) {
     size_t count = count_fields(row);
     msgpack_packer packer;
     msgpack_packer_init(&packer, out, write_bytes);
-    if (msgpack_pack_array(&packer, count + 1) || msgpack_pack_int(&packer, message->kind))
-        return fail(UNAVAILABLE, "out of memory");
+    if (msgpack_pack_array(&packer, count + 1) || msgpack_pack_int(&packer, message->kind)) return fail_oom();
     for (size_t i = 0; i < count; i++) TRY(encode_field(&packer, row, &row->fields[i], message));
     return OK;
 }
@@ -148,7 +146,7 @@ static status decode_text(const char **out, struct arena *arena, const struct ro
     if (text->size && memchr(text->ptr, 0, text->size))
         return fail(DATAERR, "%s: %s has a NUL", row->name, field->name);
     *out = arena_strndup(arena, text->size ? text->ptr : "", text->size);
-    return *out ? OK : fail(UNAVAILABLE, "out of memory");
+    return *out ? OK : fail_oom();
 }
 
 static status decode_int(int64_t *out, const struct row *row, const struct field *field, const msgpack_object *value) {
@@ -195,7 +193,7 @@ static status read_value(struct reader *reader, const msgpack_object **value) {
         return fail(DATAERR, "a message that is cut off or not flat");
     msgpack_unpack_return read =
         msgpack_unpack_next(&reader->unpacked, (const char *)reader->data, reader->size, &reader->at);
-    if (read == MSGPACK_UNPACK_NOMEM_ERROR) return fail(UNAVAILABLE, "out of memory");
+    if (read == MSGPACK_UNPACK_NOMEM_ERROR) return fail_oom();
     if (read != MSGPACK_UNPACK_SUCCESS) return fail(DATAERR, "a message that is not msgpack");
     *value = &reader->unpacked.data;
     return OK;

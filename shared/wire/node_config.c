@@ -39,7 +39,7 @@ status node_config_write(const struct node_config *config, struct buf *out) {
 
 static status keep_text(struct node_config *config, const char **place, const char *value) {
     *place = arena_strndup(&config->arena, value, strlen(value));
-    return *place ? OK : fail(UNAVAILABLE, "out of memory");
+    return *place ? OK : fail_oom();
 }
 
 static status add_text(struct node_config *config, const char ***list, size_t *count, const char *value) {

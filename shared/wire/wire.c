@@ -104,7 +104,7 @@ static void peer_free(struct wire_peer *peer) {
 status wire_set_text(char **place, const char *text) {
     free(*place);
     *place = strdup(text);
-    return *place ? OK : fail(UNAVAILABLE, "out of memory");
+    return *place ? OK : fail_oom();
 }
 
 status wire_peer_new(struct wire *wire, const char *name, const char *machine, const char *purpose,

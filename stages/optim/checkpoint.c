@@ -23,7 +23,7 @@ static status write_progress(const struct optim *optim, struct arena *memory, co
     char *text = arena_printf(memory, "caravan-progress 1\nstep %lld\ncursor %lld\naveraged %lld\n",
                               (long long)optim->step, (long long)optim->cursor, (long long)optim->averaged);
     char *path = path_join(memory, folder, progress_name);
-    if (!text || !path) return fail(UNAVAILABLE, "out of memory");
+    if (!text || !path) return fail_oom();
     return file_write_atomic(path, text, strlen(text));
 }
 
@@ -31,7 +31,7 @@ static status read_progress(struct optim *optim, struct arena *memory, const cha
     struct buf content = {0};
     char *path = path_join(memory, folder, progress_name);
     long long step, cursor, averaged;
-    status result = path ? file_read(path, &content) : fail(UNAVAILABLE, "out of memory");
+    status result = path ? file_read(path, &content) : fail_oom();
     if (result == OK && sscanf(content.data, "caravan-progress 1\nstep %lld\ncursor %lld\naveraged %lld\n", &step,
                                &cursor, &averaged) != 3)
         result = fail(DATAERR, "%s: not a caravan-progress file of version 1", path);
@@ -47,7 +47,7 @@ static status read_progress(struct optim *optim, struct arena *memory, const cha
 // Puts the finished folder `made` at `path`, where an older one of that name may stand.
 static status settle(struct arena *memory, const char *made, const char *path) {
     char *old = arena_printf(memory, "%s.old", path);
-    if (!old) return fail(UNAVAILABLE, "out of memory");
+    if (!old) return fail_oom();
     TRY(dir_sync(made));
     TRY(dir_remove(old));
     if (path_exists(path) && rename(path, old)) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
@@ -59,7 +59,7 @@ static status write_folder(struct optim *optim, struct arena *memory, const char
     double began = now();
     *path = arena_printf(memory, "%s/%s-%06lld", optim->options.out, kind, (long long)optim->step);
     char *made = *path ? arena_printf(memory, "%s.tmp", *path) : NULL;
-    if (!made) return fail(UNAVAILABLE, "out of memory");
+    if (!made) return fail_oom();
     status result = dir_remove(made);
     if (result == OK) result = dir_make(made);
     if (result == OK && whole) result = model_save(optim->model, made);
@@ -81,7 +81,7 @@ static status write_folder(struct optim *optim, struct arena *memory, const char
 static status link_latest(const struct optim *optim, struct arena *memory, const char *path) {
     char *link = path_join(memory, optim->options.out, "latest");
     char *fresh = path_join(memory, optim->options.out, "latest.tmp");
-    if (!link || !fresh) return fail(UNAVAILABLE, "out of memory");
+    if (!link || !fresh) return fail_oom();
     unlink(fresh);
     if (symlink(strrchr(path, '/') + 1, fresh) || rename(fresh, link))
         return fail(UNAVAILABLE, "%s: cannot write: %s", link, strerror(errno));
@@ -109,7 +109,7 @@ static status tidy(const struct optim *optim, struct arena *memory) {
         int64_t state = numbered(entry->d_name, "state");
         if (!partial && (state < 0 || state == optim->saved)) continue;
         char *path = path_join(memory, optim->options.out, entry->d_name);
-        result = path ? dir_remove(path) : fail(UNAVAILABLE, "out of memory");
+        result = path ? dir_remove(path) : fail_oom();
     }
     closedir(folder);
     return result;

@@ -57,7 +57,7 @@ status metrics_add(const struct optim *optim, const struct step_facts *facts) {
     struct arena memory = {0};
     struct buf line = {0};
     char *path = path_join(&memory, optim->options.out, "metrics.jsonl");
-    status result = path ? format_line(&line, facts) : fail(UNAVAILABLE, "out of memory");
+    status result = path ? format_line(&line, facts) : fail_oom();
     if (result == OK) result = append(path, &line);
     buf_release(&line);
     arena_release(&memory);
@@ -80,7 +80,7 @@ status metrics_cut(const char *out, int64_t step) {
     struct arena memory = {0};
     struct buf old = {0}, kept = {0};
     char *path = path_join(&memory, out, "metrics.jsonl");
-    status result = path ? OK : fail(UNAVAILABLE, "out of memory");
+    status result = path ? OK : fail_oom();
     if (result == OK && path_exists(path)) {
         result = file_read(path, &old);
         if (result == OK) result = keep_until(&old, step, &kept);

@@ -140,7 +140,7 @@ static status publish(struct optim *optim, bool reference, int64_t version) {
     char *path = arena_printf(&memory, "%s/%s-%06lld.safetensors", stage_weights_folder(optim->context),
                               reference ? "reference" : "policy", (long long)version);
     char *recycled = arena_printf(&memory, "%s.tmp", path ? path : "");
-    status result = path && recycled ? OK : fail(UNAVAILABLE, "out of memory");
+    status result = path && recycled ? OK : fail_oom();
     if (result == OK) stage_recycle(optim->context, reference, recycled);
     if (result == OK) result = model_publish(optim->model, reference, path, &weights.hash);
     weights.path = path;

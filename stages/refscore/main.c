@@ -72,7 +72,7 @@ static status make_section(struct group *group, const struct input *input) {
     *reference = (struct reference){.present = true};
     reference->answer_span.data = arena_alloc(&group->arena, count * sizeof *reference->answer_span.data);
     reference->logprobs = arena_alloc(&group->arena, count * sizeof *reference->logprobs);
-    if (!reference->answer_span.data || !reference->logprobs) return fail(UNAVAILABLE, "out of memory");
+    if (!reference->answer_span.data || !reference->logprobs) return fail_oom();
     reference->answer_span.count = reference->logprob_count = count;
     TRY(group_doubles(group, &reference->answer_logprob, count));
     TRY(group_doubles(group, &reference->answer_probability, count));
@@ -84,7 +84,7 @@ static status score(struct refscore *self, struct group *group, const struct inp
     size_t count = group->completion_count;
     struct model_completion *completions = arena_alloc(&group->arena, count * sizeof *completions);
     float **logprobs = arena_alloc(&group->arena, count * sizeof *logprobs);
-    if (!completions || !logprobs) return fail(UNAVAILABLE, "out of memory");
+    if (!completions || !logprobs) return fail_oom();
     for (size_t i = 0; i < count; i++) {
         completions[i] = (struct model_completion){input->completions[i].data, input->completions[i].count};
         logprobs[i] = group->reference.logprobs[i].data;
