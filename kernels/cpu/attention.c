@@ -14,12 +14,12 @@ enum { scores_most = 160 << 10, tasks_a_thread = 4 }; // floats of scores a thre
 
 struct attending {
     const struct cpu_backend *cpu;
-    struct tensor out, qkv, log_sums;
+    struct tensor out, qkv, lse;
     struct heads heads;
     float scale;
-    const struct cache *cache;
+    const struct kv_cache *cache;
     int layer;
-    const struct segment *segments;
+    const struct attention_span *spans;
     const struct strip_start *starts;
     int strips; // of one key head
     int64_t columns;
@@ -37,14 +37,14 @@ static float soften_row(const struct attending *a, const struct strip *strip, in
             int64_t seen = region_seen(strip, &region, row);
             int64_t most = region_most(strip, &region, region.first, region.rows);
             if (pass == 0) {
-                high = a->cpu->vectors.tile_highest(scores + region.column, seen, high);
+                high = a->cpu->simd.tile_highest(scores + region.column, seen, high);
             } else {
-                a->cpu->vectors.tile_exponentials(scores + region.column, seen, most, high, sums);
+                a->cpu->simd.tile_exponentials(scores + region.column, seen, most, high, sums);
             }
         }
     }
     *highest = high;
-    return a->cpu->vectors.tile_sum(sums);
+    return a->cpu->simd.tile_sum(sums);
 }
 
 static void write_row(const struct attending *a, const struct strip *strip, int row, float *values, float highest,
@@ -54,28 +54,28 @@ static void write_row(const struct attending *a, const struct strip *strip, int 
     float factor = 1 / sum;
     for (int d = 0; d < size; d++) values[d] *= factor;
     cpu_convert(a->cpu, element_at(&a->out, query, head * size), a->out.type, values, ELEMENT_F32, (size_t)size);
-    if (!tensor_none(a->log_sums)) {
-        float *log_sum = element_at(&a->log_sums, query, head);
-        *log_sum = (float)((double)highest + log((double)sum));
+    if (!tensor_none(a->lse)) {
+        float *lse = element_at(&a->lse, query, head);
+        *lse = (float)((double)highest + log((double)sum));
     }
 }
 
 static void attend(void *context, int task, int thread) {
     const struct attending *a = context;
     struct strip strip;
-    strip_open(&strip, a->segments, a->heads, a->starts[task % a->strips], task / a->strips);
+    strip_open(&strip, a->spans, a->heads, a->starts[task % a->strips], task / a->strips);
     int size = a->heads.size, width = a->cache->width;
     float *rows = a->rooms + (size_t)thread * a->room, *tiles = rows + strip_most * width;
     float *scores = tiles + strip_most * width, highest[strip_most] = {0}, sums[strip_most] = {0};
     strip_queries(a->cpu, &strip, a->qkv, size, width, rows);
     strip_tiles(tiles, rows, strip.rows, width, size);
-    strip_scores(&a->cpu->vectors, &strip, scores, a->columns, tiles, cache_keys(a->cache, a->layer, strip.key_head), 0,
+    strip_scores(&a->cpu->simd, &strip, scores, a->columns, tiles, cache_keys(a->cache, a->layer, strip.key_head), 0,
                  size, a->scale);
     for (int row = 0; row < strip.rows; row++) {
         sums[row] = soften_row(a, &strip, row, scores + row * a->columns, &highest[row]);
     }
     memset(rows, 0, (size_t)(strip.rows * width) * sizeof *rows);
-    strip_products(&a->cpu->vectors, &strip, rows, width, scores, a->columns,
+    strip_products(&a->cpu->simd, &strip, rows, width, scores, a->columns,
                    cache_values(a->cache, a->layer, strip.key_head), 0);
     for (int row = 0; row < strip.rows; row++) {
         write_row(a, &strip, row, rows + row * width, highest[row], sums[row]);
@@ -87,20 +87,20 @@ static int strip_height(const struct attending *a, size_t count, size_t threads)
     int most = strip_most;
     while (most > tile_rows && most * a->columns > scores_most) most /= 2;
     size_t few = threads * tasks_a_thread / (size_t)a->heads.key;
-    while (most > tile_rows && strips_cut(a->segments, count, a->heads, most, NULL) < few) most /= 2;
+    while (most > tile_rows && strips_cut(a->spans, count, a->heads, most, NULL) < few) most /= 2;
     return most;
 }
 
 static status plan(struct cpu_backend *cpu, struct attending *a, size_t count) {
     size_t threads = (size_t)pool_threads(cpu->pool);
-    a->columns = strip_columns(a->segments, count);
+    a->columns = strip_columns(a->spans, count);
     int most = strip_height(a, count, threads);
-    size_t strips = strips_cut(a->segments, count, a->heads, most, NULL);
+    size_t strips = strips_cut(a->spans, count, a->heads, most, NULL);
     size_t starts = (strips * sizeof(struct strip_start) + 63) / 64 * 64;
     a->room = (size_t)(2 * strip_most * a->cache->width + most * a->columns);
     unsigned char *scratch;
-    TRY(cpu_scratch_get(cpu, PLACE_ATTENTION, starts + threads * a->room * sizeof(float), &scratch));
-    strips_cut(a->segments, count, a->heads, most, (struct strip_start *)scratch);
+    TRY(cpu_scratch(cpu, SCRATCH_ATTENTION, starts + threads * a->room * sizeof(float), &scratch));
+    strips_cut(a->spans, count, a->heads, most, (struct strip_start *)scratch);
     a->starts = (struct strip_start *)scratch;
     a->strips = (int)strips;
     a->rooms = (float *)(scratch + starts);
@@ -108,23 +108,23 @@ static status plan(struct cpu_backend *cpu, struct attending *a, size_t count) {
 }
 
 status cpu_attention(struct backend *backend, struct tensor out, struct tensor qkv, struct heads heads, float scale,
-                     struct cache *cache, int layer, const struct segment *segments, size_t count,
-                     struct tensor log_sums) {
+                     struct kv_cache *cache, int layer, const struct attention_span *spans, size_t count,
+                     struct tensor lse) {
     struct cpu_backend *cpu = cpu_of(backend);
     CHECK(cache_fits(cache, layer, heads));
     CHECK(tensor_is(qkv, -1, out.rows, (heads.query + 2 * heads.key) * heads.size));
     CHECK(tensor_is(out, -1, out.rows, heads.query * heads.size));
-    CHECK(tensor_none(log_sums) || tensor_is(log_sums, ELEMENT_F32, out.rows, heads.query));
-    CHECK(segments_fit(cache, segments, count, out.rows));
+    CHECK(tensor_none(lse) || tensor_is(lse, ELEMENT_F32, out.rows, heads.query));
+    CHECK(spans_fit(cache, spans, count, out.rows));
     struct attending attending = {.cpu = cpu,
                                   .out = out,
                                   .qkv = qkv,
-                                  .log_sums = log_sums,
+                                  .lse = lse,
                                   .heads = heads,
                                   .scale = scale,
                                   .cache = cache,
                                   .layer = layer,
-                                  .segments = segments};
+                                  .spans = spans};
     TRY(plan(cpu, &attending, count));
     pool_run(cpu->pool, attending.strips * heads.key, attend, &attending);
     return OK;

@@ -1,9 +1,9 @@
 // The gradient of attention.
 //
-// With p = exp(score - log_sum) and delta = out . out_gradient, the gradient of a score is p (out_gradient . value -
+// With p = exp(score - lse) and delta = out . grad_out, the gradient of a score is p (grad_out . value -
 // delta) scale. Strips are taken a batch at a time, so that a batch's p and score gradients fit the last cache: its
 // strips first compute these and their queries' gradient, then blocks of cache rows add up the keys' and values'
-// gradients over the batch. Each of them is one chain over the query rows in the order of segments, queries, heads.
+// gradients over the batch. Each of them is one chain over the query rows in the order of spans, queries, heads.
 #include "kernels/cpu/cache.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/strip.h"
@@ -18,12 +18,12 @@ enum {
 
 struct sloping {
     const struct cpu_backend *cpu;
-    struct tensor qkv_gradient, out_gradient, out, qkv, slots, log_sums;
+    struct tensor grad_qkv, grad_out, out, qkv, slots, lse;
     struct heads heads;
     float scale;
-    const struct cache *cache;
+    const struct kv_cache *cache;
     int layer;
-    const struct segment *segments;
+    const struct attention_span *spans;
     const struct strip_start *starts;
     int64_t strips;         // of one key head
     int64_t origin, extent; // cache rows that are seen: the first and their number, multiples of sixteen
@@ -78,49 +78,49 @@ static void turn_rows(void *context, int task, int thread) {
 // ---- first half: the strips' own ----
 
 static void slope_row(const struct sloping *s, const struct strip *strip, int row, struct sheet sheet, float delta) {
-    float log_sum = *(const float *)element_at(&s->log_sums, strip->query[row], strip->head[row]);
+    float lse = *(const float *)element_at(&s->lse, strip->query[row], strip->head[row]);
     for (int index = 0; index < strip_regions(strip); index++) {
         struct region region = strip_region(strip, index);
         if (row < region.first || row >= region.first + region.rows) continue;
         int64_t place = row * s->columns + region.column, seen = region_seen(strip, &region, row);
         int64_t most = region_most(strip, &region, region.first, region.rows);
-        s->cpu->vectors.tile_slopes(sheet.powers + place, sheet.slopes + place, seen, most, log_sum, delta, s->scale);
+        s->cpu->simd.tile_slopes(sheet.powers + place, sheet.slopes + place, seen, most, lse, delta, s->scale);
     }
 }
 
 static void write_queries(const struct sloping *s, const struct strip *strip, const float *rows) {
     int size = s->heads.size;
     for (int row = 0; row < strip->rows; row++, rows += s->width) {
-        void *head = element_at(&s->qkv_gradient, strip->query[row], strip->head[row] * size);
-        cpu_convert(s->cpu, head, s->qkv_gradient.type, rows, ELEMENT_F32, (size_t)size);
+        void *head = element_at(&s->grad_qkv, strip->query[row], strip->head[row] * size);
+        cpu_convert(s->cpu, head, s->grad_qkv.type, rows, ELEMENT_F32, (size_t)size);
     }
 }
 
 static void slope_strip(void *context, int task, int thread) {
     const struct sloping *s = context;
-    const struct cpu_vectors *vectors = &s->cpu->vectors;
+    const struct simd *simd = &s->cpu->simd;
     struct strip *strip = &s->batch[task];
     int size = s->heads.size, width = s->width;
     int64_t index = s->first + task;
-    strip_open(strip, s->segments, s->heads, s->starts[index % s->strips], (int)(index / s->strips));
+    strip_open(strip, s->spans, s->heads, s->starts[index % s->strips], (int)(index / s->strips));
     struct sheet sheet = sheet_of(s, task);
     float *tiles = s->rooms + (size_t)thread * s->room, *rows = tiles + strip_most * width, deltas[strip_most] = {0};
     int64_t place = strip->key_head * s->extent;
 
     strip_queries(s->cpu, strip, s->out, size, width, rows);
-    strip_queries(s->cpu, strip, s->out_gradient, size, width, sheet.out_slopes);
+    strip_queries(s->cpu, strip, s->grad_out, size, width, sheet.out_slopes);
     for (int row = 0; row < strip->rows; row++) {
-        deltas[row] = vectors->dot(rows + row * width, sheet.out_slopes + row * width, width);
+        deltas[row] = simd->dot(rows + row * width, sheet.out_slopes + row * width, width);
     }
     strip_tiles(tiles, sheet.out_slopes, strip->rows, width, size);
-    strip_scores(vectors, strip, sheet.slopes, s->columns, tiles, s->value_blocks + place * size, s->origin, size, 1);
+    strip_scores(simd, strip, sheet.slopes, s->columns, tiles, s->value_blocks + place * size, s->origin, size, 1);
     strip_queries(s->cpu, strip, s->qkv, size, width, sheet.queries);
     strip_tiles(tiles, sheet.queries, strip->rows, width, size);
-    strip_scores(vectors, strip, sheet.powers, s->columns, tiles, cache_keys(s->cache, s->layer, strip->key_head), 0,
-                 size, s->scale);
+    strip_scores(simd, strip, sheet.powers, s->columns, tiles, cache_keys(s->cache, s->layer, strip->key_head), 0, size,
+                 s->scale);
     for (int row = 0; row < strip->rows; row++) slope_row(s, strip, row, sheet, deltas[row]);
     memset(rows, 0, (size_t)(strip->rows * width) * sizeof *rows);
-    strip_products(vectors, strip, rows, width, sheet.slopes, s->columns, s->key_rows + place * width, s->origin);
+    strip_products(simd, strip, rows, width, sheet.slopes, s->columns, s->key_rows + place * width, s->origin);
     write_queries(s, strip, rows);
 }
 
@@ -140,7 +140,7 @@ static void add_keys(const struct sloping *s, float *sums, const float *factors,
     for (int row = 0; row < rows; row++) {
         memcpy(near + row * key_rows, factors + row * s->columns, (size_t)keys * sizeof *near);
     }
-    s->cpu->vectors.tile_product(sums, s->width, near, 1, key_rows, keys, vectors, s->width, rows, s->width);
+    s->cpu->simd.tile_product(sums, s->width, near, 1, key_rows, keys, vectors, s->width, rows, s->width);
 }
 
 // Adds what the rows of one region have to say about cache rows [first, end).
@@ -180,12 +180,12 @@ static void slope_keys(void *context, int task, int thread) {
 // A token's part of the sums of one kind, to column `column` of the result; zeros where nobody saw it.
 static void write_key(const struct sloping *s, int64_t token, int head, const float *sums, int column) {
     int64_t slot = *tensor_i32(s->slots, token) - s->origin, size = s->heads.size;
-    void *out = element_at(&s->qkv_gradient, token, column * size);
+    void *out = element_at(&s->grad_qkv, token, column * size);
     if (slot >= 0 && slot < s->extent) {
         const float *sum = sums + (head * s->extent + slot) * s->width;
-        cpu_convert(s->cpu, out, s->qkv_gradient.type, sum, ELEMENT_F32, (size_t)size);
+        cpu_convert(s->cpu, out, s->grad_qkv.type, sum, ELEMENT_F32, (size_t)size);
     } else {
-        memset(out, 0, (size_t)size * element_size(s->qkv_gradient.type));
+        memset(out, 0, (size_t)size * element_size(s->grad_qkv.type));
     }
 }
 
@@ -205,13 +205,13 @@ static void write_keys(void *context, int64_t first, int64_t end, int thread) {
 static void find_extent(struct sloping *s, size_t count) {
     int64_t first = INT64_MAX, end = 0;
     for (size_t i = 0; i < count; i++) {
-        const struct segment *segment = &s->segments[i];
-        if (segment->queries == 0) continue;
-        int64_t last = segment->own + segment->seen + (segment->causal ? segment->queries - 1 : 0);
-        if (segment->prefixes > 0 && segment->prefix < first) first = segment->prefix;
-        if (segment->own < first) first = segment->own;
-        if (segment->prefixes > 0 && segment->prefix + segment->prefixes > end)
-            end = segment->prefix + segment->prefixes;
+        const struct attention_span *span = &s->spans[i];
+        if (span->q_len == 0) continue;
+        int64_t last = span->kv_begin + span->visible + (span->causal ? span->q_len - 1 : 0);
+        if (span->prefix_len > 0 && span->prefix_begin < first) first = span->prefix_begin;
+        if (span->kv_begin < first) first = span->kv_begin;
+        if (span->prefix_len > 0 && span->prefix_begin + span->prefix_len > end)
+            end = span->prefix_begin + span->prefix_len;
         if (last > end) end = last;
     }
     if (first > end) first = end;
@@ -230,11 +230,11 @@ static int64_t batch_size(const struct sloping *s, int threads) {
 static status plan(struct cpu_backend *cpu, struct sloping *s, size_t count, int64_t *batch) {
     int threads = pool_threads(cpu->pool);
     find_extent(s, count);
-    s->columns = strip_columns(s->segments, count);
+    s->columns = strip_columns(s->spans, count);
     s->width = s->cache->width;
     s->most = strip_most;
     while (s->most > tile_rows && 2 * s->most * s->columns > near_most) s->most /= 2;
-    s->strips = (int64_t)strips_cut(s->segments, count, s->heads, s->most, NULL);
+    s->strips = (int64_t)strips_cut(s->spans, count, s->heads, s->most, NULL);
     s->batch_room = (size_t)(2 * s->most * (s->columns + s->width));
     s->room = 2 * (size_t)strip_most * (size_t)s->width;
     *batch = batch_size(s, threads);
@@ -243,7 +243,7 @@ static status plan(struct cpu_backend *cpu, struct sloping *s, size_t count, int
     size_t floats = 3 * rows + blocks + (size_t)*batch * s->batch_room + (size_t)threads * s->room;
     size_t strips = (size_t)*batch * sizeof(struct strip), starts = (size_t)s->strips * sizeof(struct strip_start);
     float *scratch;
-    TRY(cpu_scratch_get(cpu, PLACE_ATTENTION, floats * sizeof(float) + strips + starts, &scratch));
+    TRY(cpu_scratch(cpu, SCRATCH_ATTENTION, floats * sizeof(float) + strips + starts, &scratch));
     s->key_rows = scratch;
     s->key_slopes = s->key_rows + rows;
     s->value_slopes = s->key_slopes + rows;
@@ -252,7 +252,7 @@ static status plan(struct cpu_backend *cpu, struct sloping *s, size_t count, int
     s->rooms = s->batch_rooms + (size_t)*batch * s->batch_room;
     s->batch = (struct strip *)(s->rooms + (size_t)threads * s->room);
     struct strip_start *cuts = (struct strip_start *)(s->batch + *batch);
-    strips_cut(s->segments, count, s->heads, s->most, cuts);
+    strips_cut(s->spans, count, s->heads, s->most, cuts);
     s->starts = cuts;
     return OK;
 }
@@ -266,34 +266,33 @@ static void run(struct cpu_backend *cpu, struct sloping *s, int64_t batch) {
         int64_t heads = (s->first + s->size - 1) / s->strips - s->first / s->strips + 1;
         pool_run(cpu->pool, (int)(heads * blocks), slope_keys, s);
     }
-    cpu_blocks(cpu, s->qkv.rows, lanes, write_keys, s);
+    parallel_for(cpu, s->qkv.rows, lanes, write_keys, s);
 }
 
-status cpu_attention_gradient(struct backend *backend, struct tensor qkv_gradient, struct tensor out_gradient,
-                              struct tensor out, struct tensor qkv, struct heads heads, float scale,
-                              struct cache *cache, int layer, struct tensor slots, const struct segment *segments,
-                              size_t count, struct tensor log_sums) {
+status cpu_attention_grad(struct backend *backend, struct tensor grad_qkv, struct tensor grad_out, struct tensor out,
+                          struct tensor qkv, struct heads heads, float scale, struct kv_cache *cache, int layer,
+                          struct tensor slots, const struct attention_span *spans, size_t count, struct tensor lse) {
     struct cpu_backend *cpu = cpu_of(backend);
     int64_t rows = out.rows, columns = (heads.query + 2 * heads.key) * heads.size;
     CHECK(cache_fits(cache, layer, heads) && cache_has_slots(cache, slots, rows));
-    CHECK(tensor_is(qkv, -1, rows, columns) && tensor_is(qkv_gradient, -1, rows, columns));
+    CHECK(tensor_is(qkv, -1, rows, columns) && tensor_is(grad_qkv, -1, rows, columns));
     CHECK(tensor_is(out, -1, rows, heads.query * heads.size));
-    CHECK(tensor_is(out_gradient, -1, rows, heads.query * heads.size));
-    CHECK(tensor_is(log_sums, ELEMENT_F32, rows, heads.query));
-    CHECK(segments_fit(cache, segments, count, rows));
+    CHECK(tensor_is(grad_out, -1, rows, heads.query * heads.size));
+    CHECK(tensor_is(lse, ELEMENT_F32, rows, heads.query));
+    CHECK(spans_fit(cache, spans, count, rows));
     if (rows == 0) return OK;
     struct sloping sloping = {.cpu = cpu,
-                              .qkv_gradient = qkv_gradient,
-                              .out_gradient = out_gradient,
+                              .grad_qkv = grad_qkv,
+                              .grad_out = grad_out,
                               .out = out,
                               .qkv = qkv,
                               .slots = slots,
-                              .log_sums = log_sums,
+                              .lse = lse,
                               .heads = heads,
                               .scale = scale,
                               .cache = cache,
                               .layer = layer,
-                              .segments = segments};
+                              .spans = spans};
     int64_t batch;
     TRY(plan(cpu, &sloping, count, &batch));
     run(cpu, &sloping, batch);

@@ -9,8 +9,8 @@
 static void cpu_close(struct cpu_backend *cpu) {
     if (cpu->guarded) cpu_guard(cpu, true);
     primitives_free(&cpu->primitives);
-    for (int place = 0; place < PLACES; place++) cpu_block_unmap(&cpu->scratch[place]);
-    cpu_blocks_release(cpu);
+    for (int place = 0; place < SCRATCH_SLOTS; place++) pages_unmap(&cpu->scratch[place]);
+    pages_release_idle(cpu);
     pool_free(&cpu->pool);
     free(cpu);
 }
@@ -20,7 +20,7 @@ static status cpu_open(struct backend **out, const struct backend_options *optio
     TRY(NEW(&cpu, 1));
     cpu->guarded = options->guarded;
     cpu->base.ops = options->guarded ? &cpu_guarded_operations : &cpu_operations;
-    vectors_choose(&cpu->vectors, vectors_best());
+    simd_choose(&cpu->simd, simd_best());
     status result;
     TRY_TO(result, close, pool_new(&cpu->pool, options->threads));
     TRY_TO(result, close, primitives_new(&cpu->primitives, pool_threads(cpu->pool)));
@@ -46,16 +46,16 @@ void backend_close(struct backend **backend) {
     *backend = NULL;
 }
 
-status backend_computes(struct backend *backend, enum element type) {
-    return cpu_computes(cpu_of(backend), type);
+status backend_supports(struct backend *backend, enum element type) {
+    return cpu_supports(cpu_of(backend), type);
 }
 
 // Mapped, not from the heap, where what it outgrows would stay as holes.
-status cpu_scratch_get(struct cpu_backend *cpu, enum cpu_place place, size_t bytes, void *out) {
-    struct cpu_block *scratch = &cpu->scratch[place];
+status cpu_scratch(struct cpu_backend *cpu, enum scratch_slot place, size_t bytes, void *out) {
+    struct pages *scratch = &cpu->scratch[place];
     if (scratch->bytes < bytes) {
-        cpu_block_unmap(scratch);
-        TRY(cpu_block_map(bytes, scratch));
+        pages_unmap(scratch);
+        TRY(pages_map(bytes, scratch));
     }
     memcpy(out, &scratch->data, sizeof scratch->data);
     return OK;
@@ -74,8 +74,8 @@ static void block_task(void *context, int task, int thread) {
     loop->work(loop->context, first, end, thread);
 }
 
-void cpu_blocks(struct cpu_backend *cpu, int64_t count, int64_t block,
-                void (*work)(void *context, int64_t first, int64_t end, int thread), void *context) {
+void parallel_for(struct cpu_backend *cpu, int64_t count, int64_t block,
+                  void (*work)(void *context, int64_t first, int64_t end, int thread), void *context) {
     if (count <= 0) return;
     if (block < 1) block = 1;
     struct block_loop loop = {.count = count, .block = block, .work = work, .context = context};

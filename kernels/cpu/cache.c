@@ -7,11 +7,11 @@
 #include "kernels/cpu/tiles.h"
 #include "shared/base/memory.h"
 
-status cpu_cache_new(struct backend *backend, struct cache **out, int layers, int64_t rows, struct heads heads) {
+status cpu_kv_cache_new(struct backend *backend, struct kv_cache **out, int layers, int64_t rows, struct heads heads) {
     *out = NULL;
     CHECK(layers > 0 && rows > 0 && heads.size > 0 && heads.size % 2 == 0);
     CHECK(heads.key > 0 && heads.query % heads.key == 0);
-    struct cache *cache;
+    struct kv_cache *cache;
     TRY(NEW(&cache, 1));
     cache->heads = heads;
     cache->layers = layers;
@@ -24,12 +24,12 @@ status cpu_cache_new(struct backend *backend, struct cache **out, int layers, in
     *out = cache;
     return OK;
 release:
-    cpu_cache_free(backend, &cache);
+    cpu_kv_cache_free(backend, &cache);
     return result;
 }
 
-void cpu_cache_free(struct backend *backend, struct cache **place) {
-    struct cache *cache = *place;
+void cpu_kv_cache_free(struct backend *backend, struct kv_cache **place) {
+    struct kv_cache *cache = *place;
     if (!cache) return;
     cpu_buffer_free(backend, &cache->keys);
     cpu_buffer_free(backend, &cache->values);
@@ -37,20 +37,20 @@ void cpu_cache_free(struct backend *backend, struct cache **place) {
     *place = NULL;
 }
 
-float *cache_keys(const struct cache *cache, int layer, int key_head) {
+float *cache_keys(const struct kv_cache *cache, int layer, int key_head) {
     return (float *)cache->keys->data + (layer * cache->heads.key + key_head) * cache->rows * cache->heads.size;
 }
 
-float *cache_values(const struct cache *cache, int layer, int key_head) {
+float *cache_values(const struct kv_cache *cache, int layer, int key_head) {
     return (float *)cache->values->data + (layer * cache->heads.key + key_head) * cache->rows * cache->width;
 }
 
-bool cache_fits(const struct cache *cache, int layer, struct heads heads) {
+bool cache_fits(const struct kv_cache *cache, int layer, struct heads heads) {
     return layer >= 0 && layer < cache->layers && heads.query == cache->heads.query && heads.key == cache->heads.key &&
            heads.size == cache->heads.size;
 }
 
-bool cache_has_slots(const struct cache *cache, struct tensor slots, int64_t rows) {
+bool cache_has_slots(const struct kv_cache *cache, struct tensor slots, int64_t rows) {
     if (!tensor_is(slots, ELEMENT_I32, rows, 1)) return false;
     for (int64_t row = 0; row < rows; row++) {
         int32_t slot = *tensor_i32(slots, row);

@@ -5,7 +5,7 @@
 
 #include "kernels/ops.h"
 
-struct cache {
+struct kv_cache {
     struct heads heads;
     int layers;
     int width;    // D rounded up to sixteen
@@ -14,15 +14,15 @@ struct cache {
 };
 
 // The keys of one key head in one layer, [rows / 16][D][16].
-float *cache_keys(const struct cache *cache, int layer, int key_head);
+float *cache_keys(const struct kv_cache *cache, int layer, int key_head);
 
 // The values of one key head in one layer, [rows][width].
-float *cache_values(const struct cache *cache, int layer, int key_head);
+float *cache_values(const struct kv_cache *cache, int layer, int key_head);
 
 // Whether `layer` exists and the cache was made for these heads.
-bool cache_fits(const struct cache *cache, int layer, struct heads heads);
+bool cache_fits(const struct kv_cache *cache, int layer, struct heads heads);
 
 // Whether every slot is a row of the cache: I32 [rows,1].
-bool cache_has_slots(const struct cache *cache, struct tensor slots, int64_t rows);
+bool cache_has_slots(const struct kv_cache *cache, struct tensor slots, int64_t rows);
 
 #endif

@@ -1,18 +1,18 @@
 // Conversions between float32, bfloat16 and IEEE half, rounding to nearest even.
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/families.h"
+#include "kernels/cpu/simd_families.h"
 
-static void widen(float *out, const uint16_t *in, size_t count) {
+static void convert_f32_from_bf16(float *out, const uint16_t *in, size_t count) {
     for (size_t i = 0; i < count; i++) out[i] = f32_from_bf16(in[i]);
 }
 
-static void narrow(uint16_t *out, const float *in, size_t count) {
+static void convert_bf16_from_f32(uint16_t *out, const float *in, size_t count) {
     for (size_t i = 0; i < count; i++) out[i] = bf16_from_f32(in[i]);
 }
 
-void vectors_convert(struct cpu_vectors *vectors) {
-    vectors->widen = widen;
-    vectors->narrow = narrow;
+void simd_convert(struct simd *simd) {
+    simd->f32_from_bf16 = convert_f32_from_bf16;
+    simd->bf16_from_f32 = convert_bf16_from_f32;
 }
 
 static float f32_from_f16(uint16_t half) {
@@ -62,13 +62,13 @@ static void to_f16(uint16_t *out, const float *in, size_t count) {
 
 static void to_f32(const struct cpu_backend *cpu, float *out, const void *in, enum element from, size_t count) {
     if (from == ELEMENT_F32) memcpy(out, in, count * 4);
-    if (from == ELEMENT_BF16) cpu->vectors.widen(out, in, count);
+    if (from == ELEMENT_BF16) cpu->simd.f32_from_bf16(out, in, count);
     if (from == ELEMENT_F16) from_f16(out, in, count);
 }
 
 static void from_f32(const struct cpu_backend *cpu, void *out, enum element to, const float *in, size_t count) {
     if (to == ELEMENT_F32) memcpy(out, in, count * 4);
-    if (to == ELEMENT_BF16) cpu->vectors.narrow(out, in, count);
+    if (to == ELEMENT_BF16) cpu->simd.bf16_from_f32(out, in, count);
     if (to == ELEMENT_F16) to_f16(out, in, count);
 }
 

@@ -1,33 +1,33 @@
 // What the files of the CPU backend share: its struct, views of tensors, conversions, scratch memory, loops.
 //
 // Every operation `name` of kernels/ops.h is the function cpu_name, in the file of its family. Its body is plain C and
-// takes its inner loops from the table of vectors (vectors.h), which the processor's capabilities overwrite.
+// takes its inner loops from the SIMD table (simd.h), which the processor's capabilities overwrite.
 #ifndef KERNELS_CPU_CPU_H
 #define KERNELS_CPU_CPU_H
 
 #include <string.h>
 
-#include "kernels/cpu/vectors.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/ops.h"
 #include "shared/base/pool.h"
 
 // What scratch memory is for. A place is used by one operation at a time.
-enum cpu_place {
-    PLACE_PACKED,     // a weight prepared for this use only
-    PLACE_TRANSPOSED, // the same for the gradient of its input
-    PLACE_OPERAND,    // activations prepared for the gradient of a weight
-    PLACE_PRODUCT,    // a tile, rows, oneDNN's own: a share for each thread
-    PLACE_LOGITS,     // a block of logits
-    PLACE_SLOPES,     // their gradients in bfloat16
-    PLACE_GRADIENTS,  // of the head's input, before they are rounded
-    PLACE_ROWS,       // rows in float32, a share for each thread
-    PLACE_ATTENTION,  // scores, a share for each thread
-    PLACE_SUMS,       // partial sums
-    PLACES,
+enum scratch_slot {
+    SCRATCH_PACKED,     // a weight prepared for this use only
+    SCRATCH_TRANSPOSED, // the same for the gradient of its input
+    SCRATCH_OPERAND,    // activations prepared for the gradient of a weight
+    SCRATCH_GEMM,       // a tile, rows, oneDNN's own: a share for each thread
+    SCRATCH_LOGITS,     // a block of logits
+    SCRATCH_DLOGITS,    // their gradients in bfloat16
+    SCRATCH_GRAD_IN,    // of the head's input, before they are rounded
+    SCRATCH_ROWS,       // rows in float32, a share for each thread
+    SCRATCH_ATTENTION,  // scores, a share for each thread
+    SCRATCH_SUMS,       // partial sums
+    SCRATCH_SLOTS,
 };
 
 // Whole pages of memory (blocks.c).
-struct cpu_block {
+struct pages {
     void *data;
     size_t bytes;
 };
@@ -35,18 +35,18 @@ struct cpu_block {
 struct buffer {
     unsigned char *data;
     size_t bytes;
-    struct cpu_block block;         // what holds the data; none for a small buffer, which is on the heap
+    struct pages block;             // what holds the data; none for a small buffer, which is on the heap
     struct buffer *previous, *next; // in the backend's list
 };
 
 struct cpu_backend {
     struct backend base;
     struct pool *pool;
-    struct cpu_vectors vectors;
+    struct simd simd;
     struct buffer *buffers; // all that live
-    struct cpu_block *idle; // blocks that were put back
+    struct pages *idle;     // blocks that were put back
     size_t idle_count, idle_bytes, used_bytes, most_bytes;
-    struct cpu_block scratch[PLACES];
+    struct pages scratch[SCRATCH_SLOTS];
     struct primitives *primitives; // oneDNN's, by shape (primitives.h)
     bool guarded;
     bool open; // guarded: buffers can be read at present
@@ -54,28 +54,28 @@ struct cpu_backend {
 
 // *out = at least `bytes` bytes, aligned to 64, of unknown content, until the next call for this place. UNAVAILABLE
 // when memory is short. It only grows, so that a repeated step allocates nothing.
-status cpu_scratch_get(struct cpu_backend *cpu, enum cpu_place place, size_t bytes, void *out);
+status cpu_scratch(struct cpu_backend *cpu, enum scratch_slot place, size_t bytes, void *out);
 
 // *out = fresh pages, zeroed. UNAVAILABLE when memory is short.
-status cpu_block_map(size_t bytes, struct cpu_block *out);
+status pages_map(size_t bytes, struct pages *out);
 
 // Returns pages to the system; none is fine. Clears *block.
-void cpu_block_unmap(struct cpu_block *block);
+void pages_unmap(struct pages *block);
 
 // *out = a block of at least `bytes` bytes of unknown content, one that was put back where there is one of about that
 // size. UNAVAILABLE when memory is short.
-status cpu_block_get(struct cpu_backend *cpu, size_t bytes, struct cpu_block *out);
+status pages_get(struct cpu_backend *cpu, size_t bytes, struct pages *out);
 
 // Puts a block back for the next that asks; none is fine. Clears *block.
-void cpu_block_put(struct cpu_backend *cpu, struct cpu_block *block);
+void pages_put(struct cpu_backend *cpu, struct pages *block);
 
 // Returns the blocks that nobody uses to the system.
-void cpu_blocks_release(struct cpu_backend *cpu);
+void pages_release_idle(struct cpu_backend *cpu);
 
 // Calls work(context, first, end, thread) for the ranges [0,block), [block,2 block) ... of [0,count), shared among the
 // threads. The ranges depend on count and block alone.
-void cpu_blocks(struct cpu_backend *cpu, int64_t count, int64_t block,
-                void (*work)(void *context, int64_t first, int64_t end, int thread), void *context);
+void parallel_for(struct cpu_backend *cpu, int64_t count, int64_t block,
+                  void (*work)(void *context, int64_t first, int64_t end, int thread), void *context);
 
 // Makes every buffer readable and writable (open) or neither; only in guarded mode.
 void cpu_guard(struct cpu_backend *cpu, bool open);
@@ -148,17 +148,17 @@ void cpu_convert(const struct cpu_backend *cpu, void *out, enum element to, cons
                  size_t count);
 
 // Fails with UNAVAILABLE where products in `type` cannot run on this processor.
-status cpu_computes(struct cpu_backend *cpu, enum element type);
+status cpu_supports(struct cpu_backend *cpu, enum element type);
 
 // log(sum(exp(logits))) of one row, in float32 and in one order for a given vocabulary.
-float logits_logsum(const struct cpu_backend *cpu, const float *logits, int64_t vocabulary);
+float logits_lse(const struct cpu_backend *cpu, const float *logits, int64_t vocabulary);
 
-// logits = factor * exp(logits - log_sum), in place.
-void logits_softmax(const struct cpu_backend *cpu, float *logits, int64_t vocabulary, float log_sum, float factor);
+// logits = factor * exp(logits - lse), in place.
+void logits_softmax(const struct cpu_backend *cpu, float *logits, int64_t vocabulary, float lse, float factor);
 
-// One token by `settings` and `chance`, and the log-probability of it at temperature 1 over the whole vocabulary.
+// One token by `settings` and `uniform`, and the log-probability of it at temperature 1 over the whole vocabulary.
 void sample_row(const struct cpu_backend *cpu, int32_t *token, float *logprob, const float *logits, int64_t vocabulary,
-                struct sampling settings, double chance);
+                struct sampling settings, double uniform);
 
 // Every operation of the contract.
 #define CPU_OPERATIONS(X)                                                                                              \
@@ -177,26 +177,26 @@ void sample_row(const struct cpu_backend *cpu, int32_t *token, float *logprob, c
     X(weight_new)                                                                                                      \
     X(weight_free)                                                                                                     \
     X(linear)                                                                                                          \
-    X(linear_input_gradient)                                                                                           \
-    X(linear_weight_gradient)                                                                                          \
+    X(linear_grad_input)                                                                                               \
+    X(linear_grad_weight)                                                                                              \
     X(rmsnorm)                                                                                                         \
-    X(rmsnorm_gradient)                                                                                                \
+    X(rmsnorm_grad)                                                                                                    \
     X(swiglu)                                                                                                          \
-    X(swiglu_gradient)                                                                                                 \
+    X(swiglu_grad)                                                                                                     \
     X(gelu)                                                                                                            \
-    X(gelu_gradient)                                                                                                   \
-    X(cache_new)                                                                                                       \
-    X(cache_free)                                                                                                      \
-    X(rotate)                                                                                                          \
-    X(rotate_gradient)                                                                                                 \
+    X(gelu_grad)                                                                                                       \
+    X(kv_cache_new)                                                                                                    \
+    X(kv_cache_free)                                                                                                   \
+    X(rope)                                                                                                            \
+    X(rope_grad)                                                                                                       \
     X(attention)                                                                                                       \
-    X(attention_gradient)                                                                                              \
+    X(attention_grad)                                                                                                  \
     X(logprob)                                                                                                         \
-    X(logprob_gradient)                                                                                                \
+    X(logprob_grad)                                                                                                    \
     X(sample)                                                                                                          \
     X(square_sum)                                                                                                      \
     X(adamw)                                                                                                           \
-    X(average)
+    X(ema)
 
 #define CPU_DECLARE(name) extern __typeof__(*((struct operations *)0)->name) cpu_##name;
 CPU_OPERATIONS(CPU_DECLARE)

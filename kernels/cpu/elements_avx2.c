@@ -1,11 +1,11 @@
 // Conversions, sums of rows and the optimizer's streams for AVX2. Every tail goes through the plain version.
 #if defined(__x86_64__)
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/families.h"
+#include "kernels/cpu/simd_families.h"
 
 #include <immintrin.h>
 
-static void widen(float *out, const uint16_t *in, size_t count) {
+static void elements_f32_from_bf16(float *out, const uint16_t *in, size_t count) {
     size_t i = 0;
     for (; i + 8 <= count; i += 8) {
         __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(in + i)));
@@ -23,7 +23,7 @@ static __m256i narrow8(__m256 value) {
     return _mm256_blendv_epi8(_mm256_srli_epi32(rounded, 16), quiet, nan);
 }
 
-static void narrow(uint16_t *out, const float *in, size_t count) {
+static void elements_bf16_from_f32(uint16_t *out, const float *in, size_t count) {
     size_t i = 0;
     for (; i + 16 <= count; i += 16) {
         __m256i low = narrow8(_mm256_loadu_ps(in + i)), high = narrow8(_mm256_loadu_ps(in + i + 8));
@@ -33,7 +33,7 @@ static void narrow(uint16_t *out, const float *in, size_t count) {
     for (; i < count; i++) out[i] = bf16_from_f32(in[i]);
 }
 
-static void add(float *out, const float *in, size_t count) {
+static void elements_add(float *out, const float *in, size_t count) {
     size_t i = 0;
     for (; i + 8 <= count; i += 8) {
         _mm256_storeu_ps(out + i, _mm256_add_ps(_mm256_loadu_ps(out + i), _mm256_loadu_ps(in + i)));
@@ -41,7 +41,7 @@ static void add(float *out, const float *in, size_t count) {
     for (; i < count; i++) out[i] += in[i];
 }
 
-static void interleave(uint16_t *out, const uint16_t *even, const uint16_t *odd, size_t count) {
+static void elements_interleave(uint16_t *out, const uint16_t *even, const uint16_t *odd, size_t count) {
     size_t i = 0;
     for (; i + 16 <= count; i += 16) {
         __m256i e = _mm256_loadu_si256((const __m256i *)(even + i)), o = _mm256_loadu_si256((const __m256i *)(odd + i));
@@ -56,7 +56,7 @@ static void interleave(uint16_t *out, const uint16_t *even, const uint16_t *odd,
 }
 
 // Eight by eight: by pairs, by fours, by halves.
-static void turn8(uint32_t *out, int64_t out_stride, const uint32_t *in, int64_t in_stride) {
+static void elements_transpose8(uint32_t *out, int64_t out_stride, const uint32_t *in, int64_t in_stride) {
     __m256 r[8], s[8];
     for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps((const float *)(in + i * in_stride));
     for (int i = 0; i < 8; i += 2) {
@@ -75,12 +75,12 @@ static void turn8(uint32_t *out, int64_t out_stride, const uint32_t *in, int64_t
     }
 }
 
-static void turn(uint32_t *out, int64_t out_stride, const uint32_t *in, int64_t in_stride, int64_t rows,
-                 int64_t columns) {
+static void elements_transpose(uint32_t *out, int64_t out_stride, const uint32_t *in, int64_t in_stride, int64_t rows,
+                               int64_t columns) {
     int64_t whole_rows = rows / 8 * 8, whole_columns = columns / 8 * 8;
     for (int64_t column = 0; column < whole_columns; column += 8) {
         for (int64_t row = 0; row < whole_rows; row += 8) {
-            turn8(out + column * out_stride + row, out_stride, in + row * in_stride + column, in_stride);
+            elements_transpose8(out + column * out_stride + row, out_stride, in + row * in_stride + column, in_stride);
         }
     }
     for (int64_t row = 0; row < rows; row++) {
@@ -91,7 +91,7 @@ static void turn(uint32_t *out, int64_t out_stride, const uint32_t *in, int64_t 
 }
 
 // The square of a float32 is exact in double, so fused and separate steps agree.
-static double square_sum(const float *in, size_t count) {
+static double elements_square_sum(const float *in, size_t count) {
     __m256d low = _mm256_setzero_pd(), high = _mm256_setzero_pd();
     size_t i = 0;
     for (; i + 8 <= count; i += 8) {
@@ -107,7 +107,7 @@ static double square_sum(const float *in, size_t count) {
     return sum;
 }
 
-static void average(float *average, const float *in, size_t count, float rest) {
+static void elements_ema(float *average, const float *in, size_t count, float rest) {
     size_t i = 0;
     __m256 rests = _mm256_set1_ps(rest);
     for (; i + 8 <= count; i += 8) {
@@ -117,7 +117,8 @@ static void average(float *average, const float *in, size_t count, float rest) {
     for (; i < count; i++) average[i] += (in[i] - average[i]) * rest;
 }
 
-static void adamw(float *x, const float *gradient, float *m, float *v, size_t count, const struct adamw_factors *f) {
+static void elements_adamw(float *x, const float *gradient, float *m, float *v, size_t count,
+                           const struct adamw_factors *f) {
     __m256 scale = _mm256_set1_ps(f->scale), m1 = _mm256_set1_ps(f->m1), m2 = _mm256_set1_ps(f->m2);
     __m256 v1 = _mm256_set1_ps(f->v1), v2 = _mm256_set1_ps(f->v2), keep = _mm256_set1_ps(f->keep);
     __m256 rate = _mm256_set1_ps(f->rate), root = _mm256_set1_ps(f->root), epsilon = _mm256_set1_ps(f->epsilon);
@@ -132,17 +133,17 @@ static void adamw(float *x, const float *gradient, float *m, float *v, size_t co
         _mm256_storeu_ps(v + i, vi);
         _mm256_storeu_ps(x + i, _mm256_sub_ps(_mm256_mul_ps(_mm256_loadu_ps(x + i), keep), step));
     }
-    if (i < count) vectors_plain_adamw(x + i, gradient + i, m + i, v + i, count - i, f);
+    if (i < count) simd_plain_adamw(x + i, gradient + i, m + i, v + i, count - i, f);
 }
 
-void vectors_elements_avx2(struct cpu_vectors *vectors) {
-    vectors->widen = widen;
-    vectors->narrow = narrow;
-    vectors->turn = turn;
-    vectors->interleave = interleave;
-    vectors->add = add;
-    vectors->square_sum = square_sum;
-    vectors->adamw = adamw;
-    vectors->average = average;
+void simd_elements_avx2(struct simd *simd) {
+    simd->f32_from_bf16 = elements_f32_from_bf16;
+    simd->bf16_from_f32 = elements_bf16_from_f32;
+    simd->transpose = elements_transpose;
+    simd->interleave = elements_interleave;
+    simd->add = elements_add;
+    simd->square_sum = elements_square_sum;
+    simd->adamw = elements_adamw;
+    simd->ema = elements_ema;
 }
 #endif

@@ -1,6 +1,6 @@
 // Conversions and sums of rows for AVX-512, tails by masks. The optimizer's streams wait for memory: AVX2 is enough.
 #if defined(__x86_64__)
-#include "kernels/cpu/families.h"
+#include "kernels/cpu/simd_families.h"
 
 #include <immintrin.h>
 
@@ -8,7 +8,7 @@ static __mmask16 first_lanes(size_t count) {
     return count >= 16 ? 0xffff : (__mmask16)((1u << count) - 1);
 }
 
-static void widen(float *out, const uint16_t *in, size_t count) {
+static void elements_f32_from_bf16(float *out, const uint16_t *in, size_t count) {
     for (size_t i = 0; i < count; i += 16) {
         __mmask16 lanes = first_lanes(count - i);
         __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, in + i));
@@ -26,7 +26,7 @@ static __m512i narrow16(__m512 value) {
 }
 
 // The processor's own conversion takes denormals for zero.
-static void narrow(uint16_t *out, const float *in, size_t count) {
+static void elements_bf16_from_f32(uint16_t *out, const float *in, size_t count) {
     for (size_t i = 0; i < count; i += 16) {
         __mmask16 lanes = first_lanes(count - i);
         __m512i half = narrow16(_mm512_maskz_loadu_ps(lanes, in + i));
@@ -34,7 +34,7 @@ static void narrow(uint16_t *out, const float *in, size_t count) {
     }
 }
 
-static void add(float *out, const float *in, size_t count) {
+static void elements_add(float *out, const float *in, size_t count) {
     for (size_t i = 0; i < count; i += 16) {
         __mmask16 lanes = first_lanes(count - i);
         __m512 sum = _mm512_add_ps(_mm512_maskz_loadu_ps(lanes, out + i), _mm512_maskz_loadu_ps(lanes, in + i));
@@ -42,9 +42,9 @@ static void add(float *out, const float *in, size_t count) {
     }
 }
 
-void vectors_elements_avx512(struct cpu_vectors *vectors) {
-    vectors->widen = widen;
-    vectors->narrow = narrow;
-    vectors->add = add;
+void simd_elements_avx512(struct simd *simd) {
+    simd->f32_from_bf16 = elements_f32_from_bf16;
+    simd->bf16_from_f32 = elements_bf16_from_f32;
+    simd->add = elements_add;
 }
 #endif

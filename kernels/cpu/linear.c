@@ -26,10 +26,10 @@ static void store_row(const struct linear *l, float *tile, int64_t row, int64_t 
     enum element type = l->out.type;
     char *out = (char *)tensor_row(l->out, row) + (size_t)column * element_size(type);
     float room[512];
-    if (l->bias) l->cpu->vectors.add(tile, l->bias + column, (size_t)columns);
+    if (l->bias) l->cpu->simd.add(tile, l->bias + column, (size_t)columns);
     if (l->add) {
         cpu_convert(l->cpu, room, ELEMENT_F32, out, type, (size_t)columns);
-        l->cpu->vectors.add(tile, room, (size_t)columns);
+        l->cpu->simd.add(tile, room, (size_t)columns);
     }
     cpu_convert(l->cpu, out, type, tile, ELEMENT_F32, (size_t)columns);
 }
@@ -44,7 +44,7 @@ status linear_packed(struct cpu_backend *cpu, struct tensor out, struct tensor i
     struct linear linear = {.cpu = cpu, .out = out, .in = in, .add = add};
     if (!tensor_none(bias)) {
         float *values;
-        TRY(cpu_scratch_get(cpu, PLACE_SUMS, (size_t)bias.columns * sizeof *values, &values));
+        TRY(cpu_scratch(cpu, SCRATCH_SUMS, (size_t)bias.columns * sizeof *values, &values));
         linear.bias = cpu_row_read(cpu, bias, 0, values);
     }
     struct product product = {
@@ -61,31 +61,31 @@ status cpu_linear(struct backend *backend, struct tensor out, struct tensor in, 
     return linear_packed(cpu_of(backend), out, in, matrix, bias, false);
 }
 
-status cpu_linear_input_gradient(struct backend *backend, struct tensor in_gradient, struct tensor out_gradient,
-                                 struct weight *w, bool add) {
-    CHECK(tensor_is(in_gradient, -1, out_gradient.rows, weight_inner(w)));
-    CHECK(tensor_is(out_gradient, (int)weight_type(w), in_gradient.rows, weight_outputs(w)));
+status cpu_linear_grad_input(struct backend *backend, struct tensor grad_in, struct tensor grad_out, struct weight *w,
+                             bool add) {
+    CHECK(tensor_is(grad_in, -1, grad_out.rows, weight_inner(w)));
+    CHECK(tensor_is(grad_out, (int)weight_type(w), grad_in.rows, weight_outputs(w)));
     struct packed matrix;
     TRY(weight_transposed(cpu_of(backend), w, &matrix));
-    return linear_packed(cpu_of(backend), in_gradient, out_gradient, matrix, (struct tensor){0}, add);
+    return linear_packed(cpu_of(backend), grad_in, grad_out, matrix, (struct tensor){0}, add);
 }
 
 // ---- the gradient of a weight ----
 
 struct outer {
     struct cpu_backend *cpu;
-    struct tensor weight_gradient;
-    struct tensor out_gradient; // some rows of it
-    int64_t inner;              // their number, made even
+    struct tensor grad_weight;
+    struct tensor grad_out; // some rows of it
+    int64_t inner;          // their number, made even
 };
 
-// Columns of out_gradient become rows; bfloat16 is woven to pairs first and turns as 4-byte words.
+// Columns of grad_out become rows; bfloat16 is woven to pairs first and turns as 4-byte words.
 static const void *turned_columns(const void *context, int64_t first, int64_t rows, void *room) {
     const struct outer *o = context;
-    const struct cpu_vectors *vectors = &o->cpu->vectors;
-    struct tensor part = tensor_columns(o->out_gradient, first, rows);
+    const struct simd *simd = &o->cpu->simd;
+    struct tensor part = tensor_columns(o->grad_out, first, rows);
     if (part.type == ELEMENT_F32) {
-        vectors->turn(room, o->inner, tensor_row(part, 0), part.stride, part.rows, rows);
+        simd->transpose(room, o->inner, tensor_row(part, 0), part.stride, part.rows, rows);
         if (part.rows < o->inner)
             for (int64_t i = 0; i < rows; i++) ((uint32_t *)room)[i * o->inner + part.rows] = 0;
         return room;
@@ -96,10 +96,10 @@ static const void *turned_columns(const void *context, int64_t first, int64_t ro
         int64_t count = (o->inner - row) / 2 < 16 ? (o->inner - row) / 2 : 16;
         for (int64_t i = 0; i < count; i++) {
             int64_t at = row + 2 * i;
-            vectors->interleave((uint16_t *)pairs[i], tensor_bf16(part, at),
-                                at + 1 < part.rows ? tensor_bf16(part, at + 1) : zeros, (size_t)rows);
+            simd->interleave((uint16_t *)pairs[i], tensor_bf16(part, at),
+                             at + 1 < part.rows ? tensor_bf16(part, at + 1) : zeros, (size_t)rows);
         }
-        vectors->turn((uint32_t *)room + row / 2, o->inner / 2, pairs[0], 128, count, rows);
+        simd->transpose((uint32_t *)room + row / 2, o->inner / 2, pairs[0], 128, count, rows);
     }
     return room;
 }
@@ -108,20 +108,19 @@ static void add_tile(const void *context, float *tile, int64_t stride, int64_t f
                      int64_t columns) {
     const struct outer *o = context;
     for (int64_t i = 0; i < rows; i++) {
-        o->cpu->vectors.add(tensor_f32(o->weight_gradient, first + i) + column, tile + i * stride, (size_t)columns);
+        o->cpu->simd.add(tensor_f32(o->grad_weight, first + i) + column, tile + i * stride, (size_t)columns);
     }
 }
 
-// The rows of one chunk: weight_gradient += out_gradient^T in.
-static status add_chunk(struct cpu_backend *cpu, struct tensor weight_gradient, struct tensor out_gradient,
-                        struct tensor in) {
-    struct outer outer = {cpu, weight_gradient, out_gradient, (in.rows + 1) / 2 * 2};
+// The rows of one chunk: grad_weight += grad_out^T in.
+static status add_chunk(struct cpu_backend *cpu, struct tensor grad_weight, struct tensor grad_out, struct tensor in) {
+    struct outer outer = {cpu, grad_weight, grad_out, (in.rows + 1) / 2 * 2};
     struct packed matrix = {.type = in.type, .outputs = in.columns, .inner = outer.inner};
     size_t bytes = packed_bytes(cpu, in.type, matrix.outputs, matrix.inner);
-    TRY(cpu_scratch_get(cpu, PLACE_OPERAND, bytes, &matrix.data));
+    TRY(cpu_scratch(cpu, SCRATCH_OPERAND, bytes, &matrix.data));
     pack_columns(cpu, &matrix, in);
     struct product product = {.matrix = matrix,
-                              .rows = out_gradient.columns,
+                              .rows = grad_out.columns,
                               .whole_rows = true,
                               .operand = turned_columns,
                               .store = add_tile,
@@ -141,24 +140,24 @@ static void sum_columns(void *context, int64_t first, int64_t end, int thread) {
     float room[512];
     for (int64_t row = 0; row < part.rows; row++) {
         const float *in = cpu_row_read(s->cpu, part, row, room);
-        s->cpu->vectors.add(tensor_f32(s->sums, 0) + first, in, (size_t)(end - first));
+        s->cpu->simd.add(tensor_f32(s->sums, 0) + first, in, (size_t)(end - first));
     }
 }
 
-status cpu_linear_weight_gradient(struct backend *backend, struct tensor weight_gradient, struct tensor bias_gradient,
-                                  struct tensor out_gradient, struct tensor in) {
+status cpu_linear_grad_weight(struct backend *backend, struct tensor grad_weight, struct tensor grad_bias,
+                              struct tensor grad_out, struct tensor in) {
     struct cpu_backend *cpu = cpu_of(backend);
-    CHECK(tensor_is(weight_gradient, ELEMENT_F32, out_gradient.columns, in.columns));
-    CHECK(tensor_is(in, -1, out_gradient.rows, in.columns));
-    CHECK(tensor_is(out_gradient, (int)in.type, in.rows, out_gradient.columns));
-    CHECK(tensor_none(bias_gradient) || tensor_is(bias_gradient, ELEMENT_F32, 1, out_gradient.columns));
-    if (!tensor_none(bias_gradient)) {
-        struct summing summing = {cpu, bias_gradient, out_gradient};
-        cpu_blocks(cpu, out_gradient.columns, 256, sum_columns, &summing);
+    CHECK(tensor_is(grad_weight, ELEMENT_F32, grad_out.columns, in.columns));
+    CHECK(tensor_is(in, -1, grad_out.rows, in.columns));
+    CHECK(tensor_is(grad_out, (int)in.type, in.rows, grad_out.columns));
+    CHECK(tensor_none(grad_bias) || tensor_is(grad_bias, ELEMENT_F32, 1, grad_out.columns));
+    if (!tensor_none(grad_bias)) {
+        struct summing summing = {cpu, grad_bias, grad_out};
+        parallel_for(cpu, grad_out.columns, 256, sum_columns, &summing);
     }
     for (int64_t first = 0; first < in.rows; first += chunk_rows) {
         int64_t rows = in.rows - first < chunk_rows ? in.rows - first : chunk_rows;
-        TRY(add_chunk(cpu, weight_gradient, tensor_rows(out_gradient, first, rows), tensor_rows(in, first, rows)));
+        TRY(add_chunk(cpu, grad_weight, tensor_rows(grad_out, first, rows), tensor_rows(in, first, rows)));
     }
     return OK;
 }

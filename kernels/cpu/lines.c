@@ -1,3 +1,3 @@
 // Inner loops of norms, gates and rows of logits (lines.inc) in plain C.
-#define VECTORS_LINES vectors_lines
+#define SIMD_LINES simd_lines
 #include "kernels/cpu/lines.inc"

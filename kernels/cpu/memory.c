@@ -26,7 +26,7 @@ struct tensor tensor_columns(struct tensor whole, int64_t first, int64_t columns
     return whole;
 }
 
-struct tensor tensor_shaped(struct tensor whole, int64_t rows, int64_t columns) {
+struct tensor tensor_reshape(struct tensor whole, int64_t rows, int64_t columns) {
     whole.rows = rows;
     whole.columns = columns;
     whole.stride = columns;
@@ -55,7 +55,7 @@ static status take_memory(struct buffer *buffer, size_t bytes) {
 }
 
 static status take_block(struct buffer *buffer, size_t bytes) {
-    TRY(cpu_block_map(bytes, &buffer->block));
+    TRY(pages_map(bytes, &buffer->block));
     buffer->data = buffer->block.data;
     return OK;
 }
@@ -89,7 +89,7 @@ void cpu_buffer_free(struct backend *backend, struct buffer **place) {
     }
     if (buffer->next) buffer->next->previous = buffer->previous;
     if (buffer->block.data) {
-        cpu_block_unmap(&buffer->block);
+        pages_unmap(&buffer->block);
     } else {
         free(buffer->data);
     }
@@ -139,9 +139,9 @@ static void run_copy(struct cpu_backend *cpu, struct copying *copying, int64_t r
     size_t out_dense = (size_t)copying->columns * element_size(copying->to);
     size_t in_dense = (size_t)copying->columns * element_size(copying->from);
     if (copying->out_stride == out_dense && copying->in_stride == in_dense) {
-        cpu_blocks(cpu, rows * copying->columns, copy_block, copy_elements, copying);
+        parallel_for(cpu, rows * copying->columns, copy_block, copy_elements, copying);
     } else {
-        cpu_blocks(cpu, rows, copy_block / (copying->columns + 1) + 1, copy_rows, copying);
+        parallel_for(cpu, rows, copy_block / (copying->columns + 1) + 1, copy_rows, copying);
     }
 }
 
@@ -198,8 +198,8 @@ static void zero_rows(void *context, int64_t first, int64_t end, int thread) {
 
 status cpu_zero(struct backend *backend, struct tensor out) {
     CHECK(tensor_fits(out));
-    if (tensor_dense(out) && out.columns % 4096 == 0) out = tensor_shaped(out, out.rows * (out.columns / 4096), 4096);
-    cpu_blocks(cpu_of(backend), out.rows, copy_block / (out.columns + 1) + 1, zero_rows, &out);
+    if (tensor_dense(out) && out.columns % 4096 == 0) out = tensor_reshape(out, out.rows * (out.columns / 4096), 4096);
+    parallel_for(cpu_of(backend), out.rows, copy_block / (out.columns + 1) + 1, zero_rows, &out);
     return OK;
 }
 

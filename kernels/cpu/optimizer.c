@@ -1,6 +1,6 @@
-// Sum of squares, AdamW, running average: streams over float32 memory, in fixed blocks.
+// Sum of squares, AdamW, exponential moving average: streams over float32 memory, in fixed blocks.
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/families.h"
+#include "kernels/cpu/simd_families.h"
 
 #include <math.h>
 
@@ -16,8 +16,8 @@ static double square_sum(const float *in, size_t count) {
     return sum;
 }
 
-void vectors_plain_adamw(float *x, const float *gradient, float *m, float *v, size_t count,
-                         const struct adamw_factors *f) {
+void simd_plain_adamw(float *x, const float *gradient, float *m, float *v, size_t count,
+                      const struct adamw_factors *f) {
     for (size_t i = 0; i < count; i++) {
         float g = gradient[i] * f->scale;
         m[i] = m[i] * f->m1 + g * f->m2;
@@ -27,14 +27,14 @@ void vectors_plain_adamw(float *x, const float *gradient, float *m, float *v, si
 }
 
 // This form leaves an average that equals `in` as it is.
-static void average(float *average, const float *in, size_t count, float rest) {
+static void ema(float *average, const float *in, size_t count, float rest) {
     for (size_t i = 0; i < count; i++) average[i] += (in[i] - average[i]) * rest;
 }
 
-void vectors_optimizer(struct cpu_vectors *vectors) {
-    vectors->square_sum = square_sum;
-    vectors->adamw = vectors_plain_adamw;
-    vectors->average = average;
+void simd_optimizer(struct simd *simd) {
+    simd->square_sum = square_sum;
+    simd->adamw = simd_plain_adamw;
+    simd->ema = ema;
 }
 
 // ---- operations ----
@@ -52,7 +52,7 @@ struct squaring {
 static void square_block(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct squaring *s = context;
-    s->sums[first / block] = s->cpu->vectors.square_sum(s->in + first, (size_t)(end - first));
+    s->sums[first / block] = s->cpu->simd.square_sum(s->in + first, (size_t)(end - first));
 }
 
 status cpu_square_sum(struct backend *backend, double *sum, struct tensor in) {
@@ -60,8 +60,8 @@ status cpu_square_sum(struct backend *backend, double *sum, struct tensor in) {
     int64_t count = in.rows * in.columns, blocks = (count + block - 1) / block;
     CHECK(flat(in, count));
     struct squaring squaring = {.cpu = cpu, .in = tensor_f32(in, 0)};
-    TRY(cpu_scratch_get(cpu, PLACE_SUMS, (size_t)blocks * sizeof(double), &squaring.sums));
-    cpu_blocks(cpu, count, block, square_block, &squaring);
+    TRY(cpu_scratch(cpu, SCRATCH_SUMS, (size_t)blocks * sizeof(double), &squaring.sums));
+    parallel_for(cpu, count, block, square_block, &squaring);
     for (int64_t i = 0; i < blocks; i++) *sum += squaring.sums[i];
     return OK;
 }
@@ -76,37 +76,38 @@ static void adamw_block(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct stepping *s = context;
     const struct adamw_range *r = s->range;
-    s->cpu->vectors.adamw(tensor_f32(r->parameter, 0) + first, tensor_f32(r->gradient, 0) + first,
-                          tensor_f32(r->first, 0) + first, tensor_f32(r->second, 0) + first, (size_t)(end - first),
-                          &s->factors);
+    s->cpu->simd.adamw(tensor_f32(r->param, 0) + first, tensor_f32(r->grad, 0) + first,
+                       tensor_f32(r->exp_avg, 0) + first, tensor_f32(r->exp_avg_sq, 0) + first, (size_t)(end - first),
+                       &s->factors);
 }
 
 // Bias corrections: the first moment's goes into the rate, the second's under the root.
-static struct adamw_factors factors_of(const struct adamw_rates *rates, bool decay) {
-    double first = 1 - pow(rates->beta1, (double)rates->step), second = 1 - pow(rates->beta2, (double)rates->step);
+static struct adamw_factors factors_of(const struct adamw_options *options, bool decay) {
+    double first = 1 - pow(options->beta1, (double)options->step),
+           second = 1 - pow(options->beta2, (double)options->step);
     return (struct adamw_factors){
-        .scale = (float)rates->scale,
-        .m1 = (float)rates->beta1,
-        .m2 = (float)(1 - rates->beta1),
-        .v1 = (float)rates->beta2,
-        .v2 = (float)(1 - rates->beta2),
-        .keep = decay ? (float)(1 - rates->rate * rates->decay) : 1.0f,
-        .rate = (float)(rates->rate / first),
+        .scale = (float)options->grad_scale,
+        .m1 = (float)options->beta1,
+        .m2 = (float)(1 - options->beta1),
+        .v1 = (float)options->beta2,
+        .v2 = (float)(1 - options->beta2),
+        .keep = decay ? (float)(1 - options->lr * options->weight_decay) : 1.0f,
+        .rate = (float)(options->lr / first),
         .root = (float)(1 / sqrt(second)),
-        .epsilon = (float)rates->epsilon,
+        .epsilon = (float)options->eps,
     };
 }
 
 status cpu_adamw(struct backend *backend, const struct adamw_range *ranges, size_t count,
-                 const struct adamw_rates *rates) {
-    CHECK(rates->step >= 1);
+                 const struct adamw_options *options) {
+    CHECK(options->step >= 1);
     for (size_t i = 0; i < count; i++) {
         const struct adamw_range *r = &ranges[i];
-        int64_t elements = r->parameter.rows * r->parameter.columns;
-        CHECK(flat(r->parameter, elements) && flat(r->gradient, elements) && flat(r->first, elements) &&
-              flat(r->second, elements));
-        struct stepping stepping = {cpu_of(backend), r, factors_of(rates, r->decay)};
-        cpu_blocks(cpu_of(backend), elements, block, adamw_block, &stepping);
+        int64_t elements = r->param.rows * r->param.columns;
+        CHECK(flat(r->param, elements) && flat(r->grad, elements) && flat(r->exp_avg, elements) &&
+              flat(r->exp_avg_sq, elements));
+        struct stepping stepping = {cpu_of(backend), r, factors_of(options, r->decay)};
+        parallel_for(cpu_of(backend), elements, block, adamw_block, &stepping);
     }
     return OK;
 }
@@ -121,13 +122,13 @@ struct averaging {
 static void average_block(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct averaging *a = context;
-    a->cpu->vectors.average(a->average + first, a->in + first, (size_t)(end - first), a->rest);
+    a->cpu->simd.ema(a->average + first, a->in + first, (size_t)(end - first), a->rest);
 }
 
-status cpu_average(struct backend *backend, struct tensor average, struct tensor in, double decay) {
+status cpu_ema(struct backend *backend, struct tensor average, struct tensor in, double decay) {
     int64_t count = average.rows * average.columns;
     CHECK(flat(average, count) && flat(in, count));
     struct averaging averaging = {cpu_of(backend), tensor_f32(average, 0), tensor_f32(in, 0), (float)(1 - decay)};
-    cpu_blocks(cpu_of(backend), count, block, average_block, &averaging);
+    parallel_for(cpu_of(backend), count, block, average_block, &averaging);
     return OK;
 }

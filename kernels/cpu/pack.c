@@ -50,10 +50,10 @@ static void read_rows(const struct packing *p, void *room, int64_t row, int64_t 
 static void turn_part(const struct packing *p, char *block, const void *room, int64_t rows, int64_t first,
                       int64_t count) {
     if (p->out->type == ELEMENT_F32) {
-        p->cpu->vectors.turn((uint32_t *)block + first * packed_block, packed_block, room, part, rows, count);
+        p->cpu->simd.transpose((uint32_t *)block + first * packed_block, packed_block, room, part, rows, count);
     } else if (p->layout->pair == 2) {
-        p->cpu->vectors.turn((uint32_t *)block + first / 2 * packed_block, packed_block, room, part / 2, rows,
-                             (count + 1) / 2);
+        p->cpu->simd.transpose((uint32_t *)block + first / 2 * packed_block, packed_block, room, part / 2, rows,
+                               (count + 1) / 2);
     } else {
         uint16_t *out = (uint16_t *)block + first * packed_block;
         const uint16_t *in = room;
@@ -67,7 +67,8 @@ static void pack_part(const struct packing *p, char *block, uint32_t *room, int6
                       int64_t count) {
     if (p->matrix.type == ELEMENT_F32 && p->out->type == ELEMENT_F32) {
         const uint32_t *in = (const uint32_t *)tensor_f32(p->matrix, row) + first;
-        p->cpu->vectors.turn((uint32_t *)block + first * packed_block, packed_block, in, p->matrix.stride, rows, count);
+        p->cpu->simd.transpose((uint32_t *)block + first * packed_block, packed_block, in, p->matrix.stride, rows,
+                               count);
     } else {
         read_rows(p, room, row, rows, first, count);
         turn_part(p, block, room, rows, first, count);
@@ -114,7 +115,7 @@ static void pack_column_block(const struct packing *p, int64_t column) {
             uint16_t even[packed_block], odd[packed_block];
             read_columns(p, even, at, column, columns);
             read_columns(p, odd, at + 1, column, columns);
-            p->cpu->vectors.interleave((uint16_t *)out, even, odd, packed_block);
+            p->cpu->simd.interleave((uint16_t *)out, even, odd, packed_block);
         }
     }
     size_t done = (size_t)at * row_bytes;
@@ -130,7 +131,7 @@ static void pack(struct cpu_backend *cpu, const struct packed *out, struct tenso
                  void (*work)(void *context, int64_t first, int64_t end, int thread)) {
     struct packing packing = {cpu, out, primitives_layout(cpu->primitives, out->type), matrix};
     int64_t blocks = (out->outputs + packed_block - 1) / packed_block;
-    cpu_blocks(cpu, blocks, 4096 / (out->inner + 1) + 1, work, &packing);
+    parallel_for(cpu, blocks, 4096 / (out->inner + 1) + 1, work, &packing);
 }
 
 void pack_rows(struct cpu_backend *cpu, const struct packed *out, struct tensor matrix) {

@@ -26,7 +26,7 @@ static int64_t up(int64_t value, int64_t unit) {
     return (value + unit - 1) / unit * unit;
 }
 
-// With few rows, narrow tiles, so that every thread has some.
+// With few rows, bf16_from_f32 tiles, so that every thread has some.
 static int64_t choose_tile(const struct running *r) {
     int64_t wanted = (int64_t)pool_threads(r->cpu->pool) * tasks_a_thread;
     int64_t groups = (wanted + r->row_tasks - 1) / r->row_tasks;
@@ -66,7 +66,7 @@ static status take_room(struct running *r) {
     r->rows_at = (size_t)tile_rows * (size_t)r->tile * sizeof(float);
     r->scratch_at = r->rows_at + (size_t)up((int64_t)rows, 64);
     r->share = (size_t)up((int64_t)(r->scratch_at + scratch), 4096);
-    return cpu_scratch_get(r->cpu, PLACE_PRODUCT, r->share * (size_t)pool_threads(r->cpu->pool), &r->room);
+    return cpu_scratch(r->cpu, SCRATCH_GEMM, r->share * (size_t)pool_threads(r->cpu->pool), &r->room);
 }
 
 // Rows with zeros behind them, for processors where the number of rows must be rounded up.

@@ -9,7 +9,7 @@ struct rotation {
     const struct cpu_backend *cpu;
     struct tensor qkv, cos, sin, slots;
     struct heads heads;
-    const struct cache *cache; // NULL: backwards, nothing is kept
+    const struct kv_cache *cache; // NULL: backwards, nothing is kept
     int layer;
     float *rooms; // a block of rows in float32 for each thread
 };
@@ -44,7 +44,7 @@ static void rotate_rows(void *context, int64_t first, int64_t end, int thread) {
         if (!wide) cpu_convert(r->cpu, row, ELEMENT_F32, place, qkv->type, (size_t)stride);
         const float *cos = tensor_f32(r->cos, token), *sin = tensor_f32(r->sin, token);
         for (int head = 0; head < r->heads.query + r->heads.key; head++) {
-            r->cpu->vectors.rotate(row + head * r->heads.size, cos, sin, r->heads.size / 2, !r->cache);
+            r->cpu->simd.rope(row + head * r->heads.size, cos, sin, r->heads.size / 2, !r->cache);
         }
         if (!wide) cpu_convert(r->cpu, place, qkv->type, row, ELEMENT_F32, (size_t)stride);
         if (!r->cache) continue;
@@ -63,14 +63,14 @@ static status run_rotation(struct cpu_backend *cpu, struct rotation *rotation) {
     CHECK(tensor_is(rotation->sin, ELEMENT_F32, qkv.rows, heads.size / 2));
     if (qkv.type != ELEMENT_F32) {
         size_t room = (size_t)(rotate_block * qkv.columns) * sizeof(float);
-        TRY(cpu_scratch_get(cpu, PLACE_ROWS, (size_t)pool_threads(cpu->pool) * room, &rotation->rooms));
+        TRY(cpu_scratch(cpu, SCRATCH_ROWS, (size_t)pool_threads(cpu->pool) * room, &rotation->rooms));
     }
-    cpu_blocks(cpu, qkv.rows, rotate_block, rotate_rows, rotation);
+    parallel_for(cpu, qkv.rows, rotate_block, rotate_rows, rotation);
     return OK;
 }
 
-status cpu_rotate(struct backend *backend, struct tensor qkv, struct tensor cos, struct tensor sin, struct heads heads,
-                  struct cache *cache, int layer, struct tensor slots) {
+status cpu_rope(struct backend *backend, struct tensor qkv, struct tensor cos, struct tensor sin, struct heads heads,
+                struct kv_cache *cache, int layer, struct tensor slots) {
     CHECK(cache_fits(cache, layer, heads) && cache_has_slots(cache, slots, qkv.rows));
     struct rotation rotation = {.cpu = cpu_of(backend),
                                 .qkv = qkv,
@@ -83,8 +83,8 @@ status cpu_rotate(struct backend *backend, struct tensor qkv, struct tensor cos,
     return run_rotation(cpu_of(backend), &rotation);
 }
 
-status cpu_rotate_gradient(struct backend *backend, struct tensor qkv_gradient, struct tensor cos, struct tensor sin,
-                           struct heads heads) {
-    struct rotation rotation = {.cpu = cpu_of(backend), .qkv = qkv_gradient, .cos = cos, .sin = sin, .heads = heads};
+status cpu_rope_grad(struct backend *backend, struct tensor grad_qkv, struct tensor cos, struct tensor sin,
+                     struct heads heads) {
+    struct rotation rotation = {.cpu = cpu_of(backend), .qkv = grad_qkv, .cos = cos, .sin = sin, .heads = heads};
     return run_rotation(cpu_of(backend), &rotation);
 }

@@ -1,6 +1,6 @@
 // Rows moved by index, and sums of rows.
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/families.h"
+#include "kernels/cpu/simd_families.h"
 
 enum { elements_a_task = 1 << 14 };
 
@@ -8,8 +8,8 @@ static void add(float *out, const float *in, size_t count) {
     for (size_t i = 0; i < count; i++) out[i] += in[i];
 }
 
-void vectors_rows(struct cpu_vectors *vectors) {
-    vectors->add = add;
+void simd_rows(struct simd *simd) {
+    simd->add = add;
 }
 
 struct moving {
@@ -52,7 +52,7 @@ status cpu_gather(struct backend *backend, struct tensor out, struct tensor tabl
     CHECK(tensor_fits(out) && tensor_fits(table) && out.columns == table.columns);
     CHECK(tensor_is(index, ELEMENT_I32, out.rows, 1) && in_range(index, table.rows));
     struct moving moving = {cpu_of(backend), out, table, tensor_i32(index, 0), index.stride};
-    cpu_blocks(moving.cpu, out.rows, rows_a_task(out.columns), gather_rows, &moving);
+    parallel_for(moving.cpu, out.rows, rows_a_task(out.columns), gather_rows, &moving);
     return OK;
 }
 
@@ -60,7 +60,7 @@ status cpu_scatter(struct backend *backend, struct tensor out, struct tensor in,
     CHECK(tensor_fits(out) && tensor_fits(in) && out.columns == in.columns);
     CHECK(tensor_is(index, ELEMENT_I32, in.rows, 1) && in_range(index, out.rows));
     struct moving moving = {cpu_of(backend), out, in, tensor_i32(index, 0), index.stride};
-    cpu_blocks(moving.cpu, in.rows, rows_a_task(in.columns), scatter_rows, &moving);
+    parallel_for(moving.cpu, in.rows, rows_a_task(in.columns), scatter_rows, &moving);
     return OK;
 }
 
@@ -72,7 +72,7 @@ static void scatter_add_columns(void *context, int64_t first, int64_t end, int t
     float room[512];
     for (int64_t i = 0; i < part.rows; i++) {
         const float *in = cpu_row_read(m->cpu, part, i, room);
-        m->cpu->vectors.add(tensor_f32(m->out, m->index[i * m->index_stride]) + first, in, (size_t)(end - first));
+        m->cpu->simd.add(tensor_f32(m->out, m->index[i * m->index_stride]) + first, in, (size_t)(end - first));
     }
 }
 
@@ -80,7 +80,7 @@ status cpu_scatter_add(struct backend *backend, struct tensor out, struct tensor
     CHECK(tensor_is(out, ELEMENT_F32, out.rows, in.columns) && tensor_is(in, -1, in.rows, in.columns));
     CHECK(tensor_is(index, ELEMENT_I32, in.rows, 1) && in_range(index, out.rows));
     struct moving moving = {cpu_of(backend), out, in, tensor_i32(index, 0), index.stride};
-    cpu_blocks(moving.cpu, in.columns, 512, scatter_add_columns, &moving);
+    parallel_for(moving.cpu, in.columns, 512, scatter_add_columns, &moving);
     return OK;
 }
 
@@ -93,7 +93,7 @@ static void add_row(const struct moving *m, int64_t row) {
         const float *in = cpu_row_read(m->cpu, tensor_columns(m->in, first, count), row, room);
         const float *old = cpu_row_read(m->cpu, out, row, sums);
         if (old != sums) memcpy(sums, old, (size_t)count * 4);
-        m->cpu->vectors.add(sums, in, (size_t)count);
+        m->cpu->simd.add(sums, in, (size_t)count);
         cpu_row_write(m->cpu, out, row, sums);
     }
 }
@@ -107,6 +107,6 @@ static void add_rows(void *context, int64_t first, int64_t end, int thread) {
 status cpu_add(struct backend *backend, struct tensor out, struct tensor in) {
     CHECK(tensor_is(out, -1, in.rows, in.columns) && tensor_is(in, -1, out.rows, out.columns));
     struct moving moving = {.cpu = cpu_of(backend), .out = out, .in = in};
-    cpu_blocks(moving.cpu, out.rows, rows_a_task(out.columns), add_rows, &moving);
+    parallel_for(moving.cpu, out.rows, rows_a_task(out.columns), add_rows, &moving);
     return OK;
 }

@@ -9,13 +9,13 @@
 
 enum { share = 1024, bins = 2048, most_candidates = 4096, top_block = 256, most_top = 256 };
 
-float logits_logsum(const struct cpu_backend *cpu, const float *logits, int64_t vocabulary) {
-    float highest = cpu->vectors.greatest(logits, vocabulary);
-    return (float)((double)highest + log(cpu->vectors.exponentials(logits, vocabulary, highest)));
+float logits_lse(const struct cpu_backend *cpu, const float *logits, int64_t vocabulary) {
+    float highest = cpu->simd.row_max(logits, vocabulary);
+    return (float)((double)highest + log(cpu->simd.row_sum_exp(logits, vocabulary, highest)));
 }
 
-void logits_softmax(const struct cpu_backend *cpu, float *logits, int64_t vocabulary, float log_sum, float factor) {
-    cpu->vectors.soften(logits, logits, vocabulary, log_sum, 1, factor);
+void logits_softmax(const struct cpu_backend *cpu, float *logits, int64_t vocabulary, float lse, float factor) {
+    cpu->simd.row_scaled_exp(logits, logits, vocabulary, lse, 1, factor);
 }
 
 // ---- which tokens are kept ----
@@ -63,7 +63,7 @@ static bool walk_on(struct walk *walk) {
     walk->size = d->count - walk->first < share ? d->count - walk->first : share;
     if (walk->size <= 0) return false;
     const float *logits = d->logits + walk->first;
-    d->cpu->vectors.soften(walk->weights, logits, walk->size, d->highest, d->rate, 1);
+    d->cpu->simd.row_scaled_exp(walk->weights, logits, walk->size, d->highest, d->rate, 1);
     if (d->cut.rank == 0) return true;
     for (int64_t i = 0; i < walk->size; i++) {
         uint32_t rank = rank_of(logits[i]);
@@ -119,7 +119,7 @@ static void keep_highest(struct drawing *drawing, bool counted, double bound) {
 // Goes on with the tokens whose logits reach `limit`, if they are few.
 static void narrow(struct drawing *drawing, float limit) {
     int64_t found =
-        drawing->cpu->vectors.reaching(drawing->logits, drawing->count, limit, drawing->tokens, most_candidates);
+        drawing->cpu->simd.compact_ge(drawing->logits, drawing->count, limit, drawing->tokens, most_candidates);
     if (found > most_candidates || found == 0) return; // none: the limit is not a number
     for (int64_t i = 0; i < found; i++) drawing->room[i] = drawing->logits[drawing->tokens[i]];
     drawing->logits = drawing->room;
@@ -133,7 +133,7 @@ static void narrow_to_top(struct drawing *drawing, int64_t k) {
     int64_t found = 0;
     if (k > most_top || drawing->count < k * top_block) return;
     for (int64_t first = 0; first + top_block <= drawing->count; first += top_block) {
-        float high = drawing->cpu->vectors.greatest(drawing->logits + first, top_block);
+        float high = drawing->cpu->simd.row_max(drawing->logits + first, top_block);
         if (found == k && !(high > top[k - 1])) continue;
         int64_t place = found < k ? found++ : k - 1;
         for (; place > 0 && top[place - 1] < high; place--) top[place] = top[place - 1];
@@ -148,7 +148,7 @@ static double narrow_to_mass(struct drawing *drawing, double top_p) {
     float limits[8];
     double masses[8];
     for (int i = 0; i < 8; i++) limits[i] = drawing->highest - depths[i] / drawing->rate;
-    drawing->cpu->vectors.heaps(drawing->logits, drawing->count, drawing->highest, drawing->rate, limits, masses);
+    drawing->cpu->simd.mass_above(drawing->logits, drawing->count, drawing->highest, drawing->rate, limits, masses);
     int i = 1;
     while (i < 8 && !(masses[i] >= masses[0] * top_p * (1 + 1e-5))) i++; // single weights may round otherwise
     if (i < 8) narrow(drawing, limits[i]);
@@ -191,7 +191,7 @@ static int64_t highest_token(const struct drawing *drawing) {
     return 0; // nothing but NaN
 }
 
-static int64_t draw(struct drawing *drawing, struct sampling settings, double chance) {
+static int64_t draw(struct drawing *drawing, struct sampling settings, double uniform) {
     if (settings.temperature <= 0) return highest_token(drawing);
     drawing->rate = 1 / settings.temperature;
     bool top_k = settings.top_k > 0 && settings.top_k < drawing->count;
@@ -204,19 +204,19 @@ static int64_t draw(struct drawing *drawing, struct sampling settings, double ch
         double all = top_k ? kept_weight(drawing) : narrow_to_mass(drawing, top_p);
         keep_highest(drawing, false, top_p * all);
     }
-    int64_t place = token_at(drawing, chance * kept_weight(drawing));
+    int64_t place = token_at(drawing, uniform * kept_weight(drawing));
     return drawing->narrowed ? drawing->tokens[place] : place;
 }
 
 void sample_row(const struct cpu_backend *cpu, int32_t *token, float *logprob, const float *logits, int64_t vocabulary,
-                struct sampling settings, double chance) {
+                struct sampling settings, double uniform) {
     struct drawing drawing; // large: not all of it is set
     drawing.cpu = cpu;
     drawing.logits = logits;
     drawing.count = vocabulary;
     drawing.cut = (struct cut){0, 0};
     drawing.narrowed = false;
-    drawing.highest = cpu->vectors.greatest(logits, vocabulary);
-    *token = (int32_t)draw(&drawing, settings, chance);
-    *logprob = logits[*token] - logits_logsum(cpu, logits, vocabulary);
+    drawing.highest = cpu->simd.row_max(logits, vocabulary);
+    *token = (int32_t)draw(&drawing, settings, uniform);
+    *logprob = logits[*token] - logits_lse(cpu, logits, vocabulary);
 }

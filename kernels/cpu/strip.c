@@ -1,4 +1,4 @@
-// Cutting segments into strips.
+// Cutting spans into strips.
 #include "kernels/cpu/strip.h"
 
 #include "kernels/cpu/cache.h"
@@ -10,25 +10,25 @@ static int64_t rounded(int64_t count) {
     return (count + lanes - 1) / lanes * lanes;
 }
 
-static int64_t segment_rows(const struct segment *segment, struct heads heads) {
-    return segment->queries * (heads.query / heads.key);
+static int64_t span_rows(const struct attention_span *span, struct heads heads) {
+    return span->q_len * (heads.query / heads.key);
 }
 
-static bool same_prefix(const struct segment *a, const struct segment *b) {
-    return a->prefixes == b->prefixes && (a->prefixes == 0 || a->prefix == b->prefix);
+static bool same_prefix(const struct attention_span *a, const struct attention_span *b) {
+    return a->prefix_len == b->prefix_len && (a->prefix_len == 0 || a->prefix_begin == b->prefix_begin);
 }
 
-static int64_t segment_seen(const struct segment *segment, int64_t query) {
-    return segment->seen + (segment->causal ? query : 0);
+static int64_t span_visible(const struct attention_span *span, int64_t query) {
+    return span->visible + (span->causal ? query : 0);
 }
 
-size_t strips_cut(const struct segment *segments, size_t count, struct heads heads, int most,
+size_t strips_cut(const struct attention_span *spans, size_t count, struct heads heads, int most,
                   struct strip_start *starts) {
     size_t strips = 0;
     int open = 0; // rows of the last strip
     for (size_t i = 0; i < count; i++) {
-        if (i > 0 && !same_prefix(&segments[i], &segments[i - 1])) open = 0;
-        int64_t all = segment_rows(&segments[i], heads);
+        if (i > 0 && !same_prefix(&spans[i], &spans[i - 1])) open = 0;
+        int64_t all = span_rows(&spans[i], heads);
         for (int64_t row = 0; row < all;) {
             if (open == 0 || open == most) {
                 if (starts) starts[strips] = (struct strip_start){i, row, 0};
@@ -44,33 +44,33 @@ size_t strips_cut(const struct segment *segments, size_t count, struct heads hea
     return strips;
 }
 
-void strip_open(struct strip *strip, const struct segment *segments, struct heads heads, struct strip_start start,
+void strip_open(struct strip *strip, const struct attention_span *spans, struct heads heads, struct strip_start start,
                 int key_head) {
     int group = heads.query / heads.key;
-    const struct segment *segment = &segments[start.segment];
+    const struct attention_span *span = &spans[start.span];
     strip->key_head = key_head;
     strip->rows = strip->parts = 0;
-    strip->prefix = segment->prefix;
-    strip->prefixes = segment->prefixes;
-    strip->own_column = prefix_column + (segment->prefixes > 0 ? rounded(segment->prefixes) + 2 * lanes : 0);
-    for (int64_t row = start.row; strip->rows < start.rows; segment++, row = 0) {
+    strip->prefix = span->prefix_begin;
+    strip->prefixes = span->prefix_len;
+    strip->own_column = prefix_column + (span->prefix_len > 0 ? rounded(span->prefix_len) + 2 * lanes : 0);
+    for (int64_t row = start.row; strip->rows < start.rows; span++, row = 0) {
         struct part *part = &strip->part[strip->parts];
-        *part = (struct part){.first = strip->rows, .own = segment->own};
-        for (; row < segment_rows(segment, heads) && strip->rows < start.rows; row++, strip->rows++) {
-            strip->query[strip->rows] = segment->query + row / group;
+        *part = (struct part){.first = strip->rows, .own = span->kv_begin};
+        for (; row < span_rows(span, heads) && strip->rows < start.rows; row++, strip->rows++) {
+            strip->query[strip->rows] = span->q_begin + row / group;
             strip->head[strip->rows] = key_head * group + (int)(row % group);
-            strip->seen[strip->rows] = segment_seen(segment, row / group);
+            strip->seen[strip->rows] = span_visible(span, row / group);
         }
         part->rows = strip->rows - part->first;
         if (part->rows > 0) strip->parts++;
     }
 }
 
-int64_t strip_columns(const struct segment *segments, size_t count) {
+int64_t strip_columns(const struct attention_span *spans, size_t count) {
     int64_t most = 0;
     for (size_t i = 0; i < count; i++) {
-        const struct segment *segment = &segments[i];
-        int64_t columns = rounded(segment->prefixes) + rounded(segment_seen(segment, segment->queries - 1));
+        const struct attention_span *span = &spans[i];
+        int64_t columns = rounded(span->prefix_len) + rounded(span_visible(span, span->q_len - 1));
         if (columns > most) most = columns;
     }
     most += prefix_column + 3 * lanes;
@@ -95,15 +95,16 @@ int64_t region_most(const struct strip *strip, const struct region *region, int 
     return region_seen(strip, region, first + rows - 1);
 }
 
-bool segments_fit(const struct cache *cache, const struct segment *segments, size_t count, int64_t rows) {
+bool spans_fit(const struct kv_cache *cache, const struct attention_span *spans, size_t count, int64_t rows) {
     int64_t covered = 0;
     for (size_t i = 0; i < count; i++) {
-        const struct segment *s = &segments[i];
-        if (s->query < 0 || s->queries < 0 || s->query + s->queries > rows) return false;
-        if (s->prefix < 0 || s->prefixes < 0 || s->prefix + s->prefixes > cache->rows) return false;
-        int64_t most = s->seen + (s->causal && s->queries > 0 ? s->queries - 1 : 0);
-        if (s->own < 0 || s->seen < 0 || s->own + most > cache->rows || s->prefixes + s->seen < 1) return false;
-        covered += s->queries;
+        const struct attention_span *s = &spans[i];
+        if (s->q_begin < 0 || s->q_len < 0 || s->q_begin + s->q_len > rows) return false;
+        if (s->prefix_begin < 0 || s->prefix_len < 0 || s->prefix_begin + s->prefix_len > cache->rows) return false;
+        int64_t most = s->visible + (s->causal && s->q_len > 0 ? s->q_len - 1 : 0);
+        if (s->kv_begin < 0 || s->visible < 0 || s->kv_begin + most > cache->rows || s->prefix_len + s->visible < 1)
+            return false;
+        covered += s->q_len;
     }
     return covered == rows;
 }
@@ -131,7 +132,7 @@ static int tile_end(const struct region *region, int row) {
 }
 
 struct operands {
-    const struct cpu_vectors *vectors;
+    const struct simd *simd;
     const struct strip *strip;
     float *out;
     int64_t stride;
@@ -153,15 +154,15 @@ static void region_scores(const struct operands *o, const struct region *region)
             if (some <= 0) continue;
             if (some > share_blocks) some = share_blocks;
             const float *tile = o->left + row / tile_rows * tile_rows * o->size + row % tile_rows;
-            o->vectors->tile_scores(o->out + row * o->stride + region->column - shift + block * lanes, o->stride, tile,
-                                    rows, keys + block * lanes * o->size, some, o->size, o->scale);
+            o->simd->tile_scores(o->out + row * o->stride + region->column - shift + block * lanes, o->stride, tile,
+                                 rows, keys + block * lanes * o->size, some, o->size, o->scale);
         }
     }
 }
 
-void strip_scores(const struct cpu_vectors *vectors, const struct strip *strip, float *scores, int64_t columns,
+void strip_scores(const struct simd *simd, const struct strip *strip, float *scores, int64_t columns,
                   const float *tiles, const float *keys, int64_t origin, int size, float scale) {
-    struct operands operands = {vectors, strip, scores, columns, tiles, keys, origin, size, scale};
+    struct operands operands = {simd, strip, scores, columns, tiles, keys, origin, size, scale};
     for (int index = 0; index < strip_regions(strip); index++) {
         struct region region = strip_region(strip, index);
         region_scores(&operands, &region);
@@ -177,16 +178,15 @@ static void region_products(const struct operands *o, const struct region *regio
             int64_t some = region_most(o->strip, region, row, rows) - key;
             if (some <= 0) continue;
             if (some > share_blocks * lanes) some = share_blocks * lanes;
-            o->vectors->tile_product(o->out + row * o->stride, o->stride,
-                                     o->left + row * columns + region->column + key, columns, 1, rows,
-                                     values + key * o->stride, o->stride, some, (int)o->stride);
+            o->simd->tile_product(o->out + row * o->stride, o->stride, o->left + row * columns + region->column + key,
+                                  columns, 1, rows, values + key * o->stride, o->stride, some, (int)o->stride);
         }
     }
 }
 
-void strip_products(const struct cpu_vectors *vectors, const struct strip *strip, float *out, int width,
-                    const float *factors, int64_t columns, const float *values, int64_t origin) {
-    struct operands operands = {vectors, strip, out, width, factors, values, origin, width, 1};
+void strip_products(const struct simd *simd, const struct strip *strip, float *out, int width, const float *factors,
+                    int64_t columns, const float *values, int64_t origin) {
+    struct operands operands = {simd, strip, out, width, factors, values, origin, width, 1};
     for (int index = 0; index < strip_regions(strip); index++) {
         struct region region = strip_region(strip, index);
         region_products(&operands, &region, columns);

@@ -28,25 +28,25 @@ struct strip {
     struct part part[strip_most];
 };
 
-// Where a strip begins among the segments.
+// Where a strip begins among the spans.
 struct strip_start {
-    size_t segment;
-    int64_t row; // among the segment's queries * (H / K)
+    size_t span;
+    int64_t row; // among the span's queries * (H / K)
     int rows;
 };
 
 enum { prefix_column = 16 };
 
-// How many strips of up to `most` rows the segments make for one key head; writes them when `starts` is not NULL.
-size_t strips_cut(const struct segment *segments, size_t count, struct heads heads, int most,
+// How many strips of up to `most` rows the spans make for one key head; writes them when `starts` is not NULL.
+size_t strips_cut(const struct attention_span *spans, size_t count, struct heads heads, int most,
                   struct strip_start *starts);
 
 // Spells a strip out.
-void strip_open(struct strip *strip, const struct segment *segments, struct heads heads, struct strip_start start,
+void strip_open(struct strip *strip, const struct attention_span *spans, struct heads heads, struct strip_start start,
                 int key_head);
 
-// Columns in a row of scores that fit every strip of these segments.
-int64_t strip_columns(const struct segment *segments, size_t count);
+// Columns in a row of scores that fit every strip of these spans.
+int64_t strip_columns(const struct attention_span *spans, size_t count);
 
 // A region of cache rows that some rows of a strip see: all of them the prefix, those of a part their own.
 struct region {
@@ -74,8 +74,8 @@ int64_t region_seen(const struct strip *strip, const struct region *region, int 
 // The most that any of the region's rows [first, first + rows) sees of it: the last one does.
 int64_t region_most(const struct strip *strip, const struct region *region, int first, int rows);
 
-// Whether the segments stay within the cache and cover each of `rows` query rows once (their number is checked).
-bool segments_fit(const struct cache *cache, const struct segment *segments, size_t count, int64_t rows);
+// Whether the spans stay within the cache and cover each of `rows` query rows once (their number is checked).
+bool spans_fit(const struct kv_cache *cache, const struct attention_span *spans, size_t count, int64_t rows);
 
 // rows[row][0..width) = the strip rows' heads of `in` in float32, zeros behind the first `size`.
 void strip_queries(const struct cpu_backend *cpu, const struct strip *strip, struct tensor in, int size, int width,
@@ -86,11 +86,11 @@ void strip_tiles(float *tiles, const float *rows, int count, int stride, int siz
 
 // scores[row][region's column + i] = scale * tiles[row] . keys[region's begin + i], for all that a row sees and, in
 // the slack around it, more. `keys` is [rows / 16][size][16] and begins at cache row `origin`, a multiple of 16.
-void strip_scores(const struct cpu_vectors *vectors, const struct strip *strip, float *scores, int64_t columns,
+void strip_scores(const struct simd *simd, const struct strip *strip, float *scores, int64_t columns,
                   const float *tiles, const float *keys, int64_t origin, int size, float scale);
 
 // out[row] += sum of factors[row][region's column + i] values[region's begin + i]; region after region, row after row.
-void strip_products(const struct cpu_vectors *vectors, const struct strip *strip, float *out, int width,
-                    const float *factors, int64_t columns, const float *values, int64_t origin);
+void strip_products(const struct simd *simd, const struct strip *strip, float *out, int width, const float *factors,
+                    int64_t columns, const float *values, int64_t origin);
 
 #endif

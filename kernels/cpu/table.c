@@ -37,73 +37,71 @@ GUARDED(scatter_add, (struct backend * backend, struct tensor out, struct tensor
 GUARDED(add, (struct backend * backend, struct tensor out, struct tensor in), (backend, out, in))
 GUARDED(patchify, (struct backend * backend, struct tensor out, struct tensor frames, const struct patch_shape *shape),
         (backend, out, frames, shape))
-GUARDED(weight_new, (struct backend * backend, struct weight **out, struct tensor plain, enum element type, bool keep),
-        (backend, out, plain, type, keep))
+GUARDED(weight_new,
+        (struct backend * backend, struct weight **out, struct tensor plain, enum element type, bool prepack),
+        (backend, out, plain, type, prepack))
 GUARDED_FREE(weight_free, struct weight)
 GUARDED(linear,
         (struct backend * backend, struct tensor out, struct tensor in, struct weight *weight, struct tensor bias),
         (backend, out, in, weight, bias))
-GUARDED(linear_input_gradient,
-        (struct backend * backend, struct tensor in_gradient, struct tensor out_gradient, struct weight *weight,
-         bool add),
-        (backend, in_gradient, out_gradient, weight, add))
-GUARDED(linear_weight_gradient,
-        (struct backend * backend, struct tensor weight_gradient, struct tensor bias_gradient,
-         struct tensor out_gradient, struct tensor in),
-        (backend, weight_gradient, bias_gradient, out_gradient, in))
+GUARDED(linear_grad_input,
+        (struct backend * backend, struct tensor grad_in, struct tensor grad_out, struct weight *weight, bool add),
+        (backend, grad_in, grad_out, weight, add))
+GUARDED(linear_grad_weight,
+        (struct backend * backend, struct tensor grad_weight, struct tensor grad_bias, struct tensor grad_out,
+         struct tensor in),
+        (backend, grad_weight, grad_bias, grad_out, in))
 GUARDED(rmsnorm,
         (struct backend * backend, struct tensor out, struct tensor x, struct tensor delta, struct tensor scale,
-         float epsilon, struct tensor inverse),
-        (backend, out, x, delta, scale, epsilon, inverse))
-GUARDED(rmsnorm_gradient,
-        (struct backend * backend, struct tensor x_gradient, struct tensor scale_gradient, struct tensor out_gradient,
-         struct tensor x, struct tensor scale, struct tensor inverse),
-        (backend, x_gradient, scale_gradient, out_gradient, x, scale, inverse))
+         float epsilon, struct tensor rstd),
+        (backend, out, x, delta, scale, epsilon, rstd))
+GUARDED(rmsnorm_grad,
+        (struct backend * backend, struct tensor grad_x, struct tensor grad_scale, struct tensor grad_out,
+         struct tensor x, struct tensor scale, struct tensor rstd),
+        (backend, grad_x, grad_scale, grad_out, x, scale, rstd))
 GUARDED(swiglu, (struct backend * backend, struct tensor out, struct tensor gate_up), (backend, out, gate_up))
-GUARDED(swiglu_gradient,
-        (struct backend * backend, struct tensor gate_up_gradient, struct tensor out_gradient, struct tensor gate_up),
-        (backend, gate_up_gradient, out_gradient, gate_up))
+GUARDED(swiglu_grad,
+        (struct backend * backend, struct tensor grad_gate_up, struct tensor grad_out, struct tensor gate_up),
+        (backend, grad_gate_up, grad_out, gate_up))
 GUARDED(gelu, (struct backend * backend, struct tensor out, struct tensor in), (backend, out, in))
-GUARDED(gelu_gradient,
-        (struct backend * backend, struct tensor in_gradient, struct tensor out_gradient, struct tensor in),
-        (backend, in_gradient, out_gradient, in))
-GUARDED(cache_new, (struct backend * backend, struct cache **out, int layers, int64_t rows, struct heads heads),
+GUARDED(gelu_grad, (struct backend * backend, struct tensor grad_in, struct tensor grad_out, struct tensor in),
+        (backend, grad_in, grad_out, in))
+GUARDED(kv_cache_new, (struct backend * backend, struct kv_cache **out, int layers, int64_t rows, struct heads heads),
         (backend, out, layers, rows, heads))
-GUARDED_FREE(cache_free, struct cache)
-GUARDED(rotate,
+GUARDED_FREE(kv_cache_free, struct kv_cache)
+GUARDED(rope,
         (struct backend * backend, struct tensor qkv, struct tensor cos, struct tensor sin, struct heads heads,
-         struct cache *cache, int layer, struct tensor slots),
+         struct kv_cache *cache, int layer, struct tensor slots),
         (backend, qkv, cos, sin, heads, cache, layer, slots))
-GUARDED(rotate_gradient,
-        (struct backend * backend, struct tensor qkv_gradient, struct tensor cos, struct tensor sin,
-         struct heads heads),
-        (backend, qkv_gradient, cos, sin, heads))
+GUARDED(rope_grad,
+        (struct backend * backend, struct tensor grad_qkv, struct tensor cos, struct tensor sin, struct heads heads),
+        (backend, grad_qkv, cos, sin, heads))
 GUARDED(attention,
         (struct backend * backend, struct tensor out, struct tensor qkv, struct heads heads, float scale,
-         struct cache *cache, int layer, const struct segment *segments, size_t count, struct tensor log_sums),
-        (backend, out, qkv, heads, scale, cache, layer, segments, count, log_sums))
-GUARDED(attention_gradient,
-        (struct backend * backend, struct tensor qkv_gradient, struct tensor out_gradient, struct tensor out,
-         struct tensor qkv, struct heads heads, float scale, struct cache *cache, int layer, struct tensor slots,
-         const struct segment *segments, size_t count, struct tensor log_sums),
-        (backend, qkv_gradient, out_gradient, out, qkv, heads, scale, cache, layer, slots, segments, count, log_sums))
+         struct kv_cache *cache, int layer, const struct attention_span *spans, size_t count, struct tensor lse),
+        (backend, out, qkv, heads, scale, cache, layer, spans, count, lse))
+GUARDED(attention_grad,
+        (struct backend * backend, struct tensor grad_qkv, struct tensor grad_out, struct tensor out, struct tensor qkv,
+         struct heads heads, float scale, struct kv_cache *cache, int layer, struct tensor slots,
+         const struct attention_span *spans, size_t count, struct tensor lse),
+        (backend, grad_qkv, grad_out, out, qkv, heads, scale, cache, layer, slots, spans, count, lse))
 GUARDED(logprob,
-        (struct backend * backend, struct tensor logprob, struct tensor log_sums, struct tensor in, struct weight *head,
+        (struct backend * backend, struct tensor logprob, struct tensor lse, struct tensor in, struct weight *lm_head,
          struct tensor targets),
-        (backend, logprob, log_sums, in, head, targets))
-GUARDED(logprob_gradient,
-        (struct backend * backend, struct tensor in_gradient, struct tensor head_gradient, struct tensor in,
-         struct weight *head, struct tensor targets, struct tensor log_sums, struct tensor slope),
-        (backend, in_gradient, head_gradient, in, head, targets, log_sums, slope))
+        (backend, logprob, lse, in, lm_head, targets))
+GUARDED(logprob_grad,
+        (struct backend * backend, struct tensor grad_in, struct tensor grad_lm_head, struct tensor in,
+         struct weight *lm_head, struct tensor targets, struct tensor lse, struct tensor dlogprob),
+        (backend, grad_in, grad_lm_head, in, lm_head, targets, lse, dlogprob))
 GUARDED(sample,
-        (struct backend * backend, struct tensor tokens, struct tensor logprobs, struct tensor in, struct weight *head,
-         const struct sampling *settings, const double *chance),
-        (backend, tokens, logprobs, in, head, settings, chance))
+        (struct backend * backend, struct tensor tokens, struct tensor logprobs, struct tensor in,
+         struct weight *lm_head, const struct sampling *settings, const double *uniform),
+        (backend, tokens, logprobs, in, lm_head, settings, uniform))
 GUARDED(square_sum, (struct backend * backend, double *sum, struct tensor in), (backend, sum, in))
 GUARDED(adamw,
-        (struct backend * backend, const struct adamw_range *ranges, size_t count, const struct adamw_rates *rates),
+        (struct backend * backend, const struct adamw_range *ranges, size_t count, const struct adamw_options *rates),
         (backend, ranges, count, rates))
-GUARDED(average, (struct backend * backend, struct tensor average, struct tensor in, double decay),
+GUARDED(ema, (struct backend * backend, struct tensor average, struct tensor in, double decay),
         (backend, average, in, decay))
 
 #define GUARDED_ENTRY(name) .name = guarded_##name,

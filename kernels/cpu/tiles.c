@@ -1,3 +1,3 @@
 // Attention's inner loops (tiles.inc) in plain C.
-#define VECTORS_TILES vectors_tiles
+#define SIMD_TILES simd_tiles
 #include "kernels/cpu/tiles.inc"

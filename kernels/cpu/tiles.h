@@ -1,4 +1,4 @@
-// How the operands of attention's inner loops lie in memory. The loops themselves stand in the table of vectors.
+// How the operands of attention's inner loops lie in memory. The loops themselves stand in the table of SIMD functions.
 #ifndef KERNELS_CPU_TILES_H
 #define KERNELS_CPU_TILES_H
 

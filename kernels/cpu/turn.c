@@ -1,8 +1,8 @@
 // Transposing 4-byte elements, and weaving two rows of 2-byte elements.
-#include "kernels/cpu/families.h"
+#include "kernels/cpu/simd_families.h"
 
-static void turn(uint32_t *out, int64_t out_stride, const uint32_t *in, int64_t in_stride, int64_t rows,
-                 int64_t columns) {
+static void transpose(uint32_t *out, int64_t out_stride, const uint32_t *in, int64_t in_stride, int64_t rows,
+                      int64_t columns) {
     for (int64_t row = 0; row < rows; row++) {
         for (int64_t column = 0; column < columns; column++) {
             out[column * out_stride + row] = in[row * in_stride + column];
@@ -17,7 +17,7 @@ static void interleave(uint16_t *out, const uint16_t *even, const uint16_t *odd,
     }
 }
 
-void vectors_turn(struct cpu_vectors *vectors) {
-    vectors->turn = turn;
-    vectors->interleave = interleave;
+void simd_transpose(struct simd *simd) {
+    simd->transpose = transpose;
+    simd->interleave = interleave;
 }

@@ -19,14 +19,14 @@ bool weight_kept(const struct weight *weight);
 // *out = the weight packed for in W^T: its own, or packed now into scratch that is valid until the next call.
 status weight_packed(struct cpu_backend *cpu, const struct weight *weight, struct packed *out);
 
-// *out = the weight packed for out_gradient W, in scratch of its own. BUG for a weight that is kept.
+// *out = the weight packed for grad_out W, in scratch of its own. BUG for a weight that is kept.
 status weight_transposed(struct cpu_backend *cpu, const struct weight *weight, struct packed *out);
 
 // The same for the outputs [first, first + count) alone; `first` is a multiple of 64.
 status weight_packed_part(struct cpu_backend *cpu, const struct weight *weight, int64_t first, int64_t count,
                           struct packed *out);
 
-// Those outputs packed for out_gradient W.
+// Those outputs packed for grad_out W.
 status weight_transposed_part(struct cpu_backend *cpu, const struct weight *weight, int64_t first, int64_t count,
                               struct packed *out);
 

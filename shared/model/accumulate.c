@@ -45,13 +45,13 @@ static status head_gradient(const struct head_rows *it, struct model *model, str
     TRY(workspace_upload(&model->workspace, ELEMENT_F32, sequence->targets, 1, slopes, &slope));
     TRY(workspace_alloc(&model->workspace, ELEMENT_F32, sequence->targets, hidden_size, &rows_gradient));
     TRY(workspace_alloc(&model->workspace, ELEMENT_F32, sequence->rows, hidden_size, &normed_gradient));
-    TRY(ops->logprob_gradient(model->backend, rows_gradient, matrix, it->rows, model->weights->head, it->targets,
-                              it->log_sums, slope));
+    TRY(ops->logprob_grad(model->backend, rows_gradient, matrix, it->rows, model->weights->head, it->targets,
+                          it->log_sums, slope));
     TRY(ops->zero(model->backend, normed_gradient));
     TRY(ops->scatter_add(model->backend, normed_gradient, rows_gradient, it->logit_rows));
     TRY(ops->zero(model->backend, state->fwd.x_grad));
-    TRY(ops->rmsnorm_gradient(model->backend, state->fwd.x_grad, param_tensor(gradients, &table->norm), normed_gradient,
-                              state->fwd.x, model->weights->norm, it->inverse));
+    TRY(ops->rmsnorm_grad(model->backend, state->fwd.x_grad, param_tensor(gradients, &table->norm), normed_gradient,
+                          state->fwd.x, model->weights->norm, it->inverse));
     workspace_restore(&model->workspace, mark);
     return OK;
 }
@@ -132,7 +132,7 @@ static status gradient_norm(struct model *model, double *norm) {
 
 enum { text_ranges = 2 }; // the table's ranges of the language model; those of the vision tower follow
 
-static status step_ranges(struct model *model, int first, int end, const struct adamw_rates *rates) {
+static status step_ranges(struct model *model, int first, int end, const struct adamw_options *rates) {
     const struct trainer *trainer = model->trainer;
     struct adamw_range ranges[4];
     for (int i = first; i < end; i++) {
@@ -153,8 +153,8 @@ status model_step(struct model *model, const struct optimizer_options *rates, do
     if (!trainer) return fail(BUG, "the model was not opened for training");
     TRY(gradient_norm(model, norm));
     double scale = rates->max_grad_norm > 0 ? rates->max_grad_norm / (*norm + 1e-6) : 1;
-    struct adamw_rates adamw = {rates->lr,           rates->beta1,          rates->beta2,     rates->eps,
-                                rates->weight_decay, scale < 1 ? scale : 1, trainer->step + 1};
+    struct adamw_options adamw = {rates->lr,           rates->beta1,          rates->beta2,     rates->eps,
+                                  rates->weight_decay, scale < 1 ? scale : 1, trainer->step + 1};
     TRY(step_ranges(model, 0, text_ranges, &adamw));
     if (trainer->vision_has_grad && trainer->range_count > text_ranges) {
         adamw.step = ++trainer->vision_step;

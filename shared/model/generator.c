@@ -39,7 +39,7 @@ void generator_free(struct generator **generator) {
     free_requests(&it->waiting);
     free_requests(&it->done);
     free_requests(&it->handed);
-    it->model->backend->ops->cache_free(it->model->backend, &it->cache);
+    it->model->backend->ops->kv_cache_free(it->model->backend, &it->cache);
     free(it->places);
     free(it);
     *generator = NULL;
@@ -61,10 +61,10 @@ static status make_cache(struct generator *generator, const struct request *requ
     struct model *model = generator->model;
     int64_t rows = generator->options.rows, requests = rows / request->count + 2;
     generator->area_rows = requests * request->rows * 5 / 4;
-    model->backend->ops->cache_free(model->backend, &generator->cache);
-    return model->backend->ops->cache_new(model->backend, &generator->cache, model->config.text.num_hidden_layers,
-                                          rows * generator->own_rows + round_up(generator->area_rows),
-                                          model->weights->text.heads);
+    model->backend->ops->kv_cache_free(model->backend, &generator->cache);
+    return model->backend->ops->kv_cache_new(model->backend, &generator->cache, model->config.text.num_hidden_layers,
+                                             rows * generator->own_rows + round_up(generator->area_rows),
+                                             model->weights->text.heads);
 }
 
 // The first gap of the area that holds `rows` rows; -1: there is none now.

@@ -33,7 +33,7 @@ struct generator {
     struct generator_options options;
     int64_t own_rows;  // of each place
     int64_t area_rows; // for prompts, after the places' rows
-    struct cache *cache;
+    struct kv_cache *cache;
     struct place *places;    // options.rows
     struct request *working; // prefilled, not finished, oldest first
     struct request *waiting; // not prefilled: one at most

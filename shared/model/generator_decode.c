@@ -94,7 +94,7 @@ static status prefill(struct generator *generator, struct request *request, stru
     struct sequence sequence;
     TRY(sequence_make(&sequence, arena, &model->config, prompt, NULL, 0));
     for (int64_t i = 0; i < sequence.rows; i++) sequence.slots[i] += (int32_t)request->first_row;
-    sequence.spans[0].own = request->first_row;
+    sequence.spans[0].kv_begin = request->first_row;
     request->position = sequence.next;
     struct text_state state;
     TRY(text_forward(&state, model, arena, prompt, &sequence, generator->cache, false));
@@ -117,7 +117,7 @@ struct step {
     struct place *places;
     int32_t *inputs, *slots, *tokens;
     struct position_id *position_ids;
-    struct segment *spans;
+    struct attention_span *spans;
     float *logprobs;
 };
 
@@ -147,13 +147,13 @@ static status step_make(struct step *step, struct arena *arena, struct generator
         step->inputs[row] = (int32_t)result->tokens[at];
         step->slots[row] = (int32_t)(own + at);
         step->position_ids[row] = (struct position_id){{where, where, where}};
-        step->spans[row] = (struct segment){.query = row,
-                                            .queries = 1,
-                                            .prefix = request->first_row,
-                                            .prefixes = request->prompt_rows,
-                                            .own = own,
-                                            .seen = at + 1,
-                                            .causal = false};
+        step->spans[row] = (struct attention_span){.q_begin = row,
+                                                   .q_len = 1,
+                                                   .prefix_begin = request->first_row,
+                                                   .prefix_len = request->prompt_rows,
+                                                   .kv_begin = own,
+                                                   .visible = at + 1,
+                                                   .causal = false};
     }
     return OK;
 }

@@ -11,9 +11,9 @@
 
 status kv_scratch_reserve(struct kv_scratch *kv_scratch, struct backend *backend, int64_t rows, struct heads heads) {
     if (kv_scratch->rows >= rows) return OK;
-    backend->ops->cache_free(backend, &kv_scratch->cache);
+    backend->ops->kv_cache_free(backend, &kv_scratch->cache);
     kv_scratch->rows = 0;
-    TRY(backend->ops->cache_new(backend, &kv_scratch->cache, 1, rows, heads));
+    TRY(backend->ops->kv_cache_new(backend, &kv_scratch->cache, 1, rows, heads));
     kv_scratch->rows = rows;
     return OK;
 }
@@ -26,7 +26,7 @@ static status choose_precision(struct model *model) {
         type = ELEMENT_BF16;
     else if (strcmp(precision, "float32") != 0)
         return fail(USAGE, "precision %s is none of float32, bfloat16", precision);
-    TRY(backend_computes(model->backend, type));
+    TRY(backend_supports(model->backend, type));
     model->facts.precision = type == ELEMENT_BF16 ? "bfloat16" : "float32";
     return OK;
 }
@@ -93,8 +93,8 @@ void model_free(struct model **model) {
         trainer_free(&it->trainer, it->backend);
         weights_free(&it->weights);
         workspace_release(&it->workspace);
-        it->backend->ops->cache_free(it->backend, &it->text_kv.cache);
-        it->backend->ops->cache_free(it->backend, &it->vision_kv.cache);
+        it->backend->ops->kv_cache_free(it->backend, &it->text_kv.cache);
+        it->backend->ops->kv_cache_free(it->backend, &it->vision_kv.cache);
     }
     safetensors_close(&it->store);
     parameter_table_free(&it->table);

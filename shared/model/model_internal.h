@@ -12,7 +12,7 @@ struct trainer;
 
 // A cache that grows with what is asked of it.
 struct kv_scratch {
-    struct cache *cache;
+    struct kv_cache *cache;
     int64_t rows;
 };
 

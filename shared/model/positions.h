@@ -39,12 +39,12 @@ void rope_angles(float *cos, float *sin, const struct position_id *position_ids,
 
 // The order in which the tower works on a grid, and its windows.
 struct windows {
-    int32_t *order;          // [P]: patch number order[i] of the processor's order stands in row i
-    int32_t *back;           // [P]: the other way
-    int32_t *units;          // [P / merge^2]: row i of the merged ones is unit units[i]
-    struct segment *windows; // of the blocks with windows
+    int32_t *order;                 // [P]: patch number order[i] of the processor's order stands in row i
+    int32_t *back;                  // [P]: the other way
+    int32_t *units;                 // [P / merge^2]: row i of the merged ones is unit units[i]
+    struct attention_span *windows; // of the blocks with windows
     size_t window_count;
-    struct segment *frames; // of the full blocks: a frame pair each
+    struct attention_span *frames; // of the full blocks: a frame pair each
     size_t frame_count;
     float *cos, *sin; // [P, head_size / 2], in the tower's order
 };

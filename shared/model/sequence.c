@@ -47,7 +47,7 @@ static void add_prompt(struct sequence *it, const struct model_config *config, c
         it->slots[i] = (int32_t)i;
         if (prompt->tokens[i] != config->image_token_id && prompt->tokens[i] != config->video_token_id) add_word(it, i);
     }
-    it->spans[it->span_count++] = (struct segment){.queries = it->prompt_rows, .seen = 1, .causal = true};
+    it->spans[it->span_count++] = (struct attention_span){.q_len = it->prompt_rows, .visible = 1, .causal = true};
 }
 
 // Appends a completion whose branch starts at row `row` and cache row `slot`, its targets at `target`.
@@ -66,8 +66,12 @@ static void add_branch(struct sequence *it, const struct model_completion *compl
         it->target[target + i] = (int32_t)completion->tokens[i];
     }
     if (rows)
-        it->spans[it->span_count++] = (struct segment){
-            .query = row, .queries = rows, .prefixes = it->prompt_rows, .own = slot, .seen = 1, .causal = true};
+        it->spans[it->span_count++] = (struct attention_span){.q_begin = row,
+                                                              .q_len = rows,
+                                                              .prefix_len = it->prompt_rows,
+                                                              .kv_begin = slot,
+                                                              .visible = 1,
+                                                              .causal = true};
 }
 
 status sequence_make(struct sequence *sequence, struct arena *arena, const struct model_config *config,

@@ -16,7 +16,7 @@ struct sequence {
     int32_t next; // the position after the prompt
     int32_t *tokens, *slots;
     struct position_id *position_ids;
-    struct segment *spans;
+    struct attention_span *spans;
     size_t span_count;
     int64_t *media;      // first placeholder of each medium
     int64_t targets;     // N: tokens of all completions

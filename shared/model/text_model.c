@@ -98,7 +98,7 @@ static status take_gradients(struct text_state *state, struct model *model) {
     return OK;
 }
 
-static status take_pass(struct text_state *state, struct model *model, struct arena *arena, struct cache *per_layer,
+static status take_pass(struct text_state *state, struct model *model, struct arena *arena, struct kv_cache *per_layer,
                         bool training) {
     enum element type = model->weights->type;
     int64_t hidden_size = model->config.text.hidden_size, rows = state->sequence->rows;
@@ -124,7 +124,7 @@ static status take_pass(struct text_state *state, struct model *model, struct ar
 }
 
 status text_forward(struct text_state *state, struct model *model, struct arena *arena,
-                    const struct model_prompt *prompt, const struct sequence *sequence, struct cache *per_layer,
+                    const struct model_prompt *prompt, const struct sequence *sequence, struct kv_cache *per_layer,
                     bool training) {
     *state = (struct text_state){.sequence = sequence};
     TRY(make_pieces(state, model, arena, prompt));

@@ -26,7 +26,7 @@ struct text_state {
 // Computes the media and all blocks. Afterwards pass.x and pass.delta are to be normed. `cache` is deep for generation;
 // NULL: the model's own of one layer. The arena holds the host's part.
 status text_forward(struct text_state *state, struct model *model, struct arena *arena,
-                    const struct model_prompt *prompt, const struct sequence *sequence, struct cache *per_layer,
+                    const struct model_prompt *prompt, const struct sequence *sequence, struct kv_cache *per_layer,
                     bool training);
 
 // Adds the gradients of all blocks, the embedding and the tower for pass.x_gradient, the gradient of the last block's

@@ -117,7 +117,7 @@ static status average_some(struct model *model, double decay, int64_t offset, in
     struct tensor average;
     TRY(ema_read(model->trainer, offset, count, values));
     TRY(workspace_upload(&model->workspace, ELEMENT_F32, 1, count, values, &average));
-    TRY(ops->average(model->backend, average, range_tensor(model->weights->master, offset, count), decay));
+    TRY(ops->ema(model->backend, average, range_tensor(model->weights->master, offset, count), decay));
     TRY(ops->download(model->backend, values, ELEMENT_F32, average));
     workspace_restore(&model->workspace, mark);
     return ema_write(model->trainer, offset, count, values);

@@ -39,7 +39,7 @@ static status attend(struct forward_state *fwd, int index, struct attention_span
     const struct block *block = &transformer->blocks[index];
     int layer = fwd->per_layer ? index : 0;
     TRY(ops->linear(backend, qkv, normed, block->qkv, block->qkv_bias));
-    TRY(ops->rotate(backend, qkv, fwd->cos, fwd->sin, transformer->heads, fwd->cache, layer, fwd->slots));
+    TRY(ops->rope(backend, qkv, fwd->cos, fwd->sin, transformer->heads, fwd->cache, layer, fwd->slots));
     return ops->attention(backend, mixed, qkv, transformer->heads, transformer->scale, fwd->cache, layer, spans.items,
                           spans.count, log_sums);
 }
@@ -129,9 +129,8 @@ static status linear_gradient(struct forward_state *fwd, struct tensor in_gradie
                               struct tensor in, struct weight *weight, const struct fused_param *param,
                               const struct fused_param *bias) {
     struct backend *backend = fwd->weights->backend;
-    TRY(backend->ops->linear_weight_gradient(backend, gradient_of(fwd, param), gradient_of(fwd, bias), out_gradient,
-                                             in));
-    return backend->ops->linear_input_gradient(backend, in_gradient, out_gradient, weight, false);
+    TRY(backend->ops->linear_grad_weight(backend, gradient_of(fwd, param), gradient_of(fwd, bias), out_gradient, in));
+    return backend->ops->linear_grad_input(backend, in_gradient, out_gradient, weight, false);
 }
 
 // normed_gradient [T,C] = the gradient of `normed` through the feed-forward part, some rows at a time.
@@ -156,7 +155,7 @@ static status feed_forward_gradient(struct forward_state *fwd, int index, struct
         TRY(ops->linear(backend, wide, in, block->gate_up, block->gate_up_bias));
         TRY(ops->swiglu(backend, thin, wide));
         TRY(linear_gradient(fwd, thin, out, thin, block->down, &params->down, &params->down_bias));
-        TRY(ops->swiglu_gradient(backend, wide, thin, wide));
+        TRY(ops->swiglu_grad(backend, wide, thin, wide));
         TRY(linear_gradient(fwd, tensor_rows(normed_gradient, first, rows), wide, in, block->gate_up, &params->gate_up,
                             &params->gate_up_bias));
         workspace_restore(fwd->workspace, some);
@@ -179,10 +178,10 @@ static status attention_part_gradient(struct forward_state *fwd, int index, stru
     TRY(workspace_alloc(fwd->workspace, fwd->weights->type, fwd->rows, it->mixed.columns, &mixed_gradient));
     TRY(workspace_alloc(fwd->workspace, fwd->weights->type, fwd->rows, it->qkv.columns, &qkv_gradient));
     TRY(linear_gradient(fwd, mixed_gradient, out_gradient, it->mixed, block->out, &params->out, &params->out_bias));
-    TRY(ops->attention_gradient(backend, qkv_gradient, mixed_gradient, it->mixed, it->qkv, transformer->heads,
-                                transformer->scale, fwd->cache, fwd->per_layer ? index : 0, fwd->slots, spans.items,
-                                spans.count, it->log_sums));
-    TRY(ops->rotate_gradient(backend, qkv_gradient, fwd->cos, fwd->sin, transformer->heads));
+    TRY(ops->attention_grad(backend, qkv_gradient, mixed_gradient, it->mixed, it->qkv, transformer->heads,
+                            transformer->scale, fwd->cache, fwd->per_layer ? index : 0, fwd->slots, spans.items,
+                            spans.count, it->log_sums));
+    TRY(ops->rope_grad(backend, qkv_gradient, fwd->cos, fwd->sin, transformer->heads));
     TRY(linear_gradient(fwd, normed_gradient, qkv_gradient, it->normed, block->qkv, &params->qkv, &params->qkv_bias));
     workspace_restore(fwd->workspace, mark);
     return OK;
@@ -199,13 +198,13 @@ status block_backward(struct forward_state *fwd, int index, struct attention_spa
     TRY(take_values(fwd, index, &values));
     TRY(recompute(fwd, index, spans, &values));
     TRY(feed_forward_gradient(fwd, index, normed_gradient, values.normed));
-    TRY(ops->rmsnorm_gradient(backend, fwd->x_grad, gradient_of(fwd, &params->norm2), normed_gradient, values.middle,
-                              block->norm2, values.inverse2));
+    TRY(ops->rmsnorm_grad(backend, fwd->x_grad, gradient_of(fwd, &params->norm2), normed_gradient, values.middle,
+                          block->norm2, values.inverse2));
     TRY(ops->rmsnorm(backend, values.normed, values.input, (struct tensor){0}, block->norm1, fwd->transformer->eps,
                      values.inverse1));
     TRY(attention_part_gradient(fwd, index, spans, normed_gradient, &values));
-    TRY(ops->rmsnorm_gradient(backend, fwd->x_grad, gradient_of(fwd, &params->norm1), normed_gradient, values.input,
-                              block->norm1, values.inverse1));
+    TRY(ops->rmsnorm_grad(backend, fwd->x_grad, gradient_of(fwd, &params->norm1), normed_gradient, values.input,
+                          block->norm1, values.inverse1));
     workspace_restore(fwd->workspace, mark);
     return OK;
 }

@@ -20,7 +20,7 @@ struct forward_state {
     bool has_delta;         // delta is still to be added to x
     struct tensor cos, sin; // F32 [T, D/2]
     struct tensor slots;    // I32 [T,1]
-    struct cache *cache;
+    struct kv_cache *cache;
     bool per_layer;           // the cache has a layer for each block (generation); else one serves all
     struct tensor *saved;     // each block's input, for the gradient; NULL: not kept
     struct buffer *gradients; // of all parameters, F32, as the table says
@@ -29,7 +29,7 @@ struct forward_state {
 
 // What a block's rows see.
 struct attention_spans {
-    const struct segment *items;
+    const struct attention_span *items;
     size_t count;
 };
 

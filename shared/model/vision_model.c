@@ -40,13 +40,13 @@ static status take_patches(const struct vision_state *state, struct model *model
     struct patch_shape shape = {.frames = (int)state->frames.rows,
                                 .height = state->grid.height * vision->patch_size,
                                 .width = state->grid.width * vision->patch_size,
-                                .patch = vision->patch_size,
-                                .time = vision->temporal_patch_size,
-                                .merge = vision->spatial_merge_size,
-                                .rescale = model->config.rescale_factor};
+                                .patch_size = vision->patch_size,
+                                .temporal_patch_size = vision->temporal_patch_size,
+                                .merge_size = vision->spatial_merge_size,
+                                .rescale_factor = model->config.rescale_factor};
     for (int i = 0; i < 3; i++) {
-        shape.mean[i] = model->config.image_mean[i];
-        shape.deviation[i] = model->config.image_std[i];
+        shape.image_mean[i] = model->config.image_mean[i];
+        shape.image_std[i] = model->config.image_std[i];
     }
     TRY(workspace_alloc(&model->workspace, model->weights->type, grid_patches(state->grid), pixels, patches));
     return model->backend->ops->patchify(model->backend, *patches, state->frames, &shape);
@@ -75,7 +75,7 @@ static status take_merger(const struct vision_state *state, struct model *model,
     TRY(workspace_alloc(&model->workspace, ELEMENT_F32, state->fwd.rows, 1, &merger->inverse));
     TRY(workspace_alloc(&model->workspace, type, units, wide, &merger->fc1_out));
     TRY(workspace_alloc(&model->workspace, type, units, wide, &merger->gelu_out));
-    merger->joined = tensor_shaped(merger->normed, units, wide);
+    merger->joined = tensor_reshape(merger->normed, units, wide);
     return OK;
 }
 
@@ -148,9 +148,9 @@ static status product_gradient(struct model *model, struct buffer *gradients, st
                                struct tensor out_gradient, struct tensor in, struct weight *weight,
                                const struct fused_param *param, const struct fused_param *bias) {
     const struct operations *ops = model->backend->ops;
-    TRY(ops->linear_input_gradient(model->backend, in_gradient, out_gradient, weight, false));
-    return ops->linear_weight_gradient(model->backend, param_tensor(gradients, param), param_tensor(gradients, bias),
-                                       out_gradient, in);
+    TRY(ops->linear_grad_input(model->backend, in_gradient, out_gradient, weight, false));
+    return ops->linear_grad_weight(model->backend, param_tensor(gradients, param), param_tensor(gradients, bias),
+                                   out_gradient, in);
 }
 
 // pass.x_gradient = the gradient of the merger's input.
@@ -170,14 +170,14 @@ static status merger_gradient(struct vision_state *state, struct model *model, s
     TRY(merge(state, model, &merger));
     TRY(product_gradient(model, gradients, gelu_grad, merged_gradient, merger.gelu_out, weights->merger_fc2,
                          &table->merger_fc2, &table->merger_fc2_bias));
-    TRY(ops->gelu_gradient(model->backend, fc1_grad, gelu_grad, merger.fc1_out));
+    TRY(ops->gelu_grad(model->backend, fc1_grad, gelu_grad, merger.fc1_out));
     struct tensor joined_gradient = gelu_grad; // it is not needed any more, and of the same shape
     TRY(product_gradient(model, gradients, joined_gradient, fc1_grad, merger.joined, weights->merger_fc1,
                          &table->merger_fc1, &table->merger_fc1_bias));
     TRY(ops->zero(model->backend, state->fwd.x_grad));
-    TRY(ops->rmsnorm_gradient(model->backend, state->fwd.x_grad, param_tensor(gradients, &table->merger_norm),
-                              tensor_shaped(joined_gradient, state->fwd.rows, state->fwd.transformer->hidden_size),
-                              state->fwd.x, weights->merger_norm, merger.inverse));
+    TRY(ops->rmsnorm_grad(model->backend, state->fwd.x_grad, param_tensor(gradients, &table->merger_norm),
+                          tensor_reshape(joined_gradient, state->fwd.rows, state->fwd.transformer->hidden_size),
+                          state->fwd.x, weights->merger_norm, merger.inverse));
     workspace_restore(&model->workspace, mark);
     return OK;
 }
@@ -190,8 +190,8 @@ static status embed_gradient(struct vision_state *state, struct model *model, st
     TRY(workspace_alloc(&model->workspace, model->weights->type, state->fwd.rows, state->fwd.transformer->hidden_size,
                         &embedded_gradient));
     TRY(ops->gather(model->backend, embedded_gradient, state->fwd.x_grad, state->back));
-    return ops->linear_weight_gradient(model->backend, param_tensor(gradients, &model->table->patch),
-                                       (struct tensor){0}, embedded_gradient, patches);
+    return ops->linear_grad_weight(model->backend, param_tensor(gradients, &model->table->patch), (struct tensor){0},
+                                   embedded_gradient, patches);
 }
 
 status vision_backward(struct vision_state *state, struct model *model, struct tensor merged_gradient,

@@ -30,7 +30,7 @@ static void add_window(struct filling *it, int time, int y, int y_end, int x, in
     }
     int64_t first = start * it->patches_a_unit, rows = (it->units - start) * it->patches_a_unit;
     it->out->windows[it->out->window_count++] =
-        (struct segment){.query = first, .queries = rows, .own = first, .seen = rows, .causal = false};
+        (struct attention_span){.q_begin = first, .q_len = rows, .kv_begin = first, .visible = rows, .causal = false};
 }
 
 static int smaller(int a, int b) {
@@ -45,7 +45,7 @@ static void add_frame(struct filling *it, int time, int side) {
     }
     int64_t rows = it->units * it->patches_a_unit - first;
     it->out->frames[it->out->frame_count++] =
-        (struct segment){.query = first, .queries = rows, .own = first, .seen = rows, .causal = false};
+        (struct attention_span){.q_begin = first, .q_len = rows, .kv_begin = first, .visible = rows, .causal = false};
 }
 
 // Row and column of a patch of the processor's order.
@@ -87,8 +87,8 @@ status windows_make(struct windows *windows, struct arena *arena, const struct m
         .order = arena_alloc(arena, (size_t)patches * sizeof(int32_t)),
         .back = arena_alloc(arena, (size_t)patches * sizeof(int32_t)),
         .units = arena_alloc(arena, (size_t)units * sizeof(int32_t)),
-        .windows = arena_alloc(arena, (size_t)units * sizeof(struct segment)),
-        .frames = arena_alloc(arena, (size_t)grid.time * sizeof(struct segment)),
+        .windows = arena_alloc(arena, (size_t)units * sizeof(struct attention_span)),
+        .frames = arena_alloc(arena, (size_t)grid.time * sizeof(struct attention_span)),
         .cos = arena_alloc(arena, angles),
         .sin = arena_alloc(arena, angles),
     };

@@ -15,7 +15,7 @@ struct setting {
 };
 
 static struct setting set_up(struct harness *h, const char *what, double scale) {
-    bool half = backend_computes(h->backend, ELEMENT_BF16) == OK;
+    bool half = backend_supports(h->backend, ELEMENT_BF16) == OK;
     struct setting s = {.rows = harness_range(h, 1, harness_unit(h) < 0.2 ? 150 : 12),
                         .channels = harness_range(h, 1, 70),
                         .vocabulary = harness_range(h, 2, harness_unit(h) < 0.3 ? 5000 : 300),
@@ -40,7 +40,7 @@ static double *logits_of(struct harness *h, const struct setting *s, const float
     return logits;
 }
 
-static double log_sum_of(const double *logits, int64_t count) {
+static double lse_of(const double *logits, int64_t count) {
     double most = logits[0], sum = 0;
     for (int64_t i = 1; i < count; i++) most = fmax(most, logits[i]);
     for (int64_t i = 0; i < count; i++) sum += exp(logits[i] - most);
@@ -57,61 +57,60 @@ static void check_logprob(struct harness *h) {
     harness_ok(h, h->ops->logprob(h->backend, row, (struct tensor){0}, tensor_rows(s.in, place, 1), s.head,
                                   tensor_rows(s.targets, place, 1)));
     harness_equal(h, "a row alone", row, tensor_rows(logprob, place, 1));
-    double *want = NULL, *want_sums = NULL;
+    double *want = NULL, *want_lse = NULL;
     if (h->first) {
         double *logits = logits_of(h, &s, harness_values(h, s.in), harness_values(h, s.plain));
         int32_t *targets = harness_numbers(h, s.targets);
         want = harness_memory(h, (size_t)s.rows * sizeof *want);
-        want_sums = harness_memory(h, (size_t)s.rows * sizeof *want);
+        want_lse = harness_memory(h, (size_t)s.rows * sizeof *want);
         for (int64_t i = 0; i < s.rows; i++) {
-            want_sums[i] = log_sum_of(logits + i * s.vocabulary, s.vocabulary);
-            want[i] = logits[i * s.vocabulary + targets[i]] - want_sums[i];
+            want_lse[i] = lse_of(logits + i * s.vocabulary, s.vocabulary);
+            want[i] = logits[i * s.vocabulary + targets[i]] - want_lse[i];
         }
     }
     harness_near(h, "logprob", logprob, want, 1e-5, 1e-6);
-    harness_near(h, "log_sums", sums, want_sums, 1e-5, 1e-6);
+    harness_near(h, "lse", sums, want_lse, 1e-5, 1e-6);
     h->ops->weight_free(h->backend, &s.head);
 }
 
-// d loss / d logits = slope (onehot - softmax), through the two products in double.
-static void reference_gradient(struct harness *h, const struct setting *s, const float *slope, double *in_gradient,
-                               double *head_gradient) {
+// d loss / d logits = dlogprob (onehot - softmax), through the two products in double.
+static void reference_gradient(struct harness *h, const struct setting *s, const float *dlogprob, double *grad_in,
+                               double *grad_lm_head) {
     float *in = harness_values(h, s->in), *plain = harness_values(h, s->plain);
     double *logits = logits_of(h, s, in, plain);
     int32_t *targets = harness_numbers(h, s->targets);
     for (int64_t row = 0; row < s->rows; row++) {
-        double *line = logits + row * s->vocabulary, log_sum = log_sum_of(line, s->vocabulary);
+        double *line = logits + row * s->vocabulary, lse = lse_of(line, s->vocabulary);
         for (int64_t v = 0; v < s->vocabulary; v++) {
-            double g = slope[row] * ((v == targets[row]) - exp(line[v] - log_sum));
+            double g = dlogprob[row] * ((v == targets[row]) - exp(line[v] - lse));
             for (int64_t c = 0; c < s->channels; c++) {
-                in_gradient[row * s->channels + c] += g * plain[v * s->channels + c];
-                head_gradient[v * s->channels + c] += g * in[row * s->channels + c];
+                grad_in[row * s->channels + c] += g * plain[v * s->channels + c];
+                grad_lm_head[v * s->channels + c] += g * in[row * s->channels + c];
             }
         }
     }
 }
 
 static void check_gradient(struct harness *h) {
-    struct setting s = set_up(h, "logprob_gradient", 0.5);
+    struct setting s = set_up(h, "logprob_grad", 0.5);
     struct tensor logprob = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_ZERO, 0),
                   sums = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_ZERO, 0);
-    struct tensor slope = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_NORMAL, 1);
-    struct tensor in_gradient = harness_tensor(h, s.type, s.rows, s.channels, FILL_NORMAL, 1);
-    struct tensor head_gradient = harness_tensor(h, ELEMENT_F32, s.vocabulary, s.channels, FILL_NORMAL, 1);
-    float *before = harness_values(h, head_gradient);
+    struct tensor dlogprob = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_NORMAL, 1);
+    struct tensor grad_in = harness_tensor(h, s.type, s.rows, s.channels, FILL_NORMAL, 1);
+    struct tensor grad_lm_head = harness_tensor(h, ELEMENT_F32, s.vocabulary, s.channels, FILL_NORMAL, 1);
+    float *before = harness_values(h, grad_lm_head);
     harness_ok(h, h->ops->logprob(h->backend, logprob, sums, s.in, s.head, s.targets));
-    harness_ok(h,
-               h->ops->logprob_gradient(h->backend, in_gradient, head_gradient, s.in, s.head, s.targets, sums, slope));
+    harness_ok(h, h->ops->logprob_grad(h->backend, grad_in, grad_lm_head, s.in, s.head, s.targets, sums, dlogprob));
     double *want = NULL, *want_head = NULL;
     if (h->first) {
         want = harness_memory(h, (size_t)(s.rows * s.channels) * sizeof *want);
         want_head = harness_memory(h, (size_t)(s.vocabulary * s.channels) * sizeof *want);
         for (int64_t i = 0; i < s.vocabulary * s.channels; i++) want_head[i] = before[i];
-        reference_gradient(h, &s, harness_values(h, slope), want, want_head);
+        reference_gradient(h, &s, harness_values(h, dlogprob), want, want_head);
     }
     double coarse = s.type == ELEMENT_BF16 ? 2e-2 : 2e-5; // slopes of logits are rounded to the type of products
-    harness_near(h, "in_gradient", in_gradient, want, coarse, coarse);
-    harness_near(h, "head_gradient", head_gradient, want_head, coarse * sqrt((double)s.rows), coarse);
+    harness_near(h, "grad_in", grad_in, want, coarse, coarse);
+    harness_near(h, "grad_lm_head", grad_lm_head, want_head, coarse * sqrt((double)s.rows), coarse);
     h->ops->weight_free(h->backend, &s.head);
 }
 
@@ -147,17 +146,17 @@ static bool is_allowed(const double *logits, int64_t count, const struct samplin
 static void check_sample(struct harness *h) {
     struct setting s = set_up(h, "sample", harness_unit(h) < 0.5 ? 0.1 : 1);
     struct sampling *how = harness_memory(h, (size_t)s.rows * sizeof *how);
-    double *chance = harness_memory(h, (size_t)s.rows * sizeof *chance);
+    double *uniform = harness_memory(h, (size_t)s.rows * sizeof *uniform);
     for (int64_t i = 0; i < s.rows; i++) {
         how[i] = (struct sampling){.temperature = harness_unit(h) < 0.2 ? 0 : (float)(0.1 + 1.5 * harness_unit(h)),
                                    .top_p = harness_unit(h) < 0.3 ? 1 : (float)harness_unit(h),
                                    .top_k = harness_unit(h) < 0.4 ? 0 : (int)harness_range(h, 1, s.vocabulary)};
-        chance[i] = harness_unit(h) < 0.1 ? 0 : harness_unit(h);
+        uniform[i] = harness_unit(h) < 0.1 ? 0 : harness_unit(h);
     }
     struct tensor tokens = harness_index(h, s.rows, s.vocabulary),
                   logprobs = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_ZERO, 0);
     struct tensor score = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_ZERO, 0);
-    harness_ok(h, h->ops->sample(h->backend, tokens, logprobs, s.in, s.head, how, chance));
+    harness_ok(h, h->ops->sample(h->backend, tokens, logprobs, s.in, s.head, how, uniform));
     harness_same(h, "tokens", tokens);
     harness_ok(h, h->ops->logprob(h->backend, score, (struct tensor){0}, s.in, s.head, tokens));
     harness_equal(h, "log-probabilities sampled and scored", logprobs, score);
@@ -180,11 +179,11 @@ static void check_frequencies(struct harness *h) {
     struct tensor in = harness_dense(h, ELEMENT_F32, draws, 1, FILL_ZERO, 0),
                   plain = harness_dense(h, ELEMENT_F32, vocabulary, 1, FILL_NORMAL, 1.5);
     float *ones = harness_memory(h, draws * sizeof *ones);
-    double *chance = harness_memory(h, draws * sizeof *chance);
+    double *uniform = harness_memory(h, draws * sizeof *uniform);
     struct sampling *how = harness_memory(h, draws * sizeof *how);
     for (int i = 0; i < draws; i++) {
         ones[i] = 1;
-        chance[i] = (i + 0.5) / draws;
+        uniform[i] = (i + 0.5) / draws;
         how[i] = (struct sampling){.temperature = 0.8f, .top_p = 0.9f, .top_k = 30};
     }
     harness_set(h, in, ones);
@@ -192,7 +191,7 @@ static void check_frequencies(struct harness *h) {
     harness_ok(h, h->ops->weight_new(h->backend, &head, plain, ELEMENT_F32, true));
     struct tensor tokens = harness_index(h, draws, vocabulary),
                   logprobs = harness_dense(h, ELEMENT_F32, draws, 1, FILL_ZERO, 0);
-    harness_ok(h, h->ops->sample(h->backend, tokens, logprobs, in, head, how, chance));
+    harness_ok(h, h->ops->sample(h->backend, tokens, logprobs, in, head, how, uniform));
     h->ops->weight_free(h->backend, &head);
     float *logits = harness_values(h, plain);
     int32_t *numbers = harness_numbers(h, tokens);
@@ -224,9 +223,9 @@ static void check(struct harness *h) {
 struct timed {
     struct harness *h;
     struct weight *head;
-    struct tensor in, targets, logprob, sums, slope, in_gradient, head_gradient, tokens;
+    struct tensor in, targets, logprob, sums, dlogprob, grad_in, grad_lm_head, tokens;
     struct sampling how[8];
-    double chance[8];
+    double uniform[8];
 };
 
 static status run_logprob(void *context) {
@@ -236,14 +235,14 @@ static status run_logprob(void *context) {
 
 static status run_gradient(void *context) {
     struct timed *t = context;
-    return t->h->ops->logprob_gradient(t->h->backend, t->in_gradient, t->head_gradient, t->in, t->head, t->targets,
-                                       t->sums, t->slope);
+    return t->h->ops->logprob_grad(t->h->backend, t->grad_in, t->grad_lm_head, t->in, t->head, t->targets, t->sums,
+                                   t->dlogprob);
 }
 
 static status run_sample(void *context) {
     struct timed *t = context;
     return t->h->ops->sample(t->h->backend, t->tokens, tensor_rows(t->logprob, 0, 8), tensor_rows(t->in, 0, 8), t->head,
-                             t->how, t->chance);
+                             t->how, t->uniform);
 }
 
 static void time_type(struct harness *h, enum element type) {
@@ -255,28 +254,28 @@ static void time_type(struct harness *h, enum element type) {
                       .targets = harness_index(h, rows, vocabulary),
                       .logprob = harness_dense(h, ELEMENT_F32, rows, 1, FILL_ZERO, 0),
                       .sums = harness_dense(h, ELEMENT_F32, rows, 1, FILL_ZERO, 0),
-                      .slope = harness_dense(h, ELEMENT_F32, rows, 1, FILL_NORMAL, 1),
-                      .in_gradient = harness_dense(h, type, rows, channels, FILL_ZERO, 0),
-                      .head_gradient = harness_dense(h, ELEMENT_F32, vocabulary, channels, FILL_ZERO, 0),
+                      .dlogprob = harness_dense(h, ELEMENT_F32, rows, 1, FILL_NORMAL, 1),
+                      .grad_in = harness_dense(h, type, rows, channels, FILL_ZERO, 0),
+                      .grad_lm_head = harness_dense(h, ELEMENT_F32, vocabulary, channels, FILL_ZERO, 0),
                       .tokens = harness_index(h, 8, 2)};
     struct tensor plain = harness_dense(h, type, vocabulary, channels, FILL_NORMAL, 0.05);
     double flops = 2.0 * rows * vocabulary * channels;
     for (int i = 0; i < 8; i++) {
         t.how[i] = (struct sampling){1, 0.95f, 50};
-        t.chance[i] = harness_unit(h);
+        t.uniform[i] = harness_unit(h);
     }
     harness_ok(h, h->ops->weight_new(h->backend, &t.head, plain, type, true));
     harness_time(h, flops, 0, run_logprob, &t, "%s logprob 1024x768x32000", name);
     harness_time(h, flops / 128, 0, run_sample, &t, "%s sample 8x768x32000", name);
     h->ops->weight_free(h->backend, &t.head);
     harness_ok(h, h->ops->weight_new(h->backend, &t.head, plain, type, false));
-    harness_time(h, 3 * flops, 0, run_gradient, &t, "%s logprob_gradient 1024x768x32000", name);
+    harness_time(h, 3 * flops, 0, run_gradient, &t, "%s logprob_grad 1024x768x32000", name);
     h->ops->weight_free(h->backend, &t.head);
 }
 
 static void time_all(struct harness *h) {
     time_type(h, ELEMENT_F32);
-    if (backend_computes(h->backend, ELEMENT_BF16) == OK) time_type(h, ELEMENT_BF16);
+    if (backend_supports(h->backend, ELEMENT_BF16) == OK) time_type(h, ELEMENT_BF16);
 }
 
 const struct suite suite_head = {"head", check, time_all};

@@ -71,41 +71,41 @@ static void check_forward(struct harness *h, const struct shape *s, struct tenso
 }
 
 static void check_input_gradient(struct harness *h, const struct shape *s, struct tensor plain, struct weight *fresh) {
-    struct tensor slopes = harness_tensor(h, s->type, s->m, s->n, FILL_NORMAL, 1);
+    struct tensor grad_out = harness_tensor(h, s->type, s->m, s->n, FILL_NORMAL, 1);
     struct tensor out = harness_tensor(h, s->out, s->m, s->l, s->add ? FILL_NORMAL : FILL_ZERO, 1);
     float *before = harness_values(h, out);
     struct tensor row = harness_dense(h, s->out, 1, s->l, FILL_ZERO, 1);
     int64_t place = harness_range(h, 0, s->m - 1);
     harness_ok(h, h->ops->copy(h->backend, row, tensor_rows(out, place, 1)));
-    harness_ok(h, h->ops->linear_input_gradient(h->backend, out, slopes, fresh, s->add));
-    harness_ok(h, h->ops->linear_input_gradient(h->backend, row, tensor_rows(slopes, place, 1), fresh, s->add));
+    harness_ok(h, h->ops->linear_grad_input(h->backend, out, grad_out, fresh, s->add));
+    harness_ok(h, h->ops->linear_grad_input(h->backend, row, tensor_rows(grad_out, place, 1), fresh, s->add));
     harness_equal(h, "a row's gradient alone", row, tensor_rows(out, place, 1));
     double *want = NULL;
     if (h->first) {
-        want = product(h, harness_values(h, slopes), weight_values(h, plain, s->type), s->m, s->l, s->n,
+        want = product(h, harness_values(h, grad_out), weight_values(h, plain, s->type), s->m, s->l, s->n,
                        (int64_t[]){s->n, 1, 1, s->l});
         for (int64_t i = 0; s->add && i < s->m * s->l; i++) want[i] += before[i];
     }
-    harness_near(h, "in_gradient", out, want, 3e-6 * sqrt((double)s->n) + 1e-6, 1e-5);
+    harness_near(h, "grad_in", out, want, 3e-6 * sqrt((double)s->n) + 1e-6, 1e-5);
 }
 
 static void check_weight_gradient(struct harness *h, const struct shape *s, struct tensor in) {
-    struct tensor slopes = harness_tensor(h, s->type, s->m, s->n, FILL_NORMAL, 1);
+    struct tensor grad_out = harness_tensor(h, s->type, s->m, s->n, FILL_NORMAL, 1);
     struct tensor out = harness_tensor(h, ELEMENT_F32, s->n, s->l, FILL_NORMAL, 1);
     struct tensor bias = s->bias ? harness_dense(h, ELEMENT_F32, 1, s->n, FILL_NORMAL, 1) : (struct tensor){0};
     float *before = harness_values(h, out), *bias_before = s->bias ? harness_values(h, bias) : NULL;
-    harness_ok(h, h->ops->linear_weight_gradient(h->backend, out, bias, slopes, in));
+    harness_ok(h, h->ops->linear_grad_weight(h->backend, out, bias, grad_out, in));
     double *want = NULL, *sums = NULL;
     if (h->first) {
-        float *values = harness_values(h, slopes);
+        float *values = harness_values(h, grad_out);
         want = product(h, values, harness_values(h, in), s->n, s->l, s->m, (int64_t[]){1, s->n, 1, s->l});
         for (int64_t i = 0; i < s->n * s->l; i++) want[i] += before[i];
         sums = harness_memory(h, (size_t)s->n * sizeof *sums);
         for (int64_t i = 0; s->bias && i < s->m * s->n; i++) sums[i % s->n] += values[i];
         for (int64_t i = 0; s->bias && i < s->n; i++) sums[i] += bias_before[i];
     }
-    harness_near(h, "weight_gradient", out, want, 3e-6 * sqrt((double)s->m) + 1e-6, 1e-5);
-    if (s->bias) harness_near(h, "bias_gradient", bias, sums, 1e-5 * sqrt((double)s->m), 1e-5);
+    harness_near(h, "grad_weight", out, want, 3e-6 * sqrt((double)s->m) + 1e-6, 1e-5);
+    if (s->bias) harness_near(h, "grad_bias", bias, sums, 1e-5 * sqrt((double)s->m), 1e-5);
 }
 
 static void check_shape(struct harness *h, const struct shape *s) {
@@ -129,7 +129,7 @@ static void check_refusals(struct harness *h) {
     struct tensor out = harness_dense(h, ELEMENT_F32, 3, 6, FILL_ZERO, 0);
     struct weight *kept, *none;
     harness_ok(h, h->ops->weight_new(h->backend, &kept, plain, ELEMENT_F32, true));
-    harness_hold(h, h->ops->linear_input_gradient(h->backend, in, out, kept, false) == BUG, "a kept weight's gradient");
+    harness_hold(h, h->ops->linear_grad_input(h->backend, in, out, kept, false) == BUG, "a kept weight's gradient");
     harness_hold(h, h->ops->linear(h->backend, in, out, kept, (struct tensor){0}) == BUG, "an input of another length");
     harness_ok(h, h->ops->linear(h->backend, tensor_rows(out, 0, 0), tensor_rows(in, 0, 0), kept, (struct tensor){0}));
     h->ops->weight_free(h->backend, &kept);
@@ -143,7 +143,7 @@ static void check(struct harness *h) {
     check_refusals(h);
     static const int64_t widths[] = {1, 2, 5, 16, 17, 31, 32, 40, 63, 64, 65, 100, 101, 128, 152, 200, 256, 257, 320};
     enum { count = sizeof widths / sizeof *widths };
-    bool half = backend_computes(h->backend, ELEMENT_BF16) == OK;
+    bool half = backend_supports(h->backend, ELEMENT_BF16) == OK;
     for (int i = 0; i < 60; i++) {
         struct shape s = {.type = half && harness_unit(h) < 0.5 ? ELEMENT_BF16 : ELEMENT_F32};
         s.m = harness_range(h, 1, harness_unit(h) < 0.2 ? 300 : 70);
@@ -155,7 +155,7 @@ static void check(struct harness *h) {
         s.add = harness_unit(h) < 0.5;
         check_shape(h, &s);
     }
-    // Inner lengths of real models; a chunk of rows and some more; narrow and wide tiles.
+    // Inner lengths of real models; a chunk of rows and some more; bf16_from_f32 and wide tiles.
     static const int64_t deep[][3] = {{3, 40, 1176},  {2, 17, 3420},   {5, 24, 11008},  {1, 9, 18944},
                                       {2050, 24, 33}, {790, 1100, 37}, {140, 1500, 300}};
     for (size_t i = 0; i < sizeof deep / sizeof *deep; i++) {
@@ -170,7 +170,7 @@ static void check(struct harness *h) {
 struct timed {
     struct harness *h;
     struct weight *weight;
-    struct tensor in, out, slopes, weight_gradient, in_gradient;
+    struct tensor in, out, grad_out, grad_weight, grad_in;
 };
 
 static status run_forward(void *context) {
@@ -180,12 +180,12 @@ static status run_forward(void *context) {
 
 static status run_input_gradient(void *context) {
     struct timed *t = context;
-    return t->h->ops->linear_input_gradient(t->h->backend, t->in_gradient, t->slopes, t->weight, false);
+    return t->h->ops->linear_grad_input(t->h->backend, t->grad_in, t->grad_out, t->weight, false);
 }
 
 static status run_weight_gradient(void *context) {
     struct timed *t = context;
-    return t->h->ops->linear_weight_gradient(t->h->backend, t->weight_gradient, (struct tensor){0}, t->slopes, t->in);
+    return t->h->ops->linear_grad_weight(t->h->backend, t->grad_weight, (struct tensor){0}, t->grad_out, t->in);
 }
 
 static void time_shape(struct harness *h, int64_t m, int64_t l, int64_t n, enum element type, bool gradients) {
@@ -206,21 +206,21 @@ static void time_shape(struct harness *h, int64_t m, int64_t l, int64_t n, enum 
     h->ops->weight_free(h->backend, &t.weight);
     struct tensor master = harness_dense(h, ELEMENT_F32, n, l, FILL_NORMAL, 1);
     harness_ok(h, h->ops->weight_new(h->backend, &t.weight, master, type, false));
-    t.slopes = harness_dense(h, type, m, n, FILL_NORMAL, 1);
-    t.in_gradient = harness_dense(h, type, m, l, FILL_ZERO, 1);
-    t.weight_gradient = harness_dense(h, ELEMENT_F32, n, l, FILL_ZERO, 1);
+    t.grad_out = harness_dense(h, type, m, n, FILL_NORMAL, 1);
+    t.grad_in = harness_dense(h, type, m, l, FILL_ZERO, 1);
+    t.grad_weight = harness_dense(h, ELEMENT_F32, n, l, FILL_ZERO, 1);
     harness_time(h, flops, 0, run_forward, &t, "%s f32 master %lldx%lldx%lld", name, (long long)m, (long long)l,
                  (long long)n);
-    harness_time(h, flops, 0, run_input_gradient, &t, "%s in_gradient %lldx%lldx%lld", name, (long long)m, (long long)l,
+    harness_time(h, flops, 0, run_input_gradient, &t, "%s grad_in %lldx%lldx%lld", name, (long long)m, (long long)l,
                  (long long)n);
-    harness_time(h, flops, 0, run_weight_gradient, &t, "%s weight_gradient %lldx%lldx%lld", name, (long long)m,
+    harness_time(h, flops, 0, run_weight_gradient, &t, "%s grad_weight %lldx%lldx%lld", name, (long long)m,
                  (long long)l, (long long)n);
     h->ops->weight_free(h->backend, &t.weight);
 }
 
 static void time_all(struct harness *h) {
     for (enum element type = ELEMENT_F32; type <= ELEMENT_BF16; type++) {
-        if (backend_computes(h->backend, type) != OK) continue;
+        if (backend_supports(h->backend, type) != OK) continue;
         time_shape(h, 1160, 768, 2560, type, true);
         time_shape(h, 2200, 768, 4096, type, true);
         time_shape(h, 1160, 2048, 768, type, true);

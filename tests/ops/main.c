@@ -14,22 +14,22 @@ static const struct suite *const suites[] = {&suite_memory,    &suite_rows,  &su
 // The first is the reference of the bits.
 struct version {
     const char *name;
-    enum vector_level level;
+    enum simd_level level;
     int threads;
     bool guarded;
 };
 
 static const struct version versions[] = {
-    {"plain, 1 thread", VECTOR_PLAIN, 1, false},    {"AVX2, 1 thread", VECTOR_AVX2, 1, false},
-    {"AVX-512, 1 thread", VECTOR_AVX512, 1, false}, {"best, 2 threads", VECTOR_AVX512, 2, false},
-    {"best, 3 threads", VECTOR_AVX512, 3, false},   {"best, guarded", VECTOR_AVX512, 2, true},
+    {"plain, 1 thread", SIMD_PLAIN, 1, false},    {"AVX2, 1 thread", SIMD_AVX2, 1, false},
+    {"AVX-512, 1 thread", SIMD_AVX512, 1, false}, {"best, 2 threads", SIMD_AVX512, 2, false},
+    {"best, 3 threads", SIMD_AVX512, 3, false},   {"best, guarded", SIMD_AVX512, 2, true},
 };
 
 static void open_version(struct harness *h, const struct version *v) {
     struct backend_options options = {.device = "cpu", .threads = v->threads, .guarded = v->guarded};
     harness_must(backend_open(&h->backend, &options));
-    enum vector_level best = vectors_best();
-    vectors_choose(&cpu_of(h->backend)->vectors, v->level < best ? v->level : best);
+    enum simd_level best = simd_best();
+    simd_choose(&cpu_of(h->backend)->simd, v->level < best ? v->level : best);
     h->ops = h->backend->ops;
 }
 
@@ -86,7 +86,7 @@ int main(int count, char **arguments) {
     }
     printf("seed %llu\n", (unsigned long long)state.seed);
     if (timing) {
-        open_version(&h, &(struct version){"timed", VECTOR_AVX512, state.threads, false});
+        open_version(&h, &(struct version){"timed", SIMD_AVX512, state.threads, false});
         harness_peaks(&state);
     }
     int ran = 0;

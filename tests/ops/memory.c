@@ -73,7 +73,7 @@ static void check_views(struct harness *h) {
     float *part = harness_values(h, tensor_columns(tensor_rows(whole, 3, 5), 7, 11));
     for (int i = 0; i < 55; i++)
         harness_hold(h, part[i] == values[(3 + i / 11) * 24 + 7 + i % 11], "view of rows and columns, %d", i);
-    float *shaped = harness_values(h, tensor_shaped(whole, 10, 48));
+    float *shaped = harness_values(h, tensor_reshape(whole, 10, 48));
     for (int i = 0; i < 480; i++) harness_hold(h, shaped[i] == values[i], "another shape, %d", i);
     harness_ok(h, h->ops->zero(h->backend, tensor_columns(tensor_rows(whole, 3, 5), 7, 11)));
     float *after = harness_values(h, whole);
@@ -110,8 +110,8 @@ static void check_devices(struct harness *h) {
     harness_hold(h, backend_open(&none, &(struct backend_options){.device = "abacus"}) == USAGE && !none,
                  "an unknown device");
     harness_hold(h, backend_open(&none, &(struct backend_options){.device = "cudas"}) == USAGE && !none, "cudas");
-    harness_hold(h, backend_computes(h->backend, ELEMENT_F32) == OK, "float32");
-    harness_hold(h, backend_computes(h->backend, ELEMENT_F16) == UNAVAILABLE, "half");
+    harness_hold(h, backend_supports(h->backend, ELEMENT_F32) == OK, "float32");
+    harness_hold(h, backend_supports(h->backend, ELEMENT_F16) == UNAVAILABLE, "half");
     backend_close(&none);
 }
 

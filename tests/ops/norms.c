@@ -26,7 +26,7 @@ static float rounded(float value, enum element type) {
 struct norm {
     enum element type;
     int64_t rows, columns;
-    struct tensor x, scale, inverse;
+    struct tensor x, scale, rstd;
 };
 
 static struct norm set_up_norm(struct harness *h, const char *what) {
@@ -36,7 +36,7 @@ static struct norm set_up_norm(struct harness *h, const char *what) {
     harness_case(h, "%s: %lld x %lld, type %d, scale %d", what, (long long)n.rows, (long long)n.columns, n.type, scale);
     n.x = harness_tensor(h, n.type, n.rows, n.columns, FILL_NORMAL, harness_unit(h) < 0.2 ? 1e-3 : 2);
     n.scale = harness_tensor(h, scale, 1, n.columns, FILL_NORMAL, 1);
-    n.inverse = harness_dense(h, ELEMENT_F32, n.rows, 1, FILL_ZERO, 0);
+    n.rstd = harness_dense(h, ELEMENT_F32, n.rows, 1, FILL_ZERO, 0);
     return n;
 }
 
@@ -45,36 +45,36 @@ static void check_rmsnorm(struct harness *h) {
     bool moved = harness_unit(h) < 0.6;
     struct tensor delta = {0}, out = harness_tensor(h, n.type, n.rows, n.columns, FILL_NORMAL, 1);
     float *x = harness_values(h, n.x), *scale = harness_values(h, n.scale);
-    double *want = doubles(h, n.x), *want_x = doubles(h, n.x), *want_inverse = doubles(h, n.inverse);
+    double *want = doubles(h, n.x), *want_x = doubles(h, n.x), *want_rstd = doubles(h, n.rstd);
     if (moved) {
         delta = harness_tensor(h, n.type, n.rows, n.columns, FILL_EDGES, 1);
         float *more = harness_values(h, delta);
         for (int64_t i = 0; i < n.rows * n.columns; i++) want_x[i] = rounded(x[i] + more[i], n.type);
     }
-    harness_ok(h, h->ops->rmsnorm(h->backend, out, n.x, delta, n.scale, 1e-6f, n.inverse));
+    harness_ok(h, h->ops->rmsnorm(h->backend, out, n.x, delta, n.scale, 1e-6f, n.rstd));
     for (int64_t row = 0; row < n.rows; row++) {
         double sum = 0;
         for (int64_t c = 0; c < n.columns; c++) sum += want_x[row * n.columns + c] * want_x[row * n.columns + c];
-        want_inverse[row] = 1 / sqrt(sum / (double)n.columns + 1e-6);
+        want_rstd[row] = 1 / sqrt(sum / (double)n.columns + 1e-6);
         for (int64_t c = 0; c < n.columns; c++)
             want[row * n.columns + c] =
-                want_x[row * n.columns + c] * want_inverse[row] * (double)rounded(scale[c], n.type);
+                want_x[row * n.columns + c] * want_rstd[row] * (double)rounded(scale[c], n.type);
     }
     harness_near(h, "x", n.x, want_x, 0, 0);
-    harness_near(h, "inverse", n.inverse, want_inverse, 0, 1e-6);
+    harness_near(h, "rstd", n.rstd, want_rstd, 0, 1e-6);
     harness_near(h, "out", out, want, 1e-7, n.type == ELEMENT_BF16 ? 0x1p-8 : 1e-6);
 }
 
-// With g = out_gradient * scale: r g - x r^3 mean(g x).
+// With g = grad_out * scale: r g - x r^3 mean(g x).
 static void check_rmsnorm_gradient(struct harness *h) {
-    struct norm n = set_up_norm(h, "rmsnorm_gradient");
+    struct norm n = set_up_norm(h, "rmsnorm_grad");
     struct tensor out = harness_dense(h, n.type, n.rows, n.columns, FILL_ZERO, 0);
     struct tensor slope = harness_tensor(h, n.type, n.rows, n.columns, FILL_NORMAL, 1);
     struct tensor gradient = harness_tensor(h, n.type, n.rows, n.columns, FILL_NORMAL, 1);
-    struct tensor scale_gradient = harness_tensor(h, ELEMENT_F32, 1, n.columns, FILL_NORMAL, 1);
-    harness_ok(h, h->ops->rmsnorm(h->backend, out, n.x, (struct tensor){0}, n.scale, 1e-6f, n.inverse));
-    double *want = doubles(h, gradient), *want_scale = doubles(h, scale_gradient);
-    double *x = doubles(h, n.x), *g = doubles(h, slope), *scale = doubles(h, n.scale), *r = doubles(h, n.inverse);
+    struct tensor grad_scale = harness_tensor(h, ELEMENT_F32, 1, n.columns, FILL_NORMAL, 1);
+    harness_ok(h, h->ops->rmsnorm(h->backend, out, n.x, (struct tensor){0}, n.scale, 1e-6f, n.rstd));
+    double *want = doubles(h, gradient), *want_scale = doubles(h, grad_scale);
+    double *x = doubles(h, n.x), *g = doubles(h, slope), *scale = doubles(h, n.scale), *r = doubles(h, n.rstd);
     double most = 0;
     for (int64_t row = 0; row < n.rows; row++) {
         double sum = 0;
@@ -91,9 +91,9 @@ static void check_rmsnorm_gradient(struct harness *h) {
             most = fmax(most, r[row] * (fabs(g[i]) + fabs(x[i] * mean)));
         }
     }
-    harness_ok(h, h->ops->rmsnorm_gradient(h->backend, gradient, scale_gradient, slope, n.x, n.scale, n.inverse));
-    harness_near(h, "x_gradient", gradient, want, 1e-6 * (1 + most), 1e-6);
-    harness_near(h, "scale_gradient", scale_gradient, want_scale, n.type == ELEMENT_BF16 ? 0.05 : 1e-5, 1e-5);
+    harness_ok(h, h->ops->rmsnorm_grad(h->backend, gradient, grad_scale, slope, n.x, n.scale, n.rstd));
+    harness_near(h, "grad_x", gradient, want, 1e-6 * (1 + most), 1e-6);
+    harness_near(h, "grad_scale", grad_scale, want_scale, n.type == ELEMENT_BF16 ? 0.05 : 1e-5, 1e-5);
 }
 
 // ---- gates ----
@@ -115,7 +115,7 @@ static void check_swiglu(struct harness *h) {
     struct tensor slope = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
     struct tensor gradient = harness_tensor(h, type, rows, 2 * columns, FILL_NORMAL, 1);
     harness_ok(h, h->ops->swiglu(h->backend, out, in));
-    harness_ok(h, h->ops->swiglu_gradient(h->backend, gradient, slope, in));
+    harness_ok(h, h->ops->swiglu_grad(h->backend, gradient, slope, in));
     double *x = doubles(h, in), *g = doubles(h, slope), *want = doubles(h, out), *want_slope = doubles(h, gradient);
     double most = 0; // silu' has a zero: what it is a factor of sets the error there
     for (int64_t i = 0; i < rows * columns; i++) {
@@ -128,7 +128,7 @@ static void check_swiglu(struct harness *h) {
     }
     double relative = type == ELEMENT_BF16 ? 0x1p-8 : 1e-6; // silu is rounded on the way
     harness_near(h, "out", out, want, 1e-32, relative);
-    harness_near(h, "gate_up_gradient", gradient, want_slope, 1e-6 + 3e-7 * most, type == ELEMENT_BF16 ? 0x1p-8 : 2e-6);
+    harness_near(h, "grad_gate_up", gradient, want_slope, 1e-6 + 3e-7 * most, type == ELEMENT_BF16 ? 0x1p-8 : 2e-6);
 }
 
 static void check_gelu(struct harness *h) {
@@ -140,14 +140,14 @@ static void check_gelu(struct harness *h) {
     struct tensor slope = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
     struct tensor gradient = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
     harness_ok(h, h->ops->gelu(h->backend, out, in));
-    harness_ok(h, h->ops->gelu_gradient(h->backend, gradient, slope, in));
+    harness_ok(h, h->ops->gelu_grad(h->backend, gradient, slope, in));
     double *x = doubles(h, in), *g = doubles(h, slope), *want = doubles(h, out), *want_slope = doubles(h, gradient);
     for (int64_t i = 0; i < rows * columns; i++) {
         want[i] = x[i] * phi(x[i]);
         want_slope[i] = g[i] * (phi(x[i]) + x[i] * exp(-x[i] * x[i] / 2) / sqrt(2 * M_PI));
     }
     harness_near(h, "out", out, want, 4e-7, 2e-7);
-    harness_near(h, "in_gradient", gradient, want_slope, 1e-6, 1e-6);
+    harness_near(h, "grad_in", gradient, want_slope, 1e-6, 1e-6);
 }
 
 // ---- curves ----
@@ -160,7 +160,7 @@ static void check_exp(struct harness *h) {
     float *in = harness_values(h, x), *out = harness_memory(h, count * sizeof *out);
     memcpy(in, (float[]){0, -0.0f, -87, -87.5f, -1e30f, -INFINITY, 87.9f, 88.5f, INFINITY, NAN}, 10 * sizeof *in);
     y = harness_dense(h, ELEMENT_F32, 1, count, FILL_ZERO, 0);
-    cpu_of(h->backend)->vectors.soften(out, in, count, 0, 1, 1);
+    cpu_of(h->backend)->simd.row_scaled_exp(out, in, count, 0, 1, 1);
     harness_set(h, y, out);
     harness_same(h, "exp", y);
     for (int i = 0; i < count; i++) {
@@ -185,17 +185,17 @@ static void check(struct harness *h) {
 
 struct timed {
     struct harness *h;
-    struct tensor x, delta, out, scale, inverse, scale_gradient, gate_up, gate_up_gradient, gated;
+    struct tensor x, delta, out, scale, rstd, grad_scale, gate_up, grad_gate_up, gated;
 };
 
 static status run_rmsnorm(void *context) {
     struct timed *t = context;
-    return t->h->ops->rmsnorm(t->h->backend, t->out, t->x, t->delta, t->scale, 1e-6f, t->inverse);
+    return t->h->ops->rmsnorm(t->h->backend, t->out, t->x, t->delta, t->scale, 1e-6f, t->rstd);
 }
 
 static status run_rmsnorm_gradient(void *context) {
     struct timed *t = context;
-    return t->h->ops->rmsnorm_gradient(t->h->backend, t->delta, t->scale_gradient, t->out, t->x, t->scale, t->inverse);
+    return t->h->ops->rmsnorm_grad(t->h->backend, t->delta, t->grad_scale, t->out, t->x, t->scale, t->rstd);
 }
 
 static status run_swiglu(void *context) {
@@ -205,12 +205,12 @@ static status run_swiglu(void *context) {
 
 static status run_swiglu_gradient(void *context) {
     struct timed *t = context;
-    return t->h->ops->swiglu_gradient(t->h->backend, t->gate_up_gradient, t->gated, t->gate_up);
+    return t->h->ops->swiglu_grad(t->h->backend, t->grad_gate_up, t->gated, t->gate_up);
 }
 
 static status run_gelu(void *context) {
     struct timed *t = context;
-    return t->h->ops->gelu(t->h->backend, t->gate_up_gradient, t->gate_up);
+    return t->h->ops->gelu(t->h->backend, t->grad_gate_up, t->gate_up);
 }
 
 static void time_type(struct harness *h, enum element type) {
@@ -229,9 +229,9 @@ static void time_type(struct harness *h, enum element type) {
                       harness_dense(h, type, rows, 2 * inner, FILL_ZERO, 0),
                       harness_dense(h, type, rows, inner, FILL_NORMAL, 1)};
     harness_time(h, 0, 4 * wide, run_rmsnorm, &t, "%s rmsnorm 2200x768", name);
-    harness_time(h, 0, 4 * wide, run_rmsnorm_gradient, &t, "%s rmsnorm_gradient 2200x768", name);
+    harness_time(h, 0, 4 * wide, run_rmsnorm_gradient, &t, "%s rmsnorm_grad 2200x768", name);
     harness_time(h, 0, 3 * gated, run_swiglu, &t, "%s swiglu 2200x2560", name);
-    harness_time(h, 0, 5 * gated, run_swiglu_gradient, &t, "%s swiglu_gradient 2200x2560", name);
+    harness_time(h, 0, 5 * gated, run_swiglu_gradient, &t, "%s swiglu_grad 2200x2560", name);
     harness_time(h, 0, 4 * gated, run_gelu, &t, "%s gelu 2200x5120", name);
 }
 

@@ -1,4 +1,4 @@
-// square_sum, adamw over several steps, average.
+// square_sum, adamw over several steps, ema.
 #include "tests/ops/harness.h"
 
 #include <math.h>
@@ -28,14 +28,15 @@ struct reference {
     int64_t count;
 };
 
-static void reference_step(const struct reference *r, const struct adamw_rates *rates, bool decay) {
-    double first = 1 - pow(rates->beta1, (double)rates->step), second = 1 - pow(rates->beta2, (double)rates->step);
+static void reference_step(const struct reference *r, const struct adamw_options *options, bool decay) {
+    double first = 1 - pow(options->beta1, (double)options->step),
+           second = 1 - pow(options->beta2, (double)options->step);
     for (int64_t i = 0; i < r->count; i++) {
-        double g = r->gradient[i] * rates->scale;
-        r->m[i] = rates->beta1 * r->m[i] + (1 - rates->beta1) * g;
-        r->v[i] = rates->beta2 * r->v[i] + (1 - rates->beta2) * g * g;
-        if (decay) r->x[i] -= rates->rate * rates->decay * r->x[i];
-        r->x[i] -= rates->rate * (r->m[i] / first) / (sqrt(r->v[i] / second) + rates->epsilon);
+        double g = r->gradient[i] * options->grad_scale;
+        r->m[i] = options->beta1 * r->m[i] + (1 - options->beta1) * g;
+        r->v[i] = options->beta2 * r->v[i] + (1 - options->beta2) * g * g;
+        if (decay) r->x[i] -= options->lr * options->weight_decay * r->x[i];
+        r->x[i] -= options->lr * (r->m[i] / first) / (sqrt(r->v[i] / second) + options->eps);
     }
 }
 
@@ -54,53 +55,53 @@ static void check_adamw(struct harness *h) {
     double scales[] = {1, 1e-3, 1e3, 1e-7};
     for (int i = 0; i < ranges; i++) {
         int64_t rows = harness_range(h, 1, 3), columns = harness_range(h, 1, harness_unit(h) < 0.2 ? 70000 : 200);
-        range[i].parameter = harness_dense(h, ELEMENT_F32, rows, columns, FILL_NORMAL, 1);
-        range[i].gradient = harness_dense(h, ELEMENT_F32, rows, columns, FILL_EDGES, scales[harness_range(h, 0, 3)]);
-        range[i].first = harness_dense(h, ELEMENT_F32, rows, columns, FILL_ZERO, 0);
-        range[i].second = harness_dense(h, ELEMENT_F32, rows, columns, FILL_ZERO, 0);
+        range[i].param = harness_dense(h, ELEMENT_F32, rows, columns, FILL_NORMAL, 1);
+        range[i].grad = harness_dense(h, ELEMENT_F32, rows, columns, FILL_EDGES, scales[harness_range(h, 0, 3)]);
+        range[i].exp_avg = harness_dense(h, ELEMENT_F32, rows, columns, FILL_ZERO, 0);
+        range[i].exp_avg_sq = harness_dense(h, ELEMENT_F32, rows, columns, FILL_ZERO, 0);
         range[i].decay = i % 2 == 0;
-        want[i] = (struct reference){doubles(h, range[i].parameter), doubles(h, range[i].first),
-                                     doubles(h, range[i].second), harness_values(h, range[i].gradient), rows * columns};
+        want[i] = (struct reference){doubles(h, range[i].param), doubles(h, range[i].exp_avg),
+                                     doubles(h, range[i].exp_avg_sq), harness_values(h, range[i].grad), rows * columns};
     }
     for (int step = 1; step <= steps; step++) {
-        struct adamw_rates rates = {.rate = 1e-2,
-                                    .beta1 = 0.9,
-                                    .beta2 = 0.999,
-                                    .epsilon = 1e-8,
-                                    .decay = 0.01,
-                                    .scale = step == 2 ? 0.37 : 1,
-                                    .step = step};
-        harness_ok(h, h->ops->adamw(h->backend, range, ranges, &rates));
-        for (int i = 0; i < ranges; i++) reference_step(&want[i], &rates, range[i].decay);
+        struct adamw_options options = {.lr = 1e-2,
+                                        .beta1 = 0.9,
+                                        .beta2 = 0.999,
+                                        .eps = 1e-8,
+                                        .weight_decay = 0.01,
+                                        .grad_scale = step == 2 ? 0.37 : 1,
+                                        .step = step};
+        harness_ok(h, h->ops->adamw(h->backend, range, ranges, &options));
+        for (int i = 0; i < ranges; i++) reference_step(&want[i], &options, range[i].decay);
     }
     for (int i = 0; i < ranges; i++) {
-        harness_near(h, "parameter", range[i].parameter, want[i].x, 1e-6, 1e-6);
-        harness_near(h, "first", range[i].first, want[i].m, 1e-30, 2e-6);
-        harness_near(h, "second", range[i].second, want[i].v, 1e-37, 2e-6);
+        harness_near(h, "parameter", range[i].param, want[i].x, 1e-6, 1e-6);
+        harness_near(h, "exp_avg", range[i].exp_avg, want[i].m, 1e-30, 2e-6);
+        harness_near(h, "exp_avg_sq", range[i].exp_avg_sq, want[i].v, 1e-37, 2e-6);
     }
 }
 
-static void check_average(struct harness *h) {
+static void check_ema(struct harness *h) {
     int64_t columns = harness_range(h, 1, harness_unit(h) < 0.2 ? 70000 : 500);
-    harness_case(h, "average of %lld", (long long)columns);
+    harness_case(h, "ema of %lld", (long long)columns);
     struct tensor average = harness_dense(h, ELEMENT_F32, 2, columns, FILL_EDGES, 1),
                   in = harness_dense(h, ELEMENT_F32, 2, columns, FILL_EDGES, 1);
     double *want = doubles(h, average);
     float *values = harness_values(h, in);
-    harness_ok(h, h->ops->average(h->backend, average, in, 0.995));
+    harness_ok(h, h->ops->ema(h->backend, average, in, 0.995));
     for (int64_t i = 0; i < 2 * columns; i++) want[i] = 0.995 * want[i] + 0.005 * values[i];
-    harness_near(h, "average", average, want, 5e-7, 1e-6);
+    harness_near(h, "ema", average, want, 5e-7, 1e-6);
     harness_set(h, in, values = harness_values(h, average)); // -0 becomes 0, no more
-    harness_ok(h, h->ops->average(h->backend, average, in, 0.995));
+    harness_ok(h, h->ops->ema(h->backend, average, in, 0.995));
     for (int64_t i = 0; i < 2 * columns; i++) want[i] = values[i];
-    harness_near(h, "the average of equals", average, want, 0, 0);
+    harness_near(h, "the ema of equals", average, want, 0, 0);
 }
 
 static void check(struct harness *h) {
     for (int i = 0; i < 15; i++) {
         check_square_sum(h);
         check_adamw(h);
-        check_average(h);
+        check_ema(h);
     }
 }
 
@@ -111,31 +112,31 @@ struct timed {
 
 static status run_adamw(void *context) {
     struct timed *t = context;
-    struct adamw_rates rates = {
-        .rate = 1e-6, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .decay = 0.01, .scale = 1, .step = 3};
-    return t->h->ops->adamw(t->h->backend, &t->range, 1, &rates);
+    struct adamw_options options = {
+        .lr = 1e-6, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01, .grad_scale = 1, .step = 3};
+    return t->h->ops->adamw(t->h->backend, &t->range, 1, &options);
 }
 
-static status run_average(void *context) {
+static status run_ema(void *context) {
     struct timed *t = context;
-    return t->h->ops->average(t->h->backend, t->range.first, t->range.gradient, 0.995);
+    return t->h->ops->ema(t->h->backend, t->range.exp_avg, t->range.grad, 0.995);
 }
 
 static status run_square_sum(void *context) {
     struct timed *t = context;
     double sum = 0;
-    return t->h->ops->square_sum(t->h->backend, &sum, t->range.gradient);
+    return t->h->ops->square_sum(t->h->backend, &sum, t->range.grad);
 }
 
 static void time_all(struct harness *h) {
     harness_case(h, "timing");
     struct timed t = {.h = h, .range.decay = true};
-    struct tensor *parts[] = {&t.range.parameter, &t.range.gradient, &t.range.first, &t.range.second};
+    struct tensor *parts[] = {&t.range.param, &t.range.grad, &t.range.exp_avg, &t.range.exp_avg_sq};
     for (int i = 0; i < 4; i++)
         *parts[i] = harness_dense(h, ELEMENT_F32, 4096, 4096, i == 3 ? FILL_ZERO : FILL_NORMAL, 1);
     double elements = 4096.0 * 4096;
     harness_time(h, 0, 28 * elements, run_adamw, &t, "adamw 16 M");
-    harness_time(h, 0, 12 * elements, run_average, &t, "average 16 M");
+    harness_time(h, 0, 12 * elements, run_ema, &t, "ema 16 M");
     harness_time(h, 0, 4 * elements, run_square_sum, &t, "square_sum 16 M");
 }
 

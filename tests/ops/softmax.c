@@ -28,8 +28,8 @@ static int64_t ranking(struct ranked *order, const float *logits, int64_t count,
     return kept;
 }
 
-// Whether `token` is where `chance` falls among the kept tokens in order, a hair on either side granted.
-static bool is_drawn(struct harness *h, const float *logits, int64_t count, struct sampling how, double chance,
+// Whether `token` is where `uniform` falls among the kept tokens in order, a hair on either side granted.
+static bool is_drawn(struct harness *h, const float *logits, int64_t count, struct sampling how, double uniform,
                      int32_t token) {
     struct ranked *order = harness_memory(h, (size_t)count * sizeof *order);
     int64_t kept = ranking(order, logits, count, how);
@@ -40,7 +40,7 @@ static bool is_drawn(struct harness *h, const float *logits, int64_t count, stru
     for (int64_t i = 0; i < kept; i++) total += order[i].weight;
     for (int64_t i = 0; i < kept; i++) {
         double above = below + order[i].weight;
-        if (order[i].token == token) return chance >= below / total - hair && chance <= above / total + hair;
+        if (order[i].token == token) return uniform >= below / total - hair && uniform <= above / total + hair;
         below = above;
     }
     return boundary;
@@ -66,11 +66,11 @@ static void check_draw(struct harness *h) {
     harness_case(h, "draw of %lld, temperature %g, top-p %g, top-k %d", (long long)count, (double)how.temperature,
                  (double)how.top_p, how.top_k);
     float *logits = some_logits(h, count);
-    double chance = harness_unit(h);
+    double uniform = harness_unit(h);
     struct tensor tokens = harness_index(h, 1, 1), logprobs = harness_dense(h, ELEMENT_F32, 1, 1, FILL_ZERO, 0);
     int32_t token;
     float logprob;
-    sample_row(cpu_of(h->backend), &token, &logprob, logits, count, how, chance);
+    sample_row(cpu_of(h->backend), &token, &logprob, logits, count, how, uniform);
     harness_set(h, tokens, &token);
     harness_set(h, logprobs, &logprob);
     harness_same(h, "token", tokens);
@@ -79,8 +79,8 @@ static void check_draw(struct harness *h) {
     want = -log(want);
     harness_near(h, "logprob", logprobs, &want, 2e-6, 2e-6);
     if (!h->first) return;
-    harness_hold(h, is_drawn(h, logits, count, how, chance, token), "token %d is not where chance %g falls", token,
-                 chance);
+    harness_hold(h, is_drawn(h, logits, count, how, uniform, token), "token %d is not where chance %g falls", token,
+                 uniform);
 }
 
 static void check_greedy(struct harness *h) {

@@ -2,7 +2,7 @@
 // capabilities overwrite. Every version of a function gives the same bits.
 //
 // A family FAMILY fills its functions with vectors_FAMILY (FAMILY.c), vectors_FAMILY_avx2 (FAMILY_avx2.c) and
-// vectors_FAMILY_avx512 (FAMILY_avx512.c), each called from vectors.c.
+// vectors_FAMILY_avx512 (FAMILY_avx512.c), each called from simd.c.
 #ifndef KERNELS_CPU_VECTORS_H
 #define KERNELS_CPU_VECTORS_H
 
@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum vector_level { VECTOR_PLAIN, VECTOR_AVX2, VECTOR_AVX512 };
+enum simd_level { SIMD_PLAIN, SIMD_AVX2, SIMD_AVX512 };
 
 // Factors of one AdamW step in float32: m = m1 m + m2 g; v = v1 v + v2 g g; x = keep x - rate m / (sqrt(v) root +
 // epsilon) with g = scale * gradient.
@@ -19,20 +19,20 @@ struct adamw_factors {
 };
 
 // A row's elements in float32 or bfloat16.
-struct line {
+struct row_view {
     void *data;
     bool bf16;
 };
 
-struct cpu_vectors {
-    enum vector_level level;
+struct simd {
+    enum simd_level level;
     // convert.c
-    void (*widen)(float *out, const uint16_t *in, size_t count);  // out = in, from bfloat16
-    void (*narrow)(uint16_t *out, const float *in, size_t count); // out = in rounded to bfloat16
-    // turn.c
+    void (*f32_from_bf16)(float *out, const uint16_t *in, size_t count); // out = in, from bfloat16
+    void (*bf16_from_f32)(uint16_t *out, const float *in, size_t count); // out = in rounded to bfloat16
+    // transpose.c
     // out[column, row] = in[row, column], of 4-byte elements
-    void (*turn)(uint32_t *out, int64_t out_stride, const uint32_t *in, int64_t in_stride, int64_t rows,
-                 int64_t columns);
+    void (*transpose)(uint32_t *out, int64_t out_stride, const uint32_t *in, int64_t in_stride, int64_t rows,
+                      int64_t columns);
     void (*interleave)(uint16_t *out, const uint16_t *even, const uint16_t *odd, size_t count); // e o e o ...
     // rows.c
     void (*add)(float *out, const float *in, size_t count); // out += in
@@ -40,7 +40,7 @@ struct cpu_vectors {
     double (*square_sum)(const float *in, size_t count); // sum of squares, in eight lanes of double
     void (*adamw)(float *x, const float *gradient, float *m, float *v, size_t count,
                   const struct adamw_factors *factors);
-    void (*average)(float *average, const float *in, size_t count, float rest); // average += (in - average) rest
+    void (*ema)(float *average, const float *in, size_t count, float rest); // average += (in - average) rest
 
     // tiles.inc: attention. Areas of scores are read and written in whole blocks of 16 columns.
     // out[r][16 b + lane] = scale * sum over d of q[d][r] keys[b][d][lane]; q [size][12] is one tile, rows <= 12.
@@ -53,8 +53,8 @@ struct cpu_vectors {
     float (*tile_highest)(const float *scores, int64_t count, float highest);
     // scores = exp(scores - highest), added to sums[i % 16]; zeros from count to `filled`, a multiple of 16.
     void (*tile_exponentials)(float *scores, int64_t count, int64_t filled, float highest, float sums[16]);
-    // scores = p = exp(scores - log_sum), slopes = p (slopes - delta) scale; zeros from count to `filled`.
-    void (*tile_slopes)(float *scores, float *slopes, int64_t count, int64_t filled, float log_sum, float delta,
+    // scores = p = exp(scores - lse), slopes = p (slopes - delta) scale; zeros from count to `filled`.
+    void (*tile_slopes)(float *scores, float *slopes, int64_t count, int64_t filled, float lse, float delta,
                         float scale);
     // The sum of the sixteen, in pairs.
     float (*tile_sum)(const float sums[16]);
@@ -63,34 +63,34 @@ struct cpu_vectors {
 
     // lines.inc: norms, gates and rows of logits
     // x += delta (data NULL: none); out = scale * rounded(x r) with the scale rounded as x is; returns r.
-    float (*rmsnorm)(struct line out, struct line x, struct line delta, struct line scale, int64_t count,
-                     float epsilon);
-    // x_gradient += that of x; sums (or NULL) += that of scale.
-    void (*rmsnorm_gradient)(struct line x_gradient, float *sums, struct line out_gradient, struct line x,
-                             struct line scale, int64_t count, float inverse);
-    void (*swiglu)(struct line out, struct line gate, struct line up, int64_t count);
-    void (*swiglu_gradient)(struct line gate_gradient, struct line up_gradient, struct line out_gradient,
-                            struct line gate, struct line up, int64_t count);
-    void (*gelu)(struct line out, struct line in, int64_t count);
-    void (*gelu_gradient)(struct line in_gradient, struct line out_gradient, struct line in, int64_t count);
+    float (*rmsnorm)(struct row_view out, struct row_view x, struct row_view delta, struct row_view scale,
+                     int64_t count, float epsilon);
+    // grad_x += that of x; sums (or NULL) += that of scale.
+    void (*rmsnorm_grad)(struct row_view grad_x, float *sums, struct row_view grad_out, struct row_view x,
+                         struct row_view scale, int64_t count, float rstd);
+    void (*swiglu)(struct row_view out, struct row_view gate, struct row_view up, int64_t count);
+    void (*swiglu_grad)(struct row_view grad_gate, struct row_view grad_up, struct row_view grad_out,
+                        struct row_view gate, struct row_view up, int64_t count);
+    void (*gelu)(struct row_view out, struct row_view in, int64_t count);
+    void (*gelu_grad)(struct row_view grad_in, struct row_view grad_out, struct row_view in, int64_t count);
     // Rotates the pairs (x[j], x[j + half]) by the angles of cos and sin, backwards when `back`.
-    void (*rotate)(float *x, const float *cos, const float *sin, int64_t half, bool back);
+    void (*rope)(float *x, const float *cos, const float *sin, int64_t half, bool back);
     // The greatest of x.
-    float (*greatest)(const float *x, int64_t count);
+    float (*row_max)(const float *x, int64_t count);
     // The sum of exp(x - highest), in sixteen lanes by place within stretches of 4096, which are added in double.
-    double (*exponentials)(const float *x, int64_t count, float highest);
+    double (*row_sum_exp)(const float *x, int64_t count, float highest);
     // out = factor exp((x - shift) rate); in place is fine.
-    void (*soften)(float *out, const float *x, int64_t count, float shift, float rate, float factor);
+    void (*row_scaled_exp)(float *out, const float *x, int64_t count, float shift, float rate, float factor);
     // masses[j] = the sum of exp((x - shift) rate) over x >= limits[j].
-    void (*heaps)(const float *x, int64_t count, float shift, float rate, const float limits[8], double masses[8]);
+    void (*mass_above)(const float *x, int64_t count, float shift, float rate, const float limits[8], double masses[8]);
     // The places with x >= limit, in order, and how many they are; most + 1 when more than `most`.
-    int64_t (*reaching)(const float *x, int64_t count, float limit, int32_t *places, int64_t most);
+    int64_t (*compact_ge)(const float *x, int64_t count, float limit, int32_t *places, int64_t most);
 };
 
 // The best level that this processor and this build have.
-enum vector_level vectors_best(void);
+enum simd_level simd_best(void);
 
-// Fills every function for a level, which must not exceed vectors_best().
-void vectors_choose(struct cpu_vectors *vectors, enum vector_level level);
+// Fills every function for a level, which must not exceed simd_best().
+void simd_choose(struct simd *simd, enum simd_level level);
 
 #endif
