@@ -6,17 +6,17 @@
 #include "shared/stage/stage.h"
 #include "shared/store/group_store.h"
 
-struct place;
+struct node;
 
 struct stage_context {
     const struct stage *stage;
     const struct option_table *table;
     struct settings *settings;
-    void *state;              // the stage's own
-    struct group_store *keep; // NULL without --store
-    struct place *place;      // in a run; NULL under --stdio
-    int64_t weights_version;  // of the weights in use, when they are optim's
-    struct group **left;      // given to the stage and not handed back: freed when it is closed
+    void *state;               // the stage's own
+    struct group_store *store; // NULL without --store
+    struct node *node;         // in a run; NULL under --stdio
+    int64_t weights_version;   // of the weights in use, when they are optim's
+    struct group **left;       // given to the stage and not handed back: freed when it is closed
     size_t left_count;
     size_t groups, quarantined, found; // delivered; of them put aside by this stage; of them taken from the store
     double started, said;              // seconds: of the run, of the last word about progress
@@ -38,7 +38,7 @@ struct channel {
 
 // Takes groups from the channel through the stage until the channel ends or the program is asked to stop; everything
 // held then is finished (in a run: given up, for the source issues it again). The stage must be open. Also runs a
-// source, by its `count` and `make`.
+// source, by its `count` and `group_at`.
 status runner_loop(struct stage_context *context, const struct channel *channel);
 
 // The channel of JSON lines over two file descriptors, and the whole run over standard input and output.

@@ -7,7 +7,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
-#include "shared/stage/pipeline.h"
+#include "shared/stage/node.h"
 #include "shared/stage/runner.h"
 #include "shared/stage/signals.h"
 
@@ -21,7 +21,7 @@ bool stage_stopping(const struct stage_context *context) {
 }
 
 bool stage_in_pipeline(const struct stage_context *context) {
-    return context->place != NULL;
+    return context->node != NULL;
 }
 
 double runner_clock(void) {
@@ -40,10 +40,10 @@ static status work_through(struct stage_context *context) {
     const char *store = settings_text(context->settings, "store");
     const char *wiring = settings_text(context->settings, "wiring");
     TRY(signals_open());
-    if (wiring) TRY(pipeline_enter(context, wiring));
-    if (store) TRY(group_store_open(&context->keep, store, false));
+    if (wiring) TRY(node_enter(context, wiring));
+    if (store) TRY(group_store_open(&context->store, store, false));
     TRY(context->stage->open(&context->state, context));
-    return wiring ? pipeline_stay(context) : stdio_run(context, STDIN_FILENO, STDOUT_FILENO);
+    return wiring ? node_run(context) : stdio_run(context, STDIN_FILENO, STDOUT_FILENO);
 }
 
 // The first failure counts; what goes wrong in closing after it is said, not returned.
@@ -53,8 +53,8 @@ static status end(struct stage_context *context, status result) {
     if (closed != OK) log_info("%s", fail_text());
     for (size_t i = 0; i < context->left_count; i++) group_free(&context->left[i]);
     free(context->left);
-    group_store_close(&context->keep);
-    pipeline_leave(context);
+    group_store_close(&context->store);
+    node_leave(context);
     if (result == OK || result == END) result = closed;
     if (result == OK) say_summary(context);
     return result;

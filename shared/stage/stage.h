@@ -36,7 +36,7 @@ struct stage {
     status (*open)(void **state, struct stage_context *context);
 
     // What the section depends on besides the group and the keys: the hash of the weights. NULL: nothing.
-    uint64_t (*version)(void *state);
+    uint64_t (*fingerprint)(void *state);
 
     // Whether a section found in the store may be used (frames: only while its pixels are there). NULL: always.
     bool (*usable)(void *state, const struct group *group);
@@ -47,36 +47,36 @@ struct stage {
 
     // Stages that hold several groups at once set these three instead of `work`.
     // How many more groups may be taken now.
-    int (*room)(void *state);
-    // Hands a group over; the stage keeps it until it comes back through `advance`, unless this is not OK (BAD_SAMPLE
+    int (*capacity)(void *state);
+    // Hands a group over; the stage keeps it until it comes back through `poll`, unless this is not OK (BAD_SAMPLE
     // and DATAERR as in `work`). What it holds when the run is stopped is freed by the runner, before close.
-    status (*take)(void *state, struct group *group);
-    // Does some work (returns within about 100 ms where it can) and hands back one finished group, or NULL in
+    status (*submit)(void *state, struct group *group);
+    // Does some work (returns within about 100 ms where it can) and in_progress back one finished group, or NULL in
     // *done. BAD_SAMPLE and DATAERR with a group in *done are for that group, as in `work`. `draining`: no more groups
     // will come (end of the input, or asked to stop): finish what there is and hand everything back. END: nothing can
     // be done until another group is taken; when draining: nothing is held any more.
-    status (*advance)(void *state, bool draining, struct group **done);
+    status (*poll)(void *state, bool draining, struct group **done);
 
     // Called when nothing is held, after the last group has been handed back: work that others need not wait for. NULL:
     // none.
-    status (*rest)(void *state);
+    status (*on_idle)(void *state);
 
     // A source instead: no input. How many groups there are in all, and the one at a place in the order of issue, from
     // 0: the same one whenever it is asked for. `requires` is the runner's to set.
     status (*count)(void *state, int64_t *out);
-    status (*make)(void *state, int64_t place, struct group **out);
+    status (*group_at)(void *state, int64_t node, struct group **out);
 
     // In a pipeline alone. What a stage that computes with weights gets from optim before a group needs them; it holds
     // no group then. `follows` says whose.
     enum stage_follows follows;
-    status (*use)(void *state, const struct stage_weights *weights);
+    status (*load_weights)(void *state, const struct stage_weights *weights);
     // Optim: where it stands after open: steps trained, and the place in the order of issue below which all is trained.
-    status (*position)(void *state, int64_t *step, int64_t *place);
+    status (*position)(void *state, int64_t *step, int64_t *node);
     // The last stage, when it has handed back the last group that there will ever be, and before the run is told that
     // it is over: what must not be lost is written here. NULL: nothing.
     status (*finish)(void *state);
     // Frames: appends what its store has of a clip, for another machine. Called from another thread.
-    status (*serve)(void *state, const char *key, struct buf *record, bool *found);
+    status (*serve_frames)(void *state, const char *key, struct buf *record, bool *found);
 
     // Releases everything; flushes. Called once, also after a failure, and with NULL when open failed early.
     status (*close)(void *state);

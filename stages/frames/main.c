@@ -233,10 +233,10 @@ static const struct stage frames_table = {
     .section = SECTION_MEDIA,
     .open = open_frames,
     .usable = usable,
-    .room = room,
-    .take = take,
-    .advance = advance,
-    .serve = serve,
+    .capacity = room,
+    .submit = take,
+    .poll = advance,
+    .serve_frames = serve,
     .close = close_frames,
 };
 

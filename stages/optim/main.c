@@ -70,7 +70,7 @@ static status open_model(struct optim *optim, const struct settings *settings) {
         .scratch = optim->options.out,
     };
     TRY(model_open(&optim->model, optim->options.model, &options));
-    inputs_set_model(optim->inputs, model_get_info(optim->model));
+    input_builder_set_model(optim->input, model_get_info(optim->model));
     optim->save_seconds = 16 * (double)model_get_info(optim->model)->parameter_count / save_speed;
     return model_hash(optim->model, &optim->first_hash);
 }
@@ -86,7 +86,7 @@ static status optim_open(void **state, struct stage_context *context) {
     TRY(NEW(&trainer->held, batch));
     TRY(NEW(&trainer->done, batch));
     TRY(dir_make(trainer->optim.options.out));
-    TRY(inputs_new(&trainer->optim.inputs, context));
+    TRY(input_builder_new(&trainer->optim.input, context));
     TRY(open_model(&trainer->optim, settings));
     TRY(checkpoint_resume(&trainer->optim));
     return step_publish(&trainer->optim, true);
@@ -99,14 +99,14 @@ static status optim_position(void *state, int64_t *step, int64_t *place) {
     return OK;
 }
 
-static int optim_room(void *state) {
+static int optim_capacity(void *state) {
     const struct trainer *trainer = state;
     if (trainer->done_next < trainer->done_count) return 0;
     return (int)((size_t)trainer->optim.options.groups_per_step - trainer->held_count);
 }
 
 // Everything that a group can lack is found here, before any of its step is computed.
-static status optim_take(void *state, struct group *group) {
+static status optim_submit(void *state, struct group *group) {
     struct trainer *trainer = state;
     status result = step_check(&trainer->optim, group);
     if (result == OK) trainer->held[trainer->held_count++] = group;
@@ -125,7 +125,7 @@ static status save(struct trainer *trainer) {
 }
 
 // In a pipeline once the trained groups have left: the others work on while this one writes.
-static status optim_rest(void *state) {
+static status optim_on_idle(void *state) {
     struct trainer *trainer = state;
     if (!trainer->unsaved) return OK;
     trainer->unsaved = false;
@@ -147,14 +147,14 @@ static status train(struct trainer *trainer) {
     TRY(metrics_add(optim, &facts));
     say_step(&facts);
     trainer->unsaved = true;
-    if (!stage_in_pipeline(optim->context)) TRY(optim_rest(trainer));
+    if (!stage_in_pipeline(optim->context)) TRY(optim_on_idle(trainer));
     memcpy(trainer->done, trainer->held, trainer->held_count * sizeof *trainer->held);
     trainer->done_count = trainer->held_count;
     trainer->done_next = trainer->held_count = 0;
     return OK;
 }
 
-static status optim_advance(void *state, bool draining, struct group **done) {
+static status optim_poll(void *state, bool draining, struct group **done) {
     struct trainer *trainer = state;
     *done = NULL;
     if (trainer->done_next < trainer->done_count) {
@@ -193,7 +193,7 @@ static status optim_close(void *state) {
     bool due = optim->model && optim->step > optim->saved && !optim->unwritable;
     status result = due ? checkpoint_write(optim) : OK;
     model_free(&trainer->optim.model);
-    inputs_free(&trainer->optim.inputs);
+    input_builder_free(&trainer->optim.input);
     free(trainer->held);
     free(trainer->done);
     free(trainer);
@@ -205,10 +205,10 @@ static const struct stage optim_stage = {
     .needs = NEED_TARGETS | NEED_ADVANTAGES,
     .section = -1,
     .open = optim_open,
-    .room = optim_room,
-    .take = optim_take,
-    .advance = optim_advance,
-    .rest = optim_rest,
+    .capacity = optim_capacity,
+    .submit = optim_submit,
+    .poll = optim_poll,
+    .on_idle = optim_on_idle,
     .position = optim_position,
     .finish = optim_finish,
     .close = optim_close,

@@ -11,7 +11,7 @@
 #include "shared/config/options.h"
 #include "shared/group/group.h"
 #include "shared/model/model.h"
-#include "shared/stage/inputs.h"
+#include "shared/stage/stage_input.h"
 #include "shared/stage/stage.h"
 #include "stages/optim/schedule.h"
 
@@ -38,7 +38,7 @@ struct step_facts {
 struct optim {
     struct optim_options options;
     struct stage_context *context;
-    struct inputs *inputs;
+    struct input_builder *input;
     struct model *model;
     int64_t step;        // steps done
     int64_t averaged;    // the step at which the reference last changed, 0: never

@@ -45,7 +45,7 @@ static void add_rewards(const struct group *group, struct batch_sums *sums) {
 }
 
 // A number of the reference for each token, where the loss has a KL term.
-static status check_reference(const struct optim *optim, const struct group *group, const struct input *input) {
+static status check_reference(const struct optim *optim, const struct group *group, const struct stage_input *input) {
     if (optim->options.loss.kl_beta <= 0) return OK;
     if (group->reference.logprob_count != group->completion_count)
         return fail(DATAERR,
@@ -62,20 +62,20 @@ static status check_reference(const struct optim *optim, const struct group *gro
 }
 
 status step_check(struct optim *optim, struct group *group) {
-    struct input input = {0};
+    struct stage_input input = {0};
     struct model_completion *completions = NULL;
-    status result = inputs_open(optim->inputs, group, INPUT_COMPLETIONS, &input);
+    status result = stage_input_open(optim->input, group, INPUT_COMPLETIONS, &input);
     if (result == OK) result = check_reference(optim, group, &input);
     if (result == OK) result = NEW(&completions, group->completion_count);
     for (size_t i = 0; result == OK && i < group->completion_count; i++)
         completions[i] = (struct model_completion){input.completions[i].data, input.completions[i].count};
     if (result == OK) result = model_check(optim->model, &input.prompt, completions, group->completion_count);
     free(completions);
-    input_release(&input);
+    stage_input_release(&input);
     return result;
 }
 
-static void fill_completions(struct optim *optim, const struct group *group, const struct input *input,
+static void fill_completions(struct optim *optim, const struct group *group, const struct stage_input *input,
                              struct train_completion *out, struct step_facts *facts) {
     bool needs_reference = optim->options.loss.kl_beta > 0;
     for (size_t i = 0; i < group->completion_count; i++) {
@@ -91,10 +91,10 @@ static void fill_completions(struct optim *optim, const struct group *group, con
 }
 
 static status accumulate(struct optim *optim, struct group *group, double weight, struct step_facts *facts) {
-    struct input input = {0};
+    struct stage_input input = {0};
     struct train_completion *completions = NULL;
     struct train_result found = {0};
-    status result = inputs_open(optim->inputs, group, INPUT_COMPLETIONS, &input);
+    status result = stage_input_open(optim->input, group, INPUT_COMPLETIONS, &input);
     if (result == OK) result = NEW(&completions, group->completion_count);
     if (result == OK) fill_completions(optim, group, &input, completions, facts);
     if (result == OK)
@@ -111,7 +111,7 @@ static status accumulate(struct optim *optim, struct group *group, double weight
         facts->completions += (int64_t)group->completion_count;
     }
     free(completions);
-    input_release(&input);
+    stage_input_release(&input);
     return result == OK ? OK : fail_prefix(result, "group %s", group->id.data);
 }
 

@@ -3,12 +3,12 @@
 #include <stdlib.h>
 
 #include "shared/base/memory.h"
-#include "shared/stage/follower.h"
+#include "shared/stage/stage_model.h"
 #include "shared/stage/stage.h"
 #include "shared/text/answer_span.h"
 
 struct refscore {
-    struct follower follower;
+    struct stage_model model;
     enum answer_span_rule rule;
     bool all; // every token's log-probability is wanted
 };
@@ -20,17 +20,17 @@ static status refscore_open(void **state, struct stage_context *context) {
     *state = self;
     self->rule = settings_is(settings, "span", "released") ? ANSWER_SPAN_RELEASED : ANSWER_SPAN_CONTENT;
     self->all = settings_is(settings, "logprobs", "all");
-    return follower_open(&self->follower, context);
+    return stage_model_open(&self->model, context);
 }
 
-static status refscore_use(void *state, const struct stage_weights *weights) {
+static status refscore_load_weights(void *state, const struct stage_weights *weights) {
     struct refscore *self = state;
-    return follower_use(&self->follower, weights);
+    return stage_model_load(&self->model, weights);
 }
 
-static uint64_t refscore_version(void *state) {
+static uint64_t refscore_fingerprint(void *state) {
     const struct refscore *self = state;
-    return self->follower.hash;
+    return self->model.hash;
 }
 
 static bool ends(const struct model_info *facts, int64_t token) {
@@ -57,8 +57,8 @@ static status describe(const struct refscore *self, struct group *group, size_t 
                        const float *logprobs) {
     struct answer_span span;
     struct reference *reference = &group->reference;
-    bool ended = tokens->count && ends(model_get_info(self->follower.model), tokens->data[tokens->count - 1]);
-    TRY(answer_span_find(inputs_tokenizer(self->follower.inputs), self->rule, tokens->data, tokens->count, ended,
+    bool ended = tokens->count && ends(model_get_info(self->model.model), tokens->data[tokens->count - 1]);
+    TRY(answer_span_find(input_builder_tokenizer(self->model.input), self->rule, tokens->data, tokens->count, ended,
                          &span));
     reference->answer_span.data[i] = (struct span){span.found ? (int64_t)span.first : -1, (int64_t)span.end};
     summarize(logprobs, &span, &reference->answer_logprob.data[i], &reference->answer_probability.data[i]);
@@ -66,7 +66,7 @@ static status describe(const struct refscore *self, struct group *group, size_t 
 }
 
 // Room for the section in the group's arena; the log-probabilities of completion i stand at reference.logprobs[i].
-static status make_section(struct group *group, const struct input *input) {
+static status make_section(struct group *group, const struct stage_input *input) {
     struct reference *reference = &group->reference;
     size_t count = group->completion_count;
     *reference = (struct reference){.present = true};
@@ -80,7 +80,7 @@ static status make_section(struct group *group, const struct input *input) {
     return OK;
 }
 
-static status score(struct refscore *self, struct group *group, const struct input *input) {
+static status score(struct refscore *self, struct group *group, const struct stage_input *input) {
     size_t count = group->completion_count;
     struct model_completion *completions = arena_alloc(&group->arena, count * sizeof *completions);
     float **logprobs = arena_alloc(&group->arena, count * sizeof *logprobs);
@@ -89,9 +89,9 @@ static status score(struct refscore *self, struct group *group, const struct inp
         completions[i] = (struct model_completion){input->completions[i].data, input->completions[i].count};
         logprobs[i] = group->reference.logprobs[i].data;
     }
-    TRY(model_score(self->follower.model, &input->prompt, completions, count, logprobs));
+    TRY(model_score(self->model.model, &input->prompt, completions, count, logprobs));
     for (size_t i = 0; i < count; i++) TRY(describe(self, group, i, &input->completions[i], logprobs[i]));
-    group->reference.version = model_version(self->follower.model);
+    group->reference.version = model_version(self->model.model);
     if (!self->all) {
         group->reference.logprobs = NULL;
         group->reference.logprob_count = 0;
@@ -101,18 +101,18 @@ static status score(struct refscore *self, struct group *group, const struct inp
 
 static status refscore_work(void *state, struct group *group) {
     struct refscore *self = state;
-    struct input input = {0};
-    status result = inputs_open(self->follower.inputs, group, INPUT_COMPLETIONS, &input);
+    struct stage_input input = {0};
+    status result = stage_input_open(self->model.input, group, INPUT_COMPLETIONS, &input);
     if (result == OK) result = make_section(group, &input);
     if (result == OK) result = score(self, group, &input);
-    input_release(&input);
+    stage_input_release(&input);
     return result;
 }
 
 static status refscore_close(void *state) {
     struct refscore *self = state;
     if (!self) return OK;
-    follower_release(&self->follower);
+    stage_model_release(&self->model);
     free(self);
     return OK;
 }
@@ -122,9 +122,9 @@ static const struct stage refscore_stage = {
     .needs = NEED_COMPLETIONS,
     .section = SECTION_REFERENCE,
     .open = refscore_open,
-    .version = refscore_version,
+    .fingerprint = refscore_fingerprint,
     .follows = FOLLOWS_REFERENCE,
-    .use = refscore_use,
+    .load_weights = refscore_load_weights,
     .work = refscore_work,
     .close = refscore_close,
 };

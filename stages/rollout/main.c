@@ -4,11 +4,11 @@
 
 #include "shared/base/rng.h"
 #include "shared/base/memory.h"
-#include "shared/stage/follower.h"
+#include "shared/stage/stage_model.h"
 #include "shared/stage/stage.h"
 
 struct rollout {
-    struct follower follower;
+    struct stage_model model;
     struct generator *generator;
     struct generate_request request; // what all groups share
     int64_t max_prompt_tokens;
@@ -29,30 +29,30 @@ static status rollout_open(void **state, struct stage_context *context) {
         .top_k = (int)settings_int(settings, "top_k"),
         .max_new_tokens = (int)settings_int(settings, "max_new_tokens"),
     };
-    TRY(follower_open(&self->follower, context));
+    TRY(stage_model_open(&self->model, context));
     const struct generator_options generation = {.max_new_tokens = self->request.max_new_tokens};
-    return generator_new(&self->generator, self->follower.model, &generation);
+    return generator_new(&self->generator, self->model.model, &generation);
 }
 
-static status rollout_use(void *state, const struct stage_weights *weights) {
+static status rollout_load_weights(void *state, const struct stage_weights *weights) {
     struct rollout *self = state;
-    return follower_use(&self->follower, weights);
+    return stage_model_load(&self->model, weights);
 }
 
-static uint64_t rollout_version(void *state) {
+static uint64_t rollout_fingerprint(void *state) {
     const struct rollout *self = state;
-    return self->follower.hash;
+    return self->model.hash;
 }
 
-static int rollout_room(void *state) {
+static int rollout_capacity(void *state) {
     const struct rollout *self = state;
     return generator_can_add(self->generator) ? 1 : 0;
 }
 
-static status rollout_take(void *state, struct group *group) {
+static status rollout_submit(void *state, struct group *group) {
     struct rollout *self = state;
-    struct input input = {0};
-    status result = inputs_open(self->follower.inputs, group, INPUT_PROMPT, &input);
+    struct stage_input input = {0};
+    status result = stage_input_open(self->model.input, group, INPUT_PROMPT, &input);
     if (result == OK && (int64_t)input.prompt.count > self->max_prompt_tokens)
         result = fail(BAD_SAMPLE, "prompt too long: %zu tokens, max_prompt_tokens is %lld", input.prompt.count,
                       (long long)self->max_prompt_tokens);
@@ -63,7 +63,7 @@ static status rollout_take(void *state, struct group *group) {
         request.tag = group;
         result = generator_add(self->generator, &request);
     }
-    input_release(&input);
+    stage_input_release(&input);
     return result;
 }
 
@@ -82,13 +82,14 @@ static status fill_completion(const struct rollout *self, struct group *group, s
     struct buf text = {0};
     status result = buf_puts(&text, "");
     if (result == OK)
-        result = tokenizer_decode_utf8(inputs_tokenizer(self->follower.inputs), from->tokens, from->count, true, &text);
+        result =
+            tokenizer_decode_utf8(input_builder_tokenizer(self->model.input), from->tokens, from->count, true, &text);
     if (result == OK) result = group_string(group, &out->text, text.data, text.size);
     buf_release(&text);
     return result;
 }
 
-static status rollout_advance(void *state, bool draining, struct group **done) {
+static status rollout_poll(void *state, bool draining, struct group **done) {
     struct rollout *self = state;
     void *tag = NULL;
     int count = 0;
@@ -111,7 +112,7 @@ static status rollout_close(void *state) {
     struct rollout *self = state;
     if (!self) return OK;
     generator_free(&self->generator);
-    follower_release(&self->follower);
+    stage_model_release(&self->model);
     free(self);
     return OK;
 }
@@ -121,12 +122,12 @@ static const struct stage rollout_stage = {
     .needs = 0,
     .section = SECTION_ROLLOUT,
     .open = rollout_open,
-    .version = rollout_version,
+    .fingerprint = rollout_fingerprint,
     .follows = FOLLOWS_POLICY,
-    .use = rollout_use,
-    .room = rollout_room,
-    .take = rollout_take,
-    .advance = rollout_advance,
+    .load_weights = rollout_load_weights,
+    .capacity = rollout_capacity,
+    .submit = rollout_submit,
+    .poll = rollout_poll,
     .close = rollout_close,
 };
 

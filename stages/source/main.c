@@ -6,7 +6,7 @@ static status open_source(void **state, struct stage_context *context) {
     return dataset_open((struct dataset **)state, stage_settings(context));
 }
 
-static uint64_t version(void *state) {
+static uint64_t fingerprint(void *state) {
     return dataset_hash(state);
 }
 
@@ -15,8 +15,8 @@ static status count(void *state, int64_t *out) {
     return OK;
 }
 
-static status make(void *state, int64_t place, struct group **out) {
-    return dataset_group(state, (size_t)place, out);
+static status group_at(void *state, int64_t seq, struct group **out) {
+    return dataset_group(state, (size_t)seq, out);
 }
 
 static status close_source(void *state) {
@@ -29,9 +29,9 @@ static const struct stage source = {
     .name = "source",
     .section = -1,
     .open = open_source,
-    .version = version,
+    .fingerprint = fingerprint,
     .count = count,
-    .make = make,
+    .group_at = group_at,
     .close = close_source,
 };
 

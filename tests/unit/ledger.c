@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/stage/letters.h"
+#include "shared/stage/outbox.h"
 #include "shared/store/ledger.h"
 #include "shared/wire/seq_set.h"
 
@@ -116,27 +116,27 @@ static void other_data_are_refused(void **state) {
     assert_null(ledger);
 }
 
-static void letters_go_in_order_to_every_reader(void **state) {
+static void outbox_goes_in_order_to_every_reader(void **state) {
     (void)state;
-    struct letters letters = {0};
+    struct outbox outbox = {0};
     const int64_t orders[3] = {5, 2, 9};
     const char *ids[3] = {"five", "two", "nine"};
     for (int i = 0; i < 3; i++) {
         struct buf data = {0};
         assert_int_equal(buf_puts(&data, ids[i]), OK);
-        assert_int_equal(letters_add(&letters, orders[i], ids[i], 3, &data), OK);
+        assert_int_equal(outbox_add(&outbox, orders[i], ids[i], 3, &data), OK);
     }
-    assert_int_equal(letters_count(&letters, 1), 3);
-    assert_string_equal(letters_for(&letters, 0)->id, "two");
-    letters_give(&letters, letters_for(&letters, 0), 0);
-    assert_string_equal(letters_for(&letters, 0)->id, "five");
-    assert_string_equal(letters_for(&letters, 1)->id, "two");
-    assert_true(letters_have(&letters, "two"));
-    letters_give(&letters, letters_for(&letters, 1), 1);
-    assert_false(letters_have(&letters, "two"));
-    assert_int_equal(letters_count(&letters, 0), 2);
-    letters_release(&letters);
-    assert_int_equal(letters_count(&letters, -1), 0);
+    assert_int_equal(outbox_count(&outbox, 1), 3);
+    assert_string_equal(outbox_first(&outbox, 0)->id, "two");
+    outbox_take(&outbox, outbox_first(&outbox, 0), 0);
+    assert_string_equal(outbox_first(&outbox, 0)->id, "five");
+    assert_string_equal(outbox_first(&outbox, 1)->id, "two");
+    assert_true(outbox_has(&outbox, "two"));
+    outbox_take(&outbox, outbox_first(&outbox, 1), 1);
+    assert_false(outbox_has(&outbox, "two"));
+    assert_int_equal(outbox_count(&outbox, 0), 2);
+    outbox_release(&outbox);
+    assert_int_equal(outbox_count(&outbox, -1), 0);
 }
 
 static void check_orders(int64_t *orders, size_t count, const char *text) {
@@ -171,7 +171,7 @@ int main(void) {
         cmocka_unit_test(it_is_all_there_after_a_restart),
         cmocka_unit_test(it_follows_optim),
         cmocka_unit_test(other_data_are_refused),
-        cmocka_unit_test(letters_go_in_order_to_every_reader),
+        cmocka_unit_test(outbox_goes_in_order_to_every_reader),
         cmocka_unit_test(orders_are_short_texts),
     };
     return cmocka_run_group_tests_name("ledger", tests, set_up, tear_down);

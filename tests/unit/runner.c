@@ -65,9 +65,9 @@ static const struct stage holding = {.name = "reward",
                                      .table = &test_table,
                                      .section = -1,
                                      .open = open_nothing,
-                                     .room = hold_room,
-                                     .take = hold_take,
-                                     .advance = hold_advance};
+                                     .capacity = hold_room,
+                                     .submit = hold_take,
+                                     .poll = hold_advance};
 
 // Hands one held group back at a time, and not before the others behind it were asked for.
 static status hurry_advance(void *state, bool draining, struct group **done) {
@@ -82,9 +82,9 @@ static const struct stage hurrying = {.name = "reward",
                                       .table = &test_table,
                                       .section = -1,
                                       .open = open_nothing,
-                                      .room = hold_room,
-                                      .take = hold_take,
-                                      .advance = hurry_advance};
+                                      .capacity = hold_room,
+                                      .submit = hold_take,
+                                      .poll = hurry_advance};
 
 #define GROUP(id, sample)                                                                                              \
     "{\"v\":1,\"id\":\"" id "\",\"sample_id\":\"" sample "\",\"prompt\":{\"messages\":[{\"role\":\"user\","            \
@@ -108,7 +108,7 @@ static const struct stage source = {.name = "source",
                                     .section = -1,
                                     .open = open_nothing,
                                     .count = count_groups,
-                                    .make = make_group};
+                                    .group_at = make_group};
 
 // ---- running them
 

@@ -1,4 +1,4 @@
-#include "shared/stage/pull.h"
+#include "shared/stage/weights_client.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -16,23 +16,23 @@
 
 enum { PIECE = 4 << 20, NAP_US = 100000 };
 
-static status take_version(const struct wire_message *reply, bool reference, struct pulled *out) {
-    *out =
-        (struct pulled){.policy = reply->policy,
-                        .size = reply->size,
-                        .remote = strdup(reply->path),
-                        .weights = {.reference = reference, .version = reply->version, .hash = (uint64_t)reply->hash}};
+static status take_version(const struct wire_message *reply, bool reference, struct remote_weights *out) {
+    *out = (struct remote_weights){
+        .policy = reply->policy,
+        .size = reply->size,
+        .remote = strdup(reply->path),
+        .weights = {.reference = reference, .version = reply->version, .hash = (uint64_t)reply->hash}};
     return out->remote ? OK : fail_oom();
 }
 
-status pull_newest(struct hub *hub, bool reference, struct pulled *out) {
+status weights_client_latest(struct io_thread *io, bool reference, struct remote_weights *out) {
     const struct wire_message request = {.kind = MESSAGE_GET_WEIGHTS, .reference = reference};
-    *out = (struct pulled){0};
+    *out = (struct remote_weights){0};
     while (!signals_stopping()) {
         struct wire_message reply = {0};
         struct arena arena = {0};
         struct buf none = {0};
-        status result = hub_ask(hub, "optim", "weights", &request, &reply, &arena, &none);
+        status result = io_thread_call(io, "optim", "weights", &request, &reply, &arena, &none);
         bool known = result == OK && reply.kind == MESSAGE_WEIGHTS;
         if (known) result = take_version(&reply, reference, out);
         arena_release(&arena);
@@ -43,7 +43,7 @@ status pull_newest(struct hub *hub, bool reference, struct pulled *out) {
     return END;
 }
 
-static bool seen_from_here(const struct pulled *pulled) {
+static bool seen_from_here(const struct remote_weights *pulled) {
     struct stat about;
     return !stat(pulled->remote, &about) && S_ISREG(about.st_mode) && about.st_size == pulled->size;
 }
@@ -59,7 +59,7 @@ static status write_piece(int fd, const struct buf *piece, const char *path) {
     return OK;
 }
 
-static status copy_pieces(struct hub *hub, const struct pulled *pulled, int fd, const char *path) {
+static status copy_pieces(struct io_thread *io, const struct remote_weights *pulled, int fd, const char *path) {
     struct buf piece = {0};
     status result = OK;
     for (int64_t offset = 0; offset < pulled->size && result == OK;) {
@@ -68,7 +68,7 @@ static status copy_pieces(struct hub *hub, const struct pulled *pulled, int fd, 
         struct wire_message reply = {0};
         struct arena arena = {0};
         buf_clear(&piece);
-        result = hub_ask(hub, "optim", "weights", &request, &reply, &arena, &piece);
+        result = io_thread_call(io, "optim", "weights", &request, &reply, &arena, &piece);
         if (result == OK && (reply.kind != MESSAGE_CHUNK || piece.size == 0))
             result = fail(BAD_SAMPLE, "version %lld of the weights is gone", (long long)pulled->weights.version);
         if (result == OK) result = write_piece(fd, &piece, path);
@@ -79,12 +79,12 @@ static status copy_pieces(struct hub *hub, const struct pulled *pulled, int fd, 
     return result;
 }
 
-static status copy_file(struct hub *hub, const struct pulled *pulled, const char *path) {
+static status copy_file(struct io_thread *io, const struct remote_weights *pulled, const char *path) {
     struct buf part = {0};
     TRY(buf_printf(&part, "%s.%d.part", path, (int)getpid()));
     int fd = open(part.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     status result = fd < 0 ? fail(UNAVAILABLE, "%s: %s", part.data, strerror(errno)) : OK;
-    if (result == OK) result = copy_pieces(hub, pulled, fd, path);
+    if (result == OK) result = copy_pieces(io, pulled, fd, path);
     if (fd >= 0 && close(fd) && result == OK) result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     if (result == OK && rename(part.data, path)) result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     if (result != OK && fd >= 0) (void)unlink(part.data);
@@ -107,7 +107,7 @@ static void remove_old(const char *folder, const char *prefix, const char *keep)
     if (entries) closedir(entries);
 }
 
-status pull_file(struct hub *hub, const char *folder, struct pulled *pulled) {
+status weights_client_file(struct io_thread *io, const char *folder, struct remote_weights *pulled) {
     struct buf name = {0}, path = {0};
     status result = OK;
     const char *prefix = pulled->weights.reference ? "pulled-reference-" : "pulled-policy-";
@@ -120,7 +120,7 @@ status pull_file(struct hub *hub, const char *folder, struct pulled *pulled) {
     TRY_TO(result, done, buf_printf(&path, "%s/%s", folder, name.data));
     if (!path_exists(path.data)) {
         log_debug("pulling version %lld, %lld bytes", (long long)pulled->weights.version, (long long)pulled->size);
-        TRY_TO(result, done, copy_file(hub, pulled, path.data));
+        TRY_TO(result, done, copy_file(io, pulled, path.data));
         remove_old(folder, prefix, name.data);
     }
     pulled->weights.path = strdup(path.data);
@@ -131,8 +131,8 @@ done:
     return result;
 }
 
-void pulled_release(struct pulled *pulled) {
+void remote_weights_release(struct remote_weights *pulled) {
     free(pulled->remote);
     free((char *)pulled->weights.path);
-    *pulled = (struct pulled){0};
+    *pulled = (struct remote_weights){0};
 }

@@ -1,4 +1,4 @@
-#include "shared/stage/shelf.h"
+#include "shared/stage/weights_server.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,60 +18,60 @@ struct item {
     char *path; // "" for the weights that the run began with
 };
 
-struct shelf {
+struct weights_server {
     pthread_mutex_t lock;
     struct item items[2][KEPT]; // policy's and reference's, the newest first
 };
 
-status shelf_new(struct shelf **out) {
+status weights_server_new(struct weights_server **out) {
     TRY(NEW(out, 1));
     pthread_mutex_init(&(*out)->lock, NULL);
     return OK;
 }
 
-void shelf_free(struct shelf **shelf) {
-    if (!*shelf) return;
+void weights_server_free(struct weights_server **server) {
+    if (!*server) return;
     for (int kind = 0; kind < 2; kind++)
-        for (int i = 0; i < KEPT; i++) free((*shelf)->items[kind][i].path);
-    pthread_mutex_destroy(&(*shelf)->lock);
-    free(*shelf);
-    *shelf = NULL;
+        for (int i = 0; i < KEPT; i++) free((*server)->items[kind][i].path);
+    pthread_mutex_destroy(&(*server)->lock);
+    free(*server);
+    *server = NULL;
 }
 
-static bool in_use(const struct shelf *shelf, const char *path) {
+static bool in_use(const struct weights_server *server, const char *path) {
     for (int kind = 0; kind < 2; kind++)
         for (int i = 0; i < KEPT; i++)
-            if (shelf->items[kind][i].present && !strcmp(shelf->items[kind][i].path, path)) return true;
+            if (server->items[kind][i].present && !strcmp(server->items[kind][i].path, path)) return true;
     return false;
 }
 
-status shelf_put(struct shelf *shelf, const struct stage_weights *weights) {
+status weights_server_put(struct weights_server *server, const struct stage_weights *weights) {
     char *path = strdup(weights->path ? weights->path : "");
     if (!path) return fail_oom();
-    pthread_mutex_lock(&shelf->lock);
-    struct item *items = shelf->items[weights->reference], old = items[KEPT - 1];
+    pthread_mutex_lock(&server->lock);
+    struct item *items = server->items[weights->reference], old = items[KEPT - 1];
     memmove(&items[1], &items[0], (KEPT - 1) * sizeof *items);
     items[0] = (struct item){.present = true, .version = weights->version, .hash = weights->hash, .path = path};
     // A file that is gone already is gone.
-    if (old.present && *old.path && !in_use(shelf, old.path)) (void)unlink(old.path);
-    pthread_mutex_unlock(&shelf->lock);
+    if (old.present && *old.path && !in_use(server, old.path)) (void)unlink(old.path);
+    pthread_mutex_unlock(&server->lock);
     free(old.path);
     return OK;
 }
 
-void shelf_recycle(struct shelf *shelf, bool reference, const char *path) {
-    pthread_mutex_lock(&shelf->lock);
-    struct item old = shelf->items[reference][KEPT - 1];
-    shelf->items[reference][KEPT - 1] = (struct item){0};
-    bool useful = old.present && *old.path && !in_use(shelf, old.path);
+void weights_server_recycle(struct weights_server *server, bool reference, const char *path) {
+    pthread_mutex_lock(&server->lock);
+    struct item old = server->items[reference][KEPT - 1];
+    server->items[reference][KEPT - 1] = (struct item){0};
+    bool useful = old.present && *old.path && !in_use(server, old.path);
     if (useful && rename(old.path, path)) (void)unlink(old.path);
-    pthread_mutex_unlock(&shelf->lock);
+    pthread_mutex_unlock(&server->lock);
     free(old.path);
 }
 
-static status answer_newest(struct shelf *shelf, const struct wire_message *request, struct wire_message *reply,
-                            struct arena *arena) {
-    const struct item *policy = &shelf->items[0][0], *item = &shelf->items[request->reference == 1][0];
+static status answer_newest(struct weights_server *server, const struct wire_message *request,
+                            struct wire_message *reply, struct arena *arena) {
+    const struct item *policy = &server->items[0][0], *item = &server->items[request->reference == 1][0];
     struct stat about = {0};
     if (!policy->present || !item->present) return OK;
     if (*item->path && stat(item->path, &about)) return fail(UNAVAILABLE, "%s: %s", item->path, strerror(errno));
@@ -97,11 +97,11 @@ static status read_piece(const char *path, const struct wire_message *request, s
     return result;
 }
 
-static status answer_fetch(struct shelf *shelf, const struct wire_message *request, struct wire_message *reply,
-                           struct buf *bulk) {
+static status answer_fetch(struct weights_server *server, const struct wire_message *request,
+                           struct wire_message *reply, struct buf *bulk) {
     for (int kind = 0; kind < 2; kind++) {
         for (int i = 0; i < KEPT; i++) {
-            const struct item *item = &shelf->items[kind][i];
+            const struct item *item = &server->items[kind][i];
             if (!item->present || (int64_t)item->hash != request->hash || !*item->path) continue;
             buf_clear(bulk);
             TRY(read_piece(item->path, request, bulk));
@@ -116,12 +116,12 @@ static status answer_fetch(struct shelf *shelf, const struct wire_message *reque
     return OK;
 }
 
-status shelf_answer(struct shelf *shelf, const struct wire_message *request, struct wire_message *reply,
-                    struct arena *arena, struct buf *bulk) {
+status weights_server_answer(struct weights_server *server, const struct wire_message *request,
+                             struct wire_message *reply, struct arena *arena, struct buf *bulk) {
     *reply = (struct wire_message){.kind = MESSAGE_ABSENT, .id = ""};
-    pthread_mutex_lock(&shelf->lock);
-    status result = request->kind == MESSAGE_GET_WEIGHTS ? answer_newest(shelf, request, reply, arena)
-                                                         : answer_fetch(shelf, request, reply, bulk);
-    pthread_mutex_unlock(&shelf->lock);
+    pthread_mutex_lock(&server->lock);
+    status result = request->kind == MESSAGE_GET_WEIGHTS ? answer_newest(server, request, reply, arena)
+                                                         : answer_fetch(server, request, reply, bulk);
+    pthread_mutex_unlock(&server->lock);
     return result;
 }

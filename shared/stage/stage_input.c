@@ -1,4 +1,4 @@
-#include "shared/stage/inputs.h"
+#include "shared/stage/stage_input.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "shared/store/frame_store.h"
 #include "shared/text/chat_template.h"
 
-struct inputs {
+struct input_builder {
     struct tokenizer *tokenizer;
     struct frame_store *store; // NULL without --store
     struct media_source media;
@@ -26,10 +26,10 @@ static status ask_frames(void *context, const char *key, struct buf *record, boo
     return stage_fetch(context, key, record, found);
 }
 
-status inputs_new(struct inputs **out, struct stage_context *context) {
+status input_builder_new(struct input_builder **out, struct stage_context *context) {
     const struct settings *settings = stage_settings(context);
     const char *store = settings_text(settings, "store");
-    struct inputs *self;
+    struct input_builder *self;
     TRY(NEW(&self, 1));
     *out = self;
     status result = tokenizer_open(&self->tokenizer, settings_text(settings, "model"));
@@ -38,28 +38,28 @@ status inputs_new(struct inputs **out, struct stage_context *context) {
                                         .ask = ask_frames,
                                         .context = context,
                                         .media_root = settings_text(settings, "media_root")};
-    if (result != OK) inputs_free(out);
+    if (result != OK) input_builder_free(out);
     return result;
 }
 
-void inputs_free(struct inputs **place) {
-    struct inputs *self = *place;
+void input_builder_free(struct input_builder **builder) {
+    struct input_builder *self = *builder;
     if (!self) return;
     frame_store_close(&self->store);
     tokenizer_free(&self->tokenizer);
     free(self);
-    *place = NULL;
+    *builder = NULL;
 }
 
-const struct tokenizer *inputs_tokenizer(const struct inputs *inputs) {
+const struct tokenizer *input_builder_tokenizer(const struct input_builder *inputs) {
     return inputs->tokenizer;
 }
 
-void inputs_set_model(struct inputs *inputs, const struct model_info *facts) {
+void input_builder_set_model(struct input_builder *inputs, const struct model_info *facts) {
     inputs->facts = facts;
 }
 
-static status check_tokens(const struct inputs *inputs, const int64_t *tokens, size_t count, const char *where) {
+static status check_tokens(const struct input_builder *inputs, const int64_t *tokens, size_t count, const char *where) {
     for (size_t i = 0; i < count; i++)
         if (tokens[i] < 0 || tokens[i] >= inputs->facts->vocab_size)
             return fail(DATAERR, "not a group: %s[%zu]: token %lld is outside the model's vocabulary of %lld", where, i,
@@ -67,7 +67,7 @@ static status check_tokens(const struct inputs *inputs, const int64_t *tokens, s
     return OK;
 }
 
-static status make_prompt(struct inputs *inputs, struct group *group) {
+static status make_prompt(struct input_builder *inputs, struct group *group) {
     const struct model_info *facts = inputs->facts;
     struct token_list list = {0};
     status result = chat_template_encode_prompt(
@@ -79,7 +79,7 @@ static status make_prompt(struct inputs *inputs, struct group *group) {
     return result;
 }
 
-static status add_media(struct inputs *inputs, struct group *group, struct input *input) {
+static status add_media(struct input_builder *inputs, struct group *group, struct stage_input *input) {
     struct input_memory *memory = input->memory;
     struct model_medium *media = arena_alloc(&memory->arena, group->media_count * sizeof *media);
     memory->views = arena_alloc(&memory->arena, group->media_count * sizeof *memory->views);
@@ -101,7 +101,7 @@ static status add_media(struct inputs *inputs, struct group *group, struct input
 }
 
 // The tokens of a completion that has only a text.
-static status tokenize(struct inputs *inputs, struct group *group, struct completion *completion,
+static status tokenize(struct input_builder *inputs, struct group *group, struct completion *completion,
                        struct int_array *out) {
     struct token_list list = {0};
     status result = tokenizer_encode(inputs->tokenizer, completion->text.data, completion->text.size, &list);
@@ -125,7 +125,7 @@ static status check_lengths(const struct completion *completion, size_t tokens, 
     return OK;
 }
 
-static status add_completions(struct inputs *inputs, struct group *group, struct input *input) {
+static status add_completions(struct input_builder *inputs, struct group *group, struct stage_input *input) {
     struct input_memory *memory = input->memory;
     input->completions = arena_alloc(&memory->arena, group->completion_count * sizeof *input->completions);
     if (!input->completions) return fail_oom();
@@ -145,8 +145,9 @@ static status add_completions(struct inputs *inputs, struct group *group, struct
     return OK;
 }
 
-status inputs_open(struct inputs *inputs, struct group *group, enum input_parts parts, struct input *input) {
-    *input = (struct input){0};
+status stage_input_open(struct input_builder *inputs, struct group *group, enum input_parts parts,
+                        struct stage_input *input) {
+    *input = (struct stage_input){0};
     TRY(NEW(&input->memory, 1));
     TRY(group_check(group, NEED_MEDIA));
     if (!group->prompt_tokens.data) TRY(make_prompt(inputs, group));
@@ -157,10 +158,10 @@ status inputs_open(struct inputs *inputs, struct group *group, enum input_parts 
     return parts & INPUT_COMPLETIONS ? add_completions(inputs, group, input) : OK;
 }
 
-void input_release(struct input *input) {
+void stage_input_release(struct stage_input *input) {
     struct input_memory *memory = input->memory;
     for (size_t i = 0; memory && i < memory->view_count; i++) frames_view_release(&memory->views[i]);
     if (memory) arena_release(&memory->arena);
     free(memory);
-    *input = (struct input){0};
+    *input = (struct stage_input){0};
 }

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "shared/base/log.h"
-#include "shared/stage/keep.h"
+#include "shared/stage/section_cache.h"
 #include "shared/stage/runner.h"
 #include "shared/stage/signals.h"
 #include "shared/stage/times.h"
@@ -28,7 +28,7 @@ struct loop {
 static void say_progress(struct stage_context *context) {
     enum { EVERY = 10 };
     double now = runner_clock();
-    if (context->place || now - context->said < EVERY) return;
+    if (context->node || now - context->said < EVERY) return;
     context->said = now;
     log_info("%zu groups, %zu quarantined, %.2f a second", context->groups, context->quarantined,
              (double)context->groups / (now - context->started));
@@ -49,7 +49,7 @@ static status settle(struct loop *loop, const struct held *held, status result) 
     if (result == BAD_SAMPLE) result = group_quarantine(group, context->stage->name, "%s", fail_text());
     if (result == OK && group->quarantine.present) context->quarantined++;
     if (result == OK) result = times_add(group, context->stage->name, held->taken, runner_clock());
-    if (result == OK && context->keep) result = keep_save(context, &held->key, group);
+    if (result == OK && context->store) result = section_cache_save(context, &held->key, group);
     if (result != OK) {
         group_free(&group);
         return result;
@@ -64,7 +64,7 @@ static status hold(struct loop *loop, const struct held *held) {
         TRY(RESIZE(&loop->held, room));
         loop->room = room;
     }
-    status result = stage->take(loop->context->state, held->group);
+    status result = stage->submit(loop->context->state, held->group);
     if (result != OK) return settle(loop, held, result);
     loop->held[loop->count++] = *held;
     loop->idle = false;
@@ -77,9 +77,9 @@ static status begin(struct loop *loop, struct group *group) {
     struct held held = {.group = group, .taken = runner_clock()};
     if (group->quarantine.present) return deliver(loop, &group);
     if (group_check(group, context->stage->needs) != OK) return loop->channel->refuse(loop->channel->self, &group);
-    if (context->keep) {
+    if (context->store) {
         bool found = false;
-        status result = keep_find(context, &held.key, group, &found);
+        status result = section_cache_find(context, &held.key, group, &found);
         if (result != OK) group_free(&group);
         if (result != OK) return result;
         if (found) {
@@ -93,7 +93,7 @@ static status begin(struct loop *loop, struct group *group) {
 
 static int room_of(const struct loop *loop) {
     const struct stage *stage = loop->context->stage;
-    return stage->work ? 1 : stage->room(loop->context->state);
+    return stage->work ? 1 : stage->capacity(loop->context->state);
 }
 
 // Takes groups as long as the stage has room and there are some; waits for one only if there is nothing else to do.
@@ -128,7 +128,7 @@ static status give_back(struct loop *loop, struct group *done, status result) {
 
 static status advance(struct loop *loop) {
     struct group *done = NULL;
-    status result = loop->context->stage->advance(loop->context->state, loop->ended, &done);
+    status result = loop->context->stage->poll(loop->context->state, loop->ended, &done);
     loop->idle = result == END;
     if (done && (result == OK || result == BAD_SAMPLE || result == DATAERR)) return give_back(loop, done, result);
     if (result != END) return result;
@@ -141,9 +141,9 @@ static status run_source(struct loop *loop) {
     const struct stage *stage = loop->context->stage;
     int64_t total = 0;
     TRY(stage->count(loop->context->state, &total));
-    for (int64_t place = 0; place < total && !signals_stopping(); place++) {
+    for (int64_t seq = 0; seq < total && !signals_stopping(); seq++) {
         struct held held = {.taken = runner_clock()};
-        TRY(stage->make(loop->context->state, place, &held.group));
+        TRY(stage->group_at(loop->context->state, seq, &held.group));
         status result = times_add(held.group, stage->name, held.taken, runner_clock());
         if (result == OK) result = deliver(loop, &held.group);
         group_free(&held.group);
@@ -155,16 +155,16 @@ static status run_source(struct loop *loop) {
 static status run_filter(struct loop *loop) {
     do {
         TRY(fill(loop));
-        if (loop->context->place && signals_stopping()) return OK;
+        if (loop->context->node && signals_stopping()) return OK;
         if (loop->count) TRY(advance(loop));
-        if (!loop->count && loop->context->stage->rest) TRY(loop->context->stage->rest(loop->context->state));
+        if (!loop->count && loop->context->stage->on_idle) TRY(loop->context->stage->on_idle(loop->context->state));
     } while (loop->count || !loop->ended);
     return OK;
 }
 
 status runner_loop(struct stage_context *context, const struct channel *channel) {
     struct loop loop = {.context = context, .channel = channel};
-    status result = context->stage->make ? run_source(&loop) : run_filter(&loop);
+    status result = context->stage->group_at ? run_source(&loop) : run_filter(&loop);
     // After a failure the stage may still be at work on what it holds.
     if (loop.count && NEW(&context->left, loop.count) == OK)
         for (; context->left_count < loop.count; context->left_count++)

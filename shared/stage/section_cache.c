@@ -1,4 +1,4 @@
-#include "shared/stage/keep.h"
+#include "shared/stage/section_cache.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,8 @@
 // Appends all that the stage's section depends on.
 static status add_inputs(const struct stage_context *context, const struct group *group, struct buf *inputs) {
     const struct stage *stage = context->stage;
-    uint64_t hashes[2] = {settings_hash(context->settings), stage->version ? stage->version(context->state) : 0};
+    uint64_t hashes[2] = {settings_hash(context->settings),
+                          stage->fingerprint ? stage->fingerprint(context->state) : 0};
     TRY(buf_printf(inputs, "%s %d ", stage->name, stage->section));
     TRY(buf_append(inputs, hashes, sizeof hashes));
     for (int section = SECTION_PROMPT; section < stage->section; section++)
@@ -27,19 +28,21 @@ static status make_key(const struct stage_context *context, const struct group *
     return result;
 }
 
-status keep_find(const struct stage_context *context, struct section_key *key, struct group *group, bool *found) {
+status section_cache_find(const struct stage_context *context, struct section_key *key, struct group *group,
+                          bool *found) {
     const struct stage *stage = context->stage;
     *found = false;
     if (stage->section < 0) return OK;
     TRY(make_key(context, group, key));
-    TRY(group_store_find(context->keep, key, (enum group_section)stage->section, group, found));
+    TRY(group_store_find(context->store, key, (enum group_section)stage->section, group, found));
     if (*found && stage->usable) *found = stage->usable(context->state, group);
     return OK;
 }
 
-status keep_save(const struct stage_context *context, const struct section_key *key, const struct group *group) {
+status section_cache_save(const struct stage_context *context, const struct section_key *key,
+                          const struct group *group) {
     int section = context->stage->section;
     bool work = section >= 0 && !group->quarantine.present;
-    return group_store_save(context->keep, work ? key : NULL, work ? (enum group_section)section : SECTION_PROMPT,
+    return group_store_save(context->store, work ? key : NULL, work ? (enum group_section)section : SECTION_PROMPT,
                             group);
 }

@@ -1,6 +1,6 @@
 // Finished groups that wait for the next stages: sorted by order of issue, each until every reader has had it.
-#ifndef SHARED_STAGE_LETTERS_H
-#define SHARED_STAGE_LETTERS_H
+#ifndef SHARED_STAGE_OUTBOX_H
+#define SHARED_STAGE_OUTBOX_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -9,8 +9,8 @@
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
 
-struct letter {
-    struct letter *next;
+struct outbox_entry {
+    struct outbox_entry *next;
     int64_t seq;
     char *id;
     struct buf data;
@@ -18,26 +18,26 @@ struct letter {
 };
 
 // A zeroed struct has none.
-struct letters {
-    struct letter *first;
+struct outbox {
+    struct outbox_entry *first;
 };
 
 // Puts one in its place; takes over `data`, whatever the result. UNAVAILABLE when memory is short.
-status letters_add(struct letters *letters, int64_t seq, const char *id, uint64_t readers, struct buf *data);
+status outbox_add(struct outbox *outbox, int64_t seq, const char *id, uint64_t readers, struct buf *data);
 
 // The first that this reader has not had, NULL if there is none.
-struct letter *letters_for(const struct letters *letters, int reader);
+struct outbox_entry *outbox_first(const struct outbox *outbox, int reader);
 
 // The reader has had it; frees it when it was the last one.
-void letters_give(struct letters *letters, struct letter *letter, int reader);
+void outbox_take(struct outbox *outbox, struct outbox_entry *entry, int reader);
 
 // How many wait for this reader; -1 counts all.
-int64_t letters_count(const struct letters *letters, int reader);
+int64_t outbox_count(const struct outbox *outbox, int reader);
 
 // Whether a group with that id waits here.
-bool letters_have(const struct letters *letters, const char *id);
+bool outbox_has(const struct outbox *outbox, const char *id);
 
 // Frees all.
-void letters_release(struct letters *letters);
+void outbox_release(struct outbox *outbox);
 
 #endif

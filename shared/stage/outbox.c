@@ -1,0 +1,64 @@
+#include "shared/stage/outbox.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+status outbox_add(struct outbox *outbox, int64_t seq, const char *id, uint64_t readers, struct buf *data) {
+    struct outbox_entry *fresh = calloc(1, sizeof *fresh);
+    char *name = strdup(id);
+    if (!fresh || !name) {
+        free(fresh);
+        free(name);
+        buf_release(data);
+        return fail_oom();
+    }
+    *fresh = (struct outbox_entry){.seq = seq, .id = name, .data = *data, .readers = readers};
+    *data = (struct buf){0};
+    struct outbox_entry **place = &outbox->first;
+    while (*place && (*place)->seq <= seq) place = &(*place)->next;
+    fresh->next = *place;
+    *place = fresh;
+    return OK;
+}
+
+struct outbox_entry *outbox_first(const struct outbox *outbox, int reader) {
+    struct outbox_entry *at = outbox->first;
+    while (at && !(at->readers >> reader & 1)) at = at->next;
+    return at;
+}
+
+static void outbox_entry_free(struct outbox_entry *entry) {
+    buf_release(&entry->data);
+    free(entry->id);
+    free(entry);
+}
+
+void outbox_take(struct outbox *outbox, struct outbox_entry *given, int reader) {
+    given->readers &= ~((uint64_t)1 << reader);
+    if (given->readers) return;
+    struct outbox_entry **place = &outbox->first;
+    while (*place != given) place = &(*place)->next;
+    *place = given->next;
+    outbox_entry_free(given);
+}
+
+int64_t outbox_count(const struct outbox *outbox, int reader) {
+    int64_t count = 0;
+    for (const struct outbox_entry *at = outbox->first; at; at = at->next)
+        if (reader < 0 || at->readers >> reader & 1) count++;
+    return count;
+}
+
+bool outbox_has(const struct outbox *outbox, const char *id) {
+    for (const struct outbox_entry *at = outbox->first; at; at = at->next)
+        if (!strcmp(at->id, id)) return true;
+    return false;
+}
+
+void outbox_release(struct outbox *outbox) {
+    while (outbox->first) {
+        struct outbox_entry *next = outbox->first->next;
+        outbox_entry_free(outbox->first);
+        outbox->first = next;
+    }
+}
