@@ -151,7 +151,7 @@ static status run(const struct task *task, struct frame_store *store) {
     status result = find_frames(store, task->key, key, &view);
     if (result == OK && view.frames.count && !strcmp(task->verb, "show")) print_facts(key, &view.frames);
     if (result == OK && task->raw) result = write_raw(&view.frames);
-    if (result == OK && task->png) result = media_write_sheet(&view.frames, task->png);
+    if (result == OK && task->png) result = contact_sheet_write(&view.frames, task->png);
     frames_view_release(&view);
     return result;
 }

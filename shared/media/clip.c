@@ -25,7 +25,7 @@ struct pick {
 };
 
 struct clip {
-    const struct rules *rules;
+    const struct sampling_config *sampling;
     const char *path;
     struct media_options options;
     struct container container, second; // `second` reads the file again when its packets were too many to keep
@@ -88,8 +88,8 @@ static void turn_picture(uint8_t *out, const uint8_t *in, ptrdiff_t stride, int 
 
 // Sizes, once the first picked frame is there.
 static status lay_out(struct clip *clip, int height, int width) {
-    double most = rules_frame_pixels(clip->rules, clip->count);
-    TRY(rules_size(height, width, clip->rules->min_pixels, most, &clip->frames.height, &clip->frames.width));
+    double most = sampling_frame_max_pixels(clip->sampling, clip->count);
+    TRY(smart_resize(height, width, clip->sampling->min_pixels, most, &clip->frames.height, &clip->frames.width));
     return NEW(&clip->pixels, frames_bytes(&clip->frames));
 }
 
@@ -212,7 +212,7 @@ static status packet_at(struct clip *clip, size_t ordinal, AVPacket *scratch, co
 // Whether pictures that nothing refers to can be left out without changing any other.
 static bool may_leave_out(const struct clip *clip) {
     enum AVCodecID id = clip->container.decoder->codec_id;
-    return !clip->options.straight && !clip->counted &&
+    return !clip->options.sequential && !clip->counted &&
            (id == AV_CODEC_ID_H264 || id == AV_CODEC_ID_HEVC || id == AV_CODEC_ID_MPEG2VIDEO);
 }
 
@@ -244,7 +244,7 @@ static status decode_all(struct clip *clip) {
 
 // The last place at or before a pick's packet where decoding may start for it.
 static size_t entry_for(const struct clip *clip, const struct pick *pick) {
-    if (clip->options.straight) return 0;
+    if (clip->options.sequential) return 0;
     for (size_t i = pick->ordinal + 1; i-- > 0;) {
         const struct packet_fact *fact = &clip->packets.facts[i];
         if (fact->entry && fact->time != AV_NOPTS_VALUE && fact->time <= pick->time) return i;
@@ -352,7 +352,7 @@ static status decode_picks(struct clip *clip) {
 }
 
 static status choose(struct clip *clip, int64_t frames) {
-    TRY(rules_frame_count(clip->rules, frames, clip->fps, &clip->count));
+    TRY(sampling_frame_count(clip->sampling, frames, clip->fps, &clip->count));
     clip->frames.count = clip->count;
     clip->frames.seconds_per_grid = 2 / ((double)clip->count / (double)frames * clip->fps);
     TRY(NEW(&clip->timestamps, (size_t)clip->count));
@@ -380,7 +380,8 @@ static status decode_by_time(struct clip *clip) {
     double unit = av_q2d(clip->container.stream->time_base);
     TRY(choose(clip, (int64_t)packets->shown_count));
     for (int i = 0; i < clip->count; i++) {
-        const struct shown_packet *shown = &packets->shown[rules_index((int64_t)packets->shown_count, clip->count, i)];
+        const struct shown_packet *shown =
+            &packets->shown[sampling_frame_index((int64_t)packets->shown_count, clip->count, i)];
         clip->picks[i] = (struct pick){.time = shown->time, .ordinal = shown->ordinal};
         clip->timestamps[i] = (double)(shown->time - packets->shown[0].time) * unit;
     }
@@ -398,7 +399,7 @@ static status decode_by_count(struct clip *clip) {
     bool rising = true;
     for (int64_t i = 0; i < frames; i++) rising &= i ? clip->times[i] > clip->times[i - 1] : !isnan(clip->times[0]);
     for (int i = 0; i < clip->count; i++) {
-        int64_t index = rules_index(frames, clip->count, i);
+        int64_t index = sampling_frame_index(frames, clip->count, i);
         clip->picks[i] = (struct pick){.time = index};
         clip->timestamps[i] = rising ? clip->times[index] - clip->times[0] : (double)index / clip->fps;
     }
@@ -444,12 +445,12 @@ static status hand_over(struct clip *clip, struct frames_view *view) {
     return OK;
 }
 
-status clip_decode(struct frames_view *view, const char *path, const struct rules *rules,
+status clip_decode(struct frames_view *view, const char *path, const struct sampling_config *sampling,
                    const struct media_options *options) {
     *view = (struct frames_view){0};
     struct clip *clip;
     TRY(NEW(&clip, 1));
-    clip->rules = rules;
+    clip->sampling = sampling;
     clip->path = path;
     clip->frames.video = true;
     if (options) clip->options = *options;

@@ -5,10 +5,10 @@
 #include "shared/media/media.h"
 
 // A clip's frames.
-status clip_decode(struct frames_view *view, const char *path, const struct rules *rules,
+status clip_decode(struct frames_view *view, const char *path, const struct sampling_config *sampling,
                    const struct media_options *options);
 
 // An image's frame.
-status still_decode(struct frames_view *view, const char *path, const struct rules *rules);
+status still_decode(struct frames_view *view, const char *path, const struct sampling_config *sampling);
 
 #endif

@@ -15,9 +15,9 @@
 // Part of every key: a change of the chain makes new keys.
 static const char chain_version[] = "caravan frames 1";
 
-status media_decode(struct frames_view *view, const char *path, bool video, const struct rules *rules,
+status media_decode(struct frames_view *view, const char *path, bool video, const struct sampling_config *sampling,
                     const struct media_options *options) {
-    return video ? clip_decode(view, path, rules, options) : still_decode(view, path, rules);
+    return video ? clip_decode(view, path, sampling, options) : still_decode(view, path, sampling);
 }
 
 static status hash_content(int fd, uint8_t hash[16]) {
@@ -73,8 +73,9 @@ static status hash_file(int fd, const char *path, struct frame_store *store, uin
     return store && settled(&facts) ? frame_store_remember_hash(store, path, &facts, hash) : OK;
 }
 
-// The rules that the frames depend on; the others are zero.
-static void key_from(char key[frame_key_size], const uint8_t hash[16], bool video, const struct rules *rules) {
+// The sampling that the frames depend on; the others are zero.
+static void key_from(char key[frame_key_size], const uint8_t hash[16], bool video,
+                     const struct sampling_config *sampling) {
     struct {
         char version[sizeof chain_version];
         char kind;
@@ -86,13 +87,13 @@ static void key_from(char key[frame_key_size], const uint8_t hash[16], bool vide
     memcpy(parts.hash, hash, 16);
     parts.kind = video ? 'v' : 'i';
     if (video) {
-        double total = isnan(rules->total_pixels) ? 0 : rules->total_pixels;
-        double numbers[6] = {rules->fps,        (double)rules->min_frames, (double)rules->max_frames,
-                             rules->min_pixels, rules->max_pixels,         total};
+        double total = isnan(sampling->total_pixels) ? 0 : sampling->total_pixels;
+        double numbers[6] = {sampling->fps,        (double)sampling->min_frames, (double)sampling->max_frames,
+                             sampling->min_pixels, sampling->max_pixels,         total};
         memcpy(parts.numbers, numbers, sizeof numbers);
     } else {
-        parts.numbers[0] = rules->image_min_pixels;
-        parts.numbers[1] = rules->image_max_pixels;
+        parts.numbers[0] = sampling->image_min_pixels;
+        parts.numbers[1] = sampling->image_max_pixels;
     }
     XXH128_canonical_t canonical;
     XXH128_canonicalFromHash(&canonical, XXH3_128bits(&parts, sizeof parts));
@@ -103,13 +104,13 @@ static void key_from(char key[frame_key_size], const uint8_t hash[16], bool vide
     key[32] = 0;
 }
 
-status media_key(char key[frame_key_size], const char *path, bool video, const struct rules *rules,
+status media_key(char key[frame_key_size], const char *path, bool video, const struct sampling_config *sampling,
                  struct frame_store *store) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return fail(BAD_SAMPLE, "%s", strerror(errno));
     uint8_t hash[16] = {0};
     status result = hash_file(fd, path, store, hash);
     close(fd);
-    if (result == OK) key_from(key, hash, video, rules);
+    if (result == OK) key_from(key, hash, video, sampling);
     return result;
 }

@@ -33,7 +33,7 @@ static void across(float *out, const float *in, const int *first, const float *w
             __m512 weight = _mm512_castps128_ps512(_mm_loadu_ps(weights + (size_t)j * 4));
             sum = _mm512_fmadd_ps(_mm512_permutexvar_ps(spread, weight), load_four(from, j), sum);
         }
-        // In a register: compressing straight to memory takes a hundred cycles on some processors.
+        // In a register: compressing sequential to memory takes a hundred cycles on some processors.
         _mm512_mask_storeu_ps(out + (size_t)x * 3, 0x0fff, _mm512_maskz_compress_ps(0x7777, sum));
     }
 }

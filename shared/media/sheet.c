@@ -45,7 +45,7 @@ static status encode(AVCodecContext *encoder, const AVFrame *sheet, AVPacket *pa
     return result == BAD_SAMPLE ? UNAVAILABLE : result;
 }
 
-status media_write_sheet(const struct frames *frames, const char *path) {
+status contact_sheet_write(const struct frames *frames, const char *path) {
     container_listen();
     const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_PNG);
     if (!codec) return fail(UNAVAILABLE, "this FFmpeg has no PNG encoder");

@@ -213,11 +213,11 @@ static status give_row(void *context, int y, const uint8_t **row) {
 }
 
 static status resize_frame(struct frames_view *view, const AVFrame *frame, enum AVCodecID codec, bool alpha,
-                           const struct rules *rules) {
+                           const struct sampling_config *sampling) {
     struct frames *frames = &view->frames;
     *frames = (struct frames){.count = 1, .seconds_per_grid = NAN};
-    TRY(rules_size(frame->height, frame->width, rules->image_min_pixels, rules->image_max_pixels, &frames->height,
-                   &frames->width));
+    TRY(smart_resize(frame->height, frame->width, sampling->image_min_pixels, sampling->image_max_pixels,
+                     &frames->height, &frames->width));
     struct source source = {.frame = frame, .over_white = alpha};
     AVFrame *converted = NULL;
     status result = OK;
@@ -279,8 +279,8 @@ static status first_frame(struct container *container, AVPacket *packet, AVFrame
     }
 }
 
-static status decode(struct frames_view *view, const char *path, const struct rules *rules, AVPacket *packet,
-                     AVFrame *frame) {
+static status decode(struct frames_view *view, const char *path, const struct sampling_config *sampling,
+                     AVPacket *packet, AVFrame *frame) {
     struct container container;
     int png_colours = -1;
     status result = container_open(&container, path, 1, true);
@@ -290,18 +290,18 @@ static status decode(struct frames_view *view, const char *path, const struct ru
     }
     if (result == OK) {
         enum AVCodecID codec = container.decoder->codec_id;
-        result = resize_frame(view, frame, codec, alpha_counts(frame, codec, png_colours), rules);
+        result = resize_frame(view, frame, codec, alpha_counts(frame, codec, png_colours), sampling);
     }
     container_release(&container);
     return result;
 }
 
-status still_decode(struct frames_view *view, const char *path, const struct rules *rules) {
+status still_decode(struct frames_view *view, const char *path, const struct sampling_config *sampling) {
     *view = (struct frames_view){0};
     AVFrame *frame = av_frame_alloc();
     AVPacket *packet = av_packet_alloc();
     status result = fail(UNAVAILABLE, "memory is short");
-    if (frame && packet) result = decode(view, path, rules, packet, frame);
+    if (frame && packet) result = decode(view, path, sampling, packet, frame);
     if (result != OK) frames_view_release(view);
     av_packet_free(&packet);
     av_frame_free(&frame);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/media/fetch.h"
+#include "shared/media/media_source.h"
 #include "shared/store/frame_store.h"
 #include "shared/text/chat_template.h"
 
@@ -22,7 +22,7 @@ struct input_memory {
 };
 
 // What the context is for: asking the frames stage for what this machine's store lacks.
-static status ask_frames(void *context, const char *key, struct buf *record, bool *found) {
+static status request_frames(void *context, const char *key, struct buf *record, bool *found) {
     return stage_fetch(context, key, record, found);
 }
 
@@ -35,7 +35,7 @@ status input_builder_new(struct input_builder **out, struct stage_context *conte
     status result = tokenizer_open(&self->tokenizer, settings_text(settings, "model"));
     if (result == OK && store) result = frame_store_open(&self->store, store, 0, false);
     self->media = (struct media_source){.store = self->store,
-                                        .ask = ask_frames,
+                                        .request = request_frames,
                                         .context = context,
                                         .media_root = settings_text(settings, "media_root")};
     if (result != OK) input_builder_free(out);

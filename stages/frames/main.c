@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/media/locate.h"
+#include "shared/media/media_source.h"
 #include "shared/media/media.h"
 #include "shared/stage/stage.h"
 #include "shared/store/frame_store.h"
-#include "stages/frames/workers.h"
+#include "stages/frames/worker_pool.h"
 
 // A medium that some thread is decoding now; others that need it wait.
 struct busy_key {
@@ -19,11 +19,11 @@ struct busy_key {
 };
 
 struct frames_stage {
-    struct rules rules;
+    struct sampling_config sampling;
     const char *media_root;
     double seconds_per_grid;   // NaN: measured
     struct frame_store *store; // NULL without --store
-    struct workers *workers;
+    struct worker_pool *workers;
     int processors;
     atomic_int working;   // groups that workers have in hand now
     pthread_mutex_t lock; // of busy
@@ -64,7 +64,7 @@ static status produce(struct frames_stage *stage, const char *key, const char *p
     // Processors that no other group keeps busy help to decode this one; the frames are the same.
     int others = atomic_load(&stage->working);
     struct media_options options = {.threads = others > 1 ? stage->processors / others : stage->processors};
-    TRY(media_decode(view, path, video, &stage->rules, &options));
+    TRY(media_decode(view, path, video, &stage->sampling, &options));
     status result = stage->store ? frame_store_put(stage->store, key, &view->frames) : OK;
     if (result != OK) frames_view_release(view);
     return result;
@@ -90,7 +90,7 @@ static status work_on_file(struct frames_stage *stage, struct group *group, stru
                            bool video) {
     struct busy_key own;
     struct frames_view view = {0};
-    TRY(media_key(own.key, path, video, &stage->rules, stage->store));
+    TRY(media_key(own.key, path, video, &stage->sampling, stage->store));
     begin_key(stage, &own);
     status result = produce(stage, own.key, path, video, &view);
     end_key(stage, &own);
@@ -103,7 +103,7 @@ static status work_on_part(struct frames_stage *stage, struct group *group, stru
                            const struct part *part) {
     struct arena arena = {0};
     char *path;
-    status result = media_locate(&path, &arena, stage->media_root, media_written(part));
+    status result = media_path(&path, &arena, stage->media_root, media_uri(part));
     if (result == OK) {
         result = work_on_file(stage, group, medium, path, part->kind == PART_VIDEO);
         if (result == BAD_SAMPLE) result = fail_prefix(result, "%s", path);
@@ -116,7 +116,7 @@ static status work_on_part(struct frames_stage *stage, struct group *group, stru
 static status work_on_group(void *context, struct group *group) {
     struct frames_stage *stage = context;
     atomic_fetch_add(&stage->working, 1);
-    status result = group_media(group, media_parts(group));
+    status result = group_media(group, media_part_count(group));
     for (size_t i = 0; result == OK && i < group->media_count; i++) {
         result = work_on_part(stage, group, &group->media[i], media_part(group, i));
     }
@@ -135,8 +135,8 @@ static bool still_there(struct frames_stage *stage, const struct group *group, s
     struct frames_view view = {0};
     char *path, key[frame_key_size];
     bool found = false;
-    if (media_locate(&path, &arena, stage->media_root, media_written(part)) == OK &&
-        media_key(key, path, part->kind == PART_VIDEO, &stage->rules, stage->store) == OK && medium->key.data &&
+    if (media_path(&path, &arena, stage->media_root, media_uri(part)) == OK &&
+        media_key(key, path, part->kind == PART_VIDEO, &stage->sampling, stage->store) == OK && medium->key.data &&
         strcmp(key, medium->key.data) == 0) {
         found = frame_store_get(stage->store, key, &view, &found) == OK && found;
     }
@@ -147,24 +147,24 @@ static bool still_there(struct frames_stage *stage, const struct group *group, s
 
 static bool usable(void *state, const struct group *group) {
     struct frames_stage *stage = state;
-    if (!stage->store || media_parts(group) != group->media_count) return false;
+    if (!stage->store || media_part_count(group) != group->media_count) return false;
     for (size_t i = 0; i < group->media_count; i++) {
         if (!still_there(stage, group, i)) return false;
     }
     return true;
 }
 
-static status read_rules(struct rules *rules, const struct settings *settings) {
-    rules->fps = settings_number(settings, "fps");
-    rules->min_frames = settings_int(settings, "min_frames");
-    rules->max_frames = settings_int(settings, "max_frames");
-    rules->min_pixels = (double)settings_int(settings, "min_pixels");
-    rules->max_pixels = (double)settings_int(settings, "max_pixels");
-    rules->image_min_pixels = (double)settings_int(settings, "image_min_pixels");
-    rules->image_max_pixels = (double)settings_int(settings, "image_max_pixels");
+static status frames_read_sampling(struct sampling_config *sampling, const struct settings *settings) {
+    sampling->fps = settings_number(settings, "fps");
+    sampling->min_frames = settings_int(settings, "min_frames");
+    sampling->max_frames = settings_int(settings, "max_frames");
+    sampling->min_pixels = (double)settings_int(settings, "min_pixels");
+    sampling->max_pixels = (double)settings_int(settings, "max_pixels");
+    sampling->image_min_pixels = (double)settings_int(settings, "image_min_pixels");
+    sampling->image_max_pixels = (double)settings_int(settings, "image_max_pixels");
     int64_t total = settings_int(settings, "total_pixels");
-    rules->total_pixels = total == INT64_MIN ? NAN : (double)total;
-    return rules_check(rules);
+    sampling->total_pixels = total == INT64_MIN ? NAN : (double)total;
+    return sampling_config_check(sampling);
 }
 
 // --threads, or what this process may use.
@@ -182,7 +182,7 @@ static status open_frames(void **state, struct stage_context *context) {
     *state = stage;
     pthread_mutex_init(&stage->lock, NULL);
     pthread_cond_init(&stage->freed, NULL);
-    TRY(read_rules(&stage->rules, settings));
+    TRY(frames_read_sampling(&stage->sampling, settings));
     stage->media_root = settings_text(settings, "media_root");
     stage->seconds_per_grid = settings_number(settings, "seconds_per_grid");
     const char *folder = settings_text(settings, "store");
@@ -190,21 +190,22 @@ static status open_frames(void **state, struct stage_context *context) {
     if (folder) TRY(frame_store_open(&stage->store, folder, limit < 0 ? 0 : (uint64_t)limit, false));
     stage->processors = count_processors(settings);
     int64_t workers = settings_int(settings, "workers");
-    return workers_new(&stage->workers, workers == INT64_MIN ? stage->processors : (int)workers, work_on_group, stage);
+    return worker_pool_new(&stage->workers, workers == INT64_MIN ? stage->processors : (int)workers, work_on_group,
+                           stage);
 }
 
 static int room(void *state) {
-    return workers_room(((struct frames_stage *)state)->workers);
+    return worker_pool_capacity(((struct frames_stage *)state)->workers);
 }
 
 static status take(void *state, struct group *group) {
-    return workers_give(((struct frames_stage *)state)->workers, group);
+    return worker_pool_submit(((struct frames_stage *)state)->workers, group);
 }
 
 static status advance(void *state, bool draining, struct group **done) {
     (void)draining;
     const double patience = 0.05;
-    return workers_take(((struct frames_stage *)state)->workers, patience, done);
+    return worker_pool_poll(((struct frames_stage *)state)->workers, patience, done);
 }
 
 static status serve(void *state, const char *key, struct buf *record, bool *found) {
@@ -220,7 +221,7 @@ static status serve(void *state, const char *key, struct buf *record, bool *foun
 static status close_frames(void *state) {
     struct frames_stage *stage = state;
     if (!stage) return OK;
-    workers_free(&stage->workers);
+    worker_pool_free(&stage->workers);
     frame_store_close(&stage->store);
     pthread_cond_destroy(&stage->freed);
     pthread_mutex_destroy(&stage->lock);

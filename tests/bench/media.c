@@ -51,13 +51,13 @@ static status draw(const char *path) {
     return result != OK ? result : closed;
 }
 
-static status time_cold(const char *path, const struct rules *rules, int threads, struct frames_view *view,
+static status time_cold(const char *path, const struct sampling_config *sampling, int threads, struct frames_view *view,
                         double *best) {
     *best = 1e9;
     for (int round = 0; round < rounds; round++) {
         frames_view_release(view);
         double start = now();
-        TRY(media_decode(view, path, true, rules, &(struct media_options){.threads = threads}));
+        TRY(media_decode(view, path, true, sampling, &(struct media_options){.threads = threads}));
         double took = now() - start;
         if (took < *best) *best = took;
     }
@@ -65,19 +65,20 @@ static status time_cold(const char *path, const struct rules *rules, int threads
 }
 
 // As the frames stage finds a clip that it has: the key of the file, then its pixels, every one of them read.
-static status time_cached(const char *path, const struct rules *rules, const struct frames *frames, double *each) {
+static status time_cached(const char *path, const struct sampling_config *sampling, const struct frames *frames,
+                          double *each) {
     char folder[] = "/tmp/caravan-bench-XXXXXX", key[frame_key_size];
     struct frame_store *store = NULL;
     if (!mkdtemp(folder)) return fail(UNAVAILABLE, "%s: cannot be made", folder);
     status result = frame_store_open(&store, folder, 0, false);
-    if (result == OK) result = media_key(key, path, true, rules, store);
+    if (result == OK) result = media_key(key, path, true, sampling, store);
     if (result == OK) result = frame_store_put(store, key, frames);
     double start = now();
     unsigned sum = 0;
     for (int i = 0; result == OK && i < lookups; i++) {
         struct frames_view view = {0};
         bool found = false;
-        result = media_key(key, path, true, rules, store);
+        result = media_key(key, path, true, sampling, store);
         if (result == OK) result = frame_store_get(store, key, &view, &found);
         for (size_t at = 0; found && at < frames_bytes(&view.frames); at += 64) sum += view.frames.pixels[at];
         frames_view_release(&view);
@@ -89,13 +90,13 @@ static status time_cached(const char *path, const struct rules *rules, const str
 }
 
 static status time_clip(const char *path) {
-    struct rules rules = rules_standard();
+    struct sampling_config sampling = sampling_config_default();
     struct frames_view view = {0};
     double one = 0, all = 0, cached = 0;
     int processors = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    status result = time_cold(path, &rules, 1, &view, &one);
-    if (result == OK) result = time_cold(path, &rules, processors, &view, &all);
-    if (result == OK) result = time_cached(path, &rules, &view.frames, &cached);
+    status result = time_cold(path, &sampling, 1, &view, &one);
+    if (result == OK) result = time_cold(path, &sampling, processors, &view, &all);
+    if (result == OK) result = time_cached(path, &sampling, &view.frames, &cached);
     frames_view_release(&view);
     if (result == OK) {
         printf("caravan %s cold %.1f ms (one thread %.1f), from the cache %.3f ms\n", path, all * 1e3, one * 1e3,

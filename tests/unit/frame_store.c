@@ -9,8 +9,7 @@
 #include "tests/unit/unit.h"
 
 #include "shared/base/file.h"
-#include "shared/media/fetch.h"
-#include "shared/media/locate.h"
+#include "shared/media/media_source.h"
 #include "shared/media/media.h"
 #include "shared/store/frame_store.h"
 
@@ -260,7 +259,7 @@ static void test_files_are_remembered(void **state) {
 static void check_path(const char *root, const char *written, const char *want) {
     struct arena arena = {0};
     char *path;
-    assert_int_equal(media_locate(&path, &arena, root, string_of(written)), OK);
+    assert_int_equal(media_path(&path, &arena, root, string_of(written)), OK);
     assert_string_equal(path, want);
     arena_release(&arena);
 }
@@ -279,9 +278,9 @@ static void test_paths(void **state) {
     check_path(NULL, "file:///100%.mp4", "/100%.mp4");
     struct arena arena = {0};
     char *path;
-    assert_int_equal(media_locate(&path, &arena, NULL, string_of("https://x.org/a.mp4")), BAD_SAMPLE);
-    assert_int_equal(media_locate(&path, &arena, NULL, string_of("")), BAD_SAMPLE);
-    assert_int_equal(media_locate(&path, &arena, NULL, (struct string){"a\0b", 3}), BAD_SAMPLE);
+    assert_int_equal(media_path(&path, &arena, NULL, string_of("https://x.org/a.mp4")), BAD_SAMPLE);
+    assert_int_equal(media_path(&path, &arena, NULL, string_of("")), BAD_SAMPLE);
+    assert_int_equal(media_path(&path, &arena, NULL, (struct string){"a\0b", 3}), BAD_SAMPLE);
     arena_release(&arena);
 }
 
@@ -313,13 +312,13 @@ static status give_record(void *context, const char *key, struct buf *record, bo
 
 static void test_fetch(void **state) {
     (void)state;
-    struct rules rules = rules_standard();
+    struct sampling_config sampling = sampling_config_default();
     char key[frame_key_size];
-    assert_int_equal(media_key(key, "tests/data/media/b-frames.mp4", true, &rules, NULL), OK);
+    assert_int_equal(media_key(key, "tests/data/media/b-frames.mp4", true, &sampling, NULL), OK);
     struct frame_store *store;
     assert_int_equal(frame_store_open(&store, folder, 0, false), OK);
     struct group *group = clip_group(key, 6);
-    struct media_source source = {.store = store, .ask = give_record};
+    struct media_source source = {.store = store, .request = give_record};
     struct frames_view view, decoded;
     asked = 0;
     assert_int_equal(media_get(&view, &source, group, 0), UNAVAILABLE); // nowhere

@@ -23,11 +23,11 @@ static int free_golden(void **state) {
 }
 
 // The small sizes that the golden media have.
-static struct rules small_rules(void) {
-    struct rules rules = rules_standard();
-    rules.min_pixels = rules.image_min_pixels = 784 * 6;
-    rules.max_pixels = rules.image_max_pixels = 784 * 24;
-    return rules;
+static struct sampling_config small_sampling(void) {
+    struct sampling_config sampling = sampling_config_default();
+    sampling.min_pixels = sampling.image_min_pixels = 784 * 6;
+    sampling.max_pixels = sampling.image_max_pixels = 784 * 24;
+    return sampling;
 }
 
 // The next golden line that starts with `word`, after `*at`; NULL at the end. *at goes behind it.
@@ -66,7 +66,7 @@ static void test_sizes(void **state) {
         int h, w, want_h, want_w, got_h = -1, got_w = -1;
         double low, high;
         assert_int_equal(sscanf(line, "%d %d %lf %lf %d %d", &h, &w, &low, &high, &want_h, &want_w), 6);
-        assert_int_equal(rules_size(h, w, low, high, &got_h, &got_w), want_h < 0 ? BAD_SAMPLE : OK);
+        assert_int_equal(smart_resize(h, w, low, high, &got_h, &got_w), want_h < 0 ? BAD_SAMPLE : OK);
         if (want_h < 0) continue;
         assert_int_equal(got_h, want_h);
         assert_int_equal(got_w, want_w);
@@ -77,20 +77,20 @@ static void test_sizes(void **state) {
 static void test_counts_and_indices(void **state) {
     (void)state;
     const char *at = golden.data;
-    struct rules rules = rules_standard();
+    struct sampling_config sampling = sampling_config_default();
     int cases = 0;
     for (const char *line; (line = next_line(&at, "count")); cases++) {
         long frames;
         double fps;
         int want, got, used;
         assert_int_equal(sscanf(line, "%ld %lf %d%n", &frames, &fps, &want, &used), 3);
-        assert_int_equal(rules_frame_count(&rules, frames, fps, &got), OK);
+        assert_int_equal(sampling_frame_count(&sampling, frames, fps, &got), OK);
         assert_int_equal(got, want);
         for (int i = 0; i < want; i++) {
             long index;
             line += used;
             assert_int_equal(sscanf(line, "%ld%n", &index, &used), 1);
-            assert_int_equal(rules_index(frames, want, i), index);
+            assert_int_equal(sampling_frame_index(frames, want, i), index);
         }
     }
     assert_int_equal(cases, 11);
@@ -98,30 +98,30 @@ static void test_counts_and_indices(void **state) {
 
 static void test_short_clips(void **state) {
     (void)state;
-    struct rules rules = rules_standard();
+    struct sampling_config sampling = sampling_config_default();
     int count;
-    assert_int_equal(rules_frame_count(&rules, 3, 25, &count), BAD_SAMPLE);
-    assert_int_equal(rules_frame_count(&rules, 1, 1, &count), BAD_SAMPLE);
-    assert_int_equal(rules_frame_count(&rules, 2, 2, &count), OK); // two samples, kept at the sampled rate
+    assert_int_equal(sampling_frame_count(&sampling, 3, 25, &count), BAD_SAMPLE);
+    assert_int_equal(sampling_frame_count(&sampling, 1, 1, &count), BAD_SAMPLE);
+    assert_int_equal(sampling_frame_count(&sampling, 2, 2, &count), OK); // two samples, kept at the sampled rate
     assert_int_equal(count, 2);
-    rules.min_frames = 5; // an odd bound goes up to the next even one
-    assert_int_equal(rules_frame_count(&rules, 100, 50, &count), OK);
+    sampling.min_frames = 5; // an odd bound goes up to the next even one
+    assert_int_equal(sampling_frame_count(&sampling, 100, 50, &count), OK);
     assert_int_equal(count, 6);
-    rules.max_frames = 7;
-    assert_int_equal(rules_frame_count(&rules, 100, 1, &count), OK);
+    sampling.max_frames = 7;
+    assert_int_equal(sampling_frame_count(&sampling, 100, 1, &count), OK);
     assert_int_equal(count, 6);
-    assert_int_equal(rules_frame_count(&rules, 4, 25, &count), BAD_SAMPLE);
+    assert_int_equal(sampling_frame_count(&sampling, 4, 25, &count), BAD_SAMPLE);
 }
 
 static void test_total_pixels(void **state) {
     (void)state;
-    struct rules rules = rules_standard();
-    assert_true(rules_frame_pixels(&rules, 16) == 105369);
-    rules.max_pixels = 602112;
-    rules.total_pixels = 16 * 150000;
-    assert_true(rules_frame_pixels(&rules, 16) == 300000);
-    assert_true(rules_frame_pixels(&rules, 4) == 602112);
-    assert_true(rules_frame_pixels(&rules, 768) == 105369);
+    struct sampling_config sampling = sampling_config_default();
+    assert_true(sampling_frame_max_pixels(&sampling, 16) == 105369);
+    sampling.max_pixels = 602112;
+    sampling.total_pixels = 16 * 150000;
+    assert_true(sampling_frame_max_pixels(&sampling, 16) == 300000);
+    assert_true(sampling_frame_max_pixels(&sampling, 4) == 602112);
+    assert_true(sampling_frame_max_pixels(&sampling, 768) == 105369);
 }
 
 struct picture {
@@ -225,7 +225,7 @@ static const char *golden_path(char path[300], const char *line) {
 static void test_clips(void **state) {
     (void)state;
     const char *at = golden.data;
-    struct rules rules = small_rules();
+    struct sampling_config sampling = small_sampling();
     int cases = 0;
     for (const char *line; (line = next_line(&at, "clip")); cases++) {
         char path[300];
@@ -233,8 +233,8 @@ static void test_clips(void **state) {
         int count, height, width, used;
         double seconds_per_grid;
         assert_int_equal(sscanf(line, "%d %d %d %lf%n", &count, &height, &width, &seconds_per_grid, &used), 4);
-        struct frames_view fast, straight;
-        assert_int_equal(media_decode(&fast, path, true, &rules, NULL), OK);
+        struct frames_view fast, sequential;
+        assert_int_equal(media_decode(&fast, path, true, &sampling, NULL), OK);
         assert_int_equal(fast.frames.count, count);
         assert_int_equal(fast.frames.height, height);
         assert_int_equal(fast.frames.width, width);
@@ -246,10 +246,11 @@ static void test_clips(void **state) {
             assert_true(fabs(fast.frames.timestamps[i] - time) < 1e-4);
         }
         check_means(&at, &fast.frames, 1);
-        assert_int_equal(media_decode(&straight, path, true, &rules, &(struct media_options){.straight = true}), OK);
-        assert_memory_equal(straight.frames.pixels, fast.frames.pixels, frames_bytes(&fast.frames));
+        assert_int_equal(media_decode(&sequential, path, true, &sampling, &(struct media_options){.sequential = true}),
+                         OK);
+        assert_memory_equal(sequential.frames.pixels, fast.frames.pixels, frames_bytes(&fast.frames));
         frames_view_release(&fast);
-        frames_view_release(&straight);
+        frames_view_release(&sequential);
     }
     assert_int_equal(cases, 14);
 }
@@ -257,7 +258,7 @@ static void test_clips(void **state) {
 static void test_images(void **state) {
     (void)state;
     const char *at = golden.data;
-    struct rules rules = small_rules();
+    struct sampling_config sampling = small_sampling();
     int cases = 0;
     for (const char *line; (line = next_line(&at, "image")); cases++) {
         char path[300], hash[20];
@@ -265,7 +266,7 @@ static void test_images(void **state) {
         int height, width;
         assert_int_equal(sscanf(line, "%d %d %19s", &height, &width, hash), 3);
         struct frames_view view;
-        assert_int_equal(media_decode(&view, path, false, &rules, NULL), OK);
+        assert_int_equal(media_decode(&view, path, false, &sampling, NULL), OK);
         assert_int_equal(view.frames.count, 1);
         assert_null(view.frames.timestamps);
         assert_int_equal(view.frames.height, height);
@@ -278,9 +279,9 @@ static void test_images(void **state) {
 }
 
 static void expect_defect(const char *path, bool video, const char *reason) {
-    struct rules rules = rules_standard();
+    struct sampling_config sampling = sampling_config_default();
     struct frames_view view;
-    assert_int_equal(media_decode(&view, path, video, &rules, NULL), BAD_SAMPLE);
+    assert_int_equal(media_decode(&view, path, video, &sampling, NULL), BAD_SAMPLE);
     if (!strstr(fail_text(), reason)) print_error("%s: '%s' lacks '%s'\n", path, fail_text(), reason);
     assert_non_null(strstr(fail_text(), reason));
     assert_null(strchr(fail_text(), '\n'));
@@ -321,10 +322,10 @@ static void test_files_that_are_none(void **state) {
 
 static void test_keys(void **state) {
     (void)state;
-    struct rules rules = rules_standard(), other = rules;
+    struct sampling_config sampling = sampling_config_default(), other = sampling;
     char a[frame_key_size], b[frame_key_size];
     const char *path = "tests/data/media/b-frames.mp4";
-    assert_int_equal(media_key(a, path, true, &rules, NULL), OK);
+    assert_int_equal(media_key(a, path, true, &sampling, NULL), OK);
     assert_int_equal(strspn(a, "0123456789abcdef"), 32);
     other.image_max_pixels = 784; // of no matter to a clip
     assert_int_equal(media_key(b, path, true, &other, NULL), OK);
@@ -332,32 +333,32 @@ static void test_keys(void **state) {
     other.max_frames = 32;
     assert_int_equal(media_key(b, path, true, &other, NULL), OK);
     assert_string_not_equal(a, b);
-    assert_int_equal(media_key(b, path, false, &rules, NULL), OK);
+    assert_int_equal(media_key(b, path, false, &sampling, NULL), OK);
     assert_string_not_equal(a, b);
-    assert_int_equal(media_key(b, "tests/data/media/turned.mp4", true, &rules, NULL), OK);
+    assert_int_equal(media_key(b, "tests/data/media/turned.mp4", true, &sampling, NULL), OK);
     assert_string_not_equal(a, b);
-    assert_int_equal(media_key(b, "/nowhere", true, &rules, NULL), BAD_SAMPLE);
+    assert_int_equal(media_key(b, "/nowhere", true, &sampling, NULL), BAD_SAMPLE);
 }
 
 static void test_sheet(void **state) {
     (void)state;
-    struct rules rules = small_rules();
+    struct sampling_config sampling = small_sampling();
     struct frames_view view, sheet;
     char path[] = "/tmp/caravan-sheet-XXXXXX";
     int fd = mkstemp(path);
     assert_true(fd >= 0);
     close(fd);
-    assert_int_equal(media_decode(&view, "tests/data/media/b-frames.mp4", true, &rules, NULL), OK);
-    assert_int_equal(media_write_sheet(&view.frames, path), OK);
-    rules.image_min_pixels = 784;
-    rules.image_max_pixels = 1e9;
-    assert_int_equal(media_decode(&sheet, path, false, &rules, NULL), OK);
+    assert_int_equal(media_decode(&view, "tests/data/media/b-frames.mp4", true, &sampling, NULL), OK);
+    assert_int_equal(contact_sheet_write(&view.frames, path), OK);
+    sampling.image_min_pixels = 784;
+    sampling.image_max_pixels = 1e9;
+    assert_int_equal(media_decode(&sheet, path, false, &sampling, NULL), OK);
     assert_true(sheet.frames.width >= 3 * view.frames.width - 28);
     frames_view_release(&sheet);
     frames_view_release(&view);
     unlink(path);
-    assert_int_equal(media_decode(&view, "tests/data/media/b-frames.mp4", true, &rules, NULL), OK);
-    assert_int_equal(media_write_sheet(&view.frames, "/nowhere/at/all.png"), UNAVAILABLE);
+    assert_int_equal(media_decode(&view, "tests/data/media/b-frames.mp4", true, &sampling, NULL), OK);
+    assert_int_equal(contact_sheet_write(&view.frames, "/nowhere/at/all.png"), UNAVAILABLE);
     frames_view_release(&view);
 }
 

@@ -1,0 +1,87 @@
+#include "shared/media/sampling_config.h"
+
+#include <math.h>
+#include <stdbool.h>
+
+struct sampling_config sampling_config_default(void) {
+    return (struct sampling_config){
+        .fps = 2,
+        .min_frames = 4,
+        .max_frames = 16,
+        .min_pixels = 100352,
+        .max_pixels = 105369,
+        .total_pixels = NAN,
+        .image_min_pixels = 3136,
+        .image_max_pixels = 200704,
+    };
+}
+
+status sampling_config_check(const struct sampling_config *config) {
+    if (config->min_frames + config->min_frames % 2 > config->max_frames) {
+        return fail(USAGE, "min_frames %lld leaves no even number of frames up to max_frames %lld",
+                    (long long)config->min_frames, (long long)config->max_frames);
+    }
+    if (!(config->min_pixels <= config->max_pixels)) {
+        return fail(USAGE, "min_pixels %.0f is more than max_pixels %.0f", config->min_pixels, config->max_pixels);
+    }
+    if (!(config->image_min_pixels <= config->image_max_pixels)) {
+        return fail(USAGE, "image_min_pixels %.0f is more than image_max_pixels %.0f", config->image_min_pixels,
+                    config->image_max_pixels);
+    }
+    return OK;
+}
+
+status sampling_frame_count(const struct sampling_config *config, int64_t frames, double fps, int *count) {
+    // A video that is stored at the sampled rate or below cannot give more samples than it has frames.
+    bool low_rate = fps <= config->fps && frames >= 2;
+    if ((frames < config->min_frames && !low_rate) || frames < 2) {
+        return fail(BAD_SAMPLE, "the clip has %lld frame%s, at least %lld are needed", (long long)frames,
+                    frames == 1 ? "" : "s", (long long)(config->min_frames > 2 ? config->min_frames : 2));
+    }
+    double min = (double)(config->min_frames + config->min_frames % 2);
+    double max = fmin((double)(config->max_frames - config->max_frames % 2), (double)frames);
+    double wanted = (double)frames / fps * config->fps;
+    wanted = fmin(fmax(wanted, min), max);
+    *count = 2 * (int)floor(wanted / 2);
+    return OK;
+}
+
+int64_t sampling_frame_index(int64_t frames, int count, int i) {
+    if (count < 2) return 0;
+    int64_t steps = count - 1;
+    return (2 * (frames - 1) * i + steps) / (2 * steps);
+}
+
+double sampling_frame_max_pixels(const struct sampling_config *config, int count) {
+    if (isnan(config->total_pixels)) return config->max_pixels;
+    double per_frame = fmax(config->total_pixels / count * 2, floor(config->min_pixels * 1.05));
+    return fmin(config->max_pixels, per_frame);
+}
+
+// `rounding`: rint, which rounds halves to even, floor or ceil. The result is at least one factor.
+static double smart_resize_multiple(double side, double (*rounding)(double)) {
+    return fmax(smart_resize_factor, rounding(side / smart_resize_factor) * smart_resize_factor);
+}
+
+status smart_resize(int height, int width, double min_pixels, double max_pixels, int *out_height, int *out_width) {
+    if (height < 1 || width < 1) return fail(BAD_SAMPLE, "the picture has %d x %d pixels", width, height);
+    double longer = height > width ? height : width, shorter = height > width ? width : height;
+    if (longer / shorter > smart_resize_max_ratio) {
+        return fail(BAD_SAMPLE, "one side is %.1f times the other (%d x %d pixels), at most %d times are allowed",
+                    longer / shorter, width, height, smart_resize_max_ratio);
+    }
+    double h = smart_resize_multiple(height, rint), w = smart_resize_multiple(width, rint);
+    double area = (double)height * width;
+    if (h * w > max_pixels) {
+        double beta = sqrt(area / max_pixels);
+        h = smart_resize_multiple(height / beta, floor);
+        w = smart_resize_multiple(width / beta, floor);
+    } else if (h * w < min_pixels) {
+        double beta = sqrt(min_pixels / area);
+        h = smart_resize_multiple(height * beta, ceil);
+        w = smart_resize_multiple(width * beta, ceil);
+    }
+    *out_height = (int)h;
+    *out_width = (int)w;
+    return OK;
+}

@@ -1,0 +1,42 @@
+// Which frames of a video are sampled and to which size frames are resized: the published preprocessing, as plain
+// arithmetic.
+#ifndef SHARED_MEDIA_SAMPLING_CONFIG_H
+#define SHARED_MEDIA_SAMPLING_CONFIG_H
+
+#include <stdint.h>
+
+#include "shared/base/status.h"
+
+// Both sides of a resized frame are multiples of the factor: two patches of 14 pixels.
+enum { smart_resize_factor = 28, smart_resize_max_ratio = 200 };
+
+struct sampling_config {
+    double fps; // sampled frames per second
+    int64_t min_frames, max_frames;
+    double min_pixels, max_pixels; // of a video frame
+    double total_pixels;           // of all frames of a video; NaN: no limit
+    double image_min_pixels, image_max_pixels;
+};
+
+// Returns the published values.
+struct sampling_config sampling_config_default(void);
+
+// Returns USAGE when two values contradict each other; the message names their options.
+status sampling_config_check(const struct sampling_config *config);
+
+// *count = the even number of frames to sample from a video of `frames` frames at `fps`. BAD_SAMPLE when the video has
+// fewer than min_frames frames. A video that is stored at the sampled rate or a lower one is accepted from 2 frames on.
+status sampling_frame_count(const struct sampling_config *config, int64_t frames, double fps, int *count);
+
+// Returns the index of the i-th of `count` samples from `frames` frames: round(linspace(0, frames-1, count))[i].
+int64_t sampling_frame_index(int64_t frames, int count, int i);
+
+// Returns the largest number of pixels that each of `count` sampled frames may have.
+double sampling_frame_max_pixels(const struct sampling_config *config, int count);
+
+// The size to which height x width is resized: both sides are multiples of 28, the area lies between min_pixels and
+// max_pixels, the aspect ratio is kept as far as that allows (smart_resize of Qwen). BAD_SAMPLE when the longer side is
+// more than 200 times the shorter one.
+status smart_resize(int height, int width, double min_pixels, double max_pixels, int *out_height, int *out_width);
+
+#endif

@@ -1,0 +1,152 @@
+#include "stages/frames/worker_pool.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include <time.h>
+
+#include "shared/base/memory.h"
+
+struct job {
+    struct job *next;
+    struct group *group;
+    status result;
+    char reason[512];
+};
+
+struct job_queue {
+    struct job *first, **last;
+};
+
+struct worker_pool {
+    pthread_t *threads;
+    int thread_count, started;
+    status (*work)(void *context, struct group *group);
+    void *context;
+    pthread_mutex_t lock; // of all below
+    pthread_cond_t job_waiting, job_done;
+    struct job_queue waiting, done;
+    int job_count; // waiting, in work or done
+    bool stopping;
+};
+
+static void job_queue_push(struct job_queue *queue, struct job *job) {
+    job->next = NULL;
+    *queue->last = job;
+    queue->last = &job->next;
+}
+
+static struct job *job_queue_pop(struct job_queue *queue) {
+    struct job *job = queue->first;
+    if (!job) return NULL;
+    queue->first = job->next;
+    if (!queue->first) queue->last = &queue->first;
+    return job;
+}
+
+static void *worker_main(void *argument) {
+    struct worker_pool *pool = argument;
+    pthread_mutex_lock(&pool->lock);
+    for (;;) {
+        while (!pool->waiting.first && !pool->stopping) pthread_cond_wait(&pool->job_waiting, &pool->lock);
+        struct job *job = pool->stopping ? NULL : job_queue_pop(&pool->waiting);
+        if (!job) break;
+        pthread_mutex_unlock(&pool->lock);
+        job->result = pool->work(pool->context, job->group);
+        if (job->result != OK) snprintf(job->reason, sizeof job->reason, "%s", fail_text());
+        pthread_mutex_lock(&pool->lock);
+        job_queue_push(&pool->done, job);
+        pthread_cond_signal(&pool->job_done);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return NULL;
+}
+
+status worker_pool_new(struct worker_pool **out, int count, status (*work)(void *context, struct group *group),
+                       void *context) {
+    *out = NULL;
+    struct worker_pool *pool;
+    TRY(NEW(&pool, 1));
+    pool->thread_count = count;
+    pool->work = work;
+    pool->context = context;
+    pool->waiting.last = &pool->waiting.first;
+    pool->done.last = &pool->done.first;
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->job_waiting, NULL);
+    pthread_cond_init(&pool->job_done, NULL);
+    status result = NEW(&pool->threads, (size_t)count);
+    for (int i = 0; result == OK && i < count; i++) {
+        if (pthread_create(&pool->threads[i], NULL, worker_main, pool))
+            result = fail(UNAVAILABLE, "cannot start thread %d of %d", i + 1, count);
+        else
+            pool->started++;
+    }
+    *out = pool;
+    if (result != OK) worker_pool_free(out);
+    return result;
+}
+
+void worker_pool_free(struct worker_pool **out) {
+    struct worker_pool *pool = *out;
+    if (!pool) return;
+    pthread_mutex_lock(&pool->lock);
+    pool->stopping = true;
+    pthread_cond_broadcast(&pool->job_waiting);
+    pthread_mutex_unlock(&pool->lock);
+    for (int i = 0; i < pool->started; i++) pthread_join(pool->threads[i], NULL);
+    for (struct job *job; (job = job_queue_pop(&pool->waiting));) free(job);
+    for (struct job *job; (job = job_queue_pop(&pool->done));) free(job);
+    pthread_cond_destroy(&pool->job_waiting);
+    pthread_cond_destroy(&pool->job_done);
+    pthread_mutex_destroy(&pool->lock);
+    free(pool->threads);
+    free(pool);
+    *out = NULL;
+}
+
+int worker_pool_capacity(struct worker_pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    int capacity = pool->thread_count * 2 - pool->job_count;
+    pthread_mutex_unlock(&pool->lock);
+    return capacity;
+}
+
+status worker_pool_submit(struct worker_pool *pool, struct group *group) {
+    struct job *job;
+    TRY(NEW(&job, 1));
+    job->group = group;
+    pthread_mutex_lock(&pool->lock);
+    job_queue_push(&pool->waiting, job);
+    pool->job_count++;
+    pthread_cond_signal(&pool->job_waiting);
+    pthread_mutex_unlock(&pool->lock);
+    return OK;
+}
+
+status worker_pool_poll(struct worker_pool *pool, double seconds, struct group **done) {
+    struct timespec deadline;
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    deadline.tv_nsec += (long)(seconds * 1e9);
+    deadline.tv_sec += deadline.tv_nsec / 1000000000;
+    deadline.tv_nsec %= 1000000000;
+    *done = NULL;
+    pthread_mutex_lock(&pool->lock);
+    bool empty = pool->job_count == 0;
+    int code = 0;
+    while (!empty && !pool->done.first && code != ETIMEDOUT)
+        code = pthread_cond_timedwait(&pool->job_done, &pool->lock, &deadline);
+    struct job *job = job_queue_pop(&pool->done);
+    if (job) pool->job_count--;
+    assert(pool->job_count >= 0);
+    pthread_mutex_unlock(&pool->lock);
+    if (!job) return empty ? END : OK;
+    *done = job->group;
+    status result = job->result == OK ? OK : fail(job->result, "%s", job->reason);
+    free(job);
+    return result;
+}
