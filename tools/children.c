@@ -29,7 +29,7 @@ static status make_arguments(struct children *children, struct child *child, con
     const struct pipeline_stage *stage = child->replica->stage;
     size_t count = 0;
     status result = OK;
-    TRY(NEW(&child->arguments, stage->key_count + 5));
+    TRY(NEW(&child->arguments, key_list_count(&stage->keys) + 5));
     char **arguments = child->arguments;
     if (stage->program) {
         arguments[count++] = print(&children->arena, &result, "%s/caravan", children->programs, "");
@@ -38,8 +38,8 @@ static status make_arguments(struct children *children, struct child *child, con
         arguments[count++] = print(&children->arena, &result, "%s/caravan-%s", children->programs, stage->name);
     }
     arguments[count++] = print(&children->arena, &result, "--wiring=%s", wiring, "");
-    for (size_t i = 0; i < stage->key_count && !stage->program; i++)
-        arguments[count++] = print(&children->arena, &result, "--%s=%s", stage->keys[i].name, stage->keys[i].value);
+    for (const struct pipeline_key *key = stage->keys.first; key && !stage->program; key = key->next)
+        arguments[count++] = print(&children->arena, &result, "--%s=%s", key->name, key->value);
     return result;
 }
 

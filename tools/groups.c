@@ -19,7 +19,7 @@ static const struct option_table table = {
     .operands = "ls|show|export|fields [ID...]",
     .help = "ls: a line a group; show: groups as a person reads them; export: JSON lines (all groups, or those of the "
             "IDs); fields: what a group's keys mean, as Markdown",
-    .keys = keys,
+    .options = keys,
 };
 
 // Text from a model or a file may hold what moves a terminal's cursor.

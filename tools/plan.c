@@ -214,14 +214,14 @@ static status add_readers(const struct plan *plan, const struct replica *replica
 }
 
 static status add_command(const struct plan *plan, const struct pipeline_stage *stage, struct node_config *config) {
-    config->home = plan->pipeline->folder;
-    TRY(NEW(&config->command, stage->key_count * 2 + 1));
+    config->home = plan->pipeline->dir;
+    TRY(NEW(&config->command, key_list_count(&stage->keys) * 2 + 1));
     config->command[config->command_count++] = stage->program;
-    for (size_t i = 0; i < stage->key_count; i++) {
-        const char *option = arena_printf(&config->arena, "--%s", stage->keys[i].name);
+    for (const struct pipeline_key *key = stage->keys.first; key; key = key->next) {
+        const char *option = arena_printf(&config->arena, "--%s", key->name);
         if (!option) return fail_oom();
         config->command[config->command_count++] = option;
-        config->command[config->command_count++] = stage->keys[i].value;
+        config->command[config->command_count++] = key->value;
     }
     return OK;
 }

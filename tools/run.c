@@ -68,29 +68,14 @@ static status lock_folder(struct plan *plan, int *lock) {
     return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
 }
 
-// What the run adds to the stages' keys: where they keep things.
-static status set_folders(struct plan *plan) {
-    struct pipeline *pipeline = plan->pipeline;
-    const char *store = arena_printf(&plan->arena, "%s/store", pipeline->run);
-    const char *out = arena_printf(&plan->arena, "%s/checkpoints", pipeline->run);
-    if (!store || !out) return fail_oom();
-    for (size_t i = 0; i < pipeline->stage_count; i++) {
-        struct pipeline_stage *stage = &pipeline->stages[i];
-        if (stage->program) continue;
-        if (!pipeline_value(stage, "store")) TRY(pipeline_set(pipeline, stage, "store", store));
-        if (!strcmp(stage->name, "optim") && !pipeline_value(stage, "out"))
-            TRY(pipeline_set(pipeline, stage, "out", out));
-    }
-    return OK;
-}
-
 // The schedule's length is all the steps that the data make, unless the file says another.
 static status set_steps(struct plan *plan) {
     struct pipeline *pipeline = plan->pipeline;
     struct pipeline_stage *optim = &pipeline->stages[pipeline->stage_count - 1];
     const struct replica *here = plan_find(plan, optim->name, 1);
     const char *schedule = pipeline_value(optim, "schedule");
-    if (strcmp(optim->name, "optim") != 0 || pipeline_value(optim, "steps") || here->machine != plan->here) return OK;
+    if (optim->kind != &stage_kinds[STAGE_OPTIM] || pipeline_value(optim, "steps") || here->machine != plan->here)
+        return OK;
     if (schedule && !strcmp(schedule, "constant")) return OK;
     struct settings *source = NULL;
     struct dataset *data = NULL;
@@ -126,7 +111,6 @@ static status run(struct plan *plan) {
     if (result == OK) result = make_folders(plan);
     if (result == OK) result = set_steps(plan);
     if (result == OK) result = write_pipeline(plan);
-    if (result == OK) result = set_folders(plan);
     if (result == OK) result = link_metrics(plan);
     if (result == OK) result = supervisor_run(plan);
     if (lock >= 0) close(lock);

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "shared/config/document.h"
+#include "shared/config/yaml_tree.h"
 #include "shared/config/table.h"
 
 // One option as it stands on the command line.

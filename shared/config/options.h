@@ -25,49 +25,63 @@ enum option_type {
 struct option {
     const char *name; // with underscores
     enum option_type type;
-    const char *default_value; // the default as it would be typed; NULL: unset (or required)
+    const char *default_value; // as it would be typed; NULL: unset (or required)
     double low, high;          // OPTION_INT, OPTION_NUMBER, OPTION_NUMBER_OR
-    const char *choices;
-    const char *not_above; // the name of a key whose value may not be below this one's
+    const char *choices;       // words separated by '|'
+    const char *not_above;     // the name of an option whose value may not be below this one's
+    const char *below_run;     // in a pipeline, where unset: this directory in the run's
+    bool from_source;          // in a pipeline, where unset: as the source has it
+    bool same_as_source;       // in a pipeline: it must have the source's value
+    bool command_line_only;    // not to be written in a pipeline file
     bool required;
     bool repeatable;  // may be given many times: settings_texts
-    bool not_hashed;  // changes how, not what, the stage computes: no part of settings_hash
+    bool not_hashed;  // changes how, not what, the stage computes: not part of settings_hash
     bool hidden;      // set by the supervisor: not in --help, not to be written in a pipeline file
     const char *help; // one line
 };
 
 struct option_table {
-    const char *stage;    // "frames", or NULL for a tool's verb
-    const char *program;  // as typed: "caravan-frames", "caravan tokenize"
-    const char *operands; // what follows the options: "FILE", or NULL
-    const char *help;     // what the program does, one line
-    const struct option
-        *keys; // ends with a NULL name; the keys of every stage (device, threads ...) are apart: options_common
+    const char *stage;            // "frames", or NULL for a subcommand of `caravan`
+    const char *program;          // as typed: "caravan-frames", "caravan tokenize"
+    const char *operands;         // what follows the options: "FILE", or NULL
+    const char *help;             // what the program does, one line
+    const struct option *options; // ends with a NULL name; a stage also has options_common()
 };
 
-// The table of a stage, NULL if there is no such stage.
-const struct option_table *options_of(const char *stage);
-
-// Keys that every stage has: stdio, config, device, threads, precision, store. Ends with a NULL name.
+// Options that every stage has: stdio, config, device, threads, precision, store. Ends with a NULL name.
 const struct option *options_common(void);
 
-// The names of all stages in the order of the flow, ends with NULL.
-const char *const *stage_names(void);
-
-// The key of that name in the table or among the common ones (for a stage), NULL if there is none; '-' and '_' are one.
+// The option of that name in the table or, for a stage, among the common ones; NULL if there is none. '-' and '_' are
+// the same.
 const struct option *option_find(const struct option_table *table, const char *name);
 
-// The known name that is nearest to a mistyped one among `names` (ends with NULL), NULL when none is near.
-const char *nearest_name(const char *const *names, const char *name);
+// "Did you mean": the known name that is nearest to a mistyped one.
+struct nearest {
+    const char *typed, *name; // name: NULL as long as none is near enough
+    int distance;
+    char question[128];
+};
 
-// The same among a table's keys.
+// An empty search.
+struct nearest nearest_to(const char *typed);
+
+// Keeps `name` if it is nearer than those before. It must outlive the search.
+void nearest_offer(struct nearest *nearest, const char *name);
+
+// "; did you mean NAME?", or "" when no name is near. Valid as long as *nearest.
+const char *nearest_question(struct nearest *nearest);
+
+// The nearest name of an option in a table, NULL when none is near.
 const char *option_suggest(const struct option_table *table, const char *name);
 
-// A short word for what a key takes, as --help shows it: "N", "FILE", "a|b". Valid until the arena's end.
-const char *option_argument(const struct option *key, struct arena *arena);
+// The index of `word` among `choices` ("a|b|c", or NULL), -1 if it is not one of them.
+int choice_index(const char *choices, const char *word);
 
-// Checks a value against a key, not whether files exist. USAGE with "KEY: what is wrong".
-status option_check(const struct option *key, const char *value);
+// What an option takes, as --help shows it: "N", "FILE", "a|b". NULL when memory is short.
+const char *option_argument(const struct option *option, struct arena *arena);
+
+// Checks a value against an option, not whether files exist. USAGE with "NAME: what is wrong".
+status option_check(const struct option *option, const char *value);
 
 // A stage's settings: a value for each key, checked against the table.
 struct settings;

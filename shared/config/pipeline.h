@@ -1,8 +1,8 @@
-// A pipeline file: read, checked whole, and completed by what one key hands down to many stages.
+// A pipeline file: read, checked as a whole, and completed with the values that stages inherit.
 //
-// A stage is one of stage_names() or, under any other name, a `program`: its keys are its own and reach it as
-// `--key value` arguments as they are written; the rest is known and checked. Paths of known keys are made absolute:
-// relative ones start from the file's folder (on the command line, --set, from the current one).
+// A stage is one of stage_kinds[] or, under any other name, a user's `program`. The keys of a program are its own: they
+// are not checked, and it gets them as `--key value` arguments. Paths of known keys are absolute: in the file, relative
+// ones start from its directory; on the command line (--set), from the current one.
 #ifndef SHARED_CONFIG_PIPELINE_H
 #define SHARED_CONFIG_PIPELINE_H
 
@@ -11,71 +11,99 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
-#include "shared/config/options.h"
+#include "shared/config/diagnostics.h"
+#include "shared/config/stage_kinds.h"
 
+// One key with its value as it was written, or as it was inherited: then with the locations of where it stands.
 struct pipeline_key {
+    struct pipeline_key *next;
     const char *name;  // with underscores
-    const char *value; // as it would be typed
+    const char *value; // as it would be typed; while the file is read, NULL for a value of the wrong form
+    struct location name_at, value_at;
+};
+
+// The keys of one mapping in the order of the file.
+struct key_list {
+    struct pipeline_key *first;
 };
 
 struct pipeline_stage {
     const char *name;
-    const struct option_table *table; // NULL: a program of the user's
-    const char *program;              // of the user's: an absolute path; NULL otherwise
-    int from;                         // the stage whose groups it reads, -1: the source
-    int replicas;                     // 1 or more
-    int on;                           // its machine, -1: none was named
-    struct pipeline_key *keys;        // given or handed down
-    size_t key_count;
+    struct location at;
+    const struct stage_kind *kind; // NULL: a user's program
+    const char *program;           // of a user: an absolute path; NULL otherwise
+    int from;                      // index of the stage whose groups it reads, -1: it is the source
+    int replicas;                  // 1 or more
+    int on;                        // index of its machine, -1: none was named
+    struct key_list keys;          // given or inherited; not from, replicas, on and program
 };
 
 struct pipeline_machine {
     const char *name;
+    struct location at;
     const char *address; // host name or IP address
     const char *key;     // its public key, NULL without one
-    int port;            // the first port that it listens on, 0: not said
+    int port;            // the first port that it listens on, 0: not given
+    struct key_list keys;
 };
 
-// All texts live in the arena.
+// All strings live in the arena.
 struct pipeline {
     struct arena arena;
-    const char *folder; // of the file, absolute
+    const char *dir; // of the file, absolute
     const char *name;
-    const char *run;               // absolute
-    struct pipeline_stage *stages; // in the order of the flow: stages[i].from < i
+    const char *run;                        // absolute
+    struct key_list keys;                   // of the file itself
+    struct location stages_at, machines_at; // line 0: not given
+    struct pipeline_stage *stages;          // in the order of the flow: stages[i].from < i
     size_t stage_count;
     struct pipeline_machine *machines;
     size_t machine_count;
 };
 
-// Reads the file and then each of sets[0..count): "stage.key=value", "key=value" for a top-level one. DATAERR when
-// there are mistakes: `mistakes` gets a line for each ("FILE:LINE:COLUMN: what is wrong", by line), fail_text() says
-// how many; USAGE when they are in `sets` alone. Free with pipeline_free.
+// Reads the file and then applies each of sets[0..count): "stage.key=value", or "key=value" for a key of the file.
+// DATAERR when the file is wrong: `diagnostics` gets a line for each mistake ("FILE:LINE:COLUMN: what is wrong", by
+// line), fail_text() says how many. USAGE when only `sets` are wrong. Free with pipeline_free.
 status pipeline_read(struct pipeline **out, const char *path, const char *const *sets, size_t count,
-                     struct buf *mistakes);
+                     struct buf *diagnostics);
 
-// The same from a file's text; `path` tells the folder and names it in messages.
+// The same from a file's content; `path` gives the directory and stands in the messages.
 status pipeline_parse(struct pipeline **out, const char *path, const char *text, size_t size, const char *const *sets,
-                      size_t count, struct buf *mistakes);
+                      size_t count, struct buf *diagnostics);
 
 // NULL is fine; sets *pipeline to NULL.
 void pipeline_free(struct pipeline **pipeline);
 
-// The value of a stage's key as given or handed down, NULL if it is at its default.
+// The stage of that name, NULL if there is none.
+struct pipeline_stage *pipeline_find_stage(const struct pipeline *pipeline, const char *name);
+
+// The key of that name, NULL if the list has none.
+struct pipeline_key *key_list_find(const struct key_list *keys, const char *name);
+
+// How many keys the list has.
+size_t key_list_count(const struct key_list *keys);
+
+// Sets or replaces a key; `name` and `value` are copied into the arena. NULL when memory is short.
+struct pipeline_key *key_list_set(struct key_list *keys, struct arena *arena, const char *name, const char *value,
+                                  struct location name_at, struct location value_at);
+
+// The value of a stage's key as given or inherited, NULL if it is at its default.
 const char *pipeline_value(const struct pipeline_stage *stage, const char *key);
 
-// Sets or replaces a key of a stage, for what the supervisor adds. The texts are copied.
+// Sets or replaces a key of a stage, for what the supervisor adds. The strings are copied. UNAVAILABLE when memory is
+// short.
 status pipeline_set(struct pipeline *pipeline, struct pipeline_stage *stage, const char *key, const char *value);
 
-// The complete settings of a stage that is no user's program. Free with settings_free.
+// The complete settings of a stage that is not a user's program. Free with settings_free.
 status pipeline_settings(const struct pipeline_stage *stage, struct settings **out);
 
-// Appends the pipeline as YAML that reads back as the same one: all paths absolute, what was handed down written out.
+// Appends the pipeline as YAML that reads back as the same one: all paths absolute, inherited values written out.
 status pipeline_write(const struct pipeline *pipeline, struct buf *out);
 
-// Appends a picture of the flow: Graphviz's dot, or lines of text for a terminal.
+// Appends the flow as a graph in Graphviz's dot language.
 status pipeline_dot(const struct pipeline *pipeline, struct buf *out);
-// The same as text.
+
+// Appends the flow as lines of text for a terminal.
 status pipeline_text(const struct pipeline *pipeline, struct buf *out);
 
 #endif

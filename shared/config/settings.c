@@ -10,8 +10,9 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "shared/config/stage_kinds.h"
 #include "shared/config/table.h"
-#include "shared/config/values.h"
+#include "shared/config/option_value.h"
 
 struct settings {
     const struct option_table *table;
@@ -27,7 +28,7 @@ static bool same_name(const char *a, const char *b) {
 }
 
 const struct option *option_find(const struct option_table *table, const char *name) {
-    for (const struct option *key = table->keys; key->name; key++)
+    for (const struct option *key = table->options; key->name; key++)
         if (same_name(key->name, name)) return key;
     if (table->stage)
         for (const struct option *key = options_common(); key->name; key++)
@@ -84,12 +85,12 @@ status settings_new_table(struct settings **out, const struct option_table *tabl
     struct settings *fresh;
     TRY(NEW(&fresh, 1));
     status result;
-    size_t own = count_keys(table->keys), shared = table->stage ? count_keys(options_common()) : 0;
+    size_t own = count_keys(table->options), shared = table->stage ? count_keys(options_common()) : 0;
     fresh->table = table;
     TRY_TO(result, done, NEW(&fresh->keys, own + shared));
     TRY_TO(result, done, NEW(&fresh->values, own + shared));
     fresh->count = own + shared;
-    for (size_t i = 0; i < own; i++) fresh->keys[i] = &table->keys[i];
+    for (size_t i = 0; i < own; i++) fresh->keys[i] = &table->options[i];
     for (size_t i = 0; i < shared; i++) fresh->keys[own + i] = &options_common()[i];
     TRY_TO(result, done, set_standards(fresh));
     *out = fresh;
@@ -101,9 +102,9 @@ done:
 
 status settings_new(struct settings **out, const char *stage) {
     *out = NULL;
-    const struct option_table *table = options_of(stage);
-    if (!table) return fail(BUG, "no stage is named %s", stage);
-    return settings_new_table(out, table);
+    const struct stage_kind *kind = stage_kind_find(stage);
+    if (!kind) return fail(BUG, "no stage is named %s", stage);
+    return settings_new_table(out, &kind->options);
 }
 
 const struct option_table *settings_table(const struct settings *settings) {
@@ -186,7 +187,7 @@ bool settings_bool(const struct settings *settings, const char *name) {
 bool settings_is(const struct settings *settings, const char *name, const char *choice) {
     const struct option *key;
     const struct value *value = value_of(settings, name, &key);
-    if (!value_among(key->choices, choice)) {
+    if (choice_index(key->choices, choice) < 0) {
         fprintf(stderr, "bug: key %s of %s has no choice %s\n", name, settings->table->program, choice);
         abort();
     }

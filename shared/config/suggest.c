@@ -1,6 +1,7 @@
-// "Did you mean": the known name nearest to a mistyped one, by edit distance with neighbours swapped counted as one.
+// "Did you mean": nearness is the edit distance, with two swapped neighbours counted as one edit.
 #include "shared/config/options.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { LONGEST = 48 };
@@ -32,26 +33,28 @@ static int distance(const char *a, const char *b) {
     return cost[rows][columns];
 }
 
-// Keeps `candidate` if it is nearer to `name` than the best so far and near enough to be meant.
-static void consider(const char *candidate, const char *name, const char **best, int *nearest) {
-    int cost = distance(candidate, name);
-    int bound = (int)strlen(name) / 3 + 1;
-    if (cost <= bound && cost < *nearest) *best = candidate, *nearest = cost;
+struct nearest nearest_to(const char *typed) {
+    return (struct nearest){.typed = typed, .distance = LONGEST};
 }
 
-const char *nearest_name(const char *const *names, const char *name) {
-    const char *best = NULL;
-    int nearest = LONGEST;
-    for (; *names; names++) consider(*names, name, &best, &nearest);
-    return best;
+void nearest_offer(struct nearest *nearest, const char *name) {
+    int cost = distance(name, nearest->typed), bound = (int)strlen(nearest->typed) / 3 + 1;
+    if (cost > bound || cost >= nearest->distance) return;
+    nearest->name = name;
+    nearest->distance = cost;
+}
+
+const char *nearest_question(struct nearest *nearest) {
+    if (!nearest->name) return "";
+    snprintf(nearest->question, sizeof nearest->question, "; did you mean %s?", nearest->name);
+    return nearest->question;
 }
 
 const char *option_suggest(const struct option_table *table, const char *name) {
-    const char *best = NULL;
-    int nearest = LONGEST;
-    for (const struct option *key = table->keys; key->name; key++)
-        if (!key->hidden) consider(key->name, name, &best, &nearest);
-    if (table->stage)
-        for (const struct option *key = options_common(); key->name; key++) consider(key->name, name, &best, &nearest);
-    return best;
+    struct nearest nearest = nearest_to(name);
+    for (const struct option *option = table->options; option->name; option++)
+        if (!option->hidden) nearest_offer(&nearest, option->name);
+    for (const struct option *option = options_common(); table->stage && option->name; option++)
+        if (!option->hidden) nearest_offer(&nearest, option->name);
+    return nearest.name;
 }

@@ -9,6 +9,6 @@ const struct option_table *settings_table(const struct settings *settings);
 
 // Puts `folder` before a relative path of OPTION_FILE or OPTION_PATH; other values are copied. NULL when memory is
 // short.
-char *option_resolve(const struct option *key, const char *folder, const char *value, struct arena *arena);
+char *option_absolute(const struct option *key, const char *folder, const char *value, struct arena *arena);
 
 #endif

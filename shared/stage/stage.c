@@ -1,12 +1,14 @@
 // A stage as a program: options, set-up, the loop, the end, the exit code.
 #include "shared/stage/stage.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
+#include "shared/config/stage_kinds.h"
 #include "shared/stage/node.h"
 #include "shared/stage/runner.h"
 #include "shared/stage/signals.h"
@@ -75,7 +77,9 @@ static int exit_code(status result) {
 }
 
 int stage_main(const struct stage *stage, int argc, char **argv) {
-    struct stage_context context = {.stage = stage, .table = stage->table ? stage->table : options_of(stage->name)};
+    const struct stage_kind *kind = stage_kind_find(stage->name);
+    assert(stage->table || kind);
+    struct stage_context context = {.stage = stage, .table = stage->table ? stage->table : &kind->options};
     log_open(context.table->program);
     context.started = context.said = runner_clock();
     status result = streams_hold();

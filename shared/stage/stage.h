@@ -27,8 +27,8 @@ struct stage_weights {
 enum stage_follows { FOLLOWS_NOTHING, FOLLOWS_POLICY, FOLLOWS_REFERENCE };
 
 struct stage {
-    const char *name;                 // as in options_of()
-    const struct option_table *table; // NULL: options_of(name)
+    const char *name;                 // as in stage_kinds[]
+    const struct option_table *table; // NULL: that of its kind
     unsigned needs;                   // group_need: checked before the stage sees a group
     int section;                      // the group_section that it adds and the runner stores, or -1
 

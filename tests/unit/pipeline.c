@@ -72,8 +72,8 @@ static void check_good(const struct pipeline *pipeline) {
     assert_string_equal(pipeline_value(&stages[2], "precision"), "bfloat16");
     assert_string_equal(pipeline_value(&stages[3], "model"), below("model"));
     assert_string_equal(stages[4].program, below("mine.py"));
-    assert_null(stages[4].table);
-    assert_int_equal(stages[4].key_count, 2);
+    assert_null(stages[4].kind);
+    assert_int_equal(key_list_count(&stages[4].keys), 2);
     assert_string_equal(pipeline_value(&stages[4], "model"), "crm");
     assert_int_equal(stages[4].from, 3);
     assert_string_equal(pipeline_value(&stages[6], "out"), below("runs/demo/checkpoints"));
@@ -157,27 +157,27 @@ static void test_mistakes_have_their_place(void **state) {
     static const struct {
         const char *text, *said;
     } cases[] = {
-        {"", ":1:1: a pipeline file is a map"},
-        {"- a\n", ":1:1: a pipeline file is a map"},
+        {"", ":1:1: a pipeline file is a mapping"},
+        {"- a\n", ":1:1: a pipeline file is a mapping"},
         {"run: r\n", ":1:1: missing: stages"},
         {"run: r\nstages: []\n", ":2:9: stages: there are none"},
-        {"run: r\nstages: x\n", ":2:9: stages: a text where a list"},
+        {"run: r\nstages: x\n", ":2:9: stages: a string where an array"},
         {"a: [1\nb: 2", ":2:2: not YAML"},
         {HEAD TAIL "---\nx: 1\n", ":9:1: a second YAML document"},
         {HEAD TAIL "sead: 3\n", ":8:1: pipeline: no such key: sead; did you mean seed?"},
         {HEAD TAIL "fps: 3\n", ":8:1: pipeline: no such key: fps; it is one of frames"},
         {HEAD TAIL "seed: x\n", ":8:7: pipeline: seed: 'x' is not a whole number"},
-        {HEAD TAIL "seed: [x]\n", ":8:7: seed: a list where a value belongs"},
+        {HEAD TAIL "seed: [x]\n", ":8:7: seed: an array where a value belongs"},
         {HEAD TAIL "seed: 1\nseed: 2\n", ":9:1: seed is given twice"},
         {HEAD TAIL "stages: []\n", ":8:1: stages is given twice"},
-        {HEAD TAIL "machines: []\n", ":8:11: machines: a list where a map"},
+        {HEAD TAIL "machines: []\n", ":8:11: machines: an array where a mapping"},
         {HEAD TAIL "machines: {a: {address: b, kay: c}}\n", ":8:28: a: no such key: kay; did you mean key?"},
         {HEAD TAIL "machines: {a: {}}\n", ":8:12: a: missing: address"},
         {HEAD TAIL "machines: {a: {address: b}, a: {address: b}}\n", ":8:29: a: a second machine"},
         {HEAD "  - 7: {}\n" TAIL, ":5:5: 7: no such stage"},
         {HEAD "  - [a]\n" TAIL, ":5:5: a stage must have a name"},
         {HEAD "  - {frames: {}, rollout: {}}\n" TAIL, ":5:5: a stage is one name"},
-        {HEAD "  - frames: [1]\n" TAIL, ":5:13: frames: a list where a map"},
+        {HEAD "  - frames: [1]\n" TAIL, ":5:13: frames: an array where a mapping"},
         {HEAD "  - frame: {}\n" TAIL, ":5:5: frame: no such stage; did you mean frames?"},
         {HEAD "  - frames: {fps: 0}\n" TAIL, ":5:19: frames: fps: 0 is out of range"},
         {HEAD "  - frames: {fpss: 1}\n" TAIL, ":5:14: frames: no such key: fpss; did you mean fps?"},

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/config/options.h"
+#include "shared/config/stage_kinds.h"
 
 static struct settings *fresh(const char *stage) {
     struct settings *settings;
@@ -23,11 +23,10 @@ static status arguments(struct settings *settings, const char *words) {
 
 static void test_every_default_is_in_range(void **state) {
     (void)state;
-    for (const char *const *stage = stage_names(); *stage; stage++) {
-        const struct option_table *table = options_of(*stage);
-        assert_non_null(table);
-        struct settings *settings = fresh(*stage);
-        for (const struct option *key = table->keys; key->name; key++) {
+    for (int stage = 0; stage < STAGE_COUNT; stage++) {
+        const struct option_table *table = &stage_kinds[stage].options;
+        struct settings *settings = fresh(stage_kinds[stage].name);
+        for (const struct option *key = table->options; key->name; key++) {
             assert_non_null(key->help);
             if (key->default_value) assert_int_equal(option_check(key, key->default_value), OK);
             if (key->not_above) assert_non_null(option_find(table, key->not_above));
@@ -148,7 +147,7 @@ static void test_config_file(void **state) {
     assert_int_equal(with_config(settings, "fps: 1\nmax_frame: 8\n", ""), USAGE);
     assert_non_null(strstr(fail_text(), ":2:1: max_frame: no such key; did you mean max_frames?"));
     assert_int_equal(with_config(settings, "fps: [1]\n", ""), USAGE);
-    assert_non_null(strstr(fail_text(), ":1:6: fps: a list where a value belongs"));
+    assert_non_null(strstr(fail_text(), ":1:6: fps: an array where a value belongs"));
     assert_int_equal(with_config(settings, "fps: 1\n\tx", ""), DATAERR);
     assert_non_null(strstr(fail_text(), "not YAML"));
     assert_int_equal(with_config(settings, "- fps\n", ""), DATAERR);
@@ -204,14 +203,14 @@ static void test_hash_sees_what_counts(void **state) {
 static void test_help_has_every_key(void **state) {
     (void)state;
     struct buf text = {0};
-    assert_int_equal(options_help(options_of("rollout"), &text), OK);
-    for (const struct option *key = options_of("rollout")->keys; key->name; key++)
+    assert_int_equal(options_help(&stage_kinds[STAGE_ROLLOUT].options, &text), OK);
+    for (const struct option *key = stage_kinds[STAGE_ROLLOUT].options.options; key->name; key++)
         assert_non_null(strstr(text.data, key->help));
     assert_non_null(strstr(text.data, "--max-new-tokens N"));
     buf_clear(&text);
     assert_int_equal(options_markdown(&text), OK);
-    for (const char *const *stage = stage_names(); *stage; stage++)
-        for (const struct option *key = options_of(*stage)->keys; key->name; key++)
+    for (int stage = 0; stage < STAGE_COUNT; stage++)
+        for (const struct option *key = stage_kinds[stage].options.options; key->name; key++)
             assert_non_null(strstr(text.data, key->name));
     buf_release(&text);
 }

@@ -1,4 +1,4 @@
-#include "shared/config/values.h"
+#include "shared/config/option_value.h"
 
 #include <errno.h>
 #include <locale.h>
@@ -14,7 +14,7 @@ static void make_plain_locale(void) {
     plain_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
 }
 
-bool value_number(const char *text, double *number) {
+bool parse_double(const char *text, double *number) {
     pthread_once(&plain_once, make_plain_locale);
     if (!*text || text[strspn(text, "0123456789+-.eE")] || !plain_locale) return false;
     char *end;
@@ -30,14 +30,14 @@ static bool read_whole(const char *text, int64_t *whole) {
     return *end == 0 && errno == 0;
 }
 
-bool value_among(const char *choices, const char *word) {
+int choice_index(const char *choices, const char *word) {
     size_t length = strlen(word);
-    while (choices && *choices) {
+    for (int index = 0; choices && *choices; index++) {
         size_t size = strcspn(choices, "|");
-        if (size == length && !memcmp(choices, word, size)) return true;
+        if (size == length && !memcmp(choices, word, size)) return index;
         choices += size + (choices[size] == '|');
     }
-    return false;
+    return -1;
 }
 
 static status out_of_range(const struct option *key, const char *text) {
@@ -52,14 +52,14 @@ static status wrong(const struct option *key, const char *what, const char *text
 }
 
 static status read_bool(struct value *value, const struct option *key, const char *text) {
-    bool yes = value_among("true|yes|on|1", text);
-    if (!yes && !value_among("false|no|off|0", text)) return wrong(key, "true or false", text);
+    bool yes = choice_index("true|yes|on|1", text) >= 0;
+    if (!yes && choice_index("false|no|off|0", text) < 0) return wrong(key, "true or false", text);
     value->truth = yes;
     return OK;
 }
 
 static status read_number(struct value *value, const struct option *key, const char *text) {
-    if (!value_number(text, &value->from)) return wrong(key, "a number", text);
+    if (!parse_double(text, &value->from)) return wrong(key, "a number", text);
     if (!(value->from >= key->low && value->from <= key->high)) return out_of_range(key, text);
     return OK;
 }
@@ -67,7 +67,7 @@ static status read_number(struct value *value, const struct option *key, const c
 static status read_int(struct value *value, const struct option *key, const char *text) {
     double number;
     if (!read_whole(text, &value->whole)) {
-        if (value_number(text, &number) && fabs(number) >= 0x1p63) return out_of_range(key, text);
+        if (parse_double(text, &number) && fabs(number) >= 0x1p63) return out_of_range(key, text);
         return wrong(key, "a whole number", text);
     }
     value->from = (double)value->whole;
@@ -83,7 +83,7 @@ static bool read_end(const char *text, size_t size, double open, double *end) {
     if (size >= sizeof copy) return false;
     memcpy(copy, text, size);
     copy[size] = 0;
-    return value_number(copy, end) && *end >= 0;
+    return parse_double(copy, end) && *end >= 0;
 }
 
 static status read_range(struct value *value, const struct option *key, const char *text) {
@@ -96,7 +96,7 @@ static status read_range(struct value *value, const struct option *key, const ch
 }
 
 static status read_device(const struct option *key, const char *text) {
-    if (value_among("cpu|cuda", text)) return OK;
+    if (choice_index("cpu|cuda", text) >= 0) return OK;
     size_t digits = strncmp(text, "cuda:", 5) ? 0 : strspn(text + 5, "0123456789");
     if (digits == 0 || digits > 3 || text[5 + digits]) return wrong(key, "cpu, cuda or cuda:N", text);
     return OK;
@@ -105,7 +105,7 @@ static status read_device(const struct option *key, const char *text) {
 status value_read(struct value *value, const struct option *key, const char *text) {
     value->from = value->to = NAN;
     value->whole = INT64_MIN;
-    value->is_choice = value_among(key->choices, text);
+    value->is_choice = choice_index(key->choices, text) >= 0;
     if (value->is_choice) return OK;
     switch (key->type) {
     case OPTION_STRING:

@@ -1,5 +1,5 @@
 // --help and the reference page, both from the tables.
-#include "shared/config/options.h"
+#include "shared/config/stage_kinds.h"
 
 #include <ctype.h>
 #include <string.h>
@@ -48,7 +48,7 @@ status options_help(const struct option_table *table, struct buf *out) {
     TRY_TO(result, done,
            buf_printf(out, "usage: %s [--KEY VALUE]...%s%s\n%c%s\n\n", table->program, table->operands ? " " : "",
                       table->operands ? table->operands : "", toupper((unsigned char)table->help[0]), table->help + 1));
-    TRY_TO(result, done, help_rows(table->keys, &memory, out));
+    TRY_TO(result, done, help_rows(table->options, &memory, out));
     if (table->stage) {
         TRY_TO(result, done, buf_puts(out, "\nof every stage:\n"));
         TRY_TO(result, done, help_rows(options_common(), &memory, out));
@@ -97,7 +97,7 @@ done:
 }
 
 status options_markdown(struct buf *out) {
-    for (const char *const *stage = stage_names(); *stage; stage++)
-        TRY(markdown_table(*stage, options_of(*stage)->help, options_of(*stage)->keys, out));
+    for (int i = 0; i < STAGE_COUNT; i++)
+        TRY(markdown_table(stage_kinds[i].name, stage_kinds[i].options.help, stage_kinds[i].options.options, out));
     return markdown_table("every stage", "keys that every stage has", options_common(), out);
 }

@@ -1,5 +1,6 @@
-// The tables: every key that a stage knows, with its default, range and one line of help. Nothing else lists keys.
-#include "shared/config/options.h"
+// Every option of every stage, with its default, range and one line of help, and the facts of each stage. Nothing else
+// lists them.
+#include "shared/config/stage_kinds.h"
 
 #include <string.h>
 
@@ -12,33 +13,35 @@
     { .name = "model", .type = OPTION_FILE, .required = true, .help = "model folder in Hugging Face's layout" }
 #define MEDIA_ROOT                                                                                                     \
     {                                                                                                                  \
-        .name = "media_root", .type = OPTION_FILE, .not_hashed = true,                                                 \
+        .name = "media_root", .type = OPTION_FILE, .from_source = true, .not_hashed = true,                            \
         .help = "folder that relative media paths start from"                                                          \
     }
 #define SEED                                                                                                           \
     {                                                                                                                  \
-        .name = "seed", .type = OPTION_INT, .default_value = "42", .high = WHOLE,                                      \
+        .name = "seed", .type = OPTION_INT, .from_source = true, .default_value = "42", .high = WHOLE,                 \
         .help = "every random number is keyed by it"                                                                   \
     }
 #define GROUP_SIZE                                                                                                     \
     {                                                                                                                  \
-        .name = "group_size", .type = OPTION_INT, .default_value = "8", .low = 1, .high = 4096,                        \
-        .help = "completions a prompt"                                                                                 \
+        .name = "group_size", .type = OPTION_INT, .from_source = true, .same_as_source = true, .default_value = "8",   \
+        .low = 1, .high = 4096, .help = "completions a prompt"                                                         \
     }
 #define GROUPS_PER_STEP                                                                                                \
     {                                                                                                                  \
-        .name = "groups_per_step", .type = OPTION_INT, .default_value = "4", .low = 1, .high = 65536,                  \
-        .help = "groups that make one optimizer step"                                                                  \
+        .name = "groups_per_step", .type = OPTION_INT, .from_source = true, .same_as_source = true,                    \
+        .default_value = "4", .low = 1, .high = 65536, .help = "groups that make one optimizer step"                   \
     }
 
 static const struct option common[] = {
     {.name = "stdio",
      .type = OPTION_BOOL,
+     .command_line_only = true,
      .default_value = "false",
      .not_hashed = true,
      .help = "filter: groups as JSON lines"},
     {.name = "config",
      .type = OPTION_FILE,
+     .command_line_only = true,
      .not_hashed = true,
      .help = "YAML map of these keys; the command line wins"},
     {.name = "device", .type = OPTION_DEVICE, .help = "cpu, cuda or cuda:N (default: cuda when there is one)"},
@@ -55,12 +58,13 @@ static const struct option common[] = {
     {.name = "wiring", .type = OPTION_FILE, .not_hashed = true, .hidden = true, .help = "its place in a run"},
     {.name = "store",
      .type = OPTION_PATH,
+     .below_run = "store",
      .not_hashed = true,
      .help = "folder of the caches frames.lmdb and groups.lmdb"},
     {0},
 };
 
-static const struct option source_keys[] = {
+static const struct option source_options[] = {
     {.name = "data", .type = OPTION_FILE, .required = true, .help = "annotations, JSON lines or one JSON list"},
     {.name = "format",
      .type = OPTION_CHOICE,
@@ -89,7 +93,7 @@ static const struct option source_keys[] = {
     {0},
 };
 
-static const struct option frames_keys[] = {
+static const struct option frames_options[] = {
     MEDIA_ROOT,
     {.name = "fps",
      .type = OPTION_NUMBER,
@@ -163,7 +167,7 @@ static const struct option frames_keys[] = {
     {0},
 };
 
-static const struct option rollout_keys[] = {
+static const struct option rollout_options[] = {
     MODEL,
     MEDIA_ROOT,
     GROUP_SIZE,
@@ -186,7 +190,7 @@ static const struct option rollout_keys[] = {
     {0},
 };
 
-static const struct option refscore_keys[] = {
+static const struct option refscore_options[] = {
     MODEL,
     MEDIA_ROOT,
     {.name = "span",
@@ -202,7 +206,7 @@ static const struct option refscore_keys[] = {
     {0},
 };
 
-static const struct option reward_keys[] = {
+static const struct option reward_options[] = {
     {.name = "method",
      .type = OPTION_CHOICE,
      .default_value = "care",
@@ -240,12 +244,13 @@ static const struct option reward_keys[] = {
     {0},
 };
 
-static const struct option optim_keys[] = {
+static const struct option optim_options[] = {
     MODEL,
     MEDIA_ROOT,
     {.name = "out",
      .type = OPTION_PATH,
      .required = true,
+     .below_run = "checkpoints",
      .not_hashed = true,
      .help = "folder of checkpoints and metrics.jsonl"},
     GROUPS_PER_STEP,
@@ -313,27 +318,37 @@ static const struct option optim_keys[] = {
     {0},
 };
 
-static const struct option_table tables[] = {
-    {"source", "caravan-source", NULL, "reads a data set and writes its samples as groups", source_keys},
-    {"frames", "caravan-frames", NULL, "decodes and resizes clips and images into the store", frames_keys},
-    {"rollout", "caravan-rollout", NULL, "samples completions from the policy", rollout_keys},
-    {"refscore", "caravan-refscore", NULL, "scores answers under the reference model", refscore_keys},
-    {"reward", "caravan-reward", NULL, "computes rewards and advantages", reward_keys},
-    {"optim", "caravan-optim", NULL, "trains the policy on finished groups", optim_keys},
+const struct stage_kind stage_kinds[STAGE_COUNT] = {
+    [STAGE_SOURCE] = {.name = "source",
+                      .options = {"source", "caravan-source", NULL, "reads a data set and writes its samples as groups",
+                                  source_options},
+                      .single = true},
+    [STAGE_FRAMES] = {.name = "frames",
+                      .options = {"frames", "caravan-frames", NULL,
+                                  "decodes and resizes clips and images into the store", frames_options}},
+    [STAGE_ROLLOUT] = {.name = "rollout",
+                       .options = {"rollout", "caravan-rollout", NULL, "samples completions from the policy",
+                                   rollout_options},
+                       .follows_weights = true},
+    [STAGE_REFSCORE] = {.name = "refscore",
+                        .options = {"refscore", "caravan-refscore", NULL, "scores answers under the reference model",
+                                    refscore_options},
+                        .follows_weights = true,
+                        .scores = true},
+    [STAGE_REWARD] = {.name = "reward",
+                      .options = {"reward", "caravan-reward", NULL, "computes rewards and advantages", reward_options},
+                      .scored_methods = "care|densecons"},
+    [STAGE_OPTIM] = {.name = "optim",
+                     .options = {"optim", "caravan-optim", NULL, "trains the policy on finished groups", optim_options},
+                     .single = true},
 };
 
-static const char *const flow_names[] = {"source", "frames", "rollout", "refscore", "reward", "optim", NULL};
-
-const struct option_table *options_of(const char *stage) {
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
-        if (!strcmp(tables[i].stage, stage)) return &tables[i];
+const struct stage_kind *stage_kind_find(const char *name) {
+    for (int i = 0; i < STAGE_COUNT; i++)
+        if (!strcmp(stage_kinds[i].name, name)) return &stage_kinds[i];
     return NULL;
 }
 
 const struct option *options_common(void) {
     return common;
-}
-
-const char *const *stage_names(void) {
-    return flow_names;
 }

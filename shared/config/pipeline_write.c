@@ -31,8 +31,8 @@ static int add_stage(yaml_document_t *yaml, const struct pipeline *pipeline, con
     if (stage->program) keys = add_pair(yaml, keys, "program", add_text(yaml, stage->program));
     if (stage->replicas > 1) keys = add_pair(yaml, keys, "replicas", add_text(yaml, replicas));
     if (stage->on >= 0) keys = add_pair(yaml, keys, "on", add_text(yaml, pipeline->machines[stage->on].name));
-    for (size_t i = 0; i < stage->key_count; i++)
-        keys = add_pair(yaml, keys, stage->keys[i].name, add_text(yaml, stage->keys[i].value));
+    for (const struct pipeline_key *key = stage->keys.first; key; key = key->next)
+        keys = add_pair(yaml, keys, key->name, add_text(yaml, key->value));
     return add_pair(yaml, add_map(yaml, YAML_BLOCK_MAPPING_STYLE), stage->name, keys);
 }
 
@@ -85,10 +85,10 @@ status pipeline_write(const struct pipeline *pipeline, struct buf *out) {
 
 // The keys worth showing in a picture: those that the stage does not share with others.
 static bool is_shown(const struct pipeline_stage *stage, const struct pipeline_key *key) {
-    if (!stage->table) return true;
+    if (!stage->kind) return true;
     for (const struct option *common = options_common(); common->name; common++)
         if (!strcmp(common->name, key->name)) return false;
-    const struct option *rule = option_find(stage->table, key->name);
+    const struct option *rule = option_find(&stage->kind->options, key->name);
     return rule && rule->type != OPTION_FILE && rule->type != OPTION_PATH;
 }
 
@@ -122,10 +122,10 @@ static status dot_stage(const struct pipeline *pipeline, const struct pipeline_s
         TRY(buf_puts(out, "\\n"));
         TRY(quoted(stage->program, out));
     }
-    for (size_t i = 0; i < stage->key_count; i++) {
-        if (!is_shown(stage, &stage->keys[i])) continue;
-        TRY(buf_printf(out, "\\n%s: ", stage->keys[i].name));
-        TRY(quoted(stage->keys[i].value, out));
+    for (const struct pipeline_key *key = stage->keys.first; key; key = key->next) {
+        if (!is_shown(stage, key)) continue;
+        TRY(buf_printf(out, "\\n%s: ", key->name));
+        TRY(quoted(key->value, out));
     }
     return buf_puts(out, stage->program ? "\", style=dashed];\n" : "\"];\n");
 }
@@ -138,11 +138,6 @@ static status dot_edge(const char *from, const char *to, const char *facts, stru
     return buf_printf(out, "\"%s;\n", facts);
 }
 
-// The stages that pull weights from optim.
-static bool pulls_weights(const struct pipeline_stage *stage) {
-    return stage->table && (!strcmp(stage->name, "rollout") || !strcmp(stage->name, "refscore"));
-}
-
 status pipeline_dot(const struct pipeline *pipeline, struct buf *out) {
     TRY(buf_puts(out, "digraph \""));
     TRY(quoted(pipeline->name, out));
@@ -152,7 +147,8 @@ status pipeline_dot(const struct pipeline *pipeline, struct buf *out) {
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
         if (stage->from >= 0) TRY(dot_edge(pipeline->stages[stage->from].name, stage->name, "", out));
-        if (pulls_weights(stage)) TRY(dot_edge(last->name, stage->name, " [style=dashed, label=\"weights\"]", out));
+        if (stage->kind && stage->kind->follows_weights)
+            TRY(dot_edge(last->name, stage->name, " [style=dashed, label=\"weights\"]", out));
     }
     TRY(dot_edge(last->name, pipeline->stages[0].name, " [style=dotted, label=\"trained\"]", out));
     return buf_puts(out, "}\n");
@@ -166,10 +162,9 @@ static status text_stage(const struct pipeline *pipeline, const struct pipeline_
     buf_release(&left);
     TRY(result);
     if (stage->program) TRY(buf_printf(out, " program: %s", stage->program));
-    for (size_t i = 0; i < stage->key_count; i++)
-        if (is_shown(stage, &stage->keys[i]))
-            TRY(buf_printf(out, " %s: %s", stage->keys[i].name, stage->keys[i].value));
-    if (pulls_weights(stage)) TRY(buf_puts(out, "  <- weights of optim"));
+    for (const struct pipeline_key *key = stage->keys.first; key; key = key->next)
+        if (is_shown(stage, key)) TRY(buf_printf(out, " %s: %s", key->name, key->value));
+    if (stage->kind && stage->kind->follows_weights) TRY(buf_puts(out, "  <- weights of optim"));
     return buf_puts(out, "\n");
 }
 

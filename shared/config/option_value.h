@@ -1,6 +1,6 @@
 // Typed values from text: numbers are read wholly and the same in every locale.
-#ifndef SHARED_CONFIG_VALUES_H
-#define SHARED_CONFIG_VALUES_H
+#ifndef SHARED_CONFIG_OPTION_VALUE_H
+#define SHARED_CONFIG_OPTION_VALUE_H
 
 #include "shared/config/options.h"
 
@@ -20,9 +20,6 @@ struct value {
 status value_read(struct value *value, const struct option *key, const char *text);
 
 // A finite decimal number, the whole text. False if it is none.
-bool value_number(const char *text, double *number);
-
-// Whether `word` is one of `choices` ("a|b|c", or NULL).
-bool value_among(const char *choices, const char *word);
+bool parse_double(const char *text, double *number);
 
 #endif

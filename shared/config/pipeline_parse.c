@@ -1,0 +1,183 @@
+// The syntax of a pipeline file: which YAML node may stand where. What the names and values mean is
+// pipeline_validate.c's.
+#include <string.h>
+
+#include "shared/config/parsed_file.h"
+
+// A copy of a name with '_' for '-', so that max-frames is max_frames, as on the command line. NULL when memory is
+// short, which is noted.
+static const char *parse_name(struct parsed_file *file, const char *name, size_t length) {
+    char *copy = arena_strndup(&file->pipeline->arena, name, length);
+    if (!copy) file->diagnostics.out_of_memory = true;
+    for (char *at = copy; at && *at; at++)
+        if (*at == '-') *at = '_';
+    return copy;
+}
+
+static void parse_key(struct parsed_file *file, struct key_list *keys, const yaml_node_t *name_node,
+                      const yaml_node_t *value_node) {
+    const char *name = yaml_node_string(name_node), *value = yaml_node_string(value_node);
+    struct location name_at = yaml_node_location(name_node), value_at = yaml_node_location(value_node);
+    if (!name || !*name) {
+        diagnostic_add(&file->diagnostics, name_at, "a key must be a name, not %s",
+                       name ? "empty" : yaml_node_kind(name_node));
+        return;
+    }
+    name = parse_name(file, name, strlen(name));
+    if (!name) return;
+    if (!value)
+        diagnostic_add(&file->diagnostics, value_at, "%s: %s where a value belongs", name, yaml_node_kind(value_node));
+    if (key_list_find(keys, name)) {
+        diagnostic_add(&file->diagnostics, name_at, "%s is given twice", name);
+        return;
+    }
+    struct pipeline_key *key = key_list_set(keys, &file->pipeline->arena, name, value ? value : "", name_at, value_at);
+    if (!key)
+        file->diagnostics.out_of_memory = true;
+    else if (!value)
+        key->value = NULL; // given, although wrong: it is not reported as missing
+}
+
+// Reads a mapping of plain values; `owner` names it.
+static void parse_keys(struct parsed_file *file, struct yaml_tree *tree, struct key_list *keys, const yaml_node_t *node,
+                       const char *owner) {
+    if (node->type == YAML_SCALAR_NODE && node->data.scalar.length == 0) return; // `reward:` alone
+    if (node->type != YAML_MAPPING_NODE) {
+        diagnostic_add(&file->diagnostics, yaml_node_location(node), "%s: %s where a mapping of keys belongs", owner,
+                       yaml_node_kind(node));
+        return;
+    }
+    for (yaml_node_pair_t *pair = node->data.mapping.pairs.start; pair < node->data.mapping.pairs.top; pair++)
+        parse_key(file, keys, yaml_tree_node(tree, pair->key), yaml_tree_node(tree, pair->value));
+}
+
+// Reads `- frames: {fps: 2}`, or `- reward` for a stage at its defaults.
+static void parse_stage(struct parsed_file *file, struct yaml_tree *tree, const yaml_node_t *node) {
+    struct location at = yaml_node_location(node);
+    struct pipeline *pipeline = file->pipeline;
+    const yaml_node_t *keys = NULL;
+    const char *name = yaml_node_string(node);
+    if (node->type == YAML_MAPPING_NODE) {
+        yaml_node_pair_t *pair = node->data.mapping.pairs.start;
+        int names = (int)(node->data.mapping.pairs.top - pair);
+        if (names != 1) {
+            diagnostic_add(&file->diagnostics, at,
+                           "a stage is one name with its keys, as in `- frames: {fps: 2}`, but here are %d names",
+                           names);
+            if (!names) return;
+        }
+        name = yaml_node_string(yaml_tree_node(tree, pair->key));
+        keys = yaml_tree_node(tree, pair->value);
+    }
+    if (!name || !*name) {
+        diagnostic_add(&file->diagnostics, at, "a stage must have a name");
+        return;
+    }
+    struct pipeline_stage *stage = &pipeline->stages[pipeline->stage_count];
+    *stage = (struct pipeline_stage){.name = arena_strndup(&pipeline->arena, name, strlen(name)), .at = at};
+    if (!stage->name) {
+        file->diagnostics.out_of_memory = true;
+        return;
+    }
+    pipeline->stage_count++;
+    if (keys) parse_keys(file, tree, &stage->keys, keys, stage->name);
+}
+
+static void parse_stages(struct parsed_file *file, struct yaml_tree *tree, const yaml_node_t *node) {
+    struct pipeline *pipeline = file->pipeline;
+    pipeline->stages_at = yaml_node_location(node);
+    if (node->type != YAML_SEQUENCE_NODE) {
+        diagnostic_add(&file->diagnostics, pipeline->stages_at, "stages: %s where an array of stages belongs",
+                       yaml_node_kind(node));
+        return;
+    }
+    size_t count = (size_t)(node->data.sequence.items.top - node->data.sequence.items.start);
+    pipeline->stages = arena_alloc(&pipeline->arena, (count + 1) * sizeof *pipeline->stages);
+    if (!pipeline->stages) file->diagnostics.out_of_memory = true;
+    for (size_t i = 0; i < count && pipeline->stages; i++)
+        parse_stage(file, tree, yaml_tree_node(tree, node->data.sequence.items.start[i]));
+}
+
+static void parse_machines(struct parsed_file *file, struct yaml_tree *tree, const yaml_node_t *node) {
+    struct pipeline *pipeline = file->pipeline;
+    pipeline->machines_at = yaml_node_location(node);
+    if (node->type != YAML_MAPPING_NODE) {
+        diagnostic_add(&file->diagnostics, pipeline->machines_at, "machines: %s where a mapping of machines belongs",
+                       yaml_node_kind(node));
+        return;
+    }
+    yaml_node_pair_t *pair = node->data.mapping.pairs.start;
+    size_t count = (size_t)(node->data.mapping.pairs.top - pair);
+    pipeline->machines = arena_alloc(&pipeline->arena, (count + 1) * sizeof *pipeline->machines);
+    if (!pipeline->machines) file->diagnostics.out_of_memory = true;
+    for (; pair < node->data.mapping.pairs.top && pipeline->machines; pair++) {
+        const yaml_node_t *name_node = yaml_tree_node(tree, pair->key);
+        const char *name = yaml_node_string(name_node);
+        struct location at = yaml_node_location(name_node);
+        if (!name || !*name) {
+            diagnostic_add(&file->diagnostics, at, "a machine must have a name");
+            continue;
+        }
+        struct pipeline_machine *machine = &pipeline->machines[pipeline->machine_count];
+        *machine = (struct pipeline_machine){.name = arena_strndup(&pipeline->arena, name, strlen(name)), .at = at};
+        if (!machine->name) {
+            file->diagnostics.out_of_memory = true;
+            return;
+        }
+        pipeline->machine_count++;
+        parse_keys(file, tree, &machine->keys, yaml_tree_node(tree, pair->value), machine->name);
+    }
+}
+
+void parse_tree(struct parsed_file *file, struct yaml_tree *tree) {
+    struct pipeline *pipeline = file->pipeline;
+    const yaml_node_t *root = tree->root;
+    if (!root || root->type != YAML_MAPPING_NODE) {
+        diagnostic_add(&file->diagnostics, (struct location){1, 1},
+                       "a pipeline file is a mapping with `run` and `stages`, not %s", yaml_node_kind(root));
+        return;
+    }
+    for (yaml_node_pair_t *pair = root->data.mapping.pairs.start; pair < root->data.mapping.pairs.top; pair++) {
+        const yaml_node_t *name_node = yaml_tree_node(tree, pair->key);
+        const yaml_node_t *value_node = yaml_tree_node(tree, pair->value);
+        const char *name = yaml_node_string(name_node);
+        bool stages = name && !strcmp(name, "stages"), machines = name && !strcmp(name, "machines");
+        if ((stages && pipeline->stages_at.line) || (machines && pipeline->machines_at.line)) {
+            diagnostic_add(&file->diagnostics, yaml_node_location(name_node), "%s is given twice", name);
+        } else if (stages) {
+            parse_stages(file, tree, value_node);
+        } else if (machines) {
+            parse_machines(file, tree, value_node);
+        } else {
+            parse_key(file, &pipeline->keys, name_node, value_node);
+        }
+    }
+    if (!pipeline->stages_at.line) diagnostic_add(&file->diagnostics, yaml_node_location(root), "missing: stages");
+}
+
+void parse_override(struct parsed_file *file, const char *set) {
+    const struct location typed = {0, 0};
+    struct pipeline *pipeline = file->pipeline;
+    const char *equals = strchr(set, '=');
+    const char *dot = equals ? memchr(set, '.', (size_t)(equals - set)) : NULL;
+    const char *start = dot ? dot + 1 : set;
+    if (!equals || equals == start) {
+        diagnostic_add(&file->diagnostics, typed, "%s: not of the form stage.key=value", set);
+        return;
+    }
+    struct key_list *keys = &pipeline->keys;
+    if (dot) {
+        size_t length = (size_t)(dot - set), i = 0;
+        while (i < pipeline->stage_count &&
+               (strlen(pipeline->stages[i].name) != length || memcmp(pipeline->stages[i].name, set, length) != 0))
+            i++;
+        if (i == pipeline->stage_count) {
+            diagnostic_add(&file->diagnostics, typed, "%s: the file has no stage %.*s", set, (int)length, set);
+            return;
+        }
+        keys = &pipeline->stages[i].keys;
+    }
+    const char *name = parse_name(file, start, (size_t)(equals - start));
+    if (name && !key_list_set(keys, &pipeline->arena, name, equals + 1, typed, typed))
+        file->diagnostics.out_of_memory = true;
+}

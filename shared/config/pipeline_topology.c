@@ -1,0 +1,145 @@
+// The topology of a pipeline: a line of stages from the source to the optimizer. A group goes one way, so no stage has
+// two readers.
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/config/parsed_file.h"
+
+static void topology_check_machines(struct parsed_file *file) {
+    const struct pipeline *pipeline = file->pipeline;
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        const struct pipeline_key *on = key_list_find(&stage->keys, "on");
+        if (!on || !on->value) continue;
+        struct nearest nearest = nearest_to(on->value);
+        size_t m = 0;
+        for (; m < pipeline->machine_count && strcmp(pipeline->machines[m].name, on->value) != 0; m++)
+            nearest_offer(&nearest, pipeline->machines[m].name);
+        if (m == pipeline->machine_count)
+            diagnostic_add(&file->diagnostics, on->value_at, "%s: on: no machine is named %s%s", stage->name, on->value,
+                           nearest_question(&nearest));
+    }
+}
+
+// The index of the stage that stage i reads from; -1 for the source, and where `from` names no stage.
+static int topology_parent(struct parsed_file *file, size_t i) {
+    const struct pipeline *pipeline = file->pipeline;
+    const struct pipeline_stage *stage = &pipeline->stages[i];
+    const struct pipeline_key *from = key_list_find(&stage->keys, "from");
+    bool source = !strcmp(stage->name, stage_kinds[STAGE_SOURCE].name);
+    if (!from || !from->value) return source ? -1 : (int)i - 1;
+    if (source) {
+        diagnostic_add(&file->diagnostics, from->name_at, "%s: from: nothing stands before the source", stage->name);
+        return -1;
+    }
+    const struct pipeline_stage *parent = pipeline_find_stage(pipeline, from->value);
+    if (!parent) {
+        struct nearest nearest = nearest_to(from->value);
+        for (size_t k = 0; k < pipeline->stage_count; k++) nearest_offer(&nearest, pipeline->stages[k].name);
+        diagnostic_add(&file->diagnostics, from->value_at, "%s: from: no stage is named %s%s", stage->name, from->value,
+                       nearest_question(&nearest));
+        return -1;
+    }
+    if (parent == stage) diagnostic_add(&file->diagnostics, from->value_at, "%s: from: itself", stage->name);
+    return (int)(parent - pipeline->stages);
+}
+
+static void topology_check_readers(struct parsed_file *file, const int *parents) {
+    const struct pipeline *pipeline = file->pipeline;
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        for (size_t j = 0; j < i; j++) {
+            if (parents[i] < 0 || parents[i] != parents[j] || parents[i] == (int)i || parents[j] == (int)j) continue;
+            const struct pipeline_key *from = key_list_find(&pipeline->stages[i].keys, "from");
+            diagnostic_add(&file->diagnostics, from ? from->value_at : pipeline->stages[i].at,
+                           "%s: reads from %s, and so does %s; a group goes one way", pipeline->stages[i].name,
+                           pipeline->stages[parents[i]].name, pipeline->stages[j].name);
+            break;
+        }
+    }
+}
+
+// Moves the stages into the order of the flow. Stages that the source does not reach stay behind it and are diagnosed.
+static void topology_order(struct parsed_file *file, const int *parents, size_t source) {
+    struct pipeline *pipeline = file->pipeline;
+    struct pipeline_stage *sorted = NULL;
+    bool *moved = NULL;
+    size_t count = 0;
+    if (NEW(&sorted, pipeline->stage_count) != OK || NEW(&moved, pipeline->stage_count) != OK) {
+        file->diagnostics.out_of_memory = true;
+        goto done;
+    }
+    for (int at = (int)source; at >= 0;) {
+        sorted[count++] = pipeline->stages[at];
+        moved[at] = true;
+        int next = -1;
+        for (int i = (int)pipeline->stage_count - 1; i >= 0; i--)
+            if (parents[i] == at && !moved[i]) next = i;
+        at = next;
+    }
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        if (moved[i]) continue;
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        const struct pipeline_key *from = key_list_find(&stage->keys, "from");
+        sorted[count++] = *stage;
+        if (!from || from->value) // otherwise it is diagnosed already
+            diagnostic_add(&file->diagnostics, stage->at, "%s: no group from source ever comes here", stage->name);
+    }
+    memcpy(pipeline->stages, sorted, pipeline->stage_count * sizeof *sorted);
+done:
+    free(sorted);
+    free(moved);
+}
+
+// The `method` of a stage when that needs scores under the reference; NULL otherwise.
+static const char *topology_scored_method(const struct pipeline_stage *stage, const struct pipeline_key *method) {
+    if (!stage->kind || !stage->kind->scored_methods) return NULL;
+    const char *value =
+        method && method->value ? method->value : option_find(&stage->kind->options, "method")->default_value;
+    return choice_index(stage->kind->scored_methods, value) >= 0 ? value : NULL;
+}
+
+// Known stages stand in the order of stage_kinds[].
+static void topology_check_order(struct parsed_file *file) {
+    const struct pipeline *pipeline = file->pipeline;
+    const struct pipeline_stage *latest = NULL; // the one that belongs furthest behind, so far
+    bool scored = false;
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        if (latest && latest->kind == &stage_kinds[STAGE_OPTIM])
+            diagnostic_add(&file->diagnostics, stage->at, "%s: nothing stands behind %s", stage->name, latest->name);
+        else if (latest && stage->kind && stage->kind < latest->kind)
+            diagnostic_add(&file->diagnostics, stage->at, "%s: stands behind %s; it belongs before it", stage->name,
+                           latest->name);
+        if (stage->kind && (!latest || stage->kind > latest->kind)) latest = stage;
+        // A program may write the scores as well.
+        scored = scored || key_list_find(&stage->keys, "program") || (stage->kind && stage->kind->scores);
+        const struct pipeline_key *method = key_list_find(&stage->keys, "method");
+        const char *name = topology_scored_method(stage, method);
+        if (name && !scored)
+            diagnostic_add(&file->diagnostics, method ? method->value_at : stage->at,
+                           "%s: method %s needs %s before it", stage->name, name, stage_kinds[STAGE_REFSCORE].name);
+    }
+}
+
+void topology_sort(struct parsed_file *file) {
+    struct pipeline *pipeline = file->pipeline;
+    size_t before = file->diagnostics.count;
+    int *parents = NULL;
+    if (NEW(&parents, pipeline->stage_count) != OK) {
+        file->diagnostics.out_of_memory = true;
+        return;
+    }
+    for (size_t i = 0; i < pipeline->stage_count; i++) parents[i] = topology_parent(file, i);
+    const struct pipeline_stage *source = pipeline_find_stage(pipeline, stage_kinds[STAGE_SOURCE].name);
+    if (pipeline->stage_count && !source)
+        diagnostic_add(&file->diagnostics, pipeline->stages_at, "stages: missing: source, where groups come from");
+    if (pipeline->stage_count && !pipeline_find_stage(pipeline, stage_kinds[STAGE_OPTIM].name))
+        diagnostic_add(&file->diagnostics, pipeline->stages_at, "stages: missing: optim, where groups end");
+    if (!pipeline->stage_count && pipeline->stages_at.line)
+        diagnostic_add(&file->diagnostics, pipeline->stages_at, "stages: there are none");
+    topology_check_machines(file);
+    topology_check_readers(file, parents);
+    if (source && file->diagnostics.count == before) topology_order(file, parents, (size_t)(source - pipeline->stages));
+    topology_check_order(file);
+    free(parents);
+}

@@ -1,0 +1,273 @@
+// The meaning of a pipeline file: every key against its option, every name against what it names. Then each stage
+// inherits what it lacks: its own value goes before the file's, and that before the source's.
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/base/file.h"
+#include "shared/config/option_value.h"
+#include "shared/config/parsed_file.h"
+#include "shared/config/table.h"
+
+// Keys of the file that no stage has.
+static const struct option file_options[] = {
+    {.name = "name", .type = OPTION_STRING, .help = "of the run (default: the file's)"},
+    {.name = "run", .type = OPTION_PATH, .required = true, .help = "directory of store, checkpoints, metrics and logs"},
+    {0},
+};
+static const struct option_table file_table = {NULL, "pipeline", NULL, "keys of the file", file_options};
+
+// Keys of any stage or program: how it runs.
+static const struct option placement_options[] = {
+    {.name = "from", .type = OPTION_STRING, .help = "the stage before it (default: the one above)"},
+    {.name = "replicas",
+     .type = OPTION_INT,
+     .default_value = "1",
+     .low = 1,
+     .high = 256,
+     .help = "processes that share the work"},
+    {.name = "on", .type = OPTION_STRING, .help = "the machine that it runs on"},
+    {.name = "program", .type = OPTION_FILE, .help = "a user's program that filters JSON lines"},
+    {0},
+};
+static const struct option_table placement_table = {NULL, "pipeline", NULL, "how a stage runs", placement_options};
+
+static const struct option machine_options[] = {
+    {.name = "address", .type = OPTION_STRING, .required = true, .help = "host name or IP address"},
+    {.name = "key", .type = OPTION_STRING, .help = "its public key, from `caravan keygen`"},
+    {.name = "port", .type = OPTION_INT, .low = 1, .high = 65000, .help = "the first port that it listens on"},
+    {0},
+};
+static const struct option_table machine_table = {NULL, "pipeline", NULL, "a machine", machine_options};
+
+// The option of that name when several stages have it: then it may stand at the top of the file.
+static const struct option *validate_find_shared(const char *name) {
+    const struct option *found = NULL;
+    int stages = 0;
+    for (int i = 0; i < STAGE_COUNT; i++) {
+        const struct option *option = option_find(&stage_kinds[i].options, name);
+        if (!option || option->hidden || option->command_line_only) continue;
+        found = option;
+        stages++;
+    }
+    return stages > 1 ? found : NULL;
+}
+
+static void validate_unknown_key(struct parsed_file *file, const char *owner, const struct pipeline_key *key,
+                                 const struct option_table *table, const struct option_table *more) {
+    for (int i = 0; i < STAGE_COUNT; i++) {
+        if (!option_find(&stage_kinds[i].options, key->name)) continue;
+        diagnostic_add(&file->diagnostics, key->name_at, "%s: no such key: %s; it is one of %s", owner, key->name,
+                       stage_kinds[i].name);
+        return;
+    }
+    const char *near = option_suggest(table, key->name);
+    if (!near && more) near = option_suggest(more, key->name);
+    if (near) {
+        diagnostic_add(&file->diagnostics, key->name_at, "%s: no such key: %s; did you mean %s?", owner, key->name,
+                       near);
+    } else {
+        diagnostic_add(&file->diagnostics, key->name_at, "%s: no such key: %s", owner, key->name);
+    }
+}
+
+// The directory that a relative path of the key starts from.
+static const char *validate_base_dir(const struct parsed_file *file, const struct pipeline_key *key) {
+    return key->value_at.line ? file->pipeline->dir : file->current_dir;
+}
+
+// Checks a value and makes its path absolute.
+static void validate_value(struct parsed_file *file, const char *owner, struct pipeline_key *key,
+                           const struct option *option) {
+    if (!key->value) return; // an array or a mapping, diagnosed already
+    if (option_check(option, key->value) != OK) {
+        diagnostic_add(&file->diagnostics, key->value_at, "%s: %s", owner, fail_text());
+        return;
+    }
+    const char *path = option_absolute(option, validate_base_dir(file, key), key->value, &file->pipeline->arena);
+    if (!path)
+        file->diagnostics.out_of_memory = true;
+    else if (option->type == OPTION_FILE && choice_index(option->choices, path) < 0 && access(path, F_OK))
+        diagnostic_add(&file->diagnostics, key->value_at, "%s: %s: %s: %s", owner, key->name, path, strerror(errno));
+    else
+        key->value = path;
+}
+
+// A program is a path from the file's directory; a bare name is looked for in PATH.
+static void validate_program(struct parsed_file *file, const struct pipeline_stage *stage, struct pipeline_key *key) {
+    if (!key->value) return;
+    struct arena *arena = &file->pipeline->arena;
+    const struct option *option = option_find(&placement_table, "program");
+    bool bare = !strchr(key->value, '/');
+    const char *path = bare ? NULL : option_absolute(option, validate_base_dir(file, key), key->value, arena);
+    const char *search = bare ? getenv("PATH") : NULL;
+    while (search && *search && !path) {
+        size_t length = strcspn(search, ":");
+        const char *dir = arena_strndup(arena, search, length);
+        const char *candidate = dir ? path_join(arena, dir, key->value) : NULL;
+        if (candidate && *key->value && access(candidate, X_OK) == 0) path = candidate;
+        search += length + (search[length] == ':');
+    }
+    if (!path) {
+        diagnostic_add(&file->diagnostics, key->value_at,
+                       "%s: program: %s is nowhere in PATH (a file beside this one: ./%s)", stage->name, key->value,
+                       key->value);
+    } else if (access(path, X_OK)) {
+        diagnostic_add(&file->diagnostics, key->value_at, "%s: program: %s: %s", stage->name, path, strerror(errno));
+    } else {
+        key->value = path;
+    }
+}
+
+static void validate_stage_key(struct parsed_file *file, struct pipeline_stage *stage, struct pipeline_key *key) {
+    const struct option *placement = option_find(&placement_table, key->name);
+    if (placement && !strcmp(key->name, "program")) {
+        validate_program(file, stage, key);
+    } else if (placement) {
+        validate_value(file, stage->name, key, placement);
+    } else if (stage->kind) {
+        const struct option *option = option_find(&stage->kind->options, key->name);
+        if (!option || option->hidden)
+            validate_unknown_key(file, stage->name, key, &stage->kind->options, &placement_table);
+        else if (option->command_line_only)
+            diagnostic_add(&file->diagnostics, key->name_at, "%s: %s is for the command line", stage->name, key->name);
+        else
+            validate_value(file, stage->name, key, option);
+    }
+}
+
+static void validate_stage(struct parsed_file *file, struct pipeline_stage *stage) {
+    const struct stage_kind *kind = stage_kind_find(stage->name);
+    bool program = key_list_find(&stage->keys, "program") != NULL;
+    stage->kind = program ? NULL : kind;
+    if (!kind && !program) {
+        struct nearest nearest = nearest_to(stage->name);
+        for (int i = 0; i < STAGE_COUNT; i++) nearest_offer(&nearest, stage_kinds[i].name);
+        diagnostic_add(&file->diagnostics, stage->at,
+                       nearest.name ? "%s: no such stage%s (one of yours needs `program`)"
+                                    : "%s: no such stage%s; one of yours needs `program`",
+                       stage->name, nearest_question(&nearest));
+    }
+    for (struct pipeline_key *key = stage->keys.first; key; key = key->next) validate_stage_key(file, stage, key);
+    for (struct pipeline_stage *other = file->pipeline->stages; other < stage; other++)
+        if (!strcmp(other->name, stage->name))
+            diagnostic_add(&file->diagnostics, stage->at, "%s: a second stage of that name; the first is in line %zu",
+                           stage->name, other->at.line);
+    const struct pipeline_key *replicas = key_list_find(&stage->keys, "replicas");
+    if (kind && kind->single && replicas && replicas->value && strcmp(replicas->value, "1") != 0)
+        diagnostic_add(&file->diagnostics, replicas->value_at, "%s: replicas: there can be one only", stage->name);
+}
+
+static void validate_machine(struct parsed_file *file, struct pipeline_machine *machine) {
+    for (struct pipeline_key *key = machine->keys.first; key; key = key->next) {
+        const struct option *option = option_find(&machine_table, key->name);
+        if (option)
+            validate_value(file, machine->name, key, option);
+        else
+            validate_unknown_key(file, machine->name, key, &machine_table, NULL);
+    }
+    for (const struct option *option = machine_table.options; option->name; option++)
+        if (option->required && !key_list_find(&machine->keys, option->name))
+            diagnostic_add(&file->diagnostics, machine->at, "%s: missing: %s", machine->name, option->name);
+    for (struct pipeline_machine *other = file->pipeline->machines; other < machine; other++)
+        if (!strcmp(other->name, machine->name))
+            diagnostic_add(&file->diagnostics, machine->at, "%s: a second machine of that name", machine->name);
+}
+
+static void validate_inherit(struct parsed_file *file, struct pipeline_stage *stage, const char *name,
+                             const char *value, const struct pipeline_key *from) {
+    if (!value || !key_list_set(&stage->keys, &file->pipeline->arena, name, value, from->name_at, from->value_at))
+        file->diagnostics.out_of_memory = true;
+}
+
+// Gives the stage its directories below the run's.
+static void validate_inherit_dirs(struct parsed_file *file, struct pipeline_stage *stage,
+                                  const struct option *options) {
+    const struct pipeline_key *run = key_list_find(&file->pipeline->keys, "run");
+    for (const struct option *option = options; run && run->value && option->name; option++)
+        if (option->below_run && !key_list_find(&stage->keys, option->name))
+            validate_inherit(file, stage, option->name,
+                             path_join(&file->pipeline->arena, run->value, option->below_run), run);
+}
+
+// Gives the stage what the file or the source says and it does not.
+static void validate_inherit_values(struct parsed_file *file, struct pipeline_stage *stage,
+                                    const struct option *options) {
+    const struct pipeline_stage *source = pipeline_find_stage(file->pipeline, stage_kinds[STAGE_SOURCE].name);
+    for (const struct option *option = options; option->name; option++) {
+        if (key_list_find(&stage->keys, option->name)) continue;
+        const struct pipeline_key *top = key_list_find(&file->pipeline->keys, option->name), *key = NULL;
+        if (top && validate_find_shared(option->name))
+            key = top;
+        else if (option->from_source && source && source != stage)
+            key = key_list_find(&source->keys, option->name);
+        if (key && key->value)
+            validate_inherit(file, stage, option->name, key->value, key);
+        else if (!key && option->required && !option->below_run) // a key that is wrong where it stands is not missing
+            diagnostic_add(&file->diagnostics, stage->at, "%s: missing: %s", stage->name, option->name);
+    }
+}
+
+// Checks the options whose value may not be above another's, with all inherited values in place.
+static void validate_bounds(struct parsed_file *file, const struct pipeline_stage *stage) {
+    for (const struct option *option = stage->kind->options.options; option->name; option++) {
+        if (!option->not_above) continue;
+        const struct option *bound = option_find(&stage->kind->options, option->not_above);
+        const struct pipeline_key *low = key_list_find(&stage->keys, option->name),
+                                  *high = key_list_find(&stage->keys, option->not_above);
+        const char *low_value = low ? low->value : option->default_value,
+                   *high_value = high ? high->value : bound->default_value;
+        double bottom, top;
+        if ((!low && !high) || !low_value || !high_value) continue;
+        if (parse_double(low_value, &bottom) && parse_double(high_value, &top) && bottom > top)
+            diagnostic_add(&file->diagnostics, (low ? low : high)->value_at, "%s: %s: %s is above %s, which is %s",
+                           stage->name, option->name, low_value, option->not_above, high_value);
+    }
+}
+
+// Checks the options that must have the source's value.
+static void validate_agreement(struct parsed_file *file, const struct pipeline_stage *stage) {
+    const struct pipeline_stage *source = pipeline_find_stage(file->pipeline, stage_kinds[STAGE_SOURCE].name);
+    if (!source || !source->kind || stage == source) return;
+    for (const struct option *option = stage->kind->options.options; option->name; option++) {
+        if (!option->same_as_source) continue;
+        const struct pipeline_key *there = key_list_find(&source->keys, option->name),
+                                  *here = key_list_find(&stage->keys, option->name);
+        const char *wanted = there ? there->value : option_find(&source->kind->options, option->name)->default_value;
+        double a, b;
+        if (!here || !here->value || !wanted) continue;
+        if (parse_double(wanted, &a) && parse_double(here->value, &b) && a != b)
+            diagnostic_add(&file->diagnostics, here->value_at, "%s: %s: %s here, but %s at source", stage->name,
+                           option->name, here->value, wanted);
+    }
+}
+
+void validate_pipeline(struct parsed_file *file) {
+    struct pipeline *pipeline = file->pipeline;
+    for (struct pipeline_key *key = pipeline->keys.first; key; key = key->next) {
+        const struct option *option = option_find(&file_table, key->name);
+        if (!option) option = validate_find_shared(key->name);
+        if (option)
+            validate_value(file, "pipeline", key, option);
+        else
+            validate_unknown_key(file, "pipeline", key, &file_table, &stage_kinds[STAGE_SOURCE].options);
+    }
+    if (!key_list_find(&pipeline->keys, "run"))
+        diagnostic_add(&file->diagnostics, (struct location){1, 1}, "pipeline: missing: run");
+    for (size_t i = 0; i < pipeline->machine_count; i++) validate_machine(file, &pipeline->machines[i]);
+    for (size_t i = 0; i < pipeline->stage_count; i++) validate_stage(file, &pipeline->stages[i]);
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        struct pipeline_stage *stage = &pipeline->stages[i];
+        if (!stage->kind) continue;
+        validate_inherit_dirs(file, stage, options_common());
+        validate_inherit_dirs(file, stage, stage->kind->options.options);
+        validate_inherit_values(file, stage, stage->kind->options.options);
+        validate_inherit_values(file, stage, options_common());
+        validate_bounds(file, stage);
+    }
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        struct pipeline_stage *stage = &pipeline->stages[i];
+        if (stage->kind && stage == pipeline_find_stage(pipeline, stage->name)) validate_agreement(file, stage);
+    }
+}

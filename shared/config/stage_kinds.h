@@ -1,0 +1,26 @@
+// The one table of the stages: what each is called, which options it has, and what a pipeline must know about it.
+#ifndef SHARED_CONFIG_STAGE_KINDS_H
+#define SHARED_CONFIG_STAGE_KINDS_H
+
+#include <stdbool.h>
+
+#include "shared/config/options.h"
+
+// Indexes of stage_kinds[], in the order of the flow.
+enum stage_id { STAGE_SOURCE, STAGE_FRAMES, STAGE_ROLLOUT, STAGE_REFSCORE, STAGE_REWARD, STAGE_OPTIM, STAGE_COUNT };
+
+struct stage_kind {
+    const char *name;            // of the stage in a pipeline file
+    struct option_table options; // its program and options
+    bool single;                 // has one replica at most
+    bool follows_weights;        // computes with the weights that optim publishes
+    bool scores;                 // writes scores under the reference into the group
+    const char *scored_methods;  // values of its option `method` that need such scores, separated by '|'; NULL: none
+};
+
+extern const struct stage_kind stage_kinds[STAGE_COUNT];
+
+// The kind of that name, NULL if there is none.
+const struct stage_kind *stage_kind_find(const char *name);
+
+#endif
