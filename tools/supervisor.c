@@ -8,9 +8,9 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/signalfd.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/log.h"
 #include "shared/wire/wire.h"
 #include "tools/board.h"
@@ -43,12 +43,6 @@ struct supervisor {
     struct buf line;
 };
 
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
-
 // ---- talk ----
 
 // A line for the person, above the progress if that stands on the terminal.
@@ -64,7 +58,7 @@ static void tell(const struct supervisor *supervisor, const char *format, ...) {
 }
 
 static status show_progress(struct supervisor *supervisor) {
-    double time = now();
+    double time = clock_monotonic();
     int64_t step = board_step(supervisor->board);
     bool news = step != supervisor->step;
     double pause = supervisor->terminal ? 0.5 : news ? 2 : PLAIN_SECONDS;
@@ -108,7 +102,7 @@ static void say_to_all(struct supervisor *supervisor, const struct wire_message 
 static void begin_end(struct supervisor *supervisor, status result, const char *reason) {
     if (supervisor->ending) return;
     supervisor->ending = true;
-    supervisor->ended = now();
+    supervisor->ended = clock_monotonic();
     supervisor->result = result;
     supervisor->reason = strdup(reason);
     const struct wire_message end = {.kind = MESSAGE_END, .code = result, .reason = reason};
@@ -130,7 +124,7 @@ static void stop_for_person(struct supervisor *supervisor) {
 // ---- messages ----
 
 static status hear_status(struct supervisor *supervisor, const struct wire_message *message) {
-    TRY(board_hear(supervisor->board, message, now()));
+    TRY(board_hear(supervisor->board, message, clock_monotonic()));
     const struct replica *replica = plan_find(supervisor->plan, message->name, (int)message->replica);
     for (size_t i = 0; i < supervisor->children.count; i++) {
         struct child *child = &supervisor->children.list[i];
@@ -190,7 +184,7 @@ static status reap(struct supervisor *supervisor) {
     for (;;) {
         struct child *ended;
         const char *how;
-        status result = children_reap(&supervisor->children, now(), &ended, &how);
+        status result = children_reap(&supervisor->children, clock_monotonic(), &ended, &how);
         if (!ended) return OK;
         board_forget(supervisor->board, ended->replica);
         if (supervisor->ending) continue;
@@ -232,8 +226,8 @@ static status wait_for_others(struct supervisor *supervisor) {
                                 supervisor->plan->pipeline->machines[machine].address);
     }
     supervisor->started = result == OK && missing.size == 0;
-    if (result == OK && missing.size && now() - supervisor->waited > PLAIN_SECONDS) {
-        supervisor->waited = now();
+    if (result == OK && missing.size && clock_monotonic() - supervisor->waited > PLAIN_SECONDS) {
+        supervisor->waited = clock_monotonic();
         tell(supervisor, "waiting for %s", missing.data);
     }
     buf_release(&missing);
@@ -244,7 +238,7 @@ static status wait_for_others(struct supervisor *supervisor) {
 static status hurry(struct supervisor *supervisor) {
     const struct pipeline *pipeline = supervisor->plan->pipeline;
     const struct pipeline_stage *last = &pipeline->stages[pipeline->stage_count - 1];
-    if (supervisor->killed || now() - supervisor->ended < STOP_SECONDS) return OK;
+    if (supervisor->killed || clock_monotonic() - supervisor->ended < STOP_SECONDS) return OK;
     supervisor->killed = true;
     for (size_t i = 0; i < supervisor->children.count; i++) {
         const struct child *child = &supervisor->children.list[i];
@@ -262,8 +256,8 @@ static status look_after(struct supervisor *supervisor) {
     }
     if (!supervisor->started) TRY(wait_for_others(supervisor));
     if (!supervisor->started) return OK;
-    TRY(children_start(&supervisor->children, now()));
-    if (supervisor->home) TRY(board_find_lost(supervisor->board, now(), lose_group, supervisor));
+    TRY(children_start(&supervisor->children, clock_monotonic()));
+    if (supervisor->home) TRY(board_find_lost(supervisor->board, clock_monotonic(), lose_group, supervisor));
     return show_progress(supervisor);
 }
 
@@ -337,7 +331,8 @@ static void end_children(struct supervisor *supervisor) {
     while (children_running(&supervisor->children)) {
         struct child *ended;
         const char *how;
-        (void)children_reap(&supervisor->children, now(), &ended, &how); // how they end does not matter any more
+        (void)children_reap(&supervisor->children, clock_monotonic(), &ended,
+                            &how); // how they end does not matter any more
         if (!ended) usleep(10000);
     }
 }

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/wire/wire.h"
@@ -50,12 +50,6 @@ static void on_stop(int number) {
     asked_to_stop = 1;
 }
 
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
-
 static void keep_notice(struct top *top, const struct wire_message *message) {
     snprintf(top->notices[top->notice_count++ % NOTICES], NOTICE, "%s: %s", message->name, message->reason);
 }
@@ -88,7 +82,7 @@ static status add_steps(const struct top *top, struct buf *out) {
 static status show(struct top *top) {
     buf_clear(&top->text);
     if (top->terminal) TRY(buf_puts(&top->text, "\033[H\033[J"));
-    TRY(board_table(top->board, now(), &top->text));
+    TRY(board_table(top->board, clock_monotonic(), &top->text));
     TRY(add_steps(top, &top->text));
     size_t first = top->notice_count > NOTICES ? top->notice_count - NOTICES : 0;
     for (size_t i = first; i < top->notice_count; i++) TRY(buf_printf(&top->text, "%s\n", top->notices[i % NOTICES]));
@@ -102,7 +96,7 @@ static status hear(struct top *top, const struct wire_event *event) {
     if (event->kind == WIRE_GONE) top->over = true;
     if (event->kind != WIRE_MESSAGE) return OK;
     top->heard = true;
-    if (event->message.kind == MESSAGE_STATUS) return board_hear(top->board, &event->message, now());
+    if (event->message.kind == MESSAGE_STATUS) return board_hear(top->board, &event->message, clock_monotonic());
     if (event->message.kind == MESSAGE_NOTICE) keep_notice(top, &event->message);
     if (event->message.kind == MESSAGE_END) {
         printf("%s\n", event->message.reason);
@@ -117,12 +111,12 @@ static status watch(struct top *top) {
         struct wire_event event;
         TRY(wire_poll(top->wire, WAIT_MS, &event));
         TRY(hear(top, &event));
-        if (!top->heard && now() - top->began > PATIENCE)
+        if (!top->heard && clock_monotonic() - top->began > PATIENCE)
             return fail(UNAVAILABLE, "no run of this file is at work in %s", top->plan->pipeline->run);
-        if (!top->heard || now() - top->shown < top->pause) continue;
+        if (!top->heard || clock_monotonic() - top->shown < top->pause) continue;
         // What every replica says has come after a second.
-        if (top->once && now() - top->began < 2) continue;
-        top->shown = now();
+        if (top->once && clock_monotonic() - top->began < 2) continue;
+        top->shown = clock_monotonic();
         TRY(show(top));
         if (top->once) return OK;
     }
@@ -152,7 +146,7 @@ static status run_top(struct plan *plan, const struct settings *settings) {
                       .terminal = isatty(STDOUT_FILENO),
                       .once = settings_bool(settings, "once"),
                       .pause = settings_number(settings, "seconds"),
-                      .began = now()};
+                      .began = clock_monotonic()};
     struct sigaction stop = {.sa_handler = on_stop};
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGTERM, &stop, NULL);

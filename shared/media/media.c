@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "shared/base/clock.h"
 #include "shared/media/decode.h"
 
 // Part of every key: a change of the chain makes new keys.
@@ -55,9 +55,7 @@ static struct file_stamp facts_of(const struct stat *stat) {
 // A file that was touched a moment ago may change again without its facts showing it: it is not remembered.
 static bool settled(const struct file_stamp *facts) {
     const int64_t moment = 2000000000;
-    struct timespec time;
-    clock_gettime(CLOCK_REALTIME, &time);
-    int64_t now = (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+    int64_t now = clock_realtime_ns();
     return now - facts->modified > moment && now - facts->changed > moment;
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/log.h"
 #include "shared/stage/signals.h"
 
@@ -67,11 +68,11 @@ static struct group *pop_inbox(struct io_thread *io) {
 }
 
 static status receive_locked(struct io_thread *io, int timeout_ms, struct group **out) {
-    int64_t until = io_clock() + timeout_ms;
+    int64_t until = clock_monotonic_ms() + timeout_ms;
     while (!io->inbox_count) {
         if (io->broken != OK) return fail(io->broken, "%s", io->reason);
         if (signals_stopping()) return END;
-        if (timeout_ms >= 0 && io_clock() >= until) return OK;
+        if (timeout_ms >= 0 && clock_monotonic_ms() >= until) return OK;
         io_wait_moment(io);
     }
     *out = pop_inbox(io);

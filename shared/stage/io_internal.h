@@ -88,9 +88,6 @@ struct saying {
     status result;
 };
 
-// Milliseconds of a clock that only goes forward.
-int64_t io_clock(void);
-
 // Wakes the I/O thread.
 void io_thread_wake(struct io_thread *io);
 

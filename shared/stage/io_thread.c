@@ -6,19 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/log.h"
 #include "shared/wire/seq_set.h"
 
 enum { TICK_MS = 50, REPORT_MS = 500 };
-
-int64_t io_clock(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 void io_thread_wake(struct io_thread *io) {
     uint64_t one = 1;
@@ -28,14 +22,7 @@ void io_thread_wake(struct io_thread *io) {
 
 // Waits a moment for a change. The lock is held.
 void io_wait_moment(struct io_thread *io) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += 20 * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
-    pthread_cond_timedwait(&io->changed, &io->lock, &until);
+    cond_wait_until(&io->changed, &io->lock, clock_monotonic() + 0.02);
 }
 
 // ---- the I/O thread ----
@@ -53,7 +40,7 @@ static status io_list_seqs(struct io_thread *io) {
 }
 
 static status report(struct io_thread *io) {
-    int64_t now = io_clock();
+    int64_t now = clock_monotonic_ms();
     if (now - io->reported < REPORT_MS || !io->hooks.report) return OK;
     io->reported = now;
     struct wire_message message = {.kind = MESSAGE_STATUS,
@@ -247,7 +234,7 @@ status io_thread_open(struct io_thread **out, const struct node_config *config, 
     io->wakeup = -1;
     io->last_broadcast = &io->broadcasts;
     pthread_mutex_init(&io->lock, NULL);
-    pthread_cond_init(&io->changed, NULL);
+    cond_init_monotonic(&io->changed);
     status result = start(io);
     if (result != OK) {
         release(io);

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/stage/times.h"
@@ -23,7 +23,7 @@ struct issuer {
     bool reissue;      // everything in flight is to be issued again
     struct buf flying; // orders, as text
     bool finished;     // and the supervisors know
-    time_t news;       // when optim was last heard
+    double news;       // when optim was last heard
 };
 
 // ---- opening ----
@@ -37,7 +37,7 @@ status issuer_open(struct issuer **out, struct stage_context *context, const str
     issuer->context = context;
     issuer->per_step = settings_int(context->settings, "groups_per_step");
     issuer->staleness = settings_int(context->settings, "max_staleness");
-    issuer->news = time(NULL);
+    issuer->news = clock_monotonic();
     TRY_TO(result, fail, context->stage->count(context->state, &issuer->total));
     char *path = path_join(&memory, config->folder, "ledger.lmdb");
     TRY_TO(result, fail, path ? OK : fail_oom());
@@ -74,7 +74,7 @@ static int64_t cap(const struct issuer *issuer) {
 // Makes the group of that order, `ahead` groups of which optim has yet to train, and puts it into the flow.
 static status issue(struct issuer *issuer, int64_t seq, int64_t ahead) {
     struct stage_context *context = issuer->context;
-    double started = runner_clock();
+    double started = clock_realtime();
     struct group *group = NULL;
     status result = context->stage->group_at(context->state, seq, &group);
     if (result != OK) return result;
@@ -83,7 +83,7 @@ static status issue(struct issuer *issuer, int64_t seq, int64_t ahead) {
     group->requires.policy = group->requires.reference = policy > 0 ? policy : 0;
     group->requires.exact = issuer->staleness == 0;
     group->requires.order = seq;
-    result = times_add(group, context->stage->name, started, runner_clock());
+    result = times_add(group, context->stage->name, started, clock_realtime());
     if (result == OK) result = ledger_issue(issuer->ledger, seq, group->id.data);
     if (result == OK) result = io_thread_put(*issuer->io, group);
     group_free(&group);
@@ -143,7 +143,7 @@ static status settle(struct issuer *issuer, const struct wire_message *message, 
         return fail(DATAERR, "optim speaks of group %lld, which there is not", (long long)message->seq);
     TRY(ledger_settle(issuer->ledger, &entry, &news));
     if (state == LEDGER_TRAINED && issuer->step < message->step) issuer->step = message->step;
-    issuer->news = time(NULL);
+    issuer->news = clock_monotonic();
     if (!news || state != LEDGER_QUARANTINED) return OK;
     const struct wire_message notice = {
         .kind = MESSAGE_NOTICE, .name = message->name, .replica = 0, .machine = "", .reason = message->reason};
@@ -203,8 +203,8 @@ static status say_finished(struct issuer *issuer) {
 status issuer_tick(struct issuer *issuer, struct wire *wire) {
     (void)wire;
     if (!issuer->ready) return OK;
-    if (time(NULL) - issuer->news > PATIENCE) {
-        issuer->news = time(NULL);
+    if (clock_monotonic() - issuer->news > PATIENCE) {
+        issuer->news = clock_monotonic();
         issuer->reissue = true;
     }
     if (issuer->reissue) TRY(issue_again(issuer));

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/stage/issuer.h"
@@ -43,14 +44,14 @@ struct node {
 
 static void begin_wait(struct node *node, const char *what) {
     pthread_mutex_lock(&node->lock);
-    if (!node->waits) node->waiting_since = runner_clock();
+    if (!node->waits) node->waiting_since = clock_monotonic();
     node->waits = what;
     pthread_mutex_unlock(&node->lock);
 }
 
 static void end_wait(struct node *node) {
     pthread_mutex_lock(&node->lock);
-    if (node->waits) node->waited += runner_clock() - node->waiting_since;
+    if (node->waits) node->waited += clock_monotonic() - node->waiting_since;
     node->waits = NULL;
     pthread_mutex_unlock(&node->lock);
 }
@@ -68,7 +69,7 @@ static void count_group(struct node *node, const struct group *group) {
 
 static void report(void *self, struct message_status *status) {
     struct node *node = self;
-    double now = runner_clock();
+    double now = clock_monotonic();
     status->reward = status->accuracy = NAN;
     pthread_mutex_lock(&node->lock);
     status->taken = node->taken;

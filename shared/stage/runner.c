@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/log.h"
 #include "shared/stage/section_cache.h"
 #include "shared/stage/runner.h"
@@ -27,7 +28,7 @@ struct loop {
 
 static void say_progress(struct stage_context *context) {
     enum { EVERY = 10 };
-    double now = runner_clock();
+    double now = clock_monotonic();
     if (context->node || now - context->said < EVERY) return;
     context->said = now;
     log_info("%zu groups, %zu quarantined, %.2f a second", context->groups, context->quarantined,
@@ -48,7 +49,7 @@ static status settle(struct loop *loop, const struct held *held, status result) 
     if (result == DATAERR) return loop->channel->refuse(loop->channel->self, &group);
     if (result == BAD_SAMPLE) result = group_quarantine(group, context->stage->name, "%s", fail_text());
     if (result == OK && group->quarantine.present) context->quarantined++;
-    if (result == OK) result = times_add(group, context->stage->name, held->taken, runner_clock());
+    if (result == OK) result = times_add(group, context->stage->name, held->taken, clock_realtime());
     if (result == OK && context->store) result = section_cache_save(context, &held->key, group);
     if (result != OK) {
         group_free(&group);
@@ -74,7 +75,7 @@ static status hold(struct loop *loop, const struct held *held) {
 // A group has come: pass it on, find it in the store, or give it to the stage.
 static status begin(struct loop *loop, struct group *group) {
     struct stage_context *context = loop->context;
-    struct held held = {.group = group, .taken = runner_clock()};
+    struct held held = {.group = group, .taken = clock_realtime()};
     if (group->quarantine.present) return deliver(loop, &group);
     if (group_check(group, context->stage->needs) != OK) return loop->channel->refuse(loop->channel->self, &group);
     if (context->store) {
@@ -142,9 +143,9 @@ static status run_source(struct loop *loop) {
     int64_t total = 0;
     TRY(stage->count(loop->context->state, &total));
     for (int64_t seq = 0; seq < total && !signals_stopping(); seq++) {
-        struct held held = {.taken = runner_clock()};
+        struct held held = {.taken = clock_realtime()};
         TRY(stage->group_at(loop->context->state, seq, &held.group));
-        status result = times_add(held.group, stage->name, held.taken, runner_clock());
+        status result = times_add(held.group, stage->name, held.taken, clock_realtime());
         if (result == OK) result = deliver(loop, &held.group);
         group_free(&held.group);
         TRY(result);

@@ -44,7 +44,4 @@ status runner_loop(struct stage_context *context, const struct channel *channel)
 // The channel of JSON lines over two file descriptors, and the whole run over standard input and output.
 status stdio_run(struct stage_context *context, int input, int output);
 
-// Seconds since 1970.
-double runner_clock(void);
-
 #endif

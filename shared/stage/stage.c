@@ -3,9 +3,9 @@
 
 #include <assert.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/config/stage_kinds.h"
@@ -26,16 +26,10 @@ bool stage_in_pipeline(const struct stage_context *context) {
     return context->node != NULL;
 }
 
-double runner_clock(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 static void say_summary(const struct stage_context *context) {
     if (context->groups == 0) return;
     log_info("%zu groups, %zu quarantined, %zu found in the store, %.1f s", context->groups, context->quarantined,
-             context->found, runner_clock() - context->started);
+             context->found, clock_monotonic() - context->started);
 }
 
 static status work_through(struct stage_context *context) {
@@ -81,7 +75,7 @@ int stage_main(const struct stage *stage, int argc, char **argv) {
     assert(stage->table || kind);
     struct stage_context context = {.stage = stage, .table = stage->table ? stage->table : &kind->options};
     log_open(context.table->program);
-    context.started = context.said = runner_clock();
+    context.started = context.said = clock_monotonic();
     status result = streams_hold();
     if (result == OK) result = settings_new_table(&context.settings, context.table);
     if (result == OK) result = settings_arguments(context.settings, argc, argv, NULL);

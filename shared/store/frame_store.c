@@ -4,9 +4,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <xxhash.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/store/lmdb_env.h"
@@ -62,12 +62,6 @@ struct frame_store {
     struct pending pending[most_pending];
     int pending_count;
 };
-
-static int64_t now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_REALTIME, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
 
 size_t frames_bytes(const struct frames *frames) {
     return (size_t)frames->count * (size_t)frames->height * (size_t)frames->width * 3;
@@ -255,7 +249,7 @@ void frames_view_release(struct frames_view *view) {
 status frame_store_get(struct frame_store *store, const char *key, struct frames_view *view, bool *found) {
     *view = (struct frames_view){0};
     *found = false;
-    struct pending note = {.dbi = TABLE_USED, .use = {.when = now()}};
+    struct pending note = {.dbi = TABLE_USED, .use = {.when = clock_realtime_ns()}};
     TRY(key_parse(note.key, key));
     TRY(lmdb_txn_begin_read(store->env, &view->snapshot));
     struct lmdb_val record;
@@ -311,7 +305,7 @@ static status make_room(struct lmdb_txn *txn, uint64_t limit, uint64_t needed) {
 static status put_frames(struct lmdb_txn *txn, void *context) {
     struct put_work *work = context;
     TRY(write_pending(txn, work->store));
-    struct use use = {now(), record_size(work->frames)};
+    struct use use = {clock_realtime_ns(), record_size(work->frames)};
     struct lmdb_val there;
     TRY(lmdb_txn_get(txn, TABLE_FRAMES, key_slice(work->key), &there));
     struct frames known;

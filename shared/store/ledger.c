@@ -5,8 +5,8 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/memory.h"
 #include "shared/store/lmdb_env.h"
 
@@ -141,13 +141,11 @@ static status ledger_write_update(struct lmdb_txn *txn, void *context) {
     uint8_t bytes[ledger_key_size];
     struct lmdb_val old, key = {bytes, sizeof bytes};
     struct buf value = {0};
-    struct timespec now;
     ledger_make_key(entry.seq, bytes);
     TRY(lmdb_txn_get(txn, DBI_ORDERS, key, &old));
     if (old.data) TRY(ledger_decode(old, entry.seq, &before));
     entry.issues = before.issues + (entry.state == LEDGER_IN_FLIGHT ? 1 : 0);
-    clock_gettime(CLOCK_REALTIME, &now);
-    entry.changed = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+    entry.changed = clock_realtime();
     if (update->keep_id) entry.id = before.id;
     status result = ledger_encode(&entry, &value);
     if (result == OK) result = lmdb_txn_put(txn, DBI_ORDERS, key, (struct lmdb_val){value.data, value.size});

@@ -11,9 +11,9 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/log.h"
 
 enum { lmdb_max_dbis = 16, lmdb_max_readers = 510, lmdb_lock_file_size = 64 << 10, lmdb_grow_seconds = 20 };
@@ -158,7 +158,7 @@ static status lmdb_acquire(struct shared_env **out, const char *path, const stru
     struct shared_env *shared;
     TRY(NEW(&shared, 1));
     pthread_mutex_init(&shared->lock, NULL);
-    pthread_cond_init(&shared->txn_ended, NULL);
+    cond_init_monotonic(&shared->txn_ended);
     status result = lmdb_open_shared(shared, path, options);
     if (result != OK) {
         lmdb_free_shared(shared);
@@ -191,19 +191,16 @@ void lmdb_env_close(struct lmdb_env **env) {
 
 // Resizes the map (0: to the size that another process gave it), once this process has no open transaction.
 static status lmdb_set_mapsize(struct shared_env *shared, size_t size) {
-    struct timespec deadline;
-    clock_gettime(CLOCK_REALTIME, &deadline);
-    deadline.tv_sec += lmdb_grow_seconds;
+    double deadline = clock_monotonic() + lmdb_grow_seconds;
     status result = OK;
-    int code = 0;
+    bool waiting = true;
     pthread_mutex_lock(&shared->lock);
-    while (shared->txn_count && code != ETIMEDOUT)
-        code = pthread_cond_timedwait(&shared->txn_ended, &shared->lock, &deadline);
+    while (shared->txn_count && waiting) waiting = cond_wait_until(&shared->txn_ended, &shared->lock, deadline);
     if (shared->txn_count) {
         result = fail(UNAVAILABLE, "%s: the map must grow, but this program has %d open read transactions",
                       shared->path, shared->txn_count);
     } else {
-        code = mdb_env_set_mapsize(shared->mdb, size);
+        int code = mdb_env_set_mapsize(shared->mdb, size);
         if (code) result = lmdb_fail(shared->path, code, "cannot grow");
     }
     pthread_mutex_unlock(&shared->lock);

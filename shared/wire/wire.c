@@ -5,8 +5,8 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/log.h"
 
 enum {
@@ -16,12 +16,6 @@ enum {
     RECONNECT_MS = 50,
     RECONNECT_MOST_MS = 500,
 };
-
-int64_t wire_clock(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 status wire_socket_failure(const char *what) {
     return fail(UNAVAILABLE, "%s: %s", what, zmq_strerror(zmq_errno()));
@@ -194,7 +188,7 @@ status wire_send(struct wire *wire, struct wire_peer *peer, const struct wire_me
         TRY(wire_send_frames(wire, peer->socket ? peer->socket : wire->desk, peer->identity, peer->identity_size,
                              message, &unheard));
         if (unheard && !peer->socket) peer->lost = true;
-        peer->spoke = wire_clock();
+        peer->spoke = clock_monotonic_ms();
     }
     if (gone) *gone = unheard;
     return OK;
@@ -211,7 +205,7 @@ status wire_say_hello(struct wire *wire, struct wire_peer *peer) {
                                        .purpose = peer->purpose};
     bool gone;
     TRY(wire_send_frames(wire, peer->socket, NULL, 0, &hello, &gone));
-    peer->spoke = gone ? wire_clock() - BEAT_MS + RECONNECT_MS : wire_clock();
+    peer->spoke = gone ? clock_monotonic_ms() - BEAT_MS + RECONNECT_MS : clock_monotonic_ms();
     return OK;
 }
 
@@ -220,7 +214,7 @@ status wire_say_hello(struct wire *wire, struct wire_peer *peer) {
 // Opens, beats, and finds who is silent. *happened: somebody is gone.
 static status look_after(struct wire *wire, struct wire_event *event, bool *happened) {
     const struct wire_message beat = {.kind = MESSAGE_HEARTBEAT};
-    int64_t now = wire_clock();
+    int64_t now = clock_monotonic_ms();
     for (struct wire_peer *peer = wire->peers; peer && !*happened; peer = peer->next) {
         if (peer->dead || peer->refused) continue;
         if (peer->open && (peer->lost || now - peer->heard > DEAD_MS)) {
@@ -299,21 +293,21 @@ static int next_look(const struct wire *wire, int64_t until, int64_t now) {
 }
 
 status wire_poll(struct wire *wire, int timeout_ms, struct wire_event *event) {
-    int64_t until = timeout_ms < 0 ? -1 : wire_clock() + timeout_ms;
+    int64_t until = timeout_ms < 0 ? -1 : clock_monotonic_ms() + timeout_ms;
     bool happened = false;
     *event = (struct wire_event){0};
     arena_release(&wire->arena);
     for (;;) {
         sweep(wire);
         if (wire->changed) TRY(list_items(wire));
-        int64_t now = wire_clock();
+        int64_t now = clock_monotonic_ms();
         if (now - wire->looked >= 100) TRY(look_after(wire, event, &happened));
         if (happened) return OK;
         if (zmq_poll(wire->items, (int)wire->count, next_look(wire, until, now)) < 0 && zmq_errno() != EINTR)
             return wire_socket_failure("waiting");
         TRY(take_turns(wire, event, &happened));
         if (happened) return OK;
-        if (until >= 0 && wire_clock() >= until) return OK;
+        if (until >= 0 && clock_monotonic_ms() >= until) return OK;
     }
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/log.h"
 
 bool wire_keep_event(struct wire_event *event, enum wire_event_kind kind, struct wire_peer *peer) {
@@ -44,7 +45,7 @@ static status welcome(struct wire *wire, struct wire_peer *peer, const char *ide
         peer->replica = (int)hello->replica;
     }
     peer->open = true;
-    peer->heard = wire_clock();
+    peer->heard = clock_monotonic_ms();
     const struct wire_message answer = {
         .kind = MESSAGE_WELCOME, .name = wire->self.name, .replica = wire->self.replica, .machine = wire->self.machine};
     TRY(wire_send(wire, peer, &answer, NULL));
@@ -71,7 +72,7 @@ static status hear_visitor(struct wire *wire, const char *identity, size_t size,
         bool gone;
         return wire_send_frames(wire, wire->desk, identity, size, &again, &gone);
     }
-    peer->heard = wire_clock();
+    peer->heard = clock_monotonic_ms();
     if (message->kind == MESSAGE_BYE) {
         peer->dead = true;
         event->orderly = true;
@@ -95,7 +96,7 @@ static status hear_welcome(struct wire_peer *peer, struct wire_event *event, boo
 // The visited server's message.
 static status hear_server(struct wire *wire, struct wire_peer *peer, struct wire_event *event, bool *happened) {
     bool was_open = peer->open;
-    peer->heard = wire_clock();
+    peer->heard = clock_monotonic_ms();
     switch (event->message.kind) {
     case MESSAGE_WELCOME:
         return hear_welcome(peer, event, happened);

@@ -40,9 +40,6 @@ struct wire {
     struct buf frame;
 };
 
-// Milliseconds of a clock that only goes forward.
-int64_t wire_clock(void);
-
 // UNAVAILABLE with what libzmq says of its last failure.
 status wire_socket_failure(const char *what);
 

@@ -7,8 +7,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include <time.h>
-
+#include "shared/base/clock.h"
 #include "shared/base/memory.h"
 
 struct job {
@@ -78,7 +77,7 @@ status worker_pool_new(struct worker_pool **out, int count, status (*work)(void 
     pool->done.last = &pool->done.first;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->job_waiting, NULL);
-    pthread_cond_init(&pool->job_done, NULL);
+    cond_init_monotonic(&pool->job_done);
     status result = NEW(&pool->threads, (size_t)count);
     for (int i = 0; result == OK && i < count; i++) {
         if (pthread_create(&pool->threads[i], NULL, worker_main, pool))
@@ -129,17 +128,12 @@ status worker_pool_submit(struct worker_pool *pool, struct group *group) {
 }
 
 status worker_pool_poll(struct worker_pool *pool, double seconds, struct group **done) {
-    struct timespec deadline;
-    clock_gettime(CLOCK_REALTIME, &deadline);
-    deadline.tv_nsec += (long)(seconds * 1e9);
-    deadline.tv_sec += deadline.tv_nsec / 1000000000;
-    deadline.tv_nsec %= 1000000000;
+    double deadline = clock_monotonic() + seconds;
     *done = NULL;
     pthread_mutex_lock(&pool->lock);
     bool empty = pool->job_count == 0;
-    int code = 0;
-    while (!empty && !pool->done.first && code != ETIMEDOUT)
-        code = pthread_cond_timedwait(&pool->job_done, &pool->lock, &deadline);
+    bool waiting = !empty;
+    while (waiting && !pool->done.first) waiting = cond_wait_until(&pool->job_done, &pool->lock, deadline);
     struct job *job = job_queue_pop(&pool->done);
     if (job) pool->job_count--;
     assert(pool->job_count >= 0);

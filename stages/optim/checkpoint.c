@@ -4,20 +4,14 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "stages/optim/optim.h"
 
 static const char progress_name[] = "progress";
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 static status write_progress(const struct optim *optim, struct arena *memory, const char *folder) {
     char *text = arena_printf(memory, "caravan-progress 1\nstep %lld\ncursor %lld\naveraged %lld\n",
@@ -56,7 +50,7 @@ static status settle(struct arena *memory, const char *made, const char *path) {
 }
 
 static status write_folder(struct optim *optim, struct arena *memory, const char *kind, bool whole, char **path) {
-    double began = now();
+    double began = clock_monotonic();
     *path = arena_printf(memory, "%s/%s-%06lld", optim->options.out, kind, (long long)optim->step);
     char *made = *path ? arena_printf(memory, "%s.tmp", *path) : NULL;
     if (!made) return fail_oom();
@@ -73,7 +67,7 @@ static status write_folder(struct optim *optim, struct arena *memory, const char
     }
     optim->saved = optim->step;
     optim->whole = whole;
-    optim->saved_at = now();
+    optim->saved_at = clock_monotonic();
     optim->save_seconds = optim->saved_at - began;
     return dir_sync(optim->options.out);
 }
@@ -173,7 +167,7 @@ status checkpoint_resume(struct optim *optim) {
     if (result == OK) result = metrics_cut(optim->options.out, optim->step);
     optim->saved = optim->step;
     optim->whole = !continues || numbered(strrchr(newest, '/') + 1, "step") >= 0;
-    optim->saved_at = now();
+    optim->saved_at = clock_monotonic();
     arena_release(&memory);
     return result;
 }

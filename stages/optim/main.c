@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "stages/optim/optim.h"
@@ -117,9 +117,7 @@ static status optim_submit(void *state, struct group *group) {
 static status save(struct trainer *trainer) {
     struct optim *optim = &trainer->optim;
     if (optim->options.save_every && optim->step % optim->options.save_every == 0) return checkpoint_write(optim);
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    double waited = (double)time.tv_sec + 1e-9 * (double)time.tv_nsec - optim->saved_at;
+    double waited = clock_monotonic() - optim->saved_at;
     if (stage_in_pipeline(optim->context) && waited > save_patience * optim->save_seconds) return state_write(optim);
     return OK;
 }

@@ -2,16 +2,10 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/log.h"
 #include "stages/optim/optim.h"
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 // Tokens of a completion sampled by an older policy: the oldest decides.
 static bool is_stale(const struct completion *completion, int64_t version, struct step_facts *facts) {
@@ -162,7 +156,7 @@ status step_publish(struct optim *optim, bool both) {
 }
 
 status step_train(struct optim *optim, struct group **groups, size_t count, struct step_facts *facts) {
-    double began = now();
+    double began = clock_monotonic();
     struct batch_sums sums = {0};
     *facts = (struct step_facts){.step = optim->step + 1, .groups = (int64_t)count};
     for (size_t i = 0; i < count; i++) {
@@ -182,6 +176,6 @@ status step_train(struct optim *optim, struct group **groups, size_t count, stru
         if (groups[i]->requires.present && groups[i]->requires.order >= optim->cursor)
         optim->cursor = groups[i]->requires.order + 1;
     }
-    facts->seconds = now() - began;
+    facts->seconds = clock_monotonic() - began;
     return OK;
 }

@@ -2,9 +2,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/rng.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
@@ -14,12 +14,6 @@
 #include "shared/media/resize.h"
 
 enum { height = 360, width = 640, rate = 30, seconds = 30, rounds = 5, lookups = 200 };
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
 
 // A textured ground that drifts under a few textured squares: as hard to code as a quiet film.
 static void draw_frame(uint8_t *rgb, const uint8_t *texture, int frame) {
@@ -56,9 +50,9 @@ static status time_cold(const char *path, const struct sampling_config *sampling
     *best = 1e9;
     for (int round = 0; round < rounds; round++) {
         frames_view_release(view);
-        double start = now();
+        double start = clock_monotonic();
         TRY(media_decode(view, path, true, sampling, &(struct media_options){.threads = threads}));
-        double took = now() - start;
+        double took = clock_monotonic() - start;
         if (took < *best) *best = took;
     }
     return OK;
@@ -73,7 +67,7 @@ static status time_cached(const char *path, const struct sampling_config *sampli
     status result = frame_store_open(&store, folder, 0, false);
     if (result == OK) result = media_key(key, path, true, sampling, store);
     if (result == OK) result = frame_store_put(store, key, frames);
-    double start = now();
+    double start = clock_monotonic();
     unsigned sum = 0;
     for (int i = 0; result == OK && i < lookups; i++) {
         struct frames_view view = {0};
@@ -83,7 +77,7 @@ static status time_cached(const char *path, const struct sampling_config *sampli
         for (size_t at = 0; found && at < frames_bytes(&view.frames); at += 64) sum += view.frames.pixels[at];
         frames_view_release(&view);
     }
-    *each = (now() - start) / lookups;
+    *each = (clock_monotonic() - start) / lookups;
     frame_store_close(&store);
     (void)dir_remove(folder);
     return sum || result != OK ? result : fail(BUG, "the cached clip is black");
@@ -119,9 +113,9 @@ static status time_resize(void) {
         double best = 1e9;
         resizer_use(resizer, versions[version]);
         for (int round = 0; round < rounds * 4; round++) {
-            double start = now();
+            double start = clock_monotonic();
             resizer_run(resizer, in, width * 3, out);
-            if (now() - start < best) best = now() - start;
+            if (clock_monotonic() - start < best) best = clock_monotonic() - start;
         }
         printf("resize %dx%d to %dx%d %s %.3f ms\n", width, height, out_width, out_height, versions[version]->name,
                best * 1e3);

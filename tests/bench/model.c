@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 
+#include "shared/base/clock.h"
 #include "shared/base/rng.h"
 #include "shared/base/log.h"
 #include "shared/base/memory.h"
@@ -31,12 +31,6 @@ struct work {
     int64_t answers[group_size][completion_tokens];
     float logprobs[group_size][completion_tokens];
 };
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 // Processor seconds of all threads: what counts on a machine that others use too.
 static double worked(void) {
@@ -141,9 +135,9 @@ static status run(struct work *work, const char *folder, const char *kind, const
     TRY(model_open(&work->model, folder, &options));
     status result = fill(work, &pixels);
     for (int turn = 0; result == OK && turn < 2; turn++) { // the first warms up
-        double began = now(), before = worked();
+        double began = clock_monotonic(), before = worked();
         result = task(work, &tokens);
-        if (now() - began < best) best = now() - began;
+        if (clock_monotonic() - began < best) best = clock_monotonic() - began;
         effort = worked() - before;
     }
     struct rusage usage;

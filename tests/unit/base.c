@@ -2,6 +2,7 @@
 #include <unistd.h>
 #include "tests/unit/unit.h"
 
+#include "shared/base/clock.h"
 #include "shared/base/rng.h"
 #include "shared/base/file.h"
 #include "shared/base/memory.h"
@@ -92,6 +93,53 @@ static void test_file_replace(void **state) {
     arena_release(&arena);
 }
 
+static void test_clocks_run_forward(void **state) {
+    (void)state;
+    double before = clock_monotonic(), wall = clock_realtime();
+    int64_t before_ms = clock_monotonic_ms();
+    usleep(2000);
+    assert_true(clock_monotonic() >= before + 0.002);
+    assert_true(clock_monotonic_ms() >= before_ms + 2);
+    assert_true(llabs((long long)(before * 1000) - before_ms) < 100);
+    assert_true(llabs(clock_realtime_ns() - (long long)(wall * 1e9)) < 1000000000);
+    assert_true(wall > 1.6e9); // seconds since 1970
+}
+
+struct waiting {
+    pthread_mutex_t lock;
+    pthread_cond_t cond;
+    bool done;
+};
+
+static void *signal_waiting(void *argument) {
+    struct waiting *waiting = argument;
+    pthread_mutex_lock(&waiting->lock);
+    waiting->done = true;
+    pthread_cond_signal(&waiting->cond);
+    pthread_mutex_unlock(&waiting->lock);
+    return NULL;
+}
+
+static void test_timed_waits_use_the_monotonic_clock(void **state) {
+    (void)state;
+    struct waiting waiting = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    cond_init_monotonic(&waiting.cond);
+    pthread_mutex_lock(&waiting.lock);
+    double deadline = clock_monotonic() + 0.05;
+    while (cond_wait_until(&waiting.cond, &waiting.lock, deadline)) {
+    }
+    assert_true(clock_monotonic() >= deadline); // on the real-time clock this deadline passed in 1970
+    assert_false(cond_wait_until(&waiting.cond, &waiting.lock, 0));
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, signal_waiting, &waiting), 0);
+    deadline = clock_monotonic() + 20;
+    while (!waiting.done) assert_true(cond_wait_until(&waiting.cond, &waiting.lock, deadline));
+    pthread_mutex_unlock(&waiting.lock);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    pthread_cond_destroy(&waiting.cond);
+    pthread_mutex_destroy(&waiting.lock);
+}
+
 struct tally {
     int count[997];
     int threads;
@@ -129,6 +177,8 @@ int main(void) {
         cmocka_unit_test(test_chance_below_is_even),
         cmocka_unit_test(test_file_replace),
         cmocka_unit_test(test_a_shared_file_is_not_written_over),
+        cmocka_unit_test(test_clocks_run_forward),
+        cmocka_unit_test(test_timed_waits_use_the_monotonic_clock),
         cmocka_unit_test(test_pool_runs_each_task_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
