@@ -7,6 +7,7 @@
 #include "shared/base/json.h"
 #include "shared/base/log.h"
 #include "shared/text/bpe_train.h"
+#include "shared/text/tokenizer_train.h"
 #include "tools/init.h"
 #include "tools/tools.h"
 
@@ -61,7 +62,7 @@ static status copy_tokenizer(const struct task *task) {
     }
     char *template = path_join(&memory, task->folder, "chat_template.json");
     if (result == OK && !template) result = fail_oom();
-    if (result == OK && !path_exists(template)) result = chat_template_save(task->folder);
+    if (result == OK && !path_exists(template)) result = tokenizer_save_chat_template(task->folder);
     buf_release(&content);
     arena_release(&memory);
     return result;

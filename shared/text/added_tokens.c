@@ -1,5 +1,6 @@
 #include "shared/text/added_tokens.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,25 +9,31 @@
 void added_tokens_release(struct added_tokens *a) {
     arena_release(&a->memory);
     free(a->tokens);
-    free((void *)a->raw.tokens);
-    free((void *)a->normalized.tokens);
+    free(a->raw.tokens);
+    free(a->normalized.tokens);
     regex_free(&a->word);
     regex_free(&a->space);
     *a = (struct added_tokens){0};
 }
 
+// Returns the index of the token with this content, a->count if there is none.
+static size_t added_tokens_index(const struct added_tokens *a, const char *content, size_t size) {
+    size_t i = 0;
+    while (i < a->count && (a->tokens[i].size != size || memcmp(a->tokens[i].content, content, size) != 0)) i++;
+    return i;
+}
+
 const struct added_token *added_tokens_find(const struct added_tokens *a, const char *content, size_t size) {
-    for (size_t i = 0; i < a->count; i++)
-        if (a->tokens[i].size == size && !memcmp(a->tokens[i].content, content, size)) return &a->tokens[i];
-    return NULL;
+    size_t index = added_tokens_index(a, content, size);
+    return index < a->count ? &a->tokens[index] : NULL;
 }
 
 status added_tokens_add(struct added_tokens *a, const char *content, size_t size, int32_t id,
                         struct added_token_flags flags) {
-    struct added_token *known = (struct added_token *)added_tokens_find(a, content, size);
-    if (known) {
-        flags.special |= known->flags.special;
-        known->flags = flags;
+    size_t index = added_tokens_index(a, content, size);
+    if (index < a->count) {
+        flags.special |= a->tokens[index].flags.special;
+        a->tokens[index].flags = flags;
         return OK;
     }
     if (a->count == a->room) {
@@ -40,121 +47,98 @@ status added_tokens_add(struct added_tokens *a, const char *content, size_t size
     return OK;
 }
 
-static int by_content(const void *left, const void *right) {
+static int added_tokens_compare(const void *left, const void *right) {
     const struct added_token *a = *(const struct added_token *const *)left,
                              *b = *(const struct added_token *const *)right;
     int order = memcmp(a->content, b->content, a->size < b->size ? a->size : b->size);
     return order ? order : (a->size > b->size) - (a->size < b->size);
 }
 
-static status finish_set(struct added_tokens *a, struct added_token_set *set, bool normalized) {
+static status added_tokens_build_set(const struct added_tokens *a, struct added_token_set *set, bool normalized) {
     TRY(NEW(&set->tokens, a->count));
     for (size_t i = 0; i < a->count; i++)
         if (a->tokens[i].flags.normalized == normalized && a->tokens[i].size) set->tokens[set->count++] = &a->tokens[i];
-    qsort((void *)set->tokens, set->count, sizeof(const struct added_token *), by_content);
+    qsort(set->tokens, set->count, sizeof(const struct added_token *), added_tokens_compare);
     size_t at = 0;
     for (unsigned byte = 0; byte <= 256; byte++) {
         while (at < set->count && (unsigned char)set->tokens[at]->content[0] < byte) at++;
         set->first[byte] = (uint32_t)at;
     }
+    assert(set->first[256] == set->count);
     return OK;
 }
 
 status added_tokens_build(struct added_tokens *a, enum normalize_form form) {
+    static const char word[] = "[\\p{L}\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}]", space[] = "\\s";
     struct buf buffer = {0};
-    status result = OK;
-    for (size_t i = 0; i < a->count && result == OK; i++) {
+    status result;
+    assert(!a->word && !a->space);
+    for (size_t i = 0; i < a->count; i++) {
         struct added_token *token = &a->tokens[i];
-        const char *normal;
+        const char *normalized;
         size_t size;
         if (!token->flags.normalized) continue;
-        result = normalize_text(form, token->content, token->size, &buffer, &normal, &size);
-        if (result != OK || normal == token->content) continue;
-        token->content = arena_strndup(&a->memory, normal, size);
+        TRY_TO(result, done, normalize_text(form, token->content, token->size, &buffer, &normalized, &size));
+        if (normalized == token->content) continue;
+        token->content = arena_strndup(&a->memory, normalized, size);
         token->size = size;
-        if (!token->content) result = fail_oom();
+        if (!token->content) TRY_TO(result, done, fail_oom());
     }
+    TRY_TO(result, done, added_tokens_build_set(a, &a->raw, false));
+    TRY_TO(result, done, added_tokens_build_set(a, &a->normalized, true));
+    TRY_TO(result, done, regex_new(&a->word, word, sizeof word - 1));
+    TRY_TO(result, done, regex_new(&a->space, space, sizeof space - 1));
+done:
     buf_release(&buffer);
-    TRY(result);
-    TRY(finish_set(a, &a->raw, false));
-    TRY(finish_set(a, &a->normalized, true));
-    static const char word[] = "[\\p{L}\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}]", space[] = "\\s";
-    TRY(regex_new(&a->word, word, sizeof word - 1));
-    return regex_new(&a->space, space, sizeof space - 1);
+    return result;
 }
 
-// The longest token at text[at..size), NULL if none: the range of tokens that begin like the text narrows byte by byte.
-static const struct added_token *longest_at(const struct added_token_set *set, const char *text, size_t size,
-                                            size_t at) {
+// Returns the first index in [low, high) of the sorted tokens whose byte `depth` is at least `byte`.
+static size_t added_tokens_lower_bound(const struct added_token_set *set, size_t low, size_t high, size_t depth,
+                                       unsigned byte) {
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if ((unsigned char)set->tokens[middle]->content[depth] < byte)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+// Returns the longest token at text[at..size), NULL if there is none. The range of the tokens that start like the text
+// narrows byte by byte.
+static const struct added_token *added_tokens_longest(const struct added_token_set *set, const char *text, size_t size,
+                                                      size_t at) {
     unsigned char lead = (unsigned char)text[at];
     size_t low = set->first[lead], high = set->first[lead + 1];
     const struct added_token *best = NULL;
     for (size_t depth = 1; low < high; depth++) {
-        if (set->tokens[low]->size == depth) best = set->tokens[low++]; // a shorter one stands before those it begins
+        if (set->tokens[low]->size == depth) best = set->tokens[low++]; // a token sorts before those it is a prefix of
         if (at + depth >= size) break;
-        unsigned char next = (unsigned char)text[at + depth];
-        size_t left = low, right = high;
-        while (left < right) {
-            size_t middle = (left + right) / 2;
-            if ((unsigned char)set->tokens[middle]->content[depth] < next)
-                left = middle + 1;
-            else
-                right = middle;
-        }
-        low = left;
-        for (right = high; left < right;) {
-            size_t middle = (left + right) / 2;
-            if ((unsigned char)set->tokens[middle]->content[depth] <= next)
-                left = middle + 1;
-            else
-                right = middle;
-        }
-        high = left;
+        unsigned next = (unsigned char)text[at + depth];
+        low = added_tokens_lower_bound(set, low, high, depth, next);
+        high = added_tokens_lower_bound(set, low, high, depth, next + 1);
     }
     return best;
 }
 
-// The start of the character that ends before `at`.
-static size_t step_back(const char *text, size_t at) {
-    do at--;
-    while (at && ((unsigned char)text[at] & 0xC0) == 0x80);
-    return at;
-}
-
-static status is_one(struct regex *kind, const char *text, size_t start, size_t end, bool *yes) {
+// Sets *yes to whether the character that ends at text[at..) is of the regex's kind, and *start to where it starts.
+static status added_tokens_before(struct regex *kind, const char *text, size_t at, bool *yes, size_t *start) {
     size_t first, last;
-    regex_prepare(kind, text + start, end - start);
-    return regex_find(kind, text + start, end - start, 0, yes, &first, &last);
+    assert(at > 0);
+    for (*start = at - 1; *start && ((unsigned char)text[*start] & 0xC0) == 0x80;) --*start;
+    regex_prepare(kind, text + *start, at - *start);
+    return regex_find(kind, text + *start, at - *start, 0, yes, &first, &last);
 }
 
-static status stands_alone(const struct added_tokens *a, const char *text, size_t size,
-                           const struct added_token_match *match, bool *alone) {
-    bool before = false, after = false;
-    if (match->start) TRY(is_one(a->word, text, step_back(text, match->start), match->start, &before));
-    if (match->end < size) {
-        size_t next = match->end + (size_t)utf8_step(text + match->end, size - match->end);
-        TRY(is_one(a->word, text, match->end, next, &after));
-    }
-    *alone = !before && !after;
-    return OK;
-}
-
-static status strip(const struct added_tokens *a, const struct added_token *token, const char *text, size_t size,
-                    size_t taken, struct added_token_match *match) {
-    bool space = true;
-    while (token->flags.lstrip && match->start > taken) {
-        size_t before = step_back(text, match->start);
-        TRY(is_one(a->space, text, before, match->start, &space));
-        if (!space) break;
-        match->start = before;
-    }
-    while (token->flags.rstrip && match->end < size) {
-        size_t next = match->end + (size_t)utf8_step(text + match->end, size - match->end);
-        TRY(is_one(a->space, text, match->end, next, &space));
-        if (!space) break;
-        match->end = next;
-    }
-    return OK;
+// The same for the character that starts at `at`; *end is where it ends.
+static status added_tokens_after(struct regex *kind, const char *text, size_t size, size_t at, bool *yes, size_t *end) {
+    size_t first, last;
+    assert(at < size);
+    *end = at + (size_t)utf8_step(text + at, size - at);
+    regex_prepare(kind, text + at, *end - at);
+    return regex_find(kind, text + at, *end - at, 0, yes, &first, &last);
 }
 
 status added_tokens_next(const struct added_tokens *a, const struct added_token_set *set, const char *text, size_t size,
@@ -163,16 +147,30 @@ status added_tokens_next(const struct added_tokens *a, const struct added_token_
     for (size_t at = from; set->count && at < size; at++) {
         unsigned char lead = (unsigned char)text[at];
         if (set->first[lead] == set->first[lead + 1]) continue;
-        const struct added_token *token = longest_at(set, text, size, at);
+        const struct added_token *token = added_tokens_longest(set, text, size, at);
         if (!token) continue;
         *match = (struct added_token_match){at, at + token->size, at + token->size, token->id};
-        bool alone = true;
-        if (token->flags.single_word) TRY(stands_alone(a, text, size, match, &alone));
-        if (!alone) {
+        bool in_word = false;
+        size_t next;
+        if (token->flags.single_word && match->start)
+            TRY(added_tokens_before(a->word, text, match->start, &in_word, &next));
+        if (token->flags.single_word && match->end < size && !in_word)
+            TRY(added_tokens_after(a->word, text, size, match->end, &in_word, &next));
+        if (in_word) {
             at = match->resume - 1;
             continue;
         }
-        TRY(strip(a, token, text, size, taken, match));
+        bool space = true;
+        while (token->flags.lstrip && match->start > taken) {
+            TRY(added_tokens_before(a->space, text, match->start, &space, &next));
+            if (!space) break;
+            match->start = next;
+        }
+        while (token->flags.rstrip && match->end < size) {
+            TRY(added_tokens_after(a->space, text, size, match->end, &space, &next));
+            if (!space) break;
+            match->end = next;
+        }
         *found = true;
         return OK;
     }

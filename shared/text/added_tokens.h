@@ -1,7 +1,8 @@
-// Added tokens: those that are found in the text as a whole, before any word is split (special tokens among them).
+// Added tokens: tokens that are found in the text as a whole, before it is split into words. Special tokens are among
+// them.
 //
-// Two sets, as in Hugging Face: tokens that match the text as it came, and those that match it normalised. Within a
-// set the leftmost match counts, and of several at one place the longest.
+// There are two sets, as in Hugging Face: tokens that match the text as it is, and tokens that match it normalized.
+// Within a set the leftmost match counts, and of several at the same position the longest.
 #ifndef SHARED_TEXT_ADDED_TOKENS_H
 #define SHARED_TEXT_ADDED_TOKENS_H
 
@@ -15,10 +16,10 @@
 #include "shared/text/regex.h"
 
 struct added_token_flags {
-    bool single_word; // not inside a word
+    bool single_word; // does not match inside a word
     bool lstrip;      // takes the white space before it
-    bool rstrip;      // and after it
-    bool normalized;  // matches the normalised text
+    bool rstrip;      // takes the white space after it
+    bool normalized;  // matches the normalized text
     bool special;
 };
 
@@ -30,41 +31,43 @@ struct added_token {
 };
 
 struct added_token_set {
-    const struct added_token **tokens; // in the order of their bytes
+    const struct added_token **tokens; // sorted by content
     size_t count;
-    uint32_t first[257]; // by first byte: tokens first[b] to first[b + 1]
+    uint32_t first[257]; // tokens whose first byte is b are first[b] to first[b + 1] - 1
 };
 
 // A zeroed struct has no tokens.
 struct added_tokens {
     struct arena memory;
-    struct added_token *tokens; // as declared
+    struct added_token *tokens; // in the order of added_tokens_add
     size_t count;
     size_t room;
     struct added_token_set raw, normalized;
-    struct regex *word, *space;
+    struct regex *word, *space; // one character of a word, one of white space
 };
 
-// Frees all of it and leaves an empty one.
+// Frees the memory and leaves an empty struct.
 void added_tokens_release(struct added_tokens *a);
 
-// Declares a token; one that is there with this content gets the new flags, but stays special if it was.
+// Adds a token. A token whose content is there already gets the new flags, but stays special if it was. UNAVAILABLE
+// when memory is short.
 status added_tokens_add(struct added_tokens *a, const char *content, size_t size, int32_t id,
                         struct added_token_flags flags);
 
-// The token with that content, NULL if there is none.
+// Returns the token with this content, NULL if there is none. The next added_tokens_add invalidates the pointer.
 const struct added_token *added_tokens_find(const struct added_tokens *a, const char *content, size_t size);
 
-// Sorts the tokens into their sets once all are declared; those that match normalised text are normalised themselves.
+// Sorts the tokens into their sets, once, after all have been added. Normalizes those that match normalized text.
 status added_tokens_build(struct added_tokens *a, enum normalize_form form);
 
 struct added_token_match {
-    size_t start, end; // what the token takes, stripped white space included
+    size_t start, end; // of the match with the white space that it takes
     size_t resume;     // where the search goes on
     int32_t id;
 };
 
-// The next token of the set in text[from..size); `taken` is where the last match's white space ended. Sets *found.
+// Finds the next token of the set in text[from..size): sets *found, and *match if it is true. `taken` is the end of the
+// last match, which a match that takes white space does not overlap.
 status added_tokens_next(const struct added_tokens *a, const struct added_token_set *set, const char *text, size_t size,
                          size_t from, size_t taken, bool *found, struct added_token_match *match);
 

@@ -1,4 +1,4 @@
-// Which tokens of a completion are its answer (section 1.4: consistency bonus).
+// Finds which tokens of a completion are its answer, whose likelihood the consistency bonus rewards.
 #ifndef SHARED_TEXT_ANSWER_SPAN_H
 #define SHARED_TEXT_ANSWER_SPAN_H
 
@@ -10,14 +10,13 @@
 #include "shared/text/tokenizer.h"
 
 enum answer_span_rule {
-    ANSWER_SPAN_CONTENT,  // the tokens that overlap what stands between the last <answer> and the first </answer> after
-                          // it
-    ANSWER_SPAN_RELEASED, // the published code's: from the token after the last "answer" of an <answer> to three before
-                          // the end
+    ANSWER_SPAN_CONTENT,  // tokens that overlap the text between the last <answer> and the first </answer> after it
+    ANSWER_SPAN_RELEASED, // as in the published code: from the token after the last "answer" of an <answer> to the
+                          // third from the end
 };
 
 struct answer_span {
-    bool found; // false: no answer
+    bool found; // false: the completion has no answer
     size_t first;
     size_t end; // one past the last token; == first only under ANSWER_SPAN_RELEASED
 };

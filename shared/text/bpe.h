@@ -1,5 +1,5 @@
-// Merging one word's bytes into tokens: of all adjacent pairs that may merge, the one of lowest rank, leftmost first,
-// until none is left. A long word takes n log n time; short ones are remembered.
+// Byte pair encoding of one word: of all adjacent pairs that may merge, the one of lowest rank is merged, the leftmost
+// first, until no pair is left. A long word takes n log n time. The tokens of short words are cached.
 #ifndef SHARED_TEXT_BPE_H
 #define SHARED_TEXT_BPE_H
 
@@ -8,29 +8,31 @@
 #include <stdint.h>
 
 #include "shared/base/status.h"
-#include "shared/text/tokenizer.h"
+#include "shared/text/token_list.h"
 #include "shared/text/vocab.h"
 
 struct bpe {
     const struct vocab *vocab;
-    int32_t byte_ids[256]; // -1: a byte without a token
-    int32_t unknown;       // stands for such a byte; -1: the byte is dropped
-    bool fuse_unknown;     // one for a run of them
-    bool whole_words;      // a word that is a token is not merged ("ignore_merges")
+    int32_t byte_ids[256]; // -1: the vocabulary has no token for the byte
+    int32_t unk_id;        // stands for such a byte; -1: the byte is dropped
+    bool fuse_unk;         // one unk_id for a run of them
+    bool ignore_merges;    // a word that is a token is not merged
     struct bpe_symbol *symbols;
     size_t symbol_room;
     struct bpe_candidate *heap;
     size_t heap_count, heap_room;
-    struct bpe_cache_entry *memory;
+    struct bpe_cache_entry *cache;
 };
 
-// Prepares a bpe over a finished vocabulary, which must outlive it.
-status bpe_init(struct bpe *m, const struct vocab *v);
+// Prepares the encoder for a finished vocabulary, which must outlive it. UNAVAILABLE when memory is short. Release with
+// bpe_release, also after a failure.
+status bpe_init(struct bpe *b, const struct vocab *v);
 
-// Frees what it holds and leaves an empty one.
-void bpe_release(struct bpe *m);
+// Frees the memory and leaves an empty encoder.
+void bpe_release(struct bpe *b);
 
-// Appends the tokens of word[0..size).
-status bpe_encode_word(struct bpe *m, const char *word, size_t size, struct token_list *out);
+// Appends the tokens of word[0..size). DATAERR when the word is longer than 512 MiB, UNAVAILABLE when memory is short.
+// Not for several threads at once.
+status bpe_encode_word(struct bpe *b, const char *word, size_t size, struct token_list *out);
 
 #endif

@@ -1,7 +1,8 @@
-// Counting pairs and joining them. Words are counted once; a pair knows the words that it stands in, and waits in a
-// heap under the count that it had when it was put there, so that a join costs what it changes and no more.
+// Equal words are counted once. A pair knows the words that contain it, so that a merge costs only what it changes. The
+// heap holds a pair under the count that it had when it was pushed; an entry that has become too high is pushed again.
 #include "shared/text/bpe_train.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,162 +10,158 @@
 #include <xxhash.h>
 
 #include "shared/base/utf8.h"
-#include "shared/text/byte_alphabet.h"
 #include "shared/text/normalize.h"
 #include "shared/text/pre_tokenizer.h"
 
-struct train_word {
+struct bpe_train_word {
     int32_t *ids;
     uint32_t length;
-    uint32_t size; // bytes; the key of the table is text[0..size)
+    uint32_t size; // the key in the hash table is text[0..size)
     const char *text;
     int64_t count;
 };
 
-struct train_pair {
+struct bpe_train_pair {
     int32_t left, right; // left < 0: an empty slot
     int64_t count;
-    uint32_t *words; // in which it stands or stood, some of them twice
+    uint32_t *words; // indices of words that contain or contained it; some are listed twice
     size_t word_count, word_room;
 };
 
-struct train_wait {
+struct bpe_train_candidate {
     int64_t count;
     int32_t left, right;
 };
 
-struct trainer {
+struct bpe_trainer {
     struct vocab *vocab;
     struct arena memory;
-    struct train_word *words;
+    struct bpe_train_word *words;
     size_t word_count, word_room;
-    uint32_t *word_slots; // index + 1; 0 is empty
+    uint32_t *word_slots; // index + 1; 0: empty
     size_t word_mask;
-    struct train_pair *pairs;
+    struct bpe_train_pair *pairs;
     size_t pair_count, pair_mask;
-    struct train_wait *heap;
+    struct bpe_train_candidate *heap;
     size_t heap_count, heap_room;
 };
 
-static void release(struct trainer *t) {
-    for (size_t i = 0; t->pairs && i <= t->pair_mask; i++) free(t->pairs[i].words);
-    arena_release(&t->memory);
-    free(t->words);
-    free(t->word_slots);
-    free(t->pairs);
-    free(t->heap);
-}
-
-static uint32_t *word_slot(const struct trainer *t, const char *text, size_t size) {
+// Returns the slot of a word, or the empty slot where it belongs.
+static uint32_t *bpe_train_word_slot(const struct bpe_trainer *t, const char *text, size_t size) {
     for (size_t at = XXH3_64bits(text, size);; at++) {
         uint32_t *slot = &t->word_slots[at & t->word_mask];
         if (!*slot) return slot;
-        const struct train_word *word = &t->words[*slot - 1];
+        const struct bpe_train_word *word = &t->words[*slot - 1];
         if (word->size == size && !memcmp(word->text, text, size)) return slot;
     }
 }
 
-static status grow_words(struct trainer *t) {
-    size_t room = t->word_room ? t->word_room * 2 : 1024;
-    TRY(RESIZE(&t->words, room));
-    t->word_room = room;
-    free(t->word_slots);
-    t->word_slots = NULL;
-    TRY(NEW(&t->word_slots, room * 2));
-    t->word_mask = room * 2 - 1;
-    for (size_t i = 0; i < t->word_count; i++) *word_slot(t, t->words[i].text, t->words[i].size) = (uint32_t)i + 1;
-    return OK;
-}
-
-// Counts one word of the text; a new one is spelled in the bytes' tokens.
-static status take_word(void *context, const char *text, size_t size) {
-    struct trainer *t = context;
-    if (t->word_count == t->word_room) TRY(grow_words(t));
-    uint32_t *slot = word_slot(t, text, size);
+// Counts one word of the text. The tokens of a new word are those of its bytes.
+static status bpe_train_count_word(void *context, const char *text, size_t size) {
+    struct bpe_trainer *t = context;
+    if (t->word_count == t->word_room) {
+        size_t room = t->word_room ? t->word_room * 2 : 1024;
+        TRY(RESIZE(&t->words, room));
+        t->word_room = room;
+        free(t->word_slots);
+        t->word_slots = NULL;
+        TRY(NEW(&t->word_slots, room * 2));
+        t->word_mask = room * 2 - 1;
+        for (size_t i = 0; i < t->word_count; i++)
+            *bpe_train_word_slot(t, t->words[i].text, t->words[i].size) = (uint32_t)i + 1;
+    }
+    uint32_t *slot = bpe_train_word_slot(t, text, size);
     if (*slot) {
         t->words[*slot - 1].count++;
         return OK;
     }
-    struct train_word word = {.length = (uint32_t)size, .size = (uint32_t)size, .count = 1};
+    if (size > INT32_MAX) return fail(DATAERR, "a word of %zu bytes is too long", size);
+    struct bpe_train_word word = {.length = (uint32_t)size, .size = (uint32_t)size, .count = 1};
     word.text = arena_strndup(&t->memory, text, size);
     word.ids = arena_alloc(&t->memory, size * sizeof *word.ids);
-    if (!word.text || !word.ids || size > INT32_MAX) return fail_oom();
+    if (!word.text || !word.ids) return fail_oom();
     for (size_t i = 0; i < size; i++) {
-        char name[2];
-        word.ids[i] = vocab_token_to_id(t->vocab, name, byte_to_unicode((unsigned char)text[i], name));
+        char token[2];
+        word.ids[i] = vocab_token_to_id(t->vocab, token, byte_to_unicode((unsigned char)text[i], token));
+        assert(word.ids[i] >= 0 && word.ids[i] < BPE_BYTE_TOKENS);
     }
     t->words[t->word_count++] = word;
     *slot = (uint32_t)t->word_count;
     return OK;
 }
 
-static struct train_pair *pair_slot(const struct trainer *t, int32_t left, int32_t right) {
+// Returns the slot of a pair, or the empty slot where it belongs.
+static struct bpe_train_pair *bpe_train_pair_slot(const struct bpe_trainer *t, int32_t left, int32_t right) {
     const int32_t key[2] = {left, right};
     for (size_t at = XXH3_64bits(key, sizeof key);; at++) {
-        struct train_pair *slot = &t->pairs[at & t->pair_mask];
+        struct bpe_train_pair *slot = &t->pairs[at & t->pair_mask];
         if (slot->left < 0 || (slot->left == left && slot->right == right)) return slot;
     }
 }
 
-static status grow_pairs(struct trainer *t) {
+static status bpe_train_grow_pairs(struct bpe_trainer *t) {
     size_t old_slots = t->pairs ? t->pair_mask + 1 : 0, slots = old_slots ? old_slots * 2 : 4096;
-    struct train_pair *old = t->pairs, *fresh;
-    TRY(NEW(&fresh, slots));
-    for (size_t i = 0; i < slots; i++) fresh[i].left = -1;
-    t->pairs = fresh;
+    struct bpe_train_pair *old = t->pairs, *pairs;
+    TRY(NEW(&pairs, slots));
+    for (size_t i = 0; i < slots; i++) pairs[i].left = -1;
+    t->pairs = pairs;
     t->pair_mask = slots - 1;
     for (size_t i = 0; i < old_slots; i++)
-        if (old[i].left >= 0) *pair_slot(t, old[i].left, old[i].right) = old[i];
+        if (old[i].left >= 0) *bpe_train_pair_slot(t, old[i].left, old[i].right) = old[i];
     free(old);
     return OK;
 }
 
-// Whether a waits before b: the higher count, then the lower ids.
-static bool is_before(const struct train_wait *a, const struct train_wait *b) {
+// The heap's order: the higher count first, then the lower ids.
+static bool bpe_train_is_before(const struct bpe_train_candidate *a, const struct bpe_train_candidate *b) {
     if (a->count != b->count) return a->count > b->count;
     return a->left != b->left ? a->left < b->left : a->right < b->right;
 }
 
-static status heap_push(struct trainer *t, struct train_wait fresh) {
+static status bpe_train_heap_push(struct bpe_trainer *t, struct bpe_train_candidate candidate) {
+    struct bpe_train_candidate *heap = t->heap;
     if (t->heap_count == t->heap_room) {
         size_t room = t->heap_room ? t->heap_room * 2 : 4096;
         TRY(RESIZE(&t->heap, room));
         t->heap_room = room;
+        heap = t->heap;
     }
     size_t at = t->heap_count++;
-    for (; at && is_before(&fresh, &t->heap[(at - 1) / 2]); at = (at - 1) / 2) t->heap[at] = t->heap[(at - 1) / 2];
-    t->heap[at] = fresh;
+    for (; at && bpe_train_is_before(&candidate, &heap[(at - 1) / 2]); at = (at - 1) / 2) heap[at] = heap[(at - 1) / 2];
+    heap[at] = candidate;
     return OK;
 }
 
-static struct train_wait heap_pop(struct trainer *t) {
-    struct train_wait top = t->heap[0], last = t->heap[--t->heap_count];
+static struct bpe_train_candidate bpe_train_heap_pop(struct bpe_trainer *t) {
+    assert(t->heap_count);
+    struct bpe_train_candidate *heap = t->heap, top = heap[0], last = heap[--t->heap_count];
     size_t at = 0;
     for (;;) {
         size_t child = at * 2 + 1;
         if (child >= t->heap_count) break;
-        if (child + 1 < t->heap_count && is_before(&t->heap[child + 1], &t->heap[child])) child++;
-        if (!is_before(&t->heap[child], &last)) break;
-        t->heap[at] = t->heap[child];
+        if (child + 1 < t->heap_count && bpe_train_is_before(&heap[child + 1], &heap[child])) child++;
+        if (!bpe_train_is_before(&heap[child], &last)) break;
+        heap[at] = heap[child];
         at = child;
     }
-    t->heap[at] = last;
+    heap[at] = last;
     return top;
 }
 
-// Adds the word's pairs (sign 1) or takes them away (sign -1); a pair whose count rises waits under it.
-static status count_pairs(struct trainer *t, uint32_t index, int sign) {
-    const struct train_word *word = &t->words[index];
+// Adds the counts of a word's pairs (sign 1) or subtracts them (sign -1). Pushes a pair whose count rises.
+static status bpe_train_count_pairs(struct bpe_trainer *t, uint32_t index, int sign) {
+    const struct bpe_train_word *word = &t->words[index];
+    assert(index < t->word_count && (sign == 1 || sign == -1));
     for (uint32_t i = 0; i + 1 < word->length; i++) {
-        if (!t->pairs || t->pair_count * 2 > t->pair_mask) TRY(grow_pairs(t));
-        struct train_pair *pair = pair_slot(t, word->ids[i], word->ids[i + 1]);
+        if (!t->pairs || t->pair_count * 2 > t->pair_mask) TRY(bpe_train_grow_pairs(t));
+        struct bpe_train_pair *pair = bpe_train_pair_slot(t, word->ids[i], word->ids[i + 1]);
         if (pair->left < 0) {
-            *pair = (struct train_pair){.left = word->ids[i], .right = word->ids[i + 1]};
+            *pair = (struct bpe_train_pair){.left = word->ids[i], .right = word->ids[i + 1]};
             t->pair_count++;
         }
         pair->count += sign * word->count;
         if (sign < 0) continue;
-        TRY(heap_push(t, (struct train_wait){pair->count, pair->left, pair->right}));
+        TRY(bpe_train_heap_push(t, (struct bpe_train_candidate){pair->count, pair->left, pair->right}));
         if (pair->word_count && pair->words[pair->word_count - 1] == index) continue;
         if (pair->word_count == pair->word_room) {
             size_t room = pair->word_room ? pair->word_room * 2 : 4;
@@ -176,105 +173,90 @@ static status count_pairs(struct trainer *t, uint32_t index, int sign) {
     return OK;
 }
 
-static bool has_pair(const struct train_word *word, int32_t left, int32_t right) {
-    for (uint32_t i = 0; i + 1 < word->length; i++)
-        if (word->ids[i] == left && word->ids[i + 1] == right) return true;
-    return false;
-}
-
-static void join_in_word(struct train_word *word, int32_t left, int32_t right, int32_t joined) {
-    uint32_t length = 0;
-    for (uint32_t i = 0; i < word->length; i++) {
-        bool here = i + 1 < word->length && word->ids[i] == left && word->ids[i + 1] == right;
-        word->ids[length++] = here ? joined : word->ids[i];
-        i += here;
-    }
-    word->length = length;
-}
-
-// Joins a pair in every word that holds it.
-static status join_everywhere(struct trainer *t, int32_t left, int32_t right, int32_t joined) {
-    struct train_pair *pair = pair_slot(t, left, right);
-    uint32_t *words = pair->words; // the table may move while the words' pairs are counted
+// Replaces a pair by its token in every word that contains it.
+static status bpe_train_merge_pair(struct bpe_trainer *t, int32_t left, int32_t right, int32_t new_id) {
+    struct bpe_train_pair *pair = bpe_train_pair_slot(t, left, right);
+    uint32_t *words = pair->words; // owned here, because counting may move or extend the table's entry
     size_t count = pair->word_count;
     pair->words = NULL;
     pair->word_count = pair->word_room = 0;
     status result = OK;
     for (size_t i = 0; i < count && result == OK; i++) {
-        if (!has_pair(&t->words[words[i]], left, right)) continue;
-        result = count_pairs(t, words[i], -1);
-        join_in_word(&t->words[words[i]], left, right, joined);
-        if (result == OK) result = count_pairs(t, words[i], 1);
+        struct bpe_train_word *word = &t->words[words[i]];
+        uint32_t first = 0, length = 0;
+        while (first + 1 < word->length && (word->ids[first] != left || word->ids[first + 1] != right)) first++;
+        if (first + 1 >= word->length) continue; // listed twice, or the word has changed
+        result = bpe_train_count_pairs(t, words[i], -1);
+        for (uint32_t k = 0; k < word->length; k++) {
+            bool here = k + 1 < word->length && word->ids[k] == left && word->ids[k + 1] == right;
+            word->ids[length++] = here ? new_id : word->ids[k];
+            k += here;
+        }
+        word->length = length;
+        if (result == OK) result = bpe_train_count_pairs(t, words[i], 1);
     }
     free(words);
     return result;
 }
 
-// Names the pair's token, which another pair may have made already, and writes the merge down.
-static status name_joined(struct vocab *v, struct train_wait top, struct buf *merges, int32_t *joined) {
-    const struct vocab_entry *left = &v->entries[top.left], *right = &v->entries[top.right];
-    struct buf name = {0};
-    status result = buf_printf(merges, "%s %s\n", left->name, right->name);
-    if (result == OK) result = buf_printf(&name, "%s%s", left->name, right->name);
-    if (result == OK) {
-        *joined = vocab_token_to_id(v, name.data, name.size);
-        if (*joined < 0) {
-            *joined = (int32_t)v->size;
-            result = vocab_add(v, name.data, name.size, *joined);
-        }
-    }
-    buf_release(&name);
-    return result;
-}
-
-static status join_pairs(struct trainer *t, struct buf *merges, size_t limit) {
-    while (t->vocab->size < limit && t->heap_count) {
-        struct train_wait top = heap_pop(t);
-        int64_t count = pair_slot(t, top.left, top.right)->count;
-        if (count != top.count) { // it sank since; where it rose it waits under the new count too
-            if (count > 1 && count < top.count) TRY(heap_push(t, (struct train_wait){count, top.left, top.right}));
+// Merges pairs until there are `vocab_size` tokens or no pair occurs twice.
+static status bpe_train_merge_pairs(struct bpe_trainer *t, struct buf *merges, size_t vocab_size) {
+    struct vocab *v = t->vocab;
+    while (v->size < vocab_size && t->heap_count) {
+        struct bpe_train_candidate top = bpe_train_heap_pop(t);
+        int64_t count = bpe_train_pair_slot(t, top.left, top.right)->count;
+        if (count != top.count) { // it has changed since; if it rose, it was pushed again under the new count
+            top.count = count < top.count ? count : 0;
+            if (top.count > 1) TRY(bpe_train_heap_push(t, top));
             continue;
         }
         if (count < 2) break;
-        int32_t joined = -1;
-        TRY(name_joined(t->vocab, top, merges, &joined));
-        TRY(join_everywhere(t, top.left, top.right, joined));
+        const char *left = v->entries[top.left].token, *right = v->entries[top.right].token;
+        TRY(buf_printf(merges, "%s %s\n", left, right));
+        char *token = arena_printf(&t->memory, "%s%s", left, right);
+        if (!token) return fail_oom();
+        int32_t new_id = vocab_token_to_id(v, token, strlen(token)); // another pair may have made the same token
+        if (new_id < 0) {
+            new_id = (int32_t)v->size;
+            TRY(vocab_add(v, token, strlen(token), new_id));
+        }
+        TRY(bpe_train_merge_pair(t, top.left, top.right, new_id));
     }
     return OK;
 }
 
-// The bytes' tokens, in the order of their characters.
-static status put_bytes(struct vocab *v) {
+status bpe_train(struct vocab *v, struct buf *merges, const char *text, size_t size, size_t vocab_size) {
     static const struct {
         int first, last;
     } ranges[] = {{0x21, 0x7E}, {0xA1, 0xAC}, {0xAE, 0xFF}, {0, 0x20}, {0x7F, 0xA0}, {0xAD, 0xAD}};
+    struct bpe_trainer t = {.vocab = v};
+    struct pre_tokenizer words = {0};
+    struct buf normalized = {0};
+    status result;
+    if (!utf8_valid(text, size)) return fail(DATAERR, "the text is not UTF-8");
+    assert(!v->size);
+    // The bytes' tokens get their ids in the order of their characters.
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
         for (int byte = ranges[i].first; byte <= ranges[i].last; byte++) {
-            char name[2];
-            TRY(vocab_add(v, name, byte_to_unicode((unsigned char)byte, name), (int64_t)v->size));
+            char token[2];
+            size_t length = byte_to_unicode((unsigned char)byte, token);
+            TRY_TO(result, done, vocab_add(v, token, length, (int64_t)v->size));
         }
-    return OK;
-}
-
-static status count_words(struct trainer *t, const char *text, size_t size) {
-    struct pre_tokenizer pre_tokenizer = {0};
-    struct buf buffer = {0};
-    status result =
-        pre_tokenizer_add_split(&pre_tokenizer, pre_tokenizer_qwen2, strlen(pre_tokenizer_qwen2), SPLIT_ISOLATED);
-    if (result == OK) result = normalize_text(NORMALIZE_NFC, text, size, &buffer, &text, &size);
-    if (result == OK) result = pre_tokenizer_run(&pre_tokenizer, text, size, take_word, t);
-    for (size_t i = 0; i < t->word_count && result == OK; i++) result = count_pairs(t, (uint32_t)i, 1);
-    buf_release(&buffer);
-    pre_tokenizer_release(&pre_tokenizer);
-    return result;
-}
-
-status bpe_train(struct vocab *v, struct buf *merges, const char *text, size_t size, size_t limit) {
-    if (!utf8_valid(text, size)) return fail(DATAERR, "the text is not UTF-8");
-    struct trainer t = {.vocab = v};
-    status result = put_bytes(v);
-    if (result == OK) result = count_words(&t, text, size);
-    if (result == OK && t.pairs) result = join_pairs(&t, merges, limit);
-    release(&t);
+    assert(v->size == BPE_BYTE_TOKENS);
+    TRY_TO(result, done,
+           pre_tokenizer_add_split(&words, pre_tokenizer_qwen2, strlen(pre_tokenizer_qwen2), SPLIT_ISOLATED));
+    TRY_TO(result, done, normalize_text(NORMALIZE_NFC, text, size, &normalized, &text, &size));
+    TRY_TO(result, done, pre_tokenizer_run(&words, text, size, bpe_train_count_word, &t));
+    for (size_t i = 0; i < t.word_count; i++) TRY_TO(result, done, bpe_train_count_pairs(&t, (uint32_t)i, 1));
+    if (t.pairs) TRY_TO(result, done, bpe_train_merge_pairs(&t, merges, vocab_size));
+done:
+    for (size_t i = 0; t.pairs && i <= t.pair_mask; i++) free(t.pairs[i].words);
+    free(t.pairs);
+    free(t.words);
+    free(t.word_slots);
+    free(t.heap);
+    arena_release(&t.memory);
+    buf_release(&normalized);
+    pre_tokenizer_release(&words);
     return result;
 }

@@ -1,5 +1,4 @@
-// Learning a small byte-level vocabulary from a text (byte pair encoding), and writing it as the tokenizer files of a
-// model folder, which transformers loads as a Qwen2 tokenizer.
+// Learns a small byte-level BPE vocabulary from text.
 #ifndef SHARED_TEXT_BPE_TRAIN_H
 #define SHARED_TEXT_BPE_TRAIN_H
 
@@ -9,19 +8,12 @@
 #include "shared/base/status.h"
 #include "shared/text/vocab.h"
 
-enum { BPE_BYTE_TOKENS = 256, QWEN_ADDED_TOKENS = 22 }; // tokens for the bytes, and those that Qwen2.5-VL adds
+enum { BPE_BYTE_TOKENS = 256 }; // a vocabulary starts with one token for each byte
 
-// Learns up to `limit` tokens (the bytes' 256 and merges) from UTF-8 text: of all pairs of tokens that stand side by
-// side in its words the most frequent is joined, the one with the lower ids among equals, as long as it stands there
-// twice or more. The merges are appended to `merges`, as rows "left right\n" in the order of their ranks.
+// Learns up to `vocab_size` tokens (256 for the bytes, then merges) from UTF-8 text. Again and again merges the pair of
+// adjacent tokens that is most frequent in the words of the text (of equally frequent ones that of the lower ids), as
+// long as it occurs twice or more. Appends the merges to `merges` as lines "left right\n" in the order of their ranks.
 // `v` must be empty. DATAERR when the text is not UTF-8.
-status bpe_train(struct vocab *v, struct buf *merges, const char *text, size_t size, size_t limit);
-
-// Learns from the text and writes tokenizer.json, tokenizer_config.json and chat_template.json to a folder; the added
-// tokens follow the `limit` ones that are learned at most.
-status tokenizer_train(const char *folder, const char *text, size_t size, size_t limit);
-
-// Writes chat_template.json, Qwen2.5-VL's chat template as transformers reads it, to a folder.
-status chat_template_save(const char *folder);
+status bpe_train(struct vocab *v, struct buf *merges, const char *text, size_t size, size_t vocab_size);
 
 #endif

@@ -1,11 +1,22 @@
 #include "shared/text/chat_template.h"
 
-static const char *const placeholders[] = {[PART_IMAGE] = "<|image_pad|>", [PART_VIDEO] = "<|video_pad|>"};
+#include <assert.h>
 
-static status render_part(const struct part *part, struct buf *out) {
-    if (part->kind == PART_TEXT) return buf_append(out, part->text.data, part->text.size);
-    return buf_printf(out, "<|vision_start|>%s<|vision_end|>", placeholders[part->kind]);
-}
+const char chat_template_jinja[] =
+    "{% set image_count = namespace(value=0) %}{% set video_count = namespace(value=0) %}{% for message in messages %}"
+    "{% if loop.first and message['role'] != 'system' %}<|im_start|>system\n"
+    "You are a helpful assistant.<|im_end|>\n{% endif %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}<|im_end|>\n"
+    "{% else %}{% for content in message['content'] %}"
+    "{% if content['type'] == 'image' or 'image' in content or 'image_url' in content %}"
+    "{% set image_count.value = image_count.value + 1 %}"
+    "{% if add_vision_id %}Picture {{ image_count.value }}: {% endif %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif content['type'] == 'video' or 'video' in content %}{% set video_count.value = video_count.value + 1 %}"
+    "{% if add_vision_id %}Video {{ video_count.value }}: {% endif %}<|vision_start|><|video_pad|><|vision_end|>"
+    "{% elif 'text' in content %}{{ content['text'] }}{% endif %}{% endfor %}<|im_end|>\n"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+static const char *const chat_template_pads[] = {[PART_IMAGE] = "<|image_pad|>", [PART_VIDEO] = "<|video_pad|>"};
 
 status chat_template_render(const struct message *messages, size_t count, struct buf *out) {
     if (count && !string_equals(messages[0].role, "system"))
@@ -14,7 +25,14 @@ status chat_template_render(const struct message *messages, size_t count, struct
         TRY(buf_puts(out, "<|im_start|>"));
         TRY(buf_append(out, messages[i].role.data, messages[i].role.size));
         TRY(buf_puts(out, "\n"));
-        for (size_t k = 0; k < messages[i].part_count; k++) TRY(render_part(&messages[i].parts[k], out));
+        for (size_t k = 0; k < messages[i].part_count; k++) {
+            const struct part *part = &messages[i].parts[k];
+            if (part->kind == PART_TEXT) {
+                TRY(buf_append(out, part->text.data, part->text.size));
+            } else {
+                TRY(buf_printf(out, "<|vision_start|>%s<|vision_end|>", chat_template_pads[part->kind]));
+            }
+        }
         TRY(buf_puts(out, "<|im_end|>\n"));
     }
     return buf_puts(out, "<|im_start|>assistant\n");
@@ -29,46 +47,46 @@ status chat_template_encode(const struct tokenizer *t, const struct message *mes
     return result;
 }
 
-// How many vision tokens a medium has.
-static status vision_tokens(const struct medium *medium, struct vision_grid grid, int64_t *count) {
+// Sets *count to the number of vision tokens of a medium.
+static status chat_template_vision_tokens(const struct medium *medium, struct vision_grid grid, int64_t *count) {
     enum { LIMIT = 1 << 24 };
-    int64_t time = string_equals(medium->kind, "video") ? grid.time : 1;
-    if (medium->height < 1 || medium->height % grid.unit || medium->width < 1 || medium->width % grid.unit)
-        return fail(DATAERR, "media: %lld x %lld pixels are no multiple of %lld", (long long)medium->height,
-                    (long long)medium->width, (long long)grid.unit);
-    if (medium->frames < 1 || medium->frames % time)
-        return fail(DATAERR, "media: %lld frames are no multiple of %lld", (long long)medium->frames, (long long)time);
-    int64_t high = medium->height / grid.unit, wide = medium->width / grid.unit, deep = medium->frames / time;
-    if (high > LIMIT / wide || deep > LIMIT / (high * wide)) return fail(DATAERR, "media: too large");
-    *count = high * wide * deep;
+    assert(grid.pixels > 0 && grid.frames > 0);
+    int64_t frames = string_equals(medium->kind, "video") ? grid.frames : 1;
+    if (medium->height < 1 || medium->height % grid.pixels || medium->width < 1 || medium->width % grid.pixels)
+        return fail(DATAERR, "media: %lld x %lld pixels are not multiples of %lld", (long long)medium->height,
+                    (long long)medium->width, (long long)grid.pixels);
+    if (medium->frames < 1 || medium->frames % frames)
+        return fail(DATAERR, "media: %lld frames are not a multiple of %lld", (long long)medium->frames,
+                    (long long)frames);
+    int64_t h = medium->height / grid.pixels, w = medium->width / grid.pixels, t = medium->frames / frames;
+    if (h > LIMIT / w || t > LIMIT / (h * w)) return fail(DATAERR, "media: too large");
+    *count = h * w * t;
     return OK;
-}
-
-// Copies `short_form` to `out`, each placeholder as often as its medium has vision tokens.
-static status expand(const struct tokenizer *t, const struct group *group, struct vision_grid grid,
-                     const struct token_list *short_form, struct token_list *out) {
-    int64_t image = tokenizer_token_to_id(t, placeholders[PART_IMAGE]),
-            video = tokenizer_token_to_id(t, placeholders[PART_VIDEO]);
-    size_t used = 0;
-    for (size_t i = 0; i < short_form->count; i++) {
-        int64_t id = short_form->data[i], count = 1;
-        if (id == image || id == video) {
-            if (used == group->media_count || string_equals(group->media[used].kind, "video") != (id == video))
-                return fail(BAD_SAMPLE, "the prompt's text holds %s itself",
-                            placeholders[id == video ? PART_VIDEO : PART_IMAGE]);
-            TRY(vision_tokens(&group->media[used++], grid, &count));
-        }
-        for (; count; count--) TRY(token_list_append(out, id));
-    }
-    if (used == group->media_count) return OK;
-    return fail(DATAERR, "the prompt has places for %zu media, the group has %zu", used, group->media_count);
 }
 
 status chat_template_encode_prompt(const struct tokenizer *t, const struct group *group, struct vision_grid grid,
                                    struct token_list *out) {
-    struct token_list short_form = {0};
-    status result = chat_template_encode(t, group->prompt.messages, group->prompt.message_count, &short_form);
-    if (result == OK) result = expand(t, group, grid, &short_form, out);
-    token_list_release(&short_form);
+    int64_t image_pad = tokenizer_token_to_id(t, chat_template_pads[PART_IMAGE]);
+    int64_t video_pad = tokenizer_token_to_id(t, chat_template_pads[PART_VIDEO]);
+    struct token_list tokens = {0}; // with one placeholder for each medium
+    size_t used = 0;
+    status result;
+    TRY_TO(result, done, chat_template_encode(t, group->prompt.messages, group->prompt.message_count, &tokens));
+    for (size_t i = 0; i < tokens.count; i++) {
+        int64_t id = tokens.data[i], count = 1;
+        if (id == image_pad || id == video_pad) {
+            bool video = id == video_pad;
+            if (used == group->media_count || string_equals(group->media[used].kind, "video") != video)
+                TRY_TO(result, done,
+                       fail(BAD_SAMPLE, "the text of the prompt contains %s",
+                            chat_template_pads[video ? PART_VIDEO : PART_IMAGE]));
+            TRY_TO(result, done, chat_template_vision_tokens(&group->media[used++], grid, &count));
+        }
+        for (; count; count--) TRY_TO(result, done, token_list_append(out, id));
+    }
+    if (used != group->media_count)
+        result = fail(DATAERR, "the prompt has %zu media, but the group has %zu", used, group->media_count);
+done:
+    token_list_release(&tokens);
     return result;
 }

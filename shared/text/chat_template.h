@@ -1,4 +1,4 @@
-// Qwen2.5-VL's chat template, and a group's prompt as the token sequence that the model sees.
+// The chat template of Qwen2.5-VL: messages as text, and a group's prompt as the token sequence that the model gets.
 #ifndef SHARED_TEXT_CHAT_TEMPLATE_H
 #define SHARED_TEXT_CHAT_TEMPLATE_H
 
@@ -10,24 +10,28 @@
 #include "shared/group/group.h"
 #include "shared/text/tokenizer.h"
 
-// Appends the messages as the chat template writes them, one placeholder a medium, the assistant's turn begun at the
-// end. A system message is put before them unless the first one is the system's.
+// The template as published, in Jinja. chat_template_render gives the same text.
+extern const char chat_template_jinja[];
+
+// Appends the rendered messages, with one placeholder for each medium, and the start of the assistant's message. Starts
+// with a default system message unless the first message is the system's. UNAVAILABLE when memory is short.
 status chat_template_render(const struct message *messages, size_t count, struct buf *out);
 
-// Appends the tokens of the rendered messages, one placeholder a medium. DATAERR when a text is not UTF-8.
+// Appends the tokens of the rendered messages. DATAERR when a text is not UTF-8.
 status chat_template_encode(const struct tokenizer *t, const struct message *messages, size_t count,
                             struct token_list *out);
 
-// What one placeholder stands for: `unit` x `unit` pixels (patch size x merge size, 28) of `time` frames (2).
+// One vision token covers `pixels` x `pixels` pixels (patch_size x merge_size, 28) of `frames` frames
+// (temporal_patch_size, 2).
 struct vision_grid {
-    int64_t unit;
-    int64_t time;
+    int64_t pixels;
+    int64_t frames;
 };
 
-// Appends a group's prompt with as many placeholders as each of its media has vision tokens: an image
-// height/unit * width/unit, a clip frames/time times as many. Needs the group's media. BAD_SAMPLE when a text of the
-// prompt holds a placeholder itself, so that they do not match the media; DATAERR when a medium's size fits no whole
-// token.
+// Appends the tokens of a group's prompt with as many placeholders for each medium as it has vision tokens: for an
+// image height/pixels * width/pixels, for a video frames/frames times as many. The group must have its media.
+// BAD_SAMPLE when a text of the prompt contains a placeholder, so that the placeholders do not match the media; DATAERR
+// when the size of a medium is not a multiple of the grid, or the number of media is not that of the prompt.
 status chat_template_encode_prompt(const struct tokenizer *t, const struct group *group, struct vision_grid grid,
                                    struct token_list *out);
 

@@ -1,4 +1,4 @@
-// Unicode normalisation, with a quick way for what is normal already.
+// Unicode normalization of well-formed UTF-8, with a fast check for text that is already in NFC.
 #ifndef SHARED_TEXT_NORMALIZE_H
 #define SHARED_TEXT_NORMALIZE_H
 
@@ -8,8 +8,8 @@
 
 enum normalize_form { NORMALIZE_NONE, NORMALIZE_NFC, NORMALIZE_NFD, NORMALIZE_NFKC, NORMALIZE_NFKD };
 
-// Sets *out and *out_size to well-formed text[0..size) in that form: the text itself where nothing changes, else what
-// `buffer` then holds. UNAVAILABLE when memory is short.
+// Sets *out and *out_size to text[0..size) in that form: to the text itself if nothing changes, else to the contents of
+// `buffer`, which the next call overwrites. UNAVAILABLE when memory is short.
 status normalize_text(enum normalize_form form, const char *text, size_t size, struct buf *buffer, const char **out,
                       size_t *out_size);
 

@@ -1,5 +1,6 @@
 #include "shared/text/pre_tokenizer.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "shared/base/utf8.h"
@@ -9,81 +10,77 @@ const char pre_tokenizer_qwen2[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\
 static const char pre_tokenizer_gpt2[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-void pre_tokenizer_release(struct pre_tokenizer *s) {
-    for (size_t i = 0; i < s->count; i++) {
-        regex_free(&s->steps[i].pattern);
-        buf_release(&s->steps[i].spaced);
+void pre_tokenizer_release(struct pre_tokenizer *p) {
+    for (size_t i = 0; i < p->count; i++) {
+        regex_free(&p->steps[i].regex);
+        buf_release(&p->steps[i].prefixed);
     }
-    *s = (struct pre_tokenizer){0};
+    *p = (struct pre_tokenizer){0};
 }
 
-// A fresh step, NULL if there are too many.
-static struct pre_tokenizer_step *add_step(struct pre_tokenizer *s) {
-    if (s->count < PRE_TOKENIZER_STEPS) return &s->steps[s->count++];
-    fail(DATAERR, "more than %d steps", PRE_TOKENIZER_STEPS);
-    return NULL;
+static status pre_tokenizer_add_step(struct pre_tokenizer *p, struct pre_tokenizer_step **step) {
+    if (p->count == PRE_TOKENIZER_STEPS) return fail(DATAERR, "more than %d steps", PRE_TOKENIZER_STEPS);
+    *step = &p->steps[p->count++];
+    return OK;
 }
 
-status pre_tokenizer_add_split(struct pre_tokenizer *s, const char *regex, size_t size, enum split_behavior rule) {
-    struct pre_tokenizer_step *step = add_step(s);
-    if (!step) return DATAERR;
-    step->rule = rule;
-    return regex_new(&step->pattern, regex, size);
+status pre_tokenizer_add_split(struct pre_tokenizer *p, const char *pattern, size_t size,
+                               enum split_behavior behavior) {
+    struct pre_tokenizer_step *step = NULL;
+    TRY(pre_tokenizer_add_step(p, &step));
+    step->behavior = behavior;
+    return regex_new(&step->regex, pattern, size);
 }
 
-status pre_tokenizer_add_byte_level(struct pre_tokenizer *s, bool prefix_space, bool gpt2_pattern) {
-    struct pre_tokenizer_step *step = add_step(s);
-    if (!step) return DATAERR;
-    step->prefix_space = prefix_space;
-    return gpt2_pattern ? regex_new(&step->pattern, pre_tokenizer_gpt2, sizeof pre_tokenizer_gpt2 - 1) : OK;
+status pre_tokenizer_add_byte_level(struct pre_tokenizer *p, bool add_prefix_space, bool use_regex) {
+    struct pre_tokenizer_step *step = NULL;
+    TRY(pre_tokenizer_add_step(p, &step));
+    step->add_prefix_space = add_prefix_space;
+    return use_regex ? regex_new(&step->regex, pre_tokenizer_gpt2, sizeof pre_tokenizer_gpt2 - 1) : OK;
 }
 
-struct taker {
-    status (*take)(void *context, const char *word, size_t size);
+struct pre_tokenizer_sink {
+    status (*on_word)(void *context, const char *word, size_t size);
     void *context;
 };
 
-static status run_from(struct pre_tokenizer *s, size_t index, const char *text, size_t size, const struct taker *taker);
-
-static status split_by(struct pre_tokenizer *s, size_t index, const char *text, size_t size,
-                       const struct taker *taker) {
-    struct pre_tokenizer_step *step = &s->steps[index];
+// Runs the steps from `index` on over one piece, which is not empty.
+static status pre_tokenizer_run_from(struct pre_tokenizer *p, size_t index, const char *text, size_t size,
+                                     const struct pre_tokenizer_sink *sink) {
+    assert(size);
+    if (index == p->count) return sink->on_word(sink->context, text, size);
+    struct pre_tokenizer_step *step = &p->steps[index];
+    if (step->add_prefix_space && text[0] != ' ') {
+        buf_clear(&step->prefixed);
+        TRY(buf_append(&step->prefixed, " ", 1));
+        TRY(buf_append(&step->prefixed, text, size));
+        text = step->prefixed.data;
+        size = step->prefixed.size;
+    }
+    if (!step->regex) return pre_tokenizer_run_from(p, index + 1, text, size, sink);
     size_t done = 0, from = 0;
     while (from < size) {
         bool found;
         size_t start, end;
-        TRY(regex_find(step->pattern, text, size, from, &found, &start, &end));
+        TRY(regex_find(step->regex, text, size, from, &found, &start, &end));
         if (!found) break;
-        if (start > done && step->rule != SPLIT_REMOVED_INVERT)
-            TRY(run_from(s, index + 1, text + done, start - done, taker));
-        if (end > start && step->rule != SPLIT_REMOVED) TRY(run_from(s, index + 1, text + start, end - start, taker));
+        if (start > done && step->behavior != SPLIT_REMOVED_INVERT)
+            TRY(pre_tokenizer_run_from(p, index + 1, text + done, start - done, sink));
+        if (end > start && step->behavior != SPLIT_REMOVED)
+            TRY(pre_tokenizer_run_from(p, index + 1, text + start, end - start, sink));
         done = from = end;
-        if (end == start && end < size)
+        if (end == start) { // an empty match: go on behind the next character
+            if (end == size) break;
             from += (size_t)utf8_step(text + end, size - end);
-        else if (end == start)
-            break;
+        }
     }
-    return done < size && step->rule != SPLIT_REMOVED_INVERT ? run_from(s, index + 1, text + done, size - done, taker)
-                                                             : OK;
+    if (done == size || step->behavior == SPLIT_REMOVED_INVERT) return OK;
+    return pre_tokenizer_run_from(p, index + 1, text + done, size - done, sink);
 }
 
-static status run_from(struct pre_tokenizer *s, size_t index, const char *text, size_t size,
-                       const struct taker *taker) {
-    if (index == s->count) return taker->take(taker->context, text, size);
-    struct pre_tokenizer_step *step = &s->steps[index];
-    if (step->prefix_space && text[0] != ' ') {
-        buf_clear(&step->spaced);
-        TRY(buf_append(&step->spaced, " ", 1));
-        TRY(buf_append(&step->spaced, text, size));
-        text = step->spaced.data;
-        size = step->spaced.size;
-    }
-    return step->pattern ? split_by(s, index, text, size, taker) : run_from(s, index + 1, text, size, taker);
-}
-
-status pre_tokenizer_run(struct pre_tokenizer *s, const char *text, size_t size,
-                         status (*take)(void *context, const char *word, size_t size), void *context) {
-    for (size_t i = 0; i < s->count; i++)
-        if (s->steps[i].pattern) regex_prepare(s->steps[i].pattern, text, size);
-    return size ? run_from(s, 0, text, size, &(struct taker){take, context}) : OK;
+status pre_tokenizer_run(struct pre_tokenizer *p, const char *text, size_t size,
+                         status (*on_word)(void *context, const char *word, size_t size), void *context) {
+    for (size_t i = 0; i < p->count; i++)
+        if (p->steps[i].regex) regex_prepare(p->steps[i].regex, text, size);
+    return size ? pre_tokenizer_run_from(p, 0, text, size, &(struct pre_tokenizer_sink){on_word, context}) : OK;
 }

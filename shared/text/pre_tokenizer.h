@@ -1,5 +1,5 @@
-// Splitting text into words before merging: the pre_tokenizer of tokenizer.json as a row of steps, the byte-level one
-// last.
+// Splits text into words, which are merged one by one: the pre_tokenizer of tokenizer.json as a sequence of steps, the
+// last of which is ByteLevel.
 #ifndef SHARED_TEXT_PRE_TOKENIZER_H
 #define SHARED_TEXT_PRE_TOKENIZER_H
 
@@ -12,17 +12,21 @@
 
 enum { PRE_TOKENIZER_STEPS = 8 };
 
-// Qwen2's pattern, which folders without a tokenizer.json mean.
+// Qwen2's pattern, which a model directory without tokenizer.json implies.
 extern const char pre_tokenizer_qwen2[];
 
-// What becomes of a step's matches and of the text between them.
-enum split_behavior { SPLIT_ISOLATED, SPLIT_REMOVED, SPLIT_REMOVED_INVERT };
+// What a Split step does with its matches and with the text between them.
+enum split_behavior {
+    SPLIT_ISOLATED,       // both become pieces
+    SPLIT_REMOVED,        // the matches are dropped
+    SPLIT_REMOVED_INVERT, // the text between the matches is dropped
+};
 
 struct pre_tokenizer_step {
-    struct regex *pattern; // NULL: pieces stay whole
-    enum split_behavior rule;
-    bool prefix_space; // a space is put before a piece that has none
-    struct buf spaced;
+    struct regex *regex; // NULL: pieces stay whole
+    enum split_behavior behavior;
+    bool add_prefix_space; // put a space before a piece that does not start with one
+    struct buf prefixed;
 };
 
 // A zeroed struct has no steps: the text is one word.
@@ -31,18 +35,18 @@ struct pre_tokenizer {
     size_t count;
 };
 
-// Frees all of it and leaves an empty one.
-void pre_tokenizer_release(struct pre_tokenizer *s);
+// Frees the memory and leaves an empty pre-tokenizer.
+void pre_tokenizer_release(struct pre_tokenizer *p);
 
-// Adds a step that makes each match of the regular expression a piece of its own, and so the text between two, unless
-// `rule` drops it. DATAERR when it is no regular expression or there are too many steps.
-status pre_tokenizer_add_split(struct pre_tokenizer *s, const char *regex, size_t size, enum split_behavior rule);
+// Adds a Split step. DATAERR when `pattern` is not a regular expression or there are too many steps.
+status pre_tokenizer_add_split(struct pre_tokenizer *p, const char *pattern, size_t size, enum split_behavior behavior);
 
-// Adds the byte-level step: a space before each piece if `prefix_space`, GPT-2's pattern if `gpt2_pattern`.
-status pre_tokenizer_add_byte_level(struct pre_tokenizer *s, bool prefix_space, bool gpt2_pattern);
+// Adds the ByteLevel step; with `use_regex` it splits by GPT-2's pattern. DATAERR when there are too many steps.
+status pre_tokenizer_add_byte_level(struct pre_tokenizer *p, bool add_prefix_space, bool use_regex);
 
-// Calls take(context, word, size) for each word of text[0..size), in order, none of them empty, until one fails.
-status pre_tokenizer_run(struct pre_tokenizer *s, const char *text, size_t size,
-                         status (*take)(void *context, const char *word, size_t size), void *context);
+// Calls on_word(context, word, size) for each word of well-formed text[0..size) in order, until a call fails. No word
+// is empty, and each is valid during its call only. Returns the failure. Not for several threads at once.
+status pre_tokenizer_run(struct pre_tokenizer *p, const char *text, size_t size,
+                         status (*on_word)(void *context, const char *word, size_t size), void *context);
 
 #endif

@@ -1,5 +1,5 @@
-// A regular expression over UTF-8, PCRE2 with JIT, understood as Oniguruma understands it: \s and \S are Unicode's
-// White_Space, ^ and $ stand at lines' ends. Not for two threads at once.
+// A regular expression over UTF-8: PCRE2 with JIT, with the meaning that Oniguruma gives to the tokenizers' patterns:
+// \s and \S are Unicode's White_Space, ^ and $ match at line ends. Not for several threads at once.
 #ifndef SHARED_TEXT_REGEX_H
 #define SHARED_TEXT_REGEX_H
 
@@ -10,17 +10,17 @@
 
 struct regex;
 
-// Compiles `regex`. DATAERR with the place and the reason when it is not one. Free with regex_free.
-status regex_new(struct regex **out, const char *regex, size_t size);
+// Compiles `pattern`. DATAERR with the offset and the reason when it is not a regular expression. Free with regex_free.
+status regex_new(struct regex **out, const char *pattern, size_t size);
 
-// NULL is fine; sets *p to NULL.
-void regex_free(struct regex **p);
+// NULL is fine; sets *r to NULL.
+void regex_free(struct regex **r);
 
-// To be called before the first regex_find in a text: readies the pattern for the characters that it has.
-void regex_prepare(struct regex *p, const char *text, size_t size);
+// Prepares the regex for the characters of a text. Call it before the first regex_find in a text.
+void regex_prepare(struct regex *r, const char *text, size_t size);
 
-// The first match at or after `from` in well-formed text: sets *found, and *start and *end when it is true. DATAERR
-// when the pattern needs too many resources on this text.
-status regex_find(struct regex *p, const char *text, size_t size, size_t from, bool *found, size_t *start, size_t *end);
+// Finds the first match at or after `from` in well-formed text: sets *found, and *start and *end if it is true. DATAERR
+// when the match needs too much memory or time on this text.
+status regex_find(struct regex *r, const char *text, size_t size, size_t from, bool *found, size_t *start, size_t *end);
 
 #endif

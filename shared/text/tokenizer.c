@@ -1,116 +1,84 @@
+// Encoding: added tokens that match the text as it is are split off and the rest is normalized; added tokens that match
+// the normalized text are split off and the rest is split into words, which BPE merges.
 #include "shared/text/tokenizer.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "shared/base/file.h"
-#include "shared/text/tokenizer_internal.h"
 #include "shared/base/utf8.h"
-
-// What the chat template writes.
-static const char *const needed[] = {"<|im_start|>",   "<|im_end|>",    "<|vision_start|>",
-                                     "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"};
-
-status token_list_append(struct token_list *list, int64_t id) {
-    if (list->count == list->room) {
-        size_t room = list->room ? list->room * 2 : 256;
-        TRY(RESIZE(&list->data, room));
-        list->room = room;
-    }
-    list->data[list->count++] = id;
-    return OK;
-}
-
-void token_list_release(struct token_list *list) {
-    free(list->data);
-    *list = (struct token_list){0};
-}
+#include "shared/text/tokenizer_internal.h"
 
 void tokenizer_free(struct tokenizer **t) {
     if (!*t) return;
+    struct tokenizer_encoder *encoder = (*t)->encoder;
+    if (encoder) {
+        bpe_release(&encoder->bpe);
+        pre_tokenizer_release(&encoder->pre_tokenizer);
+        buf_release(&encoder->normalized);
+        pthread_mutex_destroy(&encoder->lock);
+        free(encoder);
+    }
     vocab_release(&(*t)->vocab);
-    bpe_release(&(*t)->bpe);
     added_tokens_release(&(*t)->added);
-    pre_tokenizer_release(&(*t)->pre_tokenizer);
-    buf_release(&(*t)->normal);
-    if ((*t)->locked) pthread_mutex_destroy(&(*t)->lock);
     free(*t);
     *t = NULL;
 }
 
-// The id that Hugging Face gives to an added token that the vocabulary lacks.
-static int64_t next_id(const struct tokenizer *t) {
-    int64_t highest = -1, count = (int64_t)t->model_count;
-    for (size_t i = 0; i < t->added.count; i++)
-        if (t->added.tokens[i].id > highest) highest = t->added.tokens[i].id;
-    return highest >= count ? highest + 1 : count;
+static status tokenizer_new(struct tokenizer **out) {
+    struct tokenizer_encoder *encoder;
+    TRY(NEW(out, 1));
+    TRY(NEW(&encoder, 1));
+    if (pthread_mutex_init(&encoder->lock, NULL)) {
+        free(encoder);
+        return fail(UNAVAILABLE, "cannot initialize a mutex");
+    }
+    (*out)->encoder = encoder;
+    return OK;
 }
 
-status added_token_declare(struct tokenizer *t, const char *content, size_t size, struct added_token_flags flags,
-                           int64_t expected) {
-    if (!size) return OK;
-    int64_t id = vocab_token_to_id(&t->vocab, content, size);
-    bool fresh = id < 0;
-    if (fresh) id = next_id(t);
-    if (expected >= 0 && expected != id)
-        return fail(DATAERR, "token \"%.*s\" should have id %lld but has %lld", (int)size, content, (long long)expected,
-                    (long long)id);
-    TRY(vocab_add(&t->vocab, content, size, id));
-    t->vocab.entries[id].added_only |= fresh;
-    return added_tokens_add(&t->added, content, size, (int32_t)id, flags);
-}
-
-static status finish(struct tokenizer *t) {
-    for (size_t i = 0; i < t->added.count; i++)
-        if (t->added.tokens[i].flags.special) t->vocab.entries[t->added.tokens[i].id].special = true;
+// Completes a tokenizer after all its files have been read.
+static status tokenizer_finish(struct tokenizer *t) {
+    for (size_t i = 0; i < t->added.count; i++) {
+        const struct added_token *token = &t->added.tokens[i];
+        assert(token->id >= 0 && (size_t)token->id < t->vocab.size);
+        if (token->flags.special) t->vocab.entries[token->id].special = true;
+    }
     return added_tokens_build(&t->added, t->form);
 }
 
-static status require_needed(const struct tokenizer *t, const char *folder) {
-    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (!added_tokens_find(&t->added, needed[i], strlen(needed[i])))
-            return fail(DATAERR, "%s: the tokenizer lacks the token %s, which the chat template needs", folder,
-                        needed[i]);
-    return OK;
-}
-
-static status new_tokenizer(struct tokenizer **out) {
-    TRY(NEW(out, 1));
-    if (pthread_mutex_init(&(*out)->lock, NULL)) return fail(UNAVAILABLE, "cannot make a lock");
-    (*out)->locked = true;
-    return OK;
-}
-
-static status load_folder(struct tokenizer *t, const char *folder, struct arena *memory) {
-    char *whole = path_join(memory, folder, "tokenizer.json"), *vocab = path_join(memory, folder, "vocab.json");
-    if (!whole || !vocab) return fail_oom();
-    if (path_exists(whole)) {
-        struct json_object *json;
-        TRY(json_file(&json, whole));
-        status result = load_tokenizer_json(t, json);
-        json_object_put(json);
-        if (result != OK) return fail_prefix(result, "%s", whole);
-    } else if (path_exists(vocab)) {
-        TRY(load_vocab_files(t, folder));
-    } else {
-        return fail(DATAERR, "%s: no tokenizer.json there, nor vocab.json and merges.txt", folder);
-    }
-    return load_tokenizer_config(t, folder);
-}
-
-status tokenizer_open(struct tokenizer **out, const char *folder) {
+status tokenizer_open(struct tokenizer **out, const char *dir) {
+    static const char *const required[] = {"<|im_start|>",   "<|im_end|>",    "<|vision_start|>",
+                                           "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"};
     *out = NULL;
     struct arena memory = {0};
     struct tokenizer *t = NULL;
+    struct json_object *json = NULL;
     status result;
-    TRY_TO(result, done, new_tokenizer(&t));
-    TRY_TO(result, done, load_folder(t, folder, &memory));
-    TRY_TO(result, done, finish(t));
-    TRY_TO(result, done, require_needed(t, folder));
+    char *json_path = path_join(&memory, dir, "tokenizer.json"), *vocab_path = path_join(&memory, dir, "vocab.json");
+    if (!json_path || !vocab_path) TRY_TO(result, done, fail_oom());
+    TRY_TO(result, done, tokenizer_new(&t));
+    if (path_exists(json_path)) {
+        TRY_TO(result, done, json_file(&json, json_path));
+        result = tokenizer_read_json(t, json);
+        if (result != OK) TRY_TO(result, done, fail_prefix(result, "%s", json_path));
+    } else if (path_exists(vocab_path)) {
+        TRY_TO(result, done, tokenizer_read_vocab_files(t, dir));
+    } else {
+        TRY_TO(result, done, fail(DATAERR, "%s: has neither tokenizer.json nor vocab.json and merges.txt", dir));
+    }
+    TRY_TO(result, done, tokenizer_read_config(t, dir));
+    TRY_TO(result, done, tokenizer_finish(t));
+    for (size_t i = 0; i < sizeof required / sizeof *required; i++)
+        if (!added_tokens_find(&t->added, required[i], strlen(required[i])))
+            TRY_TO(result, done,
+                   fail(DATAERR, "%s: the tokenizer has no token %s, which the chat template needs", dir, required[i]));
     *out = t;
     t = NULL;
 done:
     tokenizer_free(&t);
+    json_object_put(json);
     arena_release(&memory);
     return result;
 }
@@ -119,9 +87,9 @@ status tokenizer_from_json(struct tokenizer **out, struct json_object *json) {
     *out = NULL;
     struct tokenizer *t = NULL;
     status result;
-    TRY_TO(result, done, new_tokenizer(&t));
-    TRY_TO(result, done, load_tokenizer_json(t, json));
-    TRY_TO(result, done, finish(t));
+    TRY_TO(result, done, tokenizer_new(&t));
+    TRY_TO(result, done, tokenizer_read_json(t, json));
+    TRY_TO(result, done, tokenizer_finish(t));
     *out = t;
     t = NULL;
 done:
@@ -129,18 +97,98 @@ done:
     return result;
 }
 
-int64_t tokenizer_token_to_id(const struct tokenizer *t, const char *name) {
-    return vocab_token_to_id(&t->vocab, name, strlen(name));
+struct tokenizer_output {
+    struct bpe *bpe;
+    struct token_list *ids;
+};
+
+static status tokenizer_encode_word(void *context, const char *word, size_t size) {
+    const struct tokenizer_output *output = context;
+    return bpe_encode_word(output->bpe, word, size, output->ids);
+}
+
+// Encodes text that is normalized or not yet.
+static status tokenizer_encode_text(const struct tokenizer *t, bool normalized, const char *text, size_t size,
+                                    struct token_list *out) {
+    struct tokenizer_encoder *encoder = t->encoder;
+    struct tokenizer_output output = {&encoder->bpe, out};
+    const struct added_token_set *set = normalized ? &t->added.normalized : &t->added.raw;
+    size_t from = 0, taken = 0;
+    for (bool found = true; found;) {
+        struct added_token_match match;
+        TRY(added_tokens_next(&t->added, set, text, size, from, taken, &found, &match));
+        size_t end = found ? match.start : size;
+        if (end > taken && normalized) {
+            TRY(pre_tokenizer_run(&encoder->pre_tokenizer, text + taken, end - taken, tokenizer_encode_word, &output));
+        } else if (end > taken) {
+            const char *rest;
+            size_t rest_size;
+            TRY(normalize_text(t->form, text + taken, end - taken, &encoder->normalized, &rest, &rest_size));
+            TRY(tokenizer_encode_text(t, true, rest, rest_size, out));
+        }
+        if (!found) break;
+        TRY(token_list_append(out, match.id));
+        taken = match.end;
+        from = match.resume;
+    }
+    return OK;
+}
+
+status tokenizer_encode(const struct tokenizer *t, const char *text, size_t size, struct token_list *out) {
+    if (!utf8_valid(text, size)) return fail(DATAERR, "the text is not UTF-8");
+    pthread_mutex_lock(&t->encoder->lock);
+    status result = tokenizer_encode_text(t, false, text, size, out);
+    pthread_mutex_unlock(&t->encoder->lock);
+    return result;
+}
+
+status tokenizer_decode(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
+                        struct buf *out) {
+    TRY(buf_reserve(out, count * 4));
+    for (size_t i = 0; i < count; i++) {
+        size_t size;
+        const char *piece = tokenizer_piece(t, ids[i], &size);
+        if (size && !(skip_special && tokenizer_is_special(t, ids[i]))) TRY(buf_append(out, piece, size));
+    }
+    return OK;
+}
+
+status tokenizer_decode_utf8(const struct tokenizer *t, const int64_t *ids, size_t count, bool skip_special,
+                             struct buf *out) {
+    struct buf raw = {0};
+    status result = tokenizer_decode(t, ids, count, skip_special, &raw);
+    if (result == OK) result = utf8_replace(raw.data, raw.size, out);
+    buf_release(&raw);
+    return result;
+}
+
+void tokenizer_offsets(const struct tokenizer *t, const int64_t *ids, size_t count, size_t *offsets) {
+    offsets[0] = 0;
+    for (size_t i = 0; i < count; i++) {
+        size_t size;
+        tokenizer_piece(t, ids[i], &size);
+        offsets[i + 1] = offsets[i] + size;
+    }
+}
+
+int64_t tokenizer_token_to_id(const struct tokenizer *t, const char *token) {
+    return vocab_token_to_id(&t->vocab, token, strlen(token));
+}
+
+// Returns the entry of an id, NULL if it is not in the vocabulary.
+static const struct vocab_entry *tokenizer_entry(const struct tokenizer *t, int64_t id) {
+    return id >= 0 && (uint64_t)id < t->vocab.size && t->vocab.entries[id].token ? &t->vocab.entries[id] : NULL;
 }
 
 const char *tokenizer_piece(const struct tokenizer *t, int64_t id, size_t *size) {
-    bool known = id >= 0 && (uint64_t)id < t->vocab.size && t->vocab.entries[id].name;
-    *size = known ? t->vocab.entries[id].piece_size : 0;
-    return known ? t->vocab.entries[id].piece : NULL;
+    const struct vocab_entry *entry = tokenizer_entry(t, id);
+    *size = entry ? entry->bytes_size : 0;
+    return entry ? entry->bytes : NULL;
 }
 
 bool tokenizer_is_special(const struct tokenizer *t, int64_t id) {
-    return id >= 0 && (uint64_t)id < t->vocab.size && t->vocab.entries[id].special;
+    const struct vocab_entry *entry = tokenizer_entry(t, id);
+    return entry && entry->special;
 }
 
 int64_t tokenizer_vocab_size(const struct tokenizer *t) {

@@ -1,40 +1,33 @@
-// Reading tokenizer.json. What it may say and this tokenizer does not do is refused by name, never passed over.
+// Reads tokenizer.json, or the older vocab.json and merges.txt. A setting that this tokenizer does not implement is
+// refused by name, never ignored.
 #include <string.h>
 
+#include "shared/base/file.h"
 #include "shared/text/tokenizer_internal.h"
 
-static status refuse_set(struct json_object *model, const char *key) {
-    struct json_object *value;
-    if (!json_object_object_get_ex(model, key, &value) || !value) return OK;
-    bool empty = json_object_is_type(value, json_type_string) ? !json_object_get_string_len(value)
-                                                              : json_object_get_double(value) == 0;
-    return empty ? OK : fail(DATAERR, "model.%s: %s is not supported", key, json_object_to_json_string(value));
-}
-
-static bool names_type(struct json_object *object, const char *type) {
+static bool tokenizer_json_is_type(struct json_object *object, const char *type) {
     struct json_object *value;
     return json_object_object_get_ex(object, "type", &value) && value && !strcmp(json_object_get_string(value), type);
 }
 
-static const char *type_of(struct json_object *object) {
+static const char *tokenizer_json_type(struct json_object *object) {
     struct json_object *value;
     return json_object_object_get_ex(object, "type", &value) && value ? json_object_get_string(value) : "without type";
 }
 
-static status load_vocab(struct tokenizer *t, struct json_object *model) {
-    struct json_object *vocab;
-    TRY(json_find(model, "vocab", json_type_object, &vocab));
-    if (!vocab) return fail(DATAERR, "vocab: missing");
-    json_object_object_foreach(vocab, name, id) {
+// Reads a mapping of tokens to ids.
+static status tokenizer_json_read_vocab(struct tokenizer *t, struct json_object *vocab) {
+    json_object_object_foreach(vocab, token, id) {
         if (!json_object_is_type(id, json_type_int))
-            return fail(DATAERR, "vocab: the id of \"%s\" is no whole number", name);
-        TRY(vocab_add(&t->vocab, name, strlen(name), json_object_get_int64(id)));
+            return fail(DATAERR, "vocab: the id of \"%s\" is not an integer", token);
+        TRY(vocab_add(&t->vocab, token, strlen(token), json_object_get_int64(id)));
     }
     t->model_count = t->vocab.count;
     return t->model_count ? OK : fail(DATAERR, "vocab: empty");
 }
 
-static status load_merge(struct tokenizer *t, struct json_object *merge, uint32_t rank) {
+// Reads a merge, which is "left right" or ["left", "right"].
+static status tokenizer_json_read_merge(struct tokenizer *t, struct json_object *merge, uint32_t rank) {
     if (json_object_is_type(merge, json_type_string)) {
         const char *text = json_object_get_string(merge);
         size_t size = (size_t)json_object_get_string_len(merge);
@@ -45,196 +38,226 @@ static status load_merge(struct tokenizer *t, struct json_object *merge, uint32_
         return vocab_add_merge(&t->vocab, text, left, space + 1, size - left - 1, rank, true);
     }
     if (!json_object_is_type(merge, json_type_array) || json_object_array_length(merge) != 2)
-        return fail(DATAERR, "merge %u: neither a text nor a pair", rank + 1);
+        return fail(DATAERR, "merge %u: neither a string nor a pair", rank + 1);
     struct json_object *left = json_object_array_get_idx(merge, 0), *right = json_object_array_get_idx(merge, 1);
     if (!json_object_is_type(left, json_type_string) || !json_object_is_type(right, json_type_string))
-        return fail(DATAERR, "merge %u: not a pair of texts", rank + 1);
+        return fail(DATAERR, "merge %u: not a pair of strings", rank + 1);
     return vocab_add_merge(&t->vocab, json_object_get_string(left), (size_t)json_object_get_string_len(left),
                            json_object_get_string(right), (size_t)json_object_get_string_len(right), rank, true);
 }
 
-static status load_merges(struct tokenizer *t, struct json_object *model) {
-    struct json_object *merges;
+static status tokenizer_json_read_model(struct tokenizer *t, struct json_object *model) {
+    static const char *const unsupported[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
+                                              "byte_fallback"};
+    struct bpe *bpe = &t->encoder->bpe;
+    struct json_object *value, *merges;
+    if (json_object_object_get_ex(model, "type", &value) && !tokenizer_json_is_type(model, "BPE"))
+        return fail(DATAERR, "type: %s, but only BPE is supported", tokenizer_json_type(model));
+    for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
+        if (!json_object_object_get_ex(model, unsupported[i], &value) || !value) continue;
+        bool off = json_object_is_type(value, json_type_string) ? !json_object_get_string_len(value)
+                                                                : json_object_get_double(value) == 0;
+        if (!off)
+            return fail(DATAERR, "model.%s: %s is not supported", unsupported[i], json_object_to_json_string(value));
+    }
+    TRY(json_find(model, "vocab", json_type_object, &value));
+    if (!value) return fail(DATAERR, "vocab: missing");
+    TRY(tokenizer_json_read_vocab(t, value));
     TRY(json_find(model, "merges", json_type_array, &merges));
     if (!merges) return fail(DATAERR, "merges: missing");
     for (size_t i = 0; i < json_object_array_length(merges); i++) {
         struct json_object *merge = json_object_array_get_idx(merges, i);
-        if (i == 0 && json_object_is_type(merge, json_type_string) &&
-            !strncmp(json_object_get_string(merge), "#version", 8))
-            continue;
-        TRY(load_merge(t, merge, (uint32_t)i));
+        bool header = i == 0 && json_object_is_type(merge, json_type_string) &&
+                      !strncmp(json_object_get_string(merge), "#version", 8);
+        if (!header) TRY(tokenizer_json_read_merge(t, merge, (uint32_t)i));
     }
-    return OK;
+    TRY(bpe_init(bpe, &t->vocab));
+    TRY(json_flag(model, "fuse_unk", false, &bpe->fuse_unk));
+    TRY(json_flag(model, "ignore_merges", false, &bpe->ignore_merges));
+    TRY(json_find(model, "unk_token", json_type_string, &value));
+    if (!value) return OK;
+    const char *token = json_object_get_string(value);
+    bpe->unk_id = vocab_token_to_id(&t->vocab, token, (size_t)json_object_get_string_len(value));
+    return bpe->unk_id >= 0 ? OK : fail(DATAERR, "unk_token: \"%s\" is not in the vocabulary", token);
 }
 
-static status load_model(struct tokenizer *t, struct json_object *model) {
-    static const char *const unsupported[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
-                                              "byte_fallback"};
-    struct json_object *unknown;
-    if (json_object_object_get_ex(model, "type", &unknown) && !names_type(model, "BPE"))
-        return fail(DATAERR, "type: %s where BPE should be", type_of(model));
-    for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) TRY(refuse_set(model, unsupported[i]));
-    TRY(load_vocab(t, model));
-    TRY(load_merges(t, model));
-    TRY(bpe_init(&t->bpe, &t->vocab));
-    TRY(json_flag(model, "fuse_unk", false, &t->bpe.fuse_unknown));
-    TRY(json_flag(model, "ignore_merges", false, &t->bpe.whole_words));
-    TRY(json_find(model, "unk_token", json_type_string, &unknown));
-    if (!unknown) return OK;
-    const char *name = json_object_get_string(unknown);
-    t->bpe.unknown = vocab_token_to_id(&t->vocab, name, (size_t)json_object_get_string_len(unknown));
-    return t->bpe.unknown >= 0 ? OK : fail(DATAERR, "unk_token: \"%s\" is not in the vocabulary", name);
-}
-
-static status load_normalizer(struct tokenizer *t, struct json_object *normalizer) {
+static status tokenizer_json_read_normalizer(struct tokenizer *t, struct json_object *normalizer) {
     static const char *const forms[] = {
         [NORMALIZE_NFC] = "NFC", [NORMALIZE_NFD] = "NFD", [NORMALIZE_NFKC] = "NFKC", [NORMALIZE_NFKD] = "NFKD"};
-    if (names_type(normalizer, "Sequence")) {
+    if (tokenizer_json_is_type(normalizer, "Sequence")) {
         struct json_object *list;
         TRY(json_find(normalizer, "normalizers", json_type_array, &list));
         if (!list || !json_object_array_length(list)) return OK;
         struct json_object *only = json_object_array_get_idx(list, 0);
         if (json_object_array_length(list) > 1 || !json_object_is_type(only, json_type_object))
-            return fail(DATAERR, "a Sequence of several is not supported");
-        return load_normalizer(t, only);
+            return fail(DATAERR, "a Sequence of several normalizers is not supported");
+        return tokenizer_json_read_normalizer(t, only);
     }
     for (size_t i = NORMALIZE_NFC; i < sizeof forms / sizeof *forms; i++)
-        if (names_type(normalizer, forms[i])) {
+        if (tokenizer_json_is_type(normalizer, forms[i])) {
             t->form = (enum normalize_form)i;
             return OK;
         }
-    return fail(DATAERR, "%s is not supported", type_of(normalizer));
+    return fail(DATAERR, "%s is not supported", tokenizer_json_type(normalizer));
 }
 
-// A plain text as a regular expression.
-static status quote(const char *text, size_t size, struct buf *out) {
-    for (size_t i = 0; i < size; i++) {
-        if (strchr("\\^$.[]|()?*+{}-#&~ ", text[i]) && text[i]) TRY(buf_append(out, "\\", 1));
-        TRY(text[i] ? buf_append(out, text + i, 1) : buf_puts(out, "\\x00"));
-    }
-    return OK;
-}
-
-static status load_split(struct tokenizer *t, struct json_object *split) {
-    struct json_object *pattern, *behavior, *regex = NULL, *plain = NULL;
+// Reads a Split step. Its pattern is a regular expression, or a string, which is escaped.
+static status tokenizer_json_read_split(struct tokenizer *t, struct json_object *split) {
+    struct json_object *pattern, *behavior, *regex = NULL, *literal = NULL;
     bool invert;
     TRY(json_find(split, "pattern", json_type_object, &pattern));
     TRY(json_find(split, "behavior", json_type_string, &behavior));
     TRY(json_flag(split, "invert", false, &invert));
     if (pattern) TRY(json_find(pattern, "Regex", json_type_string, &regex));
-    if (pattern) TRY(json_find(pattern, "String", json_type_string, &plain));
-    if (!regex && !plain) return fail(DATAERR, "Split: no pattern");
-    const char *how = behavior ? json_object_get_string(behavior) : "without behavior";
-    bool removed = !strcmp(how, "Removed");
-    if (!removed && strcmp(how, "Isolated") != 0) return fail(DATAERR, "Split: %s is not supported", how);
+    if (pattern) TRY(json_find(pattern, "String", json_type_string, &literal));
+    if (!regex && !literal) return fail(DATAERR, "Split: no pattern");
+    const char *name = behavior ? json_object_get_string(behavior) : "without behavior";
+    bool removed = !strcmp(name, "Removed");
+    if (!removed && strcmp(name, "Isolated") != 0) return fail(DATAERR, "Split: %s is not supported", name);
     enum split_behavior rule = !removed ? SPLIT_ISOLATED : invert ? SPLIT_REMOVED_INVERT : SPLIT_REMOVED;
-    struct json_object *given = regex ? regex : plain;
-    struct buf quoted = {0};
-    status result = OK;
-    if (plain) result = quote(json_object_get_string(plain), (size_t)json_object_get_string_len(plain), &quoted);
-    if (result == OK)
-        result = pre_tokenizer_add_split(&t->pre_tokenizer, plain ? quoted.data : json_object_get_string(given),
-                                         plain ? quoted.size : (size_t)json_object_get_string_len(given), rule);
-    buf_release(&quoted);
+    struct pre_tokenizer *pre_tokenizer = &t->encoder->pre_tokenizer;
+    if (!literal)
+        return pre_tokenizer_add_split(pre_tokenizer, json_object_get_string(regex),
+                                       (size_t)json_object_get_string_len(regex), rule);
+    struct buf escaped = {0};
+    const char *text = json_object_get_string(literal);
+    status result = buf_puts(&escaped, "");
+    for (int i = 0; i < json_object_get_string_len(literal) && result == OK; i++) {
+        if (strchr("\\^$.[]|()?*+{}-#&~ ", text[i]) && text[i]) result = buf_append(&escaped, "\\", 1);
+        if (result == OK) result = text[i] ? buf_append(&escaped, text + i, 1) : buf_puts(&escaped, "\\x00");
+    }
+    if (result == OK) result = pre_tokenizer_add_split(pre_tokenizer, escaped.data, escaped.size, rule);
+    buf_release(&escaped);
     return result;
 }
 
-// Adds a step, or a Sequence's steps; *byte_level says whether the last one was the byte-level step.
-static status load_pre_tokenizer(struct tokenizer *t, struct json_object *step, bool *byte_level) {
+// Reads a step or a Sequence of steps; *byte_level becomes true at the ByteLevel step, which must be the last one.
+static status tokenizer_json_read_step(struct tokenizer *t, struct json_object *step, bool *byte_level) {
     if (!json_object_is_type(step, json_type_object)) return fail(DATAERR, "not an object");
-    if (names_type(step, "Sequence")) {
+    if (tokenizer_json_is_type(step, "Sequence")) {
         struct json_object *list;
         TRY(json_find(step, "pretokenizers", json_type_array, &list));
         for (size_t i = 0; list && i < json_object_array_length(list); i++)
-            TRY(load_pre_tokenizer(t, json_object_array_get_idx(list, i), byte_level));
+            TRY(tokenizer_json_read_step(t, json_object_array_get_idx(list, i), byte_level));
         return OK;
     }
-    if (*byte_level) return fail(DATAERR, "%s after ByteLevel is not supported", type_of(step));
-    if (names_type(step, "Split")) return load_split(t, step);
-    if (!names_type(step, "ByteLevel")) return fail(DATAERR, "%s is not supported", type_of(step));
-    bool prefix_space, pattern;
-    TRY(json_flag(step, "add_prefix_space", true, &prefix_space));
-    TRY(json_flag(step, "use_regex", true, &pattern));
+    const char *type = tokenizer_json_type(step);
+    if (*byte_level) return fail(DATAERR, "%s after ByteLevel is not supported", type);
+    if (tokenizer_json_is_type(step, "Split")) return tokenizer_json_read_split(t, step);
+    if (!tokenizer_json_is_type(step, "ByteLevel")) return fail(DATAERR, "%s is not supported", type);
+    bool add_prefix_space, use_regex;
+    TRY(json_flag(step, "add_prefix_space", true, &add_prefix_space));
+    TRY(json_flag(step, "use_regex", true, &use_regex));
     *byte_level = true;
-    return pre_tokenizer_add_byte_level(&t->pre_tokenizer, prefix_space, pattern);
+    return pre_tokenizer_add_byte_level(&t->encoder->pre_tokenizer, add_prefix_space, use_regex);
 }
 
-// A post_processor or decoder must be ByteLevel, or a Sequence of it, or left out.
-static status require_byte_level(struct json_object *part) {
-    if (names_type(part, "ByteLevel")) return OK;
+static status tokenizer_json_read_pre_tokenizer(struct tokenizer *t, struct json_object *pre_tokenizer) {
+    bool byte_level = false;
+    t->byte_level_only = tokenizer_json_is_type(pre_tokenizer, "ByteLevel");
+    TRY(tokenizer_json_read_step(t, pre_tokenizer, &byte_level));
+    return byte_level ? OK : fail(DATAERR, "no ByteLevel step: not a byte-level tokenizer");
+}
+
+// Checks a post_processor or a decoder, which must be ByteLevel or a Sequence of nothing else.
+static status tokenizer_json_check_byte_level(struct tokenizer *t, struct json_object *part) {
+    (void)t;
+    if (tokenizer_json_is_type(part, "ByteLevel")) return OK;
     struct json_object *list = NULL;
-    if (names_type(part, "Sequence") && !json_object_object_get_ex(part, "processors", &list))
+    if (tokenizer_json_is_type(part, "Sequence") && !json_object_object_get_ex(part, "processors", &list))
         json_object_object_get_ex(part, "decoders", &list);
     bool good = list && json_object_is_type(list, json_type_array);
     for (size_t i = 0; good && i < json_object_array_length(list); i++)
-        good = names_type(json_object_array_get_idx(list, i), "ByteLevel");
-    return good ? OK : fail(DATAERR, "%s is not supported", type_of(part));
+        good = tokenizer_json_is_type(json_object_array_get_idx(list, i), "ByteLevel");
+    return good ? OK : fail(DATAERR, "%s is not supported", tokenizer_json_type(part));
 }
 
-status added_token_parse(struct json_object *json, const char **content, size_t *size,
-                         struct added_token_flags *flags) {
-    struct json_object *text;
-    *flags = (struct added_token_flags){0};
-    if (!json_object_is_type(json, json_type_object)) return fail(DATAERR, "not an object");
-    TRY(json_find(json, "content", json_type_string, &text));
-    if (!text) return fail(DATAERR, "content: missing");
-    *content = json_object_get_string(text);
-    *size = (size_t)json_object_get_string_len(text);
-    TRY(json_flag(json, "single_word", false, &flags->single_word));
-    TRY(json_flag(json, "lstrip", false, &flags->lstrip));
-    TRY(json_flag(json, "rstrip", false, &flags->rstrip));
-    TRY(json_flag(json, "special", false, &flags->special));
-    return json_flag(json, "normalized", !flags->special, &flags->normalized);
-}
-
-static status load_added_tokens(struct tokenizer *t, struct json_object *list) {
-    for (size_t i = 0; i < json_object_array_length(list); i++) {
-        struct json_object *token = json_object_array_get_idx(list, i), *id = NULL;
-        const char *content = NULL;
-        size_t size = 0;
-        struct added_token_flags flags;
-        status result = added_token_parse(token, &content, &size, &flags);
-        if (result == OK) result = json_find(token, "id", json_type_int, &id);
-        if (result == OK) result = id ? OK : fail(DATAERR, "id: missing");
-        if (result == OK) result = added_token_declare(t, content, size, flags, json_object_get_int64(id));
-        if (result != OK) return fail_prefix(result, "[%zu]", i);
-    }
-    return OK;
-}
-
-static status load_part(struct tokenizer *t, const char *key, struct json_object *part) {
-    if (!strcmp(key, "model")) return load_model(t, part);
-    if (!strcmp(key, "normalizer")) return load_normalizer(t, part);
-    if (!strcmp(key, "pre_tokenizer")) {
-        bool byte_level = false;
-        t->plain_byte_level = names_type(part, "ByteLevel");
-        TRY(load_pre_tokenizer(t, part, &byte_level));
-        return byte_level ? OK : fail(DATAERR, "no ByteLevel in it: not a byte-level tokenizer");
-    }
-    if (!strcmp(key, "added_tokens")) return load_added_tokens(t, part);
-    return require_byte_level(part);
-}
-
-status load_tokenizer_json(struct tokenizer *t, struct json_object *json) {
+status tokenizer_read_json(struct tokenizer *t, struct json_object *json) {
     static const struct {
         const char *key;
         enum json_type type;
-        bool needed;
+        bool required;
+        status (*read)(struct tokenizer *t, struct json_object *part);
     } parts[] = {
-        {"normalizer", json_type_object, false}, {"pre_tokenizer", json_type_object, true},
-        {"decoder", json_type_object, false},    {"post_processor", json_type_object, false},
-        {"model", json_type_object, true},       {"added_tokens", json_type_array, false},
+        // added tokens come last, because their ids follow those of the model
+        {"normalizer", json_type_object, false, tokenizer_json_read_normalizer},
+        {"pre_tokenizer", json_type_object, true, tokenizer_json_read_pre_tokenizer},
+        {"decoder", json_type_object, false, tokenizer_json_check_byte_level},
+        {"post_processor", json_type_object, false, tokenizer_json_check_byte_level},
+        {"model", json_type_object, true, tokenizer_json_read_model},
+        {"added_tokens", json_type_array, false, tokenizer_read_added_tokens},
     };
     struct json_object *version;
     TRY(json_find(json, "version", json_type_string, &version));
     if (version && strcmp(json_object_get_string(version), "1.0") != 0)
-        return fail(DATAERR, "version: %s where 1.0 should be", json_object_get_string(version));
+        return fail(DATAERR, "version: %s, but only 1.0 is supported", json_object_get_string(version));
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         struct json_object *part;
         TRY(json_find(json, parts[i].key, parts[i].type, &part));
-        if (!part && parts[i].needed) return fail(DATAERR, "%s: missing", parts[i].key);
-        status result = part ? load_part(t, parts[i].key, part) : OK;
+        if (!part && parts[i].required) return fail(DATAERR, "%s: missing", parts[i].key);
+        status result = part ? parts[i].read(t, part) : OK;
         if (result != OK) return fail_prefix(result, "%s", parts[i].key);
     }
     return OK;
+}
+
+// Returns the next word of line[*at..size) and moves *at behind it; *word_size is 0 at the end of the line.
+static const char *tokenizer_json_next_word(const char *line, size_t size, size_t *at, size_t *word_size) {
+    static const char blank[] = " \t\r\v\f";
+    while (*at < size && line[*at] && strchr(blank, line[*at])) ++*at;
+    size_t start = *at;
+    while (*at < size && !(line[*at] && strchr(blank, line[*at]))) ++*at;
+    *word_size = *at - start;
+    return line + start;
+}
+
+// Reads a line of merges.txt and counts *rank up. Line 1 may be a header, which starts with # and is not a merge.
+static status tokenizer_json_read_line(struct tokenizer *t, const char *line, size_t size, size_t number,
+                                       uint32_t *rank) {
+    size_t at = 0, left_size, right_size, more;
+    const char *left = tokenizer_json_next_word(line, size, &at, &left_size);
+    const char *right = tokenizer_json_next_word(line, size, &at, &right_size);
+    tokenizer_json_next_word(line, size, &at, &more);
+    if (!left_size) return OK;
+    bool header = number == 1 && left[0] == '#';
+    if (header && left_size >= 8 && !memcmp(left, "#version", 8)) return OK;
+    status result = right_size && !more ? vocab_add_merge(&t->vocab, left, left_size, right, right_size, *rank, false)
+                                        : fail(DATAERR, "\"%.*s\" is not two tokens", (int)size, line);
+    if (header && result == DATAERR) return OK;
+    if (result != OK) return fail_prefix(result, "line %zu", number);
+    ++*rank;
+    return OK;
+}
+
+status tokenizer_read_vocab_files(struct tokenizer *t, const char *dir) {
+    struct arena memory = {0};
+    struct json_object *vocab = NULL;
+    struct buf merges = {0};
+    char *vocab_path = path_join(&memory, dir, "vocab.json"), *merges_path = path_join(&memory, dir, "merges.txt");
+    status result;
+    if (!vocab_path || !merges_path) TRY_TO(result, done, fail_oom());
+    TRY_TO(result, done, json_file(&vocab, vocab_path));
+    result = tokenizer_json_read_vocab(t, vocab);
+    if (result != OK) TRY_TO(result, done, fail_prefix(result, "%s", vocab_path));
+    TRY_TO(result, done, file_read(merges_path, &merges));
+    uint32_t rank = 0;
+    size_t number = 1, at = 0;
+    for (; at < merges.size; number++) {
+        const char *line = merges.data + at, *end = memchr(line, '\n', merges.size - at);
+        size_t size = end ? (size_t)(end - line) : merges.size - at;
+        result = tokenizer_json_read_line(t, line, size, number, &rank);
+        if (result != OK) TRY_TO(result, done, fail_prefix(result, "%s", merges_path));
+        at += size + 1;
+    }
+    TRY_TO(result, done, bpe_init(&t->encoder->bpe, &t->vocab));
+    t->form = NORMALIZE_NFC;
+    TRY_TO(result, done,
+           pre_tokenizer_add_split(&t->encoder->pre_tokenizer, pre_tokenizer_qwen2, strlen(pre_tokenizer_qwen2),
+                                   SPLIT_ISOLATED));
+    TRY_TO(result, done, pre_tokenizer_add_byte_level(&t->encoder->pre_tokenizer, false, false));
+done:
+    buf_release(&merges);
+    json_object_put(vocab);
+    arena_release(&memory);
+    return result;
 }

@@ -4,6 +4,7 @@
 #include "shared/base/file.h"
 #include "shared/text/tokenizer.h"
 #include "shared/text/bpe_train.h"
+#include "shared/text/tokenizer_train.h"
 
 static void test_merges_by_hand(void **state) {
     (void)state;

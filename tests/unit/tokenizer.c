@@ -275,8 +275,8 @@ static void test_broken_folders(void **state) {
     check_broken("\"merges\": [[", "\"merges\": [\"a b c\", [", "a b c");
     check_broken("\"!\": 0", "\"!\": -1", "out of range");
     check_broken("\"!\": 0", "\"!\": 9999999999", "out of range");
-    check_broken("\"!\": 0", "\"!\": 1", "one id");
-    check_broken("\"!\": 0", "\"!\": \"0\"", "no whole number");
+    check_broken("\"!\": 0", "\"!\": 1", "the same id");
+    check_broken("\"!\": 0", "\"!\": \"0\"", "not an integer");
     check_broken("<|video_pad|>", "<|film_pad|>", "<|video_pad|>");
     check_broken("\"NFC\"", "\"Lowercase\"", "Lowercase");
     check_broken("\"ByteLevel\"", "\"Metaspace\"", "Metaspace");
