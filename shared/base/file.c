@@ -11,11 +11,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shared/base/fd.h"
+
 static status read_all(int fd, const char *path, struct buf *out) {
     for (;;) {
         TRY(buf_reserve(out, 1 << 16));
-        ssize_t got = read(fd, out->data + out->size, out->room - out->size - 1);
-        if (got < 0 && errno == EINTR) continue;
+        ssize_t got = fd_read(fd, out->data + out->size, out->room - out->size - 1);
         if (got < 0) return fail(DATAERR, "%s: %s", path, strerror(errno));
         if (got == 0) break;
         out->size += (size_t)got;
@@ -77,17 +78,6 @@ void file_map_release(struct file_map *map) {
     *map = (struct file_map){0};
 }
 
-static status write_all(int fd, const char *path, const char *data, size_t size) {
-    while (size) {
-        ssize_t put = write(fd, data, size);
-        if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno));
-        data += put;
-        size -= (size_t)put;
-    }
-    return fsync(fd) ? fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno)) : OK;
-}
-
 static status sync_parent(const char *path) {
     struct arena memory = {0};
     const char *slash = strrchr(path, '/');
@@ -108,7 +98,8 @@ status file_write_atomic(const char *path, const void *data, size_t size) {
         result = fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno));
         goto done;
     }
-    result = write_all(fd, path, data, size);
+    bool written = fd_write_all(fd, data, size) && !fsync(fd);
+    if (!written) result = fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno));
     close(fd);
     if (result == OK && rename(temporary, path))
         result = fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno));

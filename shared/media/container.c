@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shared/base/fd.h"
 #include "shared/base/log.h"
 
 enum { io_buffer = 256 << 10, most_pixels = 100 * 1000 * 1000 };
@@ -49,9 +50,7 @@ status container_defect(int code, const char *what) {
 
 static int read_bytes(void *context, uint8_t *out, int size) {
     struct container *container = context;
-    ssize_t got;
-    do got = pread(container->fd, out, (size_t)size, container->at);
-    while (got < 0 && errno == EINTR);
+    ssize_t got = fd_pread(container->fd, out, (size_t)size, container->at);
     if (got < 0) return AVERROR(errno);
     container->at += got;
     return got ? (int)got : AVERROR_EOF;

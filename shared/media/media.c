@@ -10,6 +10,7 @@
 #include <xxhash.h>
 
 #include "shared/base/clock.h"
+#include "shared/base/fd.h"
 #include "shared/media/decode.h"
 
 // Part of every key: a change of the chain makes new keys.
@@ -27,8 +28,7 @@ static status hash_content(int fd, uint8_t hash[16]) {
     status result = state && buffer ? OK : fail(UNAVAILABLE, "memory is short");
     if (result == OK) XXH3_128bits_reset(state);
     for (ssize_t got = 1; result == OK && got != 0;) {
-        got = read(fd, buffer, block);
-        if (got < 0 && errno == EINTR) continue;
+        got = fd_read(fd, buffer, block);
         if (got < 0) result = fail(BAD_SAMPLE, "%s", strerror(errno));
         if (got > 0) XXH3_128bits_update(state, buffer, (size_t)got);
     }

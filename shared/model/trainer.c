@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shared/base/fd.h"
+
 enum { elements_at_a_time = 1 << 20 };
 
 status trainer_new(struct trainer **out, struct model *model) {
@@ -41,36 +43,14 @@ void trainer_free(struct trainer **trainer, struct backend *backend) {
 }
 
 status ema_read(const struct trainer *trainer, int64_t offset, int64_t count, float *out) {
-    char *at = (char *)out;
-    size_t left = (size_t)count * sizeof *out;
-    off_t byte = (off_t)offset * (off_t)sizeof *out;
-    while (left) {
-        ssize_t got = pread(trainer->ema_fd, at, left, byte);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0)
-            return fail(UNAVAILABLE, "%s: the reference's file: cannot read: %s", trainer->scratch,
-                        got ? strerror(errno) : "too short");
-        at += got;
-        left -= (size_t)got;
-        byte += got;
-    }
-    return OK;
+    if (fd_pread_all(trainer->ema_fd, out, (size_t)count * sizeof *out, (off_t)offset * (off_t)sizeof *out)) return OK;
+    return fail(UNAVAILABLE, "%s: the reference's file: cannot read: %s", trainer->scratch, strerror(errno));
 }
 
 status ema_write(const struct trainer *trainer, int64_t offset, int64_t count, const float *values) {
-    const char *at = (const char *)values;
-    size_t left = (size_t)count * sizeof *values;
-    off_t byte = (off_t)offset * (off_t)sizeof *values;
-    while (left) {
-        ssize_t put = pwrite(trainer->ema_fd, at, left, byte);
-        if (put < 0 && errno == EINTR) continue;
-        if (put < 0)
-            return fail(UNAVAILABLE, "%s: the reference's file: cannot write: %s", trainer->scratch, strerror(errno));
-        at += put;
-        left -= (size_t)put;
-        byte += put;
-    }
-    return OK;
+    if (fd_pwrite_all(trainer->ema_fd, values, (size_t)count * sizeof *values, (off_t)offset * (off_t)sizeof *values))
+        return OK;
+    return fail(UNAVAILABLE, "%s: the reference's file: cannot write: %s", trainer->scratch, strerror(errno));
 }
 
 static status open_scratch(const char *dir, int *file) {

@@ -1,11 +1,11 @@
 // The filter: groups as JSON lines in, groups as JSON lines out, in the order in which they came. A group that is done
 // before an earlier one waits in its slot; a line that is no group ends the run when everything before it is written.
 #include <errno.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "shared/base/fd.h"
 #include "shared/stage/lines.h"
 #include "shared/stage/runner.h"
 
@@ -56,19 +56,9 @@ static status slot_add(struct filter *filter, struct slot **out) {
 }
 
 static status write_all(int fd, const char *data, size_t size) {
-    while (size) {
-        ssize_t put = write(fd, data, size);
-        if (put < 0 && errno == EINTR) continue;
-        if (put < 0 && errno == EAGAIN) { // a descriptor that its other owner made non-blocking
-            poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, -1);
-            continue;
-        }
-        if (put < 0 && errno == EPIPE) return fail(END, "standard output is closed");
-        if (put < 0) return fail(UNAVAILABLE, "standard output: %s", strerror(errno));
-        data += put;
-        size -= (size_t)put;
-    }
-    return OK;
+    if (fd_write_all(fd, data, size)) return OK;
+    if (errno == EPIPE) return fail(END, "standard output is closed");
+    return fail(UNAVAILABLE, "standard output: %s", strerror(errno));
 }
 
 // Writes the slots at the front that are done. DATAERR when the one in front is no group.

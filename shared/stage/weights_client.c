@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shared/base/fd.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/stage/signals.h"
@@ -48,17 +49,6 @@ static bool seen_from_here(const struct remote_weights *pulled) {
     return !stat(pulled->remote, &about) && S_ISREG(about.st_mode) && about.st_size == pulled->size;
 }
 
-static status write_piece(int fd, const struct buf *piece, const char *path) {
-    size_t done = 0;
-    while (done < piece->size) {
-        ssize_t put = write(fd, piece->data + done, piece->size - done);
-        if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
-        done += (size_t)put;
-    }
-    return OK;
-}
-
 static status copy_pieces(struct io_thread *io, const struct remote_weights *pulled, int fd, const char *path) {
     struct buf piece = {0};
     status result = OK;
@@ -71,7 +61,8 @@ static status copy_pieces(struct io_thread *io, const struct remote_weights *pul
         result = io_thread_call(io, "optim", "weights", &request, &reply, &arena, &piece);
         if (result == OK && (reply.kind != MESSAGE_CHUNK || piece.size == 0))
             result = fail(BAD_SAMPLE, "version %lld of the weights is gone", (long long)pulled->weights.version);
-        if (result == OK) result = write_piece(fd, &piece, path);
+        if (result == OK && !fd_write_all(fd, piece.data, piece.size))
+            result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
         offset += (int64_t)piece.size;
         arena_release(&arena);
     }

@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shared/base/fd.h"
+
 enum { KEPT = 3, CHUNK_MOST = 8 << 20 };
 
 struct item {
@@ -90,7 +92,7 @@ static status read_piece(const char *path, const struct wire_message *request, s
     if (fd < 0) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     size_t size = request->size > 0 && request->size < CHUNK_MOST ? (size_t)request->size : CHUNK_MOST;
     status result = buf_reserve(bulk, size);
-    ssize_t got = result == OK ? pread(fd, bulk->data, size, request->offset) : 0;
+    ssize_t got = result == OK ? fd_pread(fd, bulk->data, size, request->offset) : 0;
     if (got < 0) result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     if (result == OK) bulk->size = (size_t)got;
     close(fd);

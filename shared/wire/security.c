@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "shared/base/fd.h"
 #include "shared/base/file.h"
 #include "shared/base/memory.h"
 
@@ -29,7 +30,7 @@ status wire_key_write(const struct wire_security *keys, const char *path) {
     if (fd < 0) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     struct buf text = {0};
     status result = buf_printf(&text, "public %s\nsecret %s\n", keys->public, keys->secret);
-    if (result == OK && (write(fd, text.data, text.size) != (ssize_t)text.size || fsync(fd)))
+    if (result == OK && (!fd_write_all(fd, text.data, text.size) || fsync(fd)))
         result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     close(fd);
     if (result != OK) unlink(path);

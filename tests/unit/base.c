@@ -1,12 +1,16 @@
 // The base: memory, files, keyed chance, the pool.
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <unistd.h>
 #include "tests/unit/unit.h"
 
 #include "shared/base/clock.h"
-#include "shared/base/rng.h"
+#include "shared/base/fd.h"
 #include "shared/base/file.h"
 #include "shared/base/memory.h"
 #include "shared/base/pool.h"
+#include "shared/base/rng.h"
 
 static void test_failure_text_nests(void **state) {
     (void)state;
@@ -48,6 +52,56 @@ static void test_chance_below_is_even(void **state) {
     int seen[5] = {0};
     for (uint64_t i = 0; i < 50000; i++) seen[rng_below(7, 1, i, 5)]++;
     for (int i = 0; i < 5; i++) assert_in_range(seen[i], 9600, 10400);
+}
+
+static void *read_slowly(void *argument) {
+    int fd = *(int *)argument;
+    static char sum[1];
+    char piece[5000];
+    ssize_t got;
+    for (size_t i = 0; (got = fd_read(fd, piece, sizeof piece)) > 0; i++) {
+        if (i % 50 == 0) usleep(1000);
+        for (ssize_t j = 0; j < got; j++) sum[0] = (char)(sum[0] ^ piece[j]);
+    }
+    close(fd);
+    return sum;
+}
+
+static void test_writes_to_a_full_pipe_wait(void **state) {
+    (void)state;
+    enum { size = 1 << 20 };
+    int ends[2];
+    void *sum;
+    char *data = malloc(size), wanted = 0;
+    assert_non_null(data);
+    for (size_t i = 0; i < size; i++) wanted = (char)(wanted ^ (data[i] = (char)(i * 31)));
+    assert_int_equal(pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);
+    assert_int_equal(fcntl(ends[0], F_SETFL, 0), 0);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, read_slowly, &ends[0]), 0);
+    assert_true(fd_write_all(ends[1], data, size));
+    close(ends[1]);
+    assert_int_equal(pthread_join(thread, &sum), 0);
+    assert_int_equal(*(char *)sum, wanted);
+    free(data);
+}
+
+static void test_reads_and_writes_at_an_offset(void **state) {
+    (void)state;
+    char path[] = "/tmp/caravan-fd-XXXXXX", back[8];
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_true(fd_pwrite_all(fd, "caravan", 7, 3));
+    assert_true(fd_pread_all(fd, back, 5, 5));
+    assert_memory_equal(back, "ravan", 5);
+    assert_false(fd_pread_all(fd, back, 6, 5));
+    assert_int_equal(errno, ENODATA);
+    assert_int_equal(fd_pread(fd, back, 8, 8), 2);
+    assert_int_equal(fd_pread(fd, back, 8, 10), 0);
+    close(fd);
+    unlink(path);
+    assert_false(fd_write_all(-1, "x", 1));
+    assert_int_equal(errno, EBADF);
 }
 
 static void test_a_shared_file_is_not_written_over(void **state) {
@@ -175,6 +229,8 @@ int main(void) {
         cmocka_unit_test(test_arena_is_zeroed_and_aligned),
         cmocka_unit_test(test_philox_known_answer),
         cmocka_unit_test(test_chance_below_is_even),
+        cmocka_unit_test(test_writes_to_a_full_pipe_wait),
+        cmocka_unit_test(test_reads_and_writes_at_an_offset),
         cmocka_unit_test(test_file_replace),
         cmocka_unit_test(test_a_shared_file_is_not_written_over),
         cmocka_unit_test(test_clocks_run_forward),
