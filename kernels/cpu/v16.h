@@ -1,16 +1,18 @@
 // Sixteen float32 lanes as one value: the same arithmetic in plain C, AVX2 and AVX-512, to the bit.
 //
-// Which of the three stands behind v16 is what the including file is compiled for; every function is static, so that
-// no file's code gets into another's. A v16_fma rounds once in all three.
+// The flags with which the including file is compiled select the version. Every function is static: with external
+// linkage, the linker could pick the AVX-512 copy of a function for code that must run without AVX-512. v16_fma rounds
+// once in all three.
 #ifndef KERNELS_CPU_V16_H
 #define KERNELS_CPU_V16_H
 
+#include <assert.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
-// In plain C the compiler decides what to inline: sixteen lanes unrolled everywhere would keep it busy for minutes.
+// In plain C the compiler decides what to inline: forced inlining of sixteen unrolled lanes takes minutes to compile.
 #if defined(__AVX2__)
 #define V16 static inline __attribute__((always_inline, unused))
 #else
@@ -23,16 +25,16 @@
 
 typedef __m512 v16;
 
-V16 v16 v16_all(float x) {
+V16 v16 v16_set1(float x) {
     return _mm512_set1_ps(x);
 }
-V16 v16 v16_get(const float *p) {
+V16 v16 v16_load(const float *p) {
     return _mm512_loadu_ps(p);
 }
-V16 void v16_put(float *p, v16 x) {
+V16 void v16_store(float *p, v16 x) {
     _mm512_storeu_ps(p, x);
 }
-V16 v16 v16_held(v16 x) {
+V16 v16 v16_in_register(v16 x) {
     __asm__("" : "+v"(x));
     return x;
 }
@@ -57,24 +59,24 @@ V16 v16 v16_max(v16 a, v16 b) {
 V16 v16 v16_abs(v16 a) {
     return _mm512_abs_ps(a);
 }
-V16 v16 v16_if_less(v16 a, v16 b, v16 x, v16 y) {
+V16 v16 v16_select_lt(v16 a, v16 b, v16 x, v16 y) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
 }
-V16 unsigned v16_reaching(v16 a, v16 b) {
+V16 unsigned v16_cmp_ge(v16 a, v16 b) {
     return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ);
 }
-V16 v16 v16_first(int64_t n, v16 x, v16 y) {
+V16 v16 v16_mask_first(int64_t n, v16 x, v16 y) {
     return n >= 16 ? x : _mm512_mask_blend_ps((__mmask16)((1u << (n < 0 ? 0 : n)) - 1), y, x);
 }
-V16 v16 v16_exponent(v16 x, v16 bits) {
+V16 v16 v16_add_exponent(v16 x, v16 bits) {
     return _mm512_castsi512_ps(
         _mm512_add_epi32(_mm512_castps_si512(x), _mm512_slli_epi32(_mm512_castps_si512(bits), 23)));
 }
-V16 v16 v16_sign_of(v16 x, v16 sign) {
+V16 v16 v16_copysign(v16 x, v16 sign) {
     return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_set1_epi32((int)0x80000000), _mm512_castps_si512(sign),
                                                          _mm512_castps_si512(x), 0xca));
 }
-V16 v16 v16_get_bf16(const uint16_t *p) {
+V16 v16 v16_load_bf16(const uint16_t *p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)), 16));
 }
 V16 v16 v16_round_bf16(v16 x) {
@@ -85,11 +87,11 @@ V16 v16 v16_round_bf16(v16 x) {
     up = _mm512_mask_or_epi32(up, nan, bits, _mm512_set1_epi32(0x400000));
     return _mm512_castsi512_ps(_mm512_and_si512(up, _mm512_set1_epi32((int)0xffff0000)));
 }
-V16 void v16_put_bf16(uint16_t *p, v16 x) {
+V16 void v16_store_bf16(uint16_t *p, v16 x) {
     __m512i high = _mm512_srli_epi32(_mm512_castps_si512(v16_round_bf16(x)), 16);
     _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(high));
 }
-V16 float v16_sum(v16 x) {
+V16 float v16_reduce_add(v16 x) {
     __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
     __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -106,17 +108,17 @@ typedef struct v16 {
 
 #define V16_BOTH(f) ((v16){f(a.low, b.low), f(a.high, b.high)})
 
-V16 v16 v16_all(float x) {
+V16 v16 v16_set1(float x) {
     return (v16){_mm256_set1_ps(x), _mm256_set1_ps(x)};
 }
-V16 v16 v16_get(const float *p) {
+V16 v16 v16_load(const float *p) {
     return (v16){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
 }
-V16 void v16_put(float *p, v16 x) {
+V16 void v16_store(float *p, v16 x) {
     _mm256_storeu_ps(p, x.low);
     _mm256_storeu_ps(p + 8, x.high);
 }
-V16 v16 v16_held(v16 x) {
+V16 v16 v16_in_register(v16 x) {
     return x;
 }
 V16 v16 v16_add(v16 a, v16 b) {
@@ -138,18 +140,18 @@ V16 v16 v16_max(v16 a, v16 b) {
     return V16_BOTH(_mm256_max_ps);
 }
 V16 v16 v16_abs(v16 a) {
-    const v16 b = v16_all(-0.0f);
+    const v16 b = v16_set1(-0.0f);
     return (v16){_mm256_andnot_ps(b.low, a.low), _mm256_andnot_ps(b.high, a.high)};
 }
-V16 v16 v16_if_less(v16 a, v16 b, v16 x, v16 y) {
+V16 v16 v16_select_lt(v16 a, v16 b, v16 x, v16 y) {
     return (v16){_mm256_blendv_ps(y.low, x.low, _mm256_cmp_ps(a.low, b.low, _CMP_LT_OQ)),
                  _mm256_blendv_ps(y.high, x.high, _mm256_cmp_ps(a.high, b.high, _CMP_LT_OQ))};
 }
-V16 unsigned v16_reaching(v16 a, v16 b) {
+V16 unsigned v16_cmp_ge(v16 a, v16 b) {
     return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a.low, b.low, _CMP_GE_OQ)) |
            (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a.high, b.high, _CMP_GE_OQ)) << 8;
 }
-V16 v16 v16_first(int64_t n, v16 x, v16 y) {
+V16 v16 v16_mask_first(int64_t n, v16 x, v16 y) {
     if (n >= 16) return x;
     const __m256i count = _mm256_set1_epi32(n < 0 ? 0 : (int)n), lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     __m256i low = _mm256_cmpgt_epi32(count, lane);
@@ -157,23 +159,23 @@ V16 v16 v16_first(int64_t n, v16 x, v16 y) {
     return (v16){_mm256_blendv_ps(y.low, x.low, _mm256_castsi256_ps(low)),
                  _mm256_blendv_ps(y.high, x.high, _mm256_castsi256_ps(high))};
 }
-V16 __m256 v16_half_exponent(__m256 x, __m256 bits) {
+V16 __m256 v16_half_add_exponent(__m256 x, __m256 bits) {
     return _mm256_castsi256_ps(
         _mm256_add_epi32(_mm256_castps_si256(x), _mm256_slli_epi32(_mm256_castps_si256(bits), 23)));
 }
-V16 v16 v16_exponent(v16 a, v16 b) {
-    return V16_BOTH(v16_half_exponent);
+V16 v16 v16_add_exponent(v16 a, v16 b) {
+    return V16_BOTH(v16_half_add_exponent);
 }
-V16 v16 v16_sign_of(v16 x, v16 sign) {
+V16 v16 v16_copysign(v16 x, v16 sign) {
     const __m256 bit = _mm256_set1_ps(-0.0f);
     return (v16){_mm256_or_ps(_mm256_andnot_ps(bit, x.low), _mm256_and_ps(bit, sign.low)),
                  _mm256_or_ps(_mm256_andnot_ps(bit, x.high), _mm256_and_ps(bit, sign.high))};
 }
-V16 __m256 v16_half_get_bf16(const uint16_t *p) {
+V16 __m256 v16_half_load_bf16(const uint16_t *p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16));
 }
-V16 v16 v16_get_bf16(const uint16_t *p) {
-    return (v16){v16_half_get_bf16(p), v16_half_get_bf16(p + 8)};
+V16 v16 v16_load_bf16(const uint16_t *p) {
+    return (v16){v16_half_load_bf16(p), v16_half_load_bf16(p + 8)};
 }
 V16 __m256 v16_half_round_bf16(__m256 x) {
     __m256i bits = _mm256_castps_si256(x);
@@ -186,13 +188,13 @@ V16 __m256 v16_half_round_bf16(__m256 x) {
 V16 v16 v16_round_bf16(v16 x) {
     return (v16){v16_half_round_bf16(x.low), v16_half_round_bf16(x.high)};
 }
-V16 void v16_put_bf16(uint16_t *p, v16 x) {
+V16 void v16_store_bf16(uint16_t *p, v16 x) {
     x = v16_round_bf16(x);
     __m256i low = _mm256_srli_epi32(_mm256_castps_si256(x.low), 16);
     __m256i high = _mm256_srli_epi32(_mm256_castps_si256(x.high), 16);
     _mm256_storeu_si256((void *)p, _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8));
 }
-V16 float v16_sum(v16 x) {
+V16 float v16_reduce_add(v16 x) {
     __m256 eight = _mm256_add_ps(x.low, x.high);
     __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -222,16 +224,16 @@ V16 float v16_float(uint32_t bits) {
     memcpy(&x, &bits, 4);
     return x;
 }
-V16 v16 v16_all(float x) {
+V16 v16 v16_set1(float x) {
     V16_EACH(x);
 }
-V16 v16 v16_get(const float *p) {
+V16 v16 v16_load(const float *p) {
     V16_EACH(p[i]);
 }
-V16 void v16_put(float *p, v16 x) {
+V16 void v16_store(float *p, v16 x) {
     memcpy(p, x.lane, sizeof x.lane);
 }
-V16 v16 v16_held(v16 x) {
+V16 v16 v16_in_register(v16 x) {
     return x;
 }
 V16 v16 v16_add(v16 a, v16 b) {
@@ -255,24 +257,24 @@ V16 v16 v16_max(v16 a, v16 b) {
 V16 v16 v16_abs(v16 a) {
     V16_EACH(fabsf(a.lane[i]));
 }
-V16 v16 v16_if_less(v16 a, v16 b, v16 x, v16 y) {
+V16 v16 v16_select_lt(v16 a, v16 b, v16 x, v16 y) {
     V16_EACH(a.lane[i] < b.lane[i] ? x.lane[i] : y.lane[i]);
 }
-V16 unsigned v16_reaching(v16 a, v16 b) {
+V16 unsigned v16_cmp_ge(v16 a, v16 b) {
     unsigned bits = 0;
     for (int i = 0; i < 16; i++) bits |= (unsigned)(a.lane[i] >= b.lane[i]) << i;
     return bits;
 }
-V16 v16 v16_first(int64_t n, v16 x, v16 y) {
+V16 v16 v16_mask_first(int64_t n, v16 x, v16 y) {
     V16_EACH(i < n ? x.lane[i] : y.lane[i]);
 }
-V16 v16 v16_exponent(v16 x, v16 bits) {
+V16 v16 v16_add_exponent(v16 x, v16 bits) {
     V16_EACH(v16_float(v16_bits(x.lane[i]) + (v16_bits(bits.lane[i]) << 23)));
 }
-V16 v16 v16_sign_of(v16 x, v16 sign) {
+V16 v16 v16_copysign(v16 x, v16 sign) {
     V16_EACH(copysignf(x.lane[i], sign.lane[i]));
 }
-V16 v16 v16_get_bf16(const uint16_t *p) {
+V16 v16 v16_load_bf16(const uint16_t *p) {
     V16_EACH(v16_float((uint32_t)p[i] << 16));
 }
 V16 float v16_lane_round_bf16(float x) {
@@ -283,10 +285,10 @@ V16 float v16_lane_round_bf16(float x) {
 V16 v16 v16_round_bf16(v16 x) {
     V16_EACH(v16_lane_round_bf16(x.lane[i]));
 }
-V16 void v16_put_bf16(uint16_t *p, v16 x) {
+V16 void v16_store_bf16(uint16_t *p, v16 x) {
     for (int i = 0; i < 16; i++) p[i] = (uint16_t)(v16_bits(v16_lane_round_bf16(x.lane[i])) >> 16);
 }
-V16 float v16_sum(v16 x) {
+V16 float v16_reduce_add(v16 x) {
     for (int half = 8; half; half /= 2) {
         for (int i = 0; i < half; i++) x.lane[i] += x.lane[i + half];
     }
@@ -297,84 +299,88 @@ V16 float v16_sum(v16 x) {
 
 #endif
 
-// The functions above, in words:
-//   v16_all(x)               sixteen times x
-//   v16_get(p), v16_put      from and to memory, any alignment; _bf16: from and to bfloat16, rounding to nearest even
-//   v16_held(x)              x in a register: loaded once, however often it is used
-//   v16_fma(a, b, c)         a b + c, rounded once
-//   v16_max(a, b)            a > b ? a : b
-//   v16_if_less(a, b, x, y)  a < b ? x : y
-//   v16_reaching(a, b)       a bit for each lane: a >= b
-//   v16_first(n, x, y)       the first n lanes of x, the others of y
-//   v16_exponent(x, bits)    the integer in the lowest bits of `bits` added to the exponent of x
-//   v16_sign_of(x, sign)     |x| with the sign of `sign`
-//   v16_round_bf16(x)        x rounded to bfloat16
-//   v16_sum(x)               lanes i and i + 8, then i and i + 4, ... added
+enum { v16_lanes = 16 };
+static_assert(sizeof(v16) == v16_lanes * sizeof(float), "a v16 is stored as sixteen floats");
+static_assert(sizeof(float) == sizeof(uint32_t), "a lane's bits are read as 32-bit integers");
 
-// p[0..n), n < 16, zeros behind.
-V16 v16 v16_get_some(const float *p, int64_t n) {
+// What the functions above return:
+//   v16_set1(x)                sixteen times x
+//   v16_load(p), v16_store     from and to memory at any alignment; _bf16: bfloat16, rounded to nearest even
+//   v16_in_register(x)         x; keeps the compiler from loading it again at every use
+//   v16_fma(a, b, c)           a b + c, rounded once
+//   v16_max(a, b)              a > b ? a : b
+//   v16_select_lt(a, b, x, y)  a < b ? x : y
+//   v16_cmp_ge(a, b)           a bit for each lane: a >= b
+//   v16_mask_first(n, x, y)    the first n lanes of x, the remaining lanes of y
+//   v16_add_exponent(x, bits)  the integer in the low 9 bits of `bits` added to the exponent of x
+//   v16_copysign(x, sign)      |x| with the sign of `sign`
+//   v16_round_bf16(x)          x rounded to bfloat16
+//   v16_reduce_add(x)          the sum of all lanes: lanes i and i + 8 are added first, then i and i + 4, and so on
+
+// Loads p[0..n), n < 16; the remaining lanes are 0.
+V16 v16 v16_load_n(const float *p, int64_t n) {
 #if defined(__AVX512F__)
     return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
 #else
-    float room[16] = {0};
-    memcpy(room, p, (size_t)n * sizeof *p);
-    return v16_get(room);
+    float buf[16] = {0};
+    memcpy(buf, p, (size_t)n * sizeof *p);
+    return v16_load(buf);
 #endif
 }
 
-// p[0..n) = the first n lanes, n < 16.
-V16 void v16_put_some(float *p, v16 x, int64_t n) {
+// Stores the first n lanes to p[0..n), n < 16.
+V16 void v16_store_n(float *p, v16 x, int64_t n) {
 #if defined(__AVX512F__)
     _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), x);
 #else
-    float room[16];
-    v16_put(room, x);
-    memcpy(p, room, (size_t)n * sizeof *p);
+    float buf[16];
+    v16_store(buf, x);
+    memcpy(p, buf, (size_t)n * sizeof *p);
 #endif
 }
 
-// The greatest lane.
-V16 float v16_highest(v16 x) {
-    float room[16];
-    v16_put(room, x);
+// The maximum of all lanes.
+V16 float v16_reduce_max(v16 x) {
+    float buf[16];
+    v16_store(buf, x);
     for (int half = 8; half; half /= 2) {
-        for (int i = 0; i < half; i++) room[i] = room[i] > room[i + half] ? room[i] : room[i + half];
+        for (int i = 0; i < half; i++) buf[i] = buf[i] > buf[i + half] ? buf[i] : buf[i + half];
     }
-    return room[0];
+    return buf[0];
 }
 
-// Up to sixteen elements at `place` of a row in float32 or bfloat16.
-V16 v16 v16_row_get(const void *row, bool bf16, int64_t place, int64_t n) {
-    if (!bf16) return n >= 16 ? v16_get((const float *)row + place) : v16_get_some((const float *)row + place, n);
-    const uint16_t *p = (const uint16_t *)row + place;
-    if (n >= 16) return v16_get_bf16(p);
-    uint16_t room[16] = {0};
-    memcpy(room, p, (size_t)n * sizeof *p);
-    return v16_get_bf16(room);
+// Loads min(n, 16) elements from index i of a row in float32 or bfloat16; the remaining lanes are 0.
+V16 v16 v16_row_load(const void *row, bool bf16, int64_t i, int64_t n) {
+    if (!bf16) return n >= 16 ? v16_load((const float *)row + i) : v16_load_n((const float *)row + i, n);
+    const uint16_t *p = (const uint16_t *)row + i;
+    if (n >= 16) return v16_load_bf16(p);
+    uint16_t buf[16] = {0};
+    memcpy(buf, p, (size_t)n * sizeof *p);
+    return v16_load_bf16(buf);
 }
 
-// Stores up to sixteen elements at `place` of a row in float32 or bfloat16.
-V16 void v16_row_put(void *row, bool bf16, int64_t place, int64_t n, v16 x) {
+// Stores min(n, 16) elements to index i of a row in float32 or bfloat16.
+V16 void v16_row_store(void *row, bool bf16, int64_t i, int64_t n, v16 x) {
     if (!bf16) {
         if (n >= 16) {
-            v16_put((float *)row + place, x);
+            v16_store((float *)row + i, x);
         } else {
-            v16_put_some((float *)row + place, x, n);
+            v16_store_n((float *)row + i, x, n);
         }
         return;
     }
-    uint16_t *p = (uint16_t *)row + place;
+    uint16_t *p = (uint16_t *)row + i;
     if (n >= 16) {
-        v16_put_bf16(p, x);
+        v16_store_bf16(p, x);
         return;
     }
-    uint16_t room[16];
-    v16_put_bf16(room, x);
-    memcpy(p, room, (size_t)n * sizeof *p);
+    uint16_t buf[16];
+    v16_store_bf16(buf, x);
+    memcpy(p, buf, (size_t)n * sizeof *p);
 }
 
-// x as it reads after being stored in float32 or bfloat16.
-V16 v16 v16_rounded(v16 x, bool bf16) {
+// x after a round trip through float32 or bfloat16.
+V16 v16 v16_round_to(v16 x, bool bf16) {
     return bf16 ? v16_round_bf16(x) : x;
 }
 
