@@ -5,10 +5,10 @@
 // output is one chain in the order of d and of keys; the softmax sums in sixteen lanes by place in the region.
 #include <math.h>
 
-#include "kernels/cpu/cache.h"
+#include "kernels/cpu/kv_cache.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/strip.h"
-#include "kernels/cpu/tiles.h"
+#include "kernels/cpu/q_tile.h"
+#include "kernels/cpu/attention_tiles.h"
 
 enum { scores_most = 160 << 10, tasks_a_thread = 4 }; // floats of scores a thread should hold
 
@@ -29,7 +29,7 @@ struct attending {
 
 // Turns the scores of one row into exponentials; returns their sum.
 static float soften_row(const struct attending *a, const struct strip *strip, int row, float *scores, float *highest) {
-    float sums[lanes] = {0}, high = -INFINITY;
+    float sums[kv_block] = {0}, high = -INFINITY;
     for (int pass = 0; pass < 2; pass++) {
         for (int index = 0; index < strip_regions(strip); index++) {
             struct region region = strip_region(strip, index);
@@ -37,14 +37,14 @@ static float soften_row(const struct attending *a, const struct strip *strip, in
             int64_t seen = region_seen(strip, &region, row);
             int64_t most = region_most(strip, &region, region.first, region.rows);
             if (pass == 0) {
-                high = a->cpu->simd.tile_highest(scores + region.column, seen, high);
+                high = a->cpu->simd.scores_max(scores + region.column, seen, high);
             } else {
-                a->cpu->simd.tile_exponentials(scores + region.column, seen, most, high, sums);
+                a->cpu->simd.scores_exp(scores + region.column, seen, most, high, sums);
             }
         }
     }
     *highest = high;
-    return a->cpu->simd.tile_sum(sums);
+    return a->cpu->simd.sum_lanes(sums);
 }
 
 static void write_row(const struct attending *a, const struct strip *strip, int row, float *values, float highest,
@@ -69,14 +69,14 @@ static void attend(void *context, int task, int thread) {
     float *scores = tiles + strip_most * width, highest[strip_most] = {0}, sums[strip_most] = {0};
     strip_queries(a->cpu, &strip, a->qkv, size, width, rows);
     strip_tiles(tiles, rows, strip.rows, width, size);
-    strip_scores(&a->cpu->simd, &strip, scores, a->columns, tiles, cache_keys(a->cache, a->layer, strip.key_head), 0,
+    strip_scores(&a->cpu->simd, &strip, scores, a->columns, tiles, kv_cache_keys(a->cache, a->layer, strip.key_head), 0,
                  size, a->scale);
     for (int row = 0; row < strip.rows; row++) {
         sums[row] = soften_row(a, &strip, row, scores + row * a->columns, &highest[row]);
     }
     memset(rows, 0, (size_t)(strip.rows * width) * sizeof *rows);
     strip_products(&a->cpu->simd, &strip, rows, width, scores, a->columns,
-                   cache_values(a->cache, a->layer, strip.key_head), 0);
+                   kv_cache_values(a->cache, a->layer, strip.key_head), 0);
     for (int row = 0; row < strip.rows; row++) {
         write_row(a, &strip, row, rows + row * width, highest[row], sums[row]);
     }
@@ -85,9 +85,9 @@ static void attend(void *context, int task, int thread) {
 // Rows a strip: as many as keep the scores near, yet strips enough for the threads. It leaves no trace in the bits.
 static int strip_height(const struct attending *a, size_t count, size_t threads) {
     int most = strip_most;
-    while (most > tile_rows && most * a->columns > scores_most) most /= 2;
+    while (most > q_panel && most * a->columns > scores_most) most /= 2;
     size_t few = threads * tasks_a_thread / (size_t)a->heads.key;
-    while (most > tile_rows && strips_cut(a->spans, count, a->heads, most, NULL) < few) most /= 2;
+    while (most > q_panel && strips_cut(a->spans, count, a->heads, most, NULL) < few) most /= 2;
     return most;
 }
 
@@ -111,11 +111,11 @@ status cpu_attention(struct backend *backend, struct tensor out, struct tensor q
                      struct kv_cache *cache, int layer, const struct attention_span *spans, size_t count,
                      struct tensor lse) {
     struct cpu_backend *cpu = cpu_of(backend);
-    CHECK(cache_fits(cache, layer, heads));
+    CHECK(kv_cache_fits(cache, layer, heads));
     CHECK(tensor_is(qkv, -1, out.rows, (heads.query + 2 * heads.key) * heads.size));
     CHECK(tensor_is(out, -1, out.rows, heads.query * heads.size));
     CHECK(tensor_none(lse) || tensor_is(lse, ELEMENT_F32, out.rows, heads.query));
-    CHECK(spans_fit(cache, spans, count, out.rows));
+    CHECK(attention_spans_fit(cache, spans, count, out.rows));
     struct attending attending = {.cpu = cpu,
                                   .out = out,
                                   .qkv = qkv,

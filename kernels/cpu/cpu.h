@@ -157,8 +157,8 @@ float logits_lse(const struct cpu_backend *cpu, const float *logits, int64_t voc
 void logits_softmax(const struct cpu_backend *cpu, float *logits, int64_t vocabulary, float lse, float factor);
 
 // One token by `settings` and `uniform`, and the log-probability of it at temperature 1 over the whole vocabulary.
-void sample_row(const struct cpu_backend *cpu, int32_t *token, float *logprob, const float *logits, int64_t vocabulary,
-                struct sampling settings, double uniform);
+void logits_sample(const struct cpu_backend *cpu, int32_t *token, float *logprob, const float *logits,
+                   int64_t vocabulary, struct sampling settings, double uniform);
 
 // Every operation of the contract.
 #define CPU_OPERATIONS(X)                                                                                              \

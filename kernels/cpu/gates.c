@@ -1,7 +1,7 @@
 // The gates between products, SwiGLU and GELU, and their gradients.
 #include "kernels/cpu/cpu.h"
 
-#include "kernels/cpu/line.h"
+#include "kernels/cpu/row_view.h"
 
 enum { gate_elements = 1 << 15 }; // a task's share
 

@@ -197,8 +197,8 @@ static void draw_rows(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct drawing *d = context;
     for (int64_t row = first; row < end; row++) {
-        sample_row(d->cpu, tensor_i32(d->tokens, row), tensor_f32(d->logprobs, row), tensor_f32(d->logits, row),
-                   d->logits.columns, d->settings[row], d->uniform[row]);
+        logits_sample(d->cpu, tensor_i32(d->tokens, row), tensor_f32(d->logprobs, row), tensor_f32(d->logits, row),
+                      d->logits.columns, d->settings[row], d->uniform[row]);
     }
 }
 

@@ -1,7 +1,7 @@
 // RMSNorm with the residual sum before it, and its gradient.
 #include "kernels/cpu/cpu.h"
 
-#include "kernels/cpu/line.h"
+#include "kernels/cpu/row_view.h"
 
 enum { norm_block = 16, most_sums = 64, sum_columns = 256 };
 

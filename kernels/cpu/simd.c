@@ -31,18 +31,18 @@ void simd_choose(struct simd *simd, enum simd_level level) {
     simd_rows(simd);
     simd_transpose(simd);
     simd_optimizer(simd);
-    simd_tiles(simd);
-    simd_lines(simd);
+    simd_attention_tiles(simd);
+    simd_row_kernels(simd);
 #if defined(__x86_64__)
     if (level >= SIMD_AVX2) {
         simd_elements_avx2(simd);
-        simd_tiles_avx2(simd);
-        simd_lines_avx2(simd);
+        simd_attention_tiles_avx2(simd);
+        simd_row_kernels_avx2(simd);
     }
     if (level >= SIMD_AVX512) {
         simd_elements_avx512(simd);
-        simd_tiles_avx512(simd);
-        simd_lines_avx512(simd);
+        simd_attention_tiles_avx512(simd);
+        simd_row_kernels_avx512(simd);
     }
 #endif
 }

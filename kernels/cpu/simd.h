@@ -42,26 +42,26 @@ struct simd {
                   const struct adamw_factors *factors);
     void (*ema)(float *average, const float *in, size_t count, float rest); // average += (in - average) rest
 
-    // tiles.inc: attention. Areas of scores are read and written in whole blocks of 16 columns.
+    // attention_tiles.inc: attention. Areas of scores are read and written in whole blocks of 16 columns.
     // out[r][16 b + lane] = scale * sum over d of q[d][r] keys[b][d][lane]; q [size][12] is one tile, rows <= 12.
-    void (*tile_scores)(float *out, int64_t stride, const float *q, int rows, const float *keys, int64_t blocks,
-                        int size, float scale);
+    void (*qk_tile)(float *out, int64_t stride, const float *q, int rows, const float *keys, int64_t blocks, int size,
+                    float scale);
     // out[r][c] += sum over i of a[r row_step + i inner_step] b[i][c]; columns a multiple of 16.
-    void (*tile_product)(float *out, int64_t stride, const float *a, int64_t row_step, int64_t inner_step, int rows,
-                         const float *b, int64_t b_stride, int64_t inner, int columns);
+    void (*av_tile)(float *out, int64_t stride, const float *a, int64_t row_step, int64_t inner_step, int rows,
+                    const float *b, int64_t b_stride, int64_t inner, int columns);
     // The greatest of `highest` and scores[0..count).
-    float (*tile_highest)(const float *scores, int64_t count, float highest);
+    float (*scores_max)(const float *scores, int64_t count, float highest);
     // scores = exp(scores - highest), added to sums[i % 16]; zeros from count to `filled`, a multiple of 16.
-    void (*tile_exponentials)(float *scores, int64_t count, int64_t filled, float highest, float sums[16]);
+    void (*scores_exp)(float *scores, int64_t count, int64_t filled, float highest, float sums[16]);
     // scores = p = exp(scores - lse), slopes = p (slopes - delta) scale; zeros from count to `filled`.
-    void (*tile_slopes)(float *scores, float *slopes, int64_t count, int64_t filled, float lse, float delta,
+    void (*scores_grad)(float *scores, float *slopes, int64_t count, int64_t filled, float lse, float delta,
                         float scale);
     // The sum of the sixteen, in pairs.
-    float (*tile_sum)(const float sums[16]);
+    float (*sum_lanes)(const float sums[16]);
     // The sum of a[i] b[i], in sixteen lanes by place.
     float (*dot)(const float *a, const float *b, int64_t count);
 
-    // lines.inc: norms, gates and rows of logits
+    // row_kernels.inc: norms, gates and rows of logits
     // x += delta (data NULL: none); out = scale * rounded(x r) with the scale rounded as x is; returns r.
     float (*rmsnorm)(struct row_view out, struct row_view x, struct row_view delta, struct row_view scale,
                      int64_t count, float epsilon);

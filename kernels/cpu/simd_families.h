@@ -14,18 +14,18 @@ void simd_rows(struct simd *simd);
 void simd_optimizer(struct simd *simd);
 
 // Attention's tiles: plain versions, complete; the same for AVX2 and AVX-512.
-void simd_tiles(struct simd *simd);
-// See simd_tiles.
-void simd_tiles_avx2(struct simd *simd);
-// See simd_tiles.
-void simd_tiles_avx512(struct simd *simd);
+void simd_attention_tiles(struct simd *simd);
+// See simd_attention_tiles.
+void simd_attention_tiles_avx2(struct simd *simd);
+// See simd_attention_tiles.
+void simd_attention_tiles_avx512(struct simd *simd);
 
 // Norms, gates and rows of logits: plain versions, complete; the same for AVX2 and AVX-512.
-void simd_lines(struct simd *simd);
-// See simd_lines.
-void simd_lines_avx2(struct simd *simd);
-// See simd_lines.
-void simd_lines_avx512(struct simd *simd);
+void simd_row_kernels(struct simd *simd);
+// See simd_row_kernels.
+void simd_row_kernels_avx2(struct simd *simd);
+// See simd_row_kernels.
+void simd_row_kernels_avx512(struct simd *simd);
 
 // The plain AdamW, for the tails of the others.
 void simd_plain_adamw(float *x, const float *gradient, float *m, float *v, size_t count,

@@ -98,6 +98,6 @@ void harness_time(struct harness *h, double flops, double bytes, status (*work)(
 // ---- the suites ----
 
 extern const struct suite suite_memory, suite_rows, suite_patchify, suite_linear, suite_head, suite_optimizer,
-    suite_attention, suite_norms, suite_softmax;
+    suite_attention, suite_norms, suite_logits;
 
 #endif

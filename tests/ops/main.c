@@ -9,7 +9,7 @@
 
 static const struct suite *const suites[] = {&suite_memory,    &suite_rows,  &suite_patchify,
                                              &suite_linear,    &suite_head,  &suite_optimizer,
-                                             &suite_attention, &suite_norms, &suite_softmax};
+                                             &suite_attention, &suite_norms, &suite_logits};
 
 // The first is the reference of the bits.
 struct version {

@@ -4,8 +4,8 @@
 // to each row's own `seen`. In a row of scores the prefix stands first, then the own region, both begun at a multiple
 // of sixteen columns behind sixteen columns of slack: a region that begins inside a block of keys writes its block's
 // earlier columns there.
-#ifndef KERNELS_CPU_STRIP_H
-#define KERNELS_CPU_STRIP_H
+#ifndef KERNELS_CPU_Q_TILE_H
+#define KERNELS_CPU_Q_TILE_H
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/ops.h"
@@ -75,7 +75,7 @@ int64_t region_seen(const struct strip *strip, const struct region *region, int 
 int64_t region_most(const struct strip *strip, const struct region *region, int first, int rows);
 
 // Whether the spans stay within the cache and cover each of `rows` query rows once (their number is checked).
-bool spans_fit(const struct kv_cache *cache, const struct attention_span *spans, size_t count, int64_t rows);
+bool attention_spans_fit(const struct kv_cache *cache, const struct attention_span *spans, size_t count, int64_t rows);
 
 // rows[row][0..width) = the strip rows' heads of `in` in float32, zeros behind the first `size`.
 void strip_queries(const struct cpu_backend *cpu, const struct strip *strip, struct tensor in, int size, int width,

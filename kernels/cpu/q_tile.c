@@ -1,13 +1,13 @@
 // Cutting spans into strips.
-#include "kernels/cpu/strip.h"
+#include "kernels/cpu/q_tile.h"
 
-#include "kernels/cpu/cache.h"
-#include "kernels/cpu/tiles.h"
+#include "kernels/cpu/kv_cache.h"
+#include "kernels/cpu/attention_tiles.h"
 
 enum { share_blocks = 16 }; // blocks of keys that all tiles pass over while they are near
 
 static int64_t rounded(int64_t count) {
-    return (count + lanes - 1) / lanes * lanes;
+    return (count + kv_block - 1) / kv_block * kv_block;
 }
 
 static int64_t span_rows(const struct attention_span *span, struct heads heads) {
@@ -52,7 +52,7 @@ void strip_open(struct strip *strip, const struct attention_span *spans, struct 
     strip->rows = strip->parts = 0;
     strip->prefix = span->prefix_begin;
     strip->prefixes = span->prefix_len;
-    strip->own_column = prefix_column + (span->prefix_len > 0 ? rounded(span->prefix_len) + 2 * lanes : 0);
+    strip->own_column = prefix_column + (span->prefix_len > 0 ? rounded(span->prefix_len) + 2 * kv_block : 0);
     for (int64_t row = start.row; strip->rows < start.rows; span++, row = 0) {
         struct part *part = &strip->part[strip->parts];
         *part = (struct part){.first = strip->rows, .own = span->kv_begin};
@@ -73,8 +73,9 @@ int64_t strip_columns(const struct attention_span *spans, size_t count) {
         int64_t columns = rounded(span->prefix_len) + rounded(span_visible(span, span->q_len - 1));
         if (columns > most) most = columns;
     }
-    most += prefix_column + 3 * lanes;
-    return most % (8 * lanes) ? most : most + lanes; // rows a power of two apart would fall into the same cache sets
+    most += prefix_column + 3 * kv_block;
+    return most % (8 * kv_block) ? most
+                                 : most + kv_block; // rows a power of two apart would fall into the same cache sets
 }
 
 int strip_regions(const struct strip *strip) {
@@ -95,7 +96,7 @@ int64_t region_most(const struct strip *strip, const struct region *region, int 
     return region_seen(strip, region, first + rows - 1);
 }
 
-bool spans_fit(const struct kv_cache *cache, const struct attention_span *spans, size_t count, int64_t rows) {
+bool attention_spans_fit(const struct kv_cache *cache, const struct attention_span *spans, size_t count, int64_t rows) {
     int64_t covered = 0;
     for (size_t i = 0; i < count; i++) {
         const struct attention_span *s = &spans[i];
@@ -120,14 +121,14 @@ void strip_queries(const struct cpu_backend *cpu, const struct strip *strip, str
 
 void strip_tiles(float *tiles, const float *rows, int count, int stride, int size) {
     for (int row = 0; row < count; row++) {
-        float *tile = tiles + row / tile_rows * tile_rows * size + row % tile_rows;
-        for (int d = 0; d < size; d++) tile[d * tile_rows] = rows[row * stride + d];
+        float *tile = tiles + row / q_panel * q_panel * size + row % q_panel;
+        for (int d = 0; d < size; d++) tile[d * q_panel] = rows[row * stride + d];
     }
 }
 
 // The end of the tile that strip row `row` lies in, within the region.
 static int tile_end(const struct region *region, int row) {
-    int end = (row / tile_rows + 1) * tile_rows;
+    int end = (row / q_panel + 1) * q_panel;
     return end < region->first + region->rows ? end : region->first + region->rows;
 }
 
@@ -144,18 +145,18 @@ struct operands {
 };
 
 static void region_scores(const struct operands *o, const struct region *region) {
-    int64_t from = region->begin - o->origin, shift = from % lanes, end = region->first + region->rows;
-    int64_t blocks = (shift + region_most(o->strip, region, region->first, region->rows) + lanes - 1) / lanes;
+    int64_t from = region->begin - o->origin, shift = from % kv_block, end = region->first + region->rows;
+    int64_t blocks = (shift + region_most(o->strip, region, region->first, region->rows) + kv_block - 1) / kv_block;
     const float *keys = o->right + (from - shift) * o->size;
     for (int64_t block = 0; block < blocks; block += share_blocks) {
         for (int row = region->first; row < end; row = tile_end(region, row)) {
             int rows = tile_end(region, row) - row;
-            int64_t some = (shift + region_most(o->strip, region, row, rows) + lanes - 1) / lanes - block;
+            int64_t some = (shift + region_most(o->strip, region, row, rows) + kv_block - 1) / kv_block - block;
             if (some <= 0) continue;
             if (some > share_blocks) some = share_blocks;
-            const float *tile = o->left + row / tile_rows * tile_rows * o->size + row % tile_rows;
-            o->simd->tile_scores(o->out + row * o->stride + region->column - shift + block * lanes, o->stride, tile,
-                                 rows, keys + block * lanes * o->size, some, o->size, o->scale);
+            const float *tile = o->left + row / q_panel * q_panel * o->size + row % q_panel;
+            o->simd->qk_tile(o->out + row * o->stride + region->column - shift + block * kv_block, o->stride, tile,
+                             rows, keys + block * kv_block * o->size, some, o->size, o->scale);
         }
     }
 }
@@ -172,14 +173,14 @@ void strip_scores(const struct simd *simd, const struct strip *strip, float *sco
 static void region_products(const struct operands *o, const struct region *region, int64_t columns) {
     int64_t most = region_most(o->strip, region, region->first, region->rows), end = region->first + region->rows;
     const float *values = o->right + (region->begin - o->origin) * o->stride;
-    for (int64_t key = 0; key < most; key += share_blocks * lanes) {
+    for (int64_t key = 0; key < most; key += share_blocks * kv_block) {
         for (int row = region->first; row < end; row = tile_end(region, row)) {
             int rows = tile_end(region, row) - row;
             int64_t some = region_most(o->strip, region, row, rows) - key;
             if (some <= 0) continue;
-            if (some > share_blocks * lanes) some = share_blocks * lanes;
-            o->simd->tile_product(o->out + row * o->stride, o->stride, o->left + row * columns + region->column + key,
-                                  columns, 1, rows, values + key * o->stride, o->stride, some, (int)o->stride);
+            if (some > share_blocks * kv_block) some = share_blocks * kv_block;
+            o->simd->av_tile(o->out + row * o->stride, o->stride, o->left + row * columns + region->column + key,
+                             columns, 1, rows, values + key * o->stride, o->stride, some, (int)o->stride);
         }
     }
 }

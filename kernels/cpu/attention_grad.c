@@ -4,10 +4,10 @@
 // delta) scale. Strips are taken a batch at a time, so that a batch's p and score gradients fit the last cache: its
 // strips first compute these and their queries' gradient, then blocks of cache rows add up the keys' and values'
 // gradients over the batch. Each of them is one chain over the query rows in the order of spans, queries, heads.
-#include "kernels/cpu/cache.h"
+#include "kernels/cpu/kv_cache.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/strip.h"
-#include "kernels/cpu/tiles.h"
+#include "kernels/cpu/q_tile.h"
+#include "kernels/cpu/attention_tiles.h"
 
 enum {
     near_most = 160 << 10, // floats of p and score gradients that a thread should hold
@@ -59,20 +59,20 @@ static void turn_rows(void *context, int task, int thread) {
     (void)thread;
     const struct sloping *s = context;
     int head = task % s->heads.key, size = s->heads.size, width = s->width;
-    int64_t first = (int64_t)(task / s->heads.key) * lanes;
-    const float *keys = cache_keys(s->cache, s->layer, head) + (s->origin + first) * size;
-    const float *values = cache_values(s->cache, s->layer, head) + (s->origin + first) * width;
+    int64_t first = (int64_t)(task / s->heads.key) * kv_block;
+    const float *keys = kv_cache_keys(s->cache, s->layer, head) + (s->origin + first) * size;
+    const float *values = kv_cache_values(s->cache, s->layer, head) + (s->origin + first) * width;
     int64_t place = head * s->extent + first;
     float *rows = s->key_rows + place * width, *blocks = s->value_blocks + place * size;
-    memset(rows, 0, (size_t)(lanes * width) * sizeof *rows);
+    memset(rows, 0, (size_t)(kv_block * width) * sizeof *rows);
     for (int d = 0; d < size; d++) {
-        for (int lane = 0; lane < lanes; lane++) {
-            rows[lane * width + d] = keys[d * lanes + lane];
-            blocks[d * lanes + lane] = values[lane * width + d];
+        for (int lane = 0; lane < kv_block; lane++) {
+            rows[lane * width + d] = keys[d * kv_block + lane];
+            blocks[d * kv_block + lane] = values[lane * width + d];
         }
     }
-    memset(s->key_slopes + place * width, 0, (size_t)(lanes * width) * sizeof(float));
-    memset(s->value_slopes + place * width, 0, (size_t)(lanes * width) * sizeof(float));
+    memset(s->key_slopes + place * width, 0, (size_t)(kv_block * width) * sizeof(float));
+    memset(s->value_slopes + place * width, 0, (size_t)(kv_block * width) * sizeof(float));
 }
 
 // ---- first half: the strips' own ----
@@ -84,7 +84,7 @@ static void slope_row(const struct sloping *s, const struct strip *strip, int ro
         if (row < region.first || row >= region.first + region.rows) continue;
         int64_t place = row * s->columns + region.column, seen = region_seen(strip, &region, row);
         int64_t most = region_most(strip, &region, region.first, region.rows);
-        s->cpu->simd.tile_slopes(sheet.powers + place, sheet.slopes + place, seen, most, lse, delta, s->scale);
+        s->cpu->simd.scores_grad(sheet.powers + place, sheet.slopes + place, seen, most, lse, delta, s->scale);
     }
 }
 
@@ -116,8 +116,8 @@ static void slope_strip(void *context, int task, int thread) {
     strip_scores(simd, strip, sheet.slopes, s->columns, tiles, s->value_blocks + place * size, s->origin, size, 1);
     strip_queries(s->cpu, strip, s->qkv, size, width, sheet.queries);
     strip_tiles(tiles, sheet.queries, strip->rows, width, size);
-    strip_scores(simd, strip, sheet.powers, s->columns, tiles, cache_keys(s->cache, s->layer, strip->key_head), 0, size,
-                 s->scale);
+    strip_scores(simd, strip, sheet.powers, s->columns, tiles, kv_cache_keys(s->cache, s->layer, strip->key_head), 0,
+                 size, s->scale);
     for (int row = 0; row < strip->rows; row++) slope_row(s, strip, row, sheet, deltas[row]);
     memset(rows, 0, (size_t)(strip->rows * width) * sizeof *rows);
     strip_products(simd, strip, rows, width, sheet.slopes, s->columns, s->key_rows + place * width, s->origin);
@@ -140,7 +140,7 @@ static void add_keys(const struct sloping *s, float *sums, const float *factors,
     for (int row = 0; row < rows; row++) {
         memcpy(near + row * key_rows, factors + row * s->columns, (size_t)keys * sizeof *near);
     }
-    s->cpu->simd.tile_product(sums, s->width, near, 1, key_rows, keys, vectors, s->width, rows, s->width);
+    s->cpu->simd.av_tile(sums, s->width, near, 1, key_rows, keys, vectors, s->width, rows, s->width);
 }
 
 // Adds what the rows of one region have to say about cache rows [first, end).
@@ -215,8 +215,8 @@ static void find_extent(struct sloping *s, size_t count) {
         if (last > end) end = last;
     }
     if (first > end) first = end;
-    s->origin = first / lanes * lanes;
-    s->extent = (end - s->origin + lanes - 1) / lanes * lanes;
+    s->origin = first / kv_block * kv_block;
+    s->extent = (end - s->origin + kv_block - 1) / kv_block * kv_block;
 }
 
 static int64_t batch_size(const struct sloping *s, int threads) {
@@ -233,7 +233,7 @@ static status plan(struct cpu_backend *cpu, struct sloping *s, size_t count, int
     s->columns = strip_columns(s->spans, count);
     s->width = s->cache->width;
     s->most = strip_most;
-    while (s->most > tile_rows && 2 * s->most * s->columns > near_most) s->most /= 2;
+    while (s->most > q_panel && 2 * s->most * s->columns > near_most) s->most /= 2;
     s->strips = (int64_t)strips_cut(s->spans, count, s->heads, s->most, NULL);
     s->batch_room = (size_t)(2 * s->most * (s->columns + s->width));
     s->room = 2 * (size_t)strip_most * (size_t)s->width;
@@ -259,14 +259,14 @@ static status plan(struct cpu_backend *cpu, struct sloping *s, size_t count, int
 
 static void run(struct cpu_backend *cpu, struct sloping *s, int64_t batch) {
     int64_t all = s->strips * s->heads.key, blocks = (s->extent + key_rows - 1) / key_rows;
-    pool_run(cpu->pool, (int)(s->extent / lanes * s->heads.key), turn_rows, s);
+    pool_run(cpu->pool, (int)(s->extent / kv_block * s->heads.key), turn_rows, s);
     for (s->first = 0; s->first < all; s->first += batch) {
         s->size = all - s->first < batch ? all - s->first : batch;
         pool_run(cpu->pool, (int)s->size, slope_strip, s);
         int64_t heads = (s->first + s->size - 1) / s->strips - s->first / s->strips + 1;
         pool_run(cpu->pool, (int)(heads * blocks), slope_keys, s);
     }
-    parallel_for(cpu, s->qkv.rows, lanes, write_keys, s);
+    parallel_for(cpu, s->qkv.rows, kv_block, write_keys, s);
 }
 
 status cpu_attention_grad(struct backend *backend, struct tensor grad_qkv, struct tensor grad_out, struct tensor out,
@@ -274,12 +274,12 @@ status cpu_attention_grad(struct backend *backend, struct tensor grad_qkv, struc
                           struct tensor slots, const struct attention_span *spans, size_t count, struct tensor lse) {
     struct cpu_backend *cpu = cpu_of(backend);
     int64_t rows = out.rows, columns = (heads.query + 2 * heads.key) * heads.size;
-    CHECK(cache_fits(cache, layer, heads) && cache_has_slots(cache, slots, rows));
+    CHECK(kv_cache_fits(cache, layer, heads) && kv_cache_has_slots(cache, slots, rows));
     CHECK(tensor_is(qkv, -1, rows, columns) && tensor_is(grad_qkv, -1, rows, columns));
     CHECK(tensor_is(out, -1, rows, heads.query * heads.size));
     CHECK(tensor_is(grad_out, -1, rows, heads.query * heads.size));
     CHECK(tensor_is(lse, ELEMENT_F32, rows, heads.query));
-    CHECK(spans_fit(cache, spans, count, rows));
+    CHECK(attention_spans_fit(cache, spans, count, rows));
     if (rows == 0) return OK;
     struct sloping sloping = {.cpu = cpu,
                               .grad_qkv = grad_qkv,

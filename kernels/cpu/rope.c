@@ -1,9 +1,9 @@
 // Rotary positions of queries and keys, and the writing of keys and values into the cache.
-#include "kernels/cpu/cache.h"
+#include "kernels/cpu/kv_cache.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/tiles.h"
+#include "kernels/cpu/attention_tiles.h"
 
-enum { rotate_block = lanes };
+enum { rotate_block = kv_block };
 
 struct rotation {
     const struct cpu_backend *cpu;
@@ -19,12 +19,13 @@ static void keep_rows(const struct rotation *r, const float *rows, int64_t strid
                       int64_t count) {
     int size = r->heads.size;
     for (int head = 0; head < r->heads.key; head++) {
-        float *all_keys = cache_keys(r->cache, r->layer, head), *all_values = cache_values(r->cache, r->layer, head);
+        float *all_keys = kv_cache_keys(r->cache, r->layer, head),
+              *all_values = kv_cache_values(r->cache, r->layer, head);
         for (int64_t i = 0; i < count; i++) {
             const float *keys = rows + i * stride + (r->heads.query + head) * size;
             const float *values = keys + r->heads.key * size;
-            float *block = all_keys + slots[i] / lanes * lanes * size + slots[i] % lanes;
-            for (int d = 0; d < size; d++) block[d * lanes] = keys[d];
+            float *block = all_keys + slots[i] / kv_block * kv_block * size + slots[i] % kv_block;
+            for (int d = 0; d < size; d++) block[d * kv_block] = keys[d];
             memcpy(all_values + slots[i] * r->cache->width, values, (size_t)size * sizeof *values);
         }
     }
@@ -71,7 +72,7 @@ static status run_rotation(struct cpu_backend *cpu, struct rotation *rotation) {
 
 status cpu_rope(struct backend *backend, struct tensor qkv, struct tensor cos, struct tensor sin, struct heads heads,
                 struct kv_cache *cache, int layer, struct tensor slots) {
-    CHECK(cache_fits(cache, layer, heads) && cache_has_slots(cache, slots, qkv.rows));
+    CHECK(kv_cache_fits(cache, layer, heads) && kv_cache_has_slots(cache, slots, qkv.rows));
     struct rotation rotation = {.cpu = cpu_of(backend),
                                 .qkv = qkv,
                                 .cos = cos,

@@ -1,6 +1,6 @@
 // Rows of tensors as the lines that the inner loops take.
-#ifndef KERNELS_CPU_LINE_H
-#define KERNELS_CPU_LINE_H
+#ifndef KERNELS_CPU_ROW_VIEW_H
+#define KERNELS_CPU_ROW_VIEW_H
 
 #include "kernels/cpu/cpu.h"
 

@@ -70,7 +70,7 @@ static void check_draw(struct harness *h) {
     struct tensor tokens = harness_index(h, 1, 1), logprobs = harness_dense(h, ELEMENT_F32, 1, 1, FILL_ZERO, 0);
     int32_t token;
     float logprob;
-    sample_row(cpu_of(h->backend), &token, &logprob, logits, count, how, uniform);
+    logits_sample(cpu_of(h->backend), &token, &logprob, logits, count, how, uniform);
     harness_set(h, tokens, &token);
     harness_set(h, logprobs, &logprob);
     harness_same(h, "token", tokens);
@@ -92,7 +92,7 @@ static void check_greedy(struct harness *h) {
         if (logits[i] >= most) best = (int32_t)i;
         if (logits[i] >= most) most = logits[i];
     }
-    sample_row(cpu_of(h->backend), &token, &logprob, logits, count, (struct sampling){0, 0.5f, 3}, 0.7);
+    logits_sample(cpu_of(h->backend), &token, &logprob, logits, count, (struct sampling){0, 0.5f, 3}, 0.7);
     harness_hold(h, token == best, "token %d, not %d", token, best);
 }
 
@@ -109,7 +109,7 @@ static void check_top(struct harness *h) {
     qsort(order, (size_t)kept, sizeof *order, by_token);
     for (int64_t i = 0; i < kept; i++) {
         int32_t token;
-        sample_row(cpu_of(h->backend), &token, &logprob, logits, count, how, ((double)i + 0.5) / (double)kept);
+        logits_sample(cpu_of(h->backend), &token, &logprob, logits, count, how, ((double)i + 0.5) / (double)kept);
         harness_hold(h, token == order[i].token, "draw %lld: token %d, not %d", (long long)i, token, order[i].token);
     }
 }
@@ -126,8 +126,8 @@ static void check_broken(struct harness *h) {
             if (i >= 3 && i < 6 && t == 5) logits[t] = 1;
         }
         int32_t token = -1;
-        sample_row(cpu_of(h->backend), &token, &logprob, logits, count, (struct sampling){1, 0.95f, i % 2 ? 50 : 0},
-                   0.5);
+        logits_sample(cpu_of(h->backend), &token, &logprob, logits, count, (struct sampling){1, 0.95f, i % 2 ? 50 : 0},
+                      0.5);
         harness_hold(h, token >= 0 && token < count, "token %d", token);
     }
 }
@@ -154,7 +154,7 @@ static status run_draw(void *context) {
     struct timed *t = context;
     int32_t token;
     float logprob;
-    sample_row(cpu_of(t->h->backend), &token, &logprob, t->logits, t->count, t->how, 0.3);
+    logits_sample(cpu_of(t->h->backend), &token, &logprob, t->logits, t->count, t->how, 0.3);
     return OK;
 }
 
@@ -166,9 +166,9 @@ static void time_all(struct harness *h) {
     const struct sampling hows[] = {{0, 1, 0}, {1, 1, 0}, {1, 0.95f, 0}, {1, 0.95f, 50}};
     for (size_t i = 0; i < sizeof hows / sizeof *hows; i++) {
         t.how = hows[i];
-        harness_time(h, 0, 4.0 * count, run_draw, &t, "sample_row of 151936, temperature %g, top-p %g, top-k %d",
+        harness_time(h, 0, 4.0 * count, run_draw, &t, "logits_sample of 151936, temperature %g, top-p %g, top-k %d",
                      (double)t.how.temperature, (double)t.how.top_p, t.how.top_k);
     }
 }
 
-const struct suite suite_softmax = {"softmax", check, time_all};
+const struct suite suite_logits = {"logits", check, time_all};

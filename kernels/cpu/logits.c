@@ -208,8 +208,8 @@ static int64_t draw(struct drawing *drawing, struct sampling settings, double un
     return drawing->narrowed ? drawing->tokens[place] : place;
 }
 
-void sample_row(const struct cpu_backend *cpu, int32_t *token, float *logprob, const float *logits, int64_t vocabulary,
-                struct sampling settings, double uniform) {
+void logits_sample(const struct cpu_backend *cpu, int32_t *token, float *logprob, const float *logits,
+                   int64_t vocabulary, struct sampling settings, double uniform) {
     struct drawing drawing; // large: not all of it is set
     drawing.cpu = cpu;
     drawing.logits = logits;
