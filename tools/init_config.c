@@ -49,11 +49,11 @@ status init_shape(json_object **out, const char *shape, bool *fixed) {
     *fixed = strcmp(shape, "tiny") != 0;
     if (!named) {
         if (!path_exists(shape)) return fail(USAGE, "--shape: '%s' is none of tiny, 3b, 7b, nor a file", shape);
-        return json_file(out, shape);
+        return json_parse_file(out, shape);
     }
     json_object *changed;
-    TRY(json_read(out, published_3b, sizeof published_3b - 1));
-    status result = json_read(&changed, changes, strlen(changes));
+    TRY(json_parse(out, published_3b, sizeof published_3b - 1));
+    status result = json_parse(&changed, changes, strlen(changes));
     if (result == OK) change(*out, changed);
     json_object_put(changed);
     return result;

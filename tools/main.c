@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "shared/base/fd.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "tools/tools.h"
@@ -38,7 +39,7 @@ static int print_help(FILE *out, int code) {
 
 int main(int argc, char **argv) {
     log_open("caravan");
-    if (streams_hold() != OK) {
+    if (fd_reserve_standard() != OK) {
         log_info("%s", fail_text());
         return UNAVAILABLE;
     }

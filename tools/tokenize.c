@@ -49,7 +49,7 @@ static status read_arguments(int argc, char **argv, struct task *task) {
 }
 
 static status need(struct json_object *object, const char *key, enum json_type type, struct json_object **out) {
-    TRY(json_find(object, key, type, out));
+    TRY(json_get(object, key, type, out));
     return *out ? OK : fail(DATAERR, "%s: missing", key);
 }
 
@@ -58,7 +58,7 @@ static status read_part(struct json_object *json, struct part *part) {
     struct json_object *value;
     const char *type = "";
     if (!json_object_is_type(json, json_type_object)) return fail(DATAERR, "not an object");
-    TRY(json_find(json, "type", json_type_string, &value));
+    TRY(json_get(json, "type", json_type_string, &value));
     if (value) type = json_object_get_string(value);
     if (!strcmp(type, "image") || json_object_object_get_ex(json, "image", NULL) ||
         json_object_object_get_ex(json, "image_url", NULL)) {
@@ -111,8 +111,8 @@ static status encode_line(const struct task *task, struct json_object *json, str
     struct json_object *given, *messages;
     struct token_list tokens = {0};
     status result;
-    TRY(json_find(json, "text", json_type_string, &given));
-    TRY(json_find(json, "messages", json_type_array, &messages));
+    TRY(json_get(json, "text", json_type_string, &given));
+    TRY(json_get(json, "messages", json_type_array, &messages));
     if (!given == !messages) return fail(DATAERR, given ? "both text and messages" : "neither text nor messages");
     result = given ? tokenizer_encode(task->tokenizer, json_object_get_string(given),
                                       (size_t)json_object_get_string_len(given), &tokens)
@@ -157,7 +157,7 @@ done:
 
 static status work_line(const struct task *task, const char *line, size_t size, struct buf *out) {
     struct json_object *json;
-    TRY(json_read(&json, line, size));
+    TRY(json_parse(&json, line, size));
     status result = !json_object_is_type(json, json_type_object) ? fail(DATAERR, "not a JSON object")
                     : task->decode                               ? decode_line(task, json, out)
                                                                  : encode_line(task, json, out);
@@ -174,10 +174,10 @@ static status find_limit(struct task *task) {
     char *path = path_join(&memory, task->model, "config.json");
     if (!path) TRY_TO(result, done, fail_oom());
     if (!path_exists(path)) goto done;
-    TRY_TO(result, done, json_file(&config, path));
-    TRY_TO(result, done, json_find(config, "vocab_size", json_type_int, &size));
-    TRY_TO(result, done, json_find(config, "text_config", json_type_object, &nested));
-    if (!size && nested) TRY_TO(result, done, json_find(nested, "vocab_size", json_type_int, &size));
+    TRY_TO(result, done, json_parse_file(&config, path));
+    TRY_TO(result, done, json_get(config, "vocab_size", json_type_int, &size));
+    TRY_TO(result, done, json_get(config, "text_config", json_type_object, &nested));
+    if (!size && nested) TRY_TO(result, done, json_get(nested, "vocab_size", json_type_int, &size));
     if (size && json_object_get_int64(size) > task->limit) task->limit = json_object_get_int64(size);
 done:
     json_object_put(config);

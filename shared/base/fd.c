@@ -1,7 +1,10 @@
 #include "shared/base/fd.h"
 
+#include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <string.h>
 #include <unistd.h>
 
 bool fd_write_all(int fd, const void *data, size_t size) {
@@ -52,4 +55,15 @@ ssize_t fd_pread(int fd, void *data, size_t size, off_t offset) {
     do got = pread(fd, data, size, offset);
     while (got < 0 && errno == EINTR);
     return got;
+}
+
+status fd_reserve_standard(void) {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) >= 0) continue;
+        int got =
+            open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_WRONLY); // the wrong way round, so that use fails
+        if (got < 0) return fail(UNAVAILABLE, "/dev/null: %s", strerror(errno));
+        assert(got == fd); // open returns the lowest free number
+    }
+    return OK;
 }

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <sys/types.h>
 
+#include "shared/base/status.h"
+
 // Writes all `size` bytes; waits where a non-blocking descriptor is full. Returns false with errno set on failure;
 // some bytes may then have been written.
 bool fd_write_all(int fd, const void *data, size_t size);
@@ -22,5 +24,9 @@ ssize_t fd_read(int fd, void *data, size_t size);
 
 // See fd_read.
 ssize_t fd_pread(int fd, void *data, size_t size, off_t offset);
+
+// Opens /dev/null for each standard stream that is closed, so that no file opened later takes its number. Reading and
+// writing that stream fails, as if it were closed. UNAVAILABLE.
+status fd_reserve_standard(void);
 
 #endif

@@ -152,16 +152,6 @@ status dir_remove(const char *path) {
     return OK;
 }
 
-status streams_hold(void) {
-    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
-        if (fcntl(fd, F_GETFD) >= 0) continue;
-        int got =
-            open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_WRONLY); // the other way round: an error stays one
-        if (got != fd) return fail(UNAVAILABLE, "/dev/null: %s", got < 0 ? strerror(errno) : "not where it should be");
-    }
-    return OK;
-}
-
 bool path_exists(const char *path) {
     struct stat facts;
     return lstat(path, &facts) == 0;

@@ -44,10 +44,6 @@ status dir_sync(const char *path);
 // Removes a folder and all that is in it; a missing one is fine.
 status dir_remove(const char *path);
 
-// Takes the numbers of the standard streams that the program was started without, so that no file that is opened later
-// stands in for one; reading and writing them fails. UNAVAILABLE when that cannot be done.
-status streams_hold(void);
-
 // Whether something stands at that path.
 bool path_exists(const char *path);
 

@@ -157,7 +157,7 @@ static status parse(json_object **out, const struct buf *text) {
     return refuse(error == json_tokener_continue ? "unexpected end" : json_tokener_error_desc(error), at);
 }
 
-status json_read(json_object **out, const char *data, size_t size) {
+status json_parse(json_object **out, const char *data, size_t size) {
     *out = NULL;
     if (size > INT32_MAX / 4) return fail(DATAERR, "not JSON: %zu bytes are too many", size);
     if (skip_space(data, size, 0) == size) return refuse("unexpected end", size);

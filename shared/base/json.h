@@ -18,7 +18,7 @@
 // Reads one JSON value, white space around it allowed. DATAERR with what is wrong and at which byte: not JSON, not
 // UTF-8, nested deeper than 500. The caller releases *out with json_object_put. A lone \ud800 reads as U+FFFD; of a
 // key given twice the last value counts. A JSON null is *out == NULL.
-status json_read(json_object **out, const char *data, size_t size);
+status json_parse(json_object **out, const char *data, size_t size);
 
 // Appends the value as compact JSON without line ends: numbers by their exact text, keys in their order.
 status json_print(struct buf *out, json_object *value);
@@ -43,19 +43,19 @@ bool json_double(json_object *value, double *out);
 bool json_float(json_object *value, float *out);
 
 // The object that text[0..size) holds; DATAERR says what is wrong, with `name` in front. Release with json_object_put.
-status json_parse(json_object **out, const char *text, size_t size, const char *name);
+status json_parse_object(json_object **out, const char *text, size_t size, const char *name);
 
 // The same for a file.
-status json_file(json_object **out, const char *path);
+status json_parse_file(json_object **out, const char *path);
 
 // The value of a key if it is there, not null and of that type; *out is NULL if it is not there or null. DATAERR when
 // it is of another type.
-status json_find(json_object *object, const char *key, enum json_type type, json_object **out);
+status json_get(json_object *object, const char *key, enum json_type type, json_object **out);
 
 // The value's string; absent unless the value is a string. Valid as long as the value.
 struct string json_string(json_object *value);
 
 // A key's boolean; `otherwise` if it is not there.
-status json_flag(json_object *object, const char *key, bool otherwise, bool *out);
+status json_get_bool(json_object *object, const char *key, bool otherwise, bool *out);
 
 #endif

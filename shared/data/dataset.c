@@ -70,7 +70,7 @@ static status make_sample(const struct dataset *dataset, size_t sample, struct g
     const struct record *record = &dataset->records.list[sample];
     json_object *json = NULL;
     *out = NULL;
-    status result = json_read(&json, record->data, record->size);
+    status result = json_parse(&json, record->data, record->size);
     if (result == OK && !json_object_is_type(json, json_type_object)) result = fail(DATAERR, "not a JSON object");
     if (result == OK) result = dataset->layout(&dataset->rules, json, record->line, out);
     json_object_put(json);

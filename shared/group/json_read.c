@@ -136,7 +136,7 @@ static status read_object(struct arena *arena, const struct field_table *table, 
 status group_from_json(struct group **out, const char *json, size_t size) {
     *out = NULL;
     json_object *object = NULL;
-    status result = json_read(&object, json, size);
+    status result = json_parse(&object, json, size);
     if (result != OK) return fail_prefix(result, "not a group");
     TRY_TO(result, done, group_new(out));
     struct place root = {0};

@@ -105,7 +105,7 @@ static status unpack_json(struct arena *arena, struct string *out, const char *d
                           const struct place *place) {
     json_object *json = NULL;
     struct buf printed = {0};
-    status result = json_read(&json, data, size);
+    status result = json_parse(&json, data, size);
     if (result == DATAERR || (result == OK && object && !json_object_is_type(json, json_type_object)))
         result = refuse_at(place, "not JSON");
     if (result == OK) result = json_print(&printed, json);

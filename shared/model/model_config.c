@@ -271,7 +271,7 @@ static status read_all(struct model_config *config, json_object *root) {
 
 status model_config_parse(struct model_config *config, const char *text, size_t size, const char *name) {
     json_object *root = NULL;
-    TRY(json_parse(&root, text, size, name));
+    TRY(json_parse_object(&root, text, size, name));
     status result = read_all(config, root);
     json_object_put(root);
     return result == OK ? OK : fail_prefix(result, "%s", name);
@@ -279,7 +279,7 @@ status model_config_parse(struct model_config *config, const char *text, size_t 
 
 status model_config_parse_generation(struct model_config *config, const char *text, size_t size, const char *name) {
     json_object *root = NULL;
-    TRY(json_parse(&root, text, size, name));
+    TRY(json_parse_object(&root, text, size, name));
     json_object *eos_ids = json_object_object_get(root, "eos_token_id");
     status result = eos_ids ? read_ends(config, eos_ids) : OK;
     json_object_put(root);
@@ -324,7 +324,7 @@ static status read_preprocessor(struct model_config *config, json_object *root) 
 
 status model_config_parse_preprocessor(struct model_config *config, const char *text, size_t size, const char *name) {
     json_object *root = NULL;
-    TRY(json_parse(&root, text, size, name));
+    TRY(json_parse_object(&root, text, size, name));
     status result = read_preprocessor(config, root);
     json_object_put(root);
     return result == OK ? OK : fail_prefix(result, "%s", name);

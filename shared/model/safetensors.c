@@ -145,7 +145,7 @@ static status add_image(struct safetensors *store, const char *image, size_t siz
         return fail(DATAERR, "truncated: its header claims %llu bytes, the file has %zu", (unsigned long long)length,
                     size);
     json_object *header = NULL;
-    TRY(json_parse(&header, image + 8, length, "header"));
+    TRY(json_parse_object(&header, image + 8, length, "header"));
     status result = read_entries(store, header, file, image + 8 + length, size - 8 - length);
     json_object_put(header);
     return result;
@@ -225,7 +225,7 @@ static status check_index(const struct safetensors *store, const char *dir, json
 
 static status open_index(struct safetensors *store, const char *dir, const char *path) {
     json_object *index = NULL;
-    TRY(json_file(&index, path));
+    TRY(json_parse_file(&index, path));
     status result = OK;
     json_object *map = json_object_object_get(index, "weight_map");
     if (!json_object_is_type(map, json_type_object))

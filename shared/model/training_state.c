@@ -177,7 +177,7 @@ static status read_numbers(struct arena *arena, const char *dir, int64_t *step, 
     char *path = path_join(arena, dir, STATE_NUMBERS);
     if (!path) return fail_oom();
     json_object *numbers = NULL;
-    TRY(json_file(&numbers, path));
+    TRY(json_parse_file(&numbers, path));
     bool all = json_int(json_object_object_get(numbers, "step"), step) &&
                json_int(json_object_object_get(numbers, "tower_step"), vision_step) && *vision_step >= 0 &&
                json_int(json_object_object_get(numbers, "version"), version) && *step >= 0 && *version >= 0;

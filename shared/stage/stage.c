@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "shared/base/clock.h"
+#include "shared/base/fd.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/config/stage_kinds.h"
@@ -76,7 +77,7 @@ int stage_main(const struct stage *stage, int argc, char **argv) {
     struct stage_context context = {.stage = stage, .table = stage->table ? stage->table : &kind->options};
     log_open(context.table->program);
     context.started = context.said = clock_monotonic();
-    status result = streams_hold();
+    status result = fd_reserve_standard();
     if (result == OK) result = settings_new_table(&context.settings, context.table);
     if (result == OK) result = settings_arguments(context.settings, argc, argv, NULL);
     if (result == OK) {

@@ -60,7 +60,7 @@ status tokenizer_open(struct tokenizer **out, const char *dir) {
     if (!json_path || !vocab_path) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, tokenizer_new(&t));
     if (path_exists(json_path)) {
-        TRY_TO(result, done, json_file(&json, json_path));
+        TRY_TO(result, done, json_parse_file(&json, json_path));
         result = tokenizer_read_json(t, json);
         if (result != OK) TRY_TO(result, done, fail_prefix(result, "%s", json_path));
     } else if (path_exists(vocab_path)) {

@@ -14,15 +14,15 @@ static status tokenizer_config_parse(struct json_object *json, struct added_toke
     struct json_object *content;
     *token = (struct added_token){.id = -1};
     if (!json_object_is_type(json, json_type_object)) return fail(DATAERR, "not an object");
-    TRY(json_find(json, "content", json_type_string, &content));
+    TRY(json_get(json, "content", json_type_string, &content));
     if (!content) return fail(DATAERR, "content: missing");
     token->content = json_object_get_string(content);
     token->size = (size_t)json_object_get_string_len(content);
-    TRY(json_flag(json, "single_word", false, &token->flags.single_word));
-    TRY(json_flag(json, "lstrip", false, &token->flags.lstrip));
-    TRY(json_flag(json, "rstrip", false, &token->flags.rstrip));
-    TRY(json_flag(json, "special", false, &token->flags.special));
-    return json_flag(json, "normalized", !token->flags.special, &token->flags.normalized);
+    TRY(json_get_bool(json, "single_word", false, &token->flags.single_word));
+    TRY(json_get_bool(json, "lstrip", false, &token->flags.lstrip));
+    TRY(json_get_bool(json, "rstrip", false, &token->flags.rstrip));
+    TRY(json_get_bool(json, "special", false, &token->flags.special));
+    return json_get_bool(json, "normalized", !token->flags.special, &token->flags.normalized);
 }
 
 // Adds a token, whose id must be `expected` unless that is -1. An empty token is ignored.
@@ -49,7 +49,7 @@ status tokenizer_read_added_tokens(struct tokenizer *t, struct json_object *list
         struct json_object *json = json_object_array_get_idx(list, i), *id = NULL;
         struct added_token token;
         status result = tokenizer_config_parse(json, &token);
-        if (result == OK) result = json_find(json, "id", json_type_int, &id);
+        if (result == OK) result = json_get(json, "id", json_type_int, &id);
         if (result == OK) result = id ? OK : fail(DATAERR, "id: missing");
         if (result == OK) result = tokenizer_config_add(t, &token, json_object_get_int64(id));
         if (result != OK) return fail_prefix(result, "[%zu]", i);
@@ -118,18 +118,18 @@ static status tokenizer_config_read(struct tokenizer *t, struct json_object *con
                                         "pad_token", "cls_token", "mask_token"};
     struct json_object *value;
     bool split_special, add_prefix_space;
-    TRY(json_flag(config, "add_prefix_space", false, &add_prefix_space));
+    TRY(json_get_bool(config, "add_prefix_space", false, &add_prefix_space));
     if (t->byte_level_only) t->encoder->pre_tokenizer.steps[0].add_prefix_space = add_prefix_space;
-    TRY(json_flag(config, "split_special_tokens", false, &split_special));
+    TRY(json_get_bool(config, "split_special_tokens", false, &split_special));
     if (split_special) return fail(DATAERR, "split_special_tokens: true is not supported");
-    TRY(json_find(config, "added_tokens_decoder", json_type_object, &value));
+    TRY(json_get(config, "added_tokens_decoder", json_type_object, &value));
     if (value) TRY(tokenizer_config_read_decoder(t, value));
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
         if (!json_object_object_get_ex(config, roles[i], &value)) continue;
         status result = tokenizer_config_add_named(t, value);
         if (result != OK) return fail_prefix(result, "%s", roles[i]);
     }
-    TRY(json_find(config, "additional_special_tokens", json_type_array, &value));
+    TRY(json_get(config, "additional_special_tokens", json_type_array, &value));
     for (size_t i = 0; value && i < json_object_array_length(value); i++) {
         status result = tokenizer_config_add_named(t, json_object_array_get_idx(value, i));
         if (result != OK) return fail_prefix(result, "additional_special_tokens[%zu]", i);
@@ -144,7 +144,7 @@ status tokenizer_read_config(struct tokenizer *t, const char *dir) {
     char *path = path_join(&memory, dir, "tokenizer_config.json");
     if (!path) TRY_TO(result, done, fail_oom());
     if (path_exists(path)) {
-        TRY_TO(result, done, json_file(&config, path));
+        TRY_TO(result, done, json_parse_file(&config, path));
     } else {
         config = json_object_new_object(); // the defaults count
         if (!config) TRY_TO(result, done, fail_oom());

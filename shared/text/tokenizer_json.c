@@ -60,10 +60,10 @@ static status tokenizer_json_read_model(struct tokenizer *t, struct json_object 
         if (!off)
             return fail(DATAERR, "model.%s: %s is not supported", unsupported[i], json_object_to_json_string(value));
     }
-    TRY(json_find(model, "vocab", json_type_object, &value));
+    TRY(json_get(model, "vocab", json_type_object, &value));
     if (!value) return fail(DATAERR, "vocab: missing");
     TRY(tokenizer_json_read_vocab(t, value));
-    TRY(json_find(model, "merges", json_type_array, &merges));
+    TRY(json_get(model, "merges", json_type_array, &merges));
     if (!merges) return fail(DATAERR, "merges: missing");
     for (size_t i = 0; i < json_object_array_length(merges); i++) {
         struct json_object *merge = json_object_array_get_idx(merges, i);
@@ -72,9 +72,9 @@ static status tokenizer_json_read_model(struct tokenizer *t, struct json_object 
         if (!header) TRY(tokenizer_json_read_merge(t, merge, (uint32_t)i));
     }
     TRY(bpe_init(bpe, &t->vocab));
-    TRY(json_flag(model, "fuse_unk", false, &bpe->fuse_unk));
-    TRY(json_flag(model, "ignore_merges", false, &bpe->ignore_merges));
-    TRY(json_find(model, "unk_token", json_type_string, &value));
+    TRY(json_get_bool(model, "fuse_unk", false, &bpe->fuse_unk));
+    TRY(json_get_bool(model, "ignore_merges", false, &bpe->ignore_merges));
+    TRY(json_get(model, "unk_token", json_type_string, &value));
     if (!value) return OK;
     const char *token = json_object_get_string(value);
     bpe->unk_id = vocab_token_to_id(&t->vocab, token, (size_t)json_object_get_string_len(value));
@@ -86,7 +86,7 @@ static status tokenizer_json_read_normalizer(struct tokenizer *t, struct json_ob
         [NORMALIZE_NFC] = "NFC", [NORMALIZE_NFD] = "NFD", [NORMALIZE_NFKC] = "NFKC", [NORMALIZE_NFKD] = "NFKD"};
     if (tokenizer_json_is_type(normalizer, "Sequence")) {
         struct json_object *list;
-        TRY(json_find(normalizer, "normalizers", json_type_array, &list));
+        TRY(json_get(normalizer, "normalizers", json_type_array, &list));
         if (!list || !json_object_array_length(list)) return OK;
         struct json_object *only = json_object_array_get_idx(list, 0);
         if (json_object_array_length(list) > 1 || !json_object_is_type(only, json_type_object))
@@ -105,11 +105,11 @@ static status tokenizer_json_read_normalizer(struct tokenizer *t, struct json_ob
 static status tokenizer_json_read_split(struct tokenizer *t, struct json_object *split) {
     struct json_object *pattern, *behavior, *regex = NULL, *literal = NULL;
     bool invert;
-    TRY(json_find(split, "pattern", json_type_object, &pattern));
-    TRY(json_find(split, "behavior", json_type_string, &behavior));
-    TRY(json_flag(split, "invert", false, &invert));
-    if (pattern) TRY(json_find(pattern, "Regex", json_type_string, &regex));
-    if (pattern) TRY(json_find(pattern, "String", json_type_string, &literal));
+    TRY(json_get(split, "pattern", json_type_object, &pattern));
+    TRY(json_get(split, "behavior", json_type_string, &behavior));
+    TRY(json_get_bool(split, "invert", false, &invert));
+    if (pattern) TRY(json_get(pattern, "Regex", json_type_string, &regex));
+    if (pattern) TRY(json_get(pattern, "String", json_type_string, &literal));
     if (!regex && !literal) return fail(DATAERR, "Split: no pattern");
     const char *name = behavior ? json_object_get_string(behavior) : "without behavior";
     bool removed = !strcmp(name, "Removed");
@@ -136,7 +136,7 @@ static status tokenizer_json_read_step(struct tokenizer *t, struct json_object *
     if (!json_object_is_type(step, json_type_object)) return fail(DATAERR, "not an object");
     if (tokenizer_json_is_type(step, "Sequence")) {
         struct json_object *list;
-        TRY(json_find(step, "pretokenizers", json_type_array, &list));
+        TRY(json_get(step, "pretokenizers", json_type_array, &list));
         for (size_t i = 0; list && i < json_object_array_length(list); i++)
             TRY(tokenizer_json_read_step(t, json_object_array_get_idx(list, i), byte_level));
         return OK;
@@ -146,8 +146,8 @@ static status tokenizer_json_read_step(struct tokenizer *t, struct json_object *
     if (tokenizer_json_is_type(step, "Split")) return tokenizer_json_read_split(t, step);
     if (!tokenizer_json_is_type(step, "ByteLevel")) return fail(DATAERR, "%s is not supported", type);
     bool add_prefix_space, use_regex;
-    TRY(json_flag(step, "add_prefix_space", true, &add_prefix_space));
-    TRY(json_flag(step, "use_regex", true, &use_regex));
+    TRY(json_get_bool(step, "add_prefix_space", true, &add_prefix_space));
+    TRY(json_get_bool(step, "use_regex", true, &use_regex));
     *byte_level = true;
     return pre_tokenizer_add_byte_level(&t->encoder->pre_tokenizer, add_prefix_space, use_regex);
 }
@@ -188,12 +188,12 @@ status tokenizer_read_json(struct tokenizer *t, struct json_object *json) {
         {"added_tokens", json_type_array, false, tokenizer_read_added_tokens},
     };
     struct json_object *version;
-    TRY(json_find(json, "version", json_type_string, &version));
+    TRY(json_get(json, "version", json_type_string, &version));
     if (version && strcmp(json_object_get_string(version), "1.0") != 0)
         return fail(DATAERR, "version: %s, but only 1.0 is supported", json_object_get_string(version));
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         struct json_object *part;
-        TRY(json_find(json, parts[i].key, parts[i].type, &part));
+        TRY(json_get(json, parts[i].key, parts[i].type, &part));
         if (!part && parts[i].required) return fail(DATAERR, "%s: missing", parts[i].key);
         status result = part ? parts[i].read(t, part) : OK;
         if (result != OK) return fail_prefix(result, "%s", parts[i].key);
@@ -236,7 +236,7 @@ status tokenizer_read_vocab_files(struct tokenizer *t, const char *dir) {
     char *vocab_path = path_join(&memory, dir, "vocab.json"), *merges_path = path_join(&memory, dir, "merges.txt");
     status result;
     if (!vocab_path || !merges_path) TRY_TO(result, done, fail_oom());
-    TRY_TO(result, done, json_file(&vocab, vocab_path));
+    TRY_TO(result, done, json_parse_file(&vocab, vocab_path));
     result = tokenizer_json_read_vocab(t, vocab);
     if (result != OK) TRY_TO(result, done, fail_prefix(result, "%s", vocab_path));
     TRY_TO(result, done, file_read(merges_path, &merges));

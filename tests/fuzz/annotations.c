@@ -23,7 +23,7 @@ static void check_group(struct group *group) {
 static void try_record(const struct format_options *rules, const struct record *record) {
     static layout *const layouts[] = {format_caravan, format_seed_bench, format_video_r1};
     json_object *json = NULL;
-    if (json_read(&json, record->data, record->size) == OK && json_object_is_type(json, json_type_object)) {
+    if (json_parse(&json, record->data, record->size) == OK && json_object_is_type(json, json_type_object)) {
         for (size_t i = 0; i < 3; i++) {
             struct group *group = NULL;
             if (layouts[i](rules, json, record->line, &group) == OK) check_group(group);

@@ -31,7 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const char *text = memchr(data, 0, size);
     size_t json_size = text ? (size_t)(text - (const char *)data) : size;
     struct json_object *json;
-    if (json_read(&json, (const char *)data, json_size) != OK) return 0;
+    if (json_parse(&json, (const char *)data, json_size) != OK) return 0;
     struct tokenizer *t;
     if (json_object_is_type(json, json_type_object) && tokenizer_from_json(&t, json) == OK) {
         if (text) use(t, text + 1, size - json_size - 1);

@@ -160,7 +160,7 @@ static void test_floats_come_back(void **state) {
         struct buf printed = {0};
         json_object *json = NULL;
         assert_int_equal(json_print_float(&printed, value), OK);
-        assert_int_equal(json_read(&json, printed.data, printed.size), OK);
+        assert_int_equal(json_parse(&json, printed.data, printed.size), OK);
         assert_true(json_float(json, &back));
         assert_memory_equal(&value, &back, 4);
         json_object_put(json);

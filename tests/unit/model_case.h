@@ -87,7 +87,7 @@ static inline void case_open(struct model_case *it, const char *name) {
     *it = (struct model_case){0};
     const char *root = getenv("MODEL_GOLDEN");
     it->folder = arena_printf(&it->arena, "%s/%s", root ? root : "tests/data/model", name);
-    MUST(json_file(&it->golden, path_join(&it->arena, it->folder, "golden.json")));
+    MUST(json_parse_file(&it->golden, path_join(&it->arena, it->folder, "golden.json")));
     MUST(safetensors_open(&it->tensors, path_join(&it->arena, it->folder, "golden.safetensors")));
     it->prompt.tokens = case_tokens(it, key_of(it->golden, "prompt"), &it->prompt.count);
     case_media(it);

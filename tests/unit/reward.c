@@ -169,7 +169,7 @@ static void test_answers_and_format(void **state) {
 int main(int argc, char **argv) {
     struct buf data = {0};
     if (file_read(argc > 1 ? argv[1] : "tests/data/reward.json", &data) != OK ||
-        json_read(&golden, data.data, data.size) != OK) {
+        json_parse(&golden, data.data, data.size) != OK) {
         print_error("%s\n", fail_text());
         return 1;
     }

@@ -22,7 +22,7 @@ static json_object *golden;
 
 static int read_golden(void **state) {
     (void)state;
-    return json_file(&golden, FOLDER "golden.json") != OK;
+    return json_parse_file(&golden, FOLDER "golden.json") != OK;
 }
 
 static int drop_golden(void **state) {
