@@ -1,11 +1,11 @@
-// What a completion answers, whether it has the form, and how right it is.
+// The answer and the format of a completion, and how accurate the answer is.
 #ifndef SHARED_REWARD_ACCURACY_H
 #define SHARED_REWARD_ACCURACY_H
 
 #include <stdbool.h>
 
 #include "shared/base/status.h"
-#include "shared/group/group.h"
+#include "shared/base/string.h"
 
 enum problem_type {
     PROBLEM_CHOICE,
@@ -16,22 +16,27 @@ enum problem_type {
     PROBLEM_TYPES,
 };
 
-// The names as they stand in data: "multiple choice", "numerical", "OCR", "free-form", "regression".
+// Returns the name in data sets: "multiple choice", "numerical", "OCR", "free-form" or "regression".
 const char *problem_type_name(enum problem_type type);
 
-// Whether the text is such a name, letter by letter.
+// Returns whether the string is such a name, in exactly this spelling, and sets *out if it is.
 bool problem_type_parse(struct string name, enum problem_type *out);
 
-// The first <answer>\s*(.*?)\s*</answer>, trimmed; a slice, empty if there is none.
-struct string answer_extract(struct string whole);
+// The five names as a list, for messages.
+#define PROBLEM_TYPE_NAMES "multiple choice, numerical, OCR, free-form, regression"
 
-// Whether the whole text is <think>.*?</think>\s*<answer>.*?</answer>.
-bool format_matches(struct string whole);
+// Returns what the first <answer>\s*(.*?)\s*</answer> captures, stripped: a slice, empty if nothing matches.
+struct string answer_extract(struct string text);
 
-// DATAERR when the solution cannot be a ground truth of that type: a regression's that is infinite or not a number.
+// Returns whether the whole text matches <think>.*?</think>\s*<answer>.*?</answer>.
+bool format_matches(struct string text);
+
+// Checks that the solution can be the ground truth of a problem of that type. DATAERR when that of a regression is
+// infinite or NaN.
 status solution_check(enum problem_type type, struct string solution);
 
-// *accuracy = how right the completion is, 0 to 1, by the problem's type. DATAERR as solution_check.
+// Sets *accuracy to how accurate the completion's answer is, 0 to 1, by the rule of the problem's type. DATAERR as
+// solution_check, UNAVAILABLE when memory is short.
 status accuracy_compute(enum problem_type type, struct string solution, struct string completion, double *accuracy);
 
 #endif

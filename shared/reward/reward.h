@@ -1,4 +1,4 @@
-// From texts and likelihoods to rewards and advantages: one group at a time, in double, sums in order of completions.
+// The rewards and advantages of a group: computed in double, sums in the order of the completions.
 #ifndef SHARED_REWARD_REWARD_H
 #define SHARED_REWARD_REWARD_H
 
@@ -11,18 +11,18 @@ enum reward_method { METHOD_CARE, METHOD_DENSECONS, METHOD_PLAIN };
 
 struct reward_options {
     enum reward_method method;
-    double coefficient;       // of the bonus
-    double margin;            // NaN: none
-    double upper_bound;       // of a likelihood; NaN: none
-    bool arithmetic;          // mean of probabilities, else exp of the mean log-probability
-    double shortest, longest; // tokens that earn the length reward; NaN: off
+    double coefficient;            // of the consistency bonus
+    double margin;                 // NaN: none
+    double upper_bound;            // of a likelihood; NaN: none
+    bool arithmetic_mean;          // likelihood is the mean of the probabilities, else exp of the mean log-probability
+    double min_length, max_length; // completions of so many tokens get the length reward; NaN: none does
 };
 
-// Writes the group's rewards and advantages. r = accuracy + format (+ length) (+ bonus),
-// advantage = (r - mean r) / (s + 1e-4), s the unbiased standard deviation; exactly 0 where all r are equal or there is
-// one. The bonus: care coefficient * accuracy for the accurate completions whose likelihood reaches the accurate ones'
-// mean minus the margin; densecons coefficient * accuracy * likelihood. DATAERR naming the sample when its problem type
-// is none, or its solution or reference cannot be used.
-status reward_group(struct group *group, const struct reward_options *rules);
+// Writes the group's rewards and advantages. r = accuracy + format (+ length) (+ bonus) and
+// advantage = (r - mean r) / (s + 1e-4), where s is the unbiased standard deviation; exactly 0 if all r are equal or
+// there is only one. The bonus of care is coefficient * accuracy for each accurate completion whose likelihood is at
+// least the mean of the accurate completions' minus the margin; that of densecons is coefficient * accuracy *
+// likelihood. DATAERR with the sample's name when its problem type is unknown, or its solution or reference is invalid.
+status reward_group(struct group *group, const struct reward_options *options);
 
 #endif

@@ -1,16 +1,16 @@
-// The mean of ROUGE-1, ROUGE-2 and ROUGE-L, as Google's rouge_score computes them with stemming.
+// ROUGE-1, ROUGE-2 and ROUGE-L as Google's rouge_score computes them with use_stemmer, and the word error rate.
 #ifndef SHARED_REWARD_ROUGE_H
 #define SHARED_REWARD_ROUGE_H
 
 #include "shared/base/status.h"
-#include "shared/group/group.h"
+#include "shared/base/string.h"
 
-// *score = the mean of the three F-measures, 0 to 1: tokens are runs of [a-z0-9] of the lower-cased text, those longer
-// than 3 stemmed. F = 2PR / (P + R), P and R the share of the answer's and of the target's n-grams (or of their longest
-// common subsequence) that both have. UNAVAILABLE when memory is short.
-status rouge_mean(struct string target, struct string answer, double *score);
+// Sets *score to the mean of the three F-measures, 0 to 1. Tokens are runs of [a-z0-9] of the lower-cased text; those
+// longer than 3 are stemmed. F = 2PR / (P + R), where P and R are the shares of the prediction's and of the target's
+// n-grams (for ROUGE-L: of their longest common subsequence) that both have. UNAVAILABLE when memory is short.
+status rouge_mean(struct string target, struct string prediction, double *score);
 
-// *rate = word-level edit distance / max(1, words in target). UNAVAILABLE when memory is short.
-status word_error_rate(struct string target, struct string answer, double *rate);
+// Sets *rate to the edit distance in words / max(1, words of the target). UNAVAILABLE when memory is short.
+status word_error_rate(struct string target, struct string prediction, double *rate);
 
 #endif

@@ -29,8 +29,8 @@ static status open_rules(void **state, struct stage_context *context) {
     rules->coefficient = settings_number(settings, "coefficient");
     rules->margin = settings_number(settings, "margin");
     rules->upper_bound = settings_number(settings, "upper_bound");
-    rules->arithmetic = settings_is(settings, "likelihood", "arithmetic");
-    settings_range(settings, "length_reward", &rules->shortest, &rules->longest);
+    rules->arithmetic_mean = settings_is(settings, "likelihood", "arithmetic");
+    settings_range(settings, "length_reward", &rules->min_length, &rules->max_length);
     return OK;
 }
 

@@ -6,10 +6,9 @@
 #include "shared/base/file.h"
 #include "shared/base/json.h"
 #include "shared/reward/accuracy.h"
-#include "shared/reward/number.h"
 #include "shared/reward/reward.h"
 #include "shared/reward/porter.h"
-#include "shared/reward/words.h"
+#include "shared/reward/python_text.h"
 
 static json_object *golden;
 
@@ -82,9 +81,9 @@ static struct reward_options rules_of(json_object *options) {
         .coefficient = option(options, "coefficient"),
         .margin = option(options, "margin"),
         .upper_bound = option(options, "upper_bound"),
-        .arithmetic = !strcmp(json_object_get_string(key(options, "likelihood")), "arithmetic"),
-        .shortest = length ? json_object_get_double(json_object_array_get_idx(length, 0)) : NAN,
-        .longest = length ? json_object_get_double(json_object_array_get_idx(length, 1)) : NAN,
+        .arithmetic_mean = !strcmp(json_object_get_string(key(options, "likelihood")), "arithmetic"),
+        .min_length = length ? json_object_get_double(json_object_array_get_idx(length, 0)) : NAN,
+        .max_length = length ? json_object_get_double(json_object_array_get_idx(length, 1)) : NAN,
     };
 }
 

@@ -1,0 +1,144 @@
+#include "shared/reward/python_text.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <utf8proc.h>
+
+static_assert(sizeof(utf8proc_int32_t) == sizeof(int32_t), "code points are 32 bits wide");
+
+int32_t python_char_at(struct string string, size_t at, size_t *length) {
+    assert(at < string.size);
+    utf8proc_int32_t code;
+    utf8proc_ssize_t rest = (utf8proc_ssize_t)(string.size - at < 4 ? string.size - at : 4);
+    utf8proc_ssize_t bytes = utf8proc_iterate((const utf8proc_uint8_t *)string.data + at, rest, &code);
+    *length = bytes > 0 ? (size_t)bytes : 1;
+    return bytes > 0 ? code : 0xfffd;
+}
+
+// Python takes the bidirectional classes WS, B and S and the category Zs.
+bool python_isspace(int32_t code) {
+    const utf8proc_property_t *property = utf8proc_get_property(code);
+    return property->category == UTF8PROC_CATEGORY_ZS || property->bidi_class == UTF8PROC_BIDI_CLASS_WS ||
+           property->bidi_class == UTF8PROC_BIDI_CLASS_B || property->bidi_class == UTF8PROC_BIDI_CLASS_S;
+}
+
+struct string python_strip(struct string string) {
+    size_t from = 0, to = string.size, length;
+    while (from < to && python_isspace(python_char_at(string, from, &length))) from += length;
+    while (to > from) {
+        size_t last = to - 1;
+        while (last > from && ((unsigned char)string.data[last] & 0xc0) == 0x80) last--;
+        if (!python_isspace(python_char_at(string, last, &length))) break;
+        to = last;
+    }
+    return string_slice(string, from, to);
+}
+
+// Sets *word to the next word at or after `at`, empty if there is none, and returns where it ends.
+static size_t python_next_word(struct string string, size_t at, struct string *word) {
+    size_t length;
+    while (at < string.size && python_isspace(python_char_at(string, at, &length))) at += length;
+    size_t from = at;
+    while (at < string.size && !python_isspace(python_char_at(string, at, &length))) at += length;
+    *word = string_slice(string, from, at);
+    return at;
+}
+
+status python_split(struct arena *arena, struct string string, struct string_array *words) {
+    struct string word;
+    size_t count = 0;
+    for (size_t at = python_next_word(string, 0, &word); word.size; at = python_next_word(string, at, &word)) count++;
+    words->count = count;
+    words->data = arena_alloc(arena, (count + 1) * sizeof *words->data);
+    if (!words->data) return fail_oom();
+    size_t at = 0;
+    for (size_t i = 0; i < count; i++) at = python_next_word(string, at, &words->data[i]);
+    return OK;
+}
+
+// Returns the value of a decimal digit beyond ASCII, -1 for any other character. Unicode's decimal digits come in runs
+// of ten from zero to nine, and runs may be adjacent.
+static int python_digit(int32_t code) {
+    int32_t before = code;
+    while (utf8proc_category(before) == UTF8PROC_CATEGORY_ND) before--;
+    return before == code ? -1 : (code - before - 1) % 10;
+}
+
+static const char *python_skip_digits(const char *at) {
+    while (isdigit((unsigned char)*at)) at++;
+    return at;
+}
+
+// Returns whether a string without white space and underscores is a number, so that strtod's further forms are refused.
+static bool python_is_number(const char *text) {
+    const char *unsigned_part = text + (*text == '+' || *text == '-');
+    if (!strcasecmp(unsigned_part, "inf") || !strcasecmp(unsigned_part, "infinity") ||
+        !strcasecmp(unsigned_part, "nan"))
+        return true;
+    const char *at = python_skip_digits(unsigned_part);
+    size_t digits = (size_t)(at - unsigned_part);
+    if (*at == '.') {
+        const char *fraction = at + 1;
+        at = python_skip_digits(fraction);
+        digits += (size_t)(at - fraction);
+    }
+    if (!digits) return false;
+    if (*at == 'e' || *at == 'E') {
+        const char *exponent = at + 1 + (at[1] == '+' || at[1] == '-');
+        at = python_skip_digits(exponent);
+        if (at == exponent) return false;
+    }
+    return !*at;
+}
+
+status python_float(struct string string, bool *found, double *value) {
+    static const char ascii_space[] = " \t\n\v\f\r"; // float() strips these of ASCII, but not U+001C to U+001F
+    char *ascii, *end, *kept;
+    size_t length;
+    TRY(NEW(&ascii, string.size + 1));
+    end = ascii;
+    for (size_t at = 0; at < string.size; at += length) { // a '?' is for all characters that no number has
+        int32_t code = python_char_at(string, at, &length);
+        int digit = code < 128 ? -1 : python_digit(code);
+        if (code == ',') continue;
+        if (code < 128)
+            *end++ = code ? (char)code : '?';
+        else if (python_isspace(code))
+            *end++ = ' ';
+        else
+            *end++ = digit < 0 ? '?' : (char)('0' + digit);
+    }
+    assert((size_t)(end - ascii) <= string.size);
+    *end = 0;
+    char *number = ascii + strspn(ascii, ascii_space);
+    while (end > number && strchr(ascii_space, end[-1])) end--;
+    *end = 0;
+    *found = true;
+    kept = number;
+    for (const char *at = number; *at; at++) { // an underscore must be between two digits
+        if (*at != '_')
+            *kept++ = *at;
+        else if (at == number || !isdigit((unsigned char)at[-1]) || !isdigit((unsigned char)at[1]))
+            *found = false;
+    }
+    *kept = 0;
+    *found = *found && python_is_number(number);
+    if (*found) *value = strtod(number, NULL);
+    free(ascii);
+    return OK;
+}
+
+// The C library prints the exact decimals of a double, as Python does.
+double python_round2(double value) {
+    char text[512];
+    static_assert(sizeof text > 1 + (DBL_MAX_10_EXP + 1) + 3 + 1, "sign, digits, fraction and NUL fit");
+    assert(isfinite(value));
+    snprintf(text, sizeof text, "%.2f", value);
+    return strtod(text, NULL);
+}
