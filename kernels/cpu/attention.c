@@ -1,18 +1,27 @@
-// Attention over the cache.
+// Attention over the KV cache: softmax(q k^T * scale) v for the cache rows that each span names.
 //
-// A strip of query rows takes its scores against every key that it sees, then their softmax, then the sum of values:
-// the scores of a strip fit the second-level cache, so nothing has to be rescaled on the way. Each score and each
-// output is one chain in the order of d and of keys; the softmax sums in sixteen lanes by place in the region.
+// A task computes one tile of query rows (q_tile.h): its scores for every visible key, their softmax, and the weighted
+// sum of values. The scores of a tile fit into the second-level cache, so nothing is rescaled on the way, unlike in
+// FlashAttention. Each score and each output is one chain of fused multiply-adds, in the order of d or of cache rows;
+// softmax adds its exponentials in sixteen lanes by index within the range.
+//
+// The loops over elements are in attention_tiles.inc. The plain formula is the double-precision reference in
+// tests/ops/attention.c.
+#include <assert.h>
 #include <math.h>
 
-#include "kernels/cpu/kv_cache.h"
-#include "kernels/cpu/cpu.h"
-#include "kernels/cpu/q_tile.h"
 #include "kernels/cpu/attention_tiles.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/kv_cache.h"
+#include "kernels/cpu/q_tile.h"
 
-enum { scores_most = 160 << 10, tasks_a_thread = 4 }; // floats of scores a thread should hold
+enum {
+    thread_scores = 160 << 10, // floats of scores that a thread should use at a time
+    tasks_per_thread = 4,
+    start_align = 64, // bytes
+};
 
-struct attending {
+struct attention_job {
     const struct cpu_backend *cpu;
     struct tensor out, qkv, lse;
     struct heads heads;
@@ -20,91 +29,48 @@ struct attending {
     const struct kv_cache *cache;
     int layer;
     const struct attention_span *spans;
-    const struct strip_start *starts;
-    int strips; // of one key head
-    int64_t columns;
-    float *rooms;
-    size_t room; // floats for a thread
+    const struct q_tile_start *starts;
+    int tiles;       // per key/value head
+    int64_t columns; // of a row of scores
+    float *scratch;  // scratch_size floats for each thread
+    size_t scratch_size;
 };
 
-// Turns the scores of one row into exponentials; returns their sum.
-static float soften_row(const struct attending *a, const struct strip *strip, int row, float *scores, float *highest) {
-    float sums[kv_block] = {0}, high = -INFINITY;
-    for (int pass = 0; pass < 2; pass++) {
-        for (int index = 0; index < strip_regions(strip); index++) {
-            struct region region = strip_region(strip, index);
-            if (row < region.first || row >= region.first + region.rows) continue;
-            int64_t seen = region_seen(strip, &region, row);
-            int64_t most = region_most(strip, &region, region.first, region.rows);
-            if (pass == 0) {
-                high = a->cpu->simd.scores_max(scores + region.column, seen, high);
-            } else {
-                a->cpu->simd.scores_exp(scores + region.column, seen, most, high, sums);
-            }
+static void attention_tile(void *context, int task, int thread) {
+    const struct attention_job *job = context;
+    const struct simd *simd = &job->cpu->simd;
+    struct q_tile tile;
+    q_tile_init(&tile, job->spans, job->heads, job->starts[task % job->tiles], task / job->tiles);
+    int size = job->heads.size, width = job->cache->width;
+    float *rows = job->scratch + (size_t)thread * job->scratch_size, *panels = rows + q_tile_max * width;
+    float *scores = panels + q_tile_max * width, max[q_tile_max], sum[q_tile_max];
+
+    q_tile_gather(job->cpu, &tile, job->qkv, size, width, rows);
+    q_tile_pack(panels, rows, tile.rows, width, size);
+    q_tile_qk(simd, &tile, scores, job->columns, panels, kv_cache_keys(job->cache, job->layer, tile.kv_head), 0, size,
+              job->scale);
+    for (int row = 0; row < tile.rows; row++) {
+        struct score_run runs[2];
+        int count = q_tile_score_runs(&tile, row, runs);
+        float *row_scores = scores + row * job->columns, sums[16] = {0};
+        max[row] = -INFINITY;
+        for (int i = 0; i < count; i++) {
+            max[row] = simd->scores_max(row_scores + runs[i].column, runs[i].visible, max[row]);
         }
+        for (int i = 0; i < count; i++) {
+            simd->scores_exp(row_scores + runs[i].column, runs[i].visible, runs[i].len, max[row], sums);
+        }
+        sum[row] = simd->sum_lanes(sums);
     }
-    *highest = high;
-    return a->cpu->simd.sum_lanes(sums);
-}
-
-static void write_row(const struct attending *a, const struct strip *strip, int row, float *values, float highest,
-                      float sum) {
-    int64_t query = strip->query[row];
-    int size = a->heads.size, head = strip->head[row];
-    float factor = 1 / sum;
-    for (int d = 0; d < size; d++) values[d] *= factor;
-    cpu_convert(a->cpu, element_at(&a->out, query, head * size), a->out.type, values, ELEMENT_F32, (size_t)size);
-    if (!tensor_none(a->lse)) {
-        float *lse = element_at(&a->lse, query, head);
-        *lse = (float)((double)highest + log((double)sum));
+    memset(rows, 0, (size_t)(tile.rows * width) * sizeof *rows);
+    q_tile_av(simd, &tile, rows, width, scores, job->columns, kv_cache_values(job->cache, job->layer, tile.kv_head), 0);
+    for (int row = 0; row < tile.rows; row++) {
+        float *out = rows + row * width, factor = 1 / sum[row];
+        for (int d = 0; d < size; d++) out[d] *= factor;
+        cpu_convert(job->cpu, q_tile_head(&tile, row, job->out, size), job->out.type, out, ELEMENT_F32, (size_t)size);
+        if (tensor_none(job->lse)) continue;
+        tensor_f32(job->lse, tile.token[row])[tile.head[row]] = (float)((double)max[row] + log((double)sum[row]));
     }
-}
-
-static void attend(void *context, int task, int thread) {
-    const struct attending *a = context;
-    struct strip strip;
-    strip_open(&strip, a->spans, a->heads, a->starts[task % a->strips], task / a->strips);
-    int size = a->heads.size, width = a->cache->width;
-    float *rows = a->rooms + (size_t)thread * a->room, *tiles = rows + strip_most * width;
-    float *scores = tiles + strip_most * width, highest[strip_most] = {0}, sums[strip_most] = {0};
-    strip_queries(a->cpu, &strip, a->qkv, size, width, rows);
-    strip_tiles(tiles, rows, strip.rows, width, size);
-    strip_scores(&a->cpu->simd, &strip, scores, a->columns, tiles, kv_cache_keys(a->cache, a->layer, strip.key_head), 0,
-                 size, a->scale);
-    for (int row = 0; row < strip.rows; row++) {
-        sums[row] = soften_row(a, &strip, row, scores + row * a->columns, &highest[row]);
-    }
-    memset(rows, 0, (size_t)(strip.rows * width) * sizeof *rows);
-    strip_products(&a->cpu->simd, &strip, rows, width, scores, a->columns,
-                   kv_cache_values(a->cache, a->layer, strip.key_head), 0);
-    for (int row = 0; row < strip.rows; row++) {
-        write_row(a, &strip, row, rows + row * width, highest[row], sums[row]);
-    }
-}
-
-// Rows a strip: as many as keep the scores near, yet strips enough for the threads. It leaves no trace in the bits.
-static int strip_height(const struct attending *a, size_t count, size_t threads) {
-    int most = strip_most;
-    while (most > q_panel && most * a->columns > scores_most) most /= 2;
-    size_t few = threads * tasks_a_thread / (size_t)a->heads.key;
-    while (most > q_panel && strips_cut(a->spans, count, a->heads, most, NULL) < few) most /= 2;
-    return most;
-}
-
-static status plan(struct cpu_backend *cpu, struct attending *a, size_t count) {
-    size_t threads = (size_t)pool_threads(cpu->pool);
-    a->columns = strip_columns(a->spans, count);
-    int most = strip_height(a, count, threads);
-    size_t strips = strips_cut(a->spans, count, a->heads, most, NULL);
-    size_t starts = (strips * sizeof(struct strip_start) + 63) / 64 * 64;
-    a->room = (size_t)(2 * strip_most * a->cache->width + most * a->columns);
-    unsigned char *scratch;
-    TRY(cpu_scratch(cpu, SCRATCH_ATTENTION, starts + threads * a->room * sizeof(float), &scratch));
-    strips_cut(a->spans, count, a->heads, most, (struct strip_start *)scratch);
-    a->starts = (struct strip_start *)scratch;
-    a->strips = (int)strips;
-    a->rooms = (float *)(scratch + starts);
-    return OK;
 }
 
 status cpu_attention(struct backend *backend, struct tensor out, struct tensor qkv, struct heads heads, float scale,
@@ -116,16 +82,35 @@ status cpu_attention(struct backend *backend, struct tensor out, struct tensor q
     CHECK(tensor_is(out, -1, out.rows, heads.query * heads.size));
     CHECK(tensor_none(lse) || tensor_is(lse, ELEMENT_F32, out.rows, heads.query));
     CHECK(attention_spans_fit(cache, spans, count, out.rows));
-    struct attending attending = {.cpu = cpu,
-                                  .out = out,
-                                  .qkv = qkv,
-                                  .lse = lse,
-                                  .heads = heads,
-                                  .scale = scale,
-                                  .cache = cache,
-                                  .layer = layer,
-                                  .spans = spans};
-    TRY(plan(cpu, &attending, count));
-    pool_run(cpu->pool, attending.strips * heads.key, attend, &attending);
+    struct attention_job job = {.cpu = cpu,
+                                .out = out,
+                                .qkv = qkv,
+                                .lse = lse,
+                                .heads = heads,
+                                .scale = scale,
+                                .cache = cache,
+                                .layer = layer,
+                                .spans = spans,
+                                .columns = q_tiles_score_columns(spans, count)};
+
+    // Rows per tile: few enough that the scores stay in the cache and that every thread has work. Any number gives the
+    // same bits.
+    static_assert(q_tile_max / q_panel == 4, "halving q_tile_max ends at one panel");
+    size_t threads = (size_t)pool_threads(cpu->pool), wanted = threads * tasks_per_thread / (size_t)heads.key;
+    int max_rows = q_tile_max;
+    while (max_rows > q_panel && max_rows * job.columns > thread_scores) max_rows /= 2;
+    while (max_rows > q_panel && q_tiles_split(spans, count, heads, max_rows, NULL) < wanted) max_rows /= 2;
+
+    size_t tiles = q_tiles_split(spans, count, heads, max_rows, NULL);
+    size_t starts_bytes = (tiles * sizeof(struct q_tile_start) + start_align - 1) / start_align * start_align;
+    job.scratch_size = (size_t)(2 * q_tile_max * cache->width + max_rows * job.columns);
+    unsigned char *scratch;
+    TRY(cpu_scratch(cpu, SCRATCH_ATTENTION, starts_bytes + threads * job.scratch_size * sizeof(float), &scratch));
+    struct q_tile_start *starts = (struct q_tile_start *)scratch;
+    q_tiles_split(spans, count, heads, max_rows, starts);
+    job.starts = starts;
+    job.tiles = (int)tiles;
+    job.scratch = (float *)(scratch + starts_bytes);
+    pool_run(cpu->pool, job.tiles * heads.key, attention_tile, &job);
     return OK;
 }

@@ -1,22 +1,30 @@
-// The gradient of attention.
+// The gradient of attention, recomputed from the log-sum-exp that the forward pass stored.
 //
-// With p = exp(score - lse) and delta = out . grad_out, the gradient of a score is p (grad_out . value -
-// delta) scale. Strips are taken a batch at a time, so that a batch's p and score gradients fit the last cache: its
-// strips first compute these and their queries' gradient, then blocks of cache rows add up the keys' and values'
-// gradients over the batch. Each of them is one chain over the query rows in the order of spans, queries, heads.
-#include "kernels/cpu/kv_cache.h"
-#include "kernels/cpu/cpu.h"
-#include "kernels/cpu/q_tile.h"
+// With p = exp(score - lse) and delta = out . grad_out, the gradient of a score is p (grad_out . value - delta) scale.
+// Tiles of query rows (q_tile.h) are processed a batch at a time, so that the p and the score gradients of a batch fit
+// into the last-level cache. The first pass over a batch computes these and the gradients of its queries. The second
+// pass adds the gradients of keys and values, one task per block of cache rows. Every element of a gradient is one
+// chain of fused multiply-adds, over the query rows in the order of spans, queries, heads.
+//
+// The loops over elements are in attention_tiles.inc. The plain formula is the double-precision reference in
+// tests/ops/attention.c.
+#include <assert.h>
+
 #include "kernels/cpu/attention_tiles.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/kv_cache.h"
+#include "kernels/cpu/q_tile.h"
 
 enum {
-    near_most = 160 << 10, // floats of p and score gradients that a thread should hold
-    batch_most = 2 << 20,  // floats of them in a batch
-    batch_strips = 512,
-    key_rows = 96 // cache rows a task of the second half
+    thread_scores = 160 << 10, // floats of p and score gradients that a thread should use at a time
+    batch_floats = 2 << 20,    // of grad tiles in a batch
+    batch_tiles = 512,
+    kv_rows = 96, // cache rows per task of the second pass
 };
 
-struct sloping {
+static_assert(kv_rows % kv_block == 0, "a task of the second pass has whole blocks of keys");
+
+struct attention_grad_job {
     const struct cpu_backend *cpu;
     struct tensor grad_qkv, grad_out, out, qkv, slots, lse;
     struct heads heads;
@@ -24,249 +32,225 @@ struct sloping {
     const struct kv_cache *cache;
     int layer;
     const struct attention_span *spans;
-    const struct strip_start *starts;
-    int64_t strips;         // of one key head
-    int64_t origin, extent; // cache rows that are seen: the first and their number, multiples of sixteen
-    int64_t columns;
-    int width, most;     // most: rows a strip
-    float *key_rows;     // [K][extent][width]
-    float *value_blocks; // [K][extent / 16][D][16]
-    float *key_slopes;   // [K][extent][width]
-    float *value_slopes; // [K][extent][width]
-    struct strip *batch; // its strips
-    float *batch_rooms;  // a share for each of them
-    size_t batch_room;   // floats
-    int64_t first, size; // the strips of the present batch, among those of all key heads
-    float *rooms;        // a share for each thread
-    size_t room;         // floats
+    const struct q_tile_start *starts;
+    int64_t tiles;            // per key/value head
+    int64_t kv_begin, kv_len; // the cache rows that are seen, rounded to whole blocks
+    int64_t columns;          // of a row of scores
+    int width, max_rows;      // max_rows: of a tile
+    float *key_rows;          // [K][kv_len][width]
+    float *value_blocks;      // [K][kv_len / 16][D][16]
+    float *grad_keys;         // [K][kv_len][width]
+    float *grad_values;       // [K][kv_len][width]
+    struct q_tile *batch;
+    float *batch_scratch;           // grad_tile_size floats for each tile of the batch
+    size_t grad_tile_size;          // floats
+    int64_t batch_begin, batch_len; // tiles, among those of all key/value heads
+    float *scratch;                 // scratch_size floats for each thread
+    size_t scratch_size;
 };
 
-// A strip's share of the batch.
-struct sheet {
-    float *powers, *slopes;      // [rows][columns]
-    float *queries, *out_slopes; // [rows][width]
+// What the second pass needs from one tile of the batch.
+struct grad_tile {
+    float *p, *grad_scores; // [max_rows][columns]
+    float *q, *grad_out;    // [max_rows][width]
 };
 
-static struct sheet sheet_of(const struct sloping *s, int64_t index) {
-    float *room = s->batch_rooms + (size_t)index * s->batch_room;
-    int64_t scores = s->most * s->columns, rows = (int64_t)s->most * s->width;
-    return (struct sheet){room, room + scores, room + 2 * scores, room + 2 * scores + rows};
+static struct grad_tile attention_grad_tile_at(const struct attention_grad_job *job, int64_t index) {
+    float *scratch = job->batch_scratch + (size_t)index * job->grad_tile_size;
+    int64_t scores = job->max_rows * job->columns, rows = (int64_t)job->max_rows * job->width;
+    return (struct grad_tile){scratch, scratch + scores, scratch + 2 * scores, scratch + 2 * scores + rows};
 }
 
-// ---- before: keys row by row, values in blocks, sums at zero ----
+// ---- before: the keys row by row, the values in blocks, zeroed sums ----
 
-static void turn_rows(void *context, int task, int thread) {
+static void attention_grad_prepare(void *context, int task, int thread) {
     (void)thread;
-    const struct sloping *s = context;
-    int head = task % s->heads.key, size = s->heads.size, width = s->width;
-    int64_t first = (int64_t)(task / s->heads.key) * kv_block;
-    const float *keys = kv_cache_keys(s->cache, s->layer, head) + (s->origin + first) * size;
-    const float *values = kv_cache_values(s->cache, s->layer, head) + (s->origin + first) * width;
-    int64_t place = head * s->extent + first;
-    float *rows = s->key_rows + place * width, *blocks = s->value_blocks + place * size;
-    memset(rows, 0, (size_t)(kv_block * width) * sizeof *rows);
+    const struct attention_grad_job *job = context;
+    int head = task % job->heads.key, size = job->heads.size, width = job->width;
+    int64_t first = (int64_t)(task / job->heads.key) * kv_block;
+    const float *keys = kv_cache_keys(job->cache, job->layer, head) + (job->kv_begin + first) * size;
+    const float *values = kv_cache_values(job->cache, job->layer, head) + (job->kv_begin + first) * width;
+    int64_t row = head * job->kv_len + first;
+    float *key_rows = job->key_rows + row * width, *value_block = job->value_blocks + row * size;
+    memset(key_rows, 0, (size_t)(kv_block * width) * sizeof *key_rows);
     for (int d = 0; d < size; d++) {
-        for (int lane = 0; lane < kv_block; lane++) {
-            rows[lane * width + d] = keys[d * kv_block + lane];
-            blocks[d * kv_block + lane] = values[lane * width + d];
+        for (int i = 0; i < kv_block; i++) {
+            key_rows[i * width + d] = keys[d * kv_block + i];
+            value_block[d * kv_block + i] = values[i * width + d];
         }
     }
-    memset(s->key_slopes + place * width, 0, (size_t)(kv_block * width) * sizeof(float));
-    memset(s->value_slopes + place * width, 0, (size_t)(kv_block * width) * sizeof(float));
+    memset(job->grad_keys + row * width, 0, (size_t)(kv_block * width) * sizeof(float));
+    memset(job->grad_values + row * width, 0, (size_t)(kv_block * width) * sizeof(float));
 }
 
-// ---- first half: the strips' own ----
+// ---- first pass: p, the gradients of scores and of queries ----
 
-static void slope_row(const struct sloping *s, const struct strip *strip, int row, struct sheet sheet, float delta) {
-    float lse = *(const float *)element_at(&s->lse, strip->query[row], strip->head[row]);
-    for (int index = 0; index < strip_regions(strip); index++) {
-        struct region region = strip_region(strip, index);
-        if (row < region.first || row >= region.first + region.rows) continue;
-        int64_t place = row * s->columns + region.column, seen = region_seen(strip, &region, row);
-        int64_t most = region_most(strip, &region, region.first, region.rows);
-        s->cpu->simd.scores_grad(sheet.powers + place, sheet.slopes + place, seen, most, lse, delta, s->scale);
+static void attention_grad_queries(void *context, int task, int thread) {
+    const struct attention_grad_job *job = context;
+    const struct simd *simd = &job->cpu->simd;
+    struct q_tile *tile = &job->batch[task];
+    int size = job->heads.size, width = job->width;
+    int64_t index = job->batch_begin + task;
+    q_tile_init(tile, job->spans, job->heads, job->starts[index % job->tiles], (int)(index / job->tiles));
+    struct grad_tile grad = attention_grad_tile_at(job, task);
+    float *panels = job->scratch + (size_t)thread * job->scratch_size, *rows = panels + q_tile_max * width;
+    float delta[q_tile_max];
+    int64_t first_row = tile->kv_head * job->kv_len;
+
+    q_tile_gather(job->cpu, tile, job->out, size, width, rows);
+    q_tile_gather(job->cpu, tile, job->grad_out, size, width, grad.grad_out);
+    for (int row = 0; row < tile->rows; row++) {
+        delta[row] = simd->dot(rows + row * width, grad.grad_out + row * width, width);
+    }
+    // grad_scores = grad_out . value, p = scores.
+    q_tile_pack(panels, grad.grad_out, tile->rows, width, size);
+    q_tile_qk(simd, tile, grad.grad_scores, job->columns, panels, job->value_blocks + first_row * size, job->kv_begin,
+              size, 1);
+    q_tile_gather(job->cpu, tile, job->qkv, size, width, grad.q);
+    q_tile_pack(panels, grad.q, tile->rows, width, size);
+    q_tile_qk(simd, tile, grad.p, job->columns, panels, kv_cache_keys(job->cache, job->layer, tile->kv_head), 0, size,
+              job->scale);
+    for (int row = 0; row < tile->rows; row++) {
+        float lse = tensor_f32(job->lse, tile->token[row])[tile->head[row]];
+        struct score_run runs[2];
+        int count = q_tile_score_runs(tile, row, runs);
+        for (int i = 0; i < count; i++) {
+            int64_t at = row * job->columns + runs[i].column;
+            simd->scores_grad(grad.p + at, grad.grad_scores + at, runs[i].visible, runs[i].len, lse, delta[row],
+                              job->scale);
+        }
+    }
+    memset(rows, 0, (size_t)(tile->rows * width) * sizeof *rows);
+    q_tile_av(simd, tile, rows, width, grad.grad_scores, job->columns, job->key_rows + first_row * width,
+              job->kv_begin);
+    for (int row = 0; row < tile->rows; row++) {
+        cpu_convert(job->cpu, q_tile_head(tile, row, job->grad_qkv, size), job->grad_qkv.type, rows + row * width,
+                    ELEMENT_F32, (size_t)size);
     }
 }
 
-static void write_queries(const struct sloping *s, const struct strip *strip, const float *rows) {
-    int size = s->heads.size;
-    for (int row = 0; row < strip->rows; row++, rows += s->width) {
-        void *head = element_at(&s->grad_qkv, strip->query[row], strip->head[row] * size);
-        cpu_convert(s->cpu, head, s->grad_qkv.type, rows, ELEMENT_F32, (size_t)size);
-    }
-}
+// ---- second pass: the gradients of keys and values ----
 
-static void slope_strip(void *context, int task, int thread) {
-    const struct sloping *s = context;
-    const struct simd *simd = &s->cpu->simd;
-    struct strip *strip = &s->batch[task];
-    int size = s->heads.size, width = s->width;
-    int64_t index = s->first + task;
-    strip_open(strip, s->spans, s->heads, s->starts[index % s->strips], (int)(index / s->strips));
-    struct sheet sheet = sheet_of(s, task);
-    float *tiles = s->rooms + (size_t)thread * s->room, *rows = tiles + strip_most * width, deltas[strip_most] = {0};
-    int64_t place = strip->key_head * s->extent;
-
-    strip_queries(s->cpu, strip, s->out, size, width, rows);
-    strip_queries(s->cpu, strip, s->grad_out, size, width, sheet.out_slopes);
-    for (int row = 0; row < strip->rows; row++) {
-        deltas[row] = simd->dot(rows + row * width, sheet.out_slopes + row * width, width);
-    }
-    strip_tiles(tiles, sheet.out_slopes, strip->rows, width, size);
-    strip_scores(simd, strip, sheet.slopes, s->columns, tiles, s->value_blocks + place * size, s->origin, size, 1);
-    strip_queries(s->cpu, strip, s->qkv, size, width, sheet.queries);
-    strip_tiles(tiles, sheet.queries, strip->rows, width, size);
-    strip_scores(simd, strip, sheet.powers, s->columns, tiles, kv_cache_keys(s->cache, s->layer, strip->key_head), 0,
-                 size, s->scale);
-    for (int row = 0; row < strip->rows; row++) slope_row(s, strip, row, sheet, deltas[row]);
-    memset(rows, 0, (size_t)(strip->rows * width) * sizeof *rows);
-    strip_products(simd, strip, rows, width, sheet.slopes, s->columns, s->key_rows + place * width, s->origin);
-    write_queries(s, strip, rows);
-}
-
-// ---- second half: keys' and values' ----
-
-// The first of a region's rows that sees its cache row `key`.
-static int first_seeing(const struct strip *strip, const struct region *region, int64_t key) {
-    int row = region->first;
-    while (row < region->first + region->rows && region_seen(strip, region, row) <= key) row++;
-    return row;
-}
-
-// sums[key] += sum over rows of factors[row][key] vectors[row]. The factors' rows lie pages apart: a dense copy first.
-static void add_keys(const struct sloping *s, float *sums, const float *factors, int keys, const float *vectors,
-                     int rows) {
-    float near[strip_most * key_rows];
+// sums[key] += sum over rows of factors[row][key] vectors[row]. Rows of factors are far apart in memory, so they are
+// copied to a dense buffer first.
+static void attention_grad_add(const struct attention_grad_job *job, float *sums, const float *factors, int keys,
+                               const float *vectors, int rows) {
+    float dense[q_tile_max * kv_rows];
+    assert(rows <= q_tile_max && keys <= kv_rows);
     for (int row = 0; row < rows; row++) {
-        memcpy(near + row * key_rows, factors + row * s->columns, (size_t)keys * sizeof *near);
+        memcpy(dense + row * kv_rows, factors + row * job->columns, (size_t)keys * sizeof *dense);
     }
-    s->cpu->simd.av_tile(sums, s->width, near, 1, key_rows, keys, vectors, s->width, rows, s->width);
+    job->cpu->simd.av_tile(sums, job->width, dense, 1, kv_rows, keys, vectors, job->width, rows, job->width);
 }
 
-// Adds what the rows of one region have to say about cache rows [first, end).
-static void slope_region(const struct sloping *s, int64_t index, const struct region *region, int64_t first,
-                         int64_t end) {
-    const struct strip *strip = &s->batch[index];
-    int64_t most = region_most(strip, region, region->first, region->rows);
-    if (first < region->begin) first = region->begin;
-    if (end > region->begin + most) end = region->begin + most;
-    if (first >= end) return;
-    int row = first_seeing(strip, region, first - region->begin), rows = region->first + region->rows - row;
-    struct sheet sheet = sheet_of(s, index);
-    int64_t from = row * s->columns + region->column + first - region->begin;
-    int64_t to = (strip->key_head * s->extent + first - s->origin) * s->width;
-    add_keys(s, s->value_slopes + to, sheet.powers + from, (int)(end - first), sheet.out_slopes + row * s->width, rows);
-    add_keys(s, s->key_slopes + to, sheet.slopes + from, (int)(end - first), sheet.queries + row * s->width, rows);
-}
-
-static void slope_keys(void *context, int task, int thread) {
+// Adds to the gradients of up to kv_rows cache rows of one key/value head, over all tiles of the batch.
+static void attention_grad_keys_values(void *context, int task, int thread) {
     (void)thread;
-    const struct sloping *s = context;
-    int64_t blocks = (s->extent + key_rows - 1) / key_rows;
-    int head = (int)(s->first / s->strips + task / blocks);
-    int64_t first = s->origin + task % blocks * key_rows, end = first + key_rows;
-    for (int64_t index = 0; index < s->size; index++) {
-        const struct strip *strip = &s->batch[index];
-        if (strip->key_head != head) continue;
-        for (int i = 0; i < strip_regions(strip); i++) {
-            struct region region = strip_region(strip, i);
-            slope_region(s, index, &region, first, end);
+    const struct attention_grad_job *job = context;
+    int64_t tasks = (job->kv_len + kv_rows - 1) / kv_rows; // per key/value head
+    int head = (int)(job->batch_begin / job->tiles + task / tasks);
+    int64_t task_begin = job->kv_begin + task % tasks * kv_rows, task_end = task_begin + kv_rows;
+    for (int64_t index = 0; index < job->batch_len; index++) {
+        const struct q_tile *tile = &job->batch[index];
+        if (tile->kv_head != head) continue;
+        struct grad_tile grad = attention_grad_tile_at(job, index);
+        for (const struct kv_range *range = tile->range; range < tile->range + tile->ranges; range++) {
+            int64_t range_end = range->kv_begin + kv_range_len(tile, range);
+            int64_t begin = task_begin > range->kv_begin ? task_begin : range->kv_begin;
+            int64_t end = task_end < range_end ? task_end : range_end;
+            if (begin >= end) continue;
+            int row = range->row_begin, row_end = range->row_begin + range->rows;
+            while (kv_range_visible(tile, range, row) <= begin - range->kv_begin) row++; // rows that do not see `begin`
+            assert(row < row_end);
+            int64_t from = row * job->columns + range->column + begin - range->kv_begin;
+            int64_t to = (head * job->kv_len + begin - job->kv_begin) * job->width;
+            attention_grad_add(job, job->grad_values + to, grad.p + from, (int)(end - begin),
+                               grad.grad_out + row * job->width, row_end - row);
+            attention_grad_add(job, job->grad_keys + to, grad.grad_scores + from, (int)(end - begin),
+                               grad.q + row * job->width, row_end - row);
         }
     }
 }
 
 // ---- after ----
 
-// A token's part of the sums of one kind, to column `column` of the result; zeros where nobody saw it.
-static void write_key(const struct sloping *s, int64_t token, int head, const float *sums, int column) {
-    int64_t slot = *tensor_i32(s->slots, token) - s->origin, size = s->heads.size;
-    void *out = element_at(&s->grad_qkv, token, column * size);
-    if (slot >= 0 && slot < s->extent) {
-        const float *sum = sums + (head * s->extent + slot) * s->width;
-        cpu_convert(s->cpu, out, s->grad_qkv.type, sum, ELEMENT_F32, (size_t)size);
+// Writes head `column` of a token's row of grad_qkv: the sums of the token's cache row, or zeros if no query saw it.
+static void attention_grad_write_head(const struct attention_grad_job *job, int64_t token, const float *sums,
+                                      int kv_head, int column) {
+    int64_t row = *tensor_i32(job->slots, token) - job->kv_begin, size = job->heads.size;
+    void *out = tensor_row(tensor_columns(job->grad_qkv, column * size, size), token);
+    if (row >= 0 && row < job->kv_len) {
+        const float *sum = sums + (kv_head * job->kv_len + row) * job->width;
+        cpu_convert(job->cpu, out, job->grad_qkv.type, sum, ELEMENT_F32, (size_t)size);
     } else {
-        memset(out, 0, (size_t)size * element_size(s->grad_qkv.type));
+        memset(out, 0, (size_t)size * element_size(job->grad_qkv.type));
     }
 }
 
-static void write_keys(void *context, int64_t first, int64_t end, int thread) {
+static void attention_grad_write_rows(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
-    const struct sloping *s = context;
+    const struct attention_grad_job *job = context;
     for (int64_t token = first; token < end; token++) {
-        for (int head = 0; head < s->heads.key; head++) {
-            write_key(s, token, head, s->key_slopes, s->heads.query + head);
-            write_key(s, token, head, s->value_slopes, s->heads.query + s->heads.key + head);
+        for (int head = 0; head < job->heads.key; head++) {
+            attention_grad_write_head(job, token, job->grad_keys, head, job->heads.query + head);
+            attention_grad_write_head(job, token, job->grad_values, head, job->heads.query + job->heads.key + head);
         }
     }
 }
 
-// ---- the plan ----
+// ---- the operation ----
 
-static void find_extent(struct sloping *s, size_t count) {
-    int64_t first = INT64_MAX, end = 0;
+// Finds the cache rows that are seen, chooses the sizes of tiles and batches, and divides one piece of scratch memory.
+// *batch = tiles per batch. None of the sizes affects the bits of the result.
+static status attention_grad_plan(struct cpu_backend *cpu, struct attention_grad_job *job, size_t count,
+                                  int64_t *batch) {
+    int64_t begin = INT64_MAX, end = 0;
     for (size_t i = 0; i < count; i++) {
-        const struct attention_span *span = &s->spans[i];
+        const struct attention_span *span = &job->spans[i];
         if (span->q_len == 0) continue;
-        int64_t last = span->kv_begin + span->visible + (span->causal ? span->q_len - 1 : 0);
-        if (span->prefix_len > 0 && span->prefix_begin < first) first = span->prefix_begin;
-        if (span->kv_begin < first) first = span->kv_begin;
-        if (span->prefix_len > 0 && span->prefix_begin + span->prefix_len > end)
-            end = span->prefix_begin + span->prefix_len;
-        if (last > end) end = last;
+        int64_t own_end = span->kv_begin + attention_span_kv_len(span),
+                prefix_end = span->prefix_begin + span->prefix_len;
+        if (span->kv_begin < begin) begin = span->kv_begin;
+        if (own_end > end) end = own_end;
+        if (span->prefix_len > 0 && span->prefix_begin < begin) begin = span->prefix_begin;
+        if (span->prefix_len > 0 && prefix_end > end) end = prefix_end;
     }
-    if (first > end) first = end;
-    s->origin = first / kv_block * kv_block;
-    s->extent = (end - s->origin + kv_block - 1) / kv_block * kv_block;
-}
+    if (begin > end) begin = end;
+    job->kv_begin = begin / kv_block * kv_block;
+    job->kv_len = kv_block_align(end - job->kv_begin);
 
-static int64_t batch_size(const struct sloping *s, int threads) {
-    int64_t size = batch_most / (int64_t)s->batch_room, all = s->strips * s->heads.key;
-    if (size < 4 * threads) size = 4 * threads;
-    if (size > batch_strips) size = batch_strips;
-    return size < all ? size : all;
-}
-
-// One piece of scratch memory for everything; *batch is how many strips make one.
-static status plan(struct cpu_backend *cpu, struct sloping *s, size_t count, int64_t *batch) {
+    job->columns = q_tiles_score_columns(job->spans, count);
+    job->width = job->cache->width;
+    job->max_rows = q_tile_max;
+    static_assert(q_tile_max / q_panel == 4, "halving q_tile_max ends at one panel");
+    while (job->max_rows > q_panel && 2 * job->max_rows * job->columns > thread_scores) job->max_rows /= 2;
+    job->tiles = (int64_t)q_tiles_split(job->spans, count, job->heads, job->max_rows, NULL);
+    job->grad_tile_size = (size_t)(2 * job->max_rows * (job->columns + job->width));
+    job->scratch_size = 2 * (size_t)q_tile_max * (size_t)job->width;
     int threads = pool_threads(cpu->pool);
-    find_extent(s, count);
-    s->columns = strip_columns(s->spans, count);
-    s->width = s->cache->width;
-    s->most = strip_most;
-    while (s->most > q_panel && 2 * s->most * s->columns > near_most) s->most /= 2;
-    s->strips = (int64_t)strips_cut(s->spans, count, s->heads, s->most, NULL);
-    s->batch_room = (size_t)(2 * s->most * (s->columns + s->width));
-    s->room = 2 * (size_t)strip_most * (size_t)s->width;
-    *batch = batch_size(s, threads);
-    size_t rows = (size_t)(s->heads.key * s->extent * s->width);
-    size_t blocks = (size_t)(s->heads.key * s->extent * s->heads.size);
-    size_t floats = 3 * rows + blocks + (size_t)*batch * s->batch_room + (size_t)threads * s->room;
-    size_t strips = (size_t)*batch * sizeof(struct strip), starts = (size_t)s->strips * sizeof(struct strip_start);
-    float *scratch;
-    TRY(cpu_scratch(cpu, SCRATCH_ATTENTION, floats * sizeof(float) + strips + starts, &scratch));
-    s->key_rows = scratch;
-    s->key_slopes = s->key_rows + rows;
-    s->value_slopes = s->key_slopes + rows;
-    s->value_blocks = s->value_slopes + rows;
-    s->batch_rooms = s->value_blocks + blocks;
-    s->rooms = s->batch_rooms + (size_t)*batch * s->batch_room;
-    s->batch = (struct strip *)(s->rooms + (size_t)threads * s->room);
-    struct strip_start *cuts = (struct strip_start *)(s->batch + *batch);
-    strips_cut(s->spans, count, s->heads, s->most, cuts);
-    s->starts = cuts;
-    return OK;
-}
+    *batch = batch_floats / (int64_t)job->grad_tile_size;
+    if (*batch < 4 * threads) *batch = 4 * threads;
+    if (*batch > batch_tiles) *batch = batch_tiles;
+    if (*batch > job->tiles * job->heads.key) *batch = job->tiles * job->heads.key;
 
-static void run(struct cpu_backend *cpu, struct sloping *s, int64_t batch) {
-    int64_t all = s->strips * s->heads.key, blocks = (s->extent + key_rows - 1) / key_rows;
-    pool_run(cpu->pool, (int)(s->extent / kv_block * s->heads.key), turn_rows, s);
-    for (s->first = 0; s->first < all; s->first += batch) {
-        s->size = all - s->first < batch ? all - s->first : batch;
-        pool_run(cpu->pool, (int)s->size, slope_strip, s);
-        int64_t heads = (s->first + s->size - 1) / s->strips - s->first / s->strips + 1;
-        pool_run(cpu->pool, (int)(heads * blocks), slope_keys, s);
-    }
-    parallel_for(cpu, s->qkv.rows, kv_block, write_keys, s);
+    size_t rows = (size_t)(job->heads.key * job->kv_len * job->width);
+    size_t blocks = (size_t)(job->heads.key * job->kv_len * job->heads.size);
+    size_t floats = 3 * rows + blocks + (size_t)*batch * job->grad_tile_size + (size_t)threads * job->scratch_size;
+    size_t tile_bytes = (size_t)*batch * sizeof(struct q_tile);
+    size_t start_bytes = (size_t)job->tiles * sizeof(struct q_tile_start);
+    float *scratch;
+    TRY(cpu_scratch(cpu, SCRATCH_ATTENTION, floats * sizeof(float) + tile_bytes + start_bytes, &scratch));
+    job->key_rows = scratch;
+    job->grad_keys = job->key_rows + rows;
+    job->grad_values = job->grad_keys + rows;
+    job->value_blocks = job->grad_values + rows;
+    job->batch_scratch = job->value_blocks + blocks;
+    job->scratch = job->batch_scratch + (size_t)*batch * job->grad_tile_size;
+    job->batch = (struct q_tile *)(job->scratch + (size_t)threads * job->scratch_size);
+    struct q_tile_start *starts = (struct q_tile_start *)(job->batch + *batch);
+    q_tiles_split(job->spans, count, job->heads, job->max_rows, starts);
+    job->starts = starts;
+    return OK;
 }
 
 status cpu_attention_grad(struct backend *backend, struct tensor grad_qkv, struct tensor grad_out, struct tensor out,
@@ -281,20 +265,29 @@ status cpu_attention_grad(struct backend *backend, struct tensor grad_qkv, struc
     CHECK(tensor_is(lse, ELEMENT_F32, rows, heads.query));
     CHECK(attention_spans_fit(cache, spans, count, rows));
     if (rows == 0) return OK;
-    struct sloping sloping = {.cpu = cpu,
-                              .grad_qkv = grad_qkv,
-                              .grad_out = grad_out,
-                              .out = out,
-                              .qkv = qkv,
-                              .slots = slots,
-                              .lse = lse,
-                              .heads = heads,
-                              .scale = scale,
-                              .cache = cache,
-                              .layer = layer,
-                              .spans = spans};
+    struct attention_grad_job job = {.cpu = cpu,
+                                     .grad_qkv = grad_qkv,
+                                     .grad_out = grad_out,
+                                     .out = out,
+                                     .qkv = qkv,
+                                     .slots = slots,
+                                     .lse = lse,
+                                     .heads = heads,
+                                     .scale = scale,
+                                     .cache = cache,
+                                     .layer = layer,
+                                     .spans = spans};
     int64_t batch;
-    TRY(plan(cpu, &sloping, count, &batch));
-    run(cpu, &sloping, batch);
+    TRY(attention_grad_plan(cpu, &job, count, &batch));
+    int64_t tiles = job.tiles * heads.key, kv_tasks = (job.kv_len + kv_rows - 1) / kv_rows;
+    pool_run(cpu->pool, (int)(job.kv_len / kv_block * heads.key), attention_grad_prepare, &job);
+    for (job.batch_begin = 0; job.batch_begin < tiles; job.batch_begin += batch) {
+        job.batch_len = tiles - job.batch_begin < batch ? tiles - job.batch_begin : batch;
+        pool_run(cpu->pool, (int)job.batch_len, attention_grad_queries, &job);
+        int64_t last_head = (job.batch_begin + job.batch_len - 1) / job.tiles;
+        int64_t batch_heads = last_head - job.batch_begin / job.tiles + 1;
+        pool_run(cpu->pool, (int)(batch_heads * kv_tasks), attention_grad_keys_values, &job);
+    }
+    parallel_for(cpu, qkv.rows, kv_block, attention_grad_write_rows, &job);
     return OK;
 }

@@ -1,10 +1,8 @@
-// How the operands of attention's inner loops lie in memory. The loops themselves stand in the table of SIMD functions.
+// The layout of query rows for the inner loops of attention, which are in the SIMD table (simd.h).
 #ifndef KERNELS_CPU_ATTENTION_TILES_H
 #define KERNELS_CPU_ATTENTION_TILES_H
 
-enum {
-    kv_block = 16, // keys a block, and what every width is rounded up to
-    q_panel = 12   // query rows that lie side by side: a tile of queries is [D][q_panel]
-};
+// Query rows are packed into panels [D][q_panel]: element (row, d) of a panel is at d * q_panel + row.
+enum { q_panel = 12 };
 
 #endif

@@ -150,16 +150,6 @@ void cpu_convert(const struct cpu_backend *cpu, void *out, enum element to, cons
 // Fails with UNAVAILABLE where products in `type` cannot run on this processor.
 status cpu_supports(struct cpu_backend *cpu, enum element type);
 
-// log(sum(exp(logits))) of one row, in float32 and in one order for a given vocabulary.
-float logits_lse(const struct cpu_backend *cpu, const float *logits, int64_t vocabulary);
-
-// logits = factor * exp(logits - lse), in place.
-void logits_softmax(const struct cpu_backend *cpu, float *logits, int64_t vocabulary, float lse, float factor);
-
-// One token by `settings` and `uniform`, and the log-probability of it at temperature 1 over the whole vocabulary.
-void logits_sample(const struct cpu_backend *cpu, int32_t *token, float *logprob, const float *logits,
-                   int64_t vocabulary, struct sampling settings, double uniform);
-
 // Every operation of the contract.
 #define CPU_OPERATIONS(X)                                                                                              \
     X(buffer_new)                                                                                                      \

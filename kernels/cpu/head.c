@@ -1,5 +1,6 @@
 // The head: log-probabilities of given tokens, their gradient, and sampling. Logits are float32 and never more than a
 // block of rows of them exist.
+#include "kernels/cpu/logits.h"
 #include "kernels/cpu/weight.h"
 
 enum {

@@ -1,10 +1,10 @@
-// The cache of keys and values.
+// The KV cache: allocation, addresses and checks. See kv_cache.h for the memory layout.
 #include "kernels/cpu/kv_cache.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/attention_tiles.h"
 #include "shared/base/memory.h"
 
 status cpu_kv_cache_new(struct backend *backend, struct kv_cache **out, int layers, int64_t rows, struct heads heads) {
@@ -15,12 +15,12 @@ status cpu_kv_cache_new(struct backend *backend, struct kv_cache **out, int laye
     TRY(NEW(&cache, 1));
     cache->heads = heads;
     cache->layers = layers;
-    cache->width = (heads.size + kv_block - 1) / kv_block * kv_block;
-    cache->rows = (rows + kv_block - 1) / kv_block * kv_block;
-    size_t all = (size_t)cache->rows * (size_t)layers * (size_t)heads.key;
+    cache->width = (int)kv_block_align(heads.size);
+    cache->rows = kv_block_align(rows);
+    size_t all_rows = (size_t)cache->rows * (size_t)layers * (size_t)heads.key;
     status result;
-    TRY_TO(result, release, cpu_buffer_new(backend, all * (size_t)heads.size * sizeof(float), &cache->keys));
-    TRY_TO(result, release, cpu_buffer_new(backend, all * (size_t)cache->width * sizeof(float), &cache->values));
+    TRY_TO(result, release, cpu_buffer_new(backend, all_rows * (size_t)heads.size * sizeof(float), &cache->keys));
+    TRY_TO(result, release, cpu_buffer_new(backend, all_rows * (size_t)cache->width * sizeof(float), &cache->values));
     *out = cache;
     return OK;
 release:
@@ -28,21 +28,36 @@ release:
     return result;
 }
 
-void cpu_kv_cache_free(struct backend *backend, struct kv_cache **place) {
-    struct kv_cache *cache = *place;
-    if (!cache) return;
-    cpu_buffer_free(backend, &cache->keys);
-    cpu_buffer_free(backend, &cache->values);
-    free(cache);
-    *place = NULL;
+void cpu_kv_cache_free(struct backend *backend, struct kv_cache **cache) {
+    if (!*cache) return;
+    cpu_buffer_free(backend, &(*cache)->keys);
+    cpu_buffer_free(backend, &(*cache)->values);
+    free(*cache);
+    *cache = NULL;
 }
 
-float *kv_cache_keys(const struct kv_cache *cache, int layer, int key_head) {
-    return (float *)cache->keys->data + (layer * cache->heads.key + key_head) * cache->rows * cache->heads.size;
+float *kv_cache_keys(const struct kv_cache *cache, int layer, int kv_head) {
+    return (float *)cache->keys->data + (layer * cache->heads.key + kv_head) * cache->rows * cache->heads.size;
 }
 
-float *kv_cache_values(const struct kv_cache *cache, int layer, int key_head) {
-    return (float *)cache->values->data + (layer * cache->heads.key + key_head) * cache->rows * cache->width;
+float *kv_cache_values(const struct kv_cache *cache, int layer, int kv_head) {
+    return (float *)cache->values->data + (layer * cache->heads.key + kv_head) * cache->rows * cache->width;
+}
+
+// The loop over heads is outside, so that a block of keys stays in the first-level cache while its rows are filled.
+void kv_cache_write(const struct kv_cache *cache, int layer, const int32_t *slots, const float *kv, int64_t stride,
+                    int64_t count) {
+    int size = cache->heads.size;
+    for (int head = 0; head < cache->heads.key; head++) {
+        float *head_keys = kv_cache_keys(cache, layer, head), *head_values = kv_cache_values(cache, layer, head);
+        for (int64_t i = 0; i < count; i++) {
+            assert(slots[i] >= 0 && slots[i] < cache->rows);
+            const float *key = kv + i * stride + head * size, *value = key + cache->heads.key * size;
+            float *column = head_keys + slots[i] / kv_block * kv_block * size + slots[i] % kv_block;
+            for (int d = 0; d < size; d++) column[d * kv_block] = key[d];
+            memcpy(head_values + slots[i] * cache->width, value, (size_t)size * sizeof *value);
+        }
+    }
 }
 
 bool kv_cache_fits(const struct kv_cache *cache, int layer, struct heads heads) {

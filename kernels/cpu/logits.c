@@ -1,17 +1,29 @@
-// Rows of logits: the log of the sum of exponentials, the softmax, and the drawing of a token.
+// Rows of logits: log-sum-exp, softmax and sampling. The loops over elements are in row_kernels.inc; a plain sampler,
+// which sorts the tokens, is the reference in tests/ops/logits.c.
 //
-// A draw first narrows the row to the few candidates that top-k or top-p can keep (or goes on with the whole row when
-// they are many), then walks over them a few times and keeps nothing but a histogram: tokens are ranked by their logit,
-// the lower token first among equals, and a cut says which are kept. Sums are in double, in the order of tokens.
+// Sampling does not sort. It first narrows the row to the few candidates that top-k or top-p can keep; if there are too
+// many, it goes on with the whole row. Then it iterates over the candidates several times and stores only a histogram:
+// tokens are ranked by logit, the lower id first among equal logits, and a cutoff says which ranks are kept. Sums are
+// taken in double, in the order of token ids.
+#include "kernels/cpu/logits.h"
+
+#include <assert.h>
 #include <math.h>
 
-#include "kernels/cpu/cpu.h"
+enum {
+    chunk_len = 1024, // weights computed at a time
+    digit_bits = 11,  // of a rank, per histogram
+    bins = 1 << digit_bits,
+    max_candidates = 4096,
+    top_block = 256, // logits whose maximum is taken in the search for the top k
+    max_top = 256,   // the largest k for that search
+};
 
-enum { share = 1024, bins = 2048, most_candidates = 4096, top_block = 256, most_top = 256 };
+static_assert(3 * digit_bits >= 32, "three histograms cover a rank");
 
 float logits_lse(const struct cpu_backend *cpu, const float *logits, int64_t vocabulary) {
-    float highest = cpu->simd.row_max(logits, vocabulary);
-    return (float)((double)highest + log(cpu->simd.row_sum_exp(logits, vocabulary, highest)));
+    float max = cpu->simd.row_max(logits, vocabulary);
+    return (float)((double)max + log(cpu->simd.row_sum_exp(logits, vocabulary, max)));
 }
 
 void logits_softmax(const struct cpu_backend *cpu, float *logits, int64_t vocabulary, float lse, float factor) {
@@ -20,203 +32,202 @@ void logits_softmax(const struct cpu_backend *cpu, float *logits, int64_t vocabu
 
 // ---- which tokens are kept ----
 
-// Tokens whose rank is above `rank`, and the first `ties` of those whose rank equals it.
-struct cut {
+// Keeps the tokens whose rank is above `rank`, and the first `ties` of those whose rank equals it.
+struct cutoff {
     uint32_t rank;
     int64_t ties;
 };
 
-struct drawing {
+struct sampler {
     const struct cpu_backend *cpu;
     const float *logits; // of the whole row, or of the candidates
     int64_t count;
-    float highest, rate; // weights are exp((logit - highest) rate)
-    struct cut cut;
+    float max;                 // of the logits
+    float inverse_temperature; // weights are exp((logit - max) inverse_temperature)
+    struct cutoff cutoff;
     bool narrowed;
-    int32_t tokens[most_candidates]; // when narrowed
-    float room[most_candidates];
+    int32_t tokens[max_candidates];   // if narrowed: the candidates' ids
+    float candidates[max_candidates]; // and their logits
 };
 
-// A walk over the kept tokens' weights, a share at a time.
-struct walk {
-    const struct drawing *drawing;
-    int64_t first, size; // the present share
-    int64_t ties;        // still to be kept
-    float weights[share];
+// An iteration over the weights of the tokens, one chunk at a time.
+struct token_iter {
+    const struct sampler *sampler;
+    int64_t first, len;       // the current chunk
+    int64_t ties;             // still to be kept
+    float weights[chunk_len]; // -1 for a token that is not kept
 };
 
-// A whole number in the order of the logits.
-static uint32_t rank_of(float logit) {
+// An integer that orders as the logits do.
+static uint32_t logits_rank(float logit) {
     uint32_t bits;
-    memcpy(&bits, &logit, 4);
+    static_assert(sizeof bits == sizeof logit, "a rank has the bits of a logit");
+    memcpy(&bits, &logit, sizeof bits);
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-static struct walk walk_begin(const struct drawing *drawing) {
-    return (struct walk){.drawing = drawing, .ties = drawing->cut.ties};
+static struct token_iter logits_iter(const struct sampler *sampler) {
+    return (struct token_iter){.sampler = sampler, .ties = sampler->cutoff.ties};
 }
 
-// The next share; the weight of a token that is not kept is -1.
-static bool walk_on(struct walk *walk) {
-    const struct drawing *d = walk->drawing;
-    walk->first += walk->size;
-    walk->size = d->count - walk->first < share ? d->count - walk->first : share;
-    if (walk->size <= 0) return false;
-    const float *logits = d->logits + walk->first;
-    d->cpu->simd.row_scaled_exp(walk->weights, logits, walk->size, d->highest, d->rate, 1);
-    if (d->cut.rank == 0) return true;
-    for (int64_t i = 0; i < walk->size; i++) {
-        uint32_t rank = rank_of(logits[i]);
-        if (rank < d->cut.rank || (rank == d->cut.rank && walk->ties-- <= 0)) walk->weights[i] = -1;
+// Moves on to the next chunk; false at the end.
+static bool logits_iter_next(struct token_iter *iter) {
+    const struct sampler *sampler = iter->sampler;
+    iter->first += iter->len;
+    iter->len = sampler->count - iter->first < chunk_len ? sampler->count - iter->first : chunk_len;
+    if (iter->len <= 0) return false;
+    const float *logits = sampler->logits + iter->first;
+    sampler->cpu->simd.row_scaled_exp(iter->weights, logits, iter->len, sampler->max, sampler->inverse_temperature, 1);
+    const struct cutoff *cutoff = &sampler->cutoff;
+    if (cutoff->rank == 0) return true;
+    for (int64_t i = 0; i < iter->len; i++) {
+        uint32_t rank = logits_rank(logits[i]);
+        if (rank < cutoff->rank || (rank == cutoff->rank && iter->ties-- <= 0)) iter->weights[i] = -1;
     }
     return true;
 }
 
-// What the kept tokens with rank >> shift >> 11 == prefix weigh (or how many they are), by the next 11 bits of rank.
-static void weigh(const struct drawing *drawing, bool counted, uint32_t prefix, int shift, double mass[bins]) {
-    memset(mass, 0, bins * sizeof *mass);
-    struct walk walk = walk_begin(drawing);
-    while (walk_on(&walk)) {
-        for (int64_t i = 0; i < walk.size; i++) {
-            uint32_t rank = rank_of(drawing->logits[walk.first + i]) >> shift;
-            if (walk.weights[i] < 0 || rank >> 11 != prefix) continue;
-            mass[rank & (bins - 1)] += counted ? 1 : (double)walk.weights[i];
-        }
-    }
-}
-
-// How many tokens of this rank it takes to get from `sum` to `bound`.
-static int64_t ties_needed(const struct drawing *drawing, bool counted, uint32_t rank, double sum, double bound) {
-    struct walk walk = walk_begin(drawing);
-    int64_t ties = 0;
-    while (walk_on(&walk)) {
-        for (int64_t i = 0; i < walk.size && sum < bound; i++) {
-            if (walk.weights[i] < 0 || rank_of(drawing->logits[walk.first + i]) != rank) continue;
-            sum += counted ? 1 : (double)walk.weights[i];
-            ties++;
-        }
-    }
-    return ties;
-}
-
-// Keeps the highest tokens whose weights (or number) first reach `bound`: the 33 bits of a rank with a zero before it,
-// eleven at a time.
-static void keep_highest(struct drawing *drawing, bool counted, double bound) {
-    double mass[bins], sum = 0;
-    uint32_t prefix = 0;
-    for (int shift = 22; shift >= 0; shift -= 11) {
-        weigh(drawing, counted, prefix, shift, mass);
-        int bin = bins - 1;
-        for (; bin >= 0 && sum + mass[bin] < bound; bin--) sum += mass[bin];
-        if (bin < 0) return; // all of them do not reach it
-        prefix = prefix << 11 | (uint32_t)bin;
-    }
-    drawing->cut = (struct cut){prefix, ties_needed(drawing, counted, prefix, sum, bound)};
-}
-
-// ---- candidates ----
-
-// Goes on with the tokens whose logits reach `limit`, if they are few.
-static void narrow(struct drawing *drawing, float limit) {
-    int64_t found =
-        drawing->cpu->simd.compact_ge(drawing->logits, drawing->count, limit, drawing->tokens, most_candidates);
-    if (found > most_candidates || found == 0) return; // none: the limit is not a number
-    for (int64_t i = 0; i < found; i++) drawing->room[i] = drawing->logits[drawing->tokens[i]];
-    drawing->logits = drawing->room;
-    drawing->count = found;
-    drawing->narrowed = true;
-}
-
-// The k highest tokens reach the k-th of the greatest logits of blocks of tokens.
-static void narrow_to_top(struct drawing *drawing, int64_t k) {
-    float top[most_top];
-    int64_t found = 0;
-    if (k > most_top || drawing->count < k * top_block) return;
-    for (int64_t first = 0; first + top_block <= drawing->count; first += top_block) {
-        float high = drawing->cpu->simd.row_max(drawing->logits + first, top_block);
-        if (found == k && !(high > top[k - 1])) continue;
-        int64_t place = found < k ? found++ : k - 1;
-        for (; place > 0 && top[place - 1] < high; place--) top[place] = top[place - 1];
-        top[place] = high;
-    }
-    narrow(drawing, top[k - 1]);
-}
-
-// Goes on with tokens that weigh top_p of all together; returns what all of them weigh.
-static double narrow_to_mass(struct drawing *drawing, double top_p) {
-    static const float depths[8] = {INFINITY, 0.5f, 1, 2, 4, 6, 9, 13}; // below the highest, in units of temperature
-    float limits[8];
-    double masses[8];
-    for (int i = 0; i < 8; i++) limits[i] = drawing->highest - depths[i] / drawing->rate;
-    drawing->cpu->simd.mass_above(drawing->logits, drawing->count, drawing->highest, drawing->rate, limits, masses);
-    int i = 1;
-    while (i < 8 && !(masses[i] >= masses[0] * top_p * (1 + 1e-5))) i++; // single weights may round otherwise
-    if (i < 8) narrow(drawing, limits[i]);
-    return masses[0];
-}
-
-// ---- drawing ----
-
-static double kept_weight(const struct drawing *drawing) {
+static double logits_kept_weight(const struct sampler *sampler) {
     double sum = 0;
-    struct walk walk = walk_begin(drawing);
-    while (walk_on(&walk)) {
-        for (int64_t i = 0; i < walk.size; i++) {
-            if (walk.weights[i] > 0) sum += (double)walk.weights[i];
+    struct token_iter iter = logits_iter(sampler);
+    while (logits_iter_next(&iter)) {
+        for (int64_t i = 0; i < iter.len; i++) {
+            if (iter.weights[i] > 0) sum += (double)iter.weights[i];
         }
     }
     return sum;
 }
 
-// The first kept token at which the sum of weights exceeds `bound`; rounding may leave the last one.
-static int64_t token_at(const struct drawing *drawing, double bound) {
-    double sum = 0;
-    int64_t token = 0;
-    struct walk walk = walk_begin(drawing);
-    while (walk_on(&walk)) {
-        for (int64_t i = 0; i < walk.size; i++) {
-            if (!(walk.weights[i] > 0)) continue;
-            token = walk.first + i;
-            sum += (double)walk.weights[i];
-            if (sum > bound) return token;
+// Sets the cutoff so that it keeps the highest tokens up to the one with which the sum of their weights (or, if
+// `by_count`, their number) reaches `bound`. A radix search: each of three histograms finds eleven more bits of the
+// rank at the cutoff. The 32 bits of a rank are preceded by a zero.
+static void logits_keep_highest(struct sampler *sampler, bool by_count, double bound) {
+    double histogram[bins], sum = 0;
+    uint32_t prefix = 0;
+    for (int shift = 2 * digit_bits; shift >= 0; shift -= digit_bits) {
+        memset(histogram, 0, sizeof histogram);
+        struct token_iter iter = logits_iter(sampler);
+        while (logits_iter_next(&iter)) {
+            for (int64_t i = 0; i < iter.len; i++) {
+                uint32_t rank = logits_rank(sampler->logits[iter.first + i]) >> shift;
+                if (iter.weights[i] < 0 || rank >> digit_bits != prefix) continue;
+                histogram[rank & (bins - 1)] += by_count ? 1 : (double)iter.weights[i];
+            }
+        }
+        int bin = bins - 1;
+        for (; bin >= 0 && sum + histogram[bin] < bound; bin--) sum += histogram[bin];
+        if (bin < 0) return; // all tokens together do not reach the bound
+        prefix = prefix << digit_bits | (uint32_t)bin;
+    }
+    int64_t ties = 0; // of the tokens at the cutoff, so many that the sum reaches the bound
+    struct token_iter iter = logits_iter(sampler);
+    while (logits_iter_next(&iter)) {
+        for (int64_t i = 0; i < iter.len && sum < bound; i++) {
+            if (iter.weights[i] < 0 || logits_rank(sampler->logits[iter.first + i]) != prefix) continue;
+            sum += by_count ? 1 : (double)iter.weights[i];
+            ties++;
         }
     }
-    return token;
+    sampler->cutoff = (struct cutoff){prefix, ties};
 }
 
-static int64_t highest_token(const struct drawing *drawing) {
-    for (int64_t token = 0; token < drawing->count; token++) {
-        if (drawing->logits[token] == drawing->highest) return token;
-    }
-    return 0; // nothing but NaN
+// ---- candidates ----
+
+// Narrows the sampler to the tokens with logits >= limit, if there are at most max_candidates.
+static void logits_narrow(struct sampler *sampler, float limit) {
+    int64_t found =
+        sampler->cpu->simd.compact_ge(sampler->logits, sampler->count, limit, sampler->tokens, max_candidates);
+    if (found > max_candidates || found == 0) return; // none if the limit is NaN
+    for (int64_t i = 0; i < found; i++) sampler->candidates[i] = sampler->logits[sampler->tokens[i]];
+    sampler->logits = sampler->candidates;
+    sampler->count = found;
+    sampler->narrowed = true;
 }
 
-static int64_t draw(struct drawing *drawing, struct sampling settings, double uniform) {
-    if (settings.temperature <= 0) return highest_token(drawing);
-    drawing->rate = 1 / settings.temperature;
-    bool top_k = settings.top_k > 0 && settings.top_k < drawing->count;
-    if (top_k) {
-        narrow_to_top(drawing, settings.top_k);
-        keep_highest(drawing, true, settings.top_k);
+// Narrows to a superset of the k highest tokens: each of these has at least the k-th highest of the maxima of blocks.
+static void logits_narrow_to_top_k(struct sampler *sampler, int64_t k) {
+    float top[max_top]; // maxima of blocks, in descending order
+    int64_t found = 0;
+    if (k > max_top || sampler->count < k * top_block) return;
+    for (int64_t first = 0; first + top_block <= sampler->count; first += top_block) {
+        float max = sampler->cpu->simd.row_max(sampler->logits + first, top_block);
+        if (found == k && !(max > top[k - 1])) continue;
+        int64_t i = found < k ? found++ : k - 1;
+        for (; i > 0 && top[i - 1] < max; i--) top[i] = top[i - 1];
+        top[i] = max;
     }
-    if (settings.top_p < 1) {
-        double top_p = (double)settings.top_p;
-        double all = top_k ? kept_weight(drawing) : narrow_to_mass(drawing, top_p);
-        keep_highest(drawing, false, top_p * all);
+    logits_narrow(sampler, top[k - 1]);
+}
+
+// Narrows to a superset of the tokens that top_p keeps. Returns the weight of all tokens.
+static double logits_narrow_to_top_p(struct sampler *sampler, double top_p) {
+    static const float depths[8] = {INFINITY, 0.5f, 1, 2, 4, 6, 9, 13}; // below the maximum, in units of temperature
+    float limits[8];
+    double masses[8];
+    for (int i = 0; i < 8; i++) limits[i] = sampler->max - depths[i] / sampler->inverse_temperature;
+    sampler->cpu->simd.mass_above(sampler->logits, sampler->count, sampler->max, sampler->inverse_temperature, limits,
+                                  masses);
+    int i = 1;
+    // The margin covers rounding, which differs between these sums and the sums over single weights.
+    while (i < 8 && !(masses[i] >= masses[0] * top_p * (1 + 1e-5))) i++;
+    if (i < 8) logits_narrow(sampler, limits[i]);
+    return masses[0];
+}
+
+// ---- sampling ----
+
+// Returns the index of the first token with the maximal logit.
+static int64_t logits_argmax(const struct sampler *sampler) {
+    for (int64_t i = 0; i < sampler->count; i++) {
+        if (sampler->logits[i] == sampler->max) return i;
     }
-    int64_t place = token_at(drawing, uniform * kept_weight(drawing));
-    return drawing->narrowed ? drawing->tokens[place] : place;
+    return 0; // all logits are NaN
+}
+
+// Returns the index of the first kept token at which the sum of weights exceeds `bound`. By rounding, the sum of all
+// weights may not exceed it; then this is the last kept token.
+static int64_t logits_find(const struct sampler *sampler, double bound) {
+    double sum = 0;
+    int64_t found = 0;
+    struct token_iter iter = logits_iter(sampler);
+    while (logits_iter_next(&iter)) {
+        for (int64_t i = 0; i < iter.len; i++) {
+            if (!(iter.weights[i] > 0)) continue;
+            found = iter.first + i;
+            sum += (double)iter.weights[i];
+            if (sum > bound) return found;
+        }
+    }
+    return found;
 }
 
 void logits_sample(const struct cpu_backend *cpu, int32_t *token, float *logprob, const float *logits,
                    int64_t vocabulary, struct sampling settings, double uniform) {
-    struct drawing drawing; // large: not all of it is set
-    drawing.cpu = cpu;
-    drawing.logits = logits;
-    drawing.count = vocabulary;
-    drawing.cut = (struct cut){0, 0};
-    drawing.narrowed = false;
-    drawing.highest = cpu->simd.row_max(logits, vocabulary);
-    *token = (int32_t)draw(&drawing, settings, uniform);
+    struct sampler sampler; // its arrays are large and stay uninitialized
+    sampler.cpu = cpu;
+    sampler.logits = logits;
+    sampler.count = vocabulary;
+    sampler.max = cpu->simd.row_max(logits, vocabulary);
+    sampler.cutoff = (struct cutoff){0, 0};
+    sampler.narrowed = false;
+    int64_t sampled;
+    if (settings.temperature <= 0) {
+        sampled = logits_argmax(&sampler);
+    } else {
+        sampler.inverse_temperature = 1 / settings.temperature;
+        bool top_k = settings.top_k > 0 && settings.top_k < vocabulary;
+        if (top_k) {
+            logits_narrow_to_top_k(&sampler, settings.top_k);
+            logits_keep_highest(&sampler, true, settings.top_k);
+        }
+        if (settings.top_p < 1) {
+            double top_p = (double)settings.top_p;
+            double total = top_k ? logits_kept_weight(&sampler) : logits_narrow_to_top_p(&sampler, top_p);
+            logits_keep_highest(&sampler, false, top_p * total);
+        }
+        sampled = logits_find(&sampler, uniform * logits_kept_weight(&sampler));
+    }
+    *token = sampler.narrowed ? sampler.tokens[sampled] : (int32_t)sampled;
+    assert(*token >= 0 && *token < vocabulary);
     *logprob = logits[*token] - logits_lse(cpu, logits, vocabulary);
 }

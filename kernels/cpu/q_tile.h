@@ -1,96 +1,108 @@
-// Attention's unit of work: some query rows that share the loads of one key head's keys and values.
+// A tile of query rows, the unit of work of attention: its rows use the keys and values of the same key/value head, so
+// that these are loaded once for all of them.
 //
-// A row is one head of one query. Rows of one strip see the same prefix; those of one part see the same own region, up
-// to each row's own `seen`. In a row of scores the prefix stands first, then the own region, both begun at a multiple
-// of sixteen columns behind sixteen columns of slack: a region that begins inside a block of keys writes its block's
-// earlier columns there.
+// A row of a tile is one query head of one token. All rows of a tile attend to the same prefix. Consecutive rows with
+// the same own cache rows form a range; a row attends to the first `visible` cache rows of its own range.
+//
+// A row of scores holds the scores of the prefix and then those of the own range. Each of the two begins at a multiple
+// of sixteen columns, behind sixteen unused columns: keys are read in whole blocks, and where a range begins inside a
+// block, the scores of the block's earlier keys are written to these columns.
 #ifndef KERNELS_CPU_Q_TILE_H
 #define KERNELS_CPU_Q_TILE_H
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/kv_cache.h"
 #include "kernels/ops.h"
 
-enum { strip_most = 48 };
+enum { q_tile_max = 48 }; // rows
 
-struct part {
-    int first, rows; // rows of the strip
-    int64_t own;     // first cache row of the own region
+// Consecutive cache rows that consecutive rows of a tile attend to: the prefix, or the own rows of one span.
+struct kv_range {
+    int row_begin, rows; // rows of the tile
+    int64_t kv_begin;    // first cache row
+    int64_t column;      // of kv_begin in a row of scores
+    bool is_prefix;      // every row sees the whole prefix
 };
 
-struct strip {
-    int key_head;
-    int rows, parts;
-    int64_t prefix, prefixes;
-    int64_t own_column;        // of the scores
-    int64_t query[strip_most]; // row of qkv
-    int head[strip_most];
-    int64_t seen[strip_most]; // of the own region
-    struct part part[strip_most];
+struct q_tile {
+    int kv_head;
+    int rows, ranges;
+    int64_t prefix_len;
+    int64_t token[q_tile_max];             // row of qkv
+    int head[q_tile_max];                  // query head
+    int64_t visible[q_tile_max];           // cache rows of the own range
+    struct kv_range range[q_tile_max + 1]; // the prefix first, if there is one
 };
 
-// Where a strip begins among the spans.
-struct strip_start {
+// The first row of a tile, and how many rows it has. The rows of a span are its tokens, and for each of them the H / K
+// query heads that use the tile's key/value head.
+struct q_tile_start {
     size_t span;
-    int64_t row; // among the span's queries * (H / K)
+    int64_t row; // of the span
     int rows;
 };
 
-enum { prefix_column = 16 };
-
-// How many strips of up to `most` rows the spans make for one key head; writes them when `starts` is not NULL.
-size_t strips_cut(const struct attention_span *spans, size_t count, struct heads heads, int most,
-                  struct strip_start *starts);
-
-// Spells a strip out.
-void strip_open(struct strip *strip, const struct attention_span *spans, struct heads heads, struct strip_start start,
-                int key_head);
-
-// Columns in a row of scores that fit every strip of these spans.
-int64_t strip_columns(const struct attention_span *spans, size_t count);
-
-// A region of cache rows that some rows of a strip see: all of them the prefix, those of a part their own.
-struct region {
-    int first, rows; // rows of the strip
-    int64_t begin;   // cache row
-    int64_t column;  // of the scores
-    bool own;
+// The scores of one row in one range.
+struct score_run {
+    int64_t column;  // the first
+    int64_t visible; // how many the row sees
+    int64_t len;     // how many the last row of the range sees
 };
 
-// Where an element stands.
-static inline void *element_at(const struct tensor *t, int64_t row, int64_t column) {
-    int64_t place = row * t->stride + column;
-    return t->buffer->data + t->offset + (size_t)place * (t->type == ELEMENT_BF16 ? 2 : 4);
-}
-
-// How many regions a strip has; the prefix, if any, is the first.
-int strip_regions(const struct strip *strip);
-
-// Region `index` of a strip.
-struct region strip_region(const struct strip *strip, int index);
-
-// How many cache rows of a region strip row `row` sees.
-int64_t region_seen(const struct strip *strip, const struct region *region, int row);
-
-// The most that any of the region's rows [first, first + rows) sees of it: the last one does.
-int64_t region_most(const struct strip *strip, const struct region *region, int first, int rows);
-
-// Whether the spans stay within the cache and cover each of `rows` query rows once (their number is checked).
+// Whether the spans stay within the cache and cover each of `rows` query rows once; only the number of covered rows is
+// checked, not whether spans overlap.
 bool attention_spans_fit(const struct kv_cache *cache, const struct attention_span *spans, size_t count, int64_t rows);
 
-// rows[row][0..width) = the strip rows' heads of `in` in float32, zeros behind the first `size`.
-void strip_queries(const struct cpu_backend *cpu, const struct strip *strip, struct tensor in, int size, int width,
+// How many cache rows of its own range the last query row of a span sees.
+int64_t attention_span_kv_len(const struct attention_span *span);
+
+// Divides the spans into tiles of at most `max_rows` rows for one key/value head. Returns how many there are; writes
+// them to `starts` unless it is NULL.
+size_t q_tiles_split(const struct attention_span *spans, size_t count, struct heads heads, int max_rows,
+                     struct q_tile_start *starts);
+
+// Columns of a row of scores, enough for every tile of these spans.
+int64_t q_tiles_score_columns(const struct attention_span *spans, size_t count);
+
+// Fills a tile for one key/value head.
+void q_tile_init(struct q_tile *tile, const struct attention_span *spans, struct heads heads, struct q_tile_start start,
+                 int kv_head);
+
+// How many cache rows of a range a row of the tile sees; it never decreases from row to row.
+static inline int64_t kv_range_visible(const struct q_tile *tile, const struct kv_range *range, int row) {
+    return range->is_prefix ? tile->prefix_len : tile->visible[row];
+}
+
+// How many cache rows of a range its last row sees.
+static inline int64_t kv_range_len(const struct q_tile *tile, const struct kv_range *range) {
+    return kv_range_visible(tile, range, range->row_begin + range->rows - 1);
+}
+
+// Writes where the scores of a row are: the prefix, if there is one, and its own range. Returns how many.
+int q_tile_score_runs(const struct q_tile *tile, int row, struct score_run runs[2]);
+
+// The query head of a tile's row in a tensor [T, heads * size], F32 or BF16.
+static inline void *q_tile_head(const struct q_tile *tile, int row, struct tensor t, int size) {
+    size_t element = t.type == ELEMENT_BF16 ? 2 : 4;
+    return (unsigned char *)tensor_row(t, tile->token[row]) + (size_t)(tile->head[row] * size) * element;
+}
+
+// rows[row][0..width) = the query heads of the tile in `in`, in float32, with zeros after the first `size` columns.
+void q_tile_gather(const struct cpu_backend *cpu, const struct q_tile *tile, struct tensor in, int size, int width,
                    float *rows);
 
-// Rows of a matrix as tiles of queries: tiles[row / 12][d][row % 12] = rows[row][d].
-void strip_tiles(float *tiles, const float *rows, int count, int stride, int size);
+// Packs rows into panels: panels[row / q_panel][d][row % q_panel] = rows[row][d].
+void q_tile_pack(float *panels, const float *rows, int count, int stride, int size);
 
-// scores[row][region's column + i] = scale * tiles[row] . keys[region's begin + i], for all that a row sees and, in
-// the slack around it, more. `keys` is [rows / 16][size][16] and begins at cache row `origin`, a multiple of 16.
-void strip_scores(const struct simd *simd, const struct strip *strip, float *scores, int64_t columns,
-                  const float *tiles, const float *keys, int64_t origin, int size, float scale);
+// scores[row][range's column + i] = scale * q[row] . keys[range's kv_begin + i], for every key that a row sees; columns
+// around these are overwritten as well. `keys` is [rows / 16][size][16] and begins at cache row kv_origin, a multiple
+// of 16.
+void q_tile_qk(const struct simd *simd, const struct q_tile *tile, float *scores, int64_t columns, const float *panels,
+               const float *keys, int64_t kv_origin, int size, float scale);
 
-// out[row] += sum of factors[row][region's column + i] values[region's begin + i]; region after region, row after row.
-void strip_products(const struct simd *simd, const struct strip *strip, float *out, int width, const float *factors,
-                    int64_t columns, const float *values, int64_t origin);
+// out[row] += sum over i of a[row][range's column + i] values[range's kv_begin + i], range after range. `values` is
+// [rows][width] and begins at cache row kv_origin.
+void q_tile_av(const struct simd *simd, const struct q_tile *tile, float *out, int width, const float *a,
+               int64_t columns, const float *values, int64_t kv_origin);
 
 #endif

@@ -42,23 +42,23 @@ struct simd {
                   const struct adamw_factors *factors);
     void (*ema)(float *average, const float *in, size_t count, float rest); // average += (in - average) rest
 
-    // attention_tiles.inc: attention. Areas of scores are read and written in whole blocks of 16 columns.
-    // out[r][16 b + lane] = scale * sum over d of q[d][r] keys[b][d][lane]; q [size][12] is one tile, rows <= 12.
+    // attention_tiles.inc: attention. Scores are read and written in whole blocks of 16 columns.
+    // out[r][16 b + i] = scale * sum over d of q[d][r] keys[b][d][i], b < blocks; q [size][q_panel] is one panel,
+    // rows <= q_panel.
     void (*qk_tile)(float *out, int64_t stride, const float *q, int rows, const float *keys, int64_t blocks, int size,
                     float scale);
-    // out[r][c] += sum over i of a[r row_step + i inner_step] b[i][c]; columns a multiple of 16.
+    // out[r][c] += sum over i < inner of a[r row_step + i inner_step] b[i][c]; columns is a multiple of 16.
     void (*av_tile)(float *out, int64_t stride, const float *a, int64_t row_step, int64_t inner_step, int rows,
                     const float *b, int64_t b_stride, int64_t inner, int columns);
-    // The greatest of `highest` and scores[0..count).
-    float (*scores_max)(const float *scores, int64_t count, float highest);
-    // scores = exp(scores - highest), added to sums[i % 16]; zeros from count to `filled`, a multiple of 16.
-    void (*scores_exp)(float *scores, int64_t count, int64_t filled, float highest, float sums[16]);
-    // scores = p = exp(scores - lse), slopes = p (slopes - delta) scale; zeros from count to `filled`.
-    void (*scores_grad)(float *scores, float *slopes, int64_t count, int64_t filled, float lse, float delta,
-                        float scale);
-    // The sum of the sixteen, in pairs.
+    // Returns the maximum of `max` and scores[0..count).
+    float (*scores_max)(const float *scores, int64_t count, float max);
+    // scores = exp(scores - max), added to sums[i % 16]; then zeros from count to `len` rounded up to 16.
+    void (*scores_exp)(float *scores, int64_t count, int64_t len, float max, float sums[16]);
+    // scores = p = exp(scores - lse), grads = p (grads - delta) scale; then zeros from count to `len` rounded up to 16.
+    void (*scores_grad)(float *scores, float *grads, int64_t count, int64_t len, float lse, float delta, float scale);
+    // Returns the sum of sixteen floats, added in pairs.
     float (*sum_lanes)(const float sums[16]);
-    // The sum of a[i] b[i], in sixteen lanes by place.
+    // Returns the sum of a[i] b[i], taken in sixteen lanes by index.
     float (*dot)(const float *a, const float *b, int64_t count);
 
     // row_kernels.inc: norms, gates and rows of logits

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/logits.h"
 #include "tests/ops/ranked.h"
 
 static int by_token(const void *a, const void *b) {
