@@ -3,12 +3,12 @@
 
 #include <stdlib.h>
 
-#include "kernels/cpu/primitives.h"
+#include "kernels/cpu/onednn.h"
 #include "shared/base/memory.h"
 
 static void cpu_close(struct cpu_backend *cpu) {
     if (cpu->guarded) cpu_guard(cpu, true);
-    primitives_free(&cpu->primitives);
+    onednn_free(&cpu->onednn);
     for (int place = 0; place < SCRATCH_SLOTS; place++) pages_unmap(&cpu->scratch[place]);
     pages_release_idle(cpu);
     pool_free(&cpu->pool);
@@ -23,7 +23,7 @@ static status cpu_open(struct backend **out, const struct backend_options *optio
     simd_choose(&cpu->simd, simd_best());
     status result;
     TRY_TO(result, close, pool_new(&cpu->pool, options->threads));
-    TRY_TO(result, close, primitives_new(&cpu->primitives, pool_threads(cpu->pool)));
+    TRY_TO(result, close, onednn_new(&cpu->onednn, pool_threads(cpu->pool)));
     *out = &cpu->base;
     return OK;
 close:

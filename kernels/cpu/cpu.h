@@ -47,7 +47,7 @@ struct cpu_backend {
     struct pages *idle;     // blocks that were put back
     size_t idle_count, idle_bytes, used_bytes, most_bytes;
     struct pages scratch[SCRATCH_SLOTS];
-    struct primitives *primitives; // oneDNN's, by shape (primitives.h)
+    struct onednn *onednn; // its products, by shape (onednn.h)
     bool guarded;
     bool open; // guarded: buffers can be read at present
 };

@@ -63,11 +63,11 @@ static void score_rows(void *context, int64_t first, int64_t end, int thread) {
 // A head that is not kept is packed a part at a time.
 static status make_logits(struct cpu_backend *cpu, struct tensor logits, struct tensor in,
                           const struct weight *lm_head) {
-    int64_t vocabulary = weight_outputs(lm_head), most = weight_kept(lm_head) ? vocabulary : part_columns;
+    int64_t vocabulary = weight_outputs(lm_head), most = weight_prepacked(lm_head) ? vocabulary : part_columns;
     for (int64_t first = 0; first < vocabulary; first += most) {
         int64_t count = smaller(most, vocabulary - first);
-        struct packed matrix;
-        TRY(weight_packed_part(cpu, lm_head, first, count, &matrix));
+        struct packed_matrix matrix;
+        TRY(weight_packed(cpu, lm_head, first, count, &matrix));
         TRY(linear_packed(cpu, tensor_columns(logits, first, count), in, matrix, (struct tensor){0}, false));
     }
     return OK;
@@ -127,7 +127,7 @@ struct lm_head_grad_job {
 };
 
 // One part of the vocabulary, both forms of it packed, for all rows.
-static status slope_part(const struct lm_head_grad_job *g, struct packed matrix, struct packed transposed,
+static status slope_part(const struct lm_head_grad_job *g, struct packed_matrix matrix, struct packed_matrix transposed,
                          int64_t column) {
     int64_t columns = matrix.outputs, most = g->logits.rows;
     for (int64_t first = 0; first < g->in.rows; first += most) {
@@ -156,9 +156,9 @@ static status slope_all(const struct lm_head_grad_job *g, const struct weight *l
     int64_t vocabulary = weight_outputs(lm_head);
     for (int64_t first = 0; first < vocabulary; first += part_columns) {
         int64_t count = smaller(part_columns, vocabulary - first);
-        struct packed matrix, transposed;
-        TRY(weight_packed_part(g->cpu, lm_head, first, count, &matrix));
-        TRY(weight_transposed_part(g->cpu, lm_head, first, count, &transposed));
+        struct packed_matrix matrix, transposed;
+        TRY(weight_packed(g->cpu, lm_head, first, count, &matrix));
+        TRY(weight_packed_transpose(g->cpu, lm_head, first, count, &transposed));
         TRY(slope_part(g, matrix, transposed, first));
     }
     return OK;
@@ -209,8 +209,8 @@ status cpu_sample(struct backend *backend, struct tensor tokens, struct tensor l
     int64_t vocabulary = weight_outputs(lm_head), most = block_rows(in.rows, vocabulary);
     CHECK(fits_head(in, lm_head));
     CHECK(tensor_is(tokens, ELEMENT_I32, in.rows, 1) && tensor_is(logprobs, ELEMENT_F32, in.rows, 1));
-    struct packed matrix;
-    TRY(weight_packed(cpu, lm_head, &matrix));
+    struct packed_matrix matrix;
+    TRY(weight_packed(cpu, lm_head, 0, vocabulary, &matrix));
     struct buffer shell;
     struct tensor logits;
     TRY(scratch_tensor(cpu, SCRATCH_LOGITS, &shell, &logits, ELEMENT_F32, most, vocabulary));

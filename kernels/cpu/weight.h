@@ -1,37 +1,32 @@
-// A weight's two packed forms, for linear.c and head.c.
+// The two packed forms of a weight, for linear.c and lm_head.c.
 #ifndef KERNELS_CPU_WEIGHT_H
 #define KERNELS_CPU_WEIGHT_H
 
-#include "kernels/cpu/products.h"
+#include "kernels/cpu/gemm.h"
 
 // N of a weight [N,L].
 int64_t weight_outputs(const struct weight *weight);
 
-// L.
+// L of a weight [N,L].
 int64_t weight_inner(const struct weight *weight);
 
 // The type of its products.
 enum element weight_type(const struct weight *weight);
 
-// Whether its packed form is its own.
-bool weight_kept(const struct weight *weight);
+// Whether the weight was packed when it was created.
+bool weight_prepacked(const struct weight *weight);
 
-// *out = the weight packed for in W^T: its own, or packed now into scratch that is valid until the next call.
-status weight_packed(struct cpu_backend *cpu, const struct weight *weight, struct packed *out);
+// *out = the outputs [first, first + count) packed for in W^T; `first` is a multiple of 64. It is part of the weight,
+// or packed now into scratch memory that stays valid until the next call.
+status weight_packed(struct cpu_backend *cpu, const struct weight *weight, int64_t first, int64_t count,
+                     struct packed_matrix *out);
 
-// *out = the weight packed for grad_out W, in scratch of its own. BUG for a weight that is kept.
-status weight_transposed(struct cpu_backend *cpu, const struct weight *weight, struct packed *out);
+// *out = those outputs packed for grad_out W, in scratch memory of its own. BUG for a prepacked weight.
+status weight_packed_transpose(struct cpu_backend *cpu, const struct weight *weight, int64_t first, int64_t count,
+                               struct packed_matrix *out);
 
-// The same for the outputs [first, first + count) alone; `first` is a multiple of 64.
-status weight_packed_part(struct cpu_backend *cpu, const struct weight *weight, int64_t first, int64_t count,
-                          struct packed *out);
-
-// Those outputs packed for grad_out W.
-status weight_transposed_part(struct cpu_backend *cpu, const struct weight *weight, int64_t first, int64_t count,
-                              struct packed *out);
-
-// out = in x matrix + bias (or none); += when add.
-status linear_packed(struct cpu_backend *cpu, struct tensor out, struct tensor in, struct packed matrix,
+// out = in x matrix + bias (or none); += when `add`.
+status linear_packed(struct cpu_backend *cpu, struct tensor out, struct tensor in, struct packed_matrix matrix,
                      struct tensor bias, bool add);
 
 #endif

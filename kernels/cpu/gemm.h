@@ -1,0 +1,51 @@
+// Matrix products in tiles. oneDNN computes each tile in one thread; the tiles are distributed over the pool.
+//
+// A row or column of oneDNN's packed products does not depend on its neighbours: how a product is divided into tiles
+// does not change its bits. A tile is computed in float32; the caller's write_tile adds, converts and stores it.
+#ifndef KERNELS_CPU_GEMM_H
+#define KERNELS_CPU_GEMM_H
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/onednn.h"
+
+// The most rows and columns of a tile.
+enum { gemm_tile_rows = 128, gemm_tile_columns = packed_columns_most };
+
+// A matrix of inner x outputs, packed: blocks of 64 outputs, one after the other. A block holds, inner by inner (for
+// bfloat16 in pairs of inner), the 64 outputs, with zeros past the end of the matrix.
+struct packed_matrix {
+    enum element type;
+    int64_t outputs, inner;
+    void *data;
+};
+
+struct gemm {
+    struct packed_matrix matrix;
+    int64_t rows;
+    bool whole_rows; // one task computes all columns of its rows: for rows that are expensive to prepare
+    // Returns the rows [first, first + rows) of the left-hand matrix, dense, of the packed matrix's type. They may be
+    // written to `scratch`, which has space for them. At most gemm_tile_rows rows.
+    void *(*read_rows)(const void *context, int64_t first, int64_t rows, void *scratch);
+    // Takes a tile: `rows` rows from `first` and `columns` columns from `column`; its rows are `stride` elements apart.
+    // May change the tile. At most gemm_tile_columns columns.
+    void (*write_tile)(const void *context, float *tile, int64_t stride, int64_t first, int64_t rows, int64_t column,
+                       int64_t columns);
+    const void *context;
+};
+
+// Computes every tile. UNAVAILABLE when memory is short or oneDNN fails.
+status gemm_run(struct cpu_backend *cpu, const struct gemm *gemm);
+
+// Bytes of the packed form.
+size_t packed_bytes(const struct cpu_backend *cpu, enum element type, int64_t outputs, int64_t inner);
+
+// Where the block of outputs that starts at `column`, a multiple of 64, begins.
+void *packed_at(const struct cpu_backend *cpu, const struct packed_matrix *matrix, int64_t column);
+
+// Packs a matrix of outputs x inner, of any float type, into out->data, rounded to out->type.
+void pack_rows(struct cpu_backend *cpu, const struct packed_matrix *out, struct tensor matrix);
+
+// Packs a matrix of inner x outputs. out->inner may exceed its rows: the rest is zeros.
+void pack_columns(struct cpu_backend *cpu, const struct packed_matrix *out, struct tensor matrix);
+
+#endif

@@ -1,0 +1,286 @@
+// The cache of oneDNN's products, by shape, with the least recently used dropped first; and the choice of the packed
+// layout. The threads and the blocking are ours (gemm.c): oneDNN computes one tile in one thread.
+#include "kernels/cpu/onednn.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/onednn_compat.h"
+#include "shared/base/memory.h"
+
+// From libgomp: the number of threads in the calling thread's parallel regions. Without it Debian's oneDNN starts a
+// team of spinning threads for each of our threads.
+void omp_set_num_threads(int threads);
+
+enum { cache_capacity = 512, bucket_count = 256 };
+
+// The arguments of a product in one thread. Their data pointers change with each call.
+struct matmul_args {
+    dnnl_memory_t in, matrix, out, scratch;
+};
+
+struct matmul {
+    struct matmul *next;          // in the bucket
+    struct matmul *older, *newer; // by last use
+    struct matmul_shape shape;
+    dnnl_primitive_t primitive;
+    size_t scratch;           // bytes
+    struct matmul_args *args; // of each thread
+};
+
+struct onednn {
+    dnnl_engine_t engine;
+    dnnl_stream_t *streams; // of each thread
+    int threads;
+    struct packed_layout layouts[2]; // F32, BF16
+    struct matmul *buckets[bucket_count];
+    struct matmul *oldest, *newest;
+    int count;
+};
+
+static const dnnl_data_type_t onednn_types[] = {[ELEMENT_F32] = dnnl_f32, [ELEMENT_BF16] = dnnl_bf16};
+static_assert(ELEMENT_F32 == 0 && ELEMENT_BF16 == 1, "layouts and onednn_types are indexed by element type");
+
+static status onednn_check(dnnl_status_t code, const char *call) {
+    if (code == dnnl_success) return OK;
+    return fail(code == dnnl_out_of_memory ? UNAVAILABLE : BUG, "oneDNN: %s failed with status %d", call, (int)code);
+}
+
+// ---- products ----
+
+static dnnl_format_tag_t matmul_packed_tag(enum element type) {
+    return type == ELEMENT_BF16 ? dnnl_BA16a64b2a : dnnl_BA16a64b;
+}
+
+// *out = oneDNN's implementation for a shape whose matrix has the format `tag`.
+static status matmul_describe(dnnl_primitive_desc_t *out, dnnl_engine_t engine, const struct matmul_shape *shape,
+                              dnnl_format_tag_t tag) {
+    dnnl_data_type_t type = onednn_types[shape->type];
+    struct onednn_desc in = {0}, matrix = {0}, result = {0};
+    dnnl_primitive_attr_t attr = NULL;
+    status code;
+    TRY_TO(code, done, onednn_check(onednn_desc_init(&in, type, dnnl_ab, shape->rows, shape->inner), "memory_desc"));
+    TRY_TO(code, done, onednn_check(onednn_desc_init(&matrix, type, tag, shape->inner, shape->columns), "memory_desc"));
+    TRY_TO(code, done,
+           onednn_check(onednn_desc_init(&result, dnnl_f32, dnnl_ab, shape->rows, shape->columns), "memory_desc"));
+    TRY_TO(code, done, onednn_check(dnnl_primitive_attr_create(&attr), "primitive_attr_create"));
+    TRY_TO(code, done,
+           onednn_check(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user), "scratchpad_mode"));
+    code = onednn_check(onednn_matmul_desc(out, engine, &in, &matrix, &result, attr), "matmul_primitive_desc");
+done:
+    if (attr) dnnl_primitive_attr_destroy(attr);
+    onednn_desc_release(&result);
+    onednn_desc_release(&matrix);
+    onednn_desc_release(&in);
+    return code;
+}
+
+// Whether oneDNN chose its blocked code (brgemm).
+static bool matmul_is_brgemm(const_dnnl_primitive_desc_t desc, const char **name) {
+    *name = "none";
+    if (dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, (void *)name) != dnnl_success) return false;
+    return strncmp(*name, "brg", 3) == 0;
+}
+
+static status matmul_args_init(struct matmul_args *args, dnnl_engine_t engine, const_dnnl_primitive_desc_t desc) {
+    const struct {
+        dnnl_memory_t *memory;
+        dnnl_query_t query;
+    } all[] = {{&args->in, dnnl_query_src_md},
+               {&args->matrix, dnnl_query_weights_md},
+               {&args->out, dnnl_query_dst_md},
+               {&args->scratch, dnnl_query_scratchpad_md}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const_dnnl_memory_desc_t described = dnnl_primitive_desc_query_md(desc, all[i].query, 0);
+        TRY(onednn_check(dnnl_memory_create(all[i].memory, described, engine, DNNL_MEMORY_NONE), "memory_create"));
+    }
+    return OK;
+}
+
+static void matmul_free(struct matmul *matmul, int threads) {
+    for (int i = 0; matmul->args && i < threads; i++) {
+        dnnl_memory_t all[] = {matmul->args[i].in, matmul->args[i].matrix, matmul->args[i].out,
+                               matmul->args[i].scratch};
+        for (size_t j = 0; j < sizeof all / sizeof *all; j++)
+            if (all[j]) dnnl_memory_destroy(all[j]);
+    }
+    free(matmul->args);
+    if (matmul->primitive) dnnl_primitive_destroy(matmul->primitive);
+    free(matmul);
+}
+
+// oneDNN would compute a format that it has no fast code for with its slow reference: that is an error.
+static status matmul_new(const struct onednn *onednn, const struct matmul_shape *shape, struct matmul **out) {
+    bool blocked = onednn->layouts[shape->type].blocked;
+    dnnl_primitive_desc_t desc = NULL;
+    const char *name;
+    struct matmul *matmul;
+    *out = NULL;
+    TRY(NEW(&matmul, 1));
+    matmul->shape = *shape;
+    status result;
+    TRY_TO(result, done,
+           matmul_describe(&desc, onednn->engine, shape, blocked ? matmul_packed_tag(shape->type) : dnnl_ab));
+    if (blocked && !matmul_is_brgemm(desc, &name)) {
+        result = fail(BUG, "oneDNN has no packed product for %lld x %lld x %lld: its implementation is %s",
+                      (long long)shape->rows, (long long)shape->columns, (long long)shape->inner, name);
+        goto done;
+    }
+    matmul->scratch = dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0));
+    TRY_TO(result, done, onednn_check(dnnl_primitive_create(&matmul->primitive, desc), "primitive_create"));
+    TRY_TO(result, done, NEW(&matmul->args, (size_t)onednn->threads));
+    for (int i = 0; i < onednn->threads; i++)
+        TRY_TO(result, done, matmul_args_init(&matmul->args[i], onednn->engine, desc));
+    *out = matmul;
+done:
+    if (desc) dnnl_primitive_desc_destroy(desc);
+    if (result != OK) matmul_free(matmul, onednn->threads);
+    return result;
+}
+
+size_t matmul_scratch(const struct matmul *matmul) {
+    return matmul->scratch;
+}
+
+bool matmul_run(const struct onednn *onednn, const struct matmul *matmul, int thread, void *in, void *matrix,
+                float *out, void *scratch) {
+    omp_set_num_threads(1);
+    assert(thread >= 0 && thread < onednn->threads);
+    const struct matmul_args *args = &matmul->args[thread];
+    if (dnnl_memory_set_data_handle(args->in, in) != dnnl_success ||
+        dnnl_memory_set_data_handle(args->matrix, matrix) != dnnl_success ||
+        dnnl_memory_set_data_handle(args->out, out) != dnnl_success ||
+        dnnl_memory_set_data_handle(args->scratch, scratch) != dnnl_success)
+        return false;
+    const dnnl_exec_arg_t all[] = {{DNNL_ARG_SRC, args->in},
+                                   {DNNL_ARG_WEIGHTS, args->matrix},
+                                   {DNNL_ARG_DST, args->out},
+                                   {DNNL_ARG_SCRATCHPAD, args->scratch}};
+    return dnnl_primitive_execute(matmul->primitive, onednn->streams[thread], sizeof all / sizeof *all, all) ==
+           dnnl_success;
+}
+
+// ---- the cache ----
+
+static unsigned cache_bucket(const struct matmul_shape *shape) {
+    uint64_t hash = (uint64_t)shape->rows * 0x9E3779B97F4A7C15u ^ (uint64_t)shape->columns * 0xC2B2AE3D27D4EB4Fu ^
+                    (uint64_t)shape->inner * 0x165667B19E3779F9u ^ (uint64_t)shape->type;
+    return (unsigned)(hash >> 40) % bucket_count;
+}
+
+static void cache_unlink(struct onednn *onednn, struct matmul *matmul) {
+    *(matmul->older ? &matmul->older->newer : &onednn->oldest) = matmul->newer;
+    *(matmul->newer ? &matmul->newer->older : &onednn->newest) = matmul->older;
+}
+
+static void cache_link_newest(struct onednn *onednn, struct matmul *matmul) {
+    matmul->older = onednn->newest;
+    matmul->newer = NULL;
+    *(onednn->newest ? &onednn->newest->newer : &onednn->oldest) = matmul;
+    onednn->newest = matmul;
+}
+
+static void cache_drop_oldest(struct onednn *onednn) {
+    struct matmul *oldest = onednn->oldest, **link = &onednn->buckets[cache_bucket(&oldest->shape)];
+    while (*link != oldest) link = &(*link)->next;
+    *link = oldest->next;
+    cache_unlink(onednn, oldest);
+    matmul_free(oldest, onednn->threads);
+    onednn->count--;
+}
+
+status onednn_matmul(struct onednn *onednn, const struct matmul_shape *shape, struct matmul **out) {
+    assert(shape->type <= ELEMENT_BF16 && shape->columns % packed_block == 0);
+    struct matmul **bucket = &onednn->buckets[cache_bucket(shape)];
+    for (struct matmul *matmul = *bucket; matmul; matmul = matmul->next) {
+        const struct matmul_shape *has = &matmul->shape;
+        if (has->type != shape->type || has->rows != shape->rows || has->columns != shape->columns ||
+            has->inner != shape->inner)
+            continue;
+        cache_unlink(onednn, matmul);
+        cache_link_newest(onednn, matmul);
+        *out = matmul;
+        return OK;
+    }
+    if (onednn->count == cache_capacity) cache_drop_oldest(onednn);
+    TRY(matmul_new(onednn, shape, out));
+    (*out)->next = *bucket;
+    *bucket = *out;
+    cache_link_newest(onednn, *out);
+    onednn->count++;
+    return OK;
+}
+
+// ---- set-up ----
+
+const struct packed_layout *onednn_layout(const struct onednn *onednn, enum element type) {
+    assert(type <= ELEMENT_BF16);
+    return &onednn->layouts[type];
+}
+
+// Asks oneDNN for its own choice of format for a typical product. If it is the blocked format that pack.c writes, every
+// product uses that format; otherwise the matrix stays plain, and rows are padded, so that every product of one layout
+// runs through the same code.
+static struct packed_layout onednn_choose_layout(dnnl_engine_t engine, enum element type) {
+    const struct matmul_shape typical = {.type = type, .rows = 128, .columns = 256, .inner = 768};
+    struct packed_layout layout = {.usable = false, .pair = 1, .unit = 1, .rows = 16, .columns = packed_block};
+    dnnl_primitive_desc_t desc;
+    if (matmul_describe(&desc, engine, &typical, dnnl_format_tag_any) != OK) return layout;
+    layout.usable = true;
+    const char *name;
+    struct onednn_desc packed = {0};
+    if (matmul_is_brgemm(desc, &name) && onednn_desc_init(&packed, onednn_types[type], matmul_packed_tag(type),
+                                                          typical.inner, typical.columns) == dnnl_success) {
+        const_dnnl_memory_desc_t chosen = dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0);
+        if (dnnl_memory_desc_equal(chosen, onednn_desc_get(&packed))) {
+            layout.blocked = true;
+            layout.pair = type == ELEMENT_BF16 ? 2 : 1;
+            layout.unit = 16 * layout.pair;
+            layout.rows = 1;
+            layout.columns = packed_columns_most;
+        }
+        onednn_desc_release(&packed);
+    }
+    dnnl_primitive_desc_destroy(desc);
+    return layout;
+}
+
+status onednn_new(struct onednn **out, int threads) {
+    struct onednn *onednn;
+    TRY(NEW(&onednn, 1));
+    status result;
+    onednn->threads = threads;
+    omp_set_num_threads(1);
+    // AMX sums a row in an order that depends on how many rows the product has, which breaks the one fixed order of
+    // ops.h. Only the first call in a process has an effect, so the result of a later call does not matter.
+    dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_bf16);
+    dnnl_set_primitive_cache_capacity(0); // this file has its own cache
+    TRY_TO(result, failed, onednn_check(dnnl_engine_create(&onednn->engine, dnnl_cpu, 0), "engine_create"));
+    TRY_TO(result, failed, NEW(&onednn->streams, (size_t)threads));
+    for (int i = 0; i < threads; i++) {
+        TRY_TO(result, failed,
+               onednn_check(dnnl_stream_create(&onednn->streams[i], onednn->engine, dnnl_stream_default_flags),
+                            "stream_create"));
+    }
+    for (enum element type = ELEMENT_F32; type <= ELEMENT_BF16; type++)
+        onednn->layouts[type] = onednn_choose_layout(onednn->engine, type);
+    *out = onednn;
+    return OK;
+failed:
+    onednn_free(&onednn);
+    return result;
+}
+
+void onednn_free(struct onednn **place) {
+    struct onednn *onednn = *place;
+    if (!onednn) return;
+    while (onednn->count) cache_drop_oldest(onednn);
+    for (int i = 0; onednn->streams && i < onednn->threads; i++) {
+        if (onednn->streams[i]) dnnl_stream_destroy(onednn->streams[i]);
+    }
+    free(onednn->streams);
+    if (onednn->engine) dnnl_engine_destroy(onednn->engine);
+    free(onednn);
+    *place = NULL;
+}
