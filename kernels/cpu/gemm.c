@@ -33,6 +33,12 @@ static int64_t gemm_rows_at(const struct gemm_job *job, int64_t first) {
     return gemm_min(job->gemm->rows - first, gemm_tile_rows);
 }
 
+// The rows that oneDNN computes: those of the tile and rows of zeros.
+static int64_t gemm_padded_rows(const struct gemm_job *job, int64_t first) {
+    int64_t rows = gemm_round_up(gemm_rows_at(job, first), job->layout->rows);
+    return rows < job->layout->rows_min ? job->layout->rows_min : rows;
+}
+
 static int64_t gemm_columns_at(const struct gemm_job *job, int64_t column) {
     return gemm_min(job->columns - column, job->tile);
 }
@@ -45,7 +51,7 @@ static status gemm_prepare(struct gemm_job *job) {
     for (int i = 0; i < 4; i++) {
         struct matmul **matmul = &job->matmul[i / 2][i % 2];
         struct matmul_shape shape = {.type = matrix->type,
-                                     .rows = gemm_round_up(gemm_rows_at(job, i / 2 ? last_row : 0), job->layout->rows),
+                                     .rows = gemm_padded_rows(job, i / 2 ? last_row : 0),
                                      .columns = gemm_columns_at(job, i % 2 ? last_column : 0),
                                      .inner = matrix->inner};
         TRY(onednn_matmul(job->cpu->onednn, &shape, matmul));
@@ -59,7 +65,7 @@ static status gemm_prepare(struct gemm_job *job) {
                        &job->scratch);
 }
 
-// Appends rows of zeros, for processors where the number of rows must be rounded up.
+// Appends rows of zeros, where oneDNN must not compute fewer rows.
 static void *gemm_pad_rows(const struct gemm_job *job, void *in, int64_t rows, int64_t padded, void *scratch) {
     const struct packed_matrix *matrix = &job->gemm->matrix;
     size_t row_bytes = (size_t)matrix->inner * element_size(matrix->type);
@@ -74,7 +80,7 @@ static void gemm_task(void *context, int task, int thread) {
     char *scratch = job->scratch + (size_t)thread * job->scratch_bytes;
     float *tile = (float *)scratch;
     int64_t first = task % job->row_tasks * gemm_tile_rows, begin = task / job->row_tasks * job->task_columns;
-    int64_t rows = gemm_rows_at(job, first), padded = gemm_round_up(rows, job->layout->rows);
+    int64_t rows = gemm_rows_at(job, first), padded = gemm_padded_rows(job, first);
     void *in = gemm->read_rows(gemm->context, first, rows, scratch + job->rows_offset);
     if (padded != rows) in = gemm_pad_rows(job, in, rows, padded, scratch + job->rows_offset);
     for (int64_t column = begin; column < gemm_min(begin + job->task_columns, job->columns); column += job->tile) {
@@ -100,7 +106,8 @@ status gemm_run(struct cpu_backend *cpu, const struct gemm *gemm) {
     int64_t column_tasks = (threads * tasks_per_thread + job.row_tasks - 1) / job.row_tasks;
     int64_t tile = job.columns / column_tasks / packed_block * packed_block;
     job.tile = tile < packed_block ? packed_block : gemm_min(tile, job.layout->columns);
-    assert(job.tile <= gemm_tile_columns && gemm_tile_rows % job.layout->rows == 0);
+    assert(job.tile <= gemm_tile_columns);
+    assert(gemm_tile_rows % job.layout->rows == 0 && job.layout->rows_min <= gemm_tile_rows);
     job.task_columns = gemm->whole_rows ? gemm_round_up(job.columns, job.tile) : job.tile;
     TRY(gemm_prepare(&job));
     pool_run(cpu->pool, (int)(job.row_tasks * ((job.columns + job.task_columns - 1) / job.task_columns)), gemm_task,

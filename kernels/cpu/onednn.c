@@ -224,7 +224,8 @@ const struct packed_layout *onednn_layout(const struct onednn *onednn, enum elem
 // runs through the same code.
 static struct packed_layout onednn_choose_layout(dnnl_engine_t engine, enum element type) {
     const struct matmul_shape typical = {.type = type, .rows = 128, .columns = 256, .inner = 768};
-    struct packed_layout layout = {.usable = false, .pair = 1, .unit = 1, .rows = 16, .columns = packed_block};
+    struct packed_layout layout = {
+        .usable = false, .pair = 1, .unit = 1, .rows = 16, .rows_min = 16, .columns = packed_block};
     dnnl_primitive_desc_t desc;
     if (matmul_describe(&desc, engine, &typical, dnnl_format_tag_any) != OK) return layout;
     layout.usable = true;
@@ -238,6 +239,7 @@ static struct packed_layout onednn_choose_layout(dnnl_engine_t engine, enum elem
             layout.pair = type == ELEMENT_BF16 ? 2 : 1;
             layout.unit = 16 * layout.pair;
             layout.rows = 1;
+            layout.rows_min = onednn_rows_min;
             layout.columns = packed_columns_most;
         }
         onednn_desc_release(&packed);

@@ -17,12 +17,13 @@ struct matmul; // a product of one shape, compiled by oneDNN
 
 // How the right-hand matrix is packed, for one element type.
 struct packed_layout {
-    bool usable;     // oneDNN can compute in the type
-    bool blocked;    // oneDNN's own blocked format; otherwise plain [inner, 64] for each 64 columns
-    int64_t pair;    // inner elements that are interleaved
-    int64_t unit;    // inner is padded to a multiple of it
-    int64_t rows;    // the rows of a product must be a multiple of it
-    int64_t columns; // the most columns of a product
+    bool usable;      // oneDNN can compute in the type
+    bool blocked;     // oneDNN's own blocked format; otherwise plain [inner, 64] for each 64 columns
+    int64_t pair;     // inner elements that are interleaved
+    int64_t unit;     // inner is padded to a multiple of it
+    int64_t rows;     // the rows of a product must be a multiple of it,
+    int64_t rows_min; // and not fewer than this
+    int64_t columns;  // the most columns of a product
 };
 
 struct matmul_shape {
