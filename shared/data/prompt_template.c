@@ -1,9 +1,10 @@
 #include "shared/data/prompt_template.h"
 
-#include <stdio.h>
+#include <assert.h>
+#include <stdint.h>
 #include <string.h>
 
-// The same text stands in pipelines/templates/default.txt, to start one's own from.
+// pipelines/templates/default.txt has the same text, as a start for users' own templates.
 const char prompt_template_default[] =
     "{question}\n"
     "Look closely at what is shown and reason step by step before you answer: say what you see, compare the "
@@ -25,72 +26,63 @@ const char prompt_template_default[] =
     "[regression]\n"
     " Between <answer> and </answer> write your estimate as one number, and nothing else.\n";
 
-// Whether the line is a section's head.
-static bool is_head(struct string line, enum problem_type *type) {
-    if (line.size && line.data[line.size - 1] == '\r') line.size--;
-    if (line.size < 2 || line.data[0] != '[' || line.data[line.size - 1] != ']') return false;
-    return problem_type_parse(string_slice(line, 1, line.size - 1), type);
+static struct string prompt_template_strip(struct string text) {
+    while (text.size && (text.data[text.size - 1] == '\n' || text.data[text.size - 1] == '\r')) text.size--;
+    return text;
 }
 
-static struct string without_line_ends(struct string part) {
-    while (part.size && (part.data[part.size - 1] == '\n' || part.data[part.size - 1] == '\r')) part.size--;
-    return part;
-}
-
-status prompt_template_parse(struct prompt_template *out, const char *name, struct string whole) {
-    *out = (struct prompt_template){.body = {whole.data, 0}};
+status prompt_template_parse(struct prompt_template *out, const char *name, struct string text) {
+    *out = (struct prompt_template){.body = {text.data, 0}};
     struct string *part = &out->body;
-    size_t line = 1;
-    for (size_t at = 0; at < whole.size; line++) {
-        size_t end = string_find(whole, "\n", at);
-        end = end == SIZE_MAX ? whole.size : end;
+    size_t number = 1;
+    for (size_t at = 0; at < text.size; number++) {
+        size_t end = string_find(text, "\n", at);
+        end = end == SIZE_MAX ? text.size : end;
+        size_t next = end + (end < text.size);
+        struct string line = string_slice(text, at, end);
+        if (line.size && line.data[line.size - 1] == '\r') line.size--;
         enum problem_type type;
-        size_t next = end + (end < whole.size);
-        if (is_head(string_slice(whole, at, end), &type)) {
+        bool header = line.size >= 2 && line.data[0] == '[' && line.data[line.size - 1] == ']' &&
+                      problem_type_parse(string_slice(line, 1, line.size - 1), &type);
+        if (header) {
             part = &out->sections[type];
-            if (part->data) return fail(DATAERR, "%s:%zu: a second [%s]", name, line, problem_type_name(type));
-            *part = string_slice(whole, next, next);
+            if (part->data) return fail(DATAERR, "%s:%zu: a second [%s]", name, number, problem_type_name(type));
+            *part = string_slice(text, next, next);
         } else {
             part->size += next - at;
         }
         at = next;
     }
-    out->body = without_line_ends(out->body);
-    for (int i = 0; i < PROBLEM_TYPES; i++) out->sections[i] = without_line_ends(out->sections[i]);
+    out->body = prompt_template_strip(out->body);
+    for (int i = 0; i < PROBLEM_TYPES; i++) out->sections[i] = prompt_template_strip(out->sections[i]);
     if (string_find(out->body, "{question}", 0) == SIZE_MAX)
         return fail(DATAERR, "%s: no {question} before the sections", name);
     return OK;
 }
 
-// The section of a type: empty where a template has no sections at all.
-static status find_section(const struct prompt_template *template, enum problem_type type, struct string *section) {
-    bool any = false;
-    for (int i = 0; i < PROBLEM_TYPES; i++) any |= template->sections[i].data != NULL;
-    *section = template->sections[type];
-    if (any && !section->data) return fail(DATAERR, "the template has no section [%s]", problem_type_name(type));
-    return OK;
-}
-
 status prompt_template_render(const struct prompt_template *template, enum problem_type type, struct string question,
                               struct buf *out) {
-    struct string section, body = template->body;
-    TRY(find_section(template, type, &section));
-    bool placed = false;
+    assert(type < PROBLEM_TYPES);
+    struct string section = template->sections[type], body = template->body;
+    bool has_sections = false, how_replaced = false;
+    for (int i = 0; i < PROBLEM_TYPES; i++) has_sections |= template->sections[i].data != NULL;
+    if (has_sections && !section.data)
+        return fail(DATAERR, "the template has no section [%s]", problem_type_name(type));
     size_t from = 0;
     for (;;) {
-        size_t asked = string_find(body, "{question}", from), how = string_find(body, "{how}", from);
-        size_t at = asked < how ? asked : how;
+        size_t next_question = string_find(body, "{question}", from), next_how = string_find(body, "{how}", from);
+        size_t at = next_question < next_how ? next_question : next_how;
         if (at == SIZE_MAX) break;
         TRY(buf_append(out, body.data + from, at - from));
-        if (at == asked) {
+        if (at == next_question) {
             TRY(buf_append(out, question.data, question.size));
             from = at + sizeof "{question}" - 1;
         } else {
             TRY(buf_append(out, section.data, section.size));
             from = at + sizeof "{how}" - 1;
-            placed = true;
+            how_replaced = true;
         }
     }
     TRY(buf_append(out, body.data + from, body.size - from));
-    return placed ? OK : buf_append(out, section.data, section.size);
+    return how_replaced ? OK : buf_append(out, section.data, section.size);
 }

@@ -1,56 +1,51 @@
 #include "shared/data/records.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-// Where the cutting stands.
-struct cursor {
+#include "shared/base/memory.h"
+
+struct records_cursor {
     const char *name;
     const char *at, *end;
     size_t line;
 };
 
-static bool is_space(char c) {
-    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+static void records_skip_space(struct records_cursor *cursor) {
+    for (; cursor->at < cursor->end; cursor->at++) {
+        char c = *cursor->at;
+        if (c != ' ' && c != '\t' && c != '\r' && c != '\n') return;
+        cursor->line += c == '\n';
+    }
 }
 
-static void skip_space(struct cursor *cursor) {
-    for (; cursor->at < cursor->end && is_space(*cursor->at); cursor->at++) cursor->line += *cursor->at == '\n';
-}
-
-static status add(struct records *records, struct record record) {
+// Adds the record from `start` to the cursor.
+static status records_add(struct records *records, const char *start, const struct records_cursor *cursor,
+                          size_t line) {
+    assert(start <= cursor->at && cursor->at <= cursor->end);
     if (records->count == records->room) {
         size_t room = records->room ? records->room * 2 : 256;
-        TRY(RESIZE(&records->list, room));
+        TRY(RESIZE(&records->items, room));
         records->room = room;
     }
-    records->list[records->count++] = record;
+    records->items[records->count++] = (struct record){start, (size_t)(cursor->at - start), line};
     return OK;
 }
 
-static status cut_lines(struct records *records, struct cursor *cursor) {
-    for (skip_space(cursor); cursor->at < cursor->end; skip_space(cursor)) {
-        const char *end = memchr(cursor->at, '\n', (size_t)(cursor->end - cursor->at));
-        if (!end) end = cursor->end;
-        TRY(add(records, (struct record){cursor->at, (size_t)(end - cursor->at), cursor->line}));
-        cursor->at = end;
-    }
-    return OK;
-}
-
-// Moves behind one element: up to a comma or bracket that is in no string and in no bracket of its own.
-static void skip_element(struct cursor *cursor) {
+// Moves to the end of an array's element: to a comma or bracket that is neither in a string nor in brackets of its own.
+static void records_skip_element(struct records_cursor *cursor) {
     size_t depth = 0;
-    bool quoted = false;
+    bool in_string = false;
     for (; cursor->at < cursor->end; cursor->at++) {
         char c = *cursor->at;
         cursor->line += c == '\n';
-        if (quoted) {
+        if (in_string) {
             if (c == '\\' && cursor->at + 1 < cursor->end) cursor->at++;
-            quoted = c != '"';
+            in_string = c != '"';
         } else if (c == '"') {
-            quoted = true;
+            in_string = true;
         } else if (c == '[' || c == '{') {
             depth++;
         } else if (c == ']' || c == '}') {
@@ -62,37 +57,43 @@ static void skip_element(struct cursor *cursor) {
     }
 }
 
-// cursor->at is the opening bracket.
-static status cut_list(struct records *records, struct cursor *cursor) {
+// The cursor is at the opening bracket.
+static status records_parse_array(struct records *records, struct records_cursor *cursor) {
     cursor->at++;
-    skip_space(cursor);
+    records_skip_space(cursor);
     bool more = cursor->at < cursor->end && *cursor->at != ']';
     while (more) {
-        skip_space(cursor);
-        struct record record = {cursor->at, 0, cursor->line};
-        skip_element(cursor);
-        record.size = (size_t)(cursor->at - record.data);
-        if (cursor->at == cursor->end) return fail(DATAERR, "%s:%zu: the list does not end", cursor->name, record.line);
-        if (!record.size) return fail(DATAERR, "%s:%zu: an element is missing", cursor->name, record.line);
-        TRY(add(records, record));
+        records_skip_space(cursor);
+        const char *start = cursor->at;
+        size_t line = cursor->line;
+        records_skip_element(cursor);
+        if (cursor->at == cursor->end) return fail(DATAERR, "%s:%zu: the array is not closed", cursor->name, line);
+        if (cursor->at == start) return fail(DATAERR, "%s:%zu: an element is missing", cursor->name, line);
+        TRY(records_add(records, start, cursor, line));
         more = *cursor->at == ',';
         cursor->at += more;
     }
-    if (cursor->at == cursor->end) return fail(DATAERR, "%s:%zu: the list does not end", cursor->name, cursor->line);
-    if (*cursor->at != ']') return fail(DATAERR, "%s:%zu: not a JSON list", cursor->name, cursor->line);
+    if (cursor->at == cursor->end) return fail(DATAERR, "%s:%zu: the array is not closed", cursor->name, cursor->line);
+    if (*cursor->at != ']') return fail(DATAERR, "%s:%zu: not a JSON array", cursor->name, cursor->line);
     cursor->at++;
-    skip_space(cursor);
-    if (cursor->at < cursor->end) return fail(DATAERR, "%s:%zu: text behind the list", cursor->name, cursor->line);
+    records_skip_space(cursor);
+    if (cursor->at < cursor->end) return fail(DATAERR, "%s:%zu: text after the array", cursor->name, cursor->line);
     return OK;
 }
 
 status records_parse(struct records *records, const char *name, const char *data, size_t size) {
-    if (size >= 3 && !memcmp(data, "\xef\xbb\xbf", 3)) data += 3, size -= 3;
+    static const char byte_order_mark[] = "\xef\xbb\xbf";
+    if (size >= 3 && !memcmp(data, byte_order_mark, 3)) data += 3, size -= 3;
     if (!size) return OK;
-    struct cursor cursor = {name, data, data + size, 1};
-    skip_space(&cursor);
-    if (cursor.at < cursor.end && *cursor.at == '[') return cut_list(records, &cursor);
-    return cut_lines(records, &cursor);
+    struct records_cursor cursor = {name, data, data + size, 1};
+    records_skip_space(&cursor);
+    if (cursor.at < cursor.end && *cursor.at == '[') return records_parse_array(records, &cursor);
+    for (; cursor.at < cursor.end; records_skip_space(&cursor)) {
+        const char *start = cursor.at, *end = memchr(start, '\n', (size_t)(cursor.end - start));
+        cursor.at = end ? end : cursor.end;
+        TRY(records_add(records, start, &cursor, cursor.line));
+    }
+    return OK;
 }
 
 status records_open(struct records *records, const char *path) {
@@ -102,6 +103,6 @@ status records_open(struct records *records, const char *path) {
 
 void records_release(struct records *records) {
     file_map_release(&records->map);
-    free(records->list);
+    free(records->items);
     *records = (struct records){0};
 }

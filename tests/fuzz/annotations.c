@@ -1,5 +1,5 @@
-// Any bytes as a file of annotations in each of the three layouts, and as a template: what a layout makes of a record
-// must be a group that can be written and read.
+// Reads any bytes as an annotation file in each format, and as a prompt template. A group that a format makes of a
+// record must survive being written and read.
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,13 +20,12 @@ static void check_group(struct group *group) {
     buf_release(&json);
 }
 
-static void try_record(const struct format_options *rules, const struct record *record) {
-    static layout *const layouts[] = {format_caravan, format_seed_bench, format_video_r1};
+static void try_record(const struct format_options *options, const struct record *record) {
     json_object *json = NULL;
     if (json_parse(&json, record->data, record->size) == OK && json_object_is_type(json, json_type_object)) {
-        for (size_t i = 0; i < 3; i++) {
+        for (size_t i = 0; i < format_count; i++) {
             struct group *group = NULL;
-            if (layouts[i](rules, json, record->line, &group) == OK) check_group(group);
+            if (format_all[i].read(options, json, record->line, &group) == OK) check_group(group);
             group_free(&group);
         }
     }
@@ -35,14 +34,14 @@ static void try_record(const struct format_options *rules, const struct record *
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct prompt_template template = {0};
-    struct format_options rules = {.seed = size, .media_root = size % 2 ? "/root" : NULL};
+    struct format_options options = {.seed = size, .media_root = size % 2 ? "/root" : NULL};
     struct records records = {0};
     if (prompt_template_parse(&template, "fuzz", (struct string){(const char *)data, size}) != OK &&
-        prompt_template_parse(&template, "shipped", string_of(prompt_template_default)) != OK)
+        prompt_template_parse(&template, "default", string_of(prompt_template_default)) != OK)
         abort();
-    if (size % 3) rules.template = &template;
+    if (size % 3) options.template = &template;
     if (records_parse(&records, "fuzz", (const char *)data, size) == OK)
-        for (size_t i = 0; i < records.count; i++) try_record(&rules, &records.list[i]);
+        for (size_t i = 0; i < records.count; i++) try_record(&options, &records.items[i]);
     records_release(&records);
     return 0;
 }

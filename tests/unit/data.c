@@ -1,4 +1,4 @@
-// Data sets: the three layouts, templates, order, and what is refused.
+// Data sets: the three formats, templates, order, and what is refused.
 #include <unistd.h>
 #include "tests/unit/unit.h"
 
@@ -248,13 +248,13 @@ static void test_mistakes(void **state) {
         {"video-r1", "", "data.jsonl: no samples"},
         {"video-r1", CHOICE "x\n", "data.jsonl:2: not JSON"},
         {"video-r1", "\n\n7\n", "data.jsonl:3: not a JSON object"},
-        {"video-r1", "[" CHOICE ",{}", "data.jsonl:2: the list does not end"},
+        {"video-r1", "[" CHOICE ",{}", "data.jsonl:2: the array is not closed"},
         {"video-r1", "[" CHOICE ",\n{}\n]", "data.jsonl:3: problem_type: missing"},
-        {"video-r1", "[" CHOICE "]x", "data.jsonl:2: text behind the list"},
+        {"video-r1", "[" CHOICE "]x", "data.jsonl:2: text after the array"},
         {"video-r1", "[,]", "data.jsonl:1: an element is missing"},
         {"video-r1", VIDEO_R1("Multiple Choice", "[\"A\"]", "<answer>A</answer>"), "of sample 7"},
         {"video-r1", VIDEO_R1("multiple choice", "[]", "<answer>A</answer>"), "data.jsonl:1: options: empty"},
-        {"video-r1", VIDEO_R1("multiple choice", "[1]", "<answer>A</answer>"), "options[0]: not a text"},
+        {"video-r1", VIDEO_R1("multiple choice", "[1]", "<answer>A</answer>"), "options[0]: not a string"},
         {"video-r1", VIDEO_R1("multiple choice", "null", "<answer>A</answer>"), "options: missing"},
         {"video-r1", VIDEO_R1("regression", "[]", "<answer>-inf</answer>"), "data.jsonl:1: solution: "},
         {"video-r1", VIDEO_R1("OCR", "[]", "A"), "solution: no <answer>...</answer>"},
