@@ -16,7 +16,7 @@
 static status read_all(int fd, const char *path, struct buf *out) {
     for (;;) {
         TRY(buf_reserve(out, 1 << 16));
-        ssize_t got = fd_read(fd, out->data + out->size, out->room - out->size - 1);
+        ssize_t got = fd_read(fd, out->data + out->size, out->capacity - out->size - 1);
         if (got < 0) return fail(DATAERR, "%s: %s", path, strerror(errno));
         if (got == 0) break;
         out->size += (size_t)got;

@@ -1,56 +1,72 @@
 #include "shared/base/memory.h"
 
+#include <assert.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { block_bytes = 1 << 16 };
+enum { arena_alignment = 16, arena_block_size = 1 << 16, buf_first_capacity = 256 };
 
 struct arena_block {
     struct arena_block *next;
     size_t used;
-    size_t room;
-    size_t padding; // keeps data[] aligned to 16
+    size_t capacity;
+    size_t padding;
     char data[];
 };
+static_assert(sizeof(struct arena_block) % arena_alignment == 0, "data[] must be aligned as calloc's result is");
+static_assert(_Alignof(max_align_t) >= arena_alignment, "calloc must return blocks of the arena's alignment");
+static_assert(arena_block_size % arena_alignment == 0, "a block must hold whole units");
+
+// ---- the heap ----
+
+static status mem_fail(size_t count, size_t size) {
+    return fail(UNAVAILABLE, "out of memory: %zu x %zu bytes", count, size);
+}
+
+// A T * is read and written by memcpy: accessing it as a void * would break the aliasing rules.
+static_assert(sizeof(void *) == sizeof(struct arena *) && sizeof(void *) == sizeof(double *), "one size of pointers");
 
 status mem_new(void *pointer, size_t count, size_t size) {
-    void **place = pointer;
-    *place = calloc(count ? count : 1, size ? size : 1);
-    return *place ? OK : fail(UNAVAILABLE, "out of memory: %zu x %zu bytes", count, size);
+    void *block = calloc(count ? count : 1, size ? size : 1);
+    memcpy(pointer, &block, sizeof block);
+    return block ? OK : mem_fail(count, size);
 }
 
 status mem_resize(void *pointer, size_t count, size_t size) {
-    void **place = pointer;
-    if (size && count > SIZE_MAX / size) return fail(UNAVAILABLE, "out of memory: %zu x %zu bytes", count, size);
-    void *moved = realloc(*place, count && size ? count * size : 1);
-    if (!moved) return fail(UNAVAILABLE, "out of memory: %zu x %zu bytes", count, size);
-    *place = moved;
+    void *block;
+    memcpy(&block, pointer, sizeof block);
+    if (size && count > SIZE_MAX / size) return mem_fail(count, size);
+    block = realloc(block, count && size ? count * size : 1);
+    if (!block) return mem_fail(count, size);
+    memcpy(pointer, &block, sizeof block);
     return OK;
 }
 
-void *arena_alloc(struct arena *arena, size_t bytes) {
-    if (bytes > SIZE_MAX - sizeof(struct arena_block) - 15) return NULL;
-    bytes = (bytes + 15) & ~(size_t)15;
+// ---- arenas ----
+
+void *arena_alloc(struct arena *arena, size_t size) {
+    if (size > SIZE_MAX - sizeof(struct arena_block) - arena_alignment) return NULL;
+    size = (size + arena_alignment - 1) / arena_alignment * arena_alignment;
     struct arena_block *block = arena->blocks;
-    if (!block || block->room - block->used < bytes) {
-        size_t room = bytes > block_bytes ? bytes : block_bytes;
-        block = calloc(1, sizeof *block + room);
+    if (!block || block->capacity - block->used < size) {
+        size_t capacity = size > arena_block_size ? size : arena_block_size;
+        block = calloc(1, sizeof *block + capacity);
         if (!block) return NULL;
-        block->room = room;
+        block->capacity = capacity;
         block->next = arena->blocks;
         arena->blocks = block;
     }
     void *data = block->data + block->used;
-    block->used += bytes;
-    arena->used += bytes;
+    block->used += size;
+    assert(block->used <= block->capacity && (uintptr_t)data % arena_alignment == 0);
     return data;
 }
 
-char *arena_strndup(struct arena *arena, const char *text, size_t length) {
-    char *copy = arena_alloc(arena, length + 1);
-    if (copy && length) memcpy(copy, text, length);
+char *arena_strndup(struct arena *arena, const char *text, size_t size) {
+    char *copy = arena_alloc(arena, size + 1);
+    if (copy && size) memcpy(copy, text, size);
     return copy;
 }
 
@@ -67,58 +83,65 @@ char *arena_printf(struct arena *arena, const char *format, ...) {
     return text;
 }
 
+status arena_string(struct arena *arena, struct string *out, const char *data, size_t size) {
+    *out = (struct string){arena_strndup(arena, data, size), size};
+    return out->data ? OK : fail_oom();
+}
+
 void arena_release(struct arena *arena) {
     while (arena->blocks) {
         struct arena_block *next = arena->blocks->next;
         free(arena->blocks);
         arena->blocks = next;
     }
-    arena->used = 0;
 }
 
-status buf_reserve(struct buf *bytes, size_t more) {
-    if (more > SIZE_MAX / 2 - bytes->size) return fail(UNAVAILABLE, "out of memory: %zu bytes", more);
-    size_t wanted = bytes->size + more + 1;
-    if (wanted <= bytes->room) return OK;
-    size_t room = bytes->room ? bytes->room : 256;
-    while (room < wanted) room *= 2;
-    TRY(RESIZE(&bytes->data, room));
-    bytes->room = room;
+// ---- buffers ----
+
+status buf_reserve(struct buf *buf, size_t more) {
+    assert(buf->size <= buf->capacity);
+    if (more > SIZE_MAX / 2 - buf->size) return mem_fail(more, 1);
+    size_t needed = buf->size + more + 1;
+    if (needed <= buf->capacity) return OK;
+    size_t capacity = buf->capacity ? buf->capacity : buf_first_capacity;
+    while (capacity < needed) capacity *= 2;
+    TRY(RESIZE(&buf->data, capacity));
+    buf->capacity = capacity;
     return OK;
 }
 
-status buf_append(struct buf *bytes, const void *data, size_t size) {
-    TRY(buf_reserve(bytes, size));
-    if (size) memcpy(bytes->data + bytes->size, data, size);
-    bytes->size += size;
-    bytes->data[bytes->size] = 0;
+status buf_append(struct buf *buf, const void *data, size_t size) {
+    TRY(buf_reserve(buf, size));
+    if (size) memcpy(buf->data + buf->size, data, size);
+    buf->size += size;
+    buf->data[buf->size] = 0;
     return OK;
 }
 
-status buf_puts(struct buf *bytes, const char *text) {
-    return buf_append(bytes, text, strlen(text));
+status buf_puts(struct buf *buf, const char *text) {
+    return buf_append(buf, text, strlen(text));
 }
 
-status buf_printf(struct buf *bytes, const char *format, ...) {
+status buf_printf(struct buf *buf, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     int length = vsnprintf(NULL, 0, format, arguments);
     va_end(arguments);
-    if (length < 0) return fail(BUG, "bad format");
-    TRY(buf_reserve(bytes, (size_t)length));
+    if (length < 0) return fail(BUG, "cannot format '%s'", format);
+    TRY(buf_reserve(buf, (size_t)length));
     va_start(arguments, format);
-    vsnprintf(bytes->data + bytes->size, (size_t)length + 1, format, arguments);
+    vsnprintf(buf->data + buf->size, (size_t)length + 1, format, arguments);
     va_end(arguments);
-    bytes->size += (size_t)length;
+    buf->size += (size_t)length;
     return OK;
 }
 
-void buf_clear(struct buf *bytes) {
-    bytes->size = 0;
-    if (bytes->data) bytes->data[0] = 0;
+void buf_clear(struct buf *buf) {
+    buf->size = 0;
+    if (buf->data) buf->data[0] = 0;
 }
 
-void buf_release(struct buf *bytes) {
-    free(bytes->data);
-    *bytes = (struct buf){0};
+void buf_release(struct buf *buf) {
+    free(buf->data);
+    *buf = (struct buf){0};
 }

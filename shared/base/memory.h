@@ -1,4 +1,4 @@
-// Checked allocation, an arena, and a growing byte buffer.
+// Checked allocation, arenas, and a growing byte buffer. None of them may be shared by threads without a lock.
 #ifndef SHARED_BASE_MEMORY_H
 #define SHARED_BASE_MEMORY_H
 
@@ -6,59 +6,69 @@
 #include <stddef.h>
 
 #include "shared/base/status.h"
+#include "shared/base/string.h"
 
-// *pointer = count zeroed elements of `size` bytes (one byte at least), owned by the caller, released with free().
-// UNAVAILABLE when memory is short; *pointer is then NULL.
+// ---- the heap ----
+
+// Sets the pointer at `pointer` (a T **) to `count` zeroed elements of `size` bytes, at least one byte. The caller
+// releases it with free(). UNAVAILABLE when memory is short; the pointer is then NULL.
 status mem_new(void *pointer, size_t count, size_t size);
 
-// Resizes *pointer to count elements (new ones not zeroed). UNAVAILABLE when memory is short; the old block stays.
+// Resizes the block at `pointer` (a T **, NULL for none) to `count` elements of `size` bytes; new ones are not zeroed.
+// UNAVAILABLE when memory is short; the pointer and its block then stay.
 status mem_resize(void *pointer, size_t count, size_t size);
 
-// Zeroed memory for `count` elements of *pointer's type: TRY(NEW(&rows, n)).
+// mem_new and mem_resize for elements of the pointer's own type: TRY(NEW(&rows, n)).
 #define NEW(pointer, count)    mem_new((pointer), (count), sizeof **(pointer))
 #define RESIZE(pointer, count) mem_resize((pointer), (count), sizeof **(pointer))
 
-// Many small blocks that live and die together. A zeroed struct is an empty arena.
+// ---- arenas ----
+
+// Many blocks with one lifetime. A zeroed struct is an empty arena.
 struct arena {
     struct arena_block *blocks;
-    size_t used; // bytes handed out, for accounting
 };
 
-// Zeroed memory, aligned to 16, valid until arena_release; NULL when memory is short.
-void *arena_alloc(struct arena *arena, size_t bytes);
+// Returns `size` zeroed bytes, aligned to 16, valid until arena_release; NULL when memory is short.
+void *arena_alloc(struct arena *arena, size_t size);
 
-// A NUL-terminated copy of text[0..length).
-char *arena_strndup(struct arena *arena, const char *text, size_t length);
+// Returns a NUL-terminated copy of text[0..size), NULL when memory is short.
+char *arena_strndup(struct arena *arena, const char *text, size_t size);
 
-// A formatted text.
+// Returns the formatted text, NULL when memory is short.
 char *arena_printf(struct arena *arena, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+// *out = a NUL-terminated copy of data[0..size). UNAVAILABLE; *out is then absent.
+status arena_string(struct arena *arena, struct string *out, const char *data, size_t size);
 
 // Frees every block and leaves an empty arena.
 void arena_release(struct arena *arena);
 
-// A byte buffer that grows. A zeroed struct is an empty one; `data` is NUL-terminated whenever it is not NULL.
+// ---- buffers ----
+
+// A zeroed struct is an empty buffer. `data` is NUL-terminated behind its `size` bytes unless it is NULL.
 struct buf {
     char *data;
     size_t size;
-    size_t room;
+    size_t capacity;
 };
 
-// Appends `size` bytes. UNAVAILABLE when memory is short.
-status buf_append(struct buf *bytes, const void *data, size_t size);
+// Makes room for `more` bytes and a NUL behind the present ones; size does not change. UNAVAILABLE.
+status buf_reserve(struct buf *buf, size_t more);
 
-// Appends a NUL-terminated text.
-status buf_puts(struct buf *bytes, const char *text);
+// Appends `size` bytes, which must not lie in the buffer. UNAVAILABLE.
+status buf_append(struct buf *buf, const void *data, size_t size);
 
-// Appends a formatted text.
-status buf_printf(struct buf *bytes, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// Appends a NUL-terminated text. UNAVAILABLE.
+status buf_puts(struct buf *buf, const char *text);
 
-// Makes room for `more` bytes behind the present ones without changing size.
-status buf_reserve(struct buf *bytes, size_t more);
+// Appends a formatted text. UNAVAILABLE.
+status buf_printf(struct buf *buf, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// Empties it and keeps its memory.
-void buf_clear(struct buf *bytes);
+// Empties the buffer and keeps its memory.
+void buf_clear(struct buf *buf);
 
-// Frees its memory and leaves an empty one.
-void buf_release(struct buf *bytes);
+// Frees the memory and leaves an empty buffer.
+void buf_release(struct buf *buf);
 
 #endif
