@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "shared/base/fd.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "tools/tools.h"

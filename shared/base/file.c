@@ -1,45 +1,157 @@
 #include "shared/base/file.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "shared/base/fd.h"
+enum { file_read_size = 1 << 16, dir_open_limit = 16 };
 
-static status read_all(int fd, const char *path, struct buf *out) {
-    for (;;) {
-        TRY(buf_reserve(out, 1 << 16));
-        ssize_t got = fd_read(fd, out->data + out->size, out->capacity - out->size - 1);
-        if (got < 0) return fail(DATAERR, "%s: %s", path, strerror(errno));
-        if (got == 0) break;
-        out->size += (size_t)got;
+static_assert(sizeof(off_t) >= 8, "files and frame stores are larger than 2 GiB");
+
+static status file_fail(status code, const char *path, const char *what) {
+    return fail(code, "%s: %s%s", path, what, strerror(errno));
+}
+
+// ---- descriptors ----
+
+bool fd_write_all(int fd, const void *data, size_t size) {
+    for (const char *at = data; size;) {
+        ssize_t written = write(fd, at, size);
+        if (written < 0 && errno == EAGAIN) poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, -1);
+        if (written < 0 && errno != EINTR && errno != EAGAIN) return false;
+        if (written < 0) continue;
+        assert((size_t)written <= size);
+        at += written;
+        size -= (size_t)written;
     }
-    out->data[out->size] = 0;
+    return true;
+}
+
+bool fd_pwrite_all(int fd, const void *data, size_t size, off_t offset) {
+    for (const char *at = data; size;) {
+        ssize_t written = pwrite(fd, at, size, offset);
+        if (written < 0 && errno != EINTR) return false;
+        if (written < 0) continue;
+        at += written;
+        offset += written;
+        size -= (size_t)written;
+    }
+    return true;
+}
+
+bool fd_pread_all(int fd, void *data, size_t size, off_t offset) {
+    for (char *at = data; size;) {
+        ssize_t got = fd_pread(fd, at, size, offset);
+        if (got == 0) errno = ENODATA;
+        if (got <= 0) return false;
+        at += got;
+        offset += got;
+        size -= (size_t)got;
+    }
+    return true;
+}
+
+ssize_t fd_read(int fd, void *data, size_t size) {
+    ssize_t got;
+    do got = read(fd, data, size);
+    while (got < 0 && errno == EINTR);
+    return got;
+}
+
+ssize_t fd_pread(int fd, void *data, size_t size, off_t offset) {
+    ssize_t got;
+    do got = pread(fd, data, size, offset);
+    while (got < 0 && errno == EINTR);
+    return got;
+}
+
+status fd_reserve_standard(void) {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) >= 0) continue;
+        int got =
+            open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_WRONLY); // the wrong way round, so that use fails
+        if (got < 0) return file_fail(UNAVAILABLE, "/dev/null", "");
+        assert(got == fd); // open returns the lowest free number
+    }
     return OK;
 }
 
+// ---- whole files ----
+
 status file_read(const char *path, struct buf *out) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return fail(DATAERR, "%s: %s", path, strerror(errno));
-    status result = read_all(fd, path, out);
+    if (fd < 0) return file_fail(DATAERR, path, "");
+    status result = OK;
+    for (ssize_t got = 1; result == OK && got > 0;) {
+        result = buf_reserve(out, file_read_size);
+        if (result != OK) break;
+        got = fd_read(fd, out->data + out->size, out->capacity - out->size - 1);
+        if (got < 0) result = file_fail(DATAERR, path, "");
+        if (got > 0) out->size += (size_t)got;
+        out->data[out->size] = 0;
+    }
     close(fd);
     return result;
 }
 
-status file_lock_shared(const char *path, int *held) {
-    *held = open(path, O_RDONLY | O_CLOEXEC);
-    if (*held < 0) return fail(DATAERR, "%s: %s", path, strerror(errno));
-    // Where a file system has no locks, file_lock_exclusive gets none either, and writes over nothing.
-    if (!flock(*held, LOCK_SH | LOCK_NB) || errno != EWOULDBLOCK) return OK;
-    close(*held);
-    *held = -1;
+status file_map_open(struct file_map *map, const char *path) {
+    *map = (struct file_map){0};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return file_fail(DATAERR, path, "");
+    struct stat stat;
+    status result = OK;
+    if (fstat(fd, &stat) || !S_ISREG(stat.st_mode)) {
+        result = fail(DATAERR, "%s: not a file", path);
+    } else if (stat.st_size > 0) {
+        void *address = mmap(NULL, (size_t)stat.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (address == MAP_FAILED)
+            result = file_fail(DATAERR, path, "cannot map: ");
+        else
+            *map = (struct file_map){address, (size_t)stat.st_size, address};
+    }
+    close(fd);
+    return result;
+}
+
+void file_map_release(struct file_map *map) {
+    if (map->address) munmap(map->address, map->size);
+    *map = (struct file_map){0};
+}
+
+status file_write_atomic(const char *path, const void *data, size_t size) {
+    struct arena arena = {0};
+    status result = OK;
+    char *temporary = arena_printf(&arena, "%s.tmp", path), *dir = path_parent(&arena, path);
+    if (!temporary || !dir) TRY_TO(result, done, fail_oom());
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) TRY_TO(result, done, file_fail(UNAVAILABLE, path, "cannot write: "));
+    if (!fd_write_all(fd, data, size) || fsync(fd)) result = file_fail(UNAVAILABLE, path, "cannot write: ");
+    close(fd);
+    if (result == OK && rename(temporary, path)) result = file_fail(UNAVAILABLE, path, "cannot write: ");
+    if (result == OK)
+        result = dir_sync(dir);
+    else
+        unlink(temporary);
+done:
+    arena_release(&arena);
+    return result;
+}
+
+status file_lock_shared(const char *path, int *fd) {
+    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (*fd < 0) return file_fail(DATAERR, path, "");
+    // On a file system without locks file_lock_exclusive fails too, and then makes a new file.
+    if (!flock(*fd, LOCK_SH | LOCK_NB) || errno != EWOULDBLOCK) return OK;
+    close(*fd);
+    *fd = -1;
     return fail(DATAERR, "%s: is being written", path);
 }
 
@@ -48,117 +160,66 @@ status file_lock_exclusive(const char *path, int *fd) {
     if (*fd >= 0 && !flock(*fd, LOCK_EX | LOCK_NB)) return OK;
     if (*fd >= 0) close(*fd);
     *fd = -1;
-    // Those who read the old file go on with it.
+    // Readers of the old file keep it: only its name goes.
     if (!unlink(path) || errno == ENOENT) *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    return *fd >= 0 ? OK : fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno));
+    return *fd >= 0 ? OK : file_fail(UNAVAILABLE, path, "cannot write: ");
 }
 
-status file_map_open(struct file_map *map, const char *path) {
-    *map = (struct file_map){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return fail(DATAERR, "%s: %s", path, strerror(errno));
-    struct stat facts;
-    status result = OK;
-    if (fstat(fd, &facts) || !S_ISREG(facts.st_mode)) {
-        result = fail(DATAERR, "%s: not a file", path);
-    } else if (facts.st_size > 0) {
-        void *data = mmap(NULL, (size_t)facts.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (data == MAP_FAILED) {
-            result = fail(DATAERR, "%s: cannot map: %s", path, strerror(errno));
-        } else {
-            *map = (struct file_map){data, (size_t)facts.st_size};
-        }
-    }
-    close(fd);
-    return result;
-}
-
-void file_map_release(struct file_map *map) {
-    if (map->data) munmap((void *)map->data, map->size);
-    *map = (struct file_map){0};
-}
-
-static status sync_parent(const char *path) {
-    struct arena memory = {0};
-    const char *slash = strrchr(path, '/');
-    char *folder = slash ? arena_strndup(&memory, path, slash == path ? 1 : (size_t)(slash - path))
-                         : arena_strndup(&memory, ".", 1);
-    status result = folder ? dir_sync(folder) : fail_oom();
-    arena_release(&memory);
-    return result;
-}
-
-status file_write_atomic(const char *path, const void *data, size_t size) {
-    struct arena memory = {0};
-    char *temporary = arena_printf(&memory, "%s.tmp", path);
-    if (!temporary) return fail_oom();
-    status result = OK;
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) {
-        result = fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno));
-        goto done;
-    }
-    bool written = fd_write_all(fd, data, size) && !fsync(fd);
-    if (!written) result = fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno));
-    close(fd);
-    if (result == OK && rename(temporary, path))
-        result = fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno));
-    if (result == OK) {
-        result = sync_parent(path);
-    } else {
-        unlink(temporary);
-    }
-done:
-    arena_release(&memory);
-    return result;
-}
+// ---- directories and paths ----
 
 status dir_make(const char *path) {
-    struct arena memory = {0};
-    char *copy = arena_strndup(&memory, path, strlen(path));
-    if (!copy) return fail_oom();
+    struct arena arena = {0};
+    char *prefix = arena_strndup(&arena, path, strlen(path));
+    if (!prefix) return fail_oom();
     status result = OK;
-    for (char *at = copy + 1; *path && result == OK; at++) {
+    for (char *at = prefix + 1; *path && result == OK; at++) {
         if (*at && *at != '/') continue;
         char kept = *at;
         *at = 0;
-        struct stat facts;
-        if (mkdir(copy, 0777) && (errno != EEXIST || stat(copy, &facts) || !S_ISDIR(facts.st_mode)))
-            result = fail(UNAVAILABLE, "%s: cannot make the folder: %s", copy, strerror(errno));
+        struct stat found;
+        if (mkdir(prefix, 0777) && (errno != EEXIST || stat(prefix, &found) || !S_ISDIR(found.st_mode)))
+            result = file_fail(UNAVAILABLE, prefix, "cannot make the directory: ");
         *at = kept;
         if (!kept) break;
     }
-    arena_release(&memory);
+    arena_release(&arena);
     return result;
 }
 
 status dir_sync(const char *path) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
-    int refused = fsync(fd) && errno != EINVAL; // some file systems cannot sync a folder
+    if (fd < 0) return file_fail(UNAVAILABLE, path, "");
+    status result = OK;
+    if (fsync(fd) && errno != EINVAL) // some file systems cannot sync a directory
+        result = file_fail(UNAVAILABLE, path, "cannot sync: ");
     close(fd);
-    return refused ? fail(UNAVAILABLE, "%s: cannot sync: %s", path, strerror(errno)) : OK;
+    return result;
 }
 
-static int remove_one(const char *path, const struct stat *facts, int kind, struct FTW *where) {
-    (void)facts, (void)kind, (void)where;
+static int dir_remove_entry(const char *path, const struct stat *stat, int kind, struct FTW *position) {
+    (void)stat, (void)kind, (void)position;
     return remove(path);
 }
 
 status dir_remove(const char *path) {
     if (!path_exists(path)) return OK;
-    if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS))
-        return fail(UNAVAILABLE, "%s: cannot remove: %s", path, strerror(errno));
+    if (nftw(path, dir_remove_entry, dir_open_limit, FTW_DEPTH | FTW_PHYS))
+        return file_fail(UNAVAILABLE, path, "cannot remove: ");
     return OK;
 }
 
 bool path_exists(const char *path) {
-    struct stat facts;
-    return lstat(path, &facts) == 0;
+    struct stat stat;
+    return lstat(path, &stat) == 0;
 }
 
-char *path_join(struct arena *arena, const char *folder, const char *name) {
-    if (!folder || !*folder || name[0] == '/') return arena_strndup(arena, name, strlen(name));
-    size_t length = strlen(folder);
-    return arena_printf(arena, "%s%s%s", folder, folder[length - 1] == '/' ? "" : "/", name);
+char *path_join(struct arena *arena, const char *dir, const char *name) {
+    if (!dir || !*dir || name[0] == '/') return arena_strndup(arena, name, strlen(name));
+    return arena_printf(arena, "%s%s%s", dir, dir[strlen(dir) - 1] == '/' ? "" : "/", name);
+}
+
+char *path_parent(struct arena *arena, const char *path) {
+    const char *slash = strrchr(path, '/');
+    if (!slash) return arena_strndup(arena, ".", 1);
+    return arena_strndup(arena, path, slash == path ? 1 : (size_t)(slash - path));
 }

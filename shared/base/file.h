@@ -1,53 +1,87 @@
-// Whole files: read, map, write at once so that a reader sees the old one or the new one and never a part.
+// Descriptors, whole files, locks, directories and paths.
+//
+// What cannot be read is DATAERR, because the user named it; what cannot be written is UNAVAILABLE. The fd_* loops
+// report errno instead, because only their caller knows what a failure means.
 #ifndef SHARED_BASE_FILE_H
 #define SHARED_BASE_FILE_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
 
-// Appends a file's content to `out`. DATAERR, with the path, when it cannot be read.
+// ---- descriptors ----
+
+// Writes all `size` bytes; waits where a non-blocking descriptor is full. Returns false with errno set on failure;
+// some bytes may then have been written.
+bool fd_write_all(int fd, const void *data, size_t size);
+
+// Writes all `size` bytes of a file at `offset`. Returns false with errno set on failure.
+bool fd_pwrite_all(int fd, const void *data, size_t size, off_t offset);
+
+// Reads exactly `size` bytes at `offset`. Returns false with errno set on failure, ENODATA if the file ends earlier.
+bool fd_pread_all(int fd, void *data, size_t size, off_t offset);
+
+// read() that starts again after a signal: the number of bytes read, 0 at the end, -1 with errno set.
+ssize_t fd_read(int fd, void *data, size_t size);
+
+// pread() that starts again after a signal; see fd_read.
+ssize_t fd_pread(int fd, void *data, size_t size, off_t offset);
+
+// Opens /dev/null for each standard stream that is closed, so that no file opened later takes its number. Reading and
+// writing that stream still fails. UNAVAILABLE.
+status fd_reserve_standard(void);
+
+// ---- whole files ----
+
+// Appends a file's content to `out`. DATAERR names the path.
 status file_read(const char *path, struct buf *out);
 
-// A read-only mapping of a whole file.
+// A read-only mapping of a whole file. A zeroed struct is an empty one.
 struct file_map {
     const void *data; // NULL for an empty file
     size_t size;
+    void *address; // what munmap gets
 };
 
-// Maps `path`; DATAERR when it cannot be. Release with file_unmap.
+// Maps `path`, which must be a regular file. Release it with file_map_release. DATAERR names the path.
 status file_map_open(struct file_map *map, const char *path);
 
-// Unmaps and zeroes; a zeroed map is fine.
+// Unmaps the file and zeroes the struct.
 void file_map_release(struct file_map *map);
 
-// Opens `path` and keeps writers that ask (file_lock_exclusive) away from it until *held is closed. DATAERR when it is
-// gone or being written.
-status file_lock_shared(const char *path, int *held);
-
-// Opens `path` for writing, content and all if it is there and nobody shares it; else as a new, empty file under that
-// name. Sharers are kept away until *fd is closed. UNAVAILABLE when the disk refuses.
-status file_lock_exclusive(const char *path, int *fd);
-
-// Writes PATH.tmp, syncs it, renames it to PATH and syncs the folder. UNAVAILABLE when the disk refuses (full, say);
-// the old file is then untouched and PATH.tmp removed.
+// Replaces the file at `path` atomically: writes PATH.tmp, syncs it, renames it and syncs the directory. A reader sees
+// the old content or the new. UNAVAILABLE; the old file is then untouched and PATH.tmp removed.
 status file_write_atomic(const char *path, const void *data, size_t size);
 
-// Makes a folder and those above it. UNAVAILABLE when it cannot.
+// Opens `path` for reading. Until *fd is closed, file_lock_exclusive does not open the same file. DATAERR if the file
+// is missing or being written.
+status file_lock_shared(const char *path, int *fd);
+
+// Opens `path` for writing: the existing file, with its content, if nobody has a lock on it, else a new empty file of
+// that name. Until *fd is closed, file_lock_shared fails. UNAVAILABLE.
+status file_lock_exclusive(const char *path, int *fd);
+
+// ---- directories and paths ----
+
+// Makes a directory and its parents. An existing one is fine. UNAVAILABLE.
 status dir_make(const char *path);
 
-// Syncs a folder's own entries to the disk.
+// Syncs a directory's entries to the disk. UNAVAILABLE.
 status dir_sync(const char *path);
 
-// Removes a folder and all that is in it; a missing one is fine.
+// Removes a directory and everything in it. A missing one is fine. UNAVAILABLE.
 status dir_remove(const char *path);
 
-// Whether something stands at that path.
+// Whether `path` exists, as a dangling symbolic link too.
 bool path_exists(const char *path);
 
-// "folder/name", or name alone if it is absolute or folder is NULL or empty. NULL when memory is short.
-char *path_join(struct arena *arena, const char *folder, const char *name);
+// Returns "dir/name", or `name` alone if it is absolute or `dir` is NULL or empty. NULL when memory is short.
+char *path_join(struct arena *arena, const char *dir, const char *name);
+
+// Returns the directory of a path: "." for a bare name, "/" for one in the root. NULL when memory is short.
+char *path_parent(struct arena *arena, const char *path);
 
 #endif

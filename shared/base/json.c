@@ -1,5 +1,5 @@
 #include "shared/base/json.h"
-#include "shared/base/utf8.h"
+#include "shared/base/string.h"
 
 #include <ctype.h>
 #include <errno.h>

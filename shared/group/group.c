@@ -8,7 +8,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "shared/base/utf8.h"
+#include "shared/base/string.h"
 #include "shared/base/json.h"
 #include "shared/group/fields.h"
 

@@ -4,7 +4,7 @@
 #include <msgpack.h>
 #include <string.h>
 
-#include "shared/base/utf8.h"
+#include "shared/base/string.h"
 #include "shared/base/json.h"
 #include "shared/group/fields.h"
 #include "shared/group/msgpack.h"

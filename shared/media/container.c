@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "shared/base/fd.h"
+#include "shared/base/file.h"
 #include "shared/base/log.h"
 
 enum { io_buffer = 256 << 10, most_pixels = 100 * 1000 * 1000 };

@@ -10,7 +10,7 @@
 #include <xxhash.h>
 
 #include "shared/base/clock.h"
-#include "shared/base/fd.h"
+#include "shared/base/file.h"
 #include "shared/media/decode.h"
 
 // Part of every key: a change of the chain makes new keys.

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/base/fd.h"
+#include "shared/base/file.h"
 
 enum { elements_at_a_time = 1 << 20 };
 

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "shared/base/clock.h"
-#include "shared/base/fd.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/config/stage_kinds.h"

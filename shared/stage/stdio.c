@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/base/fd.h"
+#include "shared/base/file.h"
 #include "shared/stage/lines.h"
 #include "shared/stage/runner.h"
 

@@ -10,7 +10,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "shared/base/fd.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/stage/signals.h"

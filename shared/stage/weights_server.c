@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "shared/base/fd.h"
+#include "shared/base/file.h"
 
 enum { KEPT = 3, CHUNK_MOST = 8 << 20 };
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/base/utf8.h"
+#include "shared/base/string.h"
 
 void added_tokens_release(struct added_tokens *a) {
     arena_release(&a->memory);

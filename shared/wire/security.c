@@ -8,7 +8,6 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#include "shared/base/fd.h"
 #include "shared/base/file.h"
 #include "shared/base/memory.h"
 

@@ -6,7 +6,6 @@
 #include "tests/unit/unit.h"
 
 #include "shared/base/clock.h"
-#include "shared/base/fd.h"
 #include "shared/base/file.h"
 #include "shared/base/memory.h"
 #include "shared/base/pool.h"

@@ -331,7 +331,7 @@ static void test_usage(void **state) {
         {"--sed", "1", "caravan-test: --sed: no such option; did you mean --seed?", 64},
         {"--seed", "-1", "caravan-test: seed: -1 is out of range", 64},
         {"--config", "/nowhere", "caravan-test: config: /nowhere: No such file", 65},
-        {"--store", "/proc/no", "caravan-test: /proc/no: cannot make the folder", 69},
+        {"--store", "/proc/no", "caravan-test: /proc/no: cannot make the directory", 69},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct buf out = {0}, talk = {0};
