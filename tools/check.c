@@ -6,9 +6,12 @@
 #include "tools/pipelines.h"
 #include "tools/tools.h"
 
-static const struct option check_keys[] = {PIPELINE_SET, {0}};
-static const struct option_table check_table = {NULL, "caravan check", "FILE", "finds every mistake in a pipeline file",
-                                                check_keys};
+static const struct option check_options[] = {PIPELINE_SET, {0}};
+static const struct option_table check_table = {.program = "caravan check",
+                                                .operands = "FILE",
+                                                .help = "finds every mistake in a pipeline file",
+                                                .options = check_options,
+                                                .size = sizeof(struct pipeline_file_options)};
 
 static void say_summary(const struct pipeline *pipeline, const char *path) {
     size_t processes = 0;
@@ -18,12 +21,13 @@ static void say_summary(const struct pipeline *pipeline, const char *path) {
 }
 
 int check_main(int argc, char **argv) {
-    struct settings *settings = NULL;
+    struct pipeline_file_options given;
+    struct options options = {0};
     struct pipeline *pipeline = NULL;
     const char *path;
-    status result = pipelines_open(&pipeline, &settings, &check_table, argc, argv, &path);
+    status result = pipelines_open(&pipeline, &options, &check_table, &given, argc, argv, &path);
     if (result == OK) say_summary(pipeline, path);
     pipeline_free(&pipeline);
-    settings_free(&settings);
-    return result == END ? 0 : result;
+    options_release(&options);
+    return result == END ? 0 : (int)result;
 }

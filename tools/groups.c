@@ -9,8 +9,15 @@
 #include "shared/store/group_store.h"
 #include "tools/tools.h"
 
-static const struct option keys[] = {
-    {.name = "store", .type = OPTION_FILE, .help = "folder that holds groups.lmdb"},
+struct groups_options {
+    const char *store;
+};
+
+static const struct option groups_options[] = {
+    {.name = "store",
+     .offset = offsetof(struct groups_options, store),
+     .type = OPTION_FILE,
+     .help = "folder that holds groups.lmdb"},
     {0},
 };
 
@@ -19,7 +26,8 @@ static const struct option_table table = {
     .operands = "ls|show|export|fields [ID...]",
     .help = "ls: a line a group; show: groups as a person reads them; export: JSON lines (all groups, or those of the "
             "IDs); fields: what a group's keys mean, as Markdown",
-    .options = keys,
+    .options = groups_options,
+    .size = sizeof(struct groups_options),
 };
 
 // Text from a model or a file may hold what moves a terminal's cursor.
@@ -156,7 +164,7 @@ static status print_fields(void) {
     return result;
 }
 
-static status run(const struct settings *settings, char **operands, int count) {
+static status run(const struct groups_options *given, char **operands, int count) {
     static const struct {
         const char *name;
         status (*visit)(void *context, const struct group *group);
@@ -167,7 +175,7 @@ static status run(const struct settings *settings, char **operands, int count) {
     int verb = 0;
     while (verb < verb_count && strcmp(operands[0], verbs[verb].name) != 0) verb++;
     if (verb == verb_count) return fail(USAGE, "no verb '%s': ls, show, export, fields", operands[0]);
-    const char *folder = settings_text(settings, "store");
+    const char *folder = given->store;
     if (!folder) return fail(USAGE, "--store is missing");
     struct group_store *store = NULL;
     struct buf line = {0};
@@ -182,12 +190,13 @@ static status run(const struct settings *settings, char **operands, int count) {
 }
 
 int groups_main(int argc, char **argv) {
-    struct settings *settings = NULL;
+    struct groups_options given;
+    struct options options;
     int rest = argc;
-    status result = settings_new_table(&settings, &table);
-    if (result == OK) result = settings_arguments(settings, argc, argv, &rest);
-    if (result == OK) result = run(settings, argv + rest, argc - rest);
-    settings_free(&settings);
+    status result = options_init(&options, &table, &given);
+    if (result == OK) result = options_parse(&options, argc, argv, &rest);
+    if (result == OK) result = run(&given, argv + rest, argc - rest);
+    options_release(&options);
     if (result == END) return 0;
     if (result != OK) log_info("groups: %s", fail_text());
     return result;

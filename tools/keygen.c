@@ -9,10 +9,11 @@
 #include "tools/plan.h"
 #include "tools/tools.h"
 
-static const struct option none[] = {{0}};
-static const struct option_table table = {
-    NULL, "caravan keygen", "[FILE]",
-    "makes this machine's key file (~/.config/caravan/machine.key) and prints its public key", none};
+static const struct option_table keygen_table = {
+    .program = "caravan keygen",
+    .operands = "[FILE]",
+    .help = "makes this machine's key file (~/.config/caravan/machine.key) and prints its public key",
+};
 
 static status make(const char *path) {
     struct wire_security keys = {0};
@@ -30,18 +31,18 @@ static status make(const char *path) {
 }
 
 int keygen_main(int argc, char **argv) {
-    struct settings *settings = NULL;
+    struct options options;
     struct arena memory = {0};
     int rest = argc;
-    status result = settings_new_table(&settings, &table);
-    if (result == OK) result = settings_arguments(settings, argc, argv, &rest);
+    status result = options_init(&options, &keygen_table, NULL);
+    if (result == OK) result = options_parse(&options, argc, argv, &rest);
     if (result == OK && argc - rest > 1) result = fail(USAGE, "one file at most is wanted");
     if (result == OK) {
         const char *path = rest < argc ? argv[rest] : plan_key_file(&memory);
         result = path ? make(path) : fail_oom();
     }
     if (result != OK && result != END) log_info("%s", fail_text());
-    settings_free(&settings);
+    options_release(&options);
     arena_release(&memory);
-    return result == END ? 0 : result;
+    return result == END ? 0 : (int)result;
 }

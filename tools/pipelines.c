@@ -4,25 +4,20 @@
 
 #include "shared/base/log.h"
 
-static status read_file(struct pipeline **pipeline, const struct settings *settings, const char *path) {
-    struct buf mistakes = {0};
-    size_t count;
-    const char *const *sets = settings_texts(settings, "set", &count);
-    status result = pipeline_read(pipeline, path, sets, count, &mistakes);
-    if (mistakes.size) fwrite(mistakes.data, 1, mistakes.size, stderr);
-    buf_release(&mistakes);
-    return result;
-}
-
-status pipelines_open(struct pipeline **pipeline, struct settings **settings, const struct option_table *table,
-                      int argc, char **argv, const char **path) {
+status pipelines_open(struct pipeline **pipeline, struct options *options, const struct option_table *table,
+                      void *values, int argc, char **argv, const char **path) {
+    const struct string_list *sets = &((const struct pipeline_file_options *)values)->set;
+    struct buf diagnostics = {0};
     int rest = argc;
-    status result = settings_new_table(settings, table);
-    if (result == OK) result = settings_arguments(*settings, argc, argv, &rest);
-    if (result == OK && argc - rest != 1) result = fail(USAGE, "one pipeline file is wanted: %s FILE", table->program);
+    status result = options_init(options, table, values);
+    if (result == OK) result = options_parse(options, argc, argv, &rest);
+    if (result == OK && argc - rest != 1)
+        result = fail(USAGE, "exactly one pipeline file is expected: %s FILE", table->program);
     if (result == OK) {
         *path = argv[rest];
-        result = read_file(pipeline, *settings, *path);
+        result = pipeline_read(pipeline, *path, sets->data, sets->count, &diagnostics);
+        if (diagnostics.size) fwrite(diagnostics.data, 1, diagnostics.size, stderr);
+        buf_release(&diagnostics);
     }
     if (result != OK && result != END) log_info("%s", fail_text());
     return result;

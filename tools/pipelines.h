@@ -1,19 +1,27 @@
-// What the verbs that take a pipeline file do alike.
+// What the subcommands that take a pipeline file have in common.
 #ifndef TOOLS_PIPELINES_H
 #define TOOLS_PIPELINES_H
 
+#include <stddef.h>
+
 #include "shared/config/pipeline.h"
 
-// The option --set, which may be given many times.
+// The first member of the options of such a subcommand.
+struct pipeline_file_options {
+    struct string_list set;
+};
+
+// The option --set.
 #define PIPELINE_SET                                                                                                   \
     {                                                                                                                  \
-        .name = "set", .type = OPTION_STRING, .repeatable = true,                                                      \
-        .help = "stage.key=value over what the file says; may be repeated"                                             \
+        .name = "set", .offset = offsetof(struct pipeline_file_options, set), .type = OPTION_STRING,                   \
+        .repeatable = true, .help = "stage.key=value over what the file says; may be repeated"                         \
     }
 
-// Reads a verb's options and its FILE with every --set. What is wrong is written to standard error; END after
-// --help. *path is FILE.
-status pipelines_open(struct pipeline **pipeline, struct settings **settings, const struct option_table *table,
-                      int argc, char **argv, const char **path);
+// Parses a subcommand's options into `values`, the table's struct, which begins with pipeline_file_options; then reads
+// its FILE with every --set. What is wrong is written to standard error; END after --help. *path is FILE. Release with
+// pipeline_free and options_release.
+status pipelines_open(struct pipeline **pipeline, struct options *options, const struct option_table *table,
+                      void *values, int argc, char **argv, const char **path);
 
 #endif

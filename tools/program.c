@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "shared/base/log.h"
+#include "shared/config/stage_kinds.h"
 #include "shared/stage/stage.h"
 #include "shared/wire/node_config.h"
 #include "tools/tools.h"
@@ -186,7 +187,6 @@ static status close_program(void *state) {
 
 int program_main(int argc, char **argv) {
     const char *path = wiring_path(argc, argv);
-    static const struct option none[] = {{0}};
     status result = path ? node_config_read(&given, path) : fail(USAGE, "caravan run starts this, not a person");
     if (result == OK && (!given.command_count || !given.home)) result = fail(DATAERR, "%s: names no program", path);
     if (result != OK) {
@@ -194,7 +194,10 @@ int program_main(int argc, char **argv) {
         node_config_release(&given);
         return result;
     }
-    const struct option_table table = {given.stage, given.stage, NULL, "a user's program", none};
+    const struct option_table table = {.program = given.stage,
+                                       .help = "a user's program",
+                                       .common = common_options,
+                                       .size = sizeof(struct common_options)};
     const struct stage stage = {.name = given.stage,
                                 .table = &table,
                                 .section = -1,

@@ -2,18 +2,19 @@
 #include <stdio.h>
 
 #include "shared/base/log.h"
-#include "shared/config/options.h"
+#include "shared/config/stage_kinds.h"
 #include "shared/group/group.h"
 #include "tools/tools.h"
 
-static const struct option reference_keys[] = {{0}};
 static const struct option_table reference_table = {
-    NULL, "caravan reference", NULL, "prints every stage's keys and the group's fields as Markdown", reference_keys};
+    .program = "caravan reference",
+    .help = "prints every stage's keys and the group's fields as Markdown",
+};
 
 static status print_page(void) {
     struct buf page = {0};
     status result = buf_puts(&page, "# Reference\n\nMade by `caravan reference`.\n\n## The stages' keys\n\n");
-    if (result == OK) result = options_markdown(&page);
+    if (result == OK) result = stage_kinds_markdown(&page);
     if (result == OK) result = buf_puts(&page, "## The group\n\n");
     if (result == OK) result = group_reference_page(&page);
     if (result == OK) fwrite(page.data, 1, page.size, stdout);
@@ -23,11 +24,12 @@ static status print_page(void) {
 }
 
 int reference_main(int argc, char **argv) {
-    struct settings *settings = NULL;
-    status result = settings_new_table(&settings, &reference_table);
-    if (result == OK) result = settings_arguments(settings, argc, argv, NULL);
+    struct options options;
+    int rest;
+    status result = options_init(&options, &reference_table, NULL);
+    if (result == OK) result = options_parse(&options, argc, argv, &rest);
     if (result == OK) result = print_page();
     if (result != OK && result != END) log_info("%s", fail_text());
-    settings_free(&settings);
-    return result == END ? 0 : result;
+    options_release(&options);
+    return result == END ? 0 : (int)result;
 }

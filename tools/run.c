@@ -1,4 +1,5 @@
 // caravan run FILE: this machine's part of a pipeline, from the run's folder to its end.
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,14 +15,28 @@
 #include "tools/supervisor.h"
 #include "tools/tools.h"
 
-static const struct option run_keys[] = {
+struct run_options {
+    struct pipeline_file_options file;
+    const char *machine, *key;
+};
+
+static const struct option run_options[] = {
     PIPELINE_SET,
-    {.name = "machine", .type = OPTION_STRING, .help = "which of the file's machines this is"},
-    {.name = "key", .type = OPTION_FILE, .help = "this machine's key file (default: where caravan keygen puts it)"},
+    {.name = "machine",
+     .offset = offsetof(struct run_options, machine),
+     .type = OPTION_STRING,
+     .help = "which of the file's machines this is"},
+    {.name = "key",
+     .offset = offsetof(struct run_options, key),
+     .type = OPTION_FILE,
+     .help = "this machine's key file (default: where caravan keygen puts it)"},
     {0},
 };
-static const struct option_table run_table = {NULL, "caravan run", "FILE",
-                                              "starts a pipeline; Ctrl-C stops it, the same command goes on", run_keys};
+static const struct option_table run_table = {.program = "caravan run",
+                                              .operands = "FILE",
+                                              .help = "starts a pipeline; Ctrl-C stops it, the same command goes on",
+                                              .options = run_options,
+                                              .size = sizeof(struct run_options)};
 
 static status make_folders(const struct plan *plan) {
     static const char *const names[] = {"store", "logs", "wiring", "weights", "checkpoints"};
@@ -68,29 +83,33 @@ static status lock_folder(struct plan *plan, int *lock) {
     return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
 }
 
-// The schedule's length is all the steps that the data make, unless the file says another.
+// Without `steps` in the file the schedule is as long as all steps that the data make.
 static status set_steps(struct plan *plan) {
     struct pipeline *pipeline = plan->pipeline;
-    struct pipeline_stage *optim = &pipeline->stages[pipeline->stage_count - 1];
-    const struct replica *here = plan_find(plan, optim->name, 1);
-    const char *schedule = pipeline_value(optim, "schedule");
-    if (optim->kind != &stage_kinds[STAGE_OPTIM] || pipeline_value(optim, "steps") || here->machine != plan->here)
-        return OK;
-    if (schedule && !strcmp(schedule, "constant")) return OK;
-    struct settings *source = NULL;
+    struct pipeline_stage *last = &pipeline->stages[pipeline->stage_count - 1];
+    struct optim_options optim;
+    struct source_options source;
+    struct options optim_parsed = {0}, source_parsed = {0};
     struct dataset *data = NULL;
-    char steps[32];
-    status result = pipeline_settings(&pipeline->stages[0], &source);
-    if (result == OK) result = dataset_open(&data, source);
+    assert(last->kind == &stage_kinds[STAGE_OPTIM] && pipeline->stages[0].kind == &stage_kinds[STAGE_SOURCE]);
+    status result = pipeline_options(last, &optim_parsed, &optim);
+    if (result != OK || optim.steps || optim.schedule == OPTIM_SCHEDULE_CONSTANT ||
+        plan_find(plan, last->name, 1)->machine != plan->here)
+        goto done;
+    result = pipeline_options(&pipeline->stages[0], &source_parsed, &source);
+    if (result == OK) result = dataset_open(&data, &source);
     if (result == OK) {
-        int64_t count = (int64_t)dataset_count(data) / settings_int(source, "groups_per_step");
+        char steps[32];
+        int64_t count = (int64_t)dataset_count(data) / source.groups_per_step;
         snprintf(steps, sizeof steps, "%lld", (long long)(count > 0 ? count : 1));
-        result = pipeline_set(pipeline, optim, "steps", steps);
+        result = pipeline_set(pipeline, last, "steps", steps);
     } else if (plan->machines > 1) {
         result = fail_prefix(result, "give optim its `steps`, or have the data here too, to count them");
     }
+done:
     dataset_free(&data);
-    settings_free(&source);
+    options_release(&source_parsed);
+    options_release(&optim_parsed);
     return result;
 }
 
@@ -118,18 +137,19 @@ static status run(struct plan *plan) {
 }
 
 int run_main(int argc, char **argv) {
-    struct settings *settings = NULL;
+    struct run_options given;
+    struct options options = {0};
     struct pipeline *pipeline = NULL;
     const char *path;
-    status result = pipelines_open(&pipeline, &settings, &run_table, argc, argv, &path);
+    status result = pipelines_open(&pipeline, &options, &run_table, &given, argc, argv, &path);
     if (result == OK) {
         struct plan plan;
-        result = plan_make(&plan, pipeline, settings_text(settings, "machine"), settings_text(settings, "key"));
+        result = plan_make(&plan, pipeline, given.machine, given.key);
         if (result == OK) result = run(&plan);
         if (result != OK && result != END) log_info("%s", fail_text());
         plan_release(&plan);
     }
     pipeline_free(&pipeline);
-    settings_free(&settings);
-    return result == END ? 0 : result;
+    options_release(&options);
+    return result == END ? 0 : (int)result;
 }

@@ -16,20 +16,42 @@
 
 enum { NOTICES = 8, NOTICE = 200, PATIENCE = 5 };
 
-static const struct option top_keys[] = {
+struct top_options {
+    struct pipeline_file_options file;
+    const char *machine, *key;
+    double seconds;
+    bool once;
+};
+
+static const struct option top_options[] = {
     PIPELINE_SET,
-    {.name = "machine", .type = OPTION_STRING, .help = "which of the file's machines this is"},
-    {.name = "key", .type = OPTION_FILE, .help = "this machine's key file (default: where caravan keygen puts it)"},
+    {.name = "machine",
+     .offset = offsetof(struct top_options, machine),
+     .type = OPTION_STRING,
+     .help = "which of the file's machines this is"},
+    {.name = "key",
+     .offset = offsetof(struct top_options, key),
+     .type = OPTION_FILE,
+     .help = "this machine's key file (default: where caravan keygen puts it)"},
     {.name = "seconds",
+     .offset = offsetof(struct top_options, seconds),
      .type = OPTION_NUMBER,
      .default_value = "1",
      .low = 0.1,
      .high = 3600,
      .help = "between two views"},
-    {.name = "once", .type = OPTION_BOOL, .default_value = "false", .help = "one view, and the end"},
+    {.name = "once",
+     .offset = offsetof(struct top_options, once),
+     .type = OPTION_BOOL,
+     .default_value = "false",
+     .help = "one view, and the end"},
     {0},
 };
-static const struct option_table top_table = {NULL, "caravan top", "FILE", "shows a run as it goes", top_keys};
+static const struct option_table top_table = {.program = "caravan top",
+                                              .operands = "FILE",
+                                              .help = "shows a run as it goes",
+                                              .options = top_options,
+                                              .size = sizeof(struct top_options)};
 
 struct top {
     struct plan *plan;
@@ -141,11 +163,11 @@ static status visit(struct top *top) {
     return wire_connect(top->wire, plan_endpoint(plan, supervisor), key, "watch", NULL);
 }
 
-static status run_top(struct plan *plan, const struct settings *settings) {
+static status run_top(struct plan *plan, const struct top_options *given) {
     struct top top = {.plan = plan,
                       .terminal = isatty(STDOUT_FILENO),
-                      .once = settings_bool(settings, "once"),
-                      .pause = settings_number(settings, "seconds"),
+                      .once = given->once,
+                      .pause = given->seconds,
                       .began = clock_monotonic()};
     struct sigaction stop = {.sa_handler = on_stop};
     sigaction(SIGINT, &stop, NULL);
@@ -161,18 +183,19 @@ static status run_top(struct plan *plan, const struct settings *settings) {
 }
 
 int top_main(int argc, char **argv) {
-    struct settings *settings = NULL;
+    struct top_options given;
+    struct options options = {0};
     struct pipeline *pipeline = NULL;
     const char *path;
-    status result = pipelines_open(&pipeline, &settings, &top_table, argc, argv, &path);
+    status result = pipelines_open(&pipeline, &options, &top_table, &given, argc, argv, &path);
     if (result == OK) {
         struct plan plan;
-        result = plan_make(&plan, pipeline, settings_text(settings, "machine"), settings_text(settings, "key"));
-        if (result == OK) result = run_top(&plan, settings);
+        result = plan_make(&plan, pipeline, given.machine, given.key);
+        if (result == OK) result = run_top(&plan, &given);
         if (result != OK && result != END) log_info("%s", fail_text());
         plan_release(&plan);
     }
     pipeline_free(&pipeline);
-    settings_free(&settings);
-    return result == END ? 0 : result;
+    options_release(&options);
+    return result == END ? 0 : (int)result;
 }

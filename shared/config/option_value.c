@@ -7,27 +7,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-static locale_t plain_locale;
-static pthread_once_t plain_once = PTHREAD_ONCE_INIT;
+static locale_t value_locale;
+static pthread_once_t value_once = PTHREAD_ONCE_INIT;
 
-static void make_plain_locale(void) {
-    plain_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+static void value_make_locale(void) {
+    value_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
 }
 
 bool parse_double(const char *text, double *number) {
-    pthread_once(&plain_once, make_plain_locale);
-    if (!*text || text[strspn(text, "0123456789+-.eE")] || !plain_locale) return false;
+    pthread_once(&value_once, value_make_locale);
+    if (!*text || text[strspn(text, "0123456789+-.eE")] || !value_locale) return false;
     char *end;
-    *number = strtod_l(text, &end, plain_locale);
+    *number = strtod_l(text, &end, value_locale);
     return *end == 0 && isfinite(*number);
-}
-
-static bool read_whole(const char *text, int64_t *whole) {
-    if (!*text || text[strspn(text, "0123456789+-")]) return false;
-    char *end;
-    errno = 0;
-    *whole = strtoll(text, &end, 10);
-    return *end == 0 && errno == 0;
 }
 
 int choice_index(const char *choices, const char *word) {
@@ -40,43 +32,35 @@ int choice_index(const char *choices, const char *word) {
     return -1;
 }
 
-static status out_of_range(const struct option *key, const char *text) {
-    if (key->high >= 1e300) return fail(USAGE, "%s: %s is out of range: at least %.15g", key->name, text, key->low);
-    return fail(USAGE, "%s: %s is out of range: %.15g to %.15g", key->name, text, key->low, key->high);
+static status value_out_of_range(const struct option *option, const char *text) {
+    if (option->high >= 1e300)
+        return fail(USAGE, "%s: %s is out of range: at least %.15g", option->name, text, option->low);
+    return fail(USAGE, "%s: %s is out of range: %.15g to %.15g", option->name, text, option->low, option->high);
 }
 
-// What the key wants, for messages: " or none" behind a number with choices.
-static status wrong(const struct option *key, const char *what, const char *text) {
-    if (key->choices) return fail(USAGE, "%s: '%s' is neither %s nor one of %s", key->name, text, what, key->choices);
-    return fail(USAGE, "%s: '%s' is not %s", key->name, text, what);
+// `wanted` is what the option takes besides its choices.
+static status value_mismatch(const struct option *option, const char *wanted, const char *text) {
+    if (option->choices)
+        return fail(USAGE, "%s: '%s' is neither %s nor one of %s", option->name, text, wanted, option->choices);
+    return fail(USAGE, "%s: '%s' is not %s", option->name, text, wanted);
 }
 
-static status read_bool(struct value *value, const struct option *key, const char *text) {
-    bool yes = choice_index("true|yes|on|1", text) >= 0;
-    if (!yes && choice_index("false|no|off|0", text) < 0) return wrong(key, "true or false", text);
-    value->truth = yes;
-    return OK;
-}
-
-static status read_number(struct value *value, const struct option *key, const char *text) {
-    if (!parse_double(text, &value->from)) return wrong(key, "a number", text);
-    if (!(value->from >= key->low && value->from <= key->high)) return out_of_range(key, text);
-    return OK;
-}
-
-static status read_int(struct value *value, const struct option *key, const char *text) {
-    double number;
-    if (!read_whole(text, &value->whole)) {
-        if (parse_double(text, &number) && fabs(number) >= 0x1p63) return out_of_range(key, text);
-        return wrong(key, "a whole number", text);
+static status value_int(struct option_value *value, const struct option *option, const char *text) {
+    char *end = NULL;
+    errno = 0;
+    if (*text && !text[strspn(text, "0123456789+-")]) value->integer = strtoll(text, &end, 10);
+    if (!end || *end || errno) {
+        double number;
+        if (parse_double(text, &number) && fabs(number) >= 0x1p63) return value_out_of_range(option, text);
+        return value_mismatch(option, "an integer", text);
     }
-    value->from = (double)value->whole;
-    if (!(value->from >= key->low && value->from <= key->high)) return out_of_range(key, text);
-    return OK;
+    value->range.from = (double)value->integer;
+    return value->range.from >= option->low && value->range.from <= option->high ? OK
+                                                                                 : value_out_of_range(option, text);
 }
 
-// One end of a range from text[0..size); an empty one is `open`.
-static bool read_end(const char *text, size_t size, double open, double *end) {
+// Parses one end of a range from text[0..size); an empty one is `open`.
+static bool value_range_end(const char *text, size_t size, double open, double *end) {
     char copy[64];
     *end = open;
     if (size == 0) return true;
@@ -86,51 +70,53 @@ static bool read_end(const char *text, size_t size, double open, double *end) {
     return parse_double(copy, end) && *end >= 0;
 }
 
-static status read_range(struct value *value, const struct option *key, const char *text) {
+static status value_range(struct option_value *value, const struct option *option, const char *text) {
     const char *dots = strstr(text, "..");
-    if (!dots || !read_end(text, (size_t)(dots - text), -INFINITY, &value->from) ||
-        !read_end(dots + 2, strlen(dots + 2), INFINITY, &value->to))
-        return wrong(key, "a range FROM..TO", text);
-    if (value->from > value->to) return fail(USAGE, "%s: %s ends before it begins", key->name, text);
+    if (!dots || !value_range_end(text, (size_t)(dots - text), -INFINITY, &value->range.from) ||
+        !value_range_end(dots + 2, strlen(dots + 2), INFINITY, &value->range.to))
+        return value_mismatch(option, "a range FROM..TO", text);
+    if (value->range.from > value->range.to) return fail(USAGE, "%s: %s ends before it begins", option->name, text);
     return OK;
 }
 
-static status read_device(const struct option *key, const char *text) {
-    if (choice_index("cpu|cuda", text) >= 0) return OK;
+static bool value_is_device(const char *text) {
+    if (choice_index("cpu|cuda", text) >= 0) return true;
     size_t digits = strncmp(text, "cuda:", 5) ? 0 : strspn(text + 5, "0123456789");
-    if (digits == 0 || digits > 3 || text[5 + digits]) return wrong(key, "cpu, cuda or cuda:N", text);
-    return OK;
+    return digits > 0 && digits <= 3 && !text[5 + digits];
 }
 
-status value_read(struct value *value, const struct option *key, const char *text) {
-    value->from = value->to = NAN;
-    value->whole = INT64_MIN;
-    value->is_choice = choice_index(key->choices, text) >= 0;
-    if (value->is_choice) return OK;
-    switch (key->type) {
+status option_value_parse(struct option_value *value, const struct option *option, const char *text) {
+    *value = (struct option_value){.range = {NAN, NAN}, .choice = choice_index(option->choices, text)};
+    if (value->choice >= 0) return OK;
+    switch (option->type) {
     case OPTION_STRING:
         return OK;
     case OPTION_FILE:
     case OPTION_PATH:
-        return *text ? OK : fail(USAGE, "%s: an empty path", key->name);
+        return *text ? OK : fail(USAGE, "%s: an empty path", option->name);
+    case OPTION_NAME:
+    case OPTION_CHOICE:
+        return fail(USAGE, "%s: '%s' is not one of %s", option->name, text, option->choices);
+    case OPTION_DEVICE:
+        return value_is_device(text) ? OK : value_mismatch(option, "cpu, cuda or cuda:N", text);
     case OPTION_INT:
-        return read_int(value, key, text);
+        return value_int(value, option, text);
     case OPTION_NUMBER:
     case OPTION_NUMBER_OR:
-        return read_number(value, key, text);
-    case OPTION_BOOL:
-        return read_bool(value, key, text);
-    case OPTION_CHOICE:
-        return fail(USAGE, "%s: '%s' is not one of %s", key->name, text, key->choices);
+        if (!parse_double(text, &value->range.from)) return value_mismatch(option, "a number", text);
+        if (value->range.from >= option->low && value->range.from <= option->high) return OK;
+        return value_out_of_range(option, text);
     case OPTION_RANGE:
-        return read_range(value, key, text);
-    case OPTION_DEVICE:
-        return read_device(key, text);
+        return value_range(value, option, text);
+    case OPTION_BOOL:
+        value->boolean = choice_index("true|yes|on|1", text) >= 0;
+        if (value->boolean || choice_index("false|no|off|0", text) >= 0) return OK;
+        return value_mismatch(option, "true or false", text);
     }
-    return fail(BUG, "%s: a key of no type", key->name);
+    return fail(BUG, "%s: an option without a type", option->name);
 }
 
-status option_check(const struct option *key, const char *text) {
-    struct value value;
-    return value_read(&value, key, text);
+status option_check(const struct option *option, const char *value) {
+    struct option_value parsed;
+    return option_value_parse(&parsed, option, value);
 }

@@ -1,25 +1,21 @@
-// Typed values from text: numbers are read wholly and the same in every locale.
+// One option's value from a string. Numbers are read to the end of the string, and the same in every locale.
 #ifndef SHARED_CONFIG_OPTION_VALUE_H
 #define SHARED_CONFIG_OPTION_VALUE_H
 
 #include "shared/config/options.h"
 
-struct value {
-    char *text;     // as it was given; NULL: unset
-    double from;    // number, or a range's lower end; NaN where it is a choice
-    double to;      // a range's upper end
-    int64_t whole;  // OPTION_INT
-    bool truth;     // OPTION_BOOL
-    bool given;     // by somebody: not the default
-    char **texts;   // every one, of a key that may be given many times
-    size_t count;   // of them
-    bool is_choice; // the text is one of the key's choices
+// The fields that an option's type uses; the others are NaN or zero.
+struct option_value {
+    struct option_range range; // `from` is any other number's value too; NaN for one of the choices
+    int64_t integer;
+    int choice; // the index of the word among the choices, -1: not one of them
+    bool boolean;
 };
 
-// Reads text as a value of the key, without looking for files; `text` itself is not kept. USAGE with "KEY: ...".
-status value_read(struct value *value, const struct option *key, const char *text);
+// Parses a string as a value of the option, without looking for files. USAGE with "NAME: what is wrong".
+status option_value_parse(struct option_value *value, const struct option *option, const char *text);
 
-// A finite decimal number, the whole text. False if it is none.
+// Parses a finite decimal number. False if the string is not one.
 bool parse_double(const char *text, double *number);
 
 #endif

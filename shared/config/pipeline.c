@@ -1,6 +1,7 @@
 // The pipeline as a type: its keys and its lifetime. Reading a file is pipeline_read.c's.
 #include "shared/config/pipeline.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,13 +59,11 @@ status pipeline_set(struct pipeline *pipeline, struct pipeline_stage *stage, con
     return set ? OK : fail_oom();
 }
 
-status pipeline_settings(const struct pipeline_stage *stage, struct settings **out) {
-    status result;
-    TRY(settings_new_table(out, &stage->kind->options));
-    for (const struct pipeline_key *key = stage->keys.first; key; key = key->next)
-        TRY_TO(result, fault, settings_set(*out, key->name, key->value));
-    return OK;
-fault:
-    settings_free(out);
-    return fail_prefix(result, "%s", stage->name);
+status pipeline_options(const struct pipeline_stage *stage, struct options *options, void *values) {
+    assert(stage->kind);
+    status result = options_init(options, &stage->kind->options, values);
+    for (const struct pipeline_key *key = stage->keys.first; key && result == OK; key = key->next)
+        result = options_set(options, key->name, key->value);
+    if (result == OK) result = options_check(options);
+    return result == OK ? OK : fail_prefix(result, "%s", stage->name);
 }

@@ -94,8 +94,9 @@ const char *pipeline_value(const struct pipeline_stage *stage, const char *key);
 // short.
 status pipeline_set(struct pipeline *pipeline, struct pipeline_stage *stage, const char *key, const char *value);
 
-// The complete settings of a stage that is not a user's program. Free with settings_free.
-status pipeline_settings(const struct pipeline_stage *stage, struct settings **out);
+// Fills the options of a stage that is not a user's program; `values` is the struct of its kind. USAGE or DATAERR as
+// options_set. Release with options_release.
+status pipeline_options(const struct pipeline_stage *stage, struct options *options, void *values);
 
 // Appends the pipeline as YAML that reads back as the same one: all paths absolute, inherited values written out.
 status pipeline_write(const struct pipeline *pipeline, struct buf *out);

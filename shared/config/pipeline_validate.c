@@ -8,7 +8,6 @@
 #include "shared/base/file.h"
 #include "shared/config/option_value.h"
 #include "shared/config/parsed_file.h"
-#include "shared/config/table.h"
 
 // Keys of the file that no stage has.
 static const struct option file_options[] = {
@@ -16,7 +15,7 @@ static const struct option file_options[] = {
     {.name = "run", .type = OPTION_PATH, .required = true, .help = "directory of store, checkpoints, metrics and logs"},
     {0},
 };
-static const struct option_table file_table = {NULL, "pipeline", NULL, "keys of the file", file_options};
+static const struct option_table file_table = {.options = file_options};
 
 // Keys of any stage or program: how it runs.
 static const struct option placement_options[] = {
@@ -31,7 +30,7 @@ static const struct option placement_options[] = {
     {.name = "program", .type = OPTION_FILE, .help = "a user's program that filters JSON lines"},
     {0},
 };
-static const struct option_table placement_table = {NULL, "pipeline", NULL, "how a stage runs", placement_options};
+static const struct option_table placement_table = {.options = placement_options};
 
 static const struct option machine_options[] = {
     {.name = "address", .type = OPTION_STRING, .required = true, .help = "host name or IP address"},
@@ -39,7 +38,7 @@ static const struct option machine_options[] = {
     {.name = "port", .type = OPTION_INT, .low = 1, .high = 65000, .help = "the first port that it listens on"},
     {0},
 };
-static const struct option_table machine_table = {NULL, "pipeline", NULL, "a machine", machine_options};
+static const struct option_table machine_table = {.options = machine_options};
 
 // The option of that name when several stages have it: then it may stand at the top of the file.
 static const struct option *validate_find_shared(const char *name) {
@@ -260,10 +259,10 @@ void validate_pipeline(struct parsed_file *file) {
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         struct pipeline_stage *stage = &pipeline->stages[i];
         if (!stage->kind) continue;
-        validate_inherit_dirs(file, stage, options_common());
+        validate_inherit_dirs(file, stage, common_options);
         validate_inherit_dirs(file, stage, stage->kind->options.options);
         validate_inherit_values(file, stage, stage->kind->options.options);
-        validate_inherit_values(file, stage, options_common());
+        validate_inherit_values(file, stage, common_options);
         validate_bounds(file, stage);
     }
     for (size_t i = 0; i < pipeline->stage_count; i++) {

@@ -86,7 +86,7 @@ status pipeline_write(const struct pipeline *pipeline, struct buf *out) {
 // The keys worth showing in a picture: those that the stage does not share with others.
 static bool is_shown(const struct pipeline_stage *stage, const struct pipeline_key *key) {
     if (!stage->kind) return true;
-    for (const struct option *common = options_common(); common->name; common++)
+    for (const struct option *common = common_options; common->name; common++)
         if (!strcmp(common->name, key->name)) return false;
     const struct option *rule = option_find(&stage->kind->options, key->name);
     return rule && rule->type != OPTION_FILE && rule->type != OPTION_PATH;

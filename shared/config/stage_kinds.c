@@ -2,61 +2,82 @@
 // lists them.
 #include "shared/config/stage_kinds.h"
 
+#include <assert.h>
+#include <stddef.h>
 #include <string.h>
+
+#include "shared/config/stage_options.h"
 
 #define WHOLE   9007199254740992.0 // 2^53: what a double still counts one by one
 #define ENDLESS 1e300
 #define TINY    1e-9
 
 // What several stages share, spelled once.
-#define MODEL                                                                                                          \
-    { .name = "model", .type = OPTION_FILE, .required = true, .help = "model folder in Hugging Face's layout" }
-#define MEDIA_ROOT                                                                                                     \
+#define MODEL(owner)                                                                                                   \
     {                                                                                                                  \
-        .name = "media_root", .type = OPTION_FILE, .from_source = true, .not_hashed = true,                            \
-        .help = "folder that relative media paths start from"                                                          \
+        .name = "model", .offset = offsetof(struct owner, model.dir), .type = OPTION_FILE, .required = true,           \
+        .help = "model folder in Hugging Face's layout"                                                                \
     }
-#define SEED                                                                                                           \
+#define MEDIA_ROOT(owner, field)                                                                                       \
     {                                                                                                                  \
-        .name = "seed", .type = OPTION_INT, .from_source = true, .default_value = "42", .high = WHOLE,                 \
-        .help = "every random number is keyed by it"                                                                   \
+        .name = "media_root", .offset = offsetof(struct owner, field), .type = OPTION_FILE, .from_source = true,       \
+        .not_hashed = true, .help = "folder that relative media paths start from"                                      \
     }
-#define GROUP_SIZE                                                                                                     \
+#define SEED(owner)                                                                                                    \
     {                                                                                                                  \
-        .name = "group_size", .type = OPTION_INT, .from_source = true, .same_as_source = true, .default_value = "8",   \
-        .low = 1, .high = 4096, .help = "completions a prompt"                                                         \
+        .name = "seed", .offset = offsetof(struct owner, seed), .type = OPTION_INT, .default_value = "42",             \
+        .high = WHOLE, .from_source = true, .help = "every random number is keyed by it"                               \
     }
-#define GROUPS_PER_STEP                                                                                                \
+#define GROUP_SIZE(owner)                                                                                              \
     {                                                                                                                  \
-        .name = "groups_per_step", .type = OPTION_INT, .from_source = true, .same_as_source = true,                    \
-        .default_value = "4", .low = 1, .high = 65536, .help = "groups that make one optimizer step"                   \
+        .name = "group_size", .offset = offsetof(struct owner, group_size), .type = OPTION_INT, .default_value = "8",  \
+        .low = 1, .high = 4096, .from_source = true, .same_as_source = true, .help = "completions a prompt"            \
+    }
+#define GROUPS_PER_STEP(owner)                                                                                         \
+    {                                                                                                                  \
+        .name = "groups_per_step", .offset = offsetof(struct owner, groups_per_step), .type = OPTION_INT,              \
+        .default_value = "4", .low = 1, .high = 65536, .from_source = true, .same_as_source = true,                    \
+        .help = "groups that make one optimizer step"                                                                  \
     }
 
-static const struct option common[] = {
+const struct option common_options[] = {
     {.name = "stdio",
+     .offset = offsetof(struct common_options, stdio),
      .type = OPTION_BOOL,
      .command_line_only = true,
      .default_value = "false",
      .not_hashed = true,
      .help = "filter: groups as JSON lines"},
     {.name = "config",
+     .offset = offsetof(struct common_options, config),
      .type = OPTION_FILE,
      .command_line_only = true,
      .not_hashed = true,
      .help = "YAML map of these keys; the command line wins"},
-    {.name = "device", .type = OPTION_DEVICE, .help = "cpu, cuda or cuda:N (default: cuda when there is one)"},
+    {.name = "device",
+     .offset = offsetof(struct common_options, device),
+     .type = OPTION_DEVICE,
+     .help = "cpu, cuda or cuda:N (default: cuda when there is one)"},
     {.name = "threads",
+     .offset = offsetof(struct common_options, threads),
      .type = OPTION_INT,
      .high = 4096,
      .low = 1,
      .not_hashed = true,
      .help = "threads (default: all)"},
     {.name = "precision",
-     .type = OPTION_CHOICE,
+     .offset = offsetof(struct common_options, precision),
+     .type = OPTION_NAME,
      .choices = "float32|bfloat16",
      .help = "of the computation (default: float32 on the CPU, bfloat16 on CUDA)"},
-    {.name = "wiring", .type = OPTION_FILE, .not_hashed = true, .hidden = true, .help = "its place in a run"},
+    {.name = "wiring",
+     .offset = offsetof(struct common_options, wiring),
+     .type = OPTION_FILE,
+     .not_hashed = true,
+     .hidden = true,
+     .help = "its place in a run"},
     {.name = "store",
+     .offset = offsetof(struct common_options, store),
      .type = OPTION_PATH,
      .below_run = "store",
      .not_hashed = true,
@@ -65,43 +86,64 @@ static const struct option common[] = {
 };
 
 static const struct option source_options[] = {
-    {.name = "data", .type = OPTION_FILE, .required = true, .help = "annotations, JSON lines or one JSON list"},
+    {.name = "data",
+     .offset = offsetof(struct source_options, data),
+     .type = OPTION_FILE,
+     .required = true,
+     .help = "annotations, JSON lines or one JSON list"},
     {.name = "format",
-     .type = OPTION_CHOICE,
+     .offset = offsetof(struct source_options, format),
+     .type = OPTION_NAME,
      .default_value = "caravan",
      .choices = "caravan|seed-bench-r1|video-r1",
      .help = "layout of the annotations"},
-    MEDIA_ROOT,
+    MEDIA_ROOT(source_options, media_root),
     {.name = "template",
+     .offset = offsetof(struct source_options, template),
      .type = OPTION_FILE,
      .choices = "none",
      .help = "prompt template (default: the shipped wording)"},
-    GROUP_SIZE,
-    GROUPS_PER_STEP,
+    GROUP_SIZE(source_options),
+    GROUPS_PER_STEP(source_options),
     {.name = "max_staleness",
+     .offset = offsetof(struct source_options, max_staleness),
      .type = OPTION_INT,
      .default_value = "0",
      .high = 1000,
      .help = "steps a group may lag behind the policy; 0 is strictly on-policy"},
-    {.name = "epochs", .type = OPTION_INT, .default_value = "1", .low = 1, .high = 1e6, .help = "passes over the data"},
-    {.name = "limit", .type = OPTION_INT, .low = 1, .high = WHOLE, .help = "use the first N samples (default: all)"},
+    {.name = "epochs",
+     .offset = offsetof(struct source_options, epochs),
+     .type = OPTION_INT,
+     .default_value = "1",
+     .low = 1,
+     .high = 1e6,
+     .help = "passes over the data"},
+    {.name = "limit",
+     .offset = offsetof(struct source_options, limit),
+     .type = OPTION_INT,
+     .low = 1,
+     .high = WHOLE,
+     .help = "use the first N samples (default: all)"},
     {.name = "shuffle",
+     .offset = offsetof(struct source_options, shuffle),
      .type = OPTION_BOOL,
      .default_value = "true",
      .help = "another order each epoch, keyed by seed"},
-    SEED,
+    SEED(source_options),
     {0},
 };
 
 static const struct option frames_options[] = {
-    MEDIA_ROOT,
+    MEDIA_ROOT(frames_options, media_root),
     {.name = "fps",
+     .offset = offsetof(struct frames_options, fps),
      .type = OPTION_NUMBER,
      .default_value = "2",
      .low = 1e-6,
      .high = 1000,
      .help = "frames a second sampled"},
     {.name = "min_frames",
+     .offset = offsetof(struct frames_options, min_frames),
      .type = OPTION_INT,
      .default_value = "4",
      .low = 1,
@@ -109,12 +151,14 @@ static const struct option frames_options[] = {
      .not_above = "max_frames",
      .help = "a shorter clip is quarantined"},
     {.name = "max_frames",
+     .offset = offsetof(struct frames_options, max_frames),
      .type = OPTION_INT,
      .default_value = "16",
      .low = 2,
      .high = 65536,
      .help = "at most so many"},
     {.name = "min_pixels",
+     .offset = offsetof(struct frames_options, min_pixels),
      .type = OPTION_INT,
      .default_value = "100352",
      .low = 784,
@@ -122,12 +166,14 @@ static const struct option frames_options[] = {
      .not_above = "max_pixels",
      .help = "of a video frame"},
     {.name = "max_pixels",
+     .offset = offsetof(struct frames_options, max_pixels),
      .type = OPTION_INT,
      .default_value = "105369",
      .low = 784,
      .high = 1e9,
      .help = "of a video frame"},
     {.name = "image_min_pixels",
+     .offset = offsetof(struct frames_options, image_min_pixels),
      .type = OPTION_INT,
      .default_value = "3136",
      .low = 784,
@@ -135,17 +181,20 @@ static const struct option frames_options[] = {
      .not_above = "image_max_pixels",
      .help = "of an image"},
     {.name = "image_max_pixels",
+     .offset = offsetof(struct frames_options, image_max_pixels),
      .type = OPTION_INT,
      .default_value = "200704",
      .low = 784,
      .high = 1e9,
      .help = "of an image"},
     {.name = "total_pixels",
+     .offset = offsetof(struct frames_options, total_pixels),
      .type = OPTION_INT,
      .low = 784,
      .high = 1e12,
      .help = "of a whole clip: lowers max_pixels for long ones (default: no bound)"},
     {.name = "seconds_per_grid",
+     .offset = offsetof(struct frames_options, seconds_per_grid),
      .type = OPTION_NUMBER_OR,
      .default_value = "1.0",
      .low = TINY,
@@ -153,12 +202,14 @@ static const struct option frames_options[] = {
      .choices = "measured",
      .help = "seconds between two frame pairs; measured: from the sampled rate"},
     {.name = "workers",
+     .offset = offsetof(struct frames_options, workers),
      .type = OPTION_INT,
      .low = 1,
      .high = 1024,
      .not_hashed = true,
      .help = "decoders at once (default: threads)"},
     {.name = "store_limit",
+     .offset = offsetof(struct frames_options, store_limit),
      .type = OPTION_INT,
      .low = 1,
      .high = WHOLE,
@@ -168,37 +219,57 @@ static const struct option frames_options[] = {
 };
 
 static const struct option rollout_options[] = {
-    MODEL,
-    MEDIA_ROOT,
-    GROUP_SIZE,
-    {.name = "temperature", .type = OPTION_NUMBER, .default_value = "1.0", .high = 1000, .help = "0 is greedy"},
-    {.name = "top_p", .type = OPTION_NUMBER, .default_value = "0.95", .low = TINY, .high = 1, .help = "1 is off"},
-    {.name = "top_k", .type = OPTION_INT, .default_value = "0", .high = 1e9, .help = "0 is off"},
+    MODEL(rollout_options),
+    MEDIA_ROOT(rollout_options, model.media_root),
+    GROUP_SIZE(rollout_options),
+    {.name = "temperature",
+     .offset = offsetof(struct rollout_options, temperature),
+     .type = OPTION_NUMBER,
+     .default_value = "1.0",
+     .high = 1000,
+     .help = "0 is greedy"},
+    {.name = "top_p",
+     .offset = offsetof(struct rollout_options, top_p),
+     .type = OPTION_NUMBER,
+     .default_value = "0.95",
+     .low = TINY,
+     .high = 1,
+     .help = "1 is off"},
+    {.name = "top_k",
+     .offset = offsetof(struct rollout_options, top_k),
+     .type = OPTION_INT,
+     .default_value = "0",
+     .high = 1e9,
+     .help = "0 is off"},
     {.name = "max_new_tokens",
+     .offset = offsetof(struct rollout_options, max_new_tokens),
      .type = OPTION_INT,
      .default_value = "768",
      .low = 1,
      .high = 1 << 24,
      .help = "a completion's"},
     {.name = "max_prompt_tokens",
+     .offset = offsetof(struct rollout_options, max_prompt_tokens),
      .type = OPTION_INT,
      .default_value = "16384",
      .low = 1,
      .high = 1 << 24,
      .help = "a longer prompt is quarantined"},
-    SEED,
+    SEED(rollout_options),
     {0},
 };
 
 static const struct option refscore_options[] = {
-    MODEL,
-    MEDIA_ROOT,
+    MODEL(refscore_options),
+    MEDIA_ROOT(refscore_options, model.media_root),
     {.name = "span",
+     .offset = offsetof(struct refscore_options, span),
      .type = OPTION_CHOICE,
      .default_value = "content",
      .choices = "content|released",
      .help = "which tokens are the answer: what stands between the tags, or the released code's rule"},
     {.name = "logprobs",
+     .offset = offsetof(struct refscore_options, logprobs),
      .type = OPTION_CHOICE,
      .default_value = "answer",
      .choices = "answer|all",
@@ -208,17 +279,20 @@ static const struct option refscore_options[] = {
 
 static const struct option reward_options[] = {
     {.name = "method",
-     .type = OPTION_CHOICE,
+     .offset = offsetof(struct reward_stage_options, method),
+     .type = OPTION_NAME,
      .default_value = "care",
      .choices = "care|grpo|nokl|densecons|kl-ema|kl-ema-ha|sepkl-ema-ha|refgen|cora",
      .help = "which rewards are added up"},
     {.name = "coefficient",
+     .offset = offsetof(struct reward_stage_options, coefficient),
      .type = OPTION_NUMBER,
      .default_value = "0.5",
      .low = -ENDLESS,
      .high = ENDLESS,
      .help = "of the bonus"},
     {.name = "margin",
+     .offset = offsetof(struct reward_stage_options, margin),
      .type = OPTION_NUMBER_OR,
      .default_value = "none",
      .low = -ENDLESS,
@@ -226,17 +300,20 @@ static const struct option reward_options[] = {
      .choices = "none",
      .help = "how far below the mean likelihood the bonus begins"},
     {.name = "upper_bound",
+     .offset = offsetof(struct reward_stage_options, upper_bound),
      .type = OPTION_NUMBER_OR,
      .default_value = "0.95",
      .high = 1,
      .choices = "none",
      .help = "likelihoods above it count as it"},
     {.name = "likelihood",
+     .offset = offsetof(struct reward_stage_options, likelihood),
      .type = OPTION_CHOICE,
      .default_value = "geometric",
      .choices = "geometric|arithmetic",
      .help = "mean of the answer tokens' probabilities"},
     {.name = "length_reward",
+     .offset = offsetof(struct reward_stage_options, length_reward),
      .type = OPTION_RANGE,
      .default_value = "off",
      .choices = "off",
@@ -245,110 +322,151 @@ static const struct option reward_options[] = {
 };
 
 static const struct option optim_options[] = {
-    MODEL,
-    MEDIA_ROOT,
+    MODEL(optim_options),
+    MEDIA_ROOT(optim_options, model.media_root),
     {.name = "out",
+     .offset = offsetof(struct optim_options, out),
      .type = OPTION_PATH,
      .required = true,
      .below_run = "checkpoints",
      .not_hashed = true,
      .help = "folder of checkpoints and metrics.jsonl"},
-    GROUPS_PER_STEP,
-    {.name = "steps", .type = OPTION_INT, .low = 1, .high = WHOLE, .help = "length of the schedule"},
-    {.name = "lr", .type = OPTION_NUMBER, .default_value = "1e-6", .high = 1e6, .help = "highest learning rate"},
+    GROUPS_PER_STEP(optim_options),
+    {.name = "steps",
+     .offset = offsetof(struct optim_options, steps),
+     .type = OPTION_INT,
+     .low = 1,
+     .high = WHOLE,
+     .help = "length of the schedule"},
+    {.name = "lr",
+     .offset = offsetof(struct optim_options, lr),
+     .type = OPTION_NUMBER,
+     .default_value = "1e-6",
+     .high = 1e6,
+     .help = "highest learning rate"},
     {.name = "schedule",
+     .offset = offsetof(struct optim_options, schedule),
      .type = OPTION_CHOICE,
      .default_value = "cosine",
      .choices = "cosine|constant",
      .help = "of the learning rate; cosine falls to 0 at `steps`"},
-    {.name = "warmup", .type = OPTION_INT, .default_value = "0", .high = WHOLE, .help = "steps of linear warm-up"},
+    {.name = "warmup",
+     .offset = offsetof(struct optim_options, warmup),
+     .type = OPTION_INT,
+     .default_value = "0",
+     .high = WHOLE,
+     .help = "steps of linear warm-up"},
     {.name = "weight_decay",
+     .offset = offsetof(struct optim_options, weight_decay),
      .type = OPTION_NUMBER,
      .default_value = "0.01",
      .high = 1e6,
      .help = "not on biases and norms"},
-    {.name = "beta1", .type = OPTION_NUMBER, .default_value = "0.9", .high = 1 - TINY, .help = "AdamW's first moment"},
+    {.name = "beta1",
+     .offset = offsetof(struct optim_options, beta1),
+     .type = OPTION_NUMBER,
+     .default_value = "0.9",
+     .high = 1 - TINY,
+     .help = "AdamW's first moment"},
     {.name = "beta2",
+     .offset = offsetof(struct optim_options, beta2),
      .type = OPTION_NUMBER,
      .default_value = "0.999",
      .high = 1 - TINY,
      .help = "AdamW's second moment"},
-    {.name = "epsilon", .type = OPTION_NUMBER, .default_value = "1e-8", .high = 1, .help = "AdamW's, outside the root"},
+    {.name = "epsilon",
+     .offset = offsetof(struct optim_options, epsilon),
+     .type = OPTION_NUMBER,
+     .default_value = "1e-8",
+     .high = 1,
+     .help = "AdamW's, outside the root"},
     {.name = "clip_norm",
+     .offset = offsetof(struct optim_options, clip_norm),
      .type = OPTION_NUMBER,
      .default_value = "5",
      .high = ENDLESS,
      .help = "of the gradient; 0 is off"},
     {.name = "kl",
+     .offset = offsetof(struct optim_options, kl),
      .type = OPTION_NUMBER,
      .default_value = "0",
      .high = ENDLESS,
      .help = "weight of the KL term; 0 is off"},
     {.name = "clip_low",
+     .offset = offsetof(struct optim_options, clip_low),
      .type = OPTION_NUMBER,
      .default_value = "0.2",
      .high = 1,
      .help = "ratio's lower clip, stale data only"},
     {.name = "clip_high",
+     .offset = offsetof(struct optim_options, clip_high),
      .type = OPTION_NUMBER,
      .default_value = "0.2",
      .high = ENDLESS,
      .help = "upper clip, stale data only"},
-    {.name = "train_vision", .type = OPTION_BOOL, .default_value = "true", .help = "train the vision tower too"},
+    {.name = "train_vision",
+     .offset = offsetof(struct optim_options, train_vision),
+     .type = OPTION_BOOL,
+     .default_value = "true",
+     .help = "train the vision tower too"},
     {.name = "ema_every",
+     .offset = offsetof(struct optim_options, ema_every),
      .type = OPTION_INT,
      .default_value = "10",
      .high = WHOLE,
      .help = "steps between two updates of the reference; 0 keeps the first model"},
     {.name = "ema_decay",
+     .offset = offsetof(struct optim_options, ema_decay),
      .type = OPTION_NUMBER,
      .default_value = "0.995",
      .high = 1,
      .help = "of the reference; 1 freezes it"},
     {.name = "save_every",
+     .offset = offsetof(struct optim_options, save_every),
      .type = OPTION_INT,
      .low = 1,
      .high = WHOLE,
      .not_hashed = true,
      .help = "steps between two checkpoints (default: the last step only)"},
     {.name = "gradients",
+     .offset = offsetof(struct optim_options, gradients),
      .type = OPTION_PATH,
      .not_hashed = true,
      .help = "write the last step's gradients before clipping to this safetensors file"},
     {0},
 };
 
+// common_options[] counts on these places.
+#define FIRST(stage, member) static_assert(offsetof(struct stage, member) == 0, "the first member")
+FIRST(stage_model_options, common);
+FIRST(source_options, common);
+FIRST(frames_options, common);
+FIRST(rollout_options, model);
+FIRST(refscore_options, model);
+FIRST(reward_stage_options, common);
+FIRST(optim_options, model);
+
+#define STAGE(stage, owner, text)                                                                                      \
+    .name = #stage, .options = {.program = "caravan-" #stage,                                                          \
+                                .help = (text),                                                                        \
+                                .options = stage##_options,                                                            \
+                                .common = common_options,                                                              \
+                                .size = sizeof(struct owner)}
+
 const struct stage_kind stage_kinds[STAGE_COUNT] = {
-    [STAGE_SOURCE] = {.name = "source",
-                      .options = {"source", "caravan-source", NULL, "reads a data set and writes its samples as groups",
-                                  source_options},
+    [STAGE_SOURCE] = {STAGE(source, source_options, "reads a data set and writes its samples as groups"),
                       .single = true},
-    [STAGE_FRAMES] = {.name = "frames",
-                      .options = {"frames", "caravan-frames", NULL,
-                                  "decodes and resizes clips and images into the store", frames_options}},
-    [STAGE_ROLLOUT] = {.name = "rollout",
-                       .options = {"rollout", "caravan-rollout", NULL, "samples completions from the policy",
-                                   rollout_options},
-                       .follows_weights = true},
-    [STAGE_REFSCORE] = {.name = "refscore",
-                        .options = {"refscore", "caravan-refscore", NULL, "scores answers under the reference model",
-                                    refscore_options},
-                        .follows_weights = true,
-                        .scores = true},
-    [STAGE_REWARD] = {.name = "reward",
-                      .options = {"reward", "caravan-reward", NULL, "computes rewards and advantages", reward_options},
+    [STAGE_FRAMES] = {STAGE(frames, frames_options, "decodes and resizes clips and images into the store")},
+    [STAGE_ROLLOUT] = {STAGE(rollout, rollout_options, "samples completions from the policy"), .follows_weights = true},
+    [STAGE_REFSCORE] = {STAGE(refscore, refscore_options, "scores answers under the reference model"),
+                        .follows_weights = true, .scores = true},
+    [STAGE_REWARD] = {STAGE(reward, reward_stage_options, "computes rewards and advantages"),
                       .scored_methods = "care|densecons"},
-    [STAGE_OPTIM] = {.name = "optim",
-                     .options = {"optim", "caravan-optim", NULL, "trains the policy on finished groups", optim_options},
-                     .single = true},
+    [STAGE_OPTIM] = {STAGE(optim, optim_options, "trains the policy on finished groups"), .single = true},
 };
 
 const struct stage_kind *stage_kind_find(const char *name) {
     for (int i = 0; i < STAGE_COUNT; i++)
         if (!strcmp(stage_kinds[i].name, name)) return &stage_kinds[i];
     return NULL;
-}
-
-const struct option *options_common(void) {
-    return common;
 }

@@ -20,7 +20,14 @@ struct stage_kind {
 
 extern const struct stage_kind stage_kinds[STAGE_COUNT];
 
+// The options of every stage (stdio, config, device, threads, precision, store). Ends with a NULL name. Their offsets
+// are in struct common_options, the first member of every stage's struct.
+extern const struct option common_options[];
+
 // The kind of that name, NULL if there is none.
 const struct stage_kind *stage_kind_find(const char *name);
+
+// Appends the reference of all stages' options as Markdown tables.
+status stage_kinds_markdown(struct buf *out);
 
 #endif

@@ -69,9 +69,9 @@ done:
     return result;
 }
 
-static status dataset_read_template(struct dataset *dataset, const struct settings *settings) {
-    const char *path = settings_text(settings, "template");
-    bool none = path && settings_is(settings, "template", "none");
+static status dataset_read_template(struct dataset *dataset, const struct source_options *options) {
+    const char *path = options->template;
+    bool none = path && !strcmp(path, "none");
     struct buf *text = &dataset->template_text;
     if (dataset->format->has_messages && path && !none)
         return fail(USAGE, "template: cannot be combined with format %s, whose records contain their messages",
@@ -86,27 +86,27 @@ static status dataset_read_template(struct dataset *dataset, const struct settin
                                  (struct string){text->data, text->size});
 }
 
-status dataset_open(struct dataset **out, const struct settings *settings) {
-    const char *path = settings_text(settings, "data"), *media_root = settings_text(settings, "media_root");
-    int64_t limit = settings_int(settings, "limit");
+status dataset_open(struct dataset **out, const struct source_options *options) {
+    const char *path = options->data, *media_root = options->media_root;
+    int64_t limit = options->limit;
     char absolute[PATH_MAX];
     status result;
     TRY(NEW(out, 1));
     struct dataset *dataset = *out;
     dataset->path = arena_strndup(&dataset->arena, path, strlen(path));
     if (!dataset->path) TRY_TO(result, failed, fail_oom());
-    dataset->epochs = (size_t)settings_int(settings, "epochs");
-    dataset->shuffle = settings_bool(settings, "shuffle");
-    dataset->options.seed = (uint64_t)settings_int(settings, "seed");
-    dataset->format = format_find(settings_text(settings, "format"));
-    assert(dataset->format); // the settings allow no other name
+    dataset->epochs = (size_t)options->epochs;
+    dataset->shuffle = options->shuffle;
+    dataset->options.seed = (uint64_t)options->seed;
+    dataset->format = format_find(options->format);
+    assert(dataset->format); // the options allow no other name
     if (media_root) {
         if (!realpath(media_root, absolute))
             TRY_TO(result, failed, fail(DATAERR, "media_root: cannot find %s", media_root));
         dataset->options.media_root = arena_strndup(&dataset->arena, absolute, strlen(absolute));
         if (!dataset->options.media_root) TRY_TO(result, failed, fail_oom());
     }
-    TRY_TO(result, failed, dataset_read_template(dataset, settings));
+    TRY_TO(result, failed, dataset_read_template(dataset, options));
     TRY_TO(result, failed, records_open(&dataset->records, dataset->path));
     dataset->count = dataset->records.count;
     if (limit > 0 && (size_t)limit < dataset->count) dataset->count = (size_t)limit;

@@ -7,15 +7,15 @@
 #include <stdint.h>
 
 #include "shared/base/status.h"
-#include "shared/config/options.h"
+#include "shared/config/stage_options.h"
 #include "shared/group/group.h"
 
 struct dataset;
 
-// Opens what the settings of `source` name (data, format, media_root, template, epochs, limit, shuffle, seed) and
+// Opens what the options of `source` name (data, format, media_root, template, epochs, limit, shuffle, seed) and
 // checks every record. DATAERR "FILE:LINE: FIELD: what is wrong" when one is invalid. When several are, the first 20
 // messages are logged and the failure is their number. Free with dataset_free.
-status dataset_open(struct dataset **out, const struct settings *settings);
+status dataset_open(struct dataset **out, const struct source_options *options);
 
 // NULL is fine; sets *dataset to NULL.
 void dataset_free(struct dataset **dataset);

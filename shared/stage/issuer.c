@@ -29,14 +29,15 @@ struct issuer {
 // ---- opening ----
 
 status issuer_open(struct issuer **out, struct stage_context *context, const struct node_config *config) {
+    const struct source_options *options = stage_options(context);
     struct issuer *issuer;
     struct arena memory = {0};
     status result;
     *out = NULL;
     TRY(NEW(&issuer, 1));
     issuer->context = context;
-    issuer->per_step = settings_int(context->settings, "groups_per_step");
-    issuer->staleness = settings_int(context->settings, "max_staleness");
+    issuer->per_step = options->groups_per_step;
+    issuer->staleness = options->max_staleness;
     issuer->news = clock_monotonic();
     TRY_TO(result, fail, context->stage->count(context->state, &issuer->total));
     char *path = path_join(&memory, config->folder, "ledger.lmdb");

@@ -11,7 +11,7 @@ struct node;
 struct stage_context {
     const struct stage *stage;
     const struct option_table *table;
-    struct settings *settings;
+    struct options options;    // values: the struct of the stage's table, see stage_options()
     void *state;               // the stage's own
     struct group_store *store; // NULL without --store
     struct node *node;         // in a run; NULL under --stdio

@@ -7,8 +7,8 @@
 // Appends all that the stage's section depends on.
 static status add_inputs(const struct stage_context *context, const struct group *group, struct buf *inputs) {
     const struct stage *stage = context->stage;
-    uint64_t hashes[2] = {settings_hash(context->settings),
-                          stage->fingerprint ? stage->fingerprint(context->state) : 0};
+    uint64_t hashes[2] = {0, stage->fingerprint ? stage->fingerprint(context->state) : 0};
+    TRY(options_hash(&context->options, &hashes[0]));
     TRY(buf_printf(inputs, "%s %d ", stage->name, stage->section));
     TRY(buf_append(inputs, hashes, sizeof hashes));
     for (int section = SECTION_PROMPT; section < stage->section; section++)

@@ -13,8 +13,8 @@
 #include "shared/stage/runner.h"
 #include "shared/stage/signals.h"
 
-const struct settings *stage_settings(const struct stage_context *context) {
-    return context->settings;
+const void *stage_options(const struct stage_context *context) {
+    return context->options.values;
 }
 
 bool stage_stopping(const struct stage_context *context) {
@@ -33,8 +33,8 @@ static void say_summary(const struct stage_context *context) {
 }
 
 static status work_through(struct stage_context *context) {
-    const char *store = settings_text(context->settings, "store");
-    const char *wiring = settings_text(context->settings, "wiring");
+    const struct common_options *options = stage_options(context);
+    const char *store = options->store, *wiring = options->wiring;
     TRY(signals_open());
     if (wiring) TRY(node_enter(context, wiring));
     if (store) TRY(group_store_open(&context->store, store, false));
@@ -74,16 +74,20 @@ int stage_main(const struct stage *stage, int argc, char **argv) {
     const struct stage_kind *kind = stage_kind_find(stage->name);
     assert(stage->table || kind);
     struct stage_context context = {.stage = stage, .table = stage->table ? stage->table : &kind->options};
+    void *values = NULL;
+    int rest;
     log_open(context.table->program);
     context.started = context.said = clock_monotonic();
     status result = fd_reserve_standard();
-    if (result == OK) result = settings_new_table(&context.settings, context.table);
-    if (result == OK) result = settings_arguments(context.settings, argc, argv, NULL);
+    if (result == OK) result = mem_new(&values, 1, context.table->size);
+    if (result == OK) result = options_init(&context.options, context.table, values);
+    if (result == OK) result = options_parse(&context.options, argc, argv, &rest);
     if (result == OK) {
         result = end(&context, work_through(&context));
     } else if (result != END) {
         log_info("%s", fail_text());
     }
-    settings_free(&context.settings);
+    options_release(&context.options);
+    free(values);
     return exit_code(result);
 }

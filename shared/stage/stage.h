@@ -11,7 +11,7 @@
 
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
-#include "shared/config/options.h"
+#include "shared/config/stage_options.h"
 #include "shared/group/group.h"
 
 struct stage_context;
@@ -85,8 +85,8 @@ struct stage {
 // Runs a stage as a program: options, then --stdio or the pipeline. Returns the exit code.
 int stage_main(const struct stage *stage, int argc, char **argv);
 
-// The stage's settings, valid until close.
-const struct settings *stage_settings(const struct stage_context *context);
+// The stage's options: the struct of its table, as struct rollout_options. Valid until close.
+const void *stage_options(const struct stage_context *context);
 
 // Whether the program was asked to stop (SIGTERM, SIGINT).
 bool stage_stopping(const struct stage_context *context);

@@ -27,17 +27,15 @@ static status request_frames(void *context, const char *key, struct buf *record,
 }
 
 status input_builder_new(struct input_builder **out, struct stage_context *context) {
-    const struct settings *settings = stage_settings(context);
-    const char *store = settings_text(settings, "store");
+    const struct stage_model_options *options = stage_options(context);
+    const char *store = options->common.store;
     struct input_builder *self;
     TRY(NEW(&self, 1));
     *out = self;
-    status result = tokenizer_open(&self->tokenizer, settings_text(settings, "model"));
+    status result = tokenizer_open(&self->tokenizer, options->dir);
     if (result == OK && store) result = frame_store_open(&self->store, store, 0, false);
-    self->media = (struct media_source){.store = self->store,
-                                        .request = request_frames,
-                                        .context = context,
-                                        .media_root = settings_text(settings, "media_root")};
+    self->media = (struct media_source){
+        .store = self->store, .request = request_frames, .context = context, .media_root = options->media_root};
     if (result != OK) input_builder_free(out);
     return result;
 }

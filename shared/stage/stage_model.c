@@ -1,14 +1,14 @@
 #include "shared/stage/stage_model.h"
 
 status stage_model_open(struct stage_model *model, struct stage_context *context) {
-    const struct settings *settings = stage_settings(context);
+    const struct stage_model_options *given = stage_options(context);
     TRY(input_builder_new(&model->input, context));
     const struct model_options options = {
-        .device = settings_text(settings, "device"),
-        .threads = settings_int(settings, "threads") > 0 ? (int)settings_int(settings, "threads") : 0,
-        .precision = settings_text(settings, "precision"),
+        .device = given->common.device,
+        .threads = (int)given->common.threads,
+        .precision = given->common.precision,
     };
-    TRY(model_open(&model->model, settings_text(settings, "model"), &options));
+    TRY(model_open(&model->model, given->dir, &options));
     input_builder_set_model(model->input, model_get_info(model->model));
     return model_hash(model->model, &model->hash);
 }

@@ -14,7 +14,7 @@ struct stage_model {
     uint64_t hash; // of the weights in use
 };
 
-// Opens the tokenizer, the store and the model that the stage's settings name. USAGE, DATAERR or UNAVAILABLE as
+// Opens the tokenizer, the store and the model that the stage's options name. USAGE, DATAERR or UNAVAILABLE as
 // input_builder_new and model_open. To be released in any case.
 status stage_model_open(struct stage_model *model, struct stage_context *context);
 

@@ -154,44 +154,35 @@ static bool usable(void *state, const struct group *group) {
     return true;
 }
 
-static status frames_read_sampling(struct sampling_config *sampling, const struct settings *settings) {
-    sampling->fps = settings_number(settings, "fps");
-    sampling->min_frames = settings_int(settings, "min_frames");
-    sampling->max_frames = settings_int(settings, "max_frames");
-    sampling->min_pixels = (double)settings_int(settings, "min_pixels");
-    sampling->max_pixels = (double)settings_int(settings, "max_pixels");
-    sampling->image_min_pixels = (double)settings_int(settings, "image_min_pixels");
-    sampling->image_max_pixels = (double)settings_int(settings, "image_max_pixels");
-    int64_t total = settings_int(settings, "total_pixels");
-    sampling->total_pixels = total == INT64_MIN ? NAN : (double)total;
-    return sampling_config_check(sampling);
-}
-
-// --threads, or what this process may use.
-static int count_processors(const struct settings *settings) {
-    int64_t count = settings_int(settings, "threads");
-    if (count != INT64_MIN) return (int)count;
-    cpu_set_t set;
-    return pthread_getaffinity_np(pthread_self(), sizeof set, &set) ? 1 : CPU_COUNT(&set);
-}
-
-static status open_frames(void **state, struct stage_context *context) {
-    const struct settings *settings = stage_settings(context);
+static status frames_open(void **state, struct stage_context *context) {
+    const struct frames_options *options = stage_options(context);
     struct frames_stage *stage;
     TRY(NEW(&stage, 1));
     *state = stage;
     pthread_mutex_init(&stage->lock, NULL);
     pthread_cond_init(&stage->freed, NULL);
-    TRY(frames_read_sampling(&stage->sampling, settings));
-    stage->media_root = settings_text(settings, "media_root");
-    stage->seconds_per_grid = settings_number(settings, "seconds_per_grid");
-    const char *folder = settings_text(settings, "store");
-    int64_t limit = settings_int(settings, "store_limit");
-    if (folder) TRY(frame_store_open(&stage->store, folder, limit < 0 ? 0 : (uint64_t)limit, false));
-    stage->processors = count_processors(settings);
-    int64_t workers = settings_int(settings, "workers");
-    return worker_pool_new(&stage->workers, workers == INT64_MIN ? stage->processors : (int)workers, work_on_group,
-                           stage);
+    stage->sampling = (struct sampling_config){
+        .fps = options->fps,
+        .min_frames = options->min_frames,
+        .max_frames = options->max_frames,
+        .min_pixels = (double)options->min_pixels,
+        .max_pixels = (double)options->max_pixels,
+        .total_pixels = options->total_pixels ? (double)options->total_pixels : NAN,
+        .image_min_pixels = (double)options->image_min_pixels,
+        .image_max_pixels = (double)options->image_max_pixels,
+    };
+    TRY(sampling_config_check(&stage->sampling));
+    stage->media_root = options->media_root;
+    stage->seconds_per_grid = options->seconds_per_grid;
+    const char *store = options->common.store;
+    if (store) TRY(frame_store_open(&stage->store, store, (uint64_t)options->store_limit, false));
+    stage->processors = (int)options->common.threads;
+    if (!stage->processors) { // as many as this process may use
+        cpu_set_t set;
+        stage->processors = pthread_getaffinity_np(pthread_self(), sizeof set, &set) ? 1 : CPU_COUNT(&set);
+    }
+    int workers = options->workers ? (int)options->workers : stage->processors;
+    return worker_pool_new(&stage->workers, workers, work_on_group, stage);
 }
 
 static int room(void *state) {
@@ -232,7 +223,7 @@ static status close_frames(void *state) {
 static const struct stage frames_table = {
     .name = "frames",
     .section = SECTION_MEDIA,
-    .open = open_frames,
+    .open = frames_open,
     .usable = usable,
     .capacity = room,
     .submit = take,

@@ -51,7 +51,7 @@ static status settle(struct arena *memory, const char *made, const char *path) {
 
 static status write_folder(struct optim *optim, struct arena *memory, const char *kind, bool whole, char **path) {
     double began = clock_monotonic();
-    *path = arena_printf(memory, "%s/%s-%06lld", optim->options.out, kind, (long long)optim->step);
+    *path = arena_printf(memory, "%s/%s-%06lld", optim->options->out, kind, (long long)optim->step);
     char *made = *path ? arena_printf(memory, "%s.tmp", *path) : NULL;
     if (!made) return fail_oom();
     status result = dir_remove(made);
@@ -69,12 +69,12 @@ static status write_folder(struct optim *optim, struct arena *memory, const char
     optim->whole = whole;
     optim->saved_at = clock_monotonic();
     optim->save_seconds = optim->saved_at - began;
-    return dir_sync(optim->options.out);
+    return dir_sync(optim->options->out);
 }
 
 static status link_latest(const struct optim *optim, struct arena *memory, const char *path) {
-    char *link = path_join(memory, optim->options.out, "latest");
-    char *fresh = path_join(memory, optim->options.out, "latest.tmp");
+    char *link = path_join(memory, optim->options->out, "latest");
+    char *fresh = path_join(memory, optim->options->out, "latest.tmp");
     if (!link || !fresh) return fail_oom();
     unlink(fresh);
     if (symlink(strrchr(path, '/') + 1, fresh) || rename(fresh, link))
@@ -93,8 +93,8 @@ static int64_t numbered(const char *name, const char *prefix) {
 
 // Removes the states other than the present one, and what a crash left half made.
 static status tidy(const struct optim *optim, struct arena *memory) {
-    DIR *folder = opendir(optim->options.out);
-    if (!folder) return fail(UNAVAILABLE, "%s: %s", optim->options.out, strerror(errno));
+    DIR *folder = opendir(optim->options->out);
+    if (!folder) return fail(UNAVAILABLE, "%s: %s", optim->options->out, strerror(errno));
     status result = OK;
     for (struct dirent *entry; result == OK && (entry = readdir(folder));) {
         size_t length = strlen(entry->d_name);
@@ -102,7 +102,7 @@ static status tidy(const struct optim *optim, struct arena *memory) {
             length > 4 && !strcmp(entry->d_name + length - 4, ".tmp") && strncmp(entry->d_name, "metrics", 7) != 0;
         int64_t state = numbered(entry->d_name, "state");
         if (!partial && (state < 0 || state == optim->saved)) continue;
-        char *path = path_join(memory, optim->options.out, entry->d_name);
+        char *path = path_join(memory, optim->options->out, entry->d_name);
         result = path ? dir_remove(path) : fail_oom();
     }
     closedir(folder);
@@ -133,13 +133,13 @@ status state_write(struct optim *optim) {
 static status find_newest(const struct optim *optim, struct arena *memory, char **newest) {
     *newest = NULL;
     int64_t best = -1;
-    DIR *folder = opendir(optim->options.out);
+    DIR *folder = opendir(optim->options->out);
     if (!folder) return OK;
     for (struct dirent *entry; (entry = readdir(folder));) {
         int64_t step = numbered(entry->d_name, "step"), state = numbered(entry->d_name, "state");
         int64_t number = step > state ? step : state;
         if (number <= best) continue;
-        char *path = path_join(memory, optim->options.out, entry->d_name);
+        char *path = path_join(memory, optim->options->out, entry->d_name);
         char *progress = path ? path_join(memory, path, progress_name) : NULL;
         if (progress && path_exists(progress)) {
             best = number;
@@ -154,17 +154,17 @@ status checkpoint_resume(struct optim *optim) {
     struct arena memory = {0};
     char *newest;
     status result = find_newest(optim, &memory, &newest);
-    char *beside = path_join(&memory, optim->options.model, progress_name);
+    char *beside = path_join(&memory, optim->options->model.dir, progress_name);
     bool continues = newest != NULL;
     if (!newest && beside && path_exists(beside))
-        newest = arena_strndup(&memory, optim->options.model, strlen(optim->options.model));
+        newest = arena_strndup(&memory, optim->options->model.dir, strlen(optim->options->model.dir));
     if (result == OK && newest) {
         result = model_load_state(optim->model, newest);
         if (result == OK) result = read_progress(optim, &memory, newest);
         if (!continues) optim->cursor = 0; // another run's order of issue
         if (result == OK) log_info("goes on from %s, step %lld", newest, (long long)optim->step);
     }
-    if (result == OK) result = metrics_cut(optim->options.out, optim->step);
+    if (result == OK) result = metrics_cut(optim->options->out, optim->step);
     optim->saved = optim->step;
     optim->whole = !continues || numbered(strrchr(newest, '/') + 1, "step") >= 0;
     optim->saved_at = clock_monotonic();

@@ -20,37 +20,28 @@ struct trainer {
     bool unsaved; // a step was trained since save() last looked
 };
 
-static status read_options(struct optim_options *options, const struct settings *settings, bool pipeline) {
-    *options = (struct optim_options){
-        .model = settings_text(settings, "model"),
-        .out = settings_text(settings, "out"),
-        .gradients = settings_text(settings, "gradients"),
-        .groups_per_step = settings_int(settings, "groups_per_step"),
-        .save_every = settings_int(settings, "save_every"),
-        .ema_every = settings_int(settings, "ema_every"),
-        .ema_decay = settings_number(settings, "ema_decay"),
-        .schedule = {.rate = settings_number(settings, "lr"),
-                     .cosine = settings_is(settings, "schedule", "cosine"),
-                     .steps = settings_int(settings, "steps"),
-                     .warmup = settings_int(settings, "warmup")},
-        .rates = {.beta1 = settings_number(settings, "beta1"),
-                  .beta2 = settings_number(settings, "beta2"),
-                  .eps = settings_number(settings, "epsilon"),
-                  .weight_decay = settings_number(settings, "weight_decay"),
-                  .max_grad_norm = settings_number(settings, "clip_norm")},
-        .loss = {.kl_beta = settings_number(settings, "kl"),
-                 .clip_low = settings_number(settings, "clip_low"),
-                 .clip_high = settings_number(settings, "clip_high")},
-    };
-    if (options->save_every < 0) options->save_every = 0;
-    if (options->schedule.cosine && options->schedule.steps <= 0) {
-        if (pipeline) return fail(BUG, "the pipeline did not say how many steps there are");
+static status optim_read_options(struct optim *optim, const struct optim_options *options) {
+    struct schedule *schedule = &optim->schedule;
+    optim->options = options;
+    *schedule = (struct schedule){.rate = options->lr,
+                                  .cosine = options->schedule == OPTIM_SCHEDULE_COSINE,
+                                  .steps = options->steps,
+                                  .warmup = options->warmup};
+    optim->rates = (struct optimizer_options){.beta1 = options->beta1,
+                                              .beta2 = options->beta2,
+                                              .eps = options->epsilon,
+                                              .weight_decay = options->weight_decay,
+                                              .max_grad_norm = options->clip_norm};
+    optim->loss =
+        (struct loss_options){.kl_beta = options->kl, .clip_low = options->clip_low, .clip_high = options->clip_high};
+    if (schedule->cosine && !schedule->steps) {
+        if (stage_in_pipeline(optim->context)) return fail(BUG, "the pipeline did not say how many steps there are");
         log_info("--steps is not given: the learning rate stays constant instead of falling along a cosine");
-        options->schedule.cosine = false;
+        schedule->cosine = false;
     }
-    if (options->schedule.cosine && options->schedule.warmup >= options->schedule.steps && options->schedule.warmup)
-        return fail(USAGE, "--warmup: %lld steps leave none of %lld", (long long)options->schedule.warmup,
-                    (long long)options->schedule.steps);
+    if (schedule->cosine && schedule->warmup >= schedule->steps && schedule->warmup)
+        return fail(USAGE, "--warmup: %lld steps leave none of %lld", (long long)schedule->warmup,
+                    (long long)schedule->steps);
     return OK;
 }
 
@@ -59,17 +50,18 @@ static status read_options(struct optim_options *options, const struct settings 
 enum { save_patience = 50 };
 static const double save_speed = 0.5e9; // bytes a second
 
-static status open_model(struct optim *optim, const struct settings *settings) {
-    const struct model_options options = {
-        .device = settings_text(settings, "device"),
-        .threads = settings_int(settings, "threads") > 0 ? (int)settings_int(settings, "threads") : 0,
-        .precision = settings_text(settings, "precision"),
+static status optim_open_model(struct optim *optim) {
+    const struct optim_options *options = optim->options;
+    const struct model_options how = {
+        .device = options->model.common.device,
+        .threads = (int)options->model.common.threads,
+        .precision = options->model.common.precision,
         .training = true,
-        .train_vision = settings_bool(settings, "train_vision"),
-        .ema = optim->options.ema_every > 0,
-        .scratch = optim->options.out,
+        .train_vision = options->train_vision,
+        .ema = options->ema_every > 0,
+        .scratch = options->out,
     };
-    TRY(model_open(&optim->model, optim->options.model, &options));
+    TRY(model_open(&optim->model, options->model.dir, &how));
     input_builder_set_model(optim->input, model_get_info(optim->model));
     optim->save_seconds = 16 * (double)model_get_info(optim->model)->parameter_count / save_speed;
     return model_hash(optim->model, &optim->first_hash);
@@ -77,17 +69,16 @@ static status open_model(struct optim *optim, const struct settings *settings) {
 
 static status optim_open(void **state, struct stage_context *context) {
     struct trainer *trainer;
-    const struct settings *settings = stage_settings(context);
     TRY(NEW(&trainer, 1));
     *state = trainer;
     trainer->optim.context = context;
-    TRY(read_options(&trainer->optim.options, settings, stage_in_pipeline(context)));
-    size_t batch = (size_t)trainer->optim.options.groups_per_step;
+    TRY(optim_read_options(&trainer->optim, stage_options(context)));
+    size_t batch = (size_t)trainer->optim.options->groups_per_step;
     TRY(NEW(&trainer->held, batch));
     TRY(NEW(&trainer->done, batch));
-    TRY(dir_make(trainer->optim.options.out));
+    TRY(dir_make(trainer->optim.options->out));
     TRY(input_builder_new(&trainer->optim.input, context));
-    TRY(open_model(&trainer->optim, settings));
+    TRY(optim_open_model(&trainer->optim));
     TRY(checkpoint_resume(&trainer->optim));
     return step_publish(&trainer->optim, true);
 }
@@ -102,7 +93,7 @@ static status optim_position(void *state, int64_t *step, int64_t *place) {
 static int optim_capacity(void *state) {
     const struct trainer *trainer = state;
     if (trainer->done_next < trainer->done_count) return 0;
-    return (int)((size_t)trainer->optim.options.groups_per_step - trainer->held_count);
+    return (int)((size_t)trainer->optim.options->groups_per_step - trainer->held_count);
 }
 
 // Everything that a group can lack is found here, before any of its step is computed.
@@ -116,7 +107,7 @@ static status optim_submit(void *state, struct group *group) {
 // Checkpoints when they are due; in a pipeline, the state now and then, so that a crash costs little.
 static status save(struct trainer *trainer) {
     struct optim *optim = &trainer->optim;
-    if (optim->options.save_every && optim->step % optim->options.save_every == 0) return checkpoint_write(optim);
+    if (optim->options->save_every && optim->step % optim->options->save_every == 0) return checkpoint_write(optim);
     double waited = clock_monotonic() - optim->saved_at;
     if (stage_in_pipeline(optim->context) && waited > save_patience * optim->save_seconds) return state_write(optim);
     return OK;
@@ -159,7 +150,7 @@ static status optim_poll(void *state, bool draining, struct group **done) {
         *done = trainer->done[trainer->done_next++];
         return OK;
     }
-    if (trainer->held_count == (size_t)trainer->optim.options.groups_per_step) return train(trainer);
+    if (trainer->held_count == (size_t)trainer->optim.options->groups_per_step) return train(trainer);
     if (!draining || !trainer->held_count) return END;
     trainer->left += trainer->held_count;
     memcpy(trainer->done, trainer->held, trainer->held_count * sizeof *trainer->held);
@@ -171,7 +162,7 @@ static status optim_poll(void *state, bool draining, struct group **done) {
 static void say_left(struct trainer *trainer) {
     if (trainer->left)
         log_info("%zu groups did not fill a step of %lld and were not trained", trainer->left,
-                 (long long)trainer->optim.options.groups_per_step);
+                 (long long)trainer->optim.options->groups_per_step);
     trainer->left = 0;
 }
 

@@ -56,7 +56,7 @@ static status append(const char *path, const struct buf *line) {
 status metrics_add(const struct optim *optim, const struct step_facts *facts) {
     struct arena memory = {0};
     struct buf line = {0};
-    char *path = path_join(&memory, optim->options.out, "metrics.jsonl");
+    char *path = path_join(&memory, optim->options->out, "metrics.jsonl");
     status result = path ? format_line(&line, facts) : fail_oom();
     if (result == OK) result = append(path, &line);
     buf_release(&line);

@@ -8,21 +8,12 @@
 #include <stdio.h>
 
 #include "shared/base/memory.h"
-#include "shared/config/options.h"
+#include "shared/config/stage_options.h"
 #include "shared/group/group.h"
 #include "shared/model/model.h"
 #include "shared/stage/stage_input.h"
 #include "shared/stage/stage.h"
 #include "stages/optim/schedule.h"
-
-struct optim_options {
-    const char *model, *out, *gradients; // gradients: NULL: not asked for
-    struct schedule schedule;
-    struct optimizer_options rates;
-    struct loss_options loss;
-    int64_t groups_per_step, save_every, ema_every; // 0: never
-    double ema_decay;
-};
 
 // What one step found, for metrics.jsonl.
 struct step_facts {
@@ -36,7 +27,10 @@ struct step_facts {
 };
 
 struct optim {
-    struct optim_options options;
+    const struct optim_options *options;
+    struct schedule schedule;
+    struct optimizer_options rates;
+    struct loss_options loss;
     struct stage_context *context;
     struct input_builder *input;
     struct model *model;
@@ -46,7 +40,7 @@ struct optim {
     bool whole;          // that one is a checkpoint, not a state alone
     bool unwritable;     // the last checkpoint could not be written
     int64_t cursor;      // place in the order of issue below which all is done with
-    uint64_t first_hash; // of the weights in options.model
+    uint64_t first_hash; // of the weights in options->model.dir
     double saved_at, save_seconds;
 };
 
@@ -74,8 +68,8 @@ status checkpoint_write(struct optim *optim);
 // Writes OUT/state-NNNNNN: the training state and the cursor alone, to go on from; older ones are removed.
 status state_write(struct optim *optim);
 
-// Goes on from the newest checkpoint or state under OUT, if there is one; else from the state beside options.model, if
-// there is one.
+// Goes on from the newest checkpoint or state under OUT, if there is one; else from the state beside
+// options->model.dir, if there is one.
 status checkpoint_resume(struct optim *optim);
 
 #endif

@@ -40,7 +40,7 @@ static void add_rewards(const struct group *group, struct batch_sums *sums) {
 
 // A number of the reference for each token, where the loss has a KL term.
 static status check_reference(const struct optim *optim, const struct group *group, const struct stage_input *input) {
-    if (optim->options.loss.kl_beta <= 0) return OK;
+    if (optim->loss.kl_beta <= 0) return OK;
     if (group->reference.logprob_count != group->completion_count)
         return fail(DATAERR,
                     "not a group: reference.logprobs: missing (the KL term needs refscore with logprobs: all)");
@@ -71,7 +71,7 @@ status step_check(struct optim *optim, struct group *group) {
 
 static void fill_completions(struct optim *optim, const struct group *group, const struct stage_input *input,
                              struct train_completion *out, struct step_facts *facts) {
-    bool needs_reference = optim->options.loss.kl_beta > 0;
+    bool needs_reference = optim->loss.kl_beta > 0;
     for (size_t i = 0; i < group->completion_count; i++) {
         const struct completion *completion = &group->completions[i];
         out[i] = (struct train_completion){
@@ -92,8 +92,8 @@ static status accumulate(struct optim *optim, struct group *group, double weight
     if (result == OK) result = NEW(&completions, group->completion_count);
     if (result == OK) fill_completions(optim, group, &input, completions, facts);
     if (result == OK)
-        result = model_accumulate(optim->model, &input.prompt, completions, group->completion_count,
-                                  &optim->options.loss, weight, &found);
+        result = model_accumulate(optim->model, &input.prompt, completions, group->completion_count, &optim->loss,
+                                  weight, &found);
     if (result == OK) {
         facts->loss += weight * found.loss;
         facts->nll += weight * found.nll;
@@ -110,9 +110,9 @@ static status accumulate(struct optim *optim, struct group *group, double weight
 }
 
 static status finish(struct optim *optim, struct step_facts *facts) {
-    const struct optim_options *options = &optim->options;
-    struct optimizer_options rates = options->rates;
-    rates.lr = facts->rate = schedule_rate(&options->schedule, optim->step);
+    const struct optim_options *options = optim->options;
+    struct optimizer_options rates = optim->rates;
+    rates.lr = facts->rate = schedule_rate(&optim->schedule, optim->step);
     if (options->gradients) TRY(model_save_grads(optim->model, options->gradients));
     TRY(model_step(optim->model, &rates, &facts->norm));
     if (!isfinite(facts->norm)) log_info("step %lld: the gradient's norm is not finite", (long long)facts->step);

@@ -15,11 +15,11 @@ struct refscore {
 
 static status refscore_open(void **state, struct stage_context *context) {
     struct refscore *self;
-    const struct settings *settings = stage_settings(context);
+    const struct refscore_options *options = stage_options(context);
     TRY(NEW(&self, 1));
     *state = self;
-    self->rule = settings_is(settings, "span", "released") ? ANSWER_SPAN_RELEASED : ANSWER_SPAN_CONTENT;
-    self->all = settings_is(settings, "logprobs", "all");
+    self->rule = options->span == REFSCORE_SPAN_RELEASED ? ANSWER_SPAN_RELEASED : ANSWER_SPAN_CONTENT;
+    self->all = options->logprobs == REFSCORE_LOGPROBS_ALL;
     return stage_model_open(&self->model, context);
 }
 

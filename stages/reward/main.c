@@ -1,44 +1,42 @@
-// caravan-reward: rewards by kind, their total, and the group's advantages. It holds nothing but its keys.
-#include <math.h>
+// caravan-reward: rewards by kind, their total, and the group's advantages. It holds nothing but its options.
 #include <stdlib.h>
+#include <string.h>
 
 #include "shared/reward/reward.h"
 #include "shared/stage/stage.h"
 
-static status read_method(const struct settings *settings, enum reward_method *out) {
+static status reward_open(void **state, struct stage_context *context) {
     static const struct {
         const char *name;
         enum reward_method method;
     } methods[] = {
         {"care", METHOD_CARE}, {"densecons", METHOD_DENSECONS}, {"grpo", METHOD_PLAIN}, {"nokl", METHOD_PLAIN}};
-    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
-        if (!settings_is(settings, "method", methods[i].name)) continue;
-        *out = methods[i].method;
-        return OK;
-    }
-    return fail(USAGE, "method: %s is not there yet; care, densecons, grpo and nokl are",
-                settings_text(settings, "method"));
-}
-
-static status open_rules(void **state, struct stage_context *context) {
-    const struct settings *settings = stage_settings(context);
+    enum { METHODS = sizeof methods / sizeof *methods };
+    const struct reward_stage_options *options = stage_options(context);
     struct reward_options *rules;
     TRY(NEW(&rules, 1));
     *state = rules;
-    TRY(read_method(settings, &rules->method));
-    rules->coefficient = settings_number(settings, "coefficient");
-    rules->margin = settings_number(settings, "margin");
-    rules->upper_bound = settings_number(settings, "upper_bound");
-    rules->arithmetic_mean = settings_is(settings, "likelihood", "arithmetic");
-    settings_range(settings, "length_reward", &rules->min_length, &rules->max_length);
+    size_t method = 0;
+    while (method < METHODS && strcmp(methods[method].name, options->method) != 0) method++;
+    if (method == METHODS)
+        return fail(USAGE, "method: %s is not there yet; care, densecons, grpo and nokl are", options->method);
+    *rules = (struct reward_options){
+        .method = methods[method].method,
+        .coefficient = options->coefficient,
+        .margin = options->margin,
+        .upper_bound = options->upper_bound,
+        .arithmetic_mean = options->likelihood == REWARD_LIKELIHOOD_ARITHMETIC,
+        .min_length = options->length_reward.from,
+        .max_length = options->length_reward.to,
+    };
     return OK;
 }
 
-static status work(void *state, struct group *group) {
+static status reward_work(void *state, struct group *group) {
     return reward_group(group, state);
 }
 
-static status close_rules(void *state) {
+static status reward_close(void *state) {
     free(state);
     return OK;
 }
@@ -47,9 +45,9 @@ static const struct stage reward = {
     .name = "reward",
     .needs = NEED_COMPLETIONS,
     .section = SECTION_REWARD,
-    .open = open_rules,
-    .work = work,
-    .close = close_rules,
+    .open = reward_open,
+    .work = reward_work,
+    .close = reward_close,
 };
 
 int main(int argc, char **argv) {

@@ -17,17 +17,17 @@ struct rollout {
 
 static status rollout_open(void **state, struct stage_context *context) {
     struct rollout *self;
-    const struct settings *settings = stage_settings(context);
+    const struct rollout_options *options = stage_options(context);
     TRY(NEW(&self, 1));
     *state = self;
-    self->seed = (uint64_t)settings_int(settings, "seed");
-    self->max_prompt_tokens = settings_int(settings, "max_prompt_tokens");
+    self->seed = (uint64_t)options->seed;
+    self->max_prompt_tokens = options->max_prompt_tokens;
     self->request = (struct generate_request){
-        .count = (int)settings_int(settings, "group_size"),
-        .temperature = (float)settings_number(settings, "temperature"),
-        .top_p = (float)settings_number(settings, "top_p"),
-        .top_k = (int)settings_int(settings, "top_k"),
-        .max_new_tokens = (int)settings_int(settings, "max_new_tokens"),
+        .count = (int)options->group_size,
+        .temperature = (float)options->temperature,
+        .top_p = (float)options->top_p,
+        .top_k = (int)options->top_k,
+        .max_new_tokens = (int)options->max_new_tokens,
     };
     TRY(stage_model_open(&self->model, context));
     const struct generator_options generation = {.max_new_tokens = self->request.max_new_tokens};

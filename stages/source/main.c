@@ -3,7 +3,7 @@
 #include "shared/stage/stage.h"
 
 static status open_source(void **state, struct stage_context *context) {
-    return dataset_open((struct dataset **)state, stage_settings(context));
+    return dataset_open((struct dataset **)state, stage_options(context));
 }
 
 static uint64_t fingerprint(void *state) {

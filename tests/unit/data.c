@@ -3,6 +3,7 @@
 #include "tests/unit/unit.h"
 
 #include "shared/base/file.h"
+#include "shared/config/stage_kinds.h"
 #include "shared/data/dataset.h"
 #include "shared/data/prompt_template.h"
 
@@ -32,25 +33,25 @@ static char *write_file(struct arena *arena, const char *name, const char *conte
     return path;
 }
 
-// Settings from "key", "value", ..., NULL.
-static struct settings *settings_from(const char *const *pairs) {
-    struct settings *settings;
-    assert_int_equal(settings_new(&settings, "source"), OK);
+// Sets "key", "value", ..., NULL.
+static void set_options(struct options *options, const char *const *pairs) {
     for (; *pairs; pairs += 2) {
-        status result = settings_set(settings, pairs[0], pairs[1]);
+        status result = options_set(options, pairs[0], pairs[1]);
         if (result != OK) print_error("%s\n", fail_text());
         assert_int_equal(result, OK);
     }
-    return settings;
 }
 
 static status open_text(struct dataset **out, const char *format, const char *content, const char *const *more) {
     struct arena arena = {0};
     char *path = write_file(&arena, "data.jsonl", content);
-    struct settings *settings = settings_from((const char *[]){"data", path, "format", format, NULL});
-    for (; more && *more; more += 2) assert_int_equal(settings_set(settings, more[0], more[1]), OK);
-    status result = dataset_open(out, settings);
-    settings_free(&settings);
+    struct source_options source;
+    struct options options;
+    assert_int_equal(options_init(&options, &stage_kinds[STAGE_SOURCE].options, &source), OK);
+    set_options(&options, (const char *[]){"data", path, "format", format, NULL});
+    if (more) set_options(&options, more);
+    status result = dataset_open(out, &source);
+    options_release(&options);
     arena_release(&arena);
     return result;
 }

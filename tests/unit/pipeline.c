@@ -6,6 +6,7 @@
 
 #include "shared/base/file.h"
 #include "shared/config/pipeline.h"
+#include "shared/config/stage_options.h"
 
 static char folder[] = "/tmp/caravan-pipeline-XXXXXX";
 
@@ -80,10 +81,11 @@ static void check_good(const struct pipeline *pipeline) {
     assert_int_equal(pipeline->machine_count, 1);
     assert_int_equal(pipeline->machines[0].port, 7000);
     assert_string_equal(pipeline->machines[0].key, "abc");
-    struct settings *settings;
-    assert_int_equal(pipeline_settings(&stages[5], &settings), OK);
-    assert_true(settings_number(settings, "margin") == 0.01);
-    settings_free(&settings);
+    struct reward_stage_options reward;
+    struct options options;
+    assert_int_equal(pipeline_options(&stages[5], &options, &reward), OK);
+    assert_true(reward.margin == 0.01);
+    options_release(&options);
 }
 
 static void test_handed_down_and_written(void **state) {
@@ -166,7 +168,7 @@ static void test_mistakes_have_their_place(void **state) {
         {HEAD TAIL "---\nx: 1\n", ":9:1: a second YAML document"},
         {HEAD TAIL "sead: 3\n", ":8:1: pipeline: no such key: sead; did you mean seed?"},
         {HEAD TAIL "fps: 3\n", ":8:1: pipeline: no such key: fps; it is one of frames"},
-        {HEAD TAIL "seed: x\n", ":8:7: pipeline: seed: 'x' is not a whole number"},
+        {HEAD TAIL "seed: x\n", ":8:7: pipeline: seed: 'x' is not an integer"},
         {HEAD TAIL "seed: [x]\n", ":8:7: seed: an array where a value belongs"},
         {HEAD TAIL "seed: 1\nseed: 2\n", ":9:1: seed is given twice"},
         {HEAD TAIL "stages: []\n", ":8:1: stages is given twice"},

@@ -8,18 +8,34 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
+#include "shared/config/stage_kinds.h"
 #include "shared/stage/stage.h"
 
 // ---- the stages: sample_id says what happens to a group
 
-static const struct option test_keys[] = {
-    {.name = "seed", .type = OPTION_INT, .default_value = "42", .high = 1e9, .help = "changes what is computed"},
+struct test_options {
+    struct common_options common;
+    int64_t seed;
+};
+
+static const struct option test_options[] = {
+    {.name = "seed",
+     .offset = offsetof(struct test_options, seed),
+     .type = OPTION_INT,
+     .default_value = "42",
+     .high = 1e9,
+     .help = "changes what is computed"},
     {0},
 };
-static const struct option_table test_table = {"reward", "caravan-test", NULL, "a stage for tests", test_keys};
+static const struct option_table test_table = {.program = "caravan-test",
+                                               .help = "a stage for tests",
+                                               .options = test_options,
+                                               .common = common_options,
+                                               .size = sizeof(struct test_options)};
 
 static status open_nothing(void **state, struct stage_context *context) {
-    *state = (void *)(intptr_t)settings_int(stage_settings(context), "seed");
+    const struct test_options *options = stage_options(context);
+    *state = (void *)(intptr_t)options->seed;
     return OK;
 }
 

@@ -1,85 +1,132 @@
-// Keys and settings: what a command line and a --config file may say, and how a mistake is named.
+// Options: what a command line and a --config file may say, and how a mistake is named.
 #include "tests/unit/unit.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <unistd.h>
 
 #include "shared/base/file.h"
 #include "shared/config/stage_kinds.h"
+#include "shared/config/stage_options.h"
 
-static struct settings *fresh(const char *stage) {
-    struct settings *settings;
-    assert_int_equal(settings_new(&settings, stage), OK);
-    return settings;
+// The options of a stage with their defaults. One struct has room for those of any stage.
+struct given {
+    struct options options;
+    union {
+        struct source_options source;
+        struct frames_options frames;
+        struct rollout_options rollout;
+        struct refscore_options refscore;
+        struct reward_stage_options reward;
+        struct optim_options optim;
+    };
+};
+
+static void fresh(struct given *given, const char *stage) {
+    const struct stage_kind *kind = stage_kind_find(stage);
+    assert_non_null(kind);
+    assert_true(kind->options.size <= sizeof *given - offsetof(struct given, source));
+    assert_int_equal(options_init(&given->options, &kind->options, &given->source), OK);
 }
 
-static status arguments(struct settings *settings, const char *words) {
-    char copy[512], *argv[32] = {"program"};
-    int argc = 1;
+static status arguments(struct given *given, const char *words) {
+    char program[] = "program", copy[512], *argv[32] = {program};
+    int argc = 1, rest;
     snprintf(copy, sizeof copy, "%s", words);
     for (char *word = strtok(copy, " "); word; word = strtok(NULL, " ")) argv[argc++] = word;
-    return settings_arguments(settings, argc, argv, NULL);
+    return options_parse(&given->options, argc, argv, &rest);
+}
+
+// What options_init, options_check and options_hash count on.
+static void check_option(const struct option_table *table, const struct option *option) {
+    assert_non_null(option->help);
+    assert_true(option->offset < table->size);
+    if (option->default_value) assert_int_equal(option_check(option, option->default_value), OK);
+    if (option->not_above) assert_true(option_find(table, option->not_above)->type >= OPTION_INT);
+    if (option->type == OPTION_INT && !option->default_value) assert_true(option->low >= 1);
+    if (option->type == OPTION_CHOICE || option->type > OPTION_INT) assert_non_null(option->default_value);
+    if (option->type > OPTION_INT && option->choices) assert_null(strchr(option->choices, '|'));
+    if (option->required) assert_true(option->type < OPTION_CHOICE && !option->default_value);
+    if (option->repeatable) assert_true(option->type == OPTION_STRING && option->not_hashed);
 }
 
 static void test_every_default_is_in_range(void **state) {
     (void)state;
     for (int stage = 0; stage < STAGE_COUNT; stage++) {
         const struct option_table *table = &stage_kinds[stage].options;
-        struct settings *settings = fresh(stage_kinds[stage].name);
-        for (const struct option *key = table->options; key->name; key++) {
-            assert_non_null(key->help);
-            if (key->default_value) assert_int_equal(option_check(key, key->default_value), OK);
-            if (key->not_above) assert_non_null(option_find(table, key->not_above));
-            assert_false(settings_given(settings, key->name));
-        }
-        settings_free(&settings);
-        assert_null(settings);
+        for (const struct option *option = table->options; option->name; option++) check_option(table, option);
+        for (const struct option *option = table->common; option->name; option++) check_option(table, option);
+    }
+}
+
+static void test_choices_have_their_numbers(void **state) {
+    (void)state;
+    static const struct {
+        enum stage_id stage;
+        const char *option, *choice;
+        int index;
+    } cases[] = {
+        {STAGE_REFSCORE, "span", "content", REFSCORE_SPAN_CONTENT},
+        {STAGE_REFSCORE, "span", "released", REFSCORE_SPAN_RELEASED},
+        {STAGE_REFSCORE, "logprobs", "answer", REFSCORE_LOGPROBS_ANSWER},
+        {STAGE_REFSCORE, "logprobs", "all", REFSCORE_LOGPROBS_ALL},
+        {STAGE_REWARD, "likelihood", "geometric", REWARD_LIKELIHOOD_GEOMETRIC},
+        {STAGE_REWARD, "likelihood", "arithmetic", REWARD_LIKELIHOOD_ARITHMETIC},
+        {STAGE_OPTIM, "schedule", "cosine", OPTIM_SCHEDULE_COSINE},
+        {STAGE_OPTIM, "schedule", "constant", OPTIM_SCHEDULE_CONSTANT},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct option *option = option_find(&stage_kinds[cases[i].stage].options, cases[i].option);
+        assert_int_equal(option->type, OPTION_CHOICE);
+        assert_int_equal(choice_index(option->choices, cases[i].choice), cases[i].index);
     }
 }
 
 static void test_published_defaults(void **state) {
     (void)state;
-    struct settings *settings = fresh("optim");
-    assert_true(settings_number(settings, "lr") == 1e-6);
-    assert_true(settings_number(settings, "clip_norm") == 5);
-    assert_true(settings_bool(settings, "train_vision"));
-    assert_true(settings_is(settings, "schedule", "cosine"));
-    assert_true(settings_int(settings, "save_every") == INT64_MIN);
-    settings_free(&settings);
-    settings = fresh("reward");
-    double from, to;
-    settings_range(settings, "length_reward", &from, &to);
-    assert_true(isnan(from) && isnan(to) && isnan(settings_number(settings, "margin")));
-    assert_true(settings_number(settings, "upper_bound") == 0.95);
-    settings_free(&settings);
+    struct given given;
+    fresh(&given, "optim");
+    assert_true(given.optim.lr == 1e-6);
+    assert_true(given.optim.clip_norm == 5);
+    assert_true(given.optim.train_vision);
+    assert_int_equal(given.optim.schedule, OPTIM_SCHEDULE_COSINE);
+    assert_int_equal(given.optim.save_every, 0);
+    options_release(&given.options);
+    fresh(&given, "reward");
+    assert_true(isnan(given.reward.length_reward.from) && isnan(given.reward.length_reward.to));
+    assert_true(isnan(given.reward.margin));
+    assert_true(given.reward.upper_bound == 0.95);
+    options_release(&given.options);
 }
 
 static void test_both_spellings_and_forms(void **state) {
     (void)state;
-    struct settings *settings = fresh("source");
-    assert_int_equal(arguments(settings, "--data /dev/null --group-size=3 --max_staleness 2 --no-shuffle --stdio"), OK);
-    assert_int_equal(settings_int(settings, "group_size"), 3);
-    assert_int_equal(settings_int(settings, "max_staleness"), 2);
-    assert_false(settings_bool(settings, "shuffle"));
-    assert_true(settings_bool(settings, "stdio"));
-    assert_int_equal(arguments(settings, "--data /dev/null --shuffle true --stdio false --template none"), OK);
-    assert_true(settings_bool(settings, "shuffle"));
-    assert_false(settings_bool(settings, "stdio"));
-    settings_free(&settings);
+    struct given given;
+    fresh(&given, "source");
+    assert_int_equal(arguments(&given, "--data /dev/null --group-size=3 --max_staleness 2 --no-shuffle --stdio"), OK);
+    assert_int_equal(given.source.group_size, 3);
+    assert_int_equal(given.source.max_staleness, 2);
+    assert_false(given.source.shuffle);
+    assert_true(given.source.common.stdio);
+    assert_int_equal(arguments(&given, "--data /dev/null --shuffle true --stdio false --template none"), OK);
+    assert_true(given.source.shuffle);
+    assert_false(given.source.common.stdio);
+    assert_string_equal(given.source.template, "none");
+    options_release(&given.options);
 }
 
 static void test_mistakes_are_named(void **state) {
     (void)state;
     static const struct {
         const char *stage, *words, *said;
-        status status;
+        status code;
     } cases[] = {
         {"rollout", "--model / --temprature 1", "--temprature: no such option; did you mean --temperature?", USAGE},
         {"rollout", "--model / --xyzzy 1", "--xyzzy: no such option", USAGE},
         {"rollout", "--model / --top-p 1.5", "top_p: 1.5 is out of range: 1e-09 to 1", USAGE},
         {"rollout", "--model / --top-p 0.5x", "top_p: '0.5x' is not a number", USAGE},
         {"rollout", "--model / --top-p nan", "top_p: 'nan' is not a number", USAGE},
-        {"rollout", "--model / --top-k 0x10", "top_k: '0x10' is not a whole number", USAGE},
+        {"rollout", "--model / --top-k 0x10", "top_k: '0x10' is not an integer", USAGE},
         {"rollout", "--model / --seed 99999999999999999999",
          "seed: 99999999999999999999 is out of range: 0 to "
          "9.00719925474099e+15",
@@ -102,64 +149,68 @@ static void test_mistakes_are_named(void **state) {
         {"source", "--data / --shuffle=maybe", "shuffle: 'maybe' is not true or false", USAGE},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct settings *settings = fresh(cases[i].stage);
-        assert_int_equal(arguments(settings, cases[i].words), cases[i].status);
+        struct given given;
+        fresh(&given, cases[i].stage);
+        assert_int_equal(arguments(&given, cases[i].words), cases[i].code);
         assert_string_equal(fail_text(), cases[i].said);
-        settings_free(&settings);
+        options_release(&given.options);
     }
 }
 
 static void test_ranges(void **state) {
     (void)state;
-    struct settings *settings = fresh("reward");
-    double from, to;
-    assert_int_equal(arguments(settings, "--length-reward 320..512 --margin none --upper-bound none --device cuda:1"),
+    struct given given;
+    fresh(&given, "reward");
+    assert_int_equal(arguments(&given, "--length-reward 320..512 --margin none --upper-bound none --device cuda:1"),
                      OK);
-    settings_range(settings, "length_reward", &from, &to);
-    assert_true(from == 320 && to == 512);
-    assert_true(settings_is(settings, "upper_bound", "none"));
-    assert_int_equal(arguments(settings, "--length-reward ..512"), OK);
-    settings_range(settings, "length_reward", &from, &to);
-    assert_true(isinf(from) && from < 0 && to == 512);
-    settings_free(&settings);
+    assert_true(given.reward.length_reward.from == 320 && given.reward.length_reward.to == 512);
+    assert_true(isnan(given.reward.upper_bound));
+    assert_string_equal(given.reward.common.device, "cuda:1");
+    assert_int_equal(arguments(&given, "--length-reward ..512"), OK);
+    const struct option_range *range = &given.reward.length_reward;
+    assert_true(isinf(range->from) && range->from < 0 && range->to == 512);
+    options_release(&given.options);
 }
 
 // Runs with a --config file of that content and returns its status.
-static status with_config(struct settings *settings, const char *content, const char *more) {
+static status with_config(struct given *given, const char *content, const char *more) {
     char path[] = "/tmp/caravan-config-XXXXXX", words[256];
     int fd = mkstemp(path);
     assert_true(fd >= 0);
     close(fd);
     assert_int_equal(file_write_atomic(path, content, strlen(content)), OK);
     snprintf(words, sizeof words, "%s --config %s", more, path);
-    status result = arguments(settings, words);
+    status result = arguments(given, words);
     unlink(path);
     return result;
 }
 
 static void test_config_file(void **state) {
     (void)state;
-    struct settings *settings = fresh("frames");
-    assert_int_equal(with_config(settings, "fps: 1.5\nmax_frames: 8\nstore: here\n", "--max-frames 12"), OK);
-    assert_true(settings_number(settings, "fps") == 1.5);
-    assert_int_equal(settings_int(settings, "max_frames"), 12);
-    assert_string_equal(settings_text(settings, "store"), "/tmp/here");
-    assert_int_equal(with_config(settings, "fps: 1\nmax_frame: 8\n", ""), USAGE);
+    struct given given;
+    fresh(&given, "frames");
+    assert_int_equal(with_config(&given, "fps: 1.5\nmax_frames: 8\nstore: here\n", "--max-frames 12"), OK);
+    assert_true(given.frames.fps == 1.5);
+    assert_int_equal(given.frames.max_frames, 12);
+    assert_string_equal(given.frames.common.store, "/tmp/here");
+    assert_int_equal(with_config(&given, "fps: 1\nmax_frame: 8\n", ""), USAGE);
     assert_non_null(strstr(fail_text(), ":2:1: max_frame: no such key; did you mean max_frames?"));
-    assert_int_equal(with_config(settings, "fps: [1]\n", ""), USAGE);
+    assert_int_equal(with_config(&given, "fps: [1]\n", ""), USAGE);
     assert_non_null(strstr(fail_text(), ":1:6: fps: an array where a value belongs"));
-    assert_int_equal(with_config(settings, "fps: 1\n\tx", ""), DATAERR);
+    assert_int_equal(with_config(&given, "fps: 1\n\tx", ""), DATAERR);
     assert_non_null(strstr(fail_text(), "not YAML"));
-    assert_int_equal(with_config(settings, "- fps\n", ""), DATAERR);
-    assert_int_equal(with_config(settings, "", ""), OK);
-    settings_free(&settings);
+    assert_int_equal(with_config(&given, "- fps\n", ""), DATAERR);
+    assert_int_equal(with_config(&given, "", ""), OK);
+    options_release(&given.options);
 }
 
 static uint64_t hash_of_stage(const char *stage, const char *words) {
-    struct settings *settings = fresh(stage);
-    assert_int_equal(arguments(settings, words), OK);
-    uint64_t hash = settings_hash(settings);
-    settings_free(&settings);
+    struct given given;
+    uint64_t hash;
+    fresh(&given, stage);
+    assert_int_equal(arguments(&given, words), OK);
+    assert_int_equal(options_hash(&given.options, &hash), OK);
+    options_release(&given.options);
     return hash;
 }
 
@@ -208,7 +259,7 @@ static void test_help_has_every_key(void **state) {
         assert_non_null(strstr(text.data, key->help));
     assert_non_null(strstr(text.data, "--max-new-tokens N"));
     buf_clear(&text);
-    assert_int_equal(options_markdown(&text), OK);
+    assert_int_equal(stage_kinds_markdown(&text), OK);
     for (int stage = 0; stage < STAGE_COUNT; stage++)
         for (const struct option *key = stage_kinds[stage].options.options; key->name; key++)
             assert_non_null(strstr(text.data, key->name));
@@ -218,6 +269,7 @@ static void test_help_has_every_key(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_default_is_in_range),
+        cmocka_unit_test(test_choices_have_their_numbers),
         cmocka_unit_test(test_published_defaults),
         cmocka_unit_test(test_both_spellings_and_forms),
         cmocka_unit_test(test_mistakes_are_named),

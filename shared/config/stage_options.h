@@ -1,0 +1,93 @@
+// The options of each stage as plain structs, filled from the tables in stage_kinds.c. What an option means stands
+// there too.
+#ifndef SHARED_CONFIG_STAGE_OPTIONS_H
+#define SHARED_CONFIG_STAGE_OPTIONS_H
+
+#include "shared/config/options.h"
+
+// Of every stage: the first member of its struct.
+struct common_options {
+    bool stdio;
+    const char *config;
+    const char *device;    // NULL: cuda when there is one
+    int64_t threads;       // 0: all
+    const char *precision; // "float32", "bfloat16"; NULL: the device's default
+    const char *wiring;    // NULL: not in a run
+    const char *store;     // NULL: none
+};
+
+// Of the stages that compute with a model: the first member of their structs.
+struct stage_model_options {
+    struct common_options common;
+    const char *dir;        // `model`
+    const char *media_root; // NULL: the current directory
+};
+
+struct source_options {
+    struct common_options common;
+    const char *data;
+    const char *format;
+    const char *media_root;
+    const char *template; // a path or "none"; NULL: the default one
+    int64_t group_size, groups_per_step, max_staleness, epochs;
+    int64_t limit; // 0: all
+    bool shuffle;
+    int64_t seed;
+};
+
+struct frames_options {
+    struct common_options common;
+    const char *media_root;
+    double fps;
+    int64_t min_frames, max_frames, min_pixels, max_pixels, image_min_pixels, image_max_pixels;
+    int64_t total_pixels;    // 0: no bound
+    double seconds_per_grid; // NaN: measured
+    int64_t workers;         // 0: as many as threads
+    int64_t store_limit;     // 0: no limit
+};
+
+struct rollout_options {
+    struct stage_model_options model;
+    int64_t group_size;
+    double temperature, top_p;
+    int64_t top_k, max_new_tokens, max_prompt_tokens, seed;
+};
+
+enum refscore_span { REFSCORE_SPAN_CONTENT, REFSCORE_SPAN_RELEASED };
+enum refscore_logprobs { REFSCORE_LOGPROBS_ANSWER, REFSCORE_LOGPROBS_ALL };
+
+struct refscore_options {
+    struct stage_model_options model;
+    int span;     // refscore_span
+    int logprobs; // refscore_logprobs
+};
+
+enum reward_likelihood { REWARD_LIKELIHOOD_GEOMETRIC, REWARD_LIKELIHOOD_ARITHMETIC };
+
+struct reward_stage_options {
+    struct common_options common;
+    const char *method;
+    double coefficient, margin, upper_bound; // NaN: none
+    int likelihood;                          // reward_likelihood
+    struct option_range length_reward;       // NaN: off
+};
+
+enum optim_schedule { OPTIM_SCHEDULE_COSINE, OPTIM_SCHEDULE_CONSTANT };
+
+struct optim_options {
+    struct stage_model_options model;
+    const char *out;
+    int64_t groups_per_step;
+    int64_t steps; // 0: not given
+    double lr;
+    int schedule; // optim_schedule
+    int64_t warmup;
+    double weight_decay, beta1, beta2, epsilon, clip_norm, kl, clip_low, clip_high;
+    bool train_vision;
+    int64_t ema_every; // 0: never
+    double ema_decay;
+    int64_t save_every;    // 0: the last step only
+    const char *gradients; // NULL: not asked for
+};
+
+#endif
