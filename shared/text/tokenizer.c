@@ -66,7 +66,7 @@ status tokenizer_open(struct tokenizer **out, const char *dir) {
     } else if (path_exists(vocab_path)) {
         TRY_TO(result, done, tokenizer_read_vocab_files(t, dir));
     } else {
-        TRY_TO(result, done, fail(DATAERR, "%s: has neither tokenizer.json nor vocab.json and merges.txt", dir));
+        TRY_TO(result, done, fail(DATAERR, "%s: no tokenizer.json, and no vocab.json with merges.txt", dir));
     }
     TRY_TO(result, done, tokenizer_read_config(t, dir));
     TRY_TO(result, done, tokenizer_finish(t));

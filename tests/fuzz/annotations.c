@@ -9,7 +9,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-// A group that was made can be written and read again.
+// Checks that the group can be written and read.
 static void check_group(struct group *group) {
     struct group *again = NULL;
     struct buf json = {0};

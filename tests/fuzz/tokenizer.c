@@ -1,4 +1,4 @@
-// tokenizer.json, then a NUL byte, then a text: whatever loads must encode any text and decode any tokens.
+// Reads tokenizer.json, a NUL byte and a text. A tokenizer that loads must encode any text and decode any tokens.
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,32 +1,33 @@
-// Which tokens of a completion are its answer, by both rules.
+// Finds the tokens of a completion's answer by both rules.
 #include "shared/text/answer_span.h"
 #include "tests/unit/unit.h"
 
-static struct tokenizer *words;
+static struct tokenizer *tokenizer;
 
 static int open_tokenizer(void **state) {
     (void)state;
-    return tokenizer_open(&words, "tests/data/tokenizer/plain") == OK ? 0 : -1;
+    return tokenizer_open(&tokenizer, "tests/data/tokenizer/plain") == OK ? 0 : -1;
 }
 
 static int close_tokenizer(void **state) {
     (void)state;
-    tokenizer_free(&words);
+    tokenizer_free(&tokenizer);
     return 0;
 }
 
-// The text that the answer's tokens stand for: "" if the span is empty, NULL if there is no answer.
+// Returns the text of the answer's tokens: "" if the span is empty, NULL if there is no answer.
 static char *answer_text(enum answer_span_rule rule, const char *completion, bool ended, size_t *tokens_after) {
     struct token_list tokens = {0};
     struct answer_span span;
     struct buf text = {0};
-    assert_int_equal(tokenizer_encode(words, completion, strlen(completion), &tokens), OK);
-    if (ended) assert_int_equal(token_list_append(&tokens, tokenizer_token_to_id(words, "<|im_end|>")), OK);
-    assert_int_equal(answer_span_find(words, rule, tokens.data, tokens.count, ended, &span), OK);
+    assert_int_equal(tokenizer_encode(tokenizer, completion, strlen(completion), &tokens), OK);
+    if (ended) assert_int_equal(token_list_append(&tokens, tokenizer_token_to_id(tokenizer, "<|im_end|>")), OK);
+    assert_int_equal(answer_span_find(tokenizer, rule, tokens.data, tokens.count, ended, &span), OK);
     if (span.found) {
         assert_true(span.end <= tokens.count);
         assert_int_equal(buf_puts(&text, ""), OK);
-        assert_int_equal(tokenizer_decode(words, tokens.data + span.first, span.end - span.first, false, &text), OK);
+        assert_int_equal(tokenizer_decode(tokenizer, tokens.data + span.first, span.end - span.first, false, &text),
+                         OK);
         if (tokens_after) *tokens_after = tokens.count - span.end;
     }
     token_list_release(&tokens);
@@ -63,7 +64,7 @@ static void test_no_answer(void **state) {
     expect_answer(ANSWER_SPAN_RELEASED, "no tag at all", true, NULL);
 }
 
-static void test_end_token_is_no_answer(void **state) {
+static void test_eos_is_not_part_of_the_answer(void **state) {
     (void)state;
     size_t after = 0;
     char *text = answer_text(ANSWER_SPAN_CONTENT, "<answer>not closed", true, &after);
@@ -72,7 +73,7 @@ static void test_end_token_is_no_answer(void **state) {
     free(text);
 }
 
-static void test_rules_agree_on_the_well_formed(void **state) {
+static void test_rules_agree_on_well_formed_completions(void **state) {
     (void)state;
     const char *completion = "<think>we see it.</think><answer>C</answer>";
     char *content = answer_text(ANSWER_SPAN_CONTENT, completion, true, NULL);
@@ -88,8 +89,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_content_of_the_last_answer),
         cmocka_unit_test(test_no_answer),
-        cmocka_unit_test(test_end_token_is_no_answer),
-        cmocka_unit_test(test_rules_agree_on_the_well_formed),
+        cmocka_unit_test(test_eos_is_not_part_of_the_answer),
+        cmocka_unit_test(test_rules_agree_on_well_formed_completions),
     };
     return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
 }

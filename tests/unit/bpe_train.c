@@ -1,4 +1,5 @@
-// Learning a vocabulary: by hand on a small text, and that what is learned loads and gives the text back.
+// Trains a vocabulary on small texts whose merges are known, and checks that a trained tokenizer loads and decodes what
+// it encodes.
 #include "tests/unit/unit.h"
 
 #include "shared/base/file.h"
@@ -6,10 +7,10 @@
 #include "shared/text/bpe_train.h"
 #include "shared/text/tokenizer_train.h"
 
-static void test_merges_by_hand(void **state) {
+static void test_known_merges(void **state) {
     (void)state;
-    // Words: "ab" twice, " ab" three times, "abc" once. a+b stands 6 times, then space+ab 3 times; what is left stands
-    // there once.
+    // Words: "ab" twice, " ab" three times, "abc" once. a+b occurs 6 times, then space+ab 3 times, and every other pair
+    // once.
     static const char text[] = "ab ab ab\nab ab\nabc";
     struct vocab v = {0};
     struct buf merges = {0};
@@ -22,13 +23,13 @@ static void test_merges_by_hand(void **state) {
     buf_release(&merges);
 }
 
-static void test_equal_counts_take_the_lower_ids(void **state) {
+static void test_equal_counts_prefer_lower_ids(void **state) {
     (void)state;
     static const char text[] = "xy xy dc dc";
     struct vocab v = {0};
     struct buf merges = {0};
     assert_int_equal(bpe_train(&v, &merges, text, sizeof text - 1, 257), OK);
-    assert_string_equal(merges.data, "d c\n"); // one merge alone: the limit holds
+    assert_string_equal(merges.data, "d c\n"); // only one merge, because vocab_size is 257
     vocab_release(&v);
     buf_release(&merges);
 }
@@ -58,16 +59,16 @@ static void test_edges(void **state) {
     buf_release(&merges);
 }
 
-static void test_what_is_learned_loads(void **state) {
+static void test_trained_tokenizer_loads(void **state) {
     (void)state;
-    char folder[] = "/tmp/caravan-train-XXXXXX";
-    assert_non_null(mkdtemp(folder));
+    char dir[] = "/tmp/caravan-train-XXXXXX";
+    assert_non_null(mkdtemp(dir));
     struct buf text = {0}, decoded = {0};
     struct token_list tokens = {0};
     struct tokenizer *t;
     assert_int_equal(file_read("tests/unit/bpe_train.c", &text), OK);
-    assert_int_equal(tokenizer_train(folder, text.data, text.size, 500), OK);
-    if (tokenizer_open(&t, folder) != OK) print_error("%s\n", fail_text());
+    assert_int_equal(tokenizer_train(dir, text.data, text.size, 500), OK);
+    if (tokenizer_open(&t, dir) != OK) print_error("%s\n", fail_text());
     assert_non_null(t);
     assert_int_equal(tokenizer_vocab_size(t), 500 + QWEN_ADDED_TOKENS);
     assert_true(tokenizer_is_special(t, tokenizer_token_to_id(t, "<|video_pad|>")));
@@ -81,14 +82,16 @@ static void test_what_is_learned_loads(void **state) {
     token_list_release(&tokens);
     buf_release(&text);
     buf_release(&decoded);
-    assert_int_equal(dir_remove(folder), OK);
+    assert_int_equal(dir_remove(dir), OK);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_merges_by_hand),          cmocka_unit_test(test_equal_counts_take_the_lower_ids),
-        cmocka_unit_test(test_overlaps_and_long_words), cmocka_unit_test(test_edges),
-        cmocka_unit_test(test_what_is_learned_loads),
+        cmocka_unit_test(test_known_merges),
+        cmocka_unit_test(test_equal_counts_prefer_lower_ids),
+        cmocka_unit_test(test_overlaps_and_long_words),
+        cmocka_unit_test(test_edges),
+        cmocka_unit_test(test_trained_tokenizer_loads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

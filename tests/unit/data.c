@@ -1,4 +1,4 @@
-// Data sets: the three formats, templates, order, and what is refused.
+// Checks data sets: the three formats, prompt templates, the order of epochs, and the messages for invalid records.
 #include <unistd.h>
 #include "tests/unit/unit.h"
 
@@ -7,7 +7,7 @@
 #include "shared/data/dataset.h"
 #include "shared/data/prompt_template.h"
 
-static char folder[] = "/tmp/caravan-data-XXXXXX";
+static char dir[] = "/tmp/caravan-data-XXXXXX";
 
 #define VIDEO_R1(type, options, solution)                                                                              \
     "{\"problem_id\":7,\"problem\":\"Which?\",\"data_type\":\"video\",\"problem_type\":\"" type                        \
@@ -28,7 +28,7 @@ static char folder[] = "/tmp/caravan-data-XXXXXX";
     "\"more\":1.0}\n"
 
 static char *write_file(struct arena *arena, const char *name, const char *content) {
-    char *path = path_join(arena, folder, name);
+    char *path = path_join(arena, dir, name);
     assert_int_equal(file_write_atomic(path, content, strlen(content)), OK);
     return path;
 }
@@ -64,9 +64,9 @@ static struct dataset *opened(const char *format, const char *content, const cha
     return dataset;
 }
 
-static struct group *group_at(struct dataset *dataset, size_t place) {
+static struct group *group_at(struct dataset *dataset, size_t index) {
     struct group *group = NULL;
-    assert_int_equal(dataset_group(dataset, place, &group), OK);
+    assert_int_equal(dataset_group(dataset, index, &group), OK);
     return group;
 }
 
@@ -96,7 +96,7 @@ static void test_seed_bench_given_choices(void **state) {
     struct dataset *dataset = opened("seed-bench-r1", GIVEN, plain);
     struct group *group = group_at(dataset, 0);
     assert_string_equal(group->sample_id.data, "1");
-    assert_int_equal(group->prompt.messages[0].part_count, 2); // no progress, no clip
+    assert_int_equal(group->prompt.messages[0].part_count, 2); // no progress, so no video
     assert_string_equal(group->prompt.messages[0].parts[0].image.data, "images/src/i.jpg");
     assert_string_equal(group->prompt.messages[0].parts[1].text.data, "Next?Options:\nA. a\nB. b\nC. c\nD. d\n");
     assert_string_equal(group->prompt.solution.data, "<answer>C</answer>");
@@ -105,7 +105,7 @@ static void test_seed_bench_given_choices(void **state) {
     dataset_free(&dataset);
 }
 
-// The options of the drawn sample, and whether the solution's letter is that of the right one.
+// Writes the options that are drawn to `text`, and checks that the solution is the letter of the right one.
 static void assert_drawn(const char *seed, char *text) {
     struct dataset *dataset =
         opened("seed-bench-r1", DRAWN, (const char *[]){"template", "none", "seed", seed, "epochs", "2", NULL});
@@ -142,12 +142,12 @@ static void test_seed_bench_draws_by_seed(void **state) {
     assert_in_range(different, 7, 10);
 }
 
-static void test_caravan_keeps_what_is_given(void **state) {
+static void test_caravan_keeps_given_sections(void **state) {
     (void)state;
-    struct dataset *dataset = opened("caravan", GROUP, (const char *[]){"media_root", folder, NULL});
+    struct dataset *dataset = opened("caravan", GROUP, (const char *[]){"media_root", dir, NULL});
     struct group *group = group_at(dataset, 0);
     char path[256];
-    snprintf(path, sizeof path, "file://%s/a.png", folder);
+    snprintf(path, sizeof path, "file://%s/a.png", dir);
     assert_string_equal(group->sample_id.data, "w-1");
     assert_string_equal(group->id.data, "e0-000000");
     assert_string_equal(group->prompt.messages[0].parts[0].image.data, path);
@@ -168,9 +168,9 @@ static void test_order_of_epochs(void **state) {
     struct dataset *dataset = opened("video-r1", data.data, (const char *[]){"epochs", "3", NULL});
     assert_int_equal(dataset_count(dataset), SAMPLES * EPOCHS);
     int order[EPOCHS][SAMPLES];
-    for (int place = SAMPLES * EPOCHS - 1; place >= 0; place--) {
-        struct group *group = group_at(dataset, (size_t)place);
-        order[place / SAMPLES][place % SAMPLES] = atoi(group->sample_id.data);
+    for (int index = SAMPLES * EPOCHS - 1; index >= 0; index--) {
+        struct group *group = group_at(dataset, (size_t)index);
+        order[index / SAMPLES][index % SAMPLES] = atoi(group->sample_id.data);
         group_free(&group);
     }
     for (int epoch = 0; epoch < EPOCHS; epoch++) {
@@ -189,7 +189,7 @@ static void test_order_of_epochs(void **state) {
     buf_release(&data);
 }
 
-static void test_lists_and_limits(void **state) {
+static void test_arrays_and_limits(void **state) {
     (void)state;
     struct dataset *dataset = opened("video-r1", "\xef\xbb\xbf [" CHOICE ",\n\n" CHOICE "\n]\n", plain);
     assert_int_equal(dataset_count(dataset), 2);
@@ -199,7 +199,7 @@ static void test_lists_and_limits(void **state) {
     dataset_free(&dataset);
 }
 
-static void test_shipped_template(void **state) {
+static void test_default_template(void **state) {
     (void)state;
     struct buf shipped = {0};
     assert_int_equal(file_read("pipelines/templates/default.txt", &shipped), OK);
@@ -214,7 +214,7 @@ static void test_shipped_template(void **state) {
     buf_release(&shipped);
 }
 
-static void assert_filled(const char *whole, enum problem_type type, const char *wanted) {
+static void assert_rendered(const char *whole, enum problem_type type, const char *wanted) {
     struct prompt_template template;
     struct buf out = {0};
     assert_int_equal(prompt_template_parse(&template, "t", string_of(whole)), OK);
@@ -225,9 +225,9 @@ static void assert_filled(const char *whole, enum problem_type type, const char 
 
 static void test_templates(void **state) {
     (void)state;
-    assert_filled("a {question} b\n", PROBLEM_OCR, "a Q b");
-    assert_filled("{how}|{question}{question}\n\n[OCR]\n one\ntwo\n\n", PROBLEM_OCR, " one\ntwo|QQ");
-    assert_filled("{question}\r\n[OCR]\r\n one\n[numerical]\n two", PROBLEM_NUMERICAL, "Q two");
+    assert_rendered("a {question} b\n", PROBLEM_OCR, "a Q b");
+    assert_rendered("{how}|{question}{question}\n\n[OCR]\n one\ntwo\n\n", PROBLEM_OCR, " one\ntwo|QQ");
+    assert_rendered("{question}\r\n[OCR]\r\n one\n[numerical]\n two", PROBLEM_NUMERICAL, "Q two");
     struct prompt_template template;
     assert_int_equal(prompt_template_parse(&template, "t", string_of("x\n")), DATAERR);
     assert_int_equal(prompt_template_parse(&template, "t", string_of("{question}\n[OCR]\n[OCR]\n")), DATAERR);
@@ -277,14 +277,14 @@ static void test_mistakes(void **state) {
     }
 }
 
-static int make_folder(void **state) {
+static int make_dir(void **state) {
     (void)state;
-    return mkdtemp(folder) ? 0 : -1;
+    return mkdtemp(dir) ? 0 : -1;
 }
 
-static int remove_folder(void **state) {
+static int remove_dir(void **state) {
     (void)state;
-    return dir_remove(folder) == OK ? 0 : -1;
+    return dir_remove(dir) == OK ? 0 : -1;
 }
 
 int main(void) {
@@ -292,12 +292,12 @@ int main(void) {
         cmocka_unit_test(test_video_r1),
         cmocka_unit_test(test_seed_bench_given_choices),
         cmocka_unit_test(test_seed_bench_draws_by_seed),
-        cmocka_unit_test(test_caravan_keeps_what_is_given),
+        cmocka_unit_test(test_caravan_keeps_given_sections),
         cmocka_unit_test(test_order_of_epochs),
-        cmocka_unit_test(test_lists_and_limits),
-        cmocka_unit_test(test_shipped_template),
+        cmocka_unit_test(test_arrays_and_limits),
+        cmocka_unit_test(test_default_template),
         cmocka_unit_test(test_templates),
         cmocka_unit_test(test_mistakes),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

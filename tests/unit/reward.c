@@ -1,5 +1,5 @@
-// Rewards against what Python and its packages give: tests/data/reward.json, made by
-// tests/parity/make_reward_golden.py. Another such file may be named on the command line.
+// Compares rewards with the results of Python and its packages in tests/data/reward.json, which
+// tests/parity/make_reward_golden.py writes. Another such file may be given on the command line.
 #include <math.h>
 #include "tests/unit/unit.h"
 
@@ -20,7 +20,7 @@ static const char *string_at(json_object *array, size_t i) {
     return json_object_get_string(json_object_array_get_idx(array, i));
 }
 
-static void test_white_space_is_pythons(void **state) {
+static void test_python_isspace(void **state) {
     (void)state;
     json_object *white = key(golden, "white");
     size_t next = 0, count = json_object_array_length(white);
@@ -33,7 +33,7 @@ static void test_white_space_is_pythons(void **state) {
     assert_int_equal(next, count);
 }
 
-static void test_stems(void **state) {
+static void test_porter_stem(void **state) {
     (void)state;
     json_object *stems = key(golden, "stems");
     for (size_t i = 0; i < json_object_array_length(stems); i++) {
@@ -51,7 +51,7 @@ static void assert_number(double value, const char *wanted) {
     assert_true(isnan(number) ? isnan(value) : value == number);
 }
 
-static void test_numbers(void **state) {
+static void test_python_float(void **state) {
     (void)state;
     json_object *numbers = key(golden, "numbers");
     for (size_t i = 0; i < json_object_array_length(numbers); i++) {
@@ -139,7 +139,7 @@ static void assert_refused(const char *type, const char *truth, const char *more
     buf_release(&json);
 }
 
-static void test_what_is_refused(void **state) {
+static void test_invalid_groups(void **state) {
     (void)state;
     assert_refused("Numerical", "1", "", NAN, "sample s7: problem type 'Numerical'");
     assert_refused("regression", "inf", "", NAN, "sample s7");
@@ -173,12 +173,9 @@ int main(int argc, char **argv) {
         return 1;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_white_space_is_pythons),
-        cmocka_unit_test(test_stems),
-        cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_what_is_refused),
-        cmocka_unit_test(test_answers_and_format),
+        cmocka_unit_test(test_python_isspace), cmocka_unit_test(test_porter_stem),
+        cmocka_unit_test(test_python_float),   cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_invalid_groups), cmocka_unit_test(test_answers_and_format),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     json_object_put(golden);

@@ -1,5 +1,5 @@
-// The tokenizer and the chat template against what transformers 4.51.3 made of the same folders (golden.json), the time
-// of long words, and broken folders.
+// Compares the tokenizer and the chat template with the results of transformers 4.51.3 on the same directories
+// (golden.json), and checks the time for long words and the messages for malformed directories.
 #include "tests/unit/unit.h"
 
 #include <json-c/json.h>
@@ -11,9 +11,9 @@
 #include "shared/text/chat_template.h"
 #include "shared/text/tokenizer.h"
 
-#define FOLDER "tests/data/tokenizer/"
-// fail_msg, which needs the macro that hides our fail().
-#define BLAME(...)                                                                                                     \
+#define DIRECTORY "tests/data/tokenizer/"
+// cmocka's fail_msg cannot be used, because it needs cmocka's macro fail(), which conflicts with shared/base/status.h.
+#define FAIL_WITH(...)                                                                                                 \
     do {                                                                                                               \
         print_error(__VA_ARGS__);                                                                                      \
         assert_true(false);                                                                                            \
@@ -22,10 +22,10 @@ static json_object *golden;
 
 static int read_golden(void **state) {
     (void)state;
-    return json_parse_file(&golden, FOLDER "golden.json") != OK;
+    return json_parse_file(&golden, DIRECTORY "golden.json") != OK;
 }
 
-static int drop_golden(void **state) {
+static int free_golden(void **state) {
     (void)state;
     return json_object_put(golden) != 1;
 }
@@ -37,10 +37,10 @@ static json_object *at(json_object *object, const char *key) {
 }
 
 static void assert_tokens(json_object *expected, const struct token_list *got, const char *what) {
-    if (json_object_array_length(expected) != got->count) BLAME("%s: %zu tokens", what, got->count);
+    if (json_object_array_length(expected) != got->count) FAIL_WITH("%s: %zu tokens", what, got->count);
     for (size_t i = 0; i < got->count; i++)
         if (json_object_get_int64(json_object_array_get_idx(expected, i)) != got->data[i])
-            BLAME("%s: token %zu is %lld", what, i, (long long)got->data[i]);
+            FAIL_WITH("%s: token %zu is %lld", what, i, (long long)got->data[i]);
 }
 
 static void assert_text(json_object *expected, const struct buf *got) {
@@ -63,13 +63,13 @@ static void check_decoded(const struct tokenizer *t, json_object *row) {
     token_list_release(&tokens);
 }
 
-static void check_folder(const char *name) {
-    char folder[256];
+static void check_directory(const char *name) {
+    char dir[256];
     struct tokenizer *t;
-    snprintf(folder, sizeof folder, FOLDER "%s", name);
-    if (tokenizer_open(&t, folder) != OK) BLAME("%s", fail_text());
+    snprintf(dir, sizeof dir, DIRECTORY "%s", name);
+    if (tokenizer_open(&t, dir) != OK) FAIL_WITH("%s", fail_text());
     json_object *texts = at(at(golden, name), "texts"), *scattered = at(at(golden, name), "scattered");
-    for (int round = 0; round < 2; round++) // the second from what was remembered
+    for (int round = 0; round < 2; round++) // the second one from the cache
         for (size_t i = 0; i < json_object_array_length(texts); i++) {
             json_object *row = json_object_array_get_idx(texts, i), *text = at(row, "text");
             struct token_list tokens = {0};
@@ -86,24 +86,24 @@ static void check_folder(const char *name) {
     assert_null(t);
 }
 
-static void test_plain_folder(void **state) {
+static void test_plain_directory(void **state) {
     (void)state;
-    check_folder("plain");
+    check_directory("plain");
 }
 
 static void test_vocab_and_merges(void **state) {
     (void)state;
-    check_folder("files");
+    check_directory("files");
 }
 
-static void test_odd_folder(void **state) {
+static void test_odd_directory(void **state) {
     (void)state;
-    check_folder("odd");
+    check_directory("odd");
 }
 
 static void test_gpt2_pattern(void **state) {
     (void)state;
-    check_folder("gpt2");
+    check_directory("gpt2");
 }
 
 static void read_messages(struct arena *memory, json_object *list, struct message *messages) {
@@ -128,7 +128,7 @@ static void test_template(void **state) {
     (void)state;
     struct tokenizer *t;
     json_object *cases = at(golden, "template");
-    assert_int_equal(tokenizer_open(&t, FOLDER "plain"), OK);
+    assert_int_equal(tokenizer_open(&t, DIRECTORY "plain"), OK);
     for (size_t i = 0; i < json_object_array_length(cases); i++) {
         struct arena memory = {0};
         struct buf rendered = {0};
@@ -151,7 +151,7 @@ static void test_template(void **state) {
 static void test_prompt_expansion(void **state) {
     (void)state;
     struct tokenizer *t;
-    assert_int_equal(tokenizer_open(&t, FOLDER "plain"), OK);
+    assert_int_equal(tokenizer_open(&t, DIRECTORY "plain"), OK);
     struct part parts[] = {{.kind = PART_VIDEO}, {.kind = PART_IMAGE}, {.kind = PART_TEXT, .text = string_of("what?")}};
     struct message message = {.role = string_of("user"), .parts = parts, .part_count = 3};
     struct medium media[] = {{.kind = string_of("video"), .frames = 4, .height = 56, .width = 84},
@@ -179,10 +179,10 @@ static void test_prompt_expansion(void **state) {
     tokenizer_free(&t);
 }
 
-static void test_offsets_and_pieces(void **state) {
+static void test_offsets_and_bytes(void **state) {
     (void)state;
     struct tokenizer *t;
-    assert_int_equal(tokenizer_open(&t, FOLDER "plain"), OK);
+    assert_int_equal(tokenizer_open(&t, DIRECTORY "plain"), OK);
     static const char text[] = "<answer>C</answer>\xE4\xBD\xA0<|im_end|>";
     struct token_list tokens = {0};
     assert_int_equal(tokenizer_encode(t, text, sizeof text - 1, &tokens), OK);
@@ -204,7 +204,7 @@ static void test_offsets_and_pieces(void **state) {
     tokenizer_free(&t);
 }
 
-// Processor seconds for a word of `count` times one letter or space, and for one of mixed letters.
+// Returns the CPU seconds for a word of `count` times one character, or of mixed letters if `letter` is 0.
 static double seconds_for(const struct tokenizer *t, char letter, size_t count) {
     char *text = malloc(count);
     assert_non_null(text);
@@ -227,45 +227,45 @@ static double seconds_for(const struct tokenizer *t, char letter, size_t count) 
 static void test_long_words_are_near_linear(void **state) {
     (void)state;
     struct tokenizer *t;
-    assert_int_equal(tokenizer_open(&t, FOLDER "plain"), OK);
+    assert_int_equal(tokenizer_open(&t, DIRECTORY "plain"), OK);
     const char letters[] = {'a', ' ', '\n', '1', '!', 0};
     for (size_t i = 0; i < sizeof letters; i++) {
         seconds_for(t, letters[i], 20000);
-        // Quadratic time would be 64 times as much, some minutes; a generous bound keeps a busy machine out of it.
+        // Quadratic time would be 64 times as long, some minutes. The bound is generous for the sake of busy machines.
         assert_true(seconds_for(t, letters[i], 8 * 160000) < 20);
     }
     tokenizer_free(&t);
 }
 
-static void write_file(struct arena *memory, const char *folder, const char *name, const char *content, size_t size) {
-    assert_int_equal(file_write_atomic(path_join(memory, folder, name), content, size), OK);
+static void write_file(struct arena *memory, const char *dir, const char *name, const char *content, size_t size) {
+    assert_int_equal(file_write_atomic(path_join(memory, dir, name), content, size), OK);
 }
 
-// Opens a copy of plain's tokenizer.json in which `from` is replaced by `to`; the failure must name `what`.
+// Opens a copy of plain/tokenizer.json in which `from` is replaced by `to`. The failure must contain `expected`.
 static void check_broken(const char *from, const char *to, const char *what) {
-    char folder[] = "/tmp/caravan-tokenizer-XXXXXX";
-    assert_non_null(mkdtemp(folder));
+    char dir[] = "/tmp/caravan-tokenizer-XXXXXX";
+    assert_non_null(mkdtemp(dir));
     struct arena memory = {0};
     struct buf content = {0}, changed = {0};
-    assert_int_equal(file_read(FOLDER "plain/tokenizer.json", &content), OK);
+    assert_int_equal(file_read(DIRECTORY "plain/tokenizer.json", &content), OK);
     const char *place = strstr(content.data, from);
     assert_non_null(place);
     assert_int_equal(buf_append(&changed, content.data, (size_t)(place - content.data)), OK);
     assert_int_equal(buf_puts(&changed, to), OK);
     assert_int_equal(buf_puts(&changed, place + strlen(from)), OK);
-    write_file(&memory, folder, "tokenizer.json", changed.data, changed.size);
+    write_file(&memory, dir, "tokenizer.json", changed.data, changed.size);
     struct tokenizer *t;
-    assert_int_equal(tokenizer_open(&t, folder), DATAERR);
+    assert_int_equal(tokenizer_open(&t, dir), DATAERR);
     assert_null(t);
-    if (!strstr(fail_text(), what)) BLAME("\"%s\" does not say \"%s\"", fail_text(), what);
-    if (!strstr(fail_text(), folder)) BLAME("\"%s\" does not name the folder", fail_text());
-    assert_int_equal(dir_remove(folder), OK);
+    if (!strstr(fail_text(), what)) FAIL_WITH("\"%s\" does not contain \"%s\"", fail_text(), what);
+    if (!strstr(fail_text(), dir)) FAIL_WITH("\"%s\" does not contain the directory", fail_text());
+    assert_int_equal(dir_remove(dir), OK);
     buf_release(&content);
     buf_release(&changed);
     arena_release(&memory);
 }
 
-static void test_broken_folders(void **state) {
+static void test_malformed_directories(void **state) {
     (void)state;
     check_broken("\"type\": \"BPE\"", "\"type\": \"Unigram\"", "Unigram");
     check_broken("\"vocab\"", "\"vocabulary\"", "vocab: missing");
@@ -287,32 +287,33 @@ static void test_broken_folders(void **state) {
     check_broken("\"dropout\": null", "\"dropout\": 0.5", "dropout");
     check_broken("{", "{{", "not JSON");
     struct tokenizer *t;
-    assert_int_equal(tokenizer_open(&t, "tests/data/no-such-folder"), DATAERR);
-    assert_non_null(strstr(fail_text(), "no-such-folder"));
+    assert_int_equal(tokenizer_open(&t, "tests/data/no-such-dir"), DATAERR);
+    assert_non_null(strstr(fail_text(), "no-such-dir"));
 }
 
 static void check_merges(const char *merges, const char *what) {
-    char folder[] = "/tmp/caravan-tokenizer-XXXXXX";
-    assert_non_null(mkdtemp(folder));
+    char dir[] = "/tmp/caravan-tokenizer-XXXXXX";
+    assert_non_null(mkdtemp(dir));
     struct arena memory = {0};
     static const char *const names[] = {"vocab.json", "tokenizer_config.json"};
     for (size_t i = 0; i < 2; i++) {
         struct buf content = {0};
-        assert_int_equal(file_read(path_join(&memory, FOLDER "files", names[i]), &content), OK);
-        write_file(&memory, folder, names[i], content.data, content.size);
+        assert_int_equal(file_read(path_join(&memory, DIRECTORY "files", names[i]), &content), OK);
+        write_file(&memory, dir, names[i], content.data, content.size);
         buf_release(&content);
     }
-    if (merges) write_file(&memory, folder, "merges.txt", merges, strlen(merges));
+    if (merges) write_file(&memory, dir, "merges.txt", merges, strlen(merges));
     struct tokenizer *t;
-    assert_int_equal(tokenizer_open(&t, folder), what ? DATAERR : OK);
-    if (what && !strstr(fail_text(), what)) BLAME("\"%s\" does not say \"%s\"", fail_text(), what);
+    assert_int_equal(tokenizer_open(&t, dir), what ? DATAERR : OK);
+    if (what && !strstr(fail_text(), what)) FAIL_WITH("\"%s\" does not contain \"%s\"", fail_text(), what);
     tokenizer_free(&t);
-    assert_int_equal(dir_remove(folder), OK);
+    assert_int_equal(dir_remove(dir), OK);
     arena_release(&memory);
 }
 
-// U+08CF came with Unicode 14 (class 220): the published tokenizers leave it behind U+0301 (class 230), U+0323 not.
-static void test_younger_characters_keep_their_place(void **state) {
+// U+08CF (combining class 220) came with Unicode 14: the published tokenizers leave it after U+0301 (class 230), but
+// they move U+0323 before it.
+static void test_characters_after_unicode9_are_not_reordered(void **state) {
     (void)state;
     static const char *const cases[][2] = {
         {"q\u0301\u08CF", "q\u0301\u08CF"},
@@ -341,17 +342,17 @@ static void test_merges_txt(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain_folder),
+        cmocka_unit_test(test_plain_directory),
         cmocka_unit_test(test_vocab_and_merges),
-        cmocka_unit_test(test_odd_folder),
+        cmocka_unit_test(test_odd_directory),
         cmocka_unit_test(test_gpt2_pattern),
         cmocka_unit_test(test_template),
         cmocka_unit_test(test_prompt_expansion),
-        cmocka_unit_test(test_offsets_and_pieces),
+        cmocka_unit_test(test_offsets_and_bytes),
         cmocka_unit_test(test_long_words_are_near_linear),
-        cmocka_unit_test(test_broken_folders),
+        cmocka_unit_test(test_malformed_directories),
         cmocka_unit_test(test_merges_txt),
-        cmocka_unit_test(test_younger_characters_keep_their_place),
+        cmocka_unit_test(test_characters_after_unicode9_are_not_reordered),
     };
-    return cmocka_run_group_tests(tests, read_golden, drop_golden);
+    return cmocka_run_group_tests(tests, read_golden, free_golden);
 }
