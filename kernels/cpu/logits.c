@@ -136,7 +136,7 @@ static void logits_keep_highest(struct sampler *sampler, bool by_count, double b
 // Narrows the sampler to the tokens with logits >= limit, if there are at most max_candidates.
 static void logits_narrow(struct sampler *sampler, float limit) {
     int64_t found =
-        sampler->cpu->simd.compact_ge(sampler->logits, sampler->count, limit, sampler->tokens, max_candidates);
+        sampler->cpu->simd.row_compact_ge(sampler->logits, sampler->count, limit, sampler->tokens, max_candidates);
     if (found > max_candidates || found == 0) return; // none if the limit is NaN
     for (int64_t i = 0; i < found; i++) sampler->candidates[i] = sampler->logits[sampler->tokens[i]];
     sampler->logits = sampler->candidates;
@@ -161,16 +161,17 @@ static void logits_narrow_to_top_k(struct sampler *sampler, int64_t k) {
 
 // Narrows to a superset of the tokens that top_p keeps. Returns the weight of all tokens.
 static double logits_narrow_to_top_p(struct sampler *sampler, double top_p) {
-    static const float depths[8] = {INFINITY, 0.5f, 1, 2, 4, 6, 9, 13}; // below the maximum, in units of temperature
-    float limits[8];
-    double masses[8];
-    for (int i = 0; i < 8; i++) limits[i] = sampler->max - depths[i] / sampler->inverse_temperature;
-    sampler->cpu->simd.mass_above(sampler->logits, sampler->count, sampler->max, sampler->inverse_temperature, limits,
-                                  masses);
+    static const float depths[mass_limits] = {INFINITY, 0.5f, 1, 2,
+                                              4,        6,    9, 13}; // below the maximum, in units of temperature
+    float limits[mass_limits];
+    double masses[mass_limits];
+    for (int i = 0; i < mass_limits; i++) limits[i] = sampler->max - depths[i] / sampler->inverse_temperature;
+    sampler->cpu->simd.row_mass_above(sampler->logits, sampler->count, sampler->max, sampler->inverse_temperature,
+                                      limits, masses);
     int i = 1;
     // The margin covers rounding, which differs between these sums and the sums over single weights.
-    while (i < 8 && !(masses[i] >= masses[0] * top_p * (1 + 1e-5))) i++;
-    if (i < 8) logits_narrow(sampler, limits[i]);
+    while (i < mass_limits && !(masses[i] >= masses[0] * top_p * (1 + 1e-5))) i++;
+    if (i < mass_limits) logits_narrow(sampler, limits[i]);
     return masses[0];
 }
 

@@ -18,7 +18,9 @@ struct adamw_factors {
     float scale, m1, m2, v1, v2, keep, rate, root, epsilon;
 };
 
-// A row's elements in float32 or bfloat16.
+enum { mass_limits = 8 }; // of row_mass_above
+
+// The elements of a row, in float32 or bfloat16.
 struct row_view {
     void *data;
     bool bf16;
@@ -61,30 +63,37 @@ struct simd {
     // Returns the sum of a[i] b[i], taken in sixteen lanes by index.
     float (*dot)(const float *a, const float *b, int64_t count);
 
-    // row_kernels.inc: norms, gates and rows of logits
-    // x += delta (data NULL: none); out = scale * rounded(x r) with the scale rounded as x is; returns r.
+    // row_kernels.inc: norms, activations, rope and rows of logits, over the `count` elements of one row.
+    // x += delta (none if its data is NULL); out = scale * round(x rstd), where scale and round(...) have the precision
+    // of x. Returns rstd.
     float (*rmsnorm)(struct row_view out, struct row_view x, struct row_view delta, struct row_view scale,
                      int64_t count, float epsilon);
-    // grad_x += that of x; sums (or NULL) += that of scale.
+    // grad_x += the gradient of x; sums (or NULL) += the gradient of scale.
     void (*rmsnorm_grad)(struct row_view grad_x, float *sums, struct row_view grad_out, struct row_view x,
                          struct row_view scale, int64_t count, float rstd);
+    // out = silu(gate) * up, where silu(gate) is rounded to the type of gate.
     void (*swiglu)(struct row_view out, struct row_view gate, struct row_view up, int64_t count);
+    // grad_gate may be gate, and grad_up may be up.
     void (*swiglu_grad)(struct row_view grad_gate, struct row_view grad_up, struct row_view grad_out,
                         struct row_view gate, struct row_view up, int64_t count);
+    // out = in * Phi(in).
     void (*gelu)(struct row_view out, struct row_view in, int64_t count);
+    // grad_in = grad_out * gelu'(in).
     void (*gelu_grad)(struct row_view grad_in, struct row_view grad_out, struct row_view in, int64_t count);
-    // Rotates the pairs (x[j], x[j + half]) by the angles of cos and sin, backwards when `back`.
+    // Rotates the pairs (x[i], x[i + half]) by the angles of cos and sin, or by the negative angles if `back`.
     void (*rope)(float *x, const float *cos, const float *sin, int64_t half, bool back);
-    // The greatest of x.
+    // Returns the maximum; NaN is ignored.
     float (*row_max)(const float *x, int64_t count);
-    // The sum of exp(x - highest), in sixteen lanes by place within stretches of 4096, which are added in double.
-    double (*row_sum_exp)(const float *x, int64_t count, float highest);
-    // out = factor exp((x - shift) rate); in place is fine.
+    // Returns the sum of exp(x - max), taken in float32 over blocks of 4096 elements, which are added in double.
+    double (*row_sum_exp)(const float *x, int64_t count, float max);
+    // out = factor * exp((x - shift) * rate); out may be x.
     void (*row_scaled_exp)(float *out, const float *x, int64_t count, float shift, float rate, float factor);
-    // masses[j] = the sum of exp((x - shift) rate) over x >= limits[j].
-    void (*mass_above)(const float *x, int64_t count, float shift, float rate, const float limits[8], double masses[8]);
-    // The places with x >= limit, in order, and how many they are; most + 1 when more than `most`.
-    int64_t (*compact_ge)(const float *x, int64_t count, float limit, int32_t *places, int64_t most);
+    // masses[j] = the sum of exp((x - shift) * rate) over x >= limits[j].
+    void (*row_mass_above)(const float *x, int64_t count, float shift, float rate, const float limits[mass_limits],
+                           double masses[mass_limits]);
+    // Writes the indices of x >= limit in ascending order. Returns how many there are, or max_indices + 1 if there are
+    // more than max_indices.
+    int64_t (*row_compact_ge)(const float *x, int64_t count, float limit, int32_t *indices, int64_t max_indices);
 };
 
 // The best level that this processor and this build have.
