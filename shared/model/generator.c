@@ -1,12 +1,11 @@
-// The generator's bookkeeping: who waits, who has a place, who is done.
+// The generator's scheduling: which request waits, which completion has a batch row, what is finished.
 #include "shared/model/generator.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-static int64_t round_up(int64_t rows) {
-    return (rows + BRANCH_ALIGNMENT - 1) / BRANCH_ALIGNMENT * BRANCH_ALIGNMENT;
-}
+enum { DEFAULT_ROWS = 64 };
 
 status generator_new(struct generator **out, struct model *model, const struct generator_options *options) {
     *out = NULL;
@@ -15,18 +14,18 @@ status generator_new(struct generator **out, struct model *model, const struct g
     TRY(NEW(&generator, 1));
     generator->model = model;
     generator->options = *options;
-    if (generator->options.rows < 1) generator->options.rows = 64;
-    generator->own_rows = round_up(options->max_new_tokens);
-    status result = NEW(&generator->places, (size_t)generator->options.rows);
+    if (generator->options.rows < 1) generator->options.rows = DEFAULT_ROWS;
+    generator->cache_rows_per_row = cache_round_up(options->max_new_tokens);
+    status result = NEW(&generator->batch, (size_t)generator->options.rows);
     if (result != OK) generator_free(&generator);
     *out = generator;
     return result;
 }
 
-static void free_requests(struct request **list) {
+static void generator_free_requests(struct request **list) {
     while (*list) {
         struct request *next = (*list)->next;
-        arena_release(&(*list)->memory);
+        arena_release(&(*list)->arena);
         free(*list);
         *list = next;
     }
@@ -35,128 +34,125 @@ static void free_requests(struct request **list) {
 void generator_free(struct generator **generator) {
     struct generator *it = *generator;
     if (!it) return;
-    free_requests(&it->working);
-    free_requests(&it->waiting);
-    free_requests(&it->done);
-    free_requests(&it->handed);
+    generator_free_requests(&it->running);
+    generator_free_requests(&it->waiting);
+    generator_free_requests(&it->finished);
+    generator_free_requests(&it->returned);
     it->model->backend->ops->kv_cache_free(it->model->backend, &it->cache);
-    free(it->places);
+    free(it->batch);
     free(it);
     *generator = NULL;
 }
 
 bool generator_can_add(const struct generator *generator) {
     if (generator->waiting) return false;
-    for (const struct request *request = generator->working; request; request = request->next)
-        if (request->placed < request->count) return false;
+    for (const struct request *request = generator->running; request; request = request->next)
+        if (request->scheduled < request->count) return false;
     return true;
 }
 
 bool generator_busy(const struct generator *generator) {
-    return generator->working || generator->waiting;
+    return generator->running || generator->waiting;
 }
 
-// A cache whose area for prompts has room for as many requests like this one as can be decoded side by side.
-static status make_cache(struct generator *generator, const struct request *request) {
-    struct model *model = generator->model;
-    int64_t rows = generator->options.rows, requests = rows / request->count + 2;
-    generator->area_rows = requests * request->rows * 5 / 4;
-    model->backend->ops->kv_cache_free(model->backend, &generator->cache);
-    return model->backend->ops->kv_cache_new(model->backend, &generator->cache, model->config.text.num_hidden_layers,
-                                             rows * generator->own_rows + round_up(generator->area_rows),
-                                             model->weights->text.heads);
-}
-
-// The first gap of the area that holds `rows` rows; -1: there is none now.
-static int64_t find_gap(const struct generator *generator, int64_t rows) {
-    int64_t start = generator->options.rows * generator->own_rows, at = start;
-    for (const struct request *request = generator->working; request;) {
-        bool apart = at + rows <= request->first_row || request->first_row + request->rows <= at;
-        if (apart) {
+// The first gap of the prompt area that holds `rows` rows; -1 if there is none now.
+static int64_t generator_find_gap(const struct generator *generator, int64_t rows) {
+    int64_t begin = generator->options.rows * generator->cache_rows_per_row, at = begin;
+    for (const struct request *request = generator->running; request;) {
+        if (at + rows <= request->cache_begin || request->cache_begin + request->cache_rows <= at) {
             request = request->next;
         } else {
-            at = request->first_row + request->rows;
-            request = generator->working; // look at all again from there
+            at = request->cache_begin + request->cache_rows;
+            request = generator->running; // compare with all requests again
         }
     }
-    return at + rows <= start + generator->area_rows ? at : -1;
+    return at + rows <= begin + generator->prompt_area_rows ? at : -1;
 }
 
-// Whether the prompt can be computed now; *region is where it goes.
-static status find_region(struct generator *generator, const struct request *request, int64_t *region) {
-    *region = generator->cache ? find_gap(generator, request->rows) : -1;
-    if (*region >= 0 || generator->working) return OK;
-    TRY(make_cache(generator, request));
-    *region = find_gap(generator, request->rows);
+// *region = where a request's prompt can be computed now; -1: nowhere. If nothing is running, a new cache is made whose
+// prompt area has room for as many requests like this one as can be decoded side by side.
+static status generator_find_region(struct generator *generator, const struct request *request, int64_t *region) {
+    struct model *model = generator->model;
+    const struct operations *ops = model->backend->ops;
+    *region = generator->cache ? generator_find_gap(generator, request->cache_rows) : -1;
+    if (*region >= 0 || generator->running) return OK;
+    int64_t rows = generator->options.rows, requests = rows / request->count + 2;
+    generator->prompt_area_rows = requests * request->cache_rows * 5 / 4;
+    int64_t cache_rows = rows * generator->cache_rows_per_row + cache_round_up(generator->prompt_area_rows);
+    ops->kv_cache_free(model->backend, &generator->cache);
+    TRY(ops->kv_cache_new(model->backend, &generator->cache, model->config.text.num_hidden_layers, cache_rows,
+                          model->weights->text.heads));
+    *region = generator_find_gap(generator, request->cache_rows);
+    assert(*region >= 0 && *region % BRANCH_ALIGNMENT == 0);
     return OK;
 }
 
-static void append_request(struct request **list, struct request *request) {
+static void generator_append(struct request **list, struct request *request) {
     while (*list) list = &(*list)->next;
     request->next = NULL;
     *list = request;
 }
 
-// Moves what is finished to the end of the list of done requests.
-static void collect(struct generator *generator) {
-    for (struct request **at = &generator->working; *at;) {
+// Moves complete requests to the end of the list of finished ones.
+static void generator_collect(struct generator *generator) {
+    for (struct request **at = &generator->running; *at;) {
         struct request *request = *at;
         if (request->finished < request->count) {
             at = &request->next;
             continue;
         }
         *at = request->next;
-        append_request(&generator->done, request);
+        generator_append(&generator->finished, request);
     }
 }
 
-// Gives free places to completions that have none, oldest request first.
-static void fill_places(struct generator *generator) {
-    int free_place = 0;
-    for (struct request *request = generator->working; request; request = request->next) {
-        while (request->placed < request->count) {
-            const struct generated *result = &request->results[request->placed];
+// Gives free batch rows to completions that have none, those of the oldest request first.
+static void generator_schedule(struct generator *generator) {
+    int row = 0;
+    for (struct request *request = generator->running; request; request = request->next) {
+        while (request->scheduled < request->count) {
+            const struct generated *result = &request->results[request->scheduled];
             if (result->ended || result->count == (size_t)request->max_new_tokens) {
-                request->placed++;
+                request->scheduled++;
                 continue;
             }
-            while (free_place < generator->options.rows && generator->places[free_place].request) free_place++;
-            if (free_place == generator->options.rows) return;
-            generator->places[free_place] = (struct place){request, request->placed++};
+            while (row < generator->options.rows && generator->batch[row].request) row++;
+            if (row == generator->options.rows) return;
+            generator->batch[row] = (struct batch_row){request, request->scheduled++};
         }
     }
 }
 
-static status begin(struct generator *generator, struct request *request, int64_t region,
-                    const struct model_prompt *prompt) {
-    request->first_row = region;
-    append_request(&generator->working, request);
+static status generator_start(struct generator *generator, struct request *request, int64_t region,
+                              const struct model_prompt *prompt) {
+    request->cache_begin = region;
+    generator_append(&generator->running, request);
     TRY(generator_prefill(generator, request, prompt));
-    fill_places(generator);
-    collect(generator);
+    generator_schedule(generator);
+    generator_collect(generator);
     return OK;
 }
 
-static status begin_waiting(struct generator *generator) {
+static status generator_start_waiting(struct generator *generator) {
     struct request *request = generator->waiting;
     if (!request) return OK;
     int64_t region = -1;
-    TRY(find_region(generator, request, &region));
+    TRY(generator_find_region(generator, request, &region));
     if (region < 0) return OK;
     generator->waiting = NULL;
-    return begin(generator, request, region, &request->prompt);
+    return generator_start(generator, request, region, &request->prompt);
 }
 
-// A copy of the prompt that lives as long as the request.
-static status keep_prompt(struct request *request, const struct model_prompt *prompt) {
-    int64_t *tokens = arena_alloc(&request->memory, prompt->count * sizeof *tokens);
-    struct model_medium *media = arena_alloc(&request->memory, prompt->media_count * sizeof *media);
+// Copies the prompt into the request, which has to wait.
+static status generator_copy_prompt(struct request *request, const struct model_prompt *prompt) {
+    int64_t *tokens = arena_alloc(&request->arena, prompt->count * sizeof *tokens);
+    struct model_medium *media = arena_alloc(&request->arena, prompt->media_count * sizeof *media);
     if (!tokens || !media) return fail_oom();
     memcpy(tokens, prompt->tokens, prompt->count * sizeof *tokens);
     for (size_t i = 0; i < prompt->media_count; i++) {
         const struct model_medium *from = &prompt->media[i];
         size_t size = (size_t)from->frames * (size_t)from->height * (size_t)from->width * 3;
-        uint8_t *pixels = arena_alloc(&request->memory, size);
+        uint8_t *pixels = arena_alloc(&request->arena, size);
         if (!pixels) return fail_oom();
         memcpy(pixels, from->pixels, size);
         media[i] = *from;
@@ -166,21 +162,7 @@ static status keep_prompt(struct request *request, const struct model_prompt *pr
     return OK;
 }
 
-static status make_results(struct request *request) {
-    size_t most = (size_t)request->max_new_tokens;
-    request->results = arena_alloc(&request->memory, (size_t)request->count * sizeof *request->results);
-    if (!request->results) return fail_oom();
-    for (int i = 0; i < request->count; i++) {
-        struct generated *result = &request->results[i];
-        result->tokens = arena_alloc(&request->memory, most * sizeof *result->tokens);
-        result->logprobs = arena_alloc(&request->memory, most * sizeof *result->logprobs);
-        result->versions = arena_alloc(&request->memory, most * sizeof *result->versions);
-        if (!result->tokens || !result->logprobs || !result->versions) return fail_oom();
-    }
-    return OK;
-}
-
-static status check_request(const struct generator *generator, const struct generate_request *request) {
+static status generator_check(const struct generator *generator, const struct generate_request *request) {
     if (request->count < 1) return fail(USAGE, "%d completions were asked for", request->count);
     if (request->max_new_tokens < 1 || request->max_new_tokens > generator->options.max_new_tokens)
         return fail(USAGE, "max_new_tokens is %d, not in 1..%d", request->max_new_tokens,
@@ -188,68 +170,71 @@ static status check_request(const struct generator *generator, const struct gene
     if (!(request->temperature >= 0) || !(request->top_p > 0 && request->top_p <= 1) || request->top_k < 0)
         return fail(USAGE, "temperature %g, top_p %g, top_k %d", (double)request->temperature, (double)request->top_p,
                     request->top_k);
-    struct arena arena = {0}; // a prompt that does not fit its media must be refused now, not when its turn comes
-    struct sequence sequence;
-    status result = sequence_make(&sequence, &arena, &generator->model->config, &request->prompt, NULL, 0);
-    arena_release(&arena);
-    return result;
+    return model_check(generator->model, &request->prompt, NULL, 0); // now, and not when it is prefilled
 }
 
-static status add(struct generator *generator, struct request *fresh, const struct generate_request *asked) {
-    TRY(make_results(fresh));
+// Allocates the results, and starts the request or lets it wait.
+static status generator_enqueue(struct generator *generator, struct request *request,
+                                const struct model_prompt *prompt) {
+    size_t tokens = (size_t)request->max_new_tokens;
+    request->results = arena_alloc(&request->arena, (size_t)request->count * sizeof *request->results);
+    if (!request->results) return fail_oom();
+    for (int i = 0; i < request->count; i++) {
+        struct generated *result = &request->results[i];
+        result->tokens = arena_alloc(&request->arena, tokens * sizeof *result->tokens);
+        result->logprobs = arena_alloc(&request->arena, tokens * sizeof *result->logprobs);
+        result->versions = arena_alloc(&request->arena, tokens * sizeof *result->versions);
+        if (!result->tokens || !result->logprobs || !result->versions) return fail_oom();
+    }
     int64_t region = -1;
-    TRY(begin_waiting(generator));
-    if (!generator->waiting) TRY(find_region(generator, fresh, &region));
-    if (region >= 0) return begin(generator, fresh, region, &asked->prompt);
-    if (generator->waiting) return fail(BUG, "a request waits already");
-    TRY(keep_prompt(fresh, &asked->prompt));
-    generator->waiting = fresh;
+    TRY(generator_start_waiting(generator));
+    if (!generator->waiting) TRY(generator_find_region(generator, request, &region));
+    if (region >= 0) return generator_start(generator, request, region, prompt);
+    if (generator->waiting) return fail(BUG, "another request is waiting already");
+    TRY(generator_copy_prompt(request, prompt));
+    generator->waiting = request;
     return OK;
 }
 
-// Takes a request whose prefill failed out of the list of those at work.
-static void drop(struct generator *generator, struct request *request) {
-    for (struct request **at = &generator->working; *at; at = &(*at)->next) {
+status generator_add(struct generator *generator, const struct generate_request *from) {
+    TRY(generator_check(generator, from));
+    struct request *request = NULL;
+    TRY(NEW(&request, 1));
+    *request = (struct request){.tag = from->tag,
+                                .count = from->count,
+                                .max_new_tokens = from->max_new_tokens,
+                                .sampling = {from->temperature, from->top_p, from->top_k},
+                                .key = from->key,
+                                .cache_rows = cache_round_up((int64_t)from->prompt.count),
+                                .prompt_rows = (int64_t)from->prompt.count};
+    status result = generator_enqueue(generator, request, &from->prompt);
+    if (result == OK) return OK;
+    for (struct request **at = &generator->running; *at; at = &(*at)->next) { // where it is if its prefill failed
         if (*at != request) continue;
         *at = request->next;
         break;
     }
     request->next = NULL;
-    free_requests(&request);
-}
-
-status generator_add(struct generator *generator, const struct generate_request *asked) {
-    TRY(check_request(generator, asked));
-    struct request *fresh = NULL;
-    TRY(NEW(&fresh, 1));
-    *fresh = (struct request){.tag = asked->tag,
-                              .count = asked->count,
-                              .max_new_tokens = asked->max_new_tokens,
-                              .sampling = {asked->temperature, asked->top_p, asked->top_k},
-                              .key = asked->key,
-                              .rows = round_up((int64_t)asked->prompt.count),
-                              .prompt_rows = (int64_t)asked->prompt.count};
-    status result = add(generator, fresh, asked);
-    if (result != OK) drop(generator, fresh);
+    generator_free_requests(&request);
     return result;
 }
 
 status generator_step(struct generator *generator) {
-    TRY(begin_waiting(generator));
-    fill_places(generator);
+    TRY(generator_start_waiting(generator));
+    generator_schedule(generator);
     TRY(generator_decode(generator));
-    collect(generator);
-    fill_places(generator);
+    generator_collect(generator);
+    generator_schedule(generator);
     return OK;
 }
 
 const struct generated *generator_pop(struct generator *generator, void **tag, int *count) {
-    free_requests(&generator->handed);
-    struct request *request = generator->done;
+    generator_free_requests(&generator->returned);
+    struct request *request = generator->finished;
     if (!request) return NULL;
-    generator->done = request->next;
+    generator->finished = request->next;
     request->next = NULL;
-    generator->handed = request;
+    generator->returned = request;
     *tag = request->tag;
     *count = request->count;
     return request->results;

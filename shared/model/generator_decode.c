@@ -1,198 +1,177 @@
-// The generator's arithmetic: a prompt's prefill, one token for each place, drawing tokens.
-#include <stdlib.h>
+// The generator's computations: the prefill of a prompt, one token for each batch row, and sampling.
+#include <assert.h>
 
 #include "shared/base/rng.h"
 #include "shared/model/generator.h"
 #include "shared/model/text_model.h"
 
-// Appends a drawn token to a completion; `ended` says whether it was the last.
-static bool append(struct generator *generator, struct request *request, int completion, int32_t token, float logprob) {
+// Whether a completion needs no more tokens.
+static bool decode_complete(const struct request *request, int completion) {
+    const struct generated *result = &request->results[completion];
+    return result->ended || result->count == (size_t)request->max_new_tokens;
+}
+
+static void decode_append(struct generator *generator, struct request *request, int completion, int32_t token,
+                          float logprob) {
     struct generated *result = &request->results[completion];
+    assert(result->count < (size_t)request->max_new_tokens);
     result->tokens[result->count] = token;
     result->logprobs[result->count] = logprob;
     result->versions[result->count++] = generator->model->version;
-    const struct model_info *facts = &generator->model->facts;
-    for (size_t i = 0; i < facts->eos_count; i++)
-        if (facts->eos_ids[i] == token) result->ended = true;
-    if (!result->ended && result->count < (size_t)request->max_new_tokens) return false;
-    request->finished++;
-    return true;
+    const struct model_info *info = &generator->model->info;
+    for (size_t i = 0; i < info->eos_count; i++)
+        if (info->eos_ids[i] == token) result->ended = true;
+    if (decode_complete(request, completion)) request->finished++;
 }
 
-// Rows to draw from: which completion each belongs to, and what was drawn.
-struct draw {
-    int count;
-    const struct place *places;
-    int32_t *tokens;
-    float *logprobs;
-};
-
-// Draws a token from each row of `normed`, keyed by (request, completion, position).
-static status draw_tokens(struct model *model, struct tensor normed, struct draw *draw) {
+// Samples a token for each row of `normed` [B,C], keyed by (request, completion, position), and appends it to the
+// completion that rows[b] names.
+static status decode_sample(struct generator *generator, struct arena *arena, struct tensor normed,
+                            const struct batch_row *rows) {
+    struct model *model = generator->model;
     const struct operations *ops = model->backend->ops;
-    size_t count = (size_t)draw->count;
-    struct sampling *settings = NULL;
-    double *chance = NULL;
-    struct tensor tokens, logprobs;
-    status result = OK;
-    TRY_TO(result, done, NEW(&settings, count));
-    TRY_TO(result, done, NEW(&chance, count));
-    for (size_t i = 0; i < count; i++) {
-        const struct request *request = draw->places[i].request;
-        int completion = draw->places[i].completion;
-        settings[i] = request->sampling;
-        chance[i] = rng_uniform(request->key, (uint64_t)completion, request->results[completion].count);
-    }
-    TRY_TO(result, done, workspace_alloc(&model->workspace, ELEMENT_I32, draw->count, 1, &tokens));
-    TRY_TO(result, done, workspace_alloc(&model->workspace, ELEMENT_F32, draw->count, 1, &logprobs));
-    TRY_TO(result, done, ops->sample(model->backend, tokens, logprobs, normed, model->weights->head, settings, chance));
-    TRY_TO(result, done, ops->download(model->backend, draw->tokens, ELEMENT_I32, tokens));
-    TRY_TO(result, done, ops->download(model->backend, draw->logprobs, ELEMENT_F32, logprobs));
-done:
-    free(settings);
-    free(chance);
-    return result;
-}
-
-// normed [count, C]: the prompt's last row, normed, once for each completion.
-static status last_row(struct model *model, struct forward_state *fwd, int count, struct tensor *normed) {
-    const struct operations *ops = model->backend->ops;
-    enum element type = model->weights->type;
-    int64_t hidden_size = model->config.text.hidden_size;
-    int32_t *zeros = NULL;
-    struct tensor one, index;
-    TRY(NEW(&zeros, (size_t)count));
-    status result = workspace_upload(&model->workspace, ELEMENT_I32, count, 1, zeros, &index);
-    free(zeros);
-    TRY(result);
-    TRY(workspace_alloc(&model->workspace, type, 1, hidden_size, &one));
-    TRY(workspace_alloc(&model->workspace, type, count, hidden_size, normed));
-    struct forward_state last = *fwd;
-    last.x = tensor_rows(fwd->x, fwd->rows - 1, 1);
-    last.delta = tensor_rows(fwd->delta, fwd->rows - 1, 1);
-    TRY(forward_norm(&last, one, model->weights->norm, (struct tensor){0}));
-    return ops->gather(model->backend, *normed, one, index);
-}
-
-static status draw_first(struct generator *generator, struct request *request, struct arena *arena,
-                         struct tensor normed) {
-    size_t count = (size_t)request->count;
-    struct place *places = arena_alloc(arena, count * sizeof *places);
+    size_t count = (size_t)normed.rows;
+    struct sampling *settings = arena_alloc(arena, count * sizeof *settings);
+    double *chance = arena_alloc(arena, count * sizeof *chance);
     int32_t *tokens = arena_alloc(arena, count * sizeof *tokens);
     float *logprobs = arena_alloc(arena, count * sizeof *logprobs);
-    if (!places || !tokens || !logprobs) return fail_oom();
-    for (int i = 0; i < request->count; i++) places[i] = (struct place){request, i};
-    struct draw draw = {request->count, places, tokens, logprobs};
-    TRY(draw_tokens(generator->model, normed, &draw));
-    for (int i = 0; i < request->count; i++) append(generator, request, i, tokens[i], logprobs[i]);
+    if (!settings || !chance || !tokens || !logprobs) return fail_oom();
+    for (size_t i = 0; i < count; i++) {
+        const struct request *request = rows[i].request;
+        size_t position = request->results[rows[i].completion].count;
+        settings[i] = request->sampling;
+        chance[i] = rng_uniform(request->key, (uint64_t)rows[i].completion, position);
+    }
+    struct tensor device_tokens, device_logprobs;
+    TRY(workspace_alloc(&model->workspace, ELEMENT_I32, normed.rows, 1, &device_tokens));
+    TRY(workspace_alloc(&model->workspace, ELEMENT_F32, normed.rows, 1, &device_logprobs));
+    TRY(ops->sample(model->backend, device_tokens, device_logprobs, normed, model->weights->lm_head, settings, chance));
+    TRY(ops->download(model->backend, tokens, ELEMENT_I32, device_tokens));
+    TRY(ops->download(model->backend, logprobs, ELEMENT_F32, device_logprobs));
+    for (size_t i = 0; i < count; i++)
+        decode_append(generator, rows[i].request, rows[i].completion, tokens[i], logprobs[i]);
     return OK;
 }
 
-static status prefill(struct generator *generator, struct request *request, struct arena *arena,
-                      const struct model_prompt *prompt) {
+// Computes the prompt, then samples from its last row, once for each completion.
+static status decode_prompt(struct generator *generator, struct request *request, struct arena *arena,
+                            const struct model_prompt *prompt) {
     struct model *model = generator->model;
+    struct workspace *workspace = &model->workspace;
+    enum element type = model->weights->type;
+    int64_t hidden_size = model->config.text.hidden_size;
     struct sequence sequence;
+    struct text_state text;
     TRY(sequence_make(&sequence, arena, &model->config, prompt, NULL, 0));
-    for (int64_t i = 0; i < sequence.rows; i++) sequence.slots[i] += (int32_t)request->first_row;
-    sequence.spans[0].kv_begin = request->first_row;
-    request->position = sequence.next;
-    struct text_state state;
-    TRY(text_forward(&state, model, arena, prompt, &sequence, generator->cache, false));
-    struct tensor normed;
-    TRY(last_row(model, &state.fwd, request->count, &normed));
-    return draw_first(generator, request, arena, normed);
+    assert(sequence.span_count == 1 && sequence.cache_rows == request->cache_rows);
+    for (int64_t i = 0; i < sequence.rows; i++) sequence.cache_slots[i] += (int32_t)request->cache_begin;
+    sequence.spans[0].kv_begin = request->cache_begin;
+    request->next_position = sequence.next_position;
+    TRY(text_forward(&text, model, arena, prompt, &sequence, generator->cache, false));
+
+    size_t count = (size_t)request->count;
+    int32_t *zeros = arena_alloc(arena, count * sizeof *zeros); // the only row of last_normed
+    struct batch_row *rows = arena_alloc(arena, count * sizeof *rows);
+    if (!zeros || !rows) return fail_oom();
+    for (int i = 0; i < request->count; i++) rows[i] = (struct batch_row){request, i};
+    struct tensor index, last_normed, normed;
+    TRY(workspace_upload(workspace, ELEMENT_I32, request->count, 1, zeros, &index));
+    TRY(workspace_alloc(workspace, type, 1, hidden_size, &last_normed));
+    TRY(workspace_alloc(workspace, type, request->count, hidden_size, &normed));
+    struct forward_state last = text.fwd;
+    last.x = tensor_rows(text.fwd.x, text.fwd.rows - 1, 1);
+    last.delta = tensor_rows(text.fwd.delta, text.fwd.rows - 1, 1);
+    TRY(forward_norm(&last, last_normed, model->weights->norm, (struct tensor){0}));
+    TRY(model->backend->ops->gather(model->backend, normed, last_normed, index));
+    return decode_sample(generator, arena, normed, rows);
 }
 
 status generator_prefill(struct generator *generator, struct request *request, const struct model_prompt *prompt) {
     struct arena arena = {0};
-    status result = prefill(generator, request, &arena, prompt);
+    status result = decode_prompt(generator, request, &arena, prompt);
     workspace_restore(&generator->model->workspace, (struct workspace_mark){0});
     arena_release(&arena);
     return result;
 }
 
-// The rows of one decoding step, on the host.
-struct step {
+// The inputs of one decoding step, on the host: one row for each batch row with a request.
+struct decode_inputs {
     int count;
-    struct place *places;
-    int32_t *inputs, *slots, *tokens;
+    struct batch_row *rows;
+    int32_t *tokens, *cache_slots;
     struct position_id *position_ids;
     struct attention_span *spans;
-    float *logprobs;
 };
 
-static status step_make(struct step *step, struct arena *arena, struct generator *generator) {
-    size_t most = (size_t)generator->options.rows;
-    *step = (struct step){
-        .places = arena_alloc(arena, most * sizeof *step->places),
-        .inputs = arena_alloc(arena, most * sizeof *step->inputs),
-        .slots = arena_alloc(arena, most * sizeof *step->slots),
-        .tokens = arena_alloc(arena, most * sizeof *step->tokens),
-        .position_ids = arena_alloc(arena, most * sizeof *step->position_ids),
-        .spans = arena_alloc(arena, most * sizeof *step->spans),
-        .logprobs = arena_alloc(arena, most * sizeof *step->logprobs),
+static status decode_inputs_make(struct decode_inputs *inputs, struct arena *arena, struct generator *generator) {
+    size_t capacity = (size_t)generator->options.rows;
+    *inputs = (struct decode_inputs){
+        .rows = arena_alloc(arena, capacity * sizeof *inputs->rows),
+        .tokens = arena_alloc(arena, capacity * sizeof *inputs->tokens),
+        .cache_slots = arena_alloc(arena, capacity * sizeof *inputs->cache_slots),
+        .position_ids = arena_alloc(arena, capacity * sizeof *inputs->position_ids),
+        .spans = arena_alloc(arena, capacity * sizeof *inputs->spans),
     };
-    if (!step->places || !step->inputs || !step->slots || !step->tokens || !step->position_ids || !step->spans ||
-        !step->logprobs)
+    if (!inputs->rows || !inputs->tokens || !inputs->cache_slots || !inputs->position_ids || !inputs->spans)
         return fail_oom();
     for (int i = 0; i < generator->options.rows; i++) {
-        const struct place *place = &generator->places[i];
-        if (!place->request) continue;
-        const struct request *request = place->request;
-        const struct generated *result = &request->results[place->completion];
-        int64_t at = (int64_t)result->count - 1, own = i * generator->own_rows; // the last token is fed at `at`
-        int32_t where = request->position + (int32_t)at;
-        int row = step->count++;
-        step->places[row] = *place;
-        step->inputs[row] = (int32_t)result->tokens[at];
-        step->slots[row] = (int32_t)(own + at);
-        step->position_ids[row] = (struct position_id){{where, where, where}};
-        step->spans[row] = (struct attention_span){.q_begin = row,
-                                                   .q_len = 1,
-                                                   .prefix_begin = request->first_row,
-                                                   .prefix_len = request->prompt_rows,
-                                                   .kv_begin = own,
-                                                   .visible = at + 1,
-                                                   .causal = false};
+        const struct request *request = generator->batch[i].request;
+        if (!request) continue;
+        const struct generated *result = &request->results[generator->batch[i].completion];
+        int64_t at = (int64_t)result->count - 1; // the input is the completion's last token, at this position in it
+        int64_t cache_begin = i * generator->cache_rows_per_row;
+        int32_t position = request->next_position + (int32_t)at;
+        assert(at >= 0 && at < generator->cache_rows_per_row);
+        int row = inputs->count++;
+        inputs->rows[row] = generator->batch[i];
+        inputs->tokens[row] = (int32_t)result->tokens[at];
+        inputs->cache_slots[row] = (int32_t)(cache_begin + at);
+        inputs->position_ids[row] = (struct position_id){{position, position, position}};
+        inputs->spans[row] = (struct attention_span){.q_begin = row,
+                                                     .q_len = 1,
+                                                     .prefix_begin = request->cache_begin,
+                                                     .prefix_len = request->prompt_rows,
+                                                     .kv_begin = cache_begin,
+                                                     .visible = at + 1,
+                                                     .causal = false};
     }
     return OK;
 }
 
-static status run_step(struct generator *generator, const struct step *step) {
+static status decode_batch(struct generator *generator, struct arena *arena, const struct decode_inputs *inputs) {
     struct model *model = generator->model;
     struct workspace *workspace = &model->workspace;
+    enum element type = model->weights->type;
     int64_t hidden_size = model->config.text.hidden_size;
-    struct forward_state fwd = {
-        .weights = model->weights, .transformer = &model->weights->text, .workspace = workspace, .rows = step->count};
-    fwd.cache = generator->cache;
-    fwd.per_layer = true;
+    struct forward_state fwd = {.weights = model->weights,
+                                .transformer = &model->weights->text,
+                                .workspace = workspace,
+                                .rows = inputs->count,
+                                .cache = generator->cache,
+                                .layered = true};
     struct tensor normed;
-    TRY(workspace_upload(workspace, ELEMENT_I32, step->count, 1, step->slots, &fwd.slots));
-    TRY(text_rope(model, &fwd, step->position_ids));
-    TRY(workspace_alloc(workspace, model->weights->type, step->count, hidden_size, &fwd.x));
-    TRY(workspace_alloc(workspace, model->weights->type, step->count, hidden_size, &fwd.delta));
-    TRY(workspace_alloc(workspace, model->weights->type, step->count, hidden_size, &normed));
-    TRY(text_embed(model, fwd.x, step->inputs, step->count));
-    struct attention_spans spans = {step->spans, (size_t)step->count};
-    for (int i = 0; i < fwd.transformer->count; i++) TRY(block_forward(&fwd, i, spans));
+    TRY(workspace_upload(workspace, ELEMENT_I32, fwd.rows, 1, inputs->cache_slots, &fwd.cache_slots));
+    TRY(text_rope(model, &fwd, inputs->position_ids));
+    TRY(workspace_alloc(workspace, type, fwd.rows, hidden_size, &fwd.x));
+    TRY(workspace_alloc(workspace, type, fwd.rows, hidden_size, &fwd.delta));
+    TRY(workspace_alloc(workspace, type, fwd.rows, hidden_size, &normed));
+    TRY(text_embed(model, fwd.x, inputs->tokens, fwd.rows));
+    struct attention_spans spans = {inputs->spans, (size_t)inputs->count};
+    for (int i = 0; i < fwd.transformer->block_count; i++) TRY(block_forward(&fwd, i, spans));
     TRY(forward_norm(&fwd, normed, model->weights->norm, (struct tensor){0}));
-    struct draw draw = {step->count, step->places, step->tokens, step->logprobs};
-    return draw_tokens(model, normed, &draw);
+    return decode_sample(generator, arena, normed, inputs->rows);
 }
 
 status generator_decode(struct generator *generator) {
     struct arena arena = {0};
-    struct step step;
+    struct decode_inputs inputs;
     status result = OK;
-    TRY_TO(result, done, step_make(&step, &arena, generator));
-    if (step.count == 0) goto done;
-    TRY_TO(result, done, run_step(generator, &step));
-    for (int row = 0, i = 0; i < generator->options.rows; i++) {
-        struct place *place = &generator->places[i];
-        if (!place->request) continue;
-        if (append(generator, place->request, place->completion, step.tokens[row], step.logprobs[row]))
-            place->request = NULL;
-        row++;
+    TRY_TO(result, done, decode_inputs_make(&inputs, &arena, generator));
+    if (inputs.count == 0) goto done;
+    TRY_TO(result, done, decode_batch(generator, &arena, &inputs));
+    for (int i = 0; i < generator->options.rows; i++) {
+        struct batch_row *row = &generator->batch[i];
+        if (row->request && decode_complete(row->request, row->completion)) row->request = NULL;
     }
 done:
     workspace_restore(&generator->model->workspace, (struct workspace_mark){0});

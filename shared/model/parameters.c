@@ -1,56 +1,45 @@
-// The table is written down twice over: matrices first, then vectors, the language model before the tower.
 #include "shared/model/parameters.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { part_alignment = 16 };
+enum { PARAM_ALIGNMENT = 16 };                        // elements: a fused parameter starts at a multiple
+enum { MAX_PER_BLOCK = 15, MAX_OUTSIDE_BLOCKS = 16 }; // parameters
 
-// What stays the same while the parts of one tower are added.
-struct builder {
+// What stays the same while the parameters of the language model or of the tower are added.
+struct param_builder {
     struct parameter_table *table;
-    const struct model_config *config;
     bool vision;
+    int64_t hidden_size, intermediate_size;
+    int64_t query_size, key_size; // columns of all their heads
 };
 
-// What the parts of one tower's blocks are made from.
-struct sizes {
-    int64_t hidden_size, intermediate_size, query, key; // query and key: columns of all their heads
-};
-
-static struct sizes sizes_of(const struct builder *builder) {
-    const struct text_config *text = &builder->config->text;
-    const struct vision_config *vision = &builder->config->vision;
-    if (builder->vision)
-        return (struct sizes){vision->hidden_size, vision->intermediate_size, vision->hidden_size, vision->hidden_size};
-    return (struct sizes){text->hidden_size, text->intermediate_size,
-                          (int64_t)text->num_attention_heads * text->head_dim,
-                          (int64_t)text->num_key_value_heads * text->head_dim};
+static void param_align(struct parameter_table *table) {
+    table->elements = (table->elements + PARAM_ALIGNMENT - 1) / PARAM_ALIGNMENT * PARAM_ALIGNMENT;
 }
 
-static void align(struct parameter_table *table) {
-    table->elements = (table->elements + part_alignment - 1) / part_alignment * part_alignment;
-}
-
-// Starts a part at the next aligned place.
-static struct fused_param start_part(struct builder *builder, int64_t rows, int64_t columns) {
+// Starts a fused parameter at the next aligned offset.
+static struct fused_param param_start(struct param_builder *builder, int64_t rows, int64_t columns) {
     struct parameter_table *table = builder->table;
-    align(table);
+    param_align(table);
     return (struct fused_param){.first = table->count, .offset = table->elements, .rows = rows, .columns = columns};
 }
 
-// Adds one parameter to a part; rank 1 for a vector of `columns`.
-static status add(struct builder *builder, struct fused_param *param, enum parameter_kind kind, int64_t rows,
-                  int64_t columns, const char *name) {
+// Appends a parameter to a fused one. A vector of `columns` elements has rank 1. NULL as name: memory was short.
+static status param_append(struct param_builder *builder, struct fused_param *fused, enum parameter_kind kind,
+                           int64_t rows, int64_t columns, const char *name) {
     struct parameter_table *table = builder->table;
     struct parameter *entry = &table->list[table->count];
-    *entry = (struct parameter){.name = name, .kind = kind, .offset = table->elements, .vision = builder->vision};
     if (!name) return fail_oom();
+    *entry = (struct parameter){.name = name, .kind = kind, .offset = table->elements, .vision = builder->vision};
+    assert(rows > 0 && columns > 0);
     if (kind == PARAMETER_MATRIX) {
         entry->rank = 2;
         entry->shape[0] = rows;
         entry->shape[1] = columns;
     } else {
+        assert(rows == 1);
         entry->rank = 1;
         entry->shape[0] = columns;
     }
@@ -59,157 +48,167 @@ static status add(struct builder *builder, struct fused_param *param, enum param
         return fail(DATAERR, "the model that the configuration describes is too large");
     table->parameter_count += (uint64_t)entry->count;
     table->count++;
-    param->count++;
+    fused->count++;
     return OK;
 }
 
-// A part of one parameter.
-static status add_part(struct builder *builder, struct fused_param *param, enum parameter_kind kind, int64_t rows,
-                       int64_t columns, const char *name) {
-    *param = start_part(builder, rows, columns);
-    return add(builder, param, kind, rows, columns, name);
+// A fused parameter that is a single one.
+static status param_single(struct param_builder *builder, struct fused_param *fused, enum parameter_kind kind,
+                           int64_t rows, int64_t columns, const char *name) {
+    *fused = param_start(builder, rows, columns);
+    return param_append(builder, fused, kind, rows, columns, name);
 }
 
-static const char *block_name(struct builder *builder, int block, const char *rest) {
-    return arena_printf(&builder->table->memory, "%s.%d.%s", builder->vision ? "visual.blocks" : "model.layers", block,
+static const char *param_block_name(struct param_builder *builder, int block, const char *rest) {
+    return arena_printf(&builder->table->arena, "%s.%d.%s", builder->vision ? "visual.blocks" : "model.layers", block,
                         rest);
 }
 
-// Query, key and value of a block: the tower stores them as one tensor, the language model as three.
-static status add_qkv(struct builder *builder, struct fused_param *param, enum parameter_kind kind, int block) {
-    struct sizes it = sizes_of(builder);
+// Query, key and value: the tower stores them as one tensor, the language model as three.
+static status param_qkv(struct param_builder *builder, struct fused_param *fused, enum parameter_kind kind, int block) {
+    static const char *const text_names[3][2] = {
+        {"self_attn.q_proj.weight", "self_attn.q_proj.bias"},
+        {"self_attn.k_proj.weight", "self_attn.k_proj.bias"},
+        {"self_attn.v_proj.weight", "self_attn.v_proj.bias"},
+    };
     bool bias = kind == PARAMETER_BIAS;
-    const char *last = bias ? "bias" : "weight";
-    int64_t columns = bias ? it.query + 2 * it.key : it.hidden_size;
-    struct arena *memory = &builder->table->memory;
-    *param = start_part(builder, bias ? 1 : it.query + 2 * it.key, columns);
+    int64_t size = builder->query_size + 2 * builder->key_size;
+    int64_t rows = bias ? 1 : size, columns = bias ? size : builder->hidden_size;
+    *fused = param_start(builder, rows, columns);
     if (builder->vision)
-        return add(builder, param, kind, param->rows, columns,
-                   arena_printf(memory, "visual.blocks.%d.attn.qkv.%s", block, last));
-    const char letters[] = "qkv";
+        return param_append(builder, fused, kind, rows, columns,
+                            param_block_name(builder, block, bias ? "attn.qkv.bias" : "attn.qkv.weight"));
     for (int i = 0; i < 3; i++) {
-        int64_t size = i ? it.key : it.query;
-        TRY(add(builder, param, kind, bias ? 1 : size, bias ? size : columns,
-                arena_printf(memory, "model.layers.%d.self_attn.%c_proj.%s", block, letters[i], last)));
+        int64_t own = i ? builder->key_size : builder->query_size;
+        TRY(param_append(builder, fused, kind, bias ? 1 : own, bias ? own : columns,
+                         param_block_name(builder, block, text_names[i][bias])));
     }
     return OK;
 }
 
-static status add_gate_up(struct builder *builder, struct fused_param *param, enum parameter_kind kind, int block) {
-    struct sizes it = sizes_of(builder);
+static status param_gate_up(struct param_builder *builder, struct fused_param *fused, enum parameter_kind kind,
+                            int block) {
+    static const char *const names[2][2] = {
+        {"mlp.gate_proj.weight", "mlp.gate_proj.bias"},
+        {"mlp.up_proj.weight", "mlp.up_proj.bias"},
+    };
     bool bias = kind == PARAMETER_BIAS;
-    *param = start_part(builder, bias ? 1 : 2 * it.intermediate_size, bias ? 2 * it.intermediate_size : it.hidden_size);
-    const char *names[] = {bias ? "mlp.gate_proj.bias" : "mlp.gate_proj.weight",
-                           bias ? "mlp.up_proj.bias" : "mlp.up_proj.weight"};
+    int64_t size = builder->intermediate_size, columns = bias ? size : builder->hidden_size;
+    *fused = param_start(builder, bias ? 1 : 2 * size, bias ? 2 * size : columns);
     for (int i = 0; i < 2; i++)
-        TRY(add(builder, param, kind, bias ? 1 : it.intermediate_size, bias ? it.intermediate_size : it.hidden_size,
-                block_name(builder, block, names[i])));
+        TRY(param_append(builder, fused, kind, bias ? 1 : size, columns,
+                         param_block_name(builder, block, names[i][bias])));
     return OK;
 }
 
-static status add_block_matrices(struct builder *builder, struct block_params *params, int block) {
-    struct sizes it = sizes_of(builder);
-    TRY(add_qkv(builder, &params->qkv, PARAMETER_MATRIX, block));
-    TRY(add_part(builder, &params->out, PARAMETER_MATRIX, it.hidden_size, it.query,
-                 block_name(builder, block, builder->vision ? "attn.proj.weight" : "self_attn.o_proj.weight")));
-    TRY(add_gate_up(builder, &params->gate_up, PARAMETER_MATRIX, block));
-    return add_part(builder, &params->down, PARAMETER_MATRIX, it.hidden_size, it.intermediate_size,
-                    block_name(builder, block, "mlp.down_proj.weight"));
+static status param_block_matrices(struct param_builder *builder, struct block_params *params, int block) {
+    const char *out = builder->vision ? "attn.proj.weight" : "self_attn.o_proj.weight";
+    TRY(param_qkv(builder, &params->qkv, PARAMETER_MATRIX, block));
+    TRY(param_single(builder, &params->out, PARAMETER_MATRIX, builder->hidden_size, builder->query_size,
+                     param_block_name(builder, block, out)));
+    TRY(param_gate_up(builder, &params->gate_up, PARAMETER_MATRIX, block));
+    return param_single(builder, &params->down, PARAMETER_MATRIX, builder->hidden_size, builder->intermediate_size,
+                        param_block_name(builder, block, "mlp.down_proj.weight"));
 }
 
-static status add_block_vectors(struct builder *builder, struct block_params *params, int block) {
-    struct sizes it = sizes_of(builder);
-    TRY(add_part(builder, &params->norm1, PARAMETER_NORM, 1, it.hidden_size,
-                 block_name(builder, block, builder->vision ? "norm1.weight" : "input_layernorm.weight")));
-    TRY(add_part(builder, &params->norm2, PARAMETER_NORM, 1, it.hidden_size,
-                 block_name(builder, block, builder->vision ? "norm2.weight" : "post_attention_layernorm.weight")));
-    TRY(add_qkv(builder, &params->qkv_bias, PARAMETER_BIAS, block));
+static status param_block_vectors(struct param_builder *builder, struct block_params *params, int block) {
+    const char *norm1 = builder->vision ? "norm1.weight" : "input_layernorm.weight";
+    const char *norm2 = builder->vision ? "norm2.weight" : "post_attention_layernorm.weight";
+    TRY(param_single(builder, &params->norm1, PARAMETER_NORM, 1, builder->hidden_size,
+                     param_block_name(builder, block, norm1)));
+    TRY(param_single(builder, &params->norm2, PARAMETER_NORM, 1, builder->hidden_size,
+                     param_block_name(builder, block, norm2)));
+    TRY(param_qkv(builder, &params->qkv_bias, PARAMETER_BIAS, block));
     if (!builder->vision) return OK;
-    TRY(add_part(builder, &params->out_bias, PARAMETER_BIAS, 1, it.hidden_size,
-                 block_name(builder, block, "attn.proj.bias")));
-    TRY(add_gate_up(builder, &params->gate_up_bias, PARAMETER_BIAS, block));
-    return add_part(builder, &params->down_bias, PARAMETER_BIAS, 1, it.hidden_size,
-                    block_name(builder, block, "mlp.down_proj.bias"));
+    TRY(param_single(builder, &params->out_bias, PARAMETER_BIAS, 1, builder->hidden_size,
+                     param_block_name(builder, block, "attn.proj.bias")));
+    TRY(param_gate_up(builder, &params->gate_up_bias, PARAMETER_BIAS, block));
+    return param_single(builder, &params->down_bias, PARAMETER_BIAS, 1, builder->hidden_size,
+                        param_block_name(builder, block, "mlp.down_proj.bias"));
 }
 
-// Range `index` reaches from the end of the one before it to here.
-static void close_range(struct parameter_table *table, int index) {
-    align(table);
+// Range `index` goes from the end of the range before it to here.
+static void param_close_range(struct parameter_table *table, int index) {
+    param_align(table);
     int64_t start = index ? table->ranges[index - 1].offset + table->ranges[index - 1].count : 0;
     table->ranges[index] = (struct parameter_range){start, table->elements - start, index % 2 == 0, index >= 2};
 }
 
-static status add_text(struct builder *builder) {
-    struct parameter_table *table = builder->table;
-    const struct text_config *text = &builder->config->text;
-    TRY(add_part(builder, &table->embedding, PARAMETER_MATRIX, text->vocab_size, text->hidden_size,
-                 "model.embed_tokens.weight"));
-    for (int i = 0; i < text->num_hidden_layers; i++) TRY(add_block_matrices(builder, &table->text[i], i));
+static status param_add_text(struct parameter_table *table, const struct model_config *config) {
+    const struct text_config *text = &config->text;
+    struct param_builder builder = {table,
+                                    false,
+                                    text->hidden_size,
+                                    text->intermediate_size,
+                                    (int64_t)text->num_attention_heads * text->head_dim,
+                                    (int64_t)text->num_key_value_heads * text->head_dim};
+    TRY(param_single(&builder, &table->embedding, PARAMETER_MATRIX, text->vocab_size, text->hidden_size,
+                     "model.embed_tokens.weight"));
+    for (int i = 0; i < text->num_hidden_layers; i++) TRY(param_block_matrices(&builder, &table->text[i], i));
     if (!text->tie_word_embeddings)
-        TRY(add_part(builder, &table->head, PARAMETER_MATRIX, text->vocab_size, text->hidden_size, "lm_head.weight"));
-    close_range(table, 0);
-    for (int i = 0; i < text->num_hidden_layers; i++) TRY(add_block_vectors(builder, &table->text[i], i));
-    TRY(add_part(builder, &table->norm, PARAMETER_NORM, 1, text->hidden_size, "model.norm.weight"));
-    close_range(table, 1);
+        TRY(param_single(&builder, &table->lm_head, PARAMETER_MATRIX, text->vocab_size, text->hidden_size,
+                         "lm_head.weight"));
+    param_close_range(table, 0);
+    for (int i = 0; i < text->num_hidden_layers; i++) TRY(param_block_vectors(&builder, &table->text[i], i));
+    TRY(param_single(&builder, &table->norm, PARAMETER_NORM, 1, text->hidden_size, "model.norm.weight"));
+    param_close_range(table, 1);
     return OK;
 }
 
-static status add_vision(struct builder *builder) {
-    struct parameter_table *table = builder->table;
-    const struct vision_config *vision = &builder->config->vision;
+static status param_add_vision(struct parameter_table *table, const struct model_config *config) {
+    const struct vision_config *vision = &config->vision;
+    struct param_builder builder = {
+        table, true, vision->hidden_size, vision->intermediate_size, vision->hidden_size, vision->hidden_size};
     int64_t pixels = (int64_t)3 * vision->temporal_patch_size * vision->patch_size * vision->patch_size;
     int64_t merged = vision->hidden_size * vision->spatial_merge_size * vision->spatial_merge_size;
-    TRY(add_part(builder, &table->patch, PARAMETER_MATRIX, vision->hidden_size, pixels,
-                 "visual.patch_embed.proj.weight"));
-    struct parameter *patch = &table->list[table->patch.first];
-    patch->rank = 5;
+    TRY(param_single(&builder, &table->patch_embed, PARAMETER_MATRIX, vision->hidden_size, pixels,
+                     "visual.patch_embed.proj.weight"));
+    struct parameter *patch_embed = &table->list[table->patch_embed.first];
     const int64_t shape[] = {vision->hidden_size, 3, vision->temporal_patch_size, vision->patch_size,
                              vision->patch_size};
-    memcpy(patch->shape, shape, sizeof shape);
-    for (int i = 0; i < vision->depth; i++) TRY(add_block_matrices(builder, &table->vision[i], i));
-    TRY(add_part(builder, &table->merger_fc1, PARAMETER_MATRIX, merged, merged, "visual.merger.mlp.0.weight"));
-    TRY(add_part(builder, &table->merger_fc2, PARAMETER_MATRIX, vision->out_hidden_size, merged,
-                 "visual.merger.mlp.2.weight"));
-    close_range(table, 2);
-    for (int i = 0; i < vision->depth; i++) TRY(add_block_vectors(builder, &table->vision[i], i));
-    TRY(add_part(builder, &table->merger_norm, PARAMETER_NORM, 1, vision->hidden_size, "visual.merger.ln_q.weight"));
-    TRY(add_part(builder, &table->merger_fc1_bias, PARAMETER_BIAS, 1, merged, "visual.merger.mlp.0.bias"));
-    TRY(add_part(builder, &table->merger_fc2_bias, PARAMETER_BIAS, 1, vision->out_hidden_size,
-                 "visual.merger.mlp.2.bias"));
-    close_range(table, 3);
+    static_assert(sizeof shape == sizeof patch_embed->shape, "a three-dimensional convolution has rank 5");
+    patch_embed->rank = 5;
+    memcpy(patch_embed->shape, shape, sizeof shape);
+    for (int i = 0; i < vision->depth; i++) TRY(param_block_matrices(&builder, &table->vision[i], i));
+    TRY(param_single(&builder, &table->merger_fc1, PARAMETER_MATRIX, merged, merged, "visual.merger.mlp.0.weight"));
+    TRY(param_single(&builder, &table->merger_fc2, PARAMETER_MATRIX, vision->out_hidden_size, merged,
+                     "visual.merger.mlp.2.weight"));
+    param_close_range(table, 2);
+    for (int i = 0; i < vision->depth; i++) TRY(param_block_vectors(&builder, &table->vision[i], i));
+    TRY(param_single(&builder, &table->merger_norm, PARAMETER_NORM, 1, vision->hidden_size,
+                     "visual.merger.ln_q.weight"));
+    TRY(param_single(&builder, &table->merger_fc1_bias, PARAMETER_BIAS, 1, merged, "visual.merger.mlp.0.bias"));
+    TRY(param_single(&builder, &table->merger_fc2_bias, PARAMETER_BIAS, 1, vision->out_hidden_size,
+                     "visual.merger.mlp.2.bias"));
+    param_close_range(table, 3);
     return OK;
-}
-
-static status take_room(struct parameter_table *table, const struct model_config *config) {
-    enum { most_in_block = 15, most_outside = 16 };
-    size_t layers = (size_t)config->text.num_hidden_layers, depth = (size_t)config->vision.depth;
-    table->list = arena_alloc(&table->memory, ((layers + depth) * most_in_block + most_outside) * sizeof *table->list);
-    table->text = arena_alloc(&table->memory, layers * sizeof *table->text);
-    table->vision = arena_alloc(&table->memory, depth * sizeof *table->vision);
-    return table->list && table->text && table->vision ? OK : fail_oom();
 }
 
 status parameter_table_new(struct parameter_table **out, const struct model_config *config) {
     *out = NULL;
     struct parameter_table *table = NULL;
     TRY(NEW(&table, 1));
+    size_t layers = (size_t)config->text.num_hidden_layers, depth = (size_t)config->vision.depth;
+    size_t capacity = (layers + depth) * MAX_PER_BLOCK + MAX_OUTSIDE_BLOCKS;
+    table->list = arena_alloc(&table->arena, capacity * sizeof *table->list);
+    table->text = arena_alloc(&table->arena, layers * sizeof *table->text);
+    table->vision = arena_alloc(&table->arena, depth * sizeof *table->vision);
     status result = OK;
-    TRY_TO(result, broken, take_room(table, config));
-    struct builder builder = {table, config, false};
-    TRY_TO(result, broken, add_text(&builder));
-    builder.vision = true;
-    TRY_TO(result, broken, add_vision(&builder));
+    if (!table->list || !table->text || !table->vision) TRY_TO(result, failed, fail_oom());
+    TRY_TO(result, failed, param_add_text(table, config));
+    TRY_TO(result, failed, param_add_vision(table, config));
+    assert(table->count <= capacity);
     *out = table;
     return OK;
-broken:
+failed:
     parameter_table_free(&table);
     return result;
 }
 
 void parameter_table_free(struct parameter_table **table) {
     if (!*table) return;
-    struct arena memory = (*table)->memory;
-    arena_release(&memory);
+    struct arena arena = (*table)->arena;
+    arena_release(&arena);
     free(*table);
     *table = NULL;
 }
@@ -221,55 +220,45 @@ const char *parameter_nested_name(struct arena *arena, const struct parameter *p
     return arena_printf(arena, "%s", parameter->name);
 }
 
-static bool same_shape(const struct parameter *parameter, const struct stored_tensor *stored) {
-    return parameter->rank == stored->rank &&
-           memcmp(parameter->shape, stored->shape, (size_t)parameter->rank * sizeof *parameter->shape) == 0;
-}
-
-static status refuse_shape(const struct parameter *parameter, const struct stored_tensor *stored) {
-    struct stored_tensor wanted = {.rank = parameter->rank};
-    memcpy(wanted.shape, parameter->shape, sizeof parameter->shape);
-    char has[200], wants[200];
-    return fail(DATAERR, "%s: tensor %s has shape %s, the configuration asks for %s", stored->file, stored->name,
-                stored_tensor_shape(stored, has, sizeof has), stored_tensor_shape(&wanted, wants, sizeof wants));
-}
-
-// Every stored tensor but a tied model's head must have been found.
-static status refuse_strangers(const struct parameter_table *table, const struct safetensors *store, const bool *used) {
-    for (size_t i = 0; i < safetensors_count(store); i++) {
-        const struct stored_tensor *stored = safetensors_at(store, i);
-        if (used[i] || (table->head.count == 0 && strcmp(stored->name, "lm_head.weight") == 0)) continue;
-        return fail(DATAERR, "%s: tensor %s belongs to no part of the model", stored->file, stored->name);
-    }
-    return OK;
-}
-
-// The tensor of a parameter under either name.
-static status find_stored(const struct parameter *parameter, const struct safetensors *store, struct arena *names,
-                          const struct stored_tensor **out) {
-    const char *nested = parameter_nested_name(names, parameter);
+// The tensor of a parameter under either name, if it has the parameter's shape.
+static status param_find(const struct parameter *parameter, const struct safetensors *store, struct arena *arena,
+                         const struct stored_tensor **out) {
+    const char *nested = parameter_nested_name(arena, parameter);
     if (!nested) return fail_oom();
     const struct stored_tensor *stored = safetensors_find(store, parameter->name);
     if (!stored) stored = safetensors_find(store, nested);
     const char *file = safetensors_count(store) ? safetensors_at(store, 0)->file : "model.safetensors";
     if (!stored) return fail(DATAERR, "%s: tensor %s is missing", file, parameter->name);
     *out = stored;
-    return same_shape(parameter, stored) ? OK : refuse_shape(parameter, stored);
+    struct stored_tensor expected = {.rank = parameter->rank};
+    static_assert(sizeof parameter->shape <= sizeof expected.shape, "a parameter's shape can be stored");
+    memcpy(expected.shape, parameter->shape, sizeof parameter->shape);
+    if (stored->rank == expected.rank &&
+        memcmp(stored->shape, expected.shape, (size_t)expected.rank * sizeof *expected.shape) == 0)
+        return OK;
+    char has[200], wants[200];
+    return fail(DATAERR, "%s: tensor %s has shape %s, the configuration asks for %s", stored->file, stored->name,
+                stored_tensor_shape(stored, has, sizeof has), stored_tensor_shape(&expected, wants, sizeof wants));
 }
 
 status parameter_table_match(const struct parameter_table *table, const struct safetensors *store,
                              const struct stored_tensor **found) {
-    struct arena names = {0};
+    struct arena arena = {0};
     bool *used = NULL;
     status result = OK;
     TRY_TO(result, done, NEW(&used, safetensors_count(store)));
     for (size_t i = 0; i < table->count; i++) {
-        TRY_TO(result, done, find_stored(&table->list[i], store, &names, &found[i]));
+        TRY_TO(result, done, param_find(&table->list[i], store, &arena, &found[i]));
         used[found[i] - safetensors_at(store, 0)] = true;
     }
-    result = refuse_strangers(table, store, used);
+    for (size_t i = 0; i < safetensors_count(store); i++) {
+        const struct stored_tensor *stored = safetensors_at(store, i);
+        if (used[i] || (table->lm_head.count == 0 && strcmp(stored->name, "lm_head.weight") == 0)) continue;
+        TRY_TO(result, done,
+               fail(DATAERR, "%s: tensor %s is not a parameter of the model", stored->file, stored->name));
+    }
 done:
-    arena_release(&names);
+    arena_release(&arena);
     free(used);
     return result;
 }

@@ -71,6 +71,9 @@ status safetensors_create(struct safetensors_writer **out, const char *path, con
 // The next bytes of the data, tensor after tensor in the order given to safetensors_create.
 status safetensors_write(struct safetensors_writer *writer, const void *data, size_t size);
 
+// safetensors_write with the signature of an element_sink; `writer` is a struct safetensors_writer.
+status safetensors_sink(void *writer, const void *data, size_t size);
+
 // Renames, a lasting file after it is on the disk; BUG if bytes are missing. On any failure PATH is as before and
 // PATH.tmp is gone. Frees the writer and sets it to NULL.
 status safetensors_finish(struct safetensors_writer **writer);

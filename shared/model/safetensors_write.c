@@ -170,6 +170,10 @@ status safetensors_write(struct safetensors_writer *writer, const void *data, si
     return OK;
 }
 
+status safetensors_sink(void *writer, const void *data, size_t size) {
+    return safetensors_write(writer, data, size);
+}
+
 static status sync_folder_of(const char *path) {
     struct arena arena = {0};
     const char *slash = strrchr(path, '/');

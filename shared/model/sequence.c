@@ -1,92 +1,193 @@
+// Position ids follow Hugging Face's get_rope_index: text counts on by one; a medium spans its own grid from there; the
+// text after it continues after the largest of the three axes.
 #include "shared/model/sequence.h"
 
-static int64_t round_up(int64_t rows) {
+#include <assert.h>
+
+static_assert(sizeof(struct position_id) == 3 * sizeof(int32_t), "position ids are packed");
+static_assert((BRANCH_ALIGNMENT & (BRANCH_ALIGNMENT - 1)) == 0, "an alignment is a power of two");
+
+enum { MAX_ROWS = INT32_MAX / 4 }; // rows, cache slots and position ids are int32
+
+status grid_of(struct grid_thw *grid, const struct model_config *config, const struct model_medium *medium) {
+    const struct vision_config *vision = &config->vision;
+    int unit = vision->patch_size * vision->spatial_merge_size;
+    if (medium->frames < 1 || medium->height < unit || medium->width < unit || medium->height % unit ||
+        medium->width % unit)
+        return fail(BAD_SAMPLE, "a medium of %d frames of %d x %d does not divide into units of %d", medium->frames,
+                    medium->height, medium->width, unit);
+    if (!medium->video && medium->frames != 1) return fail(BAD_SAMPLE, "an image has %d frames", medium->frames);
+    grid->time = (medium->frames + vision->temporal_patch_size - 1) / vision->temporal_patch_size;
+    grid->height = medium->height / vision->patch_size;
+    grid->width = medium->width / vision->patch_size;
+    assert(grid->height % vision->spatial_merge_size == 0 && grid->width % vision->spatial_merge_size == 0);
+    return OK;
+}
+
+int64_t grid_patches(struct grid_thw grid) {
+    return (int64_t)grid.time * grid.height * grid.width;
+}
+
+int64_t grid_tokens(struct grid_thw grid, const struct model_config *config) {
+    return grid_patches(grid) / (config->vision.spatial_merge_size * config->vision.spatial_merge_size);
+}
+
+int64_t cache_round_up(int64_t rows) {
     return (rows + BRANCH_ALIGNMENT - 1) / BRANCH_ALIGNMENT * BRANCH_ALIGNMENT;
 }
 
-// Counts rows and targets.
-static status measure(struct sequence *it, const struct model_config *config, const struct model_prompt *prompt,
-                      const struct model_completion *completions, size_t count) {
-    it->prompt_rows = it->rows = (int64_t)prompt->count;
-    it->cache_rows = round_up(it->prompt_rows);
+static status sequence_check_tokens(const struct model_config *config, const int64_t *tokens, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        if (completions[i].count == 0) return fail(BAD_SAMPLE, "completion %zu is empty", i);
-        TRY(tokens_check(config, completions[i].tokens, completions[i].count));
-        it->targets += (int64_t)completions[i].count;
-        it->rows += (int64_t)completions[i].count - 1;
-        it->cache_rows += round_up((int64_t)completions[i].count - 1);
-        if (it->rows > INT32_MAX / 4) return fail(BAD_SAMPLE, "the completions have more than 2^29 tokens");
+        if (tokens[i] < 0 || tokens[i] >= config->text.vocab_size)
+            return fail(BAD_SAMPLE, "token %lld is outside the vocabulary of %lld", (long long)tokens[i],
+                        (long long)config->text.vocab_size);
     }
     return OK;
 }
 
-static status take_room(struct sequence *it, struct arena *arena, size_t media, size_t count) {
-    size_t rows = (size_t)it->rows;
-    it->tokens = arena_alloc(arena, rows * sizeof *it->tokens);
-    it->slots = arena_alloc(arena, rows * sizeof *it->slots);
-    it->position_ids = arena_alloc(arena, rows * sizeof *it->position_ids);
-    it->spans = arena_alloc(arena, (count + 1) * sizeof *it->spans);
-    it->media = arena_alloc(arena, media * sizeof *it->media);
-    it->logit_rows = arena_alloc(arena, (size_t)it->targets * sizeof *it->logit_rows);
-    it->target = arena_alloc(arena, (size_t)it->targets * sizeof *it->target);
-    it->text_rows = arena_alloc(arena, rows * sizeof *it->text_rows);
-    it->text_ids = arena_alloc(arena, rows * sizeof *it->text_ids);
-    bool all = it->tokens && it->slots && it->position_ids && it->spans && it->media && it->logit_rows && it->target &&
-               it->text_rows && it->text_ids;
-    return all ? OK : fail_oom();
-}
-
-static void add_word(struct sequence *it, int64_t row) {
-    it->text_rows[it->words] = (int32_t)row;
-    it->text_ids[it->words++] = it->tokens[row];
-}
-
-static void add_prompt(struct sequence *it, const struct model_config *config, const struct model_prompt *prompt) {
-    for (int64_t i = 0; i < it->prompt_rows; i++) {
-        it->tokens[i] = (int32_t)prompt->tokens[i];
-        it->slots[i] = (int32_t)i;
-        if (prompt->tokens[i] != config->image_token_id && prompt->tokens[i] != config->video_token_id) add_word(it, i);
+// The position ids of one medium's tokens, the first of them at position `start`. Returns the largest of them.
+static int32_t sequence_medium_ids(struct position_id *out, const struct model_config *config, struct grid_thw grid,
+                                   const struct model_medium *medium, int32_t start) {
+    int height = grid.height / config->vision.spatial_merge_size,
+        width = grid.width / config->vision.spatial_merge_size;
+    int32_t largest = start;
+    for (int t = 0; t < grid.time; t++) {
+        float scaled = (float)t * (float)medium->seconds_per_grid;
+        scaled = scaled * config->vision.tokens_per_second;
+        int32_t time = medium->video ? start + (int32_t)scaled : start;
+        for (int h = 0; h < height; h++) {
+            for (int w = 0; w < width; w++) *out++ = (struct position_id){{time, start + h, start + w}};
+        }
+        if (time > largest) largest = time;
     }
-    it->spans[it->span_count++] = (struct attention_span){.q_len = it->prompt_rows, .visible = 1, .causal = true};
+    if (start + height - 1 > largest) largest = start + height - 1;
+    if (start + width - 1 > largest) largest = start + width - 1;
+    return largest;
 }
 
-// Appends a completion whose branch starts at row `row` and cache row `slot`, its targets at `target`.
-static void add_branch(struct sequence *it, const struct model_completion *completion, int64_t row, int64_t slot,
-                       int64_t target) {
+// The medium whose first placeholder is token `at`: checks its placeholders and fills in their position ids. Adds their
+// number to *at.
+static status sequence_add_medium(struct sequence *sequence, const struct model_config *config,
+                                  const struct model_prompt *prompt, const struct model_medium *medium, size_t *at) {
+    struct grid_thw grid = {0};
+    TRY(grid_of(&grid, config, medium));
+    if (!(medium->seconds_per_grid >= 0 && medium->seconds_per_grid < 1e4) && medium->video)
+        return fail(BAD_SAMPLE, "seconds_per_grid is %g", medium->seconds_per_grid);
+    int64_t token = medium->video ? config->video_token_id : config->image_token_id;
+    int64_t count = grid_tokens(grid, config);
+    for (int64_t i = 0; i < count; i++) {
+        if (*at + (size_t)i >= prompt->count || prompt->tokens[*at + (size_t)i] != token)
+            return fail(BAD_SAMPLE, "%s of %lld tokens has %lld placeholders", medium->video ? "a clip" : "an image",
+                        (long long)count, (long long)i);
+    }
+    sequence->next_position =
+        sequence_medium_ids(sequence->position_ids + *at, config, grid, medium, sequence->next_position) + 1;
+    *at += (size_t)count;
+    return OK;
+}
+
+static void sequence_add_text(struct sequence *sequence, int64_t row) {
+    sequence->text_rows[sequence->text_count] = (int32_t)row;
+    sequence->text_ids[sequence->text_count++] = sequence->tokens[row];
+}
+
+static status sequence_add_prompt(struct sequence *sequence, const struct model_config *config,
+                                  const struct model_prompt *prompt) {
+    size_t media = 0;
+    for (size_t i = 0; i < prompt->count;) {
+        int64_t token = prompt->tokens[i];
+        if (token != config->image_token_id && token != config->video_token_id) {
+            int32_t position = sequence->next_position++;
+            sequence->position_ids[i++] = (struct position_id){{position, position, position}};
+            continue;
+        }
+        if (media == prompt->media_count || prompt->media[media].video != (token == config->video_token_id))
+            return fail(BAD_SAMPLE, "placeholder %lld of the prompt belongs to no medium", (long long)token);
+        sequence->media_rows[media] = (int64_t)i;
+        TRY(sequence_add_medium(sequence, config, prompt, &prompt->media[media++], &i));
+    }
+    if (media < prompt->media_count)
+        return fail(BAD_SAMPLE, "the prompt has placeholders for %zu of %zu media", media, prompt->media_count);
+    for (int64_t i = 0; i < sequence->prompt_rows; i++) {
+        int64_t token = prompt->tokens[i];
+        sequence->tokens[i] = (int32_t)token;
+        sequence->cache_slots[i] = (int32_t)i;
+        if (token != config->image_token_id && token != config->video_token_id) sequence_add_text(sequence, i);
+    }
+    sequence->spans[sequence->span_count++] =
+        (struct attention_span){.q_len = sequence->prompt_rows, .visible = 1, .causal = true};
+    return OK;
+}
+
+// Appends a completion. Its branch starts at row `row` and cache row `slot`, its targets at target `target`.
+static void sequence_add_branch(struct sequence *sequence, const struct model_completion *completion, int64_t row,
+                                int64_t slot, int64_t target) {
     int64_t rows = (int64_t)completion->count - 1;
+    assert(slot % BRANCH_ALIGNMENT == 0 && row + rows <= sequence->rows && slot + rows <= sequence->cache_rows);
     for (int64_t i = 0; i < rows; i++) {
-        int32_t place = it->next + (int32_t)i;
-        it->tokens[row + i] = (int32_t)completion->tokens[i];
-        it->slots[row + i] = (int32_t)(slot + i);
-        it->position_ids[row + i] = (struct position_id){{place, place, place}};
-        add_word(it, row + i);
+        int32_t position = sequence->next_position + (int32_t)i;
+        sequence->tokens[row + i] = (int32_t)completion->tokens[i];
+        sequence->cache_slots[row + i] = (int32_t)(slot + i);
+        sequence->position_ids[row + i] = (struct position_id){{position, position, position}};
+        sequence_add_text(sequence, row + i);
     }
     for (int64_t i = 0; i <= rows; i++) {
-        it->logit_rows[target + i] = (int32_t)(i ? row + i - 1 : it->prompt_rows - 1);
-        it->target[target + i] = (int32_t)completion->tokens[i];
+        sequence->logit_rows[target + i] = (int32_t)(i ? row + i - 1 : sequence->prompt_rows - 1);
+        sequence->target_ids[target + i] = (int32_t)completion->tokens[i];
     }
     if (rows)
-        it->spans[it->span_count++] = (struct attention_span){.q_begin = row,
-                                                              .q_len = rows,
-                                                              .prefix_len = it->prompt_rows,
-                                                              .kv_begin = slot,
-                                                              .visible = 1,
-                                                              .causal = true};
+        sequence->spans[sequence->span_count++] = (struct attention_span){.q_begin = row,
+                                                                          .q_len = rows,
+                                                                          .prefix_len = sequence->prompt_rows,
+                                                                          .kv_begin = slot,
+                                                                          .visible = 1,
+                                                                          .causal = true};
+}
+
+// Checks all tokens, counts rows and targets, and allocates the arrays.
+static status sequence_alloc(struct sequence *sequence, struct arena *arena, const struct model_config *config,
+                             const struct model_prompt *prompt, const struct model_completion *completions,
+                             size_t count) {
+    if (prompt->count == 0) return fail(BAD_SAMPLE, "the prompt is empty");
+    if (prompt->count > MAX_ROWS) return fail(BAD_SAMPLE, "the prompt has %zu tokens", prompt->count);
+    TRY(sequence_check_tokens(config, prompt->tokens, prompt->count));
+    *sequence = (struct sequence){.rows = (int64_t)prompt->count, .prompt_rows = (int64_t)prompt->count};
+    sequence->cache_rows = cache_round_up(sequence->prompt_rows);
+    for (size_t i = 0; i < count; i++) {
+        if (completions[i].count == 0) return fail(BAD_SAMPLE, "completion %zu is empty", i);
+        TRY(sequence_check_tokens(config, completions[i].tokens, completions[i].count));
+        sequence->target_count += (int64_t)completions[i].count;
+        sequence->rows += (int64_t)completions[i].count - 1;
+        sequence->cache_rows += cache_round_up((int64_t)completions[i].count - 1);
+        if (sequence->rows > MAX_ROWS) return fail(BAD_SAMPLE, "the completions have more than 2^29 tokens");
+    }
+    size_t rows = (size_t)sequence->rows, targets = (size_t)sequence->target_count;
+    sequence->tokens = arena_alloc(arena, rows * sizeof *sequence->tokens);
+    sequence->cache_slots = arena_alloc(arena, rows * sizeof *sequence->cache_slots);
+    sequence->position_ids = arena_alloc(arena, rows * sizeof *sequence->position_ids);
+    sequence->spans = arena_alloc(arena, (count + 1) * sizeof *sequence->spans);
+    sequence->media_rows = arena_alloc(arena, prompt->media_count * sizeof *sequence->media_rows);
+    sequence->logit_rows = arena_alloc(arena, targets * sizeof *sequence->logit_rows);
+    sequence->target_ids = arena_alloc(arena, targets * sizeof *sequence->target_ids);
+    sequence->text_rows = arena_alloc(arena, rows * sizeof *sequence->text_rows);
+    sequence->text_ids = arena_alloc(arena, rows * sizeof *sequence->text_ids);
+    bool all = sequence->tokens && sequence->cache_slots && sequence->position_ids && sequence->spans &&
+               sequence->media_rows && sequence->logit_rows && sequence->target_ids && sequence->text_rows &&
+               sequence->text_ids;
+    return all ? OK : fail(UNAVAILABLE, "out of memory");
 }
 
 status sequence_make(struct sequence *sequence, struct arena *arena, const struct model_config *config,
                      const struct model_prompt *prompt, const struct model_completion *completions, size_t count) {
-    *sequence = (struct sequence){0};
-    TRY(measure(sequence, config, prompt, completions, count));
-    TRY(take_room(sequence, arena, prompt->media_count, count));
-    TRY(prompt_positions(sequence->position_ids, &sequence->next, sequence->media, config, prompt));
-    add_prompt(sequence, config, prompt);
-    int64_t row = sequence->prompt_rows, slot = round_up(sequence->prompt_rows), target = 0;
+    TRY(sequence_alloc(sequence, arena, config, prompt, completions, count));
+    TRY(sequence_add_prompt(sequence, config, prompt));
+    int64_t row = sequence->prompt_rows, slot = cache_round_up(sequence->prompt_rows), target = 0;
     for (size_t i = 0; i < count; i++) {
-        add_branch(sequence, &completions[i], row, slot, target);
+        sequence_add_branch(sequence, &completions[i], row, slot, target);
         row += (int64_t)completions[i].count - 1;
-        slot += round_up((int64_t)completions[i].count - 1);
+        slot += cache_round_up((int64_t)completions[i].count - 1);
         target += (int64_t)completions[i].count;
     }
+    assert(row == sequence->rows && slot == sequence->cache_rows && target == sequence->target_count);
     return OK;
 }

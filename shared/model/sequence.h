@@ -1,34 +1,63 @@
-// One packed sequence: the prompt, then each completion as a branch behind it. A branch holds all tokens of its
-// completion but the last, which nothing follows; the row that predicts a completion's first token is the prompt's
-// last.
+// What the language model reads, laid out on the host: the prompt's multimodal position ids, and one packed sequence of
+// the prompt and its completions.
+//
+// A completion is a branch behind the prompt. A branch holds every token of its completion but the last, which predicts
+// nothing. The prompt's last row predicts the first token of every completion.
 #ifndef SHARED_MODEL_SEQUENCE_H
 #define SHARED_MODEL_SEQUENCE_H
 
 #include "shared/base/memory.h"
-#include "shared/model/positions.h"
+#include "shared/model/model.h"
+#include "shared/model/model_config.h"
 
-enum { BRANCH_ALIGNMENT = 16 }; // rows of the cache: each branch starts at a multiple
+enum { BRANCH_ALIGNMENT = 16 }; // a branch starts at a multiple of this row of the cache
+
+// A position in time, height and width; the three are equal for text.
+struct position_id {
+    int32_t axis[3];
+};
+
+// The grid of a medium's patches: Hugging Face's image_grid_thw or video_grid_thw.
+struct grid_thw {
+    int time, height, width; // height and width in patches
+};
+
+// The grid of a medium. BAD_SAMPLE if its height or width is not a multiple of patch_size x spatial_merge_size, or if
+// it has no frames.
+status grid_of(struct grid_thw *grid, const struct model_config *config, const struct model_medium *medium);
+
+// The number of patches.
+int64_t grid_patches(struct grid_thw grid);
+
+// The number of tokens: each merges spatial_merge_size x spatial_merge_size patches.
+int64_t grid_tokens(struct grid_thw grid, const struct model_config *config);
 
 struct sequence {
-    int64_t rows;        // T: prompt and branches
-    int64_t prompt_rows; // the first of them
-    int64_t cache_rows;
-    int32_t next; // the position after the prompt
-    int32_t *tokens, *slots;
+    int64_t rows;          // T: prompt and branches
+    int64_t prompt_rows;   // the first of these
+    int64_t cache_rows;    // of the cache, with the alignment of the branches
+    int32_t next_position; // the first position after the prompt
+    int32_t *tokens;       // [T]
+    int32_t *cache_slots;  // [T]: the cache row of each row
     struct position_id *position_ids;
     struct attention_span *spans;
     size_t span_count;
-    int64_t *media;      // first placeholder of each medium
-    int64_t targets;     // N: tokens of all completions
-    int32_t *logit_rows; // the row that predicts each
-    int32_t *target;
-    int64_t words; // rows that are no placeholders of the prompt
+    int64_t *media_rows; // the first placeholder of each medium
+    // All tokens of all completions, one completion after another.
+    int64_t target_count; // N
+    int32_t *logit_rows;  // [N]: the row that predicts each token
+    int32_t *target_ids;  // [N]
+    // The rows that are not placeholders, whose embeddings are looked up.
+    int64_t text_count;
     int32_t *text_rows, *text_ids;
 };
 
-// Lays out a prompt and its completions (which may be none). Everything stands in the arena. BAD_SAMPLE as in
-// model_score.
+// Lays out a prompt and its completions (count may be 0). Everything is allocated in the arena. BAD_SAMPLE if tokens
+// and media do not match, a token is outside the vocabulary or a completion is empty; UNAVAILABLE when memory is short.
 status sequence_make(struct sequence *sequence, struct arena *arena, const struct model_config *config,
                      const struct model_prompt *prompt, const struct model_completion *completions, size_t count);
+
+// Rounds a number of cache rows up to a multiple of BRANCH_ALIGNMENT.
+int64_t cache_round_up(int64_t rows);
 
 #endif

@@ -1,42 +1,43 @@
-// The language model over one packed sequence: embeddings, the media's rows in place of their placeholders, blocks,
-// final norm.
-#ifndef SHARED_MODEL_TEXT_H
-#define SHARED_MODEL_TEXT_H
+// The language model over one packed sequence: token embeddings, the vision tower's embeddings in place of the
+// placeholders, and the blocks. The final norm and the head are the caller's.
+#ifndef SHARED_MODEL_TEXT_MODEL_H
+#define SHARED_MODEL_TEXT_MODEL_H
 
 #include "shared/model/vision_model.h"
 
-// Some frame pairs of a medium. The tower sees one frame pair at a time, so a clip may go through it in pieces; they
-// bound its memory.
+// Some frame pairs of a medium. Frame pairs do not attend to each other in the tower, so a clip is computed in chunks,
+// which bounds the memory.
 struct vision_chunk {
     struct model_medium medium;
-    int64_t first;          // row of the sequence where its placeholders begin
-    struct tensor gradient; // of its merged rows; only where the tower is trained
+    int64_t first_row;         // the row of the sequence where its placeholders begin
+    struct tensor grad_embeds; // only where the tower is trained
 };
 
-// A packed sequence in the language model; what the gradient needs lies on the workspace.
+// A packed sequence in the language model. What the backward pass needs is in the workspace.
 struct text_state {
     const struct sequence *sequence;
     struct vision_chunk *chunks;
     size_t chunk_count;
     struct forward_state fwd;
-    struct tensor *saved;        // [layers]: each block's input; NULL without gradient
-    struct workspace_mark below; // the workspace before the language model's part
+    struct workspace_mark mark; // the workspace before the language model's part
 };
 
-// Computes the media and all blocks. Afterwards pass.x and pass.delta are to be normed. `cache` is deep for generation;
-// NULL: the model's own of one layer. The arena holds the host's part.
+// Computes the media and all blocks; the caller norms fwd.x + fwd.delta. `cache` has a layer for each block
+// (generation); NULL: a scratch cache of one layer. With `training`, keeps what text_backward needs in the workspace.
+// The arena holds the host's part. BAD_SAMPLE as in grid_of.
 status text_forward(struct text_state *state, struct model *model, struct arena *arena,
-                    const struct model_prompt *prompt, const struct sequence *sequence, struct kv_cache *per_layer,
+                    const struct model_prompt *prompt, const struct sequence *sequence, struct kv_cache *cache,
                     bool training);
 
-// Adds the gradients of all blocks, the embedding and the tower for pass.x_gradient, the gradient of the last block's
-// output. The tower is computed again, piece by piece; the language model's part of the workspace is free by then.
-status text_backward(struct text_state *state, struct model *model, struct arena *arena, struct buffer *gradients);
+// Adds the gradients of all blocks, the embedding and the tower to grads, given fwd.grad_x, the gradient of the last
+// block's output. The tower is computed again, chunk by chunk, after the language model's part of the workspace is
+// free.
+status text_backward(struct text_state *state, struct model *model, struct arena *arena, struct buffer *grads);
 
 // x [T,C] = the embeddings of the host's tokens.
 status text_embed(struct model *model, struct tensor x, const int32_t *tokens, int64_t count);
 
-// pass.cos and pass.sin for the host's positions.
+// Computes and uploads fwd->cos and fwd->sin for the host's position ids, one for each of fwd->rows.
 status text_rope(struct model *model, struct forward_state *fwd, const struct position_id *position_ids);
 
 #endif

@@ -1,46 +1,46 @@
-// The transformer blocks that both towers are made of, forward and backward:
+// The transformer blocks that the language model and the vision tower are made of, forward and backward:
 //
-//   n = rmsnorm(x; norm1)         x' = x + out(attention(rotate(qkv(n))))
+//   n = rmsnorm(x; norm1)         x' = x + out(attention(rope(qkv(n))))
 //   m = rmsnorm(x'; norm2)        y  = x' + down(silu(gate(m)) * up(m))
 //
-// The sum x + delta is taken by the next norm, so a pass carries both: after a block, x + delta is its output.
-#ifndef SHARED_MODEL_TOWER_H
-#define SHARED_MODEL_TOWER_H
+// The next norm computes the sum x + delta, so a forward state carries both: the output of a block is x + delta.
+#ifndef SHARED_MODEL_TRANSFORMER_H
+#define SHARED_MODEL_TRANSFORMER_H
 
-#include "shared/model/workspace.h"
 #include "shared/model/weights.h"
+#include "shared/model/workspace.h"
 
-// Rows that go through a tower together. T rows, C = tower->hidden.
+// The rows of one pass through a transformer. T rows, C = transformer->hidden_size.
 struct forward_state {
     const struct weights *weights;
     const struct transformer *transformer;
     struct workspace *workspace;
     int64_t rows;
-    struct tensor x, delta; // [T,C]; before the first block delta is without meaning
-    bool has_delta;         // delta is still to be added to x
-    struct tensor cos, sin; // F32 [T, D/2]
-    struct tensor slots;    // I32 [T,1]
+    struct tensor x, delta;    // [T,C]; delta is undefined before the first block
+    bool has_delta;            // delta is still to be added to x
+    struct tensor cos, sin;    // F32 [T, D/2]
+    struct tensor cache_slots; // I32 [T,1]: the cache row of each row
     struct kv_cache *cache;
-    bool per_layer;           // the cache has a layer for each block (generation); else one serves all
-    struct tensor *saved;     // each block's input, for the gradient; NULL: not kept
-    struct buffer *gradients; // of all parameters, F32, as the table says
-    struct tensor x_grad;     // F32 [T,C]: of the output, then of each block's input
+    bool layered;                // the cache has a layer for each block (generation); otherwise all blocks share one
+    struct tensor *block_inputs; // each block's x, kept for the backward pass; NULL: not kept
+    struct buffer *grads;        // of all parameters, F32, laid out as the parameter table says
+    struct tensor grad_x;        // F32 [T,C]: of the output, then of each block's input
 };
 
-// What a block's rows see.
+// What the rows attend to.
 struct attention_spans {
     const struct attention_span *items;
     size_t count;
 };
 
-// Block `index` for all rows. Leaves its output as x and a pending delta.
+// out = rmsnorm(x + delta; scale), and x = x + delta. rstd (or none) is kept for the backward pass.
+status forward_norm(struct forward_state *fwd, struct tensor out, struct tensor scale, struct tensor rstd);
+
+// Computes block `index` for all rows. Its output is x + delta.
 status block_forward(struct forward_state *fwd, int index, struct attention_spans spans);
 
-// x_gradient, of the output of block `index`, becomes that of its input; adds the gradients of its parameters. The
-// block is computed again from its saved input.
+// Turns grad_x, the gradient of the output of block `index`, into the gradient of its input, and adds the gradients of
+// its parameters to grads. Computes the block again from block_inputs[index].
 status block_backward(struct forward_state *fwd, int index, struct attention_spans spans);
-
-// out = rmsnorm(x + pending delta); inverse (or none) is kept for the gradient.
-status forward_norm(struct forward_state *fwd, struct tensor out, struct tensor scale, struct tensor inverse);
 
 #endif

@@ -1,41 +1,105 @@
 #include "shared/model/vision_model.h"
 
-// The merger's intermediate rows.
-struct merger {
-    struct tensor normed, inverse;   // [P,C], F32 [P,1]
-    struct tensor joined;            // normed as [units, merge^2 C]
-    struct tensor fc1_out, gelu_out; // [units, merge^2 C]
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+// A frame pair of the grid, in units.
+struct vision_units {
+    int height, width;
+    int window; // units a side of a window
+    int64_t patches_per_unit;
 };
 
-static struct attention_spans view_of(const struct vision_state *state, const struct model_config *config, int block) {
-    if (config->vision.fullatt_blocks[block])
-        return (struct attention_spans){state->windows.frames, state->windows.frame_count};
-    return (struct attention_spans){state->windows.windows, state->windows.window_count};
+// Appends the window whose first unit is (y, x) of a frame pair; windows at the edges are smaller.
+static void vision_add_window(struct vision_layout *layout, const struct vision_units *units, int time, int y, int x) {
+    int64_t per_unit = units->patches_per_unit, first = layout->unit_count * per_unit;
+    for (int row = y; row < y + units->window && row < units->height; row++) {
+        for (int column = x; column < x + units->window && column < units->width; column++) {
+            int64_t unit = ((int64_t)time * units->height + row) * units->width + column;
+            layout->window_index[layout->unit_count] = (int32_t)unit;
+            for (int64_t p = 0; p < per_unit; p++) {
+                layout->patch_order[layout->unit_count * per_unit + p] = (int32_t)(unit * per_unit + p);
+                layout->patch_rows[unit * per_unit + p] = (int32_t)(layout->unit_count * per_unit + p);
+            }
+            layout->unit_count++;
+        }
+    }
+    int64_t rows = layout->unit_count * per_unit - first;
+    layout->window_spans[layout->window_count++] =
+        (struct attention_span){.q_begin = first, .q_len = rows, .kv_begin = first, .visible = rows};
 }
 
-static status put_inputs(struct vision_state *state, struct model *model, const struct model_medium *medium) {
-    int64_t patches = grid_patches(state->grid);
-    int64_t pairs = model->config.vision.head_dim / 2;
-    struct workspace *workspace = &model->workspace;
-    TRY(workspace_upload(workspace, ELEMENT_U8, medium->frames, (int64_t)medium->height * medium->width * 3,
-                         medium->pixels, &state->frames));
-    TRY(workspace_upload(workspace, ELEMENT_I32, patches, 1, state->windows.order, &state->order));
-    TRY(workspace_upload(workspace, ELEMENT_I32, patches, 1, state->windows.back, &state->back));
-    TRY(workspace_upload(workspace, ELEMENT_F32, patches, pairs, state->windows.cos, &state->fwd.cos));
-    return workspace_upload(workspace, ELEMENT_F32, patches, pairs, state->windows.sin, &state->fwd.sin);
+// The height rotates the first quarter of a head's dimensions, the width the second. rope_theta is 10000 in every
+// published model. All frame pairs have the same angles.
+static void vision_rope_angles(struct vision_layout *layout, const struct vision_units *units,
+                               const struct vision_config *vision, int times) {
+    int pairs = vision->head_dim / 2, quarter = pairs / 2, merge = vision->spatial_merge_size;
+    int64_t patches = (int64_t)units->height * units->width * units->patches_per_unit;
+    for (int j = 0; j < pairs; j++) {
+        int axis = j / quarter, pair = j % quarter;
+        float frequency = 1.0f / (float)pow(10000.0, (double)((float)(2 * pair) / (float)pairs));
+        for (int64_t i = 0; i < patches; i++) {
+            int64_t unit = layout->patch_order[i] / units->patches_per_unit;
+            int in_unit = (int)(layout->patch_order[i] % units->patches_per_unit);
+            int row = (int)(unit / units->width) * merge + in_unit / merge;
+            int column = (int)(unit % units->width) * merge + in_unit % merge;
+            float angle = (float)(axis ? column : row) * frequency;
+            layout->cos[i * pairs + j] = (float)cos((double)angle);
+            layout->sin[i * pairs + j] = (float)sin((double)angle);
+        }
+    }
+    size_t size = (size_t)(patches * pairs) * sizeof *layout->cos;
+    for (int time = 1; time < times; time++) {
+        memcpy(layout->cos + time * patches * pairs, layout->cos, size);
+        memcpy(layout->sin + time * patches * pairs, layout->sin, size);
+    }
 }
 
-// Cache rows follow the tower's order.
-static status put_slots(struct vision_state *state, struct model *model, struct arena *arena) {
-    int64_t patches = grid_patches(state->grid);
-    int32_t *slots = arena_alloc(arena, (size_t)patches * sizeof *slots);
-    if (!slots) return fail_oom();
-    for (int64_t i = 0; i < patches; i++) slots[i] = (int32_t)i;
-    return workspace_upload(&model->workspace, ELEMENT_I32, patches, 1, slots, &state->fwd.slots);
+status vision_layout_make(struct vision_layout *layout, struct arena *arena, const struct model_config *config,
+                          struct grid_thw grid) {
+    const struct vision_config *vision = &config->vision;
+    int merge = vision->spatial_merge_size;
+    size_t patches = (size_t)grid_patches(grid), tokens = (size_t)grid_tokens(grid, config);
+    size_t angles = patches * (size_t)(vision->head_dim / 2) * sizeof(float);
+    *layout = (struct vision_layout){
+        .patch_order = arena_alloc(arena, patches * sizeof *layout->patch_order),
+        .patch_rows = arena_alloc(arena, patches * sizeof *layout->patch_rows),
+        .window_index = arena_alloc(arena, tokens * sizeof *layout->window_index),
+        .window_spans = arena_alloc(arena, tokens * sizeof *layout->window_spans),
+        .frame_spans = arena_alloc(arena, (size_t)grid.time * sizeof *layout->frame_spans),
+        .cos = arena_alloc(arena, angles),
+        .sin = arena_alloc(arena, angles),
+    };
+    if (!layout->patch_order || !layout->patch_rows || !layout->window_index || !layout->window_spans ||
+        !layout->frame_spans || !layout->cos || !layout->sin)
+        return fail_oom();
+    struct vision_units units = {grid.height / merge, grid.width / merge,
+                                 vision->window_size / merge / vision->patch_size, (int64_t)merge * merge};
+    assert(units.window > 0 && vision->head_dim % 4 == 0);
+    int64_t frame_rows = (int64_t)grid.height * grid.width;
+    for (int time = 0; time < grid.time; time++) {
+        for (int y = 0; y < units.height; y += units.window)
+            for (int x = 0; x < units.width; x += units.window) vision_add_window(layout, &units, time, y, x);
+        layout->frame_spans[layout->frame_count++] = (struct attention_span){
+            .q_begin = time * frame_rows, .q_len = frame_rows, .kv_begin = time * frame_rows, .visible = frame_rows};
+    }
+    assert((size_t)layout->unit_count == tokens && layout->window_count <= tokens);
+    vision_rope_angles(layout, &units, vision, grid.time);
+    return OK;
 }
 
-static status take_patches(const struct vision_state *state, struct model *model, struct tensor *patches) {
-    const struct vision_config *vision = &model->config.vision;
+static struct attention_spans vision_spans(const struct vision_state *state, const struct model_config *config,
+                                           int block) {
+    const struct vision_layout *layout = &state->layout;
+    if (config->vision.fullatt_blocks[block]) return (struct attention_spans){layout->frame_spans, layout->frame_count};
+    return (struct attention_spans){layout->window_spans, layout->window_count};
+}
+
+// *patches [P, 3 * temporal_patch_size * patch_size^2] = the normalized pixels, in the processor's order.
+static status vision_patchify(const struct vision_state *state, struct model *model, struct tensor *patches) {
+    const struct model_config *config = &model->config;
+    const struct vision_config *vision = &config->vision;
     int64_t pixels = (int64_t)3 * vision->temporal_patch_size * vision->patch_size * vision->patch_size;
     struct patch_shape shape = {.frames = (int)state->frames.rows,
                                 .height = state->grid.height * vision->patch_size,
@@ -43,168 +107,177 @@ static status take_patches(const struct vision_state *state, struct model *model
                                 .patch_size = vision->patch_size,
                                 .temporal_patch_size = vision->temporal_patch_size,
                                 .merge_size = vision->spatial_merge_size,
-                                .rescale_factor = model->config.rescale_factor};
-    for (int i = 0; i < 3; i++) {
-        shape.image_mean[i] = model->config.image_mean[i];
-        shape.image_std[i] = model->config.image_std[i];
-    }
+                                .rescale_factor = config->rescale_factor};
+    static_assert(sizeof shape.image_mean == sizeof config->image_mean, "one mean a channel");
+    static_assert(sizeof shape.image_std == sizeof config->image_std, "one standard deviation a channel");
+    memcpy(shape.image_mean, config->image_mean, sizeof shape.image_mean);
+    memcpy(shape.image_std, config->image_std, sizeof shape.image_std);
     TRY(workspace_alloc(&model->workspace, model->weights->type, grid_patches(state->grid), pixels, patches));
     return model->backend->ops->patchify(model->backend, *patches, state->frames, &shape);
 }
 
-// pass.x = the patches' embeddings in the tower's order.
-static status embed(struct vision_state *state, struct model *model) {
+// fwd.x = the patch embeddings in window order.
+static status vision_embed(struct vision_state *state, struct model *model) {
     const struct operations *ops = model->backend->ops;
     struct workspace_mark mark = workspace_save(&model->workspace);
     struct tensor patches, embedded;
-    TRY(take_patches(state, model, &patches));
+    TRY(vision_patchify(state, model, &patches));
     TRY(workspace_alloc(&model->workspace, model->weights->type, state->fwd.rows, state->fwd.transformer->hidden_size,
                         &embedded));
-    TRY(ops->linear(model->backend, embedded, patches, model->weights->patch, (struct tensor){0}));
-    TRY(ops->gather(model->backend, state->fwd.x, embedded, state->order));
+    TRY(ops->linear(model->backend, embedded, patches, model->weights->patch_embed, (struct tensor){0}));
+    TRY(ops->gather(model->backend, state->fwd.x, embedded, state->patch_order));
     workspace_restore(&model->workspace, mark);
     return OK;
 }
 
-static status take_merger(const struct vision_state *state, struct model *model, struct merger *merger) {
-    enum element type = model->weights->type;
-    int64_t units = grid_tokens(state->grid, &model->config),
-            wide = state->fwd.rows / units * state->fwd.transformer->hidden_size;
-    TRY(workspace_alloc(&model->workspace, type, state->fwd.rows, state->fwd.transformer->hidden_size,
-                        &merger->normed));
-    TRY(workspace_alloc(&model->workspace, ELEMENT_F32, state->fwd.rows, 1, &merger->inverse));
-    TRY(workspace_alloc(&model->workspace, type, units, wide, &merger->fc1_out));
-    TRY(workspace_alloc(&model->workspace, type, units, wide, &merger->gelu_out));
-    merger->joined = tensor_reshape(merger->normed, units, wide);
-    return OK;
-}
+// What the merger computes on the way.
+struct merger_activations {
+    struct tensor normed, rstd;      // [P,C], F32 [P,1]
+    struct tensor joined;            // normed as [units, merge^2 C]
+    struct tensor fc1_out, gelu_out; // [units, merge^2 C]
+};
 
-// The merger up to its activation, for pass.x and pass.delta.
-static status merge(struct vision_state *state, struct model *model, struct merger *merger) {
+// The merger up to its activation: fwd.x and fwd.delta to gelu_out.
+static status vision_merge(struct vision_state *state, struct model *model, struct merger_activations *out) {
     const struct operations *ops = model->backend->ops;
     const struct weights *weights = model->weights;
-    TRY(forward_norm(&state->fwd, merger->normed, weights->merger_norm, merger->inverse));
-    TRY(ops->linear(model->backend, merger->fc1_out, merger->joined, weights->merger_fc1, weights->merger_fc1_bias));
-    return ops->gelu(model->backend, merger->gelu_out, merger->fc1_out);
+    int64_t rows = state->fwd.rows, hidden_size = state->fwd.transformer->hidden_size;
+    int64_t units = grid_tokens(state->grid, &model->config), merged_size = rows / units * hidden_size;
+    TRY(workspace_alloc(&model->workspace, weights->type, rows, hidden_size, &out->normed));
+    TRY(workspace_alloc(&model->workspace, ELEMENT_F32, rows, 1, &out->rstd));
+    TRY(workspace_alloc(&model->workspace, weights->type, units, merged_size, &out->fc1_out));
+    TRY(workspace_alloc(&model->workspace, weights->type, units, merged_size, &out->gelu_out));
+    out->joined = tensor_reshape(out->normed, units, merged_size);
+    TRY(forward_norm(&state->fwd, out->normed, weights->merger_norm, out->rstd));
+    TRY(ops->linear(model->backend, out->fc1_out, out->joined, weights->merger_fc1, weights->merger_fc1_bias));
+    return ops->gelu(model->backend, out->gelu_out, out->fc1_out);
 }
 
-static status take_saved(struct vision_state *state, struct model *model, struct arena *arena) {
-    int depth = state->fwd.transformer->count;
-    state->saved = arena_alloc(arena, (size_t)(depth + 1) * sizeof *state->saved);
-    if (!state->saved) return fail_oom();
-    for (int i = 0; i <= depth; i++)
-        TRY(workspace_alloc(&model->workspace, model->weights->type, state->fwd.rows,
-                            state->fwd.transformer->hidden_size, &state->saved[i]));
-    state->fwd.saved = state->saved;
-    return OK;
-}
-
-// Sets up the medium's rows and what is kept of them.
-static status start(struct vision_state *state, struct model *model, struct arena *arena,
-                    const struct model_medium *medium, bool training) {
+// Uploads the medium and its layout, and allocates what outlives the blocks.
+static status vision_start(struct vision_state *state, struct model *model, struct arena *arena,
+                           const struct model_medium *medium, bool training) {
+    struct workspace *workspace = &model->workspace;
+    struct forward_state *fwd = &state->fwd;
+    enum element type = model->weights->type;
     *state = (struct vision_state){0};
     TRY(grid_of(&state->grid, &model->config, medium));
-    TRY(windows_make(&state->windows, arena, &model->config, state->grid));
-    state->fwd = (struct forward_state){
-        .weights = model->weights, .transformer = &model->weights->vision, .workspace = &model->workspace};
-    state->fwd.rows = grid_patches(state->grid);
-    TRY(kv_scratch_reserve(&model->vision_kv, model->backend, state->fwd.rows, state->fwd.transformer->heads));
-    state->fwd.cache = model->vision_kv.cache;
-    TRY(put_inputs(state, model, medium));
-    TRY(put_slots(state, model, arena));
-    if (training) TRY(take_saved(state, model, arena));
-    return workspace_alloc(&model->workspace, model->weights->type, grid_tokens(state->grid, &model->config),
-                           model->config.vision.out_hidden_size, &state->merged);
+    TRY(vision_layout_make(&state->layout, arena, &model->config, state->grid));
+    *fwd = (struct forward_state){.weights = model->weights,
+                                  .transformer = &model->weights->vision,
+                                  .workspace = workspace,
+                                  .rows = grid_patches(state->grid)};
+    TRY(kv_scratch_reserve(&model->vision_kv, model->backend, fwd->rows, fwd->transformer->heads));
+    fwd->cache = model->vision_kv.cache;
+
+    int32_t *cache_slots = arena_alloc(arena, (size_t)fwd->rows * sizeof *cache_slots);
+    if (!cache_slots) return fail_oom();
+    for (int64_t i = 0; i < fwd->rows; i++) cache_slots[i] = (int32_t)i;
+    int64_t pixels = (int64_t)medium->height * medium->width * 3, pairs = model->config.vision.head_dim / 2;
+    TRY(workspace_upload(workspace, ELEMENT_U8, medium->frames, pixels, medium->pixels, &state->frames));
+    TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 1, state->layout.patch_order, &state->patch_order));
+    TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 1, state->layout.patch_rows, &state->patch_rows));
+    TRY(workspace_upload(workspace, ELEMENT_F32, fwd->rows, pairs, state->layout.cos, &fwd->cos));
+    TRY(workspace_upload(workspace, ELEMENT_F32, fwd->rows, pairs, state->layout.sin, &fwd->sin));
+    TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 1, cache_slots, &fwd->cache_slots));
+
+    if (training) {
+        int depth = fwd->transformer->block_count;
+        state->block_inputs = arena_alloc(arena, (size_t)(depth + 1) * sizeof *state->block_inputs);
+        if (!state->block_inputs) return fail_oom();
+        for (int i = 0; i <= depth; i++)
+            TRY(workspace_alloc(workspace, type, fwd->rows, fwd->transformer->hidden_size, &state->block_inputs[i]));
+        fwd->block_inputs = state->block_inputs;
+    }
+    return workspace_alloc(workspace, type, grid_tokens(state->grid, &model->config),
+                           model->config.vision.out_hidden_size, &state->embeds);
 }
 
-static status take_rows(struct vision_state *state, struct model *model) {
+// fwd.x and fwd.delta, for one pass.
+static status vision_alloc_rows(struct vision_state *state, struct model *model) {
     enum element type = model->weights->type;
-    TRY(workspace_alloc(&model->workspace, type, state->fwd.rows, state->fwd.transformer->hidden_size, &state->fwd.x));
-    return workspace_alloc(&model->workspace, type, state->fwd.rows, state->fwd.transformer->hidden_size,
-                           &state->fwd.delta);
+    int64_t rows = state->fwd.rows, hidden_size = state->fwd.transformer->hidden_size;
+    TRY(workspace_alloc(&model->workspace, type, rows, hidden_size, &state->fwd.x));
+    return workspace_alloc(&model->workspace, type, rows, hidden_size, &state->fwd.delta);
 }
 
 status vision_forward(struct vision_state *state, struct model *model, struct arena *arena,
                       const struct model_medium *medium, bool training) {
     const struct operations *ops = model->backend->ops;
     const struct weights *weights = model->weights;
-    TRY(start(state, model, arena, medium, training));
+    TRY(vision_start(state, model, arena, medium, training));
     struct workspace_mark mark = workspace_save(&model->workspace);
     struct forward_state *fwd = &state->fwd;
-    TRY(take_rows(state, model));
-    TRY(embed(state, model));
-    for (int i = 0; i < fwd->transformer->count; i++) TRY(block_forward(fwd, i, view_of(state, &model->config, i)));
-    struct merger merger;
-    TRY(take_merger(state, model, &merger));
-    TRY(merge(state, model, &merger));
-    if (training) TRY(ops->copy(model->backend, state->saved[fwd->transformer->count], fwd->x));
-    TRY(ops->linear(model->backend, state->merged, merger.gelu_out, weights->merger_fc2, weights->merger_fc2_bias));
+    TRY(vision_alloc_rows(state, model));
+    TRY(vision_embed(state, model));
+    int depth = fwd->transformer->block_count;
+    for (int i = 0; i < depth; i++) TRY(block_forward(fwd, i, vision_spans(state, &model->config, i)));
+    struct merger_activations merger;
+    TRY(vision_merge(state, model, &merger));
+    if (training) TRY(ops->copy(model->backend, state->block_inputs[depth], fwd->x));
+    TRY(ops->linear(model->backend, state->embeds, merger.gelu_out, weights->merger_fc2, weights->merger_fc2_bias));
     workspace_restore(&model->workspace, mark);
     return OK;
 }
 
-// One product's gradient: of its input, weight and bias.
-static status product_gradient(struct model *model, struct buffer *gradients, struct tensor in_gradient,
-                               struct tensor out_gradient, struct tensor in, struct weight *weight,
-                               const struct fused_param *param, const struct fused_param *bias) {
+// The gradients of a linear layer's input, weight and bias.
+static status vision_linear_backward(struct model *model, struct buffer *grads, struct tensor grad_in,
+                                     struct tensor grad_out, struct tensor in, struct weight *weight,
+                                     const struct fused_param *param, const struct fused_param *bias) {
     const struct operations *ops = model->backend->ops;
-    TRY(ops->linear_grad_input(model->backend, in_gradient, out_gradient, weight, false));
-    return ops->linear_grad_weight(model->backend, param_tensor(gradients, param), param_tensor(gradients, bias),
-                                   out_gradient, in);
+    TRY(ops->linear_grad_input(model->backend, grad_in, grad_out, weight, false));
+    return ops->linear_grad_weight(model->backend, param_tensor(grads, param), param_tensor(grads, bias), grad_out, in);
 }
 
-// pass.x_gradient = the gradient of the merger's input.
-static status merger_gradient(struct vision_state *state, struct model *model, struct tensor merged_gradient,
-                              struct buffer *gradients) {
+// fwd.grad_x = the gradient of the merger's input.
+static status vision_merger_backward(struct vision_state *state, struct model *model, struct tensor grad_embeds,
+                                     struct buffer *grads) {
     const struct operations *ops = model->backend->ops;
     const struct weights *weights = model->weights;
     const struct parameter_table *table = model->table;
+    struct forward_state *fwd = &state->fwd;
     struct workspace_mark mark = workspace_save(&model->workspace);
-    struct tensor fc1_grad, gelu_grad;
-    struct merger merger;
-    TRY(take_merger(state, model, &merger));
-    TRY(workspace_alloc(&model->workspace, weights->type, merger.fc1_out.rows, merger.fc1_out.columns, &fc1_grad));
-    TRY(workspace_alloc(&model->workspace, weights->type, merger.fc1_out.rows, merger.fc1_out.columns, &gelu_grad));
-    TRY(ops->copy(model->backend, state->fwd.x, state->saved[state->fwd.transformer->count]));
-    state->fwd.has_delta = false;
-    TRY(merge(state, model, &merger));
-    TRY(product_gradient(model, gradients, gelu_grad, merged_gradient, merger.gelu_out, weights->merger_fc2,
-                         &table->merger_fc2, &table->merger_fc2_bias));
-    TRY(ops->gelu_grad(model->backend, fc1_grad, gelu_grad, merger.fc1_out));
-    struct tensor joined_gradient = gelu_grad; // it is not needed any more, and of the same shape
-    TRY(product_gradient(model, gradients, joined_gradient, fc1_grad, merger.joined, weights->merger_fc1,
-                         &table->merger_fc1, &table->merger_fc1_bias));
-    TRY(ops->zero(model->backend, state->fwd.x_grad));
-    TRY(ops->rmsnorm_grad(model->backend, state->fwd.x_grad, param_tensor(gradients, &table->merger_norm),
-                          tensor_reshape(joined_gradient, state->fwd.rows, state->fwd.transformer->hidden_size),
-                          state->fwd.x, weights->merger_norm, merger.inverse));
+    struct tensor grad_fc1, grad_gelu;
+    struct merger_activations merger;
+    TRY(ops->copy(model->backend, fwd->x, state->block_inputs[fwd->transformer->block_count]));
+    fwd->has_delta = false;
+    TRY(vision_merge(state, model, &merger));
+    TRY(workspace_alloc(&model->workspace, weights->type, merger.fc1_out.rows, merger.fc1_out.columns, &grad_fc1));
+    TRY(workspace_alloc(&model->workspace, weights->type, merger.fc1_out.rows, merger.fc1_out.columns, &grad_gelu));
+    TRY(vision_linear_backward(model, grads, grad_gelu, grad_embeds, merger.gelu_out, weights->merger_fc2,
+                               &table->merger_fc2, &table->merger_fc2_bias));
+    TRY(ops->gelu_grad(model->backend, grad_fc1, grad_gelu, merger.fc1_out));
+    struct tensor grad_joined = grad_gelu; // which is free now, and has the same shape
+    TRY(vision_linear_backward(model, grads, grad_joined, grad_fc1, merger.joined, weights->merger_fc1,
+                               &table->merger_fc1, &table->merger_fc1_bias));
+    TRY(ops->zero(model->backend, fwd->grad_x));
+    TRY(ops->rmsnorm_grad(model->backend, fwd->grad_x, param_tensor(grads, &table->merger_norm),
+                          tensor_reshape(grad_joined, fwd->rows, fwd->transformer->hidden_size), fwd->x,
+                          weights->merger_norm, merger.rstd));
     workspace_restore(&model->workspace, mark);
     return OK;
 }
 
-// The patch embedding's gradient: rows go back to the processor's order, and the patches are cut again.
-static status embed_gradient(struct vision_state *state, struct model *model, struct buffer *gradients) {
+status vision_backward(struct vision_state *state, struct model *model, struct tensor grad_embeds,
+                       struct buffer *grads) {
     const struct operations *ops = model->backend->ops;
-    struct tensor patches, embedded_gradient;
-    TRY(take_patches(state, model, &patches));
-    TRY(workspace_alloc(&model->workspace, model->weights->type, state->fwd.rows, state->fwd.transformer->hidden_size,
-                        &embedded_gradient));
-    TRY(ops->gather(model->backend, embedded_gradient, state->fwd.x_grad, state->back));
-    return ops->linear_grad_weight(model->backend, param_tensor(gradients, &model->table->patch), (struct tensor){0},
-                                   embedded_gradient, patches);
-}
-
-status vision_backward(struct vision_state *state, struct model *model, struct tensor merged_gradient,
-                       struct buffer *gradients) {
-    struct workspace_mark mark = workspace_save(&model->workspace);
+    struct workspace *workspace = &model->workspace;
+    struct workspace_mark mark = workspace_save(workspace);
     struct forward_state *fwd = &state->fwd;
-    fwd->gradients = gradients;
-    TRY(take_rows(state, model));
-    TRY(workspace_alloc(&model->workspace, ELEMENT_F32, fwd->rows, fwd->transformer->hidden_size, &fwd->x_grad));
-    TRY(merger_gradient(state, model, merged_gradient, gradients));
-    for (int i = fwd->transformer->count - 1; i >= 0; i--)
-        TRY(block_backward(fwd, i, view_of(state, &model->config, i)));
-    TRY(embed_gradient(state, model, gradients));
-    workspace_restore(&model->workspace, mark);
+    int64_t hidden_size = fwd->transformer->hidden_size;
+    fwd->grads = grads;
+    TRY(vision_alloc_rows(state, model));
+    TRY(workspace_alloc(workspace, ELEMENT_F32, fwd->rows, hidden_size, &fwd->grad_x));
+    TRY(vision_merger_backward(state, model, grad_embeds, grads));
+    for (int i = fwd->transformer->block_count - 1; i >= 0; i--)
+        TRY(block_backward(fwd, i, vision_spans(state, &model->config, i)));
+
+    // The patch embedding: the rows go back to the processor's order, and the patches are computed again.
+    struct tensor patches, grad_embedded;
+    TRY(vision_patchify(state, model, &patches));
+    TRY(workspace_alloc(workspace, model->weights->type, fwd->rows, hidden_size, &grad_embedded));
+    TRY(ops->gather(model->backend, grad_embedded, fwd->grad_x, state->patch_rows));
+    TRY(ops->linear_grad_weight(model->backend, param_tensor(grads, &model->table->patch_embed), (struct tensor){0},
+                                grad_embedded, patches));
+    workspace_restore(workspace, mark);
     return OK;
 }

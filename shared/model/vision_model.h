@@ -1,30 +1,50 @@
-// The vision tower: uint8 frames to rows of the language model, one medium at a time, and the gradient back.
+// The vision tower: the uint8 frames of one medium to rows of the language model, and the gradient back.
 //
-//   patches -> linear -> tower's order -> blocks -> rmsnorm -> units of merge x merge patches -> linear, GELU, linear
+//   patches -> linear -> window order -> blocks -> rmsnorm -> units of merge x merge patches -> linear, GELU, linear
 //
-// The merged rows stay in the tower's order; windows.units says which token each is.
-#ifndef SHARED_MODEL_VISION_H
-#define SHARED_MODEL_VISION_H
+// A unit (spatial_merge_size x spatial_merge_size patches) becomes one token. The embeddings stay in window order;
+// layout.window_index says which token each of them is.
+#ifndef SHARED_MODEL_VISION_MODEL_H
+#define SHARED_MODEL_VISION_MODEL_H
 
 #include "shared/model/model_internal.h"
 
-// A medium in the tower; what the gradient needs lies on the workspace.
-struct vision_state {
-    struct grid grid;
-    struct windows windows;
-    struct forward_state fwd;
-    struct tensor frames, order, back; // U8 frames; I32 [P,1]
-    struct tensor *saved;              // [depth + 1]: each block's input, and the merger's; NULL without gradient
-    struct tensor merged;              // [units, C of the language model]
+// The order in which the tower computes a medium's P patches. Each frame pair is divided into windows; the units of a
+// window are consecutive, and so are the patches of a unit.
+struct vision_layout {
+    int32_t *patch_order;  // [P]: row i holds the processor's patch patch_order[i]
+    int32_t *patch_rows;   // [P]: the inverse: the row of each of the processor's patches
+    int32_t *window_index; // [units]: row i of the embeddings is token window_index[i], as in Hugging Face
+    int64_t unit_count;
+    struct attention_span *window_spans; // for the blocks with window attention
+    size_t window_count;
+    struct attention_span *frame_spans; // for the blocks with full attention: a frame pair each
+    size_t frame_count;
+    float *cos, *sin; // [P, head_dim / 2], in window order
 };
 
-// Computes a medium's rows. With `training`, keeps on the workspace what vision_backward needs. The arena holds the
-// host's part.
+// Everything is allocated in the arena. UNAVAILABLE when memory is short.
+status vision_layout_make(struct vision_layout *layout, struct arena *arena, const struct model_config *config,
+                          struct grid_thw grid);
+
+// One medium in the tower. What the backward pass needs is in the workspace.
+struct vision_state {
+    struct grid_thw grid;
+    struct vision_layout layout;
+    struct forward_state fwd;
+    struct tensor frames, patch_order, patch_rows; // U8 frames; I32 [P,1]
+    struct tensor *block_inputs;                   // [depth + 1]: each block's x, and the merger's; NULL: not kept
+    struct tensor embeds;                          // [units, out_hidden_size]
+};
+
+// Computes state->embeds. With `training`, keeps what vision_backward needs in the workspace. The arena holds the
+// host's part. BAD_SAMPLE as in grid_of.
 status vision_forward(struct vision_state *state, struct model *model, struct arena *arena,
                       const struct model_medium *medium, bool training);
 
-// Adds the gradients of the tower's parameters for that of `merged`, in the type of products.
-status vision_backward(struct vision_state *state, struct model *model, struct tensor merged_gradient,
-                       struct buffer *gradients);
+// Adds the gradients of the tower's parameters to grads, given the gradient of state->embeds in the type of the
+// products.
+status vision_backward(struct vision_state *state, struct model *model, struct tensor grad_embeds,
+                       struct buffer *grads);
 
 #endif

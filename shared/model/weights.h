@@ -1,7 +1,7 @@
 // A model's weights on a backend: matrices prepared for products, vectors in the type of the activations.
 //
-// Sampling and scoring keep packed matrices alone. Training keeps all parameters as one row of float32 (parameters.h
-// says where each stands); products round and pack from it, and the vectors are rounded from it after each step. Both
+// Sampling and scoring keep packed matrices alone. Training keeps all parameters as one float32 array (parameters.h
+// says at which offsets): products round and pack from it, and the vectors are rounded from it after each step. Both
 // compute with the same bits.
 #ifndef SHARED_MODEL_WEIGHTS_H
 #define SHARED_MODEL_WEIGHTS_H
@@ -13,16 +13,16 @@
 
 struct block {
     struct weight *qkv, *out, *gate_up, *down;
-    struct tensor norm1, norm2, qkv_bias, out_bias, gate_up_bias, down_bias; // a bias that the tower lacks is none
+    struct tensor norm1, norm2, qkv_bias, out_bias, gate_up_bias, down_bias; // a bias that does not exist is none
 };
 
-// A stack of transformer blocks: the language model's or the vision tower's.
+// A stack of blocks: the language model's or the vision tower's.
 struct transformer {
     const struct block_params *params;
     struct block *blocks;
-    int count;
+    int block_count;
     struct heads heads;
-    float scale, eps;
+    float attention_scale, eps;
     int64_t hidden_size, intermediate_size;
 };
 
@@ -31,19 +31,19 @@ struct weights {
     const struct parameter_table *table;
     enum element type; // of products and activations
     bool training;
-    struct buffer *master;   // training: F32, table->elements
-    struct buffer *vectors;  // in `type`, unless they are read from the master
-    struct buffer *rows;     // of the embedding in `type`, unless they are read from the master
-    struct tensor embedding; // [V,C]
-    struct weight *head, *patch, *merger_fc1, *merger_fc2;
+    struct buffer *master;         // training: F32, table->elements
+    struct buffer *vectors;        // in `type`, unless they are read from the master
+    struct buffer *embedding_rows; // in `type`, unless they are read from the master
+    struct tensor embedding;       // [V,C]
+    struct weight *lm_head, *patch_embed, *merger_fc1, *merger_fc2;
     struct tensor norm, merger_norm, merger_fc1_bias, merger_fc2_bias;
     struct transformer text, vision;
     uint64_t hash;
     bool hash_known;
 };
 
-// Loads the weights of a store for computing in `type`; their hash, where it is known already, else NULL. DATAERR names
-// the tensor that does not fit the table.
+// Loads the weights of a store for computing in `type`. `hash`: their hash if it is known already, else NULL. DATAERR
+// names the tensor that does not fit the table; UNAVAILABLE when memory is short.
 status weights_load(struct weights **out, struct backend *backend, const struct model_config *config,
                     const struct parameter_table *table, const struct safetensors *store, enum element type,
                     bool training, const uint64_t *hash);
@@ -51,26 +51,22 @@ status weights_load(struct weights **out, struct backend *backend, const struct 
 // NULL is fine; sets *weights to NULL.
 void weights_free(struct weights **weights);
 
-// Training: brings the rounded vectors up to date with the master.
+// Training: rounds the vectors again from the master.
 status weights_refresh(struct weights *weights);
 
-// *hash = the hash over the configuration and the bits in use.
+// *hash = the hash of the configuration and of the bits in use.
 status weights_hash(struct weights *weights, const struct model_config *config, uint64_t *hash);
 
-// *hash = what weights_hash will say of the weights of a store that has them in `type` already. DATAERR if it does not.
-status weights_hash_stored(const struct model_config *config, const struct parameter_table *table,
-                           const struct safetensors *store, enum element type, uint64_t *hash);
-
-// A parameter's place in a buffer laid out as the table says, as rows x columns of float32.
+// A parameter in a float32 buffer laid out as the table says, as rows x columns.
 struct tensor param_tensor(struct buffer *buffer, const struct fused_param *param);
 
-// The elements [place, place + count) of such a buffer as one row.
+// The elements [offset, offset + count) of such a buffer as one row.
 struct tensor range_tensor(struct buffer *buffer, int64_t offset, int64_t count);
 
-// Called with the parameters' elements in the order of the table, some at a time.
+// Receives elements of parameters, in the order of the table, some at a time.
 typedef status element_sink(void *context, const void *elements, size_t bytes);
 
-// Gives parameter `index` of a float32 buffer laid out as the table says, converted to `type`, to the sink.
+// Passes a parameter of a float32 buffer laid out as the table says, converted to `type`, to the sink.
 status parameter_download(struct backend *backend, struct buffer *buffer, const struct parameter *parameter,
                           enum element type, element_sink *sink, void *context);
 

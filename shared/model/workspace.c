@@ -1,33 +1,36 @@
+// A list of chunks of device memory with one position in it. When everything is free again, several chunks become one.
 #include "shared/model/workspace.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "shared/base/memory.h"
 
-enum { smallest_chunk = 32 << 20, alignment = 64 };
-
-static status add_chunk(struct workspace *workspace, size_t bytes) {
-    size_t known = workspace->count ? 0 : workspace->peak;
-    size_t size = bytes > known ? bytes : known;
-    if (size < smallest_chunk) size = smallest_chunk;
-    TRY(RESIZE(&workspace->chunks, workspace->count + 1));
-    struct workspace_chunk *chunk = &workspace->chunks[workspace->count];
-    *chunk = (struct workspace_chunk){NULL, size};
-    TRY(workspace->backend->ops->buffer_new(workspace->backend, size, &chunk->memory));
-    workspace->chunk = workspace->count++;
-    workspace->used = 0;
-    return OK;
-}
+enum { MIN_CHUNK = 32 << 20, ALIGNMENT = 64 };
+static_assert((ALIGNMENT & (ALIGNMENT - 1)) == 0, "an alignment is a power of two");
+static_assert(MIN_CHUNK % ALIGNMENT == 0, "a chunk holds whole units of alignment");
 
 status workspace_alloc(struct workspace *workspace, enum element type, int64_t rows, int64_t columns,
                        struct tensor *out) {
+    assert(rows >= 0 && columns >= 0);
     size_t bytes = (size_t)rows * (size_t)columns * element_size(type);
-    bytes = (bytes + alignment - 1) / alignment * alignment;
+    bytes = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     while (workspace->chunk < workspace->count && workspace->chunks[workspace->chunk].size - workspace->used < bytes) {
         workspace->chunk++;
         workspace->used = 0;
     }
-    if (workspace->chunk >= workspace->count) TRY(add_chunk(workspace, bytes));
+    if (workspace->chunk >= workspace->count) {
+        size_t size = workspace->count ? 0 : workspace->peak;
+        if (size < bytes) size = bytes;
+        if (size < MIN_CHUNK) size = MIN_CHUNK;
+        TRY(RESIZE(&workspace->chunks, workspace->count + 1));
+        struct workspace_chunk *chunk = &workspace->chunks[workspace->count];
+        *chunk = (struct workspace_chunk){NULL, size};
+        TRY(workspace->backend->ops->buffer_new(workspace->backend, size, &chunk->memory));
+        workspace->chunk = workspace->count++;
+        workspace->used = 0;
+    }
+    assert(workspace->used % ALIGNMENT == 0);
     *out = (struct tensor){workspace->chunks[workspace->chunk].memory, workspace->used, type, rows, columns, columns};
     workspace->used += bytes;
     workspace->live += bytes;
@@ -45,12 +48,13 @@ struct workspace_mark workspace_save(const struct workspace *workspace) {
 }
 
 void workspace_restore(struct workspace *workspace, struct workspace_mark mark) {
+    assert(mark.live <= workspace->live);
     if (workspace->live > workspace->peak) workspace->peak = workspace->live;
     workspace->chunk = mark.chunk;
     workspace->used = mark.used;
     workspace->live = mark.live;
     if (workspace->count < 2 || mark.live) return;
-    size_t peak = workspace->peak; // several chunks that are all free become one
+    size_t peak = workspace->peak;
     workspace_release(workspace);
     workspace->peak = peak;
 }
@@ -60,4 +64,17 @@ void workspace_release(struct workspace *workspace) {
     for (size_t i = 0; i < workspace->count; i++) backend->ops->buffer_free(backend, &workspace->chunks[i].memory);
     free(workspace->chunks);
     *workspace = (struct workspace){.backend = backend};
+}
+
+status kv_scratch_reserve(struct kv_scratch *kv, struct backend *backend, int64_t rows, struct heads heads) {
+    if (kv->rows >= rows) return OK;
+    kv_scratch_release(kv, backend);
+    TRY(backend->ops->kv_cache_new(backend, &kv->cache, 1, rows, heads));
+    kv->rows = rows;
+    return OK;
+}
+
+void kv_scratch_release(struct kv_scratch *kv, struct backend *backend) {
+    backend->ops->kv_cache_free(backend, &kv->cache);
+    kv->rows = 0;
 }

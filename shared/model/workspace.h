@@ -1,7 +1,8 @@
-// Working memory on a backend: tensors are taken one after another and given back in the opposite order, all at once.
-// What a repeated call needs is kept, so that nothing is allocated inside a step once the largest has been seen.
-#ifndef SHARED_MODEL_DESK_H
-#define SHARED_MODEL_DESK_H
+// Working memory on a backend. Tensors are allocated one after another and freed in the opposite order, many at a time,
+// by going back to a mark. The memory itself is kept for the next call, so that nothing is allocated inside a step once
+// the largest step has been seen.
+#ifndef SHARED_MODEL_WORKSPACE_H
+#define SHARED_MODEL_WORKSPACE_H
 
 #include "kernels/ops.h"
 
@@ -16,28 +17,40 @@ struct workspace {
     struct workspace_chunk *chunks;
     size_t count;
     size_t chunk, used; // where the next tensor goes
-    size_t live, peak;  // bytes taken at present, and at most so far
+    size_t live, peak;  // bytes allocated now, and the most so far
 };
 
 struct workspace_mark {
     size_t chunk, used, live;
 };
 
-// *out = rows x columns elements of unknown content, dense, aligned to 64. UNAVAILABLE when there is no memory.
+// *out = rows x columns elements of undefined content, dense, aligned to 64 bytes. UNAVAILABLE when memory is short.
 status workspace_alloc(struct workspace *workspace, enum element type, int64_t rows, int64_t columns,
                        struct tensor *out);
 
-// The same, filled from the host's dense elements of that type.
+// Allocates the same and uploads the host's dense elements of that type.
 status workspace_upload(struct workspace *workspace, enum element type, int64_t rows, int64_t columns, const void *host,
                         struct tensor *out);
 
-// What has been taken so far.
+// Returns a mark of everything that is allocated now.
 struct workspace_mark workspace_save(const struct workspace *workspace);
 
-// Gives back everything that was taken after `mark`.
+// Frees everything that was allocated after the mark.
 void workspace_restore(struct workspace *workspace, struct workspace_mark mark);
 
 // Frees all memory.
 void workspace_release(struct workspace *workspace);
+
+// A key/value cache of one layer that is reused by every block of every pass. A zeroed struct is empty.
+struct kv_scratch {
+    struct kv_cache *cache;
+    int64_t rows;
+};
+
+// Makes room for at least `rows` rows. UNAVAILABLE when memory is short.
+status kv_scratch_reserve(struct kv_scratch *kv, struct backend *backend, int64_t rows, struct heads heads);
+
+// Frees the cache.
+void kv_scratch_release(struct kv_scratch *kv, struct backend *backend);
 
 #endif

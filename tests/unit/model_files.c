@@ -232,7 +232,7 @@ static void test_parameters_are_matched_in_both_namings(void **state) {
     assert_int_equal(parameter_table_new(&table, &config), OK);
     assert_int_equal(table->text[1].qkv.count, 3);
     assert_int_equal(table->text[1].qkv.rows, 32);
-    assert_int_equal(table->head.count, 0);
+    assert_int_equal(table->lm_head.count, 0);
     const struct parameter *key = &table->list[table->text[0].qkv.first + 1];
     assert_string_equal(key->name, "model.layers.0.self_attn.k_proj.weight");
     assert_int_equal(key->offset, table->text[0].qkv.offset + 16 * 16);

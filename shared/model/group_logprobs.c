@@ -1,0 +1,203 @@
+// The log-probabilities of a group's completions, their loss and its gradient, over one packed sequence. Scoring and
+// training compute the log-probabilities with the same code, and so to the same bits.
+//
+// With G completions of n_i tokens and advantages A_i:
+//   L = 1/G sum_i 1/n_i sum_t [ -s_it + beta (exp(d_it) - d_it - 1) ],  d = clamp(ref_logprob - logprob, -10, 10)
+//   s = r A. On-policy, r is 1 and its derivative is that of logprob. Stale, r = exp(logprob - old_logprob) and
+//   s = min(r A, clip(r, 1 - clip_low, 1 + clip_high) A).
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "shared/model/text_model.h"
+#include "shared/model/trainer.h"
+
+status model_check(const struct model *model, const struct model_prompt *prompt,
+                   const struct model_completion *completions, size_t count) {
+    struct arena arena = {0};
+    struct sequence sequence;
+    status result = sequence_make(&sequence, &arena, &model->config, prompt, completions, count);
+    arena_release(&arena);
+    return result;
+}
+
+// The head over the N rows that predict a token. The backward pass alone needs rstd and lse; otherwise they are none.
+struct head_state {
+    struct tensor normed, rstd;           // [T,C], F32 [T,1]
+    struct tensor logit_rows, target_ids; // I32 [N,1]
+    struct tensor hidden_states;          // [N,C]: the normed rows at logit_rows
+    struct tensor logprobs, lse;          // F32 [N,1]
+};
+
+static status head_forward(struct head_state *head, struct model *model, struct text_state *text, bool training) {
+    const struct operations *ops = model->backend->ops;
+    const struct sequence *sequence = text->sequence;
+    enum element type = model->weights->type;
+    int64_t hidden_size = model->config.text.hidden_size, targets = sequence->target_count;
+    struct workspace *workspace = &model->workspace;
+    *head = (struct head_state){0};
+    TRY(workspace_alloc(workspace, type, sequence->rows, hidden_size, &head->normed));
+    TRY(workspace_alloc(workspace, type, targets, hidden_size, &head->hidden_states));
+    TRY(workspace_upload(workspace, ELEMENT_I32, targets, 1, sequence->logit_rows, &head->logit_rows));
+    TRY(workspace_upload(workspace, ELEMENT_I32, targets, 1, sequence->target_ids, &head->target_ids));
+    TRY(workspace_alloc(workspace, ELEMENT_F32, targets, 1, &head->logprobs));
+    if (training) TRY(workspace_alloc(workspace, ELEMENT_F32, sequence->rows, 1, &head->rstd));
+    if (training) TRY(workspace_alloc(workspace, ELEMENT_F32, targets, 1, &head->lse));
+    TRY(forward_norm(&text->fwd, head->normed, model->weights->norm, head->rstd));
+    TRY(ops->gather(model->backend, head->hidden_states, head->normed, head->logit_rows));
+    return ops->logprob(model->backend, head->logprobs, head->lse, head->hidden_states, model->weights->lm_head,
+                        head->target_ids);
+}
+
+// fwd.grad_x = the gradient of the last block's output, given dlogprobs [N] = d loss / d logprob on the host.
+static status head_backward(const struct head_state *head, struct model *model, struct text_state *text,
+                            const float *dlogprobs) {
+    const struct operations *ops = model->backend->ops;
+    const struct sequence *sequence = text->sequence;
+    const struct parameter_table *table = model->table;
+    struct buffer *grads = model->trainer->grads;
+    int64_t hidden_size = model->config.text.hidden_size;
+    struct workspace *workspace = &model->workspace;
+    struct workspace_mark mark = workspace_save(workspace);
+    struct tensor dlogprob, grad_hidden_states, grad_normed;
+    struct tensor grad_lm_head = param_tensor(grads, table->lm_head.count ? &table->lm_head : &table->embedding);
+    TRY(workspace_upload(workspace, ELEMENT_F32, sequence->target_count, 1, dlogprobs, &dlogprob));
+    TRY(workspace_alloc(workspace, ELEMENT_F32, sequence->target_count, hidden_size, &grad_hidden_states));
+    TRY(workspace_alloc(workspace, ELEMENT_F32, sequence->rows, hidden_size, &grad_normed));
+    TRY(ops->logprob_grad(model->backend, grad_hidden_states, grad_lm_head, head->hidden_states,
+                          model->weights->lm_head, head->target_ids, head->lse, dlogprob));
+    TRY(ops->zero(model->backend, grad_normed));
+    TRY(ops->scatter_add(model->backend, grad_normed, grad_hidden_states, head->logit_rows));
+    TRY(ops->zero(model->backend, text->fwd.grad_x));
+    TRY(ops->rmsnorm_grad(model->backend, text->fwd.grad_x, param_tensor(grads, &table->norm), grad_normed, text->fwd.x,
+                          model->weights->norm, head->rstd));
+    workspace_restore(workspace, mark);
+    return OK;
+}
+
+status model_score(struct model *model, const struct model_prompt *prompt, const struct model_completion *completions,
+                   size_t count, float *const *logprobs) {
+    if (count == 0) return OK;
+    struct arena arena = {0};
+    struct sequence sequence;
+    struct text_state text;
+    struct head_state head;
+    status result = OK;
+    TRY_TO(result, done, sequence_make(&sequence, &arena, &model->config, prompt, completions, count));
+    float *all = arena_alloc(&arena, (size_t)sequence.target_count * sizeof *all);
+    if (!all) TRY_TO(result, done, fail_oom());
+    TRY_TO(result, done, text_forward(&text, model, &arena, prompt, &sequence, NULL, false));
+    TRY_TO(result, done, head_forward(&head, model, &text, false));
+    TRY_TO(result, done, model->backend->ops->download(model->backend, all, ELEMENT_F32, head.logprobs));
+    for (size_t i = 0; i < count; i++) {
+        memcpy(logprobs[i], all, completions[i].count * sizeof *all);
+        all += completions[i].count;
+    }
+done:
+    workspace_restore(&model->workspace, (struct workspace_mark){0});
+    arena_release(&arena);
+    return result;
+}
+
+static double loss_clamp(double value, double low, double high) {
+    return value < low ? low : value > high ? high : value;
+}
+
+// One token's loss, its derivative by the token's log-probability, and the KL estimate in it.
+struct loss_token {
+    double value, dlogprob, kl;
+};
+
+static struct loss_token loss_of_token(const struct train_completion *completion, size_t t, double logprob,
+                                       const struct loss_options *options) {
+    struct loss_token token = {-completion->advantage, -completion->advantage, 0};
+    if (completion->stale && completion->old_logprobs) {
+        double ratio = exp(logprob - completion->old_logprobs[t]);
+        double plain = ratio * completion->advantage;
+        double clipped = loss_clamp(ratio, 1 - options->clip_low, 1 + options->clip_high) * completion->advantage;
+        if (clipped < plain) // where both are equal, the gradient is that of the unclipped one
+            token = (struct loss_token){-clipped, 0, 0};
+        else
+            token = (struct loss_token){-plain, -plain, 0};
+    }
+    if (completion->ref_logprobs) { // the k3 estimate of the KL divergence
+        double difference = completion->ref_logprobs[t] - logprob, d = loss_clamp(difference, -10, 10);
+        token.kl = exp(d) - d - 1;
+        token.value += options->kl_beta * token.kl;
+        token.dlogprob += options->kl_beta * (d == difference ? 1 - exp(d) : 0);
+    }
+    return token;
+}
+
+// dlogprobs[t] = weight * dL / d logprobs[t] for all tokens of the group. Fills in *out but its prompt_tokens.
+static void loss_of_group(const struct train_completion *completions, size_t count, const struct loss_options *options,
+                          double weight, const float *logprobs, float *dlogprobs, struct train_result *out) {
+    *out = (struct train_result){0};
+    int64_t compared = 0, referred = 0;
+    size_t at = 0;
+    for (size_t i = 0; i < count; i++) {
+        const struct train_completion *completion = &completions[i];
+        size_t tokens = completion->completion.count;
+        double share = 1.0 / ((double)count * (double)tokens);
+        for (size_t t = 0; t < tokens; t++, at++) {
+            struct loss_token token = loss_of_token(completion, t, logprobs[at], options);
+            out->kl += token.kl;
+            out->loss += share * token.value;
+            out->nll -= share * logprobs[at];
+            dlogprobs[at] = (float)(weight * share * token.dlogprob);
+            if (!completion->old_logprobs) continue;
+            double difference = fabs((double)logprobs[at] - completion->old_logprobs[t]);
+            out->logprob_diff_mean += difference;
+            if (difference > out->logprob_diff_max) out->logprob_diff_max = difference;
+            compared++;
+        }
+        referred += completion->ref_logprobs ? (int64_t)tokens : 0;
+        out->tokens += (int64_t)tokens;
+    }
+    if (compared) out->logprob_diff_mean /= (double)compared;
+    if (referred) out->kl /= (double)referred;
+}
+
+status model_accumulate(struct model *model, const struct model_prompt *prompt,
+                        const struct train_completion *completions, size_t count, const struct loss_options *loss,
+                        double weight, struct train_result *out) {
+    struct trainer *trainer = model->trainer;
+    if (!trainer) return fail(BUG, "the model was not opened for training");
+    if (count == 0) return fail(BAD_SAMPLE, "a group without completions");
+    const struct operations *ops = model->backend->ops;
+    struct workspace *workspace = &model->workspace;
+    struct arena arena = {0};
+    struct sequence sequence;
+    struct text_state text;
+    struct head_state head;
+    status result = OK;
+    struct model_completion *plain = arena_alloc(&arena, count * sizeof *plain);
+    if (!plain) TRY_TO(result, done, fail_oom());
+    for (size_t i = 0; i < count; i++) plain[i] = completions[i].completion;
+    TRY_TO(result, done, sequence_make(&sequence, &arena, &model->config, prompt, plain, count));
+    size_t targets = (size_t)sequence.target_count;
+    float *logprobs = arena_alloc(&arena, targets * sizeof *logprobs);
+    float *dlogprobs = arena_alloc(&arena, targets * sizeof *dlogprobs);
+    if (!logprobs || !dlogprobs) TRY_TO(result, done, fail_oom());
+    TRY_TO(result, done, text_forward(&text, model, &arena, prompt, &sequence, NULL, true));
+    TRY_TO(result, done,
+           workspace_alloc(workspace, ELEMENT_F32, sequence.rows, model->config.text.hidden_size, &text.fwd.grad_x));
+    struct workspace_mark mark = workspace_save(workspace);
+    TRY_TO(result, done, head_forward(&head, model, &text, true));
+    TRY_TO(result, done, ops->download(model->backend, logprobs, ELEMENT_F32, head.logprobs));
+    loss_of_group(completions, count, loss, weight, logprobs, dlogprobs, out);
+    out->prompt_tokens = sequence.prompt_rows;
+    if (!isfinite(out->loss)) TRY_TO(result, done, fail(DATAERR, "the loss is not a finite number"));
+
+    // The gradient is exactly 0 if all rewards of the group are equal and there is no KL term.
+    size_t nonzero = targets;
+    while (nonzero && dlogprobs[nonzero - 1] == 0) nonzero--;
+    if (nonzero) TRY_TO(result, done, head_backward(&head, model, &text, dlogprobs));
+    workspace_restore(workspace, mark);
+    if (prompt->media_count) trainer->vision_has_grad = true;
+    if (nonzero) TRY_TO(result, done, text_backward(&text, model, &arena, trainer->grads));
+done:
+    workspace_restore(workspace, (struct workspace_mark){0});
+    arena_release(&arena);
+    return result;
+}
