@@ -1,7 +1,6 @@
 // caravan check FILE: every mistake in a pipeline file at once. Starts nothing.
 #include <stdio.h>
 
-#include "shared/base/log.h"
 #include "shared/config/pipeline.h"
 #include "tools/pipelines.h"
 #include "tools/tools.h"
@@ -29,5 +28,5 @@ int check_main(int argc, char **argv) {
     if (result == OK) say_summary(pipeline, path);
     pipeline_free(&pipeline);
     options_release(&options);
-    return result == END ? 0 : (int)result;
+    return subcommand_exit(result);
 }

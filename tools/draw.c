@@ -9,7 +9,6 @@
 
 #include "shared/base/rng.h"
 #include "shared/base/file.h"
-#include "shared/base/log.h"
 #include "shared/base/memory.h"
 #include "shared/media/clip_writer.h"
 #include "tools/tools.h"
@@ -39,11 +38,66 @@ static const struct question questions[kinds] = {
     {"What colour does the shape become?", "The shape becomes %s.", colours},
 };
 
+struct draw_options {
+    int64_t clips, held_out, examples;
+    double wrong_reasoning, wrong_answer;
+    int64_t seed;
+};
+
+static const struct option draw_options[] = {
+    {.name = "clips",
+     .offset = offsetof(struct draw_options, clips),
+     .type = OPTION_INT,
+     .default_value = "240",
+     .low = 1,
+     .high = 100000,
+     .help = "clips with a question to train on"},
+    {.name = "held_out",
+     .offset = offsetof(struct draw_options, held_out),
+     .type = OPTION_INT,
+     .default_value = "32",
+     .high = 100000,
+     .help = "clips with a question to test on"},
+    {.name = "examples",
+     .offset = offsetof(struct draw_options, examples),
+     .type = OPTION_INT,
+     .default_value = "4800",
+     .high = 10000000,
+     .help = "supervised examples for a warm-up"},
+    {.name = "wrong_reasoning",
+     .offset = offsetof(struct draw_options, wrong_reasoning),
+     .type = OPTION_NUMBER,
+     .default_value = "0.1",
+     .high = 1,
+     .help = "share of the examples whose reasoning is wrong"},
+    {.name = "wrong_answer",
+     .offset = offsetof(struct draw_options, wrong_answer),
+     .type = OPTION_NUMBER,
+     .default_value = "0.35",
+     .high = 1,
+     .help = "share of the examples whose answer does not follow from their reasoning"},
+    {.name = "seed",
+     .offset = offsetof(struct draw_options, seed),
+     .type = OPTION_INT,
+     .default_value = "1",
+     .high = 9007199254740992.0,
+     .help = "of everything that is drawn"},
+    {0},
+};
+static const struct option_table draw_table = {
+    .program = "caravan draw",
+    .operands = "DIR",
+    .help = "draws clips of moving shapes with questions on them",
+    .details =
+        "Writes into DIR: clips, train.jsonl and held-out.jsonl (Video-R1 layout), warm-up.jsonl (supervised groups,\n"
+        "format caravan), text.txt (to learn a tokenizer from).\n",
+    .options = draw_options,
+    .size = sizeof(struct draw_options),
+};
+
 struct drawing {
     const char *folder;
-    uint64_t seed;
-    int clips, held_out, examples;
-    double wrong_reasoning, wrong_answer;
+    struct draw_options options;
 };
 
 static struct scene scene_of(uint64_t key) {
@@ -125,11 +179,11 @@ static int mistaken(int right, double share, uint64_t key, uint64_t stream) {
 // One supervised example: a group with one completion whose text is given, and advantage 1.
 static status add_example(const struct drawing *drawing, struct buf *out, struct buf *corpus, int example, int clip,
                           const struct scene *scene) {
-    uint64_t key = rng_key(drawing->seed ^ (uint64_t)example, "example");
+    uint64_t key = rng_key((uint64_t)drawing->options.seed ^ (uint64_t)example, "example");
     int kind = (int)rng_below(key, 0, 0, kinds), right = answer_of(scene, kind);
     const struct question *question = &questions[kind];
-    int word = mistaken(right, drawing->wrong_reasoning, key, 1);
-    int letter = mistaken(word, drawing->wrong_answer, key, 2);
+    int word = mistaken(right, drawing->options.wrong_reasoning, key, 1);
+    int letter = mistaken(word, drawing->options.wrong_answer, key, 2);
     char said[128], reasoning[64];
     struct buf prompt = {0};
     TRY(buf_printf(&prompt, "%sOptions:\\n", question->text));
@@ -165,10 +219,10 @@ static status save(const struct drawing *drawing, const char *name, const struct
 static status draw_clips(const struct drawing *drawing, struct buf *training, struct buf *held_out) {
     struct arena memory = {0};
     status result = dir_make(path_join(&memory, drawing->folder, "clips"));
-    for (int i = 0; result == OK && i < drawing->clips + drawing->held_out; i++) {
-        struct scene scene = scene_of(rng_key(drawing->seed + (uint64_t)i, "clip"));
+    for (int i = 0; result == OK && i < drawing->options.clips + drawing->options.held_out; i++) {
+        struct scene scene = scene_of(rng_key((uint64_t)drawing->options.seed + (uint64_t)i, "clip"));
         result = write_clip(arena_printf(&memory, "%s/clips/%04d.mp4", drawing->folder, i), &scene);
-        struct buf *out = i < drawing->clips ? training : held_out;
+        struct buf *out = i < drawing->options.clips ? training : held_out;
         for (int kind = 0; result == OK && kind < kinds; kind++) result = add_question(out, i, kind, &scene);
     }
     arena_release(&memory);
@@ -178,9 +232,9 @@ static status draw_clips(const struct drawing *drawing, struct buf *training, st
 static status draw(const struct drawing *drawing) {
     struct buf training = {0}, held_out = {0}, warm_up = {0}, corpus = {0};
     status result = draw_clips(drawing, &training, &held_out);
-    for (int i = 0; result == OK && i < drawing->examples; i++) {
-        int clip = (int)rng_below(drawing->seed, 9, (uint64_t)i, (uint64_t)drawing->clips);
-        struct scene scene = scene_of(rng_key(drawing->seed + (uint64_t)clip, "clip"));
+    for (int i = 0; result == OK && i < drawing->options.examples; i++) {
+        int clip = (int)rng_below((uint64_t)drawing->options.seed, 9, (uint64_t)i, (uint64_t)drawing->options.clips);
+        struct scene scene = scene_of(rng_key((uint64_t)drawing->options.seed + (uint64_t)clip, "clip"));
         result = add_example(drawing, &warm_up, &corpus, i, clip, &scene);
     }
     if (result == OK) result = save(drawing, "train.jsonl", &training);
@@ -194,32 +248,15 @@ static status draw(const struct drawing *drawing) {
     return result;
 }
 
-static const char *const help =
-    "caravan draw DIR [--clips N] [--held-out N] [--examples N] [--wrong-reasoning SHARE] [--wrong-answer SHARE] "
-    "[--seed N]\n"
-    "Draws clips of moving shapes with questions: DIR/clips, train.jsonl, held-out.jsonl (Video-R1 layout),\n"
-    "warm-up.jsonl (supervised groups, format caravan), text.txt (to learn a tokenizer from).\n";
-
 int draw_main(int argc, char **argv) {
-    struct drawing drawing = {
-        .seed = 1, .clips = 240, .held_out = 32, .examples = 4800, .wrong_reasoning = 0.1, .wrong_answer = 0.35};
-    double clips = drawing.clips, held_out = drawing.held_out, examples = drawing.examples, seed = 1;
-    const struct tool_option options[] = {
-        {"clips", 1, 100000, &clips, NULL},
-        {"held-out", 0, 100000, &held_out, NULL},
-        {"examples", 0, 10000000, &examples, NULL},
-        {"wrong-reasoning", 0, 1, &drawing.wrong_reasoning, NULL},
-        {"wrong-answer", 0, 1, &drawing.wrong_answer, NULL},
-        {"seed", 0, 9007199254740992.0, &seed, NULL},
-        {0},
-    };
-    status result = tool_arguments(argc, argv, help, options, &drawing.folder);
-    if (result == END) return 0;
-    drawing.clips = (int)clips;
-    drawing.held_out = (int)held_out;
-    drawing.examples = (int)examples;
-    drawing.seed = (uint64_t)seed;
-    if (result == OK) result = draw(&drawing);
-    if (result != OK) log_info("%s", fail_text());
-    return (int)result;
+    struct drawing drawing;
+    struct options options = {0};
+    struct operands operands = {.least = 1, .most = 1};
+    status result = subcommand_parse(&options, &draw_table, &drawing.options, argc, argv, &operands);
+    if (result == OK) {
+        drawing.folder = operands.list[0];
+        result = draw(&drawing);
+    }
+    options_release(&options);
+    return subcommand_exit(result);
 }

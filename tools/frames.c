@@ -4,72 +4,42 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "shared/base/log.h"
 #include "shared/media/media.h"
 #include "shared/store/frame_store.h"
 #include "tools/tools.h"
 
-static const char help[] =
-    "usage: caravan frames ls --store DIR\n"
-    "       caravan frames show --store DIR KEY\n"
-    "       caravan frames export --store DIR KEY --raw | --png FILE\n\n"
-    "ls      a line for each image and clip: key, kind, frames, height x width, bytes, last used\n"
-    "show    one of them: facts, timestamps; a small picture when the output is a terminal\n"
-    "export  --raw: uint8 [frames, height, width, RGB] to standard output;\n"
-    "        --png FILE: a contact sheet\n\n"
-    "KEY may be shortened to its first digits as long as they name one record.\n";
-
-struct task {
-    const char *verb, *store, *key, *png;
+struct frames_tool_options {
+    const char *store, *png;
     bool raw;
 };
 
-static status take_value(int argc, char **argv, int *i, const char *name, const char **value) {
-    size_t length = strlen(name);
-    if (argv[*i][length] == '=') {
-        *value = argv[*i] + length + 1;
-        return OK;
-    }
-    if (++*i == argc) return fail(USAGE, "%s: a value is missing", name);
-    *value = argv[*i];
-    return OK;
-}
-
-static bool is_option(const char *argument, const char *name) {
-    size_t length = strlen(name);
-    return strncmp(argument, name, length) == 0 && (argument[length] == 0 || argument[length] == '=');
-}
-
-static status read_arguments(int argc, char **argv, struct task *task) {
-    for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--help")) {
-            fputs(help, stdout);
-            return END;
-        }
-        if (is_option(argv[i], "--store"))
-            TRY(take_value(argc, argv, &i, "--store", &task->store));
-        else if (is_option(argv[i], "--png"))
-            TRY(take_value(argc, argv, &i, "--png", &task->png));
-        else if (!strcmp(argv[i], "--raw"))
-            task->raw = true;
-        else if (argv[i][0] == '-')
-            return fail(USAGE, "unknown option %s", argv[i]);
-        else if (!task->verb[0])
-            task->verb = argv[i];
-        else if (!task->key)
-            task->key = argv[i];
-        else
-            return fail(USAGE, "unexpected argument '%s'", argv[i]);
-    }
-    if (!task->verb[0]) return fail(USAGE, "ls, show or export? See caravan frames --help");
-    if (!task->store) return fail(USAGE, "--store is missing");
-    bool list = !strcmp(task->verb, "ls"), export = !strcmp(task->verb, "export");
-    if (!list && !export && strcmp(task->verb, "show") != 0)
-        return fail(USAGE, "no verb '%s': ls, show, export", task->verb);
-    if (!list && !task->key) return fail(USAGE, "%s: which KEY?", task->verb);
-    if (export && task->raw == (task->png != NULL)) return fail(USAGE, "export: either --raw or --png FILE");
-    return OK;
-}
+static const struct option frames_tool_options[] = {
+    {.name = "store",
+     .offset = offsetof(struct frames_tool_options, store),
+     .type = OPTION_PATH,
+     .required = true,
+     .help = "directory that holds frames.lmdb"},
+    {.name = "raw",
+     .offset = offsetof(struct frames_tool_options, raw),
+     .type = OPTION_BOOL,
+     .help = "export: uint8 [frames, height, width, RGB] to standard output"},
+    {.name = "png",
+     .offset = offsetof(struct frames_tool_options, png),
+     .type = OPTION_PATH,
+     .help = "export: a contact sheet into this file"},
+    {0},
+};
+static const struct option_table frames_tool_table = {
+    .program = "caravan frames",
+    .operands = "ls|show|export [KEY]",
+    .help = "lists, shows and exports the frames of a store",
+    .details = "ls      a line for each image and clip: key, kind, frames, height x width, bytes, last used\n"
+               "show    one of them: facts, timestamps; a small picture when the output is a terminal\n"
+               "export  one of them, with either --raw or --png FILE\n\n"
+               "KEY may be shortened to its first digits as long as they name one record.\n",
+    .options = frames_tool_options,
+    .size = sizeof(struct frames_tool_options),
+};
 
 static status print_line(void *context, const char *key, const struct frames *frames, uint64_t bytes, double used) {
     (void)context;
@@ -144,26 +114,34 @@ static status write_raw(const struct frames *frames) {
     return OK;
 }
 
-static status run(const struct task *task, struct frame_store *store) {
-    if (!strcmp(task->verb, "ls")) return frame_store_each(store, print_line, NULL);
+int frames_main(int argc, char **argv) {
+    struct frames_tool_options given;
+    struct options options = {0};
+    struct operands operands = {.least = 1, .most = 2};
+    struct frame_store *store = NULL;
     struct frames_view view = {0};
     char key[frame_key_size];
-    status result = find_frames(store, task->key, key, &view);
-    if (result == OK && view.frames.count && !strcmp(task->verb, "show")) print_facts(key, &view.frames);
-    if (result == OK && task->raw) result = write_raw(&view.frames);
-    if (result == OK && task->png) result = contact_sheet_write(&view.frames, task->png);
+    status result;
+    TRY_TO(result, done, subcommand_parse(&options, &frames_tool_table, &given, argc, argv, &operands));
+    const char *verb = operands.list[0];
+    bool list = !strcmp(verb, "ls"), show = !strcmp(verb, "show"), export = !strcmp(verb, "export");
+    if (!list && !show && !export) TRY_TO(result, done, fail(USAGE, "no subcommand '%s': ls, show, export", verb));
+    if (!list && operands.count < 2) TRY_TO(result, done, fail(USAGE, "%s: KEY is missing", verb));
+    if (export && given.raw == (given.png != NULL))
+        TRY_TO(result, done, fail(USAGE, "export: either --raw or --png FILE"));
+    TRY_TO(result, done, frame_store_open(&store, given.store, 0, true));
+    if (list) {
+        result = frame_store_each(store, print_line, NULL);
+    } else {
+        result = find_frames(store, operands.list[1], key, &view);
+        if (result == OK && view.frames.count && show) print_facts(key, &view.frames);
+        if (result == OK && given.raw) result = write_raw(&view.frames);
+        if (result == OK && given.png) result = contact_sheet_write(&view.frames, given.png);
+    }
+done:
     frames_view_release(&view);
-    return result;
-}
-
-int frames_main(int argc, char **argv) {
-    struct task task = {.verb = ""};
-    struct frame_store *store = NULL;
-    status result = read_arguments(argc, argv, &task);
-    if (result == END) return 0;
-    if (result == OK) result = frame_store_open(&store, task.store, 0, true);
-    if (result == OK) result = run(&task, store);
     frame_store_close(&store);
-    if (result != OK) log_info("frames: %s", fail_text());
-    return result;
+    options_release(&options);
+    if (result != OK && result != END) fail_prefix(result, "frames");
+    return subcommand_exit(result);
 }

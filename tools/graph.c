@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "shared/base/log.h"
 #include "shared/config/pipeline.h"
 #include "tools/pipelines.h"
 #include "tools/tools.h"
@@ -40,11 +39,10 @@ int graph_main(int argc, char **argv) {
     if (result == OK) {
         bool text = given.text || (isatty(STDOUT_FILENO) && !given.dot);
         result = text ? pipeline_text(pipeline, &picture) : pipeline_dot(pipeline, &picture);
-        if (result != OK) log_info("%s", fail_text());
     }
     if (result == OK) fwrite(picture.data, 1, picture.size, stdout);
     buf_release(&picture);
     pipeline_free(&pipeline);
     options_release(&options);
-    return result == END ? 0 : (int)result;
+    return subcommand_exit(result);
 }

@@ -1,9 +1,9 @@
 // caravan groups: what lies in a groups store, for a person or as JSON lines.
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "shared/base/log.h"
 #include "shared/config/options.h"
 #include "shared/group/group.h"
 #include "shared/store/group_store.h"
@@ -21,7 +21,7 @@ static const struct option groups_options[] = {
     {0},
 };
 
-static const struct option_table table = {
+static const struct option_table groups_table = {
     .program = "caravan groups",
     .operands = "ls|show|export|fields [ID...]",
     .help = "ls: a line a group; show: groups as a person reads them; export: JSON lines (all groups, or those of the "
@@ -170,7 +170,6 @@ static status run(const struct groups_options *given, char **operands, int count
         status (*visit)(void *context, const struct group *group);
     } verbs[] = {{"ls", print_line}, {"show", print_group}, {"export", export_group}};
     enum { verb_count = sizeof verbs / sizeof *verbs };
-    if (!count) return fail(USAGE, "ls, show, export or fields?");
     if (!strcmp(operands[0], "fields")) return print_fields();
     int verb = 0;
     while (verb < verb_count && strcmp(operands[0], verbs[verb].name) != 0) verb++;
@@ -191,13 +190,11 @@ static status run(const struct groups_options *given, char **operands, int count
 
 int groups_main(int argc, char **argv) {
     struct groups_options given;
-    struct options options;
-    int rest = argc;
-    status result = options_init(&options, &table, &given);
-    if (result == OK) result = options_parse(&options, argc, argv, &rest);
-    if (result == OK) result = run(&given, argv + rest, argc - rest);
+    struct options options = {0};
+    struct operands operands = {.least = 1, .most = INT_MAX};
+    status result = subcommand_parse(&options, &groups_table, &given, argc, argv, &operands);
+    if (result == OK) result = run(&given, operands.list, operands.count);
+    if (result != OK && result != END) fail_prefix(result, "groups");
     options_release(&options);
-    if (result == END) return 0;
-    if (result != OK) log_info("groups: %s", fail_text());
-    return result;
+    return subcommand_exit(result);
 }

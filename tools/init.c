@@ -5,44 +5,74 @@
 
 #include "shared/base/file.h"
 #include "shared/base/json.h"
-#include "shared/base/log.h"
 #include "shared/text/bpe_train.h"
 #include "shared/text/tokenizer_train.h"
 #include "tools/init.h"
 #include "tools/tools.h"
 
-static const char help[] =
-    "usage: caravan init DIR --shape tiny|3b|7b|CONFIG.json --tokenizer DIR|--train-tokenizer TEXT [...]\n\n"
-    "Writes a model folder with random weights.\n\n"
-    "  --shape SHAPE            tiny, Qwen2.5-VL's 3b or 7b, or what a config.json says\n"
-    "  --seed N                 of the weights (0)\n"
-    "  --dtype TYPE             float32 (default) or bfloat16\n"
-    "  --tokenizer DIR          copy the tokenizer of that folder\n"
-    "  --train-tokenizer TEXT   learn a byte-level one from a UTF-8 text file\n"
-    "  --vocab-size N           learn at most so many tokens, the bytes' 256 among them (2048)\n"
-    "  --threads N              threads at work (0: all)\n";
+enum init_dtype { INIT_DTYPE_FLOAT32, INIT_DTYPE_BFLOAT16 };
+static const char *const dtype_names[] = {[INIT_DTYPE_FLOAT32] = "float32", [INIT_DTYPE_BFLOAT16] = "bfloat16"};
 
-struct task {
-    const char *folder, *shape, *tokenizer, *text, *dtype;
-    double seed, vocabulary, threads;
+struct init_options {
+    const char *shape, *tokenizer, *train_tokenizer;
+    int dtype; // init_dtype
+    int64_t seed, vocab_size, threads;
 };
 
-static status read_arguments(int argc, char **argv, struct task *task) {
-    const struct tool_option options[] = {{"seed", 0, 9007199254740992.0, &task->seed, NULL},
-                                          {"vocab-size", BPE_BYTE_TOKENS, 1 << 20, &task->vocabulary, NULL},
-                                          {"threads", 0, 1024, &task->threads, NULL},
-                                          {"shape", 0, 0, NULL, &task->shape},
-                                          {"dtype", 0, 0, NULL, &task->dtype},
-                                          {"tokenizer", 0, 0, NULL, &task->tokenizer},
-                                          {"train-tokenizer", 0, 0, NULL, &task->text},
-                                          {0}};
-    TRY(tool_arguments(argc, argv, help, options, &task->folder));
-    if (!task->shape) return fail(USAGE, "--shape is missing");
-    if (!task->tokenizer == !task->text) return fail(USAGE, "one of --tokenizer and --train-tokenizer is needed");
-    if (strcmp(task->dtype, "float32") != 0 && strcmp(task->dtype, "bfloat16") != 0)
-        return fail(USAGE, "--dtype: '%s' is neither float32 nor bfloat16", task->dtype);
-    return OK;
-}
+static const struct option init_options[] = {
+    {.name = "shape",
+     .offset = offsetof(struct init_options, shape),
+     .type = OPTION_STRING,
+     .required = true,
+     .help = "tiny, Qwen2.5-VL's 3b or 7b, or a config.json"},
+    {.name = "tokenizer",
+     .offset = offsetof(struct init_options, tokenizer),
+     .type = OPTION_FILE,
+     .help = "copy the tokenizer of that directory"},
+    {.name = "train_tokenizer",
+     .offset = offsetof(struct init_options, train_tokenizer),
+     .type = OPTION_FILE,
+     .help = "learn a byte-level one from a UTF-8 text file"},
+    {.name = "vocab_size",
+     .offset = offsetof(struct init_options, vocab_size),
+     .type = OPTION_INT,
+     .default_value = "2048",
+     .low = BPE_BYTE_TOKENS,
+     .high = 1 << 20,
+     .help = "learn at most so many tokens, the bytes' 256 among them"},
+    {.name = "dtype",
+     .offset = offsetof(struct init_options, dtype),
+     .type = OPTION_CHOICE,
+     .default_value = "float32",
+     .choices = "float32|bfloat16",
+     .help = "of the weights"},
+    {.name = "seed",
+     .offset = offsetof(struct init_options, seed),
+     .type = OPTION_INT,
+     .default_value = "0",
+     .high = 9007199254740992.0,
+     .help = "of the weights"},
+    {.name = "threads",
+     .offset = offsetof(struct init_options, threads),
+     .type = OPTION_INT,
+     .default_value = "0",
+     .high = 1024,
+     .help = "threads to use; 0: all"},
+    {0},
+};
+static const struct option_table init_table = {
+    .program = "caravan init",
+    .operands = "DIR",
+    .help = "writes a model directory with random weights",
+    .details = "Either --tokenizer or --train-tokenizer is needed.\n",
+    .options = init_options,
+    .size = sizeof(struct init_options),
+};
+
+struct task {
+    const char *folder;
+    struct init_options options;
+};
 
 // Copies the files of a tokenizer that the folder has.
 static status copy_tokenizer(const struct task *task) {
@@ -53,7 +83,8 @@ static status copy_tokenizer(const struct task *task) {
     struct buf content = {0};
     status result = OK;
     for (size_t i = 0; i < sizeof names / sizeof *names && result == OK; i++) {
-        char *from = path_join(&memory, task->tokenizer, names[i]), *to = path_join(&memory, task->folder, names[i]);
+        char *from = path_join(&memory, task->options.tokenizer, names[i]),
+             *to = path_join(&memory, task->folder, names[i]);
         if (!from || !to) result = fail_oom();
         if (result != OK || !path_exists(from)) continue;
         buf_clear(&content);
@@ -69,16 +100,16 @@ static status copy_tokenizer(const struct task *task) {
 }
 
 static status learn_tokenizer(const struct task *task, int64_t vocabulary, bool fixed) {
-    int64_t limit = (int64_t)task->vocabulary;
+    int64_t limit = task->options.vocab_size;
     if (fixed && vocabulary < BPE_BYTE_TOKENS + QWEN_ADDED_TOKENS)
         return fail(DATAERR, "--shape: vocab_size %lld leaves no room for the %d tokens of a byte-level tokenizer",
                     (long long)vocabulary, BPE_BYTE_TOKENS + QWEN_ADDED_TOKENS);
     if (fixed && vocabulary - QWEN_ADDED_TOKENS < limit) limit = vocabulary - QWEN_ADDED_TOKENS;
     struct buf text = {0};
-    status result = file_read(task->text, &text);
+    status result = file_read(task->options.train_tokenizer, &text);
     if (result == OK) {
         result = tokenizer_train(task->folder, text.data, text.size, (size_t)limit);
-        if (result == DATAERR) fail_prefix(result, "%s", task->text);
+        if (result == DATAERR) fail_prefix(result, "%s", task->options.train_tokenizer);
     }
     buf_release(&text);
     return result;
@@ -102,16 +133,16 @@ static status write_model(const struct task *task, json_object *shape, bool fixe
     status result;
     TRY_TO(result, done, NEW(&config, 1));
     TRY_TO(result, done, tokenizer_open(&t, task->folder));
-    TRY_TO(result, done, init_fit(shape, t, fixed, task->dtype));
+    TRY_TO(result, done, init_fit(shape, t, fixed, dtype_names[task->options.dtype]));
     TRY_TO(result, done, init_print(shape, &text));
-    TRY_TO(result, done, model_config_parse(config, text.data, text.size, task->shape));
+    TRY_TO(result, done, model_config_parse(config, text.data, text.size, task->options.shape));
     TRY_TO(result, done, init_write_settings(task->folder, t, config));
     const struct init_weights how = {.folder = task->folder,
                                      .text_range = range_of(shape, "text_config"),
                                      .vision_range = range_of(shape, "vision_config"),
-                                     .seed = (uint64_t)task->seed,
-                                     .type = !strcmp(task->dtype, "float32") ? ELEMENT_F32 : ELEMENT_BF16,
-                                     .threads = (int)task->threads};
+                                     .seed = (uint64_t)task->options.seed,
+                                     .type = task->options.dtype == INIT_DTYPE_FLOAT32 ? ELEMENT_F32 : ELEMENT_BF16,
+                                     .threads = (int)task->options.threads};
     TRY_TO(result, done, init_write_weights(&how, config));
     char *path = path_join(&memory, task->folder, "config.json");
     result = path ? file_write_atomic(path, text.data, text.size) : fail_oom();
@@ -131,9 +162,10 @@ static status make_folder(const struct task *task) {
     char *path = path_join(&memory, task->folder, "config.json");
     if (!path) TRY_TO(result, done, fail_oom());
     if (path_exists(path)) TRY_TO(result, done, fail(USAGE, "%s: there is a model already", task->folder));
-    TRY_TO(result, done, init_shape(&shape, task->shape, &fixed));
+    TRY_TO(result, done, init_shape(&shape, task->options.shape, &fixed));
     TRY_TO(result, done, dir_make(task->folder));
-    TRY_TO(result, done, task->tokenizer ? copy_tokenizer(task) : learn_tokenizer(task, init_vocabulary(shape), fixed));
+    TRY_TO(result, done,
+           task->options.tokenizer ? copy_tokenizer(task) : learn_tokenizer(task, init_vocabulary(shape), fixed));
     result = write_model(task, shape, fixed);
 done:
     json_object_put(shape);
@@ -142,10 +174,16 @@ done:
 }
 
 int init_main(int argc, char **argv) {
-    struct task task = {.dtype = "float32", .vocabulary = 2048};
-    status result = read_arguments(argc, argv, &task);
-    if (result == OK) result = make_folder(&task);
-    if (result == OK || result == END) return 0;
-    log_info("%s", fail_text());
-    return result;
+    struct task task;
+    struct options options = {0};
+    struct operands operands = {.least = 1, .most = 1};
+    status result = subcommand_parse(&options, &init_table, &task.options, argc, argv, &operands);
+    if (result == OK && !task.options.tokenizer == !task.options.train_tokenizer)
+        result = fail(USAGE, "one of --tokenizer and --train-tokenizer is needed");
+    if (result == OK) {
+        task.folder = operands.list[0];
+        result = make_folder(&task);
+    }
+    options_release(&options);
+    return subcommand_exit(result);
 }

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "shared/base/file.h"
-#include "shared/base/log.h"
 #include "shared/wire/security.h"
 #include "tools/plan.h"
 #include "tools/tools.h"
@@ -31,18 +30,15 @@ static status make(const char *path) {
 }
 
 int keygen_main(int argc, char **argv) {
-    struct options options;
-    struct arena memory = {0};
-    int rest = argc;
-    status result = options_init(&options, &keygen_table, NULL);
-    if (result == OK) result = options_parse(&options, argc, argv, &rest);
-    if (result == OK && argc - rest > 1) result = fail(USAGE, "one file at most is wanted");
+    struct options options = {0};
+    struct arena arena = {0};
+    struct operands operands = {.least = 0, .most = 1};
+    status result = subcommand_parse(&options, &keygen_table, NULL, argc, argv, &operands);
     if (result == OK) {
-        const char *path = rest < argc ? argv[rest] : plan_key_file(&memory);
+        const char *path = operands.count ? operands.list[0] : plan_key_file(&arena);
         result = path ? make(path) : fail_oom();
     }
-    if (result != OK && result != END) log_info("%s", fail_text());
     options_release(&options);
-    arena_release(&memory);
-    return result == END ? 0 : (int)result;
+    arena_release(&arena);
+    return subcommand_exit(result);
 }

@@ -19,7 +19,9 @@ struct pipeline_file_options {
     }
 
 // Parses a subcommand's options into `values`, the table's struct, which begins with pipeline_file_options; then reads
-// its FILE with every --set. What is wrong is written to standard error; END after --help. *path is FILE. Release with
+// its FILE with every --set. Diagnostics of the file are written to standard error; the failure itself is not. END
+// after
+// --help. *path is FILE. Release with
 // pipeline_free and options_release.
 status pipelines_open(struct pipeline **pipeline, struct options *options, const struct option_table *table,
                       void *values, int argc, char **argv, const char **path);

@@ -1,7 +1,6 @@
 // caravan reference: the reference page, Markdown, from the tables that the programs themselves read.
 #include <stdio.h>
 
-#include "shared/base/log.h"
 #include "shared/config/stage_kinds.h"
 #include "shared/group/group.h"
 #include "tools/tools.h"
@@ -24,12 +23,10 @@ static status print_page(void) {
 }
 
 int reference_main(int argc, char **argv) {
-    struct options options;
-    int rest;
-    status result = options_init(&options, &reference_table, NULL);
-    if (result == OK) result = options_parse(&options, argc, argv, &rest);
+    struct options options = {0};
+    struct operands none = {0};
+    status result = subcommand_parse(&options, &reference_table, NULL, argc, argv, &none);
     if (result == OK) result = print_page();
-    if (result != OK && result != END) log_info("%s", fail_text());
     options_release(&options);
-    return result == END ? 0 : (int)result;
+    return subcommand_exit(result);
 }

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "shared/base/file.h"
-#include "shared/base/log.h"
 #include "shared/base/memory.h"
 #include "shared/group/group.h"
 #include "tools/tools.h"
@@ -217,36 +216,29 @@ static void release(struct column *column) {
     for (int i = 0; i < stage_count; i++) free(column->work[i].data);
 }
 
-static const char *const help =
-    "caravan report [NAME=]FILE...\n"
-    "A table with a column a file of groups (JSON lines, as the stages and `caravan groups export`\n"
-    "write them): accuracy, format, reward, bonus, likelihood, lengths, each stage's rate.\n";
-
-static status name_columns(int argc, char **argv, struct column *columns) {
-    if (argc - 1 > most_files) return fail(USAGE, "more than %d files", most_files);
-    for (int i = 1; i < argc; i++) {
-        struct column *column = &columns[i - 1];
-        char *equals = strchr(argv[i], '=');
-        *column = (struct column){.name = argv[i], .path = equals ? equals + 1 : argv[i]};
-        if (equals) *equals = 0;
-    }
-    return argc < 2 ? fail(USAGE, "a file is missing: see caravan report --help") : OK;
-}
+static const struct option_table report_table = {
+    .program = "caravan report",
+    .operands = "[NAME=]FILE...",
+    .help = "prints a table with a column for each file of groups",
+    .details =
+        "The files are JSON lines, as the stages and `caravan groups export` write them. The rows are accuracy,\n"
+        "format, reward, bonus, likelihood, lengths, and each stage's rate.\n",
+};
 
 int report_main(int argc, char **argv) {
-    if (argc > 1 && !strcmp(argv[1], "--help")) {
-        fputs(help, stdout);
-        return 0;
+    struct column columns[most_files] = {0};
+    struct options options = {0};
+    struct operands files = {.least = 1, .most = most_files};
+    status result = subcommand_parse(&options, &report_table, NULL, argc, argv, &files);
+    for (int i = 0; result == OK && i < files.count; i++) {
+        char *equals = strchr(files.list[i], '=');
+        columns[i].name = files.list[i];
+        columns[i].path = equals ? equals + 1 : files.list[i];
+        if (equals) *equals = 0;
+        result = read_column(&columns[i]);
     }
-    struct column columns[most_files];
-    status result = name_columns(argc, argv, columns);
-    int count = result == OK ? argc - 1 : 0;
-    for (int i = 0; result == OK && i < count; i++) result = read_column(&columns[i]);
-    if (result == OK) {
-        print_table(columns, count);
-    } else {
-        log_info("%s", fail_text());
-    }
-    for (int i = 0; i < count; i++) release(&columns[i]);
-    return (int)result;
+    if (result == OK) print_table(columns, files.count);
+    for (int i = 0; i < most_files; i++) release(&columns[i]);
+    options_release(&options);
+    return subcommand_exit(result);
 }

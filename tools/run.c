@@ -146,10 +146,9 @@ int run_main(int argc, char **argv) {
         struct plan plan;
         result = plan_make(&plan, pipeline, given.machine, given.key);
         if (result == OK) result = run(&plan);
-        if (result != OK && result != END) log_info("%s", fail_text());
         plan_release(&plan);
     }
     pipeline_free(&pipeline);
     options_release(&options);
-    return result == END ? 0 : (int)result;
+    return subcommand_exit(result);
 }

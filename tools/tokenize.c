@@ -11,42 +11,39 @@
 #include "shared/text/tokenizer.h"
 #include "tools/tools.h"
 
-static const char help[] =
-    "usage: caravan tokenize --model DIR [--decode [--skip-special]] < LINES\n\n"
-    "Reads JSON lines {\"text\": ...} or {\"messages\": [...]} and writes {\"tokens\": [...]} for each.\n\n"
-    "  --model DIR      the model folder whose tokenizer is used\n"
-    "  --decode         the other way: {\"tokens\": [...]} to {\"text\": ...}\n"
-    "  --skip-special   leave special tokens out of the text\n";
-
-struct task {
+struct tokenize_options {
     const char *model;
     bool decode, skip_special;
+};
+
+static const struct option tokenize_options[] = {
+    {.name = "model",
+     .offset = offsetof(struct tokenize_options, model),
+     .type = OPTION_FILE,
+     .required = true,
+     .help = "model directory whose tokenizer is used"},
+    {.name = "decode",
+     .offset = offsetof(struct tokenize_options, decode),
+     .type = OPTION_BOOL,
+     .help = "the other way: {\"tokens\": [...]} to {\"text\": ...}"},
+    {.name = "skip_special",
+     .offset = offsetof(struct tokenize_options, skip_special),
+     .type = OPTION_BOOL,
+     .help = "with --decode: leave special tokens out of the text"},
+    {0},
+};
+static const struct option_table tokenize_table = {
+    .program = "caravan tokenize",
+    .help = "reads JSON lines {\"text\": ...} or {\"messages\": [...]} and writes {\"tokens\": [...]} for each",
+    .options = tokenize_options,
+    .size = sizeof(struct tokenize_options),
+};
+
+struct task {
+    struct tokenize_options options;
     struct tokenizer *tokenizer;
     int64_t limit; // one more than the highest id that the model has, padding of its table included
 };
-
-static status read_arguments(int argc, char **argv, struct task *task) {
-    for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--help")) {
-            fputs(help, stdout);
-            return END;
-        }
-        if (!strcmp(argv[i], "--decode")) {
-            task->decode = true;
-        } else if (!strcmp(argv[i], "--skip-special") || !strcmp(argv[i], "--skip_special")) {
-            task->skip_special = true;
-        } else if (!strncmp(argv[i], "--model=", 8)) {
-            task->model = argv[i] + 8;
-        } else if (!strcmp(argv[i], "--model")) {
-            if (++i == argc) return fail(USAGE, "--model: a value is missing");
-            task->model = argv[i];
-        } else {
-            return fail(USAGE, "unknown %s '%s'", argv[i][0] == '-' ? "option" : "argument", argv[i]);
-        }
-    }
-    if (!task->model) return fail(USAGE, "--model is missing");
-    return task->skip_special && !task->decode ? fail(USAGE, "--skip-special needs --decode") : OK;
-}
 
 static status need(struct json_object *object, const char *key, enum json_type type, struct json_object **out) {
     TRY(json_get(object, key, type, out));
@@ -145,7 +142,7 @@ static status decode_line(const struct task *task, struct json_object *json, str
     TRY(need(json, "tokens", json_type_array, &list));
     TRY_TO(result, done, read_tokens(task, list, &tokens));
     TRY_TO(result, done,
-           tokenizer_decode_utf8(task->tokenizer, tokens.data, tokens.count, task->skip_special, &decoded));
+           tokenizer_decode_utf8(task->tokenizer, tokens.data, tokens.count, task->options.skip_special, &decoded));
     TRY_TO(result, done, buf_puts(out, "{\"text\": "));
     TRY_TO(result, done, json_print_string(out, decoded.data ? decoded.data : "", decoded.size));
     TRY_TO(result, done, buf_puts(out, "}\n"));
@@ -159,7 +156,7 @@ static status work_line(const struct task *task, const char *line, size_t size, 
     struct json_object *json;
     TRY(json_parse(&json, line, size));
     status result = !json_object_is_type(json, json_type_object) ? fail(DATAERR, "not a JSON object")
-                    : task->decode                               ? decode_line(task, json, out)
+                    : task->options.decode                       ? decode_line(task, json, out)
                                                                  : encode_line(task, json, out);
     json_object_put(json);
     return result;
@@ -171,7 +168,7 @@ static status find_limit(struct task *task) {
     struct json_object *config = NULL, *nested, *size = NULL;
     status result = OK;
     task->limit = tokenizer_vocab_size(task->tokenizer);
-    char *path = path_join(&memory, task->model, "config.json");
+    char *path = path_join(&memory, task->options.model, "config.json");
     if (!path) TRY_TO(result, done, fail_oom());
     if (!path_exists(path)) goto done;
     TRY_TO(result, done, json_parse_file(&config, path));
@@ -211,12 +208,15 @@ done:
 
 int tokenize_main(int argc, char **argv) {
     struct task task = {0};
-    status result = read_arguments(argc, argv, &task);
-    if (result == OK) result = tokenizer_open(&task.tokenizer, task.model);
+    struct options options = {0};
+    struct operands none = {0};
+    status result = subcommand_parse(&options, &tokenize_table, &task.options, argc, argv, &none);
+    if (result == OK && task.options.skip_special && !task.options.decode)
+        result = fail(USAGE, "--skip-special needs --decode");
+    if (result == OK) result = tokenizer_open(&task.tokenizer, task.options.model);
     if (result == OK) result = find_limit(&task);
     if (result == OK) result = work_lines(&task);
     tokenizer_free(&task.tokenizer);
-    if (result == OK || result == END) return 0;
-    log_info("%s", fail_text());
-    return result;
+    options_release(&options);
+    return subcommand_exit(result);
 }

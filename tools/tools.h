@@ -2,19 +2,22 @@
 #ifndef TOOLS_TOOLS_H
 #define TOOLS_TOOLS_H
 
-#include "shared/base/status.h"
+#include "shared/config/options.h"
 
-// An option of a small verb: --NAME VALUE, a number within [low, high], or a text. A NULL name ends the list.
-struct tool_option {
-    const char *name;
-    double low, high;
-    double *value;     // holds the default, and the value afterwards
-    const char **text; // the same for a text; NULL for a number
+// What stands behind the options.
+struct operands {
+    int least, most; // how many there may be
+    int count;
+    char **list;
 };
 
-// Reads options and one argument (into *operand). --help prints `help` and answers END; USAGE otherwise
-// names what is wrong.
-status tool_arguments(int argc, char **argv, const char *help, const struct tool_option *options, const char **operand);
+// Parses the command line of a subcommand: fills `values`, the table's struct, and the operands. END after --help and
+// --version; USAGE or DATAERR for what is wrong. Release with options_release.
+status subcommand_parse(struct options *options, const struct option_table *table, void *values, int argc, char **argv,
+                        struct operands *operands);
+
+// Logs a failure and returns the exit code: 0 for OK and END.
+int subcommand_exit(status result);
 
 // A verb: argv[0] is its name; it returns the exit code.
 typedef int verb_main(int argc, char **argv);

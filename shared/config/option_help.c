@@ -41,9 +41,12 @@ done:
 
 status options_help(const struct option_table *table, struct buf *out) {
     const char *operands = table->operands ? table->operands : "";
-    TRY(buf_printf(out, "usage: %s [--KEY VALUE]...%s%s\n%c%s\n\n", table->program, *operands ? " " : "", operands,
-                   toupper((unsigned char)table->help[0]), table->help + 1));
+    bool keys = table->options || table->common;
+    TRY(buf_printf(out, "usage: %s%s%s%s\n%c%s\n%s", table->program, keys ? " [--KEY VALUE]..." : "",
+                   *operands ? " " : "", operands, toupper((unsigned char)table->help[0]), table->help + 1,
+                   keys ? "\n" : ""));
     TRY(help_rows(table->options, out));
+    if (table->details) TRY(buf_printf(out, "\n%s", table->details));
     if (!table->common) return OK;
     TRY(buf_puts(out, "\nof every stage:\n"));
     TRY(help_rows(table->common, out));

@@ -59,6 +59,7 @@ struct option_table {
     const char *program;          // as typed: "caravan-frames", "caravan tokenize"
     const char *operands;         // what follows the options: "FILE"; NULL: nothing may
     const char *help;             // what the program does, one line
+    const char *details;          // more lines of --help, behind the options; NULL: none
     const struct option *options; // ends with a NULL name; NULL: none
     const struct option *common;  // more of them, those of every stage; NULL: none
     size_t size;                  // of the struct
