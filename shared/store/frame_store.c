@@ -1,5 +1,11 @@
+// The store of frames on LMDB: three databases, one with the records, one with the time of their last use, one with the
+// hashes of files.
+//
+// The surprise: a read would have to write the time of use. Such small writes are collected in memory and written with
+// the next put, so that readers do not wait for the writer's lock.
 #include "shared/store/frame_store.h"
 
+#include <assert.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -11,46 +17,52 @@
 #include "shared/base/log.h"
 #include "shared/store/lmdb_env.h"
 
-enum { TABLE_FRAMES, TABLE_USED, TABLE_FILES };
-static const char *const dbis[] = {"frames", "used", "files", NULL};
+enum { DBI_FRAMES, DBI_USED, DBI_FILES };
+static const char *const frame_store_dbis[] = {"frames", "used", "files", NULL};
 
 enum {
-    key_bytes = 16,
-    pixel_alignment = 64,
-    least_record = 4096, // larger than what LMDB keeps inside a page, so that values are aligned
-    most_pending = 256,
+    frames_pixel_alignment = 64,
+    frames_min_record_size = 4096, // LMDB aligns only values that are larger than half a page
+    frame_store_max_pending = 256,
 };
-static const char magic[8] = "caravanF";
-static const uint32_t version = 1;
+static const char frames_magic[8] = "caravanF";
+static const uint32_t frames_version = 1;
 
-// A record: this, then timestamps (a clip's), then zeroes up to `pixels_at`, then the pixels, then zeroes.
-struct record_header {
+// A record is this header, the timestamps of a video, zeros up to pixels_offset, the pixels, zeros up to the minimum.
+struct frames_record_header {
     char magic[8];
     uint32_t version;
     uint32_t video;
     uint32_t count, height, width;
-    uint32_t pixels_at;
+    uint32_t pixels_offset;
     double seconds_per_grid;
 };
 
-// What is kept about use, by key.
-struct use {
-    int64_t when; // nanoseconds since 1970
+// The value of DBI_USED.
+struct frame_usage {
+    int64_t time; // of the last use, nanoseconds since 1970
     uint64_t bytes;
 };
 
-struct remembered {
-    struct file_stamp facts;
+// The value of DBI_FILES, whose key is the hash of the path.
+struct remembered_hash {
+    struct file_stamp stamp;
     uint8_t hash[16];
 };
 
-// A small write that can wait for the next large one.
-struct pending {
-    int dbi;
-    uint8_t key[key_bytes];
+// All three are stored and sent as they lie in memory.
+static_assert(sizeof(struct frames_record_header) == 40, "the header of a record is a format on disk");
+static_assert(sizeof(struct frame_usage) == 16, "the usage is a format on disk");
+static_assert(sizeof(struct remembered_hash) == 56, "the hash of a file is a format on disk");
+static_assert(sizeof(struct frames_record_header) % sizeof(double) == 0, "timestamps follow the header");
+
+// A write that waits for the next put.
+struct pending_write {
+    int dbi; // DBI_USED or DBI_FILES
+    uint8_t key[frame_key_bytes];
     union {
-        struct use use;
-        struct remembered remembered;
+        int64_t used;
+        struct remembered_hash remembered;
     };
 };
 
@@ -59,91 +71,97 @@ struct frame_store {
     uint64_t limit;
     bool read_only;
     pthread_mutex_t lock; // of the two below
-    struct pending pending[most_pending];
+    struct pending_write pending[frame_store_max_pending];
     int pending_count;
 };
+
+// ---- keys ----
+
+static status frame_key_parse(uint8_t out[frame_key_bytes], const char *key) {
+    for (int i = 0; i < 2 * frame_key_bytes; i++) {
+        char c = key[i];
+        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        if (digit < 0) return fail(DATAERR, "'%.40s' is not a frame key (32 hex digits)", key);
+        out[i / 2] = (uint8_t)(i % 2 ? out[i / 2] | digit : digit << 4);
+    }
+    return key[2 * frame_key_bytes] ? fail(DATAERR, "'%.40s' is not a frame key (32 hex digits)", key) : OK;
+}
+
+void frame_key_print(char key[frame_key_size], const uint8_t hash[frame_key_bytes]) {
+    for (int i = 0; i < frame_key_bytes; i++) {
+        key[2 * i] = "0123456789abcdef"[hash[i] >> 4];
+        key[2 * i + 1] = "0123456789abcdef"[hash[i] & 15];
+    }
+    key[2 * frame_key_bytes] = 0;
+}
+
+static struct lmdb_val frame_key_val(const uint8_t key[frame_key_bytes]) {
+    return (struct lmdb_val){key, frame_key_bytes};
+}
+
+static void frame_store_path_key(uint8_t out[frame_key_bytes], const char *path) {
+    XXH128_canonical_t canonical;
+    static_assert(sizeof canonical.digest == frame_key_bytes, "a path's hash is a key");
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits(path, strlen(path)));
+    memcpy(out, canonical.digest, frame_key_bytes);
+}
+
+// ---- records ----
 
 size_t frames_bytes(const struct frames *frames) {
     return (size_t)frames->count * (size_t)frames->height * (size_t)frames->width * 3;
 }
 
-static status key_parse(uint8_t out[key_bytes], const char *key) {
-    for (int i = 0; i < 2 * key_bytes; i++) {
-        char c = key[i];
-        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-        if (digit < 0) return fail(DATAERR, "'%.40s' is no frame key (32 hex digits)", key);
-        out[i / 2] = (uint8_t)(i % 2 ? out[i / 2] | digit : digit << 4);
-    }
-    return key[2 * key_bytes] ? fail(DATAERR, "'%.40s' is no frame key (32 hex digits)", key) : OK;
+static size_t frames_pixels_offset(const struct frames *frames) {
+    size_t times = frames->video ? (size_t)frames->count * sizeof(double) : 0;
+    size_t end = sizeof(struct frames_record_header) + times;
+    return (end + frames_pixel_alignment - 1) / frames_pixel_alignment * frames_pixel_alignment;
 }
 
-static void key_print(char out[frame_key_size], const uint8_t key[key_bytes]) {
-    for (int i = 0; i < key_bytes; i++) {
-        out[2 * i] = "0123456789abcdef"[key[i] >> 4];
-        out[2 * i + 1] = "0123456789abcdef"[key[i] & 15];
-    }
-    out[2 * key_bytes] = 0;
+static size_t frames_record_size(const struct frames *frames) {
+    size_t size = frames_pixels_offset(frames) + frames_bytes(frames);
+    return size < frames_min_record_size ? frames_min_record_size : size;
 }
 
-static struct lmdb_val key_slice(const uint8_t key[key_bytes]) {
-    return (struct lmdb_val){key, key_bytes};
-}
-
-static size_t round_up(size_t size, size_t unit) {
-    return (size + unit - 1) / unit * unit;
-}
-
-static size_t pixels_at(const struct frames *frames) {
-    return round_up(sizeof(struct record_header) + (frames->video ? (size_t)frames->count * sizeof(double) : 0),
-                    pixel_alignment);
-}
-
-static size_t record_size(const struct frames *frames) {
-    size_t size = pixels_at(frames) + frames_bytes(frames);
-    return size < least_record ? least_record : size;
-}
-
-static void record_write(const struct frames *frames, uint8_t *out) {
-    size_t at = pixels_at(frames);
-    struct record_header header = {
-        .version = version,
+static void frames_write_record(const struct frames *frames, uint8_t *out) {
+    size_t offset = frames_pixels_offset(frames), end = offset + frames_bytes(frames);
+    struct frames_record_header header = {
+        .version = frames_version,
         .video = frames->video,
         .count = (uint32_t)frames->count,
         .height = (uint32_t)frames->height,
         .width = (uint32_t)frames->width,
-        .pixels_at = (uint32_t)at,
+        .pixels_offset = (uint32_t)offset,
         .seconds_per_grid = frames->video ? frames->seconds_per_grid : 0,
     };
-    memcpy(header.magic, magic, sizeof magic);
-    memset(out, 0, at);
+    memcpy(header.magic, frames_magic, sizeof frames_magic);
+    memset(out, 0, offset);
     memcpy(out, &header, sizeof header);
     if (frames->video) memcpy(out + sizeof header, frames->timestamps, (size_t)frames->count * sizeof(double));
-    memcpy(out + at, frames->pixels, frames_bytes(frames));
-    size_t end = at + frames_bytes(frames);
-    memset(out + end, 0, record_size(frames) - end);
+    memcpy(out + offset, frames->pixels, end - offset);
+    memset(out + end, 0, frames_record_size(frames) - end);
 }
 
 status frames_to_record(const struct frames *frames, struct buf *out) {
-    size_t size = record_size(frames);
+    size_t size = frames_record_size(frames);
     TRY(buf_reserve(out, size));
-    record_write(frames, (uint8_t *)out->data + out->size);
+    frames_write_record(frames, (uint8_t *)out->data + out->size);
     out->size += size;
     out->data[out->size] = 0;
     return OK;
 }
 
 status frames_from_record(struct frames *frames, const void *record, size_t size) {
-    enum { most_side = 1 << 16, most_count = 1 << 20 };
-    struct record_header header;
+    enum { max_side = 1 << 16, max_count = 1 << 20 };
+    struct frames_record_header header;
     if (size < sizeof header) return fail(DATAERR, "a frames record of %zu bytes is too short", size);
     memcpy(&header, record, sizeof header);
-    if (memcmp(header.magic, magic, sizeof magic) != 0) return fail(DATAERR, "not a frames record");
-    if (header.version != version) {
-        return fail(DATAERR, "a frames record of version %u, expected %u", header.version, version);
-    }
-    if (header.count < 1 || header.count > most_count || header.height < 1 || header.height > most_side ||
-        header.width < 1 || header.width > most_side || header.video > 1 || (!header.video && header.count != 1)) {
-        return fail(DATAERR, "a frames record with impossible sizes");
+    if (memcmp(header.magic, frames_magic, sizeof frames_magic) != 0) return fail(DATAERR, "not a frames record");
+    if (header.version != frames_version)
+        return fail(DATAERR, "a frames record of version %u, expected %u", header.version, frames_version);
+    if (header.count < 1 || header.count > max_count || header.height < 1 || header.height > max_side ||
+        header.width < 1 || header.width > max_side || header.video > 1 || (!header.video && header.count != 1)) {
+        return fail(DATAERR, "a frames record whose shape is out of range");
     }
     *frames = (struct frames){
         .video = header.video,
@@ -152,177 +170,183 @@ status frames_from_record(struct frames *frames, const void *record, size_t size
         .width = (int)header.width,
         .seconds_per_grid = header.video ? header.seconds_per_grid : NAN,
     };
-    if (header.pixels_at != pixels_at(frames) || size != record_size(frames)) {
-        return fail(DATAERR, "a frames record of %zu bytes, expected %zu", size, record_size(frames));
-    }
-    if (header.video) frames->timestamps = (const double *)((const char *)record + sizeof header);
-    frames->pixels = (const uint8_t *)record + header.pixels_at;
+    if (header.pixels_offset != frames_pixels_offset(frames) || size != frames_record_size(frames))
+        return fail(DATAERR, "a frames record of %zu bytes, expected %zu", size, frames_record_size(frames));
+    const char *bytes = record;
+    if (header.video) frames->timestamps = (const double *)(const void *)(bytes + sizeof header);
+    frames->pixels = (const uint8_t *)bytes + header.pixels_offset;
     return OK;
 }
 
-status frame_store_open(struct frame_store **out, const char *folder, uint64_t limit, bool read_only) {
+void frames_view_release(struct frames_view *view) {
+    lmdb_txn_end(&view->txn);
+    free(view->owned);
+    *view = (struct frames_view){0};
+}
+
+// ---- pending writes ----
+
+// The work of a write transaction. The caller holds the store's lock.
+static status frame_store_write_pending(struct lmdb_txn *txn, void *context) {
+    const struct frame_store *store = context;
+    for (int i = 0; i < store->pending_count; i++) {
+        const struct pending_write *pending = &store->pending[i];
+        struct lmdb_val key = frame_key_val(pending->key), stored;
+        if (pending->dbi == DBI_FILES) {
+            struct lmdb_val value = {&pending->remembered, sizeof pending->remembered};
+            TRY(lmdb_txn_put(txn, DBI_FILES, key, value));
+            continue;
+        }
+        struct frame_usage usage;
+        TRY(lmdb_txn_get(txn, DBI_USED, key, &stored));
+        if (!stored.data || stored.size != sizeof usage) continue; // the record was evicted
+        memcpy(&usage, stored.data, sizeof usage);
+        if (pending->used > usage.time) usage.time = pending->used;
+        TRY(lmdb_txn_put(txn, DBI_USED, key, (struct lmdb_val){&usage, sizeof usage}));
+    }
+    return OK;
+}
+
+// The caller holds the store's lock.
+static status frame_store_flush(struct frame_store *store) {
+    status result = store->pending_count ? lmdb_env_write(store->env, frame_store_write_pending, store) : OK;
+    store->pending_count = 0;
+    return result;
+}
+
+// Adds a pending write; it replaces one of the same key.
+static status frame_store_defer(struct frame_store *store, const struct pending_write *write) {
+    if (store->read_only) return OK;
+    pthread_mutex_lock(&store->lock);
+    status result = OK;
+    int i = 0;
+    while (i < store->pending_count &&
+           (store->pending[i].dbi != write->dbi || memcmp(store->pending[i].key, write->key, frame_key_bytes) != 0)) {
+        i++;
+    }
+    if (i == frame_store_max_pending) {
+        result = frame_store_flush(store);
+        i = 0;
+    }
+    assert(i <= store->pending_count);
+    store->pending[i] = *write;
+    if (i == store->pending_count) store->pending_count++;
+    pthread_mutex_unlock(&store->lock);
+    return result;
+}
+
+// ---- the store ----
+
+status frame_store_open(struct frame_store **out, const char *directory, uint64_t limit, bool read_only) {
     *out = NULL;
-    if (!read_only) TRY(dir_make(folder));
+    if (!read_only) TRY(dir_make(directory));
     struct frame_store *store;
     TRY(NEW(&store, 1));
     store->limit = limit;
     store->read_only = read_only;
     pthread_mutex_init(&store->lock, NULL);
     struct arena arena = {0};
-    char *path = path_join(&arena, folder, "frames.lmdb");
+    char *path = path_join(&arena, directory, "frames.lmdb");
     struct lmdb_options options = {.read_only = read_only, .lazy = true};
-    status result = path ? lmdb_env_open(&store->env, path, dbis, &options) : fail(UNAVAILABLE, "memory is short");
+    status result = path ? lmdb_env_open(&store->env, path, frame_store_dbis, &options) : fail_oom();
     arena_release(&arena);
     *out = store;
     if (result != OK) frame_store_close(out);
     return result;
 }
 
-// Inside a write: what was waiting. The lock is held by the caller.
-static status write_pending(struct lmdb_txn *txn, void *context) {
-    struct frame_store *store = context;
-    for (int i = 0; i < store->pending_count; i++) {
-        struct pending *p = &store->pending[i];
-        if (p->dbi == TABLE_FILES) {
-            TRY(lmdb_txn_put(txn, TABLE_FILES, key_slice(p->key),
-                             (struct lmdb_val){&p->remembered, sizeof p->remembered}));
-            continue;
-        }
-        struct lmdb_val there;
-        TRY(lmdb_txn_get(txn, TABLE_USED, key_slice(p->key), &there));
-        if (!there.data || there.size != sizeof(struct use)) continue; // evicted meanwhile
-        struct use use;
-        memcpy(&use, there.data, sizeof use);
-        if (p->use.when > use.when) use.when = p->use.when;
-        TRY(lmdb_txn_put(txn, TABLE_USED, key_slice(p->key), (struct lmdb_val){&use, sizeof use}));
-    }
-    return OK;
-}
-
-// With the lock held.
-static status flush(struct frame_store *store) {
-    status result = store->pending_count ? lmdb_env_write(store->env, write_pending, store) : OK;
-    store->pending_count = 0;
-    return result;
-}
-
-// Notes a small write; one for the same key replaces the one that waits.
-static status postpone(struct frame_store *store, const struct pending *note) {
-    if (store->read_only) return OK;
-    pthread_mutex_lock(&store->lock);
-    int i = 0;
-    while (i < store->pending_count &&
-           (store->pending[i].dbi != note->dbi || memcmp(store->pending[i].key, note->key, key_bytes) != 0)) {
-        i++;
-    }
-    status result = OK;
-    if (i == most_pending) {
-        result = flush(store);
-        i = 0;
-    }
-    store->pending[i] = *note;
-    if (i == store->pending_count) store->pending_count++;
-    pthread_mutex_unlock(&store->lock);
-    return result;
-}
-
-void frame_store_close(struct frame_store **place) {
-    struct frame_store *store = *place;
+void frame_store_close(struct frame_store **out) {
+    struct frame_store *store = *out;
     if (!store) return;
     if (store->env && !store->read_only) {
         pthread_mutex_lock(&store->lock);
-        if (flush(store) != OK) log_info("%s", fail_text());
+        if (frame_store_flush(store) != OK) log_info("%s", fail_text());
         pthread_mutex_unlock(&store->lock);
     }
     lmdb_env_close(&store->env);
     pthread_mutex_destroy(&store->lock);
     free(store);
-    *place = NULL;
-}
-
-void frames_view_release(struct frames_view *view) {
-    lmdb_txn_end(&view->snapshot);
-    free(view->owned);
-    *view = (struct frames_view){0};
+    *out = NULL;
 }
 
 status frame_store_get(struct frame_store *store, const char *key, struct frames_view *view, bool *found) {
     *view = (struct frames_view){0};
     *found = false;
-    struct pending note = {.dbi = TABLE_USED, .use = {.when = clock_realtime_ns()}};
-    TRY(key_parse(note.key, key));
-    TRY(lmdb_txn_begin_read(store->env, &view->snapshot));
+    struct pending_write used = {.dbi = DBI_USED, .used = clock_realtime_ns()};
+    TRY(frame_key_parse(used.key, key));
+    TRY(lmdb_txn_begin_read(store->env, &view->txn));
     struct lmdb_val record;
-    status result = lmdb_txn_get(view->snapshot, TABLE_FRAMES, key_slice(note.key), &record);
+    status result = lmdb_txn_get(view->txn, DBI_FRAMES, frame_key_val(used.key), &record);
     if (result == OK && record.data) {
         if (frames_from_record(&view->frames, record.data, record.size) == OK) {
-            *found = true;
-            return postpone(store, &note);
+            result = frame_store_defer(store, &used);
+            *found = result == OK;
+            if (*found) return OK;
+        } else {
+            log_info("the stored frames %s are damaged and will be decoded again: %s", key, fail_text());
         }
-        log_info("frames %s in the store: %s; computing them again", key, fail_text());
     }
     frames_view_release(view);
     return result;
 }
 
-struct put_work {
-    struct frame_store *store;
-    uint8_t key[key_bytes];
-    const struct frames *frames;
-};
-
-struct census {
+// The sum of all records and the least recently used one.
+struct usage_scan {
     uint64_t total;
-    int64_t oldest;
-    uint8_t key[key_bytes]; // of the oldest
-    uint64_t bytes;
+    int64_t oldest_time;
+    uint8_t oldest_key[frame_key_bytes];
 };
 
-static status count_use(void *context, struct lmdb_val key, struct lmdb_val value) {
-    struct census *census = context;
-    struct use use;
-    if (key.size != key_bytes || value.size != sizeof use) return fail(DATAERR, "the frames store is damaged");
-    memcpy(&use, value.data, sizeof use);
-    census->total += use.bytes;
-    if (use.when < census->oldest) {
-        census->oldest = use.when;
-        census->bytes = use.bytes;
-        memcpy(census->key, key.data, key_bytes);
+static status frame_store_scan_usage(void *context, struct lmdb_val key, struct lmdb_val value) {
+    struct usage_scan *scan = context;
+    struct frame_usage usage;
+    if (key.size != frame_key_bytes || value.size != sizeof usage) return fail(DATAERR, "the frame store is damaged");
+    memcpy(&usage, value.data, sizeof usage);
+    scan->total += usage.bytes;
+    if (usage.time < scan->oldest_time) {
+        scan->oldest_time = usage.time;
+        memcpy(scan->oldest_key, key.data, frame_key_bytes);
     }
     return OK;
 }
 
-static status make_room(struct lmdb_txn *txn, uint64_t limit, uint64_t needed) {
+static status frame_store_make_room(struct lmdb_txn *txn, uint64_t limit, uint64_t bytes) {
     for (;;) {
-        struct census census = {.oldest = INT64_MAX};
-        TRY(lmdb_txn_each(txn, TABLE_USED, (struct lmdb_val){0}, count_use, &census));
-        if (census.total == 0 || census.total + needed <= limit) return OK;
-        TRY(lmdb_txn_del(txn, TABLE_FRAMES, key_slice(census.key), NULL));
-        TRY(lmdb_txn_del(txn, TABLE_USED, key_slice(census.key), NULL));
+        struct usage_scan scan = {.oldest_time = INT64_MAX};
+        TRY(lmdb_txn_each(txn, DBI_USED, (struct lmdb_val){0}, frame_store_scan_usage, &scan));
+        if (scan.total == 0 || scan.total + bytes <= limit) return OK;
+        TRY(lmdb_txn_del(txn, DBI_FRAMES, frame_key_val(scan.oldest_key), NULL));
+        TRY(lmdb_txn_del(txn, DBI_USED, frame_key_val(scan.oldest_key), NULL));
     }
 }
 
-static status put_frames(struct lmdb_txn *txn, void *context) {
-    struct put_work *work = context;
-    TRY(write_pending(txn, work->store));
-    struct use use = {clock_realtime_ns(), record_size(work->frames)};
-    struct lmdb_val there;
-    TRY(lmdb_txn_get(txn, TABLE_FRAMES, key_slice(work->key), &there));
-    struct frames known;
-    if (!there.data || frames_from_record(&known, there.data, there.size) != OK) {
-        if (work->store->limit) TRY(make_room(txn, work->store->limit, use.bytes));
-        void *place;
-        TRY(lmdb_txn_reserve(txn, TABLE_FRAMES, key_slice(work->key), use.bytes, &place));
-        record_write(work->frames, place);
+struct frame_put {
+    struct frame_store *store;
+    uint8_t key[frame_key_bytes];
+    const struct frames *frames;
+};
+
+static status frame_store_write_put(struct lmdb_txn *txn, void *context) {
+    const struct frame_put *put = context;
+    struct lmdb_val key = frame_key_val(put->key), stored;
+    struct frames stored_frames;
+    TRY(frame_store_write_pending(txn, put->store));
+    struct frame_usage usage = {clock_realtime_ns(), frames_record_size(put->frames)};
+    TRY(lmdb_txn_get(txn, DBI_FRAMES, key, &stored));
+    if (!stored.data || frames_from_record(&stored_frames, stored.data, stored.size) != OK) {
+        void *record;
+        if (put->store->limit) TRY(frame_store_make_room(txn, put->store->limit, usage.bytes));
+        TRY(lmdb_txn_reserve(txn, DBI_FRAMES, key, usage.bytes, &record));
+        frames_write_record(put->frames, record);
     }
-    return lmdb_txn_put(txn, TABLE_USED, key_slice(work->key), (struct lmdb_val){&use, sizeof use});
+    return lmdb_txn_put(txn, DBI_USED, key, (struct lmdb_val){&usage, sizeof usage});
 }
 
 status frame_store_put(struct frame_store *store, const char *key, const struct frames *frames) {
-    struct put_work work = {.store = store, .frames = frames};
-    TRY(key_parse(work.key, key));
+    struct frame_put put = {.store = store, .frames = frames};
+    TRY(frame_key_parse(put.key, key));
     pthread_mutex_lock(&store->lock);
-    status result = lmdb_env_write(store->env, put_frames, &work);
+    status result = lmdb_env_write(store->env, frame_store_write_put, &put);
     if (result == OK) store->pending_count = 0;
     pthread_mutex_unlock(&store->lock);
     return result;
@@ -334,82 +358,79 @@ status frame_store_put_record(struct frame_store *store, const char *key, const 
     return frame_store_put(store, key, &frames);
 }
 
-struct listing {
+struct frame_visitor {
     struct lmdb_txn *txn;
     status (*visit)(void *, const char *, const struct frames *, uint64_t, double);
     void *context;
 };
 
-static status list_one(void *context, struct lmdb_val key, struct lmdb_val value) {
-    struct listing *listing = context;
-    struct use use = {0};
+static status frame_store_visit_record(void *context, struct lmdb_val key, struct lmdb_val value) {
+    const struct frame_visitor *visitor = context;
+    struct frame_usage usage = {0};
     struct lmdb_val used;
     struct frames frames;
-    char text[frame_key_size];
-    if (key.size != key_bytes || frames_from_record(&frames, value.data, value.size) != OK) return OK;
-    TRY(lmdb_txn_get(listing->txn, TABLE_USED, key, &used));
-    if (used.data && used.size == sizeof use) memcpy(&use, used.data, sizeof use);
-    key_print(text, key.data);
-    return listing->visit(listing->context, text, &frames, value.size, (double)use.when * 1e-9);
+    char key_text[frame_key_size];
+    if (key.size != frame_key_bytes || frames_from_record(&frames, value.data, value.size) != OK) return OK;
+    TRY(lmdb_txn_get(visitor->txn, DBI_USED, key, &used));
+    if (used.data && used.size == sizeof usage) memcpy(&usage, used.data, sizeof usage);
+    frame_key_print(key_text, key.data);
+    return visitor->visit(visitor->context, key_text, &frames, value.size, (double)usage.time * 1e-9);
 }
 
 status frame_store_each(struct frame_store *store,
                         status (*visit)(void *context, const char *key, const struct frames *frames, uint64_t bytes,
                                         double used),
                         void *context) {
-    struct listing listing = {.visit = visit, .context = context};
-    TRY(lmdb_txn_begin_read(store->env, &listing.txn));
-    status result = lmdb_txn_each(listing.txn, TABLE_FRAMES, (struct lmdb_val){0}, list_one, &listing);
-    lmdb_txn_end(&listing.txn);
+    struct frame_visitor visitor = {.visit = visit, .context = context};
+    TRY(lmdb_txn_begin_read(store->env, &visitor.txn));
+    status result = lmdb_txn_each(visitor.txn, DBI_FRAMES, (struct lmdb_val){0}, frame_store_visit_record, &visitor);
+    lmdb_txn_end(&visitor.txn);
     return result;
 }
 
-struct evict_work {
-    uint8_t key[key_bytes];
+struct frame_eviction {
+    uint8_t key[frame_key_bytes];
     bool *found;
 };
 
-static status evict_one(struct lmdb_txn *txn, void *context) {
-    struct evict_work *work = context;
-    TRY(lmdb_txn_del(txn, TABLE_FRAMES, key_slice(work->key), work->found));
-    return lmdb_txn_del(txn, TABLE_USED, key_slice(work->key), NULL);
+static status frame_store_write_eviction(struct lmdb_txn *txn, void *context) {
+    const struct frame_eviction *eviction = context;
+    struct lmdb_val key = frame_key_val(eviction->key);
+    TRY(lmdb_txn_del(txn, DBI_FRAMES, key, eviction->found));
+    return lmdb_txn_del(txn, DBI_USED, key, NULL);
 }
 
 status frame_store_evict(struct frame_store *store, const char *key, bool *found) {
-    struct evict_work work = {.found = found};
-    TRY(key_parse(work.key, key));
-    return lmdb_env_write(store->env, evict_one, &work);
+    struct frame_eviction eviction = {.found = found};
+    TRY(frame_key_parse(eviction.key, key));
+    return lmdb_env_write(store->env, frame_store_write_eviction, &eviction);
 }
 
-static void path_key(uint8_t out[key_bytes], const char *path) {
-    XXH128_canonical_t canonical;
-    XXH128_canonicalFromHash(&canonical, XXH3_128bits(path, strlen(path)));
-    memcpy(out, canonical.digest, key_bytes);
-}
+// ---- hashes of files ----
 
-status frame_store_recall_hash(struct frame_store *store, const char *path, const struct file_stamp *facts,
+status frame_store_recall_hash(struct frame_store *store, const char *path, const struct file_stamp *stamp,
                                uint8_t hash[16], bool *found) {
-    uint8_t key[key_bytes];
-    path_key(key, path);
+    uint8_t key[frame_key_bytes];
+    frame_store_path_key(key, path);
     *found = false;
     struct lmdb_txn *txn;
     TRY(lmdb_txn_begin_read(store->env, &txn));
     struct lmdb_val value;
-    status result = lmdb_txn_get(txn, TABLE_FILES, key_slice(key), &value);
-    struct remembered known;
-    if (result == OK && value.data && value.size == sizeof known) {
-        memcpy(&known, value.data, sizeof known);
-        *found = memcmp(&known.facts, facts, sizeof *facts) == 0;
-        if (*found) memcpy(hash, known.hash, sizeof known.hash);
+    status result = lmdb_txn_get(txn, DBI_FILES, frame_key_val(key), &value);
+    struct remembered_hash remembered;
+    if (result == OK && value.data && value.size == sizeof remembered) {
+        memcpy(&remembered, value.data, sizeof remembered);
+        *found = memcmp(&remembered.stamp, stamp, sizeof *stamp) == 0;
+        if (*found) memcpy(hash, remembered.hash, sizeof remembered.hash);
     }
     lmdb_txn_end(&txn);
     return result;
 }
 
-status frame_store_remember_hash(struct frame_store *store, const char *path, const struct file_stamp *facts,
+status frame_store_remember_hash(struct frame_store *store, const char *path, const struct file_stamp *stamp,
                                  const uint8_t hash[16]) {
-    struct pending note = {.dbi = TABLE_FILES, .remembered.facts = *facts};
-    path_key(note.key, path);
-    memcpy(note.remembered.hash, hash, 16);
-    return postpone(store, &note);
+    struct pending_write write = {.dbi = DBI_FILES, .remembered.stamp = *stamp};
+    frame_store_path_key(write.key, path);
+    memcpy(write.remembered.hash, hash, sizeof write.remembered.hash);
+    return frame_store_defer(store, &write);
 }

@@ -1,7 +1,8 @@
-// frames.lmdb: decoded, resized frames by key, shared by every process that opens the same store folder.
+// frames.lmdb: decoded, resized frames by key, shared by all processes that open the same store directory.
 //
-// A key is 32 hex digits: what the frames were computed from (content of the file and every parameter), so a stale
-// record is never found. What has been unused longest goes first when the size limit is reached.
+// A key is the hash, as 32 hex digits, of everything that the frames were computed from: the file's content and every
+// parameter. So a stale record is never found. When the size limit is reached, the least recently used records are
+// evicted.
 #ifndef SHARED_STORE_FRAME_STORE_H
 #define SHARED_STORE_FRAME_STORE_H
 
@@ -11,77 +12,83 @@
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
 
-enum { frame_key_size = 33 }; // with the NUL
+enum { frame_key_bytes = 16, frame_key_size = 2 * frame_key_bytes + 1 }; // the size counts the NUL
 
-// The frames of one image (count 1, no timestamps) or clip.
+// Writes the hash as a key.
+void frame_key_print(char key[frame_key_size], const uint8_t hash[frame_key_bytes]);
+
+// The frames of one image (count 1, no timestamps) or video.
 struct frames {
     bool video;
     int count, height, width;
-    double seconds_per_grid;  // of a clip: two frames at the sampled rate; NaN for an image
-    const double *timestamps; // [count] seconds from the clip's first frame; NULL for an image
+    double seconds_per_grid;  // of a video: two frames at the sampled rate; NaN for an image
+    const double *timestamps; // [count] seconds from the video's first frame; NULL for an image
     const uint8_t *pixels;    // [count, height, width, RGB]
 };
 
-// Bytes of the pixels.
+// Returns the size of the pixels in bytes.
 size_t frames_bytes(const struct frames *frames);
 
-// The record as it is stored and sent: header, timestamps, pixels.
+// Appends the record as it is stored and sent: header, timestamps, pixels. UNAVAILABLE when memory is short.
 status frames_to_record(const struct frames *frames, struct buf *out);
 
-// *frames points into `record`. DATAERR when it is not a whole record of this version.
+// *frames = the record's, pointing into `record`, which is aligned to 8 bytes. DATAERR when it is not a complete record
+// of this version.
 status frames_from_record(struct frames *frames, const void *record, size_t size);
 
 struct frame_store;
 
-// Opens FOLDER/frames.lmdb, and makes both unless read_only. `limit`: bytes that the records may take, 0: no limit.
-// UNAVAILABLE when the disk refuses, DATAERR for a file that is none of ours or, read_only, is not there.
-status frame_store_open(struct frame_store **out, const char *folder, uint64_t limit, bool read_only);
+// Opens `directory`/frames.lmdb; creates both unless read_only. `limit`: bytes that the records may take, 0: no limit.
+// UNAVAILABLE when the disk fails; DATAERR when the file is of another kind or, with read_only, missing. The caller
+// closes it with frame_store_close.
+status frame_store_open(struct frame_store **out, const char *directory, uint64_t limit, bool read_only);
 
-// Closes; NULL is fine; sets *store to NULL.
+// Closes and frees; sets *store to NULL. NULL is fine.
 void frame_store_close(struct frame_store **store);
 
-// Frames that someone else owns: mapped from a store, or on the heap. A zeroed view is an empty one.
+// Frames and what keeps them valid: a read transaction of a store, or a block on the heap. A zeroed view is empty.
 struct frames_view {
     struct frames frames;
-    struct lmdb_txn *snapshot;
+    struct lmdb_txn *txn;
     void *owned;
 };
 
-// Frees what stands behind a view and zeroes it.
+// Frees what a view holds and zeroes it.
 void frames_view_release(struct frames_view *view);
 
-// Maps the frames under `key` into *view (no copy), valid until frames_view_release; *found says whether they are
-// there. May be called from any thread. DATAERR for a key that is not 32 hex digits.
+// Maps the frames of `key` into *view without a copy; *found says whether there are any. May be called by any thread.
+// DATAERR when the key is not 32 hex digits. The caller releases the view with frames_view_release.
 status frame_store_get(struct frame_store *store, const char *key, struct frames_view *view, bool *found);
 
-// Keeps frames under `key`; frames that are there already stay. Makes room by evicting what is unused longest.
-// UNAVAILABLE when the disk is full: the store is as before.
+// Stores frames under `key`, evicting others if need be; frames that are stored already are kept. UNAVAILABLE when the
+// disk is full; the store is then unchanged.
 status frame_store_put(struct frame_store *store, const char *key, const struct frames *frames);
 
-// Keeps a record that came from another machine. DATAERR when it is no record.
+// Stores a record that came from another process. DATAERR when it is not a record.
 status frame_store_put_record(struct frame_store *store, const char *key, const void *record, size_t size);
 
-// Calls visit for each key in order; `bytes` of the record, `used` in seconds since 1970. END ends the walk.
+// Calls visit for each key in order; `bytes` is the record's size, `used` the time of its last use in seconds since
+// 1970. END from visit ends the iteration with OK, any other failure is returned.
 status frame_store_each(struct frame_store *store,
                         status (*visit)(void *context, const char *key, const struct frames *frames, uint64_t bytes,
                                         double used),
                         void *context);
 
-// Removes one record; *found says whether it was there.
+// Deletes one record; *found says whether it existed.
 status frame_store_evict(struct frame_store *store, const char *key, bool *found);
 
-// A file's facts from stat and the hash of its content: spares hashing it again while the facts stay.
+// What stat says of a file. As long as it is the same, the content's hash need not be computed again.
 struct file_stamp {
     uint64_t device, inode, size;
-    int64_t modified, changed; // nanoseconds
+    int64_t modified, changed; // nanoseconds since 1970
 };
 
-// *found, and hash, when this path with these very facts was remembered.
-status frame_store_recall_hash(struct frame_store *store, const char *path, const struct file_stamp *facts,
+// *found, hash = the hash that was remembered for this path and stamp.
+status frame_store_recall_hash(struct frame_store *store, const char *path, const struct file_stamp *stamp,
                                uint8_t hash[16], bool *found);
 
-// Remembers; written with the next put or at close.
-status frame_store_remember_hash(struct frame_store *store, const char *path, const struct file_stamp *facts,
+// Remembers the hash of the file's content. It is written to the disk with the next put or at close.
+status frame_store_remember_hash(struct frame_store *store, const char *path, const struct file_stamp *stamp,
                                  const uint8_t hash[16]);
 
 #endif

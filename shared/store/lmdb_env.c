@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "shared/base/clock.h"
+#include "shared/base/clock.h"
 #include "shared/base/log.h"
 
 enum { lmdb_max_dbis = 16, lmdb_max_readers = 510, lmdb_lock_file_size = 64 << 10, lmdb_grow_seconds = 20 };
