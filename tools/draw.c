@@ -10,7 +10,7 @@
 #include "shared/base/rng.h"
 #include "shared/base/file.h"
 #include "shared/base/memory.h"
-#include "shared/media/clip_writer.h"
+#include "shared/media/media_writer.h"
 #include "tools/tools.h"
 
 enum { side = 112, frame_count = 16, rate = 8, kinds = 2, choices = 4 };

@@ -1,5 +1,6 @@
 #include "shared/media/media.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -13,102 +14,94 @@
 #include "shared/base/file.h"
 #include "shared/media/decode.h"
 
-// Part of every key: a change of the chain makes new keys.
-static const char chain_version[] = "caravan frames 1";
-
 status media_decode(struct frames_view *view, const char *path, bool video, const struct sampling_config *sampling,
                     const struct media_options *options) {
-    return video ? clip_decode(view, path, sampling, options) : still_decode(view, path, sampling);
+    return video ? video_decode(view, path, sampling, options) : image_decode(view, path, sampling);
 }
 
-static status hash_content(int fd, uint8_t hash[16]) {
-    enum { block = 1 << 20 };
+static status media_hash_content(int fd, uint8_t hash[16]) {
+    enum { block_size = 1 << 20 };
     XXH3_state_t *state = XXH3_createState();
-    char *buffer = malloc(block);
-    status result = state && buffer ? OK : fail(UNAVAILABLE, "memory is short");
+    char *block = malloc(block_size);
+    status result = state && block ? OK : fail_oom();
     if (result == OK) XXH3_128bits_reset(state);
-    for (ssize_t got = 1; result == OK && got != 0;) {
-        got = fd_read(fd, buffer, block);
-        if (got < 0) result = fail(BAD_SAMPLE, "%s", strerror(errno));
-        if (got > 0) XXH3_128bits_update(state, buffer, (size_t)got);
+    for (ssize_t count = 1; result == OK && count != 0;) {
+        count = fd_read(fd, block, block_size);
+        if (count < 0) result = fail(BAD_SAMPLE, "%s", strerror(errno));
+        if (count > 0) XXH3_128bits_update(state, block, (size_t)count);
     }
     if (result == OK) {
         XXH128_canonical_t canonical;
         XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state));
-        memcpy(hash, canonical.digest, 16);
+        static_assert(sizeof canonical.digest == 16, "the hash of a file has 16 bytes");
+        memcpy(hash, canonical.digest, sizeof canonical.digest);
     }
-    free(buffer);
+    free(block);
     XXH3_freeState(state);
     return result;
 }
 
-static struct file_stamp facts_of(const struct stat *stat) {
-    return (struct file_stamp){
-        .device = stat->st_dev,
-        .inode = stat->st_ino,
-        .size = (uint64_t)stat->st_size,
-        .modified = (int64_t)stat->st_mtim.tv_sec * 1000000000 + stat->st_mtim.tv_nsec,
-        .changed = (int64_t)stat->st_ctim.tv_sec * 1000000000 + stat->st_ctim.tv_nsec,
+// The hash of the file's content, from the store's cache while the file's stamp is the same.
+static status media_hash_file(int fd, const char *path, struct frame_store *store, uint8_t hash[16]) {
+    const int64_t two_seconds = 2000000000;
+    struct stat file;
+    if (fstat(fd, &file)) return fail(BAD_SAMPLE, "%s", strerror(errno));
+    if (!S_ISREG(file.st_mode)) return fail(BAD_SAMPLE, "not a file");
+    struct file_stamp stamp = {
+        .device = file.st_dev,
+        .inode = file.st_ino,
+        .size = (uint64_t)file.st_size,
+        .modified = (int64_t)file.st_mtim.tv_sec * 1000000000 + file.st_mtim.tv_nsec,
+        .changed = (int64_t)file.st_ctim.tv_sec * 1000000000 + file.st_ctim.tv_nsec,
     };
-}
-
-// A file that was touched a moment ago may change again without its facts showing it: it is not remembered.
-static bool settled(const struct file_stamp *facts) {
-    const int64_t moment = 2000000000;
-    int64_t now = clock_realtime_ns();
-    return now - facts->modified > moment && now - facts->changed > moment;
-}
-
-static status hash_file(int fd, const char *path, struct frame_store *store, uint8_t hash[16]) {
-    struct stat stat;
-    if (fstat(fd, &stat)) return fail(BAD_SAMPLE, "%s", strerror(errno));
-    if (!S_ISREG(stat.st_mode)) return fail(BAD_SAMPLE, "not a file");
-    struct file_stamp facts = facts_of(&stat);
     bool found = false;
-    if (store) TRY(frame_store_recall_hash(store, path, &facts, hash, &found));
+    if (store) TRY(frame_store_recall_hash(store, path, &stamp, hash, &found));
     if (found) return OK;
-    TRY(hash_content(fd, hash));
-    return store && settled(&facts) ? frame_store_remember_hash(store, path, &facts, hash) : OK;
+    TRY(media_hash_content(fd, hash));
+    // A file that was written a moment ago may be written again with the same time stamp, so it is not cached.
+    int64_t now = clock_realtime_ns();
+    bool is_old = now - stamp.modified > two_seconds && now - stamp.changed > two_seconds;
+    return store && is_old ? frame_store_remember_hash(store, path, &stamp, hash) : OK;
 }
 
-// The sampling that the frames depend on; the others are zero.
-static void key_from(char key[frame_key_size], const uint8_t hash[16], bool video,
-                     const struct sampling_config *sampling) {
-    struct {
-        char version[sizeof chain_version];
-        char kind;
-        uint8_t hash[16];
-        double numbers[6];
-    } parts;
-    memset(&parts, 0, sizeof parts);
-    memcpy(parts.version, chain_version, sizeof chain_version);
-    memcpy(parts.hash, hash, 16);
-    parts.kind = video ? 'v' : 'i';
-    if (video) {
-        double total = isnan(sampling->total_pixels) ? 0 : sampling->total_pixels;
-        double numbers[6] = {sampling->fps,        (double)sampling->min_frames, (double)sampling->max_frames,
-                             sampling->min_pixels, sampling->max_pixels,         total};
-        memcpy(parts.numbers, numbers, sizeof numbers);
-    } else {
-        parts.numbers[0] = sampling->image_min_pixels;
-        parts.numbers[1] = sampling->image_max_pixels;
-    }
-    XXH128_canonical_t canonical;
-    XXH128_canonicalFromHash(&canonical, XXH3_128bits(&parts, sizeof parts));
-    for (int i = 0; i < 16; i++) {
-        key[2 * i] = "0123456789abcdef"[canonical.digest[i] >> 4];
-        key[2 * i + 1] = "0123456789abcdef"[canonical.digest[i] & 15];
-    }
-    key[32] = 0;
-}
+// What is hashed. The version changes when the same file and values would give other frames.
+struct media_key_input {
+    char version[17];
+    char kind;
+    uint8_t hash[16];
+    double values[6]; // those of the sampling_config that apply to the kind; the others are 0
+};
+
+// The padding is hashed, too.
+static_assert(sizeof(struct media_key_input) == 88, "keys on disk depend on the layout");
 
 status media_key(char key[frame_key_size], const char *path, bool video, const struct sampling_config *sampling,
                  struct frame_store *store) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return fail(BAD_SAMPLE, "%s", strerror(errno));
     uint8_t hash[16] = {0};
-    status result = hash_file(fd, path, store, hash);
+    status result = media_hash_file(fd, path, store, hash);
     close(fd);
-    if (result == OK) key_from(key, hash, video, sampling);
-    return result;
+    if (result != OK) return result;
+
+    struct media_key_input input;
+    memset(&input, 0, sizeof input);
+    memcpy(input.version, "caravan frames 1", sizeof input.version);
+    memcpy(input.hash, hash, sizeof hash);
+    input.kind = video ? 'v' : 'i';
+    if (video) {
+        input.values[0] = sampling->fps;
+        input.values[1] = (double)sampling->min_frames;
+        input.values[2] = (double)sampling->max_frames;
+        input.values[3] = sampling->min_pixels;
+        input.values[4] = sampling->max_pixels;
+        input.values[5] = isnan(sampling->total_pixels) ? 0 : sampling->total_pixels;
+    } else {
+        input.values[0] = sampling->image_min_pixels;
+        input.values[1] = sampling->image_max_pixels;
+    }
+    XXH128_canonical_t canonical;
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits(&input, sizeof input));
+    frame_key_print(key, canonical.digest);
+    return OK;
 }

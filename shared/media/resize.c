@@ -1,28 +1,34 @@
-// The clip's resampler: each row across, then down over the rows that an output row needs; those are kept in a ring.
 #include "shared/media/resize.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "shared/base/memory.h"
+#include "shared/media/resize_filter.h"
 
-enum { slack = 16 }; // floats that vector code may read or write past a row
+// ---- videos: float32 ----
 
+enum { resize_padding = 16 }; // floats that vector code may read or write past a row
+
+// Each input row is filtered horizontally once. The results that the next output row needs are kept in a ring.
 struct resizer {
     const struct resize_ops *ops;
-    struct kernel_axis down, across;
-    float *down_weights;   // [out height][taps]
-    float *across_weights; // [out width / 4][taps][4]
-    float *wide;           // one input row as floats
-    float *ring;           // [taps of down][out width, RGB], each row with slack behind
-    const float **rows;    // [taps of down]: the ring in order
+    struct resize_filter vertical, horizontal;
+    float *vertical_weights;   // [out height][taps]
+    float *horizontal_weights; // [out width / 4][taps][4]
+    float *in_row;             // one input row as floats
+    float *ring;               // [vertical taps][out width, RGB, padding]
+    const float **rows;        // [vertical taps]: the ring's rows in order
 };
 
-static void widen_c(float *out, const uint8_t *in, int count) {
+static void resize_to_float_c(float *out, const uint8_t *in, int count) {
     for (int i = 0; i < count; i++) out[i] = in[i];
 }
 
-static void across_c(float *out, const float *in, const int *first, const float *weights, int taps, int width) {
+static void resize_horizontal_c(float *out, const float *in, const int *first, const float *weights, int taps,
+                                int width) {
     for (int x = 0; x < width; x++) {
         const float *column = weights + (size_t)(x / 4) * (size_t)taps * 4 + x % 4;
         const float *from = in + (size_t)first[x] * 3;
@@ -34,7 +40,7 @@ static void across_c(float *out, const float *in, const int *first, const float 
     }
 }
 
-static void down_c(uint8_t *out, const float *const *rows, const float *weights, int taps, int count) {
+static void resize_vertical_c(uint8_t *out, const float *const *rows, const float *weights, int taps, int count) {
     for (int i = 0; i < count; i++) {
         float sum = 0;
         for (int j = 0; j < taps; j++) sum = fmaf(weights[j], rows[j][i], sum);
@@ -42,9 +48,9 @@ static void down_c(uint8_t *out, const float *const *rows, const float *weights,
     }
 }
 
-const struct resize_ops resize_c = {"c", widen_c, across_c, down_c};
+const struct resize_ops resize_c = {"c", resize_to_float_c, resize_horizontal_c, resize_vertical_c};
 
-const struct resize_ops *const *resize_versions(int *count) {
+const struct resize_ops *const *resize_ops_available(int *count) {
     static const struct resize_ops *const versions[] = {&resize_c, &resize_avx2, &resize_avx512};
     *count = 1;
 #if defined(__x86_64__)
@@ -57,77 +63,179 @@ const struct resize_ops *const *resize_versions(int *count) {
     return versions;
 }
 
-void resizer_use(struct resizer *resizer, const struct resize_ops *ops) {
+void resizer_set_ops(struct resizer *resizer, const struct resize_ops *ops) {
     resizer->ops = ops;
 }
 
-static size_t ring_stride(const struct resizer *resizer) {
-    return (size_t)resizer->across.out * 3 + slack;
+static size_t resizer_ring_stride(const struct resizer *resizer) {
+    return (size_t)resizer->horizontal.out * 3 + resize_padding;
 }
 
-static status lay_out(struct resizer *resizer) {
-    const struct kernel_axis *down = &resizer->down, *across = &resizer->across;
-    size_t rows = (size_t)down->out * (size_t)down->taps, taps = (size_t)across->taps;
-    TRY(NEW(&resizer->down_weights, rows));
-    for (size_t i = 0; i < rows; i++) resizer->down_weights[i] = (float)down->weights[i];
-    TRY(NEW(&resizer->across_weights, (size_t)across->out * taps));
-    for (size_t x = 0; x < (size_t)across->out; x++) {
-        for (size_t j = 0; j < taps; j++) {
-            resizer->across_weights[(x / 4 * taps + j) * 4 + x % 4] = (float)across->weights[x * taps + j];
-        }
-    }
-    TRY(NEW(&resizer->rows, (size_t)down->taps));
-    TRY(NEW(&resizer->ring, (size_t)down->taps * ring_stride(resizer)));
-    return NEW(&resizer->wide, (size_t)across->in * 3 + slack);
+static float *resizer_ring_row(const struct resizer *resizer, int y) {
+    return resizer->ring + (size_t)(y % resizer->vertical.taps) * resizer_ring_stride(resizer);
 }
 
 status resizer_new(struct resizer **out, int in_height, int in_width, int out_height, int out_width) {
     *out = NULL;
-    if (out_width % 4) return fail(BUG, "a clip's width must be a multiple of 4, not %d", out_width);
+    if (out_width % 4) return fail(BUG, "a video's width must be a multiple of 4, not %d", out_width);
     struct resizer *resizer;
+    status result;
     TRY(NEW(&resizer, 1));
     int count;
-    const struct resize_ops *const *versions = resize_versions(&count);
+    const struct resize_ops *const *versions = resize_ops_available(&count);
     resizer->ops = versions[count - 1];
-    status result = kernel_axis_init_single(&resizer->down, in_height, out_height);
-    if (result == OK) result = kernel_axis_init_single(&resizer->across, in_width, out_width);
-    if (result == OK) result = lay_out(resizer);
+    const struct resize_filter *vertical = &resizer->vertical, *horizontal = &resizer->horizontal;
+    TRY_TO(result, failure, resize_filter_init_f32(&resizer->vertical, in_height, out_height));
+    TRY_TO(result, failure, resize_filter_init_f32(&resizer->horizontal, in_width, out_width));
+    size_t rows = (size_t)vertical->taps, taps = (size_t)horizontal->taps;
+    TRY_TO(result, failure, NEW(&resizer->vertical_weights, (size_t)out_height * rows));
+    TRY_TO(result, failure, NEW(&resizer->horizontal_weights, (size_t)out_width * taps));
+    TRY_TO(result, failure, NEW(&resizer->rows, rows));
+    TRY_TO(result, failure, NEW(&resizer->ring, rows * resizer_ring_stride(resizer)));
+    TRY_TO(result, failure, NEW(&resizer->in_row, (size_t)in_width * 3 + resize_padding));
+    for (size_t i = 0; i < (size_t)out_height * rows; i++) {
+        resizer->vertical_weights[i] = (float)vertical->weights[i];
+    }
+    for (size_t x = 0; x < (size_t)out_width; x++) {
+        for (size_t j = 0; j < taps; j++) {
+            resizer->horizontal_weights[(x / 4 * taps + j) * 4 + x % 4] = (float)horizontal->weights[x * taps + j];
+        }
+    }
     *out = resizer;
-    if (result != OK) resizer_free(out);
+    return OK;
+failure:
+    resizer_free(&resizer);
     return result;
 }
 
-void resizer_free(struct resizer **place) {
-    struct resizer *resizer = *place;
+void resizer_free(struct resizer **out) {
+    struct resizer *resizer = *out;
     if (!resizer) return;
-    kernel_axis_release(&resizer->down);
-    kernel_axis_release(&resizer->across);
-    free(resizer->down_weights);
-    free(resizer->across_weights);
-    free(resizer->wide);
+    resize_filter_release(&resizer->vertical);
+    resize_filter_release(&resizer->horizontal);
+    free(resizer->vertical_weights);
+    free(resizer->horizontal_weights);
+    free(resizer->in_row);
     free(resizer->ring);
     free(resizer->rows);
     free(resizer);
-    *place = NULL;
-}
-
-static float *ring_row(const struct resizer *resizer, int y) {
-    return resizer->ring + (size_t)(y % resizer->down.taps) * ring_stride(resizer);
+    *out = NULL;
 }
 
 void resizer_run(struct resizer *resizer, const uint8_t *in, ptrdiff_t stride, uint8_t *out) {
-    const struct kernel_axis *down = &resizer->down, *across = &resizer->across;
+    const struct resize_filter *vertical = &resizer->vertical, *horizontal = &resizer->horizontal;
     const struct resize_ops *ops = resizer->ops;
     int next = 0; // the first input row that is not in the ring yet
-    for (int y = 0; y < down->out; y++) {
-        int first = down->first[y];
-        for (next = next < first ? first : next; next < first + down->taps; next++) {
-            ops->widen(resizer->wide, in + next * stride, across->in * 3);
-            ops->across(ring_row(resizer, next), resizer->wide, across->first, resizer->across_weights, across->taps,
-                        across->out);
+    for (int y = 0; y < vertical->out; y++) {
+        int first = vertical->first[y];
+        for (next = next < first ? first : next; next < first + vertical->taps; next++) {
+            ops->to_float(resizer->in_row, in + next * stride, horizontal->in * 3);
+            ops->horizontal(resizer_ring_row(resizer, next), resizer->in_row, horizontal->first,
+                            resizer->horizontal_weights, horizontal->taps, horizontal->out);
         }
-        for (int j = 0; j < down->taps; j++) resizer->rows[j] = ring_row(resizer, first + j);
-        ops->down(out + (size_t)y * (size_t)across->out * 3, resizer->rows,
-                  resizer->down_weights + (size_t)y * (size_t)down->taps, down->taps, across->out * 3);
+        for (int j = 0; j < vertical->taps; j++) resizer->rows[j] = resizer_ring_row(resizer, first + j);
+        ops->vertical(out + (size_t)y * (size_t)horizontal->out * 3, resizer->rows,
+                      resizer->vertical_weights + (size_t)y * (size_t)vertical->taps, vertical->taps,
+                      horizontal->out * 3);
     }
+}
+
+// ---- images: fixed point ----
+
+enum { fixed_bits = 22, fixed_half = 1 << (fixed_bits - 1) };
+
+// The sum of 255 times the weights of a pixel, some of which are negative, stays below 2^31.
+static_assert(255LL << fixed_bits < INT32_MAX / 2, "the sums of an image's resampler fit 32 bits");
+
+struct fixed_filter {
+    struct resize_filter filter;
+    int32_t *weights;
+};
+
+static void fixed_filter_release(struct fixed_filter *fixed) {
+    resize_filter_release(&fixed->filter);
+    free(fixed->weights);
+    *fixed = (struct fixed_filter){0};
+}
+
+static status fixed_filter_init(struct fixed_filter *fixed, int in, int out) {
+    *fixed = (struct fixed_filter){0};
+    TRY(resize_filter_init(&fixed->filter, in, out));
+    size_t count = (size_t)out * (size_t)fixed->filter.taps;
+    status result = NEW(&fixed->weights, count);
+    if (result != OK) {
+        fixed_filter_release(fixed);
+        return result;
+    }
+    // Halves are rounded away from zero.
+    for (size_t i = 0; i < count; i++) {
+        double weight = fixed->filter.weights[i] * (1 << fixed_bits);
+        fixed->weights[i] = (int32_t)(weight < 0 ? weight - 0.5 : weight + 0.5);
+    }
+    return OK;
+}
+
+static uint8_t fixed_to_byte(int32_t sum) {
+    sum >>= fixed_bits;
+    return (uint8_t)(sum < 0 ? 0 : sum > 255 ? 255 : sum);
+}
+
+static void fixed_filter_row(uint8_t *out, const uint8_t *row, const struct fixed_filter *fixed) {
+    int taps = fixed->filter.taps;
+    for (int x = 0; x < fixed->filter.out; x++) {
+        const int32_t *weights = fixed->weights + (size_t)x * (size_t)taps;
+        const uint8_t *from = row + (size_t)fixed->filter.first[x] * 3;
+        int32_t sum[3] = {fixed_half, fixed_half, fixed_half};
+        for (int j = 0; j < taps; j++) {
+            for (int c = 0; c < 3; c++) sum[c] += weights[j] * from[j * 3 + c];
+        }
+        for (int c = 0; c < 3; c++) out[x * 3 + c] = fixed_to_byte(sum[c]);
+    }
+}
+
+// out[height, out_width, RGB] = every row filtered horizontally.
+static status image_filter_rows(const struct image_rows *rows, int out_width, uint8_t *out) {
+    struct fixed_filter fixed;
+    size_t bytes = (size_t)out_width * 3;
+    TRY(fixed_filter_init(&fixed, rows->width, out_width));
+    status result = OK;
+    for (int y = 0; result == OK && y < rows->height; y++) {
+        const uint8_t *row = NULL;
+        result = rows->row(rows->context, y, &row);
+        if (result != OK) break;
+        if (out_width == rows->width)
+            memcpy(out + (size_t)y * bytes, row, bytes);
+        else
+            fixed_filter_row(out + (size_t)y * bytes, row, &fixed);
+    }
+    fixed_filter_release(&fixed);
+    return result;
+}
+
+status image_resize(const struct image_rows *rows, int out_height, int out_width, uint8_t *out) {
+    if (out_height == rows->height) return image_filter_rows(rows, out_width, out);
+    struct fixed_filter fixed = {0};
+    size_t bytes = (size_t)out_width * 3;
+    uint8_t *filtered = NULL;
+    int32_t *sums = NULL;
+    status result;
+    TRY_TO(result, done, NEW(&filtered, (size_t)rows->height * bytes));
+    TRY_TO(result, done, image_filter_rows(rows, out_width, filtered));
+    TRY_TO(result, done, fixed_filter_init(&fixed, rows->height, out_height));
+    TRY_TO(result, done, NEW(&sums, bytes));
+    for (int y = 0; y < out_height; y++) {
+        const int32_t *weights = fixed.weights + (size_t)y * (size_t)fixed.filter.taps;
+        for (size_t i = 0; i < bytes; i++) sums[i] = fixed_half;
+        for (int j = 0; j < fixed.filter.taps; j++) {
+            const uint8_t *row = filtered + (size_t)(fixed.filter.first[y] + j) * bytes;
+            int32_t weight = weights[j];
+            for (size_t i = 0; i < bytes; i++) sums[i] += weight * row[i];
+        }
+        for (size_t i = 0; i < bytes; i++) out[(size_t)y * bytes + i] = fixed_to_byte(sums[i]);
+    }
+done:
+    free(sums);
+    free(filtered);
+    fixed_filter_release(&fixed);
+    return result;
 }

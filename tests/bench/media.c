@@ -9,7 +9,7 @@
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/base/memory.h"
-#include "shared/media/clip_writer.h"
+#include "shared/media/media_writer.h"
 #include "shared/media/media.h"
 #include "shared/media/resize.h"
 
@@ -104,14 +104,14 @@ static status time_resize(void) {
     struct resizer *resizer = NULL;
     uint8_t *in = NULL, *out = NULL;
     int count;
-    const struct resize_ops *const *versions = resize_versions(&count);
+    const struct resize_ops *const *versions = resize_ops_available(&count);
     status result = NEW(&in, height * width * 3);
     if (result == OK) result = NEW(&out, out_height * out_width * 3);
     if (result == OK) result = resizer_new(&resizer, height, width, out_height, out_width);
     for (int i = 0; result == OK && i < height * width * 3; i++) in[i] = (uint8_t)(i * 7 + i / 999);
     for (int version = 0; result == OK && version < count; version++) {
         double best = 1e9;
-        resizer_use(resizer, versions[version]);
+        resizer_set_ops(resizer, versions[version]);
         for (int round = 0; round < rounds * 4; round++) {
             double start = clock_monotonic();
             resizer_run(resizer, in, width * 3, out);

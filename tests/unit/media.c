@@ -139,7 +139,7 @@ static void test_resamplers(void **state) {
     (void)state;
     const char *at = golden.data;
     int cases = 0, versions;
-    const struct resize_ops *const *ops = resize_versions(&versions);
+    const struct resize_ops *const *ops = resize_ops_available(&versions);
     for (const char *line; (line = next_line(&at, "resize")); cases++) {
         int h, w, oh, ow, seed;
         unsigned long clip_hash, image_hash;
@@ -152,7 +152,7 @@ static void test_resamplers(void **state) {
         assert_int_equal(resizer_new(&resizer, h, w, oh, ow), OK);
         for (int version = 0; version < versions; version++) {
             memset(out, 0, size);
-            resizer_use(resizer, ops[version]);
+            resizer_set_ops(resizer, ops[version]);
             resizer_run(resizer, in, (ptrdiff_t)w * 3, out);
             assert_true(fnv(out, size) == clip_hash);
         }
@@ -170,7 +170,7 @@ static void test_resamplers(void **state) {
 static void test_versions_equal_the_reference(void **state) {
     (void)state;
     int versions;
-    const struct resize_ops *const *ops = resize_versions(&versions);
+    const struct resize_ops *const *ops = resize_ops_available(&versions);
     for (int turn = 0; turn < 40; turn++) {
         int h = 3 + turn * 7 % 90, w = 3 + turn * 31 % 230, oh = 28 + turn * 28 % 84, ow = 28 + turn * 56 % 168;
         size_t stride = (size_t)w * 3 + (size_t)(turn % 5), size = (size_t)oh * (size_t)ow * 3;
@@ -178,11 +178,11 @@ static void test_versions_equal_the_reference(void **state) {
         assert_true(want && got);
         struct resizer *resizer;
         assert_int_equal(resizer_new(&resizer, h, w, oh, ow), OK);
-        resizer_use(resizer, ops[0]);
+        resizer_set_ops(resizer, ops[0]);
         resizer_run(resizer, in, (ptrdiff_t)stride, want);
         for (int version = 1; version < versions; version++) {
             memset(got, 0xa5, size + 64);
-            resizer_use(resizer, ops[version]);
+            resizer_set_ops(resizer, ops[version]);
             resizer_run(resizer, in, (ptrdiff_t)stride, got);
             assert_memory_equal(got, want, size);
             for (size_t i = size; i < size + 64; i++) assert_int_equal(got[i], 0xa5);
@@ -314,9 +314,9 @@ static void test_files_that_are_none(void **state) {
     expect_defect("/dev/zero", true, "not a file");
     expect_cut_defect("b-frames.mp4", 0, true, "empty");
     expect_cut_defect("b-frames.mp4", 0.5, true, "moov atom not found");
-    expect_cut_defect("open.mkv", 0.6, true, "breaks off");
-    expect_cut_defect("full-range.webm", 0.6, true, "breaks off");
-    expect_cut_defect("photo.jpg", 0.7, false, "breaks off");
+    expect_cut_defect("open.mkv", 0.6, true, "is truncated");
+    expect_cut_defect("full-range.webm", 0.6, true, "is truncated");
+    expect_cut_defect("photo.jpg", 0.7, false, "is truncated");
     expect_cut_defect("plain-%03d.png", 0.7, false, "cannot be decoded");
 }
 

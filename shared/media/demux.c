@@ -1,0 +1,149 @@
+#include "shared/media/demux.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shared/base/file.h"
+
+enum { demux_io_buffer_size = 256 << 10, demux_max_pixels = 100 * 1000 * 1000 };
+
+// Decoders count their padding, too.
+enum { demux_max_padded_pixels = demux_max_pixels + demux_max_pixels / 16 };
+
+static int demux_read_bytes(void *context, uint8_t *out, int size) {
+    struct demuxer *demuxer = context;
+    ssize_t count = fd_pread(demuxer->fd, out, (size_t)size, demuxer->position);
+    if (count < 0) return AVERROR(errno);
+    demuxer->position += count;
+    return count ? (int)count : AVERROR_EOF;
+}
+
+static int64_t demux_seek(void *context, int64_t offset, int whence) {
+    struct demuxer *demuxer = context;
+    if (whence & AVSEEK_SIZE) return demuxer->size;
+    whence &= ~AVSEEK_FORCE;
+    int64_t base = whence == SEEK_SET ? 0 : whence == SEEK_CUR ? demuxer->position : demuxer->size;
+    if (base + offset < 0) return AVERROR(EINVAL);
+    return demuxer->position = base + offset;
+}
+
+static int demux_refuse_io_open(AVFormatContext *format, AVIOContext **io, const char *url, int flags,
+                                AVDictionary **options) {
+    (void)io, (void)flags, (void)options;
+    av_log(format, AV_LOG_ERROR, "it refers to another file, '%.100s', which is not allowed\n", url);
+    return AVERROR(EACCES);
+}
+
+// Reads packets to find out what the headers do not say. FFmpeg may run decoders for this; they get our limits, too.
+static status demux_find_stream_info(AVFormatContext *format) {
+    enum { max_streams = 64 };
+    AVDictionary *options[max_streams] = {0};
+    unsigned count = format->nb_streams;
+    for (unsigned i = 0; i < count && i < max_streams; i++) {
+        av_dict_set_int(&options[i], "max_pixels", demux_max_pixels, 0);
+        av_dict_set(&options[i], "threads", "1", 0);
+    }
+    int code = avformat_find_stream_info(format, count <= max_streams ? options : NULL);
+    for (unsigned i = 0; i < max_streams; i++) av_dict_free(&options[i]);
+    return code < 0 ? ffmpeg_fail(code, "has no readable stream") : OK;
+}
+
+static status demux_open_format(struct demuxer *demuxer, enum demux_kind kind) {
+    unsigned char *buffer = av_malloc(demux_io_buffer_size);
+    if (buffer) {
+        demuxer->io = avio_alloc_context(buffer, demux_io_buffer_size, 0, demuxer, demux_read_bytes, NULL, demux_seek);
+    }
+    if (!demuxer->io) av_free(buffer);
+    demuxer->format = avformat_alloc_context();
+    if (!demuxer->io || !demuxer->format) return fail_oom();
+    demuxer->format->pb = demuxer->io;
+    demuxer->format->io_open = demux_refuse_io_open;
+    demuxer->format->flags |= AVFMT_FLAG_CUSTOM_IO;
+    int code = avformat_open_input(&demuxer->format, NULL, NULL, NULL);
+    if (code) return ffmpeg_fail(code, "cannot be opened");
+    ffmpeg_measure_frame_rate(demuxer->format);
+
+    bool codec_known = false;
+    for (unsigned i = 0; i < demuxer->format->nb_streams; i++) {
+        const AVCodecParameters *stream = demuxer->format->streams[i]->codecpar;
+        codec_known |= stream->codec_type == AVMEDIA_TYPE_VIDEO && stream->codec_id != AV_CODEC_ID_NONE;
+    }
+    if (kind == DEMUX_VIDEO || !codec_known) TRY(demux_find_stream_info(demuxer->format));
+
+    for (unsigned i = 0; i < demuxer->format->nb_streams; i++) {
+        const AVCodecParameters *stream = demuxer->format->streams[i]->codecpar;
+        if (stream->codec_type != AVMEDIA_TYPE_VIDEO) continue;
+        if ((int64_t)stream->width * stream->height <= demux_max_pixels) break;
+        return fail(BAD_SAMPLE, "has %d x %d pixels, at most %d million are allowed", stream->width, stream->height,
+                    demux_max_pixels / 1000000);
+    }
+    return OK;
+}
+
+status demuxer_open(struct demuxer *demuxer, const char *path, int threads, enum demux_kind kind) {
+    *demuxer = (struct demuxer){.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+    ffmpeg_clear_error();
+    struct stat file;
+    if (demuxer->fd < 0 || fstat(demuxer->fd, &file)) return fail(BAD_SAMPLE, "%s", strerror(errno));
+    if (!S_ISREG(file.st_mode)) return fail(BAD_SAMPLE, "not a file");
+    if (file.st_size == 0) return fail(BAD_SAMPLE, "the file is empty");
+    demuxer->size = file.st_size;
+    TRY(demux_open_format(demuxer, kind));
+
+    const AVCodec *codec = NULL;
+    int index = av_find_best_stream(demuxer->format, AVMEDIA_TYPE_VIDEO, -1, -1, &codec, 0);
+    if (index == AVERROR_DECODER_NOT_FOUND) return fail(BAD_SAMPLE, "FFmpeg has no decoder for its video");
+    if (index < 0) return fail(BAD_SAMPLE, "has no video stream");
+    demuxer->stream = demuxer->format->streams[index];
+    // The cover of an audio file is no video.
+    if (demuxer->stream->disposition & AV_DISPOSITION_ATTACHED_PIC) return fail(BAD_SAMPLE, "has no video stream");
+    for (unsigned i = 0; i < demuxer->format->nb_streams; i++) {
+        if ((int)i != index) demuxer->format->streams[i]->discard = AVDISCARD_ALL;
+    }
+    return demuxer_new_decoder(&demuxer->decoder, demuxer, codec, threads, kind);
+}
+
+status demuxer_new_decoder(AVCodecContext **out, const struct demuxer *demuxer, const AVCodec *codec, int threads,
+                           enum demux_kind kind) {
+    AVCodecContext *decoder = *out = avcodec_alloc_context3(codec);
+    if (!decoder) return fail_oom();
+    int code = avcodec_parameters_to_context(decoder, demuxer->stream->codecpar);
+    if (code < 0) return ffmpeg_fail(code, "cannot set up its decoder");
+    decoder->thread_count = threads;
+    decoder->pkt_timebase = demuxer->stream->time_base;
+    decoder->max_pixels = demux_max_padded_pixels;
+    if (kind == DEMUX_IMAGE) decoder->idct_algo = FF_IDCT_INT; // of all, nearest to libjpeg's
+    code = avcodec_open2(decoder, codec, NULL);
+    return code < 0 ? ffmpeg_fail(code, "cannot open its decoder") : OK;
+}
+
+void demuxer_close(struct demuxer *demuxer) {
+    avcodec_free_context(&demuxer->decoder);
+    if (demuxer->format) avformat_close_input(&demuxer->format);
+    if (demuxer->io) {
+        av_freep(&demuxer->io->buffer);
+        avio_context_free(&demuxer->io);
+    }
+    if (demuxer->fd >= 0) close(demuxer->fd);
+    *demuxer = (struct demuxer){.fd = -1};
+}
+
+status demuxer_read(struct demuxer *demuxer, AVPacket *packet) {
+    for (;;) {
+        ffmpeg_clear_error();
+        int code = av_read_frame(demuxer->format, packet);
+        // Of a truncated file FFmpeg logs an error and then reports an ordinary end.
+        if (code == AVERROR_EOF && !ffmpeg_has_error()) return END;
+        if (code < 0) return ffmpeg_fail(code == AVERROR_EOF ? 0 : code, "the file is truncated");
+        assert(packet->stream_index >= 0);
+        if (packet->stream_index == demuxer->stream->index) break;
+        av_packet_unref(packet);
+    }
+    if (!(packet->flags & AV_PKT_FLAG_CORRUPT)) return OK;
+    av_packet_unref(packet);
+    return ffmpeg_fail(0, "the file is truncated or damaged");
+}

@@ -1,0 +1,194 @@
+#include "shared/media/media_writer.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <libavutil/opt.h>
+#include <libswscale/swscale.h>
+
+#include "shared/base/file.h"
+#include "shared/base/memory.h"
+#include "shared/media/ffmpeg.h"
+
+// ---- contact sheets ----
+
+static status contact_sheet_draw(const struct frames *frames, AVFrame *sheet) {
+    enum { gap = 4, white = 255 };
+    int columns = (int)ceil(sqrt((double)frames->count)), rows = (frames->count + columns - 1) / columns;
+    sheet->format = AV_PIX_FMT_RGB24;
+    sheet->width = columns * (frames->width + gap) - gap;
+    sheet->height = rows * (frames->height + gap) - gap;
+    if (av_frame_get_buffer(sheet, 0) < 0) return fail_oom();
+    for (int y = 0; y < sheet->height; y++)
+        memset(sheet->data[0] + (ptrdiff_t)y * sheet->linesize[0], white, (size_t)sheet->width * 3);
+    size_t row = (size_t)frames->width * 3;
+    for (int i = 0; i < frames->count; i++) {
+        int top = i / columns * (frames->height + gap), left = i % columns * (frames->width + gap);
+        for (int y = 0; y < frames->height; y++) {
+            memcpy(sheet->data[0] + (ptrdiff_t)(top + y) * sheet->linesize[0] + (ptrdiff_t)left * 3,
+                   frames->pixels + ((size_t)i * (size_t)frames->height + (size_t)y) * row, row);
+        }
+    }
+    return OK;
+}
+
+static status contact_sheet_encode(AVCodecContext *encoder, const AVFrame *sheet, AVPacket *packet) {
+    encoder->width = sheet->width;
+    encoder->height = sheet->height;
+    encoder->pix_fmt = AV_PIX_FMT_RGB24;
+    encoder->time_base = (AVRational){1, 1};
+    int code = avcodec_open2(encoder, NULL, NULL);
+    if (code == 0) code = avcodec_send_frame(encoder, sheet);
+    if (code == 0) code = avcodec_send_frame(encoder, NULL);
+    if (code == 0) code = avcodec_receive_packet(encoder, packet);
+    if (code == 0) return OK;
+    ffmpeg_fail(code, "cannot encode a PNG");
+    return UNAVAILABLE;
+}
+
+status contact_sheet_write(const struct frames *frames, const char *path) {
+    ffmpeg_clear_error();
+    const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_PNG);
+    if (!codec) return fail(UNAVAILABLE, "FFmpeg has no PNG encoder");
+    AVCodecContext *encoder = avcodec_alloc_context3(codec);
+    AVFrame *sheet = av_frame_alloc();
+    AVPacket *packet = av_packet_alloc();
+    status result = encoder && sheet && packet ? OK : fail_oom();
+    if (result == OK) result = contact_sheet_draw(frames, sheet);
+    if (result == OK) result = contact_sheet_encode(encoder, sheet, packet);
+    if (result == OK) result = file_write_atomic(path, packet->data, (size_t)packet->size);
+    av_packet_free(&packet);
+    av_frame_free(&sheet);
+    avcodec_free_context(&encoder);
+    return result;
+}
+
+// ---- videos ----
+
+struct clip_writer {
+    AVFormatContext *file;
+    AVCodecContext *encoder;
+    AVStream *stream;
+    struct SwsContext *scaler;
+    AVFrame *frame;
+    AVPacket *packet;
+    int64_t count;
+    bool header_written;
+};
+
+static status clip_writer_fail(const struct clip_writer *writer, const char *what, int code) {
+    char reason[AV_ERROR_MAX_STRING_SIZE] = "";
+    av_strerror(code, reason, sizeof reason);
+    return fail(UNAVAILABLE, "%s: cannot %s: %s", writer->file->url, what, reason);
+}
+
+static status clip_writer_open_encoder(struct clip_writer *writer, int width, int height, int rate) {
+    const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_H264);
+    if (!codec) return fail(UNAVAILABLE, "%s: FFmpeg has no H.264 encoder", writer->file->url);
+    AVCodecContext *encoder = writer->encoder = avcodec_alloc_context3(codec);
+    if (!encoder) return fail_oom();
+    encoder->width = width;
+    encoder->height = height;
+    encoder->time_base = (AVRational){1, rate};
+    encoder->framerate = (AVRational){rate, 1};
+    encoder->pix_fmt = AV_PIX_FMT_YUV420P;
+    encoder->thread_count = 1;
+    encoder->gop_size = 12;
+    if (writer->file->oformat->flags & AVFMT_GLOBALHEADER) encoder->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
+    av_opt_set(encoder->priv_data, "preset", "veryfast", 0); // options of libx264; other encoders lack them
+    av_opt_set(encoder->priv_data, "crf", "18", 0);
+    int code = avcodec_open2(encoder, codec, NULL);
+    return code < 0 ? clip_writer_fail(writer, "open the encoder", code) : OK;
+}
+
+static status clip_writer_write_header(struct clip_writer *writer, const char *path) {
+    writer->stream = avformat_new_stream(writer->file, NULL);
+    if (!writer->stream) return fail_oom();
+    writer->stream->time_base = writer->encoder->time_base;
+    writer->stream->avg_frame_rate = writer->encoder->framerate;
+    int code = avcodec_parameters_from_context(writer->stream->codecpar, writer->encoder);
+    if (code >= 0) code = avio_open(&writer->file->pb, path, AVIO_FLAG_WRITE);
+    if (code >= 0) code = avformat_write_header(writer->file, NULL);
+    if (code < 0) return clip_writer_fail(writer, "write", code);
+    writer->header_written = true;
+    return OK;
+}
+
+status clip_writer_open(struct clip_writer **out, const char *path, int width, int height, int rate) {
+    struct clip_writer *writer;
+    status result;
+    *out = NULL;
+    TRY(NEW(&writer, 1));
+    av_log_set_level(AV_LOG_ERROR); // encoders log every video otherwise
+    int code = avformat_alloc_output_context2(&writer->file, NULL, "mp4", path);
+    if (code < 0) TRY_TO(result, failure, fail(UNAVAILABLE, "%s: cannot write: %s", path, av_err2str(code)));
+    TRY_TO(result, failure, clip_writer_open_encoder(writer, width, height, rate));
+    TRY_TO(result, failure, clip_writer_write_header(writer, path));
+    writer->scaler = sws_getContext(width, height, AV_PIX_FMT_RGB24, width, height, AV_PIX_FMT_YUV420P, SWS_BICUBIC,
+                                    NULL, NULL, NULL);
+    writer->frame = av_frame_alloc();
+    writer->packet = av_packet_alloc();
+    TRY_TO(result, failure, writer->scaler && writer->frame && writer->packet ? OK : fail_oom());
+    writer->frame->format = AV_PIX_FMT_YUV420P;
+    writer->frame->width = width;
+    writer->frame->height = height;
+    code = av_frame_get_buffer(writer->frame, 0);
+    if (code < 0) TRY_TO(result, failure, clip_writer_fail(writer, "allocate a frame", code));
+    *out = writer;
+    return OK;
+failure:
+    clip_writer_close(&writer);
+    return result;
+}
+
+// Sends a frame (NULL: the end) to the encoder and writes the packets that come out.
+static status clip_writer_encode(struct clip_writer *writer, const AVFrame *frame) {
+    int code = avcodec_send_frame(writer->encoder, frame);
+    if (code < 0) return clip_writer_fail(writer, "encode", code);
+    for (;;) {
+        code = avcodec_receive_packet(writer->encoder, writer->packet);
+        if (code == AVERROR(EAGAIN) || code == AVERROR_EOF) return OK;
+        if (code >= 0) {
+            if (!writer->packet->duration) writer->packet->duration = 1;
+            av_packet_rescale_ts(writer->packet, writer->encoder->time_base, writer->stream->time_base);
+            writer->packet->stream_index = writer->stream->index;
+            code = av_interleaved_write_frame(writer->file, writer->packet);
+        }
+        if (code < 0) return clip_writer_fail(writer, "write", code);
+    }
+}
+
+status clip_writer_add(struct clip_writer *writer, const uint8_t *rgb) {
+    AVFrame *frame = writer->frame;
+    int code = av_frame_make_writable(frame);
+    if (code < 0) return clip_writer_fail(writer, "allocate a frame", code);
+    int stride = 3 * frame->width;
+    sws_scale(writer->scaler, &rgb, &stride, 0, frame->height, frame->data, frame->linesize);
+    frame->pts = writer->count++;
+    return clip_writer_encode(writer, frame);
+}
+
+status clip_writer_close(struct clip_writer **out) {
+    struct clip_writer *writer = *out;
+    if (!writer) return OK;
+    status result = OK;
+    if (writer->header_written && writer->packet) {
+        result = clip_writer_encode(writer, NULL);
+        int code = result == OK ? av_write_trailer(writer->file) : 0;
+        if (code < 0) result = clip_writer_fail(writer, "write", code);
+    }
+    av_packet_free(&writer->packet);
+    av_frame_free(&writer->frame);
+    sws_freeContext(writer->scaler);
+    avcodec_free_context(&writer->encoder);
+    if (writer->file) {
+        int code = writer->file->pb ? avio_closep(&writer->file->pb) : 0;
+        if (code < 0 && result == OK) result = clip_writer_fail(writer, "write", code);
+        avformat_free_context(writer->file);
+    }
+    free(writer);
+    *out = NULL;
+    return result;
+}

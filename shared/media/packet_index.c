@@ -1,0 +1,185 @@
+#include "shared/media/packet_index.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/base/memory.h"
+
+enum { packet_index_max_cached_bytes = 64 << 20 };
+
+// ---- key frames ----
+
+enum { h264_slice = 1, h264_idr = 5, h264_sps = 7, h264_pps = 8 };
+enum { hevc_bla = 16, hevc_cra = 21, hevc_last_slice = 31, hevc_vps = 32, hevc_sps = 33, hevc_pps = 34 };
+
+// Iterates over the NAL units of a packet.
+struct nal_iterator {
+    const uint8_t *at, *end;
+    int length_size; // bytes of the length in front of each unit; 0: start codes
+};
+
+static struct nal_iterator nal_iterator_of(const AVPacket *packet, const AVCodecParameters *codec) {
+    struct nal_iterator nal = {packet->data, packet->data + packet->size, 0};
+    if (codec->extradata_size < 7 || codec->extradata[0] != 1) return nal;
+    if (codec->codec_id == AV_CODEC_ID_H264)
+        nal.length_size = (codec->extradata[4] & 3) + 1;
+    else if (codec->extradata_size > 22)
+        nal.length_size = (codec->extradata[21] & 3) + 1;
+    return nal;
+}
+
+// Returns the first byte of the next unit, NULL at the end.
+static const uint8_t *nal_next(struct nal_iterator *nal) {
+    if (nal->length_size == 0) {
+        for (; nal->end - nal->at > 3; nal->at++) {
+            if (nal->at[0] || nal->at[1] || nal->at[2] != 1) continue;
+            nal->at += 3;
+            return nal->at;
+        }
+        return NULL;
+    }
+    if (nal->end - nal->at <= nal->length_size) return NULL;
+    size_t length = 0;
+    for (int i = 0; i < nal->length_size; i++) length = length << 8 | *nal->at++;
+    const uint8_t *unit = nal->at;
+    if (length == 0 || length > (size_t)(nal->end - nal->at)) return NULL;
+    nal->at += length;
+    return unit;
+}
+
+// Whether the packet is an IDR or CRA picture or the like. *parameter_sets collects whether any packet so far carried
+// SPS or PPS: then a jump is only possible to packets that carry both.
+static bool packet_index_is_nal_keyframe(const AVPacket *packet, const AVCodecParameters *codec, bool *parameter_sets) {
+    struct nal_iterator nal = nal_iterator_of(packet, codec);
+    bool hevc = codec->codec_id == AV_CODEC_ID_HEVC, sps = false, pps = false, vps = false;
+    for (const uint8_t *unit; (unit = nal_next(&nal));) {
+        int type = hevc ? *unit >> 1 & 63 : *unit & 31;
+        sps |= type == (hevc ? hevc_sps : h264_sps);
+        pps |= type == (hevc ? hevc_pps : h264_pps);
+        vps |= hevc && type == hevc_vps;
+        bool slice = hevc ? type <= hevc_last_slice : type >= h264_slice && type <= h264_idr;
+        if (!slice) continue;
+        bool complete = !*parameter_sets || (sps && pps);
+        *parameter_sets |= sps || pps || vps;
+        return complete && (hevc ? type >= hevc_bla && type <= hevc_cra : type == h264_idr);
+    }
+    *parameter_sets |= sps || pps || vps;
+    return false;
+}
+
+// Whether the packet refers to none before it and to none that is displayed after it.
+static bool packet_index_is_keyframe(const AVPacket *packet, const AVCodecParameters *codec, bool *parameter_sets) {
+    const AVCodecDescriptor *descriptor = avcodec_descriptor_get(codec->codec_id);
+    switch (codec->codec_id) {
+    case AV_CODEC_ID_H264:
+    case AV_CODEC_ID_HEVC:
+        return packet_index_is_nal_keyframe(packet, codec, parameter_sets);
+    case AV_CODEC_ID_VP8:
+    case AV_CODEC_ID_VP9:
+    case AV_CODEC_ID_AV1:
+        return packet->flags & AV_PKT_FLAG_KEY;
+    default:
+        return descriptor && descriptor->props & AV_CODEC_PROP_INTRA_ONLY && descriptor->id != AV_CODEC_ID_APNG;
+    }
+}
+
+// ---- the index ----
+
+struct packet_index_builder {
+    struct packet_index *index;
+    const AVCodecParameters *codec;
+    size_t capacity, cached_bytes;
+    bool started;            // a key frame was read; packets before the first one cannot be decoded
+    bool parameter_sets;     // see packet_index_is_nal_keyframe
+    bool parameters_changed; // in the middle of the stream, so no packet may be jumped over
+};
+
+static void packet_index_drop_cache(struct packet_index *index) {
+    for (size_t i = 0; index->cached && i < index->count; i++) av_packet_free(&index->cached[i]);
+    free(index->cached);
+    index->cached = NULL;
+}
+
+static status packet_index_append(struct packet_index_builder *builder, AVPacket *packet) {
+    struct packet_index *index = builder->index;
+    if (index->count == builder->capacity) {
+        builder->capacity = builder->capacity ? builder->capacity * 2 : 256;
+        TRY(RESIZE(&index->packets, builder->capacity));
+        if (builder->cached_bytes <= packet_index_max_cached_bytes) TRY(RESIZE(&index->cached, builder->capacity));
+    }
+    builder->started |= packet->flags & AV_PKT_FLAG_KEY;
+    builder->parameters_changed |= index->count && (av_packet_get_side_data(packet, AV_PKT_DATA_NEW_EXTRADATA, NULL) ||
+                                                    av_packet_get_side_data(packet, AV_PKT_DATA_PARAM_CHANGE, NULL));
+    enum { vp8_show_frame = 0x10 };
+    bool hidden =
+        builder->codec->codec_id == AV_CODEC_ID_VP8 && packet->size > 0 && !(packet->data[0] & vp8_show_frame);
+    index->packets[index->count] = (struct packet_info){
+        .pts = packet->pts,
+        .displayed = builder->started && !(packet->flags & AV_PKT_FLAG_DISCARD) && !hidden,
+        .keyframe = packet_index_is_keyframe(packet, builder->codec, &builder->parameter_sets),
+    };
+    builder->cached_bytes += (size_t)packet->size + sizeof *packet;
+    if (builder->cached_bytes > packet_index_max_cached_bytes) packet_index_drop_cache(index);
+    if (index->cached) {
+        index->cached[index->count] = av_packet_clone(packet);
+        if (!index->cached[index->count]) return fail_oom();
+    }
+    index->count++;
+    return OK;
+}
+
+static int packet_index_compare(const void *a, const void *b) {
+    const struct displayed_packet *x = a, *y = b;
+    if (x->pts != y->pts) return x->pts < y->pts ? -1 : 1;
+    return x->index < y->index ? -1 : x->index > y->index;
+}
+
+// Fails when samples that the header of an MP4 file lists lie beyond the file's end.
+static status packet_index_check_mp4(const struct demuxer *demuxer) {
+    if (!strstr(demuxer->format->iformat->name, "mp4")) return OK;
+    int count = avformat_index_get_entries_count(demuxer->stream), missing = 0;
+    for (int i = 0; i < count; i++) {
+        const AVIndexEntry *entry = avformat_index_get_entry(demuxer->stream, i);
+        missing += entry->pos + entry->size > demuxer->size;
+    }
+    if (missing == 0) return OK;
+    return fail(BAD_SAMPLE, "the file is truncated: %d of its %d frames are missing", missing, count);
+}
+
+status packet_index_build(struct packet_index *index, struct demuxer *demuxer) {
+    *index = (struct packet_index){0};
+    TRY(packet_index_check_mp4(demuxer));
+    struct packet_index_builder builder = {.index = index, .codec = demuxer->stream->codecpar};
+    AVPacket *packet = av_packet_alloc();
+    if (!packet) return fail_oom();
+    status result;
+    while ((result = demuxer_read(demuxer, packet)) == OK) {
+        result = packet_index_append(&builder, packet);
+        av_packet_unref(packet);
+        if (result != OK) break;
+    }
+    av_packet_free(&packet);
+    if (result != END) return result;
+
+    TRY(NEW(&index->displayed, index->count));
+    index->unique_pts = true;
+    for (size_t i = 0; i < index->count; i++) {
+        if (builder.parameters_changed) index->packets[i].keyframe = false;
+        if (!index->packets[i].displayed) continue;
+        index->displayed[index->displayed_count++] = (struct displayed_packet){index->packets[i].pts, i};
+        index->unique_pts &= index->packets[i].pts != AV_NOPTS_VALUE;
+    }
+    if (!index->unique_pts) return OK;
+    qsort(index->displayed, index->displayed_count, sizeof *index->displayed, packet_index_compare);
+    for (size_t i = 1; i < index->displayed_count; i++) {
+        index->unique_pts &= index->displayed[i].pts != index->displayed[i - 1].pts;
+    }
+    return OK;
+}
+
+void packet_index_release(struct packet_index *index) {
+    packet_index_drop_cache(index);
+    free(index->packets);
+    free(index->displayed);
+    *index = (struct packet_index){0};
+}
