@@ -1,46 +1,70 @@
 #include "shared/base/log.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
-static const char *program = "caravan";
-static bool debug;
+#include "shared/base/clock.h"
+
+enum { log_line_size = 4096, log_suffix_size = 64, log_time_size = 32, ns_per_s = 1000000000, ns_per_ms = 1000000 };
+
+static const char *log_program = "caravan";
+static char log_program_suffix[log_suffix_size];
+static bool log_time_on, log_debug_on;
 
 void log_open(const char *name) {
-    program = name;
-    const char *asked = getenv("CARAVAN_DEBUG");
-    debug = asked && *asked && *asked != '0';
+    assert(name);
+    log_program = name;
+    const char *debug = getenv("CARAVAN_DEBUG");
+    log_debug_on = debug && *debug && *debug != '0';
+}
+
+void log_suffix(const char *suffix) {
+    snprintf(log_program_suffix, sizeof log_program_suffix, "%s", suffix ? suffix : "");
+}
+
+void log_timestamps(bool on) {
+    log_time_on = on;
 }
 
 const char *log_name(void) {
-    return program;
+    return log_program;
 }
 
-static void write_line(const char *format, va_list arguments) {
-    char line[4096];
-    int used = snprintf(line, sizeof line, "%s: ", program);
-    int more = vsnprintf(line + used, sizeof line - (size_t)used - 1, format, arguments);
-    if (more < 0) return;
-    used += more;
-    if (used > (int)sizeof line - 2) used = (int)sizeof line - 2;
+static void log_write(const char *format, va_list arguments) {
+    char line[log_line_size], when[log_time_size] = "";
+    static_assert(sizeof line > sizeof when + log_suffix_size + 1024, "the prefix must fit");
+    if (log_time_on) {
+        int64_t now = clock_realtime_ns();
+        time_t seconds = (time_t)(now / ns_per_s);
+        struct tm utc;
+        size_t size = strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", gmtime_r(&seconds, &utc));
+        snprintf(when + size, sizeof when - size, ".%03dZ ", (int)(now % ns_per_s / ns_per_ms));
+    }
+    int used = snprintf(line, sizeof line, "%s%.1024s%s: ", when, log_program, log_program_suffix);
+    assert(used > 0 && used < (int)sizeof line - 1);
+    int size = vsnprintf(line + used, sizeof line - (size_t)used - 1, format, arguments);
+    if (size < 0) return;
+    used = size < (int)sizeof line - 1 - used ? used + size : (int)sizeof line - 2;
     line[used++] = '\n';
     ssize_t written = write(STDERR_FILENO, line, (size_t)used);
-    (void)written; // standard error is gone: there is nowhere left to say so
+    (void)written; // without standard error there is no place for a message
 }
 
 void log_info(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    write_line(format, arguments);
+    log_write(format, arguments);
     va_end(arguments);
 }
 
 void log_debug(const char *format, ...) {
-    if (!debug) return;
+    if (!log_debug_on) return;
     va_list arguments;
     va_start(arguments, format);
-    write_line(format, arguments);
+    log_write(format, arguments);
     va_end(arguments);
 }

@@ -1,20 +1,28 @@
-// Talk for people, on standard error, one line a call: "PROGRAM: text". Standard output is for data alone.
+// Messages for people, on standard error, one line a call: "PROGRAM: text". Standard output is for data alone.
+//
+// A stage of a pipeline run also names its replica and machine and puts the time in front:
+// "2026-01-02T03:04:05.678Z caravan-rollout-2@gpu1: text". The log_* settings are made before other threads start.
 #ifndef SHARED_BASE_LOG_H
 #define SHARED_BASE_LOG_H
 
 #include <stdbool.h>
 
-// The name that stands before every line; `name` must outlive the program. CARAVAN_DEBUG=1 in the environment
-// turns log_debug on.
+// Sets the program's name, which must outlive the program. CARAVAN_DEBUG=1 in the environment turns log_debug on.
 void log_open(const char *name);
 
-// The name given to log_open, "caravan" before that.
+// Appends a suffix to the name in every line ("-2@gpu1"), NULL for none. At most 63 bytes are kept.
+void log_suffix(const char *suffix);
+
+// Turns the time in front of every line on or off (the default): UTC, with milliseconds.
+void log_timestamps(bool on);
+
+// Returns the name given to log_open, without the suffix; "caravan" before that.
 const char *log_name(void);
 
-// A line for a person. Safe from any thread; one write a line.
+// Writes a formatted line with one write(). Lines over 4 KiB are cut. Safe from any thread.
 void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-// The same, only when CARAVAN_DEBUG is set.
+// The same, only if CARAVAN_DEBUG is set.
 void log_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

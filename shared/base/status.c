@@ -3,31 +3,38 @@
 #undef fail_prefix
 #undef fail_oom
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sysexits.h>
 
 #include "shared/base/log.h"
 
-static _Thread_local char text[2048];
+static_assert(USAGE == EX_USAGE && DATAERR == EX_DATAERR, "exit codes are those of <sysexits.h>");
+static_assert(UNAVAILABLE == EX_UNAVAILABLE && BUG == EX_SOFTWARE, "exit codes are those of <sysexits.h>");
+
+static _Thread_local char fail_message[2048];
 
 status fail(status code, const char *format, ...) {
-    char fresh[sizeof text]; // the arguments may point into `text` itself
+    char message[sizeof fail_message]; // the arguments may point into fail_message
+    assert(code != OK);
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(fresh, sizeof fresh, format, arguments);
+    vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    memcpy(text, fresh, sizeof text);
+    memcpy(fail_message, message, sizeof fail_message);
     return code;
 }
 
 status fail_prefix(status code, const char *format, ...) {
     char prefix[512];
+    static_assert(sizeof prefix < sizeof fail_message, "room must remain for the message");
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(prefix, sizeof prefix, format, arguments);
     va_end(arguments);
-    return fail(code, "%s: %s", prefix, text);
+    return fail(code, "%s: %s", prefix, fail_message);
 }
 
 status fail_oom(void) {
@@ -35,7 +42,7 @@ status fail_oom(void) {
 }
 
 const char *fail_text(void) {
-    return text;
+    return fail_message;
 }
 
 void fail_trace(status code, const char *expression, const char *file, int line) {

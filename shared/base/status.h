@@ -1,39 +1,41 @@
-// What a library call answers: a named code, and one line of text for a person.
+// The result of a library call: a named code, and one line of text for a person.
 //
-// Libraries return a status and never exit; only a program's main turns it into an exit code.
-// The text of the last failure belongs to the calling thread and is valid until its next fail().
+// Library functions return a status; only a program's main turns it into an exit code. Two things end the process from
+// within: a failed assert, which is a bug, and LMDB finding its own file damaged, which it reports by ending us.
+// The message of the last failure belongs to the calling thread and is valid until its next failure.
 #ifndef SHARED_BASE_STATUS_H
 #define SHARED_BASE_STATUS_H
 
+// From 64 on the values are the exit codes of <sysexits.h>.
 typedef enum status {
     OK = 0,
-    BAD_SAMPLE = 1,   // this sample's own defect: quarantine the group, go on
-    END = 2,          // asked to stop, or the end of the input: not a failure
-    USAGE = 64,       // wrong usage: unknown key, value out of range
+    BAD_SAMPLE = 1,   // this sample cannot be used: quarantine its group and go on
+    END = 2,          // the end of the input, or a request to stop: not a failure
+    USAGE = 64,       // a bad command line or pipeline file
     DATAERR = 65,     // bad input: a line that is not a group, a broken file
-    UNAVAILABLE = 69, // a missing service, device, memory or disk space
-    BUG = 70,         // a broken promise of our own
+    UNAVAILABLE = 69, // a service, a device, memory or disk space is missing
+    BUG = 70,         // an error in this program
 } status;
 
-// Keeps the formatted line as this thread's failure text and returns code, so `return fail(DATAERR, ...)` reads well.
+// Sets this thread's failure message and returns `code`: return fail(DATAERR, "%s: empty", path).
 status fail(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// Puts "PREFIX: " in front of the thread's failure text and returns code: who called adds where it happened.
+// Puts "PREFIX: " in front of the failure message and returns `code`. A caller says so where the failure happened.
 status fail_prefix(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// Fails with "out of memory". Returns UNAVAILABLE.
+// Sets the failure message "out of memory" and returns UNAVAILABLE.
 status fail_oom(void);
 
-#ifdef __clang_analyzer__ // it cannot see that what goes in comes out
+#ifdef __clang_analyzer__ // it does not see that these functions return their argument
 #define fail(code, ...)        ((fail)((code), __VA_ARGS__), (code))
 #define fail_prefix(code, ...) ((fail_prefix)((code), __VA_ARGS__), (code))
 #define fail_oom()             ((fail_oom)(), UNAVAILABLE)
 #endif
 
-// The thread's last failure text, never NULL.
+// Returns this thread's failure message, "" if nothing has failed.
 const char *fail_text(void);
 
-// Logs, at debug level, which expression failed and where. Called by TRY.
+// Logs, at debug level, which expression failed and where. TRY and TRY_TO call it.
 void fail_trace(status code, const char *expression, const char *file, int line);
 
 // Returns from the enclosing function with the status of `expression` unless it is OK.
@@ -46,7 +48,7 @@ void fail_trace(status code, const char *expression, const char *file, int line)
         }                                                                                                              \
     } while (0)
 
-// The same where there is something to release: sets `result` and jumps to `label`.
+// Sets `result` to the status of `expression` and jumps to `label`, where things are released, unless it is OK.
 #define TRY_TO(result, label, expression)                                                                              \
     do {                                                                                                               \
         (result) = (expression);                                                                                       \

@@ -2,11 +2,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <time.h>
 #include <unistd.h>
 #include "tests/unit/unit.h"
 
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
+#include "shared/base/log.h"
 #include "shared/base/memory.h"
 #include "shared/base/pool.h"
 #include "shared/base/rng.h"
@@ -146,6 +148,50 @@ static void test_file_replace(void **state) {
     arena_release(&arena);
 }
 
+// What log_info writes to standard error for "text 7".
+static void read_logged_line(char line[256]) {
+    int ends[2], saved = dup(STDERR_FILENO);
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(dup2(ends[1], STDERR_FILENO), STDERR_FILENO);
+    log_info("text %d", 7);
+    assert_int_equal(dup2(saved, STDERR_FILENO), STDERR_FILENO);
+    ssize_t size = read(ends[0], line, 255);
+    assert_true(size > 0);
+    line[size] = 0;
+    close(ends[0]), close(ends[1]), close(saved);
+}
+
+static void test_log_lines(void **state) {
+    (void)state;
+    char line[256];
+    log_open("caravan-test");
+    read_logged_line(line);
+    assert_string_equal(line, "caravan-test: text 7\n");
+    log_suffix("-2@gpu1");
+    read_logged_line(line);
+    assert_string_equal(line, "caravan-test-2@gpu1: text 7\n");
+    assert_string_equal(log_name(), "caravan-test");
+    log_timestamps(true);
+    read_logged_line(line);
+    int year, month, day, hour, minute, second, ms, end = 0;
+    assert_int_equal(sscanf(line, "%4d-%2d-%2dT%2d:%2d:%2d.%3dZ caravan-test-2@gpu1: text 7\n%n", &year, &month, &day,
+                            &hour, &minute, &second, &ms, &end),
+                     7);
+    assert_int_equal(end, strlen(line));
+    struct tm utc = {.tm_year = year - 1900,
+                     .tm_mon = month - 1,
+                     .tm_mday = day,
+                     .tm_hour = hour,
+                     .tm_min = minute,
+                     .tm_sec = second};
+    double written = (double)timegm(&utc) + ms / 1000.0;
+    assert_true(written <= clock_realtime() && written > clock_realtime() - 5);
+    log_timestamps(false);
+    log_suffix(NULL);
+    read_logged_line(line);
+    assert_string_equal(line, "caravan-test: text 7\n");
+}
+
 static void test_clocks_run_forward(void **state) {
     (void)state;
     double before = clock_monotonic(), wall = clock_realtime();
@@ -232,6 +278,7 @@ int main(void) {
         cmocka_unit_test(test_reads_and_writes_at_an_offset),
         cmocka_unit_test(test_file_replace),
         cmocka_unit_test(test_a_shared_file_is_not_written_over),
+        cmocka_unit_test(test_log_lines),
         cmocka_unit_test(test_clocks_run_forward),
         cmocka_unit_test(test_timed_waits_use_the_monotonic_clock),
         cmocka_unit_test(test_pool_runs_each_task_once),
