@@ -2,7 +2,6 @@
 #include <math.h>
 #include "tests/unit/unit.h"
 
-#include "shared/base/json.h"
 #include "shared/group/group.h"
 
 #define PROMPT                                                                                                         \
@@ -149,25 +148,6 @@ static void test_deep_nesting_is_refused(void **state) {
     buf_release(&json);
 }
 
-static void test_floats_come_back(void **state) {
-    (void)state;
-    uint32_t bits = 1;
-    for (int i = 0; i < 200000; i++) {
-        bits = bits * 1664525u + 1013904223u;
-        float value, back;
-        memcpy(&value, &bits, 4);
-        if (!isfinite(value)) continue;
-        struct buf printed = {0};
-        json_object *json = NULL;
-        assert_int_equal(json_print_float(&printed, value), OK);
-        assert_int_equal(json_parse(&json, printed.data, printed.size), OK);
-        assert_true(json_float(json, &back));
-        assert_memory_equal(&value, &back, 4);
-        json_object_put(json);
-        buf_release(&printed);
-    }
-}
-
 static void test_sections(void **state) {
     (void)state;
     struct group *from = read_json(whole), *to = read_json("{" HEAD PROMPT ",\"advantages\":[3]}");
@@ -238,7 +218,6 @@ int main(void) {
         cmocka_unit_test(test_null_and_whole_floats),
         cmocka_unit_test(test_what_is_no_group),
         cmocka_unit_test(test_deep_nesting_is_refused),
-        cmocka_unit_test(test_floats_come_back),
         cmocka_unit_test(test_sections),
         cmocka_unit_test(test_broken_msgpack),
         cmocka_unit_test(test_needs),
