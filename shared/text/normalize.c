@@ -52,17 +52,17 @@ static bool normalize_is_inert(utf8proc_int32_t character) {
 }
 
 static bool normalize_is_nfc(const char *text, size_t size) {
-    const unsigned char *at = (const unsigned char *)text, *end = at + size;
-    while (at < end) {
-        if (*at < 0xCC) { // U+0300 starts with CC
+    for (size_t at = 0; at < size;) {
+        if ((unsigned char)text[at] < 0xCC) { // U+0300 starts with CC
             at++;
             continue;
         }
         utf8proc_int32_t character;
-        utf8proc_ssize_t length = utf8proc_iterate(at, end - at, &character);
+        utf8proc_ssize_t length =
+            utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(size - at), &character);
         assert(length > 0);
         if (!normalize_is_inert(character)) return false;
-        at += length;
+        at += (size_t)length;
     }
     return true;
 }
