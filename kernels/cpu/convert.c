@@ -1,21 +1,7 @@
 // Conversions between float32, bfloat16 and IEEE half, rounding to nearest even.
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/simd_families.h"
 
-static void convert_f32_from_bf16(float *out, const uint16_t *in, size_t count) {
-    for (size_t i = 0; i < count; i++) out[i] = f32_from_bf16(in[i]);
-}
-
-static void convert_bf16_from_f32(uint16_t *out, const float *in, size_t count) {
-    for (size_t i = 0; i < count; i++) out[i] = bf16_from_f32(in[i]);
-}
-
-void simd_convert(struct simd *simd) {
-    simd->f32_from_bf16 = convert_f32_from_bf16;
-    simd->bf16_from_f32 = convert_bf16_from_f32;
-}
-
-static float f32_from_f16(uint16_t half) {
+static float convert_f32_from_f16(uint16_t half) {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = half & 0x7fff;
     float magnitude;
     if (rest >= 0x7c00) { // infinity, NaN
@@ -34,7 +20,7 @@ static float f32_from_f16(uint16_t half) {
     return magnitude;
 }
 
-static uint16_t f16_from_f32(float value) {
+static uint16_t convert_f16_from_f32(float value) {
     uint32_t bits;
     memcpy(&bits, &value, 4);
     uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
@@ -52,24 +38,22 @@ static uint16_t f16_from_f32(float value) {
     return sign | (uint16_t)((bits >> 13) - (112u << 10));
 }
 
-static void from_f16(float *out, const uint16_t *in, size_t count) {
-    for (size_t i = 0; i < count; i++) out[i] = f32_from_f16(in[i]);
-}
-
-static void to_f16(uint16_t *out, const float *in, size_t count) {
-    for (size_t i = 0; i < count; i++) out[i] = f16_from_f32(in[i]);
-}
-
-static void to_f32(const struct cpu_backend *cpu, float *out, const void *in, enum element from, size_t count) {
-    if (from == ELEMENT_F32) memcpy(out, in, count * 4);
+static void convert_to_f32(const struct cpu_backend *cpu, float *out, const void *in, enum element from, size_t count) {
+    if (from == ELEMENT_F32) memcpy(out, in, count * sizeof *out);
     if (from == ELEMENT_BF16) cpu->simd.f32_from_bf16(out, in, count);
-    if (from == ELEMENT_F16) from_f16(out, in, count);
+    if (from == ELEMENT_F16) {
+        const uint16_t *halves = in;
+        for (size_t i = 0; i < count; i++) out[i] = convert_f32_from_f16(halves[i]);
+    }
 }
 
-static void from_f32(const struct cpu_backend *cpu, void *out, enum element to, const float *in, size_t count) {
-    if (to == ELEMENT_F32) memcpy(out, in, count * 4);
+static void convert_from_f32(const struct cpu_backend *cpu, void *out, enum element to, const float *in, size_t count) {
+    if (to == ELEMENT_F32) memcpy(out, in, count * sizeof *in);
     if (to == ELEMENT_BF16) cpu->simd.bf16_from_f32(out, in, count);
-    if (to == ELEMENT_F16) to_f16(out, in, count);
+    if (to == ELEMENT_F16) {
+        uint16_t *halves = out;
+        for (size_t i = 0; i < count; i++) halves[i] = convert_f16_from_f32(in[i]);
+    }
 }
 
 void cpu_convert(const struct cpu_backend *cpu, void *out, enum element to, const void *in, enum element from,
@@ -77,25 +61,26 @@ void cpu_convert(const struct cpu_backend *cpu, void *out, enum element to, cons
     if (to == from) {
         memcpy(out, in, count * element_size(to));
     } else if (to == ELEMENT_F32) {
-        to_f32(cpu, out, in, from, count);
+        convert_to_f32(cpu, out, in, from, count);
     } else if (from == ELEMENT_F32) {
-        from_f32(cpu, out, to, in, count);
+        convert_from_f32(cpu, out, to, in, count);
     } else {
-        float part[256];
-        for (size_t done = 0; done < count; done += 256) {
-            size_t now = count - done < 256 ? count - done : 256;
-            to_f32(cpu, part, (const char *)in + done * element_size(from), from, now);
-            from_f32(cpu, (char *)out + done * element_size(to), to, part, now);
+        enum { part_elements = 256 };
+        float part[part_elements];
+        for (size_t done = 0; done < count; done += part_elements) {
+            size_t now = count - done < part_elements ? count - done : part_elements;
+            convert_to_f32(cpu, part, (const char *)in + done * element_size(from), from, now);
+            convert_from_f32(cpu, (char *)out + done * element_size(to), to, part, now);
         }
     }
 }
 
-const float *cpu_row_read(const struct cpu_backend *cpu, struct tensor t, int64_t row, float *room) {
+const float *cpu_row_read(const struct cpu_backend *cpu, struct tensor t, int64_t row, float *scratch) {
     if (t.type == ELEMENT_F32) return tensor_f32(t, row);
-    to_f32(cpu, room, tensor_row(t, row), t.type, (size_t)t.columns);
-    return room;
+    convert_to_f32(cpu, scratch, tensor_row(t, row), t.type, (size_t)t.columns);
+    return scratch;
 }
 
 void cpu_row_write(const struct cpu_backend *cpu, struct tensor t, int64_t row, const float *values) {
-    from_f32(cpu, tensor_row(t, row), t.type, values, (size_t)t.columns);
+    convert_from_f32(cpu, tensor_row(t, row), t.type, values, (size_t)t.columns);
 }

@@ -1,7 +1,7 @@
-// Conversions, sums of rows and the optimizer's streams for AVX2. Every tail goes through the plain version.
+// The loops of elements.c for AVX2. The last elements go through the plain expressions.
 #if defined(__x86_64__)
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/simd_families.h"
+#include "kernels/cpu/simd_versions.h"
 
 #include <immintrin.h>
 
@@ -14,7 +14,7 @@ static void elements_f32_from_bf16(float *out, const uint16_t *in, size_t count)
     for (; i < count; i++) out[i] = f32_from_bf16(in[i]);
 }
 
-static __m256i narrow8(__m256 value) {
+static __m256i elements_round8(__m256 value) {
     __m256i bits = _mm256_castps_si256(value), high = _mm256_srli_epi32(bits, 16);
     __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
     __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
@@ -26,7 +26,7 @@ static __m256i narrow8(__m256 value) {
 static void elements_bf16_from_f32(uint16_t *out, const float *in, size_t count) {
     size_t i = 0;
     for (; i + 16 <= count; i += 16) {
-        __m256i low = narrow8(_mm256_loadu_ps(in + i)), high = narrow8(_mm256_loadu_ps(in + i + 8));
+        __m256i low = elements_round8(_mm256_loadu_ps(in + i)), high = elements_round8(_mm256_loadu_ps(in + i + 8));
         __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
         _mm256_storeu_si256((__m256i *)(out + i), packed);
     }
@@ -55,7 +55,7 @@ static void elements_interleave(uint16_t *out, const uint16_t *even, const uint1
     }
 }
 
-// Eight by eight: by pairs, by fours, by halves.
+// Transposes eight by eight elements: pairs, then fours, then halves.
 static void elements_transpose8(uint32_t *out, int64_t out_stride, const uint32_t *in, int64_t in_stride) {
     __m256 r[8], s[8];
     for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps((const float *)(in + i * in_stride));
@@ -90,7 +90,7 @@ static void elements_transpose(uint32_t *out, int64_t out_stride, const uint32_t
     }
 }
 
-// The square of a float32 is exact in double, so fused and separate steps agree.
+// The square of a float32 is exact in double, so a fused step gives the same bits as two separate ones.
 static double elements_square_sum(const float *in, size_t count) {
     __m256d low = _mm256_setzero_pd(), high = _mm256_setzero_pd();
     size_t i = 0;
@@ -107,33 +107,36 @@ static double elements_square_sum(const float *in, size_t count) {
     return sum;
 }
 
-static void elements_ema(float *average, const float *in, size_t count, float rest) {
+static void elements_ema(float *average, const float *in, size_t count, float weight) {
+    __m256 weights = _mm256_set1_ps(weight);
     size_t i = 0;
-    __m256 rests = _mm256_set1_ps(rest);
     for (; i + 8 <= count; i += 8) {
         __m256 old = _mm256_loadu_ps(average + i), step = _mm256_sub_ps(_mm256_loadu_ps(in + i), old);
-        _mm256_storeu_ps(average + i, _mm256_add_ps(old, _mm256_mul_ps(step, rests)));
+        _mm256_storeu_ps(average + i, _mm256_add_ps(old, _mm256_mul_ps(step, weights)));
     }
-    for (; i < count; i++) average[i] += (in[i] - average[i]) * rest;
+    for (; i < count; i++) average[i] += (in[i] - average[i]) * weight;
 }
 
-static void elements_adamw(float *x, const float *gradient, float *m, float *v, size_t count,
+static void elements_adamw(float *param, const float *grad, float *exp_avg, float *exp_avg_sq, size_t count,
                            const struct adamw_factors *f) {
-    __m256 scale = _mm256_set1_ps(f->scale), m1 = _mm256_set1_ps(f->m1), m2 = _mm256_set1_ps(f->m2);
-    __m256 v1 = _mm256_set1_ps(f->v1), v2 = _mm256_set1_ps(f->v2), keep = _mm256_set1_ps(f->keep);
-    __m256 rate = _mm256_set1_ps(f->rate), root = _mm256_set1_ps(f->root), epsilon = _mm256_set1_ps(f->epsilon);
+    __m256 grad_scale = _mm256_set1_ps(f->grad_scale), decay = _mm256_set1_ps(f->decay);
+    __m256 beta1 = _mm256_set1_ps(f->beta1), rest1 = _mm256_set1_ps(f->one_minus_beta1);
+    __m256 beta2 = _mm256_set1_ps(f->beta2), rest2 = _mm256_set1_ps(f->one_minus_beta2);
+    __m256 step_size = _mm256_set1_ps(f->step_size), root_scale = _mm256_set1_ps(f->root_scale);
+    __m256 eps = _mm256_set1_ps(f->eps);
     size_t i = 0;
     for (; i + 8 <= count; i += 8) {
-        __m256 g = _mm256_mul_ps(_mm256_loadu_ps(gradient + i), scale);
-        __m256 mi = _mm256_add_ps(_mm256_mul_ps(_mm256_loadu_ps(m + i), m1), _mm256_mul_ps(g, m2));
-        __m256 vi = _mm256_add_ps(_mm256_mul_ps(_mm256_loadu_ps(v + i), v1), _mm256_mul_ps(_mm256_mul_ps(g, g), v2));
-        __m256 under = _mm256_add_ps(_mm256_mul_ps(_mm256_sqrt_ps(vi), root), epsilon);
-        __m256 step = _mm256_div_ps(_mm256_mul_ps(mi, rate), under);
-        _mm256_storeu_ps(m + i, mi);
-        _mm256_storeu_ps(v + i, vi);
-        _mm256_storeu_ps(x + i, _mm256_sub_ps(_mm256_mul_ps(_mm256_loadu_ps(x + i), keep), step));
+        __m256 g = _mm256_mul_ps(_mm256_loadu_ps(grad + i), grad_scale);
+        __m256 m = _mm256_add_ps(_mm256_mul_ps(_mm256_loadu_ps(exp_avg + i), beta1), _mm256_mul_ps(g, rest1));
+        __m256 v = _mm256_add_ps(_mm256_mul_ps(_mm256_loadu_ps(exp_avg_sq + i), beta2),
+                                 _mm256_mul_ps(_mm256_mul_ps(g, g), rest2));
+        __m256 divisor = _mm256_add_ps(_mm256_mul_ps(_mm256_sqrt_ps(v), root_scale), eps);
+        __m256 step = _mm256_div_ps(_mm256_mul_ps(m, step_size), divisor);
+        _mm256_storeu_ps(exp_avg + i, m);
+        _mm256_storeu_ps(exp_avg_sq + i, v);
+        _mm256_storeu_ps(param + i, _mm256_sub_ps(_mm256_mul_ps(_mm256_loadu_ps(param + i), decay), step));
     }
-    if (i < count) simd_plain_adamw(x + i, gradient + i, m + i, v + i, count - i, f);
+    if (i < count) simd_plain_adamw(param + i, grad + i, exp_avg + i, exp_avg_sq + i, count - i, f);
 }
 
 void simd_elements_avx2(struct simd *simd) {

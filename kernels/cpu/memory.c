@@ -1,64 +1,18 @@
-// Buffers, their guarding, views of them, and copies in, out and between.
-#include "kernels/cpu/cpu.h"
-
+// Buffers, their protection in guarded mode, and copies between the host, tensors and types.
+#include <assert.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "kernels/cpu/cpu.h"
 #include "shared/base/memory.h"
 
-enum { map_at = 1 << 20, copy_block = 1 << 16 }; // bytes; elements
-
-size_t element_size(enum element type) {
-    static const size_t sizes[] = {
-        [ELEMENT_F32] = 4, [ELEMENT_BF16] = 2, [ELEMENT_F16] = 2, [ELEMENT_I32] = 4, [ELEMENT_U8] = 1};
-    return sizes[type];
-}
-
-struct tensor tensor_rows(struct tensor whole, int64_t first, int64_t rows) {
-    whole.offset += (size_t)(first * whole.stride) * element_size(whole.type);
-    whole.rows = rows;
-    return whole;
-}
-
-struct tensor tensor_columns(struct tensor whole, int64_t first, int64_t columns) {
-    whole.offset += (size_t)first * element_size(whole.type);
-    whole.columns = columns;
-    return whole;
-}
-
-struct tensor tensor_reshape(struct tensor whole, int64_t rows, int64_t columns) {
-    whole.rows = rows;
-    whole.columns = columns;
-    whole.stride = columns;
-    return whole;
-}
-
-bool tensor_fits(struct tensor t) {
-    if (tensor_none(t) || t.rows < 0 || t.columns < 0 || (t.rows > 1 && t.stride < t.columns)) return false;
-    if (t.rows == 0 || t.columns == 0) return true;
-    size_t elements = (size_t)((t.rows - 1) * t.stride + t.columns);
-    return t.offset + elements * element_size(t.type) <= t.buffer->bytes;
-}
-
-bool tensor_is(struct tensor t, int type, int64_t rows, int64_t columns) {
-    bool typed = type < 0 ? t.type == ELEMENT_F32 || t.type == ELEMENT_BF16 : t.type == (enum element)type;
-    return typed && t.rows == rows && t.columns == columns && tensor_fits(t);
-}
+enum {
+    heap_bytes = 1 << 20,    // a buffer of fewer bytes is on the heap
+    task_elements = 1 << 16, // elements that a task copies
+    zero_columns = 4096,
+};
 
 // ---- buffers ----
-
-static status take_memory(struct buffer *buffer, size_t bytes) {
-    buffer->data = aligned_alloc(64, bytes);
-    if (!buffer->data) return fail(UNAVAILABLE, "out of memory: %zu bytes of tensors", bytes);
-    memset(buffer->data, 0, bytes);
-    return OK;
-}
-
-static status take_block(struct buffer *buffer, size_t bytes) {
-    TRY(pages_map(bytes, &buffer->block));
-    buffer->data = buffer->block.data;
-    return OK;
-}
 
 status cpu_buffer_new(struct backend *backend, size_t bytes, struct buffer **out) {
     struct cpu_backend *cpu = cpu_of(backend);
@@ -66,8 +20,16 @@ status cpu_buffer_new(struct backend *backend, size_t bytes, struct buffer **out
     struct buffer *buffer;
     TRY(NEW(&buffer, 1));
     buffer->bytes = bytes;
-    status result =
-        cpu->guarded || bytes >= map_at ? take_block(buffer, bytes) : take_memory(buffer, (bytes / 64 + 1) * 64);
+    status result = OK;
+    if (cpu->guarded || bytes >= heap_bytes) {
+        result = pages_map(bytes, &buffer->pages);
+        buffer->data = buffer->pages.data;
+    } else {
+        size_t rounded = (bytes / 64 + 1) * 64;
+        buffer->data = aligned_alloc(64, rounded);
+        if (!buffer->data) result = fail(UNAVAILABLE, "out of memory: cannot allocate %zu bytes for tensors", rounded);
+        if (buffer->data) memset(buffer->data, 0, rounded);
+    }
     if (result != OK) {
         free(buffer);
         return result;
@@ -85,11 +47,12 @@ void cpu_buffer_free(struct backend *backend, struct buffer **place) {
     if (buffer->previous) {
         buffer->previous->next = buffer->next;
     } else {
+        assert(cpu_of(backend)->buffers == buffer);
         cpu_of(backend)->buffers = buffer->next;
     }
     if (buffer->next) buffer->next->previous = buffer->previous;
-    if (buffer->block.data) {
-        pages_unmap(&buffer->block);
+    if (buffer->pages.data) {
+        pages_unmap(&buffer->pages);
     } else {
         free(buffer->data);
     }
@@ -99,96 +62,94 @@ void cpu_buffer_free(struct backend *backend, struct buffer **place) {
 
 void cpu_guard(struct cpu_backend *cpu, bool open) {
     for (const struct buffer *buffer = cpu->buffers; buffer; buffer = buffer->next) {
-        mprotect(buffer->data, buffer->block.bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+        assert(buffer->pages.data);
+        mprotect(buffer->data, buffer->pages.bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE);
     }
 }
 
 // ---- copies ----
 
-struct copying {
+struct copy_job {
     const struct cpu_backend *cpu;
     unsigned char *out;
     const unsigned char *in;
-    enum element to, from;
+    enum element out_type, in_type;
     int64_t columns;
     size_t out_stride, in_stride; // bytes
 };
 
-static void copy_rows(void *context, int64_t first, int64_t end, int thread) {
+static void copy_rows_task(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
-    const struct copying *c = context;
+    const struct copy_job *job = context;
     for (int64_t row = first; row < end; row++) {
-        cpu_convert(c->cpu, c->out + (size_t)row * c->out_stride, c->to, c->in + (size_t)row * c->in_stride, c->from,
-                    (size_t)c->columns);
+        cpu_convert(job->cpu, job->out + (size_t)row * job->out_stride, job->out_type,
+                    job->in + (size_t)row * job->in_stride, job->in_type, (size_t)job->columns);
     }
 }
 
-static void copy_elements(void *context, int64_t first, int64_t end, int thread) {
+static void copy_elements_task(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
-    const struct copying *c = context;
-    cpu_convert(c->cpu, c->out + (size_t)first * element_size(c->to), c->to,
-                c->in + (size_t)first * element_size(c->from), c->from, (size_t)(end - first));
+    const struct copy_job *job = context;
+    cpu_convert(job->cpu, job->out + (size_t)first * element_size(job->out_type), job->out_type,
+                job->in + (size_t)first * element_size(job->in_type), job->in_type, (size_t)(end - first));
 }
 
-static bool convertible(enum element to, enum element from) {
-    bool floats = to <= ELEMENT_F16 && from <= ELEMENT_F16;
-    return floats || to == from;
+static bool copy_possible(enum element out, enum element in) {
+    static_assert(ELEMENT_F32 < ELEMENT_F16 && ELEMENT_BF16 < ELEMENT_F16 && ELEMENT_F16 < ELEMENT_I32,
+                  "the float types come first");
+    return out == in || (out <= ELEMENT_F16 && in <= ELEMENT_F16);
 }
 
-static void run_copy(struct cpu_backend *cpu, struct copying *copying, int64_t rows) {
-    size_t out_dense = (size_t)copying->columns * element_size(copying->to);
-    size_t in_dense = (size_t)copying->columns * element_size(copying->from);
-    if (copying->out_stride == out_dense && copying->in_stride == in_dense) {
-        parallel_for(cpu, rows * copying->columns, copy_block, copy_elements, copying);
+static status copy_run(struct cpu_backend *cpu, struct copy_job job, int64_t rows) {
+    size_t out_dense = (size_t)job.columns * element_size(job.out_type);
+    size_t in_dense = (size_t)job.columns * element_size(job.in_type);
+    job.cpu = cpu;
+    if (job.out_stride == out_dense && job.in_stride == in_dense) {
+        parallel_for(cpu, rows * job.columns, task_elements, copy_elements_task, &job);
     } else {
-        parallel_for(cpu, rows, copy_block / (copying->columns + 1) + 1, copy_rows, copying);
+        parallel_for(cpu, rows, task_elements / (job.columns + 1) + 1, copy_rows_task, &job);
     }
+    return OK;
 }
 
 status cpu_upload(struct backend *backend, struct tensor out, const void *host, enum element type) {
-    CHECK(tensor_fits(out) && convertible(out.type, type));
-    struct copying copying = {.cpu = cpu_of(backend),
-                              .out = tensor_row(out, 0),
-                              .in = host,
-                              .to = out.type,
-                              .from = type,
-                              .columns = out.columns,
-                              .out_stride = (size_t)out.stride * element_size(out.type),
-                              .in_stride = (size_t)out.columns * element_size(type)};
-    run_copy(cpu_of(backend), &copying, out.rows);
-    return OK;
+    CHECK(tensor_fits(out) && copy_possible(out.type, type));
+    struct copy_job job = {.out = tensor_row(out, 0),
+                           .in = host,
+                           .out_type = out.type,
+                           .in_type = type,
+                           .columns = out.columns,
+                           .out_stride = (size_t)out.stride * element_size(out.type),
+                           .in_stride = (size_t)out.columns * element_size(type)};
+    return copy_run(cpu_of(backend), job, out.rows);
 }
 
 status cpu_download(struct backend *backend, void *host, enum element type, struct tensor in) {
-    CHECK(tensor_fits(in) && convertible(type, in.type));
-    struct copying copying = {.cpu = cpu_of(backend),
-                              .out = host,
-                              .in = tensor_row(in, 0),
-                              .to = type,
-                              .from = in.type,
-                              .columns = in.columns,
-                              .out_stride = (size_t)in.columns * element_size(type),
-                              .in_stride = (size_t)in.stride * element_size(in.type)};
-    run_copy(cpu_of(backend), &copying, in.rows);
-    return OK;
+    CHECK(tensor_fits(in) && copy_possible(type, in.type));
+    struct copy_job job = {.out = host,
+                           .in = tensor_row(in, 0),
+                           .out_type = type,
+                           .in_type = in.type,
+                           .columns = in.columns,
+                           .out_stride = (size_t)in.columns * element_size(type),
+                           .in_stride = (size_t)in.stride * element_size(in.type)};
+    return copy_run(cpu_of(backend), job, in.rows);
 }
 
 status cpu_copy(struct backend *backend, struct tensor out, struct tensor in) {
     CHECK(tensor_fits(out) && tensor_fits(in) && out.rows == in.rows && out.columns == in.columns);
-    CHECK(convertible(out.type, in.type));
-    struct copying copying = {.cpu = cpu_of(backend),
-                              .out = tensor_row(out, 0),
-                              .in = tensor_row(in, 0),
-                              .to = out.type,
-                              .from = in.type,
-                              .columns = out.columns,
-                              .out_stride = (size_t)out.stride * element_size(out.type),
-                              .in_stride = (size_t)in.stride * element_size(in.type)};
-    run_copy(cpu_of(backend), &copying, out.rows);
-    return OK;
+    CHECK(copy_possible(out.type, in.type));
+    struct copy_job job = {.out = tensor_row(out, 0),
+                           .in = tensor_row(in, 0),
+                           .out_type = out.type,
+                           .in_type = in.type,
+                           .columns = out.columns,
+                           .out_stride = (size_t)out.stride * element_size(out.type),
+                           .in_stride = (size_t)in.stride * element_size(in.type)};
+    return copy_run(cpu_of(backend), job, out.rows);
 }
 
-static void zero_rows(void *context, int64_t first, int64_t end, int thread) {
+static void zero_task(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct tensor *out = context;
     for (int64_t row = first; row < end; row++) {
@@ -196,13 +157,16 @@ static void zero_rows(void *context, int64_t first, int64_t end, int thread) {
     }
 }
 
+// A tensor of few long rows is divided into more and shorter ones, so that every thread has work.
 status cpu_zero(struct backend *backend, struct tensor out) {
     CHECK(tensor_fits(out));
-    if (tensor_dense(out) && out.columns % 4096 == 0) out = tensor_reshape(out, out.rows * (out.columns / 4096), 4096);
-    parallel_for(cpu_of(backend), out.rows, copy_block / (out.columns + 1) + 1, zero_rows, &out);
+    if (tensor_dense(out) && out.columns % zero_columns == 0)
+        out = tensor_reshape(out, out.rows * (out.columns / zero_columns), zero_columns);
+    parallel_for(cpu_of(backend), out.rows, task_elements / (out.columns + 1) + 1, zero_task, &out);
     return OK;
 }
 
+// Operations are done when they return.
 status cpu_wait(struct backend *backend) {
     (void)backend;
     return OK;

@@ -1,10 +1,10 @@
-// The inner loops of the CPU backend, chosen at run time: the plain C versions first, then what the processor's
-// capabilities overwrite. Every version of a function gives the same bits.
+// The inner loops of the CPU backend, as a table of functions that is chosen at run time: the plain C versions first,
+// then those that the processor's capabilities overwrite. Every version of a function gives the same bits.
 //
-// A family FAMILY fills its functions with vectors_FAMILY (FAMILY.c), vectors_FAMILY_avx2 (FAMILY_avx2.c) and
-// vectors_FAMILY_avx512 (FAMILY_avx512.c), each called from simd.c.
-#ifndef KERNELS_CPU_VECTORS_H
-#define KERNELS_CPU_VECTORS_H
+// The versions are in elements.c, attention_tiles.inc and row_kernels.inc, and in the files of the same name with
+// _avx2 and _avx512. simd.c alone calls what they enter into the table (simd_versions.h).
+#ifndef KERNELS_CPU_SIMD_H
+#define KERNELS_CPU_SIMD_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,10 +12,12 @@
 
 enum simd_level { SIMD_PLAIN, SIMD_AVX2, SIMD_AVX512 };
 
-// Factors of one AdamW step in float32: m = m1 m + m2 g; v = v1 v + v2 g g; x = keep x - rate m / (sqrt(v) root +
-// epsilon) with g = scale * gradient.
+// The factors of one AdamW step in float32. With g = grad_scale * grad:
+//   exp_avg    = beta1 exp_avg + one_minus_beta1 g
+//   exp_avg_sq = beta2 exp_avg_sq + one_minus_beta2 g g
+//   param      = decay param - step_size exp_avg / (root_scale sqrt(exp_avg_sq) + eps)
 struct adamw_factors {
-    float scale, m1, m2, v1, v2, keep, rate, root, epsilon;
+    float grad_scale, beta1, one_minus_beta1, beta2, one_minus_beta2, decay, step_size, root_scale, eps;
 };
 
 enum { mass_limits = 8 }; // of row_mass_above
@@ -28,21 +30,26 @@ struct row_view {
 
 struct simd {
     enum simd_level level;
-    // convert.c
-    void (*f32_from_bf16)(float *out, const uint16_t *in, size_t count); // out = in, from bfloat16
-    void (*bf16_from_f32)(uint16_t *out, const float *in, size_t count); // out = in rounded to bfloat16
-    // transpose.c
-    // out[column, row] = in[row, column], of 4-byte elements
+
+    // elements.c: arrays.
+    // out = in, from bfloat16.
+    void (*f32_from_bf16)(float *out, const uint16_t *in, size_t count);
+    // out = in, rounded to bfloat16 (nearest even).
+    void (*bf16_from_f32)(uint16_t *out, const float *in, size_t count);
+    // out[column][row] = in[row][column], elements of four bytes.
     void (*transpose)(uint32_t *out, int64_t out_stride, const uint32_t *in, int64_t in_stride, int64_t rows,
                       int64_t columns);
-    void (*interleave)(uint16_t *out, const uint16_t *even, const uint16_t *odd, size_t count); // e o e o ...
-    // rows.c
-    void (*add)(float *out, const float *in, size_t count); // out += in
-    // optimizer.c
-    double (*square_sum)(const float *in, size_t count); // sum of squares, in eight lanes of double
-    void (*adamw)(float *x, const float *gradient, float *m, float *v, size_t count,
+    // out = even[0], odd[0], even[1], odd[1], ...; 2 * count elements.
+    void (*interleave)(uint16_t *out, const uint16_t *even, const uint16_t *odd, size_t count);
+    // out += in.
+    void (*add)(float *out, const float *in, size_t count);
+    // Returns the sum of squares, taken in eight lanes of double by index.
+    double (*square_sum)(const float *in, size_t count);
+    // One AdamW step (struct adamw_factors).
+    void (*adamw)(float *param, const float *grad, float *exp_avg, float *exp_avg_sq, size_t count,
                   const struct adamw_factors *factors);
-    void (*ema)(float *average, const float *in, size_t count, float rest); // average += (in - average) rest
+    // average += (in - average) * weight.
+    void (*ema)(float *average, const float *in, size_t count, float weight);
 
     // attention_tiles.inc: attention. Scores are read and written in whole blocks of 16 columns.
     // out[r][16 b + i] = scale * sum over d of q[d][r] keys[b][d][i], b < blocks; q [size][q_panel] is one panel,
@@ -96,10 +103,10 @@ struct simd {
     int64_t (*row_compact_ge)(const float *x, int64_t count, float limit, int32_t *indices, int64_t max_indices);
 };
 
-// The best level that this processor and this build have.
+// Returns the best level that this processor and this build have.
 enum simd_level simd_best(void);
 
-// Fills every function for a level, which must not exceed simd_best().
+// Enters every function for a level, which must not exceed simd_best().
 void simd_choose(struct simd *simd, enum simd_level level);
 
 #endif

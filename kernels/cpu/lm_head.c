@@ -1,0 +1,220 @@
+// The language model head: log-probabilities of given tokens, their gradient, and sampling. Logits are float32 and
+// exist only for one block of rows at a time.
+#include <assert.h>
+
+#include "kernels/cpu/logits.h"
+#include "kernels/cpu/weight.h"
+
+enum {
+    block_logits = 1 << 22, // logits of a block: 16 MiB,
+    block_rows_least = 128, // or 128 rows
+    part_vocabulary = 4096, // tokens of the vocabulary that are packed at a time
+    grad_rows = 1024,       // rows whose logits of one part exist at a time
+};
+
+static_assert(part_vocabulary % packed_block == 0, "a part begins at a packed block");
+
+// *out = a tensor of undefined content in scratch memory; *buffer is the buffer that it refers to.
+static status lm_head_scratch(struct cpu_backend *cpu, enum scratch_slot slot, struct buffer *buffer,
+                              struct tensor *out, enum element type, int64_t rows, int64_t columns) {
+    *buffer = (struct buffer){.bytes = (size_t)(rows * columns) * element_size(type)};
+    TRY(cpu_scratch(cpu, slot, buffer->bytes, &buffer->data));
+    *out = (struct tensor){.buffer = buffer, .type = type, .rows = rows, .columns = columns, .stride = columns};
+    return OK;
+}
+
+static int64_t lm_head_min(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+// Rows whose logits exist at a time.
+static int64_t lm_head_block(int64_t rows, int64_t vocabulary) {
+    int64_t most = block_logits / vocabulary / block_rows_least * block_rows_least;
+    return lm_head_min(rows, most < block_rows_least ? block_rows_least : most);
+}
+
+static bool lm_head_targets_fit(struct tensor targets, int64_t rows, int64_t vocabulary) {
+    if (!tensor_is(targets, ELEMENT_I32, rows, 1)) return false;
+    for (int64_t row = 0; row < rows; row++) {
+        int32_t target = *tensor_i32(targets, row);
+        if (target < 0 || target >= vocabulary) return false;
+    }
+    return true;
+}
+
+static bool lm_head_input_fits(struct tensor in, const struct weight *lm_head) {
+    return tensor_is(in, (int)weight_type(lm_head), in.rows, weight_inner(lm_head));
+}
+
+// ---- log-probabilities ----
+
+struct logprob_job {
+    const struct cpu_backend *cpu;
+    struct tensor logits, logprob, lse, targets; // the rows of one block
+};
+
+static void logprob_task(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct logprob_job *job = context;
+    for (int64_t row = first; row < end; row++) {
+        const float *logits = tensor_f32(job->logits, row);
+        float lse = logits_lse(job->cpu, logits, job->logits.columns);
+        *tensor_f32(job->logprob, row) = logits[*tensor_i32(job->targets, row)] - lse;
+        if (!tensor_none(job->lse)) *tensor_f32(job->lse, row) = lse;
+    }
+}
+
+status cpu_logprob(struct backend *backend, struct tensor logprob, struct tensor lse, struct tensor in,
+                   struct weight *lm_head, struct tensor targets) {
+    struct cpu_backend *cpu = cpu_of(backend);
+    int64_t vocabulary = weight_outputs(lm_head), block = lm_head_block(in.rows, vocabulary);
+    // A head that is not prepacked is packed in parts.
+    int64_t part = weight_prepacked(lm_head) ? vocabulary : part_vocabulary;
+    CHECK(lm_head_input_fits(in, lm_head) && tensor_is(logprob, ELEMENT_F32, in.rows, 1));
+    CHECK(lm_head_targets_fit(targets, in.rows, vocabulary));
+    CHECK(tensor_none(lse) || tensor_is(lse, ELEMENT_F32, in.rows, 1));
+    struct buffer buffer;
+    struct tensor logits;
+    TRY(lm_head_scratch(cpu, SCRATCH_LOGITS, &buffer, &logits, ELEMENT_F32, block, vocabulary));
+    for (int64_t first = 0; first < in.rows; first += block) {
+        int64_t rows = lm_head_min(block, in.rows - first);
+        struct logprob_job job = {cpu, tensor_rows(logits, 0, rows), tensor_rows(logprob, first, rows), lse,
+                                  tensor_rows(targets, first, rows)};
+        if (!tensor_none(lse)) job.lse = tensor_rows(lse, first, rows);
+        for (int64_t token = 0; token < vocabulary; token += part) {
+            int64_t count = lm_head_min(part, vocabulary - token);
+            struct packed_matrix matrix;
+            TRY(weight_packed(cpu, lm_head, token, count, &matrix));
+            TRY(linear_packed(cpu, tensor_columns(job.logits, token, count), tensor_rows(in, first, rows), matrix,
+                              (struct tensor){0}, false));
+        }
+        parallel_for(cpu, rows, 1, logprob_task, &job);
+    }
+    return OK;
+}
+
+// ---- the gradient of log-probabilities ----
+
+struct logprob_grad_job {
+    struct cpu_backend *cpu;
+    struct tensor grad_in;      // F32: sums over the parts
+    struct tensor grad_lm_head; // or none
+    struct tensor in, targets, lse, dlogprob;
+    struct tensor logits, dlogits; // scratch: some rows of one part; dlogits have the type of the products
+};
+
+// Some rows of one part of the vocabulary.
+struct dlogits_job {
+    const struct cpu_backend *cpu;
+    struct tensor logits, dlogits, targets, lse, dlogprob;
+    int64_t token; // the part's first
+};
+
+// dlogits = dlogprob * (onehot(target) - softmax(logits)); in place if dlogits are F32.
+static void dlogits_task(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct dlogits_job *job = context;
+    int64_t columns = job->logits.columns;
+    for (int64_t row = first; row < end; row++) {
+        float *logits = tensor_f32(job->logits, row), dlogprob = *tensor_f32(job->dlogprob, row);
+        int64_t target = *tensor_i32(job->targets, row) - job->token;
+        logits_softmax(job->cpu, logits, columns, *tensor_f32(job->lse, row), -dlogprob);
+        if (target >= 0 && target < columns) logits[target] += dlogprob;
+        if (job->dlogits.type != ELEMENT_F32) cpu_row_write(job->cpu, job->dlogits, row, logits);
+    }
+}
+
+// Adds one part of the vocabulary, whose two packed forms serve all rows.
+static status logprob_grad_part(const struct logprob_grad_job *job, struct packed_matrix matrix,
+                                struct packed_matrix transpose, int64_t token) {
+    int64_t columns = matrix.outputs, block = job->logits.rows;
+    for (int64_t first = 0; first < job->in.rows; first += block) {
+        int64_t rows = lm_head_min(block, job->in.rows - first);
+        struct tensor in = tensor_rows(job->in, first, rows);
+        struct dlogits_job part = {job->cpu,
+                                   tensor_reshape(job->logits, rows, columns),
+                                   tensor_reshape(job->dlogits, rows, columns),
+                                   tensor_rows(job->targets, first, rows),
+                                   tensor_rows(job->lse, first, rows),
+                                   tensor_rows(job->dlogprob, first, rows),
+                                   token};
+        TRY(linear_packed(job->cpu, part.logits, in, matrix, (struct tensor){0}, false));
+        parallel_for(job->cpu, rows, 1, dlogits_task, &part);
+        TRY(linear_packed(job->cpu, tensor_rows(job->grad_in, first, rows), part.dlogits, transpose, (struct tensor){0},
+                          token > 0));
+        if (!tensor_none(job->grad_lm_head))
+            TRY(cpu_linear_grad_weight(&job->cpu->base, tensor_rows(job->grad_lm_head, token, columns),
+                                       (struct tensor){0}, part.dlogits, in));
+    }
+    return OK;
+}
+
+status cpu_logprob_grad(struct backend *backend, struct tensor grad_in, struct tensor grad_lm_head, struct tensor in,
+                        struct weight *lm_head, struct tensor targets, struct tensor lse, struct tensor dlogprob) {
+    struct cpu_backend *cpu = cpu_of(backend);
+    int64_t vocabulary = weight_outputs(lm_head);
+    CHECK(lm_head_input_fits(in, lm_head) && tensor_is(grad_in, -1, in.rows, in.columns));
+    CHECK(lm_head_targets_fit(targets, in.rows, vocabulary));
+    CHECK(tensor_is(lse, ELEMENT_F32, in.rows, 1) && tensor_is(dlogprob, ELEMENT_F32, in.rows, 1));
+    CHECK(tensor_none(grad_lm_head) || tensor_is(grad_lm_head, ELEMENT_F32, vocabulary, in.columns));
+    struct logprob_grad_job job = {cpu, grad_in, grad_lm_head, in, targets, lse, dlogprob, {0}, {0}};
+    struct buffer logits, dlogits, sums;
+    int64_t rows = lm_head_min(in.rows, grad_rows), columns = lm_head_min(part_vocabulary, vocabulary);
+    TRY(lm_head_scratch(cpu, SCRATCH_LOGITS, &logits, &job.logits, ELEMENT_F32, rows, columns));
+    job.dlogits = job.logits;
+    if (in.type != ELEMENT_F32)
+        TRY(lm_head_scratch(cpu, SCRATCH_DLOGITS, &dlogits, &job.dlogits, in.type, rows, columns));
+    if (grad_in.type != ELEMENT_F32)
+        TRY(lm_head_scratch(cpu, SCRATCH_GRAD_IN, &sums, &job.grad_in, ELEMENT_F32, in.rows, in.columns));
+    for (int64_t token = 0; token < vocabulary; token += part_vocabulary) {
+        int64_t count = lm_head_min(part_vocabulary, vocabulary - token);
+        struct packed_matrix matrix, transpose;
+        TRY(weight_packed(cpu, lm_head, token, count, &matrix));
+        TRY(weight_packed_transpose(cpu, lm_head, token, count, &transpose));
+        TRY(logprob_grad_part(&job, matrix, transpose, token));
+    }
+    return grad_in.type == ELEMENT_F32 ? OK : cpu_copy(backend, grad_in, job.grad_in);
+}
+
+// ---- sampling ----
+
+struct sample_job {
+    const struct cpu_backend *cpu;
+    struct tensor logits, tokens, logprobs;
+    const struct sampling *settings;
+    const double *uniform;
+};
+
+static void sample_task(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct sample_job *job = context;
+    for (int64_t row = first; row < end; row++) {
+        logits_sample(job->cpu, tensor_i32(job->tokens, row), tensor_f32(job->logprobs, row),
+                      tensor_f32(job->logits, row), job->logits.columns, job->settings[row], job->uniform[row]);
+    }
+}
+
+status cpu_sample(struct backend *backend, struct tensor tokens, struct tensor logprobs, struct tensor in,
+                  struct weight *lm_head, const struct sampling *settings, const double *uniform) {
+    struct cpu_backend *cpu = cpu_of(backend);
+    int64_t vocabulary = weight_outputs(lm_head), block = lm_head_block(in.rows, vocabulary);
+    CHECK(lm_head_input_fits(in, lm_head));
+    CHECK(tensor_is(tokens, ELEMENT_I32, in.rows, 1) && tensor_is(logprobs, ELEMENT_F32, in.rows, 1));
+    struct packed_matrix matrix;
+    TRY(weight_packed(cpu, lm_head, 0, vocabulary, &matrix));
+    struct buffer buffer;
+    struct tensor logits;
+    TRY(lm_head_scratch(cpu, SCRATCH_LOGITS, &buffer, &logits, ELEMENT_F32, block, vocabulary));
+    for (int64_t first = 0; first < in.rows; first += block) {
+        int64_t rows = lm_head_min(block, in.rows - first);
+        struct sample_job job = {cpu,
+                                 tensor_rows(logits, 0, rows),
+                                 tensor_rows(tokens, first, rows),
+                                 tensor_rows(logprobs, first, rows),
+                                 settings + first,
+                                 uniform + first};
+        TRY(linear_packed(cpu, job.logits, tensor_rows(in, first, rows), matrix, (struct tensor){0}, false));
+        parallel_for(cpu, rows, 1, sample_task, &job);
+    }
+    return OK;
+}
