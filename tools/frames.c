@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "shared/media/media.h"
+#include "shared/media/media_writer.h"
 #include "shared/store/frame_store.h"
 #include "tools/tools.h"
 

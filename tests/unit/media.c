@@ -6,6 +6,7 @@
 
 #include "shared/base/file.h"
 #include "shared/media/media.h"
+#include "shared/media/media_writer.h"
 #include "shared/media/resize.h"
 
 static const char folder[] = "tests/data/media";
