@@ -197,7 +197,7 @@ static status add_desks(const struct plan *plan, struct node_config *config) {
             (struct node_endpoint){.stage = replica_stage(replica),
                                    .replica = replica->number,
                                    .machine = plan_machine(plan, replica->machine),
-                                   .endpoint = plan_endpoint(plan, replica),
+                                   .address = plan_endpoint(plan, replica),
                                    .key = plan->machines > 1 ? plan->pipeline->machines[replica->machine].key : NULL};
     }
     return OK;

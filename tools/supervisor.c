@@ -80,22 +80,15 @@ static status show_progress(struct supervisor *supervisor) {
 
 // ---- the end ----
 
-struct saying {
-    struct supervisor *supervisor;
-    const struct wire_message *message;
-};
-
-static void say_one(void *context, struct wire_peer *peer) {
-    const struct saying *saying = context;
-    if (strcmp(wire_peer_name(peer), SUPERVISOR_NAME) != 0 && strcmp(wire_peer_purpose(peer), "watch") != 0) return;
-    // Who cannot be told any more is gone.
-    (void)wire_send(saying->supervisor->wire, peer, saying->message, NULL);
-}
-
-static void say_to_all(struct supervisor *supervisor, const struct wire_message *message) {
-    struct saying saying = {supervisor, message};
-    wire_each(supervisor->wire, "report", false, say_one, &saying);
-    wire_each(supervisor->wire, "watch", true, say_one, &saying);
+// Sends a message to those who watch and, if it comes from this machine, to the other machines' supervisors. A peer
+// that is gone gets nothing.
+static void publish(struct supervisor *supervisor, const struct wire_message *message, bool from_here) {
+    struct wire *wire = supervisor->wire;
+    struct wire_peer *peer = from_here ? wire_first_peer(wire, "report", false) : NULL;
+    for (; peer; peer = wire_next_peer(peer))
+        if (!strcmp(wire_peer_name(peer), SUPERVISOR_NAME)) (void)wire_send(wire, peer, message, NULL);
+    for (peer = wire_first_peer(wire, "watch", true); peer; peer = wire_next_peer(peer))
+        (void)wire_send(wire, peer, message, NULL);
 }
 
 // Begins the end, once: every process is asked to stop.
@@ -106,7 +99,7 @@ static void begin_end(struct supervisor *supervisor, status result, const char *
     supervisor->result = result;
     supervisor->reason = strdup(reason);
     const struct wire_message end = {.kind = MESSAGE_END, .code = result, .reason = reason};
-    if (!supervisor->stopped) say_to_all(supervisor, &end);
+    if (!supervisor->stopped) publish(supervisor, &end, true);
     children_signal(&supervisor->children, SIGTERM);
 }
 
@@ -134,21 +127,14 @@ static status hear_status(struct supervisor *supervisor, const struct wire_messa
     return OK;
 }
 
-// Passed on to who watches, and, unless it came from there, to the other machines.
-static void pass_on(struct supervisor *supervisor, const struct wire_peer *from, const struct wire_message *message) {
-    struct saying saying = {supervisor, message};
-    if (strcmp(wire_peer_name(from), SUPERVISOR_NAME) != 0)
-        wire_each(supervisor->wire, "report", false, say_one, &saying);
-    wire_each(supervisor->wire, "watch", true, say_one, &saying);
-}
-
 static status on_said(struct supervisor *supervisor, const struct wire_peer *peer, const struct wire_message *message) {
+    bool from_here = strcmp(wire_peer_name(peer), SUPERVISOR_NAME) != 0;
     switch (message->kind) {
     case MESSAGE_STATUS:
-        pass_on(supervisor, peer, message);
+        publish(supervisor, message, from_here);
         return hear_status(supervisor, message);
     case MESSAGE_NOTICE:
-        pass_on(supervisor, peer, message);
+        publish(supervisor, message, from_here);
         tell(supervisor, "%s: %s", message->name, message->reason);
         return OK;
     case MESSAGE_END:

@@ -1,59 +1,67 @@
-// What was said to the source is kept, because a source that was restarted asks for it again.
+// What became of a group is kept until the source's ledger has it: a source that is restarted asks for it again. The
+// source says so in its RUN_INFO, so that in an undisturbed run an entry a group stays: it must be small.
 #include "shared/stage/collector.h"
 
+#include <assert.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "shared/stage/signals.h"
+enum { STRING_MAX = 1000 }; // bytes of a string that is sent
+static_assert(4 * STRING_MAX < 16384, "the strings of a message fit its first frame");
 
+// What became of a group.
 struct settled {
-    struct wire_message message;
-    bool withheld; // until the stage has finished
-    struct arena arena;
+    int64_t step;     // TRAINED
+    char *quarantine; // QUARANTINED: stage, reason and id, each with its NUL
+    uint8_t kind;     // of the message that says so; 0: not settled yet
+    bool withheld;    // until the stage has finished
 };
+static_assert(sizeof(struct settled) <= 24, "there is one for each group of a run");
+static_assert(MESSAGE_KINDS <= UINT8_MAX, "a kind fits one byte");
 
 struct collector {
     struct stage_context *context;
-    struct group **early; // groups whose turn has not come
+    struct group **early; // groups that came before their turn
     size_t early_count;
-    int64_t next; // order to be handed out
-    size_t left;  // groups that did not fill a step
+    int64_t next; // seq to be handed out
     pthread_mutex_t lock;
     // Under the lock:
-    bool planned;
-    int64_t total, per_step;
-    int64_t begun; // the order at which `log` begins
-    int64_t step;
-    struct settled *log; // by order - begun; kind 0: not settled yet
-    size_t log_count;
-    int64_t known;           // entries of the log that are settled
+    bool started; // RUN_INFO has come
+    int64_t total, per_step, step;
+    struct settled *log; // of the seqs from log_begin on
+    size_t log_count, log_capacity;
+    int64_t log_begin;
+    int64_t log_settled;   // entries of the log that are settled
+    int64_t settled_below; // every seq below is settled and not withheld
+    int64_t unused;
     bool finished;           // so is the stage
-    int64_t front;           // every order below is settled
-    double reward, accuracy; // of the last step
+    double reward, accuracy; // means over the last step
     double reward_sum, accuracy_sum;
-    int64_t rewarded, sum_step;
+    int64_t rewarded, rewarded_step; // groups in the sums; the step that they belong to
 };
 
 status collector_open(struct collector **out, struct stage_context *context) {
     struct collector *collector;
+    *out = NULL;
     TRY(NEW(&collector, 1));
     collector->context = context;
     collector->reward = collector->accuracy = NAN;
     pthread_mutex_init(&collector->lock, NULL);
+    status result = OK;
+    if (context->stage->position) result = context->stage->position(context->state, &collector->step, &collector->next);
+    collector->settled_below = collector->log_begin = collector->next;
     *out = collector;
-    if (context->stage->position) TRY(context->stage->position(context->state, &collector->step, &collector->next));
-    collector->front = collector->begun = collector->next;
-    return OK;
+    if (result != OK) collector_close(out);
+    return result;
 }
 
 void collector_close(struct collector **pointer) {
     struct collector *collector = *pointer;
     if (!collector) return;
     for (size_t i = 0; i < collector->early_count; i++) group_free(&collector->early[i]);
-    for (size_t i = 0; i < collector->log_count; i++) arena_release(&collector->log[i].arena);
+    for (size_t i = 0; i < collector->log_count; i++) free(collector->log[i].quarantine);
     free(collector->early);
     free(collector->log);
     pthread_mutex_destroy(&collector->lock);
@@ -61,215 +69,265 @@ void collector_close(struct collector **pointer) {
     *pointer = NULL;
 }
 
+// ---- the log; the lock is held ----
+
+static struct settled *collector_entry(const struct collector *collector, int64_t seq) {
+    assert(seq >= collector->log_begin && seq - collector->log_begin < (int64_t)collector->log_count);
+    return &collector->log[seq - collector->log_begin];
+}
+
+// The message about a settled group; its strings are the entry's. The source knows the id of a trained group.
+static struct wire_message collector_describe(const struct collector *collector, int64_t seq) {
+    const struct settled *entry = collector_entry(collector, seq);
+    struct wire_message message = {.kind = entry->kind, .seq = seq, .step = entry->step, .id = ""};
+    if (entry->kind == MESSAGE_QUARANTINED) {
+        message.name = entry->quarantine;
+        message.reason = message.name + strlen(message.name) + 1;
+        message.id = message.reason + strlen(message.reason) + 1;
+    }
+    return message;
+}
+
+static void collector_advance(struct collector *collector) {
+    const int64_t end = collector->log_begin + (int64_t)collector->log_count;
+    while (collector->settled_below < end) {
+        const struct settled *entry = collector_entry(collector, collector->settled_below);
+        if (!entry->kind || entry->withheld) break;
+        collector->settled_below++;
+    }
+}
+
+// Adds an entry, zeroed gaps before it included.
+static status collector_add_entry(struct collector *collector, int64_t seq, const struct settled *entry) {
+    if (seq < collector->log_begin) return fail(BUG, "group %lld was settled before", (long long)seq);
+    size_t at = (size_t)(seq - collector->log_begin);
+    if (at >= collector->log_capacity) {
+        size_t capacity = at + at / 2 + 64;
+        TRY(RESIZE(&collector->log, capacity));
+        memset(collector->log + collector->log_capacity, 0,
+               (capacity - collector->log_capacity) * sizeof *collector->log);
+        collector->log_capacity = capacity;
+    }
+    if (at >= collector->log_count) collector->log_count = at + 1;
+    if (collector->log[at].kind) return fail(BUG, "group %lld was settled before", (long long)seq);
+    collector->log[at] = *entry;
+    collector->log_settled++;
+    return OK;
+}
+
+// Forgets the entries below `seq`.
+static void collector_drop_entries(struct collector *collector, int64_t seq) {
+    if (seq <= collector->log_begin) return;
+    size_t count = (size_t)(seq - collector->log_begin);
+    assert(seq <= collector->settled_below && count <= collector->log_count);
+    for (size_t i = 0; i < count; i++) free(collector->log[i].quarantine);
+    collector->log_count -= count;
+    memmove(collector->log, collector->log + count, collector->log_count * sizeof *collector->log);
+    memset(collector->log + collector->log_count, 0, count * sizeof *collector->log);
+    collector->log_begin = seq;
+    collector->log_settled -= (int64_t)count;
+}
+
 // ---- the I/O thread ----
 
-static status answer_plan(struct collector *collector, struct wire *wire, struct wire_peer *peer,
-                          const struct wire_message *plan) {
-    if (!collector->planned && !collector->context->stage->position)
-        collector->front = collector->begun = collector->next = plan->seq;
-    collector->planned = true;
-    collector->total = plan->count;
-    collector->per_step = plan->per_step > 0 ? plan->per_step : 1;
-    if (!collector->context->stage->position) collector->step = collector->front / collector->per_step;
-    // With nothing left to train the source must not hear so before the stage has finished.
-    const struct wire_message at = {.kind = MESSAGE_POSITION, .step = collector->step, .seq = collector->front};
-    if (collector->front < collector->total || collector->finished) TRY(wire_send(wire, peer, &at, NULL));
-    for (size_t i = 0; i < collector->log_count; i++) {
-        const struct settled *entry = &collector->log[i];
-        if (entry->message.kind && !entry->withheld) TRY(wire_send(wire, peer, &entry->message, NULL));
+// Sends what became of the seqs in [begin, end).
+static status collector_resend(const struct collector *collector, struct io_thread *io, struct wire_peer *peer,
+                               int64_t begin, int64_t end) {
+    for (int64_t seq = begin; seq < end; seq++) {
+        const struct settled *entry = collector_entry(collector, seq);
+        const struct wire_message message = collector_describe(collector, seq);
+        if (entry->kind && !entry->withheld) TRY(io_thread_reply(io, peer, &message));
     }
     return OK;
 }
 
-status collector_said(struct collector *collector, struct wire *wire, struct wire_peer *peer,
-                      const struct wire_message *message) {
+// A source forgets what is from POSITION on, so what it lacks below is sent before, what is settled above behind.
+static status collector_answer_run_info(struct collector *collector, struct io_thread *io, struct wire_peer *peer,
+                                        const struct wire_message *run_info) {
+    const bool counts_steps = collector->context->stage->position != NULL;
+    if (!collector->started && !counts_steps)
+        collector->settled_below = collector->log_begin = collector->next = run_info->seq;
+    collector->started = true;
+    collector->total = run_info->count;
+    collector->per_step = run_info->per_step > 0 ? run_info->per_step : 1;
+    if (!counts_steps) collector->step = collector->settled_below / collector->per_step;
+    const int64_t here = collector->settled_below;
+    collector_drop_entries(collector, run_info->seq < here ? run_info->seq : here);
+    TRY(collector_resend(collector, io, peer, collector->log_begin, here));
+    // With nothing left to train the source must not hear so before the stage has finished.
+    const struct wire_message position = {.kind = MESSAGE_POSITION, .step = collector->step, .seq = here};
+    if (here < collector->total || collector->finished) TRY(io_thread_reply(io, peer, &position));
+    return collector_resend(collector, io, peer, here, collector->log_begin + (int64_t)collector->log_count);
+}
+
+status collector_message(struct collector *collector, struct io_thread *io, struct wire_peer *peer,
+                         const struct wire_message *message) {
     if (message->kind != MESSAGE_RUN_INFO) return OK;
     pthread_mutex_lock(&collector->lock);
-    status result = answer_plan(collector, wire, peer, message);
+    status result = collector_answer_run_info(collector, io, peer, message);
     pthread_mutex_unlock(&collector->lock);
     return result;
 }
 
-// ---- the working thread ----
+void collector_report(struct collector *collector, struct message_status *counters) {
+    pthread_mutex_lock(&collector->lock);
+    counters->total = collector->total;
+    counters->settled = collector->settled_below;
+    counters->step = collector->step;
+    counters->run_unused = collector->unused;
+    counters->reward = collector->reward;
+    counters->accuracy = collector->accuracy;
+    pthread_mutex_unlock(&collector->lock);
+}
 
-static status add_early(struct collector *collector, struct io_thread *io, struct group *group) {
-    bool second = !group->requires.present || group->requires.order < collector->next;
+// ---- the worker ----
+
+static void collector_drop(struct io_thread *io, struct group **group) {
+    io_thread_drop(io, (*group)->id.data);
+    group_free(group);
+}
+
+// Keeps a group until its turn comes; takes it over. A second copy of a seq is dropped.
+static status collector_add_early(struct collector *collector, struct io_thread *io, struct group *group) {
+    bool second = !group->requires.present;
     for (size_t i = 0; i < collector->early_count; i++)
-        if (collector->early[i]->requires.order == group->requires.order) second = true;
+    second |= collector->early[i]->requires.order == group->requires.order;
     status result = second ? OK : RESIZE(&collector->early, collector->early_count + 1);
     if (second || result != OK) {
-        io_thread_drop(io, group->id.data);
-        group_free(&group);
-        return result;
+        collector_drop(io, &group);
+    } else {
+        collector->early[collector->early_count++] = group;
     }
-    collector->early[collector->early_count++] = group;
-    return OK;
-}
-
-static struct group *take_next(struct collector *collector) {
-    for (size_t i = 0; i < collector->early_count; i++) {
-        struct group *group = collector->early[i];
-        if (group->requires.order != collector->next) continue;
-        collector->early[i] = collector->early[--collector->early_count];
-        collector->next++;
-        return group;
-    }
-    return NULL;
-}
-
-static bool all_handed_out(struct collector *collector) {
-    pthread_mutex_lock(&collector->lock);
-    bool all = collector->planned && collector->next >= collector->total;
-    pthread_mutex_unlock(&collector->lock);
-    return all;
-}
-
-static bool planned(struct collector *collector) {
-    pthread_mutex_lock(&collector->lock);
-    bool planned = collector->planned;
-    pthread_mutex_unlock(&collector->lock);
-    return planned;
-}
-
-// One of the groups that can be handed out now, if there is one; quarantined ones are settled on the way.
-static status hand_out(struct collector *collector, struct io_thread *io, struct group **out) {
-    *out = NULL;
-    while ((*out = take_next(collector)) && (*out)->quarantine.present) {
-        status result = collector_settle(collector, io, *out);
-        group_free(out);
-        TRY(result);
-    }
-    return OK;
+    return result;
 }
 
 status collector_receive(struct collector *collector, struct io_thread *io, int timeout_ms, struct group **out) {
+    enum { WAIT_MS = 200, START_WAIT_MS = 20 };
+    *out = NULL;
     for (;;) {
-        enum { SLICE = 200, NAP_US = 20000 };
-        if (!planned(collector)) {
-            if (signals_stopping()) return END;
-            usleep(NAP_US);
-            if (timeout_ms >= 0) return OK;
-            continue;
+        pthread_mutex_lock(&collector->lock);
+        const bool started = collector->started;
+        const int64_t total = collector->total;
+        pthread_mutex_unlock(&collector->lock);
+        for (size_t i = 0; started && i < collector->early_count;) {
+            struct group *group = collector->early[i];
+            if (group->requires.order > collector->next) {
+                i++;
+                continue;
+            }
+            collector->early[i] = collector->early[--collector->early_count];
+            if (group->requires.order < collector->next) { // handed out before
+                collector_drop(io, &group);
+                continue;
+            }
+            collector->next++;
+            i = 0;
+            if (!group->quarantine.present) {
+                *out = group;
+                return OK;
+            }
+            status result = collector_settle(collector, io, group);
+            group_free(&group);
+            TRY(result);
         }
-        TRY(hand_out(collector, io, out));
-        if (*out) return OK;
-        if (all_handed_out(collector)) return END;
+        if (started && collector->next >= total) return END;
         struct group *group;
-        int wait = timeout_ms < 0 || timeout_ms > SLICE ? SLICE : timeout_ms;
-        TRY(io_thread_receive(io, 1, wait, &group));
-        if (group) TRY(add_early(collector, io, group));
+        int wait_ms = started ? WAIT_MS : START_WAIT_MS;
+        TRY(io_thread_receive(io, 1, timeout_ms >= 0 && timeout_ms < wait_ms ? timeout_ms : wait_ms, &group));
+        if (group) TRY(collector_add_early(collector, io, group));
         if (!group && timeout_ms >= 0) return OK;
     }
 }
 
-static double mean(const struct double_array *values) {
+static double collector_mean(const struct double_array *values) {
     double sum = 0;
     for (size_t i = 0; i < values->count; i++) sum += values->data[i];
     return sum / (double)values->count;
 }
 
-// The means over the groups of one step, for those who watch.
-static void add_rewards(struct collector *collector, const struct group *group) {
+// The lock is held. The means over the groups of one step, for the progress line.
+static void collector_add_rewards(struct collector *collector, const struct group *group) {
     if (!group->rewards.present || !group->rewards.total.count || !group->rewards.accuracy.count) return;
-    if (group->trained.step != collector->sum_step)
-        collector->reward_sum = collector->accuracy_sum = 0, collector->rewarded = 0;
-    collector->sum_step = group->trained.step;
-    collector->reward_sum += mean(&group->rewards.total);
-    collector->accuracy_sum += mean(&group->rewards.accuracy);
+    if (group->trained.step != collector->rewarded_step) {
+        collector->reward_sum = collector->accuracy_sum = 0;
+        collector->rewarded = 0;
+    }
+    collector->rewarded_step = group->trained.step;
+    collector->reward_sum += collector_mean(&group->rewards.total);
+    collector->accuracy_sum += collector_mean(&group->rewards.accuracy);
     collector->rewarded++;
     collector->reward = collector->reward_sum / (double)collector->rewarded;
     collector->accuracy = collector->accuracy_sum / (double)collector->rewarded;
 }
 
-static struct wire_message describe(struct collector *collector, const struct group *group) {
-    const bool aside = group->quarantine.present, steps = collector->context->stage->position != NULL;
-    struct wire_message message = {.seq = group->requires.order, .id = group->id.data};
-    if (aside) {
-        message.kind = MESSAGE_QUARANTINED;
-        message.name = group->quarantine.stage.data ? group->quarantine.stage.data : "";
-        message.reason = group->quarantine.reason.data ? group->quarantine.reason.data : "";
-    } else if (group->trained.present || !steps) {
-        message.kind = MESSAGE_TRAINED;
-        message.step = group->trained.present ? group->trained.step : message.seq / collector->per_step + 1;
-    } else {
-        message.kind = MESSAGE_UNUSED;
-    }
-    return message;
-}
-
-static void advance_front(struct collector *collector) {
-    size_t at = (size_t)(collector->front - collector->begun);
-    while (at < collector->log_count && collector->log[at].message.kind && !collector->log[at].withheld) at++;
-    collector->front = collector->begun + (int64_t)at;
-}
-
-// Keeps a copy of what is said; texts are cut to what a message holds.
-static status keep_settled(struct collector *collector, struct wire_message *message) {
-    enum { TEXT_MOST = 1000 };
-    size_t at = (size_t)(message->seq - collector->begun);
-    if (at >= collector->log_count) {
-        TRY(RESIZE(&collector->log, at + 1));
-        memset(collector->log + collector->log_count, 0, (at + 1 - collector->log_count) * sizeof *collector->log);
-        collector->log_count = at + 1;
-    }
-    struct settled *entry = &collector->log[at];
-    const char **texts[3] = {&message->id, &message->name, &message->reason};
+// Copies the strings of a quarantine, each cut to STRING_MAX bytes. *out is NULL for a group that is not quarantined.
+static status collector_copy_quarantine(const struct group *group, char **out) {
+    const char *strings[3] = {group->quarantine.stage.data, group->quarantine.reason.data, group->id.data};
+    size_t sizes[3], total = 3;
+    *out = NULL;
+    if (!group->quarantine.present) return OK;
+    for (int i = 0; i < 3; i++) total += sizes[i] = strings[i] ? strnlen(strings[i], STRING_MAX) : 0;
+    TRY(NEW(out, total));
+    char *at = *out;
     for (int i = 0; i < 3; i++) {
-        if (!*texts[i]) continue;
-        *texts[i] = arena_strndup(&entry->arena, *texts[i], strnlen(*texts[i], TEXT_MOST));
-        if (!*texts[i]) return fail_oom();
+        if (sizes[i]) memcpy(at, strings[i], sizes[i]);
+        at += sizes[i] + 1;
     }
-    if (!entry->message.kind) collector->known++;
-    entry->message = *message;
-    entry->withheld = collector->begun + collector->known >= collector->total;
-    advance_front(collector);
+    assert(at == *out + total);
     return OK;
 }
 
-static status settle_locked(struct collector *collector, const struct group *group, struct wire_message *message) {
-    *message = describe(collector, group);
-    if (message->seq < collector->begun) return fail(BUG, "group %s was settled before", group->id.data);
-    if (message->kind == MESSAGE_TRAINED && message->step > collector->step) collector->step = message->step;
-    if (message->kind == MESSAGE_TRAINED) add_rewards(collector, group);
-    if (message->kind == MESSAGE_UNUSED) collector->left++;
-    return keep_settled(collector, message);
-}
-
 status collector_settle(struct collector *collector, struct io_thread *io, const struct group *group) {
-    struct wire_message message;
+    const int64_t seq = group->requires.order;
+    struct settled entry = {.kind = MESSAGE_UNUSED};
+    char id[STRING_MAX + 1] = "";
+    TRY(collector_copy_quarantine(group, &entry.quarantine));
     pthread_mutex_lock(&collector->lock);
-    status result = settle_locked(collector, group, &message);
-    bool withheld = result == OK && collector->log[message.seq - collector->begun].withheld;
+    if (entry.quarantine) {
+        entry.kind = MESSAGE_QUARANTINED;
+    } else if (group->trained.present || !collector->context->stage->position) {
+        entry.kind = MESSAGE_TRAINED;
+        entry.step = group->trained.present ? group->trained.step : seq / collector->per_step + 1;
+    }
+    // The very last one is withheld.
+    entry.withheld = collector->log_begin + collector->log_settled + 1 >= collector->total;
+    status result = collector_add_entry(collector, seq, &entry);
+    struct wire_message message = {0};
+    if (result == OK) {
+        if (entry.kind == MESSAGE_TRAINED && entry.step > collector->step) collector->step = entry.step;
+        if (entry.kind == MESSAGE_TRAINED) collector_add_rewards(collector, group);
+        if (entry.kind == MESSAGE_UNUSED) collector->unused++;
+        message = collector_describe(collector, seq);
+        collector_advance(collector);
+    } else {
+        free(entry.quarantine);
+    }
+    if (entry.kind != MESSAGE_QUARANTINED) {
+        strncpy(id, group->id.data, STRING_MAX);
+        message.id = id;
+    }
+    // The message's strings are the entry's, so the copy is made under the lock.
+    if (result == OK && !entry.withheld) result = io_thread_broadcast(io, "ledger", &message);
     pthread_mutex_unlock(&collector->lock);
-    // As long as the source is not told, the group is in hand: nobody must believe it lost.
-    if (result != OK || withheld) return result;
-    TRY(io_thread_broadcast(io, "ledger", &message));
-    return io_thread_send(io, group);
+    // As long as the source is not told, the group is in progress: nobody must believe it lost.
+    return result == OK && !entry.withheld ? io_thread_send(io, group) : result;
 }
 
 status collector_finish(struct collector *collector, struct io_thread *io) {
-    struct wire_message message = {.kind = MESSAGE_POSITION};
     pthread_mutex_lock(&collector->lock);
+    struct wire_message message = {.kind = MESSAGE_POSITION};
     collector->finished = true;
     for (size_t i = 0; i < collector->log_count; i++) {
         if (!collector->log[i].withheld) continue;
         collector->log[i].withheld = false;
-        message = collector->log[i].message;
+        message = collector_describe(collector, collector->log_begin + (int64_t)i);
     }
-    advance_front(collector);
-    message.step = message.kind == MESSAGE_POSITION ? collector->step : message.step;
-    message.seq = message.kind == MESSAGE_POSITION ? collector->front : message.seq;
+    collector_advance(collector);
+    if (message.kind == MESSAGE_POSITION) {
+        message.step = collector->step;
+        message.seq = collector->settled_below;
+    }
+    status result = io_thread_broadcast(io, "ledger", &message);
     pthread_mutex_unlock(&collector->lock);
-    return io_thread_broadcast(io, "ledger", &message);
-}
-
-void collector_report(struct collector *collector, struct message_status *status) {
-    pthread_mutex_lock(&collector->lock);
-    status->total = collector->total;
-    status->settled = collector->front;
-    status->step = collector->step;
-    status->run_unused = (int64_t)collector->left;
-    status->reward = collector->reward;
-    status->accuracy = collector->accuracy;
-    pthread_mutex_unlock(&collector->lock);
+    return result;
 }

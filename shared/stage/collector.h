@@ -1,5 +1,7 @@
-// The last stage in a pipeline: in_progress groups to it in the order of issue, each order once, puts the quarantined
-// ones aside, and tells the source what became of each.
+// The last stage in a pipeline: gives it the groups in order, each seq once, skips the quarantined ones, and tells the
+// source what became of each group.
+//
+// collector_message and collector_report belong to the I/O thread, the rest to the worker.
 #ifndef SHARED_STAGE_COLLECTOR_H
 #define SHARED_STAGE_COLLECTOR_H
 
@@ -8,27 +10,29 @@
 
 struct collector;
 
-// For the stage that `context` has open; begins where its position says.
+// For the stage that `context` has open, which must outlive the collector; begins at its position. UNAVAILABLE when
+// memory is short. Free with collector_close.
 status collector_open(struct collector **out, struct stage_context *context);
 
 // NULL is fine; sets *collector to NULL.
 void collector_close(struct collector **collector);
 
-// The I/O thread's hook: PLAN is answered with where we stand.
-status collector_said(struct collector *collector, struct wire *wire, struct wire_peer *peer,
-                      const struct wire_message *message);
+// Hook: answers RUN_INFO with what the source does not know yet. UNAVAILABLE when the sockets fail.
+status collector_message(struct collector *collector, struct io_thread *io, struct wire_peer *peer,
+                         const struct wire_message *message);
 
-// The next group in order. As a channel's receive; END when every group that there will ever be was handed out.
+// The next group in order, as in a channel's receive. END when every group that there will ever be was handed out.
 status collector_receive(struct collector *collector, struct io_thread *io, int timeout_ms, struct group **out);
 
-// The stage is done with a group: tells the source. The group stays the caller's.
+// The stage is done with a group: tells the source, except for the very last group, which waits for collector_finish.
+// The group stays the caller's. BUG when the group was settled before.
 status collector_settle(struct collector *collector, struct io_thread *io, const struct group *group);
 
-// Everything was handed back and the stage has finished: the source is told what was held back until then, the last
-// order's fate, so that a run is never over too early.
+// The stage has handed back every group and has written what must not be lost: tells the source what became of the very
+// last group, so that a run is never over too early.
 status collector_finish(struct collector *collector, struct io_thread *io);
 
-// The counters of the last stage.
-void collector_report(struct collector *collector, struct message_status *status);
+// Hook: the counters of the last stage.
+void collector_report(struct collector *collector, struct message_status *counters);
 
 #endif

@@ -1,5 +1,7 @@
+// Only optim knows what is trained: nothing is issued before it has sent its POSITION.
 #include "shared/stage/issuer.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,48 +9,48 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
-#include "shared/stage/times.h"
 #include "shared/store/ledger.h"
 #include "shared/wire/seq_set.h"
 
-enum { PATIENCE = 1800 }; // seconds without news after which everything in flight is issued again
+// Seconds without a settled group after which everything in flight is issued again.
+static const double issuer_patience = 1800;
 
 struct issuer {
     struct stage_context *context;
-    struct io_thread **io;
     struct ledger *ledger;
     int64_t total, per_step, staleness;
-    int64_t step;      // optim's
-    bool ready;        // optim has said where it stands
-    bool reissue;      // everything in flight is to be issued again
-    struct buf flying; // orders, as text
-    bool finished;     // and the supervisors know
-    double news;       // when optim was last heard
+    int64_t step;         // of optim
+    bool ready;           // optim has sent its POSITION
+    bool reissue;         // everything in flight is to be issued again
+    bool finished;        // the supervisors were told so
+    double settled_at;    // when a group was last settled
+    struct buf in_flight; // a set of seqs
 };
 
 // ---- opening ----
 
 status issuer_open(struct issuer **out, struct stage_context *context, const struct node_config *config) {
-    const struct source_options *options = stage_options(context);
     struct issuer *issuer;
     struct arena memory = {0};
+    const struct stage *stage = context->stage;
+    const struct source_options *options = stage_options(context);
     status result;
     *out = NULL;
     TRY(NEW(&issuer, 1));
     issuer->context = context;
     issuer->per_step = options->groups_per_step;
     issuer->staleness = options->max_staleness;
-    issuer->news = clock_monotonic();
-    TRY_TO(result, fail, context->stage->count(context->state, &issuer->total));
-    char *path = path_join(&memory, config->folder, "ledger.lmdb");
-    TRY_TO(result, fail, path ? OK : fail_oom());
-    uint64_t data = context->stage->fingerprint ? context->stage->fingerprint(context->state) : 0;
-    const struct ledger_config run = {.data = data, .groups_per_step = issuer->per_step};
-    TRY_TO(result, fail, ledger_open(&issuer->ledger, path, &run));
-    arena_release(&memory);
+    issuer->settled_at = clock_monotonic();
+    assert(issuer->per_step > 0 && issuer->staleness >= 0);
+    TRY_TO(result, done, stage->count(context->state, &issuer->total));
+    const struct ledger_config ledger = {.data = stage->fingerprint ? stage->fingerprint(context->state) : 0,
+                                         .groups_per_step = issuer->per_step};
+    const char *path = path_join(&memory, config->folder, "ledger.lmdb");
+    TRY_TO(result, done, path ? OK : fail_oom());
+    TRY_TO(result, done, ledger_open(&issuer->ledger, path, &ledger));
     *out = issuer;
-    return OK;
-fail:
+    issuer = NULL;
+done:
     arena_release(&memory);
     issuer_close(&issuer);
     return result;
@@ -57,189 +59,168 @@ fail:
 void issuer_close(struct issuer **issuer) {
     if (!*issuer) return;
     ledger_close(&(*issuer)->ledger);
-    buf_release(&(*issuer)->flying);
+    buf_release(&(*issuer)->in_flight);
     free(*issuer);
     *issuer = NULL;
 }
 
-void issuer_connect(struct issuer *issuer, struct io_thread **io) {
-    issuer->io = io;
-}
-
 // ---- issuing ----
 
-static int64_t cap(const struct issuer *issuer) {
-    return (issuer->staleness + 1) * issuer->per_step;
-}
-
-// Makes the group of that order, `ahead` groups of which optim has yet to train, and puts it into the flow.
-static status issue(struct issuer *issuer, int64_t seq, int64_t ahead) {
+// Puts the group at `seq` into the outbox; `ahead` groups are to be trained before it.
+static status issuer_issue(struct issuer *issuer, struct io_thread *io, int64_t seq, int64_t ahead) {
     struct stage_context *context = issuer->context;
-    double started = clock_realtime();
+    const double started = clock_realtime();
     struct group *group = NULL;
-    status result = context->stage->group_at(context->state, seq, &group);
-    if (result != OK) return result;
+    TRY(context->stage->group_at(context->state, seq, &group));
     int64_t policy = issuer->step + ahead / issuer->per_step - issuer->staleness;
     group->requires.present = true;
     group->requires.policy = group->requires.reference = policy > 0 ? policy : 0;
     group->requires.exact = issuer->staleness == 0;
     group->requires.order = seq;
-    result = times_add(group, context->stage->name, started, clock_realtime());
+    status result = runner_add_times(group, context->stage->name, started);
     if (result == OK) result = ledger_issue(issuer->ledger, seq, group->id.data);
-    if (result == OK) result = io_thread_put(*issuer->io, group);
+    if (result == OK) result = io_thread_put(io, group);
     group_free(&group);
     return result;
 }
 
-static status issue_again(struct issuer *issuer) {
-    int64_t ahead = 0, end = ledger_next_unissued(issuer->ledger);
-    issuer->reissue = false;
-    for (int64_t seq = ledger_settled(issuer->ledger); seq < end; seq++) {
-        enum ledger_state state = ledger_state_of(issuer->ledger, seq);
-        if (state == LEDGER_IN_FLIGHT || state == LEDGER_NEW) TRY(issue(issuer, seq, ahead++));
-    }
-    return OK;
+// The number of groups in flight below `seq`.
+static int64_t issuer_ahead_of(const struct issuer *issuer, int64_t seq) {
+    int64_t ahead = 0;
+    for (int64_t i = ledger_settled(issuer->ledger); i < seq; i++)
+        if (ledger_state_of(issuer->ledger, i) == LEDGER_IN_FLIGHT) ahead++;
+    return ahead;
 }
 
-static status issue_fresh(struct issuer *issuer) {
-    for (;;) {
-        int64_t seq = ledger_next_unissued(issuer->ledger), flying = ledger_in_flight(issuer->ledger);
-        if (seq >= issuer->total || flying >= cap(issuer)) return OK;
-        TRY(issue(issuer, seq, flying));
+status issuer_tick(struct issuer *issuer, struct io_thread *io) {
+    struct ledger *ledger = issuer->ledger;
+    char summary[256];
+    if (!issuer->ready) return OK;
+    if (clock_monotonic() - issuer->settled_at > issuer_patience) {
+        issuer->settled_at = clock_monotonic();
+        issuer->reissue = true;
     }
+    if (issuer->reissue) {
+        int64_t ahead = 0, end = ledger_next_unissued(ledger);
+        issuer->reissue = false;
+        for (int64_t seq = ledger_settled(ledger); seq < end; seq++) {
+            enum ledger_state state = ledger_state_of(ledger, seq);
+            if (state == LEDGER_IN_FLIGHT || state == LEDGER_NEW) TRY(issuer_issue(issuer, io, seq, ahead++));
+        }
+    }
+    const int64_t in_flight_max = (issuer->staleness + 1) * issuer->per_step;
+    while (ledger_next_unissued(ledger) < issuer->total && ledger_in_flight(ledger) < in_flight_max)
+        TRY(issuer_issue(issuer, io, ledger_next_unissued(ledger), ledger_in_flight(ledger)));
+    if (issuer->finished || ledger_settled(ledger) < issuer->total) return OK;
+    // Every step trains per_step groups. What is over was quarantined when neither optim nor the source lived to record
+    // it.
+    int64_t unused = ledger_count(ledger, LEDGER_UNUSED), trained = ledger_count(ledger, LEDGER_TRAINED);
+    int64_t unrecorded = trained % issuer->per_step;
+    issuer->finished = true;
+    int size =
+        snprintf(summary, sizeof summary, "%lld steps, %lld groups trained, %lld quarantined", (long long)issuer->step,
+                 (long long)(trained - unrecorded), (long long)(ledger_count(ledger, LEDGER_QUARANTINED) + unrecorded));
+    assert(size > 0 && (size_t)size < sizeof summary);
+    if (unused)
+        snprintf(summary + size, sizeof summary - (size_t)size, ", %lld left over: they did not fill a step of %lld",
+                 (long long)unused, (long long)issuer->per_step);
+    const struct wire_message end = {.kind = MESSAGE_END, .code = 0, .reason = summary};
+    return io_thread_broadcast(io, "report", &end);
 }
 
-// ---- hearing ----
+// ---- messages ----
 
-status issuer_joined(struct issuer *issuer, struct wire *wire, struct wire_peer *peer) {
+status issuer_joined(struct issuer *issuer, struct io_thread *io, struct wire_peer *peer) {
     const char *purpose = wire_peer_purpose(peer);
     if (!strcmp(purpose, "report")) issuer->finished = false;
     if (strcmp(purpose, "ledger") != 0 || !strcmp(wire_peer_name(peer), SUPERVISOR_NAME)) return OK;
-    const struct wire_message plan = {.kind = MESSAGE_RUN_INFO,
-                                      .count = issuer->total,
-                                      .per_step = issuer->per_step,
-                                      .seq = ledger_settled(issuer->ledger)};
-    return wire_send(wire, peer, &plan, NULL);
+    const struct wire_message run_info = {.kind = MESSAGE_RUN_INFO,
+                                          .count = issuer->total,
+                                          .per_step = issuer->per_step,
+                                          .seq = ledger_settled(issuer->ledger)};
+    return io_thread_reply(io, peer, &run_info);
 }
 
-static status hear_at(struct issuer *issuer, const struct wire_message *message) {
-    if (message->seq < ledger_settled(issuer->ledger))
-        log_info("going back to group %lld, step %lld", (long long)message->seq, (long long)message->step);
-    TRY(ledger_rewind_to(issuer->ledger, message->seq));
-    issuer->step = message->step;
-    issuer->ready = issuer->reissue = true;
-    issuer->finished = false;
-    return OK;
-}
-
-static status settle(struct issuer *issuer, const struct wire_message *message, enum ledger_state state) {
+static status issuer_settle(struct issuer *issuer, struct io_thread *io, const struct wire_message *message,
+                            enum ledger_state state) {
     const struct ledger_entry entry = {.seq = message->seq,
                                        .state = state,
                                        .step = state == LEDGER_TRAINED ? message->step : -1,
-                                       .id = message->id,
+                                       .id = *message->id ? message->id : NULL,
                                        .stage = message->name,
                                        .reason = message->reason};
-    bool news = false;
+    bool newly_settled = false;
     if (message->seq < 0 || message->seq >= issuer->total)
-        return fail(DATAERR, "optim speaks of group %lld, which there is not", (long long)message->seq);
-    TRY(ledger_settle(issuer->ledger, &entry, &news));
+        return fail(DATAERR, "optim reported group %lld, but the data set has %lld", (long long)message->seq,
+                    (long long)issuer->total);
+    TRY(ledger_settle(issuer->ledger, &entry, &newly_settled));
     if (state == LEDGER_TRAINED && issuer->step < message->step) issuer->step = message->step;
-    issuer->news = clock_monotonic();
-    if (!news || state != LEDGER_QUARANTINED) return OK;
+    issuer->settled_at = clock_monotonic();
+    if (!newly_settled || state != LEDGER_QUARANTINED) return OK;
     const struct wire_message notice = {
         .kind = MESSAGE_NOTICE, .name = message->name, .replica = 0, .machine = "", .reason = message->reason};
     log_info("quarantined %s: %s: %s", message->id, message->name, message->reason);
-    return io_thread_broadcast(*issuer->io, "report", &notice);
+    return io_thread_broadcast(io, "report", &notice);
 }
 
-// One group may have been lost; what it needs of optim is what it needed before.
-static status hear_reissue(struct issuer *issuer, const struct wire_message *message) {
-    int64_t ahead = 0;
-    if (message->seq < 0) issuer->reissue = true;
-    if (message->seq < 0 || !issuer->ready || ledger_state_of(issuer->ledger, message->seq) != LEDGER_IN_FLIGHT)
-        return OK;
-    log_info("issuing group %lld again: %s", (long long)message->seq, message->reason);
-    for (int64_t seq = ledger_settled(issuer->ledger); seq < message->seq; seq++)
-        if (ledger_state_of(issuer->ledger, seq) == LEDGER_IN_FLIGHT) ahead++;
-    return issue(issuer, message->seq, ahead);
-}
-
-status issuer_said(struct issuer *issuer, struct wire *wire, struct wire_peer *peer,
-                   const struct wire_message *message) {
-    (void)wire;
-    (void)peer;
+status issuer_message(struct issuer *issuer, struct io_thread *io, const struct wire_message *message) {
+    const int64_t seq = message->seq;
     switch (message->kind) {
     case MESSAGE_POSITION:
-        return hear_at(issuer, message);
+        if (seq < ledger_settled(issuer->ledger))
+            log_info("going back to group %lld, step %lld", (long long)seq, (long long)message->step);
+        TRY(ledger_rewind_to(issuer->ledger, seq));
+        issuer->step = message->step;
+        issuer->ready = issuer->reissue = true;
+        issuer->finished = false;
+        return OK;
     case MESSAGE_TRAINED:
-        return settle(issuer, message, LEDGER_TRAINED);
+        return issuer_settle(issuer, io, message, LEDGER_TRAINED);
     case MESSAGE_QUARANTINED:
-        return settle(issuer, message, LEDGER_QUARANTINED);
+        return issuer_settle(issuer, io, message, LEDGER_QUARANTINED);
     case MESSAGE_UNUSED:
-        return settle(issuer, message, LEDGER_UNUSED);
+        return issuer_settle(issuer, io, message, LEDGER_UNUSED);
     case MESSAGE_REISSUE:
-        return hear_reissue(issuer, message);
+        if (seq < 0) issuer->reissue = true;
+        if (seq < 0 || !issuer->ready || ledger_state_of(issuer->ledger, seq) != LEDGER_IN_FLIGHT) return OK;
+        log_info("issuing group %lld again: %s", (long long)seq, message->reason);
+        return issuer_issue(issuer, io, seq, issuer_ahead_of(issuer, seq));
     default:
         return OK;
     }
 }
 
-static status say_finished(struct issuer *issuer) {
-    char summary[256];
-    if (issuer->finished || ledger_settled(issuer->ledger) < issuer->total) return OK;
-    int64_t left = ledger_count(issuer->ledger, LEDGER_UNUSED), trained = ledger_count(issuer->ledger, LEDGER_TRAINED);
-    // Every step trains per_step groups, so what is over was put aside while neither optim nor we lived to note it.
-    int64_t unnoted = trained % issuer->per_step;
-    issuer->finished = true;
-    int size = snprintf(summary, sizeof summary, "%lld steps, %lld groups trained, %lld quarantined",
-                        (long long)issuer->step, (long long)(trained - unnoted),
-                        (long long)(ledger_count(issuer->ledger, LEDGER_QUARANTINED) + unnoted));
-    if (left)
-        snprintf(summary + size, sizeof summary - (size_t)size, ", %lld left over: they did not fill a step of %lld",
-                 (long long)left, (long long)issuer->per_step);
-    const struct wire_message end = {.kind = MESSAGE_END, .code = 0, .reason = summary};
-    return io_thread_broadcast(*issuer->io, "report", &end);
-}
+// ---- counters ----
 
-status issuer_tick(struct issuer *issuer, struct wire *wire) {
-    (void)wire;
-    if (!issuer->ready) return OK;
-    if (clock_monotonic() - issuer->news > PATIENCE) {
-        issuer->news = clock_monotonic();
-        issuer->reissue = true;
-    }
-    if (issuer->reissue) TRY(issue_again(issuer));
-    TRY(issue_fresh(issuer));
-    return say_finished(issuer);
-}
-
-static status list_flying(struct issuer *issuer) {
+static status issuer_list_in_flight(struct issuer *issuer) {
+    const struct ledger *ledger = issuer->ledger;
     int64_t *seqs = NULL;
     size_t count = 0;
-    TRY(NEW(&seqs, (size_t)ledger_in_flight(issuer->ledger)));
-    for (int64_t seq = ledger_settled(issuer->ledger); seq < ledger_next_unissued(issuer->ledger); seq++)
-        if (ledger_state_of(issuer->ledger, seq) == LEDGER_IN_FLIGHT) seqs[count++] = seq;
-    buf_clear(&issuer->flying);
-    status result = seq_set_format(seqs, count, &issuer->flying);
+    TRY(NEW(&seqs, (size_t)ledger_in_flight(ledger)));
+    for (int64_t seq = ledger_settled(ledger); seq < ledger_next_unissued(ledger); seq++)
+        if (ledger_state_of(ledger, seq) == LEDGER_IN_FLIGHT) seqs[count++] = seq;
+    assert((int64_t)count == ledger_in_flight(ledger));
+    buf_clear(&issuer->in_flight);
+    status result = seq_set_format(seqs, count, &issuer->in_flight);
     free(seqs);
     return result;
 }
 
-void issuer_report(struct issuer *issuer, struct message_status *status) {
-    status->in_flight = issuer->ready && list_flying(issuer) == OK ? issuer->flying.data : "";
-    status->total = issuer->total;
-    status->settled = ledger_settled(issuer->ledger);
-    status->step = issuer->step;
-    status->held = ledger_in_flight(issuer->ledger);
-    status->run_quarantined = ledger_count(issuer->ledger, LEDGER_QUARANTINED);
-    status->run_unused = ledger_count(issuer->ledger, LEDGER_UNUSED);
-    status->done = ledger_count(issuer->ledger, LEDGER_TRAINED);
+void issuer_report(struct issuer *issuer, struct message_status *counters) {
+    const struct ledger *ledger = issuer->ledger;
+    counters->in_flight = issuer->ready && issuer_list_in_flight(issuer) == OK ? issuer->in_flight.data : "";
+    counters->total = issuer->total;
+    counters->settled = ledger_settled(ledger);
+    counters->step = issuer->step;
+    counters->held = ledger_in_flight(ledger);
+    counters->run_quarantined = ledger_count(ledger, LEDGER_QUARANTINED);
+    counters->run_unused = ledger_count(ledger, LEDGER_UNUSED);
+    counters->done = ledger_count(ledger, LEDGER_TRAINED);
     if (!issuer->ready) {
-        status->state = "waits for optim";
-    } else if (status->settled >= issuer->total) {
-        status->state = "finished";
+        counters->state = "waits for optim";
+    } else if (counters->settled >= issuer->total) {
+        counters->state = "finished";
     } else {
-        status->state =
-            ledger_next_unissued(issuer->ledger) >= issuer->total ? "all issued" : "at the bound of staleness";
+        counters->state = ledger_next_unissued(ledger) >= issuer->total ? "all issued" : "at the bound of staleness";
     }
 }

@@ -1,5 +1,5 @@
-// The source in a pipeline: issues groups in order, as many at once as staleness allows, keeps the ledger of what
-// became of them, and issues again what may have been lost. Lives in the I/O thread.
+// The source in a pipeline: issues groups in order, as many at once as max_staleness allows, records in the ledger what
+// became of them, and issues again what may have been lost. All calls but open and close belong to the I/O thread.
 #ifndef SHARED_STAGE_ISSUER_H
 #define SHARED_STAGE_ISSUER_H
 
@@ -8,26 +8,23 @@
 
 struct issuer;
 
-// Opens RUN/ledger.lmdb for the source that `context` has open. DATAERR when the run was begun with other data.
+// Opens RUN/ledger.lmdb for the source that `context` has open, which must outlive the issuer. DATAERR when the run was
+// started with other data, UNAVAILABLE when the disk fails. Free with issuer_close.
 status issuer_open(struct issuer **out, struct stage_context *context, const struct node_config *config);
 
 // NULL is fine; sets *issuer to NULL.
 void issuer_close(struct issuer **issuer);
 
-// Where groups are to be put: before the I/O thread runs the hooks below.
-void issuer_connect(struct issuer *issuer, struct io_thread **io);
+// Hook: sends RUN_INFO to optim.
+status issuer_joined(struct issuer *issuer, struct io_thread *io, struct wire_peer *peer);
 
-// The I/O thread's hooks.
-status issuer_joined(struct issuer *issuer, struct wire *wire, struct wire_peer *peer);
+// Hook: what optim and the supervisors send. DATAERR when it is about a group that does not exist.
+status issuer_message(struct issuer *issuer, struct io_thread *io, const struct wire_message *message);
 
-// What optim and the supervisors have to say.
-status issuer_said(struct issuer *issuer, struct wire *wire, struct wire_peer *peer,
-                   const struct wire_message *message);
+// Hook: issues what may be issued, and tells the supervisor when the run is finished.
+status issuer_tick(struct issuer *issuer, struct io_thread *io);
 
-// Issues what may be issued.
-status issuer_tick(struct issuer *issuer, struct wire *wire);
-
-// The source's counters.
-void issuer_report(struct issuer *issuer, struct message_status *status);
+// Hook: the source's counters; their strings are valid until the next call.
+void issuer_report(struct issuer *issuer, struct message_status *counters);
 
 #endif

@@ -1,7 +1,7 @@
-// Three kinds of places in a run: the source feeds the line, the last stage settles what comes, and all between take a
-// group, see to it that their weights are those that it needs, work, and pass it on.
+// The worker's channel over the I/O thread, the I/O thread's hooks, and the counters that both keep.
 #include "shared/stage/node.h"
 
+#include <assert.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -11,207 +11,183 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
+#include "shared/stage/collector.h"
 #include "shared/stage/issuer.h"
+#include "shared/stage/signals.h"
 #include "shared/stage/weights_client.h"
 #include "shared/stage/weights_server.h"
-#include "shared/stage/signals.h"
-#include "shared/stage/collector.h"
-
-enum { RETRIES = 20 }; // of weights whose file went before it could be read
 
 struct node {
     struct stage_context *context;
     struct node_config config;
     struct io_thread *io;
-    struct issuer *issuer;         // the source's
-    struct collector *collector;   // the last stage's
-    struct weights_server *server; // optim's
-    char *folder;                  // for weights
-    struct group *next;            // taken from the I/O thread, waits for its weights
-    int64_t held;                  // groups with the stage
-    struct stage_weights weights;  // in use; path is not kept
-    int retries;
+    struct issuer *issuer;                 // of the source
+    struct collector *collector;           // of the last stage
+    struct weights_server *weights_server; // of optim
+    char *weights_dir;
+    struct group *next;           // received, waits for its weights
+    int64_t held;                 // groups that the stage has
+    struct stage_weights weights; // in use; path is not kept
+    int failed_loads;             // in a row, because the file was gone
     struct arena arena;
     struct buf bulk; // of answers, in the I/O thread
     pthread_mutex_t lock;
     // Under the lock:
-    const char *waits; // for what, NULL: working
+    const char *waits_for; // NULL: working
     int64_t taken, done, quarantined, found, tokens;
-    double waited, waiting_since;
+    double waited, waiting_since; // seconds
 };
 
-// ---- counters ----
-
-static void begin_wait(struct node *node, const char *what) {
+static void node_begin_wait(struct node *node, const char *what) {
     pthread_mutex_lock(&node->lock);
-    if (!node->waits) node->waiting_since = clock_monotonic();
-    node->waits = what;
+    if (!node->waits_for) node->waiting_since = clock_monotonic();
+    node->waits_for = what;
     pthread_mutex_unlock(&node->lock);
 }
 
-static void end_wait(struct node *node) {
+static void node_end_wait(struct node *node) {
     pthread_mutex_lock(&node->lock);
-    if (node->waits) node->waited += clock_monotonic() - node->waiting_since;
-    node->waits = NULL;
+    if (node->waits_for) node->waited += clock_monotonic() - node->waiting_since;
+    node->waits_for = NULL;
     pthread_mutex_unlock(&node->lock);
 }
 
-static void count_group(struct node *node, const struct group *group) {
-    int64_t tokens = 0;
-    for (size_t i = 0; i < group->completion_count; i++) tokens += (int64_t)group->completions[i].tokens.count;
-    pthread_mutex_lock(&node->lock);
-    node->tokens += tokens;
-    node->done++;
-    node->quarantined = (int64_t)node->context->quarantined;
-    node->found = (int64_t)node->context->found;
-    pthread_mutex_unlock(&node->lock);
-}
+// ---- hooks: the I/O thread ----
 
-static void report(void *self, struct message_status *status) {
+static status node_on_joined(void *self, struct io_thread *io, struct wire_peer *peer) {
     struct node *node = self;
-    double now = clock_monotonic();
-    status->reward = status->accuracy = NAN;
-    pthread_mutex_lock(&node->lock);
-    status->taken = node->taken;
-    status->done = node->done;
-    status->quarantined = node->quarantined;
-    status->found = node->found;
-    status->tokens = node->tokens;
-    status->up = now - node->context->started;
-    status->busy = status->up - node->waited - (node->waits ? now - node->waiting_since : 0);
-    status->state = node->waits ? node->waits : "working";
-    pthread_mutex_unlock(&node->lock);
-    if (node->issuer) issuer_report(node->issuer, status);
-    if (node->collector) collector_report(node->collector, status);
+    return node->issuer ? issuer_joined(node->issuer, io, peer) : OK;
 }
 
-// ---- the I/O thread ----
-
-static status answer_clip(struct node *node, struct wire *wire, struct wire_peer *peer,
-                          const struct wire_message *request) {
+static status node_on_message(void *self, struct io_thread *io, struct wire_peer *peer,
+                              const struct wire_message *message) {
+    struct node *node = self;
     const struct stage *stage = node->context->stage;
+    struct wire_message reply = {.kind = MESSAGE_ABSENT, .id = message->id};
     bool found = false;
-    buf_clear(&node->bulk);
-    if (stage->serve_frames) TRY(stage->serve_frames(node->context->state, request->id, &node->bulk, &found));
-    const struct wire_message reply = {.kind = found ? MESSAGE_RECORD : MESSAGE_ABSENT,
-                                       .id = request->id,
-                                       .bulk = node->bulk.data,
-                                       .bulk_size = node->bulk.size};
-    return wire_send(wire, peer, &reply, NULL);
+    status result = OK;
+    switch (message->kind) {
+    case MESSAGE_GET:
+        buf_clear(&node->bulk);
+        if (stage->serve_frames) TRY(stage->serve_frames(node->context->state, message->id, &node->bulk, &found));
+        if (found) reply.kind = MESSAGE_RECORD;
+        reply.bulk = node->bulk.data;
+        reply.bulk_size = node->bulk.size;
+        return io_thread_reply(io, peer, &reply);
+    case MESSAGE_GET_WEIGHTS:
+    case MESSAGE_FETCH:
+        result = weights_server_answer(node->weights_server, message, &reply, &node->arena, &node->bulk);
+        if (result == OK) result = io_thread_reply(io, peer, &reply);
+        arena_release(&node->arena);
+        return result;
+    default:
+        if (node->issuer) return issuer_message(node->issuer, io, message);
+        return node->collector ? collector_message(node->collector, io, peer, message) : OK;
+    }
 }
 
-static status answer_weights(struct node *node, struct wire *wire, struct wire_peer *peer,
-                             const struct wire_message *request) {
-    struct wire_message reply;
-    TRY(weights_server_answer(node->server, request, &reply, &node->arena, &node->bulk));
-    status result = wire_send(wire, peer, &reply, NULL);
-    arena_release(&node->arena);
-    return result;
-}
-
-static status joined(void *self, struct wire *wire, struct wire_peer *peer) {
+static status node_on_tick(void *self, struct io_thread *io) {
     struct node *node = self;
-    return node->issuer ? issuer_joined(node->issuer, wire, peer) : OK;
+    return node->issuer ? issuer_tick(node->issuer, io) : OK;
 }
 
-static status said(void *self, struct wire *wire, struct wire_peer *peer, const struct wire_message *message) {
+static void node_on_report(void *self, struct message_status *counters) {
     struct node *node = self;
-    if (message->kind == MESSAGE_GET) return answer_clip(node, wire, peer, message);
-    if (message->kind == MESSAGE_GET_WEIGHTS || message->kind == MESSAGE_FETCH)
-        return answer_weights(node, wire, peer, message);
-    if (node->issuer) return issuer_said(node->issuer, wire, peer, message);
-    if (node->collector) return collector_said(node->collector, wire, peer, message);
-    return OK;
-}
-
-static status tick(void *self, struct wire *wire) {
-    struct node *node = self;
-    return node->issuer ? issuer_tick(node->issuer, wire) : OK;
+    const double now = clock_monotonic();
+    pthread_mutex_lock(&node->lock);
+    counters->reward = counters->accuracy = NAN;
+    counters->taken = node->taken;
+    counters->done = node->done;
+    counters->quarantined = node->quarantined;
+    counters->found = node->found;
+    counters->tokens = node->tokens;
+    counters->up = now - node->context->started;
+    counters->busy = counters->up - node->waited - (node->waits_for ? now - node->waiting_since : 0);
+    counters->state = node->waits_for ? node->waits_for : "working";
+    pthread_mutex_unlock(&node->lock);
+    if (node->issuer) issuer_report(node->issuer, counters);
+    if (node->collector) collector_report(node->collector, counters);
 }
 
 // ---- the weights that a group needs ----
 
 enum verdict { VERDICT_READY, VERDICT_DROP, VERDICT_LATER };
 
-// Optim may stand before what the group needs only if it went back since: then the source issues the group again. One
-// that must be of exactly this step and is older has been trained.
-static enum verdict judge(const struct group *group, int64_t policy) {
+// Optim may be behind what the group needs only if it went back since; the source then issues the group again. A group
+// that needs exactly an older version has been trained.
+static enum verdict node_judge(const struct group *group, int64_t policy) {
     if (!group->requires.present) return VERDICT_READY;
     if (policy < group->requires.policy) return VERDICT_DROP;
     return group->requires.exact == 1 && policy > group->requires.policy ? VERDICT_DROP : VERDICT_READY;
 }
 
-static bool in_use(const struct node *node, const struct remote_weights *pulled) {
-    const struct stage_weights *weights = &pulled->weights;
-    if (weights->version != node->weights.version) return false;
-    return weights->hash == node->weights.hash || (weights->version == 0 && !*pulled->remote);
-}
-
-static status use_weights(struct node *node, struct remote_weights *pulled, enum verdict *verdict) {
+// Downloads the weights if need be and gives them to the stage. LATER when optim has newer ones by now.
+static status node_load_weights(struct node *node, struct remote_weights *remote, enum verdict *verdict) {
+    enum { FAILED_LOADS_MAX = 20 };
     struct stage_context *context = node->context;
-    status result = weights_client_file(node->io, node->folder, pulled);
-    if (result == BAD_SAMPLE) *verdict = VERDICT_LATER;
+    *verdict = VERDICT_LATER;
+    status result = weights_client_download(node->io, node->weights_dir, remote);
     if (result == BAD_SAMPLE) return OK;
     TRY(result);
-    log_debug("weights of version %lld", (long long)pulled->weights.version);
-    result = context->stage->load_weights(context->state, &pulled->weights);
-    if (result == DATAERR && node->retries++ < RETRIES) { // the file went between the answer and its use
+    log_debug("weights of version %lld", (long long)remote->weights.version);
+    result = context->stage->load_weights(context->state, &remote->weights);
+    if (result == DATAERR && node->failed_loads++ < FAILED_LOADS_MAX) { // the file was removed before it was opened
         log_debug("%s; asking again", fail_text());
-        *verdict = VERDICT_LATER;
         return OK;
     }
     TRY(result);
-    node->retries = 0;
-    node->weights = pulled->weights;
+    node->failed_loads = 0;
+    node->weights = remote->weights;
     node->weights.path = NULL;
-    context->weights_version = pulled->weights.version;
+    context->weights_version = remote->weights.version;
+    *verdict = VERDICT_READY;
     return OK;
 }
 
-static status prepare(struct node *node, const struct group *group, enum verdict *verdict) {
-    struct remote_weights pulled;
+// Asks optim for its newest weights and loads them when they are not in use yet and the stage has no group.
+static status node_prepare_weights(struct node *node, const struct group *group, enum verdict *verdict) {
+    struct remote_weights remote;
     bool reference = node->context->stage->follows == FOLLOWS_REFERENCE;
-    begin_wait(node, "waits for weights");
-    status result = weights_client_latest(node->io, reference, &pulled);
-    end_wait(node);
-    if (result != OK) return result;
-    *verdict = judge(group, pulled.policy);
-    if (*verdict == VERDICT_READY && !in_use(node, &pulled)) {
-        if (node->held) {
-            *verdict = VERDICT_LATER;
-        } else {
-            result = use_weights(node, &pulled, verdict);
-        }
+    node_begin_wait(node, "waits for weights");
+    status result = weights_client_latest(node->io, reference, &remote);
+    node_end_wait(node);
+    TRY(result);
+    const struct stage_weights *latest = &remote.weights;
+    bool initial = latest->version == 0 && !*remote.path; // those of the model folder
+    bool in_use = latest->version == node->weights.version && (latest->hash == node->weights.hash || initial);
+    *verdict = node_judge(group, remote.policy);
+    if (*verdict == VERDICT_READY && !in_use && node->held) {
+        *verdict = VERDICT_LATER;
+    } else if (*verdict == VERDICT_READY && !in_use) {
+        result = node_load_weights(node, &remote, verdict);
     }
-    remote_weights_release(&pulled);
+    remote_weights_release(&remote);
     return result;
 }
 
-// ---- the channel ----
+// ---- the channel: the worker ----
 
-static status take_group(struct node *node, int room, int timeout_ms) {
-    if (node->next) return OK;
-    if (timeout_ms) begin_wait(node, "waits for groups");
-    status result = node->collector ? collector_receive(node->collector, node->io, timeout_ms, &node->next)
-                                    : io_thread_receive(node->io, room, timeout_ms, &node->next);
-    end_wait(node);
-    return result;
-}
-
-static status receive(void *self, int room, int timeout_ms, struct group **out) {
+static status node_receive(void *self, int capacity, int timeout_ms, struct group **out) {
     struct node *node = self;
     enum verdict verdict = VERDICT_READY;
+    status result = OK;
     *out = NULL;
-    TRY(take_group(node, room, timeout_ms));
+    if (!node->next) {
+        if (timeout_ms) node_begin_wait(node, "waits for groups");
+        result = node->collector ? collector_receive(node->collector, node->io, timeout_ms, &node->next)
+                                 : io_thread_receive(node->io, capacity, timeout_ms, &node->next);
+        node_end_wait(node);
+    }
+    TRY(result);
     if (!node->next) return OK;
     if (node->context->stage->follows != FOLLOWS_NOTHING && !node->next->quarantine.present)
-        TRY(prepare(node, node->next, &verdict));
+        TRY(node_prepare_weights(node, node->next, &verdict));
     if (verdict == VERDICT_DROP) {
         io_thread_drop(node->io, node->next->id.data);
         group_free(&node->next);
     } else if (verdict == VERDICT_LATER) {
-        enum { NAP_US = 2000 };
-        if (timeout_ms) usleep(NAP_US);
+        enum { PAUSE_US = 2000 };
+        if (timeout_ms) usleep(PAUSE_US);
     } else {
         *out = node->next;
         node->next = NULL;
@@ -223,78 +199,90 @@ static status receive(void *self, int room, int timeout_ms, struct group **out) 
     return OK;
 }
 
-static status deliver(void *self, struct group **group) {
+static status node_deliver(void *self, struct group **group) {
     struct node *node = self;
+    int64_t tokens = 0;
+    for (size_t i = 0; i < (*group)->completion_count; i++) tokens += (int64_t)(*group)->completions[i].tokens.count;
     node->held--;
-    count_group(node, *group);
+    assert(node->held >= 0);
+    pthread_mutex_lock(&node->lock);
+    node->tokens += tokens;
+    node->done++;
+    node->quarantined = (int64_t)node->context->quarantined;
+    node->found = (int64_t)node->context->found;
+    pthread_mutex_unlock(&node->lock);
     status result =
         node->collector ? collector_settle(node->collector, node->io, *group) : io_thread_send(node->io, *group);
     group_free(group);
     return result;
 }
 
-static status refuse(void *self, struct group **group) {
+static status node_refuse(void *self, struct group **group) {
     (void)self;
     status result = fail_prefix(DATAERR, "group %s", (*group)->id.data);
     group_free(group);
     return result;
 }
 
-static void wait_for_end(struct node *node, const char *what) {
-    enum { NAP_US = 50000 };
-    begin_wait(node, what);
-    while (!signals_stopping()) usleep(NAP_US);
+// Waits until the program is asked to stop, or the I/O thread fails.
+static status node_wait_for_end(struct node *node) {
+    status result = OK;
+    while (result == OK) {
+        struct group *group = NULL;
+        result = io_thread_receive(node->io, 0, -1, &group);
+        if (group) io_thread_drop(node->io, group->id.data);
+        group_free(&group);
+    }
+    return result == END ? OK : result;
 }
 
-// The last stage is through before it is told to stop; others are told.
-static status finish(void *self) {
+// The last stage learns from RUN_INFO that it has had the last group; the others only stop when they are asked to.
+static status node_finish(void *self) {
     struct node *node = self;
     const struct stage *stage = node->context->stage;
     if (signals_stopping()) return OK;
     if (stage->finish) TRY(stage->finish(node->context->state));
     if (node->collector) TRY(collector_finish(node->collector, node->io));
-    wait_for_end(node, "finished");
-    return OK;
+    node_begin_wait(node, "finished");
+    return node_wait_for_end(node);
 }
 
-// ---- coming and going ----
+// ---- the life of a node ----
 
-status node_enter(struct stage_context *context, const char *config) {
+status node_enter(struct stage_context *context, const char *path) {
     struct node *node;
     struct arena memory = {0};
     TRY(NEW(&node, 1));
     node->context = context;
     pthread_mutex_init(&node->lock, NULL);
     context->node = node;
-    TRY(node_config_read(&node->config, config));
-    TRY(weights_server_new(&node->server));
-    char *folder = path_join(&memory, node->config.folder, "weights");
-    node->folder = folder ? strdup(folder) : NULL;
+    TRY(node_config_read(&node->config, path));
+    TRY(weights_server_new(&node->weights_server));
+    const char *dir = path_join(&memory, node->config.folder, "weights");
+    node->weights_dir = dir ? strdup(dir) : NULL;
     arena_release(&memory);
-    return node->folder ? dir_make(node->folder) : fail_oom();
-}
-
-// The source has nothing to do but to live: its work is done in the I/O thread. What breaks there comes out of
-// io_thread_receive.
-static status stay_source(struct node *node) {
-    struct group *none = NULL;
-    status result = io_thread_receive(node->io, 0, -1, &none);
-    return result == END ? OK : result;
+    return node->weights_dir ? dir_make(node->weights_dir) : fail_oom();
 }
 
 status node_run(struct stage_context *context) {
     struct node *node = context->node;
-    const struct io_hooks hooks = {.self = node, .joined = joined, .said = said, .tick = tick, .report = report};
-    const struct channel channel = {node, receive, deliver, refuse, finish};
-    bool source = context->stage->group_at != NULL;
-    if (context->stage->fingerprint) node->weights.hash = context->stage->fingerprint(context->state);
+    const struct stage *stage = context->stage;
+    const struct io_hooks hooks = {.self = node,
+                                   .joined = node_on_joined,
+                                   .message = node_on_message,
+                                   .tick = node_on_tick,
+                                   .report = node_on_report};
+    const struct channel channel = {node, node_receive, node_deliver, node_refuse, node_finish};
+    bool source = stage->group_at != NULL;
+    if (stage->fingerprint) node->weights.hash = stage->fingerprint(context->state);
     if (source) TRY(issuer_open(&node->issuer, context, &node->config));
-    if (source) issuer_connect(node->issuer, &node->io);
     if (!source && node->config.last) TRY(collector_open(&node->collector, context));
     TRY(io_thread_open(&node->io, &node->config, &hooks, node->collector != NULL));
+    TRY(io_thread_start(node->io));
     log_debug("ready");
-    status result = source ? stay_source(node) : runner_loop(context, &channel);
-    io_thread_close(&node->io); // nobody asks the stage anything when it closes
+    // The source's work is done by the hooks.
+    status result = source ? node_wait_for_end(node) : runner_loop(context, &channel);
+    io_thread_close(&node->io); // before the stage's close: hooks use its state
     return result;
 }
 
@@ -304,13 +292,13 @@ void node_leave(struct stage_context *context) {
     io_thread_close(&node->io);
     issuer_close(&node->issuer);
     collector_close(&node->collector);
-    weights_server_free(&node->server);
+    weights_server_free(&node->weights_server);
     group_free(&node->next);
     node_config_release(&node->config);
     arena_release(&node->arena);
     buf_release(&node->bulk);
     pthread_mutex_destroy(&node->lock);
-    free(node->folder);
+    free(node->weights_dir);
     free(node);
     context->node = NULL;
 }
@@ -318,15 +306,15 @@ void node_leave(struct stage_context *context) {
 // ---- what a stage asks of the run ----
 
 status stage_publish(struct stage_context *context, const struct stage_weights *weights) {
-    return context->node ? weights_server_put(context->node->server, weights) : OK;
+    return context->node ? weights_server_put(context->node->weights_server, weights) : OK;
 }
 
 void stage_recycle(struct stage_context *context, bool reference, const char *path) {
-    if (context->node) weights_server_recycle(context->node->server, reference, path);
+    if (context->node) weights_server_recycle(context->node->weights_server, reference, path);
 }
 
 const char *stage_weights_folder(const struct stage_context *context) {
-    return context->node ? context->node->folder : NULL;
+    return context->node ? context->node->weights_dir : NULL;
 }
 
 status stage_fetch(struct stage_context *context, const char *key, struct buf *record, bool *found) {

@@ -1,16 +1,18 @@
-// A stage's place in a run: its channel over the I/O thread thread, the weights it follows, the counters it reports.
+// A process's place in a run: the source issues groups, the last stage collects them, and every stage between takes a
+// group, makes sure that it computes with the weights that the group needs, works, and passes it on.
 #ifndef SHARED_STAGE_NODE_H
 #define SHARED_STAGE_NODE_H
 
 #include "shared/stage/runner.h"
 
-// Reads the config; before the stage's open. Sets context->node. DATAERR when the file is none.
-status node_enter(struct stage_context *context, const char *config);
+// Reads the node config at `path`; before the stage's open. Sets context->node, also when it fails. DATAERR when the
+// file is malformed, UNAVAILABLE when the run's directory cannot be written.
+status node_enter(struct stage_context *context, const char *path);
 
-// Runs the open stage until the program is asked to stop.
+// Runs the open stage until the program is asked to stop. OK then; otherwise what failed.
 status node_run(struct stage_context *context);
 
-// Says goodbye and frees; after the stage's close. NULL is fine.
+// Sends BYE to all peers and frees; after the stage's close. Sets context->node to NULL.
 void node_leave(struct stage_context *context);
 
 #endif

@@ -1,5 +1,7 @@
 // The one loop of every stage: take what there is room for, do some work, send on what is done. It never waits for
 // input while there is work, and never works on a group that the store has already.
+#include <json.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +10,31 @@
 #include "shared/stage/section_cache.h"
 #include "shared/stage/runner.h"
 #include "shared/stage/signals.h"
-#include "shared/stage/times.h"
+
+static struct json_object *runner_time(double seconds) {
+    char text[64];
+    snprintf(text, sizeof text, "%.3f", seconds);
+    return json_object_new_double_s(seconds, text);
+}
+
+status runner_add_times(struct group *group, const char *stage, double taken) {
+    struct json_object *times = group->times.data ? json_tokener_parse(group->times.data) : NULL;
+    struct json_object *pair = json_object_new_array_ext(2);
+    if (!times) times = json_object_new_object();
+    status result = times && pair ? OK : fail_oom();
+    if (result == OK) {
+        json_object_array_add(pair, runner_time(taken));
+        json_object_array_add(pair, runner_time(clock_realtime()));
+        json_object_object_add(times, stage, pair);
+        pair = NULL;
+        size_t size;
+        const char *text = json_object_to_json_string_length(times, JSON_C_TO_STRING_PLAIN, &size);
+        result = group_string(group, &group->times, text, size);
+    }
+    json_object_put(pair);
+    json_object_put(times);
+    return result;
+}
 
 // A group that the stage holds.
 struct held {
@@ -49,7 +75,7 @@ static status settle(struct loop *loop, const struct held *held, status result) 
     if (result == DATAERR) return loop->channel->refuse(loop->channel->self, &group);
     if (result == BAD_SAMPLE) result = group_quarantine(group, context->stage->name, "%s", fail_text());
     if (result == OK && group->quarantine.present) context->quarantined++;
-    if (result == OK) result = times_add(group, context->stage->name, held->taken, clock_realtime());
+    if (result == OK) result = runner_add_times(group, context->stage->name, held->taken);
     if (result == OK && context->store) result = section_cache_save(context, &held->key, group);
     if (result != OK) {
         group_free(&group);
@@ -145,7 +171,7 @@ static status run_source(struct loop *loop) {
     for (int64_t seq = 0; seq < total && !signals_stopping(); seq++) {
         struct held held = {.taken = clock_realtime()};
         TRY(stage->group_at(loop->context->state, seq, &held.group));
-        status result = times_add(held.group, stage->name, held.taken, clock_realtime());
+        status result = runner_add_times(held.group, stage->name, held.taken);
         if (result == OK) result = deliver(loop, &held.group);
         group_free(&held.group);
         TRY(result);

@@ -41,6 +41,10 @@ struct channel {
 // source, by its `count` and `group_at`.
 status runner_loop(struct stage_context *context, const struct channel *channel);
 
+// Sets times[stage] = [taken, now] in the group, in seconds since 1970; other stages' times stay. UNAVAILABLE when
+// memory is short.
+status runner_add_times(struct group *group, const char *stage, double taken);
+
 // The channel of JSON lines over two file descriptors, and the whole run over standard input and output.
 status stdio_run(struct stage_context *context, int input, int output);
 

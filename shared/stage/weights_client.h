@@ -5,22 +5,25 @@
 #include "shared/stage/io_thread.h"
 #include "shared/stage/stage.h"
 
+// Optim's newest weights of a kind.
 struct remote_weights {
-    int64_t policy;               // the step at which optim stands
-    struct stage_weights weights; // path: not there before weights_client_file
-    char *remote;                 // the file on optim's machine, "" for the weights that the run began with
+    int64_t policy;               // the step at which optim is
+    struct stage_weights weights; // path: NULL before weights_client_download, then that of `local`
+    char *path;                   // the file on optim's machine, "" for the weights of the model folder
+    char *local;                  // the file on this machine
     int64_t size;
 };
 
-// Asks optim for its newest weights; waits for it. END when the program is asked to stop. Release with
-// remote_weights_release.
+// Asks optim for its newest weights of a kind, again and again until it has some. END when the program is asked to
+// stop; otherwise what ended the I/O thread. Release with remote_weights_release, also after a failure.
 status weights_client_latest(struct io_thread *io, bool reference, struct remote_weights *out);
 
-// Makes weights.path a file on this machine: optim's own where it can be seen from here, else a copy in `folder` (whole
-// or not there at all). END as above; BAD_SAMPLE when optim has newer ones by now and this file is gone: ask again.
-status weights_client_file(struct io_thread *io, const char *folder, struct remote_weights *pulled);
+// Sets weights.path to a file on this machine: optim's own file where it can be seen from here, else a copy in `dir`,
+// which is whole or not there at all. NULL for the weights of the model folder. END as above; BAD_SAMPLE when optim has
+// newer ones by now and this file is gone; UNAVAILABLE when the disk fails.
+status weights_client_download(struct io_thread *io, const char *dir, struct remote_weights *remote);
 
-// Frees what it holds.
-void remote_weights_release(struct remote_weights *pulled);
+// Frees what it holds, but no file.
+void remote_weights_release(struct remote_weights *remote);
 
 #endif

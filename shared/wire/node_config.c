@@ -28,9 +28,9 @@ status node_config_write(const struct node_config *config, struct buf *out) {
     for (size_t i = 0; i < config->reader_count; i++) TRY(add_line(out, "reader", config->readers[i]));
     for (size_t i = 0; i < config->endpoint_count; i++) {
         const struct node_endpoint *desk = &config->endpoints[i];
-        if (strchr(desk->endpoint, '\n')) return fail(USAGE, "a path with a line break: %s", desk->endpoint);
+        if (strchr(desk->address, '\n')) return fail(USAGE, "a path with a line break: %s", desk->address);
         TRY(buf_printf(out, "desk %s %d %s %s %s\n", desk->stage, desk->replica, *desk->machine ? desk->machine : "-",
-                       desk->key ? desk->key : "-", desk->endpoint));
+                       desk->key ? desk->key : "-", desk->address));
     }
     return OK;
 }
@@ -57,7 +57,7 @@ static status add_desk(struct node_config *config, char *value) {
     *desk = (struct node_endpoint){.replica = (int)strtol(replica, NULL, 10)};
     TRY(keep_text(config, &desk->stage, stage));
     TRY(keep_text(config, &desk->machine, strcmp(machine, "-") != 0 ? machine : ""));
-    TRY(keep_text(config, &desk->endpoint, rest));
+    TRY(keep_text(config, &desk->address, rest));
     return strcmp(key, "-") != 0 ? keep_text(config, &desk->key, key) : OK;
 }
 

@@ -18,8 +18,8 @@ struct node_endpoint {
     const char *stage;
     int replica;
     const char *machine;
-    const char *endpoint; // as it is reached from here
-    const char *key;      // public key of its machine, NULL without security
+    const char *address; // as it is reached from here
+    const char *key;     // public key of its machine, NULL without security
 };
 
 struct node_config {

@@ -1,5 +1,6 @@
-// Conversations between the processes of a run: one desk to be visited, any number of visits to others' endpoints.
-// Openings, refusals, heartbeats and dead peers are dealt with here; what is said in between is the caller's.
+// Conversations between the processes of a run: one server socket that clients connect to, and any number of
+// connections to other processes' server sockets. Openings, refusals, heartbeats and dead peers are handled here; the
+// messages in between are the caller's.
 //
 // A wire and its peers belong to one thread. Nothing here waits except wire_poll.
 #ifndef SHARED_WIRE_WIRE_H
@@ -14,9 +15,9 @@
 struct wire;
 struct wire_peer;
 
-// Who one is; the texts must outlive the wire.
+// Who this process is; the strings must outlive the wire.
 struct wire_self {
-    const char *run; // fingerprint of the pipeline: others are refused
+    const char *run; // fingerprint of the pipeline: clients with another one are refused
     const char *name;
     int replica;
     const char *machine;
@@ -24,12 +25,12 @@ struct wire_self {
 };
 
 enum wire_event_kind {
-    WIRE_TIMEOUT,  // the time is up
+    WIRE_TIMEOUT,  // nothing happened in time
     WIRE_READABLE, // `fd` is readable
-    WIRE_JOINED,   // the peer is there (once more, perhaps): nothing that was said to it before holds
-    WIRE_GONE,     // the peer left, died or was started again; a client's will be JOINED when it is back
-    WIRE_REFUSED,  // the server does not want us: message.reason
-    WIRE_MESSAGE,  // `message` from the peer
+    WIRE_JOINED,   // the peer is there, perhaps again: nothing that was sent to it before holds
+    WIRE_GONE,     // the peer left, died or was restarted; a server will be JOINED when it is back
+    WIRE_REFUSED,  // the server does not admit us: message.reason
+    WIRE_MESSAGE,  // `message` came from the peer
 };
 
 // What happened. Valid until the next call of wire_poll.
@@ -38,31 +39,40 @@ struct wire_event {
     int fd;
     struct wire_peer *peer;
     struct wire_message message;
-    bool orderly; // GONE: it said goodbye
+    bool orderly; // GONE: the peer sent BYE
 };
 
-// Opens a wire without desk and peers. Free it with wire_close.
+// Opens a wire without a server socket and peers. UNAVAILABLE when libzmq or memory fails. Free it with wire_close.
 status wire_open(struct wire **out, const struct wire_self *self);
 
-// Says goodbye to all, waits up to half a second until what was said last is on its way. NULL is fine.
+// Sends BYE to all peers and waits up to half a second until the last messages are on their way. NULL is fine; sets
+// *wire to NULL.
 void wire_close(struct wire **wire);
 
-// Binds the desk to one endpoint more ("ipc://...", "tcp://..."). UNAVAILABLE when it is taken.
+// Binds the server socket to one more endpoint ("ipc://...", "tcp://..."). UNAVAILABLE when it is taken.
 status wire_bind(struct wire *wire, const char *endpoint);
 
-// Begins a visit, which opens whenever the other one is there. `key`: the server's public key, NULL without security.
+// Connects to a server, whether it is there already or comes later. `key` is its public key, NULL without security.
+// *out (may be NULL) is the server, owned by the wire. USAGE when the key is missing or wrong, UNAVAILABLE when the
+// socket fails.
 status wire_connect(struct wire *wire, const char *endpoint, const char *key, const char *purpose,
                     struct wire_peer **out);
 
-// Has wire_poll say WOKEN when the descriptor is readable.
+// Makes wire_poll report READABLE when the descriptor is. UNAVAILABLE when memory is short.
 status wire_add_fd(struct wire *wire, int fd);
 
 // Waits up to timeout_ms (-1: for ever) for the next event. UNAVAILABLE when the sockets fail.
 status wire_poll(struct wire *wire, int timeout_ms, struct wire_event *event);
 
-// Says something to a peer. *gone (may be NULL) tells that it is not there: nothing was said. UNAVAILABLE when the
-// sockets fail.
+// Sends a message to a peer. *gone (may be NULL) tells that the peer is not there and nothing was sent. UNAVAILABLE
+// when the sockets fail.
 status wire_send(struct wire *wire, struct wire_peer *peer, const struct wire_message *message, bool *gone);
+
+// The first open peer with that purpose among our clients, or among the servers that we connected to. NULL: none.
+struct wire_peer *wire_first_peer(struct wire *wire, const char *purpose, bool clients);
+
+// The next open peer of the same purpose and role. NULL: no more. Peers are valid until the next wire_poll.
+struct wire_peer *wire_next_peer(struct wire_peer *peer);
 
 // Whether a conversation with the peer is open.
 bool wire_peer_open(const struct wire_peer *peer);
@@ -79,14 +89,10 @@ int wire_peer_replica(const struct wire_peer *peer);
 // What the conversation is for.
 const char *wire_peer_purpose(const struct wire_peer *peer);
 
-// Whether the peer visits us, rather than we it.
+// Whether the peer connected to us, rather than we to it.
 bool wire_peer_is_client(const struct wire_peer *peer);
 
-// Something of the caller's that goes with the peer, NULL at first.
+// A pointer that the caller may set and that stays with the peer, NULL at first.
 void **wire_peer_tag(struct wire_peer *peer);
-
-// Calls visit for every open peer with that purpose, visitors or visited.
-void wire_each(struct wire *wire, const char *purpose, bool visitors,
-               void (*visit)(void *context, struct wire_peer *peer), void *context);
 
 #endif

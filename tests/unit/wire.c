@@ -291,7 +291,7 @@ static void node_config_comes_back(void **state) {
     assert_string_equal(out.from, "source");
     assert_true(out.last);
     assert_string_equal(out.command[2], "");
-    assert_string_equal(out.endpoints[0].endpoint, "ipc:///tmp/a b/y");
+    assert_string_equal(out.endpoints[0].address, "ipc:///tmp/a b/y");
     assert_int_equal(out.endpoints[0].replica, 2);
     assert_null(out.endpoints[0].key);
     node_config_release(&out);

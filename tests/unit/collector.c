@@ -1,0 +1,247 @@
+// The collector without sockets: this file stands in for the I/O thread.
+#include "tests/unit/unit.h"
+
+#include <malloc.h>
+
+#include "shared/stage/collector.h"
+
+// ---- the I/O thread: gives the groups of `incoming` in order, records what is sent
+
+struct io_thread {
+    int64_t incoming, incoming_end;
+    struct wire_message last; // strings are not kept
+    char last_strings[3][64];
+    int64_t broadcasts, replies, sent, dropped;
+    int64_t first_reply_seq, last_reply_seq, position_seq, position_at;
+};
+
+static struct group *make_group(int64_t seq) {
+    struct group *group;
+    char id[64];
+    assert_int_equal(group_new(&group), OK);
+    snprintf(id, sizeof id, "e0-%06lld", (long long)seq);
+    assert_int_equal(group_string(group, &group->id, id, strlen(id)), OK);
+    group->requires.present = true;
+    group->requires.order = seq;
+    return group;
+}
+
+status io_thread_receive(struct io_thread *io, int capacity, int timeout_ms, struct group **out) {
+    (void)capacity;
+    (void)timeout_ms;
+    *out = NULL;
+    if (io->incoming == io->incoming_end) return END;
+    *out = make_group(io->incoming);
+    // Every seventh group is quarantined.
+    if (io->incoming % 7 == 3) assert_int_equal(group_quarantine(*out, "frames", "the clip is cut off"), OK);
+    io->incoming++;
+    return OK;
+}
+
+status io_thread_send(struct io_thread *io, const struct group *group) {
+    (void)group;
+    io->sent++;
+    return OK;
+}
+
+void io_thread_drop(struct io_thread *io, const char *id) {
+    (void)id;
+    io->dropped++;
+}
+
+static void keep_message(struct io_thread *io, const struct wire_message *message) {
+    const char *strings[3] = {message->id, message->name, message->reason};
+    io->last = *message;
+    for (int i = 0; i < 3; i++) snprintf(io->last_strings[i], 64, "%s", strings[i] ? strings[i] : "");
+}
+
+status io_thread_broadcast(struct io_thread *io, const char *purpose, const struct wire_message *message) {
+    assert_string_equal(purpose, "ledger");
+    io->broadcasts++;
+    keep_message(io, message);
+    return OK;
+}
+
+status io_thread_reply(struct io_thread *io, struct wire_peer *peer, const struct wire_message *message) {
+    (void)peer;
+    struct buf frame = {0};
+    assert_int_equal(message_encode(message, &frame), OK); // every string is set
+    buf_release(&frame);
+    if (message->kind == MESSAGE_POSITION) {
+        io->position_seq = message->seq;
+        io->position_at = io->replies;
+        return OK;
+    }
+    if (io->replies++ == 0) io->first_reply_seq = message->seq;
+    io->last_reply_seq = message->seq;
+    keep_message(io, message);
+    return OK;
+}
+
+// ---- the last stage
+
+static status position(void *state, int64_t *step, int64_t *place) {
+    *step = *place = *(int64_t *)state;
+    return OK;
+}
+
+static const struct stage trainer = {.name = "optim", .position = position};
+
+static int64_t start_at;
+static struct stage_context context = {.stage = &trainer, .state = &start_at};
+
+static void send_run_info(struct collector *collector, struct io_thread *io, int64_t total, int64_t settled) {
+    const struct wire_message run_info = {.kind = MESSAGE_RUN_INFO, .count = total, .per_step = 1, .seq = settled};
+    io->replies = io->position_at = 0;
+    io->position_seq = io->first_reply_seq = io->last_reply_seq = -1;
+    assert_int_equal(collector_message(collector, io, NULL, &run_info), OK);
+}
+
+// Trains every group that comes, one a step.
+static void train(struct collector *collector, struct io_thread *io, int64_t end) {
+    io->incoming_end = end;
+    for (;;) {
+        struct group *group = NULL;
+        if (collector_receive(collector, io, -1, &group) == END) return;
+        assert_non_null(group);
+        group->trained.present = true;
+        group->trained.step = group->requires.order + 1;
+        assert_int_equal(collector_settle(collector, io, group), OK);
+        group_free(&group);
+    }
+}
+
+static size_t used_memory(void) {
+    struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+}
+
+static void memory_stays_small(void **state) {
+    (void)state;
+    enum { GROUPS = 20000, FIRST = 1000, GROWTH_MAX = 1 << 20 };
+    struct collector *collector;
+    struct io_thread io = {0};
+    assert_int_equal(collector_open(&collector, &context), OK);
+    send_run_info(collector, &io, 2 * GROUPS, 0);
+    assert_int_equal(io.position_seq, 0);
+    train(collector, &io, FIRST);
+    size_t before = used_memory();
+    train(collector, &io, GROUPS);
+    assert_int_equal(io.broadcasts, GROUPS);
+    assert_true(used_memory() < before + GROWTH_MAX);
+    collector_close(&collector);
+}
+
+static void a_restarted_source_gets_only_what_it_lacks(void **state) {
+    (void)state;
+    struct collector *collector;
+    struct io_thread io = {0};
+    assert_int_equal(collector_open(&collector, &context), OK);
+    send_run_info(collector, &io, 1000, 0);
+    train(collector, &io, 100);
+    send_run_info(collector, &io, 1000, 90);
+    assert_int_equal(io.replies, 10);
+    assert_int_equal(io.first_reply_seq, 90);
+    assert_int_equal(io.last_reply_seq, 99);
+    assert_int_equal(io.position_seq, 100);
+    assert_int_equal(io.position_at, 10); // a source forgets what is from POSITION on
+    send_run_info(collector, &io, 1000, 95);
+    assert_int_equal(io.replies, 5);
+    send_run_info(collector, &io, 1000, 50); // what was dropped stays dropped
+    assert_int_equal(io.replies, 5);
+    assert_int_equal(io.first_reply_seq, 95);
+    train(collector, &io, 200);
+    send_run_info(collector, &io, 1000, 200);
+    assert_int_equal(io.replies, 0);
+    assert_int_equal(io.position_seq, 200);
+    collector_close(&collector);
+}
+
+static void a_quarantine_keeps_its_strings(void **state) {
+    (void)state;
+    struct collector *collector;
+    struct io_thread io = {0};
+    assert_int_equal(collector_open(&collector, &context), OK);
+    send_run_info(collector, &io, 1000, 0);
+    train(collector, &io, 4); // 0 to 2 are trained, 3 is quarantined
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(io.last.kind, MESSAGE_QUARANTINED);
+        assert_int_equal(io.last.seq, 3);
+        assert_string_equal(io.last_strings[0], "e0-000003");
+        assert_string_equal(io.last_strings[1], "frames");
+        assert_string_equal(io.last_strings[2], "the clip is cut off");
+        memset(&io.last, 0, sizeof io.last);
+        send_run_info(collector, &io, 1000, 3);
+    }
+    collector_close(&collector);
+}
+
+static void what_is_settled_ahead_follows_the_position(void **state) {
+    (void)state;
+    struct collector *collector;
+    struct io_thread io = {0};
+    struct group *held[3] = {NULL};
+    assert_int_equal(collector_open(&collector, &context), OK);
+    send_run_info(collector, &io, 1000, 0);
+    io.incoming_end = 4;
+    for (int i = 0; i < 3; i++) assert_int_equal(collector_receive(collector, &io, -1, &held[i]), OK);
+    assert_int_equal(collector_receive(collector, &io, -1, &held[0]), END); // 3 is quarantined on the way
+    send_run_info(collector, &io, 1000, 0);
+    assert_int_equal(io.position_seq, 0);
+    assert_int_equal(io.position_at, 0);
+    assert_int_equal(io.replies, 1);
+    assert_int_equal(io.first_reply_seq, 3);
+    collector_close(&collector);
+    for (int i = 1; i < 3; i++) group_free(&held[i]);
+}
+
+static void the_last_group_waits_for_the_end(void **state) {
+    (void)state;
+    struct collector *collector;
+    struct io_thread io = {0};
+    assert_int_equal(collector_open(&collector, &context), OK);
+    send_run_info(collector, &io, 3, 0);
+    train(collector, &io, 3);
+    assert_int_equal(io.broadcasts, 2);
+    assert_int_equal(io.sent, 2);
+    send_run_info(collector, &io, 3, 0);
+    assert_int_equal(io.replies, 2);
+    assert_int_equal(io.position_seq, 2);
+    assert_int_equal(collector_finish(collector, &io), OK);
+    assert_int_equal(io.broadcasts, 3);
+    assert_int_equal(io.last.kind, MESSAGE_TRAINED);
+    assert_int_equal(io.last.seq, 2);
+    assert_int_equal(io.last.step, 3);
+    collector_close(&collector);
+}
+
+static void it_begins_at_the_checkpoint_and_takes_each_seq_once(void **state) {
+    (void)state;
+    struct collector *collector;
+    struct io_thread io = {0};
+    start_at = 5;
+    assert_int_equal(collector_open(&collector, &context), OK);
+    start_at = 0;
+    send_run_info(collector, &io, 1000, 8); // the source is ahead of the checkpoint
+    assert_int_equal(io.position_seq, 5);
+    train(collector, &io, 10);
+    assert_int_equal(io.dropped, 5);
+    assert_int_equal(io.broadcasts, 5);
+    io.incoming = 0;
+    train(collector, &io, 12);
+    assert_int_equal(io.dropped, 15);
+    assert_int_equal(io.broadcasts, 7);
+    collector_close(&collector);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_stays_small),
+        cmocka_unit_test(a_restarted_source_gets_only_what_it_lacks),
+        cmocka_unit_test(a_quarantine_keeps_its_strings),
+        cmocka_unit_test(what_is_settled_ahead_follows_the_position),
+        cmocka_unit_test(the_last_group_waits_for_the_end),
+        cmocka_unit_test(it_begins_at_the_checkpoint_and_takes_each_seq_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
