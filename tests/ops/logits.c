@@ -1,4 +1,5 @@
-// Rows of logits as long as real vocabularies: log-sums, and draws against the same rule over sorted tokens in double.
+// Rows of logits with the lengths of real vocabularies: log-sum-exp, and sampling against a reference that sorts the
+// tokens and computes in double.
 #include "tests/ops/harness.h"
 
 #include <math.h>
@@ -7,70 +8,72 @@
 #include "kernels/cpu/logits.h"
 #include "tests/ops/ranked.h"
 
-static int by_token(const void *a, const void *b) {
+static int logits_by_token(const void *a, const void *b) {
     const struct ranked *x = a, *y = b;
     return x->token < y->token ? -1 : 1;
 }
 
-// The tokens by rank, and how many of them are kept.
-static int64_t ranking(struct ranked *order, const float *logits, int64_t count, struct sampling how) {
-    double most = -INFINITY, total = 0, sum = 0;
-    for (int64_t i = 0; i < count; i++) most = fmax(most, logits[i]);
+// The tokens by rank, and settings many of them are kept.
+static int64_t logits_reference_order(struct ranked *order, const float *logits, int64_t count,
+                                      struct sampling settings) {
+    double max = -INFINITY, total = 0, sum = 0;
+    for (int64_t i = 0; i < count; i++) max = fmax(max, logits[i]);
     for (int64_t i = 0; i < count; i++)
-        order[i] = (struct ranked){logits[i], exp((logits[i] - most) / (double)how.temperature), (int32_t)i};
+        order[i] = (struct ranked){logits[i], exp((logits[i] - max) / (double)settings.temperature), (int32_t)i};
     qsort(order, (size_t)count, sizeof *order, by_rank);
-    int64_t kept = how.top_k > 0 && how.top_k < count ? how.top_k : count;
+    int64_t kept = settings.top_k > 0 && settings.top_k < count ? settings.top_k : count;
     for (int64_t i = 0; i < kept; i++) total += order[i].weight;
-    for (int64_t i = 0; i < kept && how.top_p < 1; i++) {
+    for (int64_t i = 0; i < kept && settings.top_p < 1; i++) {
         sum += order[i].weight;
-        if (sum >= (double)how.top_p * total) return i + 1;
+        if (sum >= (double)settings.top_p * total) return i + 1;
     }
     return kept;
 }
 
-// Whether `token` is where `uniform` falls among the kept tokens in order, a hair on either side granted.
-static bool is_drawn(struct harness *h, const float *logits, int64_t count, struct sampling how, double uniform,
-                     int32_t token) {
+// Whether `token` is where `uniform` falls among the kept tokens in order, a tolerance on either side granted.
+static bool logits_is_sampled(struct harness *h, const float *logits, int64_t count, struct sampling settings,
+                              double uniform, int32_t token) {
     struct ranked *order = harness_memory(h, (size_t)count * sizeof *order);
-    int64_t kept = ranking(order, logits, count, how);
-    const double hair = 2e-6;
-    bool boundary = kept < count && order[kept].token == token; // the cut itself within rounding
-    qsort(order, (size_t)kept, sizeof *order, by_token);
+    int64_t kept = logits_reference_order(order, logits, count, settings);
+    const double tolerance = 2e-6;
+    bool boundary = kept < count && order[kept].token == token; // the first token after the cutoff, by rounding
+    qsort(order, (size_t)kept, sizeof *order, logits_by_token);
     double total = 0, below = 0;
     for (int64_t i = 0; i < kept; i++) total += order[i].weight;
     for (int64_t i = 0; i < kept; i++) {
         double above = below + order[i].weight;
-        if (order[i].token == token) return uniform >= below / total - hair && uniform <= above / total + hair;
+        if (order[i].token == token)
+            return uniform >= below / total - tolerance && uniform <= above / total + tolerance;
         below = above;
     }
     return boundary;
 }
 
-static float *some_logits(struct harness *h, int64_t count) {
+static float *logits_random(struct harness *h, int64_t count) {
     float *logits = harness_memory(h, (size_t)count * sizeof *logits);
-    double wide = (double[]){0.01, 1, 3, 8}[harness_range(h, 0, 3)];
+    double scale = (double[]){0.01, 1, 3, 8}[harness_range(h, 0, 3)];
     bool tied = harness_unit(h) < 0.3, masked = harness_unit(h) < 0.3;
     for (int64_t i = 0; i < count; i++) {
-        logits[i] = (float)(wide * harness_normal(h));
+        logits[i] = (float)(scale * harness_normal(h));
         if (tied) logits[i] = floorf(logits[i]);
         if (masked && i % 3 == 1) logits[i] = -INFINITY;
     }
     return logits;
 }
 
-static void check_draw(struct harness *h) {
-    static const int ks[] = {0, 0, 1, 7, 50, 300};
+static void logits_check_sample(struct harness *h) {
+    static const int top_ks[] = {0, 0, 1, 7, 50, 300};
     int64_t count = harness_range(h, 1, harness_unit(h) < 0.5 ? 30000 : 3000);
-    struct sampling how = {harness_unit(h) < 0.5 ? 1 : (float)(0.05 + 1.5 * harness_unit(h)),
-                           harness_unit(h) < 0.3 ? 1 : (float)harness_unit(h), ks[harness_range(h, 0, 5)]};
-    harness_case(h, "draw of %lld, temperature %g, top-p %g, top-k %d", (long long)count, (double)how.temperature,
-                 (double)how.top_p, how.top_k);
-    float *logits = some_logits(h, count);
+    struct sampling settings = {harness_unit(h) < 0.5 ? 1 : (float)(0.05 + 1.5 * harness_unit(h)),
+                                harness_unit(h) < 0.3 ? 1 : (float)harness_unit(h), top_ks[harness_range(h, 0, 5)]};
+    harness_case(h, "sample of %lld, temperature %g, top-p %g, top-k %d", (long long)count,
+                 (double)settings.temperature, (double)settings.top_p, settings.top_k);
+    float *logits = logits_random(h, count);
     double uniform = harness_unit(h);
     struct tensor tokens = harness_index(h, 1, 1), logprobs = harness_dense(h, ELEMENT_F32, 1, 1, FILL_ZERO, 0);
     int32_t token;
     float logprob;
-    logits_sample(cpu_of(h->backend), &token, &logprob, logits, count, how, uniform);
+    logits_sample(cpu_of(h->backend), &token, &logprob, logits, count, settings, uniform);
     harness_set(h, tokens, &token);
     harness_set(h, logprobs, &logprob);
     harness_same(h, "token", tokens);
@@ -79,48 +82,48 @@ static void check_draw(struct harness *h) {
     want = -log(want);
     harness_near(h, "logprob", logprobs, &want, 2e-6, 2e-6);
     if (!h->first) return;
-    harness_hold(h, is_drawn(h, logits, count, how, uniform, token), "token %d is not where chance %g falls", token,
-                 uniform);
+    harness_hold(h, logits_is_sampled(h, logits, count, settings, uniform, token),
+                 "token %d is not where uniform %g falls", token, uniform);
 }
 
-static void check_greedy(struct harness *h) {
+static void logits_check_greedy(struct harness *h) {
     int64_t count = harness_range(h, 1, 5000);
     harness_case(h, "greedy of %lld", (long long)count);
-    float *logits = some_logits(h, count), most = -INFINITY, logprob;
+    float *logits = logits_random(h, count), max = -INFINITY, logprob;
     int32_t token, best = 0;
     for (int64_t i = count - 1; i >= 0; i--) {
-        if (logits[i] >= most) best = (int32_t)i;
-        if (logits[i] >= most) most = logits[i];
+        if (logits[i] >= max) best = (int32_t)i;
+        if (logits[i] >= max) max = logits[i];
     }
     logits_sample(cpu_of(h->backend), &token, &logprob, logits, count, (struct sampling){0, 0.5f, 3}, 0.7);
     harness_hold(h, token == best, "token %d, not %d", token, best);
 }
 
-// At a high temperature the k tokens are equally probable: evenly spread chances draw each of them once, in order.
-static void check_top(struct harness *h) {
-    static const int ks[] = {1, 2, 7, 50, 78, 300};
+// At a high temperature the k tokens are equally probable: evenly spaced uniforms sample each of them once, in order.
+static void logits_check_top_k(struct harness *h) {
+    static const int top_ks[] = {1, 2, 7, 50, 78, 300};
     enum { count = 20000 };
-    struct sampling how = {1e7f, 1, ks[harness_range(h, 0, 5)]};
-    harness_case(h, "each of the highest %d", how.top_k);
-    float *logits = some_logits(h, count), logprob;
+    struct sampling settings = {1e7f, 1, top_ks[harness_range(h, 0, 5)]};
+    harness_case(h, "each of the top %d", settings.top_k);
+    float *logits = logits_random(h, count), logprob;
     for (int64_t i = 0; i < count; i++) logits[i] = fmaxf(logits[i], -100);
     struct ranked *order = harness_memory(h, count * sizeof *order);
-    int64_t kept = ranking(order, logits, count, how);
-    qsort(order, (size_t)kept, sizeof *order, by_token);
+    int64_t kept = logits_reference_order(order, logits, count, settings);
+    qsort(order, (size_t)kept, sizeof *order, logits_by_token);
     for (int64_t i = 0; i < kept; i++) {
         int32_t token;
-        logits_sample(cpu_of(h->backend), &token, &logprob, logits, count, how, ((double)i + 0.5) / (double)kept);
-        harness_hold(h, token == order[i].token, "draw %lld: token %d, not %d", (long long)i, token, order[i].token);
+        logits_sample(cpu_of(h->backend), &token, &logprob, logits, count, settings, ((double)i + 0.5) / (double)kept);
+        harness_hold(h, token == order[i].token, "sample %lld: token %d, not %d", (long long)i, token, order[i].token);
     }
 }
 
-// A broken model's logits give some token of the vocabulary.
-static void check_broken(struct harness *h) {
+// Logits of a broken model, which are not finite, give some token of the vocabulary.
+static void logits_check_not_finite(struct harness *h) {
     enum { count = 20000 };
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     for (int i = 0; i < 9; i++) {
-        harness_case(h, "logits that are not numbers, %d", i);
-        float *logits = some_logits(h, count), logprob;
+        harness_case(h, "logits that are not finite, %d", i);
+        float *logits = logits_random(h, count), logprob;
         for (int64_t t = 0; t < count; t++) {
             if (i < 6 || t % 2) logits[t] = bad[i % 3];
             if (i >= 3 && i < 6 && t == 5) logits[t] = 1;
@@ -132,43 +135,44 @@ static void check_broken(struct harness *h) {
     }
 }
 
-static void check(struct harness *h) {
+static void logits_check(struct harness *h) {
     for (int i = 0; i < 40; i++) {
-        check_draw(h);
-        check_greedy(h);
+        logits_check_sample(h);
+        logits_check_greedy(h);
     }
-    for (int i = 0; i < 12; i++) check_top(h);
-    check_broken(h);
+    for (int i = 0; i < 12; i++) logits_check_top_k(h);
+    logits_check_not_finite(h);
 }
 
 // ---- timing ----
 
-struct timed {
+struct logits_timing {
     struct harness *h;
     float *logits;
     int64_t count;
-    struct sampling how;
+    struct sampling settings;
 };
 
-static status run_draw(void *context) {
-    struct timed *t = context;
+static status logits_run_sample(void *context) {
+    struct logits_timing *t = context;
     int32_t token;
     float logprob;
-    logits_sample(cpu_of(t->h->backend), &token, &logprob, t->logits, t->count, t->how, 0.3);
+    logits_sample(cpu_of(t->h->backend), &token, &logprob, t->logits, t->count, t->settings, 0.3);
     return OK;
 }
 
-static void time_all(struct harness *h) {
+static void logits_time(struct harness *h) {
     enum { count = 151936 };
     harness_case(h, "timing");
-    struct timed t = {.h = h, .logits = harness_memory(h, count * sizeof *t.logits), .count = count};
+    struct logits_timing t = {.h = h, .logits = harness_memory(h, count * sizeof *t.logits), .count = count};
     for (int64_t i = 0; i < count; i++) t.logits[i] = (float)(2 * harness_normal(h) + (i < 40 ? 12 : 0));
-    const struct sampling hows[] = {{0, 1, 0}, {1, 1, 0}, {1, 0.95f, 0}, {1, 0.95f, 50}};
-    for (size_t i = 0; i < sizeof hows / sizeof *hows; i++) {
-        t.how = hows[i];
-        harness_time(h, 0, 4.0 * count, run_draw, &t, "logits_sample of 151936, temperature %g, top-p %g, top-k %d",
-                     (double)t.how.temperature, (double)t.how.top_p, t.how.top_k);
+    const struct sampling variants[] = {{0, 1, 0}, {1, 1, 0}, {1, 0.95f, 0}, {1, 0.95f, 50}};
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
+        t.settings = variants[i];
+        harness_time(h, 0, 4.0 * count, logits_run_sample, &t,
+                     "logits_sample of 151936, temperature %g, top-p %g, top-k %d", (double)t.settings.temperature,
+                     (double)t.settings.top_p, t.settings.top_k);
     }
 }
 
-const struct suite suite_logits = {"logits", check, time_all};
+const struct suite suite_logits = {"logits", logits_check, logits_time};
