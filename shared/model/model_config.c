@@ -1,33 +1,38 @@
-// Every key is looked up where the present layout has it; a value of the wrong type or out of all reason is refused
-// with the key's name. A missing key has transformers' default.
+// Every key is looked up where the present layout has it. A value of the wrong type or outside a sane range is refused
+// with the key's name. A missing key has the default of Hugging Face's transformers.
 #include "shared/model/model_config.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
 #include "shared/base/file.h"
-#include "shared/base/memory.h"
 #include "shared/base/json.h"
+#include "shared/base/memory.h"
 
-// Where keys are looked up: the inner object first, then the outer one (which may be NULL).
-struct scope {
+enum { MAX_SIZE = 1 << 20, MAX_COUNT = 10000 };
+static_assert(MAX_VISION_BLOCKS > 31, "the published blocks with full attention have a place");
+
+// Where a key is looked up: in the inner object first, then in the outer one (which may be NULL).
+struct config_scope {
     json_object *inner, *outer;
     const char *prefix; // of the inner object's keys in messages: "vision_config."
 };
 
-static json_object *look_up(struct scope scope, const char *key) {
+static json_object *config_find(struct config_scope scope, const char *key) {
     json_object *value = scope.inner ? json_object_object_get(scope.inner, key) : NULL;
     return value || !scope.outer ? value : json_object_object_get(scope.outer, key);
 }
 
-static status read_whole(struct scope scope, const char *key, int64_t low, int64_t high, int64_t missing,
-                         int64_t *out) {
-    json_object *value = look_up(scope, key);
+// A key whose default is below `low` has no default: it must be there.
+static status config_int64(struct config_scope scope, const char *key, int64_t low, int64_t high, int64_t missing,
+                           int64_t *out) {
+    assert(low <= high && missing <= high);
+    json_object *value = config_find(scope, key);
     *out = missing;
     if (!value && missing >= low) return OK;
     if (!value) return fail(DATAERR, "%s%s is missing", scope.prefix, key);
-    if (!json_object_is_type(value, json_type_int))
-        return fail(DATAERR, "%s%s is not a whole number", scope.prefix, key);
+    if (!json_object_is_type(value, json_type_int)) return fail(DATAERR, "%s%s is not an integer", scope.prefix, key);
     *out = json_object_get_int64(value);
     if (*out < low || *out > high)
         return fail(DATAERR, "%s%s is %lld, not in %lld..%lld", scope.prefix, key, (long long)*out, (long long)low,
@@ -35,15 +40,16 @@ static status read_whole(struct scope scope, const char *key, int64_t low, int64
     return OK;
 }
 
-static status read_int(struct scope scope, const char *key, int low, int high, int missing, int *out) {
+static status config_int(struct config_scope scope, const char *key, int low, int high, int missing, int *out) {
     int64_t value = 0;
-    TRY(read_whole(scope, key, low, high, missing, &value));
+    TRY(config_int64(scope, key, low, high, missing, &value));
     *out = (int)value;
     return OK;
 }
 
-static status read_float(struct scope scope, const char *key, double low, double high, double missing, float *out) {
-    json_object *value = look_up(scope, key);
+static status config_float(struct config_scope scope, const char *key, double low, double high, double missing,
+                           float *out) {
+    json_object *value = config_find(scope, key);
     *out = (float)missing;
     if (!value) return OK;
     if (!json_object_is_type(value, json_type_double) && !json_object_is_type(value, json_type_int))
@@ -55,8 +61,8 @@ static status read_float(struct scope scope, const char *key, double low, double
     return OK;
 }
 
-static status read_bool(struct scope scope, const char *key, bool missing, bool *out) {
-    json_object *value = look_up(scope, key);
+static status config_bool(struct config_scope scope, const char *key, bool missing, bool *out) {
+    json_object *value = config_find(scope, key);
     *out = missing;
     if (!value) return OK;
     if (!json_object_is_type(value, json_type_boolean))
@@ -65,171 +71,154 @@ static status read_bool(struct scope scope, const char *key, bool missing, bool 
     return OK;
 }
 
-// The object under `key`, or NULL if it is missing or null.
-static status read_object(json_object *from, const char *key, json_object **out) {
+// The object of a key, or NULL if it is missing or null.
+static status config_object(json_object *from, const char *key, json_object **out) {
     *out = from ? json_object_object_get(from, key) : NULL;
     if (*out && !json_object_is_type(*out, json_type_object)) return fail(DATAERR, "%s is not an object", key);
     return OK;
 }
 
-// A text that must be one of those that the model computes.
-static status require_text(struct scope scope, const char *key, const char *wanted) {
-    json_object *value = look_up(scope, key);
+// A key that, if it is there, must have the only value that the model supports.
+static status config_require(struct config_scope scope, const char *key, const char *wanted) {
+    json_object *value = config_find(scope, key);
     if (!value) return OK;
     if (!json_object_is_type(value, json_type_string) || strcmp(json_object_get_string(value), wanted) != 0)
-        return fail(DATAERR, "%s%s is %.100s; only \"%s\" is known", scope.prefix, key, json_object_get_string(value),
-                    wanted);
+        return fail(DATAERR, "%s%s is %.100s; only \"%s\" is supported", scope.prefix, key,
+                    json_object_get_string(value), wanted);
     return OK;
 }
 
-static status read_type(struct model_config *config, struct scope scope) {
-    json_object *value = look_up(scope, "dtype");
-    if (!value) value = look_up(scope, "torch_dtype");
+static status config_dtype(struct model_config *config, struct config_scope scope) {
+    static const struct {
+        const char *name;
+        enum element type;
+    } types[] = {{"float32", ELEMENT_F32}, {"bfloat16", ELEMENT_BF16}, {"float16", ELEMENT_F16}};
+    json_object *value = config_find(scope, "dtype");
+    if (!value) value = config_find(scope, "torch_dtype");
     if (!value) return OK;
     const char *name = json_object_is_type(value, json_type_string) ? json_object_get_string(value) : "";
-    config->has_dtype = true;
-    if (strcmp(name, "float32") == 0)
-        config->dtype = ELEMENT_F32;
-    else if (strcmp(name, "bfloat16") == 0)
-        config->dtype = ELEMENT_BF16;
-    else if (strcmp(name, "float16") == 0)
-        config->dtype = ELEMENT_F16;
-    else if (strcmp(name, "auto") == 0)
-        config->has_dtype = false;
-    else
-        return fail(DATAERR, "dtype is none of float32, bfloat16, float16");
-    return OK;
+    if (strcmp(name, "auto") == 0) return OK;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (strcmp(name, types[i].name) != 0) continue;
+        config->has_dtype = true;
+        config->dtype = types[i].type;
+        return OK;
+    }
+    return fail(DATAERR, "dtype is not float32, bfloat16 or float16");
 }
 
-static status read_section(struct text_config *text, struct scope scope) {
-    json_object *mrope_section = look_up(scope, "mrope_section");
-    if (!json_object_is_type(mrope_section, json_type_array) || json_object_array_length(mrope_section) != 3)
-        return fail(DATAERR, "%smrope_section is not three whole numbers", scope.prefix);
+// Rotary settings: rope_scaling beside rope_theta, or both in rope_parameters.
+static status config_rope(struct text_config *text, struct config_scope scope) {
+    struct config_scope rope = {config_find(scope, "rope_parameters"), NULL, "rope_parameters."};
+    if (!rope.inner) rope = (struct config_scope){config_find(scope, "rope_scaling"), NULL, "rope_scaling."};
+    if (!json_object_is_type(rope.inner, json_type_object)) return fail(DATAERR, "rope_scaling is missing");
+    static const char *const type_keys[] = {"type", "rope_type"};
+    for (int i = 0; i < 2; i++) {
+        json_object *type = config_find(rope, type_keys[i]);
+        const char *name = json_object_is_type(type, json_type_string) ? json_object_get_string(type) : "default";
+        if (strcmp(name, "default") != 0 && strcmp(name, "mrope") != 0)
+            return fail(DATAERR, "%s%s is %.50s; only \"default\" and \"mrope\" are supported", rope.prefix,
+                        type_keys[i], name);
+    }
+    TRY(config_float(scope, "rope_theta", 1, 1e30, 1000000.0, &text->rope_theta));
+    TRY(config_float(rope, "rope_theta", 1, 1e30, text->rope_theta, &text->rope_theta));
+    json_object *section = config_find(rope, "mrope_section");
+    if (!json_object_is_type(section, json_type_array) || json_object_array_length(section) != 3)
+        return fail(DATAERR, "%smrope_section is not an array of three integers", rope.prefix);
     int64_t sum = 0;
     for (size_t i = 0; i < 3; i++) {
-        json_object *part = json_object_array_get_idx(mrope_section, i);
-        int64_t value = json_object_is_type(part, json_type_int) ? json_object_get_int64(part) : -1;
+        json_object *entry = json_object_array_get_idx(section, i);
+        int64_t value = json_object_is_type(entry, json_type_int) ? json_object_get_int64(entry) : -1;
         if (value < 0 || value > text->head_dim)
-            return fail(DATAERR, "%smrope_section is not three whole numbers", scope.prefix);
+            return fail(DATAERR, "%smrope_section[%zu] is not an integer in 0..%d", rope.prefix, i, text->head_dim);
         text->mrope_section[i] = (int)value;
         sum += value;
     }
     if (sum * 2 != text->head_dim)
-        return fail(DATAERR, "%smrope_section sums to %lld, half a head's size is %d", scope.prefix, (long long)sum,
+        return fail(DATAERR, "%smrope_section sums to %lld; half of head_dim is %d", rope.prefix, (long long)sum,
                     text->head_dim / 2);
     return OK;
 }
 
-// Rotary settings: rope_scaling beside rope_theta, or both in rope_parameters.
-static status read_rope(struct text_config *text, struct scope scope) {
-    json_object *rope = look_up(scope, "rope_parameters");
-    struct scope inside = {rope, NULL, "rope_parameters."};
-    if (!rope) {
-        rope = look_up(scope, "rope_scaling");
-        inside = (struct scope){rope, NULL, "rope_scaling."};
-    }
-    if (!json_object_is_type(rope, json_type_object)) return fail(DATAERR, "rope_scaling is missing");
-    static const char *const kinds[] = {"type", "rope_type"};
-    for (int i = 0; i < 2; i++) {
-        json_object *kind = look_up(inside, kinds[i]);
-        const char *name = json_object_is_type(kind, json_type_string) ? json_object_get_string(kind) : "default";
-        if (strcmp(name, "default") != 0 && strcmp(name, "mrope") != 0)
-            return fail(DATAERR, "%s%s is %.50s; only \"default\" and \"mrope\" are known", inside.prefix, kinds[i],
-                        name);
-    }
-    TRY(read_float(scope, "rope_theta", 1, 1e30, 1000000.0, &text->rope_theta));
-    TRY(read_float(inside, "rope_theta", 1, 1e30, text->rope_theta, &text->rope_theta));
-    return read_section(text, inside);
-}
-
-// Left out, there are 8; said to be null, as many as query heads.
-static int missing_key_heads(struct scope scope, int heads) {
-    const char *key = "num_key_value_heads";
-    bool null = (scope.inner && json_object_object_get_ex(scope.inner, key, NULL)) ||
-                (scope.outer && json_object_object_get_ex(scope.outer, key, NULL));
-    return null ? heads : 8;
-}
-
-static status read_text(struct text_config *text, struct scope scope) {
-    enum { wide = 1 << 20 };
-    TRY(read_whole(scope, "vocab_size", 1, 1 << 24, 152064, &text->vocab_size));
-    TRY(read_whole(scope, "hidden_size", 1, wide, 8192, &text->hidden_size));
-    TRY(read_whole(scope, "intermediate_size", 1, wide, 29568, &text->intermediate_size));
-    TRY(read_int(scope, "num_hidden_layers", 1, 10000, 80, &text->num_hidden_layers));
-    TRY(read_int(scope, "num_attention_heads", 1, 10000, 64, &text->num_attention_heads));
-    TRY(read_int(scope, "num_key_value_heads", 1, 10000, missing_key_heads(scope, text->num_attention_heads),
-                 &text->num_key_value_heads));
+static status config_text(struct text_config *text, struct config_scope scope) {
+    TRY(config_int64(scope, "vocab_size", 1, 1 << 24, 152064, &text->vocab_size));
+    TRY(config_int64(scope, "hidden_size", 1, MAX_SIZE, 8192, &text->hidden_size));
+    TRY(config_int64(scope, "intermediate_size", 1, MAX_SIZE, 29568, &text->intermediate_size));
+    TRY(config_int(scope, "num_hidden_layers", 1, MAX_COUNT, 80, &text->num_hidden_layers));
+    TRY(config_int(scope, "num_attention_heads", 1, MAX_COUNT, 64, &text->num_attention_heads));
+    // A missing num_key_value_heads means 8; null means num_attention_heads.
+    bool null = (scope.inner && json_object_object_get_ex(scope.inner, "num_key_value_heads", NULL)) ||
+                (scope.outer && json_object_object_get_ex(scope.outer, "num_key_value_heads", NULL));
+    TRY(config_int(scope, "num_key_value_heads", 1, MAX_COUNT, null ? text->num_attention_heads : 8,
+                   &text->num_key_value_heads));
     if (text->hidden_size % text->num_attention_heads || text->hidden_size / text->num_attention_heads % 2)
-        return fail(DATAERR, "num_attention_heads %d do not divide hidden_size %lld into even heads",
+        return fail(DATAERR, "num_attention_heads %d does not divide hidden_size %lld into heads of even size",
                     text->num_attention_heads, (long long)text->hidden_size);
     if (text->num_attention_heads % text->num_key_value_heads)
-        return fail(DATAERR, "num_key_value_heads %d do not divide num_attention_heads %d", text->num_key_value_heads,
+        return fail(DATAERR, "num_key_value_heads %d does not divide num_attention_heads %d", text->num_key_value_heads,
                     text->num_attention_heads);
     text->head_dim = (int)(text->hidden_size / text->num_attention_heads);
     int head_dim = 0;
-    TRY(read_int(scope, "head_dim", 1, wide, text->head_dim, &head_dim));
+    TRY(config_int(scope, "head_dim", 1, MAX_SIZE, text->head_dim, &head_dim));
     if (head_dim != text->head_dim)
-        return fail(DATAERR, "head_dim is %d, hidden_size / num_attention_heads is %d", head_dim, text->head_dim);
-    TRY(read_float(scope, "rms_norm_eps", 0, 1, 1e-5, &text->rms_norm_eps));
-    TRY(require_text(scope, "hidden_act", "silu"));
+        return fail(DATAERR, "head_dim is %d; hidden_size / num_attention_heads is %d", head_dim, text->head_dim);
+    TRY(config_float(scope, "rms_norm_eps", 0, 1, 1e-5, &text->rms_norm_eps));
+    TRY(config_require(scope, "hidden_act", "silu"));
     bool sliding = false;
-    TRY(read_bool(scope, "use_sliding_window", false, &sliding));
-    if (sliding) return fail(DATAERR, "use_sliding_window is true; only full attention is known");
-    return read_rope(text, scope);
+    TRY(config_bool(scope, "use_sliding_window", false, &sliding));
+    if (sliding) return fail(DATAERR, "use_sliding_window is true; only full attention is supported");
+    return config_rope(text, scope);
 }
 
-static status read_full(struct vision_config *vision, struct scope scope) {
-    json_object *list = look_up(scope, "fullatt_block_indexes");
-    static const int published[] = {7, 15, 23, 31};
-    if (!list) {
+static status config_vision(struct vision_config *vision, struct config_scope scope) {
+    TRY(config_int(scope, "depth", 1, MAX_VISION_BLOCKS, 32, &vision->depth));
+    TRY(config_int64(scope, "hidden_size", 1, MAX_SIZE, 3584, &vision->hidden_size));
+    TRY(config_int64(scope, "intermediate_size", 1, MAX_SIZE, 3420, &vision->intermediate_size));
+    TRY(config_int64(scope, "out_hidden_size", 1, MAX_SIZE, 3584, &vision->out_hidden_size));
+    TRY(config_int(scope, "num_heads", 1, MAX_COUNT, 16, &vision->num_heads));
+    TRY(config_int(scope, "patch_size", 1, 256, 14, &vision->patch_size));
+    TRY(config_int(scope, "spatial_merge_size", 1, 16, 2, &vision->spatial_merge_size));
+    TRY(config_int(scope, "temporal_patch_size", 1, 16, 2, &vision->temporal_patch_size));
+    TRY(config_int(scope, "window_size", 1, 1 << 16, 112, &vision->window_size));
+    TRY(config_float(scope, "tokens_per_second", 0, 1e6, 4, &vision->tokens_per_second));
+    TRY(config_require(scope, "hidden_act", "silu"));
+    int channels = 0;
+    TRY(config_int(scope, "in_chans", 3, 3, 3, &channels));
+    TRY(config_int(scope, "in_channels", 3, 3, 3, &channels));
+    if (vision->hidden_size % vision->num_heads || vision->hidden_size / vision->num_heads % 4)
+        return fail(DATAERR, "%snum_heads %d does not divide %shidden_size %lld into heads of a multiple of 4",
+                    scope.prefix, vision->num_heads, scope.prefix, (long long)vision->hidden_size);
+    vision->head_dim = (int)(vision->hidden_size / vision->num_heads);
+    int unit = vision->patch_size * vision->spatial_merge_size;
+    if (vision->window_size < unit)
+        return fail(DATAERR, "%swindow_size %d is less than %d, the pixels a side of merged patches", scope.prefix,
+                    vision->window_size, unit);
+    json_object *indexes = config_find(scope, "fullatt_block_indexes");
+    if (!indexes) {
+        static const int published[] = {7, 15, 23, 31};
         for (int i = 0; i < 4; i++) vision->fullatt_blocks[published[i]] = true;
         return OK;
     }
-    if (!json_object_is_type(list, json_type_array))
-        return fail(DATAERR, "%sfullatt_block_indexes is not a list", scope.prefix);
-    for (size_t i = 0; i < json_object_array_length(list); i++) {
-        json_object *entry = json_object_array_get_idx(list, i);
+    if (!json_object_is_type(indexes, json_type_array))
+        return fail(DATAERR, "%sfullatt_block_indexes is not an array", scope.prefix);
+    for (size_t i = 0; i < json_object_array_length(indexes); i++) {
+        json_object *entry = json_object_array_get_idx(indexes, i);
         int64_t block = json_object_is_type(entry, json_type_int) ? json_object_get_int64(entry) : -1;
         if (block < 0 || block >= MAX_VISION_BLOCKS)
-            return fail(DATAERR, "%sfullatt_block_indexes[%zu] is not the number of a block", scope.prefix, i);
+            return fail(DATAERR, "%sfullatt_block_indexes[%zu] is not the index of a block", scope.prefix, i);
         vision->fullatt_blocks[block] = true;
     }
     return OK;
 }
 
-static status read_vision(struct vision_config *vision, struct scope scope) {
-    enum { wide = 1 << 20 };
-    TRY(read_int(scope, "depth", 1, MAX_VISION_BLOCKS, 32, &vision->depth));
-    TRY(read_whole(scope, "hidden_size", 1, wide, 3584, &vision->hidden_size));
-    TRY(read_whole(scope, "intermediate_size", 1, wide, 3420, &vision->intermediate_size));
-    TRY(read_whole(scope, "out_hidden_size", 1, wide, 3584, &vision->out_hidden_size));
-    TRY(read_int(scope, "num_heads", 1, 10000, 16, &vision->num_heads));
-    TRY(read_int(scope, "patch_size", 1, 256, 14, &vision->patch_size));
-    TRY(read_int(scope, "spatial_merge_size", 1, 16, 2, &vision->spatial_merge_size));
-    TRY(read_int(scope, "temporal_patch_size", 1, 16, 2, &vision->temporal_patch_size));
-    TRY(read_int(scope, "window_size", 1, 1 << 16, 112, &vision->window_size));
-    TRY(read_float(scope, "tokens_per_second", 0, 1e6, 4, &vision->tokens_per_second));
-    TRY(require_text(scope, "hidden_act", "silu"));
-    int channels = 0;
-    TRY(read_int(scope, "in_chans", 3, 3, 3, &channels));
-    TRY(read_int(scope, "in_channels", 3, 3, 3, &channels));
-    if (vision->hidden_size % vision->num_heads || vision->hidden_size / vision->num_heads % 4)
-        return fail(DATAERR, "%snum_heads %d do not divide %shidden_size %lld into heads of a multiple of 4",
-                    scope.prefix, vision->num_heads, scope.prefix, (long long)vision->hidden_size);
-    vision->head_dim = (int)(vision->hidden_size / vision->num_heads);
-    if (vision->window_size < vision->patch_size * vision->spatial_merge_size)
-        return fail(DATAERR, "%swindow_size %d is below a unit's %d pixels", scope.prefix, vision->window_size,
-                    vision->patch_size * vision->spatial_merge_size);
-    return read_full(vision, scope);
-}
-
-// eos_token_id: one number, a list, or null.
-static status read_ends(struct model_config *config, json_object *value) {
-    size_t count = json_object_is_type(value, json_type_array) ? json_object_array_length(value) : value ? 1 : 0;
-    if (count > MAX_EOS_IDS) return fail(DATAERR, "eos_token_id has %zu tokens, %d at most", count, MAX_EOS_IDS);
+// eos_token_id: an integer, an array of integers, or null.
+static status config_eos_ids(struct model_config *config, json_object *value) {
+    bool array = json_object_is_type(value, json_type_array);
+    size_t count = array ? json_object_array_length(value) : value ? 1 : 0;
+    if (count > MAX_EOS_IDS) return fail(DATAERR, "eos_token_id has %zu tokens, more than %d", count, MAX_EOS_IDS);
     config->eos_count = 0;
     for (size_t i = 0; i < count; i++) {
-        json_object *token = json_object_is_type(value, json_type_array) ? json_object_array_get_idx(value, i) : value;
+        json_object *token = array ? json_object_array_get_idx(value, i) : value;
         int64_t number = json_object_is_type(token, json_type_int) ? json_object_get_int64(token) : -1;
         if (number < 0 || number >= config->text.vocab_size)
             return fail(DATAERR, "eos_token_id is not a token of the vocabulary");
@@ -238,75 +227,57 @@ static status read_ends(struct model_config *config, json_object *value) {
     return OK;
 }
 
-static status read_token(struct scope scope, const char *key, const struct text_config *text, int64_t *out) {
-    return read_whole(scope, key, 0, text->vocab_size - 1, -1, out);
-}
-
-static status read_all(struct model_config *config, json_object *root) {
-    static const float mean[3] = {0.48145466f, 0.4578275f, 0.40821073f};
-    static const float image_std[3] = {0.26862954f, 0.26130258f, 0.27577711f};
-    *config = (struct model_config){.rescale_factor = (float)(1 / 255.0)};
-    memcpy(config->image_mean, mean, sizeof mean);
-    memcpy(config->image_std, image_std, sizeof image_std);
+static status config_root(struct model_config *config, json_object *root) {
+    *config = (struct model_config){.image_mean = {0.48145466f, 0.4578275f, 0.40821073f},
+                                    .image_std = {0.26862954f, 0.26130258f, 0.27577711f},
+                                    .rescale_factor = (float)(1 / 255.0)};
     json_object *text = NULL, *vision = NULL;
-    TRY(read_object(root, "text_config", &text));
-    TRY(read_object(root, "vision_config", &vision));
-    struct scope whole = {text, root, ""}, outer_first = {root, text, ""};
-    TRY(require_text(outer_first, "model_type", "qwen2_5_vl"));
-    if (look_up(whole, "quantization_config"))
-        return fail(DATAERR, "quantization_config: quantized weights are not known");
-    TRY(read_text(&config->text, whole));
-    TRY(read_vision(&config->vision, (struct scope){vision, NULL, "vision_config."}));
+    TRY(config_object(root, "text_config", &text));
+    TRY(config_object(root, "vision_config", &vision));
+    struct config_scope text_first = {text, root, ""}, root_first = {root, text, ""};
+    TRY(config_require(root_first, "model_type", "qwen2_5_vl"));
+    if (config_find(text_first, "quantization_config"))
+        return fail(DATAERR, "quantization_config: quantized weights are not supported");
+    TRY(config_text(&config->text, text_first));
+    TRY(config_vision(&config->vision, (struct config_scope){vision, NULL, "vision_config."}));
     if (config->vision.out_hidden_size != config->text.hidden_size)
         return fail(DATAERR, "vision_config.out_hidden_size is %lld, hidden_size is %lld",
                     (long long)config->vision.out_hidden_size, (long long)config->text.hidden_size);
-    TRY(read_bool(whole, "tie_word_embeddings", false, &config->text.tie_word_embeddings));
-    TRY(read_type(config, outer_first));
-    TRY(read_token(outer_first, "image_token_id", &config->text, &config->image_token_id));
-    TRY(read_token(outer_first, "video_token_id", &config->text, &config->video_token_id));
-    TRY(read_token(outer_first, "vision_start_token_id", &config->text, &config->vision_start_token_id));
-    TRY(read_token(outer_first, "vision_end_token_id", &config->text, &config->vision_end_token_id));
-    return read_ends(config, look_up(outer_first, "eos_token_id"));
+    TRY(config_bool(text_first, "tie_word_embeddings", false, &config->text.tie_word_embeddings));
+    TRY(config_dtype(config, root_first));
+    int64_t last = config->text.vocab_size - 1;
+    TRY(config_int64(root_first, "image_token_id", 0, last, -1, &config->image_token_id));
+    TRY(config_int64(root_first, "video_token_id", 0, last, -1, &config->video_token_id));
+    TRY(config_int64(root_first, "vision_start_token_id", 0, last, -1, &config->vision_start_token_id));
+    TRY(config_int64(root_first, "vision_end_token_id", 0, last, -1, &config->vision_end_token_id));
+    return config_eos_ids(config, config_find(root_first, "eos_token_id"));
 }
 
-status model_config_parse(struct model_config *config, const char *text, size_t size, const char *name) {
-    json_object *root = NULL;
-    TRY(json_parse_object(&root, text, size, name));
-    status result = read_all(config, root);
-    json_object_put(root);
-    return result == OK ? OK : fail_prefix(result, "%s", name);
-}
-
-status model_config_parse_generation(struct model_config *config, const char *text, size_t size, const char *name) {
-    json_object *root = NULL;
-    TRY(json_parse_object(&root, text, size, name));
+static status config_generation(struct model_config *config, json_object *root) {
     json_object *eos_ids = json_object_object_get(root, "eos_token_id");
-    status result = eos_ids ? read_ends(config, eos_ids) : OK;
-    json_object_put(root);
-    return result == OK ? OK : fail_prefix(result, "%s", name);
+    return eos_ids ? config_eos_ids(config, eos_ids) : OK;
 }
 
-static status read_triple(json_object *root, const char *key, double low, float out[3]) {
+static status config_triple(json_object *root, const char *key, double low, float out[3]) {
     json_object *list = json_object_object_get(root, key);
     if (!list) return OK;
     if (!json_object_is_type(list, json_type_array) || json_object_array_length(list) != 3)
-        return fail(DATAERR, "%s is not three numbers", key);
+        return fail(DATAERR, "%s is not an array of three numbers", key);
     for (size_t i = 0; i < 3; i++) {
         json_object *value = json_object_array_get_idx(list, i);
-        double number = json_object_is_type(value, json_type_double) || json_object_is_type(value, json_type_int)
-                            ? json_object_get_double(value)
-                            : NAN;
-        if (!(number >= low && number <= 1e6)) return fail(DATAERR, "%s[%zu] is no sensible number", key, i);
-        out[i] = (float)number;
+        bool number = json_object_is_type(value, json_type_double) || json_object_is_type(value, json_type_int);
+        double found = number ? json_object_get_double(value) : NAN;
+        if (!(found >= low && found <= 1e6)) return fail(DATAERR, "%s[%zu] is not a number in %g..1e6", key, i, low);
+        out[i] = (float)found;
     }
     return OK;
 }
 
-static status read_preprocessor(struct model_config *config, json_object *root) {
-    struct scope scope = {root, NULL, ""};
-    TRY(read_triple(root, "image_mean", -1e6, config->image_mean));
-    TRY(read_triple(root, "image_std", 1e-6, config->image_std));
-    TRY(read_float(scope, "rescale_factor", 1e-9, 1e9, 1 / 255.0, &config->rescale_factor));
+static status config_preprocessor(struct model_config *config, json_object *root) {
+    struct config_scope scope = {root, NULL, ""};
+    TRY(config_triple(root, "image_mean", -1e6, config->image_mean));
+    TRY(config_triple(root, "image_std", 1e-6, config->image_std));
+    TRY(config_float(scope, "rescale_factor", 1e-9, 1e9, 1 / 255.0, &config->rescale_factor));
     const struct {
         const char *key;
         int value;
@@ -315,50 +286,57 @@ static status read_preprocessor(struct model_config *config, json_object *root) 
                 {"merge_size", config->vision.spatial_merge_size}};
     for (int i = 0; i < 3; i++) {
         int value = 0;
-        TRY(read_int(scope, same[i].key, 1, 1 << 16, same[i].value, &value));
+        TRY(config_int(scope, same[i].key, 1, 1 << 16, same[i].value, &value));
         if (value != same[i].value)
-            return fail(DATAERR, "%s is %d, config.json says %d", same[i].key, value, same[i].value);
+            return fail(DATAERR, "%s is %d, but in config.json it is %d", same[i].key, value, same[i].value);
     }
     return OK;
 }
 
-status model_config_parse_preprocessor(struct model_config *config, const char *text, size_t size, const char *name) {
+typedef status config_reader(struct model_config *config, json_object *root);
+
+static status config_parse(struct model_config *config, const char *text, size_t size, const char *name,
+                           config_reader *read) {
     json_object *root = NULL;
     TRY(json_parse_object(&root, text, size, name));
-    status result = read_preprocessor(config, root);
+    status result = read(config, root);
     json_object_put(root);
     return result == OK ? OK : fail_prefix(result, "%s", name);
 }
 
-typedef status parser(struct model_config *config, const char *text, size_t size, const char *name);
-
-static status parse_file(struct model_config *config, const char *path, bool optional, parser *parse) {
-    if (optional && !path_exists(path)) return OK;
-    struct buf text = {0};
-    status result = file_read(path, &text);
-    if (result == OK) result = parse(config, text.data ? text.data : "", text.size, path);
-    buf_release(&text);
-    return result;
+status model_config_parse(struct model_config *config, const char *text, size_t size, const char *name) {
+    return config_parse(config, text, size, name, config_root);
 }
 
-status model_config_read_file(struct model_config *config, const char *path) {
-    return parse_file(config, path, false, model_config_parse);
+status model_config_parse_generation(struct model_config *config, const char *text, size_t size, const char *name) {
+    return config_parse(config, text, size, name, config_generation);
+}
+
+status model_config_parse_preprocessor(struct model_config *config, const char *text, size_t size, const char *name) {
+    return config_parse(config, text, size, name, config_preprocessor);
 }
 
 status model_config_read(struct model_config *config, const char *dir) {
     static const struct {
         const char *name;
         bool optional;
-        parser *parse;
-    } files[] = {{"config.json", false, model_config_parse},
-                 {"generation_config.json", true, model_config_parse_generation},
-                 {"preprocessor_config.json", true, model_config_parse_preprocessor}};
+        config_reader *read;
+    } files[] = {{"config.json", false, config_root},
+                 {"generation_config.json", true, config_generation},
+                 {"preprocessor_config.json", true, config_preprocessor}};
     struct arena arena = {0};
+    struct buf text = {0};
     status result = OK;
-    for (size_t i = 0; i < sizeof files / sizeof *files && result == OK; i++) {
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char *path = path_join(&arena, dir, files[i].name);
-        result = path ? parse_file(config, path, files[i].optional, files[i].parse) : fail_oom();
+        if (!path) TRY_TO(result, done, fail_oom());
+        if (files[i].optional && !path_exists(path)) continue;
+        text.size = 0;
+        TRY_TO(result, done, file_read(path, &text));
+        TRY_TO(result, done, config_parse(config, text.data ? text.data : "", text.size, path, files[i].read));
     }
+done:
+    buf_release(&text);
     arena_release(&arena);
     return result;
 }

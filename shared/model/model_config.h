@@ -1,7 +1,8 @@
-// config.json, generation_config.json and preprocessor_config.json of a model folder: all that the model is built from.
-// The published flat form and the nested ones (text_config, rope_parameters, dtype) give the same struct.
-#ifndef SHARED_MODEL_CONFIG_H
-#define SHARED_MODEL_CONFIG_H
+// config.json, generation_config.json and preprocessor_config.json of a model directory: everything that the model is
+// built from. The published flat layout and the nested ones (text_config, rope_parameters, dtype) give the same struct.
+// Fields are named as their keys.
+#ifndef SHARED_MODEL_MODEL_CONFIG_H
+#define SHARED_MODEL_MODEL_CONFIG_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,45 +18,44 @@ struct text_config {
     int num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim;
     float rms_norm_eps;
     float rope_theta;
-    int mrope_section[3];     // pairs of dimensions turned by t, h, w; they sum to head_dim / 2
-    bool tie_word_embeddings; // the output embedding is the input's
+    int mrope_section[3];     // pairs of dimensions rotated by time, height, width; they sum to head_dim / 2
+    bool tie_word_embeddings; // the output embedding is the input embedding
 };
 
 struct vision_config {
-    int64_t hidden_size, intermediate_size, out_hidden_size; // out_hidden_size == text.hidden_size
+    int64_t hidden_size, intermediate_size, out_hidden_size; // out_hidden_size is the language model's hidden_size
     int depth, num_heads, head_dim;
-    int patch_size, spatial_merge_size, temporal_patch_size; // pixels a side, patches a side of a unit, frames
-    int window_size;                                         // pixels a side
+    int patch_size;          // pixels a side
+    int spatial_merge_size;  // patches a side of a unit, which becomes one token
+    int temporal_patch_size; // frames
+    int window_size;         // pixels a side
     float tokens_per_second;
-    bool fullatt_blocks[MAX_VISION_BLOCKS]; // blocks that attend over a whole frame pair
+    bool fullatt_blocks[MAX_VISION_BLOCKS]; // fullatt_block_indexes: blocks that attend over a whole frame pair
 };
 
 struct model_config {
     struct text_config text;
     struct vision_config vision;
     bool has_dtype;
-    enum element dtype; // torch_dtype or dtype, if the file says it
+    enum element dtype; // or torch_dtype; valid if has_dtype
     int64_t image_token_id, video_token_id, vision_start_token_id, vision_end_token_id;
-    int64_t eos_ids[MAX_EOS_IDS]; // end-of-sequence tokens: generation_config.json's, else config.json's
+    int64_t eos_ids[MAX_EOS_IDS]; // eos_token_id of generation_config.json, else of config.json
     size_t eos_count;
-    float image_mean[3], image_std[3], rescale_factor; // preprocessor_config.json, or the published values
+    float image_mean[3], image_std[3], rescale_factor; // of preprocessor_config.json, else the published values
 };
 
-// Reads the files of a model folder; generation_config.json and preprocessor_config.json may be missing. DATAERR names
-// the file and the key.
+// Reads the files of a model directory; generation_config.json and preprocessor_config.json may be missing. DATAERR
+// names the file and the key.
 status model_config_read(struct model_config *config, const char *dir);
 
-// The same from a config.json alone (a path).
-status model_config_read_file(struct model_config *config, const char *path);
-
-// Reads config.json's text (for a generator of configs, and for fuzzing); `name` stands in messages. Ends, mean and
-// deviation get config.json's and the published values.
+// Parses the text of a config.json; `name` is used in messages. What the other two files may say gets its default.
+// DATAERR names the key.
 status model_config_parse(struct model_config *config, const char *text, size_t size, const char *name);
 
-// Reads generation_config.json's text into a config that model_config_parse filled.
+// Parses the text of a generation_config.json into a config that model_config_parse filled.
 status model_config_parse_generation(struct model_config *config, const char *text, size_t size, const char *name);
 
-// The same for preprocessor_config.json's.
+// Parses the text of a preprocessor_config.json into a config that model_config_parse filled.
 status model_config_parse_preprocessor(struct model_config *config, const char *text, size_t size, const char *name);
 
 #endif
