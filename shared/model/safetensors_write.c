@@ -1,7 +1,8 @@
-// Writing: the header first, then the data as they come; the file gets its name only when it is whole.
+// Writing: the header first, then the data as they come; the file gets its name when it is complete.
 //
-// A lasting file goes to the disk past the page cache, where the file system allows it: gigabytes that nobody reads
-// soon would push out what is in use, and are written several times faster so.
+// A durable file is written past the page cache (O_DIRECT), where the file system allows it: gigabytes that nobody
+// reads soon would displace what is in use, and they are written several times faster this way.
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -12,161 +13,157 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/base/memory.h"
 #include "shared/base/json.h"
+#include "shared/base/memory.h"
 #include "shared/model/safetensors.h"
+
+enum { BLOCK_SIZE = 8 << 20, DIRECT_ALIGNMENT = 4096, PREFIX_SIZE = 8 };
+static_assert(BLOCK_SIZE % DIRECT_ALIGNMENT == 0, "direct writes are whole pages");
+static_assert(sizeof(float) == 4, "F32 data are the host's floats");
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the format's data are little-endian");
 
 struct safetensors_writer {
     struct arena arena;
     char *path, *temporary;
-    int file;
-    size_t left; // bytes of data still to come
-    bool lasting, direct;
-    char *room; // a lasting file's: `piece` bytes, aligned to pages
-    size_t used;
+    int fd;
+    size_t remaining; // bytes of data still to come
+    bool durable, direct;
+    char *block; // of a durable file: BLOCK_SIZE bytes, aligned to pages
+    size_t used; // of these
 };
 
-enum { piece = 8 << 20, page = 4096 };
-
-static size_t bytes_of(const struct stored_tensor *tensor) {
-    return (size_t)stored_tensor_count(tensor) * (tensor->type == ELEMENT_F32 ? 4 : 2);
-}
-
-static json_object *entry_of(const struct stored_tensor *tensor, size_t first, size_t end) {
+static json_object *writer_entry(const struct stored_tensor *tensor, size_t begin, size_t end) {
     static const char *const types[] = {[ELEMENT_F32] = "F32", [ELEMENT_BF16] = "BF16", [ELEMENT_F16] = "F16"};
-    json_object *entry = json_object_new_object(), *shape = json_object_new_array(), *offset = json_object_new_array();
-    if (!entry || !shape || !offset) {
+    assert((size_t)tensor->type < sizeof types / sizeof *types);
+    json_object *entry = json_object_new_object(), *shape = json_object_new_array(), *offsets = json_object_new_array();
+    if (!entry || !shape || !offsets) {
         json_object_put(entry);
         json_object_put(shape);
-        json_object_put(offset);
+        json_object_put(offsets);
         return NULL;
     }
     for (int i = 0; i < tensor->rank; i++) json_object_array_add(shape, json_object_new_int64(tensor->shape[i]));
-    json_object_array_add(offset, json_object_new_int64((int64_t)first));
-    json_object_array_add(offset, json_object_new_int64((int64_t)end));
+    json_object_array_add(offsets, json_object_new_int64((int64_t)begin));
+    json_object_array_add(offsets, json_object_new_int64((int64_t)end));
     json_object_object_add(entry, "dtype", json_object_new_string(types[tensor->type]));
     json_object_object_add(entry, "shape", shape);
-    json_object_object_add(entry, "data_offsets", offset);
+    json_object_object_add(entry, "data_offsets", offsets);
     return entry;
 }
 
-// The header's JSON, padded with blanks to a multiple of 8 bytes; *data = the bytes of data that follow it.
-static status make_header(struct buf *header, const struct stored_tensor *tensors, size_t count, size_t *data) {
-    json_object *all = json_object_new_object(), *metadata = json_object_new_object();
+// The header: its length, and its JSON, padded with blanks to a multiple of 8 bytes. *data_size = the bytes that
+// follow.
+static status writer_header(struct buf *header, const struct stored_tensor *tensors, size_t count, size_t *data_size) {
+    json_object *root = json_object_new_object(), *metadata = json_object_new_object();
+    char prefix[PREFIX_SIZE] = {0};
     status result = OK;
-    if (!all || !metadata) TRY_TO(result, done, fail_oom());
+    if (!root || !metadata) TRY_TO(result, done, fail_oom());
     json_object_object_add(metadata, "format", json_object_new_string("pt"));
-    json_object_object_add(all, "__metadata__", json_object_get(metadata));
-    *data = 0;
+    json_object_object_add(root, "__metadata__", json_object_get(metadata));
+    *data_size = 0;
     for (size_t i = 0; i < count; i++) {
-        size_t end = *data + bytes_of(&tensors[i]);
-        json_object *entry = entry_of(&tensors[i], *data, end);
+        size_t end = *data_size + (size_t)stored_tensor_count(&tensors[i]) * element_size(tensors[i].type);
+        json_object *entry = writer_entry(&tensors[i], *data_size, end);
         if (!entry) TRY_TO(result, done, fail_oom());
-        json_object_object_add(all, tensors[i].name, entry);
-        *data = end;
+        json_object_object_add(root, tensors[i].name, entry);
+        *data_size = end;
     }
-    TRY_TO(
-        result, done,
-        buf_puts(header, json_object_to_json_string_ext(all, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE)));
+    TRY_TO(result, done, buf_append(header, prefix, sizeof prefix));
+    TRY_TO(result, done,
+           buf_puts(header,
+                    json_object_to_json_string_ext(root, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE)));
     while (header->size % 8) TRY_TO(result, done, buf_append(header, " ", 1));
+    size_t length = header->size - PREFIX_SIZE;
+    for (int i = 0; i < PREFIX_SIZE; i++) header->data[i] = (char)(length >> 8 * i);
 done:
     json_object_put(metadata);
-    json_object_put(all);
+    json_object_put(root);
     return result;
 }
 
-static void set_direct(struct safetensors_writer *writer, bool direct) {
-    int flags = fcntl(writer->file, F_GETFL);
-    writer->direct = !fcntl(writer->file, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) && direct;
+static status writer_error(const struct safetensors_writer *writer) {
+    return fail(UNAVAILABLE, "%s: cannot write: %s", writer->path, strerror(errno));
 }
 
-static status send(struct safetensors_writer *writer, const char *data, size_t size) {
+static void writer_set_direct(struct safetensors_writer *writer, bool direct) {
+    int flags = fcntl(writer->fd, F_GETFL);
+    writer->direct = !fcntl(writer->fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) && direct;
+}
+
+// Writes to the file, from now on through the page cache if the file system refuses direct writes or this one is not
+// aligned.
+static status writer_send(struct safetensors_writer *writer, const char *data, size_t size) {
     while (size) {
-        if (writer->direct && ((uintptr_t)data % page || size % page)) set_direct(writer, false);
-        ssize_t done = write(writer->file, data, size);
-        if (done < 0 && errno == EINTR) continue;
-        if (done < 0 && errno == EINVAL && writer->direct) {
-            set_direct(writer, false);
+        if (writer->direct && ((uintptr_t)data % DIRECT_ALIGNMENT || size % DIRECT_ALIGNMENT))
+            writer_set_direct(writer, false);
+        ssize_t written = write(writer->fd, data, size);
+        if (written < 0 && errno == EINTR) continue;
+        if (written < 0 && errno == EINVAL && writer->direct) {
+            writer_set_direct(writer, false);
             continue;
         }
-        if (done < 0) return fail(UNAVAILABLE, "%s: cannot write: %s", writer->path, strerror(errno));
-        data += done;
-        size -= (size_t)done;
+        if (written < 0) return writer_error(writer);
+        data += written;
+        size -= (size_t)written;
     }
     return OK;
 }
 
-static status flush(struct safetensors_writer *writer) {
-    TRY(send(writer, writer->room, writer->used));
+static status writer_flush(struct safetensors_writer *writer) {
+    TRY(writer_send(writer, writer->block, writer->used));
     writer->used = 0;
     return OK;
 }
 
-static status put(struct safetensors_writer *writer, const char *data, size_t size) {
-    if (!writer->lasting) return send(writer, data, size);
+static status writer_put(struct safetensors_writer *writer, const char *data, size_t size) {
+    if (!writer->durable) return writer_send(writer, data, size);
     while (size) {
-        size_t some = piece - writer->used < size ? piece - writer->used : size;
-        memcpy(writer->room + writer->used, data, some);
-        writer->used += some;
-        data += some;
-        size -= some;
-        if (writer->used == piece) TRY(flush(writer));
+        size_t part = BLOCK_SIZE - writer->used < size ? BLOCK_SIZE - writer->used : size;
+        memcpy(writer->block + writer->used, data, part);
+        writer->used += part;
+        data += part;
+        size -= part;
+        assert(writer->used <= BLOCK_SIZE);
+        if (writer->used == BLOCK_SIZE) TRY(writer_flush(writer));
     }
     return OK;
 }
 
-// A file that was there before is written over, its end cut off.
-static status shorten(struct safetensors_writer *writer, size_t size) {
-    struct stat about;
-    if (!fstat(writer->file, &about) && (size_t)about.st_size <= size) return OK;
-    if (!ftruncate(writer->file, (off_t)size)) return OK;
-    return fail(UNAVAILABLE, "%s: cannot write: %s", writer->path, strerror(errno));
-}
-
-static status start_lasting(struct safetensors_writer *writer) {
-    writer->room = aligned_alloc(page, piece);
-    if (!writer->room) return fail_oom();
-    set_direct(writer, true);
-    return OK;
-}
-
-static status start(struct safetensors_writer *writer, const char *path, const struct stored_tensor *tensors,
-                    size_t count) {
-    writer->path = arena_strndup(&writer->arena, path, strlen(path));
-    writer->temporary = arena_printf(&writer->arena, "%s.tmp", path);
-    if (!writer->path || !writer->temporary) return fail_oom();
-    struct buf header = {0};
-    status result = OK;
-    TRY_TO(result, done, make_header(&header, tensors, count, &writer->left));
-    TRY_TO(result, done, file_lock_exclusive(writer->temporary, &writer->file));
-    TRY_TO(result, done, shorten(writer, 8 + header.size + writer->left));
-    if (writer->lasting) TRY_TO(result, done, start_lasting(writer));
-    char length[8];
-    for (int i = 0; i < 8; i++) length[i] = (char)(header.size >> 8 * i);
-    TRY_TO(result, done, put(writer, length, sizeof length));
-    TRY_TO(result, done, put(writer, header.data, header.size));
-done:
-    buf_release(&header);
-    return result;
-}
-
 status safetensors_create(struct safetensors_writer **out, const char *path, const struct stored_tensor *tensors,
-                          size_t count, bool lasting) {
+                          size_t count, bool durable) {
     *out = NULL;
     struct safetensors_writer *writer = NULL;
+    struct buf header = {0};
+    status result = OK;
     TRY(NEW(&writer, 1));
-    writer->file = -1;
-    writer->lasting = lasting;
-    status result = start(writer, path, tensors, count);
+    writer->fd = -1;
+    writer->durable = durable;
+    writer->path = arena_strndup(&writer->arena, path, strlen(path));
+    writer->temporary = arena_printf(&writer->arena, "%s.tmp", path);
+    if (!writer->path || !writer->temporary) TRY_TO(result, done, fail_oom());
+    TRY_TO(result, done, writer_header(&header, tensors, count, &writer->remaining));
+    TRY_TO(result, done, file_lock_exclusive(writer->temporary, &writer->fd));
+    struct stat info; // a file that was there before is overwritten, and what it has more is cut off
+    size_t size = header.size + writer->remaining;
+    if ((fstat(writer->fd, &info) || (size_t)info.st_size > size) && ftruncate(writer->fd, (off_t)size))
+        TRY_TO(result, done, writer_error(writer));
+    if (durable) {
+        writer->block = aligned_alloc(DIRECT_ALIGNMENT, BLOCK_SIZE);
+        if (!writer->block) TRY_TO(result, done, fail_oom());
+        writer_set_direct(writer, true);
+    }
+    TRY_TO(result, done, writer_put(writer, header.data, header.size));
+done:
+    buf_release(&header);
     if (result != OK) safetensors_abort(&writer);
     *out = writer;
     return result;
 }
 
 status safetensors_write(struct safetensors_writer *writer, const void *data, size_t size) {
-    if (size > writer->left) return fail(BUG, "%s: more data than tensors", writer->path);
-    TRY(put(writer, data, size));
-    writer->left -= size;
+    if (size > writer->remaining) return fail(BUG, "%s: more data than its tensors have", writer->path);
+    TRY(writer_put(writer, data, size));
+    writer->remaining -= size;
     return OK;
 }
 
@@ -174,30 +171,24 @@ status safetensors_sink(void *writer, const void *data, size_t size) {
     return safetensors_write(writer, data, size);
 }
 
-static status sync_folder_of(const char *path) {
-    struct arena arena = {0};
-    const char *slash = strrchr(path, '/');
-    char *dir = slash ? arena_strndup(&arena, path, (size_t)(slash - path) + 1) : arena_strndup(&arena, ".", 1);
-    status result = dir ? dir_sync(dir) : fail_oom();
-    arena_release(&arena);
-    return result;
-}
-
-// Gives the file its name.
-static status settle(struct safetensors_writer *it) {
-    if (it->left) return fail(BUG, "%s: %zu bytes of data are missing", it->path, it->left);
-    if (rename(it->temporary, it->path)) return fail(UNAVAILABLE, "%s: cannot write: %s", it->path, strerror(errno));
-    it->temporary = NULL;
-    return OK;
-}
-
 status safetensors_finish(struct safetensors_writer **writer) {
     struct safetensors_writer *it = *writer;
-    status result = it->lasting ? flush(it) : OK;
-    if (result == OK && it->lasting && fsync(it->file))
-        result = fail(UNAVAILABLE, "%s: cannot write: %s", it->path, strerror(errno));
-    if (result == OK) result = settle(it);
-    if (result == OK && it->lasting) result = sync_folder_of(it->path);
+    status result = OK;
+    if (it->remaining) TRY_TO(result, done, fail(BUG, "%s: %zu bytes of data are missing", it->path, it->remaining));
+    if (it->durable) {
+        TRY_TO(result, done, writer_flush(it));
+        if (fsync(it->fd)) TRY_TO(result, done, writer_error(it));
+    }
+    if (rename(it->temporary, it->path)) TRY_TO(result, done, writer_error(it));
+    it->temporary = NULL;
+    if (it->durable) {
+        const char *slash = strrchr(it->path, '/');
+        size_t length = slash ? (size_t)(slash - it->path) + 1 : 1;
+        char *dir = arena_strndup(&it->arena, slash ? it->path : ".", length);
+        if (!dir) TRY_TO(result, done, fail_oom());
+        TRY_TO(result, done, dir_sync(dir));
+    }
+done:
     safetensors_abort(writer);
     return result;
 }
@@ -205,12 +196,12 @@ status safetensors_finish(struct safetensors_writer **writer) {
 void safetensors_abort(struct safetensors_writer **writer) {
     struct safetensors_writer *it = *writer;
     if (!it) return;
-    if (it->file >= 0) {
-        close(it->file);
+    if (it->fd >= 0) {
+        close(it->fd);
         if (it->temporary) unlink(it->temporary);
     }
     arena_release(&it->arena);
-    free(it->room);
+    free(it->block);
     free(it);
     *writer = NULL;
 }
