@@ -111,8 +111,8 @@ static status format_prompt(const struct format_options *options, struct group *
     return group_string(group, &prompt->solution, solution.data, solution.size);
 }
 
-// Parses a record as a group. group_from_json requires an id, which a record may lack, so a copy with another id is
-// parsed.
+// Parses a record as a group. group_from_json requires an id, which a record may lack, so a
+// copy with another id is parsed.
 static status format_parse_group(json_object *record, struct group **out) {
     struct buf printed = {0};
     json_object *copy = NULL, *id = json_object_new_string("-");

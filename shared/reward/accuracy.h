@@ -31,8 +31,8 @@ struct string answer_extract(struct string text);
 // Returns whether the whole text matches <think>.*?</think>\s*<answer>.*?</answer>.
 bool format_matches(struct string text);
 
-// Checks that the solution can be the ground truth of a problem of that type. DATAERR when that of a regression is
-// infinite or NaN.
+// Checks that the solution can be the ground truth of a problem of that type. DATAERR when that of
+// a regression is infinite or NaN.
 status solution_check(enum problem_type type, struct string solution);
 
 // Sets *accuracy to how accurate the completion's answer is, 0 to 1, by the rule of the problem's type. DATAERR as

@@ -12,12 +12,12 @@
 #include "shared/base/string.h"
 #include "shared/group/group.h"
 
-// Returns the code point at byte `at` and sets *length to its bytes (1 to 4). A byte that is not part of a character is
-// U+FFFD.
+// Returns the code point at byte `at` and sets *length to its bytes (1 to 4). A byte that is
+// not part of a character is U+FFFD.
 int32_t python_char_at(struct string string, size_t at, size_t *length);
 
-// Returns whether str.isspace() and \s hold for the code point: Unicode's white space and U+001C to U+001F, but not
-// U+180E or U+200B.
+// Returns whether str.isspace() and \s hold for the code point: Unicode's white space and U+001C to
+// U+001F, but not U+180E or U+200B.
 bool python_isspace(int32_t code);
 
 // Returns what str.strip() returns.

@@ -106,8 +106,8 @@ static size_t added_tokens_lower_bound(const struct added_token_set *set, size_t
     return low;
 }
 
-// Returns the longest token at text[at..size), NULL if there is none. The range of the tokens that start like the text
-// narrows byte by byte.
+// Returns the longest token at text[at..size), NULL if there is none. The range of the tokens that start
+// like the text narrows byte by byte.
 static const struct added_token *added_tokens_longest(const struct added_token_set *set, const char *text, size_t size,
                                                       size_t at) {
     unsigned char lead = (unsigned char)text[at];

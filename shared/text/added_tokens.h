@@ -49,8 +49,8 @@ struct added_tokens {
 // Frees the memory and leaves an empty struct.
 void added_tokens_release(struct added_tokens *a);
 
-// Adds a token. A token whose content is there already gets the new flags, but stays special if it was. UNAVAILABLE
-// when memory is short.
+// Adds a token. A token whose content is there already gets the new flags, but stays special if it was.
+// UNAVAILABLE when memory is short.
 status added_tokens_add(struct added_tokens *a, const char *content, size_t size, int32_t id,
                         struct added_token_flags flags);
 

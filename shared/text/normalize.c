@@ -39,9 +39,9 @@ static bool normalize_is_newer(utf8proc_int32_t character) {
     return low < count && character >= normalize_after_unicode9[low].first;
 }
 
-// Returns whether a character neither changes under NFC nor composes with its neighbours. Decides by its properties
-// alone, so the answer may be no for a character that is inert (Vietnamese letters, for example), but never the
-// reverse.
+// Returns whether a character neither changes under NFC nor composes with its neighbours. Decides by its
+// properties alone, so the answer may be no for a character that is inert (Vietnamese letters, for
+// example), but never the reverse.
 static bool normalize_is_inert(utf8proc_int32_t character) {
     if (character < 0x300 || (character >= 0xAC00 && character <= 0xD7A3)) return true;
     if (character >= 0x1100 && character <= 0x11FF) return false; // Hangul letters compose by rule, not by table

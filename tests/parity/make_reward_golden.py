@@ -2,7 +2,7 @@
 """make_reward_golden.py [--cases N] [--seed N] [--program build/bin/caravan-reward] [OUT.json]
 
 Expected rewards from Python: re, float, round, str and the package rouge_score; the group's formulas written out below.
-With OUT a golden file for tests/unit/reward.c; with --program the same cases go through the program and are compared.
+Writes OUT, the golden file of tests/unit/reward.c. With --program runs the same cases through the program and compares.
 """
 import argparse, json, math, pydoc_data.topics, random, re, struct, subprocess, sys
 from collections import defaultdict

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""make_tokenizer_golden.py: learns small tokenizers with Hugging Face's library and writes them to tests/data/tokenizer/
-with what transformers makes of texts and messages: golden.json (tests/unit/tokenizer.c reads it).
+"""make_tokenizer_golden.py: trains small tokenizers with Hugging Face's library and writes them to tests/data/tokenizer/,
+and the results of transformers on texts and messages to golden.json there, which tests/unit/tokenizer.c reads.
 
 plain: tokenizer.json with merges as pairs. files: the same as vocab.json, merges.txt and tokenizer_config.json.
-odd: merges as strings, ids of added tokens among the vocabulary's, every flag of added tokens, an unknown token."""
+odd: merges as strings, ids of added tokens between those of the vocabulary, every flag of added tokens, an unk_token."""
 import json, pathlib, random, sys
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer
@@ -64,7 +64,7 @@ def make_plain():
 
 
 def make_odd():
-    """A vocabulary that has the special tokens among its own, lacks two bytes, and whose ids run backwards."""
+    """A vocabulary that contains the special tokens, lacks two bytes, and has its ids in reverse order."""
     t = learn(380)
     data = json.loads(t.to_str())
     names = sorted(data["model"]["vocab"], key=data["model"]["vocab"].get)
@@ -87,7 +87,7 @@ def make_odd():
 
 
 def make_gpt2():
-    """GPT-2's own pattern after other steps, with a space put first, words that are tokens taken whole, no normaliser."""
+    """GPT-2's own pattern after other steps, add_prefix_space, ignore_merges, no normalizer."""
     t = learn(380)
     t.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in SPECIALS])
     data = json.loads(t.to_str())

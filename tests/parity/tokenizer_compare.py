@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""tokenizer_compare.py BIN MODEL [COUNT [SEED]]: COUNT random texts through `caravan tokenize` and Hugging Face's
-tokenizer of the same folder, encoding and decoding; prints how many agree, exit 1 if not all do. With TEXT files after
-SEED, those are compared too and the speed of both is shown."""
+"""tokenizer_compare.py BIN MODEL [COUNT [SEED]]: compares `caravan tokenize` with Hugging Face's
+tokenizer of the same directory on COUNT random texts, encoding and decoding. Prints how many agree; exits 1 if any does not.
+TEXT files after SEED are compared too, and the speed of both is printed."""
 import json, random, subprocess, sys, time, unicodedata
 from transformers import AutoTokenizer
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""train_compare.py BIN TEXT [LIMIT]: the vocabulary that `caravan init` learns from a text against the one that Hugging
-Face's trainer learns with the same settings; exit 1 if they differ."""
+"""train_compare.py BIN TEXT [LIMIT]: compares the vocabulary that `caravan init` learns from a text with that of
+Hugging Face's trainer with the same settings. Exits 1 if they differ."""
 import json, subprocess, sys, tempfile, time
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
