@@ -24,36 +24,27 @@ void diagnostic_add(struct diagnostics *diagnostics, struct location at, const c
     diagnostics->list[diagnostics->count++] = (struct diagnostic){at, copy ? copy : ""};
 }
 
-static bool diagnostics_ordered(struct location a, struct location b) {
-    return a.line < b.line || (a.line == b.line && a.column <= b.column);
-}
-
-// An insertion sort: equal locations keep their order.
-static void diagnostics_sort(struct diagnostics *diagnostics) {
-    for (size_t i = 1; i < diagnostics->count; i++) {
-        struct diagnostic moved = diagnostics->list[i];
-        size_t j = i;
-        for (; j > 0 && !diagnostics_ordered(diagnostics->list[j - 1].at, moved.at); j--)
-            diagnostics->list[j] = diagnostics->list[j - 1];
-        diagnostics->list[j] = moved;
-    }
-}
-
 status diagnostics_report(struct diagnostics *diagnostics, const char *path, struct buf *out) {
+    struct diagnostic *list = diagnostics->list;
     if (diagnostics->out_of_memory) return fail_oom();
     if (diagnostics->count == 0) return OK;
-    diagnostics_sort(diagnostics);
-    status code = USAGE;
-    for (size_t i = 0; i < diagnostics->count; i++) {
-        const struct diagnostic *diagnostic = &diagnostics->list[i];
-        if (diagnostic->at.line) {
-            code = DATAERR;
-            TRY(buf_printf(out, "%s:%zu:%zu: ", path, diagnostic->at.line, diagnostic->at.column));
-        } else {
-            TRY(buf_puts(out, "--set: "));
+    for (size_t i = 1; i < diagnostics->count; i++) { // an insertion sort: those of one location keep their order
+        struct diagnostic moved = list[i];
+        size_t j = i;
+        for (; j > 0; j--) {
+            struct location before = list[j - 1].at;
+            if (before.line < moved.at.line) break;
+            if (before.line == moved.at.line && before.column <= moved.at.column) break;
+            list[j] = list[j - 1];
         }
-        TRY(buf_printf(out, "%s\n", diagnostic->text));
+        list[j] = moved;
     }
+    for (size_t i = 0; i < diagnostics->count; i++) {
+        struct location at = list[i].at;
+        TRY(at.line ? buf_printf(out, "%s:%zu:%zu: ", path, at.line, at.column) : buf_puts(out, "--set: "));
+        TRY(buf_printf(out, "%s\n", list[i].text));
+    }
+    status code = list[diagnostics->count - 1].at.line ? DATAERR : USAGE;
     return fail(code, "%s: %zu mistake%s", path, diagnostics->count, diagnostics->count == 1 ? "" : "s");
 }
 

@@ -61,28 +61,26 @@ static status markdown_cell(const char *text, struct buf *out) {
     return OK;
 }
 
-static status markdown_row(const struct option *option, struct arena *arena, struct buf *out) {
-    const char *argument = option_argument(option, arena);
-    const char *value = option->required ? "required" : option->default_value ? option->default_value : "";
-    TRY(buf_printf(out, "| `%s` | ", option->name));
-    TRY(markdown_cell(argument ? argument : "", out));
-    TRY(buf_printf(out, " | %s | ", value));
-    TRY(markdown_cell(option->help, out));
-    if (option->type == OPTION_INT || option->type == OPTION_NUMBER || option->type == OPTION_NUMBER_OR) {
-        if (option->high < 1e15)
-            TRY(buf_printf(out, " (%.10g to %.10g)", option->low, option->high));
-        else if (option->low > -1e300)
-            TRY(buf_printf(out, " (at least %.10g)", option->low));
-    }
-    return buf_puts(out, " |\n");
-}
-
 static status markdown_table(const char *title, const char *help, const struct option *option, struct buf *out) {
     struct arena arena = {0};
     status result = buf_printf(out, "### %s\n\n%s.\n\n| key | value | default | |\n|---|---|---|---|\n", title, help);
-    for (; option->name && result == OK; option++)
-        if (!option->hidden) result = markdown_row(option, &arena, out);
+    for (; option->name && result == OK; option++) {
+        if (option->hidden) continue;
+        const char *argument = option_argument(option, &arena);
+        const char *value = option->required ? "required" : option->default_value ? option->default_value : "";
+        bool number = option->type == OPTION_INT || option->type == OPTION_NUMBER || option->type == OPTION_NUMBER_OR;
+        TRY_TO(result, done, buf_printf(out, "| `%s` | ", option->name));
+        TRY_TO(result, done, markdown_cell(argument ? argument : "", out));
+        TRY_TO(result, done, buf_printf(out, " | %s | ", value));
+        TRY_TO(result, done, markdown_cell(option->help, out));
+        if (number && option->high < 1e15)
+            TRY_TO(result, done, buf_printf(out, " (%.10g to %.10g)", option->low, option->high));
+        else if (number && option->low > -1e300)
+            TRY_TO(result, done, buf_printf(out, " (at least %.10g)", option->low));
+        result = buf_puts(out, " |\n");
+    }
     if (result == OK) result = buf_puts(out, "\n");
+done:
     arena_release(&arena);
     return result;
 }

@@ -79,14 +79,9 @@ static status value_range(struct option_value *value, const struct option *optio
     return OK;
 }
 
-static bool value_is_device(const char *text) {
-    if (choice_index("cpu|cuda", text) >= 0) return true;
-    size_t digits = strncmp(text, "cuda:", 5) ? 0 : strspn(text + 5, "0123456789");
-    return digits > 0 && digits <= 3 && !text[5 + digits];
-}
-
 status option_value_parse(struct option_value *value, const struct option *option, const char *text) {
     *value = (struct option_value){.range = {NAN, NAN}, .choice = choice_index(option->choices, text)};
+    size_t digits;
     if (value->choice >= 0) return OK;
     switch (option->type) {
     case OPTION_STRING:
@@ -98,7 +93,9 @@ status option_value_parse(struct option_value *value, const struct option *optio
     case OPTION_CHOICE:
         return fail(USAGE, "%s: '%s' is not one of %s", option->name, text, option->choices);
     case OPTION_DEVICE:
-        return value_is_device(text) ? OK : value_mismatch(option, "cpu, cuda or cuda:N", text);
+        digits = strncmp(text, "cuda:", 5) ? 0 : strspn(text + 5, "0123456789");
+        if (choice_index("cpu|cuda", text) >= 0 || (digits >= 1 && digits <= 3 && !text[5 + digits])) return OK;
+        return value_mismatch(option, "cpu, cuda or cuda:N", text);
     case OPTION_INT:
         return value_int(value, option, text);
     case OPTION_NUMBER:

@@ -99,15 +99,6 @@ char *option_absolute(const struct option *option, const char *dir, const char *
     return strcmp(dir, ".") ? path_join(arena, dir, value) : arena_strndup(arena, value, strlen(value));
 }
 
-static status options_append(struct string_list *list, const char *text, struct arena *arena) {
-    const char **longer = arena_alloc(arena, (list->count + 1) * sizeof *longer);
-    if (!longer) return fail_oom();
-    if (list->count) memcpy(longer, list->data, list->count * sizeof *longer);
-    longer[list->count++] = text;
-    list->data = longer;
-    return OK;
-}
-
 // Parses a string and stores it in the option's field.
 static status options_store(struct options *options, const struct option *option, const char *text) {
     struct option_value value;
@@ -122,8 +113,16 @@ static status options_store(struct options *options, const struct option *option
     case OPTION_DEVICE: {
         const char *copy = arena_strndup(&options->arena, text, strlen(text));
         if (!copy) return fail_oom();
-        if (option->repeatable) return options_append((struct string_list *)(void *)field, copy, &options->arena);
-        memcpy(field, &copy, sizeof copy);
+        if (option->repeatable) {
+            struct string_list *list = (struct string_list *)(void *)field;
+            const char **longer = arena_alloc(&options->arena, (list->count + 1) * sizeof *longer);
+            if (!longer) return fail_oom();
+            if (list->count) memcpy(longer, list->data, list->count * sizeof *longer);
+            longer[list->count++] = copy;
+            list->data = longer;
+        } else {
+            memcpy(field, &copy, sizeof copy);
+        }
         return OK;
     }
     case OPTION_CHOICE:

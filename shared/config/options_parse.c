@@ -10,43 +10,36 @@
 
 // ---- the file of --config ----
 
-static status options_set_pair(struct options *options, const char *dir, const yaml_node_t *name_node,
-                               const yaml_node_t *value_node) {
-    const char *name = yaml_node_string(name_node), *value = yaml_node_string(value_node);
-    const struct option *option = name ? option_find(options->table, name) : NULL;
-    struct location at = yaml_node_location(option || (name && !value) ? value_node : name_node);
-    status result = OK;
-    if (!name) {
-        result = fail(USAGE, "a key must be a name, not %s", yaml_node_kind(name_node));
-    } else if (!value) {
-        result = fail(USAGE, "%s: %s where a value belongs", name, yaml_node_kind(value_node));
-    } else if (option && !strcmp(option->name, "config")) {
-        result = fail(USAGE, "config: not inside such a file");
-    } else {
-        const char *absolute = option ? option_absolute(option, dir, value, &options->arena) : value;
-        result = absolute ? options_set(options, name, absolute) : fail_oom();
-    }
-    return result == OK ? OK : fail_prefix(result, "%zu:%zu", at.line, at.column);
-}
-
 status options_read_file(struct options *options, const char *path) {
     struct buf content = {0};
     struct yaml_tree tree = {0};
     struct location at;
-    status result;
     const char *slash = strrchr(path, '/');
     const char *dir = arena_strndup(&options->arena, path, slash ? (size_t)(slash - path) + 1 : 0);
     if (!dir) return fail_oom();
-    result = file_read(path, &content);
+    status result = file_read(path, &content);
     if (result != OK) goto done;
     result = yaml_tree_read(&tree, content.data, content.size, &at);
     if (result == OK && tree.root && tree.root->type != YAML_MAPPING_NODE)
         result = fail(DATAERR, "1:1: not a mapping of keys but %s", yaml_node_kind(tree.root));
-    if (result == OK && tree.root) {
-        const yaml_node_pair_t *end = tree.root->data.mapping.pairs.top;
-        for (const yaml_node_pair_t *pair = tree.root->data.mapping.pairs.start; pair < end && result == OK; pair++)
-            result =
-                options_set_pair(options, dir, yaml_tree_node(&tree, pair->key), yaml_tree_node(&tree, pair->value));
+    const yaml_node_pair_t *pair = result == OK && tree.root ? tree.root->data.mapping.pairs.start : NULL;
+    for (; result == OK && pair && pair < tree.root->data.mapping.pairs.top; pair++) {
+        const yaml_node_t *name_node = yaml_tree_node(&tree, pair->key),
+                          *value_node = yaml_tree_node(&tree, pair->value);
+        const char *name = yaml_node_string(name_node), *value = yaml_node_string(value_node);
+        const struct option *option = name ? option_find(options->table, name) : NULL;
+        if (!name) {
+            result = fail(USAGE, "a key must be a name, not %s", yaml_node_kind(name_node));
+        } else if (!value) {
+            result = fail(USAGE, "%s: %s where a value belongs", name, yaml_node_kind(value_node));
+        } else if (option && !strcmp(option->name, "config")) {
+            result = fail(USAGE, "config: not inside such a file");
+        } else {
+            const char *absolute = option ? option_absolute(option, dir, value, &options->arena) : value;
+            result = absolute ? options_set(options, name, absolute) : fail_oom();
+        }
+        at = yaml_node_location(name && (option || !value) ? value_node : name_node);
+        if (result != OK) fail_prefix(result, "%zu:%zu", at.line, at.column);
     }
     if (result != OK) fail(result, "%s:%s", path, fail_text());
 done:
@@ -115,10 +108,11 @@ static status options_parse_all(struct options *options, int argc, char **argv, 
     return OK;
 }
 
-// END after --help or --version.
-static status options_print_help(const struct option_table *table, int argc, char **argv) {
+status options_parse(struct options *options, int argc, char **argv, int *rest) {
+    const struct option_table *table = options->table;
     struct buf text = {0};
     status result = OK;
+    int operands = 0;
     for (int at = 1; at < argc && result == OK && !text.size && strcmp(argv[at], "--") != 0; at++) {
         if (!strcmp(argv[at], "--help") || !strcmp(argv[at], "-h"))
             result = options_help(table, &text);
@@ -131,17 +125,12 @@ static status options_print_help(const struct option_table *table, int argc, cha
         result = fail(END, "help was printed");
     }
     buf_release(&text);
-    return result;
-}
-
-status options_parse(struct options *options, int argc, char **argv, int *rest) {
-    int operands;
-    TRY(options_print_help(options->table, argc, argv));
+    TRY(result);
     TRY(options_parse_all(options, argc, argv, true, &operands));
     TRY(options_parse_all(options, argc, argv, false, &operands));
     assert(operands < argc);
     *rest = argc - operands;
     memmove(argv + *rest, argv + 1, (size_t)operands * sizeof *argv);
-    if (operands && !options->table->operands) return fail(USAGE, "%s: not expected here", argv[*rest]);
+    if (operands && !table->operands) return fail(USAGE, "%s: not expected here", argv[*rest]);
     return options_check(options);
 }

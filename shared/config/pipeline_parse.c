@@ -51,38 +51,6 @@ static void parse_keys(struct parsed_file *file, struct yaml_tree *tree, struct 
         parse_key(file, keys, yaml_tree_node(tree, pair->key), yaml_tree_node(tree, pair->value));
 }
 
-// Reads `- frames: {fps: 2}`, or `- reward` for a stage at its defaults.
-static void parse_stage(struct parsed_file *file, struct yaml_tree *tree, const yaml_node_t *node) {
-    struct location at = yaml_node_location(node);
-    struct pipeline *pipeline = file->pipeline;
-    const yaml_node_t *keys = NULL;
-    const char *name = yaml_node_string(node);
-    if (node->type == YAML_MAPPING_NODE) {
-        yaml_node_pair_t *pair = node->data.mapping.pairs.start;
-        int names = (int)(node->data.mapping.pairs.top - pair);
-        if (names != 1) {
-            diagnostic_add(&file->diagnostics, at,
-                           "a stage is one name with its keys, as in `- frames: {fps: 2}`, but here are %d names",
-                           names);
-            if (!names) return;
-        }
-        name = yaml_node_string(yaml_tree_node(tree, pair->key));
-        keys = yaml_tree_node(tree, pair->value);
-    }
-    if (!name || !*name) {
-        diagnostic_add(&file->diagnostics, at, "a stage must have a name");
-        return;
-    }
-    struct pipeline_stage *stage = &pipeline->stages[pipeline->stage_count];
-    *stage = (struct pipeline_stage){.name = arena_strndup(&pipeline->arena, name, strlen(name)), .at = at};
-    if (!stage->name) {
-        file->diagnostics.out_of_memory = true;
-        return;
-    }
-    pipeline->stage_count++;
-    if (keys) parse_keys(file, tree, &stage->keys, keys, stage->name);
-}
-
 static void parse_stages(struct parsed_file *file, struct yaml_tree *tree, const yaml_node_t *node) {
     struct pipeline *pipeline = file->pipeline;
     pipeline->stages_at = yaml_node_location(node);
@@ -91,11 +59,38 @@ static void parse_stages(struct parsed_file *file, struct yaml_tree *tree, const
                        yaml_node_kind(node));
         return;
     }
-    size_t count = (size_t)(node->data.sequence.items.top - node->data.sequence.items.start);
-    pipeline->stages = arena_alloc(&pipeline->arena, (count + 1) * sizeof *pipeline->stages);
+    const yaml_node_item_t *item = node->data.sequence.items.start, *end = node->data.sequence.items.top;
+    pipeline->stages = arena_alloc(&pipeline->arena, (size_t)(end - item + 1) * sizeof *pipeline->stages);
     if (!pipeline->stages) file->diagnostics.out_of_memory = true;
-    for (size_t i = 0; i < count && pipeline->stages; i++)
-        parse_stage(file, tree, yaml_tree_node(tree, node->data.sequence.items.start[i]));
+    for (; item < end && pipeline->stages; item++) {
+        // `- frames: {fps: 2}`, or `- reward` for a stage at its defaults.
+        const yaml_node_t *stage_node = yaml_tree_node(tree, *item), *keys = NULL;
+        const char *name = yaml_node_string(stage_node);
+        struct location at = yaml_node_location(stage_node);
+        if (stage_node->type == YAML_MAPPING_NODE) {
+            yaml_node_pair_t *pair = stage_node->data.mapping.pairs.start;
+            int names = (int)(stage_node->data.mapping.pairs.top - pair);
+            if (names != 1)
+                diagnostic_add(&file->diagnostics, at,
+                               "a stage is one name with its keys, as in `- frames: {fps: 2}`, but here are %d names",
+                               names);
+            if (!names) continue;
+            name = yaml_node_string(yaml_tree_node(tree, pair->key));
+            keys = yaml_tree_node(tree, pair->value);
+        }
+        if (!name || !*name) {
+            diagnostic_add(&file->diagnostics, at, "a stage must have a name");
+            continue;
+        }
+        struct pipeline_stage *stage = &pipeline->stages[pipeline->stage_count];
+        *stage = (struct pipeline_stage){.name = arena_strndup(&pipeline->arena, name, strlen(name)), .at = at};
+        if (!stage->name) {
+            file->diagnostics.out_of_memory = true;
+            return;
+        }
+        pipeline->stage_count++;
+        if (keys) parse_keys(file, tree, &stage->keys, keys, stage->name);
+    }
 }
 
 static void parse_machines(struct parsed_file *file, struct yaml_tree *tree, const yaml_node_t *node) {

@@ -8,37 +8,6 @@
 #include "shared/base/file.h"
 #include "shared/config/parsed_file.h"
 
-// Finds the directory of the file and the current one, both absolute.
-static status read_find_dirs(struct parsed_file *file) {
-    struct arena *arena = &file->pipeline->arena;
-    const char *slash = strrchr(file->path, '/');
-    const char *dir =
-        slash ? arena_strndup(arena, file->path, (size_t)(slash - file->path) + 1) : arena_strndup(arena, ".", 1);
-    char resolved[PATH_MAX];
-    if (!dir) return fail_oom();
-    if (!realpath(dir, resolved)) return fail(DATAERR, "%s: %s", file->path, strerror(errno));
-    file->pipeline->dir = arena_strndup(arena, resolved, strlen(resolved));
-    if (!getcwd(resolved, sizeof resolved)) return fail(UNAVAILABLE, "the current directory: %s", strerror(errno));
-    file->current_dir = arena_strndup(arena, resolved, strlen(resolved));
-    return file->pipeline->dir && file->current_dir ? OK : fail_oom();
-}
-
-// A file that is not YAML gets one diagnostic.
-static status read_yaml(struct parsed_file *file, const char *text, size_t size) {
-    struct yaml_tree tree;
-    struct location at = {1, 1};
-    status result = yaml_tree_read(&tree, text, size, &at);
-    if (result == OK) {
-        parse_tree(file, &tree);
-    } else if (result == DATAERR) {
-        const char *reason = strchr(fail_text(), ' '); // behind "LINE:COLUMN:"
-        diagnostic_add(&file->diagnostics, at, "%s", reason ? reason + 1 : fail_text());
-        result = OK;
-    }
-    yaml_tree_release(&tree);
-    return result;
-}
-
 // Takes a key out of the list and returns its value, NULL if it is not there.
 static const char *read_take(struct key_list *keys, const char *name) {
     struct pipeline_key **link = &keys->first;
@@ -81,8 +50,29 @@ static status read_finish(struct parsed_file *file) {
 
 static status read_all(struct parsed_file *file, const char *text, size_t size, const char *const *sets, size_t count,
                        struct buf *diagnostics) {
-    TRY(read_find_dirs(file));
-    TRY(read_yaml(file, text, size));
+    struct arena *arena = &file->pipeline->arena;
+    struct yaml_tree tree;
+    struct location at = {1, 1};
+    char resolved[PATH_MAX];
+    const char *slash = strrchr(file->path, '/');
+    const char *dir =
+        slash ? arena_strndup(arena, file->path, (size_t)(slash - file->path) + 1) : arena_strndup(arena, ".", 1);
+    if (!dir) return fail_oom();
+    if (!realpath(dir, resolved)) return fail(DATAERR, "%s: %s", file->path, strerror(errno));
+    file->pipeline->dir = arena_strndup(arena, resolved, strlen(resolved));
+    if (!getcwd(resolved, sizeof resolved)) return fail(UNAVAILABLE, "the current directory: %s", strerror(errno));
+    file->current_dir = arena_strndup(arena, resolved, strlen(resolved));
+    if (!file->pipeline->dir || !file->current_dir) return fail_oom();
+    status result = yaml_tree_read(&tree, text, size, &at);
+    if (result == OK) {
+        parse_tree(file, &tree);
+    } else if (result == DATAERR) {                    // a file that is not YAML gets one diagnostic
+        const char *reason = strchr(fail_text(), ' '); // behind "LINE:COLUMN:"
+        diagnostic_add(&file->diagnostics, at, "%s", reason ? reason + 1 : fail_text());
+        result = OK;
+    }
+    yaml_tree_release(&tree);
+    TRY(result);
     if (file->diagnostics.count == 0 || file->pipeline->stages_at.line) {
         for (size_t i = 0; i < count; i++) parse_override(file, sets[i]);
         validate_pipeline(file);

@@ -1,25 +1,10 @@
 // The topology of a pipeline: a line of stages from the source to the optimizer. A group goes one way, so no stage has
 // two readers.
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "shared/config/parsed_file.h"
-
-static void topology_check_machines(struct parsed_file *file) {
-    const struct pipeline *pipeline = file->pipeline;
-    for (size_t i = 0; i < pipeline->stage_count; i++) {
-        const struct pipeline_stage *stage = &pipeline->stages[i];
-        const struct pipeline_key *on = key_list_find(&stage->keys, "on");
-        if (!on || !on->value) continue;
-        struct nearest nearest = nearest_to(on->value);
-        size_t m = 0;
-        for (; m < pipeline->machine_count && strcmp(pipeline->machines[m].name, on->value) != 0; m++)
-            nearest_offer(&nearest, pipeline->machines[m].name);
-        if (m == pipeline->machine_count)
-            diagnostic_add(&file->diagnostics, on->value_at, "%s: on: no machine is named %s%s", stage->name, on->value,
-                           nearest_question(&nearest));
-    }
-}
 
 // The index of the stage that stage i reads from; -1 for the source, and where `from` names no stage.
 static int topology_parent(struct parsed_file *file, size_t i) {
@@ -42,20 +27,6 @@ static int topology_parent(struct parsed_file *file, size_t i) {
     }
     if (parent == stage) diagnostic_add(&file->diagnostics, from->value_at, "%s: from: itself", stage->name);
     return (int)(parent - pipeline->stages);
-}
-
-static void topology_check_readers(struct parsed_file *file, const int *parents) {
-    const struct pipeline *pipeline = file->pipeline;
-    for (size_t i = 0; i < pipeline->stage_count; i++) {
-        for (size_t j = 0; j < i; j++) {
-            if (parents[i] < 0 || parents[i] != parents[j] || parents[i] == (int)i || parents[j] == (int)j) continue;
-            const struct pipeline_key *from = key_list_find(&pipeline->stages[i].keys, "from");
-            diagnostic_add(&file->diagnostics, from ? from->value_at : pipeline->stages[i].at,
-                           "%s: reads from %s, and so does %s; a group goes one way", pipeline->stages[i].name,
-                           pipeline->stages[parents[i]].name, pipeline->stages[j].name);
-            break;
-        }
-    }
 }
 
 // Moves the stages into the order of the flow. Stages that the source does not reach stay behind it and are diagnosed.
@@ -90,14 +61,6 @@ done:
     free(moved);
 }
 
-// The `method` of a stage when that needs scores under the reference; NULL otherwise.
-static const char *topology_scored_method(const struct pipeline_stage *stage, const struct pipeline_key *method) {
-    if (!stage->kind || !stage->kind->scored_methods) return NULL;
-    const char *value =
-        method && method->value ? method->value : option_find(&stage->kind->options, "method")->default_value;
-    return choice_index(stage->kind->scored_methods, value) >= 0 ? value : NULL;
-}
-
 // Known stages stand in the order of stage_kinds[].
 static void topology_check_order(struct parsed_file *file) {
     const struct pipeline *pipeline = file->pipeline;
@@ -113,9 +76,12 @@ static void topology_check_order(struct parsed_file *file) {
         if (stage->kind && (!latest || stage->kind > latest->kind)) latest = stage;
         // A program may write the scores as well.
         scored = scored || key_list_find(&stage->keys, "program") || (stage->kind && stage->kind->scores);
+        if (scored || !stage->kind || !stage->kind->scored_methods) continue;
         const struct pipeline_key *method = key_list_find(&stage->keys, "method");
-        const char *name = topology_scored_method(stage, method);
-        if (name && !scored)
+        const struct option *option = option_find(&stage->kind->options, "method");
+        assert(option);
+        const char *name = method && method->value ? method->value : option->default_value;
+        if (choice_index(stage->kind->scored_methods, name) >= 0)
             diagnostic_add(&file->diagnostics, method ? method->value_at : stage->at,
                            "%s: method %s needs %s before it", stage->name, name, stage_kinds[STAGE_REFSCORE].name);
     }
@@ -137,8 +103,26 @@ void topology_sort(struct parsed_file *file) {
         diagnostic_add(&file->diagnostics, pipeline->stages_at, "stages: missing: optim, where groups end");
     if (!pipeline->stage_count && pipeline->stages_at.line)
         diagnostic_add(&file->diagnostics, pipeline->stages_at, "stages: there are none");
-    topology_check_machines(file);
-    topology_check_readers(file, parents);
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        const struct pipeline_key *on = key_list_find(&stage->keys, "on"), *from = key_list_find(&stage->keys, "from");
+        if (on && on->value) {
+            struct nearest nearest = nearest_to(on->value);
+            size_t m = 0;
+            for (; m < pipeline->machine_count && strcmp(pipeline->machines[m].name, on->value) != 0; m++)
+                nearest_offer(&nearest, pipeline->machines[m].name);
+            if (m == pipeline->machine_count)
+                diagnostic_add(&file->diagnostics, on->value_at, "%s: on: no machine is named %s%s", stage->name,
+                               on->value, nearest_question(&nearest));
+        }
+        size_t j = 0; // another reader of the same stage
+        while (j < i && (parents[i] < 0 || parents[i] != parents[j] || parents[i] == (int)i || parents[j] == (int)j))
+            j++;
+        if (j < i)
+            diagnostic_add(&file->diagnostics, from ? from->value_at : stage->at,
+                           "%s: reads from %s, and so does %s; a group goes one way", stage->name,
+                           pipeline->stages[parents[i]].name, pipeline->stages[j].name);
+    }
     if (source && file->diagnostics.count == before) topology_order(file, parents, (size_t)(source - pipeline->stages));
     topology_check_order(file);
     free(parents);

@@ -119,23 +119,6 @@ static void validate_program(struct parsed_file *file, const struct pipeline_sta
     }
 }
 
-static void validate_stage_key(struct parsed_file *file, struct pipeline_stage *stage, struct pipeline_key *key) {
-    const struct option *placement = option_find(&placement_table, key->name);
-    if (placement && !strcmp(key->name, "program")) {
-        validate_program(file, stage, key);
-    } else if (placement) {
-        validate_value(file, stage->name, key, placement);
-    } else if (stage->kind) {
-        const struct option *option = option_find(&stage->kind->options, key->name);
-        if (!option || option->hidden)
-            validate_unknown_key(file, stage->name, key, &stage->kind->options, &placement_table);
-        else if (option->command_line_only)
-            diagnostic_add(&file->diagnostics, key->name_at, "%s: %s is for the command line", stage->name, key->name);
-        else
-            validate_value(file, stage->name, key, option);
-    }
-}
-
 static void validate_stage(struct parsed_file *file, struct pipeline_stage *stage) {
     const struct stage_kind *kind = stage_kind_find(stage->name);
     bool program = key_list_find(&stage->keys, "program") != NULL;
@@ -148,7 +131,21 @@ static void validate_stage(struct parsed_file *file, struct pipeline_stage *stag
                                     : "%s: no such stage%s; one of yours needs `program`",
                        stage->name, nearest_question(&nearest));
     }
-    for (struct pipeline_key *key = stage->keys.first; key; key = key->next) validate_stage_key(file, stage, key);
+    for (struct pipeline_key *key = stage->keys.first; key; key = key->next) {
+        const struct option *option = option_find(&placement_table, key->name);
+        if (option && !strcmp(key->name, "program")) {
+            validate_program(file, stage, key);
+            continue;
+        }
+        if (!option && program) continue; // the program's own
+        if (!option && kind) option = option_find(&kind->options, key->name);
+        if (kind && (!option || option->hidden))
+            validate_unknown_key(file, stage->name, key, &kind->options, &placement_table);
+        else if (option && option->command_line_only)
+            diagnostic_add(&file->diagnostics, key->name_at, "%s: %s is for the command line", stage->name, key->name);
+        else if (option)
+            validate_value(file, stage->name, key, option);
+    }
     for (struct pipeline_stage *other = file->pipeline->stages; other < stage; other++)
         if (!strcmp(other->name, stage->name))
             diagnostic_add(&file->diagnostics, stage->at, "%s: a second stage of that name; the first is in line %zu",
@@ -156,22 +153,6 @@ static void validate_stage(struct parsed_file *file, struct pipeline_stage *stag
     const struct pipeline_key *replicas = key_list_find(&stage->keys, "replicas");
     if (kind && kind->single && replicas && replicas->value && strcmp(replicas->value, "1") != 0)
         diagnostic_add(&file->diagnostics, replicas->value_at, "%s: replicas: there can be one only", stage->name);
-}
-
-static void validate_machine(struct parsed_file *file, struct pipeline_machine *machine) {
-    for (struct pipeline_key *key = machine->keys.first; key; key = key->next) {
-        const struct option *option = option_find(&machine_table, key->name);
-        if (option)
-            validate_value(file, machine->name, key, option);
-        else
-            validate_unknown_key(file, machine->name, key, &machine_table, NULL);
-    }
-    for (const struct option *option = machine_table.options; option->name; option++)
-        if (option->required && !key_list_find(&machine->keys, option->name))
-            diagnostic_add(&file->diagnostics, machine->at, "%s: missing: %s", machine->name, option->name);
-    for (struct pipeline_machine *other = file->pipeline->machines; other < machine; other++)
-        if (!strcmp(other->name, machine->name))
-            diagnostic_add(&file->diagnostics, machine->at, "%s: a second machine of that name", machine->name);
 }
 
 static void validate_inherit(struct parsed_file *file, struct pipeline_stage *stage, const char *name,
@@ -254,7 +235,22 @@ void validate_pipeline(struct parsed_file *file) {
     }
     if (!key_list_find(&pipeline->keys, "run"))
         diagnostic_add(&file->diagnostics, (struct location){1, 1}, "pipeline: missing: run");
-    for (size_t i = 0; i < pipeline->machine_count; i++) validate_machine(file, &pipeline->machines[i]);
+    for (size_t i = 0; i < pipeline->machine_count; i++) {
+        const struct pipeline_machine *machine = &pipeline->machines[i];
+        for (struct pipeline_key *key = machine->keys.first; key; key = key->next) {
+            const struct option *option = option_find(&machine_table, key->name);
+            if (option)
+                validate_value(file, machine->name, key, option);
+            else
+                validate_unknown_key(file, machine->name, key, &machine_table, NULL);
+        }
+        for (const struct option *option = machine_table.options; option->name; option++)
+            if (option->required && !key_list_find(&machine->keys, option->name))
+                diagnostic_add(&file->diagnostics, machine->at, "%s: missing: %s", machine->name, option->name);
+        for (size_t k = 0; k < i; k++)
+            if (!strcmp(pipeline->machines[k].name, machine->name))
+                diagnostic_add(&file->diagnostics, machine->at, "%s: a second machine of that name", machine->name);
+    }
     for (size_t i = 0; i < pipeline->stage_count; i++) validate_stage(file, &pipeline->stages[i]);
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         struct pipeline_stage *stage = &pipeline->stages[i];
