@@ -8,7 +8,7 @@
 
 #include "shared/config/stage_options.h"
 
-#define WHOLE   9007199254740992.0 // 2^53: what a double still counts one by one
+#define WHOLE   9007199254740992.0 // 2^53: the largest range in which a double holds every integer
 #define ENDLESS 1e300
 #define TINY    1e-9
 
@@ -16,28 +16,28 @@
 #define MODEL(owner)                                                                                                   \
     {                                                                                                                  \
         .name = "model", .offset = offsetof(struct owner, model.dir), .type = OPTION_FILE, .required = true,           \
-        .help = "model folder in Hugging Face's layout"                                                                \
+        .help = "model directory in Hugging Face's layout"                                                             \
     }
 #define MEDIA_ROOT(owner, field)                                                                                       \
     {                                                                                                                  \
         .name = "media_root", .offset = offsetof(struct owner, field), .type = OPTION_FILE, .from_source = true,       \
-        .not_hashed = true, .help = "folder that relative media paths start from"                                      \
+        .not_hashed = true, .help = "directory that relative media paths start from"                                   \
     }
 #define SEED(owner)                                                                                                    \
     {                                                                                                                  \
         .name = "seed", .offset = offsetof(struct owner, seed), .type = OPTION_INT, .default_value = "42",             \
-        .high = WHOLE, .from_source = true, .help = "every random number is keyed by it"                               \
+        .high = WHOLE, .from_source = true, .help = "keys every random number"                                         \
     }
 #define GROUP_SIZE(owner)                                                                                              \
     {                                                                                                                  \
         .name = "group_size", .offset = offsetof(struct owner, group_size), .type = OPTION_INT, .default_value = "8",  \
-        .low = 1, .high = 4096, .from_source = true, .same_as_source = true, .help = "completions a prompt"            \
+        .low = 1, .high = 4096, .from_source = true, .same_as_source = true, .help = "completions per prompt"          \
     }
 #define GROUPS_PER_STEP(owner)                                                                                         \
     {                                                                                                                  \
         .name = "groups_per_step", .offset = offsetof(struct owner, groups_per_step), .type = OPTION_INT,              \
         .default_value = "4", .low = 1, .high = 65536, .from_source = true, .same_as_source = true,                    \
-        .help = "groups that make one optimizer step"                                                                  \
+        .help = "groups in one optimizer step"                                                                         \
     }
 
 const struct option common_options[] = {
@@ -47,13 +47,13 @@ const struct option common_options[] = {
      .command_line_only = true,
      .default_value = "false",
      .not_hashed = true,
-     .help = "filter: groups as JSON lines"},
+     .help = "run as a filter of groups as JSON lines"},
     {.name = "config",
      .offset = offsetof(struct common_options, config),
      .type = OPTION_FILE,
      .command_line_only = true,
      .not_hashed = true,
-     .help = "YAML map of these keys; the command line wins"},
+     .help = "YAML mapping of these keys; the command line wins"},
     {.name = "device",
      .offset = offsetof(struct common_options, device),
      .type = OPTION_DEVICE,
@@ -69,19 +69,19 @@ const struct option common_options[] = {
      .offset = offsetof(struct common_options, precision),
      .type = OPTION_NAME,
      .choices = "float32|bfloat16",
-     .help = "of the computation (default: float32 on the CPU, bfloat16 on CUDA)"},
+     .help = "type of the computation (default: float32 on the CPU, bfloat16 on CUDA)"},
     {.name = "wiring",
      .offset = offsetof(struct common_options, wiring),
      .type = OPTION_FILE,
      .not_hashed = true,
      .hidden = true,
-     .help = "its place in a run"},
+     .help = "its node configuration in a run"},
     {.name = "store",
      .offset = offsetof(struct common_options, store),
      .type = OPTION_PATH,
      .below_run = "store",
      .not_hashed = true,
-     .help = "folder of the caches frames.lmdb and groups.lmdb"},
+     .help = "directory of the caches frames.lmdb and groups.lmdb"},
     {0},
 };
 
@@ -90,7 +90,7 @@ static const struct option source_options[] = {
      .offset = offsetof(struct source_options, data),
      .type = OPTION_FILE,
      .required = true,
-     .help = "annotations, JSON lines or one JSON list"},
+     .help = "annotations, JSON lines or one JSON array"},
     {.name = "format",
      .offset = offsetof(struct source_options, format),
      .type = OPTION_NAME,
@@ -102,7 +102,7 @@ static const struct option source_options[] = {
      .offset = offsetof(struct source_options, template),
      .type = OPTION_FILE,
      .choices = "none",
-     .help = "prompt template (default: the shipped wording)"},
+     .help = "prompt template (default: the built-in wording)"},
     GROUP_SIZE(source_options),
     GROUPS_PER_STEP(source_options),
     {.name = "max_staleness",
@@ -128,7 +128,7 @@ static const struct option source_options[] = {
      .offset = offsetof(struct source_options, shuffle),
      .type = OPTION_BOOL,
      .default_value = "true",
-     .help = "another order each epoch, keyed by seed"},
+     .help = "new order in each epoch, keyed by seed"},
     SEED(source_options),
     {0},
 };
@@ -141,7 +141,7 @@ static const struct option frames_options[] = {
      .default_value = "2",
      .low = 1e-6,
      .high = 1000,
-     .help = "frames a second sampled"},
+     .help = "sampled frames per second"},
     {.name = "min_frames",
      .offset = offsetof(struct frames_options, min_frames),
      .type = OPTION_INT,
@@ -149,14 +149,14 @@ static const struct option frames_options[] = {
      .low = 1,
      .high = 65536,
      .not_above = "max_frames",
-     .help = "a shorter clip is quarantined"},
+     .help = "frames of the shortest clip that is used; a shorter one is quarantined"},
     {.name = "max_frames",
      .offset = offsetof(struct frames_options, max_frames),
      .type = OPTION_INT,
      .default_value = "16",
      .low = 2,
      .high = 65536,
-     .help = "at most so many"},
+     .help = "most frames sampled from a clip"},
     {.name = "min_pixels",
      .offset = offsetof(struct frames_options, min_pixels),
      .type = OPTION_INT,
@@ -164,14 +164,14 @@ static const struct option frames_options[] = {
      .low = 784,
      .high = 1e9,
      .not_above = "max_pixels",
-     .help = "of a video frame"},
+     .help = "least pixels of a video frame"},
     {.name = "max_pixels",
      .offset = offsetof(struct frames_options, max_pixels),
      .type = OPTION_INT,
      .default_value = "105369",
      .low = 784,
      .high = 1e9,
-     .help = "of a video frame"},
+     .help = "most pixels of a video frame"},
     {.name = "image_min_pixels",
      .offset = offsetof(struct frames_options, image_min_pixels),
      .type = OPTION_INT,
@@ -179,20 +179,20 @@ static const struct option frames_options[] = {
      .low = 784,
      .high = 1e9,
      .not_above = "image_max_pixels",
-     .help = "of an image"},
+     .help = "least pixels of an image"},
     {.name = "image_max_pixels",
      .offset = offsetof(struct frames_options, image_max_pixels),
      .type = OPTION_INT,
      .default_value = "200704",
      .low = 784,
      .high = 1e9,
-     .help = "of an image"},
+     .help = "most pixels of an image"},
     {.name = "total_pixels",
      .offset = offsetof(struct frames_options, total_pixels),
      .type = OPTION_INT,
      .low = 784,
      .high = 1e12,
-     .help = "of a whole clip: lowers max_pixels for long ones (default: no bound)"},
+     .help = "most pixels of a whole clip; lowers max_pixels for long clips (default: no bound)"},
     {.name = "seconds_per_grid",
      .offset = offsetof(struct frames_options, seconds_per_grid),
      .type = OPTION_NUMBER_OR,
@@ -207,14 +207,14 @@ static const struct option frames_options[] = {
      .low = 1,
      .high = 1024,
      .not_hashed = true,
-     .help = "decoders at once (default: threads)"},
+     .help = "clips decoded at the same time (default: threads)"},
     {.name = "store_limit",
      .offset = offsetof(struct frames_options, store_limit),
      .type = OPTION_INT,
      .low = 1,
      .high = WHOLE,
      .not_hashed = true,
-     .help = "bytes that the store's frames may take; those unused longest go first (default: no limit)"},
+     .help = "most bytes of the store's frames; the least recently used go first (default: no limit)"},
     {0},
 };
 
@@ -227,34 +227,34 @@ static const struct option rollout_options[] = {
      .type = OPTION_NUMBER,
      .default_value = "1.0",
      .high = 1000,
-     .help = "0 is greedy"},
+     .help = "sampling temperature; 0 is greedy"},
     {.name = "top_p",
      .offset = offsetof(struct rollout_options, top_p),
      .type = OPTION_NUMBER,
      .default_value = "0.95",
      .low = TINY,
      .high = 1,
-     .help = "1 is off"},
+     .help = "probability mass that nucleus sampling keeps; 1 is off"},
     {.name = "top_k",
      .offset = offsetof(struct rollout_options, top_k),
      .type = OPTION_INT,
      .default_value = "0",
      .high = 1e9,
-     .help = "0 is off"},
+     .help = "number of most likely tokens that sampling keeps; 0 is off"},
     {.name = "max_new_tokens",
      .offset = offsetof(struct rollout_options, max_new_tokens),
      .type = OPTION_INT,
      .default_value = "768",
      .low = 1,
      .high = 1 << 24,
-     .help = "a completion's"},
+     .help = "most tokens of a completion"},
     {.name = "max_prompt_tokens",
      .offset = offsetof(struct rollout_options, max_prompt_tokens),
      .type = OPTION_INT,
      .default_value = "16384",
      .low = 1,
      .high = 1 << 24,
-     .help = "a longer prompt is quarantined"},
+     .help = "most tokens of a prompt; a longer one is quarantined"},
     SEED(rollout_options),
     {0},
 };
@@ -267,7 +267,7 @@ static const struct option refscore_options[] = {
      .type = OPTION_CHOICE,
      .default_value = "content",
      .choices = "content|released",
-     .help = "which tokens are the answer: what stands between the tags, or the released code's rule"},
+     .help = "which tokens are the answer: those between the tags, or the released code's rule"},
     {.name = "logprobs",
      .offset = offsetof(struct refscore_options, logprobs),
      .type = OPTION_CHOICE,
@@ -290,7 +290,7 @@ static const struct option reward_options[] = {
      .default_value = "0.5",
      .low = -ENDLESS,
      .high = ENDLESS,
-     .help = "of the bonus"},
+     .help = "factor of the bonus"},
     {.name = "margin",
      .offset = offsetof(struct reward_stage_options, margin),
      .type = OPTION_NUMBER_OR,
@@ -330,7 +330,7 @@ static const struct option optim_options[] = {
      .required = true,
      .below_run = "checkpoints",
      .not_hashed = true,
-     .help = "folder of checkpoints and metrics.jsonl"},
+     .help = "directory of checkpoints and metrics.jsonl"},
     GROUPS_PER_STEP(optim_options),
     {.name = "steps",
      .offset = offsetof(struct optim_options, steps),
@@ -343,13 +343,13 @@ static const struct option optim_options[] = {
      .type = OPTION_NUMBER,
      .default_value = "1e-6",
      .high = 1e6,
-     .help = "highest learning rate"},
+     .help = "peak learning rate"},
     {.name = "schedule",
      .offset = offsetof(struct optim_options, schedule),
      .type = OPTION_CHOICE,
      .default_value = "cosine",
      .choices = "cosine|constant",
-     .help = "of the learning rate; cosine falls to 0 at `steps`"},
+     .help = "form of the learning rate; cosine falls to 0 at `steps`"},
     {.name = "warmup",
      .offset = offsetof(struct optim_options, warmup),
      .type = OPTION_INT,
@@ -361,31 +361,31 @@ static const struct option optim_options[] = {
      .type = OPTION_NUMBER,
      .default_value = "0.01",
      .high = 1e6,
-     .help = "not on biases and norms"},
+     .help = "AdamW's weight decay; not on biases and norms"},
     {.name = "beta1",
      .offset = offsetof(struct optim_options, beta1),
      .type = OPTION_NUMBER,
      .default_value = "0.9",
      .high = 1 - TINY,
-     .help = "AdamW's first moment"},
+     .help = "AdamW's decay of the first moment"},
     {.name = "beta2",
      .offset = offsetof(struct optim_options, beta2),
      .type = OPTION_NUMBER,
      .default_value = "0.999",
      .high = 1 - TINY,
-     .help = "AdamW's second moment"},
+     .help = "AdamW's decay of the second moment"},
     {.name = "epsilon",
      .offset = offsetof(struct optim_options, epsilon),
      .type = OPTION_NUMBER,
      .default_value = "1e-8",
      .high = 1,
-     .help = "AdamW's, outside the root"},
+     .help = "AdamW's epsilon, outside the root"},
     {.name = "clip_norm",
      .offset = offsetof(struct optim_options, clip_norm),
      .type = OPTION_NUMBER,
      .default_value = "5",
      .high = ENDLESS,
-     .help = "of the gradient; 0 is off"},
+     .help = "largest norm of the gradient; 0 is off"},
     {.name = "kl",
      .offset = offsetof(struct optim_options, kl),
      .type = OPTION_NUMBER,
@@ -397,13 +397,13 @@ static const struct option optim_options[] = {
      .type = OPTION_NUMBER,
      .default_value = "0.2",
      .high = 1,
-     .help = "ratio's lower clip, stale data only"},
+     .help = "lower clip of the ratio, on stale data only"},
     {.name = "clip_high",
      .offset = offsetof(struct optim_options, clip_high),
      .type = OPTION_NUMBER,
      .default_value = "0.2",
      .high = ENDLESS,
-     .help = "upper clip, stale data only"},
+     .help = "upper clip of the ratio, on stale data only"},
     {.name = "train_vision",
      .offset = offsetof(struct optim_options, train_vision),
      .type = OPTION_BOOL,
@@ -420,7 +420,7 @@ static const struct option optim_options[] = {
      .type = OPTION_NUMBER,
      .default_value = "0.995",
      .high = 1,
-     .help = "of the reference; 1 freezes it"},
+     .help = "EMA decay of the reference; 1 freezes it"},
     {.name = "save_every",
      .offset = offsetof(struct optim_options, save_every),
      .type = OPTION_INT,

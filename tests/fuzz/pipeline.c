@@ -1,4 +1,5 @@
-// Pipeline files: nothing crashes, mistakes have places, and what reads well is written so that it reads well again.
+// Any bytes as a pipeline file: either it is refused with diagnostics, or what pipeline_write writes reads back as the
+// same pipeline.
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,9 +9,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void write_and_read_again(const struct pipeline *first) {
     struct pipeline *second = NULL;
-    struct buf text = {0}, again = {0}, mistakes = {0};
+    struct buf text = {0}, again = {0}, diagnostics = {0};
     if (pipeline_write(first, &text) != OK) abort();
-    if (pipeline_parse(&second, "/p.yaml", text.data, text.size, NULL, 0, &mistakes) != OK) abort();
+    if (pipeline_parse(&second, "/p.yaml", text.data, text.size, NULL, 0, &diagnostics) != OK) abort();
     if (pipeline_write(second, &again) != OK || again.size != text.size ||
         memcmp(again.data, text.data, text.size) != 0)
         abort();
@@ -19,19 +20,19 @@ static void write_and_read_again(const struct pipeline *first) {
     pipeline_free(&second);
     buf_release(&text);
     buf_release(&again);
-    buf_release(&mistakes);
+    buf_release(&diagnostics);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char *const sets[] = {"seed=1", "frames.fps=3"};
     struct pipeline *pipeline = NULL;
-    struct buf mistakes = {0};
-    status result = pipeline_parse(&pipeline, "/p.yaml", (const char *)data, size, sets, size % 3, &mistakes);
+    struct buf diagnostics = {0};
+    status result = pipeline_parse(&pipeline, "/p.yaml", (const char *)data, size, sets, size % 3, &diagnostics);
     if (result == OK)
         write_and_read_again(pipeline);
-    else if (!mistakes.size)
+    else if (!diagnostics.size)
         abort();
     pipeline_free(&pipeline);
-    buf_release(&mistakes);
+    buf_release(&diagnostics);
     return 0;
 }
