@@ -1,7 +1,9 @@
-// The table itself, and the small questions that its readers ask of it.
+// The table of fields, what its readers ask of it, and the reference page that is printed from it.
 #include "shared/group/fields.h"
 
+#include <assert.h>
 #include <math.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,10 +11,40 @@
 #define COUNT(array)     (sizeof(array) / sizeof *(array))
 #define TABLE(type, present, fields)                                                                                   \
     { #type, sizeof(struct type), present, fields, COUNT(fields) }
+#define ASSERT_OBJECT(type)                                                                                            \
+    static_assert(offsetof(struct type, unknown) == 0, "an object begins with its unknown fields")
+#define ASSERT_ARRAY(type, member, counter)                                                                            \
+    static_assert(offsetof(struct type, counter) == offsetof(struct type, member) + sizeof(void *),                    \
+                  "an array is {data, count}")
+
+ASSERT_OBJECT(part);
+ASSERT_OBJECT(message);
+ASSERT_OBJECT(prompt);
+ASSERT_OBJECT(requirement);
+ASSERT_OBJECT(medium);
+ASSERT_OBJECT(completion);
+ASSERT_OBJECT(reference);
+ASSERT_OBJECT(consistency);
+ASSERT_OBJECT(rewards);
+ASSERT_OBJECT(trained);
+ASSERT_OBJECT(quarantine);
+ASSERT_OBJECT(group);
+ASSERT_ARRAY(field_array, data, count);
+ASSERT_ARRAY(string, data, size);
+ASSERT_ARRAY(int_array, data, count);
+ASSERT_ARRAY(float_array, data, count);
+ASSERT_ARRAY(double_array, data, count);
+ASSERT_ARRAY(string_array, data, count);
+ASSERT_ARRAY(span_array, data, count);
+ASSERT_ARRAY(message, parts, part_count);
+ASSERT_ARRAY(prompt, messages, message_count);
+ASSERT_ARRAY(group, media, media_count);
+ASSERT_ARRAY(group, completions, completion_count);
+ASSERT_ARRAY(reference, logprobs, logprob_count);
 
 static const struct field part_fields[] = {
     {"type", FIELD_STRING, AT(part, type), true, 0, NULL, "`text`, `image` or `video`"},
-    {"text", FIELD_STRING, AT(part, text), false, 0, NULL, "the text of a text"},
+    {"text", FIELD_STRING, AT(part, text), false, 0, NULL, "the text of a part of type `text`"},
     {"image", FIELD_STRING, AT(part, image), false, 0, NULL,
      "the path of an image; `file://` is allowed, a relative one is under `media_root`"},
     {"video", FIELD_STRING, AT(part, video), false, 0, NULL, "the path of a clip, as for an image"},
@@ -22,7 +54,7 @@ static const struct field_table part_table = TABLE(part, 0, part_fields);
 static const struct field message_fields[] = {
     {"role", FIELD_STRING, AT(message, role), true, 0, NULL, "`system`, `user` or `assistant`"},
     {"content", FIELD_CONTENT, AT(message, parts), true, 0, &part_table,
-     "a list of parts, or a plain string for one text"},
+     "an array of parts, or a plain string for one part of text"},
 };
 static const struct field_table message_table = TABLE(message, 0, message_fields);
 
@@ -38,8 +70,8 @@ static const struct field requirement_fields[] = {
     {"policy", FIELD_INT, AT(requirement, policy), true, 0, NULL, "lowest version of the policy to sample with"},
     {"reference", FIELD_INT, AT(requirement, reference), true, 0, NULL,
      "lowest version of the reference to score with"},
-    {"exact", FIELD_INT, AT(requirement, exact), true, 0, NULL, "1: exactly these versions"},
-    {"order", FIELD_INT, AT(requirement, order), true, 0, NULL, "place in the order of issue, from 0"},
+    {"exact", FIELD_INT, AT(requirement, exact), true, 0, NULL, "1: exactly these versions, 0: these or later ones"},
+    {"order", FIELD_INT, AT(requirement, order), true, 0, NULL, "sequence number in the order of issue, from 0"},
 };
 static const struct field_table requirement_table = TABLE(requirement, AT(requirement, present), requirement_fields);
 
@@ -103,15 +135,15 @@ static const struct field trained_fields[] = {
 static const struct field_table trained_table = TABLE(trained, AT(trained, present), trained_fields);
 
 static const struct field quarantine_fields[] = {
-    {"stage", FIELD_STRING, AT(quarantine, stage), false, 0, NULL, "the stage that put the group aside"},
+    {"stage", FIELD_STRING, AT(quarantine, stage), false, 0, NULL, "the stage that quarantined the group"},
     {"reason", FIELD_STRING, AT(quarantine, reason), false, 0, NULL, "why"},
 };
 static const struct field_table quarantine_table = TABLE(quarantine, AT(quarantine, present), quarantine_fields);
 
 static const struct field group_fields[] = {
-    {"v", FIELD_INT, AT(group, v), false, SECTION_PROMPT, NULL, "1: this page's version"},
-    {"id", FIELD_STRING, AT(group, id), true, SECTION_PROMPT, NULL, "e0-000017: epoch and place"},
-    {"sample_id", FIELD_STRING, AT(group, sample_id), false, SECTION_PROMPT, NULL, "the data set's own"},
+    {"v", FIELD_INT, AT(group, v), false, SECTION_PROMPT, NULL, "version of this format: 1"},
+    {"id", FIELD_STRING, AT(group, id), true, SECTION_PROMPT, NULL, "e0-000017: epoch and number"},
+    {"sample_id", FIELD_STRING, AT(group, sample_id), false, SECTION_PROMPT, NULL, "the id in the data set"},
     {"prompt", FIELD_OBJECT, AT(group, prompt), true, SECTION_PROMPT, &prompt_table, "what is asked"},
     {"requires", FIELD_OBJECT, AT(group, requires), false, SECTION_PROMPT, &requirement_table,
      "what it may be sampled and scored with"},
@@ -130,7 +162,7 @@ static const struct field group_fields[] = {
     {"trained", FIELD_OBJECT, AT(group, trained), false, SECTION_TRAINED, &trained_table, "when it was trained"},
     {"times", FIELD_JSON, AT(group, times), false, SECTION_TIMES, NULL, "[in, out] of each stage, seconds since 1970"},
     {"quarantine", FIELD_OBJECT, AT(group, quarantine), false, SECTION_QUARANTINE, &quarantine_table,
-     "why it was put aside"},
+     "why the group is quarantined"},
 };
 const struct field_table group_table = TABLE(group, 0, group_fields);
 
@@ -141,32 +173,34 @@ const struct field *field_find(const struct field_table *table, const char *name
     return NULL;
 }
 
-void fields_clear(const struct field_table *table, void *thing) {
-    for (size_t i = 0; i < table->count; i++) {
-        const struct field *field = &table->fields[i];
-        void *at = (char *)thing + field->offset;
-        if (field->type == FIELD_INT) *(int64_t *)at = ABSENT;
-        if (field->type == FIELD_DOUBLE) *(double *)at = NAN;
-        if (field->type == FIELD_OBJECT) fields_clear(field->table, at);
-    }
-    if (table == &group_table) ((struct group *)thing)->v = 1;
-}
-
-bool field_present(const struct field *field, const void *thing) {
-    const char *at = (const char *)thing + field->offset;
+bool field_present(const struct field *field, const void *object) {
+    const char *at = (const char *)object + field->offset;
     switch (field->type) {
     case FIELD_INT:
-        return *(const int64_t *)at != ABSENT;
+        return *(const int64_t *)(const void *)at != ABSENT;
     case FIELD_DOUBLE:
-        return isfinite(*(const double *)at);
+        return isfinite(*(const double *)(const void *)at);
     case FIELD_OBJECT:
         return *(const bool *)(at + field->table->present);
-    default: // texts and lists begin with their data
-        return ((const struct list *)at)->data != NULL;
+    default: // a string is laid out as an array
+        return field_array_load(at).data != NULL;
     }
 }
 
-size_t field_element(const struct field *field) {
+size_t field_size(const struct field *field) {
+    switch (field->type) {
+    case FIELD_INT:
+        return sizeof(int64_t);
+    case FIELD_DOUBLE:
+        return sizeof(double);
+    case FIELD_OBJECT:
+        return field->table->size;
+    default:
+        return sizeof(struct field_array);
+    }
+}
+
+size_t field_element_size(const struct field *field) {
     switch (field->type) {
     case FIELD_INTS:
         return sizeof(int64_t);
@@ -181,63 +215,84 @@ size_t field_element(const struct field *field) {
     case FIELD_ROWS:
         return sizeof(struct float_array);
     default:
+        assert(field->type == FIELD_OBJECTS || field->type == FIELD_CONTENT);
         return field->table->size;
     }
 }
 
-status list_new(struct arena *arena, void *at, size_t count, size_t element) {
-    struct list *list = at;
-    if (count > SIZE_MAX / 2 / element) return fail(UNAVAILABLE, "out of memory: %zu x %zu bytes", count, element);
-    list->data = arena_alloc(arena, (count ? count : 1) * element);
-    list->count = list->data ? count : 0;
-    return list->data ? OK : fail(UNAVAILABLE, "out of memory: %zu x %zu bytes", count, element);
+struct field_array field_array_load(const void *array) {
+    struct field_array loaded;
+    memcpy(&loaded, array, sizeof loaded);
+    return loaded;
 }
 
-status refuse_at(const struct place *place, const char *what) {
-    char path[256];
-    size_t end = sizeof path - 1;
-    path[end] = 0;
-    for (; place && place->above; place = place->above) {
-        char step[96];
-        int length = place->name ? snprintf(step, sizeof step, "%s%.64s", place->above->above ? "." : "", place->name)
-                                 : snprintf(step, sizeof step, "[%zu]", place->index);
-        if ((size_t)length > end) break;
-        end -= (size_t)length;
-        memcpy(path + end, step, (size_t)length);
-    }
-    return fail(DATAERR, "not a group: %s%s%s", path + end, path[end] ? ": " : "", what);
+status field_array_new(struct arena *arena, void *array, size_t count, size_t element_size) {
+    assert(element_size > 0);
+    struct field_array made = {0};
+    if (count <= SIZE_MAX / 2 / element_size) made.data = arena_alloc(arena, (count ? count : 1) * element_size);
+    made.count = made.data ? count : 0;
+    memcpy(array, &made, sizeof made);
+    return made.data ? OK : fail(UNAVAILABLE, "out of memory: %zu x %zu bytes", count, element_size);
 }
 
-static status check_part(struct part *part, const struct place *place) {
-    static const char *const kinds[] = {"text", "image", "video"};
-    const struct string *const contents[] = {&part->text, &part->image, &part->video};
-    for (int kind = PART_TEXT; kind <= PART_VIDEO; kind++) {
-        if (!string_equals(part->type, kinds[kind])) continue;
-        struct place at = {place, kinds[kind], 0};
-        part->kind = (enum part_kind)kind;
-        return contents[kind]->data ? OK : refuse_at(&at, "missing");
-    }
-    struct place at = {place, "type", 0};
-    return refuse_at(&at, "not text, image or video");
-}
-
-status fields_check(const struct field_table *table, void *thing, const struct place *place) {
+void fields_clear(const struct field_table *table, void *object) {
     for (size_t i = 0; i < table->count; i++) {
         const struct field *field = &table->fields[i];
-        struct place at = {place, field->name, 0};
-        if (field->required && !field_present(field, thing)) return refuse_at(&at, "missing");
+        void *at = (char *)object + field->offset;
+        if (field->type == FIELD_INT) *(int64_t *)at = ABSENT;
+        if (field->type == FIELD_DOUBLE) *(double *)at = NAN;
+        if (field->type == FIELD_OBJECT) fields_clear(field->table, at);
     }
-    if (table == &part_table) return check_part(thing, place);
-    const struct completion *completion = thing;
-    struct place at = {place, "text", 0};
-    if (table == &completion_table && !completion->text.data && !completion->tokens.data)
-        return refuse_at(&at, "missing");
-    struct place version = {place, "v", 0};
-    if (table == &group_table && ((struct group *)thing)->v != 1) return refuse_at(&version, "not 1");
+    if (table == &group_table) ((struct group *)object)->v = 1;
+}
+
+status field_fail(const struct field_path *path, const char *what) {
+    char text[256]; // filled from its end, because a path is linked from its last step to its first
+    size_t begin = sizeof text - 1;
+    text[begin] = 0;
+    for (; path && path->parent; path = path->parent) {
+        char step[96];
+        int length = path->name ? snprintf(step, sizeof step, "%s%.64s", path->parent->parent ? "." : "", path->name)
+                                : snprintf(step, sizeof step, "[%zu]", path->index);
+        assert(length > 0 && length < (int)sizeof step);
+        if ((size_t)length > begin) break;
+        begin -= (size_t)length;
+        memcpy(text + begin, step, (size_t)length);
+    }
+    return fail(DATAERR, "not a group: %s%s%s", text + begin, text[begin] ? ": " : "", what);
+}
+
+static status fields_check_part(struct part *part, const struct field_path *path) {
+    static const char *const kinds[] = {[PART_TEXT] = "text", [PART_IMAGE] = "image", [PART_VIDEO] = "video"};
+    const struct string *const contents[] = {
+        [PART_TEXT] = &part->text, [PART_IMAGE] = &part->image, [PART_VIDEO] = &part->video};
+    static_assert(COUNT(kinds) == PART_VIDEO + 1, "one name for each kind");
+    for (int kind = PART_TEXT; kind <= PART_VIDEO; kind++) {
+        if (!string_equals(part->type, kinds[kind])) continue;
+        part->kind = (enum part_kind)kind;
+        return contents[kind]->data ? OK : field_fail(&(struct field_path){path, kinds[kind], 0}, "missing");
+    }
+    return field_fail(&(struct field_path){path, "type", 0}, "not text, image or video");
+}
+
+status fields_check(const struct field_table *table, void *object, const struct field_path *path) {
+    for (size_t i = 0; i < table->count; i++) {
+        const struct field *field = &table->fields[i];
+        if (field->required && !field_present(field, object))
+            return field_fail(&(struct field_path){path, field->name, 0}, "missing");
+    }
+    if (table == &part_table) return fields_check_part(object, path);
+    if (table == &completion_table) {
+        const struct completion *completion = object;
+        if (!completion->text.data && !completion->tokens.data)
+            return field_fail(&(struct field_path){path, "text", 0}, "missing");
+    }
+    if (table == &group_table && ((const struct group *)object)->v != 1)
+        return field_fail(&(struct field_path){path, "v", 0}, "not 1");
     return OK;
 }
 
-status unknown_add(struct arena *arena, struct unknown_fields *unknown, struct string key, struct string json) {
+status fields_add_unknown(struct arena *arena, struct unknown_fields *unknown, struct string key, struct string json) {
     struct unknown_field *field = arena_alloc(arena, sizeof *field);
     if (!field) return fail_oom();
     *field = (struct unknown_field){NULL, key, json};
@@ -247,4 +302,36 @@ status unknown_add(struct arena *arena, struct unknown_fields *unknown, struct s
         unknown->first = field;
     unknown->last = field;
     return OK;
+}
+
+// ---- the reference page ----
+
+static const char *const field_type_names[] = {
+    [FIELD_INT] = "integer",     [FIELD_DOUBLE] = "number",   [FIELD_STRING] = "string",
+    [FIELD_INTS] = "integers",   [FIELD_FLOATS] = "float32s", [FIELD_DOUBLES] = "numbers",
+    [FIELD_STRINGS] = "strings", [FIELD_SPANS] = "spans",     [FIELD_ROWS] = "arrays of float32s",
+    [FIELD_OBJECT] = "object",   [FIELD_OBJECTS] = "objects", [FIELD_CONTENT] = "objects or string",
+    [FIELD_JSON] = "object",
+};
+static_assert(COUNT(field_type_names) == FIELD_JSON + 1, "one name for each type");
+
+static status fields_print(struct buf *out, const struct field_table *table, const char *prefix) {
+    for (size_t i = 0; i < table->count; i++) {
+        const struct field *field = &table->fields[i];
+        bool array = field->type == FIELD_OBJECTS || field->type == FIELD_CONTENT;
+        TRY(buf_printf(out, "| `%s%s%s` | %s | %s | %s |\n", prefix, field->name, array ? "[]" : "",
+                       field_type_names[field->type], field->required ? "yes" : "", field->doc));
+        if (!field->table) continue;
+        struct buf inner = {0};
+        status result = buf_printf(&inner, "%s%s%s.", prefix, field->name, array ? "[]" : "");
+        if (result == OK) result = fields_print(out, field->table, inner.data);
+        buf_release(&inner);
+        if (result != OK) return result;
+    }
+    return OK;
+}
+
+status group_reference_page(struct buf *out) {
+    TRY(buf_puts(out, "| key | type | required | what it is |\n|---|---|---|---|\n"));
+    return fields_print(out, &group_table, "");
 }

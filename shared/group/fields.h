@@ -1,7 +1,8 @@
-// The table of a group's fields: the one place that knows them. JSON, msgpack, sections, validation and the reference
-// page walk it.
+// The table of a group's fields: the only place that knows them. JSON, msgpack, sections, validation and the reference
+// page come from it.
 //
-// Layouts that it counts on: every struct of a table begins with `unknown_fields unknown`; arrays are {data, count}.
+// It counts on two layouts, which fields.c asserts: the struct of every table begins with `struct unknown_fields
+// unknown`, and every array is {data, count}, a struct field_array.
 #ifndef SHARED_GROUP_FIELDS_H
 #define SHARED_GROUP_FIELDS_H
 
@@ -10,17 +11,17 @@
 enum field_type {
     FIELD_INT,     // int64_t
     FIELD_DOUBLE,  // double, NaN: absent
-    FIELD_STRING,  // text
-    FIELD_INTS,    // int_array
-    FIELD_FLOATS,  // float_array
-    FIELD_DOUBLES, // double_array
-    FIELD_STRINGS, // string_array
-    FIELD_SPANS,   // span_array
-    FIELD_ROWS,    // {float_array *data; size_t count}; a row with data == NULL is null
+    FIELD_STRING,  // struct string
+    FIELD_INTS,    // struct int_array
+    FIELD_FLOATS,  // struct float_array
+    FIELD_DOUBLES, // struct double_array
+    FIELD_STRINGS, // struct string_array
+    FIELD_SPANS,   // struct span_array
+    FIELD_ROWS,    // {struct float_array *data; size_t count}; a row with data == NULL is null
     FIELD_OBJECT,  // a struct with its own table
-    FIELD_OBJECTS, // {struct *data; size_t count}
-    FIELD_CONTENT, // parts of a message, or a plain string
-    FIELD_JSON,    // text: any JSON object, kept as it is
+    FIELD_OBJECTS, // {struct ... *data; size_t count}
+    FIELD_CONTENT, // the parts of a message, or a plain string
+    FIELD_JSON,    // struct string: any JSON object, kept as text
 };
 
 struct field_table;
@@ -30,56 +31,64 @@ struct field {
     enum field_type type;
     size_t offset;
     bool required;
-    int section;                     // of the group's own fields
-    const struct field_table *table; // FIELD_OBJECT, FIELD_OBJECTS, FIELD_CONTENT
+    int section;                     // enum group_section, of the group's own fields
+    const struct field_table *table; // of FIELD_OBJECT, FIELD_OBJECTS, FIELD_CONTENT
     const char *doc;
 };
 
 struct field_table {
     const char *name;
     size_t size;    // of the struct
-    size_t present; // offset of `bool present` of a FIELD_OBJECT's struct
+    size_t present; // offset of `bool present` in the struct of a FIELD_OBJECT
     const struct field *fields;
     size_t count;
 };
 
-// {data, count} as every array and list of structs begins.
-struct list {
+// An array whose elements are of any type. It is copied from and to the typed arrays of a group, never cast.
+struct field_array {
     void *data;
     size_t count;
 };
 
-// Where a value stands, for messages: completions[2].text.
-struct place {
-    const struct place *above;
-    const char *name; // NULL: an element
+// The path of a value, for messages: completions[2].text. A zeroed struct is the group itself.
+struct field_path {
+    const struct field_path *parent;
+    const char *name; // NULL: the element `index` of an array
     size_t index;
 };
 
 extern const struct field_table group_table;
 
-// The field of that name, NULL if there is none.
+// Returns the field of that name, NULL if there is none.
 const struct field *field_find(const struct field_table *table, const char *name, size_t size);
 
-// Makes every field of a zeroed struct absent (NaN, ABSENT), but for the group's version.
-void fields_clear(const struct field_table *table, void *thing);
+// Whether the field of `object` is present.
+bool field_present(const struct field *field, const void *object);
 
-// Whether the field is there.
-bool field_present(const struct field *field, const void *thing);
+// Returns the size of the field itself, as it lies in its struct.
+size_t field_size(const struct field *field);
 
-// Size of one element of an array field.
-size_t field_element(const struct field *field);
+// Returns the size of one element of an array field.
+size_t field_element_size(const struct field *field);
 
-// `count` elements for a list, zeroed, in the arena; data is not NULL even for none.
-status list_new(struct arena *arena, void *at, size_t count, size_t element);
+// Returns a copy of the {data, count} at `array`.
+struct field_array field_array_load(const void *array);
 
-// Whether what was read is complete: the required fields of `table`, and what no table can say. Sets a part's kind.
-status fields_check(const struct field_table *table, void *thing, const struct place *place);
+// Makes `count` zeroed elements in the arena; data is not NULL even for none. `array` begins with {data, count}.
+// UNAVAILABLE.
+status field_array_new(struct arena *arena, void *array, size_t count, size_t element_size);
 
-// Keeps a key that no table knows.
-status unknown_add(struct arena *arena, struct unknown_fields *unknown, struct string key, struct string json);
+// Makes every field of a zeroed object absent (NaN, ABSENT) and sets the group's version.
+void fields_clear(const struct field_table *table, void *object);
 
-// fail(DATAERR, "not a group: PLACE: what").
-status refuse_at(const struct place *place, const char *what);
+// Checks that an object is complete: its required fields, and rules that no table expresses. Sets a part's kind.
+// DATAERR.
+status fields_check(const struct field_table *table, void *object, const struct field_path *path);
+
+// Appends a key that no table knows, with its JSON text. UNAVAILABLE.
+status fields_add_unknown(struct arena *arena, struct unknown_fields *unknown, struct string key, struct string json);
+
+// Fails with DATAERR, "not a group: PATH: what".
+status field_fail(const struct field_path *path, const char *what);
 
 #endif

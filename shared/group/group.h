@@ -1,9 +1,9 @@
 // The group: one prompt and its G completions, the one thing that flows from source to optim.
 //
-// It is one C struct, one msgpack map, one JSON object and one record of the store; all four come from the one table
-// of fields in fields.c. Sections are added by the stage that owns them and never rewritten by another. Keys that the
-// table does not know are kept, wherever they stand, and written again as they were read.
-// Everything a group points to lives in its arena.
+// It is a C struct, a msgpack map, a JSON object and a record of the store; the table of fields in fields.c describes
+// all four. Each section is added by the stage that owns it and never changed by another. Keys that the table does not
+// know are kept, at any depth, and written again as they were read. Everything that a group points to lives in its
+// arena.
 #ifndef SHARED_GROUP_GROUP_H
 #define SHARED_GROUP_GROUP_H
 
@@ -15,13 +15,13 @@
 #include "shared/base/status.h"
 #include "shared/base/string.h"
 
-// Arrays: data == NULL is "absent" (an empty array has data != NULL and count 0).
+// In every array data == NULL means absent; an empty array has data != NULL and count 0.
 struct int_array {
     int64_t *data;
     size_t count;
 };
 
-// NaN stands for null. Printed so that reading it back gives the same float32 (double_array: the same double).
+// NaN stands for null. A number is printed so that it reads back as the same float32 (in double_array: double).
 struct float_array {
     float *data;
     size_t count;
@@ -37,7 +37,7 @@ struct string_array {
     size_t count;
 };
 
-// Half-open ranges of tokens; first < 0 stands for null.
+// A half-open range of tokens; first < 0 stands for null.
 struct span {
     int64_t first;
     int64_t end;
@@ -48,10 +48,10 @@ struct span_array {
     size_t count;
 };
 
-// A whole number that is absent where the table lets it be.
+// The value of an integer that is absent.
 #define ABSENT INT64_MIN
 
-// Keys that the table does not know, as JSON text by key, in their order.
+// Keys that the table does not know, each with its JSON text, in their order.
 struct unknown_field {
     struct unknown_field *next;
     struct string key;
@@ -65,7 +65,7 @@ struct unknown_fields {
 
 enum part_kind { PART_TEXT, PART_IMAGE, PART_VIDEO };
 
-// One piece of a message: a text or the path of a medium (as written: file:// and relative paths are kept).
+// One part of a message: a text, or the path of a medium as it was written (file:// and relative paths are kept).
 struct part {
     struct unknown_fields unknown;
     struct string type; // "text", "image", "video"
@@ -90,7 +90,7 @@ struct prompt {
     struct string solution;
 };
 
-// One image or clip after frames; in the order in which they stand in the messages.
+// One image or clip, added by frames, in the order of the messages.
 struct medium {
     struct unknown_fields unknown;
     struct string kind; // "video" or "image"
@@ -133,14 +133,14 @@ struct consistency {
     struct double_array probability; // r_cons of the consistency reward model
 };
 
-// What a group may be sampled and scored with: the lowest policy and reference version.
+// The versions that a group may be sampled and scored with.
 struct requirement {
     struct unknown_fields unknown;
     bool present;
     int64_t policy;    // lowest policy version
     int64_t reference; // lowest reference version
     int64_t exact;     // 1: exactly that version (max_staleness 0)
-    int64_t order;     // place in the order of issue, from 0; step = order / groups_per_step
+    int64_t order;     // sequence number in the order of issue, from 0; step = order / groups_per_step
 };
 
 struct trained {
@@ -184,15 +184,15 @@ status group_new(struct group **out);
 // NULL is fine; sets *group to NULL.
 void group_free(struct group **group);
 
-// Reads one JSON object. DATAERR "not a group: completions[2].text: missing" when it is none: not JSON, wrong types, v
-// other than 1, no id, prompt or solution, a completion with neither text nor tokens. A null where a key may be absent
-// is absence; an absent v is 1. problem_type is not judged here: reward and source do.
+// Reads one JSON object. DATAERR, for instance "not a group: completions[2].text: missing": not JSON, wrong types, v
+// other than 1, no id, prompt or solution, a completion with neither text nor tokens. A null for an optional key means
+// absent; an absent v is 1. problem_type is not checked here, but by source and reward.
 status group_from_json(struct group **out, const char *json, size_t size);
 
 // Appends the group as one line of JSON, without the newline.
 status group_to_json(const struct group *group, struct buf *out);
 
-// The same from msgpack; also DATAERR when a key unknown to the table is not carried as JSON.
+// Reads one msgpack map. DATAERR as above, and for a key unknown to the table that does not carry JSON.
 status group_from_msgpack(struct group **out, const void *data, size_t size);
 
 // Appends the group as one msgpack map.
@@ -210,7 +210,7 @@ enum group_need {
 // Checks what `needs` (group_need, or-ed) says. DATAERR.
 status group_check(const struct group *group, unsigned needs);
 
-// Puts the group aside: later stages pass it through untouched. Marks `stage` and the formatted reason.
+// Quarantines the group: later stages pass it through unchanged. Records `stage` and the formatted reason.
 status group_quarantine(struct group *group, const char *stage, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -227,19 +227,19 @@ enum group_section {
     SECTION_TIMES,      // times
 };
 
-// One section as a msgpack map.
+// Appends one section as a msgpack map. UNAVAILABLE.
 status group_section_to_msgpack(const struct group *group, enum group_section section, struct buf *out);
 
-// Reads what group_section_to_msgpack wrote in place of that section. DATAERR.
+// Replaces a section by what group_section_to_msgpack wrote. DATAERR.
 status group_section_from_msgpack(struct group *group, enum group_section section, const void *data, size_t size);
 
-// `count` empty completions in place of those there are.
+// Replaces the completions by `count` empty ones. UNAVAILABLE.
 status group_completions(struct group *group, size_t count);
 
-// `count` empty media in place of those there are.
+// Replaces the media by `count` empty ones. UNAVAILABLE.
 status group_media(struct group *group, size_t count);
 
-// Arrays in the group's arena, zeroed; NULL data when memory is short (UNAVAILABLE).
+// Makes a zeroed array in the group's arena. UNAVAILABLE; data is then NULL.
 status group_ints(struct group *group, struct int_array *array, size_t count);
 
 // The same for floats.
@@ -248,10 +248,10 @@ status group_floats(struct group *group, struct float_array *array, size_t count
 // The same for doubles.
 status group_doubles(struct group *group, struct double_array *array, size_t count);
 
-// A copy of `size` bytes as a string of the group; bytes that are not UTF-8 become U+FFFD.
+// Copies `size` bytes into the group's arena; bytes that are not UTF-8 become U+FFFD. UNAVAILABLE.
 status group_string(struct group *group, struct string *out, const char *data, size_t size);
 
-// Appends the reference page: every field of the table as Markdown.
+// Appends the reference page, a Markdown table of every field. UNAVAILABLE.
 status group_reference_page(struct buf *out);
 
 #endif

@@ -107,7 +107,7 @@ static void test_what_is_no_group(void **state) {
         {"{" HEAD PROMPT ",\"x\":\"\xed\xa0\x80\"}", "not UTF-8"},
         {"{" HEAD PROMPT ",\"x\\u0000\":1}", "NUL in a key"},
         {"{\"v\":2,\"id\":\"a\"," PROMPT "}", "v: not 1"},
-        {"{\"v\":1,\"id\":7," PROMPT "}", "id: not a text"},
+        {"{\"v\":1,\"id\":7," PROMPT "}", "id: not a string"},
         {"{" HEAD "\"x\":1}", "prompt: missing"},
         {"{" HEAD "\"prompt\":[]}", "prompt: not an object"},
         {"{" HEAD "\"prompt\":{\"messages\":[]}}", "prompt.solution: missing"},
@@ -116,12 +116,12 @@ static void test_what_is_no_group(void **state) {
          "prompt.messages[0].content[0].type: not text, image or video"},
         {"{" HEAD "\"prompt\":{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"video\"}]}]}}",
          "content[0].video: missing"},
-        {"{" HEAD PROMPT ",\"completions\":{}}", "completions: not a list"},
+        {"{" HEAD PROMPT ",\"completions\":{}}", "completions: not an array"},
         {"{" HEAD PROMPT ",\"completions\":[{\"finish\":\"eos\"}]}", "completions[0].text: missing"},
-        {"{" HEAD PROMPT ",\"completions\":[{\"text\":\"\"},{\"text\":3}]}", "completions[1].text: not a text"},
-        {"{" HEAD PROMPT ",\"completions\":[{\"text\":\"\",\"tokens\":[1,\"2\"]}]}", "tokens[1]: not a whole number"},
-        {"{" HEAD PROMPT ",\"completions\":[{\"text\":\"\",\"tokens\":[1.5]}]}", "tokens[0]: not a whole number"},
-        {"{" HEAD PROMPT ",\"completions\":[{\"text\":\"\",\"tokens\":[99999999999999999999]}]}", "not a whole number"},
+        {"{" HEAD PROMPT ",\"completions\":[{\"text\":\"\"},{\"text\":3}]}", "completions[1].text: not a string"},
+        {"{" HEAD PROMPT ",\"completions\":[{\"text\":\"\",\"tokens\":[1,\"2\"]}]}", "tokens[1]: not an integer"},
+        {"{" HEAD PROMPT ",\"completions\":[{\"text\":\"\",\"tokens\":[1.5]}]}", "tokens[0]: not an integer"},
+        {"{" HEAD PROMPT ",\"completions\":[{\"text\":\"\",\"tokens\":[99999999999999999999]}]}", "not an integer"},
         {"{" HEAD PROMPT ",\"completions\":[{\"text\":\"\",\"logprobs\":[1e39]}]}", "logprobs[0]: not a number"},
         {"{" HEAD PROMPT ",\"advantages\":[true]}", "advantages[0]: not a number"},
         {"{" HEAD PROMPT ",\"reference\":{\"answer_span\":[[2,1]]}}", "answer_span[0]: not [first, end]"},
@@ -206,8 +206,8 @@ static void test_reference_page(void **state) {
     (void)state;
     struct buf page = {0};
     assert_int_equal(group_reference_page(&page), OK);
-    assert_non_null(strstr(page.data, "| `prompt.messages[].content[].video` | text |"));
-    assert_non_null(strstr(page.data, "| `requires.order` | whole number | yes |"));
+    assert_non_null(strstr(page.data, "| `prompt.messages[].content[].video` | string |"));
+    assert_non_null(strstr(page.data, "| `requires.order` | integer | yes |"));
     buf_release(&page);
 }
 

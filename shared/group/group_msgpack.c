@@ -1,0 +1,353 @@
+// A group as one msgpack map, both ways, by the table of fields. Arrays of floats and doubles are flat: one bin of
+// little-endian numbers. A key that the table does not know carries an ext of type 1 with its JSON text.
+//
+// What is read is not trusted: lengths are checked against the bytes present before msgpack-c allocates for them,
+// strings must be UTF-8, unknown keys JSON.
+#include <assert.h>
+#include <math.h>
+#include <msgpack.h>
+#include <string.h>
+
+#include "shared/base/json.h"
+#include "shared/base/string.h"
+#include "shared/group/fields.h"
+
+enum {
+    GROUP_ALL_SECTIONS = -1, // in place of an enum group_section: the whole group
+    GROUP_EXT_JSON = 1,      // the ext type of an unknown key's JSON text
+};
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "flat arrays are written as they lie in memory");
+
+// ---- reading ----
+
+static status group_unpack_object(struct arena *arena, const struct field_table *table, void *object,
+                                  const msgpack_object *from, const struct field_path *path);
+
+static status group_unpack_int(int64_t *out, const msgpack_object *from, const struct field_path *path) {
+    if (from->type != MSGPACK_OBJECT_NEGATIVE_INTEGER &&
+        (from->type != MSGPACK_OBJECT_POSITIVE_INTEGER || from->via.u64 > INT64_MAX))
+        return field_fail(path, "not an integer");
+    *out = from->via.i64;
+    return OK;
+}
+
+static status group_unpack_string(struct arena *arena, struct string *out, const msgpack_object *from,
+                                  const struct field_path *path) {
+    if (from->type != MSGPACK_OBJECT_STR || !utf8_valid(from->via.str.ptr, from->via.str.size))
+        return field_fail(path, "not a string");
+    return arena_string(arena, out, from->via.str.ptr, from->via.str.size);
+}
+
+// Infinities become NaN, which stands for null.
+static status group_unpack_flat(struct arena *arena, enum field_type type, void *array, const msgpack_object *from,
+                                const struct field_path *path) {
+    assert(type == FIELD_FLOATS || type == FIELD_DOUBLES);
+    size_t size = type == FIELD_FLOATS ? sizeof(float) : sizeof(double);
+    if (from->type != MSGPACK_OBJECT_BIN || from->via.bin.size % size)
+        return field_fail(path, "not an array of numbers");
+    TRY(field_array_new(arena, array, from->via.bin.size / size, size));
+    struct field_array loaded = field_array_load(array);
+    float *floats = loaded.data;
+    double *doubles = loaded.data;
+    if (loaded.count) memcpy(loaded.data, from->via.bin.ptr, from->via.bin.size);
+    for (size_t i = 0; i < loaded.count; i++) {
+        if (type == FIELD_FLOATS && !isfinite(floats[i])) floats[i] = NAN;
+        if (type == FIELD_DOUBLES && !isfinite(doubles[i])) doubles[i] = NAN;
+    }
+    return OK;
+}
+
+static status group_unpack_element(struct arena *arena, const struct field *field, void *at, const msgpack_object *from,
+                                   const struct field_path *path) {
+    bool nil = from->type == MSGPACK_OBJECT_NIL;
+    struct span *span = at;
+    switch (field->type) {
+    case FIELD_INTS:
+        return group_unpack_int(at, from, path);
+    case FIELD_STRINGS:
+        return nil ? OK : group_unpack_string(arena, at, from, path);
+    case FIELD_SPANS:
+        *span = (struct span){-1, -1};
+        if (nil) return OK;
+        if (from->type != MSGPACK_OBJECT_ARRAY || from->via.array.size != 2)
+            return field_fail(path, "not [first, end]");
+        TRY(group_unpack_int(&span->first, &from->via.array.ptr[0], path));
+        TRY(group_unpack_int(&span->end, &from->via.array.ptr[1], path));
+        return span->first >= 0 && span->end >= span->first ? OK : field_fail(path, "not [first, end]");
+    case FIELD_ROWS:
+        return nil ? OK : group_unpack_flat(arena, FIELD_FLOATS, at, from, path);
+    default:
+        return group_unpack_object(arena, field->table, at, from, path);
+    }
+}
+
+static status group_unpack_array(struct arena *arena, const struct field *field, void *array,
+                                 const msgpack_object *from, const struct field_path *path) {
+    if (field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES)
+        return group_unpack_flat(arena, field->type, array, from, path);
+    if (from->type != MSGPACK_OBJECT_ARRAY) return field_fail(path, "not an array");
+    size_t size = field_element_size(field);
+    TRY(field_array_new(arena, array, from->via.array.size, size));
+    char *data = field_array_load(array).data;
+    for (size_t i = 0; i < from->via.array.size; i++) {
+        struct field_path element = {path, NULL, i};
+        TRY(group_unpack_element(arena, field, data + i * size, &from->via.array.ptr[i], &element));
+    }
+    return OK;
+}
+
+// Parses the JSON and prints it anew, so that group_to_json writes JSON whatever was sent.
+static status group_unpack_json(struct arena *arena, struct string *out, const char *data, size_t size,
+                                bool must_be_object, const struct field_path *path) {
+    json_object *json = NULL;
+    struct buf printed = {0};
+    status result = json_parse(&json, data, size);
+    if (result == DATAERR || (result == OK && must_be_object && !json_object_is_type(json, json_type_object)))
+        result = field_fail(path, "not JSON");
+    if (result == OK) result = json_print(&printed, json);
+    if (result == OK) result = arena_string(arena, out, printed.data, printed.size);
+    buf_release(&printed);
+    json_object_put(json);
+    return result;
+}
+
+static status group_unpack_field(struct arena *arena, const struct field *field, void *object,
+                                 const msgpack_object *from, const struct field_path *path) {
+    void *at = (char *)object + field->offset;
+    struct message *message = object; // of FIELD_CONTENT
+    switch (field->type) {
+    case FIELD_INT:
+        return group_unpack_int(at, from, path);
+    case FIELD_DOUBLE:
+        if (from->type != MSGPACK_OBJECT_FLOAT64 || !isfinite(from->via.f64)) return field_fail(path, "not a number");
+        *(double *)at = from->via.f64;
+        return OK;
+    case FIELD_STRING:
+        return group_unpack_string(arena, at, from, path);
+    case FIELD_OBJECT:
+        *(bool *)((char *)at + field->table->present) = true;
+        return group_unpack_object(arena, field->table, at, from, path);
+    case FIELD_CONTENT: // a plain string becomes one part
+        if (from->type != MSGPACK_OBJECT_STR) return group_unpack_array(arena, field, at, from, path);
+        TRY(field_array_new(arena, at, 1, sizeof *message->parts));
+        message->plain = true;
+        return group_unpack_string(arena, &message->parts[0].text, from, path);
+    case FIELD_JSON:
+        if (from->type != MSGPACK_OBJECT_STR) return field_fail(path, "not an object");
+        return group_unpack_json(arena, at, from->via.str.ptr, from->via.str.size, true, path);
+    default:
+        return group_unpack_array(arena, field, at, from, path);
+    }
+}
+
+static status group_unpack_pair(struct arena *arena, const struct field_table *table, void *object,
+                                const msgpack_object_kv *pair, const struct field_path *parent) {
+    const msgpack_object_str *name = &pair->key.via.str;
+    if (pair->key.type != MSGPACK_OBJECT_STR || (name->size && memchr(name->ptr, 0, name->size)))
+        return field_fail(parent, "bad key");
+    const struct field *field = field_find(table, name->ptr, name->size);
+    struct field_path path = {parent, field ? field->name : "?", 0};
+    if (field) {
+        if (field_present(field, object) && field->type != FIELD_INT) return field_fail(&path, "given twice");
+        return group_unpack_field(arena, field, object, &pair->val, &path);
+    }
+    struct unknown_fields *unknown = object;
+    const msgpack_object_ext *ext = &pair->val.via.ext;
+    struct string key = {0}, json = {0};
+    if (pair->val.type != MSGPACK_OBJECT_EXT || ext->type != GROUP_EXT_JSON) return field_fail(&path, "unknown key");
+    TRY(group_unpack_string(arena, &key, &pair->key, &path));
+    for (const struct unknown_field *u = unknown->first; u; u = u->next)
+        if (u->key.size == key.size && !memcmp(u->key.data, key.data, key.size))
+            return field_fail(&path, "given twice");
+    TRY(group_unpack_json(arena, &json, ext->ptr, ext->size, false, &path));
+    return fields_add_unknown(arena, unknown, key, json);
+}
+
+static status group_unpack_object(struct arena *arena, const struct field_table *table, void *object,
+                                  const msgpack_object *from, const struct field_path *path) {
+    if (from->type != MSGPACK_OBJECT_MAP) return field_fail(path, "not a mapping");
+    fields_clear(table, object);
+    for (size_t i = 0; i < from->via.map.size; i++)
+        TRY(group_unpack_pair(arena, table, object, &from->via.map.ptr[i], path));
+    return fields_check(table, object, path);
+}
+
+// Reads the big-endian length of `bytes` bytes behind the head at `at`, of which `rest` bytes are there with the head.
+static size_t group_msgpack_length(const unsigned char *at, size_t bytes, size_t rest) {
+    size_t length = 0;
+    for (size_t i = 1; i <= bytes && i < rest; i++) length = length << 8 | at[i];
+    return length;
+}
+
+// Refuses an array or map that announces more items than there are bytes left: msgpack-c would allocate for all of them
+// first. Goes over the items without recursion.
+static status group_msgpack_check_lengths(const unsigned char *data, size_t size) {
+    static const unsigned char fixed[32] = {0, 0, 0, 0, 1, 2, 4, 1, 2,  4, 4, 8, 1, 2, 4, 8,
+                                            1, 2, 4, 8, 1, 2, 4, 8, 16, 1, 2, 4, 2, 4, 2, 4};
+    for (size_t at = 0; at < size;) {
+        unsigned char head = data[at];
+        size_t rest = size - at, items = 0, skip = 1;
+        if (head >= 0x80 && head <= 0x9f)
+            items = (size_t)(head & 15) * (head < 0x90 ? 2 : 1);
+        else if (head >= 0xa0 && head <= 0xbf)
+            skip += (size_t)(head & 31);
+        else if (head >= 0xdc && head <= 0xdf)
+            skip += fixed[head - 0xc0],
+                items = group_msgpack_length(data + at, fixed[head - 0xc0], rest) * (head < 0xde ? 1 : 2);
+        else if ((head >= 0xc4 && head <= 0xc9) || (head >= 0xd9 && head <= 0xdb))
+            skip += fixed[head - 0xc0] + group_msgpack_length(data + at, fixed[head - 0xc0], rest) +
+                    (head >= 0xc7 && head <= 0xc9);
+        else if (head >= 0xc0 && head <= 0xdb)
+            skip += fixed[head - 0xc0] + (head >= 0xd4 && head <= 0xd8);
+        if (items > rest || skip > rest) return fail(DATAERR, "not a group: msgpack cut short");
+        at += skip;
+    }
+    return OK;
+}
+
+// Reads one map into the group: a whole group, or some of its keys.
+static status group_unpack(struct group *group, const void *data, size_t size, bool whole) {
+    TRY(group_msgpack_check_lengths(data, size));
+    msgpack_unpacked unpacked;
+    msgpack_unpacked_init(&unpacked);
+    size_t end = 0;
+    const struct field_path root = {0};
+    status result = OK;
+    msgpack_unpack_return got = msgpack_unpack_next(&unpacked, data, size, &end);
+    if (got != MSGPACK_UNPACK_SUCCESS || end != size)
+        result = fail(DATAERR, "not a group: not one msgpack map");
+    else if (whole)
+        result = group_unpack_object(&group->arena, &group_table, group, &unpacked.data, &root);
+    else if (unpacked.data.type != MSGPACK_OBJECT_MAP)
+        result = field_fail(&root, "not a mapping");
+    else
+        for (size_t i = 0; i < unpacked.data.via.map.size && result == OK; i++)
+            result = group_unpack_pair(&group->arena, &group_table, group, &unpacked.data.via.map.ptr[i], &root);
+    msgpack_unpacked_destroy(&unpacked);
+    return result;
+}
+
+status group_from_msgpack(struct group **out, const void *data, size_t size) {
+    TRY(group_new(out));
+    status result = group_unpack(*out, data, size, true);
+    if (result != OK) group_free(out);
+    return result;
+}
+
+status group_section_from_msgpack(struct group *group, enum group_section section, const void *data, size_t size) {
+    for (size_t i = 0; i < group_table.count; i++) {
+        const struct field *field = &group_table.fields[i];
+        if (field->section != (int)section) continue;
+        void *at = (char *)group + field->offset;
+        memset(at, 0, field_size(field));
+        if (field->type == FIELD_OBJECT) fields_clear(field->table, at);
+    }
+    group->v = 1;
+    TRY(group_unpack(group, data, size, false));
+    return section == SECTION_PROMPT ? fields_check(&group_table, group, &(struct field_path){0}) : OK;
+}
+
+// ---- writing ----
+
+// The pack functions return 0, or not 0 when memory is short, as msgpack-c does.
+
+static int group_pack_object(msgpack_packer *out, const struct field_table *table, const void *object, int section);
+
+static int group_pack_append(void *context, const char *data, size_t size) {
+    return buf_append(context, data, size) == OK ? 0 : -1;
+}
+
+static int group_pack_string(msgpack_packer *out, const struct string *string) {
+    return string->data ? msgpack_pack_str_with_body(out, string->data, string->size) : msgpack_pack_nil(out);
+}
+
+static int group_pack_flat(msgpack_packer *out, struct field_array array, size_t element_size) {
+    if (!array.data) return msgpack_pack_nil(out);
+    return msgpack_pack_bin_with_body(out, array.data, array.count * element_size);
+}
+
+static int group_pack_element(msgpack_packer *out, const struct field *field, const void *at) {
+    const struct span *span = at;
+    switch (field->type) {
+    case FIELD_INTS:
+        return msgpack_pack_int64(out, *(const int64_t *)at);
+    case FIELD_STRINGS:
+        return group_pack_string(out, at);
+    case FIELD_SPANS:
+        if (span->first < 0) return msgpack_pack_nil(out);
+        return msgpack_pack_array(out, 2) || msgpack_pack_int64(out, span->first) || msgpack_pack_int64(out, span->end);
+    case FIELD_ROWS:
+        return group_pack_flat(out, field_array_load(at), sizeof(float));
+    default:
+        return group_pack_object(out, field->table, at, GROUP_ALL_SECTIONS);
+    }
+}
+
+static int group_pack_array(msgpack_packer *out, const struct field *field, const void *at) {
+    struct field_array array = field_array_load(at);
+    size_t size = field_element_size(field);
+    if (field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES) return group_pack_flat(out, array, size);
+    int failed = msgpack_pack_array(out, array.count);
+    for (size_t i = 0; i < array.count && !failed; i++)
+        failed = group_pack_element(out, field, (const char *)array.data + i * size);
+    return failed;
+}
+
+static int group_pack_field(msgpack_packer *out, const struct field *field, const void *object) {
+    const void *at = (const char *)object + field->offset;
+    const struct message *message = object; // of FIELD_CONTENT
+    switch (field->type) {
+    case FIELD_INT:
+        return msgpack_pack_int64(out, *(const int64_t *)at);
+    case FIELD_DOUBLE:
+        return msgpack_pack_double(out, *(const double *)at);
+    case FIELD_STRING:
+    case FIELD_JSON:
+        return group_pack_string(out, at);
+    case FIELD_OBJECT:
+        return group_pack_object(out, field->table, at, GROUP_ALL_SECTIONS);
+    case FIELD_CONTENT:
+        return message->plain ? group_pack_string(out, &message->parts[0].text) : group_pack_array(out, field, at);
+    default:
+        return group_pack_array(out, field, at);
+    }
+}
+
+static bool group_pack_wants(const struct field *field, const void *object, int section) {
+    return (section == GROUP_ALL_SECTIONS || field->section == section) && field_present(field, object);
+}
+
+static int group_pack_object(msgpack_packer *out, const struct field_table *table, const void *object, int section) {
+    const struct unknown_field *unknown =
+        section == GROUP_ALL_SECTIONS ? ((const struct unknown_fields *)object)->first : NULL;
+    size_t count = 0;
+    for (size_t i = 0; i < table->count; i++) count += group_pack_wants(&table->fields[i], object, section);
+    for (const struct unknown_field *u = unknown; u; u = u->next) count++;
+    int failed = msgpack_pack_map(out, count);
+    for (size_t i = 0; i < table->count && !failed; i++) {
+        const struct field *field = &table->fields[i];
+        if (!group_pack_wants(field, object, section)) continue;
+        failed =
+            msgpack_pack_str_with_body(out, field->name, strlen(field->name)) || group_pack_field(out, field, object);
+    }
+    for (const struct unknown_field *u = unknown; u && !failed; u = u->next) {
+        failed = msgpack_pack_str_with_body(out, u->key.data, u->key.size) ||
+                 msgpack_pack_ext_with_body(out, u->json.data, u->json.size, GROUP_EXT_JSON);
+    }
+    return failed;
+}
+
+static status group_pack(const struct group *group, int section, struct buf *out) {
+    msgpack_packer packer;
+    msgpack_packer_init(&packer, out, group_pack_append);
+    return group_pack_object(&packer, &group_table, group, section) ? fail_oom() : OK;
+}
+
+status group_to_msgpack(const struct group *group, struct buf *out) {
+    return group_pack(group, GROUP_ALL_SECTIONS, out);
+}
+
+status group_section_to_msgpack(const struct group *group, enum group_section section, struct buf *out) {
+    return group_pack(group, (int)section, out);
+}
