@@ -1,4 +1,5 @@
-// bench-media draw FILE | decode FILE | resize: the clip's chain cold and from the cache, and the resampler's versions.
+// bench-media draw FILE | decode FILE | resize: decoding a video and getting it from the store; the versions of the
+// resampler.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 
 enum { height = 360, width = 640, rate = 30, seconds = 30, rounds = 5, lookups = 200 };
 
-// A textured ground that drifts under a few textured squares: as hard to code as a quiet film.
+// A textured background that drifts under a few textured squares: as hard to encode as a quiet film.
 static void draw_frame(uint8_t *rgb, const uint8_t *texture, int frame) {
     for (int y = 0; y < height; y++) {
         for (int x = 0; x < width; x++) {
@@ -58,7 +59,7 @@ static status time_cold(const char *path, const struct sampling_config *sampling
     return OK;
 }
 
-// As the frames stage finds a clip that it has: the key of the file, then its pixels, every one of them read.
+// What the frames stage does for a stored video: computes the key of the file, maps the frames and reads every pixel.
 static status time_cached(const char *path, const struct sampling_config *sampling, const struct frames *frames,
                           double *each) {
     char folder[] = "/tmp/caravan-bench-XXXXXX", key[frame_key_size];

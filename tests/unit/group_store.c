@@ -1,10 +1,10 @@
-// groups.lmdb: sections by what they were computed from, groups whole by id.
+// groups.lmdb: sections by the hash of what they were computed from, complete groups by id.
 #include "tests/unit/unit.h"
 
 #include "shared/base/file.h"
 #include "shared/store/group_store.h"
 
-static char folder[] = "/tmp/caravan-groups-XXXXXX";
+static char directory[] = "/tmp/caravan-groups-XXXXXX";
 
 static struct group *make(const char *id, const char *more) {
     struct buf json = {0};
@@ -20,7 +20,7 @@ static void test_sections_and_groups(void **state) {
     (void)state;
     struct group_store *store = NULL;
     struct section_key first = {{1}}, second = {{2}};
-    assert_int_equal(group_store_open(&store, folder, false), OK);
+    assert_int_equal(group_store_open(&store, directory, false), OK);
     struct group *given = make("e0-000001", ",\"advantages\":[1,-1],\"x\":1.50"), *bare = make("e0-000001", ""),
                  *back = NULL;
     bool found = true;
@@ -48,14 +48,14 @@ static status count_groups(void *context, const struct group *group) {
     return string_equals(group->id, "stop") ? fail(END, "enough") : OK;
 }
 
-static void test_walk_and_long_ids(void **state) {
+static void test_iteration_and_long_ids(void **state) {
     (void)state;
     struct group_store *store = NULL;
     char id[2001];
     int count = 0;
     memset(id, 'x', 2000);
     id[2000] = 0;
-    assert_int_equal(group_store_open(&store, folder, false), OK);
+    assert_int_equal(group_store_open(&store, directory, false), OK);
     const char *const ids[] = {id, "", "stop"};
     for (int i = 0; i < 3; i++) {
         struct group *group = make(ids[i], ""), *back = NULL;
@@ -71,7 +71,7 @@ static void test_walk_and_long_ids(void **state) {
     group_store_close(&store);
 }
 
-static void test_reading_alone_makes_nothing(void **state) {
+static void test_read_only_creates_nothing(void **state) {
     (void)state;
     struct group_store *store = NULL;
     assert_int_equal(group_store_open(&store, "/tmp/caravan-no-such-store", true), DATAERR);
@@ -79,21 +79,21 @@ static void test_reading_alone_makes_nothing(void **state) {
     assert_false(path_exists("/tmp/caravan-no-such-store"));
 }
 
-static int make_folder(void **state) {
+static int make_directory(void **state) {
     (void)state;
-    return mkdtemp(folder) ? 0 : -1;
+    return mkdtemp(directory) ? 0 : -1;
 }
 
-static int remove_folder(void **state) {
+static int remove_directory(void **state) {
     (void)state;
-    return dir_remove(folder) == OK ? 0 : -1;
+    return dir_remove(directory) == OK ? 0 : -1;
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sections_and_groups),
-        cmocka_unit_test(test_walk_and_long_ids),
-        cmocka_unit_test(test_reading_alone_makes_nothing),
+        cmocka_unit_test(test_iteration_and_long_ids),
+        cmocka_unit_test(test_read_only_creates_nothing),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

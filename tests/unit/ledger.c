@@ -36,7 +36,7 @@ static void settle(struct ledger *ledger, int64_t seq, enum ledger_state state, 
     assert_int_equal(ledger_settle(ledger, &entry, NULL), OK);
 }
 
-static void groups_are_issued_and_settled(void **state) {
+static void test_issue_and_settle(void **state) {
     (void)state;
     struct ledger *ledger = open_ledger();
     for (int i = 0; i < 4; i++) assert_int_equal(ledger_issue(ledger, i, "g"), OK);
@@ -70,7 +70,7 @@ static status see(void *context, const struct ledger_entry *entry) {
     return OK;
 }
 
-static void it_is_all_there_after_a_restart(void **state) {
+static void test_restart(void **state) {
     (void)state;
     struct ledger *ledger = open_ledger();
     assert_int_equal(ledger_settled(ledger), 2);
@@ -85,16 +85,16 @@ static void it_is_all_there_after_a_restart(void **state) {
     ledger_close(&ledger);
 }
 
-static void it_follows_optim(void **state) {
+static void test_rewind_to_optim(void **state) {
     (void)state;
     struct ledger *ledger = open_ledger();
-    // Optim has trained 2, and the word was lost.
+    // Optim has trained 2, and its message was lost.
     assert_int_equal(ledger_rewind_to(ledger, 3), OK);
     assert_int_equal(ledger_settled(ledger), 3);
     assert_int_equal(ledger_next_unissued(ledger), 3);
     assert_int_equal(ledger_in_flight(ledger), 0);
     assert_int_equal(ledger_state_of(ledger, 3), LEDGER_NEW);
-    // Its checkpoint was older than what it had said.
+    // Its checkpoint is older than its last message.
     assert_int_equal(ledger_rewind_to(ledger, 1), OK);
     assert_int_equal(ledger_settled(ledger), 1);
     assert_int_equal(ledger_state_of(ledger, 0), LEDGER_TRAINED);
@@ -107,7 +107,7 @@ static void it_follows_optim(void **state) {
     ledger_close(&ledger);
 }
 
-static void other_data_are_refused(void **state) {
+static void test_other_data_is_refused(void **state) {
     (void)state;
     struct ledger *ledger = NULL;
     const struct ledger_config other = {.data = 78, .groups_per_step = 2};
@@ -167,10 +167,10 @@ static void orders_are_short_texts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(groups_are_issued_and_settled),
-        cmocka_unit_test(it_is_all_there_after_a_restart),
-        cmocka_unit_test(it_follows_optim),
-        cmocka_unit_test(other_data_are_refused),
+        cmocka_unit_test(test_issue_and_settle),
+        cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_rewind_to_optim),
+        cmocka_unit_test(test_other_data_is_refused),
         cmocka_unit_test(outbox_goes_in_order_to_every_reader),
         cmocka_unit_test(orders_are_short_texts),
     };

@@ -1,4 +1,4 @@
-// The LMDB file under every store: named databases, snapshots, growing, a killed writer, two processes.
+// The LMDB file under every store: named databases, read transactions, a growing map, killed writers, two processes.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 
 enum { DBI_A, DBI_B };
 static const char *const names[] = {"a", "b", NULL};
-static char folder[64];
+static char directory[64];
 static char path[96];
 
 static struct lmdb_val val_of(const char *text) {
@@ -18,15 +18,15 @@ static struct lmdb_val val_of(const char *text) {
 
 static int set_up(void **state) {
     (void)state;
-    strcpy(folder, "/tmp/caravan-lmdb-XXXXXX");
-    if (!mkdtemp(folder)) return 1;
-    snprintf(path, sizeof path, "%s/test.lmdb", folder);
+    strcpy(directory, "/tmp/caravan-lmdb-XXXXXX");
+    if (!mkdtemp(directory)) return 1;
+    snprintf(path, sizeof path, "%s/test.lmdb", directory);
     return 0;
 }
 
 static int tear_down(void **state) {
     (void)state;
-    return dir_remove(folder) != OK;
+    return dir_remove(directory) != OK;
 }
 
 static void put_number(struct lmdb_env *env, int dbi, uint32_t number, size_t size) {
@@ -65,19 +65,19 @@ static void test_map_grows_by_itself(void **state) {
     struct lmdb_env *env;
     assert_int_equal(lmdb_env_open(&env, path, names, &(struct lmdb_options){.mapsize = 1 << 20}), OK);
     for (uint32_t i = 0; i < 100; i++) put_number(env, DBI_A, i, 100000);
-    struct lmdb_txn *snapshot;
-    assert_int_equal(lmdb_txn_begin_read(env, &snapshot), OK);
+    struct lmdb_txn *txn;
+    assert_int_equal(lmdb_txn_begin_read(env, &txn), OK);
     size_t count;
-    assert_int_equal(lmdb_txn_count(snapshot, DBI_A, &count), OK);
+    assert_int_equal(lmdb_txn_count(txn, DBI_A, &count), OK);
     assert_int_equal(count, 100);
     for (uint32_t i = 0; i < 100; i++) {
         uint32_t key = __builtin_bswap32(i);
         struct lmdb_val value;
-        assert_int_equal(lmdb_txn_get(snapshot, DBI_A, (struct lmdb_val){&key, 4}, &value), OK);
+        assert_int_equal(lmdb_txn_get(txn, DBI_A, (struct lmdb_val){&key, 4}, &value), OK);
         assert_int_equal(value.size, 100000);
         for (size_t b = 0; b < value.size; b += 999) assert_int_equal(((const unsigned char *)value.data)[b], i);
     }
-    lmdb_txn_end(&snapshot);
+    lmdb_txn_end(&txn);
     size_t used, file;
     assert_int_equal(lmdb_env_size(env, &used, &file), OK);
     assert_in_range(used, 100 * 100000, file);
@@ -123,7 +123,7 @@ static void test_another_process_grows_it(void **state) {
 static status add_then_fail(struct lmdb_txn *txn, void *context) {
     (void)context;
     TRY(lmdb_txn_put(txn, DBI_A, val_of("x"), val_of("y")));
-    return fail(BAD_SAMPLE, "changed my mind");
+    return fail(BAD_SAMPLE, "the work failed");
 }
 
 static void test_a_failed_write_leaves_nothing(void **state) {
@@ -131,16 +131,16 @@ static void test_a_failed_write_leaves_nothing(void **state) {
     struct lmdb_env *env;
     assert_int_equal(lmdb_env_open(&env, path, names, NULL), OK);
     assert_int_equal(lmdb_env_write(env, add_then_fail, NULL), BAD_SAMPLE);
-    struct lmdb_txn *snapshot;
-    assert_int_equal(lmdb_txn_begin_read(env, &snapshot), OK);
+    struct lmdb_txn *txn;
+    assert_int_equal(lmdb_txn_begin_read(env, &txn), OK);
     struct lmdb_val key, value;
-    assert_int_equal(lmdb_txn_last(snapshot, DBI_A, &key, &value), OK);
+    assert_int_equal(lmdb_txn_last(txn, DBI_A, &key, &value), OK);
     assert_null(key.data);
-    lmdb_txn_end(&snapshot);
+    lmdb_txn_end(&txn);
     lmdb_env_close(&env);
 }
 
-static status die_inside(struct lmdb_txn *txn, void *context) {
+static status kill_itself(struct lmdb_txn *txn, void *context) {
     (void)context;
     if (lmdb_txn_put(txn, DBI_A, val_of("k"), val_of("lost")) != OK) _exit(1);
     raise(SIGKILL);
@@ -156,7 +156,7 @@ static void test_killed_writer_and_reader(void **state) {
             struct lmdb_env *env;
             struct lmdb_txn *held;
             if (lmdb_env_open(&env, path, names, NULL) != OK || lmdb_txn_begin_read(env, &held) != OK) _exit(1);
-            lmdb_env_write(env, die_inside, NULL);
+            lmdb_env_write(env, kill_itself, NULL);
             _exit(2);
         }
         int ended;
@@ -187,21 +187,21 @@ static status check_next(void *context, struct lmdb_val key, struct lmdb_val val
     return ++range->next == range->end ? END : OK;
 }
 
-static void test_walk_in_order(void **state) {
+static void test_keys_come_in_order(void **state) {
     (void)state;
     struct lmdb_env *env;
     assert_int_equal(lmdb_env_open(&env, path, names, NULL), OK);
     for (uint32_t i = 300; i-- > 0;) put_number(env, DBI_B, i, 4);
-    struct lmdb_txn *snapshot;
-    assert_int_equal(lmdb_txn_begin_read(env, &snapshot), OK);
+    struct lmdb_txn *txn;
+    assert_int_equal(lmdb_txn_begin_read(env, &txn), OK);
     struct range all = {0, 1000};
-    assert_int_equal(lmdb_txn_each(snapshot, DBI_B, (struct lmdb_val){0}, check_next, &all), OK);
+    assert_int_equal(lmdb_txn_each(txn, DBI_B, (struct lmdb_val){0}, check_next, &all), OK);
     assert_int_equal(all.next, 300);
     struct range some = {200, 210};
     uint32_t first = __builtin_bswap32(200);
-    assert_int_equal(lmdb_txn_each(snapshot, DBI_B, (struct lmdb_val){&first, 4}, check_next, &some), OK);
+    assert_int_equal(lmdb_txn_each(txn, DBI_B, (struct lmdb_val){&first, 4}, check_next, &some), OK);
     assert_int_equal(some.next, 210);
-    lmdb_txn_end(&snapshot);
+    lmdb_txn_end(&txn);
     lmdb_env_close(&env);
 }
 
@@ -226,7 +226,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_another_process_grows_it, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_a_failed_write_leaves_nothing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_killed_writer_and_reader, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_walk_in_order, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_keys_come_in_order, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_files_are_named, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-// The media chains against golden data of the published chain (tests/parity/make_media_golden.py), one way of decoding
-// against another, and files that are none.
+// Decoding, sampling and resizing against golden data of the published preprocessing
+// (tests/parity/make_media_golden.py); one way of decoding against another; files that cannot be decoded.
 #include <math.h>
 #include <unistd.h>
 #include "tests/unit/unit.h"
@@ -9,7 +9,7 @@
 #include "shared/media/media_writer.h"
 #include "shared/media/resize.h"
 
-static const char folder[] = "tests/data/media";
+static const char directory[] = "tests/data/media";
 static struct buf golden;
 
 static int read_golden(void **state) {
@@ -23,7 +23,7 @@ static int free_golden(void **state) {
     return 0;
 }
 
-// The small sizes that the golden media have.
+// Small frames, as the golden data has them.
 static struct sampling_config small_sampling(void) {
     struct sampling_config sampling = sampling_config_default();
     sampling.min_pixels = sampling.image_min_pixels = 784 * 6;
@@ -31,7 +31,7 @@ static struct sampling_config small_sampling(void) {
     return sampling;
 }
 
-// The next golden line that starts with `word`, after `*at`; NULL at the end. *at goes behind it.
+// Returns what follows `word` in the next golden line that starts with it, NULL at the end; moves *at past the line.
 static const char *next_line(const char **at, const char *word) {
     size_t length = strlen(word);
     for (const char *line = *at; *line; line = strchr(line, '\n') + 1) {
@@ -103,9 +103,9 @@ static void test_short_clips(void **state) {
     int count;
     assert_int_equal(sampling_frame_count(&sampling, 3, 25, &count), BAD_SAMPLE);
     assert_int_equal(sampling_frame_count(&sampling, 1, 1, &count), BAD_SAMPLE);
-    assert_int_equal(sampling_frame_count(&sampling, 2, 2, &count), OK); // two samples, kept at the sampled rate
+    assert_int_equal(sampling_frame_count(&sampling, 2, 2, &count), OK); // two samples at the sampled rate
     assert_int_equal(count, 2);
-    sampling.min_frames = 5; // an odd bound goes up to the next even one
+    sampling.min_frames = 5; // an odd bound is rounded up to the next even number
     assert_int_equal(sampling_frame_count(&sampling, 100, 50, &count), OK);
     assert_int_equal(count, 6);
     sampling.max_frames = 7;
@@ -125,18 +125,18 @@ static void test_total_pixels(void **state) {
     assert_true(sampling_frame_max_pixels(&sampling, 768) == 105369);
 }
 
-struct picture {
+struct raw_image {
     const uint8_t *pixels;
     int width;
 };
 
-static status picture_row(void *context, int y, const uint8_t **row) {
-    const struct picture *picture = context;
-    *row = picture->pixels + (size_t)y * (size_t)picture->width * 3;
+static status raw_image_row(void *context, int y, const uint8_t **row) {
+    const struct raw_image *image = context;
+    *row = image->pixels + (size_t)y * (size_t)image->width * 3;
     return OK;
 }
 
-static void test_resamplers(void **state) {
+static void test_resizing(void **state) {
     (void)state;
     const char *at = golden.data;
     int cases = 0, versions;
@@ -158,8 +158,8 @@ static void test_resamplers(void **state) {
             assert_true(fnv(out, size) == clip_hash);
         }
         resizer_free(&resizer);
-        struct picture picture = {in, w};
-        assert_int_equal(image_resize(&(struct image_rows){h, w, picture_row, &picture}, oh, ow, out), OK);
+        struct raw_image image = {in, w};
+        assert_int_equal(image_resize(&(struct image_rows){h, w, raw_image_row, &image}, oh, ow, out), OK);
         assert_true(fnv(out, size) == image_hash);
         free(out);
         free(in);
@@ -167,15 +167,16 @@ static void test_resamplers(void **state) {
     assert_int_equal(cases, 7);
 }
 
-// Every version gives the reference's bits, for odd strides and sizes that leave rests, and writes nothing beside.
+// Every version gives the reference's bits, for odd strides and sizes that leave a remainder, and writes nothing past
+// the end.
 static void test_versions_equal_the_reference(void **state) {
     (void)state;
     int versions;
     const struct resize_ops *const *ops = resize_ops_available(&versions);
-    for (int turn = 0; turn < 40; turn++) {
-        int h = 3 + turn * 7 % 90, w = 3 + turn * 31 % 230, oh = 28 + turn * 28 % 84, ow = 28 + turn * 56 % 168;
-        size_t stride = (size_t)w * 3 + (size_t)(turn % 5), size = (size_t)oh * (size_t)ow * 3;
-        uint8_t *in = noise(h, (int)stride, (uint32_t)turn), *want = malloc(size), *got = malloc(size + 64);
+    for (int n = 0; n < 40; n++) {
+        int h = 3 + n * 7 % 90, w = 3 + n * 31 % 230, oh = 28 + n * 28 % 84, ow = 28 + n * 56 % 168;
+        size_t stride = (size_t)w * 3 + (size_t)(n % 5), size = (size_t)oh * (size_t)ow * 3;
+        uint8_t *in = noise(h, (int)stride, (uint32_t)n), *want = malloc(size), *got = malloc(size + 64);
         assert_true(want && got);
         struct resizer *resizer;
         assert_int_equal(resizer_new(&resizer, h, w, oh, ow), OK);
@@ -195,7 +196,7 @@ static void test_versions_equal_the_reference(void **state) {
     }
 }
 
-static void check_means(const char **at, const struct frames *frames, int allowed) {
+static void check_block_means(const char **at, const struct frames *frames, int allowed) {
     for (int f = 0; f < frames->count; f++) {
         const uint8_t *frame = frames->pixels + frames_bytes(frames) / (size_t)frames->count * (size_t)f;
         const char *line = next_line(at, "means");
@@ -216,10 +217,10 @@ static void check_means(const char **at, const struct frames *frames, int allowe
     }
 }
 
-static const char *golden_path(char path[300], const char *line) {
+static const char *read_golden_path(char path[300], const char *line) {
     char name[200];
     assert_int_equal(sscanf(line, "%199s", name), 1);
-    snprintf(path, 300, "%s/%s", folder, name);
+    snprintf(path, 300, "%s/%s", directory, name);
     return line + strlen(name);
 }
 
@@ -230,7 +231,7 @@ static void test_clips(void **state) {
     int cases = 0;
     for (const char *line; (line = next_line(&at, "clip")); cases++) {
         char path[300];
-        line = golden_path(path, line);
+        line = read_golden_path(path, line);
         int count, height, width, used;
         double seconds_per_grid;
         assert_int_equal(sscanf(line, "%d %d %d %lf%n", &count, &height, &width, &seconds_per_grid, &used), 4);
@@ -246,7 +247,7 @@ static void test_clips(void **state) {
             assert_int_equal(sscanf(line, "%lf%n", &time, &used), 1);
             assert_true(fabs(fast.frames.timestamps[i] - time) < 1e-4);
         }
-        check_means(&at, &fast.frames, 1);
+        check_block_means(&at, &fast.frames, 1);
         assert_int_equal(media_decode(&sequential, path, true, &sampling, &(struct media_options){.sequential = true}),
                          OK);
         assert_memory_equal(sequential.frames.pixels, fast.frames.pixels, frames_bytes(&fast.frames));
@@ -263,7 +264,7 @@ static void test_images(void **state) {
     int cases = 0;
     for (const char *line; (line = next_line(&at, "image")); cases++) {
         char path[300], hash[20];
-        line = golden_path(path, line);
+        line = read_golden_path(path, line);
         int height, width;
         assert_int_equal(sscanf(line, "%d %d %19s", &height, &width, hash), 3);
         struct frames_view view;
@@ -273,13 +274,13 @@ static void test_images(void **state) {
         assert_int_equal(view.frames.height, height);
         assert_int_equal(view.frames.width, width);
         if (hash[0] != '-') assert_true(fnv(view.frames.pixels, frames_bytes(&view.frames)) == strtoul(hash, NULL, 16));
-        check_means(&at, &view.frames, 1);
+        check_block_means(&at, &view.frames, 1);
         frames_view_release(&view);
     }
     assert_int_equal(cases, 11);
 }
 
-static void expect_defect(const char *path, bool video, const char *reason) {
+static void expect_bad_sample(const char *path, bool video, const char *reason) {
     struct sampling_config sampling = sampling_config_default();
     struct frames_view view;
     assert_int_equal(media_decode(&view, path, video, &sampling, NULL), BAD_SAMPLE);
@@ -289,36 +290,36 @@ static void expect_defect(const char *path, bool video, const char *reason) {
     assert_null(view.owned);
 }
 
-// The first part of a file, in /tmp.
-static void expect_cut_defect(const char *name, double part, bool video, const char *reason) {
-    char from[300], to[64] = "/tmp/caravan-cut-XXXXXX";
+// Truncates a copy of the file to this part of its length.
+static void expect_truncated_bad_sample(const char *name, double part, bool video, const char *reason) {
+    char from[300], to[64] = "/tmp/caravan-truncated-XXXXXX";
     struct buf content = {0};
-    snprintf(from, sizeof from, "%s/%s", folder, name);
+    snprintf(from, sizeof from, "%s/%s", directory, name);
     assert_int_equal(file_read(from, &content), OK);
     int fd = mkstemp(to);
     assert_true(fd >= 0);
     close(fd);
     assert_int_equal(file_write_atomic(to, content.data, (size_t)((double)content.size * part)), OK);
-    expect_defect(to, video, reason);
+    expect_bad_sample(to, video, reason);
     unlink(to);
     buf_release(&content);
 }
 
-static void test_files_that_are_none(void **state) {
+static void test_bad_files(void **state) {
     (void)state;
-    expect_defect("tests/data/media/missing.mp4", true, "No such file");
-    expect_defect("tests/data/media", true, "not a file");
-    expect_defect("tests/data/media/golden.txt", true, "cannot be opened");
-    expect_defect("tests/data/media/golden.txt", false, "cannot be opened");
-    expect_defect("tests/data/media/three.mp4", true, "3 frames, at least 4");
-    expect_defect("tests/data/media/plain-%03d.png", true, "1 frame, at least 4");
-    expect_defect("/dev/zero", true, "not a file");
-    expect_cut_defect("b-frames.mp4", 0, true, "empty");
-    expect_cut_defect("b-frames.mp4", 0.5, true, "moov atom not found");
-    expect_cut_defect("open.mkv", 0.6, true, "is truncated");
-    expect_cut_defect("full-range.webm", 0.6, true, "is truncated");
-    expect_cut_defect("photo.jpg", 0.7, false, "is truncated");
-    expect_cut_defect("plain-%03d.png", 0.7, false, "cannot be decoded");
+    expect_bad_sample("tests/data/media/missing.mp4", true, "No such file");
+    expect_bad_sample("tests/data/media", true, "not a file");
+    expect_bad_sample("tests/data/media/golden.txt", true, "cannot be opened");
+    expect_bad_sample("tests/data/media/golden.txt", false, "cannot be opened");
+    expect_bad_sample("tests/data/media/three.mp4", true, "3 frames, at least 4");
+    expect_bad_sample("tests/data/media/plain-%03d.png", true, "1 frame, at least 4");
+    expect_bad_sample("/dev/zero", true, "not a file");
+    expect_truncated_bad_sample("b-frames.mp4", 0, true, "empty");
+    expect_truncated_bad_sample("b-frames.mp4", 0.5, true, "moov atom not found");
+    expect_truncated_bad_sample("open.mkv", 0.6, true, "is truncated");
+    expect_truncated_bad_sample("full-range.webm", 0.6, true, "is truncated");
+    expect_truncated_bad_sample("photo.jpg", 0.7, false, "is truncated");
+    expect_truncated_bad_sample("plain-%03d.png", 0.7, false, "cannot be decoded");
 }
 
 static void test_keys(void **state) {
@@ -328,7 +329,7 @@ static void test_keys(void **state) {
     const char *path = "tests/data/media/b-frames.mp4";
     assert_int_equal(media_key(a, path, true, &sampling, NULL), OK);
     assert_int_equal(strspn(a, "0123456789abcdef"), 32);
-    other.image_max_pixels = 784; // of no matter to a clip
+    other.image_max_pixels = 784; // does not apply to a video
     assert_int_equal(media_key(b, path, true, &other, NULL), OK);
     assert_string_equal(a, b);
     other.max_frames = 32;
@@ -341,11 +342,11 @@ static void test_keys(void **state) {
     assert_int_equal(media_key(b, "/nowhere", true, &sampling, NULL), BAD_SAMPLE);
 }
 
-static void test_sheet(void **state) {
+static void test_contact_sheet(void **state) {
     (void)state;
     struct sampling_config sampling = small_sampling();
     struct frames_view view, sheet;
-    char path[] = "/tmp/caravan-sheet-XXXXXX";
+    char path[] = "/tmp/caravan-contact-sheet-XXXXXX";
     int fd = mkstemp(path);
     assert_true(fd >= 0);
     close(fd);
@@ -365,17 +366,12 @@ static void test_sheet(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_counts_and_indices),
-        cmocka_unit_test(test_short_clips),
-        cmocka_unit_test(test_total_pixels),
-        cmocka_unit_test(test_resamplers),
-        cmocka_unit_test(test_versions_equal_the_reference),
-        cmocka_unit_test(test_clips),
-        cmocka_unit_test(test_images),
-        cmocka_unit_test(test_files_that_are_none),
-        cmocka_unit_test(test_keys),
-        cmocka_unit_test(test_sheet),
+        cmocka_unit_test(test_sizes),         cmocka_unit_test(test_counts_and_indices),
+        cmocka_unit_test(test_short_clips),   cmocka_unit_test(test_total_pixels),
+        cmocka_unit_test(test_resizing),      cmocka_unit_test(test_versions_equal_the_reference),
+        cmocka_unit_test(test_clips),         cmocka_unit_test(test_images),
+        cmocka_unit_test(test_bad_files),     cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_contact_sheet),
     };
     return cmocka_run_group_tests(tests, read_golden, free_golden);
 }
