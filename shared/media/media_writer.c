@@ -34,7 +34,16 @@ static status contact_sheet_draw(const struct frames *frames, AVFrame *sheet) {
     return OK;
 }
 
-static status contact_sheet_encode(AVCodecContext *encoder, const AVFrame *sheet, AVPacket *packet) {
+status contact_sheet_write(const struct frames *frames, const char *path) {
+    ffmpeg_clear_error();
+    const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_PNG);
+    if (!codec) return fail(UNAVAILABLE, "FFmpeg has no PNG encoder");
+    AVCodecContext *encoder = avcodec_alloc_context3(codec);
+    AVFrame *sheet = av_frame_alloc();
+    AVPacket *packet = av_packet_alloc();
+    status result;
+    TRY_TO(result, done, encoder && sheet && packet ? OK : fail_oom());
+    TRY_TO(result, done, contact_sheet_draw(frames, sheet));
     encoder->width = sheet->width;
     encoder->height = sheet->height;
     encoder->pix_fmt = AV_PIX_FMT_RGB24;
@@ -43,22 +52,13 @@ static status contact_sheet_encode(AVCodecContext *encoder, const AVFrame *sheet
     if (code == 0) code = avcodec_send_frame(encoder, sheet);
     if (code == 0) code = avcodec_send_frame(encoder, NULL);
     if (code == 0) code = avcodec_receive_packet(encoder, packet);
-    if (code == 0) return OK;
-    ffmpeg_fail(code, "cannot encode a PNG");
-    return UNAVAILABLE;
-}
-
-status contact_sheet_write(const struct frames *frames, const char *path) {
-    ffmpeg_clear_error();
-    const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_PNG);
-    if (!codec) return fail(UNAVAILABLE, "FFmpeg has no PNG encoder");
-    AVCodecContext *encoder = avcodec_alloc_context3(codec);
-    AVFrame *sheet = av_frame_alloc();
-    AVPacket *packet = av_packet_alloc();
-    status result = encoder && sheet && packet ? OK : fail_oom();
-    if (result == OK) result = contact_sheet_draw(frames, sheet);
-    if (result == OK) result = contact_sheet_encode(encoder, sheet, packet);
-    if (result == OK) result = file_write_atomic(path, packet->data, (size_t)packet->size);
+    if (code) {
+        ffmpeg_fail(code, "cannot encode a PNG");
+        result = UNAVAILABLE;
+        goto done;
+    }
+    result = file_write_atomic(path, packet->data, (size_t)packet->size);
+done:
     av_packet_free(&packet);
     av_frame_free(&sheet);
     avcodec_free_context(&encoder);
@@ -103,19 +103,6 @@ static status clip_writer_open_encoder(struct clip_writer *writer, int width, in
     return code < 0 ? clip_writer_fail(writer, "open the encoder", code) : OK;
 }
 
-static status clip_writer_write_header(struct clip_writer *writer, const char *path) {
-    writer->stream = avformat_new_stream(writer->file, NULL);
-    if (!writer->stream) return fail_oom();
-    writer->stream->time_base = writer->encoder->time_base;
-    writer->stream->avg_frame_rate = writer->encoder->framerate;
-    int code = avcodec_parameters_from_context(writer->stream->codecpar, writer->encoder);
-    if (code >= 0) code = avio_open(&writer->file->pb, path, AVIO_FLAG_WRITE);
-    if (code >= 0) code = avformat_write_header(writer->file, NULL);
-    if (code < 0) return clip_writer_fail(writer, "write", code);
-    writer->header_written = true;
-    return OK;
-}
-
 status clip_writer_open(struct clip_writer **out, const char *path, int width, int height, int rate) {
     struct clip_writer *writer;
     status result;
@@ -125,7 +112,15 @@ status clip_writer_open(struct clip_writer **out, const char *path, int width, i
     int code = avformat_alloc_output_context2(&writer->file, NULL, "mp4", path);
     if (code < 0) TRY_TO(result, failure, fail(UNAVAILABLE, "%s: cannot write: %s", path, av_err2str(code)));
     TRY_TO(result, failure, clip_writer_open_encoder(writer, width, height, rate));
-    TRY_TO(result, failure, clip_writer_write_header(writer, path));
+    writer->stream = avformat_new_stream(writer->file, NULL);
+    TRY_TO(result, failure, writer->stream ? OK : fail_oom());
+    writer->stream->time_base = writer->encoder->time_base;
+    writer->stream->avg_frame_rate = writer->encoder->framerate;
+    code = avcodec_parameters_from_context(writer->stream->codecpar, writer->encoder);
+    if (code >= 0) code = avio_open(&writer->file->pb, path, AVIO_FLAG_WRITE);
+    if (code >= 0) code = avformat_write_header(writer->file, NULL);
+    if (code < 0) TRY_TO(result, failure, clip_writer_fail(writer, "write", code));
+    writer->header_written = true;
     writer->scaler = sws_getContext(width, height, AV_PIX_FMT_RGB24, width, height, AV_PIX_FMT_YUV420P, SWS_BICUBIC,
                                     NULL, NULL, NULL);
     writer->frame = av_frame_alloc();

@@ -18,16 +18,6 @@ struct nal_iterator {
     int length_size; // bytes of the length in front of each unit; 0: start codes
 };
 
-static struct nal_iterator nal_iterator_of(const AVPacket *packet, const AVCodecParameters *codec) {
-    struct nal_iterator nal = {packet->data, packet->data + packet->size, 0};
-    if (codec->extradata_size < 7 || codec->extradata[0] != 1) return nal;
-    if (codec->codec_id == AV_CODEC_ID_H264)
-        nal.length_size = (codec->extradata[4] & 3) + 1;
-    else if (codec->extradata_size > 22)
-        nal.length_size = (codec->extradata[21] & 3) + 1;
-    return nal;
-}
-
 // Returns the first byte of the next unit, NULL at the end.
 static const uint8_t *nal_next(struct nal_iterator *nal) {
     if (nal->length_size == 0) {
@@ -50,8 +40,11 @@ static const uint8_t *nal_next(struct nal_iterator *nal) {
 // Whether the packet is an IDR or CRA picture or the like. *parameter_sets collects whether any packet so far carried
 // SPS or PPS: then a jump is only possible to packets that carry both.
 static bool packet_index_is_nal_keyframe(const AVPacket *packet, const AVCodecParameters *codec, bool *parameter_sets) {
-    struct nal_iterator nal = nal_iterator_of(packet, codec);
     bool hevc = codec->codec_id == AV_CODEC_ID_HEVC, sps = false, pps = false, vps = false;
+    struct nal_iterator nal = {packet->data, packet->data + packet->size, 0};
+    int box_size = hevc ? 23 : 7, length_offset = hevc ? 21 : 4; // of hvcC or avcC, which begins with its version, 1
+    if (codec->extradata_size >= box_size && codec->extradata[0] == 1)
+        nal.length_size = (codec->extradata[length_offset] & 3) + 1;
     for (const uint8_t *unit; (unit = nal_next(&nal));) {
         int type = hevc ? *unit >> 1 & 63 : *unit & 31;
         sps |= type == (hevc ? hevc_sps : h264_sps);

@@ -91,18 +91,6 @@ int64_t ledger_count(const struct ledger *ledger, enum ledger_state state) {
 
 // ---- entries on disk ----
 
-static status ledger_encode(const struct ledger_entry *entry, struct buf *out) {
-    const struct ledger_record record = {
-        .state = entry->state, .step = entry->step, .issues = entry->issues, .changed = entry->changed};
-    const char *strings[3] = {entry->id, entry->stage, entry->reason};
-    TRY(buf_append(out, &record, sizeof record));
-    for (int i = 0; i < 3; i++) {
-        const char *string = strings[i] ? strings[i] : "";
-        TRY(buf_append(out, string, strlen(string) + 1));
-    }
-    return OK;
-}
-
 // *entry points into `value`.
 static status ledger_decode(struct lmdb_val value, int64_t seq, struct ledger_entry *entry) {
     struct ledger_record record;
@@ -137,17 +125,26 @@ struct ledger_update {
 
 static status ledger_write_update(struct lmdb_txn *txn, void *context) {
     const struct ledger_update *update = context;
-    struct ledger_entry entry = update->entry, before = {.id = ""};
+    const struct ledger_entry *entry = &update->entry;
+    struct ledger_entry before = {.id = ""};
     uint8_t bytes[ledger_key_size];
-    struct lmdb_val old, key = {bytes, sizeof bytes};
+    struct lmdb_val stored, key = {bytes, sizeof bytes};
+    ledger_make_key(entry->seq, bytes);
+    TRY(lmdb_txn_get(txn, DBI_ORDERS, key, &stored));
+    if (stored.data) TRY(ledger_decode(stored, entry->seq, &before));
+    const struct ledger_record record = {
+        .state = entry->state,
+        .step = entry->step,
+        .issues = before.issues + (entry->state == LEDGER_IN_FLIGHT ? 1 : 0),
+        .changed = clock_realtime(),
+    };
+    const char *strings[3] = {update->keep_id ? before.id : entry->id, entry->stage, entry->reason};
     struct buf value = {0};
-    ledger_make_key(entry.seq, bytes);
-    TRY(lmdb_txn_get(txn, DBI_ORDERS, key, &old));
-    if (old.data) TRY(ledger_decode(old, entry.seq, &before));
-    entry.issues = before.issues + (entry.state == LEDGER_IN_FLIGHT ? 1 : 0);
-    entry.changed = clock_realtime();
-    if (update->keep_id) entry.id = before.id;
-    status result = ledger_encode(&entry, &value);
+    status result = buf_append(&value, &record, sizeof record);
+    for (int i = 0; result == OK && i < 3; i++) {
+        const char *string = strings[i] ? strings[i] : "";
+        result = buf_append(&value, string, strlen(string) + 1);
+    }
     if (result == OK) result = lmdb_txn_put(txn, DBI_ORDERS, key, (struct lmdb_val){value.data, value.size});
     buf_release(&value);
     return result;
