@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { arena_alignment = 16, arena_block_size = 1 << 16, buf_first_capacity = 256 };
+enum { arena_alignment = 16, arena_first_block = 1 << 10, arena_max_block = 1 << 16, buf_first_capacity = 256 };
 
 struct arena_block {
     struct arena_block *next;
@@ -17,7 +17,7 @@ struct arena_block {
 };
 static_assert(sizeof(struct arena_block) % arena_alignment == 0, "data[] must be aligned as calloc's result is");
 static_assert(_Alignof(max_align_t) >= arena_alignment, "calloc must return blocks of the arena's alignment");
-static_assert(arena_block_size % arena_alignment == 0, "a block must hold whole units");
+static_assert(arena_first_block % arena_alignment == 0, "a block must hold whole units");
 
 // ---- the heap ----
 
@@ -51,7 +51,10 @@ void *arena_alloc(struct arena *arena, size_t size) {
     size = (size + arena_alignment - 1) / arena_alignment * arena_alignment;
     struct arena_block *block = arena->blocks;
     if (!block || block->capacity - block->used < size) {
-        size_t capacity = size > arena_block_size ? size : arena_block_size;
+        // Most arenas hold little; each further block is twice as large as the one before, up to a bound.
+        size_t capacity = block ? 2 * block->capacity : arena_first_block;
+        if (capacity > arena_max_block) capacity = arena_max_block;
+        if (capacity < size) capacity = size;
         block = calloc(1, sizeof *block + capacity);
         if (!block) return NULL;
         block->capacity = capacity;
