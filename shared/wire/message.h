@@ -43,19 +43,20 @@ enum message_kind {
     MESSAGE_KINDS,
 };
 
-// What a replica has to say about itself, once a second.
+// What a replica reports about itself, twice a second. Counts are of groups since the process started, times are
+// seconds. In C a member "status" of a message, after its kind STATUS.
 struct message_status {
-    int64_t taken, done;                 // groups since it started
-    int64_t quarantined, found;          // put aside here; taken from the store
-    int64_t dropped;                     // second copies and groups of trained steps
-    int64_t held, waiting;               // at work; done and not yet taken by the next stage
+    int64_t taken, done;
+    int64_t quarantined, found;          // quarantined by this stage; found in the store
+    int64_t dropped;                     // second copies, and groups of trained steps
+    int64_t held, waiting;               // in the stage; done and not yet taken by the next one
     int64_t tokens;                      // of completions that passed
-    double busy, up;                     // seconds at work; since it started
-    const char *in_hand;                 // seqs of the groups here (seq_set.h)
-    const char *in_flight;               // source: seqs of the groups in flight
-    const char *state;                   // what it does or waits for: "working", "waits for frames", "finished"
-    int64_t total, settled, step;        // source: groups in all, every order below is settled; optim: steps trained
-    int64_t run_quarantined, run_unused; // source: quarantined, did not fill a step
+    double busy, up;                     // time at work; time since the start
+    const char *in_hand;                 // the seqs of the groups here (seq_set.h)
+    const char *in_flight;               // source: the seqs of the groups in flight
+    const char *state;                   // "working", "finished", or what it waits for: "waits for weights"
+    int64_t total, settled, step;        // source: groups in all, every seq below is settled; optim: steps trained
+    int64_t run_quarantined, run_unused; // source: groups of the whole run
     double reward, accuracy;             // optim: means over the last step, NaN: none
     int64_t pid;
 };
@@ -65,37 +66,39 @@ struct wire_message {
     enum message_kind kind;
     int64_t protocol, schema; // HELLO
     const char *run;          // HELLO: a fingerprint of the pipeline
-    const char *name;         // HELLO, WELCOME, STATUS, NOTICE
+    const char *name;         // HELLO, WELCOME, STATUS, NOTICE; QUARANTINED: the stage that did it
     int64_t replica;
     const char *machine;
-    const char *purpose;  // HELLO
-    const char *reason;   // REFUSED, ASIDE, REISSUE, NOTICE, END
-    const char *id;       // TRAINED, ASIDE, LEFT: the group's; GET, RECORD, ABSENT: the clip's key
-    int64_t count;        // OFFER: groups; PLAN: in all
-    int64_t per_step;     // PLAN
-    int64_t step, seq;    // AT, TRAINED, ASIDE, LEFT; PLAN: all below is settled; REISSUE: which, -1 all
-    int64_t reference;    // NEWEST, VERSION: 1 for the reference, 0 for the policy
-    int64_t policy;       // VERSION: the step at which optim stands
-    int64_t version;      // VERSION: of the weights
-    int64_t hash;         // VERSION, FETCH, CHUNK: of the weights, its 64 bits
-    const char *path;     // VERSION: the file on the server's machine, "" for the weights that the run began with
-    int64_t offset, size; // FETCH, CHUNK: which piece; VERSION: of the whole file
+    const char *purpose; // HELLO
+    const char *reason;  // REFUSED, QUARANTINED, REISSUE, NOTICE, END
+    const char *id;    // TRAINED, QUARANTINED, UNUSED: the group's, "" when it is sent again; GET, RECORD, ABSENT: the
+                       // key of a clip
+    int64_t count;     // AVAILABLE: groups; RUN_INFO: groups in all
+    int64_t per_step;  // RUN_INFO
+    int64_t step, seq; // POSITION, TRAINED, QUARANTINED, UNUSED; RUN_INFO: all below is settled; REISSUE: -1 for all
+    int64_t reference; // GET_WEIGHTS, WEIGHTS: 1 for the reference, 0 for the policy
+    int64_t policy;    // WEIGHTS: the step at which optim is
+    int64_t version;   // WEIGHTS
+    int64_t hash;      // WEIGHTS, FETCH, CHUNK: of the weights, its 64 bits
+    const char *path;  // WEIGHTS: the file on the server's machine, "" for the weights of the model folder
+    int64_t offset, size; // FETCH, CHUNK: which bytes; WEIGHTS: of the whole file
     int64_t code;         // END: the exit code
     struct message_status status;
     const void *bulk; // GROUP, CHUNK, RECORD
     size_t bulk_size;
 };
 
-// The kind's name, "unknown" for none of ours.
+// The kind's name, "unknown" for a number that is no kind.
 const char *message_name(enum message_kind kind);
 
 // Whether messages of that kind have a second frame.
 bool message_has_bulk(enum message_kind kind);
 
-// Appends the first frame. BUG when a text field is NULL or too long.
+// Appends the first frame. BUG when a string is NULL or too long, UNAVAILABLE when memory is short.
 status message_encode(const struct wire_message *message, struct buf *out);
 
-// Reads a first frame; texts live in `arena`; `bulk` is left alone. DATAERR names the kind and what is wrong with it.
+// Reads a first frame; strings are put into `arena`; the bulk is left empty. DATAERR names the kind and what is wrong
+// with it.
 status message_decode(struct wire_message *message, struct arena *arena, const void *data, size_t size);
 
 #endif

@@ -1,3 +1,4 @@
+// The file format keeps the words of its first version: `desk` is an endpoint.
 #include "shared/wire/node_config.h"
 
 #include <stdio.h>
@@ -8,74 +9,76 @@
 
 // ---- writing ----
 
-static status add_line(struct buf *out, const char *word, const char *value) {
-    if (strchr(value, '\n')) return fail(USAGE, "a path with a line break: %s", value);
+static status node_config_add_line(struct buf *out, const char *word, const char *value) {
+    if (strchr(value, '\n')) return fail(USAGE, "a path must not contain a line break: %s", value);
     return buf_printf(out, "%s %s\n", word, value);
 }
 
 status node_config_write(const struct node_config *config, struct buf *out) {
     TRY(buf_puts(out, "caravan-wiring 1\n"));
-    TRY(add_line(out, "run", config->run));
-    TRY(add_line(out, "folder", config->folder));
+    TRY(node_config_add_line(out, "run", config->run));
+    TRY(node_config_add_line(out, "folder", config->folder));
     TRY(buf_printf(out, "stage %s\nreplica %d\n", config->stage, config->replica));
-    if (*config->machine) TRY(add_line(out, "machine", config->machine));
-    if (*config->from) TRY(add_line(out, "from", config->from));
+    if (*config->machine) TRY(node_config_add_line(out, "machine", config->machine));
+    if (*config->from) TRY(node_config_add_line(out, "from", config->from));
     if (config->last) TRY(buf_puts(out, "last yes\n"));
-    if (config->secret) TRY(add_line(out, "secret", config->secret));
-    if (config->home) TRY(add_line(out, "home", config->home));
-    for (size_t i = 0; i < config->command_count; i++) TRY(add_line(out, "command", config->command[i]));
-    for (size_t i = 0; i < config->listen_count; i++) TRY(add_line(out, "listen", config->listen[i]));
-    for (size_t i = 0; i < config->reader_count; i++) TRY(add_line(out, "reader", config->readers[i]));
+    if (config->secret) TRY(node_config_add_line(out, "secret", config->secret));
+    if (config->home) TRY(node_config_add_line(out, "home", config->home));
+    for (size_t i = 0; i < config->command_count; i++) TRY(node_config_add_line(out, "command", config->command[i]));
+    for (size_t i = 0; i < config->listen_count; i++) TRY(node_config_add_line(out, "listen", config->listen[i]));
+    for (size_t i = 0; i < config->reader_count; i++) TRY(node_config_add_line(out, "reader", config->readers[i]));
     for (size_t i = 0; i < config->endpoint_count; i++) {
-        const struct node_endpoint *desk = &config->endpoints[i];
-        if (strchr(desk->address, '\n')) return fail(USAGE, "a path with a line break: %s", desk->address);
-        TRY(buf_printf(out, "desk %s %d %s %s %s\n", desk->stage, desk->replica, *desk->machine ? desk->machine : "-",
-                       desk->key ? desk->key : "-", desk->address));
+        const struct node_endpoint *endpoint = &config->endpoints[i];
+        if (strchr(endpoint->address, '\n'))
+            return fail(USAGE, "a path must not contain a line break: %s", endpoint->address);
+        TRY(buf_printf(out, "desk %s %d %s %s %s\n", endpoint->stage, endpoint->replica,
+                       *endpoint->machine ? endpoint->machine : "-", endpoint->key ? endpoint->key : "-",
+                       endpoint->address));
     }
     return OK;
 }
 
 // ---- reading ----
 
-static status keep_text(struct node_config *config, const char **place, const char *value) {
+static status node_config_keep(struct node_config *config, const char **place, const char *value) {
     *place = arena_strndup(&config->arena, value, strlen(value));
     return *place ? OK : fail_oom();
 }
 
-static status add_text(struct node_config *config, const char ***list, size_t *count, const char *value) {
+static status node_config_append(struct node_config *config, const char ***list, size_t *count, const char *value) {
     TRY(RESIZE(list, *count + 1));
-    return keep_text(config, &(*list)[(*count)++], value);
+    return node_config_keep(config, &(*list)[(*count)++], value);
 }
 
-static status add_desk(struct node_config *config, char *value) {
+static status node_config_add_endpoint(struct node_config *config, char *value) {
     char *rest = NULL;
     const char *stage = strtok_r(value, " ", &rest), *replica = strtok_r(NULL, " ", &rest);
     const char *machine = strtok_r(NULL, " ", &rest), *key = strtok_r(NULL, " ", &rest);
-    if (!stage || !replica || !machine || !key || !*rest) return fail(DATAERR, "a desk with too few words");
+    if (!stage || !replica || !machine || !key || !*rest) return fail(DATAERR, "an endpoint with too few words");
     TRY(RESIZE(&config->endpoints, config->endpoint_count + 1));
-    struct node_endpoint *desk = &config->endpoints[config->endpoint_count++];
-    *desk = (struct node_endpoint){.replica = (int)strtol(replica, NULL, 10)};
-    TRY(keep_text(config, &desk->stage, stage));
-    TRY(keep_text(config, &desk->machine, strcmp(machine, "-") != 0 ? machine : ""));
-    TRY(keep_text(config, &desk->address, rest));
-    return strcmp(key, "-") != 0 ? keep_text(config, &desk->key, key) : OK;
+    struct node_endpoint *endpoint = &config->endpoints[config->endpoint_count++];
+    *endpoint = (struct node_endpoint){.replica = (int)strtol(replica, NULL, 10)};
+    TRY(node_config_keep(config, &endpoint->stage, stage));
+    TRY(node_config_keep(config, &endpoint->machine, strcmp(machine, "-") != 0 ? machine : ""));
+    TRY(node_config_keep(config, &endpoint->address, rest));
+    return strcmp(key, "-") != 0 ? node_config_keep(config, &endpoint->key, key) : OK;
 }
 
-static status read_line(struct node_config *config, char *line) {
+static status node_config_read_line(struct node_config *config, char *line) {
     char *value = strchr(line, ' ');
     if (!value) return fail(DATAERR, "'%s' has no value", line);
     *value++ = 0;
-    if (!strcmp(line, "run")) return keep_text(config, &config->run, value);
-    if (!strcmp(line, "folder")) return keep_text(config, &config->folder, value);
-    if (!strcmp(line, "stage")) return keep_text(config, &config->stage, value);
-    if (!strcmp(line, "machine")) return keep_text(config, &config->machine, value);
-    if (!strcmp(line, "from")) return keep_text(config, &config->from, value);
-    if (!strcmp(line, "secret")) return keep_text(config, &config->secret, value);
-    if (!strcmp(line, "home")) return keep_text(config, &config->home, value);
-    if (!strcmp(line, "command")) return add_text(config, &config->command, &config->command_count, value);
-    if (!strcmp(line, "listen")) return add_text(config, &config->listen, &config->listen_count, value);
-    if (!strcmp(line, "reader")) return add_text(config, &config->readers, &config->reader_count, value);
-    if (!strcmp(line, "desk")) return add_desk(config, value);
+    if (!strcmp(line, "run")) return node_config_keep(config, &config->run, value);
+    if (!strcmp(line, "folder")) return node_config_keep(config, &config->folder, value);
+    if (!strcmp(line, "stage")) return node_config_keep(config, &config->stage, value);
+    if (!strcmp(line, "machine")) return node_config_keep(config, &config->machine, value);
+    if (!strcmp(line, "from")) return node_config_keep(config, &config->from, value);
+    if (!strcmp(line, "secret")) return node_config_keep(config, &config->secret, value);
+    if (!strcmp(line, "home")) return node_config_keep(config, &config->home, value);
+    if (!strcmp(line, "command")) return node_config_append(config, &config->command, &config->command_count, value);
+    if (!strcmp(line, "listen")) return node_config_append(config, &config->listen, &config->listen_count, value);
+    if (!strcmp(line, "reader")) return node_config_append(config, &config->readers, &config->reader_count, value);
+    if (!strcmp(line, "desk")) return node_config_add_endpoint(config, value);
     if (!strcmp(line, "last")) {
         config->last = true;
         return OK;
@@ -87,7 +90,7 @@ static status read_line(struct node_config *config, char *line) {
     return fail(DATAERR, "unknown word '%s'", line);
 }
 
-static status read_lines(struct node_config *config, char *text) {
+static status node_config_read_lines(struct node_config *config, char *text) {
     size_t number = 0;
     char *rest = NULL;
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
@@ -95,19 +98,11 @@ static status read_lines(struct node_config *config, char *text) {
             if (strcmp(line, "caravan-wiring 1") != 0) return fail(DATAERR, "not a wiring file of this version");
             continue;
         }
-        status result = read_line(config, line);
+        status result = node_config_read_line(config, line);
         if (result != OK) return fail_prefix(result, "line %zu", number);
     }
     if (!config->run || !config->folder || !config->stage || config->replica < 1 || !config->listen_count)
-        return fail(DATAERR, "cut off");
-    return OK;
-}
-
-static status read_keys(struct node_config *config) {
-    if (!config->secret) return OK;
-    TRY(wire_key_read(&config->security, config->secret));
-    for (size_t i = 0; i < config->endpoint_count; i++)
-        if (config->endpoints[i].key) TRY(wire_admit(&config->security, config->endpoints[i].key));
+        return fail(DATAERR, "truncated");
     return OK;
 }
 
@@ -116,12 +111,14 @@ status node_config_read(struct node_config *config, const char *path) {
     *config = (struct node_config){.machine = "", .from = ""};
     status result = file_read(path, &text);
     if (result == OK && text.size) {
-        result = read_lines(config, text.data);
+        result = node_config_read_lines(config, text.data);
         if (result != OK) result = fail_prefix(result, "%s", path);
     } else if (result == OK) {
         result = fail(DATAERR, "%s: empty", path);
     }
-    if (result == OK) result = read_keys(config);
+    if (result == OK && config->secret) result = wire_key_read(&config->security, config->secret);
+    for (size_t i = 0; config->secret && i < config->endpoint_count && result == OK; i++)
+        if (config->endpoints[i].key) result = wire_admit(&config->security, config->endpoints[i].key);
     buf_release(&text);
     if (result != OK) node_config_release(config);
     return result;

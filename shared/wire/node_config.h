@@ -1,5 +1,5 @@
-// The config file: what the supervisor tells a replica of its place in the run: who it is, whose groups it reads, and
-// where everybody's desk is. Lines of `word value`; the value is the rest of the line.
+// What the supervisor tells a replica about its place in the run: who it is, whose groups it reads, and the endpoints
+// of all processes. A file of lines `word value`; the value is the rest of the line.
 #ifndef SHARED_WIRE_NODE_CONFIG_H
 #define SHARED_WIRE_NODE_CONFIG_H
 
@@ -11,9 +11,9 @@
 #include "shared/base/status.h"
 #include "shared/wire/security.h"
 
-#define SUPERVISOR_NAME "caravan" // the stage name of a supervisor's desk
+#define SUPERVISOR_NAME "caravan" // the name of a supervisor among the stages
 
-// Somebody's desk.
+// The server socket of a process.
 struct node_endpoint {
     const char *stage;
     int replica;
@@ -25,23 +25,23 @@ struct node_endpoint {
 struct node_config {
     struct arena arena;
     const char *run;    // the pipeline's fingerprint
-    const char *folder; // RUN on this machine
-    const char *stage;  // who reads this
+    const char *folder; // the run's directory on this machine
+    const char *stage;  // of the replica itself
     int replica;
     const char *machine;  // "" on one machine
     const char *from;     // the stage whose groups it reads, "" for the source
-    bool last;            // what becomes of a group is told to the source from here
+    bool last;            // it tells the source what becomes of each group
     const char *secret;   // key file of this machine, NULL without security
     const char **command; // a user's program and its arguments
     size_t command_count;
-    const char *home;    // the folder that it starts in
-    const char **listen; // where its own desk is bound
+    const char *home;    // the directory in which it starts
+    const char **listen; // endpoints of its own server socket
     size_t listen_count;
     const char **readers; // the stages that read its groups
     size_t reader_count;
-    struct node_endpoint *endpoints; // everybody's
+    struct node_endpoint *endpoints; // of all processes
     size_t endpoint_count;
-    struct wire_security security; // of `secret`, admitting every desk's key
+    struct wire_security security; // of `secret`, admits the keys of all endpoints
 };
 
 // Reads a config file and the key file that it names. DATAERR naming the file and line. Release with

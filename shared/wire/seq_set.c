@@ -2,17 +2,17 @@
 
 #include <stdlib.h>
 
-static const int64_t seq_limit = (int64_t)1 << 40; // none is so large
+static const int64_t seq_limit = (int64_t)1 << 40; // every seq is smaller
 
-static int compare(const void *a, const void *b) {
+static int seq_set_compare(const void *a, const void *b) {
     int64_t left = *(const int64_t *)a, right = *(const int64_t *)b;
     return (left > right) - (left < right);
 }
 
 status seq_set_format(int64_t *seqs, size_t count, struct buf *out) {
-    enum { MOST = 3900 };
+    enum { SIZE_MAX_BYTES = 3900 };
     size_t begin = out->size;
-    if (count) qsort(seqs, count, sizeof *seqs, compare);
+    if (count) qsort(seqs, count, sizeof *seqs, seq_set_compare);
     TRY(buf_puts(out, ""));
     while (count && seqs[count - 1] >= seq_limit) count--;
     size_t i = 0;
@@ -20,7 +20,7 @@ status seq_set_format(int64_t *seqs, size_t count, struct buf *out) {
     while (i < count) {
         size_t last = i;
         while (last + 1 < count && seqs[last + 1] - seqs[last] <= 1) last++;
-        if (out->size - begin > MOST) return buf_puts(out, " +");
+        if (out->size - begin > SIZE_MAX_BYTES) return buf_puts(out, " +");
         if (out->size > begin) TRY(buf_puts(out, " "));
         TRY(buf_printf(out, "%lld", (long long)seqs[i]));
         if (seqs[last] != seqs[i]) TRY(buf_printf(out, "-%lld", (long long)seqs[last]));
@@ -29,10 +29,10 @@ status seq_set_format(int64_t *seqs, size_t count, struct buf *out) {
     return OK;
 }
 
-static status add_range(int64_t first, int64_t last, int64_t **list, size_t *count) {
-    enum { MOST = 1000000 };
-    if (first < 0 || last < first || last >= seq_limit || last - first >= MOST ||
-        *count + (size_t)(last - first) >= MOST)
+static status seq_set_add_range(int64_t first, int64_t last, int64_t **list, size_t *count) {
+    enum { COUNT_MAX = 1000000 };
+    if (first < 0 || last < first || last >= seq_limit || last - first >= COUNT_MAX ||
+        *count + (size_t)(last - first) >= COUNT_MAX)
         return fail(DATAERR, "seqs: %lld-%lld", (long long)first, (long long)last);
     TRY(RESIZE(list, *count + (size_t)(last - first) + 1));
     for (int64_t seq = first; seq <= last; seq++) (*list)[(*count)++] = seq;
@@ -57,7 +57,7 @@ status seq_set_parse(const char *text, int64_t **list, size_t *count, int *whole
             if (end == text + 1) return fail(DATAERR, "seqs: '%s'", text);
             text = end;
         }
-        TRY(add_range(first, last, list, count));
+        TRY(seq_set_add_range(first, last, list, count));
     }
     return OK;
 }

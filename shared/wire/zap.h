@@ -1,4 +1,4 @@
-// The zap: answers libzmq's question whether a machine may come in (ZAP, RFC 27), in a thread of its own.
+// Answers libzmq's question whether a client may connect (ZAP, RFC 27), in a thread of its own.
 #ifndef SHARED_WIRE_ZAP_H
 #define SHARED_WIRE_ZAP_H
 
@@ -7,11 +7,11 @@
 
 struct zap;
 
-// Opens the zap of a libzmq context for the machines that `security` admits; it must outlive the zap. UNAVAILABLE
-// when there is no thread or socket for it.
+// Starts the handler of a libzmq context, which admits the keys in `security`; that must outlive it. UNAVAILABLE when
+// there is no thread or socket for it. Free with zap_close, before the context ends.
 status zap_open(struct zap **out, void *zmq_context, const struct wire_security *security);
 
-// Ends the thread; before the context ends. NULL is fine; sets *zap to NULL.
+// Ends the thread. NULL is fine; sets *zap to NULL.
 void zap_close(struct zap **zap);
 
 #endif

@@ -2,6 +2,9 @@
 // come back, and strangers stay outside.
 #include "tests/unit/unit.h"
 
+#include <dirent.h>
+#include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "shared/base/file.h"
@@ -44,7 +47,7 @@ static struct wire_message full_message(enum message_kind kind) {
         .status = {.taken = 11, .busy = 0.5, .in_hand = "1", .in_flight = "", .state = "works", .pid = 12}};
 }
 
-static void every_kind_comes_back(void **state) {
+static void every_kind_survives_encoding(void **state) {
     (void)state;
     assert_int_equal(sizeof kinds / sizeof *kinds, MESSAGE_KINDS - 1);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
@@ -67,16 +70,16 @@ static void every_kind_comes_back(void **state) {
     }
 }
 
-static void what_is_none_is_named(void **state) {
+static void malformed_messages_are_named(void **state) {
     (void)state;
     struct wire_message out;
     struct arena arena = {0};
     assert_int_equal(message_decode(&out, &arena, "\x91\x7f", 2), DATAERR);
     assert_string_equal(fail_text(), "a message of an unknown kind");
     assert_int_equal(message_decode(&out, &arena, "\x92\x07\xa1x", 4), DATAERR);
-    assert_string_equal(fail_text(), "AVAILABLE: count is not a whole number");
+    assert_string_equal(fail_text(), "AVAILABLE: count is not an integer");
     assert_int_equal(message_decode(&out, &arena, "\x93\x07\x01\x02", 4), DATAERR);
-    assert_string_equal(fail_text(), "AVAILABLE: 2 fields, it has 1");
+    assert_string_equal(fail_text(), "AVAILABLE: 2 fields instead of 1");
     assert_int_equal(message_decode(&out, &arena,
                                     "\x92\x03\xa3"
                                     "a\0b",
@@ -92,7 +95,7 @@ static void what_is_none_is_named(void **state) {
 
 struct pair {
     struct wire *server, *client;
-    struct wire_peer *visit;
+    struct wire_peer *peer;
     char endpoint[128];
 };
 
@@ -109,7 +112,7 @@ static void open_server(struct pair *pair, const char *run, const struct wire_se
 static void open_client(struct pair *pair, const char *run, const struct wire_security *security, const char *key) {
     struct wire_self self = self_of("rollout", run, security);
     assert_int_equal(wire_open(&pair->client, &self), OK);
-    assert_int_equal(wire_connect(pair->client, pair->endpoint, key, "flow", &pair->visit), OK);
+    assert_int_equal(wire_connect(pair->client, pair->endpoint, key, "flow", &pair->peer), OK);
 }
 
 static void name_endpoint(struct pair *pair) {
@@ -148,11 +151,11 @@ static void peers_talk(void **state) {
     open_client(&pair, "r", NULL, NULL); // before there is a server
     open_server(&pair, "r", NULL);
     assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
-    assert_string_equal(wire_peer_name(pair.visit), "frames");
+    assert_string_equal(wire_peer_name(pair.peer), "frames");
     struct wire_message credit = {.kind = MESSAGE_CREDIT},
                         group = {.kind = MESSAGE_GROUP, .bulk = "\0\1\2", .bulk_size = 3};
     bool gone = true;
-    assert_int_equal(wire_send(pair.client, pair.visit, &credit, &gone), OK);
+    assert_int_equal(wire_send(pair.client, pair.peer, &credit, &gone), OK);
     assert_false(gone);
     assert_true(until(&pair, pair.server, WIRE_MESSAGE, &event));
     assert_int_equal(event.message.kind, MESSAGE_CREDIT);
@@ -239,6 +242,40 @@ static void only_admitted_machines_come_in(void **state) {
     wire_security_release(&outside);
 }
 
+static void on_signal(int number) {
+    (void)number;
+}
+
+// Every thread of this process gets a signal that interrupts the system call in which it waits.
+static void interrupt_all_threads(void) {
+    struct sigaction interrupt = {.sa_handler = on_signal};
+    DIR *threads = opendir("/proc/self/task");
+    assert_non_null(threads);
+    assert_int_equal(sigaction(SIGUSR1, &interrupt, NULL), 0);
+    for (struct dirent *entry; (entry = readdir(threads));)
+        if (atoi(entry->d_name) > 0) syscall(SYS_tgkill, getpid(), atoi(entry->d_name), SIGUSR1);
+    closedir(threads);
+}
+
+static void a_signal_does_not_close_the_door(void **state) {
+    (void)state;
+    struct wire_security inside = {0};
+    struct wire_event event;
+    struct pair pair = {0};
+    assert_int_equal(wire_key_make(&inside), OK);
+    assert_int_equal(wire_admit(&inside, inside.public), OK);
+    name_endpoint(&pair);
+    open_server(&pair, "r", &inside);
+    for (int i = 0; i < 5; i++) {
+        usleep(20000);
+        interrupt_all_threads();
+    }
+    open_client(&pair, "r", &inside, inside.public);
+    assert_true(until(&pair, pair.client, WIRE_JOINED, &event));
+    close_pair(&pair);
+    wire_security_release(&inside);
+}
+
 static void key_files_are_private(void **state) {
     (void)state;
     char path[64];
@@ -260,7 +297,7 @@ static void key_files_are_private(void **state) {
     wire_security_release(&read);
 }
 
-static void node_config_comes_back(void **state) {
+static void node_config_survives_writing(void **state) {
     (void)state;
     char path[64];
     const char *listen[] = {"ipc:///tmp/a b/x"}, *readers[] = {"rollout"}, *command[] = {"/x/y", "--k", ""};
@@ -306,15 +343,16 @@ static void node_config_comes_back(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_comes_back),
-        cmocka_unit_test(what_is_none_is_named),
+        cmocka_unit_test(every_kind_survives_encoding),
+        cmocka_unit_test(malformed_messages_are_named),
         cmocka_unit_test(peers_talk),
         cmocka_unit_test(a_server_that_comes_back_is_joined_again),
         cmocka_unit_test(another_run_is_refused),
         cmocka_unit_test(a_descriptor_wakes),
         cmocka_unit_test(only_admitted_machines_come_in),
+        cmocka_unit_test(a_signal_does_not_close_the_door),
         cmocka_unit_test(key_files_are_private),
-        cmocka_unit_test(node_config_comes_back),
+        cmocka_unit_test(node_config_survives_writing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
