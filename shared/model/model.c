@@ -1,4 +1,4 @@
-// A model's life: open a folder, swap its weights, free it.
+// A model's life: open a directory, swap the weights, free everything.
 #include "shared/model/model.h"
 
 #include <stdlib.h>

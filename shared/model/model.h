@@ -1,4 +1,4 @@
-// Qwen2.5-VL: open a version, prefill a prompt, generate, score, accumulate gradients, step, write.
+// Qwen2.5-VL: open a model directory, generate, score, accumulate gradients, step, save.
 // Callers never see a tensor. A model lives on one backend and belongs to one thread.
 #ifndef SHARED_MODEL_MODEL_H
 #define SHARED_MODEL_MODEL_H
@@ -13,48 +13,49 @@
 struct model;
 
 struct model_options {
-    const char *device;    // NULL: the best there is
+    const char *device;    // NULL: the best one
     int threads;           // 0: all
     const char *precision; // "float32", "bfloat16"; NULL: the device's default
-    bool training;         // gradients and a trainer will be wanted: float32 master weights are kept, nothing is packed
-    bool train_vision;     // gradients of the vision tower too
-    bool ema;              // training: a reference is averaged, from the opened weights on
-    bool guarded;          // tests: buffers unreadable outside operations
-    const char *scratch;   // a folder for what need not stay in memory (the float32 reference); NULL: /tmp
+    bool training;         // for model_accumulate and model_step: float32 master weights are kept, nothing is packed
+    bool train_vision;     // training: the vision tower too
+    bool ema;              // training: a reference is kept, a moving average that starts as the opened weights
+    bool guarded;          // tests: buffers are unreadable outside operations
+    const char *scratch;   // a directory for what need not stay in memory (the float32 reference); NULL: /tmp
 };
 
-// What callers may need to know of config.json.
+// What callers may need to know of the configuration.
 struct model_info {
     int64_t vocab_size, image_token_id, video_token_id, vision_start_token_id, vision_end_token_id;
-    const int64_t *eos_ids; // end-of-sequence tokens of generation_config.json (else of config.json)
+    const int64_t *eos_ids; // eos_token_id of generation_config.json, else of config.json
     size_t eos_count;
     int patch_size, spatial_merge_size, temporal_patch_size; // 14, 2, 2
     const char *precision;                                   // the one in use
     uint64_t parameter_count;
 };
 
-// Opens a model folder. DATAERR names the file and what is wrong with it; USAGE an unknown device or precision;
-// UNAVAILABLE a missing device or memory.
+// Opens a model directory. DATAERR names the file and what is wrong with it; USAGE: an unknown device or precision;
+// UNAVAILABLE: no such device, or memory is short.
 status model_open(struct model **out, const char *dir, const struct model_options *options);
 
 // NULL is fine; sets *model to NULL.
 void model_free(struct model **model);
 
-// Valid as long as the model.
+// Lives as long as the model.
 const struct model_info *model_get_info(const struct model *model);
 
-// A hash over config and weights as they are used (names, shapes, bits), the same in every process; the key under which
-// what was computed with these weights is stored. Reads all weights after a step; else it is at hand.
+// *hash = a hash of the configuration and of the weights as they are used (names, shapes, bits). It is the same in
+// every process, and part of the key under which results computed with these weights are stored. After a step it reads
+// all weights; otherwise it is known.
 status model_hash(struct model *model, uint64_t *hash);
 
-// The version that the weights were given (0 after model_open).
+// The version of the weights (0 after model_open).
 int64_t model_version(const struct model *model);
 
-// Replaces all weights by those of `path` (a safetensors file that model_publish wrote), whose hash must be `hash`. If
-// they are not those (DATAERR), the old ones stay in use. After UNAVAILABLE the model can only be freed.
+// Replaces all weights by those of `path`, a file that model_publish wrote, whose hash must be `hash`. DATAERR if they
+// are others: the old weights stay in use. After UNAVAILABLE the model can only be freed.
 status model_swap(struct model *model, const char *path, int64_t version, uint64_t hash);
 
-// Goes back to the weights of the folder, version 0, whose hash must be `hash`.
+// Goes back to the weights of the directory, version 0, whose hash must be `hash`. DATAERR if it is another.
 status model_reset(struct model *model, uint64_t hash);
 
 // One image or clip of a prompt, in the order of the placeholders in its tokens.
@@ -77,14 +78,13 @@ struct model_completion {
     size_t count; // 1 at least
 };
 
-// Whether the model can read these: BAD_SAMPLE, with the reason, if tokens and media do not match, a token is outside
-// the vocabulary or a completion is empty. Computes nothing.
+// BAD_SAMPLE, with the reason, if tokens and media do not match, a token is outside the vocabulary or a completion is
+// empty. Computes nothing else.
 status model_check(const struct model *model, const struct model_prompt *prompt,
                    const struct model_completion *completions, size_t count);
 
-// Log-probabilities of every token of `count` completions, each given the prompt and what is before it in its own
-// completion: logprobs[i][t], arrays of the callers. The prompt is computed once. BAD_SAMPLE if tokens and media do not
-// match, or a token is outside the vocabulary.
+// logprobs[i][t], arrays of the caller, = the log-probability of token t of completion i, given the prompt and the
+// tokens before it in its completion. The prompt is computed once. BAD_SAMPLE as in model_check.
 status model_score(struct model *model, const struct model_prompt *prompt, const struct model_completion *completions,
                    size_t count, float *const *logprobs);
 
@@ -93,7 +93,7 @@ status model_score(struct model *model, const struct model_prompt *prompt, const
 struct generator;
 
 struct generator_options {
-    int rows;           // completions decoded side by side at most (0: 64)
+    int rows;           // the most completions that are decoded side by side (0: 64)
     int max_new_tokens; // of any request
 };
 
@@ -102,8 +102,8 @@ struct generate_request {
     int count; // completions
     float temperature, top_p;
     int top_k, max_new_tokens;
-    uint64_t key; // keyed chance: of (key, completion, position)
-    void *tag;    // handed back with the result
+    uint64_t key; // each random number is a function of (key, completion, position)
+    void *tag;    // returned with the result
 };
 
 struct generated {
@@ -111,39 +111,40 @@ struct generated {
     float *logprobs; // at temperature 1, over the whole vocabulary
     int64_t *versions;
     size_t count;
-    bool ended; // by an end-of-sequence token
+    bool ended; // with an end-of-sequence token
 };
 
-// A generator over a model. Free it before the model.
+// Makes a generator over a model, to be freed before the model. USAGE: max_new_tokens is not positive.
 status generator_new(struct generator **out, struct model *model, const struct generator_options *options);
 
 // NULL is fine; sets *generator to NULL.
 void generator_free(struct generator **generator);
 
-// Whether another request may be added now (there are free rows or it would wait inside: at most one waits).
+// Whether another request may be added now: every completion of the earlier requests has a row, and no request waits.
 bool generator_can_add(const struct generator *generator);
 
-// Prefills a prompt and queues its completions; their places are filled as others finish. BAD_SAMPLE as in model_score.
+// Adds a request: prefills its prompt now, or lets it wait inside until its prompt fits. At most one waits (BUG
+// otherwise). USAGE: a setting is out of range; BAD_SAMPLE as in model_check.
 status generator_add(struct generator *generator, const struct generate_request *request);
 
-// Decodes one token for each row at work. Finished requests are kept for generator_pop.
+// Decodes one token for each row with a completion. Finished requests are kept for generator_pop.
 status generator_step(struct generator *generator);
 
-// Whether anything is at work or waits.
+// Whether a request is running or waiting.
 bool generator_busy(const struct generator *generator);
 
-// Takes one finished request: its tag, and an array of its completions in order, valid until the next call of
-// generator_pop or generator_free. NULL when none is finished.
+// Returns the completions of one finished request in order, with its tag. They are valid until the next call of
+// generator_pop or generator_free. NULL when no request is finished.
 const struct generated *generator_pop(struct generator *generator, void **tag, int *count);
 
 // ---- training ----
 
-// What the loss needs of one completion besides its tokens.
+// A completion and what the loss needs of it.
 struct train_completion {
     struct model_completion completion;
     double advantage;
-    const float *old_logprobs; // log-probabilities under the policy that sampled it; NULL: on-policy
-    const float *ref_logprobs; // log-probabilities under the reference, for the KL term; NULL: none
+    const float *old_logprobs; // under the policy that sampled it; NULL: on-policy
+    const float *ref_logprobs; // under the reference, for the KL term; NULL: no KL term
     bool stale;                // the clipped surrogate applies
 };
 
@@ -155,7 +156,7 @@ struct loss_options {
 struct train_result {
     double loss;              // of this group
     double nll;               // mean negative log-likelihood: over completions of the mean over tokens
-    double logprob_diff_mean; // mean |log-probability - behaviour|, 0 without
+    double logprob_diff_mean; // mean |log-probability - old_logprobs|, 0 without
     double logprob_diff_max;  // the largest of these
     double kl;                // mean k3 estimate, 0 without
     int64_t tokens;           // of completions
@@ -167,34 +168,34 @@ struct optimizer_options {
     double max_grad_norm; // 0: off
 };
 
-// Adds the gradient of `weight` times the group's loss (algorithms: 1.5 and 5) to the gradients: forward, loss,
-// backward. The loss is the mean over the group's completions of the mean over its tokens.
+// Adds the gradient of `weight` times the group's loss to the gradients: forward, loss, backward. The loss is the mean
+// over the group's completions of the mean over their tokens. BAD_SAMPLE as in model_check; DATAERR: the loss is not
+// finite; BUG unless the model was opened for training, here and in all that follow.
 status model_accumulate(struct model *model, const struct model_prompt *prompt,
                         const struct train_completion *completions, size_t count, const struct loss_options *loss,
                         double weight, struct train_result *result);
 
-// One AdamW step with all gradients since the last, after clipping; zeroes them. *norm is the norm before clipping.
-// The version grows by one.
-status model_step(struct model *model, const struct optimizer_options *rates, double *norm);
+// One AdamW step with all gradients since the last step, after clipping; then zeroes them. *norm = their norm before
+// clipping; DATAERR if it is not finite. The version grows by one.
+status model_step(struct model *model, const struct optimizer_options *options, double *norm);
 
 // Writes the gradients so far (before clipping), float32, under the checkpoint's tensor names, to a safetensors file.
 status model_save_grads(struct model *model, const char *path);
 
-// reference <- decay * reference + (1 - decay) * weights, in float32. It starts as the opened weights, or as what
-// model_load_state found. BUG unless the model was opened with `reference`.
+// reference = decay * reference + (1 - decay) * weights, in float32. BUG unless the model was opened with `ema`.
 status model_update_ema(struct model *model, double decay);
 
-// Writes a model folder in the layout and types it was opened with (config, tokenizer and the rest are copied).
+// Writes a model directory in the layout and types of the opened one (config, tokenizer and the rest are copied).
 status model_save(struct model *model, const char *dir);
 
-// Writes the training state (master weights, moments, reference, step, version) into `folder`, which must exist.
+// Writes the training state (master weights, moments, reference, step, version) into `dir`, which must exist.
 status model_save_state(struct model *model, const char *dir);
 
-// Reads it back. DATAERR names what is missing or does not fit.
+// Reads the training state from `dir`. DATAERR names what is missing or does not fit.
 status model_load_state(struct model *model, const char *dir);
 
-// Writes one file with the weights as they are computed with, policy's or reference's, for model_swap; *hash is theirs.
-// A model that is not opened for training can publish nothing: its weights are packed.
+// Writes one file with the weights as they are computed with, the policy's or the reference's, for model_swap. *hash is
+// their hash.
 status model_publish(struct model *model, bool reference, const char *path, uint64_t *hash);
 
 #endif
