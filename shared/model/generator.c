@@ -162,17 +162,6 @@ static status generator_copy_prompt(struct request *request, const struct model_
     return OK;
 }
 
-static status generator_check(const struct generator *generator, const struct generate_request *request) {
-    if (request->count < 1) return fail(USAGE, "%d completions were asked for", request->count);
-    if (request->max_new_tokens < 1 || request->max_new_tokens > generator->options.max_new_tokens)
-        return fail(USAGE, "max_new_tokens is %d, not in 1..%d", request->max_new_tokens,
-                    generator->options.max_new_tokens);
-    if (!(request->temperature >= 0) || !(request->top_p > 0 && request->top_p <= 1) || request->top_k < 0)
-        return fail(USAGE, "temperature %g, top_p %g, top_k %d", (double)request->temperature, (double)request->top_p,
-                    request->top_k);
-    return model_check(generator->model, &request->prompt, NULL, 0); // now, and not when it is prefilled
-}
-
 // Allocates the results, and starts the request or lets it wait.
 static status generator_enqueue(struct generator *generator, struct request *request,
                                 const struct model_prompt *prompt) {
@@ -197,7 +186,14 @@ static status generator_enqueue(struct generator *generator, struct request *req
 }
 
 status generator_add(struct generator *generator, const struct generate_request *from) {
-    TRY(generator_check(generator, from));
+    int max_new_tokens = generator->options.max_new_tokens;
+    if (from->count < 1) return fail(USAGE, "%d completions were asked for", from->count);
+    if (from->max_new_tokens < 1 || from->max_new_tokens > max_new_tokens)
+        return fail(USAGE, "max_new_tokens is %d, not in 1..%d", from->max_new_tokens, max_new_tokens);
+    if (!(from->temperature >= 0) || !(from->top_p > 0 && from->top_p <= 1) || from->top_k < 0)
+        return fail(USAGE, "temperature %g, top_p %g, top_k %d", (double)from->temperature, (double)from->top_p,
+                    from->top_k);
+    TRY(model_check(generator->model, &from->prompt, NULL, 0)); // now, and not when it is prefilled
     struct request *request = NULL;
     TRY(NEW(&request, 1));
     *request = (struct request){.tag = from->tag,

@@ -11,19 +11,6 @@ static bool decode_complete(const struct request *request, int completion) {
     return result->ended || result->count == (size_t)request->max_new_tokens;
 }
 
-static void decode_append(struct generator *generator, struct request *request, int completion, int32_t token,
-                          float logprob) {
-    struct generated *result = &request->results[completion];
-    assert(result->count < (size_t)request->max_new_tokens);
-    result->tokens[result->count] = token;
-    result->logprobs[result->count] = logprob;
-    result->versions[result->count++] = generator->model->version;
-    const struct model_info *info = &generator->model->info;
-    for (size_t i = 0; i < info->eos_count; i++)
-        if (info->eos_ids[i] == token) result->ended = true;
-    if (decode_complete(request, completion)) request->finished++;
-}
-
 // Samples a token for each row of `normed` [B,C], keyed by (request, completion, position), and appends it to the
 // completion that rows[b] names.
 static status decode_sample(struct generator *generator, struct arena *arena, struct tensor normed,
@@ -48,8 +35,17 @@ static status decode_sample(struct generator *generator, struct arena *arena, st
     TRY(ops->sample(model->backend, device_tokens, device_logprobs, normed, model->weights->lm_head, settings, chance));
     TRY(ops->download(model->backend, tokens, ELEMENT_I32, device_tokens));
     TRY(ops->download(model->backend, logprobs, ELEMENT_F32, device_logprobs));
-    for (size_t i = 0; i < count; i++)
-        decode_append(generator, rows[i].request, rows[i].completion, tokens[i], logprobs[i]);
+    for (size_t i = 0; i < count; i++) {
+        struct request *request = rows[i].request;
+        struct generated *result = &request->results[rows[i].completion];
+        assert(result->count < (size_t)request->max_new_tokens);
+        result->tokens[result->count] = tokens[i];
+        result->logprobs[result->count] = logprobs[i];
+        result->versions[result->count++] = model->version;
+        for (size_t k = 0; k < model->info.eos_count; k++)
+            if (model->info.eos_ids[k] == tokens[i]) result->ended = true;
+        if (decode_complete(request, rows[i].completion)) request->finished++;
+    }
     return OK;
 }
 
@@ -138,43 +134,39 @@ static status decode_inputs_make(struct decode_inputs *inputs, struct arena *are
     return OK;
 }
 
-static status decode_batch(struct generator *generator, struct arena *arena, const struct decode_inputs *inputs) {
+status generator_decode(struct generator *generator) {
     struct model *model = generator->model;
     struct workspace *workspace = &model->workspace;
     enum element type = model->weights->type;
     int64_t hidden_size = model->config.text.hidden_size;
-    struct forward_state fwd = {.weights = model->weights,
-                                .transformer = &model->weights->text,
-                                .workspace = workspace,
-                                .rows = inputs->count,
-                                .cache = generator->cache,
-                                .layered = true};
-    struct tensor normed;
-    TRY(workspace_upload(workspace, ELEMENT_I32, fwd.rows, 1, inputs->cache_slots, &fwd.cache_slots));
-    TRY(text_rope(model, &fwd, inputs->position_ids));
-    TRY(workspace_alloc(workspace, type, fwd.rows, hidden_size, &fwd.x));
-    TRY(workspace_alloc(workspace, type, fwd.rows, hidden_size, &fwd.delta));
-    TRY(workspace_alloc(workspace, type, fwd.rows, hidden_size, &normed));
-    TRY(text_embed(model, fwd.x, inputs->tokens, fwd.rows));
-    struct attention_spans spans = {inputs->spans, (size_t)inputs->count};
-    for (int i = 0; i < fwd.transformer->block_count; i++) TRY(block_forward(&fwd, i, spans));
-    TRY(forward_norm(&fwd, normed, model->weights->norm, (struct tensor){0}));
-    return decode_sample(generator, arena, normed, inputs->rows);
-}
-
-status generator_decode(struct generator *generator) {
     struct arena arena = {0};
     struct decode_inputs inputs;
     status result = OK;
     TRY_TO(result, done, decode_inputs_make(&inputs, &arena, generator));
     if (inputs.count == 0) goto done;
-    TRY_TO(result, done, decode_batch(generator, &arena, &inputs));
+    struct forward_state fwd = {.weights = model->weights,
+                                .transformer = &model->weights->text,
+                                .workspace = workspace,
+                                .rows = inputs.count,
+                                .cache = generator->cache,
+                                .layered = true};
+    struct attention_spans spans = {inputs.spans, (size_t)inputs.count};
+    struct tensor normed;
+    TRY_TO(result, done, workspace_upload(workspace, ELEMENT_I32, fwd.rows, 1, inputs.cache_slots, &fwd.cache_slots));
+    TRY_TO(result, done, text_rope(model, &fwd, inputs.position_ids));
+    TRY_TO(result, done, workspace_alloc(workspace, type, fwd.rows, hidden_size, &fwd.x));
+    TRY_TO(result, done, workspace_alloc(workspace, type, fwd.rows, hidden_size, &fwd.delta));
+    TRY_TO(result, done, workspace_alloc(workspace, type, fwd.rows, hidden_size, &normed));
+    TRY_TO(result, done, text_embed(model, fwd.x, inputs.tokens, fwd.rows));
+    for (int i = 0; i < fwd.transformer->block_count; i++) TRY_TO(result, done, block_forward(&fwd, i, spans));
+    TRY_TO(result, done, forward_norm(&fwd, normed, model->weights->norm, (struct tensor){0}));
+    TRY_TO(result, done, decode_sample(generator, &arena, normed, inputs.rows));
     for (int i = 0; i < generator->options.rows; i++) {
         struct batch_row *row = &generator->batch[i];
         if (row->request && decode_complete(row->request, row->completion)) row->request = NULL;
     }
 done:
-    workspace_restore(&generator->model->workspace, (struct workspace_mark){0});
+    workspace_restore(workspace, (struct workspace_mark){0});
     arena_release(&arena);
     return result;
 }

@@ -10,17 +10,6 @@
 #include "shared/model/trainer.h"
 #include "shared/model/weights_hash.h"
 
-static status model_choose_precision(struct model *model, enum element *type) {
-    const char *precision = model->options.precision;
-    if (!precision) precision = strcmp(model->backend->ops->name, "cpu") == 0 ? "float32" : "bfloat16";
-    *type = ELEMENT_F32;
-    if (strcmp(precision, "bfloat16") == 0)
-        *type = ELEMENT_BF16;
-    else if (strcmp(precision, "float32") != 0)
-        return fail(USAGE, "precision %s is not float32 or bfloat16", precision);
-    return backend_supports(model->backend, *type);
-}
-
 static status model_open_all(struct model *model, const char *dir) {
     const struct model_options *options = &model->options;
     const struct model_config *config = &model->config;
@@ -33,8 +22,12 @@ static status model_open_all(struct model *model, const char *dir) {
     TRY(model_config_read(&model->config, dir));
     TRY(backend_open(&model->backend, &(struct backend_options){options->device, options->threads, options->guarded}));
     model->workspace.backend = model->backend;
-    enum element type;
-    TRY(model_choose_precision(model, &type));
+    const char *precision = options->precision;
+    if (!precision) precision = strcmp(model->backend->ops->name, "cpu") == 0 ? "float32" : "bfloat16";
+    enum element type = strcmp(precision, "bfloat16") == 0 ? ELEMENT_BF16 : ELEMENT_F32;
+    if (type == ELEMENT_F32 && strcmp(precision, "float32") != 0)
+        return fail(USAGE, "precision %s is not float32 or bfloat16", precision);
+    TRY(backend_supports(model->backend, type));
     TRY(parameter_table_new(&model->table, config));
     model->info = (struct model_info){
         .vocab_size = config->text.vocab_size,

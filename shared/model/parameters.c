@@ -220,16 +220,7 @@ const char *parameter_nested_name(struct arena *arena, const struct parameter *p
     return arena_printf(arena, "%s", parameter->name);
 }
 
-// The tensor of a parameter under either name, if it has the parameter's shape.
-static status param_find(const struct parameter *parameter, const struct safetensors *store, struct arena *arena,
-                         const struct stored_tensor **out) {
-    const char *nested = parameter_nested_name(arena, parameter);
-    if (!nested) return fail_oom();
-    const struct stored_tensor *stored = safetensors_find(store, parameter->name);
-    if (!stored) stored = safetensors_find(store, nested);
-    const char *file = safetensors_count(store) ? safetensors_at(store, 0)->file : "model.safetensors";
-    if (!stored) return fail(DATAERR, "%s: tensor %s is missing", file, parameter->name);
-    *out = stored;
+static status param_check_shape(const struct parameter *parameter, const struct stored_tensor *stored) {
     struct stored_tensor expected = {.rank = parameter->rank};
     static_assert(sizeof parameter->shape <= sizeof expected.shape, "a parameter's shape can be stored");
     memcpy(expected.shape, parameter->shape, sizeof parameter->shape);
@@ -246,9 +237,16 @@ status parameter_table_match(const struct parameter_table *table, const struct s
     struct arena arena = {0};
     bool *used = NULL;
     status result = OK;
+    const char *file = safetensors_count(store) ? safetensors_at(store, 0)->file : "model.safetensors";
     TRY_TO(result, done, NEW(&used, safetensors_count(store)));
     for (size_t i = 0; i < table->count; i++) {
-        TRY_TO(result, done, param_find(&table->list[i], store, &arena, &found[i]));
+        const struct parameter *parameter = &table->list[i];
+        const char *nested = parameter_nested_name(&arena, parameter);
+        if (!nested) TRY_TO(result, done, fail_oom());
+        found[i] = safetensors_find(store, parameter->name);
+        if (!found[i]) found[i] = safetensors_find(store, nested);
+        if (!found[i]) TRY_TO(result, done, fail(DATAERR, "%s: tensor %s is missing", file, parameter->name));
+        TRY_TO(result, done, param_check_shape(parameter, found[i]));
         used[found[i] - safetensors_at(store, 0)] = true;
     }
     for (size_t i = 0; i < safetensors_count(store); i++) {

@@ -174,50 +174,42 @@ static int safetensors_compare_strings(const void *left, const void *right) {
     return strcmp(*(const char *const *)left, *(const char *const *)right);
 }
 
-// Adds each file that the index's weight_map names, in alphabetical order.
-static status safetensors_add_shards(struct safetensors *store, const char *dir, json_object *weight_map) {
-    const char **names = NULL;
-    TRY(NEW(&names, (size_t)json_object_object_length(weight_map)));
-    size_t count = 0;
-    status result = OK;
-    json_object_object_foreach(weight_map, tensor, file) {
-        if (!json_object_is_type(file, json_type_string) || strchr(json_object_get_string(file), '/'))
-            TRY_TO(result, done, fail(DATAERR, "%s: weight_map: %.200s is not mapped to a file name", dir, tensor));
-        names[count++] = json_object_get_string(file);
-    }
-    qsort(names, count, sizeof *names, safetensors_compare_strings);
-    for (size_t i = 0; i < count; i++) {
-        if (i && strcmp(names[i], names[i - 1]) == 0) continue;
-        if (store->map_count == MAX_SHARDS) TRY_TO(result, done, fail(DATAERR, "%s: too many files", dir));
-        char *path = path_join(&store->arena, dir, names[i]);
-        if (!path) TRY_TO(result, done, fail_oom());
-        TRY_TO(result, done, safetensors_add_file(store, path));
-    }
-done:
-    free(names);
-    return result;
-}
-
-// Opens the shards of an index. Each of its tensors must be in the file that it says.
+// Opens the shards that an index names, in alphabetical order. Each tensor must be in the file that the index says.
 static status safetensors_add_index(struct safetensors *store, const char *dir, const char *path) {
     json_object *index = NULL;
-    TRY(json_parse_file(&index, path));
+    const char **files = NULL;
+    size_t count = 0;
     status result = OK;
+    TRY_TO(result, done, json_parse_file(&index, path));
     json_object *weight_map = json_object_object_get(index, "weight_map");
     if (!json_object_is_type(weight_map, json_type_object))
         TRY_TO(result, done, fail(DATAERR, "%s: weight_map is missing", path));
-    TRY_TO(result, done, safetensors_add_shards(store, dir, weight_map));
-    TRY_TO(result, done, safetensors_sort_names(store));
+    TRY_TO(result, done, NEW(&files, (size_t)json_object_object_length(weight_map)));
     json_object_object_foreach(weight_map, name, file) {
-        const struct stored_tensor *tensor = safetensors_find(store, name);
+        if (!json_object_is_type(file, json_type_string) || strchr(json_object_get_string(file), '/'))
+            TRY_TO(result, done, fail(DATAERR, "%s: weight_map: %.200s is not mapped to a file name", dir, name));
+        files[count++] = json_object_get_string(file);
+    }
+    qsort(files, count, sizeof *files, safetensors_compare_strings);
+    for (size_t i = 0; i < count; i++) {
+        if (i && strcmp(files[i], files[i - 1]) == 0) continue;
+        if (store->map_count == MAX_SHARDS) TRY_TO(result, done, fail(DATAERR, "%s: too many files", dir));
+        char *shard = path_join(&store->arena, dir, files[i]);
+        if (!shard) TRY_TO(result, done, fail_oom());
+        TRY_TO(result, done, safetensors_add_file(store, shard));
+    }
+    TRY_TO(result, done, safetensors_sort_names(store));
+    json_object_object_foreach(weight_map, tensor_name, tensor_file) {
+        const struct stored_tensor *tensor = safetensors_find(store, tensor_name);
         const char *slash = tensor ? strrchr(tensor->file, '/') : NULL;
-        if (!tensor || strcmp(slash ? slash + 1 : tensor->file, json_object_get_string(file)) != 0)
+        if (!tensor || strcmp(slash ? slash + 1 : tensor->file, json_object_get_string(tensor_file)) != 0)
             TRY_TO(result, done,
                    fail(DATAERR, "%s/%s: tensor %.200s is not in it, although the index says so", dir,
-                        json_object_get_string(file), name));
+                        json_object_get_string(tensor_file), tensor_name));
     }
 done:
     json_object_put(index);
+    free(files);
     return result;
 }
 

@@ -45,26 +45,6 @@ static status sequence_check_tokens(const struct model_config *config, const int
     return OK;
 }
 
-// The position ids of one medium's tokens, the first of them at position `start`. Returns the largest of them.
-static int32_t sequence_medium_ids(struct position_id *out, const struct model_config *config, struct grid_thw grid,
-                                   const struct model_medium *medium, int32_t start) {
-    int height = grid.height / config->vision.spatial_merge_size,
-        width = grid.width / config->vision.spatial_merge_size;
-    int32_t largest = start;
-    for (int t = 0; t < grid.time; t++) {
-        float scaled = (float)t * (float)medium->seconds_per_grid;
-        scaled = scaled * config->vision.tokens_per_second;
-        int32_t time = medium->video ? start + (int32_t)scaled : start;
-        for (int h = 0; h < height; h++) {
-            for (int w = 0; w < width; w++) *out++ = (struct position_id){{time, start + h, start + w}};
-        }
-        if (time > largest) largest = time;
-    }
-    if (start + height - 1 > largest) largest = start + height - 1;
-    if (start + width - 1 > largest) largest = start + width - 1;
-    return largest;
-}
-
 // The medium whose first placeholder is token `at`: checks its placeholders and fills in their position ids. Adds their
 // number to *at.
 static status sequence_add_medium(struct sequence *sequence, const struct model_config *config,
@@ -80,8 +60,19 @@ static status sequence_add_medium(struct sequence *sequence, const struct model_
             return fail(BAD_SAMPLE, "%s of %lld tokens has %lld placeholders", medium->video ? "a clip" : "an image",
                         (long long)count, (long long)i);
     }
-    sequence->next_position =
-        sequence_medium_ids(sequence->position_ids + *at, config, grid, medium, sequence->next_position) + 1;
+    int merge = config->vision.spatial_merge_size, height = grid.height / merge, width = grid.width / merge;
+    int32_t start = sequence->next_position, largest = start + (height > width ? height : width) - 1;
+    struct position_id *out = sequence->position_ids + *at;
+    for (int t = 0; t < grid.time; t++) {
+        float scaled = (float)t * (float)medium->seconds_per_grid;
+        scaled = scaled * config->vision.tokens_per_second;
+        int32_t time = medium->video ? start + (int32_t)scaled : start;
+        for (int h = 0; h < height; h++) {
+            for (int w = 0; w < width; w++) *out++ = (struct position_id){{time, start + h, start + w}};
+        }
+        if (time > largest) largest = time;
+    }
+    sequence->next_position = largest + 1;
     *at += (size_t)count;
     return OK;
 }

@@ -148,30 +148,26 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
     return OK;
 }
 
-// The gradient of the embedding matrix. Placeholders have none.
-static status text_embedding_backward(struct text_state *state, struct model *model, struct buffer *grads) {
-    const struct operations *ops = model->backend->ops;
-    const struct sequence *sequence = state->sequence;
-    int64_t count = sequence->text_count;
-    if (count == 0) return OK;
-    struct workspace_mark mark = workspace_save(&model->workspace);
-    struct tensor rows, ids, grad_rows;
-    TRY(workspace_upload(&model->workspace, ELEMENT_I32, count, 1, sequence->text_rows, &rows));
-    TRY(workspace_upload(&model->workspace, ELEMENT_I32, count, 1, sequence->text_ids, &ids));
-    TRY(workspace_alloc(&model->workspace, ELEMENT_F32, count, model->config.text.hidden_size, &grad_rows));
-    TRY(ops->gather(model->backend, grad_rows, state->fwd.grad_x, rows));
-    TRY(ops->scatter_add(model->backend, param_tensor(grads, &model->table->embedding), grad_rows, ids));
-    workspace_restore(&model->workspace, mark);
-    return OK;
-}
-
 status text_backward(struct text_state *state, struct model *model, struct arena *arena, struct buffer *grads) {
     const struct operations *ops = model->backend->ops;
     struct attention_spans spans = {state->sequence->spans, state->sequence->span_count};
     struct workspace *workspace = &model->workspace;
     state->fwd.grads = grads;
     for (int i = state->fwd.transformer->block_count - 1; i >= 0; i--) TRY(block_backward(&state->fwd, i, spans));
-    TRY(text_embedding_backward(state, model, grads));
+
+    // The gradient of the embedding matrix. Placeholders have none.
+    const struct sequence *sequence = state->sequence;
+    if (sequence->text_count) {
+        int64_t count = sequence->text_count;
+        struct workspace_mark mark = workspace_save(workspace);
+        struct tensor rows, ids, grad_rows;
+        TRY(workspace_upload(workspace, ELEMENT_I32, count, 1, sequence->text_rows, &rows));
+        TRY(workspace_upload(workspace, ELEMENT_I32, count, 1, sequence->text_ids, &ids));
+        TRY(workspace_alloc(workspace, ELEMENT_F32, count, model->config.text.hidden_size, &grad_rows));
+        TRY(ops->gather(model->backend, grad_rows, state->fwd.grad_x, rows));
+        TRY(ops->scatter_add(model->backend, param_tensor(grads, &model->table->embedding), grad_rows, ids));
+        workspace_restore(workspace, mark);
+    }
     if (!model->options.train_vision) return OK;
 
     // The gradients of the media's rows are copied to below state->mark, where they outlive the language model's part.

@@ -89,17 +89,6 @@ done:
     return result;
 }
 
-static status state_find(struct arena *arena, enum state_kind kind, const struct parameter *parameter,
-                         const struct safetensors *store, const char *path, const struct stored_tensor **out) {
-    const char *name = state_name(arena, kind, parameter);
-    if (!name) return fail_oom();
-    *out = safetensors_find(store, name);
-    if (!*out) return fail(DATAERR, "%s: tensor %s is missing", path, name);
-    if ((*out)->type != ELEMENT_F32 || stored_tensor_count(*out) != parameter->count)
-        return fail(DATAERR, "%s: tensor %s is not %lld float32 numbers", path, name, (long long)parameter->count);
-    return OK;
-}
-
 // Copies a stored tensor to where it belongs; `values` holds CHUNK_ELEMENTS, since the stored data may be unaligned.
 static status state_read_tensor(struct model *model, enum state_kind kind, const struct parameter *parameter,
                                 const struct stored_tensor *stored, float *values) {
@@ -128,9 +117,15 @@ static status state_read_tensors(struct model *model, struct arena *arena, const
         for (enum state_kind kind = 0; kind < STATE_KINDS; kind++) {
             for (size_t i = 0; i < model->table->count; i++) {
                 const struct parameter *parameter = &model->table->list[i];
-                const struct stored_tensor *stored = NULL;
                 if (!state_has(model, kind, parameter)) continue;
-                TRY_TO(result, done, state_find(arena, kind, parameter, store, path, &stored));
+                const char *name = state_name(arena, kind, parameter);
+                if (!name) TRY_TO(result, done, fail_oom());
+                const struct stored_tensor *stored = safetensors_find(store, name);
+                if (!stored) TRY_TO(result, done, fail(DATAERR, "%s: tensor %s is missing", path, name));
+                if (stored->type != ELEMENT_F32 || stored_tensor_count(stored) != parameter->count)
+                    TRY_TO(result, done,
+                           fail(DATAERR, "%s: tensor %s is not %lld float32 numbers", path, name,
+                                (long long)parameter->count));
                 if (pass == 1) TRY_TO(result, done, state_read_tensor(model, kind, parameter, stored, values));
             }
         }

@@ -116,20 +116,6 @@ static status vision_patchify(const struct vision_state *state, struct model *mo
     return model->backend->ops->patchify(model->backend, *patches, state->frames, &shape);
 }
 
-// fwd.x = the patch embeddings in window order.
-static status vision_embed(struct vision_state *state, struct model *model) {
-    const struct operations *ops = model->backend->ops;
-    struct workspace_mark mark = workspace_save(&model->workspace);
-    struct tensor patches, embedded;
-    TRY(vision_patchify(state, model, &patches));
-    TRY(workspace_alloc(&model->workspace, model->weights->type, state->fwd.rows, state->fwd.transformer->hidden_size,
-                        &embedded));
-    TRY(ops->linear(model->backend, embedded, patches, model->weights->patch_embed, (struct tensor){0}));
-    TRY(ops->gather(model->backend, state->fwd.x, embedded, state->patch_order));
-    workspace_restore(&model->workspace, mark);
-    return OK;
-}
-
 // What the merger computes on the way.
 struct merger_activations {
     struct tensor normed, rstd;      // [P,C], F32 [P,1]
@@ -208,7 +194,16 @@ status vision_forward(struct vision_state *state, struct model *model, struct ar
     struct workspace_mark mark = workspace_save(&model->workspace);
     struct forward_state *fwd = &state->fwd;
     TRY(vision_alloc_rows(state, model));
-    TRY(vision_embed(state, model));
+
+    // fwd.x = the patch embeddings in window order.
+    struct workspace_mark embed_mark = workspace_save(&model->workspace);
+    struct tensor patches, embedded;
+    TRY(vision_patchify(state, model, &patches));
+    TRY(workspace_alloc(&model->workspace, weights->type, fwd->rows, fwd->transformer->hidden_size, &embedded));
+    TRY(ops->linear(model->backend, embedded, patches, weights->patch_embed, (struct tensor){0}));
+    TRY(ops->gather(model->backend, fwd->x, embedded, state->patch_order));
+    workspace_restore(&model->workspace, embed_mark);
+
     int depth = fwd->transformer->block_count;
     for (int i = 0; i < depth; i++) TRY(block_forward(fwd, i, vision_spans(state, &model->config, i)));
     struct merger_activations merger;

@@ -63,18 +63,6 @@ status parameter_download(struct backend *backend, struct buffer *buffer, const 
     return weights_download(backend, row, type, sink, context);
 }
 
-// Uploads a stored tensor, whose data may be unaligned.
-static status weights_upload(struct backend *backend, struct tensor out, const struct stored_tensor *stored) {
-    if ((uintptr_t)stored->data % element_size(stored->type) == 0)
-        return backend->ops->upload(backend, out, stored->data, stored->type);
-    char *aligned = NULL;
-    TRY(mem_new(&aligned, stored->size, 1));
-    memcpy(aligned, stored->data, stored->size);
-    status result = backend->ops->upload(backend, out, aligned, stored->type);
-    free(aligned);
-    return result;
-}
-
 // Fills a parameter's dense tensor from the store, and adds it to the hash.
 static status weights_fill(struct weights_loader *loader, const struct fused_param *param, struct tensor out) {
     struct backend *backend = loader->weights->backend;
@@ -83,7 +71,15 @@ static status weights_fill(struct weights_loader *loader, const struct fused_par
         const struct parameter *parameter = &loader->weights->table->list[i];
         const struct stored_tensor *stored = loader->found[i];
         struct tensor row = weights_slice(out, parameter->offset - param->offset, parameter->count);
-        TRY(weights_upload(backend, row, stored));
+        bool aligned = (uintptr_t)stored->data % element_size(stored->type) == 0;
+        char *copy = NULL; // the data of a file may be unaligned
+        if (!aligned) {
+            TRY(mem_new(&copy, stored->size, 1));
+            memcpy(copy, stored->data, stored->size);
+        }
+        status result = backend->ops->upload(backend, row, aligned ? stored->data : copy, stored->type);
+        free(copy);
+        TRY(result);
         if (loader->hasher) {
             weights_hasher_parameter(loader->hasher, parameter);
             TRY(stored->type == type ? weights_hasher_update(loader->hasher, stored->data, stored->size)
@@ -136,23 +132,6 @@ static status weights_load_vector(struct weights_loader *loader, const struct fu
     return weights->training ? OK : weights_fill(loader, param, *out);
 }
 
-static status weights_load_embedding(struct weights_loader *loader) {
-    struct weights *weights = loader->weights;
-    const struct operations *ops = weights->backend->ops;
-    const struct fused_param *param = &weights->table->embedding;
-    if (weights->training) {
-        weights->embedding = param_tensor(weights->master, param);
-    } else {
-        size_t bytes = (size_t)param->rows * (size_t)param->columns * element_size(weights->type);
-        TRY(ops->buffer_new(weights->backend, bytes, &weights->embedding_rows));
-        weights->embedding =
-            (struct tensor){weights->embedding_rows, 0, weights->type, param->rows, param->columns, param->columns};
-    }
-    TRY(weights_fill(loader, param, weights->embedding));
-    if (weights->table->lm_head.count) return OK;
-    return ops->weight_new(weights->backend, &weights->lm_head, weights->embedding, weights->type, !weights->training);
-}
-
 static status weights_load_block_matrices(struct weights_loader *loader, struct transformer *transformer) {
     for (int i = 0; i < transformer->block_count; i++) {
         const struct block_params *params = &transformer->params[i];
@@ -182,8 +161,21 @@ static status weights_load_block_vectors(struct weights_loader *loader, struct t
 // Loads everything in the order of the table, which is the order of the hash.
 static status weights_load_all(struct weights_loader *loader) {
     struct weights *weights = loader->weights;
+    const struct operations *ops = weights->backend->ops;
     const struct parameter_table *table = weights->table;
-    TRY(weights_load_embedding(loader));
+    const struct fused_param *embedding = &table->embedding;
+    if (weights->training) {
+        weights->embedding = param_tensor(weights->master, embedding);
+    } else {
+        size_t bytes = (size_t)embedding->rows * (size_t)embedding->columns * element_size(weights->type);
+        TRY(ops->buffer_new(weights->backend, bytes, &weights->embedding_rows));
+        weights->embedding = (struct tensor){
+            weights->embedding_rows, 0, weights->type, embedding->rows, embedding->columns, embedding->columns};
+    }
+    TRY(weights_fill(loader, embedding, weights->embedding));
+    if (!table->lm_head.count)
+        TRY(ops->weight_new(weights->backend, &weights->lm_head, weights->embedding, weights->type,
+                            !weights->training));
     TRY(weights_load_block_matrices(loader, &weights->text));
     if (table->lm_head.count) TRY(weights_load_matrix(loader, &table->lm_head, &weights->lm_head));
     TRY(weights_load_block_vectors(loader, &weights->text));
