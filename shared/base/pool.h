@@ -1,4 +1,4 @@
-// A pool of threads that share one loop at a time. It sleeps between loops (after a spin of microseconds).
+// A pool of threads that share one loop at a time. Between loops its threads sleep, after spinning for microseconds.
 #ifndef SHARED_BASE_POOL_H
 #define SHARED_BASE_POOL_H
 
@@ -6,17 +6,18 @@
 
 struct pool;
 
-// A pool of `threads` threads, the caller's own counted in; 0 means one for each processor that this process may use.
+// Makes a pool of `threads` threads, the caller's own included; 0 means one for each processor that this process may
+// use. Free it with pool_free. UNAVAILABLE.
 status pool_new(struct pool **out, int threads);
 
-// Ends the threads; NULL is fine. Sets *pool to NULL.
+// Ends the threads and sets *pool to NULL. NULL is fine.
 void pool_free(struct pool **pool);
 
-// How many threads it has, the caller's counted in.
+// Returns the number of threads, the caller's included.
 int pool_threads(const struct pool *pool);
 
-// Calls work(context, task, thread) for each task in 0..tasks-1, `thread` in 0..threads-1, and returns when all are
-// done. Which thread takes which task is left to chance: results must depend on `task` alone. Not to be nested.
+// Calls work(context, task, thread) for each task in 0..tasks-1, with `thread` in 0..threads-1, and returns when all
+// are done. Which thread takes which task is not determined: results must depend on `task` alone. Calls must not nest.
 void pool_run(struct pool *pool, int tasks, void (*work)(void *context, int task, int thread), void *context);
 
 #endif

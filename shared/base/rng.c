@@ -1,22 +1,18 @@
 #include "shared/base/rng.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 #include <xxhash.h>
-
-static void philox_round(uint32_t counter[4], const uint32_t key[2]) {
-    uint64_t first = (uint64_t)0xD2511F53u * counter[0];
-    uint64_t second = (uint64_t)0xCD9E8D57u * counter[2];
-    uint32_t next[4] = {(uint32_t)(second >> 32) ^ counter[1] ^ key[0], (uint32_t)second,
-                        (uint32_t)(first >> 32) ^ counter[3] ^ key[1], (uint32_t)first};
-    memcpy(counter, next, sizeof next);
-}
 
 uint64_t rng_bits(uint64_t key, uint64_t a, uint64_t b) {
     uint32_t counter[4] = {(uint32_t)a, (uint32_t)(a >> 32), (uint32_t)b, (uint32_t)(b >> 32)};
     uint32_t words[2] = {(uint32_t)key, (uint32_t)(key >> 32)};
     for (int round = 0; round < 10; round++) {
-        philox_round(counter, words);
+        uint64_t first = (uint64_t)0xD2511F53u * counter[0], second = (uint64_t)0xCD9E8D57u * counter[2];
+        uint32_t next[4] = {(uint32_t)(second >> 32) ^ counter[1] ^ words[0], (uint32_t)second,
+                            (uint32_t)(first >> 32) ^ counter[3] ^ words[1], (uint32_t)first};
+        memcpy(counter, next, sizeof next);
         words[0] += 0x9E3779B9u;
         words[1] += 0xBB67AE85u;
     }
@@ -28,7 +24,8 @@ double rng_uniform(uint64_t key, uint64_t a, uint64_t b) {
 }
 
 uint64_t rng_below(uint64_t key, uint64_t a, uint64_t b, uint64_t bound) {
-    uint64_t threshold = (0 - bound) % bound; // values below it would be favoured: draw again under another key
+    assert(bound >= 1);
+    uint64_t threshold = (0 - bound) % bound; // bits below it would be more probable: draw again under another key
     for (;; key += 0x9E3779B97F4A7C15u) {
         uint64_t bits = rng_bits(key, a, b);
         if (bits >= threshold) return bits % bound;
