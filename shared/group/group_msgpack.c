@@ -187,19 +187,18 @@ static status group_msgpack_check_lengths(const unsigned char *data, size_t size
                                             1, 2, 4, 8, 1, 2, 4, 8, 16, 1, 2, 4, 2, 4, 2, 4};
     for (size_t at = 0; at < size;) {
         unsigned char head = data[at];
-        size_t rest = size - at, items = 0, skip = 1;
+        size_t width = head >= 0xc0 && head <= 0xdf ? fixed[head - 0xc0] : 0;
+        size_t rest = size - at, items = 0, skip = 1 + width;
         if (head >= 0x80 && head <= 0x9f)
-            items = (size_t)(head & 15) * (head < 0x90 ? 2 : 1);
+            items = (head & 15u) * (head < 0x90 ? 2u : 1u);
         else if (head >= 0xa0 && head <= 0xbf)
-            skip += (size_t)(head & 31);
+            skip += head & 31u;
         else if (head >= 0xdc && head <= 0xdf)
-            skip += fixed[head - 0xc0],
-                items = group_msgpack_length(data + at, fixed[head - 0xc0], rest) * (head < 0xde ? 1 : 2);
+            items = group_msgpack_length(data + at, width, rest) * (head < 0xde ? 1u : 2u);
         else if ((head >= 0xc4 && head <= 0xc9) || (head >= 0xd9 && head <= 0xdb))
-            skip += fixed[head - 0xc0] + group_msgpack_length(data + at, fixed[head - 0xc0], rest) +
-                    (head >= 0xc7 && head <= 0xc9);
-        else if (head >= 0xc0 && head <= 0xdb)
-            skip += fixed[head - 0xc0] + (head >= 0xd4 && head <= 0xd8);
+            skip += group_msgpack_length(data + at, width, rest) + (head >= 0xc7 && head <= 0xc9 ? 1u : 0u);
+        else if (head >= 0xd4 && head <= 0xd8)
+            skip += 1; // the type of a fixed ext
         if (items > rest || skip > rest) return fail(DATAERR, "not a group: msgpack cut short");
         at += skip;
     }

@@ -1,4 +1,4 @@
-// Any bytes as a group's JSON: what is read must come out of msgpack and of JSON the same.
+// Reads any bytes as a group's JSON. A group that was read must come back the same from msgpack and from JSON.
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,9 +7,9 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-// Aborts unless the step went well: a group that was read can be written and read again.
-static void must(int good) {
-    if (!good) abort();
+// Aborts unless the step succeeded: a group that was read can be written and read again.
+static void must(int succeeded) {
+    if (!succeeded) abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

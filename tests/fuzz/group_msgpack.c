@@ -1,4 +1,4 @@
-// Any bytes as a group's msgpack: what is read must be JSON that is read, and packed again, the same.
+// Reads any bytes as a group's msgpack. A group that was read must come back the same from JSON and from msgpack.
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,9 +7,9 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-// Aborts unless the step went well: a group that was read can be written and read again.
-static void must(int good) {
-    if (!good) abort();
+// Aborts unless the step succeeded: a group that was read can be written and read again.
+static void must(int succeeded) {
+    if (!succeeded) abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -1,4 +1,4 @@
-// The base: memory, files, keyed chance, the pool.
+// The base: failures, memory, files, clocks, log lines, random numbers, the pool.
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -18,15 +18,17 @@ static void test_failure_text_nests(void **state) {
     assert_int_equal(fail(DATAERR, "line %d: broken", 3), DATAERR);
     assert_int_equal(fail_prefix(DATAERR, "data.jsonl"), DATAERR);
     assert_string_equal(fail_text(), "data.jsonl: line 3: broken");
+    assert_int_equal(fail_oom(), UNAVAILABLE);
+    assert_string_equal(fail_text(), "out of memory");
 }
 
-static void test_bytes_grow(void **state) {
+static void test_buffers_grow(void **state) {
     (void)state;
-    struct buf bytes = {0};
-    for (int i = 0; i < 1000; i++) assert_int_equal(buf_printf(&bytes, "%d,", i), OK);
-    assert_int_equal(bytes.size, 3890);
-    assert_int_equal(strlen(bytes.data), bytes.size);
-    buf_release(&bytes);
+    struct buf buf = {0};
+    for (int i = 0; i < 1000; i++) assert_int_equal(buf_printf(&buf, "%d,", i), OK);
+    assert_int_equal(buf.size, 3890);
+    assert_int_equal(strlen(buf.data), buf.size);
+    buf_release(&buf);
 }
 
 static void test_arena_is_zeroed_and_aligned(void **state) {
@@ -48,7 +50,7 @@ static void test_philox_known_answer(void **state) {
     assert_true(rng_bits(0, 0, 0) == 0xe169c58d6627e8d5u);
 }
 
-static void test_chance_below_is_even(void **state) {
+static void test_numbers_below_a_bound_are_even(void **state) {
     (void)state;
     int seen[5] = {0};
     for (uint64_t i = 0; i < 50000; i++) seen[rng_below(7, 1, i, 5)]++;
@@ -128,7 +130,7 @@ static void test_a_shared_file_is_not_written_over(void **state) {
     assert_int_equal(file_lock_shared(path, &none), DATAERR);
 }
 
-static void test_file_replace(void **state) {
+static void test_files_are_written_atomically(void **state) {
     (void)state;
     char folder[] = "/tmp/caravan-base-XXXXXX";
     assert_non_null(mkdtemp(folder));
@@ -239,6 +241,52 @@ static void test_timed_waits_use_the_monotonic_clock(void **state) {
     pthread_mutex_destroy(&waiting.lock);
 }
 
+static void test_blocks_are_zeroed_and_grow(void **state) {
+    (void)state;
+    int64_t *numbers = NULL;
+    assert_int_equal(NEW(&numbers, 3), OK);
+    for (int i = 0; i < 3; i++) assert_int_equal(numbers[i], 0);
+    numbers[2] = 7;
+    assert_int_equal(RESIZE(&numbers, 1000), OK);
+    assert_int_equal(numbers[2], 7);
+    int64_t *kept = numbers;
+    assert_int_equal(RESIZE(&numbers, SIZE_MAX / 8 + 1), UNAVAILABLE);
+    assert_ptr_equal(numbers, kept);
+    free(numbers);
+    assert_int_equal(NEW(&numbers, SIZE_MAX / 2), UNAVAILABLE);
+    assert_null(numbers);
+}
+
+static void test_strings_and_utf8(void **state) {
+    (void)state;
+    struct string text = string_of("a,b,");
+    assert_true(string_equals(text, "a,b,"));
+    assert_false(string_equals((struct string){0}, ""));
+    assert_int_equal(string_find(text, ",", 2), 3);
+    assert_true(string_find(text, "c", 0) == SIZE_MAX && string_find(text, ",", 5) == SIZE_MAX);
+    assert_true(string_equals((struct string){string_slice(text, 2, 3).data, 1}, "b"));
+    assert_int_equal(utf8_step("\xf0\x9f\x98\x80", 4), 4);
+    assert_int_equal(utf8_step("\xf0\x9f\x98", 3), -3);
+    assert_int_equal(utf8_step("\xed\xa0\x80", 3), -1);
+    struct buf out = {0};
+    assert_int_equal(utf8_replace("a\xff\xc3\xa9", 4, &out), OK);
+    assert_string_equal(out.data, "a\xef\xbf\xbd\xc3\xa9");
+    buf_release(&out);
+}
+
+static void test_paths(void **state) {
+    (void)state;
+    struct arena arena = {0};
+    assert_string_equal(path_join(&arena, "a", "b"), "a/b");
+    assert_string_equal(path_join(&arena, "a/", "b"), "a/b");
+    assert_string_equal(path_join(&arena, "a", "/b"), "/b");
+    assert_string_equal(path_join(&arena, NULL, "b"), "b");
+    assert_string_equal(path_parent(&arena, "a/b/c"), "a/b");
+    assert_string_equal(path_parent(&arena, "/c"), "/");
+    assert_string_equal(path_parent(&arena, "c"), ".");
+    arena_release(&arena);
+}
+
 struct tally {
     int count[997];
     int threads;
@@ -270,14 +318,17 @@ static void test_pool_runs_each_task_once(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_failure_text_nests),
-        cmocka_unit_test(test_bytes_grow),
+        cmocka_unit_test(test_buffers_grow),
         cmocka_unit_test(test_arena_is_zeroed_and_aligned),
         cmocka_unit_test(test_philox_known_answer),
-        cmocka_unit_test(test_chance_below_is_even),
+        cmocka_unit_test(test_numbers_below_a_bound_are_even),
         cmocka_unit_test(test_writes_to_a_full_pipe_wait),
         cmocka_unit_test(test_reads_and_writes_at_an_offset),
-        cmocka_unit_test(test_file_replace),
+        cmocka_unit_test(test_files_are_written_atomically),
         cmocka_unit_test(test_a_shared_file_is_not_written_over),
+        cmocka_unit_test(test_blocks_are_zeroed_and_grow),
+        cmocka_unit_test(test_strings_and_utf8),
+        cmocka_unit_test(test_paths),
         cmocka_unit_test(test_log_lines),
         cmocka_unit_test(test_clocks_run_forward),
         cmocka_unit_test(test_timed_waits_use_the_monotonic_clock),

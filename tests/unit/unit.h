@@ -1,4 +1,4 @@
-// cmocka with what it needs before it, and without its macro fail(), which hides ours.
+// cmocka with the headers that it needs, and without its macro fail(), which hides the library's.
 #ifndef TESTS_UNIT_UNIT_H
 #define TESTS_UNIT_UNIT_H
 
