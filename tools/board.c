@@ -26,7 +26,7 @@ struct missing {
 };
 
 struct board {
-    const struct plan *plan;
+    const struct deployment *deployment;
     struct row *rows;
     size_t count;
     struct missing *missing;
@@ -35,18 +35,18 @@ struct board {
     int64_t began_with; // settled orders then
 };
 
-status board_new(struct board **out, const struct plan *plan) {
+status board_new(struct board **out, const struct deployment *deployment) {
     struct board *board;
     *out = NULL;
     TRY(NEW(&board, 1));
-    status result = NEW(&board->rows, plan->count);
+    status result = NEW(&board->rows, deployment->count);
     if (result != OK) {
         free(board);
         return result;
     }
-    board->plan = plan;
-    for (size_t i = 0; i < plan->count; i++)
-        if (plan->replicas[i].stage) board->rows[board->count++].replica = &plan->replicas[i];
+    board->deployment = deployment;
+    for (size_t i = 0; i < deployment->count; i++)
+        if (deployment->replicas[i].stage) board->rows[board->count++].replica = &deployment->replicas[i];
     *out = board;
     return OK;
 }
@@ -88,7 +88,7 @@ static const struct row *last_row(const struct board *board) {
 }
 
 status board_hear(struct board *board, const struct wire_message *message, double now) {
-    struct row *row = find_row(board, plan_find(board->plan, message->name, (int)message->replica));
+    struct row *row = find_row(board, deployment_find(board->deployment, message->name, (int)message->replica));
     if (!row) return OK;
     TRY(set_text(&row->in_hand, message->status.in_hand));
     TRY(set_text(&row->in_flight, message->status.in_flight));
@@ -194,7 +194,7 @@ static status add_row(const struct row *row, double now, struct buf *out) {
 
 status board_table(struct board *board, double now, struct buf *out) {
     const struct row *source = source_row(board), *last = last_row(board);
-    TRY(buf_printf(out, "%s", board->plan->pipeline->name));
+    TRY(buf_printf(out, "%s", board->deployment->pipeline->name));
     if (source) {
         const struct message_status *said = &source->status;
         TRY(buf_printf(out, ": step %lld, %lld of %lld groups", (long long)said->step, (long long)said->settled,

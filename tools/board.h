@@ -3,12 +3,12 @@
 #define TOOLS_BOARD_H
 
 #include "shared/wire/message.h"
-#include "tools/plan.h"
+#include "tools/deployment.h"
 
 struct board;
 
-// An empty board for the plan's replicas; the plan must outlive it.
-status board_new(struct board **out, const struct plan *plan);
+// An empty board for the deployment's replicas; the deployment must outlive it.
+status board_new(struct board **out, const struct deployment *deployment);
 
 // NULL is fine; sets *board to NULL.
 void board_free(struct board **board);

@@ -43,14 +43,14 @@ static status make_arguments(struct children *children, struct child *child, con
     return result;
 }
 
-static status make_child(struct children *children, struct plan *plan, const struct replica *replica) {
+static status make_child(struct children *children, struct deployment *deployment, const struct replica *replica) {
     status result = OK;
     struct child *child = &children->list[children->count++];
-    *child = (struct child){.replica = replica, .name = plan_name(plan, replica)};
-    child->log = print(&children->arena, &result, "%s/logs/%s.log", plan->pipeline->run, child->name);
-    const char *wiring = print(&children->arena, &result, "%s/wiring/%s", plan->pipeline->run, child->name);
+    *child = (struct child){.replica = replica, .name = deployment_name(deployment, replica)};
+    child->log = print(&children->arena, &result, "%s/logs/%s.log", deployment->pipeline->run, child->name);
+    const char *wiring = print(&children->arena, &result, "%s/wiring/%s", deployment->pipeline->run, child->name);
     TRY(result);
-    TRY(plan_wire(plan, replica, wiring));
+    TRY(deployment_write_config(deployment, replica, wiring));
     return make_arguments(children, child, wiring);
 }
 
@@ -64,13 +64,13 @@ static status find_programs(struct children *children) {
     return children->programs ? OK : fail_oom();
 }
 
-status children_make(struct children *children, struct plan *plan) {
+status children_make(struct children *children, struct deployment *deployment) {
     *children = (struct children){0};
     TRY(find_programs(children));
-    TRY(NEW(&children->list, plan->count));
-    for (size_t i = 0; i < plan->count; i++) {
-        const struct replica *replica = &plan->replicas[i];
-        if (replica->stage && replica->machine == plan->here) TRY(make_child(children, plan, replica));
+    TRY(NEW(&children->list, deployment->count));
+    for (size_t i = 0; i < deployment->count; i++) {
+        const struct replica *replica = &deployment->replicas[i];
+        if (replica->stage && replica->machine == deployment->here) TRY(make_child(children, deployment, replica));
     }
     return OK;
 }

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "tools/plan.h"
+#include "tools/deployment.h"
 
 struct child {
     const struct replica *replica;
@@ -26,9 +26,9 @@ struct children {
     const char *programs; // folder of the executables
 };
 
-// Makes the children of plan->here and their wiring files; starts none. `log` names go to RUN/logs. Release with
+// Makes the children of deployment->here and their wiring files; starts none. `log` names go to RUN/logs. Release with
 // children_release.
-status children_make(struct children *children, struct plan *plan);
+status children_make(struct children *children, struct deployment *deployment);
 
 // Frees what it holds; the processes go on.
 void children_release(struct children *children);

@@ -151,8 +151,8 @@ static status write_index(const struct init_weights *how, const struct parameter
 }
 
 // Cuts the table into shards and names them.
-static status plan_shards(const struct init_weights *how, const struct parameter_table *table, struct arena *memory,
-                          struct shard **out, size_t *count) {
+static status deployment_shards(const struct init_weights *how, const struct parameter_table *table,
+                                struct arena *memory, struct shard **out, size_t *count) {
     *count = 0;
     for (size_t first = 0; first < table->count; first = shard_end(how, table, first)) ++*count;
     struct shard *shards = arena_alloc(memory, *count * sizeof *shards);
@@ -185,7 +185,7 @@ status init_write_weights(const struct init_weights *how, const struct model_con
     status result;
     TRY_TO(result, done, parameter_table_new(&table, config));
     TRY_TO(result, done, open_workshop(&shop, how));
-    TRY_TO(result, done, plan_shards(how, table, &memory, &shards, &count));
+    TRY_TO(result, done, deployment_shards(how, table, &memory, &shards, &count));
     for (size_t i = 0; shards && i < count; i++) TRY_TO(result, done, write_shard(how, &shards[i], &shop));
     if (count > 1) TRY_TO(result, done, write_index(how, table, shards, count));
 done:

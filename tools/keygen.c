@@ -5,7 +5,7 @@
 
 #include "shared/base/file.h"
 #include "shared/wire/security.h"
-#include "tools/plan.h"
+#include "tools/deployment.h"
 #include "tools/tools.h"
 
 static const struct option_table keygen_table = {
@@ -35,7 +35,7 @@ int keygen_main(int argc, char **argv) {
     struct operands operands = {.least = 0, .most = 1};
     status result = subcommand_parse(&options, &keygen_table, NULL, argc, argv, &operands);
     if (result == OK) {
-        const char *path = operands.count ? operands.list[0] : plan_key_file(&arena);
+        const char *path = operands.count ? operands.list[0] : deployment_key_file(&arena);
         result = path ? make(path) : fail_oom();
     }
     options_release(&options);

@@ -38,25 +38,25 @@ static const struct option_table run_table = {.program = "caravan run",
                                               .options = run_options,
                                               .size = sizeof(struct run_options)};
 
-static status make_folders(const struct plan *plan) {
+static status make_folders(const struct deployment *deployment) {
     static const char *const names[] = {"store", "logs", "wiring", "weights", "checkpoints"};
     struct buf path = {0};
     status result = OK;
     for (size_t i = 0; i < sizeof names / sizeof *names && result == OK; i++) {
         buf_clear(&path);
-        result = buf_printf(&path, "%s/%s", plan->pipeline->run, names[i]);
+        result = buf_printf(&path, "%s/%s", deployment->pipeline->run, names[i]);
         if (result == OK) result = dir_make(path.data);
     }
     buf_release(&path);
-    if (result == OK) result = dir_make(plan->sockets);
+    if (result == OK) result = dir_make(deployment->sockets);
     if (result != OK) return result;
-    return chmod(plan->sockets, 0700) ? fail(UNAVAILABLE, "%s: %s", plan->sockets, strerror(errno)) : OK;
+    return chmod(deployment->sockets, 0700) ? fail(UNAVAILABLE, "%s: %s", deployment->sockets, strerror(errno)) : OK;
 }
 
 // Optim writes its metrics beside its checkpoints; people look for them in the run's folder.
-static status link_metrics(const struct plan *plan) {
+static status link_metrics(const struct deployment *deployment) {
     struct buf path = {0}, target = {0};
-    const struct pipeline *pipeline = plan->pipeline;
+    const struct pipeline *pipeline = deployment->pipeline;
     const char *out = pipeline_value(&pipeline->stages[pipeline->stage_count - 1], "out");
     status result = buf_printf(&path, "%s/metrics.jsonl", pipeline->run);
     size_t length = strlen(pipeline->run);
@@ -71,21 +71,22 @@ static status link_metrics(const struct plan *plan) {
 }
 
 // One run a folder and machine. The lock goes with this process, however that ends; no child inherits it.
-static status lock_folder(struct plan *plan, int *lock) {
-    const char *machine = plan_machine(plan, plan->here);
-    const char *path = arena_printf(&plan->arena, "%s/lock%s%s", plan->pipeline->run, *machine ? "-" : "", machine);
+static status lock_folder(struct deployment *deployment, int *lock) {
+    const char *machine = deployment_machine(deployment, deployment->here);
+    const char *path =
+        arena_printf(&deployment->arena, "%s/lock%s%s", deployment->pipeline->run, *machine ? "-" : "", machine);
     if (!path) return fail_oom();
     *lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (*lock < 0) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     if (!flock(*lock, LOCK_EX | LOCK_NB)) return OK;
     if (errno == EWOULDBLOCK)
-        return fail(USAGE, "%s: another caravan run is at work in this folder", plan->pipeline->run);
+        return fail(USAGE, "%s: another caravan run is at work in this folder", deployment->pipeline->run);
     return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
 }
 
 // Without `steps` in the file the schedule is as long as all steps that the data make.
-static status set_steps(struct plan *plan) {
-    struct pipeline *pipeline = plan->pipeline;
+static status set_steps(struct deployment *deployment) {
+    struct pipeline *pipeline = deployment->pipeline;
     struct pipeline_stage *last = &pipeline->stages[pipeline->stage_count - 1];
     struct optim_options optim;
     struct source_options source;
@@ -94,7 +95,7 @@ static status set_steps(struct plan *plan) {
     assert(last->kind == &stage_kinds[STAGE_OPTIM] && pipeline->stages[0].kind == &stage_kinds[STAGE_SOURCE]);
     status result = pipeline_options(last, &optim_parsed, &optim);
     if (result != OK || optim.steps || optim.schedule == OPTIM_SCHEDULE_CONSTANT ||
-        plan_find(plan, last->name, 1)->machine != plan->here)
+        deployment_find(deployment, last->name, 1)->machine != deployment->here)
         goto done;
     result = pipeline_options(&pipeline->stages[0], &source_parsed, &source);
     if (result == OK) result = dataset_open(&data, &source);
@@ -103,7 +104,7 @@ static status set_steps(struct plan *plan) {
         int64_t count = (int64_t)dataset_count(data) / source.groups_per_step;
         snprintf(steps, sizeof steps, "%lld", (long long)(count > 0 ? count : 1));
         result = pipeline_set(pipeline, last, "steps", steps);
-    } else if (plan->machines > 1) {
+    } else if (deployment->machines > 1) {
         result = fail_prefix(result, "give optim its `steps`, or have the data here too, to count them");
     }
 done:
@@ -113,25 +114,25 @@ done:
     return result;
 }
 
-static status write_pipeline(const struct plan *plan) {
+static status write_pipeline(const struct deployment *deployment) {
     struct buf path = {0}, text = {0};
-    status result = buf_printf(&path, "%s/pipeline.yaml", plan->pipeline->run);
-    if (result == OK) result = pipeline_write(plan->pipeline, &text);
+    status result = buf_printf(&path, "%s/pipeline.yaml", deployment->pipeline->run);
+    if (result == OK) result = pipeline_write(deployment->pipeline, &text);
     if (result == OK) result = file_write_atomic(path.data, text.data, text.size);
     buf_release(&path);
     buf_release(&text);
     return result;
 }
 
-static status run(struct plan *plan) {
+static status run(struct deployment *deployment) {
     int lock = -1;
-    status result = dir_make(plan->pipeline->run);
-    if (result == OK) result = lock_folder(plan, &lock);
-    if (result == OK) result = make_folders(plan);
-    if (result == OK) result = set_steps(plan);
-    if (result == OK) result = write_pipeline(plan);
-    if (result == OK) result = link_metrics(plan);
-    if (result == OK) result = supervisor_run(plan);
+    status result = dir_make(deployment->pipeline->run);
+    if (result == OK) result = lock_folder(deployment, &lock);
+    if (result == OK) result = make_folders(deployment);
+    if (result == OK) result = set_steps(deployment);
+    if (result == OK) result = write_pipeline(deployment);
+    if (result == OK) result = link_metrics(deployment);
+    if (result == OK) result = supervisor_run(deployment);
     if (lock >= 0) close(lock);
     return result;
 }
@@ -143,10 +144,10 @@ int run_main(int argc, char **argv) {
     const char *path;
     status result = pipelines_open(&pipeline, &options, &run_table, &given, argc, argv, &path);
     if (result == OK) {
-        struct plan plan;
-        result = plan_make(&plan, pipeline, given.machine, given.key);
-        if (result == OK) result = run(&plan);
-        plan_release(&plan);
+        struct deployment deployment;
+        result = deployment_init(&deployment, pipeline, given.machine, given.key);
+        if (result == OK) result = run(&deployment);
+        deployment_release(&deployment);
     }
     pipeline_free(&pipeline);
     options_release(&options);

@@ -23,7 +23,7 @@ enum {
 };
 
 struct supervisor {
-    struct plan *plan;
+    struct deployment *deployment;
     struct children children;
     struct board *board;
     struct wire *wire;
@@ -118,7 +118,7 @@ static void stop_for_person(struct supervisor *supervisor) {
 
 static status hear_status(struct supervisor *supervisor, const struct wire_message *message) {
     TRY(board_hear(supervisor->board, message, clock_monotonic()));
-    const struct replica *replica = plan_find(supervisor->plan, message->name, (int)message->replica);
+    const struct replica *replica = deployment_find(supervisor->deployment, message->name, (int)message->replica);
     for (size_t i = 0; i < supervisor->children.count; i++) {
         struct child *child = &supervisor->children.list[i];
         if (child->replica != replica || child->pid != message->status.pid) continue;
@@ -205,11 +205,11 @@ static status wait_for_others(struct supervisor *supervisor) {
     struct buf missing = {0};
     status result = OK;
     for (size_t i = 0; i < supervisor->other_count && result == OK; i++) {
-        size_t machine = i < (size_t)supervisor->plan->here ? i : i + 1;
+        size_t machine = i < (size_t)supervisor->deployment->here ? i : i + 1;
         if (!wire_peer_open(supervisor->others[i]))
             result = buf_printf(&missing, "%s%s (%s)", missing.size ? ", " : "",
-                                plan_machine(supervisor->plan, (int)machine),
-                                supervisor->plan->pipeline->machines[machine].address);
+                                deployment_machine(supervisor->deployment, (int)machine),
+                                supervisor->deployment->pipeline->machines[machine].address);
     }
     supervisor->started = result == OK && missing.size == 0;
     if (result == OK && missing.size && clock_monotonic() - supervisor->waited > PLAIN_SECONDS) {
@@ -222,7 +222,7 @@ static status wait_for_others(struct supervisor *supervisor) {
 
 // Stages that do not end are killed, which costs nothing but time, but for optim: it may be writing a checkpoint.
 static status hurry(struct supervisor *supervisor) {
-    const struct pipeline *pipeline = supervisor->plan->pipeline;
+    const struct pipeline *pipeline = supervisor->deployment->pipeline;
     const struct pipeline_stage *last = &pipeline->stages[pipeline->stage_count - 1];
     if (supervisor->killed || clock_monotonic() - supervisor->ended < STOP_SECONDS) return OK;
     supervisor->killed = true;
@@ -270,44 +270,48 @@ static status open_signals(struct supervisor *supervisor) {
 }
 
 static status visit_others(struct supervisor *supervisor) {
-    const struct plan *plan = supervisor->plan;
-    TRY(NEW(&supervisor->others, plan->machines));
-    for (size_t i = 0; i < plan->machines; i++) {
-        const struct replica *other = plan_supervisor(plan, (int)i);
-        if ((int)i == plan->here) continue;
-        TRY(wire_connect(supervisor->wire, plan_endpoint(plan, other), plan->pipeline->machines[i].key, "report",
+    const struct deployment *deployment = supervisor->deployment;
+    TRY(NEW(&supervisor->others, deployment->machines));
+    for (size_t i = 0; i < deployment->machines; i++) {
+        const struct replica *other = deployment_supervisor(deployment, (int)i);
+        if ((int)i == deployment->here) continue;
+        TRY(wire_connect(supervisor->wire, deployment_endpoint(deployment, other),
+                         deployment->pipeline->machines[i].key, "report",
                          &supervisor->others[supervisor->other_count++]));
     }
     return OK;
 }
 
 static status open_wire(struct supervisor *supervisor) {
-    struct plan *plan = supervisor->plan;
-    const struct replica *own = plan_supervisor(plan, plan->here), *source = plan_find(plan, "source", 1);
-    const char *path = arena_printf(&plan->arena, "%s/wiring/" SUPERVISOR_NAME "-%d", plan->pipeline->run, own->number);
+    struct deployment *deployment = supervisor->deployment;
+    const struct replica *own = deployment_supervisor(deployment, deployment->here),
+                         *source = deployment_find(deployment, "source", 1);
+    const char *path =
+        arena_printf(&deployment->arena, "%s/wiring/" SUPERVISOR_NAME "-%d", deployment->pipeline->run, own->number);
     if (!path) return fail_oom();
-    TRY(plan_wire(plan, own, path));
+    TRY(deployment_write_config(deployment, own, path));
     TRY(node_config_read(&supervisor->config, path));
-    const struct wire_self self = {.run = plan->run,
+    const struct wire_self self = {.run = deployment->run,
                                    .name = SUPERVISOR_NAME,
                                    .replica = own->number,
-                                   .machine = plan_machine(plan, plan->here),
+                                   .machine = deployment_machine(deployment, deployment->here),
                                    .security = node_config_security(&supervisor->config)};
     TRY(wire_open(&supervisor->wire, &self));
     TRY(wire_add_fd(supervisor->wire, supervisor->signals));
     for (size_t i = 0; i < supervisor->config.listen_count; i++)
         TRY(wire_bind(supervisor->wire, supervisor->config.listen[i]));
-    supervisor->home = source && source->machine == plan->here;
-    const char *key = plan->machines > 1 && source ? plan->pipeline->machines[source->machine].key : NULL;
+    supervisor->home = source && source->machine == deployment->here;
+    const char *key = deployment->machines > 1 && source ? deployment->pipeline->machines[source->machine].key : NULL;
     if (supervisor->home)
-        TRY(wire_connect(supervisor->wire, plan_endpoint(plan, source), key, "ledger", &supervisor->source));
+        TRY(wire_connect(supervisor->wire, deployment_endpoint(deployment, source), key, "ledger",
+                         &supervisor->source));
     return visit_others(supervisor);
 }
 
 static status open_all(struct supervisor *supervisor) {
     TRY(open_signals(supervisor));
-    TRY(children_make(&supervisor->children, supervisor->plan));
-    TRY(board_new(&supervisor->board, supervisor->plan));
+    TRY(children_make(&supervisor->children, supervisor->deployment));
+    TRY(board_new(&supervisor->board, supervisor->deployment));
     return open_wire(supervisor);
 }
 
@@ -335,9 +339,12 @@ static void close_all(struct supervisor *supervisor) {
     free(supervisor->reason);
 }
 
-status supervisor_run(struct plan *plan) {
-    struct supervisor supervisor = {
-        .plan = plan, .signals = -1, .step = -1, .terminal = isatty(STDERR_FILENO), .waited = -PLAIN_SECONDS};
+status supervisor_run(struct deployment *deployment) {
+    struct supervisor supervisor = {.deployment = deployment,
+                                    .signals = -1,
+                                    .step = -1,
+                                    .terminal = isatty(STDERR_FILENO),
+                                    .waited = -PLAIN_SECONDS};
     status result = open_all(&supervisor);
     while (result == OK && !(supervisor.ending && children_running(&supervisor.children) == 0))
         result = go_round(&supervisor);

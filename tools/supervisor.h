@@ -3,10 +3,10 @@
 #ifndef TOOLS_SUPERVISOR_H
 #define TOOLS_SUPERVISOR_H
 
-#include "tools/plan.h"
+#include "tools/deployment.h"
 
 // Runs this machine's part until the source says that all is done, another machine says that it is over, or the person
 // stops it (which answers END). Whatever made it impossible otherwise; nothing runs any more in any case.
-status supervisor_run(struct plan *plan);
+status supervisor_run(struct deployment *deployment);
 
 #endif

@@ -54,7 +54,7 @@ static const struct option_table top_table = {.program = "caravan top",
                                               .size = sizeof(struct top_options)};
 
 struct top {
-    struct plan *plan;
+    struct deployment *deployment;
     struct board *board;
     struct wire *wire;
     struct node_config config;
@@ -80,7 +80,7 @@ static void keep_notice(struct top *top, const struct wire_message *message) {
 static status add_steps(const struct top *top, struct buf *out) {
     enum { STEPS = 5, TAIL = 8192 };
     char path[4096], tail[TAIL + 1];
-    snprintf(path, sizeof path, "%s/metrics.jsonl", top->plan->pipeline->run);
+    snprintf(path, sizeof path, "%s/metrics.jsonl", top->deployment->pipeline->run);
     FILE *file = fopen(path, "r");
     if (!file) return OK; // before the first step, or on a machine without optim
     if (fseek(file, -TAIL, SEEK_END)) rewind(file);
@@ -134,7 +134,7 @@ static status watch(struct top *top) {
         TRY(wire_poll(top->wire, WAIT_MS, &event));
         TRY(hear(top, &event));
         if (!top->heard && clock_monotonic() - top->began > PATIENCE)
-            return fail(UNAVAILABLE, "no run of this file is at work in %s", top->plan->pipeline->run);
+            return fail(UNAVAILABLE, "no run of this file is at work in %s", top->deployment->pipeline->run);
         if (!top->heard || clock_monotonic() - top->shown < top->pause) continue;
         // What every replica says has come after a second.
         if (top->once && clock_monotonic() - top->began < 2) continue;
@@ -146,25 +146,26 @@ static status watch(struct top *top) {
 }
 
 static status visit(struct top *top) {
-    struct plan *plan = top->plan;
-    const struct replica *supervisor = plan_supervisor(plan, plan->here);
-    const char *key = plan->machines > 1 ? plan->pipeline->machines[plan->here].key : NULL;
-    const char *path =
-        arena_printf(&plan->arena, "%s/wiring/" SUPERVISOR_NAME "-%d", plan->pipeline->run, supervisor->number);
+    struct deployment *deployment = top->deployment;
+    const struct replica *supervisor = deployment_supervisor(deployment, deployment->here);
+    const char *key = deployment->machines > 1 ? deployment->pipeline->machines[deployment->here].key : NULL;
+    const char *path = arena_printf(&deployment->arena, "%s/wiring/" SUPERVISOR_NAME "-%d", deployment->pipeline->run,
+                                    supervisor->number);
     if (!path) return fail_oom();
-    if (!path_exists(path)) return fail(UNAVAILABLE, "no run of this file was ever at work in %s", plan->pipeline->run);
+    if (!path_exists(path))
+        return fail(UNAVAILABLE, "no run of this file was ever at work in %s", deployment->pipeline->run);
     TRY(node_config_read(&top->config, path));
-    const struct wire_self self = {.run = plan->run,
+    const struct wire_self self = {.run = deployment->run,
                                    .name = "top",
                                    .replica = 1,
-                                   .machine = plan_machine(plan, plan->here),
+                                   .machine = deployment_machine(deployment, deployment->here),
                                    .security = node_config_security(&top->config)};
     TRY(wire_open(&top->wire, &self));
-    return wire_connect(top->wire, plan_endpoint(plan, supervisor), key, "watch", NULL);
+    return wire_connect(top->wire, deployment_endpoint(deployment, supervisor), key, "watch", NULL);
 }
 
-static status run_top(struct plan *plan, const struct top_options *given) {
-    struct top top = {.plan = plan,
+static status run_top(struct deployment *deployment, const struct top_options *given) {
+    struct top top = {.deployment = deployment,
                       .terminal = isatty(STDOUT_FILENO),
                       .once = given->once,
                       .pause = given->seconds,
@@ -172,7 +173,7 @@ static status run_top(struct plan *plan, const struct top_options *given) {
     struct sigaction stop = {.sa_handler = on_stop};
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGTERM, &stop, NULL);
-    status result = board_new(&top.board, plan);
+    status result = board_new(&top.board, deployment);
     if (result == OK) result = visit(&top);
     if (result == OK) result = watch(&top);
     wire_close(&top.wire);
@@ -189,10 +190,10 @@ int top_main(int argc, char **argv) {
     const char *path;
     status result = pipelines_open(&pipeline, &options, &top_table, &given, argc, argv, &path);
     if (result == OK) {
-        struct plan plan;
-        result = plan_make(&plan, pipeline, given.machine, given.key);
-        if (result == OK) result = run_top(&plan, &given);
-        plan_release(&plan);
+        struct deployment deployment;
+        result = deployment_init(&deployment, pipeline, given.machine, given.key);
+        if (result == OK) result = run_top(&deployment, &given);
+        deployment_release(&deployment);
     }
     pipeline_free(&pipeline);
     options_release(&options);

@@ -1,6 +1,6 @@
 // Who runs where: a pipeline's replicas, their endpoints, and the wiring file of each.
-#ifndef TOOLS_PLAN_H
-#define TOOLS_PLAN_H
+#ifndef TOOLS_DEPLOYMENT_H
+#define TOOLS_DEPLOYMENT_H
 
 #include <stdbool.h>
 
@@ -16,7 +16,7 @@ struct replica {
     const char *bound;                  // where it listens for others
 };
 
-struct plan {
+struct deployment {
     struct arena arena;
     struct pipeline *pipeline;
     int here;                 // this machine
@@ -28,34 +28,35 @@ struct plan {
 };
 
 // Plans the pipeline for a machine (NULL: the only one). `secret`: key file, NULL for the user's own. USAGE when the
-// machine is not there, is not named where there are several, or has no key. The pipeline must outlive the plan.
-status plan_make(struct plan *plan, struct pipeline *pipeline, const char *machine, const char *secret);
+// machine is not there, is not named where there are several, or has no key. The pipeline must outlive the deployment.
+status deployment_init(struct deployment *deployment, struct pipeline *pipeline, const char *machine,
+                       const char *secret);
 
 // Frees what it holds.
-void plan_release(struct plan *plan);
+void deployment_release(struct deployment *deployment);
 
 // Writes the wiring of a replica to `path`.
-status plan_wire(const struct plan *plan, const struct replica *replica, const char *path);
+status deployment_write_config(const struct deployment *deployment, const struct replica *replica, const char *path);
 
 // The supervisor of a machine.
-const struct replica *plan_supervisor(const struct plan *plan, int machine);
+const struct replica *deployment_supervisor(const struct deployment *deployment, int machine);
 
 // The replica with that stage name and number, NULL if there is none.
-const struct replica *plan_find(const struct plan *plan, const char *stage, int number);
+const struct replica *deployment_find(const struct deployment *deployment, const char *stage, int number);
 
 // A machine's name, "" if there is one only.
-const char *plan_machine(const struct plan *plan, int machine);
+const char *deployment_machine(const struct deployment *deployment, int machine);
 
-// A replica as people call it: "rollout", "rollout-2". Valid as long as the plan.
-const char *plan_name(struct plan *plan, const struct replica *replica);
+// A replica as people call it: "rollout", "rollout-2". Valid as long as the deployment.
+const char *deployment_name(struct deployment *deployment, const struct replica *replica);
 
 // The stage name of a replica in messages.
 const char *replica_stage(const struct replica *replica);
 
-// How `replica` is reached from `plan->here`.
-const char *plan_endpoint(const struct plan *plan, const struct replica *replica);
+// How `replica` is reached from `deployment->here`.
+const char *deployment_endpoint(const struct deployment *deployment, const struct replica *replica);
 
 // The key file of this user: ~/.config/caravan/machine.key. NULL when memory is short.
-const char *plan_key_file(struct arena *arena);
+const char *deployment_key_file(struct arena *arena);
 
 #endif
