@@ -12,20 +12,18 @@ static const struct option_table check_table = {.program = "caravan check",
                                                 .options = check_options,
                                                 .size = sizeof(struct pipeline_file_options)};
 
-static void say_summary(const struct pipeline *pipeline, const char *path) {
-    size_t processes = 0;
-    for (size_t i = 0; i < pipeline->stage_count; i++) processes += (size_t)pipeline->stages[i].replicas;
-    printf("%s: no mistakes: %s, %zu stages in %zu processes, run in %s\n", path, pipeline->name, pipeline->stage_count,
-           processes, pipeline->run);
-}
-
 int check_main(int argc, char **argv) {
     struct pipeline_file_options given;
     struct options options = {0};
     struct pipeline *pipeline = NULL;
     const char *path;
     status result = pipelines_open(&pipeline, &options, &check_table, &given, argc, argv, &path);
-    if (result == OK) say_summary(pipeline, path);
+    if (result == OK) {
+        int processes = 0;
+        for (size_t i = 0; i < pipeline->stage_count; i++) processes += pipeline->stages[i].replicas;
+        printf("%s: no mistakes: %s, %zu stages in %d processes, run in %s\n", path, pipeline->name,
+               pipeline->stage_count, processes, pipeline->run);
+    }
     pipeline_free(&pipeline);
     options_release(&options);
     return subcommand_exit(result);

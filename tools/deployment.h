@@ -1,4 +1,4 @@
-// Who runs where: a pipeline's replicas, their endpoints, and the wiring file of each.
+// Which process of a pipeline runs where: the replicas, their endpoints, and the configuration file of each.
 #ifndef TOOLS_DEPLOYMENT_H
 #define TOOLS_DEPLOYMENT_H
 
@@ -11,7 +11,7 @@ struct replica {
     const struct pipeline_stage *stage; // NULL: a machine's supervisor
     int number;                         // from 1
     int machine;                        // 0 on one machine
-    const char *local;                  // its desk as reached on its own machine
+    const char *local;                  // its endpoint as reached on its own machine
     const char *remote;                 // as reached from others, NULL on one machine
     const char *bound;                  // where it listens for others
 };
@@ -21,21 +21,22 @@ struct deployment {
     struct pipeline *pipeline;
     int here;                 // this machine
     const char *secret;       // key file, NULL on one machine
-    char run[17];             // fingerprint
-    const char *sockets;      // folder of the local endpoints
+    char run[17];             // hash of what all machines must agree on
+    const char *sockets;      // directory of the local endpoints
     struct replica *replicas; // supervisors first, then the stages in the order of the flow
     size_t count, machines;
 };
 
-// Plans the pipeline for a machine (NULL: the only one). `secret`: key file, NULL for the user's own. USAGE when the
-// machine is not there, is not named where there are several, or has no key. The pipeline must outlive the deployment.
+// Deploys the pipeline as seen from a machine (NULL: the only one). `secret`: key file, NULL for the user's own. USAGE
+// when the machine is not there, is not named where there are several, or has no key. The pipeline must outlive the
+// deployment.
 status deployment_init(struct deployment *deployment, struct pipeline *pipeline, const char *machine,
                        const char *secret);
 
 // Frees what it holds.
 void deployment_release(struct deployment *deployment);
 
-// Writes the wiring of a replica to `path`.
+// Writes the configuration of a replica to `path`. UNAVAILABLE when the disk refuses.
 status deployment_write_config(const struct deployment *deployment, const struct replica *replica, const char *path);
 
 // The supervisor of a machine.

@@ -10,23 +10,20 @@ static const struct option_table reference_table = {
     .help = "prints every stage's keys and the group's fields as Markdown",
 };
 
-static status print_page(void) {
-    struct buf page = {0};
-    status result = buf_puts(&page, "# Reference\n\nMade by `caravan reference`.\n\n## The stages' keys\n\n");
-    if (result == OK) result = stage_kinds_markdown(&page);
-    if (result == OK) result = buf_puts(&page, "## The group\n\n");
-    if (result == OK) result = group_reference_page(&page);
-    if (result == OK) fwrite(page.data, 1, page.size, stdout);
-    if (result == OK && fflush(stdout)) result = fail(UNAVAILABLE, "standard output cannot be written");
-    buf_release(&page);
-    return result;
-}
-
 int reference_main(int argc, char **argv) {
     struct options options = {0};
     struct operands none = {0};
-    status result = subcommand_parse(&options, &reference_table, NULL, argc, argv, &none);
-    if (result == OK) result = print_page();
+    struct buf page = {0};
+    status result;
+    TRY_TO(result, done, subcommand_parse(&options, &reference_table, NULL, argc, argv, &none));
+    TRY_TO(result, done, buf_puts(&page, "# Reference\n\nMade by `caravan reference`.\n\n## The stages' keys\n\n"));
+    TRY_TO(result, done, stage_kinds_markdown(&page));
+    TRY_TO(result, done, buf_puts(&page, "## The group\n\n"));
+    TRY_TO(result, done, group_reference_page(&page));
+    fwrite(page.data, 1, page.size, stdout);
+    if (fflush(stdout)) result = fail(UNAVAILABLE, "standard output cannot be written");
+done:
+    buf_release(&page);
     options_release(&options);
     return subcommand_exit(result);
 }

@@ -1,4 +1,4 @@
-// caravan run FILE: this machine's part of a pipeline, from the run's folder to its end.
+// caravan run FILE: this machine's part of a pipeline, from making the run's directory to its end.
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +38,7 @@ static const struct option_table run_table = {.program = "caravan run",
                                               .options = run_options,
                                               .size = sizeof(struct run_options)};
 
-static status make_folders(const struct deployment *deployment) {
+static status run_make_dirs(const struct deployment *deployment) {
     static const char *const names[] = {"store", "logs", "wiring", "weights", "checkpoints"};
     struct buf path = {0};
     status result = OK;
@@ -53,8 +53,8 @@ static status make_folders(const struct deployment *deployment) {
     return chmod(deployment->sockets, 0700) ? fail(UNAVAILABLE, "%s: %s", deployment->sockets, strerror(errno)) : OK;
 }
 
-// Optim writes its metrics beside its checkpoints; people look for them in the run's folder.
-static status link_metrics(const struct deployment *deployment) {
+// Optim writes its metrics beside its checkpoints; people look for them in the run's directory.
+static status run_link_metrics(const struct deployment *deployment) {
     struct buf path = {0}, target = {0};
     const struct pipeline *pipeline = deployment->pipeline;
     const char *out = pipeline_value(&pipeline->stages[pipeline->stage_count - 1], "out");
@@ -70,8 +70,8 @@ static status link_metrics(const struct deployment *deployment) {
     return result;
 }
 
-// One run a folder and machine. The lock goes with this process, however that ends; no child inherits it.
-static status lock_folder(struct deployment *deployment, int *lock) {
+// Each machine has one run in a directory. The kernel drops the lock when this process ends; no child inherits it.
+static status run_lock_dir(struct deployment *deployment, int *lock) {
     const char *machine = deployment_machine(deployment, deployment->here);
     const char *path =
         arena_printf(&deployment->arena, "%s/lock%s%s", deployment->pipeline->run, *machine ? "-" : "", machine);
@@ -80,12 +80,12 @@ static status lock_folder(struct deployment *deployment, int *lock) {
     if (*lock < 0) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     if (!flock(*lock, LOCK_EX | LOCK_NB)) return OK;
     if (errno == EWOULDBLOCK)
-        return fail(USAGE, "%s: another caravan run is at work in this folder", deployment->pipeline->run);
+        return fail(USAGE, "%s: another caravan run is at work in this directory", deployment->pipeline->run);
     return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
 }
 
 // Without `steps` in the file the schedule is as long as all steps that the data make.
-static status set_steps(struct deployment *deployment) {
+static status run_set_steps(struct deployment *deployment) {
     struct pipeline *pipeline = deployment->pipeline;
     struct pipeline_stage *last = &pipeline->stages[pipeline->stage_count - 1];
     struct optim_options optim;
@@ -114,26 +114,23 @@ done:
     return result;
 }
 
-static status write_pipeline(const struct deployment *deployment) {
+static status run(struct deployment *deployment) {
     struct buf path = {0}, text = {0};
-    status result = buf_printf(&path, "%s/pipeline.yaml", deployment->pipeline->run);
-    if (result == OK) result = pipeline_write(deployment->pipeline, &text);
-    if (result == OK) result = file_write_atomic(path.data, text.data, text.size);
+    int lock = -1;
+    status result;
+    TRY_TO(result, done, dir_make(deployment->pipeline->run));
+    TRY_TO(result, done, run_lock_dir(deployment, &lock));
+    TRY_TO(result, done, run_make_dirs(deployment));
+    TRY_TO(result, done, run_set_steps(deployment));
+    TRY_TO(result, done, buf_printf(&path, "%s/pipeline.yaml", deployment->pipeline->run));
+    TRY_TO(result, done, pipeline_write(deployment->pipeline, &text));
+    TRY_TO(result, done, file_write_atomic(path.data, text.data, text.size));
+    TRY_TO(result, done, run_link_metrics(deployment));
+    result = supervisor_run(deployment);
+done:
+    if (lock >= 0) close(lock);
     buf_release(&path);
     buf_release(&text);
-    return result;
-}
-
-static status run(struct deployment *deployment) {
-    int lock = -1;
-    status result = dir_make(deployment->pipeline->run);
-    if (result == OK) result = lock_folder(deployment, &lock);
-    if (result == OK) result = make_folders(deployment);
-    if (result == OK) result = set_steps(deployment);
-    if (result == OK) result = write_pipeline(deployment);
-    if (result == OK) result = link_metrics(deployment);
-    if (result == OK) result = supervisor_run(deployment);
-    if (lock >= 0) close(lock);
     return result;
 }
 
