@@ -92,6 +92,7 @@ struct chroma_rows {
 
 // `rows`: of chroma. At the picture's edges the far row is the near one.
 static struct chroma_rows color_chroma_rows(const AVFrame *frame, int plane, int y, int shift, int rows) {
+    assert(y >> shift < rows && plane > 0);
     int near = y >> shift, far = near + (y & 1 ? 1 : -1);
     far = far < 0 ? 0 : far >= rows ? rows - 1 : far;
     return (struct chroma_rows){color_plane_row(frame, plane, near), color_plane_row(frame, plane, far)};

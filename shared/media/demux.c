@@ -13,6 +13,7 @@ enum { demux_io_buffer_size = 256 << 10, demux_max_pixels = 100 * 1000 * 1000 };
 
 // Decoders count their padding, too.
 enum { demux_max_padded_pixels = demux_max_pixels + demux_max_pixels / 16 };
+static_assert(demux_max_padded_pixels <= INT32_MAX / 8, "eight bytes a pixel fit an int");
 
 static int demux_read_bytes(void *context, uint8_t *out, int size) {
     struct demuxer *demuxer = context;

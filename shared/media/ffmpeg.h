@@ -19,8 +19,8 @@ void ffmpeg_clear_error(void);
 // Returns whether FFmpeg logged an error on this thread since ffmpeg_clear_error.
 bool ffmpeg_has_error(void);
 
-// Fails with BAD_SAMPLE and "WHAT: reason of `code`: last logged error", without the parts that there are not (code 0:
-// no reason). UNAVAILABLE when the code says that memory is short.
+// Fails with BAD_SAMPLE and "WHAT: reason of `code`: last logged error"; empty parts are left out, as the reason of
+// code 0. UNAVAILABLE when the code says that memory is short.
 status ffmpeg_fail(int code, const char *what);
 
 // Returns the matrix by which a player transforms the stream's frames, 9 integers owned by the stream; NULL: none.

@@ -54,6 +54,7 @@ status frame_convert(struct frame_converter *converter, const AVFrame *frame, in
         converter->in_height = in.height;
         converter->in_width = in.width;
     }
+    assert(size.height > 0 && size.width > 0);
     if (rotation) {
         frame_rotate(converter->rotated, rgb, stride, frame->height, frame->width, rotation);
         rgb = converter->rotated;

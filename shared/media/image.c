@@ -78,6 +78,7 @@ static uint8_t image_over_white(int level, int alpha) {
 }
 
 static void image_read_packed_row(const struct image_reader *reader, int y, uint8_t *out) {
+    assert(reader->packed && reader->packed->format == reader->frame->format);
     const AVFrame *frame = reader->frame;
     const struct packed_format *packed = reader->packed;
     const uint8_t *in[3];

@@ -1,5 +1,6 @@
 #include "shared/media/packet_index.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -162,6 +163,7 @@ status packet_index_build(struct packet_index *index, struct demuxer *demuxer) {
         index->displayed[index->displayed_count++] = (struct displayed_packet){index->packets[i].pts, i};
         index->unique_pts &= index->packets[i].pts != AV_NOPTS_VALUE;
     }
+    assert(index->displayed_count <= index->count);
     if (!index->unique_pts) return OK;
     qsort(index->displayed, index->displayed_count, sizeof *index->displayed, packet_index_compare);
     for (size_t i = 1; i < index->displayed_count; i++) {

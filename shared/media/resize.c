@@ -11,6 +11,7 @@
 // ---- videos: float32 ----
 
 enum { resize_padding = 16 }; // floats that vector code may read or write past a row
+static_assert(resize_padding * sizeof(float) >= 64, "a vector of AVX-512 fits the padding");
 
 // Each input row is filtered horizontally once. The results that the next output row needs are kept in a ring.
 struct resizer {
@@ -128,6 +129,7 @@ void resizer_run(struct resizer *resizer, const uint8_t *in, ptrdiff_t stride, u
     int next = 0; // the first input row that is not in the ring yet
     for (int y = 0; y < vertical->out; y++) {
         int first = vertical->first[y];
+        assert(first + vertical->taps <= vertical->in);
         for (next = next < first ? first : next; next < first + vertical->taps; next++) {
             ops->to_float(resizer->in_row, in + next * stride, horizontal->in * 3);
             ops->horizontal(resizer_ring_row(resizer, next), resizer->in_row, horizontal->first,

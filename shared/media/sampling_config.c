@@ -1,5 +1,6 @@
 #include "shared/media/sampling_config.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdbool.h>
 
@@ -35,7 +36,7 @@ status sampling_frame_count(const struct sampling_config *config, int64_t frames
     // A video that is stored at the sampled rate or below cannot give more samples than it has frames.
     bool low_rate = fps <= config->fps && frames >= 2;
     if ((frames < config->min_frames && !low_rate) || frames < 2) {
-        return fail(BAD_SAMPLE, "the clip has %lld frame%s, at least %lld are needed", (long long)frames,
+        return fail(BAD_SAMPLE, "the video has %lld frame%s, at least %lld are needed", (long long)frames,
                     frames == 1 ? "" : "s", (long long)(config->min_frames > 2 ? config->min_frames : 2));
     }
     double min = (double)(config->min_frames + config->min_frames % 2);
@@ -43,10 +44,12 @@ status sampling_frame_count(const struct sampling_config *config, int64_t frames
     double wanted = (double)frames / fps * config->fps;
     wanted = fmin(fmax(wanted, min), max);
     *count = 2 * (int)floor(wanted / 2);
+    assert(*count >= 0 && *count <= frames);
     return OK;
 }
 
 int64_t sampling_frame_index(int64_t frames, int count, int i) {
+    assert(frames > 0 && i >= 0 && i < count);
     if (count < 2) return 0;
     int64_t steps = count - 1;
     return (2 * (frames - 1) * i + steps) / (2 * steps);
@@ -81,6 +84,7 @@ status smart_resize(int height, int width, double min_pixels, double max_pixels,
         h = smart_resize_multiple(height * beta, ceil);
         w = smart_resize_multiple(width * beta, ceil);
     }
+    assert(h >= smart_resize_factor && w >= smart_resize_factor);
     *out_height = (int)h;
     *out_width = (int)w;
     return OK;

@@ -20,7 +20,7 @@
 
 enum { video_max_threads = 8, video_error_size = 240 }; // more threads only need more memory
 
-struct sample {
+struct video_sample {
     int64_t pts;   // in the stream's time base; by_index: the frame's index
     size_t packet; // its packet's index
     bool done;
@@ -45,7 +45,7 @@ struct video {
     size_t second_position;        // the index of its next packet
     double fps;
     int rotation;
-    struct sample *samples; // [frames.count], sorted by pts
+    struct video_sample *samples; // [frames.count], sorted by pts
     struct frames frames;
     uint8_t *pixels;       // [frames.count, height, width, RGB]; NULL until the first sample is decoded
     double *timestamps;    // [frames.count]
@@ -115,6 +115,7 @@ static status video_decoder_take_frame(struct video_decoder *decoder) {
     struct frame_size size = {video->frames.height, video->frames.width};
     size_t bytes = (size_t)size.height * (size_t)size.width * 3;
     TRY(frame_convert(&decoder->converter, frame, video->rotation, size, video->pixels + (size_t)i * bytes));
+    assert(!video->samples[i].done);
     video->samples[i].done = true;
     return OK;
 }
@@ -202,6 +203,8 @@ struct decode_range {
     char error[video_error_size]; // of result, or of the codec; empty: none
 };
 
+static_assert(sizeof((struct decode_range){0}.error) == sizeof((struct video_decoder){0}.error), "errors are copied");
+
 struct decode_range_queue {
     struct video *video;
     struct decode_range *ranges;
@@ -210,7 +213,7 @@ struct decode_range_queue {
 };
 
 // Returns the last packet up to the sample's from which decoding gives exactly that sample.
-static size_t video_find_keyframe(const struct video *video, const struct sample *sample) {
+static size_t video_find_keyframe(const struct video *video, const struct video_sample *sample) {
     if (video->options.sequential) return 0;
     for (size_t i = sample->packet + 1; i-- > 0;) {
         const struct packet_info *packet = &video->index.packets[i];
@@ -220,6 +223,7 @@ static size_t video_find_keyframe(const struct video *video, const struct sample
 }
 
 static void decode_range_run(struct decode_range *range, struct video_decoder *decoder) {
+    assert(range->first <= range->last);
     decoder->error[0] = 0;
     range->result = video_decode_packets(decoder, range->first, range->last);
     snprintf(range->error, sizeof range->error, "%s", range->result == OK ? decoder->error : fail_text());
@@ -245,6 +249,7 @@ static void *decode_range_thread(void *argument) {
 static status video_decode_ranges(struct video *video, struct decode_range *ranges, int count) {
     struct decode_range_queue queue = {.video = video, .ranges = ranges, .next = 1, .count = count};
     int threads = video_thread_count(video);
+    assert(count > 0 && threads <= video_max_threads);
     decode_range_run(&ranges[0], &video->decoder);
     if (ranges[0].result == OK && threads > 1 && count > 2 && video->index.cached && video->pixels) {
         pthread_t others[video_max_threads];
@@ -300,7 +305,7 @@ static status video_decode_by_pts(struct video *video) {
     TRY(video_new_samples(video, count));
     for (int i = 0; i < video->frames.count; i++) {
         const struct displayed_packet *packet = &displayed[sampling_frame_index(count, video->frames.count, i)];
-        video->samples[i] = (struct sample){.pts = packet->pts, .packet = packet->index};
+        video->samples[i] = (struct video_sample){.pts = packet->pts, .packet = packet->index};
         video->timestamps[i] = (double)(packet->pts - displayed[0].pts) * time_base;
     }
     struct decode_range *ranges;
@@ -331,7 +336,7 @@ static status video_decode_by_index(struct video *video) {
     for (int64_t i = 1; i < count; i++) rising &= times[i] > times[i - 1];
     for (int i = 0; i < video->frames.count; i++) {
         int64_t index = sampling_frame_index(count, video->frames.count, i);
-        video->samples[i] = (struct sample){.pts = index};
+        video->samples[i] = (struct video_sample){.pts = index};
         video->timestamps[i] = rising ? times[index] - times[0] : (double)index / video->fps;
     }
     video->decoded_count = 0;

@@ -55,6 +55,7 @@ static_assert(sizeof(struct frames_record_header) == 40, "the header of a record
 static_assert(sizeof(struct frame_usage) == 16, "the usage is a format on disk");
 static_assert(sizeof(struct remembered_hash) == 56, "the hash of a file is a format on disk");
 static_assert(sizeof(struct frames_record_header) % sizeof(double) == 0, "timestamps follow the header");
+static_assert(sizeof frames_magic == sizeof((struct frames_record_header){0}.magic), "the magic has no NUL");
 
 // A write that waits for the next put.
 struct pending_write {
@@ -332,6 +333,7 @@ static status frame_store_write_put(struct lmdb_txn *txn, void *context) {
     struct frames stored_frames;
     TRY(frame_store_write_pending(txn, put->store));
     struct frame_usage usage = {clock_realtime_ns(), frames_record_size(put->frames)};
+    assert(put->frames->count > 0 && usage.bytes >= frames_min_record_size);
     TRY(lmdb_txn_get(txn, DBI_FRAMES, key, &stored));
     if (!stored.data || frames_from_record(&stored_frames, stored.data, stored.size) != OK) {
         void *record;

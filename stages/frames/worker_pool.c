@@ -67,6 +67,7 @@ static void *worker_main(void *argument) {
 
 status worker_pool_new(struct worker_pool **out, int count, status (*work)(void *context, struct group *group),
                        void *context) {
+    assert(count > 0);
     *out = NULL;
     struct worker_pool *pool;
     TRY(NEW(&pool, 1));

@@ -41,7 +41,7 @@ expect_reason() {
 expect_reason missing "none.mp4: No such file"
 expect_reason cut "moov atom not found"
 expect_reason text "text.mp4: cannot be opened"
-expect_reason short "the clip has 3 frames, at least 4"
+expect_reason short "the video has 3 frames, at least 4"
 [ "$(grep -c '"quarantine":{' "$work/first")" = 4 ] || fail "not the four bad ones were put aside"
 
 # One worker, another store: the same.

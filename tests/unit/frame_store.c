@@ -29,14 +29,14 @@ static int tear_down(void **state) {
 enum { height = 56, width = 84, count = 4, pixel_bytes = count * height * width * 3 };
 
 // A video whose pixels are a function of `seed`.
-struct sample {
+struct stored_video {
     uint8_t pixels[pixel_bytes];
     double times[count];
     struct frames frames;
     char key[frame_key_size];
 };
 
-static void make_sample(struct sample *sample, unsigned seed) {
+static void make_sample(struct stored_video *sample, unsigned seed) {
     for (size_t i = 0; i < pixel_bytes; i++) sample->pixels[i] = (uint8_t)(i * 31 + seed * 17);
     for (int i = 0; i < count; i++) sample->times[i] = i * 0.1 + seed;
     sample->frames = (struct frames){true, count, height, width, 1.25, sample->times, sample->pixels};
@@ -44,7 +44,7 @@ static void make_sample(struct sample *sample, unsigned seed) {
 }
 
 static bool has_sample(struct frame_store *store, unsigned seed) {
-    struct sample want;
+    struct stored_video want;
     struct frames_view view;
     bool found;
     make_sample(&want, seed);
@@ -61,7 +61,7 @@ static bool has_sample(struct frame_store *store, unsigned seed) {
 }
 
 static status put_sample(struct frame_store *store, unsigned seed) {
-    struct sample sample;
+    struct stored_video sample;
     make_sample(&sample, seed);
     return frame_store_put(store, sample.key, &sample.frames);
 }
@@ -88,7 +88,7 @@ static void test_put_and_get(void **state) {
 
 static void test_records_are_checked(void **state) {
     (void)state;
-    struct sample sample;
+    struct stored_video sample;
     struct buf record = {0};
     struct frames frames;
     make_sample(&sample, 3);
@@ -122,7 +122,7 @@ static void test_least_recently_used_is_evicted(void **state) {
     assert_int_equal(frame_store_open(&store, directory, (uint64_t)(3.5 * pixel_bytes), false), OK);
     for (unsigned i = 1; i <= 3; i++) assert_int_equal(put_sample(store, i), OK);
     assert_true(has_sample(store, 1)); // used again, so 2 is the least recently used
-    struct sample two;
+    struct stored_video two;
     struct frames_view view;
     bool found;
     make_sample(&two, 2);
@@ -159,7 +159,7 @@ static void test_list_and_evict(void **state) {
     struct frame_store *store;
     assert_int_equal(frame_store_open(&store, directory, 0, false), OK);
     for (unsigned i = 0; i < 5; i++) assert_int_equal(put_sample(store, i), OK);
-    struct sample sample;
+    struct stored_video sample;
     make_sample(&sample, 2);
     bool found;
     assert_int_equal(frame_store_evict(store, sample.key, &found), OK);
