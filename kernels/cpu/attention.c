@@ -43,7 +43,7 @@ static void attention_tile(void *context, int task, int thread) {
     q_tile_init(&tile, job->spans, job->heads, job->starts[task % job->tiles], task / job->tiles);
     int size = job->heads.size, width = job->cache->width;
     float *rows = job->scratch + (size_t)thread * job->scratch_size, *panels = rows + q_tile_max * width;
-    float *scores = panels + q_tile_max * width, max[q_tile_max], sum[q_tile_max];
+    float *scores = panels + q_tile_max * width, max[q_tile_max] = {0}, sum[q_tile_max] = {0};
 
     q_tile_gather(job->cpu, &tile, job->qkv, size, width, rows);
     q_tile_pack(panels, rows, tile.rows, width, size);

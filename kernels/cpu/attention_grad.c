@@ -23,6 +23,7 @@ enum {
 };
 
 static_assert(kv_rows % kv_block == 0, "a task of the second pass has whole blocks of keys");
+static_assert(_Alignof(struct q_tile_start) <= _Alignof(struct q_tile), "starts are stored after an array of tiles");
 
 struct attention_grad_job {
     const struct cpu_backend *cpu;
@@ -34,7 +35,7 @@ struct attention_grad_job {
     const struct attention_span *spans;
     const struct q_tile_start *starts;
     int64_t tiles;            // per key/value head
-    int64_t kv_begin, kv_len; // the cache rows that are seen, rounded to whole blocks
+    int64_t kv_begin, kv_len; // the cache rows that the spans name, rounded to whole blocks
     int64_t columns;          // of a row of scores
     int width, max_rows;      // max_rows: of a tile
     float *key_rows;          // [K][kv_len][width]
@@ -94,7 +95,7 @@ static void attention_grad_queries(void *context, int task, int thread) {
     q_tile_init(tile, job->spans, job->heads, job->starts[index % job->tiles], (int)(index / job->tiles));
     struct grad_tile grad = attention_grad_tile_at(job, task);
     float *panels = job->scratch + (size_t)thread * job->scratch_size, *rows = panels + q_tile_max * width;
-    float delta[q_tile_max];
+    float delta[q_tile_max] = {0};
     int64_t first_row = tile->kv_head * job->kv_len;
 
     q_tile_gather(job->cpu, tile, job->out, size, width, rows);
@@ -174,7 +175,8 @@ static void attention_grad_keys_values(void *context, int task, int thread) {
 
 // ---- after ----
 
-// Writes head `column` of a token's row of grad_qkv: the sums of the token's cache row, or zeros if no query saw it.
+// Writes head `column` of a token's row of grad_qkv: the sums of the token's cache row, or zeros if no span names that
+// row.
 static void attention_grad_write_head(const struct attention_grad_job *job, int64_t token, const float *sums,
                                       int kv_head, int column) {
     int64_t row = *tensor_i32(job->slots, token) - job->kv_begin, size = job->heads.size;
@@ -200,8 +202,8 @@ static void attention_grad_write_rows(void *context, int64_t first, int64_t end,
 
 // ---- the operation ----
 
-// Finds the cache rows that are seen, chooses the sizes of tiles and batches, and divides one piece of scratch memory.
-// *batch = tiles per batch. None of the sizes affects the bits of the result.
+// Finds the cache rows that the spans name, chooses the sizes of tiles and batches, and divides one piece of scratch
+// memory. *batch = tiles per batch. None of the sizes affects the bits of the result.
 static status attention_grad_plan(struct cpu_backend *cpu, struct attention_grad_job *job, size_t count,
                                   int64_t *batch) {
     int64_t begin = INT64_MAX, end = 0;
@@ -247,6 +249,7 @@ static status attention_grad_plan(struct cpu_backend *cpu, struct attention_grad
     job->batch_scratch = job->value_blocks + blocks;
     job->scratch = job->batch_scratch + (size_t)*batch * job->grad_tile_size;
     job->batch = (struct q_tile *)(job->scratch + (size_t)threads * job->scratch_size);
+    assert((uintptr_t)job->batch % _Alignof(struct q_tile) == 0); // all sizes before it are multiples of 16 floats
     struct q_tile_start *starts = (struct q_tile_start *)(job->batch + *batch);
     q_tiles_split(job->spans, count, job->heads, job->max_rows, starts);
     job->starts = starts;
