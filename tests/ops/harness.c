@@ -13,7 +13,7 @@ enum { pattern = 0xA5, margin = 128 };
 
 // ---- cases ----
 
-static void *must(void *memory) {
+static void *harness_allocated(void *memory) {
     if (memory) return memory;
     fprintf(stderr, "harness: out of memory\n");
     exit(69);
@@ -25,8 +25,8 @@ void harness_failed(struct harness *h, const char *what) {
     if (s->shown++ < 40) printf("FAILED %s, %s: %s: %s\n", s->suite, s->version, s->name, what);
 }
 
-static void check_surroundings(struct harness *h, const struct placed *p) {
-    unsigned char *bytes = must(malloc(p->bytes));
+static void harness_check_surroundings(struct harness *h, const struct placed *p) {
+    unsigned char *bytes = harness_allocated(malloc(p->bytes));
     struct tensor all = {
         .buffer = p->buffer, .type = ELEMENT_U8, .rows = 1, .columns = (int64_t)p->bytes, .stride = (int64_t)p->bytes};
     harness_ok(h, h->ops->download(h->backend, bytes, ELEMENT_U8, all));
@@ -44,7 +44,7 @@ static void check_surroundings(struct harness *h, const struct placed *p) {
 void harness_end(struct harness *h) {
     struct harness_state *s = h->state;
     for (size_t i = 0; i < s->placed_count; i++) {
-        check_surroundings(h, &s->placed[i]);
+        harness_check_surroundings(h, &s->placed[i]);
         h->ops->buffer_free(h->backend, &s->placed[i].buffer);
     }
     for (size_t i = 0; i < s->block_count; i++) free(s->blocks[i]);
@@ -66,13 +66,17 @@ void *harness_memory(struct harness *h, size_t bytes) {
         fprintf(stderr, "harness: too many blocks in a case\n");
         exit(70);
     }
-    return s->blocks[s->block_count++] = must(calloc(bytes ? bytes : 1, 1));
+    return s->blocks[s->block_count++] = harness_allocated(calloc(bytes ? bytes : 1, 1));
 }
 
-// ---- chance ----
+// ---- random numbers ----
 
 double harness_unit(struct harness *h) {
     return rng_uniform(h->state->seed, h->state->stream, h->state->drawn++);
+}
+
+enum element harness_float_type(struct harness *h) {
+    return harness_unit(h) < 0.5 ? ELEMENT_F32 : ELEMENT_BF16;
 }
 
 double harness_normal(struct harness *h) {
@@ -86,31 +90,32 @@ int64_t harness_range(struct harness *h, int64_t low, int64_t high) {
     return low + (int64_t)rng_below(h->state->seed, h->state->stream, h->state->drawn++, (uint64_t)(high - low + 1));
 }
 
-static float edge(struct harness *h, float before) {
+static float harness_edge(struct harness *h, float before) {
     static const float edges[] = {0.0f, -0.0f, 1e-40f, -1e-42f, 1e-30f, 1.0f, -1.0f, 1e4f, -1e4f, 0.5f};
     int64_t which = harness_range(h, 0, 10);
     return which == 10 ? before : edges[which];
 }
 
-// Sums of a few uniform numbers are bell enough, and quick.
-static float quick_normal(uint64_t bits) {
+// The sum of a few uniform numbers is close enough to normal, and fast.
+static float harness_quick_normal(uint64_t bits) {
     int sum = 0;
     for (int i = 0; i < 4; i++) sum += (int)(bits >> (16 * i) & 0xffff) - 32768;
     return (float)sum * (1.0f / 37837.0f);
 }
 
-static void fill_values(struct harness *h, float *values, int64_t count, enum fill fill, double scale) {
+static void harness_fill_values(struct harness *h, float *values, int64_t count, enum fill fill, double scale) {
     uint64_t stream = h->state->drawn++;
     for (int64_t i = 0; i < count && fill != FILL_ZERO; i++) {
         uint64_t bits = rng_bits(h->state->seed ^ stream * 0x9E3779B97F4A7C15u, h->state->stream, (uint64_t)i);
-        values[i] = quick_normal(bits) * (float)scale;
-        if (fill == FILL_EDGES && bits % 7 == 0) values[i] = edge(h, i ? values[i - 1] : 0);
+        values[i] = harness_quick_normal(bits) * (float)scale;
+        if (fill == FILL_EDGES && bits % 7 == 0) values[i] = harness_edge(h, i ? values[i - 1] : 0);
     }
 }
 
 // ---- tensors ----
 
-static struct tensor place(struct harness *h, enum element type, int64_t rows, int64_t columns, int64_t stride) {
+static struct tensor harness_place(struct harness *h, enum element type, int64_t rows, int64_t columns,
+                                   int64_t stride) {
     struct harness_state *s = h->state;
     if (s->placed_count == sizeof s->placed / sizeof *s->placed) {
         fprintf(stderr, "harness: too many tensors in a case\n");
@@ -121,7 +126,7 @@ static struct tensor place(struct harness *h, enum element type, int64_t rows, i
     p->bytes = 2 * margin + (size_t)(rows * stride) * size;
     harness_must(h->ops->buffer_new(h->backend, p->bytes, &p->buffer));
     p->view = (struct tensor){p->buffer, margin, type, rows, columns, stride};
-    unsigned char *bytes = must(malloc(p->bytes));
+    unsigned char *bytes = harness_allocated(malloc(p->bytes));
     memset(bytes, pattern, p->bytes);
     struct tensor all = {p->buffer, 0, ELEMENT_U8, 1, (int64_t)p->bytes, (int64_t)p->bytes};
     harness_must(h->ops->upload(h->backend, all, bytes, ELEMENT_U8));
@@ -129,9 +134,9 @@ static struct tensor place(struct harness *h, enum element type, int64_t rows, i
     return p->view;
 }
 
-static struct tensor filled(struct harness *h, struct tensor t, enum fill fill, double scale) {
-    float *values = must(calloc((size_t)(t.rows * t.columns) + 1, sizeof *values));
-    fill_values(h, values, t.rows * t.columns, fill, scale);
+static struct tensor harness_filled(struct harness *h, struct tensor t, enum fill fill, double scale) {
+    float *values = harness_allocated(calloc((size_t)(t.rows * t.columns) + 1, sizeof *values));
+    harness_fill_values(h, values, t.rows * t.columns, fill, scale);
     harness_must(h->ops->upload(h->backend, t, values, ELEMENT_F32));
     free(values);
     return t;
@@ -141,16 +146,16 @@ struct tensor harness_tensor(struct harness *h, enum element type, int64_t rows,
                              double scale) {
     static const int64_t gaps[] = {0, 0, 1, 16, 3};
     int64_t gap = gaps[harness_range(h, 0, 4)];
-    return filled(h, place(h, type, rows, columns, columns + gap), fill, scale);
+    return harness_filled(h, harness_place(h, type, rows, columns, columns + gap), fill, scale);
 }
 
 struct tensor harness_dense(struct harness *h, enum element type, int64_t rows, int64_t columns, enum fill fill,
                             double scale) {
-    return filled(h, place(h, type, rows, columns, columns), fill, scale);
+    return harness_filled(h, harness_place(h, type, rows, columns, columns), fill, scale);
 }
 
 struct tensor harness_index(struct harness *h, int64_t rows, int64_t below) {
-    struct tensor t = place(h, ELEMENT_I32, rows, 1, 1);
+    struct tensor t = harness_place(h, ELEMENT_I32, rows, 1, 1);
     int32_t *numbers = harness_memory(h, (size_t)rows * sizeof *numbers);
     for (int64_t i = 0; i < rows; i++) numbers[i] = (int32_t)harness_range(h, 0, below - 1);
     harness_must(h->ops->upload(h->backend, t, numbers, ELEMENT_I32));
@@ -161,6 +166,13 @@ float *harness_values(struct harness *h, struct tensor t) {
     float *values = harness_memory(h, (size_t)(t.rows * t.columns) * sizeof *values);
     harness_must(h->ops->download(h->backend, values, ELEMENT_F32, t));
     return values;
+}
+
+double *harness_doubles(struct harness *h, struct tensor t) {
+    const float *values = harness_values(h, t);
+    double *out = harness_memory(h, (size_t)(t.rows * t.columns) * sizeof *out);
+    for (int64_t i = 0; i < t.rows * t.columns; i++) out[i] = (double)values[i];
+    return out;
 }
 
 int32_t *harness_numbers(struct harness *h, struct tensor t) {
@@ -195,14 +207,14 @@ void harness_hold(struct harness *h, bool holds, const char *format, ...) {
     harness_failed(h, text);
 }
 
-static void *raw(struct harness *h, struct tensor t, size_t *bytes) {
+static void *harness_raw(struct harness *h, struct tensor t, size_t *bytes) {
     *bytes = (size_t)(t.rows * t.columns) * element_size(t.type);
-    void *data = must(malloc(*bytes + 1));
+    void *data = harness_allocated(malloc(*bytes + 1));
     harness_must(h->ops->download(h->backend, data, t.type, t));
     return data;
 }
 
-static uint64_t digest(const unsigned char *data, size_t bytes) {
+static uint64_t harness_digest(const unsigned char *data, size_t bytes) {
     uint64_t hash = 0xcbf29ce484222325u;
     for (size_t i = 0; i < bytes; i++) hash = (hash ^ data[i]) * 0x100000001b3u;
     return hash;
@@ -211,13 +223,13 @@ static uint64_t digest(const unsigned char *data, size_t bytes) {
 void harness_same(struct harness *h, const char *what, struct tensor out) {
     struct harness_state *s = h->state;
     size_t bytes;
-    void *data = raw(h, out, &bytes);
-    uint64_t hash = digest(data, bytes);
+    void *data = harness_raw(h, out, &bytes);
+    uint64_t hash = harness_digest(data, bytes);
     free(data);
     if (h->first) {
         if (s->digest_count == s->digest_room) {
             s->digest_room = s->digest_room ? 2 * s->digest_room : 1024;
-            s->digests = must(realloc(s->digests, s->digest_room * sizeof *s->digests));
+            s->digests = harness_allocated(realloc(s->digests, s->digest_room * sizeof *s->digests));
         }
         s->digests[s->digest_count++] = hash;
     } else {
@@ -229,7 +241,7 @@ void harness_same(struct harness *h, const char *what, struct tensor out) {
 
 void harness_equal(struct harness *h, const char *what, struct tensor a, struct tensor b) {
     size_t bytes, others;
-    unsigned char *data = raw(h, a, &bytes), *other = raw(h, b, &others);
+    unsigned char *data = harness_raw(h, a, &bytes), *other = harness_raw(h, b, &others);
     size_t at = 0, size = element_size(a.type);
     while (bytes == others && at < bytes && data[at] == other[at]) at++;
     harness_hold(h, bytes == others && at == bytes, "%s: bits differ at row %lld, column %lld", what,
@@ -239,7 +251,7 @@ void harness_equal(struct harness *h, const char *what, struct tensor a, struct 
     free(other);
 }
 
-static double half_unit(enum element type, double want) {
+static double harness_half_unit(enum element type, double want) {
     return type == ELEMENT_BF16 ? fabs(want) * 0x1p-8 : type == ELEMENT_F16 ? fabs(want) * 0x1p-11 + 0x1p-25 : 0;
 }
 
@@ -247,10 +259,10 @@ void harness_near(struct harness *h, const char *what, struct tensor out, const 
                   double relative) {
     harness_same(h, what, out);
     if (!h->first) return;
-    float *values = must(malloc((size_t)(out.rows * out.columns) * sizeof *values + 1));
+    float *values = harness_allocated(malloc((size_t)(out.rows * out.columns) * sizeof *values + 1));
     harness_must(h->ops->download(h->backend, values, ELEMENT_F32, out));
     for (int64_t i = 0; i < out.rows * out.columns; i++) {
-        double bound = absolute + relative * fabs(want[i]) + half_unit(out.type, want[i]);
+        double bound = absolute + relative * fabs(want[i]) + harness_half_unit(out.type, want[i]);
         if (values[i] == want[i] || fabs(values[i] - want[i]) <= bound) continue;
         harness_hold(h, false, "%s: row %lld, column %lld: %.9g, not %.9g (bound %.3g)", what,
                      (long long)(i / out.columns), (long long)(i % out.columns), values[i], want[i], bound);

@@ -1,5 +1,4 @@
-// The harness of the operations: every version (plain, vectors, threads, guarded) of every operation, checked and
-// timed.
+// The harness of the operations: checks and times every version (plain, SIMD, threads, guarded) of every operation.
 //
 // A suite's `check` runs once a version, each time with the same random numbers. The first version's results are
 // compared with a double-precision reference written out in the suite; every further version's must be the same bits.
@@ -41,6 +40,9 @@ int64_t harness_range(struct harness *h, int64_t low, int64_t high);
 // A uniform number in [0, 1).
 double harness_unit(struct harness *h);
 
+// F32 or BF16.
+enum element harness_float_type(struct harness *h);
+
 // Standard normal.
 double harness_normal(struct harness *h);
 
@@ -63,7 +65,10 @@ struct tensor harness_index(struct harness *h, int64_t rows, int64_t below);
 // An F32, BF16 or F16 tensor's values, dense, as long as the case.
 float *harness_values(struct harness *h, struct tensor t);
 
-// An I32 tensor's.
+// The same, in double.
+double *harness_doubles(struct harness *h, struct tensor t);
+
+// An I32 tensor's values, dense, as long as the case.
 int32_t *harness_numbers(struct harness *h, struct tensor t);
 
 // Sets a tensor's values from dense float32 or int32.
@@ -97,7 +102,7 @@ void harness_time(struct harness *h, double flops, double bytes, status (*work)(
 
 // ---- the suites ----
 
-extern const struct suite suite_memory, suite_rows, suite_patchify, suite_linear, suite_head, suite_optimizer,
-    suite_attention, suite_norms, suite_logits;
+extern const struct suite suite_memory, suite_gather_scatter, suite_patchify, suite_linear, suite_lm_head,
+    suite_optimizer, suite_attention, suite_rmsnorm, suite_activations, suite_logits;
 
 #endif

@@ -1,13 +1,13 @@
-// Products: against a double-precision reference; kept against not kept; a row alone against the same row among
-// others; chunks of a weight's rows against the whole.
+// Products: against a double-precision reference; prepacked against not prepacked; a row alone against the same row
+// among others; chunks of a weight's rows against the whole.
 #include "tests/ops/harness.h"
 
 #include <math.h>
 #include <stdio.h>
 
 // want[M,N] = a[M,L] b[N,L]^T, all dense; places by strides so that every transpose is the same loop.
-static double *product(struct harness *h, const float *a, const float *b, int64_t m, int64_t n, int64_t l,
-                       const int64_t *s) {
+static double *linear_product(struct harness *h, const float *a, const float *b, int64_t m, int64_t n, int64_t l,
+                              const int64_t *s) {
     double *want = harness_memory(h, (size_t)(m * n) * sizeof *want);
     for (int64_t i = 0; i < m; i++) {
         for (int64_t j = 0; j < n; j++) {
@@ -19,7 +19,7 @@ static double *product(struct harness *h, const float *a, const float *b, int64_
     return want;
 }
 
-static float rounded(float value, enum element type) {
+static float linear_rounded(float value, enum element type) {
     if (type == ELEMENT_F32) return value;
     union {
         float f;
@@ -30,47 +30,48 @@ static float rounded(float value, enum element type) {
 }
 
 // The master weights' values as the products see them.
-static float *weight_values(struct harness *h, struct tensor plain, enum element type) {
+static float *linear_weight_values(struct harness *h, struct tensor plain, enum element type) {
     float *values = harness_values(h, plain);
-    for (int64_t i = 0; i < plain.rows * plain.columns; i++) values[i] = rounded(values[i], type);
+    for (int64_t i = 0; i < plain.rows * plain.columns; i++) values[i] = linear_rounded(values[i], type);
     return values;
 }
 
-struct shape {
+struct linear_case {
     int64_t m, n, l;
     enum element type, plain, out;
     bool bias, add;
 };
 
-static void check_forward(struct harness *h, const struct shape *s, struct tensor plain, struct tensor in,
-                          struct weight *fresh) {
+static void linear_check_forward(struct harness *h, const struct linear_case *s, struct tensor plain, struct tensor in,
+                                 struct weight *fresh) {
     struct tensor out = harness_tensor(h, s->out, s->m, s->n, FILL_ZERO, 0),
                   again = harness_dense(h, s->out, s->m, s->n, FILL_ZERO, 0);
     struct tensor bias = s->bias ? harness_dense(h, s->type, 1, s->n, FILL_NORMAL, 1) : (struct tensor){0};
-    struct weight *kept;
-    harness_ok(h, h->ops->weight_new(h->backend, &kept, plain, s->type, true));
+    struct weight *prepacked;
+    harness_ok(h, h->ops->weight_new(h->backend, &prepacked, plain, s->type, true));
     harness_ok(h, h->ops->linear(h->backend, out, in, fresh, bias));
-    harness_ok(h, h->ops->linear(h->backend, again, in, kept, bias));
-    harness_equal(h, "kept and fresh weights", again, out);
+    harness_ok(h, h->ops->linear(h->backend, again, in, prepacked, bias));
+    harness_equal(h, "prepacked and fresh weights", again, out);
     for (int i = 0; i < 3 && s->m > 1; i++) { // a few rows, from a random place
         int64_t rows = harness_range(h, 1, s->m < 20 ? s->m : 20), first = harness_range(h, 0, s->m - rows);
         struct tensor part = tensor_rows(again, first, rows);
         harness_ok(h, h->ops->zero(h->backend, part));
-        harness_ok(h, h->ops->linear(h->backend, part, tensor_rows(in, first, rows), kept, bias));
-        harness_equal(h, "rows alone and among others", part, tensor_rows(out, first, rows));
+        harness_ok(h, h->ops->linear(h->backend, part, tensor_rows(in, first, rows), prepacked, bias));
+        harness_equal(h, "rows alone and in a batch", part, tensor_rows(out, first, rows));
     }
-    h->ops->weight_free(h->backend, &kept);
+    h->ops->weight_free(h->backend, &prepacked);
     double *want = NULL;
     if (h->first) {
         float *add = s->bias ? harness_values(h, bias) : NULL;
-        want = product(h, harness_values(h, in), weight_values(h, plain, s->type), s->m, s->n, s->l,
-                       (int64_t[]){s->l, 1, s->l, 1});
+        want = linear_product(h, harness_values(h, in), linear_weight_values(h, plain, s->type), s->m, s->n, s->l,
+                              (int64_t[]){s->l, 1, s->l, 1});
         for (int64_t i = 0; add && i < s->m * s->n; i++) want[i] += add[i % s->n];
     }
     harness_near(h, "out", out, want, 3e-6 * sqrt((double)s->l) + 1e-6, 1e-5);
 }
 
-static void check_input_gradient(struct harness *h, const struct shape *s, struct tensor plain, struct weight *fresh) {
+static void linear_check_input_gradient(struct harness *h, const struct linear_case *s, struct tensor plain,
+                                        struct weight *fresh) {
     struct tensor grad_out = harness_tensor(h, s->type, s->m, s->n, FILL_NORMAL, 1);
     struct tensor out = harness_tensor(h, s->out, s->m, s->l, s->add ? FILL_NORMAL : FILL_ZERO, 1);
     float *before = harness_values(h, out);
@@ -82,14 +83,14 @@ static void check_input_gradient(struct harness *h, const struct shape *s, struc
     harness_equal(h, "a row's gradient alone", row, tensor_rows(out, place, 1));
     double *want = NULL;
     if (h->first) {
-        want = product(h, harness_values(h, grad_out), weight_values(h, plain, s->type), s->m, s->l, s->n,
-                       (int64_t[]){s->n, 1, 1, s->l});
+        want = linear_product(h, harness_values(h, grad_out), linear_weight_values(h, plain, s->type), s->m, s->l, s->n,
+                              (int64_t[]){s->n, 1, 1, s->l});
         for (int64_t i = 0; s->add && i < s->m * s->l; i++) want[i] += before[i];
     }
     harness_near(h, "grad_in", out, want, 3e-6 * sqrt((double)s->n) + 1e-6, 1e-5);
 }
 
-static void check_weight_gradient(struct harness *h, const struct shape *s, struct tensor in) {
+static void linear_check_weight_gradient(struct harness *h, const struct linear_case *s, struct tensor in) {
     struct tensor grad_out = harness_tensor(h, s->type, s->m, s->n, FILL_NORMAL, 1);
     struct tensor out = harness_tensor(h, ELEMENT_F32, s->n, s->l, FILL_NORMAL, 1);
     struct tensor bias = s->bias ? harness_dense(h, ELEMENT_F32, 1, s->n, FILL_NORMAL, 1) : (struct tensor){0};
@@ -98,7 +99,7 @@ static void check_weight_gradient(struct harness *h, const struct shape *s, stru
     double *want = NULL, *sums = NULL;
     if (h->first) {
         float *values = harness_values(h, grad_out);
-        want = product(h, values, harness_values(h, in), s->n, s->l, s->m, (int64_t[]){1, s->n, 1, s->l});
+        want = linear_product(h, values, harness_values(h, in), s->n, s->l, s->m, (int64_t[]){1, s->n, 1, s->l});
         for (int64_t i = 0; i < s->n * s->l; i++) want[i] += before[i];
         sums = harness_memory(h, (size_t)s->n * sizeof *sums);
         for (int64_t i = 0; s->bias && i < s->m * s->n; i++) sums[i % s->n] += values[i];
@@ -108,7 +109,7 @@ static void check_weight_gradient(struct harness *h, const struct shape *s, stru
     if (s->bias) harness_near(h, "grad_bias", bias, sums, 1e-5 * sqrt((double)s->m), 1e-5);
 }
 
-static void check_shape(struct harness *h, const struct shape *s) {
+static void linear_check_shape(struct harness *h, const struct linear_case *s) {
     static const char *const names[] = {"f32", "bf16", "f16"};
     harness_case(h, "M=%lld N=%lld L=%lld %s, plain %s, out %s%s%s", (long long)s->m, (long long)s->n, (long long)s->l,
                  names[s->type], names[s->plain], names[s->out], s->bias ? ", bias" : "", s->add ? ", add" : "");
@@ -116,36 +117,39 @@ static void check_shape(struct harness *h, const struct shape *s) {
     struct tensor in = harness_tensor(h, s->type, s->m, s->l, FILL_NORMAL, 1);
     struct weight *fresh;
     harness_ok(h, h->ops->weight_new(h->backend, &fresh, plain, s->type, false));
-    check_forward(h, s, plain, in, fresh);
-    check_input_gradient(h, s, plain, fresh);
-    check_weight_gradient(h, s, in);
+    linear_check_forward(h, s, plain, in, fresh);
+    linear_check_input_gradient(h, s, plain, fresh);
+    linear_check_weight_gradient(h, s, in);
     h->ops->weight_free(h->backend, &fresh);
 }
 
-static void check_refusals(struct harness *h) {
+static void linear_check_refusals(struct harness *h) {
     harness_case(h, "refusals");
     struct tensor plain = harness_dense(h, ELEMENT_F32, 6, 8, FILL_NORMAL, 1),
                   in = harness_dense(h, ELEMENT_F32, 3, 8, FILL_NORMAL, 1);
     struct tensor out = harness_dense(h, ELEMENT_F32, 3, 6, FILL_ZERO, 0);
-    struct weight *kept, *none;
-    harness_ok(h, h->ops->weight_new(h->backend, &kept, plain, ELEMENT_F32, true));
-    harness_hold(h, h->ops->linear_grad_input(h->backend, in, out, kept, false) == BUG, "a kept weight's gradient");
-    harness_hold(h, h->ops->linear(h->backend, in, out, kept, (struct tensor){0}) == BUG, "an input of another length");
-    harness_ok(h, h->ops->linear(h->backend, tensor_rows(out, 0, 0), tensor_rows(in, 0, 0), kept, (struct tensor){0}));
-    h->ops->weight_free(h->backend, &kept);
-    harness_hold(h, !kept, "a freed weight's pointer");
-    h->ops->weight_free(h->backend, &kept);
+    struct weight *prepacked, *none;
+    harness_ok(h, h->ops->weight_new(h->backend, &prepacked, plain, ELEMENT_F32, true));
+    harness_hold(h, h->ops->linear_grad_input(h->backend, in, out, prepacked, false) == BUG,
+                 "a prepacked weight's gradient");
+    harness_hold(h, h->ops->linear(h->backend, in, out, prepacked, (struct tensor){0}) == BUG,
+                 "an input of another length");
+    harness_ok(
+        h, h->ops->linear(h->backend, tensor_rows(out, 0, 0), tensor_rows(in, 0, 0), prepacked, (struct tensor){0}));
+    h->ops->weight_free(h->backend, &prepacked);
+    harness_hold(h, !prepacked, "a freed weight's pointer");
+    h->ops->weight_free(h->backend, &prepacked);
     harness_hold(h, h->ops->weight_new(h->backend, &none, plain, ELEMENT_F16, true) == UNAVAILABLE && !none,
                  "half products");
 }
 
-static void check(struct harness *h) {
-    check_refusals(h);
+static void linear_check(struct harness *h) {
+    linear_check_refusals(h);
     static const int64_t widths[] = {1, 2, 5, 16, 17, 31, 32, 40, 63, 64, 65, 100, 101, 128, 152, 200, 256, 257, 320};
     enum { count = sizeof widths / sizeof *widths };
     bool half = backend_supports(h->backend, ELEMENT_BF16) == OK;
     for (int i = 0; i < 60; i++) {
-        struct shape s = {.type = half && harness_unit(h) < 0.5 ? ELEMENT_BF16 : ELEMENT_F32};
+        struct linear_case s = {.type = half && harness_unit(h) < 0.5 ? ELEMENT_BF16 : ELEMENT_F32};
         s.m = harness_range(h, 1, harness_unit(h) < 0.2 ? 300 : 70);
         s.n = widths[harness_range(h, 0, count - 1)];
         s.l = widths[harness_range(h, 0, count - 1)];
@@ -153,53 +157,54 @@ static void check(struct harness *h) {
         s.out = harness_unit(h) < 0.5 ? s.type : ELEMENT_F32;
         s.bias = harness_unit(h) < 0.5;
         s.add = harness_unit(h) < 0.5;
-        check_shape(h, &s);
+        linear_check_shape(h, &s);
     }
-    // Inner lengths of real models; a chunk of rows and some more; bf16_from_f32 and wide tiles.
+    // The inner lengths of real models; more rows than a chunk; narrow and wide tiles.
     static const int64_t deep[][3] = {{3, 40, 1176},  {2, 17, 3420},   {5, 24, 11008},  {1, 9, 18944},
                                       {2050, 24, 33}, {790, 1100, 37}, {140, 1500, 300}};
     for (size_t i = 0; i < sizeof deep / sizeof *deep; i++) {
         for (enum element type = ELEMENT_F32; type <= (half ? ELEMENT_BF16 : ELEMENT_F32); type++) {
-            check_shape(h, &(struct shape){deep[i][0], deep[i][1], deep[i][2], type, type, type, i % 2, !(i % 2)});
+            linear_check_shape(
+                h, &(struct linear_case){deep[i][0], deep[i][1], deep[i][2], type, type, type, i % 2, !(i % 2)});
         }
     }
 }
 
 // ---- timing ----
 
-struct timed {
+struct linear_timing {
     struct harness *h;
     struct weight *weight;
     struct tensor in, out, grad_out, grad_weight, grad_in;
 };
 
-static status run_forward(void *context) {
-    struct timed *t = context;
+static status linear_run_forward(void *context) {
+    struct linear_timing *t = context;
     return t->h->ops->linear(t->h->backend, t->out, t->in, t->weight, (struct tensor){0});
 }
 
-static status run_input_gradient(void *context) {
-    struct timed *t = context;
+static status linear_run_input_gradient(void *context) {
+    struct linear_timing *t = context;
     return t->h->ops->linear_grad_input(t->h->backend, t->grad_in, t->grad_out, t->weight, false);
 }
 
-static status run_weight_gradient(void *context) {
-    struct timed *t = context;
+static status linear_run_weight_gradient(void *context) {
+    struct linear_timing *t = context;
     return t->h->ops->linear_grad_weight(t->h->backend, t->grad_weight, (struct tensor){0}, t->grad_out, t->in);
 }
 
-static void time_shape(struct harness *h, int64_t m, int64_t l, int64_t n, enum element type, bool gradients) {
+static void linear_time_shape(struct harness *h, int64_t m, int64_t l, int64_t n, enum element type, bool gradients) {
     const char *name = type == ELEMENT_BF16 ? "bf16" : "f32";
     harness_case(h, "timing");
     struct tensor plain = harness_dense(h, type, n, l, FILL_NORMAL, 1);
-    struct timed t = {
+    struct linear_timing t = {
         .h = h, .in = harness_dense(h, type, m, l, FILL_NORMAL, 1), .out = harness_dense(h, type, m, n, FILL_ZERO, 1)};
     double flops = 2.0 * (double)m * (double)n * (double)l;
-    for (int keep = 1; keep >= 0; keep--) {
-        harness_ok(h, h->ops->weight_new(h->backend, &t.weight, plain, type, keep));
-        harness_time(h, flops, 0, run_forward, &t, "%s %s %lldx%lldx%lld", name, keep ? "kept " : "fresh", (long long)m,
-                     (long long)l, (long long)n);
-        if (keep) h->ops->weight_free(h->backend, &t.weight);
+    for (int prepack = 1; prepack >= 0; prepack--) {
+        harness_ok(h, h->ops->weight_new(h->backend, &t.weight, plain, type, prepack));
+        harness_time(h, flops, 0, linear_run_forward, &t, "%s %s %lldx%lldx%lld", name,
+                     prepack ? "prepacked" : "packed", (long long)m, (long long)l, (long long)n);
+        if (prepack) h->ops->weight_free(h->backend, &t.weight);
         if (!gradients) break;
     }
     if (!gradients) return;
@@ -209,30 +214,30 @@ static void time_shape(struct harness *h, int64_t m, int64_t l, int64_t n, enum 
     t.grad_out = harness_dense(h, type, m, n, FILL_NORMAL, 1);
     t.grad_in = harness_dense(h, type, m, l, FILL_ZERO, 1);
     t.grad_weight = harness_dense(h, ELEMENT_F32, n, l, FILL_ZERO, 1);
-    harness_time(h, flops, 0, run_forward, &t, "%s f32 master %lldx%lldx%lld", name, (long long)m, (long long)l,
+    harness_time(h, flops, 0, linear_run_forward, &t, "%s f32 master %lldx%lldx%lld", name, (long long)m, (long long)l,
                  (long long)n);
-    harness_time(h, flops, 0, run_input_gradient, &t, "%s grad_in %lldx%lldx%lld", name, (long long)m, (long long)l,
-                 (long long)n);
-    harness_time(h, flops, 0, run_weight_gradient, &t, "%s grad_weight %lldx%lldx%lld", name, (long long)m,
+    harness_time(h, flops, 0, linear_run_input_gradient, &t, "%s grad_in %lldx%lldx%lld", name, (long long)m,
+                 (long long)l, (long long)n);
+    harness_time(h, flops, 0, linear_run_weight_gradient, &t, "%s grad_weight %lldx%lldx%lld", name, (long long)m,
                  (long long)l, (long long)n);
     h->ops->weight_free(h->backend, &t.weight);
 }
 
-static void time_all(struct harness *h) {
+static void linear_time_all(struct harness *h) {
     for (enum element type = ELEMENT_F32; type <= ELEMENT_BF16; type++) {
         if (backend_supports(h->backend, type) != OK) continue;
-        time_shape(h, 1160, 768, 2560, type, true);
-        time_shape(h, 2200, 768, 4096, type, true);
-        time_shape(h, 1160, 2048, 768, type, true);
-        time_shape(h, 1160, 768, 32000, type, false);
-        time_shape(h, 8, 768, 2560, type, false);
-        time_shape(h, 8, 768, 768, type, false);
-        time_shape(h, 8, 768, 32000, type, false);
-        time_shape(h, 8, 2048, 22016, type, false);
-        time_shape(h, 1, 768, 2560, type, false);
-        time_shape(h, 1, 768, 32000, type, false);
-        time_shape(h, 40, 32, 64, type, true);
+        linear_time_shape(h, 1160, 768, 2560, type, true);
+        linear_time_shape(h, 2200, 768, 4096, type, true);
+        linear_time_shape(h, 1160, 2048, 768, type, true);
+        linear_time_shape(h, 1160, 768, 32000, type, false);
+        linear_time_shape(h, 8, 768, 2560, type, false);
+        linear_time_shape(h, 8, 768, 768, type, false);
+        linear_time_shape(h, 8, 768, 32000, type, false);
+        linear_time_shape(h, 8, 2048, 22016, type, false);
+        linear_time_shape(h, 1, 768, 2560, type, false);
+        linear_time_shape(h, 1, 768, 32000, type, false);
+        linear_time_shape(h, 40, 32, 64, type, true);
     }
 }
 
-const struct suite suite_linear = {"linear", check, time_all};
+const struct suite suite_linear = {"linear", linear_check, linear_time_all};

@@ -7,9 +7,9 @@
 #include "kernels/cpu/cpu.h"
 #include "tests/ops/state.h"
 
-static const struct suite *const suites[] = {&suite_memory,    &suite_rows,  &suite_patchify,
-                                             &suite_linear,    &suite_head,  &suite_optimizer,
-                                             &suite_attention, &suite_norms, &suite_logits};
+static const struct suite *const suites[] = {
+    &suite_memory,    &suite_gather_scatter, &suite_patchify, &suite_linear,      &suite_lm_head,
+    &suite_optimizer, &suite_attention,      &suite_rmsnorm,  &suite_activations, &suite_logits};
 
 // The first is the reference of the bits.
 struct version {
@@ -25,7 +25,7 @@ static const struct version versions[] = {
     {"best, 3 threads", SIMD_AVX512, 3, false},   {"best, guarded", SIMD_AVX512, 2, true},
 };
 
-static void open_version(struct harness *h, const struct version *v) {
+static void harness_open_version(struct harness *h, const struct version *v) {
     struct backend_options options = {.device = "cpu", .threads = v->threads, .guarded = v->guarded};
     harness_must(backend_open(&h->backend, &options));
     enum simd_level best = simd_best();
@@ -33,7 +33,7 @@ static void open_version(struct harness *h, const struct version *v) {
     h->ops = h->backend->ops;
 }
 
-static void check_suite(struct harness *h, const struct suite *suite, uint64_t stream) {
+static void harness_check_suite(struct harness *h, const struct suite *suite, uint64_t stream) {
     struct harness_state *s = h->state;
     s->suite = suite->name;
     s->digest_count = 0;
@@ -44,7 +44,7 @@ static void check_suite(struct harness *h, const struct suite *suite, uint64_t s
         s->drawn = s->digest_next = 0;
         s->version = versions[i].name;
         h->first = i == 0;
-        open_version(h, &versions[i]);
+        harness_open_version(h, &versions[i]);
         suite->check(h);
         harness_end(h);
         backend_close(&h->backend);
@@ -53,7 +53,7 @@ static void check_suite(struct harness *h, const struct suite *suite, uint64_t s
            (double)(clock() - start) / CLOCKS_PER_SEC);
 }
 
-static void time_suite(struct harness *h, const struct suite *suite) {
+static void harness_time_suite(struct harness *h, const struct suite *suite) {
     if (!suite->time) return;
     h->state->suite = suite->name;
     suite->time(h);
@@ -86,15 +86,15 @@ int main(int count, char **arguments) {
     }
     printf("seed %llu\n", (unsigned long long)state.seed);
     if (timing) {
-        open_version(&h, &(struct version){"timed", SIMD_AVX512, state.threads, false});
+        harness_open_version(&h, &(struct version){"timed", SIMD_AVX512, state.threads, false});
         harness_peaks(&state);
     }
     int ran = 0;
     for (size_t i = 0; i < sizeof suites / sizeof *suites; i++) {
         if (only && strcmp(only, suites[i]->name) != 0) continue;
         ran++;
-        if (timing) time_suite(&h, suites[i]);
-        if (!timing) check_suite(&h, suites[i], i);
+        if (timing) harness_time_suite(&h, suites[i]);
+        if (!timing) harness_check_suite(&h, suites[i], i);
     }
     backend_close(&h.backend);
     free(state.digests);

@@ -1,4 +1,4 @@
-// Uploads, downloads, copies and conversions, views, zero.
+// Uploads, downloads, copies, conversions, views and zero.
 #include "tests/ops/harness.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 static const char *const names[] = {"f32", "bf16", "f16", "i32", "u8"};
 
 // The nearest value of a float type with `digits` binary digits and least exponent `least`, ties to even.
-static double nearest(double value, int digits, int least, double most) {
+static double memory_nearest(double value, int digits, int least, double most) {
     if (value == 0 || isnan(value) || isinf(value)) return value;
     int exponent;
     frexp(value, &exponent);
@@ -20,13 +20,13 @@ static double nearest(double value, int digits, int least, double most) {
     return fabs(result) > most ? copysign(INFINITY, value) : result;
 }
 
-static double as_type(double value, enum element type) {
-    if (type == ELEMENT_BF16) return nearest(value, 8, -125, 0x1.fep127);
-    if (type == ELEMENT_F16) return nearest(value, 11, -13, 65504);
+static double memory_as_type(double value, enum element type) {
+    if (type == ELEMENT_BF16) return memory_nearest(value, 8, -125, 0x1.fep127);
+    if (type == ELEMENT_F16) return memory_nearest(value, 11, -13, 65504);
     return value;
 }
 
-static void check_copy(struct harness *h) {
+static void memory_check_copy(struct harness *h) {
     int64_t rows = harness_range(h, 1, 30), columns = harness_range(h, 1, 300);
     enum element from = (enum element)harness_range(h, 0, 2), to = (enum element)harness_range(h, 0, 2);
     harness_case(h, "copy %lld x %lld, %s to %s", (long long)rows, (long long)columns, names[from], names[to]);
@@ -35,7 +35,7 @@ static void check_copy(struct harness *h) {
     harness_ok(h, h->ops->copy(h->backend, out, in));
     float *values = harness_values(h, in);
     double *want = harness_memory(h, (size_t)(rows * columns) * sizeof *want);
-    for (int64_t i = 0; i < rows * columns; i++) want[i] = as_type(values[i], to);
+    for (int64_t i = 0; i < rows * columns; i++) want[i] = memory_as_type(values[i], to);
     harness_same(h, "copy", out);
     float *got = harness_values(h, out);
     for (int64_t i = 0; i < rows * columns; i++) {
@@ -46,7 +46,7 @@ static void check_copy(struct harness *h) {
 }
 
 // Every bfloat16 and half goes to float32 and back; NaN stays NaN.
-static void check_round(struct harness *h, enum element type) {
+static void memory_check_round(struct harness *h, enum element type) {
     harness_case(h, "every %s", names[type]);
     struct tensor t = harness_dense(h, type, 256, 256, FILL_ZERO, 0);
     struct tensor wide = harness_dense(h, ELEMENT_F32, 256, 256, FILL_ZERO, 0);
@@ -66,7 +66,7 @@ static void check_round(struct harness *h, enum element type) {
     }
 }
 
-static void check_views(struct harness *h) {
+static void memory_check_views(struct harness *h) {
     harness_case(h, "views");
     struct tensor whole = harness_dense(h, ELEMENT_F32, 20, 24, FILL_NORMAL, 1);
     float *values = harness_values(h, whole);
@@ -83,7 +83,7 @@ static void check_views(struct harness *h) {
     }
 }
 
-static void check_refusals(struct harness *h) {
+static void memory_check_refusals(struct harness *h) {
     harness_case(h, "refusals");
     struct tensor a = harness_dense(h, ELEMENT_F32, 4, 5, FILL_NORMAL, 1),
                   b = harness_dense(h, ELEMENT_F32, 5, 4, FILL_ZERO, 1);
@@ -103,8 +103,8 @@ static void check_refusals(struct harness *h) {
     harness_ok(h, h->ops->wait(h->backend));
 }
 
-// A device's or a type's absence is said before anything is made.
-static void check_devices(struct harness *h) {
+// A missing device or type is reported before anything is created.
+static void memory_check_devices(struct harness *h) {
     harness_case(h, "devices");
     struct backend *none;
     harness_hold(h, backend_open(&none, &(struct backend_options){.device = "abacus"}) == USAGE && !none,
@@ -115,8 +115,8 @@ static void check_devices(struct harness *h) {
     backend_close(&none);
 }
 
-// What a child that reads a buffer's memory from outside dies of.
-static int signal_of_reading(const unsigned char *memory) {
+// Returns the signal that ends a child process that reads a buffer's memory outside an operation, or 0.
+static int memory_signal_of_reading(const unsigned char *memory) {
     pid_t child = fork();
     if (child == 0) {
         signal(SIGSEGV, SIG_DFL);
@@ -127,43 +127,43 @@ static int signal_of_reading(const unsigned char *memory) {
     return WIFSIGNALED(how) ? WTERMSIG(how) : 0;
 }
 
-static void check_guard(struct harness *h) {
+static void memory_check_guard(struct harness *h) {
     harness_case(h, "guard");
     struct tensor t = harness_dense(h, ELEMENT_F32, 3, 3, FILL_NORMAL, 1);
     bool guarded = cpu_of(h->backend)->guarded;
-    int caught = signal_of_reading(t.buffer->data);
+    int caught = memory_signal_of_reading(t.buffer->data);
     harness_hold(h, caught == (guarded ? SIGSEGV : 0), "reading a buffer from outside: signal %d", caught);
 }
 
-static void check(struct harness *h) {
-    check_devices(h);
-    check_guard(h);
-    for (int i = 0; i < 60; i++) check_copy(h);
-    check_round(h, ELEMENT_BF16);
-    check_round(h, ELEMENT_F16);
-    check_views(h);
-    check_refusals(h);
+static void memory_check(struct harness *h) {
+    memory_check_devices(h);
+    memory_check_guard(h);
+    for (int i = 0; i < 60; i++) memory_check_copy(h);
+    memory_check_round(h, ELEMENT_BF16);
+    memory_check_round(h, ELEMENT_F16);
+    memory_check_views(h);
+    memory_check_refusals(h);
 }
 
-struct timed {
+struct memory_timing {
     struct harness *h;
     struct tensor out, in;
 };
 
-static status run_copy(void *context) {
-    struct timed *t = context;
+static status memory_run_copy(void *context) {
+    struct memory_timing *t = context;
     return t->h->ops->copy(t->h->backend, t->out, t->in);
 }
 
-static void time_all(struct harness *h) {
+static void memory_time_all(struct harness *h) {
     for (int i = 0; i < 4; i++) {
         enum element from = i & 1 ? ELEMENT_BF16 : ELEMENT_F32, to = i & 2 ? ELEMENT_BF16 : ELEMENT_F32;
         harness_case(h, "timing");
-        struct timed t = {h, harness_dense(h, to, 4096, 4096, FILL_ZERO, 1),
-                          harness_dense(h, from, 4096, 4096, FILL_NORMAL, 1)};
-        harness_time(h, 0, 4096.0 * 4096 * (double)(element_size(from) + element_size(to)), run_copy, &t,
+        struct memory_timing t = {h, harness_dense(h, to, 4096, 4096, FILL_ZERO, 1),
+                                  harness_dense(h, from, 4096, 4096, FILL_NORMAL, 1)};
+        harness_time(h, 0, 4096.0 * 4096 * (double)(element_size(from) + element_size(to)), memory_run_copy, &t,
                      "copy %s to %s 4096x4096", names[from], names[to]);
     }
 }
 
-const struct suite suite_memory = {"memory", check, time_all};
+const struct suite suite_memory = {"memory", memory_check, memory_time_all};

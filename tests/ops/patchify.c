@@ -1,14 +1,15 @@
-// Frames to patches, against loops over every index as Hugging Face's reshape and transpose has them.
+// Frames to patches, against loops over every index in the order of Hugging Face's reshape and transpose.
 #include "tests/ops/harness.h"
 
-static double level(const struct patch_shape *s, int channel, int byte) {
+static double patchify_expected_value(const struct patch_shape *s, int channel, int byte) {
     return ((double)((float)byte * s->rescale_factor) - s->image_mean[channel]) / s->image_std[channel];
 }
 
 // Order of rows: time, block row, block column, row in the block, column in the block.
-static double *reference(struct harness *h, const struct patch_shape *s, const uint8_t *frames) {
+static double *patchify_reference(struct harness *h, const struct patch_shape *s, const uint8_t *frames) {
     int times = (s->frames + s->temporal_patch_size - 1) / s->temporal_patch_size, unit = s->patch_size * s->merge_size;
-    double *want = harness_memory(h, (size_t)times * s->temporal_patch_size * s->height * s->width * 3 * sizeof *want),
+    double *want = harness_memory(h, (size_t)times * (size_t)(s->temporal_patch_size * s->height * s->width * 3) *
+                                         sizeof *want),
            *at = want;
     for (int t = 0; t < times; t++)
         for (int block_y = 0; block_y < s->height / unit; block_y++)
@@ -24,13 +25,13 @@ static double *reference(struct harness *h, const struct patch_shape *s, const u
                                                         : s->frames - 1;
                                         int row = block_y * unit + y * s->patch_size + dy;
                                         int column = block_x * unit + x * s->patch_size + dx;
-                                        *at++ = level(s, c,
-                                                      frames[((frame * s->height + row) * s->width + column) * 3 + c]);
+                                        *at++ = patchify_expected_value(
+                                            s, c, frames[((frame * s->height + row) * s->width + column) * 3 + c]);
                                     }
     return want;
 }
 
-static void check(struct harness *h) {
+static void patchify_check(struct harness *h) {
     for (int i = 0; i < 12; i++) {
         struct patch_shape s = {.patch_size = (int)harness_range(h, 1, 14),
                                 .temporal_patch_size = 2,
@@ -53,8 +54,8 @@ static void check(struct harness *h) {
         struct tensor out = harness_tensor(h, i % 2 ? ELEMENT_BF16 : ELEMENT_F32, patches,
                                            (int64_t)6 * s.patch_size * s.patch_size, FILL_ZERO, 0);
         harness_ok(h, h->ops->patchify(h->backend, out, frames, &s));
-        harness_near(h, "patches", out, h->first ? reference(h, &s, pixels) : NULL, 1e-6, 1e-6);
+        harness_near(h, "patches", out, h->first ? patchify_reference(h, &s, pixels) : NULL, 1e-6, 1e-6);
     }
 }
 
-const struct suite suite_patchify = {"patchify", check, NULL};
+const struct suite suite_patchify = {"patchify", patchify_check, NULL};

@@ -6,15 +6,15 @@
 
 enum { turns = 2000000, chains = 16 };
 
-static bool has512(void) {
+static bool peak_has512(void) {
     return __builtin_cpu_supports("avx512f");
 }
 
-static bool has_bf16(void) {
+static bool peak_has_bf16(void) {
     return __builtin_cpu_supports("avx512bf16");
 }
 
-__attribute__((target("avx512f"))) static float multiply512(void) {
+__attribute__((target("avx512f"))) static float peak_multiply512(void) {
     __m512 sums[chains], x = _mm512_set1_ps(0.999f), y = _mm512_set1_ps(1e-3f);
     for (int i = 0; i < chains; i++) sums[i] = _mm512_set1_ps((float)i);
     for (int turn = 0; turn < turns; turn++) {
@@ -26,7 +26,7 @@ __attribute__((target("avx512f"))) static float multiply512(void) {
     return sum;
 }
 
-__attribute__((target("avx2,fma"))) static float multiply256(void) {
+__attribute__((target("avx2,fma"))) static float peak_multiply256(void) {
     __m256 sums[chains], x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(1e-3f);
     for (int i = 0; i < chains; i++) sums[i] = _mm256_set1_ps((float)i);
     for (int turn = 0; turn < turns; turn++) {
@@ -41,7 +41,7 @@ __attribute__((target("avx2,fma"))) static float multiply256(void) {
     return sum;
 }
 
-__attribute__((target("avx512f,avx512bf16"))) static float dot512(void) {
+__attribute__((target("avx512f,avx512bf16"))) static float peak_dot512(void) {
     __m512 sums[chains];
     __m512bh x = (__m512bh)_mm512_set1_epi32(0x3f803f80), y = (__m512bh)_mm512_set1_epi32(0x38003800);
     for (int i = 0; i < chains; i++) sums[i] = _mm512_set1_ps((float)i);
@@ -55,19 +55,19 @@ __attribute__((target("avx512f,avx512bf16"))) static float dot512(void) {
 }
 
 float peak_multiply_f32(void) {
-    return has512() ? multiply512() : multiply256();
+    return peak_has512() ? peak_multiply512() : peak_multiply256();
 }
 
 double peak_flops_f32(void) {
-    return 2.0 * turns * chains * (has512() ? 16 : 8);
+    return 2.0 * turns * chains * (peak_has512() ? 16 : 8);
 }
 
 float peak_multiply_bf16(void) {
-    return has_bf16() ? dot512() : peak_multiply_f32();
+    return peak_has_bf16() ? peak_dot512() : peak_multiply_f32();
 }
 
 double peak_flops_bf16(void) {
-    return has_bf16() ? 4.0 * turns * chains * 16 : peak_flops_f32();
+    return peak_has_bf16() ? 4.0 * turns * chains * 16 : peak_flops_f32();
 }
 #else
 enum { turns = 2000000, chains = 16 };

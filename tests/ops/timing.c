@@ -9,15 +9,15 @@
 #include "tests/ops/peak.h"
 #include "tests/ops/state.h"
 
-static double seconds_of(clockid_t clock) {
+static double timing_seconds_of(clockid_t clock) {
     struct timespec time;
     clock_gettime(clock, &time);
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
 // Of the clock on the wall, or of the processor.
-static double now(const struct harness_state *s) {
-    return s->busy ? seconds_of(CLOCK_PROCESS_CPUTIME_ID) : seconds_of(CLOCK_MONOTONIC);
+static double timing_now(const struct harness_state *s) {
+    return s->busy ? timing_seconds_of(CLOCK_PROCESS_CPUTIME_ID) : timing_seconds_of(CLOCK_MONOTONIC);
 }
 
 struct reading {
@@ -26,7 +26,7 @@ struct reading {
     float *sums;
 };
 
-static void read_share(void *context, int task, int thread) {
+static void timing_read_share(void *context, int task, int thread) {
     const struct reading *r = context;
     const float *data = r->data + (size_t)task * r->share;
     float lanes[64] = {0};
@@ -36,23 +36,23 @@ static void read_share(void *context, int task, int thread) {
     for (int lane = 0; lane < 64; lane++) r->sums[thread] += lanes[lane];
 }
 
-static void multiply_f32(void *context, int task, int thread) {
+static void timing_multiply_f32(void *context, int task, int thread) {
     (void)task;
     ((float *)context)[thread] += peak_multiply_f32();
 }
 
-static void multiply_bf16(void *context, int task, int thread) {
+static void timing_multiply_bf16(void *context, int task, int thread) {
     (void)task;
     ((float *)context)[thread] += peak_multiply_bf16();
 }
 
-static double best_seconds(const struct harness_state *s, struct pool *pool, int tasks, void (*work)(void *, int, int),
-                           void *context) {
+static double timing_best_seconds(const struct harness_state *s, struct pool *pool, int tasks,
+                                  void (*work)(void *, int, int), void *context) {
     double best = 1e9;
     for (int i = 0; i < 7; i++) {
-        double start = now(s);
+        double start = timing_now(s);
         pool_run(pool, tasks, work, context);
-        double seconds = now(s) - start;
+        double seconds = timing_now(s) - start;
         if (seconds < best) best = seconds;
     }
     return best;
@@ -67,10 +67,10 @@ void harness_peaks(struct harness_state *s) {
     if (!data || !sums) exit(69);
     memset(data, 0, (size_t)elements * sizeof *data);
     struct reading reading = {data, elements / (size_t)(64 * threads) * 64 / 8, sums};
-    double seconds = best_seconds(s, pool, 8 * threads, read_share, &reading);
+    double seconds = timing_best_seconds(s, pool, 8 * threads, timing_read_share, &reading);
     s->peak_bytes = (double)reading.share * 8 * threads * sizeof *data / seconds;
-    s->peak_flops[0] = peak_flops_f32() * threads / best_seconds(s, pool, threads, multiply_f32, sums);
-    s->peak_flops[1] = peak_flops_bf16() * threads / best_seconds(s, pool, threads, multiply_bf16, sums);
+    s->peak_flops[0] = peak_flops_f32() * threads / timing_best_seconds(s, pool, threads, timing_multiply_f32, sums);
+    s->peak_flops[1] = peak_flops_bf16() * threads / timing_best_seconds(s, pool, threads, timing_multiply_bf16, sums);
     printf("%d threads: peak %.0f GFLOP/s float32, %.0f bfloat16, %.1f GB/s\n", threads, s->peak_flops[0] * 1e-9,
            s->peak_flops[1] * 1e-9, s->peak_bytes * 1e-9);
     free(data);
@@ -86,11 +86,11 @@ void harness_time(struct harness *h, double flops, double bytes, status (*work)(
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     const struct harness_state *s = h->state;
-    double best = 1e9, start = now(s);
-    for (int i = 0; i < 3 || now(s) - start < s->seconds; i++) {
-        double before = now(s);
+    double best = 1e9, start = timing_now(s);
+    for (int i = 0; i < 3 || timing_now(s) - start < s->seconds; i++) {
+        double before = timing_now(s);
         harness_must(work(context));
-        double seconds = now(s) - before;
+        double seconds = timing_now(s) - before;
         if (i && seconds < best) best = seconds;
     }
     printf("%-12s %-44s %10.1f us", s->suite, text, best * 1e6);

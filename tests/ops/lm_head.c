@@ -7,19 +7,19 @@
 
 #include "tests/ops/ranked.h"
 
-struct setting {
+struct lm_head_case {
     int64_t rows, channels, vocabulary;
     enum element type;
     struct tensor in, plain, targets;
     struct weight *head;
 };
 
-static struct setting set_up(struct harness *h, const char *what, double scale) {
+static struct lm_head_case lm_head_set_up(struct harness *h, const char *what, double scale) {
     bool half = backend_supports(h->backend, ELEMENT_BF16) == OK;
-    struct setting s = {.rows = harness_range(h, 1, harness_unit(h) < 0.2 ? 150 : 12),
-                        .channels = harness_range(h, 1, 70),
-                        .vocabulary = harness_range(h, 2, harness_unit(h) < 0.3 ? 5000 : 300),
-                        .type = half && harness_unit(h) < 0.5 ? ELEMENT_BF16 : ELEMENT_F32};
+    struct lm_head_case s = {.rows = harness_range(h, 1, harness_unit(h) < 0.2 ? 150 : 12),
+                             .channels = harness_range(h, 1, 70),
+                             .vocabulary = harness_range(h, 2, harness_unit(h) < 0.3 ? 5000 : 300),
+                             .type = half && harness_unit(h) < 0.5 ? ELEMENT_BF16 : ELEMENT_F32};
     harness_case(h, "%s: %lld rows, C=%lld, V=%lld, type %d", what, (long long)s.rows, (long long)s.channels,
                  (long long)s.vocabulary, s.type);
     s.in = harness_tensor(h, s.type, s.rows, s.channels, FILL_NORMAL, 1);
@@ -29,7 +29,7 @@ static struct setting set_up(struct harness *h, const char *what, double scale) 
     return s;
 }
 
-static double *logits_of(struct harness *h, const struct setting *s, const float *in, const float *plain) {
+static double *lm_head_logits_of(struct harness *h, const struct lm_head_case *s, const float *in, const float *plain) {
     double *logits = harness_memory(h, (size_t)(s->rows * s->vocabulary) * sizeof *logits);
     for (int64_t row = 0; row < s->rows; row++) {
         for (int64_t v = 0; v < s->vocabulary; v++) {
@@ -40,15 +40,15 @@ static double *logits_of(struct harness *h, const struct setting *s, const float
     return logits;
 }
 
-static double lse_of(const double *logits, int64_t count) {
+static double lm_head_lse_of(const double *logits, int64_t count) {
     double most = logits[0], sum = 0;
     for (int64_t i = 1; i < count; i++) most = fmax(most, logits[i]);
     for (int64_t i = 0; i < count; i++) sum += exp(logits[i] - most);
     return most + log(sum);
 }
 
-static void check_logprob(struct harness *h) {
-    struct setting s = set_up(h, "logprob", 0.5);
+static void lm_head_check_logprob(struct harness *h) {
+    struct lm_head_case s = lm_head_set_up(h, "logprob", 0.5);
     struct tensor logprob = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_ZERO, 0),
                   sums = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_ZERO, 0);
     struct tensor row = harness_dense(h, ELEMENT_F32, 1, 1, FILL_ZERO, 0);
@@ -59,12 +59,12 @@ static void check_logprob(struct harness *h) {
     harness_equal(h, "a row alone", row, tensor_rows(logprob, place, 1));
     double *want = NULL, *want_lse = NULL;
     if (h->first) {
-        double *logits = logits_of(h, &s, harness_values(h, s.in), harness_values(h, s.plain));
+        double *logits = lm_head_logits_of(h, &s, harness_values(h, s.in), harness_values(h, s.plain));
         int32_t *targets = harness_numbers(h, s.targets);
         want = harness_memory(h, (size_t)s.rows * sizeof *want);
         want_lse = harness_memory(h, (size_t)s.rows * sizeof *want);
         for (int64_t i = 0; i < s.rows; i++) {
-            want_lse[i] = lse_of(logits + i * s.vocabulary, s.vocabulary);
+            want_lse[i] = lm_head_lse_of(logits + i * s.vocabulary, s.vocabulary);
             want[i] = logits[i * s.vocabulary + targets[i]] - want_lse[i];
         }
     }
@@ -73,14 +73,14 @@ static void check_logprob(struct harness *h) {
     h->ops->weight_free(h->backend, &s.head);
 }
 
-// d loss / d logits = dlogprob (onehot - softmax), through the two products in double.
-static void reference_gradient(struct harness *h, const struct setting *s, const float *dlogprob, double *grad_in,
-                               double *grad_lm_head) {
+// dlogits = dlogprob (onehot - softmax), and the two products of it, in double.
+static void lm_head_reference_grad(struct harness *h, const struct lm_head_case *s, const float *dlogprob,
+                                   double *grad_in, double *grad_lm_head) {
     float *in = harness_values(h, s->in), *plain = harness_values(h, s->plain);
-    double *logits = logits_of(h, s, in, plain);
+    double *logits = lm_head_logits_of(h, s, in, plain);
     int32_t *targets = harness_numbers(h, s->targets);
     for (int64_t row = 0; row < s->rows; row++) {
-        double *line = logits + row * s->vocabulary, lse = lse_of(line, s->vocabulary);
+        double *line = logits + row * s->vocabulary, lse = lm_head_lse_of(line, s->vocabulary);
         for (int64_t v = 0; v < s->vocabulary; v++) {
             double g = dlogprob[row] * ((v == targets[row]) - exp(line[v] - lse));
             for (int64_t c = 0; c < s->channels; c++) {
@@ -91,8 +91,8 @@ static void reference_gradient(struct harness *h, const struct setting *s, const
     }
 }
 
-static void check_gradient(struct harness *h) {
-    struct setting s = set_up(h, "logprob_grad", 0.5);
+static void lm_head_check_logprob_grad(struct harness *h) {
+    struct lm_head_case s = lm_head_set_up(h, "logprob_grad", 0.5);
     struct tensor logprob = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_ZERO, 0),
                   sums = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_ZERO, 0);
     struct tensor dlogprob = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_NORMAL, 1);
@@ -106,9 +106,9 @@ static void check_gradient(struct harness *h) {
         want = harness_memory(h, (size_t)(s.rows * s.channels) * sizeof *want);
         want_head = harness_memory(h, (size_t)(s.vocabulary * s.channels) * sizeof *want);
         for (int64_t i = 0; i < s.vocabulary * s.channels; i++) want_head[i] = before[i];
-        reference_gradient(h, &s, harness_values(h, dlogprob), want, want_head);
+        lm_head_reference_grad(h, &s, harness_values(h, dlogprob), want, want_head);
     }
-    double coarse = s.type == ELEMENT_BF16 ? 2e-2 : 2e-5; // slopes of logits are rounded to the type of products
+    double coarse = s.type == ELEMENT_BF16 ? 2e-2 : 2e-5; // dlogits are rounded to the type of the products
     harness_near(h, "grad_in", grad_in, want, coarse, coarse);
     harness_near(h, "grad_lm_head", grad_lm_head, want_head, coarse * sqrt((double)s.rows), coarse);
     h->ops->weight_free(h->backend, &s.head);
@@ -116,8 +116,8 @@ static void check_gradient(struct harness *h) {
 
 // ---- sampling ----
 
-// How many of the ranked tokens stay by top-k and then top-p, and the sum of their weights.
-static int64_t kept_tokens(const struct ranked *order, int64_t count, const struct sampling *how, double *sum) {
+// Returns how many of the ranked tokens top-k and then top-p keep; *sum = the sum of their weights.
+static int64_t lm_head_kept_tokens(const struct ranked *order, int64_t count, const struct sampling *how, double *sum) {
     int64_t kept = how->top_k > 0 && how->top_k < count ? how->top_k : count;
     double total = 0, cumulated = 0;
     for (int64_t i = 0; i < kept; i++) total += exp((order[i].logit - order[0].logit) / how->temperature);
@@ -129,22 +129,22 @@ static int64_t kept_tokens(const struct ranked *order, int64_t count, const stru
     return kept;
 }
 
-// Whether `token` may come out: it is among the kept ones (a hair of rounding at the boundary aside).
-static bool is_allowed(const double *logits, int64_t count, const struct sampling *how, int32_t token) {
+// Whether `token` may be sampled: it is among the kept tokens, or at their boundary within rounding.
+static bool lm_head_is_allowed(const double *logits, int64_t count, const struct sampling *how, int32_t token) {
     struct ranked *order = malloc((size_t)count * sizeof *order);
     if (!order) exit(69);
     for (int64_t i = 0; i < count; i++) order[i] = (struct ranked){.logit = logits[i], .token = (int32_t)i};
     qsort(order, (size_t)count, sizeof *order, by_rank);
     double sum;
-    int64_t kept = how->temperature > 0 ? kept_tokens(order, count, how, &sum) : 1;
+    int64_t kept = how->temperature > 0 ? lm_head_kept_tokens(order, count, how, &sum) : 1;
     double least = order[kept - 1].logit - 1e-4 * (1 + fabs(order[kept - 1].logit));
     if (how->top_p < 1 && kept < count) least = fmin(least, order[kept].logit - 1e-4); // the bound within rounding
     free(order);
     return logits[token] >= least;
 }
 
-static void check_sample(struct harness *h) {
-    struct setting s = set_up(h, "sample", harness_unit(h) < 0.5 ? 0.1 : 1);
+static void lm_head_check_sample(struct harness *h) {
+    struct lm_head_case s = lm_head_set_up(h, "sample", harness_unit(h) < 0.5 ? 0.1 : 1);
     struct sampling *how = harness_memory(h, (size_t)s.rows * sizeof *how);
     double *uniform = harness_memory(h, (size_t)s.rows * sizeof *uniform);
     for (int64_t i = 0; i < s.rows; i++) {
@@ -159,12 +159,12 @@ static void check_sample(struct harness *h) {
     harness_ok(h, h->ops->sample(h->backend, tokens, logprobs, s.in, s.head, how, uniform));
     harness_same(h, "tokens", tokens);
     harness_ok(h, h->ops->logprob(h->backend, score, (struct tensor){0}, s.in, s.head, tokens));
-    harness_equal(h, "log-probabilities sampled and scored", logprobs, score);
+    harness_equal(h, "log-probabilities from sample and from logprob", logprobs, score);
     if (h->first) {
-        double *logits = logits_of(h, &s, harness_values(h, s.in), harness_values(h, s.plain));
+        double *logits = lm_head_logits_of(h, &s, harness_values(h, s.in), harness_values(h, s.plain));
         int32_t *numbers = harness_numbers(h, tokens);
         for (int64_t i = 0; i < s.rows; i++) {
-            bool allowed = is_allowed(logits + i * s.vocabulary, s.vocabulary, &how[i], numbers[i]);
+            bool allowed = lm_head_is_allowed(logits + i * s.vocabulary, s.vocabulary, &how[i], numbers[i]);
             harness_hold(h, allowed, "row %lld: token %d is outside temperature %g, top-k %d, top-p %g", (long long)i,
                          numbers[i], how[i].temperature, how[i].top_k, how[i].top_p);
         }
@@ -172,8 +172,8 @@ static void check_sample(struct harness *h) {
     h->ops->weight_free(h->backend, &s.head);
 }
 
-// The same row many times with evenly spread chances: tokens must come as often as they are probable.
-static void check_frequencies(struct harness *h) {
+// Samples the same row many times with evenly spread random numbers: each token must come as often as it is probable.
+static void lm_head_check_frequencies(struct harness *h) {
     enum { draws = 4000, vocabulary = 40 };
     harness_case(h, "frequencies");
     struct tensor in = harness_dense(h, ELEMENT_F32, draws, 1, FILL_ZERO, 0),
@@ -201,26 +201,26 @@ static void check_frequencies(struct harness *h) {
     qsort(order, vocabulary, sizeof *order, by_rank);
     for (int i = 0; i < draws; i++) seen[numbers[i]]++;
     double sum;
-    int64_t kept = kept_tokens(order, vocabulary, &how[0], &sum);
+    int64_t kept = lm_head_kept_tokens(order, vocabulary, &how[0], &sum);
     for (int i = 0; i < vocabulary; i++) {
         double expected = i < kept ? draws * exp((order[i].logit - order[0].logit) / (double)0.8f) / sum : 0;
-        harness_hold(h, fabs(seen[order[i].token] - expected) <= 1.01, "token %d came %d times, not %.1f",
+        harness_hold(h, fabs(seen[order[i].token] - expected) <= 1.01, "token %d was sampled %d times instead of %.1f",
                      order[i].token, seen[order[i].token], expected);
     }
 }
 
-static void check(struct harness *h) {
+static void lm_head_check(struct harness *h) {
     for (int i = 0; i < 12; i++) {
-        check_logprob(h);
-        check_gradient(h);
-        check_sample(h);
+        lm_head_check_logprob(h);
+        lm_head_check_logprob_grad(h);
+        lm_head_check_sample(h);
     }
-    check_frequencies(h);
+    lm_head_check_frequencies(h);
 }
 
 // ---- timing ----
 
-struct timed {
+struct lm_head_timing {
     struct harness *h;
     struct weight *head;
     struct tensor in, targets, logprob, sums, dlogprob, grad_in, grad_lm_head, tokens;
@@ -228,36 +228,36 @@ struct timed {
     double uniform[8];
 };
 
-static status run_logprob(void *context) {
-    struct timed *t = context;
+static status lm_head_run_logprob(void *context) {
+    struct lm_head_timing *t = context;
     return t->h->ops->logprob(t->h->backend, t->logprob, t->sums, t->in, t->head, t->targets);
 }
 
-static status run_gradient(void *context) {
-    struct timed *t = context;
+static status lm_head_run_logprob_grad(void *context) {
+    struct lm_head_timing *t = context;
     return t->h->ops->logprob_grad(t->h->backend, t->grad_in, t->grad_lm_head, t->in, t->head, t->targets, t->sums,
                                    t->dlogprob);
 }
 
-static status run_sample(void *context) {
-    struct timed *t = context;
+static status lm_head_run_sample(void *context) {
+    struct lm_head_timing *t = context;
     return t->h->ops->sample(t->h->backend, t->tokens, tensor_rows(t->logprob, 0, 8), tensor_rows(t->in, 0, 8), t->head,
                              t->how, t->uniform);
 }
 
-static void time_type(struct harness *h, enum element type) {
+static void lm_head_time_type(struct harness *h, enum element type) {
     enum { rows = 1024, vocabulary = 32000, channels = 768 };
     const char *name = type == ELEMENT_BF16 ? "bf16" : "f32";
     harness_case(h, "timing");
-    struct timed t = {.h = h,
-                      .in = harness_dense(h, type, rows, channels, FILL_NORMAL, 1),
-                      .targets = harness_index(h, rows, vocabulary),
-                      .logprob = harness_dense(h, ELEMENT_F32, rows, 1, FILL_ZERO, 0),
-                      .sums = harness_dense(h, ELEMENT_F32, rows, 1, FILL_ZERO, 0),
-                      .dlogprob = harness_dense(h, ELEMENT_F32, rows, 1, FILL_NORMAL, 1),
-                      .grad_in = harness_dense(h, type, rows, channels, FILL_ZERO, 0),
-                      .grad_lm_head = harness_dense(h, ELEMENT_F32, vocabulary, channels, FILL_ZERO, 0),
-                      .tokens = harness_index(h, 8, 2)};
+    struct lm_head_timing t = {.h = h,
+                               .in = harness_dense(h, type, rows, channels, FILL_NORMAL, 1),
+                               .targets = harness_index(h, rows, vocabulary),
+                               .logprob = harness_dense(h, ELEMENT_F32, rows, 1, FILL_ZERO, 0),
+                               .sums = harness_dense(h, ELEMENT_F32, rows, 1, FILL_ZERO, 0),
+                               .dlogprob = harness_dense(h, ELEMENT_F32, rows, 1, FILL_NORMAL, 1),
+                               .grad_in = harness_dense(h, type, rows, channels, FILL_ZERO, 0),
+                               .grad_lm_head = harness_dense(h, ELEMENT_F32, vocabulary, channels, FILL_ZERO, 0),
+                               .tokens = harness_index(h, 8, 2)};
     struct tensor plain = harness_dense(h, type, vocabulary, channels, FILL_NORMAL, 0.05);
     double flops = 2.0 * rows * vocabulary * channels;
     for (int i = 0; i < 8; i++) {
@@ -265,17 +265,17 @@ static void time_type(struct harness *h, enum element type) {
         t.uniform[i] = harness_unit(h);
     }
     harness_ok(h, h->ops->weight_new(h->backend, &t.head, plain, type, true));
-    harness_time(h, flops, 0, run_logprob, &t, "%s logprob 1024x768x32000", name);
-    harness_time(h, flops / 128, 0, run_sample, &t, "%s sample 8x768x32000", name);
+    harness_time(h, flops, 0, lm_head_run_logprob, &t, "%s logprob 1024x768x32000", name);
+    harness_time(h, flops / 128, 0, lm_head_run_sample, &t, "%s sample 8x768x32000", name);
     h->ops->weight_free(h->backend, &t.head);
     harness_ok(h, h->ops->weight_new(h->backend, &t.head, plain, type, false));
-    harness_time(h, 3 * flops, 0, run_gradient, &t, "%s logprob_grad 1024x768x32000", name);
+    harness_time(h, 3 * flops, 0, lm_head_run_logprob_grad, &t, "%s logprob_grad 1024x768x32000", name);
     h->ops->weight_free(h->backend, &t.head);
 }
 
-static void time_all(struct harness *h) {
-    time_type(h, ELEMENT_F32);
-    if (backend_supports(h->backend, ELEMENT_BF16) == OK) time_type(h, ELEMENT_BF16);
+static void lm_head_time_all(struct harness *h) {
+    lm_head_time_type(h, ELEMENT_F32);
+    if (backend_supports(h->backend, ELEMENT_BF16) == OK) lm_head_time_type(h, ELEMENT_BF16);
 }
 
-const struct suite suite_head = {"head", check, time_all};
+const struct suite suite_lm_head = {"lm_head", lm_head_check, lm_head_time_all};

@@ -1,21 +1,17 @@
-// gather, scatter, scatter_add, add.
+// gather, scatter, scatter_add and add, against loops.
 #include "tests/ops/harness.h"
 
 #include <string.h>
 
-static enum element float_type(struct harness *h) {
-    return harness_unit(h) < 0.5 ? ELEMENT_F32 : ELEMENT_BF16;
-}
-
-static double *doubles(struct harness *h, const float *values, int64_t count) {
+static double *gather_scatter_to_double(struct harness *h, const float *values, int64_t count) {
     double *out = harness_memory(h, (size_t)count * sizeof *out);
     for (int64_t i = 0; i < count; i++) out[i] = values[i];
     return out;
 }
 
-static void check_gather(struct harness *h) {
+static void gather_scatter_check_gather(struct harness *h) {
     int64_t rows = harness_range(h, 1, 40), table_rows = harness_range(h, 1, 50), columns = harness_range(h, 1, 200);
-    enum element from = float_type(h), to = float_type(h);
+    enum element from = harness_float_type(h), to = harness_float_type(h);
     harness_case(h, "gather %lld of %lld x %lld, types %d %d", (long long)rows, (long long)table_rows,
                  (long long)columns, from, to);
     struct tensor table = harness_tensor(h, from, table_rows, columns, FILL_EDGES, 1),
@@ -24,7 +20,7 @@ static void check_gather(struct harness *h) {
     harness_ok(h, h->ops->gather(h->backend, out, table, index));
     double *want = NULL;
     if (h->first) {
-        double *values = doubles(h, harness_values(h, table), table_rows * columns);
+        double *values = gather_scatter_to_double(h, harness_values(h, table), table_rows * columns);
         int32_t *numbers = harness_numbers(h, index);
         want = harness_memory(h, (size_t)(rows * columns) * sizeof *want);
         for (int64_t i = 0; i < rows * columns; i++) want[i] = values[numbers[i / columns] * columns + i % columns];
@@ -32,19 +28,20 @@ static void check_gather(struct harness *h) {
     harness_near(h, "out", out, want, 1e-38, 0);
 }
 
-static void check_scatter(struct harness *h) {
+static void gather_scatter_check_scatter(struct harness *h) {
     int64_t rows = harness_range(h, 1, 40), out_rows = rows + harness_range(h, 0, 20),
             columns = harness_range(h, 1, 200);
-    enum element from = float_type(h), to = float_type(h);
+    enum element from = harness_float_type(h), to = harness_float_type(h);
     harness_case(h, "scatter %lld to %lld x %lld, types %d %d", (long long)rows, (long long)out_rows,
                  (long long)columns, from, to);
     struct tensor in = harness_tensor(h, from, rows, columns, FILL_EDGES, 1), index = harness_index(h, rows, out_rows);
     struct tensor out = harness_tensor(h, to, out_rows, columns, FILL_NORMAL, 1);
     int32_t *numbers = harness_numbers(h, index);
-    for (int64_t i = 0; i < rows; i++) numbers[i] = (int32_t)((i * 7 + 3) % out_rows); // 7: see below
+    for (int64_t i = 0; i < rows; i++)
+        numbers[i] = (int32_t)((i * 7 + 3) % out_rows); // distinct unless 7 divides out_rows
     for (int64_t i = 0; i < rows && out_rows % 7 == 0; i++) numbers[i] = (int32_t)(out_rows - 1 - i);
     harness_set(h, index, numbers);
-    double *want = doubles(h, harness_values(h, out), out_rows * columns);
+    double *want = gather_scatter_to_double(h, harness_values(h, out), out_rows * columns);
     harness_ok(h, h->ops->scatter(h->backend, out, in, index));
     if (h->first) {
         float *values = harness_values(h, in);
@@ -53,9 +50,9 @@ static void check_scatter(struct harness *h) {
     harness_near(h, "out", out, want, 1e-38, 0);
 }
 
-static void check_scatter_add(struct harness *h) {
+static void gather_scatter_check_scatter_add(struct harness *h) {
     int64_t rows = harness_range(h, 1, 60), out_rows = harness_range(h, 1, 20), columns = harness_range(h, 1, 1200);
-    enum element from = float_type(h);
+    enum element from = harness_float_type(h);
     harness_case(h, "scatter_add %lld to %lld x %lld, type %d", (long long)rows, (long long)out_rows,
                  (long long)columns, from);
     struct tensor in = harness_tensor(h, from, rows, columns, FILL_EDGES, 1), index = harness_index(h, rows, out_rows);
@@ -65,23 +62,24 @@ static void check_scatter_add(struct harness *h) {
     float *values = harness_values(h, in);
     int32_t *numbers = harness_numbers(h, index);
     for (int64_t i = 0; i < rows * columns; i++) sums[numbers[i / columns] * columns + i % columns] += values[i];
-    harness_near(h, "out", out, doubles(h, sums, out_rows * columns), 0, 0); // float32 in the order of i: to the bit
+    harness_near(h, "out", out, gather_scatter_to_double(h, sums, out_rows * columns), 0,
+                 0); // float32 in the order of i: to the bit
 }
 
-static void check_add(struct harness *h) {
+static void gather_scatter_check_add(struct harness *h) {
     int64_t rows = harness_range(h, 1, 40), columns = harness_range(h, 1, 700);
-    enum element from = float_type(h), to = float_type(h);
+    enum element from = harness_float_type(h), to = harness_float_type(h);
     harness_case(h, "add %lld x %lld, types %d %d", (long long)rows, (long long)columns, from, to);
     struct tensor in = harness_tensor(h, from, rows, columns, FILL_EDGES, 1),
                   out = harness_tensor(h, to, rows, columns, FILL_EDGES, 1);
-    double *want = doubles(h, harness_values(h, out), rows * columns);
+    double *want = gather_scatter_to_double(h, harness_values(h, out), rows * columns);
     harness_ok(h, h->ops->add(h->backend, out, in));
     float *values = harness_values(h, in);
     for (int64_t i = 0; i < rows * columns; i++) want[i] = (float)(want[i] + values[i]);
     harness_near(h, "out", out, want, 1e-38, 0);
 }
 
-static void check_refusals(struct harness *h) {
+static void gather_scatter_check_refusals(struct harness *h) {
     harness_case(h, "refusals");
     struct tensor table = harness_dense(h, ELEMENT_F32, 4, 5, FILL_NORMAL, 1),
                   out = harness_dense(h, ELEMENT_F32, 2, 5, FILL_ZERO, 1);
@@ -92,44 +90,45 @@ static void check_refusals(struct harness *h) {
     harness_hold(h, h->ops->scatter_add(h->backend, table, out, index) == BUG, "a negative index");
 }
 
-static void check(struct harness *h) {
+static void gather_scatter_check(struct harness *h) {
     for (int i = 0; i < 25; i++) {
-        check_gather(h);
-        check_scatter(h);
-        check_scatter_add(h);
-        check_add(h);
+        gather_scatter_check_gather(h);
+        gather_scatter_check_scatter(h);
+        gather_scatter_check_scatter_add(h);
+        gather_scatter_check_add(h);
     }
-    check_refusals(h);
+    gather_scatter_check_refusals(h);
 }
 
-struct timed {
+struct gather_scatter_timing {
     struct harness *h;
     struct tensor out, in, index;
 };
 
-static status run_add(void *context) {
-    struct timed *t = context;
+static status gather_scatter_run_add(void *context) {
+    struct gather_scatter_timing *t = context;
     return t->h->ops->add(t->h->backend, t->out, t->in);
 }
 
-static status run_gather(void *context) {
-    struct timed *t = context;
+static status gather_scatter_run_gather(void *context) {
+    struct gather_scatter_timing *t = context;
     return t->h->ops->gather(t->h->backend, t->out, t->in, t->index);
 }
 
-static status run_scatter_add(void *context) {
-    struct timed *t = context;
+static status gather_scatter_run_scatter_add(void *context) {
+    struct gather_scatter_timing *t = context;
     return t->h->ops->scatter_add(t->h->backend, t->out, t->in, t->index);
 }
 
-static void time_all(struct harness *h) {
+static void gather_scatter_time_all(struct harness *h) {
     harness_case(h, "timing");
-    struct timed t = {h, harness_dense(h, ELEMENT_F32, 2200, 2048, FILL_ZERO, 1),
-                      harness_dense(h, ELEMENT_F32, 2200, 2048, FILL_NORMAL, 1), harness_index(h, 2200, 2200)};
+    struct gather_scatter_timing t = {h, harness_dense(h, ELEMENT_F32, 2200, 2048, FILL_ZERO, 1),
+                                      harness_dense(h, ELEMENT_F32, 2200, 2048, FILL_NORMAL, 1),
+                                      harness_index(h, 2200, 2200)};
     double elements = 2200.0 * 2048;
-    harness_time(h, 0, 12 * elements, run_add, &t, "add f32 2200x2048");
-    harness_time(h, 0, 8 * elements, run_gather, &t, "gather f32 2200x2048");
-    harness_time(h, 0, 12 * elements, run_scatter_add, &t, "scatter_add f32 2200x2048");
+    harness_time(h, 0, 12 * elements, gather_scatter_run_add, &t, "add f32 2200x2048");
+    harness_time(h, 0, 8 * elements, gather_scatter_run_gather, &t, "gather f32 2200x2048");
+    harness_time(h, 0, 12 * elements, gather_scatter_run_scatter_add, &t, "scatter_add f32 2200x2048");
 }
 
-const struct suite suite_rows = {"rows", check, time_all};
+const struct suite suite_gather_scatter = {"gather_scatter", gather_scatter_check, gather_scatter_time_all};

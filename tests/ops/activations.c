@@ -1,0 +1,129 @@
+// swiglu, gelu and their gradients, against double precision; and exp, which all of them use, by units of the last
+// place.
+#include "tests/ops/harness.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+
+static double activations_sigmoid(double x) {
+    return 1 / (1 + exp(-x));
+}
+
+static double activations_phi(double x) {
+    return 0.5 * erfc(-x * sqrt(0.5));
+}
+
+static void activations_check_swiglu(struct harness *h) {
+    int64_t rows = harness_range(h, 1, 20), columns = harness_range(h, 1, 200);
+    enum element type = harness_float_type(h);
+    harness_case(h, "swiglu %lld x %lld, type %d", (long long)rows, (long long)columns, type);
+    struct tensor in = harness_tensor(h, type, rows, 2 * columns, FILL_EDGES, 3);
+    struct tensor out = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
+    struct tensor grad_out = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
+    struct tensor grad_in = harness_tensor(h, type, rows, 2 * columns, FILL_NORMAL, 1);
+    harness_ok(h, h->ops->swiglu(h->backend, out, in));
+    harness_ok(h, h->ops->swiglu_grad(h->backend, grad_in, grad_out, in));
+    double *x = harness_doubles(h, in), *g = harness_doubles(h, grad_out), *want = harness_doubles(h, out),
+           *want_grad = harness_doubles(h, grad_in);
+    double most = 0; // silu' has a zero: what it is a factor of sets the error there
+    for (int64_t i = 0; i < rows * columns; i++) {
+        int64_t gate = i / columns * 2 * columns + i % columns, up = gate + columns;
+        most = fmax(most, fabs(g[i] * x[up]));
+        double silu = x[gate] * activations_sigmoid(x[gate]);
+        want[i] = silu * x[up];
+        want_grad[up] = g[i] * silu;
+        want_grad[gate] =
+            g[i] * x[up] * activations_sigmoid(x[gate]) * (1 + x[gate] * (1 - activations_sigmoid(x[gate])));
+    }
+    double relative = type == ELEMENT_BF16 ? 0x1p-8 : 1e-6; // silu is rounded on the way
+    harness_near(h, "out", out, want, 1e-32, relative);
+    harness_near(h, "grad_gate_up", grad_in, want_grad, 1e-6 + 3e-7 * most, type == ELEMENT_BF16 ? 0x1p-8 : 2e-6);
+}
+
+static void activations_check_gelu(struct harness *h) {
+    int64_t rows = harness_range(h, 1, 20), columns = harness_range(h, 1, 400);
+    enum element type = harness_float_type(h);
+    harness_case(h, "gelu %lld x %lld, type %d", (long long)rows, (long long)columns, type);
+    struct tensor in = harness_tensor(h, type, rows, columns, FILL_EDGES, 2);
+    struct tensor out = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
+    struct tensor grad_out = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
+    struct tensor grad_in = harness_tensor(h, type, rows, columns, FILL_NORMAL, 1);
+    harness_ok(h, h->ops->gelu(h->backend, out, in));
+    harness_ok(h, h->ops->gelu_grad(h->backend, grad_in, grad_out, in));
+    double *x = harness_doubles(h, in), *g = harness_doubles(h, grad_out), *want = harness_doubles(h, out),
+           *want_grad = harness_doubles(h, grad_in);
+    for (int64_t i = 0; i < rows * columns; i++) {
+        want[i] = x[i] * activations_phi(x[i]);
+        want_grad[i] = g[i] * (activations_phi(x[i]) + x[i] * exp(-x[i] * x[i] / 2) / sqrt(2 * M_PI));
+    }
+    harness_near(h, "out", out, want, 4e-7, 2e-7);
+    harness_near(h, "grad_in", grad_in, want_grad, 1e-6, 1e-6);
+}
+
+// exp over its whole range: two units of the last place, 0 far below, infinite far above, NaN for NaN.
+static void activations_check_exp(struct harness *h) {
+    enum { count = 20011 };
+    harness_case(h, "exp");
+    struct tensor x = harness_dense(h, ELEMENT_F32, 1, count, FILL_NORMAL, 20), y;
+    float *in = harness_values(h, x), *out = harness_memory(h, count * sizeof *out);
+    memcpy(in, (float[]){0, -0.0f, -87, -87.5f, -1e30f, -INFINITY, 87.9f, 88.5f, INFINITY, NAN}, 10 * sizeof *in);
+    y = harness_dense(h, ELEMENT_F32, 1, count, FILL_ZERO, 0);
+    cpu_of(h->backend)->simd.row_scaled_exp(out, in, count, 0, 1, 1);
+    harness_set(h, y, out);
+    harness_same(h, "exp", y);
+    for (int i = 0; i < count; i++) {
+        double want = exp((double)in[i]);
+        bool tiny = in[i] < -87 && out[i] == 0 && want < 2e-38, large = in[i] >= 88 && isinf(out[i]);
+        bool good = isnan(want) ? isnan(out[i]) : fabs(out[i] - want) <= 0x1p-22 * want;
+        harness_hold(h, tiny || large || good, "exp(%.9g) = %.9g, not %.9g", (double)in[i], (double)out[i], want);
+    }
+}
+
+static void activations_check(struct harness *h) {
+    for (int i = 0; i < 25; i++) {
+        activations_check_swiglu(h);
+        activations_check_gelu(h);
+    }
+    activations_check_exp(h);
+}
+
+// ---- timing ----
+
+struct activation_timing {
+    struct harness *h;
+    struct tensor gate_up, grad_gate_up, out;
+};
+
+static status activations_run_swiglu(void *context) {
+    struct activation_timing *t = context;
+    return t->h->ops->swiglu(t->h->backend, t->out, t->gate_up);
+}
+
+static status activations_run_swiglu_grad(void *context) {
+    struct activation_timing *t = context;
+    return t->h->ops->swiglu_grad(t->h->backend, t->grad_gate_up, t->out, t->gate_up);
+}
+
+static status activations_run_gelu(void *context) {
+    struct activation_timing *t = context;
+    return t->h->ops->gelu(t->h->backend, t->grad_gate_up, t->gate_up);
+}
+
+static void activations_time_all(struct harness *h) {
+    enum { rows = 2200, inner = 2560 };
+    for (enum element type = ELEMENT_F32; type <= ELEMENT_BF16; type++) {
+        const char *name = type == ELEMENT_BF16 ? "bf16" : "f32";
+        double bytes = (double)rows * inner * (double)element_size(type);
+        harness_case(h, "timing");
+        struct activation_timing t = {h, harness_dense(h, type, rows, 2 * inner, FILL_NORMAL, 1),
+                                      harness_dense(h, type, rows, 2 * inner, FILL_ZERO, 0),
+                                      harness_dense(h, type, rows, inner, FILL_NORMAL, 1)};
+        harness_time(h, 0, 3 * bytes, activations_run_swiglu, &t, "%s swiglu 2200x2560", name);
+        harness_time(h, 0, 5 * bytes, activations_run_swiglu_grad, &t, "%s swiglu_grad 2200x2560", name);
+        harness_time(h, 0, 4 * bytes, activations_run_gelu, &t, "%s gelu 2200x5120", name);
+    }
+}
+
+const struct suite suite_activations = {"activations", activations_check, activations_time_all};
