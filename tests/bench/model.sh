@@ -11,7 +11,7 @@ echo "== one group: 1,176 tokens of prompt with a 16-frame clip, 8 completions o
 lines=$folder/model.txt
 : >"$lines"
 
-ours() { "$build/tests/bench/model" "$folder/model" "$1" "$2" | sed 's/^/caravan /' | tee -a "$lines"; }
+ours() { "$build/tests/bench/model_bench" "$folder/model" "$1" "$2" | sed 's/^/caravan /' | tee -a "$lines"; }
 # Without this glibc gives large blocks back to the system at every free, and PyTorch's decoding takes twice its time in page faults.
 peer_memory=(MALLOC_MMAP_THRESHOLD_=8000000000 MALLOC_TRIM_THRESHOLD_=16000000000 MALLOC_TOP_PAD_=268435456)
 peer() { env "${peer_memory[@]}" "$PEER_PYTHON" tests/bench/peer.py "$folder/model" "$1" "$2" 2>/dev/null | sed 's/^/peer /' | tee -a "$lines"; }

@@ -4,14 +4,14 @@
 
 enum { REQUESTS = 3, GROUP = 4, NEW_TOKENS = 21 };
 
-// All that three requests drew.
-struct drawn {
+// The completions of three requests.
+struct samples {
     int64_t tokens[REQUESTS][GROUP][NEW_TOKENS];
     float logprobs[REQUESTS][GROUP][NEW_TOKENS];
     size_t count[REQUESTS][GROUP];
 };
 
-// The case's prompt, its text alone, and both with other chance.
+// The case's prompt, or its text alone.
 static struct model_prompt prompt_of(struct model_case *it, const struct model *model, int request) {
     if (request != 1) return it->prompt;
     const struct model_info *facts = model_get_info(model);
@@ -23,7 +23,7 @@ static struct model_prompt prompt_of(struct model_case *it, const struct model *
     return (struct model_prompt){words, count, NULL, 0};
 }
 
-static void take_done(struct generator *generator, struct drawn *out) {
+static void take_finished(struct generator *generator, struct samples *out) {
     void *tag = NULL;
     int count = 0;
     for (const struct generated *got; (got = generator_pop(generator, &tag, &count));) {
@@ -38,7 +38,7 @@ static void take_done(struct generator *generator, struct drawn *out) {
 }
 
 // Few rows begin with the shortest prompt, so that the cache it makes is too small for the next, which then waits.
-static void draw_all(struct model_case *it, struct model *model, int rows, struct drawn *out) {
+static void sample_all(struct model_case *it, struct model *model, int rows, struct samples *out) {
     memset(out, 0, sizeof *out);
     struct generator *generator = NULL;
     MUST(generator_new(&generator, model, &(struct generator_options){.rows = rows, .max_new_tokens = NEW_TOKENS}));
@@ -53,39 +53,39 @@ static void draw_all(struct model_case *it, struct model *model, int rows, struc
                                                                  .max_new_tokens = NEW_TOKENS,
                                                                  .key = (uint64_t)request + 7,
                                                                  .tag = (void *)(intptr_t)request}));
-        take_done(generator, out);
+        take_finished(generator, out);
     }
     while (generator_busy(generator)) MUST(generator_step(generator));
-    take_done(generator, out);
+    take_finished(generator, out);
     generator_free(&generator);
 }
 
-static void completions_of(const struct drawn *drawn, int request, struct model_completion *out) {
+static void completions_of(const struct samples *samples, int request, struct model_completion *out) {
     for (int i = 0; i < GROUP; i++)
-        out[i] = (struct model_completion){drawn->tokens[request][i], drawn->count[request][i]};
+        out[i] = (struct model_completion){samples->tokens[request][i], samples->count[request][i]};
 }
 
-static void expect_scores(struct model_case *it, struct model *model, const struct drawn *drawn) {
+static void expect_scores(struct model_case *it, struct model *model, const struct samples *samples) {
     for (int request = 0; request < REQUESTS; request++) {
         struct model_completion completions[GROUP];
         float got[GROUP][NEW_TOKENS], *rows[GROUP];
         for (int i = 0; i < GROUP; i++) rows[i] = got[i];
-        completions_of(drawn, request, completions);
+        completions_of(samples, request, completions);
         struct model_prompt prompt = prompt_of(it, model, request);
         MUST(model_score(model, &prompt, completions, GROUP, rows));
         for (int i = 0; i < GROUP; i++)
-            assert_memory_equal(got[i], drawn->logprobs[request][i], completions[i].count * sizeof(float));
+            assert_memory_equal(got[i], samples->logprobs[request][i], completions[i].count * sizeof(float));
     }
 }
 
-static void expect_training_agrees(struct model_case *it, struct model *model, const struct drawn *drawn) {
+static void expect_training_agrees(struct model_case *it, struct model *model, const struct samples *samples) {
     for (int request = 0; request < REQUESTS; request++) {
         struct model_completion completions[GROUP];
         struct train_completion train[GROUP];
-        completions_of(drawn, request, completions);
+        completions_of(samples, request, completions);
         for (int i = 0; i < GROUP; i++)
             train[i] = (struct train_completion){
-                .completion = completions[i], .advantage = i - 1.5, .old_logprobs = drawn->logprobs[request][i]};
+                .completion = completions[i], .advantage = i - 1.5, .old_logprobs = samples->logprobs[request][i]};
         struct model_prompt prompt = prompt_of(it, model, request);
         struct train_result result;
         MUST(model_accumulate(model, &prompt, train, GROUP, &(struct loss_options){0}, 1, &result));
@@ -97,7 +97,7 @@ static void expect_training_agrees(struct model_case *it, struct model *model, c
 // Whether this machine computes in bfloat16; float32 it must.
 static bool computes(struct model_case *it, const char *precision) {
     struct model *model = NULL;
-    status result = model_open(&model, it->folder, &(struct model_options){.device = "cpu", .precision = precision});
+    status result = model_open(&model, it->dir, &(struct model_options){.device = "cpu", .precision = precision});
     model_free(&model);
     if (result == OK) return true;
     print_message("left out: %s\n", fail_text());
@@ -110,10 +110,10 @@ static void sampler_scorer_trainer(const char *precision) {
     for (int c = 0; c < CASES; c++) {
         struct model_case it;
         case_open(&it, case_names[c]);
-        static struct drawn first, other;
+        static struct samples first, other;
         for (int threads = 1; threads <= 3 && computes(&it, precision); threads++) {
             struct model *model = case_model(&it, &(struct model_options){.precision = precision, .threads = threads});
-            draw_all(&it, model, threads == 1 ? 64 : threads == 2 ? 3 : 5, threads == 1 ? &first : &other);
+            sample_all(&it, model, threads == 1 ? 64 : threads == 2 ? 3 : 5, threads == 1 ? &first : &other);
             if (threads > 1) assert_memory_equal(&other, &first, sizeof first);
             expect_scores(&it, model, &first);
             model_free(&model);
@@ -150,9 +150,9 @@ static void take_step(struct model_case *it, struct model *model) {
     MUST(model_step(model, &rates, &norm));
 }
 
-static void score_case(struct model *model, const struct model_case *it, float out[COMPLETIONS][MOST_TOKENS]) {
+static void score_case(struct model *model, const struct model_case *it, float out[COMPLETIONS][MAX_TOKENS]) {
     float *rows[COMPLETIONS];
-    memset(out, 0, sizeof(float[COMPLETIONS][MOST_TOKENS]));
+    memset(out, 0, sizeof(float[COMPLETIONS][MAX_TOKENS]));
     for (int i = 0; i < COMPLETIONS; i++) rows[i] = out[i];
     MUST(model_score(model, &it->prompt, it->completions, COMPLETIONS, rows));
 }
@@ -174,7 +174,7 @@ static void publish_and_swap(const char *precision, const char *name) {
         &it, &(struct model_options){.precision = precision, .training = true, .train_vision = true, .ema = true});
     struct model *scorer = case_model(&it, &(struct model_options){.precision = precision});
     assert_true(hash_of(trained) == hash_of(scorer));
-    char *folder = case_folder(&it), *path = path_join(&it.arena, folder, "weights");
+    char *dir = case_dir(&it), *path = path_join(&it.arena, dir, "weights");
     uint64_t hash = 0, before = hash_of(scorer);
     take_step(&it, trained);
     MUST(model_publish(trained, false, path, &hash));
@@ -184,7 +184,7 @@ static void publish_and_swap(const char *precision, const char *name) {
     MUST(model_swap(scorer, path, 1, hash));
     assert_true(hash_of(scorer) == hash);
     assert_int_equal(model_version(scorer), 1);
-    float a[COMPLETIONS][MOST_TOKENS], b[COMPLETIONS][MOST_TOKENS];
+    float a[COMPLETIONS][MAX_TOKENS], b[COMPLETIONS][MAX_TOKENS];
     score_case(trained, &it, a);
     score_case(scorer, &it, b);
     assert_memory_equal(a, b, sizeof a);
@@ -195,7 +195,7 @@ static void publish_and_swap(const char *precision, const char *name) {
     MUST(model_publish(trained, true, path, &kept));
     assert_true(kept != before && kept != hash);
     MUST(model_swap(scorer, path, 2, kept));
-    MUST(dir_remove(folder));
+    MUST(dir_remove(dir));
     model_free(&trained);
     model_free(&scorer);
     case_close(&it);
@@ -216,22 +216,22 @@ static void test_a_restart_changes_no_bit(void **state) {
         case_open(&it, case_names[c]);
         const struct model_options options = {
             .precision = "float32", .training = true, .train_vision = c != 2, .ema = true};
-        char *folder = case_folder(&it);
+        char *dir = case_dir(&it);
         struct model *straight = case_model(&it, &options);
         take_step(&it, straight);
         MUST(model_update_ema(straight, 0.9));
-        MUST(model_save(straight, folder));
-        MUST(model_save_state(straight, folder));
+        MUST(model_save(straight, dir));
+        MUST(model_save_state(straight, dir));
         struct model *again = NULL;
         struct model_options wanted = options;
         wanted.device = "cpu";
-        MUST(model_open(&again, folder, &wanted));
-        MUST(model_load_state(again, folder));
+        MUST(model_open(&again, dir, &wanted));
+        MUST(model_load_state(again, dir));
         assert_int_equal(model_version(again), 1);
         uint64_t one = 0, other = 0;
         for (int i = 0; i < 2; i++) {
             assert_true(hash_of(straight) == hash_of(again));
-            char *path = path_join(&it.arena, folder, "weights");
+            char *path = path_join(&it.arena, dir, "weights");
             MUST(model_publish(straight, true, path, &one));
             MUST(model_publish(again, true, path, &other));
             assert_true(one == other);
@@ -240,14 +240,14 @@ static void test_a_restart_changes_no_bit(void **state) {
             MUST(model_update_ema(straight, 0.9));
             MUST(model_update_ema(again, 0.9));
         }
-        MUST(dir_remove(folder));
+        MUST(dir_remove(dir));
         model_free(&straight);
         model_free(&again);
         case_close(&it);
     }
 }
 
-// A checkpoint is a model folder in the layout and types of the one that was opened.
+// A checkpoint is a model directory in the layout and types of the one that was opened.
 static void test_a_checkpoint_keeps_the_layout(void **state) {
     (void)state;
     for (int c = 0; c < CASES; c++) {
@@ -255,11 +255,11 @@ static void test_a_checkpoint_keeps_the_layout(void **state) {
         case_open(&it, case_names[c]);
         struct model *model = case_model(&it, &(struct model_options){.training = true, .precision = "float32"});
         const char *kept = getenv("MODEL_CHECKPOINTS"); // for transformers to load
-        char *folder = kept ? arena_printf(&it.arena, "%s/%s", kept, case_names[c]) : case_folder(&it);
-        MUST(model_save(model, folder));
+        char *dir = kept ? arena_printf(&it.arena, "%s/%s", kept, case_names[c]) : case_dir(&it);
+        MUST(model_save(model, dir));
         struct safetensors *from = NULL, *to = NULL;
-        MUST(safetensors_open_dir(&from, it.folder));
-        MUST(safetensors_open_dir(&to, folder));
+        MUST(safetensors_open_dir(&from, it.dir));
+        MUST(safetensors_open_dir(&to, dir));
         assert_int_equal(safetensors_count(from), safetensors_count(to));
         for (size_t i = 0; i < safetensors_count(from); i++) {
             const struct stored_tensor *a = safetensors_at(from, i), *b = safetensors_at(to, i);
@@ -269,52 +269,51 @@ static void test_a_checkpoint_keeps_the_layout(void **state) {
             assert_int_equal(a->size, b->size);
             assert_memory_equal(a->data, b->data, a->size);
         }
-        assert_true(path_exists(path_join(&it.arena, folder, "config.json")));
-        assert_true(path_exists(path_join(&it.arena, folder, "generation_config.json")));
+        assert_true(path_exists(path_join(&it.arena, dir, "config.json")));
+        assert_true(path_exists(path_join(&it.arena, dir, "generation_config.json")));
         safetensors_close(&from);
         safetensors_close(&to);
-        if (!kept) MUST(dir_remove(folder));
+        if (!kept) MUST(dir_remove(dir));
         model_free(&model);
         case_close(&it);
     }
 }
 
-static void expect_defect(struct model *model, const struct model_prompt *prompt,
-                          const struct model_completion *completion, const char *says) {
-    float got[MOST_TOKENS], *row = got;
+static void expect_bad_sample(struct model *model, const struct model_prompt *prompt,
+                              const struct model_completion *completion, const char *says) {
+    float got[MAX_TOKENS], *row = got;
     assert_int_equal(model_score(model, prompt, completion, 1, &row), BAD_SAMPLE);
     if (!strstr(fail_text(), says)) print_error("%s\n", fail_text());
     assert_non_null(strstr(fail_text(), says));
 }
 
-// A group's own fault is a defect; what the caller got wrong is not.
+// A group's own fault is BAD_SAMPLE; a caller's fault is USAGE or BUG.
 static void test_faults_are_told_apart(void **state) {
     (void)state;
     struct model_case it;
     case_open(&it, "pairs");
     struct model *model = NULL;
-    assert_int_equal(model_open(&model, it.folder, &(struct model_options){.device = "cpu", .precision = "int8"}),
-                     USAGE);
-    assert_int_equal(model_open(&model, it.folder, &(struct model_options){.device = "tpu"}), USAGE);
-    assert_int_equal(model_open(&model, it.folder, &(struct model_options){.device = "cuda"}), UNAVAILABLE);
+    assert_int_equal(model_open(&model, it.dir, &(struct model_options){.device = "cpu", .precision = "int8"}), USAGE);
+    assert_int_equal(model_open(&model, it.dir, &(struct model_options){.device = "tpu"}), USAGE);
+    assert_int_equal(model_open(&model, it.dir, &(struct model_options){.device = "cuda"}), UNAVAILABLE);
     assert_int_equal(model_open(&model, "/nowhere", &(struct model_options){.device = "cpu"}), DATAERR);
     assert_null(model);
     model = case_model(&it, &(struct model_options){.precision = "float32"});
     int64_t far = model_get_info(model)->vocab_size;
-    expect_defect(model, &it.prompt, &(struct model_completion){&far, 1}, "outside the vocabulary");
-    expect_defect(model, &it.prompt, &(struct model_completion){it.completions[0].tokens, 0}, "empty");
+    expect_bad_sample(model, &it.prompt, &(struct model_completion){&far, 1}, "outside the vocabulary");
+    expect_bad_sample(model, &it.prompt, &(struct model_completion){it.completions[0].tokens, 0}, "empty");
     struct model_prompt prompt = it.prompt;
     prompt.media_count--;
-    expect_defect(model, &prompt, &it.completions[0], "belongs to no medium");
+    expect_bad_sample(model, &prompt, &it.completions[0], "belongs to no medium");
     prompt = it.prompt;
     struct model_medium media[4];
     memcpy(media, prompt.media, prompt.media_count * sizeof *media);
     prompt.media = media;
     media[1].frames += 2;
-    expect_defect(model, &prompt, &it.completions[0], "placeholders");
+    expect_bad_sample(model, &prompt, &it.completions[0], "placeholders");
     media[1].frames -= 2;
     media[1].height += 7;
-    expect_defect(model, &prompt, &it.completions[0], "units");
+    expect_bad_sample(model, &prompt, &it.completions[0], "units");
     struct train_result result;
     assert_int_equal(model_accumulate(model, &it.prompt, NULL, 0, &(struct loss_options){0}, 1, &result), BUG);
     struct generator *generator = NULL;
@@ -336,12 +335,12 @@ static void test_the_whole_model_guarded(void **state) {
     (void)state;
     struct model_case it;
     case_open(&it, "pairs");
-    static struct drawn guarded, plain;
-    float a[COMPLETIONS][MOST_TOKENS], b[COMPLETIONS][MOST_TOKENS];
+    static struct samples guarded, plain;
+    float a[COMPLETIONS][MAX_TOKENS], b[COMPLETIONS][MAX_TOKENS];
     struct model *open = case_model(&it, &(struct model_options){.precision = "float32"});
     struct model *closed = case_model(&it, &(struct model_options){.precision = "float32", .guarded = true});
-    draw_all(&it, open, 5, &plain);
-    draw_all(&it, closed, 5, &guarded);
+    sample_all(&it, open, 5, &plain);
+    sample_all(&it, closed, 5, &guarded);
     assert_memory_equal(&plain, &guarded, sizeof plain);
     score_case(open, &it, a);
     score_case(closed, &it, b);
@@ -356,11 +355,11 @@ static void test_the_whole_model_guarded(void **state) {
     take_step(&it, closed);
     MUST(model_update_ema(closed, 0.9));
     assert_true(hash_of(open) == hash_of(closed));
-    char *folder = case_folder(&it);
-    MUST(model_save(closed, folder));
-    MUST(model_save_state(closed, folder));
-    MUST(model_load_state(closed, folder));
-    MUST(dir_remove(folder));
+    char *dir = case_dir(&it);
+    MUST(model_save(closed, dir));
+    MUST(model_save_state(closed, dir));
+    MUST(model_load_state(closed, dir));
+    MUST(dir_remove(dir));
     model_free(&open);
     model_free(&closed);
     case_close(&it);

@@ -12,11 +12,11 @@
 #include "shared/model/safetensors.h"
 
 static const char *const case_names[] = {"even", "pairs", "seven", "thirds"};
-enum { CASES = 4, COMPLETIONS = 4, MOST_TOKENS = 32 };
+enum { CASES = 4, COMPLETIONS = 4, MAX_TOKENS = 32 };
 
 struct model_case {
     struct arena arena;
-    const char *folder;
+    const char *dir;
     json_object *golden;
     struct safetensors *tensors;
     struct model_prompt prompt;
@@ -86,9 +86,9 @@ static inline void case_media(struct model_case *it) {
 static inline void case_open(struct model_case *it, const char *name) {
     *it = (struct model_case){0};
     const char *root = getenv("MODEL_GOLDEN");
-    it->folder = arena_printf(&it->arena, "%s/%s", root ? root : "tests/data/model", name);
-    MUST(json_parse_file(&it->golden, path_join(&it->arena, it->folder, "golden.json")));
-    MUST(safetensors_open(&it->tensors, path_join(&it->arena, it->folder, "golden.safetensors")));
+    it->dir = arena_printf(&it->arena, "%s/%s", root ? root : "tests/data/model", name);
+    MUST(json_parse_file(&it->golden, path_join(&it->arena, it->dir, "golden.json")));
+    MUST(safetensors_open(&it->tensors, path_join(&it->arena, it->dir, "golden.safetensors")));
     it->prompt.tokens = case_tokens(it, key_of(it->golden, "prompt"), &it->prompt.count);
     case_media(it);
     json_object *completions = key_of(it->golden, "completions");
@@ -107,18 +107,18 @@ static inline struct model *case_model(const struct model_case *it, const struct
     struct model *model = NULL;
     struct model_options wanted = *options;
     if (!wanted.device) wanted.device = "cpu";
-    MUST(model_open(&model, it->folder, &wanted));
+    MUST(model_open(&model, it->dir, &wanted));
     return model;
 }
 
 // |a - b| / |b| over all elements.
 static inline double relative_distance(const float *a, const float *b, size_t count) {
-    double apart = 0, size = 0;
+    double difference = 0, size = 0;
     for (size_t i = 0; i < count; i++) {
-        apart += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
         size += (double)b[i] * b[i];
     }
-    return size > 0 ? sqrt(apart / size) : sqrt(apart);
+    return size > 0 ? sqrt(difference / size) : sqrt(difference);
 }
 
 // The step's completions with advantages, behaviour and reference.
@@ -134,8 +134,8 @@ static inline void case_step(struct model_case *it, json_object *step, struct tr
     }
 }
 
-// A folder of its own under /tmp, in the case's arena; the caller removes it.
-static inline char *case_folder(struct model_case *it) {
+// A new directory under /tmp, in the case's arena; the caller removes it.
+static inline char *case_dir(struct model_case *it) {
     char *path = arena_printf(&it->arena, "/tmp/caravan-model-XXXXXX");
     assert_non_null(mkdtemp(path));
     return path;

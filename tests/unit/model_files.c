@@ -1,4 +1,4 @@
-// Model folders: safetensors files that lie, configurations in every layout, the table of parameters.
+// Model directories: safetensors files with false headers, configurations in every layout, the table of parameters.
 #include <unistd.h>
 #include "tests/unit/unit.h"
 
@@ -10,8 +10,8 @@
 
 static const char text_keys[] = "\"vocab_size\":64,\"hidden_size\":16,\"intermediate_size\":24,\"num_hidden_layers\":2,"
                                 "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"rms_norm_eps\":1e-6";
-static const char ids[] = "\"image_token_id\":1,\"video_token_id\":2,\"vision_start_token_id\":3,"
-                          "\"vision_end_token_id\":4,\"model_type\":\"qwen2_5_vl\"";
+static const char token_keys[] = "\"image_token_id\":1,\"video_token_id\":2,\"vision_start_token_id\":3,"
+                                 "\"vision_end_token_id\":4,\"model_type\":\"qwen2_5_vl\"";
 static const char vision[] = "\"vision_config\":{\"depth\":1,\"hidden_size\":8,\"num_heads\":2,\"in_chans\":3,"
                              "\"intermediate_size\":12,\"out_hidden_size\":16,\"fullatt_block_indexes\":[0]}";
 
@@ -24,7 +24,7 @@ static status parse(struct model_config *config, const char *format, ...) {
     return model_config_parse(config, text, strlen(text), "config.json");
 }
 
-static void expect_text(const char *part) {
+static void expect_message(const char *part) {
     if (!strstr(fail_text(), part)) print_error("expected \"%s\" in: %s\n", part, fail_text());
     assert_non_null(strstr(fail_text(), part));
 }
@@ -71,7 +71,7 @@ static void test_lying_headers_are_refused_by_name(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(open_image(cases[i].header, cases[i].room), DATAERR);
         assert_non_null(strstr(fail_text(), "x.safetensors"));
-        expect_text(cases[i].says);
+        expect_message(cases[i].says);
     }
     assert_int_equal(open_image("{\"a\":{\"dtype\":\"BF16\",\"shape\":[2,1],\"data_offsets\":[0,4]}}", 4), OK);
 }
@@ -87,10 +87,10 @@ static void test_truncated_images(void **state) {
 
 static void test_what_is_written_is_read(void **state) {
     (void)state;
-    char folder[] = "/tmp/caravan-model-XXXXXX";
-    assert_non_null(mkdtemp(folder));
+    char dir[] = "/tmp/caravan-model-XXXXXX";
+    assert_non_null(mkdtemp(dir));
     struct arena arena = {0};
-    char *path = path_join(&arena, folder, "model.safetensors");
+    char *path = path_join(&arena, dir, "model.safetensors");
     const struct stored_tensor tensors[] = {{.name = "b", .type = ELEMENT_F32, .rank = 2, .shape = {2, 1}},
                                             {.name = "a", .type = ELEMENT_BF16, .rank = 1, .shape = {3}}};
     struct safetensors_writer *writer = NULL;
@@ -101,7 +101,7 @@ static void test_what_is_written_is_read(void **state) {
     assert_int_equal(safetensors_write(writer, "x", 1), BUG);
     assert_int_equal(safetensors_finish(&writer), OK);
     struct safetensors *store = NULL;
-    assert_int_equal(safetensors_open_dir(&store, folder), OK);
+    assert_int_equal(safetensors_open_dir(&store, dir), OK);
     assert_int_equal(safetensors_count(store), 2);
     const struct stored_tensor *a = safetensors_find(store, "a");
     assert_int_equal(a->type, ELEMENT_BF16);
@@ -123,7 +123,7 @@ static void test_what_is_written_is_read(void **state) {
     assert_int_equal(safetensors_create(&writer, path, tensors, 2, true), OK);
     assert_int_equal(safetensors_finish(&writer), BUG);
     assert_null(writer);
-    assert_int_equal(dir_remove(folder), OK);
+    assert_int_equal(dir_remove(dir), OK);
     arena_release(&arena);
 }
 
@@ -131,10 +131,10 @@ static void test_what_is_written_is_read(void **state) {
 static void test_a_long_file_is_written_whole(void **state) {
     (void)state;
     enum { count = 5000003 };
-    char folder[] = "/tmp/caravan-model-XXXXXX";
-    assert_non_null(mkdtemp(folder));
+    char dir[] = "/tmp/caravan-model-XXXXXX";
+    assert_non_null(mkdtemp(dir));
     struct arena arena = {0};
-    char *path = path_join(&arena, folder, "long.safetensors");
+    char *path = path_join(&arena, dir, "long.safetensors");
     float *values = arena_alloc(&arena, count * sizeof *values);
     for (int i = 0; i < count; i++) values[i] = (float)i;
     const struct stored_tensor tensor = {.name = "long", .type = ELEMENT_F32, .rank = 1, .shape = {count}};
@@ -147,7 +147,7 @@ static void test_a_long_file_is_written_whole(void **state) {
     assert_int_equal(safetensors_open(&store, path), OK);
     assert_memory_equal(safetensors_find(store, "long")->data, values, count * sizeof *values);
     safetensors_close(&store);
-    assert_int_equal(dir_remove(folder), OK);
+    assert_int_equal(dir_remove(dir), OK);
     arena_release(&arena);
 }
 
@@ -157,18 +157,18 @@ static void test_config_layouts_agree(void **state) {
     assert_int_equal(parse(&flat,
                            "{%s,%s,%s,\"rope_theta\":5e5,\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\","
                            "\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[1,1,2]}}",
-                           text_keys, ids, vision),
+                           text_keys, token_keys, vision),
                      OK);
     assert_int_equal(parse(&nested,
                            "{%s,%s,%s,\"rope_theta\":5e5,\"dtype\":\"bfloat16\",\"text_config\":{%s,\"rope_theta\":5e5,"
                            "\"tie_word_embeddings\":true,\"rope_scaling\":{\"rope_type\":\"default\","
                            "\"mrope_section\":[1,1,2]}}}",
-                           text_keys, ids, vision, text_keys),
+                           text_keys, token_keys, vision, text_keys),
                      OK);
     assert_int_equal(parse(&newest,
                            "{%s,%s,\"dtype\":\"bfloat16\",\"tie_word_embeddings\":true,\"text_config\":{%s,"
                            "\"rope_parameters\":{\"rope_theta\":500000.0,\"mrope_section\":[1,1,2]}}}",
-                           ids, vision, text_keys),
+                           token_keys, vision, text_keys),
                      OK);
     assert_memory_equal(&flat.text, &nested.text, sizeof flat.text);
     assert_memory_equal(&flat.text, &newest.text, sizeof flat.text);
@@ -211,13 +211,14 @@ static void test_insane_values_are_refused_by_key(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         // json-c keeps the last of equal keys.
         assert_int_equal(parse(&config, "{%s,%s,%s,\"rope_scaling\":{\"mrope_section\":[1,1,2]},\"%s\":%s}", text_keys,
-                               ids, vision, cases[i].key, cases[i].value),
+                               token_keys, vision, cases[i].key, cases[i].value),
                          DATAERR);
         const char *named = strcmp(cases[i].key, "torch_dtype") == 0 ? "dtype" : cases[i].key;
-        expect_text(named);
+        expect_message(named);
     }
-    assert_int_equal(parse(&config, "{%s,%s,%s,\"rope_scaling\":{\"mrope_section\":[1,1,1]}}", text_keys, ids, vision),
-                     DATAERR);
+    assert_int_equal(
+        parse(&config, "{%s,%s,%s,\"rope_scaling\":{\"mrope_section\":[1,1,1]}}", text_keys, token_keys, vision),
+        DATAERR);
     assert_non_null(strstr(fail_text(), "mrope_section"));
 }
 
@@ -226,7 +227,7 @@ static void test_parameters_are_matched_in_both_namings(void **state) {
     static struct model_config config;
     assert_int_equal(parse(&config,
                            "{%s,%s,%s,\"tie_word_embeddings\":true,\"rope_scaling\":{\"mrope_section\":[1,1,2]}}",
-                           text_keys, ids, vision),
+                           text_keys, token_keys, vision),
                      OK);
     struct parameter_table *table = NULL;
     assert_int_equal(parameter_table_new(&table, &config), OK);

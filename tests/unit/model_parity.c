@@ -4,7 +4,7 @@
 
 static struct model_case cases[CASES];
 
-static void score_case(struct model *model, const struct model_case *it, float out[COMPLETIONS][MOST_TOKENS]) {
+static void score_case(struct model *model, const struct model_case *it, float out[COMPLETIONS][MAX_TOKENS]) {
     float *rows[COMPLETIONS];
     for (int i = 0; i < COMPLETIONS; i++) rows[i] = out[i];
     MUST(model_score(model, &it->prompt, it->completions, COMPLETIONS, rows));
@@ -15,22 +15,22 @@ static void test_log_probabilities(void **state) {
     for (int c = 0; c < CASES; c++) {
         struct model_case *it = &cases[c];
         struct model *model = case_model(it, &(struct model_options){.precision = "float32"});
-        float got[COMPLETIONS][MOST_TOKENS];
+        float got[COMPLETIONS][MAX_TOKENS];
         score_case(model, it, got);
-        double sum = 0, most = 0;
+        double sum = 0, maximum = 0;
         size_t total = 0;
         for (int i = 0; i < COMPLETIONS; i++) {
             const struct stored_tensor *want =
                 safetensors_find(it->tensors, arena_printf(&it->arena, "logprobs.%d", i));
             for (size_t t = 0; t < it->completions[i].count; t++, total++) {
-                double apart = fabs((double)got[i][t] - ((const float *)want->data)[t]);
-                sum += apart;
-                if (!(apart <= most)) most = apart;
+                double difference = fabs((double)got[i][t] - ((const float *)want->data)[t]);
+                sum += difference;
+                if (!(difference <= maximum)) maximum = difference;
             }
         }
-        print_message("%s: log-probabilities %.2g mean, %.2g at most\n", case_names[c], sum / (double)total, most);
+        print_message("%s: log-probabilities %.2g mean, %.2g at most\n", case_names[c], sum / (double)total, maximum);
         assert_true(sum / (double)total <= 1e-5);
-        assert_true(most <= 1e-4);
+        assert_true(maximum <= 1e-4);
         model_free(&model);
     }
 }
@@ -53,11 +53,11 @@ static void test_whole_distribution(void **state) {
         }
         MUST(model_score(model, &it->prompt, completions, count, rows));
         const float *logits = safetensors_find(it->tensors, "logits")->data;
-        double sum = 0, most = 0;
+        double sum = 0, maximum = 0;
         for (size_t i = 0; i < count; i++) sum += exp((double)logits[i]);
-        for (size_t i = 0; i < count; i++) most = fmax(most, fabs(got[i] - (logits[i] - log(sum))));
-        print_message("%s: logits %.2g at most\n", case_names[c], most);
-        assert_true(most <= 1e-4);
+        for (size_t i = 0; i < count; i++) maximum = fmax(maximum, fabs(got[i] - (logits[i] - log(sum))));
+        print_message("%s: logits %.2g at most\n", case_names[c], maximum);
+        assert_true(maximum <= 1e-4);
         model_free(&model);
     }
 }
@@ -71,8 +71,8 @@ static struct loss_options loss_of(json_object *step) {
 
 // Relative distances between two sets of tensors.
 struct distance {
-    double most;        // of any one tensor
-    double apart, size; // sums of squares over all
+    double maximum;          // of any one tensor
+    double difference, size; // sums of squares over all
 };
 
 // The tensor of that flat name, behind a prefix, or of the nested name.
@@ -108,11 +108,11 @@ static struct distance compare_tensors(const struct model_case *it, const char *
         memcpy(values, tensor->data, tensor->size);
         const struct stored_tensor *start = from ? safetensors_find(from, tensor->name) : NULL;
         for (size_t j = 0; start && j < count; j++) values[j] -= ((const float *)start->data)[j];
-        double apart = relative_distance(values, want->data, count);
-        if (!(apart <= all.most)) all.most = apart;
+        double difference = relative_distance(values, want->data, count);
+        if (!(difference <= all.maximum)) all.maximum = difference;
         for (size_t j = 0; j < count; j++) {
             double right = ((const float *)want->data)[j];
-            all.apart += (values[j] - right) * (values[j] - right);
+            all.difference += (values[j] - right) * (values[j] - right);
             all.size += right * right;
         }
         free(values);
@@ -135,13 +135,13 @@ static void test_gradients(void **state) {
         struct loss_options loss = loss_of(step);
         struct train_result result;
         MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &loss, 1, &result));
-        char *folder = case_folder(it), *path = path_join(&it->arena, folder, "gradients.safetensors");
+        char *dir = case_dir(it), *path = path_join(&it->arena, dir, "gradients.safetensors");
         MUST(model_save_grads(model, path));
-        struct distance apart = compare_tensors(it, "gradient.", path, NULL);
-        print_message("%s: gradients %.2g at most\n", case_names[c], apart.most);
-        assert_true(apart.most <= 1e-4);
+        struct distance difference = compare_tensors(it, "gradient.", path, NULL);
+        print_message("%s: gradients %.2g at most\n", case_names[c], difference.maximum);
+        assert_true(difference.maximum <= 1e-4);
         assert_true(fabs(result.loss - number_of(step, "loss")) <= 1e-6);
-        MUST(dir_remove(folder));
+        MUST(dir_remove(dir));
         model_free(&model);
     }
 }
@@ -151,7 +151,7 @@ static void test_three_steps(void **state) {
     for (int c = 0; c < CASES; c++) {
         struct model_case *it = &cases[c];
         struct model *model = case_model(it, &training);
-        char *before = case_folder(it), *after = case_folder(it);
+        char *before = case_dir(it), *after = case_dir(it);
         MUST(model_save_state(model, before));
         json_object *steps = key_of(it->golden, "steps"), *settings = key_of(it->golden, "settings");
         struct optimizer_options rates = {number_of(settings, "rate"),         number_of(settings, "beta1"),
@@ -171,12 +171,14 @@ static void test_three_steps(void **state) {
         }
         assert_int_equal(model_version(model), 3);
         MUST(model_save_state(model, after));
-        struct distance apart = compare_tensors(it, "update.", path_join(&it->arena, after, "training.safetensors"),
-                                                path_join(&it->arena, before, "training.safetensors"));
-        double whole = sqrt(apart.apart / apart.size);
-        print_message("%s: update of three steps %.2g, one tensor's %.2g at most\n", case_names[c], whole, apart.most);
+        struct distance difference =
+            compare_tensors(it, "update.", path_join(&it->arena, after, "training.safetensors"),
+                            path_join(&it->arena, before, "training.safetensors"));
+        double whole = sqrt(difference.difference / difference.size);
+        print_message("%s: update of three steps %.2g, one tensor's %.2g at most\n", case_names[c], whole,
+                      difference.maximum);
         assert_true(whole <= 1e-3);
-        assert_true(apart.most <= 1e-3);
+        assert_true(difference.maximum <= 1e-3);
         MUST(dir_remove(before));
         MUST(dir_remove(after));
         model_free(&model);
@@ -223,33 +225,33 @@ static void test_packed_is_separate(void **state) {
         struct loss_options loss = loss_of(step);
         struct train_result result;
         MUST(model_accumulate(packed, &it->prompt, completions, COMPLETIONS, &loss, 1, &result));
-        float together[COMPLETIONS][MOST_TOKENS], alone[MOST_TOKENS], *row = alone;
+        float together[COMPLETIONS][MAX_TOKENS], alone[MAX_TOKENS], *row = alone;
         score_case(packed, it, together);
-        double most = 0;
+        double maximum = 0;
         for (size_t i = 0; i < COMPLETIONS; i++) {
             MUST(model_accumulate(separate, &it->prompt, &completions[i], 1, &loss, 1.0 / COMPLETIONS, &result));
             MUST(model_score(packed, &it->prompt, &it->completions[i], 1, &row));
             for (size_t t = 0; t < it->completions[i].count; t++)
-                most = fmax(most, fabs((double)alone[t] - together[i][t]));
+                maximum = fmax(maximum, fabs((double)alone[t] - together[i][t]));
         }
-        assert_true(most <= 1e-5);
-        char *folder = case_folder(it);
-        char *one = path_join(&it->arena, folder, "packed"), *other = path_join(&it->arena, folder, "separate");
+        assert_true(maximum <= 1e-5);
+        char *dir = case_dir(it);
+        char *one = path_join(&it->arena, dir, "packed"), *other = path_join(&it->arena, dir, "separate");
         MUST(model_save_grads(packed, one));
         MUST(model_save_grads(separate, other));
         struct safetensors *a = NULL, *b = NULL;
         MUST(safetensors_open(&a, one));
         MUST(safetensors_open(&b, other));
-        double apart = 0;
+        double difference = 0;
         for (size_t i = 0; i < safetensors_count(a); i++)
-            apart = fmax(apart, relative_distance(safetensors_at(a, i)->data, safetensors_at(b, i)->data,
-                                                  safetensors_at(a, i)->size / 4));
-        print_message("%s: packed against separate: log-probabilities %.2g, gradients %.2g\n", case_names[c], most,
-                      apart);
-        assert_true(apart <= 1e-4);
+            difference = fmax(difference, relative_distance(safetensors_at(a, i)->data, safetensors_at(b, i)->data,
+                                                            safetensors_at(a, i)->size / 4));
+        print_message("%s: packed against separate: log-probabilities %.2g, gradients %.2g\n", case_names[c], maximum,
+                      difference);
+        assert_true(difference <= 1e-4);
         safetensors_close(&a);
         safetensors_close(&b);
-        MUST(dir_remove(folder));
+        MUST(dir_remove(dir));
         model_free(&packed);
         model_free(&separate);
     }
@@ -257,7 +259,7 @@ static void test_packed_is_separate(void **state) {
 
 // -sum A log-probability / n / G, whose gradient is the on-policy loss's.
 static double objective(struct model *model, const struct model_case *it, const struct train_completion *completions) {
-    float got[COMPLETIONS][MOST_TOKENS];
+    float got[COMPLETIONS][MAX_TOKENS];
     double sum = 0;
     score_case(model, it, got);
     for (int i = 0; i < COMPLETIONS; i++)
@@ -266,13 +268,13 @@ static double objective(struct model *model, const struct model_case *it, const 
     return sum;
 }
 
-// The objective with tensor `changed` moved by `by` along its gradient; everything else as in the case's folder.
-static double objective_moved(struct model_case *it, const char *folder, const struct train_completion *completions,
+// The objective with tensor `changed` moved by `by` along its gradient; everything else as in the case's directory.
+static double objective_moved(struct model_case *it, const char *dir, const struct train_completion *completions,
                               const struct stored_tensor *changed, const float *gradient, double by) {
     struct safetensors *store = NULL;
     struct safetensors_writer *writer = NULL;
-    char *path = path_join(&it->arena, folder, "model.safetensors");
-    MUST(safetensors_open_dir(&store, it->folder));
+    char *path = path_join(&it->arena, dir, "model.safetensors");
+    MUST(safetensors_open_dir(&store, it->dir));
     MUST(safetensors_create(&writer, path, safetensors_at(store, 0), safetensors_count(store), true));
     for (size_t i = 0; i < safetensors_count(store); i++) {
         const struct stored_tensor *tensor = safetensors_at(store, i);
@@ -286,7 +288,7 @@ static double objective_moved(struct model_case *it, const char *folder, const s
     MUST(safetensors_finish(&writer));
     safetensors_close(&store);
     struct model *model = NULL;
-    MUST(model_open(&model, folder, &(struct model_options){.device = "cpu", .precision = "float32"}));
+    MUST(model_open(&model, dir, &(struct model_options){.device = "cpu", .precision = "float32"}));
     double value = objective(model, it, completions);
     model_free(&model);
     return value;
@@ -304,35 +306,35 @@ static void test_finite_differences(void **state) {
     struct model_case *it = &cases[0]; // stored in float32, in one file
     struct train_completion completions[COMPLETIONS];
     case_step(it, json_object_array_get_idx(key_of(it->golden, "steps"), 0), completions);
-    char *folder = case_folder(it);
+    char *dir = case_dir(it);
     struct buf config = {0};
-    MUST(file_read(path_join(&it->arena, it->folder, "config.json"), &config));
-    MUST(file_write_atomic(path_join(&it->arena, folder, "config.json"), config.data, config.size));
+    MUST(file_read(path_join(&it->arena, it->dir, "config.json"), &config));
+    MUST(file_write_atomic(path_join(&it->arena, dir, "config.json"), config.data, config.size));
     buf_release(&config);
     struct model *model = case_model(it, &training);
     struct train_result result;
     MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &(struct loss_options){0}, 1, &result));
-    char *path = path_join(&it->arena, folder, "gradients");
+    char *path = path_join(&it->arena, dir, "gradients");
     MUST(model_save_grads(model, path));
     model_free(&model);
     struct safetensors *gradients = NULL;
     MUST(safetensors_open(&gradients, path));
-    double most = 0;
+    double maximum = 0;
     for (size_t i = 0; i < safetensors_count(gradients); i += 3) {
         const struct stored_tensor *tensor = safetensors_at(gradients, i);
         double slope = size_of(tensor->data, tensor->size / 4);
         if (slope < 1e-3) continue; // lost in the rounding of the objective
         double by = 1e-3 / slope;   // moves the tensor by a distance of 1e-3
-        double up = objective_moved(it, folder, completions, tensor, tensor->data, by);
-        double down = objective_moved(it, folder, completions, tensor, tensor->data, -by);
-        double apart = fabs((up - down) / (2 * by * slope * slope) - 1);
-        if (!(apart <= 0.02)) print_error("%s: %g apart, slope %g\n", tensor->name, apart, slope);
-        if (!(apart <= most)) most = apart;
+        double up = objective_moved(it, dir, completions, tensor, tensor->data, by);
+        double down = objective_moved(it, dir, completions, tensor, tensor->data, -by);
+        double difference = fabs((up - down) / (2 * by * slope * slope) - 1);
+        if (!(difference <= 0.02)) print_error("%s: %g apart, slope %g\n", tensor->name, difference, slope);
+        if (!(difference <= maximum)) maximum = difference;
     }
-    print_message("finite differences: %.2g at most\n", most);
-    assert_true(most <= 0.02);
+    print_message("finite differences: %.2g at most\n", maximum);
+    assert_true(maximum <= 0.02);
     safetensors_close(&gradients);
-    MUST(dir_remove(folder));
+    MUST(dir_remove(dir));
 }
 
 static int open_cases(void **state) {

@@ -1,0 +1,165 @@
+// Times the model's work on one group: bench-model DIR rollout|score|train float32|bfloat16 [THREADS].
+// A 16-frame clip of 252 x 392 and 168 tokens of text (1,176 in all), 8 completions of 128 tokens, all random.
+// Prints one line: work, precision, seconds, tokens of completions a second, peak memory, processor seconds.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "shared/base/clock.h"
+#include "shared/base/rng.h"
+#include "shared/base/log.h"
+#include "shared/base/memory.h"
+#include "shared/model/model.h"
+
+enum {
+    CLIP_FRAMES = 16,
+    CLIP_HEIGHT = 252,
+    CLIP_WIDTH = 392,
+    VISION_TOKENS = CLIP_FRAMES / 2 * (CLIP_HEIGHT / 28) * (CLIP_WIDTH / 28),
+    TEXT_TOKENS = 168,
+    PROMPT_TOKENS = VISION_TOKENS + TEXT_TOKENS,
+    GROUP_SIZE = 8,
+    COMPLETION_TOKENS = 128,
+};
+
+struct bench {
+    struct model *model;
+    struct model_medium clip;
+    struct model_prompt prompt;
+    int64_t tokens[PROMPT_TOKENS];
+    int64_t targets[GROUP_SIZE][COMPLETION_TOKENS];
+    float logprobs[GROUP_SIZE][COMPLETION_TOKENS];
+};
+
+// CPU seconds of all threads, which other work on the machine does not change.
+static double bench_cpu_seconds(void) {
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+}
+
+static int64_t bench_token(const struct model_info *info, uint64_t stream, uint64_t position) {
+    for (;; position += 1u << 20) {
+        int64_t token = (int64_t)rng_below(1, stream, position, (uint64_t)info->vocab_size);
+        if (token != info->image_token_id && token != info->video_token_id && token != info->vision_start_token_id)
+            return token;
+    }
+}
+
+static status bench_inputs(struct bench *bench, uint8_t **pixels) {
+    const struct model_info *info = model_get_info(bench->model);
+    size_t count = (size_t)CLIP_FRAMES * CLIP_HEIGHT * CLIP_WIDTH * 3;
+    TRY(NEW(pixels, count));
+    for (size_t i = 0; i < count; i++) (*pixels)[i] = (uint8_t)rng_bits(2, 0, i);
+    int at = 0;
+    for (; at < TEXT_TOKENS / 2; at++) bench->tokens[at] = bench_token(info, 3, (uint64_t)at);
+    bench->tokens[at - 1] = info->vision_start_token_id;
+    for (int i = 0; i < VISION_TOKENS; i++) bench->tokens[at++] = info->video_token_id;
+    for (; at < PROMPT_TOKENS; at++) bench->tokens[at] = bench_token(info, 3, (uint64_t)at);
+    bench->tokens[TEXT_TOKENS / 2 + VISION_TOKENS] = info->vision_end_token_id;
+    for (int i = 0; i < GROUP_SIZE; i++)
+        for (int t = 0; t < COMPLETION_TOKENS; t++)
+            bench->targets[i][t] = bench_token(info, 4 + (uint64_t)i, (uint64_t)t);
+    bench->clip = (struct model_medium){.video = true,
+                                        .frames = CLIP_FRAMES,
+                                        .height = CLIP_HEIGHT,
+                                        .width = CLIP_WIDTH,
+                                        .seconds_per_grid = 1,
+                                        .pixels = *pixels};
+    bench->prompt = (struct model_prompt){bench->tokens, PROMPT_TOKENS, &bench->clip, 1};
+    return OK;
+}
+
+static status bench_rollout(struct bench *bench, int64_t *tokens) {
+    struct generator *generator;
+    const struct generator_options options = {.max_new_tokens = COMPLETION_TOKENS};
+    const struct generate_request request = {.prompt = bench->prompt,
+                                             .count = GROUP_SIZE,
+                                             .temperature = 1,
+                                             .top_p = 0.95f,
+                                             .max_new_tokens = COMPLETION_TOKENS,
+                                             .key = 5};
+    const struct generated *found = NULL;
+    void *tag;
+    int count = 0;
+    TRY(generator_new(&generator, bench->model, &options));
+    status result = generator_add(generator, &request);
+    while (result == OK && !(found = generator_pop(generator, &tag, &count))) result = generator_step(generator);
+    *tokens = 0;
+    for (int i = 0; result == OK && i < count; i++) *tokens += (int64_t)found[i].count;
+    generator_free(&generator);
+    return result;
+}
+
+static status bench_score(struct bench *bench, int64_t *tokens) {
+    struct model_completion completions[GROUP_SIZE];
+    float *logprobs[GROUP_SIZE];
+    for (int i = 0; i < GROUP_SIZE; i++) {
+        completions[i] = (struct model_completion){bench->targets[i], COMPLETION_TOKENS};
+        logprobs[i] = bench->logprobs[i];
+    }
+    *tokens = GROUP_SIZE * COMPLETION_TOKENS;
+    return model_score(bench->model, &bench->prompt, completions, GROUP_SIZE, logprobs);
+}
+
+static status bench_train(struct bench *bench, int64_t *tokens) {
+    struct train_completion completions[GROUP_SIZE] = {0};
+    const struct loss_options loss = {0};
+    const struct optimizer_options rates = {
+        .lr = 1e-6, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01, .max_grad_norm = 5};
+    struct train_result found;
+    double norm;
+    for (int i = 0; i < GROUP_SIZE; i++) {
+        completions[i].completion = (struct model_completion){bench->targets[i], COMPLETION_TOKENS};
+        completions[i].advantage = i % 2 ? 1 : -1;
+    }
+    *tokens = GROUP_SIZE * COMPLETION_TOKENS;
+    TRY(model_accumulate(bench->model, &bench->prompt, completions, GROUP_SIZE, &loss, 1, &found));
+    return model_step(bench->model, &rates, &norm);
+}
+
+static status bench_run(struct bench *bench, const char *dir, const char *kind, const char *precision, int threads) {
+    const struct model_options options = {.device = "cpu",
+                                          .threads = threads,
+                                          .precision = precision,
+                                          .training = !strcmp(kind, "train"),
+                                          .train_vision = true};
+    status (*task)(struct bench *, int64_t *) = !strcmp(kind, "rollout") ? bench_rollout
+                                                : !strcmp(kind, "score") ? bench_score
+                                                                         : bench_train;
+    uint8_t *pixels = NULL;
+    double best = 1e30, cpu = 0;
+    int64_t tokens = 0;
+    TRY(model_open(&bench->model, dir, &options));
+    status result = bench_inputs(bench, &pixels);
+    for (int pass = 0; result == OK && pass < 2; pass++) { // the first warms up
+        double began = clock_monotonic(), before = bench_cpu_seconds();
+        result = task(bench, &tokens);
+        if (clock_monotonic() - began < best) best = clock_monotonic() - began;
+        cpu = bench_cpu_seconds() - before;
+    }
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    if (result == OK)
+        printf("%s %s %.3f s %.0f tokens/s %.2f GB %.3f processor-s\n", kind, precision, best, (double)tokens / best,
+               (double)usage.ru_maxrss * 1024 / 1e9, cpu);
+    free(pixels);
+    model_free(&bench->model);
+    return result;
+}
+
+int main(int argc, char **argv) {
+    log_open("bench-model");
+    if (argc < 4) {
+        log_info("usage: bench-model DIR rollout|score|train float32|bfloat16 [THREADS]");
+        return USAGE;
+    }
+    struct bench *bench;
+    status result = NEW(&bench, 1);
+    if (result == OK) result = bench_run(bench, argv[1], argv[2], argv[3], argc > 4 ? atoi(argv[4]) : 0);
+    if (result != OK) log_info("%s", fail_text());
+    free(bench);
+    return (int)result;
+}
