@@ -5,7 +5,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
-#include "shared/stage/lines.h"
+#include "shared/stage/line_reader.h"
 #include "shared/base/json.h"
 #include "shared/text/chat_template.h"
 #include "shared/text/tokenizer.h"
@@ -183,13 +183,13 @@ done:
 }
 
 static status work_lines(const struct task *task) {
-    struct lines lines = {.fd = STDIN_FILENO};
+    struct line_reader lines = {.fd = STDIN_FILENO};
     struct buf out = {0};
     status result;
     for (;;) {
         const char *line;
         size_t size;
-        TRY_TO(result, done, lines_next(&lines, -1, &line, &size));
+        TRY_TO(result, done, line_reader_next(&lines, -1, &line, &size));
         if (!line) continue;
         buf_clear(&out);
         result = work_line(task, line, size, &out);
@@ -202,7 +202,7 @@ static status work_lines(const struct task *task) {
     }
 done:
     buf_release(&out);
-    lines_release(&lines);
+    line_reader_release(&lines);
     return result;
 }
 

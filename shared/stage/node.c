@@ -281,7 +281,7 @@ status node_run(struct stage_context *context) {
     TRY(io_thread_start(node->io));
     log_debug("ready");
     // The source's work is done by the hooks.
-    status result = source ? node_wait_for_end(node) : runner_loop(context, &channel);
+    status result = source ? node_wait_for_end(node) : runner_run(context, &channel);
     io_thread_close(&node->io); // before the stage's close: hooks use its state
     return result;
 }

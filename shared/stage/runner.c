@@ -1,5 +1,6 @@
-// The one loop of every stage: take what there is room for, do some work, send on what is done. It never waits for
-// input while there is work, and never works on a group that the store has already.
+// The one loop of every stage: receive groups while there is capacity, do some work, deliver what is done. It never
+// waits for input while there is work, and never works on a group whose section is in the store already.
+#include <assert.h>
 #include <json.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,166 +37,158 @@ status runner_add_times(struct group *group, const char *stage, double taken) {
     return result;
 }
 
-// A group that the stage holds.
-struct held {
+// A group that the stage has.
+struct held_group {
     struct group *group;
-    double taken;
+    double received_at; // in seconds since 1970
     struct section_key key;
 };
 
-struct loop {
+struct runner {
     struct stage_context *context;
     const struct channel *channel;
-    struct held *held;
-    size_t count, room; // of held
-    bool ended;         // no more groups will come
-    bool idle;          // the stage can do nothing until it gets another group
+    struct held_group *held;
+    size_t count, capacity; // of held
+    bool draining;          // no more groups will come
+    bool idle;              // the stage can do nothing until it gets another group
 };
 
-static void say_progress(struct stage_context *context) {
-    enum { EVERY = 10 };
-    double now = clock_monotonic();
-    if (context->node || now - context->said < EVERY) return;
-    context->said = now;
+static status runner_deliver(struct runner *runner, struct group **group) {
+    enum { PROGRESS_SECONDS = 10 };
+    struct stage_context *context = runner->context;
+    context->groups++;
+    TRY(runner->channel->deliver(runner->channel->self, group));
+    const double now = clock_monotonic();
+    if (context->node || now - context->progress_at < PROGRESS_SECONDS) return OK;
+    context->progress_at = now;
     log_info("%zu groups, %zu quarantined, %.2f a second", context->groups, context->quarantined,
              (double)context->groups / (now - context->started));
-}
-
-static status deliver(struct loop *loop, struct group **group) {
-    loop->context->groups++;
-    TRY(loop->channel->deliver(loop->channel->self, group));
-    say_progress(loop->context);
     return OK;
 }
 
-// What becomes of a group after the stage answered `result` for it.
-static status settle(struct loop *loop, const struct held *held, status result) {
-    struct stage_context *context = loop->context;
+// Handles what the stage returned for a group: delivers it, quarantined or not, or refuses its line.
+static status runner_settle(struct runner *runner, const struct held_group *held, status result) {
+    struct stage_context *context = runner->context;
     struct group *group = held->group;
-    if (result == DATAERR) return loop->channel->refuse(loop->channel->self, &group);
+    if (result == DATAERR) return runner->channel->refuse(runner->channel->self, &group);
     if (result == BAD_SAMPLE) result = group_quarantine(group, context->stage->name, "%s", fail_text());
     if (result == OK && group->quarantine.present) context->quarantined++;
-    if (result == OK) result = runner_add_times(group, context->stage->name, held->taken);
+    if (result == OK) result = runner_add_times(group, context->stage->name, held->received_at);
     if (result == OK && context->store) result = section_cache_save(context, &held->key, group);
     if (result != OK) {
         group_free(&group);
         return result;
     }
-    return deliver(loop, &group);
+    return runner_deliver(runner, &group);
 }
 
-static status hold(struct loop *loop, const struct held *held) {
-    const struct stage *stage = loop->context->stage;
-    if (loop->count == loop->room) {
-        size_t room = loop->room ? loop->room * 2 : 16;
-        TRY(RESIZE(&loop->held, room));
-        loop->room = room;
+// Passes a group on, finds its section in the store, or gives it to the stage. Takes the group over.
+static status runner_begin(struct runner *runner, struct group *group) {
+    struct stage_context *context = runner->context;
+    const struct stage *stage = context->stage;
+    struct held_group held = {.group = group, .received_at = clock_realtime()};
+    bool found = false;
+    if (group->quarantine.present) return runner_deliver(runner, &group);
+    if (group_check(group, stage->needs) != OK) return runner->channel->refuse(runner->channel->self, &group);
+    if (context->store) {
+        status result = section_cache_find(context, &held.key, group, &found);
+        if (result != OK) group_free(&group);
+        TRY(result);
     }
-    status result = stage->submit(loop->context->state, held->group);
-    if (result != OK) return settle(loop, held, result);
-    loop->held[loop->count++] = *held;
-    loop->idle = false;
+    if (found) {
+        context->found++;
+        return runner_deliver(runner, &group);
+    }
+    if (stage->work) return runner_settle(runner, &held, stage->work(context->state, group));
+    if (runner->count == runner->capacity) {
+        size_t capacity = runner->capacity ? runner->capacity * 2 : 16;
+        TRY(RESIZE(&runner->held, capacity));
+        runner->capacity = capacity;
+    }
+    status result = stage->submit(context->state, group);
+    if (result != OK) return runner_settle(runner, &held, result);
+    runner->held[runner->count++] = held;
+    runner->idle = false;
     return OK;
 }
 
-// A group has come: pass it on, find it in the store, or give it to the stage.
-static status begin(struct loop *loop, struct group *group) {
-    struct stage_context *context = loop->context;
-    struct held held = {.group = group, .taken = clock_realtime()};
-    if (group->quarantine.present) return deliver(loop, &group);
-    if (group_check(group, context->stage->needs) != OK) return loop->channel->refuse(loop->channel->self, &group);
-    if (context->store) {
-        bool found = false;
-        status result = section_cache_find(context, &held.key, group, &found);
-        if (result != OK) group_free(&group);
-        if (result != OK) return result;
-        if (found) {
-            context->found++;
-            return deliver(loop, &group);
-        }
-    }
-    if (context->stage->work) return settle(loop, &held, context->stage->work(context->state, group));
-    return hold(loop, &held);
-}
-
-static int room_of(const struct loop *loop) {
-    const struct stage *stage = loop->context->stage;
-    return stage->work ? 1 : stage->capacity(loop->context->state);
-}
-
-// Takes groups as long as the stage has room and there are some; waits for one only if there is nothing else to do.
-static status fill(struct loop *loop) {
+// Receives groups while the stage has capacity and there are some; waits for one only if there is nothing else to do.
+static status runner_fill(struct runner *runner) {
+    const struct stage *stage = runner->context->stage;
     for (;;) {
-        if (signals_stopping()) loop->ended = true;
-        int room = loop->ended ? 0 : room_of(loop);
-        if (room <= 0) return OK;
+        if (signals_stopping()) runner->draining = true;
+        if (runner->draining) return OK;
+        int capacity = stage->work ? 1 : stage->capacity(runner->context->state);
+        if (capacity <= 0) return OK;
         struct group *group = NULL;
-        int timeout = loop->count == 0 || loop->idle ? -1 : 0;
-        status result = loop->channel->receive(loop->channel->self, room, timeout, &group);
+        int timeout = runner->count == 0 || runner->idle ? -1 : 0;
+        status result = runner->channel->receive(runner->channel->self, capacity, timeout, &group);
         if (result == END) {
-            loop->ended = true;
+            runner->draining = true;
             return OK;
         }
         TRY(result);
-        if (group) TRY(begin(loop, group));
+        if (group) TRY(runner_begin(runner, group));
         if (!group && timeout == 0) return OK;
     }
 }
 
-static status give_back(struct loop *loop, struct group *done, status result) {
-    for (size_t i = 0; i < loop->count; i++) {
-        if (loop->held[i].group != done) continue;
-        struct held held = loop->held[i];
-        memmove(&loop->held[i], &loop->held[i + 1], (loop->count - i - 1) * sizeof held);
-        loop->count--;
-        return settle(loop, &held, result);
-    }
-    return fail(BUG, "the stage handed back a group that it was not given");
-}
-
-static status advance(struct loop *loop) {
+// Lets the stage work for a while, and settles the group that it hands back, if any.
+static status runner_poll(struct runner *runner) {
     struct group *done = NULL;
-    status result = loop->context->stage->poll(loop->context->state, loop->ended, &done);
-    loop->idle = result == END;
-    if (done && (result == OK || result == BAD_SAMPLE || result == DATAERR)) return give_back(loop, done, result);
+    status result = runner->context->stage->poll(runner->context->state, runner->draining, &done);
+    runner->idle = result == END;
+    if (done && (result == OK || result == BAD_SAMPLE || result == DATAERR)) {
+        size_t at = 0;
+        while (at < runner->count && runner->held[at].group != done) at++;
+        if (at == runner->count) return fail(BUG, "the stage handed back a group that it was not given");
+        struct held_group held = runner->held[at];
+        runner->count--;
+        memmove(&runner->held[at], &runner->held[at + 1], (runner->count - at) * sizeof held);
+        return runner_settle(runner, &held, result);
+    }
     if (result != END) return result;
-    if (!loop->ended) return OK;
-    return loop->count ? fail(BUG, "the stage kept %zu groups at the end", loop->count) : OK;
+    if (!runner->draining) return OK;
+    return runner->count ? fail(BUG, "the stage kept %zu groups at the end", runner->count) : OK;
 }
 
-// Without a pipeline a source's groups go out one after the other.
-static status run_source(struct loop *loop) {
-    const struct stage *stage = loop->context->stage;
+static status runner_run_filter(struct runner *runner) {
+    const struct stage *stage = runner->context->stage;
+    do {
+        TRY(runner_fill(runner));
+        if (runner->context->node && signals_stopping()) return OK;
+        if (runner->count) TRY(runner_poll(runner));
+        if (!runner->count && stage->on_idle) TRY(stage->on_idle(runner->context->state));
+    } while (runner->count || !runner->draining);
+    return OK;
+}
+
+// Without a pipeline a source delivers its groups one after the other.
+static status runner_run_source(struct runner *runner) {
+    const struct stage *stage = runner->context->stage;
     int64_t total = 0;
-    TRY(stage->count(loop->context->state, &total));
+    TRY(stage->count(runner->context->state, &total));
     for (int64_t seq = 0; seq < total && !signals_stopping(); seq++) {
-        struct held held = {.taken = clock_realtime()};
-        TRY(stage->group_at(loop->context->state, seq, &held.group));
-        status result = runner_add_times(held.group, stage->name, held.taken);
-        if (result == OK) result = deliver(loop, &held.group);
-        group_free(&held.group);
+        struct group *group;
+        const double started = clock_realtime();
+        TRY(stage->group_at(runner->context->state, seq, &group));
+        status result = runner_add_times(group, stage->name, started);
+        if (result == OK) result = runner_deliver(runner, &group);
+        group_free(&group);
         TRY(result);
     }
     return OK;
 }
 
-static status run_filter(struct loop *loop) {
-    do {
-        TRY(fill(loop));
-        if (loop->context->node && signals_stopping()) return OK;
-        if (loop->count) TRY(advance(loop));
-        if (!loop->count && loop->context->stage->on_idle) TRY(loop->context->stage->on_idle(loop->context->state));
-    } while (loop->count || !loop->ended);
-    return OK;
-}
-
-status runner_loop(struct stage_context *context, const struct channel *channel) {
-    struct loop loop = {.context = context, .channel = channel};
-    status result = context->stage->group_at ? run_source(&loop) : run_filter(&loop);
-    // After a failure the stage may still be at work on what it holds.
-    if (loop.count && NEW(&context->left, loop.count) == OK)
-        for (; context->left_count < loop.count; context->left_count++)
-            context->left[context->left_count] = loop.held[context->left_count].group;
-    free(loop.held);
+status runner_run(struct stage_context *context, const struct channel *channel) {
+    struct runner runner = {.context = context, .channel = channel};
+    assert(context->stage->group_at || context->stage->work || context->stage->poll);
+    status result = context->stage->group_at ? runner_run_source(&runner) : runner_run_filter(&runner);
+    // After a failure the stage may still be at work on these groups: they are freed when it is closed.
+    if (runner.count && NEW(&context->unfinished, runner.count) == OK) {
+        for (size_t i = 0; i < runner.count; i++) context->unfinished[i] = runner.held[i].group;
+        context->unfinished_count = runner.count;
+    }
+    free(runner.held);
     return result == OK ? channel->finish(channel->self) : result;
 }

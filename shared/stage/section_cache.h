@@ -1,17 +1,17 @@
-// Done work, kept in STORE/groups.lmdb: a section is keyed by all that it was computed from (the group's earlier
-// sections, the stage's keys, the version of its weights), so a stale one is never found.
+// Finished sections in STORE/groups.lmdb. A section's key is a hash of everything that it was computed from (the
+// group's earlier sections, the stage's options, its weights), so an outdated section is never found.
 #ifndef SHARED_STAGE_SECTION_CACHE_H
 #define SHARED_STAGE_SECTION_CACHE_H
 
 #include "shared/stage/runner.h"
 
-// *key = the key of the section that the stage is about to add to `group`; *found = whether it was there, and then the
-// group has it. Needs context->store.
+// Sets *key to the key of the section that the stage is about to add to `group`. If *found, the group has the section
+// now. Needs context->store. DATAERR or UNAVAILABLE when the store fails.
 status section_cache_find(const struct stage_context *context, struct section_key *key, struct group *group,
                           bool *found);
 
-// Keeps the group as the stage leaves it and the section that the stage has added. A quarantined group's section is not
-// kept: it is tried again. Needs context->store.
+// Stores the group as the stage leaves it and, unless it is quarantined, the section that the stage has added: a
+// quarantined group is tried again in the next run. Needs context->store. UNAVAILABLE when the disk fails.
 status section_cache_save(const struct stage_context *context, const struct section_key *key,
                           const struct group *group);
 

@@ -26,13 +26,7 @@ bool stage_in_pipeline(const struct stage_context *context) {
     return context->node != NULL;
 }
 
-static void say_summary(const struct stage_context *context) {
-    if (context->groups == 0) return;
-    log_info("%zu groups, %zu quarantined, %zu found in the store, %.1f s", context->groups, context->quarantined,
-             context->found, clock_monotonic() - context->started);
-}
-
-static status work_through(struct stage_context *context) {
+static status stage_run(struct stage_context *context) {
     const struct common_options *options = stage_options(context);
     const char *store = options->store, *wiring = options->wiring;
     TRY(signals_open());
@@ -42,21 +36,7 @@ static status work_through(struct stage_context *context) {
     return wiring ? node_run(context) : stdio_run(context, STDIN_FILENO, STDOUT_FILENO);
 }
 
-// The first failure counts; what goes wrong in closing after it is said, not returned.
-static status end(struct stage_context *context, status result) {
-    if (result != OK && result != END) log_info("%s", fail_text());
-    status closed = context->stage->close ? context->stage->close(context->state) : OK;
-    if (closed != OK) log_info("%s", fail_text());
-    for (size_t i = 0; i < context->left_count; i++) group_free(&context->left[i]);
-    free(context->left);
-    group_store_close(&context->store);
-    node_leave(context);
-    if (result == OK || result == END) result = closed;
-    if (result == OK) say_summary(context);
-    return result;
-}
-
-static int exit_code(status result) {
+static int stage_exit_code(status result) {
     switch (result) {
     case OK:
     case END:
@@ -77,17 +57,29 @@ int stage_main(const struct stage *stage, int argc, char **argv) {
     void *values = NULL;
     int rest;
     log_open(context.table->program);
-    context.started = context.said = clock_monotonic();
+    context.started = context.progress_at = clock_monotonic();
     status result = fd_reserve_standard();
     if (result == OK) result = mem_new(&values, 1, context.table->size);
     if (result == OK) result = options_init(&context.options, context.table, values);
     if (result == OK) result = options_parse(&context.options, argc, argv, &rest);
     if (result == OK) {
-        result = end(&context, work_through(&context));
+        result = stage_run(&context);
+        // The first failure counts; one while closing after it is logged.
+        if (result != OK && result != END) log_info("%s", fail_text());
+        status closed = stage->close ? stage->close(context.state) : OK;
+        if (closed != OK) log_info("%s", fail_text());
+        if (result == OK || result == END) result = closed;
+        for (size_t i = 0; i < context.unfinished_count; i++) group_free(&context.unfinished[i]);
+        free(context.unfinished);
+        group_store_close(&context.store);
+        node_leave(&context);
+        if (result == OK && context.groups)
+            log_info("%zu groups, %zu quarantined, %zu found in the store, %.1f s", context.groups, context.quarantined,
+                     context.found, clock_monotonic() - context.started);
     } else if (result != END) {
         log_info("%s", fail_text());
     }
     options_release(&context.options);
     free(values);
-    return exit_code(result);
+    return stage_exit_code(result);
 }

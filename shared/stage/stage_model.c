@@ -1,5 +1,176 @@
 #include "shared/stage/stage_model.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/media/media_source.h"
+#include "shared/store/frame_store.h"
+#include "shared/text/chat_template.h"
+
+struct input_builder {
+    struct tokenizer *tokenizer;
+    struct frame_store *store; // NULL without --store
+    struct media_source media;
+    const struct model_info *info;
+};
+
+struct input_memory {
+    struct arena arena;
+    struct frames_view *views;
+    size_t view_count;
+};
+
+// For clips that this machine's store lacks.
+static status input_builder_request_frames(void *context, const char *key, struct buf *record, bool *found) {
+    return stage_fetch(context, key, record, found);
+}
+
+status input_builder_new(struct input_builder **out, struct stage_context *context) {
+    const struct stage_model_options *options = stage_options(context);
+    const char *store = options->common.store;
+    struct input_builder *builder;
+    TRY(NEW(&builder, 1));
+    *out = builder;
+    status result = tokenizer_open(&builder->tokenizer, options->dir);
+    if (result == OK && store) result = frame_store_open(&builder->store, store, 0, false);
+    builder->media = (struct media_source){.store = builder->store,
+                                           .request = input_builder_request_frames,
+                                           .context = context,
+                                           .media_root = options->media_root};
+    if (result != OK) input_builder_free(out);
+    return result;
+}
+
+void input_builder_free(struct input_builder **pointer) {
+    struct input_builder *builder = *pointer;
+    if (!builder) return;
+    frame_store_close(&builder->store);
+    tokenizer_free(&builder->tokenizer);
+    free(builder);
+    *pointer = NULL;
+}
+
+const struct tokenizer *input_builder_tokenizer(const struct input_builder *builder) {
+    return builder->tokenizer;
+}
+
+void input_builder_set_model(struct input_builder *builder, const struct model_info *info) {
+    builder->info = info;
+}
+
+static status stage_input_check_tokens(const struct input_builder *builder, const int64_t *tokens, size_t count,
+                                       const char *where) {
+    for (size_t i = 0; i < count; i++)
+        if (tokens[i] < 0 || tokens[i] >= builder->info->vocab_size)
+            return fail(DATAERR, "not a group: %s[%zu]: token %lld is outside the model's vocabulary of %lld", where, i,
+                        (long long)tokens[i], (long long)builder->info->vocab_size);
+    return OK;
+}
+
+// Copies a list of tokens into an array in the group.
+static status stage_input_set_tokens(struct group *group, struct int_array *out, const struct token_list *list) {
+    TRY(group_ints(group, out, list->count));
+    if (list->count) memcpy(out->data, list->data, list->count * sizeof *list->data);
+    return OK;
+}
+
+static status stage_input_make_prompt(struct input_builder *builder, struct group *group) {
+    const struct model_info *info = builder->info;
+    struct token_list list = {0};
+    status result = chat_template_encode_prompt(
+        builder->tokenizer, group,
+        (struct vision_grid){info->patch_size * info->spatial_merge_size, info->temporal_patch_size}, &list);
+    if (result == OK) result = stage_input_set_tokens(group, &group->prompt_tokens, &list);
+    token_list_release(&list);
+    return result;
+}
+
+static status stage_input_add_media(struct input_builder *builder, struct group *group, struct stage_input *input) {
+    struct input_memory *memory = input->memory;
+    struct model_medium *media = arena_alloc(&memory->arena, group->media_count * sizeof *media);
+    memory->views = arena_alloc(&memory->arena, group->media_count * sizeof *memory->views);
+    if (!media || !memory->views) return fail_oom();
+    for (size_t i = 0; i < group->media_count; i++) {
+        const struct medium *medium = &group->media[i];
+        TRY(media_get(&memory->views[memory->view_count++], &builder->media, group, i));
+        const struct frames *frames = &memory->views[i].frames;
+        media[i] = (struct model_medium){.video = string_equals(medium->kind, "video"),
+                                         .frames = frames->count,
+                                         .height = frames->height,
+                                         .width = frames->width,
+                                         .seconds_per_grid = medium->seconds_per_grid,
+                                         .pixels = frames->pixels};
+    }
+    input->prompt.media = media;
+    input->prompt.media_count = group->media_count;
+    return OK;
+}
+
+// Makes the tokens of a completion that has only a text.
+static status stage_input_tokenize(struct input_builder *builder, struct group *group, struct completion *completion,
+                                   struct int_array *out) {
+    struct token_list list = {0};
+    status result = tokenizer_encode(builder->tokenizer, completion->text.data, completion->text.size, &list);
+    if (result == OK && string_equals(completion->finish, "eos")) {
+        result = builder->info->eos_count ? token_list_append(&list, builder->info->eos_ids[0])
+                                          : fail(DATAERR, "the model names no end-of-sequence token");
+    }
+    if (result == OK) result = stage_input_set_tokens(group, out, &list);
+    token_list_release(&list);
+    return result;
+}
+
+static status stage_input_add_completions(struct input_builder *builder, struct group *group,
+                                          struct stage_input *input) {
+    struct input_memory *memory = input->memory;
+    input->completions = arena_alloc(&memory->arena, group->completion_count * sizeof *input->completions);
+    if (!input->completions) return fail_oom();
+    for (size_t i = 0; i < group->completion_count; i++) {
+        struct completion *completion = &group->completions[i];
+        char where[64];
+        snprintf(where, sizeof where, "completions[%zu].tokens", i);
+        if (completion->tokens.data) {
+            input->completions[i] = completion->tokens;
+        } else {
+            TRY(stage_input_tokenize(builder, group, completion, &input->completions[i]));
+        }
+        const size_t tokens = input->completions[i].count;
+        if (!tokens) return fail(DATAERR, "not a group: %s: empty", where);
+        TRY(stage_input_check_tokens(builder, input->completions[i].data, tokens, where));
+        if (completion->logprobs.data && completion->logprobs.count != tokens)
+            return fail(DATAERR, "not a group: completions[%zu].logprobs: %zu for %zu tokens", i,
+                        completion->logprobs.count, tokens);
+        if (completion->versions.data && completion->versions.count != tokens)
+            return fail(DATAERR, "not a group: completions[%zu].versions: %zu for %zu tokens", i,
+                        completion->versions.count, tokens);
+    }
+    return OK;
+}
+
+status stage_input_open(struct input_builder *builder, struct group *group, enum input_parts parts,
+                        struct stage_input *input) {
+    *input = (struct stage_input){0};
+    TRY(NEW(&input->memory, 1));
+    TRY(group_check(group, NEED_MEDIA));
+    if (!group->prompt_tokens.data) TRY(stage_input_make_prompt(builder, group));
+    TRY(stage_input_check_tokens(builder, group->prompt_tokens.data, group->prompt_tokens.count, "prompt_tokens"));
+    TRY(stage_input_add_media(builder, group, input));
+    input->prompt.tokens = group->prompt_tokens.data;
+    input->prompt.count = group->prompt_tokens.count;
+    return parts & INPUT_COMPLETIONS ? stage_input_add_completions(builder, group, input) : OK;
+}
+
+void stage_input_release(struct stage_input *input) {
+    struct input_memory *memory = input->memory;
+    for (size_t i = 0; memory && i < memory->view_count; i++) frames_view_release(&memory->views[i]);
+    if (memory) arena_release(&memory->arena);
+    free(memory);
+    *input = (struct stage_input){0};
+}
+
+// ---- the model ----
+
 status stage_model_open(struct stage_model *model, struct stage_context *context) {
     const struct stage_model_options *given = stage_options(context);
     TRY(input_builder_new(&model->input, context));

@@ -1,13 +1,55 @@
-// What a stage has that computes with weights which optim trains: its inputs, its model, and the way to newer weights.
+// What the stages with a model share: the input that they make of a group, and a model with optim's weights. No tensors
+// here.
 #ifndef SHARED_STAGE_STAGE_MODEL_H
 #define SHARED_STAGE_STAGE_MODEL_H
 
+#include <stddef.h>
 #include <stdint.h>
 
+#include "shared/group/group.h"
 #include "shared/model/model.h"
-#include "shared/stage/stage_input.h"
 #include "shared/stage/stage.h"
+#include "shared/text/tokenizer.h"
 
+// Makes inputs: has the tokenizer and finds frames. One a process.
+struct input_builder;
+
+// Reads the tokenizer of the option `model`'s directory and opens the store of the option `store`. Free with
+// input_builder_free. DATAERR or UNAVAILABLE when they cannot be opened.
+status input_builder_new(struct input_builder **out, struct stage_context *context);
+
+// NULL is fine; sets *builder to NULL.
+void input_builder_free(struct input_builder **builder);
+
+// The tokenizer, valid as long as the builder.
+const struct tokenizer *input_builder_tokenizer(const struct input_builder *builder);
+
+// Sets what the model says about itself: its vocabulary, its image sizes, and its first end-of-sequence token, which
+// ends a text with "finish": "eos". Before the first stage_input_open; `info` must outlive the builder.
+void input_builder_set_model(struct input_builder *builder, const struct model_info *info);
+
+enum input_parts {
+    INPUT_PROMPT = 0,
+    INPUT_COMPLETIONS = 1, // the completions' tokens too; a completion that has only a text is tokenized
+};
+
+// One group, ready for the model. A zeroed struct is empty.
+struct stage_input {
+    struct model_prompt prompt;
+    struct int_array *completions; // the tokens of each completion of the group
+    struct input_memory *memory;
+};
+
+// Fills `input` from the group: uses its prompt_tokens, or makes them and puts them into the group; finds its frames.
+// DATAERR "not a group: ..." when it lacks what is needed, BAD_SAMPLE when its medium cannot be had or does not fit.
+// Release `input` in any case, before the group is freed.
+status stage_input_open(struct input_builder *builder, struct group *group, enum input_parts parts,
+                        struct stage_input *input);
+
+// Releases the frames; a zeroed input is fine.
+void stage_input_release(struct stage_input *input);
+
+// A model whose weights optim trains, with its inputs.
 struct stage_model {
     struct input_builder *input;
     struct model *model;
@@ -15,14 +57,14 @@ struct stage_model {
 };
 
 // Opens the tokenizer, the store and the model that the stage's options name. USAGE, DATAERR or UNAVAILABLE as
-// input_builder_new and model_open. To be released in any case.
+// input_builder_new and model_open. Release in any case.
 status stage_model_open(struct stage_model *model, struct stage_context *context);
 
-// Takes other weights, between two groups; the folder's own (version 0) are asked for again when optim began anew. On
-// failure the old ones stay in use.
+// Loads other weights, between two groups; weights without a path are those of the model's directory, which are needed
+// again when optim began anew. On failure (that of model_swap or model_reset) the old ones stay in use.
 status stage_model_load(struct stage_model *model, const struct stage_weights *weights);
 
-// Closes all of it; a zeroed follower is fine.
+// Closes all of it; a zeroed struct is fine.
 void stage_model_release(struct stage_model *model);
 
 #endif

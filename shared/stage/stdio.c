@@ -1,17 +1,17 @@
-// The filter: groups as JSON lines in, groups as JSON lines out, in the order in which they came. A group that is done
-// before an earlier one waits in its slot; a line that is no group ends the run when everything before it is written.
+// The filter: groups as JSON lines in, groups as JSON lines out, in the same order. A group that is done before an
+// earlier one waits in its slot. A line that is not a group ends the run when everything before it is written.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/stage/lines.h"
+#include "shared/stage/line_reader.h"
 #include "shared/stage/runner.h"
 
-enum { WINDOW = 1024 }; // slots above which no more lines are read while there is other work
+enum { SLOTS_MAX = 1024 }; // slots above which no more lines are read while there is other work
 
-struct slot {
+struct stdio_slot {
     const struct group *group; // while the stage has it
     size_t line;
     char *passing;   // a quarantined group's line, to be written as it came
@@ -19,76 +19,80 @@ struct slot {
     char *refused;   // why the line is no group
 };
 
-struct filter {
-    struct lines lines;
+struct stdio_filter {
+    struct line_reader lines;
     int output;
-    struct slot *slots; // a ring in the order of the lines
-    size_t first, count, room;
+    struct stdio_slot *slots; // a ring in the order of the lines
+    size_t first, count, capacity;
     bool closed; // no more lines are read: one was no group
 };
 
-static struct slot *slot_at(struct filter *filter, size_t index) {
-    return &filter->slots[(filter->first + index) % filter->room];
+static struct stdio_slot *stdio_slot(struct stdio_filter *filter, size_t index) {
+    return &filter->slots[(filter->first + index) % filter->capacity];
 }
 
-static void slot_release(struct slot *slot) {
+static void stdio_release_slot(struct stdio_slot *slot) {
     buf_release(&slot->done);
     free(slot->passing);
     free(slot->refused);
-    *slot = (struct slot){0};
+    *slot = (struct stdio_slot){0};
 }
 
 // A new slot behind the others.
-static status slot_add(struct filter *filter, struct slot **out) {
-    if (filter->count == filter->room) {
-        size_t room = filter->room ? filter->room * 2 : 64;
-        struct slot *wider;
-        TRY(NEW(&wider, room));
-        for (size_t i = 0; i < filter->count; i++) wider[i] = *slot_at(filter, i);
+static status stdio_add_slot(struct stdio_filter *filter, struct stdio_slot **out) {
+    if (filter->count == filter->capacity) {
+        size_t capacity = filter->capacity ? filter->capacity * 2 : 64;
+        struct stdio_slot *wider;
+        TRY(NEW(&wider, capacity));
+        for (size_t i = 0; i < filter->count; i++) wider[i] = *stdio_slot(filter, i);
         free(filter->slots);
         filter->slots = wider;
         filter->first = 0;
-        filter->room = room;
+        filter->capacity = capacity;
     }
-    *out = slot_at(filter, filter->count++);
-    **out = (struct slot){.line = filter->lines.number};
+    *out = stdio_slot(filter, filter->count++);
+    **out = (struct stdio_slot){.line = filter->lines.number};
     return OK;
 }
 
-static status write_all(int fd, const char *data, size_t size) {
-    if (fd_write_all(fd, data, size)) return OK;
-    if (errno == EPIPE) return fail(END, "standard output is closed");
-    return fail(UNAVAILABLE, "standard output: %s", strerror(errno));
-}
-
 // Writes the slots at the front that are done. DATAERR when the one in front is no group.
-static status flush(struct filter *filter) {
+static status stdio_flush(struct stdio_filter *filter) {
     while (filter->count) {
-        struct slot *slot = slot_at(filter, 0);
+        struct stdio_slot *slot = stdio_slot(filter, 0);
         if (slot->refused) return fail(DATAERR, "line %zu: %s", slot->line, slot->refused);
         if (!slot->done.size) return OK;
-        TRY(write_all(filter->output, slot->done.data, slot->done.size));
-        slot_release(slot);
-        filter->first = (filter->first + 1) % filter->room;
+        if (!fd_write_all(filter->output, slot->done.data, slot->done.size))
+            return errno == EPIPE ? fail(END, "standard output is closed")
+                                  : fail(UNAVAILABLE, "standard output: %s", strerror(errno));
+        stdio_release_slot(slot);
+        filter->first = (filter->first + 1) % filter->capacity;
         filter->count--;
     }
     return OK;
 }
 
 // A line is no group: nothing behind it is read any more.
-static status refuse_slot(struct filter *filter, struct slot *slot) {
+static status stdio_refuse_slot(struct stdio_filter *filter, struct stdio_slot *slot) {
     filter->closed = true;
     slot->group = NULL;
     slot->refused = strdup(fail_text());
-    return slot->refused ? flush(filter) : fail_oom();
+    return slot->refused ? stdio_flush(filter) : fail_oom();
 }
 
-static status read_group(struct filter *filter, const char *line, size_t size, struct group **out) {
-    struct slot *slot;
-    TRY(slot_add(filter, &slot));
+static status stdio_receive(void *self, int capacity, int timeout_ms, struct group **out) {
+    struct stdio_filter *filter = self;
+    struct stdio_slot *slot;
+    const char *line;
+    size_t size = 0;
+    (void)capacity;
+    if (filter->closed) return END;
+    if (timeout_ms >= 0 && filter->count >= SLOTS_MAX) return OK;
+    TRY(line_reader_next(&filter->lines, timeout_ms, &line, &size));
+    if (!line) return OK;
+    TRY(stdio_add_slot(filter, &slot));
     status result = group_from_json(out, line, size);
     if (result == DATAERR) {
-        TRY(refuse_slot(filter, slot));
+        TRY(stdio_refuse_slot(filter, slot));
         return END;
     }
     TRY(result);
@@ -98,63 +102,49 @@ static status read_group(struct filter *filter, const char *line, size_t size, s
     return slot->passing ? OK : fail_oom();
 }
 
-static status filter_receive(void *self, int room, int timeout_ms, struct group **out) {
-    struct filter *filter = self;
-    const char *line;
-    size_t size = 0;
-    (void)room;
-    if (filter->closed) return END;
-    if (timeout_ms >= 0 && filter->count >= WINDOW) return OK;
-    TRY(lines_next(&filter->lines, timeout_ms, &line, &size));
-    return line ? read_group(filter, line, size, out) : OK;
+// The slot of a group; a new one for a group of a source.
+static status stdio_find_slot(struct stdio_filter *filter, const struct group *group, struct stdio_slot **out) {
+    for (size_t i = 0; i < filter->count; i++) {
+        *out = stdio_slot(filter, i);
+        if ((*out)->group == group) return OK;
+    }
+    return stdio_add_slot(filter, out);
 }
 
-static struct slot *slot_of(struct filter *filter, const struct group *group) {
-    for (size_t i = 0; i < filter->count; i++)
-        if (slot_at(filter, i)->group == group) return slot_at(filter, i);
-    return NULL;
-}
-
-// The slot of a group, a new one for a source's.
-static status find_slot(struct filter *filter, const struct group *group, struct slot **out) {
-    *out = slot_of(filter, group);
-    return *out ? OK : slot_add(filter, out);
-}
-
-static status filter_deliver(void *self, struct group **group) {
-    struct filter *filter = self;
-    struct slot *slot;
-    status result = find_slot(filter, *group, &slot);
+static status stdio_deliver(void *self, struct group **group) {
+    struct stdio_filter *filter = self;
+    struct stdio_slot *slot;
+    status result = stdio_find_slot(filter, *group, &slot);
     if (result == OK && slot->passing) result = buf_puts(&slot->done, slot->passing);
     if (result == OK && !slot->passing) result = group_to_json(*group, &slot->done);
     if (result == OK) result = buf_puts(&slot->done, "\n");
     if (result == OK) slot->group = NULL;
     group_free(group);
-    return result == OK ? flush(filter) : result;
+    return result == OK ? stdio_flush(filter) : result;
 }
 
-static status filter_refuse(void *self, struct group **group) {
-    struct filter *filter = self;
-    struct slot *slot;
-    status result = find_slot(filter, *group, &slot);
+static status stdio_refuse(void *self, struct group **group) {
+    struct stdio_filter *filter = self;
+    struct stdio_slot *slot;
+    status result = stdio_find_slot(filter, *group, &slot);
     group_free(group);
-    return result == OK ? refuse_slot(filter, slot) : result;
+    return result == OK ? stdio_refuse_slot(filter, slot) : result;
 }
 
-static status filter_finish(void *self) {
-    return flush(self);
+static status stdio_finish(void *self) {
+    return stdio_flush(self);
 }
 
 status stdio_run(struct stage_context *context, int input, int output) {
-    struct filter filter = {.lines = {.fd = input}, .output = output};
-    struct channel channel = {&filter, filter_receive, filter_deliver, filter_refuse, filter_finish};
-    status result = runner_loop(context, &channel);
+    struct stdio_filter filter = {.lines = {.fd = input}, .output = output};
+    struct channel channel = {&filter, stdio_receive, stdio_deliver, stdio_refuse, stdio_finish};
+    status result = runner_run(context, &channel);
     while (filter.count) {
-        slot_release(slot_at(&filter, 0));
-        filter.first = (filter.first + 1) % filter.room;
+        stdio_release_slot(stdio_slot(&filter, 0));
+        filter.first = (filter.first + 1) % filter.capacity;
         filter.count--;
     }
     free(filter.slots);
-    lines_release(&filter.lines);
+    line_reader_release(&filter.lines);
     return result;
 }

@@ -1,4 +1,4 @@
-// Optim's newest weights, and what it answers to those who follow them.
+// Optim's newest weights, and its answers to the stages that compute with them.
 #ifndef SHARED_STAGE_WEIGHTS_SERVER_H
 #define SHARED_STAGE_WEIGHTS_SERVER_H
 
@@ -7,20 +7,22 @@
 
 struct weights_server;
 
-// An empty server. Files are put on it from one thread and asked for from another.
+// Makes a server without weights. The worker publishes weights, the I/O thread answers requests. UNAVAILABLE when
+// memory is short. Free with weights_server_free.
 status weights_server_new(struct weights_server **out);
 
 // Removes no file. NULL is fine; sets *server to NULL.
 void weights_server_free(struct weights_server **server);
 
-// These are the newest of their kind from now on. Files that are two versions old are removed.
+// Publishes the newest weights of their kind; copies the path. The file of the oldest of three versions is removed.
+// UNAVAILABLE when memory is short.
 status weights_server_put(struct weights_server *server, const struct stage_weights *weights);
 
-// Takes the oldest file of its kind off the server and renames it to `path`, if the next one to come would push it off.
+// Renames the file of the oldest version of that kind to `path`, if the next weights_server_put would remove it.
 void weights_server_recycle(struct weights_server *server, bool reference, const char *path);
 
-// Answers NEWEST and FETCH: *reply is VERSION or CHUNK (with its bulk in `bulk`, its path in `arena`), ABSENT when
-// there is nothing of the kind.
+// Answers GET_WEIGHTS and FETCH. *reply is WEIGHTS (its path in `arena`), CHUNK (its bytes in `bulk`), or ABSENT when
+// there is nothing of the kind. UNAVAILABLE when the file cannot be read.
 status weights_server_answer(struct weights_server *server, const struct wire_message *request,
                              struct wire_message *reply, struct arena *arena, struct buf *bulk);
 

@@ -11,7 +11,7 @@
 #include "shared/config/stage_options.h"
 #include "shared/group/group.h"
 #include "shared/model/model.h"
-#include "shared/stage/stage_input.h"
+#include "shared/stage/stage_model.h"
 #include "shared/stage/stage.h"
 #include "stages/optim/schedule.h"
 

@@ -1,0 +1,65 @@
+#include "shared/stage/line_reader.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/stage/signals.h"
+
+// Takes the next line that is not blank from the buffer; at the end of the input also one without a newline.
+static bool line_reader_take(struct line_reader *reader, const char **line, size_t *size) {
+    const struct buf *buffer = &reader->buffer;
+    while (reader->start < buffer->size) {
+        const char *begin = buffer->data + reader->start;
+        const size_t rest = buffer->size - reader->start;
+        assert(reader->scanned <= rest);
+        const char *newline = memchr(begin + reader->scanned, '\n', rest - reader->scanned);
+        if (!newline && !reader->ended) {
+            reader->scanned = rest;
+            return false;
+        }
+        const size_t length = newline ? (size_t)(newline - begin) : rest;
+        reader->start += length + (newline != NULL);
+        reader->scanned = 0;
+        reader->number++;
+        size_t blank = 0;
+        while (blank < length && (begin[blank] == ' ' || (begin[blank] >= '\t' && begin[blank] <= '\r'))) blank++;
+        if (blank == length) continue;
+        *line = begin;
+        *size = length;
+        return true;
+    }
+    return false;
+}
+
+status line_reader_next(struct line_reader *reader, int timeout_ms, const char **line, size_t *size) {
+    enum { READ_BYTES = 1 << 16 };
+    struct buf *buffer = &reader->buffer;
+    *line = NULL;
+    while (!line_reader_take(reader, line, size)) {
+        if (reader->ended) return END;
+        struct pollfd fds[2] = {{.fd = reader->fd, .events = POLLIN}, {.fd = signals_fd(), .events = POLLIN}};
+        int ready = poll(fds, 2, timeout_ms);
+        if (ready < 0 && errno != EINTR) return fail(BUG, "poll: %s", strerror(errno));
+        if (ready <= 0 || !fds[0].revents || fds[1].revents) return OK;
+        if (reader->start) {
+            buffer->size -= reader->start;
+            memmove(buffer->data, buffer->data + reader->start, buffer->size);
+            reader->start = 0;
+        }
+        TRY(buf_reserve(buffer, READ_BYTES));
+        ssize_t got = read(reader->fd, buffer->data + buffer->size, READ_BYTES - 1);
+        if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+        if (got < 0) return fail(DATAERR, "standard input: %s", strerror(errno));
+        buffer->size += (size_t)got;
+        buffer->data[buffer->size] = 0;
+        reader->ended = got == 0;
+    }
+    return OK;
+}
+
+void line_reader_release(struct line_reader *reader) {
+    buf_release(&reader->buffer);
+}
