@@ -1,4 +1,5 @@
 // --help and the reference page, both from the option tables.
+#include <assert.h>
 #include <ctype.h>
 #include <string.h>
 
@@ -9,6 +10,7 @@ const char *option_argument(const struct option *option, struct arena *arena) {
         [OPTION_STRING] = "TEXT",   [OPTION_FILE] = "FILE",  [OPTION_PATH] = "PATH",      [OPTION_NAME] = "",
         [OPTION_DEVICE] = "DEVICE", [OPTION_CHOICE] = "",    [OPTION_INT] = "N",          [OPTION_NUMBER] = "X",
         [OPTION_NUMBER_OR] = "X",   [OPTION_RANGE] = "A..B", [OPTION_BOOL] = "true|false"};
+    assert((size_t)option->type < sizeof types / sizeof *types);
     const char *type = types[option->type];
     if (!option->choices) return type;
     return *type ? arena_printf(arena, "%s|%s", type, option->choices) : option->choices;

@@ -38,6 +38,7 @@ const struct option *option_find(const struct option_table *table, const char *n
     return NULL;
 }
 
+static_assert(sizeof(struct option_range) == 2 * sizeof(double), "options_number reads the first of two");
 static_assert(OPTION_CHOICE < OPTION_INT && OPTION_BOOL > OPTION_RANGE, "options_hash counts on this order");
 
 enum { NEAREST_LENGTH = 48 };
@@ -68,6 +69,7 @@ struct nearest nearest_to(const char *typed) {
 }
 
 void nearest_offer(struct nearest *nearest, const char *name) {
+    assert(name && nearest->typed);
     int distance = nearest_distance(name, nearest->typed), bound = (int)strlen(nearest->typed) / 3 + 1;
     if (distance > bound || distance >= nearest->distance) return;
     nearest->name = name;
@@ -204,6 +206,7 @@ status options_check(const struct options *options) {
     for (const struct option *option = NULL; (option = options_next(options->table, option)) && result == OK;) {
         if (!option->not_above) continue;
         const struct option *bound = option_find(options->table, option->not_above);
+        assert(bound);
         double low = options_number(options, option), high = options_number(options, bound);
         if (low > high)
             result = fail(USAGE, "%s: %.15g is above %s, which is %.15g", option->name, low, bound->name, high);

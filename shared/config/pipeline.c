@@ -19,6 +19,7 @@ size_t key_list_count(const struct key_list *keys) {
 
 struct pipeline_key *key_list_set(struct key_list *keys, struct arena *arena, const char *name, const char *value,
                                   struct location name_at, struct location value_at) {
+    assert(name && value);
     const char *value_copy = arena_strndup(arena, value, strlen(value));
     struct pipeline_key **end = &keys->first;
     while (*end && strcmp((*end)->name, name) != 0) end = &(*end)->next;

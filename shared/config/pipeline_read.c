@@ -1,4 +1,5 @@
 // Reading a pipeline file from the first byte to the finished pipeline.
+#include <assert.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -25,12 +26,14 @@ static status read_finish(struct parsed_file *file) {
     size_t stem = strcspn(base, ".");
     pipeline->run = read_take(&pipeline->keys, "run");
     pipeline->name = read_take(&pipeline->keys, "name");
+    assert(pipeline->run && pipeline->stage_count > 0);
     if (!pipeline->name) pipeline->name = arena_strndup(&pipeline->arena, base, stem ? stem : strlen(base));
     if (!pipeline->name) return fail_oom();
     for (size_t i = 0; i < pipeline->machine_count; i++) {
         struct pipeline_machine *machine = &pipeline->machines[i];
         const char *port = read_take(&machine->keys, "port");
         machine->address = read_take(&machine->keys, "address");
+        assert(machine->address);
         machine->key = read_take(&machine->keys, "key");
         machine->port = port ? atoi(port) : 0; // NOLINT: validated
     }

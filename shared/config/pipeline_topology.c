@@ -29,7 +29,7 @@ static int topology_parent(struct parsed_file *file, size_t i) {
     return (int)(parent - pipeline->stages);
 }
 
-// Moves the stages into the order of the flow. Stages that the source does not reach stay behind it and are diagnosed.
+// Moves the stages into the order of the flow. Those that the source does not reach go to the end and are diagnosed.
 static void topology_order(struct parsed_file *file, const int *parents, size_t source) {
     struct pipeline *pipeline = file->pipeline;
     struct pipeline_stage *sorted = NULL;
@@ -55,6 +55,7 @@ static void topology_order(struct parsed_file *file, const int *parents, size_t 
         if (!from || from->value) // otherwise it is diagnosed already
             diagnostic_add(&file->diagnostics, stage->at, "%s: no group from source ever comes here", stage->name);
     }
+    assert(count == pipeline->stage_count);
     memcpy(pipeline->stages, sorted, pipeline->stage_count * sizeof *sorted);
 done:
     free(sorted);
@@ -64,7 +65,7 @@ done:
 // Known stages stand in the order of stage_kinds[].
 static void topology_check_order(struct parsed_file *file) {
     const struct pipeline *pipeline = file->pipeline;
-    const struct pipeline_stage *latest = NULL; // the one that belongs furthest behind, so far
+    const struct pipeline_stage *latest = NULL; // of the stages so far, the last in stage_kinds[]
     bool scored = false;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
@@ -95,7 +96,10 @@ void topology_sort(struct parsed_file *file) {
         file->diagnostics.out_of_memory = true;
         return;
     }
-    for (size_t i = 0; i < pipeline->stage_count; i++) parents[i] = topology_parent(file, i);
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        parents[i] = topology_parent(file, i);
+        assert(parents[i] >= -1 && parents[i] < (int)pipeline->stage_count);
+    }
     const struct pipeline_stage *source = pipeline_find_stage(pipeline, stage_kinds[STAGE_SOURCE].name);
     if (pipeline->stage_count && !source)
         diagnostic_add(&file->diagnostics, pipeline->stages_at, "stages: missing: source, where groups come from");

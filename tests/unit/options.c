@@ -59,6 +59,31 @@ static void test_every_default_is_in_range(void **state) {
     }
 }
 
+// Marks the bytes of the options' fields, each of which belongs to one option.
+static void mark_fields(const struct option *option, unsigned char *marks, size_t size) {
+    for (; option->name; option++) {
+        bool string = option->type < OPTION_CHOICE;
+        size_t bytes = option->type == OPTION_BOOL     ? sizeof(bool)
+                       : option->type == OPTION_CHOICE ? sizeof(int)
+                       : option->type == OPTION_RANGE  ? sizeof(struct option_range)
+                       : string                        ? sizeof(const char *)
+                                                       : sizeof(double);
+        assert_true(option->offset + bytes <= size);
+        for (size_t i = 0; i < bytes; i++) assert_int_equal(marks[option->offset + i]++, 0);
+    }
+}
+
+static void test_fields_do_not_overlap(void **state) {
+    (void)state;
+    for (int stage = 0; stage < STAGE_COUNT; stage++) {
+        const struct option_table *table = &stage_kinds[stage].options;
+        unsigned char marks[sizeof(struct given)] = {0};
+        assert_true(table->size <= sizeof marks);
+        mark_fields(table->options, marks, table->size);
+        mark_fields(table->common, marks, table->size);
+    }
+}
+
 static void test_choices_have_their_numbers(void **state) {
     (void)state;
     static const struct {
@@ -269,6 +294,7 @@ static void test_help_has_every_key(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_default_is_in_range),
+        cmocka_unit_test(test_fields_do_not_overlap),
         cmocka_unit_test(test_choices_have_their_numbers),
         cmocka_unit_test(test_published_defaults),
         cmocka_unit_test(test_both_spellings_and_forms),
