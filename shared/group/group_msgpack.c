@@ -156,10 +156,9 @@ static status group_unpack_pair(struct arena *arena, const struct field_table *t
     const msgpack_object_ext *ext = &pair->val.via.ext;
     struct string key = {0}, json = {0};
     if (pair->val.type != MSGPACK_OBJECT_EXT || ext->type != GROUP_EXT_JSON) return field_fail(&path, "unknown key");
-    TRY(group_unpack_string(arena, &key, &pair->key, &path));
+    TRY(group_unpack_string(arena, &key, &pair->key, &path)); // has no NUL, see above
     for (const struct unknown_field *u = unknown->first; u; u = u->next)
-        if (u->key.size == key.size && !memcmp(u->key.data, key.data, key.size))
-            return field_fail(&path, "given twice");
+        if (string_equals(u->key, key.data)) return field_fail(&path, "given twice");
     TRY(group_unpack_json(arena, &json, ext->ptr, ext->size, false, &path));
     return fields_add_unknown(arena, unknown, key, json);
 }
