@@ -25,7 +25,7 @@ void harness_failed(struct harness *h, const char *what) {
     if (s->shown++ < 40) printf("FAILED %s, %s: %s: %s\n", s->suite, s->version, s->name, what);
 }
 
-static void harness_check_surroundings(struct harness *h, const struct placed *p) {
+static void harness_check_surroundings(struct harness *h, const struct placed_tensor *p) {
     unsigned char *bytes = harness_allocated(malloc(p->bytes));
     struct tensor all = {
         .buffer = p->buffer, .type = ELEMENT_U8, .rows = 1, .columns = (int64_t)p->bytes, .stride = (int64_t)p->bytes};
@@ -121,7 +121,7 @@ static struct tensor harness_place(struct harness *h, enum element type, int64_t
         fprintf(stderr, "harness: too many tensors in a case\n");
         exit(70);
     }
-    struct placed *p = &s->placed[s->placed_count++];
+    struct placed_tensor *p = &s->placed[s->placed_count++];
     size_t size = element_size(type);
     p->bytes = 2 * margin + (size_t)(rows * stride) * size;
     harness_must(h->ops->buffer_new(h->backend, p->bytes, &p->buffer));
@@ -227,9 +227,9 @@ void harness_same(struct harness *h, const char *what, struct tensor out) {
     uint64_t hash = harness_digest(data, bytes);
     free(data);
     if (h->first) {
-        if (s->digest_count == s->digest_room) {
-            s->digest_room = s->digest_room ? 2 * s->digest_room : 1024;
-            s->digests = harness_allocated(realloc(s->digests, s->digest_room * sizeof *s->digests));
+        if (s->digest_count == s->digest_capacity) {
+            s->digest_capacity = s->digest_capacity ? 2 * s->digest_capacity : 1024;
+            s->digests = harness_allocated(realloc(s->digests, s->digest_capacity * sizeof *s->digests));
         }
         s->digests[s->digest_count++] = hash;
     } else {

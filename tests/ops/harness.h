@@ -34,10 +34,10 @@ enum fill {
 // parameters for failure messages.
 void harness_case(struct harness *h, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// A number in [low, high], the edges with a higher chance.
+// A random integer in [low, high]; the two ends are more likely.
 int64_t harness_range(struct harness *h, int64_t low, int64_t high);
 
-// A uniform number in [0, 1).
+// A uniform random number in [0, 1).
 double harness_unit(struct harness *h);
 
 // F32 or BF16.

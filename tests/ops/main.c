@@ -1,4 +1,4 @@
-// harness [--seed N] [--only SUITE] [--time [SUITE] [--threads N | --busy]]
+// The command line: harness [--seed N] [--only SUITE] [--time [SUITE] [--threads N | --busy]]
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@ static const struct suite *const suites[] = {
     &suite_memory,    &suite_gather_scatter, &suite_patchify, &suite_linear,      &suite_lm_head,
     &suite_optimizer, &suite_attention,      &suite_rmsnorm,  &suite_activations, &suite_logits};
 
-// The first is the reference of the bits.
+// Every version must give the bits of the first.
 struct version {
     const char *name;
     enum simd_level level;

@@ -4,7 +4,7 @@
 
 #include "tests/ops/harness.h"
 
-struct placed {
+struct placed_tensor {
     struct buffer *buffer;
     size_t bytes;
     struct tensor view;
@@ -14,15 +14,15 @@ struct harness_state {
     uint64_t seed, stream, drawn; // stream: of the suite
     const char *suite, *version, *first_version;
     char name[256]; // of the case
-    struct placed placed[64];
+    struct placed_tensor placed[64];
     size_t placed_count;
     void *blocks[256];
     size_t block_count;
     uint64_t *digests; // of the first version's results, in order
-    size_t digest_count, digest_room, digest_next;
+    size_t digest_count, digest_capacity, digest_next;
     int cases, failed, shown;
     int threads;                      // timing: 0 for all
-    bool busy;                        // timing one thread by processor time: for a machine that others use too
+    bool busy;                        // time one thread by processor time, for a machine with other load
     double peak_flops[2], peak_bytes; // F32, BF16; a second
     double seconds;                   // spent on each timing
 };

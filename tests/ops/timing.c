@@ -20,14 +20,14 @@ static double timing_now(const struct harness_state *s) {
     return s->busy ? timing_seconds_of(CLOCK_PROCESS_CPUTIME_ID) : timing_seconds_of(CLOCK_MONOTONIC);
 }
 
-struct reading {
+struct read_job {
     const float *data;
     size_t share;
     float *sums;
 };
 
 static void timing_read_share(void *context, int task, int thread) {
-    const struct reading *r = context;
+    const struct read_job *r = context;
     const float *data = r->data + (size_t)task * r->share;
     float lanes[64] = {0};
     for (size_t i = 0; i < r->share; i += 64) {
@@ -66,7 +66,7 @@ void harness_peaks(struct harness_state *s) {
     float *data = malloc((size_t)elements * sizeof *data), *sums = calloc((size_t)threads, sizeof *sums);
     if (!data || !sums) exit(69);
     memset(data, 0, (size_t)elements * sizeof *data);
-    struct reading reading = {data, elements / (size_t)(64 * threads) * 64 / 8, sums};
+    struct read_job reading = {data, elements / (size_t)(64 * threads) * 64 / 8, sums};
     double seconds = timing_best_seconds(s, pool, 8 * threads, timing_read_share, &reading);
     s->peak_bytes = (double)reading.share * 8 * threads * sizeof *data / seconds;
     s->peak_flops[0] = peak_flops_f32() * threads / timing_best_seconds(s, pool, threads, timing_multiply_f32, sums);
