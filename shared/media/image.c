@@ -81,18 +81,22 @@ static void image_read_packed_row(const struct image_reader *reader, int y, uint
     assert(reader->packed && reader->packed->format == reader->frame->format);
     const AVFrame *frame = reader->frame;
     const struct packed_format *packed = reader->packed;
+    size_t width = (size_t)frame->width, step = packed->step;
     const uint8_t *in[3];
     for (int c = 0; c < 3; c++) {
         int plane = packed->planes[c];
         in[c] = frame->data[plane] + (ptrdiff_t)y * frame->linesize[plane] + packed->offsets[c];
     }
-    for (size_t x = 0; x < (size_t)frame->width; x++) {
-        for (int c = 0; c < 3; c++) out[3 * x + (size_t)c] = in[c][x * packed->step];
+    if (!reader->over_white || packed->alpha < 0) {
+        for (size_t x = 0; x < width; x++, out += 3) {
+            for (int c = 0; c < 3; c++) out[c] = in[c][x * step];
+        }
+        return;
     }
-    if (!reader->over_white || packed->alpha < 0) return;
     const uint8_t *alpha = frame->data[0] + (ptrdiff_t)y * frame->linesize[0] + packed->alpha;
-    for (size_t i = 0; i < (size_t)frame->width * 3; i++)
-        out[i] = image_over_white(out[i], alpha[i / 3 * packed->step]);
+    for (size_t x = 0; x < width; x++, out += 3) {
+        for (int c = 0; c < 3; c++) out[c] = image_over_white(in[c][x * step], alpha[x * step]);
+    }
 }
 
 // The callback of struct image_rows.
