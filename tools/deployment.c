@@ -43,8 +43,8 @@ const char *deployment_endpoint(const struct deployment *deployment, const struc
 }
 
 const char *deployment_key_file(struct arena *arena) {
-    const char *folder = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
-    if (folder && *folder) return arena_printf(arena, "%s/caravan/machine.key", folder);
+    const char *dir = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+    if (dir && *dir) return arena_printf(arena, "%s/caravan/machine.key", dir);
     return arena_printf(arena, "%s/.config/caravan/machine.key", home ? home : ".");
 }
 

@@ -124,10 +124,10 @@ int frames_main(int argc, char **argv) {
     char key[frame_key_size];
     status result;
     TRY_TO(result, done, subcommand_parse(&options, &frames_tool_table, &given, argc, argv, &operands));
-    const char *verb = operands.list[0];
-    bool list = !strcmp(verb, "ls"), show = !strcmp(verb, "show"), export = !strcmp(verb, "export");
-    if (!list && !show && !export) TRY_TO(result, done, fail(USAGE, "no subcommand '%s': ls, show, export", verb));
-    if (!list && operands.count < 2) TRY_TO(result, done, fail(USAGE, "%s: KEY is missing", verb));
+    const char *command = operands.list[0];
+    bool list = !strcmp(command, "ls"), show = !strcmp(command, "show"), export = !strcmp(command, "export");
+    if (!list && !show && !export) TRY_TO(result, done, fail(USAGE, "no subcommand '%s': ls, show, export", command));
+    if (!list && operands.count < 2) TRY_TO(result, done, fail(USAGE, "%s: KEY is missing", command));
     if (export && given.raw == (given.png != NULL))
         TRY_TO(result, done, fail(USAGE, "export: either --raw or --png FILE"));
     TRY_TO(result, done, frame_store_open(&store, given.store, 0, true));

@@ -17,7 +17,7 @@ static const struct option groups_options[] = {
     {.name = "store",
      .offset = offsetof(struct groups_options, store),
      .type = OPTION_FILE,
-     .help = "folder that holds groups.lmdb"},
+     .help = "directory that holds groups.lmdb"},
     {0},
 };
 
@@ -168,20 +168,20 @@ static status run(const struct groups_options *given, char **operands, int count
     static const struct {
         const char *name;
         status (*visit)(void *context, const struct group *group);
-    } verbs[] = {{"ls", print_line}, {"show", print_group}, {"export", export_group}};
-    enum { verb_count = sizeof verbs / sizeof *verbs };
+    } commands[] = {{"ls", print_line}, {"show", print_group}, {"export", export_group}};
+    enum { command_count = sizeof commands / sizeof *commands };
     if (!strcmp(operands[0], "fields")) return print_fields();
-    int verb = 0;
-    while (verb < verb_count && strcmp(operands[0], verbs[verb].name) != 0) verb++;
-    if (verb == verb_count) return fail(USAGE, "no verb '%s': ls, show, export, fields", operands[0]);
+    int command = 0;
+    while (command < command_count && strcmp(operands[0], commands[command].name) != 0) command++;
+    if (command == command_count) return fail(USAGE, "no subcommand '%s': ls, show, export, fields", operands[0]);
     const char *folder = given->store;
     if (!folder) return fail(USAGE, "--store is missing");
     struct group_store *store = NULL;
     struct buf line = {0};
     status result = group_store_open(&store, folder, true);
     if (result == OK)
-        result = count > 1 ? visit_named(store, operands + 1, count - 1, verbs[verb].visit, &line)
-                           : group_store_each(store, verbs[verb].visit, &line);
+        result = count > 1 ? visit_named(store, operands + 1, count - 1, commands[command].visit, &line)
+                           : group_store_each(store, commands[command].visit, &line);
     if (result == OK && fflush(stdout)) result = fail(UNAVAILABLE, "cannot write to standard output");
     group_store_close(&store);
     buf_release(&line);

@@ -16,16 +16,16 @@ static const struct option_table keygen_table = {
 
 static status make(const char *path) {
     struct wire_security keys = {0};
-    char *folder = strdup(path);
-    if (!folder) return fail_oom();
-    char *slash = strrchr(folder, '/');
+    char *dir = strdup(path);
+    if (!dir) return fail_oom();
+    char *slash = strrchr(dir, '/');
     if (slash) *slash = 0;
-    status result = slash && *folder ? dir_make(folder) : OK;
+    status result = slash && *dir ? dir_make(dir) : OK;
     if (result == OK) result = wire_key_make(&keys);
     if (result == OK) result = wire_key_write(&keys, path);
     if (result == OK) printf("%s\n", keys.public);
     wire_security_release(&keys);
-    free(folder);
+    free(dir);
     return result;
 }
 

@@ -1,4 +1,4 @@
-// caravan: the tool. Finds the verb and hands over.
+// caravan: the tool. Finds the subcommand and calls it.
 #include <stdio.h>
 #include <string.h>
 
@@ -6,11 +6,11 @@
 #include "shared/base/log.h"
 #include "tools/tools.h"
 
-static const struct verb {
+static const struct subcommand {
     const char *name;
-    verb_main *main;
+    subcommand_main *main;
     const char *help;
-} verbs[] = {
+} subcommands[] = {
     {"check", check_main, "every mistake in a pipeline file"},
     {"draw", draw_main, "make the demo's clips and questions"},
     {"frames", frames_main, "list, show and export the frames of a store"},
@@ -24,15 +24,15 @@ static const struct verb {
     {"tokenize", tokenize_main, "texts or messages to tokens, and back"},
     {"top", top_main, "a run as it goes: rates, queues, waits, the last steps"},
 };
-// Verbs that caravan itself calls.
-static const struct verb hidden[] = {{"program", program_main, NULL}};
-enum { verb_count = sizeof verbs / sizeof verbs[0] };
+// Subcommands that caravan itself calls.
+static const struct subcommand hidden[] = {{"program", program_main, NULL}};
+enum { subcommand_count = sizeof subcommands / sizeof subcommands[0] };
 
 static int print_help(FILE *out, int code) {
     fputs("caravan: consistency-aware reinforcement learning for video-language models\n\n"
-          "usage: caravan VERB [...], caravan VERB --help, caravan --version\n\n",
+          "usage: caravan SUBCOMMAND [...], caravan SUBCOMMAND --help, caravan --version\n\n",
           out);
-    for (int i = 0; i < verb_count; i++) fprintf(out, "  %-10s %s\n", verbs[i].name, verbs[i].help);
+    for (int i = 0; i < subcommand_count; i++) fprintf(out, "  %-10s %s\n", subcommands[i].name, subcommands[i].help);
     return code;
 }
 
@@ -48,10 +48,10 @@ int main(int argc, char **argv) {
         puts("caravan " CARAVAN_VERSION);
         return 0;
     }
-    for (int i = 0; i < verb_count; i++) {
-        if (!strcmp(argv[1], verbs[i].name)) return verbs[i].main(argc - 1, argv + 1);
+    for (int i = 0; i < subcommand_count; i++) {
+        if (!strcmp(argv[1], subcommands[i].name)) return subcommands[i].main(argc - 1, argv + 1);
     }
     if (!strcmp(argv[1], hidden[0].name)) return hidden[0].main(argc - 1, argv + 1);
-    log_info("no verb '%s': see caravan --help", argv[1]);
+    log_info("no subcommand '%s': see caravan --help", argv[1]);
     return USAGE;
 }

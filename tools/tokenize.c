@@ -125,7 +125,7 @@ static status encode_line(const struct task *task, struct json_object *json, str
 static status read_tokens(const struct task *task, struct json_object *list, struct token_list *tokens) {
     for (size_t i = 0; i < json_object_array_length(list); i++) {
         struct json_object *id = json_object_array_get_idx(list, i);
-        if (!json_object_is_type(id, json_type_int)) return fail(DATAERR, "tokens[%zu]: no whole number", i);
+        if (!json_object_is_type(id, json_type_int)) return fail(DATAERR, "tokens[%zu]: not an integer", i);
         int64_t value = json_object_get_int64(id);
         if (value < 0 || value >= task->limit)
             return fail(DATAERR, "tokens[%zu]: %s is not in the vocabulary", i, json_object_to_json_string(id));

@@ -1,4 +1,4 @@
-// The verbs of `caravan`, and what they share. A verb is a file tools/VERB.c and a row in main.c's table.
+// The subcommands of `caravan`, and what they share. A subcommand is a file tools/NAME.c and a row in main.c's table.
 #ifndef TOOLS_TOOLS_H
 #define TOOLS_TOOLS_H
 
@@ -19,21 +19,21 @@ status subcommand_parse(struct options *options, const struct option_table *tabl
 // Logs a failure and returns the exit code: 0 for OK and END.
 int subcommand_exit(status result);
 
-// A verb: argv[0] is its name; it returns the exit code.
-typedef int verb_main(int argc, char **argv);
+// A subcommand: argv[0] is its name; it returns the exit code.
+typedef int subcommand_main(int argc, char **argv);
 
-verb_main check_main;
-verb_main draw_main;
-verb_main frames_main;
-verb_main graph_main;
-verb_main groups_main;
-verb_main init_main;
-verb_main keygen_main;
-verb_main program_main;
-verb_main reference_main;
-verb_main report_main;
-verb_main run_main;
-verb_main tokenize_main;
-verb_main top_main;
+subcommand_main check_main;
+subcommand_main draw_main;
+subcommand_main frames_main;
+subcommand_main graph_main;
+subcommand_main groups_main;
+subcommand_main init_main;
+subcommand_main keygen_main;
+subcommand_main program_main;
+subcommand_main reference_main;
+subcommand_main report_main;
+subcommand_main run_main;
+subcommand_main tokenize_main;
+subcommand_main top_main;
 
 #endif
