@@ -6,6 +6,9 @@ BENCHES := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/*.c))
 $(BUILD)/tests/bench/%: $(BUILD)/tests/bench/%.o $(LIBRARY)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-.PHONY: bench
+.PHONY: bench soak
 bench: all $(BENCHES) $(OPS_HARNESS) ## operations, one group, a clip, stages, the pipeline; PyTorch beside them with PEER_PYTHON=...
 	@BUILD=$(BUILD) PEER_PYTHON=$(PEER_PYTHON) tests/bench/run
+
+soak: all ## optim's memory over 20,000 groups
+	@BUILD=$(BUILD) sh tests/bench/soak.sh
