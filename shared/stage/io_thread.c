@@ -324,20 +324,6 @@ static status io_accept_group(struct io_thread *io, const struct wire_message *m
     return result;
 }
 
-static status io_on_upstream(struct io_thread *io, struct upstream *upstream, const struct wire_message *message) {
-    if (message->kind == MESSAGE_AVAILABLE) {
-        upstream->available = message->count;
-        return OK;
-    }
-    if (upstream->credits) {
-        upstream->credits--;
-        io->credits--;
-    }
-    if (message->kind == MESSAGE_GROUP) return io_accept_group(io, message);
-    upstream->available = 0;
-    return OK;
-}
-
 // Sends a CREDIT for each group that there is capacity for, one to each replica in turn.
 static status io_send_credits(struct io_thread *io) {
     const struct wire_message credit = {.kind = MESSAGE_CREDIT};
@@ -403,15 +389,6 @@ static status io_send_rpc(struct io_thread *io, struct rpc *rpc) {
         io_finish_rpc(io, rpc, OK);
     }
     return OK;
-}
-
-static status io_send_new_rpcs(struct io_thread *io) {
-    status result = OK;
-    pthread_mutex_lock(&io->lock);
-    for (struct rpc *rpc = io->rpcs; rpc && result == OK; rpc = rpc->next)
-        if (rpc->state == RPC_NEW) result = io_send_rpc(io, rpc);
-    pthread_mutex_unlock(&io->lock);
-    return result;
 }
 
 static bool io_is_answer(const struct rpc *rpc, const struct wire_peer *peer, const struct wire_message *message) {
@@ -530,13 +507,23 @@ static status io_on_joined(struct io_thread *io, struct wire_peer *peer) {
 }
 
 static status io_on_message(struct io_thread *io, struct wire_peer *peer, const struct wire_message *message) {
+    struct upstream *upstream = wire_peer_is_client(peer) ? NULL : io_upstream(peer);
     switch (message->kind) {
     case MESSAGE_CREDIT:
         return wire_peer_is_client(peer) ? io_answer_credit(io, peer) : OK;
     case MESSAGE_AVAILABLE:
+        if (upstream) upstream->available = message->count;
+        return OK;
     case MESSAGE_GROUP:
     case MESSAGE_EMPTY:
-        return io_upstream(peer) ? io_on_upstream(io, io_upstream(peer), message) : OK;
+        if (!upstream) return OK;
+        if (upstream->credits) {
+            upstream->credits--;
+            io->credits--;
+        }
+        if (message->kind == MESSAGE_GROUP) return io_accept_group(io, message);
+        upstream->available = 0;
+        return OK;
     case MESSAGE_WEIGHTS:
     case MESSAGE_CHUNK:
     case MESSAGE_RECORD:
@@ -586,8 +573,12 @@ static status io_turn(struct io_thread *io) {
          peer = wire_next_peer(peer))
         TRY(io_announce(io, peer));
     TRY(io_send_credits(io));
-    TRY(io_send_new_rpcs(io));
-    return io_report(io);
+    pthread_mutex_lock(&io->lock);
+    status result = OK;
+    for (struct rpc *rpc = io->rpcs; rpc && result == OK; rpc = rpc->next)
+        if (rpc->state == RPC_NEW) result = io_send_rpc(io, rpc);
+    pthread_mutex_unlock(&io->lock);
+    return result == OK ? io_report(io) : result;
 }
 
 static void *io_run(void *argument) {

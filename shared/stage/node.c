@@ -313,7 +313,7 @@ void stage_recycle(struct stage_context *context, bool reference, const char *pa
     if (context->node) weights_server_recycle(context->node->weights_server, reference, path);
 }
 
-const char *stage_weights_folder(const struct stage_context *context) {
+const char *stage_weights_dir(const struct stage_context *context) {
     return context->node ? context->node->weights_dir : NULL;
 }
 

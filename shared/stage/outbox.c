@@ -1,23 +1,24 @@
 #include "shared/stage/outbox.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 status outbox_add(struct outbox *outbox, int64_t seq, const char *id, uint64_t readers, struct buf *data) {
-    struct outbox_entry *fresh = calloc(1, sizeof *fresh);
-    char *name = strdup(id);
-    if (!fresh || !name) {
-        free(fresh);
-        free(name);
+    struct outbox_entry *entry = calloc(1, sizeof *entry);
+    char *copy = strdup(id);
+    if (!entry || !copy) {
+        free(entry);
+        free(copy);
         buf_release(data);
         return fail_oom();
     }
-    *fresh = (struct outbox_entry){.seq = seq, .id = name, .data = *data, .readers = readers};
+    *entry = (struct outbox_entry){.seq = seq, .id = copy, .data = *data, .readers = readers};
     *data = (struct buf){0};
     struct outbox_entry **place = &outbox->first;
     while (*place && (*place)->seq <= seq) place = &(*place)->next;
-    fresh->next = *place;
-    *place = fresh;
+    entry->next = *place;
+    *place = entry;
     return OK;
 }
 
@@ -34,6 +35,7 @@ static void outbox_entry_free(struct outbox_entry *entry) {
 }
 
 void outbox_take(struct outbox *outbox, struct outbox_entry *given, int reader) {
+    assert(given->readers >> reader & 1);
     given->readers &= ~((uint64_t)1 << reader);
     if (given->readers) return;
     struct outbox_entry **place = &outbox->first;

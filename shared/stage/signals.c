@@ -6,21 +6,21 @@
 #include <string.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t stopping;
-static int ends[2] = {-1, -1};
+static volatile sig_atomic_t signals_stop;
+static int signals_pipe[2] = {-1, -1};
 
-static void on_stop(int number) {
+static void signals_on_stop(int number) {
     (void)number;
-    int kept = errno;
-    stopping = 1;
-    ssize_t put = write(ends[1], "", 1); // one byte into an empty pipe cannot fail
-    (void)put;
-    errno = kept;
+    int saved_errno = errno;
+    signals_stop = 1;
+    ssize_t size = write(signals_pipe[1], "", 1); // one byte into an empty pipe cannot fail
+    (void)size;
+    errno = saved_errno;
 }
 
 status signals_open(void) {
-    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK)) return fail(UNAVAILABLE, "pipe: %s", strerror(errno));
-    struct sigaction stop = {.sa_handler = on_stop, .sa_flags = (int)SA_RESETHAND};
+    if (pipe2(signals_pipe, O_CLOEXEC | O_NONBLOCK)) return fail(UNAVAILABLE, "pipe: %s", strerror(errno));
+    struct sigaction stop = {.sa_handler = signals_on_stop, .sa_flags = (int)SA_RESETHAND};
     struct sigaction ignore = {.sa_handler = SIG_IGN};
     if (sigaction(SIGTERM, &stop, NULL) || sigaction(SIGINT, &stop, NULL) || sigaction(SIGPIPE, &ignore, NULL))
         return fail(BUG, "sigaction: %s", strerror(errno));
@@ -28,9 +28,9 @@ status signals_open(void) {
 }
 
 bool signals_stopping(void) {
-    return stopping != 0;
+    return signals_stop != 0;
 }
 
 int signals_fd(void) {
-    return ends[0];
+    return signals_pipe[0];
 }

@@ -1,7 +1,7 @@
-// The runner: what every stage does around its own work. Options, --stdio or sockets, order, store look-up,
-// quarantine, signals, readiness, counters, progress, exit codes.
+// The runner: what every stage does around its own work. Options, --stdio or sockets, the order of the groups, the
+// look-up in the store, quarantine, signals, readiness, counters, progress, exit codes.
 //
-// A stage's main.c is a `stage` and one line: int main(...) { return stage_main(&my_stage, argc, argv); }
+// A stage's main.c defines a struct stage and one line: int main(...) { return stage_main(&my_stage, argc, argv); }
 #ifndef SHARED_STAGE_STAGE_H
 #define SHARED_STAGE_STAGE_H
 
@@ -16,12 +16,13 @@
 
 struct stage_context;
 
-// A version of the weights. Version n is the policy after n steps; a reference's is the step at which it last changed.
+// A version of the weights. Version n of the policy is the one after n steps; the version of a reference is the step at
+// which it last changed.
 struct stage_weights {
     bool reference;
     int64_t version;
-    uint64_t hash;    // as model_hash and model_publish say
-    const char *path; // a file for model_swap; NULL: the model folder as it is (version 0)
+    uint64_t hash;    // that of model_hash and model_publish
+    const char *path; // a file for model_swap; NULL: the model's directory as it is (version 0)
 };
 
 enum stage_follows { FOLLOWS_NOTHING, FOLLOWS_POLICY, FOLLOWS_REFERENCE };
@@ -32,53 +33,68 @@ struct stage {
     unsigned needs;                   // group_need: checked before the stage sees a group
     int section;                      // the group_section that it adds and the runner stores, or -1
 
-    // Set-up. *state is handed to all others. Fails with USAGE, DATAERR or UNAVAILABLE before any group is read.
+    // Sets up; *state is passed to all other functions. USAGE, DATAERR or UNAVAILABLE before any group is read.
     status (*open)(void **state, struct stage_context *context);
 
-    // What the section depends on besides the group and the keys: the hash of the weights. NULL: nothing.
+    // Returns a hash of everything else that the section depends on, beside the group and the options: the weights. A
+    // source: a hash of its data. NULL: nothing.
     uint64_t (*fingerprint)(void *state);
 
-    // Whether a section found in the store may be used (frames: only while its pixels are there). NULL: always.
+    // Returns whether a section found in the store may be used (frames: only while its pixels are there). NULL: always.
     bool (*usable)(void *state, const struct group *group);
 
-    // Simple stages: works on one group. BAD_SAMPLE quarantines the group with fail_text() as the reason; DATAERR says
-    // that the line is not a group that this stage can read.
+    // ---- a stage that works on one group at a time ----
+
+    // Works on a group. BAD_SAMPLE quarantines it with fail_text() as the reason; DATAERR means that the line is not a
+    // group that this stage can read.
     status (*work)(void *state, struct group *group);
 
-    // Stages that hold several groups at once set these three instead of `work`.
-    // How many more groups may be taken now.
+    // ---- a stage that works on several groups at once: these three instead of `work` ----
+
+    // Returns how many more groups can be submitted now.
     int (*capacity)(void *state);
-    // Hands a group over; the stage keeps it until it comes back through `poll`, unless this is not OK (BAD_SAMPLE
-    // and DATAERR as in `work`). What it holds when the run is stopped is freed by the runner, before close.
+
+    // Submits a group. If this is OK, the stage has it until `poll` hands it back; what it has when the run is stopped
+    // is freed by the runner after close. BAD_SAMPLE and DATAERR as in `work`.
     status (*submit)(void *state, struct group *group);
-    // Does some work (returns within about 100 ms where it can) and in_progress back one finished group, or NULL in
-    // *done. BAD_SAMPLE and DATAERR with a group in *done are for that group, as in `work`. `draining`: no more groups
-    // will come (end of the input, or asked to stop): finish what there is and hand everything back. END: nothing can
-    // be done until another group is taken; when draining: nothing is held any more.
+
+    // Does some work, within about 100 ms where it can, and hands back one finished group in *done, or NULL. BAD_SAMPLE
+    // and DATAERR with a group in *done are about that group, as in `work`. `draining`: no more groups will come (end
+    // of the input, or asked to stop), so the stage must finish and hand back all that it has. END: nothing can be done
+    // until another group is submitted; when draining, the stage has none left.
     status (*poll)(void *state, bool draining, struct group **done);
 
-    // Called when nothing is held, after the last group has been handed back: work that others need not wait for. NULL:
-    // none.
+    // Called when the stage has no group, after the last one was handed back: work that nobody waits for. NULL: none.
     status (*on_idle)(void *state);
 
-    // A source instead: no input. How many groups there are in all, and the one at a place in the order of issue, from
-    // 0: the same one whenever it is asked for. `requires` is the runner's to set.
-    status (*count)(void *state, int64_t *out);
-    status (*group_at)(void *state, int64_t node, struct group **out);
+    // ---- a source: these two instead; it has no input ----
 
-    // In a pipeline alone. What a stage that computes with weights gets from optim before a group needs them; it holds
-    // no group then. `follows` says whose.
+    // *out = the number of groups.
+    status (*count)(void *state, int64_t *out);
+
+    // Makes the group at `seq`, its position in the order of issue, from 0; the same one whenever it is asked for. The
+    // caller owns it. The runner sets `requires`.
+    status (*group_at)(void *state, int64_t seq, struct group **out);
+
+    // ---- in a pipeline only ----
+
+    // Loads optim's weights of the kind that `follows` says, before a group that needs them; the stage has no group
+    // then. DATAERR when the file cannot be opened any more.
     enum stage_follows follows;
     status (*load_weights)(void *state, const struct stage_weights *weights);
-    // Optim: where it stands after open: steps trained, and the place in the order of issue below which all is trained.
-    status (*position)(void *state, int64_t *step, int64_t *node);
-    // The last stage, when it has handed back the last group that there will ever be, and before the run is told that
-    // it is over: what must not be lost is written here. NULL: nothing.
+
+    // Optim, after open: the steps trained, and the seq below which everything is trained.
+    status (*position)(void *state, int64_t *step, int64_t *seq);
+
+    // The last stage, when it has handed back the last group that there will ever be and before the run is told that it
+    // is over: writes what must not be lost. NULL: nothing.
     status (*finish)(void *state);
-    // Frames: appends what its store has of a clip, for another machine. Called from another thread.
+
+    // Frames: appends what its store has of a clip, for another machine. Called from the I/O thread.
     status (*serve_frames)(void *state, const char *key, struct buf *record, bool *found);
 
-    // Releases everything; flushes. Called once, also after a failure, and with NULL when open failed early.
+    // Writes what is left to write and releases everything. Called once, also after a failure, and with NULL when open
+    // failed early.
     status (*close)(void *state);
 };
 
@@ -94,20 +110,22 @@ bool stage_stopping(const struct stage_context *context);
 // True in a pipeline, false under --stdio.
 bool stage_in_pipeline(const struct stage_context *context);
 
-// Optim, in a pipeline: from now on these are the newest weights of their kind. After open has read the checkpoint, and
-// after each step before its groups are handed back; the reference before the policy of the same step. The file is the
-// runner's from then on: it goes when nobody can need it any more. Under --stdio nothing happens.
+// Optim, in a pipeline: publishes the newest weights of their kind. Called after open has read the checkpoint, and
+// after each step before its groups are handed back; the reference before the policy of the same step. The runner owns
+// the file from then on and removes it when nobody can need it any more. UNAVAILABLE when memory is short. Does nothing
+// under
+// --stdio.
 status stage_publish(struct stage_context *context, const struct stage_weights *weights);
 
-// Before the next one is written: the file of the oldest weights of that kind becomes `path`, if it is not needed any
-// more, to be written over.
+// Before the next weights of that kind are written: renames the file of the oldest ones, if it is not needed any more,
+// to `path`, where it can be overwritten.
 void stage_recycle(struct stage_context *context, bool reference, const char *path);
 
-// Where such files go: a folder of the run on this machine. NULL under --stdio.
-const char *stage_weights_folder(const struct stage_context *context);
+// The directory for such files, in the run's directory on this machine. NULL under --stdio.
+const char *stage_weights_dir(const struct stage_context *context);
 
-// Asks the frames stage for a clip that this machine's store lacks; appends it to `record`. From any thread. *found is
-// false when nobody has it, or under --stdio.
+// Requests a clip that this machine's store lacks from the frames stage and appends it to `record`. From any thread.
+// *found is false when no replica has it, and under --stdio. END when the program is asked to stop.
 status stage_fetch(struct stage_context *context, const char *key, struct buf *record, bool *found);
 
 #endif

@@ -1,5 +1,6 @@
 #include "shared/wire/security.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -10,6 +11,8 @@
 
 #include "shared/base/file.h"
 #include "shared/base/memory.h"
+
+static_assert(WIRE_KEY == 41, "Z85 writes 32 bytes as 40 characters");
 
 bool wire_key_valid(const char *key) {
     uint8_t raw[32];
@@ -24,8 +27,7 @@ status wire_key_make(struct wire_security *out) {
 
 status wire_key_write(const struct wire_security *keys, const char *path) {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0 && errno == EEXIST)
-        return fail(USAGE, "%s: there is a file already, and a key is never overwritten", path);
+    if (fd < 0 && errno == EEXIST) return fail(USAGE, "%s: the file exists, and a key is never overwritten", path);
     if (fd < 0) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     struct buf text = {0};
     status result = buf_printf(&text, "public %s\nsecret %s\n", keys->public, keys->secret);
@@ -38,26 +40,26 @@ status wire_key_write(const struct wire_security *keys, const char *path) {
     return result;
 }
 
-static status read_line(const struct buf *text, const char *word, char key[WIRE_KEY], const char *path) {
+static status wire_key_read_line(const struct buf *text, const char *word, char key[WIRE_KEY], const char *path) {
     size_t length = strlen(word);
     for (const char *at = text->data; at && *at; at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL) {
         if (strncmp(at, word, length) != 0 || at[length] != ' ') continue;
         strncpy(key, at + length + 1, WIRE_KEY - 1);
         key[WIRE_KEY - 1] = 0;
         if (wire_key_valid(key)) return OK;
-        return fail(DATAERR, "%s: the %s key is no key", path, word);
+        return fail(DATAERR, "%s: the %s key is malformed", path, word);
     }
-    return fail(DATAERR, "%s: no %s key: not a key file", path, word);
+    return fail(DATAERR, "%s: not a key file: it has no %s key", path, word);
 }
 
 status wire_key_read(struct wire_security *keys, const char *path) {
     struct stat about;
     if (stat(path, &about)) return fail(DATAERR, "%s: %s", path, strerror(errno));
-    if (about.st_mode & 077) return fail(DATAERR, "%s: others may read this key; type: chmod 600 %s", path, path);
+    if (about.st_mode & 077) return fail(DATAERR, "%s: other users may read this key; type: chmod 600 %s", path, path);
     struct buf text = {0};
     status result = file_read(path, &text);
-    if (result == OK) result = read_line(&text, "public", keys->public, path);
-    if (result == OK) result = read_line(&text, "secret", keys->secret, path);
+    if (result == OK) result = wire_key_read_line(&text, "public", keys->public, path);
+    if (result == OK) result = wire_key_read_line(&text, "secret", keys->secret, path);
     if (text.data) explicit_bzero(text.data, text.size);
     buf_release(&text);
     return result;

@@ -1,6 +1,6 @@
-// CURVE between machines: key files, and who is let in.
+// CURVE between machines: key files, and the keys that are admitted.
 //
-// A key file has two lines, `public KEY` and `secret KEY`, each 40 characters of Z85, and belongs to its owner alone.
+// A key file has two lines, `public KEY` and `secret KEY`, each 40 characters of Z85, and only its owner may read it.
 #ifndef SHARED_WIRE_SECURITY_H
 #define SHARED_WIRE_SECURITY_H
 
@@ -25,10 +25,11 @@ bool wire_key_valid(const char *key);
 // A new pair of keys. UNAVAILABLE when libzmq has no CURVE.
 status wire_key_make(struct wire_security *out);
 
-// Writes a new key file, mode 0600; USAGE when there is one already, UNAVAILABLE when the disk refuses.
+// Writes a new key file, mode 0600; USAGE when the file exists, UNAVAILABLE when the disk refuses.
 status wire_key_write(const struct wire_security *keys, const char *path);
 
-// Reads a key file; `admitted` stays as it is. DATAERR when it cannot be read, is none, or is open to others.
+// Reads a key file; `admitted` stays as it is. DATAERR when it cannot be read, is malformed, or other users may read
+// it.
 status wire_key_read(struct wire_security *keys, const char *path);
 
 // Admits one more machine. UNAVAILABLE when memory is short.

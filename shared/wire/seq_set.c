@@ -29,17 +29,8 @@ status seq_set_format(int64_t *seqs, size_t count, struct buf *out) {
     return OK;
 }
 
-static status seq_set_add_range(int64_t first, int64_t last, int64_t **list, size_t *count) {
-    enum { COUNT_MAX = 1000000 };
-    if (first < 0 || last < first || last >= seq_limit || last - first >= COUNT_MAX ||
-        *count + (size_t)(last - first) >= COUNT_MAX)
-        return fail(DATAERR, "seqs: %lld-%lld", (long long)first, (long long)last);
-    TRY(RESIZE(list, *count + (size_t)(last - first) + 1));
-    for (int64_t seq = first; seq <= last; seq++) (*list)[(*count)++] = seq;
-    return OK;
-}
-
 status seq_set_parse(const char *text, int64_t **list, size_t *count, int *whole) {
+    enum { COUNT_MAX = 1000000 };
     if (whole) *whole = 1;
     while (*text) {
         char *end;
@@ -57,7 +48,11 @@ status seq_set_parse(const char *text, int64_t **list, size_t *count, int *whole
             if (end == text + 1) return fail(DATAERR, "seqs: '%s'", text);
             text = end;
         }
-        TRY(seq_set_add_range(first, last, list, count));
+        if (first < 0 || last < first || last >= seq_limit || last - first >= COUNT_MAX ||
+            *count + (size_t)(last - first) >= COUNT_MAX)
+            return fail(DATAERR, "sequence numbers: %lld-%lld", (long long)first, (long long)last);
+        TRY(RESIZE(list, *count + (size_t)(last - first) + 1));
+        for (int64_t seq = first; seq <= last; seq++) (*list)[(*count)++] = seq;
     }
     return OK;
 }

@@ -131,7 +131,7 @@ static status publish(struct optim *optim, bool reference, int64_t version) {
         return stage_publish(optim->context, &weights);
     }
     struct arena memory = {0};
-    char *path = arena_printf(&memory, "%s/%s-%06lld.safetensors", stage_weights_folder(optim->context),
+    char *path = arena_printf(&memory, "%s/%s-%06lld.safetensors", stage_weights_dir(optim->context),
                               reference ? "reference" : "policy", (long long)version);
     char *recycled = arena_printf(&memory, "%s.tmp", path ? path : "");
     status result = path && recycled ? OK : fail_oom();
@@ -150,7 +150,7 @@ static status publish_first_reference(struct optim *optim) {
 }
 
 status step_publish(struct optim *optim, bool both) {
-    if (!stage_weights_folder(optim->context)) return OK; // nobody follows
+    if (!stage_weights_dir(optim->context)) return OK; // nobody follows
     if (both) TRY(optim->averaged ? publish(optim, true, optim->averaged) : publish_first_reference(optim));
     return publish(optim, false, optim->step);
 }
