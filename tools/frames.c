@@ -42,7 +42,8 @@ static const struct option_table frames_tool_table = {
     .size = sizeof(struct frames_tool_options),
 };
 
-static status print_line(void *context, const char *key, const struct frames *frames, uint64_t bytes, double used) {
+static status frames_print_line(void *context, const char *key, const struct frames *frames, uint64_t bytes,
+                                double used) {
     (void)context;
     char when[32] = "-";
     time_t seconds = (time_t)used;
@@ -54,7 +55,7 @@ static status print_line(void *context, const char *key, const struct frames *fr
 }
 
 // Two pixels a character: the upper half block in the upper one's colour on the lower one's.
-static void draw_frame(const struct frames *frames, int index) {
+static void frames_draw_frame(const struct frames *frames, int index) {
     enum { columns = 64 };
     int step = (frames->width + columns - 1) / columns;
     const uint8_t *pixels = frames->pixels + frames_bytes(frames) / (size_t)frames->count * (size_t)index;
@@ -68,7 +69,7 @@ static void draw_frame(const struct frames *frames, int index) {
     }
 }
 
-static void print_facts(const char *key, const struct frames *frames) {
+static void frames_print_facts(const char *key, const struct frames *frames) {
     printf("key               %s\nkind              %s\nframes            %d\nheight            %d\nwidth             "
            "%d\n",
            key, frames->video ? "video" : "image", frames->count, frames->height, frames->width);
@@ -77,7 +78,7 @@ static void print_facts(const char *key, const struct frames *frames) {
         for (int i = 0; i < frames->count; i++) printf(" %.3f", frames->timestamps[i]);
         putchar('\n');
     }
-    if (isatty(STDOUT_FILENO)) draw_frame(frames, frames->count / 2);
+    if (isatty(STDOUT_FILENO)) frames_draw_frame(frames, frames->count / 2);
 }
 
 // The one key that starts like this.
@@ -87,7 +88,8 @@ struct search {
     int matches;
 };
 
-static status match_key(void *context, const char *key, const struct frames *frames, uint64_t bytes, double used) {
+static status frames_match_key(void *context, const char *key, const struct frames *frames, uint64_t bytes,
+                               double used) {
     (void)frames, (void)bytes, (void)used;
     struct search *search = context;
     if (strncmp(key, search->start, strlen(search->start)) != 0) return OK;
@@ -96,10 +98,10 @@ static status match_key(void *context, const char *key, const struct frames *fra
     return OK;
 }
 
-static status find_frames(struct frame_store *store, const char *start, char key[frame_key_size],
+static status frames_find(struct frame_store *store, const char *start, char key[frame_key_size],
                           struct frames_view *view) {
     struct search search = {.start = start};
-    TRY(frame_store_each(store, match_key, &search));
+    TRY(frame_store_each(store, frames_match_key, &search));
     if (search.matches == 0) return fail(DATAERR, "no frames under key '%s'", start);
     if (search.matches > 1) return fail(DATAERR, "%d keys start with '%s'", search.matches, start);
     memcpy(key, search.key, frame_key_size);
@@ -108,7 +110,7 @@ static status find_frames(struct frame_store *store, const char *start, char key
     return found ? OK : fail(DATAERR, "no frames under key '%s'", key);
 }
 
-static status write_raw(const struct frames *frames) {
+static status frames_write_raw(const struct frames *frames) {
     size_t bytes = frames_bytes(frames);
     if (fwrite(frames->pixels, 1, bytes, stdout) != bytes || fflush(stdout))
         return fail(UNAVAILABLE, "cannot write to standard output");
@@ -124,19 +126,19 @@ int frames_main(int argc, char **argv) {
     char key[frame_key_size];
     status result;
     TRY_TO(result, done, subcommand_parse(&options, &frames_tool_table, &given, argc, argv, &operands));
-    const char *command = operands.list[0];
-    bool list = !strcmp(command, "ls"), show = !strcmp(command, "show"), export = !strcmp(command, "export");
-    if (!list && !show && !export) TRY_TO(result, done, fail(USAGE, "no subcommand '%s': ls, show, export", command));
-    if (!list && operands.count < 2) TRY_TO(result, done, fail(USAGE, "%s: KEY is missing", command));
+    const char *action = operands.list[0];
+    bool list = !strcmp(action, "ls"), show = !strcmp(action, "show"), export = !strcmp(action, "export");
+    if (!list && !show && !export) TRY_TO(result, done, fail(USAGE, "no subcommand '%s': ls, show, export", action));
+    if (!list && operands.count < 2) TRY_TO(result, done, fail(USAGE, "%s: KEY is missing", action));
     if (export && given.raw == (given.png != NULL))
         TRY_TO(result, done, fail(USAGE, "export: either --raw or --png FILE"));
     TRY_TO(result, done, frame_store_open(&store, given.store, 0, true));
     if (list) {
-        result = frame_store_each(store, print_line, NULL);
+        result = frame_store_each(store, frames_print_line, NULL);
     } else {
-        result = find_frames(store, operands.list[1], key, &view);
-        if (result == OK && view.frames.count && show) print_facts(key, &view.frames);
-        if (result == OK && given.raw) result = write_raw(&view.frames);
+        result = frames_find(store, operands.list[1], key, &view);
+        if (result == OK && view.frames.count && show) frames_print_facts(key, &view.frames);
+        if (result == OK && given.raw) result = frames_write_raw(&view.frames);
         if (result == OK && given.png) result = contact_sheet_write(&view.frames, given.png);
     }
 done:

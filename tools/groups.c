@@ -17,7 +17,7 @@ static const struct option groups_options[] = {
     {.name = "store",
      .offset = offsetof(struct groups_options, store),
      .type = OPTION_FILE,
-     .help = "directory that holds groups.lmdb"},
+     .help = "folder that holds groups.lmdb"},
     {0},
 };
 
@@ -31,7 +31,7 @@ static const struct option_table groups_table = {
 };
 
 // Text from a model or a file may hold what moves a terminal's cursor.
-static void print_text(struct string text, const char *indent) {
+static void groups_print_text(struct string text, const char *indent) {
     fputs(indent, stdout);
     for (size_t i = 0; i < text.size; i++) {
         unsigned char c = (unsigned char)text.data[i];
@@ -41,23 +41,23 @@ static void print_text(struct string text, const char *indent) {
     putchar('\n');
 }
 
-static double mean(const struct double_array *values) {
+static double groups_mean(const struct double_array *values) {
     double sum = 0;
     for (size_t i = 0; i < values->count; i++) sum += values->data[i];
     return values->count ? sum / (double)values->count : NAN;
 }
 
-static void print_number(const char *name, double value) {
+static void groups_print_number(const char *name, double value) {
     if (!isnan(value)) printf("  %s %.4g", name, value);
 }
 
 // The number of completion i, NaN where there is none.
-static double at(const struct double_array *values, size_t i) {
+static double groups_number_at(const struct double_array *values, size_t i) {
     return i < values->count ? values->data[i] : NAN;
 }
 
 // How far the group has come.
-static const char *state_of(const struct group *group) {
+static const char *groups_state_of(const struct group *group) {
     if (group->quarantine.present) return "set aside";
     if (group->trained.present) return "trained";
     if (group->advantages.data) return "rewarded";
@@ -66,19 +66,19 @@ static const char *state_of(const struct group *group) {
     return group->media ? "decoded" : "issued";
 }
 
-static status print_line(void *context, const struct group *group) {
+static status groups_print_line(void *context, const struct group *group) {
     (void)context;
-    printf("%-12s %-10s %-16s %2zu completions", group->id.data, state_of(group),
+    printf("%-12s %-10s %-16s %2zu completions", group->id.data, groups_state_of(group),
            group->prompt.problem_type.data ? group->prompt.problem_type.data : "-", group->completion_count);
-    print_number("accuracy", mean(&group->rewards.accuracy));
-    print_number("reward", mean(&group->rewards.total));
+    groups_print_number("accuracy", groups_mean(&group->rewards.accuracy));
+    groups_print_number("reward", groups_mean(&group->rewards.total));
     if (group->trained.present) printf("  step %lld", (long long)group->trained.step);
     if (group->quarantine.reason.data) printf("  %s", group->quarantine.reason.data);
     putchar('\n');
     return OK;
 }
 
-static void print_medium(const struct group *group, size_t medium, const struct part *part) {
+static void groups_print_medium(const struct group *group, size_t medium, const struct part *part) {
     const struct string *path = part->kind == PART_VIDEO ? &part->video : &part->image;
     printf("    [%s %s", part->type.data, path->data);
     if (medium < group->media_count) {
@@ -89,51 +89,51 @@ static void print_medium(const struct group *group, size_t medium, const struct 
     puts("]");
 }
 
-static void print_prompt(const struct group *group) {
+static void groups_print_prompt(const struct group *group) {
     size_t medium = 0;
     for (size_t m = 0; m < group->prompt.message_count; m++) {
         const struct message *message = &group->prompt.messages[m];
         printf("  %s:\n", message->role.data);
         for (size_t p = 0; p < message->part_count; p++) {
             if (message->parts[p].kind == PART_TEXT)
-                print_text(message->parts[p].text, "    ");
+                groups_print_text(message->parts[p].text, "    ");
             else
-                print_medium(group, medium++, &message->parts[p]);
+                groups_print_medium(group, medium++, &message->parts[p]);
         }
     }
-    print_text(group->prompt.solution, "  solution ");
+    groups_print_text(group->prompt.solution, "  solution ");
 }
 
-static void print_completion(const struct group *group, size_t i) {
+static void groups_print_completion(const struct group *group, size_t i) {
     const struct completion *c = &group->completions[i];
     printf("\n  completion %zu of %zu: %zu tokens, %s\n   ", i + 1, group->completion_count, c->tokens.count,
            c->finish.data ? c->finish.data : "unfinished");
-    print_number("accuracy", at(&group->rewards.accuracy, i));
-    print_number("format", at(&group->rewards.format, i));
-    print_number("length", at(&group->rewards.length, i));
-    print_number("bonus", at(&group->rewards.bonus, i));
-    print_number("reward", at(&group->rewards.total, i));
-    print_number("advantage", at(&group->advantages, i));
-    print_number("answer likelihood", exp(at(&group->reference.answer_logprob, i)));
+    groups_print_number("accuracy", groups_number_at(&group->rewards.accuracy, i));
+    groups_print_number("format", groups_number_at(&group->rewards.format, i));
+    groups_print_number("length", groups_number_at(&group->rewards.length, i));
+    groups_print_number("bonus", groups_number_at(&group->rewards.bonus, i));
+    groups_print_number("reward", groups_number_at(&group->rewards.total, i));
+    groups_print_number("advantage", groups_number_at(&group->advantages, i));
+    groups_print_number("answer likelihood", exp(groups_number_at(&group->reference.answer_logprob, i)));
     putchar('\n');
-    print_text(c->text, "    ");
+    groups_print_text(c->text, "    ");
 }
 
-static status print_group(void *context, const struct group *group) {
+static status groups_print_group(void *context, const struct group *group) {
     (void)context;
-    printf("%s: %s, sample %s, %s\n", group->id.data, state_of(group),
+    printf("%s: %s, sample %s, %s\n", group->id.data, groups_state_of(group),
            group->sample_id.data ? group->sample_id.data : "-",
            group->prompt.problem_type.data ? group->prompt.problem_type.data : "-");
     if (group->quarantine.present)
         printf("  set aside by %s: %s\n", group->quarantine.stage.data ? group->quarantine.stage.data : "?",
                group->quarantine.reason.data ? group->quarantine.reason.data : "no reason given");
-    print_prompt(group);
-    for (size_t i = 0; i < group->completion_count; i++) print_completion(group, i);
+    groups_print_prompt(group);
+    for (size_t i = 0; i < group->completion_count; i++) groups_print_completion(group, i);
     putchar('\n');
     return OK;
 }
 
-static status export_group(void *context, const struct group *group) {
+static status groups_export(void *context, const struct group *group) {
     struct buf *line = context;
     buf_clear(line);
     TRY(group_to_json(group, line));
@@ -143,8 +143,8 @@ static status export_group(void *context, const struct group *group) {
     return OK;
 }
 
-static status visit_named(struct group_store *store, char **ids, int count,
-                          status (*visit)(void *context, const struct group *group), void *context) {
+static status groups_visit_named(struct group_store *store, char **ids, int count,
+                                 status (*visit)(void *context, const struct group *group), void *context) {
     for (int i = 0; i < count; i++) {
         struct group *group = NULL;
         TRY(group_store_get(store, ids[i], &group));
@@ -156,7 +156,7 @@ static status visit_named(struct group_store *store, char **ids, int count,
     return OK;
 }
 
-static status print_fields(void) {
+static status groups_print_fields(void) {
     struct buf page = {0};
     status result = group_reference_page(&page);
     if (result == OK) fputs(page.data, stdout);
@@ -164,24 +164,24 @@ static status print_fields(void) {
     return result;
 }
 
-static status run(const struct groups_options *given, char **operands, int count) {
+static status groups_run(const struct groups_options *given, char **operands, int count) {
     static const struct {
         const char *name;
         status (*visit)(void *context, const struct group *group);
-    } commands[] = {{"ls", print_line}, {"show", print_group}, {"export", export_group}};
-    enum { command_count = sizeof commands / sizeof *commands };
-    if (!strcmp(operands[0], "fields")) return print_fields();
-    int command = 0;
-    while (command < command_count && strcmp(operands[0], commands[command].name) != 0) command++;
-    if (command == command_count) return fail(USAGE, "no subcommand '%s': ls, show, export, fields", operands[0]);
+    } actions[] = {{"ls", groups_print_line}, {"show", groups_print_group}, {"export", groups_export}};
+    enum { action_count = sizeof actions / sizeof *actions };
+    if (!strcmp(operands[0], "fields")) return groups_print_fields();
+    int action = 0;
+    while (action < action_count && strcmp(operands[0], actions[action].name) != 0) action++;
+    if (action == action_count) return fail(USAGE, "no subcommand '%s': ls, show, export, fields", operands[0]);
     const char *folder = given->store;
     if (!folder) return fail(USAGE, "--store is missing");
     struct group_store *store = NULL;
     struct buf line = {0};
     status result = group_store_open(&store, folder, true);
     if (result == OK)
-        result = count > 1 ? visit_named(store, operands + 1, count - 1, commands[command].visit, &line)
-                           : group_store_each(store, commands[command].visit, &line);
+        result = count > 1 ? groups_visit_named(store, operands + 1, count - 1, actions[action].visit, &line)
+                           : group_store_each(store, actions[action].visit, &line);
     if (result == OK && fflush(stdout)) result = fail(UNAVAILABLE, "cannot write to standard output");
     group_store_close(&store);
     buf_release(&line);
@@ -193,7 +193,7 @@ int groups_main(int argc, char **argv) {
     struct options options = {0};
     struct operands operands = {.least = 1, .most = INT_MAX};
     status result = subcommand_parse(&options, &groups_table, &given, argc, argv, &operands);
-    if (result == OK) result = run(&given, operands.list, operands.count);
+    if (result == OK) result = groups_run(&given, operands.list, operands.count);
     if (result != OK && result != END) fail_prefix(result, "groups");
     options_release(&options);
     return subcommand_exit(result);

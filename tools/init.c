@@ -69,13 +69,13 @@ static const struct option_table init_table = {
     .size = sizeof(struct init_options),
 };
 
-struct task {
+struct init_task {
     const char *folder;
     struct init_options options;
 };
 
 // Copies the files of a tokenizer that the folder has.
-static status copy_tokenizer(const struct task *task) {
+static status init_copy_tokenizer(const struct init_task *task) {
     static const char *const names[] = {
         "tokenizer.json",          "vocab.json",        "merges.txt",        "tokenizer_config.json",
         "special_tokens_map.json", "added_tokens.json", "chat_template.json"};
@@ -99,7 +99,7 @@ static status copy_tokenizer(const struct task *task) {
     return result;
 }
 
-static status learn_tokenizer(const struct task *task, int64_t vocabulary, bool fixed) {
+static status init_learn_tokenizer(const struct init_task *task, int64_t vocabulary, bool fixed) {
     int64_t limit = task->options.vocab_size;
     if (fixed && vocabulary < BPE_BYTE_TOKENS + QWEN_ADDED_TOKENS)
         return fail(DATAERR, "--shape: vocab_size %lld leaves no room for the %d tokens of a byte-level tokenizer",
@@ -115,7 +115,7 @@ static status learn_tokenizer(const struct task *task, int64_t vocabulary, bool 
     return result;
 }
 
-static float range_of(json_object *config, const char *part) {
+static float init_range_of(json_object *config, const char *part) {
     json_object *inner, *value;
     float range;
     bool nested = json_object_object_get_ex(config, part, &inner) && json_object_is_type(inner, json_type_object) &&
@@ -125,7 +125,7 @@ static float range_of(json_object *config, const char *part) {
 }
 
 // Fits the config to the tokenizer that lies in the folder now, and writes all but the tokenizer.
-static status write_model(const struct task *task, json_object *shape, bool fixed) {
+static status init_write_model(const struct init_task *task, json_object *shape, bool fixed) {
     struct arena memory = {0};
     struct buf text = {0};
     struct tokenizer *t = NULL;
@@ -138,8 +138,8 @@ static status write_model(const struct task *task, json_object *shape, bool fixe
     TRY_TO(result, done, model_config_parse(config, text.data, text.size, task->options.shape));
     TRY_TO(result, done, init_write_settings(task->folder, t, config));
     const struct init_weights how = {.folder = task->folder,
-                                     .text_range = range_of(shape, "text_config"),
-                                     .vision_range = range_of(shape, "vision_config"),
+                                     .text_range = init_range_of(shape, "text_config"),
+                                     .vision_range = init_range_of(shape, "vision_config"),
                                      .seed = (uint64_t)task->options.seed,
                                      .type = task->options.dtype == INIT_DTYPE_FLOAT32 ? ELEMENT_F32 : ELEMENT_BF16,
                                      .threads = (int)task->options.threads};
@@ -154,7 +154,7 @@ done:
     return result;
 }
 
-static status make_folder(const struct task *task) {
+static status init_model_dir(const struct init_task *task) {
     struct arena memory = {0};
     json_object *shape = NULL;
     bool fixed;
@@ -165,8 +165,9 @@ static status make_folder(const struct task *task) {
     TRY_TO(result, done, init_shape(&shape, task->options.shape, &fixed));
     TRY_TO(result, done, dir_make(task->folder));
     TRY_TO(result, done,
-           task->options.tokenizer ? copy_tokenizer(task) : learn_tokenizer(task, init_vocabulary(shape), fixed));
-    result = write_model(task, shape, fixed);
+           task->options.tokenizer ? init_copy_tokenizer(task)
+                                   : init_learn_tokenizer(task, init_vocabulary(shape), fixed));
+    result = init_write_model(task, shape, fixed);
 done:
     json_object_put(shape);
     arena_release(&memory);
@@ -174,7 +175,7 @@ done:
 }
 
 int init_main(int argc, char **argv) {
-    struct task task;
+    struct init_task task;
     struct options options = {0};
     struct operands operands = {.least = 1, .most = 1};
     status result = subcommand_parse(&options, &init_table, &task.options, argc, argv, &operands);
@@ -182,7 +183,7 @@ int init_main(int argc, char **argv) {
         result = fail(USAGE, "one of --tokenizer and --train-tokenizer is needed");
     if (result == OK) {
         task.folder = operands.list[0];
-        result = make_folder(&task);
+        result = init_model_dir(&task);
     }
     options_release(&options);
     return subcommand_exit(result);

@@ -5,7 +5,7 @@
 #include "shared/base/json.h"
 #include "tools/init.h"
 
-// Qwen2.5-VL-3B-Instruct's, as published; the other shapes say what they change.
+// Qwen2.5-VL-3B-Instruct's, as published; the other shapes say what they init_merge.
 static const char published_3b[] =
     "{\"architectures\": [\"Qwen2_5_VLForConditionalGeneration\"], \"attention_dropout\": 0.0, \"bos_token_id\": "
     "151643,"
@@ -32,11 +32,11 @@ static const char change_tiny[] =
     " \"out_hidden_size\": 128, \"fullatt_block_indexes\": [1, 3]}}";
 
 // Writes the changes over what the object says, objects inside it key by key.
-static void change(json_object *object, json_object *changes) {
+static void init_merge(json_object *object, json_object *changes) {
     json_object_object_foreach(changes, key, value) {
         json_object *inner;
         if (json_object_is_type(value, json_type_object) && json_object_object_get_ex(object, key, &inner)) {
-            change(inner, value);
+            init_merge(inner, value);
         } else {
             json_object_object_add(object, key, json_object_get(value));
         }
@@ -54,13 +54,13 @@ status init_shape(json_object **out, const char *shape, bool *fixed) {
     json_object *changed;
     TRY(json_parse(out, published_3b, sizeof published_3b - 1));
     status result = json_parse(&changed, changes, strlen(changes));
-    if (result == OK) change(*out, changed);
+    if (result == OK) init_merge(*out, changed);
     json_object_put(changed);
     return result;
 }
 
 // The object that has a key of the language model: the config's text_config if that has it, else the config.
-static json_object *text_part(json_object *config, const char *key) {
+static json_object *init_text_config(json_object *config, const char *key) {
     json_object *text;
     bool nested =
         json_object_object_get_ex(config, "text_config", &text) && json_object_is_type(text, json_type_object);
@@ -70,11 +70,11 @@ static json_object *text_part(json_object *config, const char *key) {
 int64_t init_vocabulary(json_object *config) {
     json_object *value;
     int64_t size;
-    bool said = json_object_object_get_ex(text_part(config, "vocab_size"), "vocab_size", &value);
+    bool said = json_object_object_get_ex(init_text_config(config, "vocab_size"), "vocab_size", &value);
     return said && json_int(value, &size) ? size : 0;
 }
 
-static void put_id(json_object *config, const char *key, int64_t id) {
+static void init_set_id(json_object *config, const char *key, int64_t id) {
     json_object *text;
     if (id < 0) {
         json_object_object_del(config, key);
@@ -93,7 +93,7 @@ status init_fit(json_object *config, const struct tokenizer *t, bool fixed, cons
                {"vision_token_id", "<|vision_pad|>"},    {"vision_start_token_id", "<|vision_start|>"},
                {"vision_end_token_id", "<|vision_end|>"}};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
-        put_id(config, ids[i].key, tokenizer_token_to_id(t, ids[i].token));
+        init_set_id(config, ids[i].key, tokenizer_token_to_id(t, ids[i].token));
     int64_t size = tokenizer_vocab_size(t), given = init_vocabulary(config);
     if (fixed && given < size)
         return fail(DATAERR, "--shape: vocab_size %lld is less than the tokenizer's %lld", (long long)given,
@@ -101,7 +101,7 @@ status init_fit(json_object *config, const struct tokenizer *t, bool fixed, cons
     if (!fixed) json_object_object_add(config, "vocab_size", json_object_new_int64((size + 63) / 64 * 64));
     const char *key = json_object_object_get_ex(config, "dtype", NULL) ? "dtype" : "torch_dtype";
     json_object_object_add(config, key, json_object_new_string(dtype));
-    json_object *text = text_part(config, key);
+    json_object *text = init_text_config(config, key);
     if (text != config) json_object_object_add(text, key, json_object_new_string(dtype));
     return OK;
 }
@@ -118,7 +118,7 @@ status init_print(json_object *object, struct buf *out) {
     return buf_puts(out, "\n}\n");
 }
 
-static status write_settings(const char *folder, const char *name, struct buf *content) {
+static status init_write_file(const char *folder, const char *name, struct buf *content) {
     struct arena memory = {0};
     char *path = path_join(&memory, folder, name);
     status result = path ? file_write_atomic(path, content->data, content->size) : fail_oom();
@@ -139,7 +139,7 @@ status init_write_settings(const char *folder, const struct tokenizer *t, const 
     } else {
         result = buf_printf(&out, "{\n  \"do_sample\": true,\n  \"eos_token_id\": [%lld]\n}\n", end);
     }
-    if (result == OK) result = write_settings(folder, "generation_config.json", &out);
+    if (result == OK) result = init_write_file(folder, "generation_config.json", &out);
     buf_clear(&out);
     if (result == OK)
         result = buf_printf(&out,
@@ -150,7 +150,7 @@ status init_write_settings(const char *folder, const struct tokenizer *t, const 
                             "  \"image_processor_type\": \"Qwen2VLImageProcessor\",\n"
                             "  \"processor_class\": \"Qwen2_5_VLProcessor\"\n}\n",
                             vision->patch_size, vision->temporal_patch_size, vision->spatial_merge_size);
-    if (result == OK) result = write_settings(folder, "preprocessor_config.json", &out);
+    if (result == OK) result = init_write_file(folder, "preprocessor_config.json", &out);
     buf_release(&out);
     return result;
 }

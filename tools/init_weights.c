@@ -15,7 +15,7 @@ enum { BLOCK = 1 << 20, TASK = 1 << 14, DRAW = 4 }; // elements; one draw of 64 
 enum { LEVELS = 1 << 16 };
 static const int64_t SHARD = 5000000000; // bytes
 
-struct drawing {
+struct weight_block {
     uint64_t key;
     int64_t first; // element of the tensor
     size_t count;
@@ -25,26 +25,26 @@ struct drawing {
 };
 
 // What stands ready for all tensors.
-struct workshop {
+struct init_scratch {
     struct pool *pool;
     float *block;                       // BLOCK elements
     float *text_levels, *vision_levels; // LEVELS
 };
 
-static void put(const struct drawing *drawing, size_t place, float value) {
-    if (drawing->type == ELEMENT_F32) {
-        ((float *)drawing->out)[place] = value;
+static void init_store(const struct weight_block *weight_block, size_t place, float value) {
+    if (weight_block->type == ELEMENT_F32) {
+        ((float *)weight_block->out)[place] = value;
         return;
     }
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     bits += 0x7FFF + (bits >> 16 & 1); // to the nearest, ties to even
-    ((uint16_t *)drawing->out)[place] = (uint16_t)(bits >> 16);
+    ((uint16_t *)weight_block->out)[place] = (uint16_t)(bits >> 16);
 }
 
 // levels[i] = the normal distribution's quantile at (i + 1/2) / LEVELS, times `range`: sixteen random bits choose one.
 // Newton's method from the middle outwards, each quantile starting from its neighbour.
-static void fill_levels(float *levels, float range) {
+static void init_fill_levels(float *levels, float range) {
     double z = 0;
     for (int i = LEVELS / 2; i < LEVELS; i++) {
         for (int step = 0; step < 4; step++)
@@ -55,33 +55,34 @@ static void fill_levels(float *levels, float range) {
     }
 }
 
-static void draw_task(void *context, int task, int thread) {
-    const struct drawing *drawing = context;
+static void init_draw_task(void *context, int task, int thread) {
+    const struct weight_block *weight_block = context;
     (void)thread;
-    size_t end = ((size_t)task + 1) * TASK < drawing->count ? ((size_t)task + 1) * TASK : drawing->count;
+    size_t end = ((size_t)task + 1) * TASK < weight_block->count ? ((size_t)task + 1) * TASK : weight_block->count;
     for (size_t place = (size_t)task * TASK; place < end; place += DRAW) {
-        uint64_t bits = rng_bits(drawing->key, ((uint64_t)drawing->first + place) / DRAW, 0);
+        uint64_t bits = rng_bits(weight_block->key, ((uint64_t)weight_block->first + place) / DRAW, 0);
         for (size_t i = 0; i < DRAW && place + i < end; i++, bits >>= 16)
-            put(drawing, place + i, drawing->levels[bits & 0xFFFF]);
+            init_store(weight_block, place + i, weight_block->levels[bits & 0xFFFF]);
     }
 }
 
-static status write_parameter(const struct init_weights *how, const struct parameter *parameter,
-                              const struct workshop *shop, struct safetensors_writer *writer) {
-    struct drawing drawing = {.key = rng_key(how->seed, parameter->name),
-                              .levels = parameter->vision ? shop->vision_levels : shop->text_levels,
-                              .type = how->type,
-                              .out = shop->block};
+static status init_write_parameter(const struct init_weights *how, const struct parameter *parameter,
+                                   const struct init_scratch *scratch, struct safetensors_writer *writer) {
+    struct weight_block weight_block = {.key = rng_key(how->seed, parameter->name),
+                                        .levels = parameter->vision ? scratch->vision_levels : scratch->text_levels,
+                                        .type = how->type,
+                                        .out = scratch->block};
     size_t each = how->type == ELEMENT_F32 ? 4 : 2;
-    for (; drawing.first < parameter->count; drawing.first += BLOCK) {
-        int64_t left = parameter->count - drawing.first;
-        drawing.count = left < BLOCK ? (size_t)left : BLOCK;
+    for (; weight_block.first < parameter->count; weight_block.first += BLOCK) {
+        int64_t left = parameter->count - weight_block.first;
+        weight_block.count = left < BLOCK ? (size_t)left : BLOCK;
         if (parameter->kind == PARAMETER_MATRIX) {
-            pool_run(shop->pool, (int)((drawing.count + TASK - 1) / TASK), draw_task, &drawing);
+            pool_run(scratch->pool, (int)((weight_block.count + TASK - 1) / TASK), init_draw_task, &weight_block);
         } else {
-            for (size_t i = 0; i < drawing.count; i++) put(&drawing, i, parameter->kind == PARAMETER_NORM ? 1 : 0);
+            for (size_t i = 0; i < weight_block.count; i++)
+                init_store(&weight_block, i, parameter->kind == PARAMETER_NORM ? 1 : 0);
         }
-        TRY(safetensors_write(writer, shop->block, drawing.count * each));
+        TRY(safetensors_write(writer, scratch->block, weight_block.count * each));
     }
     return OK;
 }
@@ -92,7 +93,8 @@ struct shard {
     char name[64];
 };
 
-static status write_shard(const struct init_weights *how, const struct shard *shard, const struct workshop *shop) {
+static status init_write_shard(const struct init_weights *how, const struct shard *shard,
+                               const struct init_scratch *scratch) {
     struct arena memory = {0};
     struct safetensors_writer *writer = NULL;
     status result;
@@ -110,7 +112,7 @@ static status write_shard(const struct init_weights *how, const struct shard *sh
     }
     TRY_TO(result, done, safetensors_create(&writer, path, tensors, count, true));
     for (size_t i = shard->first; i < shard->end; i++)
-        TRY_TO(result, done, write_parameter(how, &shard->table->list[i], shop, writer));
+        TRY_TO(result, done, init_write_parameter(how, &shard->table->list[i], scratch, writer));
     result = safetensors_finish(&writer);
 done:
     safetensors_abort(&writer);
@@ -118,25 +120,25 @@ done:
     return result;
 }
 
-static int64_t parameter_bytes(const struct init_weights *how, const struct parameter *parameter) {
+static int64_t init_parameter_bytes(const struct init_weights *how, const struct parameter *parameter) {
     return parameter->count * (how->type == ELEMENT_F32 ? 4 : 2);
 }
 
 // The shard that starts at a parameter: as many as SHARD holds, one at least.
 static size_t shard_end(const struct init_weights *how, const struct parameter_table *table, size_t first) {
-    int64_t bytes = parameter_bytes(how, &table->list[first]);
+    int64_t bytes = init_parameter_bytes(how, &table->list[first]);
     size_t end = first + 1;
-    while (end < table->count && bytes + parameter_bytes(how, &table->list[end]) <= SHARD)
-        bytes += parameter_bytes(how, &table->list[end++]);
+    while (end < table->count && bytes + init_parameter_bytes(how, &table->list[end]) <= SHARD)
+        bytes += init_parameter_bytes(how, &table->list[end++]);
     return end;
 }
 
-static status write_index(const struct init_weights *how, const struct parameter_table *table,
-                          const struct shard *shards, size_t count) {
+static status init_write_index(const struct init_weights *how, const struct parameter_table *table,
+                               const struct shard *shards, size_t count) {
     struct buf out = {0};
     struct arena memory = {0};
     int64_t total = 0;
-    for (size_t i = 0; i < table->count; i++) total += parameter_bytes(how, &table->list[i]);
+    for (size_t i = 0; i < table->count; i++) total += init_parameter_bytes(how, &table->list[i]);
     status result =
         buf_printf(&out, "{\n  \"metadata\": {\"total_size\": %lld},\n  \"weight_map\": {", (long long)total);
     for (size_t s = 0; shards && s < count; s++)
@@ -151,8 +153,8 @@ static status write_index(const struct init_weights *how, const struct parameter
 }
 
 // Cuts the table into shards and names them.
-static status deployment_shards(const struct init_weights *how, const struct parameter_table *table,
-                                struct arena *memory, struct shard **out, size_t *count) {
+static status init_split(const struct init_weights *how, const struct parameter_table *table, struct arena *memory,
+                         struct shard **out, size_t *count) {
     *count = 0;
     for (size_t first = 0; first < table->count; first = shard_end(how, table, first)) ++*count;
     struct shard *shards = arena_alloc(memory, *count * sizeof *shards);
@@ -166,33 +168,33 @@ static status deployment_shards(const struct init_weights *how, const struct par
     return OK;
 }
 
-static status open_workshop(struct workshop *shop, const struct init_weights *how) {
-    TRY(pool_new(&shop->pool, how->threads));
-    TRY(NEW(&shop->block, BLOCK));
-    TRY(NEW(&shop->text_levels, LEVELS));
-    TRY(NEW(&shop->vision_levels, LEVELS));
-    fill_levels(shop->text_levels, how->text_range);
-    fill_levels(shop->vision_levels, how->vision_range);
+static status init_open_workshop(struct init_scratch *scratch, const struct init_weights *how) {
+    TRY(pool_new(&scratch->pool, how->threads));
+    TRY(NEW(&scratch->block, BLOCK));
+    TRY(NEW(&scratch->text_levels, LEVELS));
+    TRY(NEW(&scratch->vision_levels, LEVELS));
+    init_fill_levels(scratch->text_levels, how->text_range);
+    init_fill_levels(scratch->vision_levels, how->vision_range);
     return OK;
 }
 
 status init_write_weights(const struct init_weights *how, const struct model_config *config) {
     struct parameter_table *table = NULL;
-    struct workshop shop = {0};
+    struct init_scratch scratch = {0};
     struct arena memory = {0};
     struct shard *shards = NULL;
     size_t count = 0;
     status result;
     TRY_TO(result, done, parameter_table_new(&table, config));
-    TRY_TO(result, done, open_workshop(&shop, how));
-    TRY_TO(result, done, deployment_shards(how, table, &memory, &shards, &count));
-    for (size_t i = 0; shards && i < count; i++) TRY_TO(result, done, write_shard(how, &shards[i], &shop));
-    if (count > 1) TRY_TO(result, done, write_index(how, table, shards, count));
+    TRY_TO(result, done, init_open_workshop(&scratch, how));
+    TRY_TO(result, done, init_split(how, table, &memory, &shards, &count));
+    for (size_t i = 0; shards && i < count; i++) TRY_TO(result, done, init_write_shard(how, &shards[i], &scratch));
+    if (count > 1) TRY_TO(result, done, init_write_index(how, table, shards, count));
 done:
-    free(shop.text_levels);
-    free(shop.vision_levels);
-    free(shop.block);
-    pool_free(&shop.pool);
+    free(scratch.text_levels);
+    free(scratch.vision_levels);
+    free(scratch.block);
+    pool_free(&scratch.pool);
     parameter_table_free(&table);
     arena_release(&memory);
     return result;

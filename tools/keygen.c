@@ -14,7 +14,7 @@ static const struct option_table keygen_table = {
     .help = "makes this machine's key file (~/.config/caravan/machine.key) and prints its public key",
 };
 
-static status make(const char *path) {
+static status keygen_write(const char *path) {
     struct wire_security keys = {0};
     char *dir = strdup(path);
     if (!dir) return fail_oom();
@@ -36,7 +36,7 @@ int keygen_main(int argc, char **argv) {
     status result = subcommand_parse(&options, &keygen_table, NULL, argc, argv, &operands);
     if (result == OK) {
         const char *path = operands.count ? operands.list[0] : deployment_key_file(&arena);
-        result = path ? make(path) : fail_oom();
+        result = path ? keygen_write(path) : fail_oom();
     }
     options_release(&options);
     arena_release(&arena);

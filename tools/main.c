@@ -1,4 +1,4 @@
-// caravan: the tool. Finds the subcommand and calls it.
+// caravan: the tool. Finds the subcommand and hands over.
 #include <stdio.h>
 #include <string.h>
 
@@ -12,27 +12,27 @@ static const struct subcommand {
     const char *help;
 } subcommands[] = {
     {"check", check_main, "every mistake in a pipeline file"},
-    {"draw", draw_main, "make the demo's clips and questions"},
     {"frames", frames_main, "list, show and export the frames of a store"},
     {"graph", graph_main, "a pipeline file as a picture"},
     {"groups", groups_main, "what lies in a groups store"},
     {"init", init_main, "a model folder with random weights"},
     {"keygen", keygen_main, "a pair of keys for a machine"},
+    {"make-demo-data", make_demo_data_main, "make the demo's clips and questions"},
     {"reference", reference_main, "every key and field, as Markdown"},
     {"report", report_main, "files of groups side by side: accuracy, rewards, rates"},
     {"run", run_main, "start a pipeline, or go on with it"},
     {"tokenize", tokenize_main, "texts or messages to tokens, and back"},
     {"top", top_main, "a run as it goes: rates, queues, waits, the last steps"},
 };
-// Subcommands that caravan itself calls.
+// Called by caravan itself.
 static const struct subcommand hidden[] = {{"program", program_main, NULL}};
 enum { subcommand_count = sizeof subcommands / sizeof subcommands[0] };
 
-static int print_help(FILE *out, int code) {
+static int tools_print_help(FILE *out, int code) {
     fputs("caravan: consistency-aware reinforcement learning for video-language models\n\n"
           "usage: caravan SUBCOMMAND [...], caravan SUBCOMMAND --help, caravan --version\n\n",
           out);
-    for (int i = 0; i < subcommand_count; i++) fprintf(out, "  %-10s %s\n", subcommands[i].name, subcommands[i].help);
+    for (int i = 0; i < subcommand_count; i++) fprintf(out, "  %-15s %s\n", subcommands[i].name, subcommands[i].help);
     return code;
 }
 
@@ -42,8 +42,8 @@ int main(int argc, char **argv) {
         log_info("%s", fail_text());
         return UNAVAILABLE;
     }
-    if (argc < 2) return print_help(stderr, USAGE);
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "help")) return print_help(stdout, 0);
+    if (argc < 2) return tools_print_help(stderr, USAGE);
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "help")) return tools_print_help(stdout, 0);
     if (!strcmp(argv[1], "--version")) {
         puts("caravan " CARAVAN_VERSION);
         return 0;

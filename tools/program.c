@@ -27,14 +27,14 @@ struct program {
 };
 
 // argv[1] is --wiring=FILE, which says what program; stage_main reads it again.
-static const char *wiring_path(int argc, char **argv) {
+static const char *program_wiring_path(int argc, char **argv) {
     static const char option[] = "--wiring=";
     return argc == 2 && !strncmp(argv[1], option, strlen(option)) ? argv[1] + strlen(option) : NULL;
 }
 
 static struct node_config given; // of this process: stage_main hands nothing to open
 
-static status open_program(void **state, struct stage_context *context) {
+static status program_open(void **state, struct stage_context *context) {
     struct program *program;
     TRY(NEW(&program, 1));
     *state = program;
@@ -45,7 +45,7 @@ static status open_program(void **state, struct stage_context *context) {
     return OK;
 }
 
-static void become(const struct program *program, const int in[2], const int out[2]) {
+static void program_exec(const struct program *program, const int in[2], const int out[2]) {
     dup2(in[0], STDIN_FILENO);
     dup2(out[1], STDOUT_FILENO);
     close(in[0]), close(in[1]), close(out[0]), close(out[1]);
@@ -57,7 +57,7 @@ static void become(const struct program *program, const int in[2], const int out
     _exit(127);
 }
 
-static status start(struct program *program) {
+static status program_start(struct program *program) {
     int in[2], out[2];
     if (pipe(in)) return fail(UNAVAILABLE, "pipe: %s", strerror(errno));
     if (pipe(out)) {
@@ -65,7 +65,7 @@ static status start(struct program *program) {
         return fail(UNAVAILABLE, "pipe: %s", strerror(errno));
     }
     program->pid = fork();
-    if (program->pid == 0) become(program, in, out);
+    if (program->pid == 0) program_exec(program, in, out);
     close(in[0]), close(out[1]);
     program->in = in[1];
     program->out = out[0];
@@ -73,7 +73,7 @@ static status start(struct program *program) {
     return program->pid > 0 ? OK : fail(UNAVAILABLE, "fork: %s", strerror(errno));
 }
 
-static int stop(struct program *program) {
+static int program_stop(struct program *program) {
     int state = 0;
     if (program->in >= 0) close(program->in);
     if (program->out >= 0) close(program->out);
@@ -89,8 +89,8 @@ static int stop(struct program *program) {
     return state;
 }
 
-// Waits until the program can be written to or read from; END when we are asked to stop.
-static status wait_for(const struct program *program, int fd, short events) {
+// Waits until the program can be written to or read from; END when we are asked to program_stop.
+static status program_wait_for(const struct program *program, int fd, short events) {
     enum { SLICE_MS = 100 };
     struct pollfd ready = {.fd = fd, .events = events};
     while (!stage_stopping(program->context)) {
@@ -102,10 +102,10 @@ static status wait_for(const struct program *program, int fd, short events) {
 }
 
 // BAD_SAMPLE: the program has ended.
-static status write_line(struct program *program) {
+static status program_write_line(struct program *program) {
     size_t done = 0;
     while (done < program->line.size) {
-        TRY(wait_for(program, program->in, POLLOUT));
+        TRY(program_wait_for(program, program->in, POLLOUT));
         enum { PIECE = 4096 }; // a pipe that poll says is ready takes so many without blocking
         size_t size = program->line.size - done < PIECE ? program->line.size - done : PIECE;
         ssize_t put = write(program->in, program->line.data + done, size);
@@ -116,10 +116,10 @@ static status write_line(struct program *program) {
     return OK;
 }
 
-static status read_line(struct program *program, char **end) {
+static status program_read_line(struct program *program, char **end) {
     enum { PIECE = 65536 };
     while (!(*end = program->buffer.size ? memchr(program->buffer.data, '\n', program->buffer.size) : NULL)) {
-        TRY(wait_for(program, program->out, POLLIN));
+        TRY(program_wait_for(program, program->out, POLLIN));
         TRY(buf_reserve(&program->buffer, PIECE));
         ssize_t got = read(program->out, program->buffer.data + program->buffer.size, PIECE);
         if (got < 0 && errno == EINTR) continue;
@@ -129,7 +129,7 @@ static status read_line(struct program *program, char **end) {
     return OK;
 }
 
-static status take_answer(struct program *program, struct group *group, const char *end) {
+static status program_take_answer(struct program *program, struct group *group, const char *end) {
     struct group *answer, swapped = *group;
     size_t size = (size_t)(end - program->buffer.data);
     TRY(group_from_json(&answer, program->buffer.data, size));
@@ -145,25 +145,25 @@ static status take_answer(struct program *program, struct group *group, const ch
     return OK;
 }
 
-static status ask(struct program *program, struct group *group) {
+static status program_ask(struct program *program, struct group *group) {
     char *end;
-    if (!program->pid) TRY(start(program));
-    TRY(write_line(program));
-    TRY(read_line(program, &end));
-    return take_answer(program, group, end);
+    if (!program->pid) TRY(program_start(program));
+    TRY(program_write_line(program));
+    TRY(program_read_line(program, &end));
+    return program_take_answer(program, group, end);
 }
 
-static status work(void *state, struct group *group) {
+static status program_work(void *state, struct group *group) {
     struct program *program = state;
     enum { DEATHS = 5 };
     buf_clear(&program->line);
     TRY(group_to_json(group, &program->line));
     TRY(buf_puts(&program->line, "\n"));
     for (int deaths = 0;;) {
-        status result = ask(program, group);
+        status result = program_ask(program, group);
         if (result == DATAERR) return fail_prefix(UNAVAILABLE, "%s", program->command[0]);
         if (result != BAD_SAMPLE) return result;
-        int how = stop(program);
+        int how = program_stop(program);
         log_info("%s %s %d over group %s; starting it again", program->command[0],
                  WIFSIGNALED(how) ? "was killed by signal" : "ended with exit code",
                  WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how), group->id.data);
@@ -174,10 +174,10 @@ static status work(void *state, struct group *group) {
     }
 }
 
-static status close_program(void *state) {
+static status program_close(void *state) {
     struct program *program = state;
     if (!program) return OK;
-    stop(program);
+    program_stop(program);
     buf_release(&program->line);
     buf_release(&program->buffer);
     free(program->command);
@@ -186,7 +186,7 @@ static status close_program(void *state) {
 }
 
 int program_main(int argc, char **argv) {
-    const char *path = wiring_path(argc, argv);
+    const char *path = program_wiring_path(argc, argv);
     status result = path ? node_config_read(&given, path) : fail(USAGE, "caravan run starts this, not a person");
     if (result == OK && (!given.command_count || !given.home)) result = fail(DATAERR, "%s: names no program", path);
     if (result != OK) {
@@ -201,9 +201,9 @@ int program_main(int argc, char **argv) {
     const struct stage stage = {.name = given.stage,
                                 .table = &table,
                                 .section = -1,
-                                .open = open_program,
-                                .work = work,
-                                .close = close_program};
+                                .open = program_open,
+                                .work = program_work,
+                                .close = program_close};
     int code = stage_main(&stage, argc, argv);
     node_config_release(&given);
     return code;

@@ -1,4 +1,5 @@
-// caravan report: files of groups (JSON lines) side by side: how right, how well formed, how consistent, how fast.
+// caravan report: files of report_groups (JSON lines) side by side: how right, how well formed, how consistent, how
+// fast.
 #include <json-c/json.h>
 #include <math.h>
 #include <stdbool.h>
@@ -32,13 +33,13 @@ struct column {
     struct intervals work[stage_count];
 };
 
-static double sum(const struct double_array *values) {
-    double sum = 0;
-    for (size_t i = 0; i < values->count; i++) sum += isnan(values->data[i]) ? 0 : values->data[i];
-    return sum;
+static double report_sum(const struct double_array *values) {
+    double report_sum = 0;
+    for (size_t i = 0; i < values->count; i++) report_sum += isnan(values->data[i]) ? 0 : values->data[i];
+    return report_sum;
 }
 
-static status add_interval(struct intervals *list, double from, double to) {
+static status report_add_interval(struct intervals *list, double from, double to) {
     if (list->count == list->room) {
         list->room = list->room ? 2 * list->room : 64;
         TRY(RESIZE(&list->data, list->room));
@@ -47,7 +48,7 @@ static status add_interval(struct intervals *list, double from, double to) {
     return OK;
 }
 
-static status add_times(struct column *column, const struct group *group) {
+static status report_add_times(struct column *column, const struct group *group) {
     if (!group->times.data) return OK;
     struct json_object *times = json_tokener_parse(group->times.data);
     status result = OK;
@@ -55,14 +56,14 @@ static status add_times(struct column *column, const struct group *group) {
         struct json_object *pair;
         if (!json_object_object_get_ex(times, stage_names[i], &pair)) continue;
         if (!json_object_is_type(pair, json_type_array) || json_object_array_length(pair) != 2) continue;
-        result = add_interval(&column->work[i], json_object_get_double(json_object_array_get_idx(pair, 0)),
-                              json_object_get_double(json_object_array_get_idx(pair, 1)));
+        result = report_add_interval(&column->work[i], json_object_get_double(json_object_array_get_idx(pair, 0)),
+                                     json_object_get_double(json_object_array_get_idx(pair, 1)));
     }
     json_object_put(times);
     return result;
 }
 
-static status add_group(struct column *column, const struct group *group) {
+static status report_add_group(struct column *column, const struct group *group) {
     column->groups++;
     if (group->quarantine.present) {
         column->quarantined++;
@@ -76,20 +77,20 @@ static status add_group(struct column *column, const struct group *group) {
     column->completions += group->completion_count;
     if (group->rewards.present) {
         column->rewarded += group->completion_count;
-        column->accuracy += sum(&group->rewards.accuracy);
-        column->format += sum(&group->rewards.format);
-        column->total += sum(&group->rewards.total);
-        column->bonus += sum(&group->rewards.bonus);
+        column->accuracy += report_sum(&group->rewards.accuracy);
+        column->format += report_sum(&group->rewards.format);
+        column->total += report_sum(&group->rewards.total);
+        column->bonus += report_sum(&group->rewards.bonus);
     }
     for (size_t i = 0; i < group->reference.answer_logprob.count; i++) {
         if (isnan(group->reference.answer_logprob.data[i])) continue;
         column->likely++;
         column->likelihood += exp(group->reference.answer_logprob.data[i]);
     }
-    return add_times(column, group);
+    return report_add_times(column, group);
 }
 
-static status read_column(struct column *column) {
+static status report_read_column(struct column *column) {
     struct buf content = {0};
     status result = file_read(column->path, &content);
     size_t number = 0;
@@ -101,7 +102,7 @@ static status read_column(struct column *column) {
         if (strspn(at, " \t\r\n") < size) {
             struct group *group = NULL;
             result = group_from_json(&group, at, size);
-            if (result == OK) result = add_group(column, group);
+            if (result == OK) result = report_add_group(column, group);
             group_free(&group);
         }
         if (result != OK) fail_prefix(result, "%s: line %zu", column->path, number);
@@ -111,15 +112,15 @@ static status read_column(struct column *column) {
     return result;
 }
 
-static int by_start(const void *a, const void *b) {
+static int report_by_start(const void *a, const void *b) {
     double first = ((const struct interval *)a)->from, second = ((const struct interval *)b)->from;
     return (first > second) - (first < second);
 }
 
 // Seconds during which the stage had at least one group in hand.
-static double busy(struct intervals *list) {
+static double report_busy(struct intervals *list) {
     double seconds = 0, until = -INFINITY;
-    if (list->count) qsort(list->data, list->count, sizeof *list->data, by_start);
+    if (list->count) qsort(list->data, list->count, sizeof *list->data, report_by_start);
     for (size_t i = 0; i < list->count; i++) {
         double from = list->data[i].from > until ? list->data[i].from : until;
         if (list->data[i].to > from) seconds += list->data[i].to - from;
@@ -130,66 +131,66 @@ static double busy(struct intervals *list) {
 
 typedef double (*measure)(struct column *column);
 
-static double accuracy(struct column *c) {
+static double report_accuracy(struct column *c) {
     return c->accuracy / (double)c->rewarded;
 }
-static double format(struct column *c) {
+static double report_format(struct column *c) {
     return c->format / (double)c->rewarded;
 }
-static double reward(struct column *c) {
+static double report_reward(struct column *c) {
     return c->total / (double)c->rewarded;
 }
-static double bonus(struct column *c) {
+static double report_bonus(struct column *c) {
     return c->bonus / (double)c->rewarded;
 }
-static double likelihood(struct column *c) {
+static double report_likelihood(struct column *c) {
     return c->likelihood / (double)c->likely;
 }
-static double length(struct column *c) {
+static double report_length(struct column *c) {
     return c->tokens / (double)c->completions;
 }
-static double truncated(struct column *c) {
+static double report_truncated(struct column *c) {
     return (double)c->truncated / (double)c->completions;
 }
-static double groups(struct column *c) {
+static double report_groups(struct column *c) {
     return (double)c->groups;
 }
-static double quarantined(struct column *c) {
+static double report_quarantined(struct column *c) {
     return (double)c->quarantined;
 }
-static double frames_rate(struct column *c) {
-    return (double)c->work[0].count / busy(&c->work[0]);
+static double report_frames_rate(struct column *c) {
+    return (double)c->work[0].count / report_busy(&c->work[0]);
 }
-static double rollout_rate(struct column *c) {
-    return c->tokens / busy(&c->work[1]);
+static double report_rollout_rate(struct column *c) {
+    return c->tokens / report_busy(&c->work[1]);
 }
-static double refscore_rate(struct column *c) {
-    return (c->tokens + c->prompt_tokens) / busy(&c->work[2]);
+static double report_refscore_rate(struct column *c) {
+    return (c->tokens + c->prompt_tokens) / report_busy(&c->work[2]);
 }
-static double optim_rate(struct column *c) {
-    return (c->tokens + c->prompt_tokens) / busy(&c->work[4]);
+static double report_optim_rate(struct column *c) {
+    return (c->tokens + c->prompt_tokens) / report_busy(&c->work[4]);
 }
 
 static const struct {
     const char *name, *format;
     measure measure;
 } rows[] = {
-    {"groups", "%.0f", groups},
-    {"set aside", "%.0f", quarantined},
-    {"accuracy", "%.3f", accuracy},
-    {"format", "%.3f", format},
-    {"reward", "%.3f", reward},
-    {"consistency bonus", "%.3f", bonus},
-    {"answer likelihood", "%.3f", likelihood},
-    {"tokens a completion", "%.1f", length},
-    {"truncated", "%.3f", truncated},
-    {"frames, groups/s", "%.1f", frames_rate},
-    {"rollout, tokens/s", "%.0f", rollout_rate},
-    {"refscore, tokens/s", "%.0f", refscore_rate},
-    {"optim, tokens/s", "%.0f", optim_rate},
+    {"groups", "%.0f", report_groups},
+    {"set aside", "%.0f", report_quarantined},
+    {"accuracy", "%.3f", report_accuracy},
+    {"format", "%.3f", report_format},
+    {"reward", "%.3f", report_reward},
+    {"consistency bonus", "%.3f", report_bonus},
+    {"answer likelihood", "%.3f", report_likelihood},
+    {"tokens a completion", "%.1f", report_length},
+    {"truncated", "%.3f", report_truncated},
+    {"frames, groups/s", "%.1f", report_frames_rate},
+    {"rollout, tokens/s", "%.0f", report_rollout_rate},
+    {"refscore, tokens/s", "%.0f", report_refscore_rate},
+    {"optim, tokens/s", "%.0f", report_optim_rate},
 };
 
-static void print_table(struct column *columns, int count) {
+static void report_print_table(struct column *columns, int count) {
     printf("%-22s", "");
     for (int c = 0; c < count; c++) printf(" %16s", columns[c].name);
     putchar('\n');
@@ -212,7 +213,7 @@ static void print_table(struct column *columns, int count) {
     }
 }
 
-static void release(struct column *column) {
+static void report_release(struct column *column) {
     for (int i = 0; i < stage_count; i++) free(column->work[i].data);
 }
 
@@ -235,10 +236,10 @@ int report_main(int argc, char **argv) {
         columns[i].name = files.list[i];
         columns[i].path = equals ? equals + 1 : files.list[i];
         if (equals) *equals = 0;
-        result = read_column(&columns[i]);
+        result = report_read_column(&columns[i]);
     }
-    if (result == OK) print_table(columns, files.count);
-    for (int i = 0; i < most_files; i++) release(&columns[i]);
+    if (result == OK) report_print_table(columns, files.count);
+    for (int i = 0; i < most_files; i++) report_release(&columns[i]);
     options_release(&options);
     return subcommand_exit(result);
 }

@@ -13,8 +13,8 @@
 #include "shared/base/clock.h"
 #include "shared/base/log.h"
 #include "shared/wire/wire.h"
-#include "tools/board.h"
-#include "tools/children.h"
+#include "tools/run_status.h"
+#include "tools/processes.h"
 
 enum {
     TICK_MS = 200,
@@ -24,8 +24,8 @@ enum {
 
 struct supervisor {
     struct deployment *deployment;
-    struct children children;
-    struct board *board;
+    struct processes processes;
+    struct run_status *run_status;
     struct wire *wire;
     struct wire_peer *source;  // our visit to the source's ledger
     struct wire_peer **others; // our visits to other machines' supervisors
@@ -46,8 +46,9 @@ struct supervisor {
 // ---- talk ----
 
 // A line for the person, above the progress if that stands on the terminal.
-static void tell(const struct supervisor *supervisor, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void tell(const struct supervisor *supervisor, const char *format, ...) {
+static void supervisor_log(const struct supervisor *supervisor, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void supervisor_log(const struct supervisor *supervisor, const char *format, ...) {
     char text[1024];
     va_list arguments;
     va_start(arguments, format);
@@ -57,16 +58,16 @@ static void tell(const struct supervisor *supervisor, const char *format, ...) {
     log_info("%s", text);
 }
 
-static status show_progress(struct supervisor *supervisor) {
+static status supervisor_show_progress(struct supervisor *supervisor) {
     double time = clock_monotonic();
-    int64_t step = board_step(supervisor->board);
+    int64_t step = run_status_step(supervisor->run_status);
     bool news = step != supervisor->step;
     double pause = supervisor->terminal ? 0.5 : news ? 2 : PLAIN_SECONDS;
     if (supervisor->ending || time - supervisor->told < pause) return OK;
     supervisor->told = time;
     supervisor->step = step;
     buf_clear(&supervisor->line);
-    TRY(board_line(supervisor->board, time, &supervisor->line));
+    TRY(run_status_line(supervisor->run_status, time, &supervisor->line));
     if (supervisor->terminal) {
         struct winsize size = {0};
         int width = !ioctl(STDERR_FILENO, TIOCGWINSZ, &size) && size.ws_col ? size.ws_col : 80;
@@ -82,7 +83,7 @@ static status show_progress(struct supervisor *supervisor) {
 
 // Sends a message to those who watch and, if it comes from this machine, to the other machines' supervisors. A peer
 // that is gone gets nothing.
-static void publish(struct supervisor *supervisor, const struct wire_message *message, bool from_here) {
+static void supervisor_publish(struct supervisor *supervisor, const struct wire_message *message, bool from_here) {
     struct wire *wire = supervisor->wire;
     struct wire_peer *peer = from_here ? wire_first_peer(wire, "report", false) : NULL;
     for (; peer; peer = wire_next_peer(peer))
@@ -92,73 +93,75 @@ static void publish(struct supervisor *supervisor, const struct wire_message *me
 }
 
 // Begins the end, once: every process is asked to stop.
-static void begin_end(struct supervisor *supervisor, status result, const char *reason) {
+static void supervisor_begin_stop(struct supervisor *supervisor, status result, const char *reason) {
     if (supervisor->ending) return;
     supervisor->ending = true;
     supervisor->ended = clock_monotonic();
     supervisor->result = result;
     supervisor->reason = strdup(reason);
     const struct wire_message end = {.kind = MESSAGE_END, .code = result, .reason = reason};
-    if (!supervisor->stopped) publish(supervisor, &end, true);
-    children_signal(&supervisor->children, SIGTERM);
+    if (!supervisor->stopped) supervisor_publish(supervisor, &end, true);
+    processes_signal(&supervisor->processes, SIGTERM);
 }
 
-static void stop_for_person(struct supervisor *supervisor) {
+static void supervisor_on_stop_signal(struct supervisor *supervisor) {
     if (supervisor->stopped) {
         supervisor->killed = true;
-        children_signal(&supervisor->children, SIGKILL);
+        processes_signal(&supervisor->processes, SIGKILL);
         return;
     }
     supervisor->stopped = true;
-    tell(supervisor, "stopping; the same command goes on (once more: stop at once)");
-    begin_end(supervisor, END, "stopped");
+    supervisor_log(supervisor, "stopping; the same command goes on (once more: stop at once)");
+    supervisor_begin_stop(supervisor, END, "stopped");
 }
 
 // ---- messages ----
 
-static status hear_status(struct supervisor *supervisor, const struct wire_message *message) {
-    TRY(board_hear(supervisor->board, message, clock_monotonic()));
+static status supervisor_on_status(struct supervisor *supervisor, const struct wire_message *message) {
+    TRY(run_status_update(supervisor->run_status, message, clock_monotonic()));
     const struct replica *replica = deployment_find(supervisor->deployment, message->name, (int)message->replica);
-    for (size_t i = 0; i < supervisor->children.count; i++) {
-        struct child *child = &supervisor->children.list[i];
-        if (child->replica != replica || child->pid != message->status.pid) continue;
-        child->ready = true;
+    for (size_t i = 0; i < supervisor->processes.count; i++) {
+        struct process *process = &supervisor->processes.list[i];
+        if (process->replica != replica || process->pid != message->status.pid) continue;
+        process->ready = true;
     }
     return OK;
 }
 
-static status on_said(struct supervisor *supervisor, const struct wire_peer *peer, const struct wire_message *message) {
+static status supervisor_on_message(struct supervisor *supervisor, const struct wire_peer *peer,
+                                    const struct wire_message *message) {
     bool from_here = strcmp(wire_peer_name(peer), SUPERVISOR_NAME) != 0;
     switch (message->kind) {
     case MESSAGE_STATUS:
-        publish(supervisor, message, from_here);
-        return hear_status(supervisor, message);
+        supervisor_publish(supervisor, message, from_here);
+        return supervisor_on_status(supervisor, message);
     case MESSAGE_NOTICE:
-        publish(supervisor, message, from_here);
-        tell(supervisor, "%s: %s", message->name, message->reason);
+        supervisor_publish(supervisor, message, from_here);
+        supervisor_log(supervisor, "%s: %s", message->name, message->reason);
         return OK;
     case MESSAGE_END:
-        begin_end(supervisor, message->code == 0 ? OK : (status)message->code, message->reason);
+        supervisor_begin_stop(supervisor, message->code == 0 ? OK : (status)message->code, message->reason);
         return OK;
     default:
         return OK;
     }
 }
 
-static status on_event(struct supervisor *supervisor, const struct wire_event *event) {
+static status supervisor_on_event(struct supervisor *supervisor, const struct wire_event *event) {
     bool other = event->peer && !strcmp(wire_peer_name(event->peer), SUPERVISOR_NAME);
     switch (event->kind) {
     case WIRE_JOINED:
-        if (other && wire_peer_is_client(event->peer)) tell(supervisor, "%s is there", wire_peer_machine(event->peer));
+        if (other && wire_peer_is_client(event->peer))
+            supervisor_log(supervisor, "%s is there", wire_peer_machine(event->peer));
         return OK;
     case WIRE_GONE:
         if (other && wire_peer_is_client(event->peer) && !supervisor->ending)
-            tell(supervisor, "%s is gone; waiting for it", wire_peer_machine(event->peer));
+            supervisor_log(supervisor, "%s is gone; waiting for it", wire_peer_machine(event->peer));
         return OK;
     case WIRE_REFUSED:
         return fail(UNAVAILABLE, "%s", event->message.reason);
     case WIRE_MESSAGE:
-        return on_said(supervisor, event->peer, &event->message);
+        return supervisor_on_message(supervisor, event->peer, &event->message);
     default:
         return OK;
     }
@@ -166,33 +169,33 @@ static status on_event(struct supervisor *supervisor, const struct wire_event *e
 
 // ---- processes ----
 
-static status reap(struct supervisor *supervisor) {
+static status supervisor_reap(struct supervisor *supervisor) {
     for (;;) {
-        struct child *ended;
+        struct process *ended;
         const char *how;
-        status result = children_reap(&supervisor->children, clock_monotonic(), &ended, &how);
+        status result = processes_reap(&supervisor->processes, clock_monotonic(), &ended, &how);
         if (!ended) return OK;
-        board_forget(supervisor->board, ended->replica);
+        run_status_forget(supervisor->run_status, ended->replica);
         if (supervisor->ending) continue;
         if (result != OK) {
-            tell(supervisor, "%s", fail_text());
-            begin_end(supervisor, result, fail_text());
+            supervisor_log(supervisor, "%s", fail_text());
+            supervisor_begin_stop(supervisor, result, fail_text());
         } else {
-            tell(supervisor, "%s %s; starting it again", ended->name, how);
+            supervisor_log(supervisor, "%s %s; starting it again", ended->name, how);
         }
     }
 }
 
-static status take_signals(struct supervisor *supervisor) {
+static status supervisor_read_signals(struct supervisor *supervisor) {
     struct signalfd_siginfo info;
     while (read(supervisor->signals, &info, sizeof info) == sizeof info) {
         if (info.ssi_signo == SIGINT || info.ssi_signo == SIGTERM || info.ssi_signo == SIGHUP)
-            stop_for_person(supervisor);
+            supervisor_on_stop_signal(supervisor);
     }
-    return reap(supervisor);
+    return supervisor_reap(supervisor);
 }
 
-static status lose_group(void *context, int64_t seq) {
+static status supervisor_reissue(void *context, int64_t seq) {
     struct supervisor *supervisor = context;
     const struct wire_message reissue = {.kind = MESSAGE_REISSUE, .seq = seq, .reason = "nobody has it any more"};
     return wire_send(supervisor->wire, supervisor->source, &reissue, NULL);
@@ -201,7 +204,7 @@ static status lose_group(void *context, int64_t seq) {
 // ---- time ----
 
 // Stages start when the other machines are there: their sockets find each other anyway, but a person wants to know.
-static status wait_for_others(struct supervisor *supervisor) {
+static status supervisor_wait_for_machines(struct supervisor *supervisor) {
     struct buf missing = {0};
     status result = OK;
     for (size_t i = 0; i < supervisor->other_count && result == OK; i++) {
@@ -214,49 +217,50 @@ static status wait_for_others(struct supervisor *supervisor) {
     supervisor->started = result == OK && missing.size == 0;
     if (result == OK && missing.size && clock_monotonic() - supervisor->waited > PLAIN_SECONDS) {
         supervisor->waited = clock_monotonic();
-        tell(supervisor, "waiting for %s", missing.data);
+        supervisor_log(supervisor, "waiting for %s", missing.data);
     }
     buf_release(&missing);
     return result;
 }
 
 // Stages that do not end are killed, which costs nothing but time, but for optim: it may be writing a checkpoint.
-static status hurry(struct supervisor *supervisor) {
+static status supervisor_kill_late(struct supervisor *supervisor) {
     const struct pipeline *pipeline = supervisor->deployment->pipeline;
     const struct pipeline_stage *last = &pipeline->stages[pipeline->stage_count - 1];
     if (supervisor->killed || clock_monotonic() - supervisor->ended < STOP_SECONDS) return OK;
     supervisor->killed = true;
-    for (size_t i = 0; i < supervisor->children.count; i++) {
-        const struct child *child = &supervisor->children.list[i];
-        if (!child->pid) continue;
-        bool spared = child->replica->stage == last;
-        tell(supervisor, spared ? "waiting for %s to end" : "%s did not end in time: killed", child->name);
-        if (!spared) kill(child->pid, SIGKILL);
+    for (size_t i = 0; i < supervisor->processes.count; i++) {
+        const struct process *process = &supervisor->processes.list[i];
+        if (!process->pid) continue;
+        bool spared = process->replica->stage == last;
+        supervisor_log(supervisor, spared ? "waiting for %s to end" : "%s did not end in time: killed", process->name);
+        if (!spared) kill(process->pid, SIGKILL);
     }
     return OK;
 }
 
-static status look_after(struct supervisor *supervisor) {
+static status supervisor_on_tick(struct supervisor *supervisor) {
     if (supervisor->ending) {
-        return hurry(supervisor);
+        return supervisor_kill_late(supervisor);
     }
-    if (!supervisor->started) TRY(wait_for_others(supervisor));
+    if (!supervisor->started) TRY(supervisor_wait_for_machines(supervisor));
     if (!supervisor->started) return OK;
-    TRY(children_start(&supervisor->children, clock_monotonic()));
-    if (supervisor->home) TRY(board_find_lost(supervisor->board, clock_monotonic(), lose_group, supervisor));
-    return show_progress(supervisor);
+    TRY(processes_start(&supervisor->processes, clock_monotonic()));
+    if (supervisor->home)
+        TRY(run_status_find_lost(supervisor->run_status, clock_monotonic(), supervisor_reissue, supervisor));
+    return supervisor_show_progress(supervisor);
 }
 
-static status go_round(struct supervisor *supervisor) {
+static status supervisor_run_once(struct supervisor *supervisor) {
     struct wire_event event;
     TRY(wire_poll(supervisor->wire, TICK_MS, &event));
-    TRY(event.kind == WIRE_READABLE ? take_signals(supervisor) : on_event(supervisor, &event));
-    return look_after(supervisor);
+    TRY(event.kind == WIRE_READABLE ? supervisor_read_signals(supervisor) : supervisor_on_event(supervisor, &event));
+    return supervisor_on_tick(supervisor);
 }
 
 // ---- opening and closing ----
 
-static status open_signals(struct supervisor *supervisor) {
+static status supervisor_open_signals(struct supervisor *supervisor) {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
@@ -269,7 +273,7 @@ static status open_signals(struct supervisor *supervisor) {
     return supervisor->signals < 0 ? fail(UNAVAILABLE, "signalfd: %s", strerror(errno)) : OK;
 }
 
-static status visit_others(struct supervisor *supervisor) {
+static status supervisor_connect_machines(struct supervisor *supervisor) {
     const struct deployment *deployment = supervisor->deployment;
     TRY(NEW(&supervisor->others, deployment->machines));
     for (size_t i = 0; i < deployment->machines; i++) {
@@ -282,7 +286,7 @@ static status visit_others(struct supervisor *supervisor) {
     return OK;
 }
 
-static status open_wire(struct supervisor *supervisor) {
+static status supervisor_open_wire(struct supervisor *supervisor) {
     struct deployment *deployment = supervisor->deployment;
     const struct replica *own = deployment_supervisor(deployment, deployment->here),
                          *source = deployment_find(deployment, "source", 1);
@@ -305,34 +309,34 @@ static status open_wire(struct supervisor *supervisor) {
     if (supervisor->home)
         TRY(wire_connect(supervisor->wire, deployment_endpoint(deployment, source), key, "ledger",
                          &supervisor->source));
-    return visit_others(supervisor);
+    return supervisor_connect_machines(supervisor);
 }
 
-static status open_all(struct supervisor *supervisor) {
-    TRY(open_signals(supervisor));
-    TRY(children_make(&supervisor->children, supervisor->deployment));
-    TRY(board_new(&supervisor->board, supervisor->deployment));
-    return open_wire(supervisor);
+static status supervisor_open(struct supervisor *supervisor) {
+    TRY(supervisor_open_signals(supervisor));
+    TRY(processes_init(&supervisor->processes, supervisor->deployment));
+    TRY(run_status_new(&supervisor->run_status, supervisor->deployment));
+    return supervisor_open_wire(supervisor);
 }
 
 // Nothing that we started outlives us.
-static void end_children(struct supervisor *supervisor) {
-    children_signal(&supervisor->children, SIGKILL);
-    while (children_running(&supervisor->children)) {
-        struct child *ended;
+static void supervisor_kill_all(struct supervisor *supervisor) {
+    processes_signal(&supervisor->processes, SIGKILL);
+    while (processes_running(&supervisor->processes)) {
+        struct process *ended;
         const char *how;
-        (void)children_reap(&supervisor->children, clock_monotonic(), &ended,
-                            &how); // how they end does not matter any more
+        (void)processes_reap(&supervisor->processes, clock_monotonic(), &ended,
+                             &how); // how they end does not matter any more
         if (!ended) usleep(10000);
     }
 }
 
-static void close_all(struct supervisor *supervisor) {
-    if (supervisor->children.list) end_children(supervisor);
+static void supervisor_close(struct supervisor *supervisor) {
+    if (supervisor->processes.list) supervisor_kill_all(supervisor);
     wire_close(&supervisor->wire);
     node_config_release(&supervisor->config);
-    board_free(&supervisor->board);
-    children_release(&supervisor->children);
+    run_status_free(&supervisor->run_status);
+    processes_release(&supervisor->processes);
     if (supervisor->signals >= 0) close(supervisor->signals);
     buf_release(&supervisor->line);
     free(supervisor->others);
@@ -345,12 +349,12 @@ status supervisor_run(struct deployment *deployment) {
                                     .step = -1,
                                     .terminal = isatty(STDERR_FILENO),
                                     .waited = -PLAIN_SECONDS};
-    status result = open_all(&supervisor);
-    while (result == OK && !(supervisor.ending && children_running(&supervisor.children) == 0))
-        result = go_round(&supervisor);
-    if (result == OK && supervisor.result == OK) tell(&supervisor, "done: %s", supervisor.reason);
+    status result = supervisor_open(&supervisor);
+    while (result == OK && !(supervisor.ending && processes_running(&supervisor.processes) == 0))
+        result = supervisor_run_once(&supervisor);
+    if (result == OK && supervisor.result == OK) supervisor_log(&supervisor, "done: %s", supervisor.reason);
     if (result == OK && supervisor.result != OK)
         result = supervisor.result == END ? END : fail(supervisor.result, "%s", supervisor.reason);
-    close_all(&supervisor);
+    supervisor_close(&supervisor);
     return result;
 }

@@ -39,19 +39,20 @@ static const struct option_table tokenize_table = {
     .size = sizeof(struct tokenize_options),
 };
 
-struct task {
+struct tokenize_task {
     struct tokenize_options options;
     struct tokenizer *tokenizer;
     int64_t limit; // one more than the highest id that the model has, padding of its table included
 };
 
-static status need(struct json_object *object, const char *key, enum json_type type, struct json_object **out) {
+static status tokenize_require(struct json_object *object, const char *key, enum json_type type,
+                               struct json_object **out) {
     TRY(json_get(object, key, type, out));
     return *out ? OK : fail(DATAERR, "%s: missing", key);
 }
 
 // One part of a message, told apart as the chat template does it.
-static status read_part(struct json_object *json, struct part *part) {
+static status tokenize_read_part(struct json_object *json, struct part *part) {
     struct json_object *value;
     const char *type = "";
     if (!json_object_is_type(json, json_type_object)) return fail(DATAERR, "not an object");
@@ -63,17 +64,17 @@ static status read_part(struct json_object *json, struct part *part) {
     } else if (!strcmp(type, "video") || json_object_object_get_ex(json, "video", NULL)) {
         part->kind = PART_VIDEO;
     } else {
-        TRY(need(json, "text", json_type_string, &value));
+        TRY(tokenize_require(json, "text", json_type_string, &value));
         part->kind = PART_TEXT;
         part->text = json_string(value);
     }
     return OK;
 }
 
-static status read_message(struct arena *memory, struct json_object *json, struct message *message) {
+static status tokenize_read_message(struct arena *memory, struct json_object *json, struct message *message) {
     struct json_object *value;
     if (!json_object_is_type(json, json_type_object)) return fail(DATAERR, "not an object");
-    TRY(need(json, "role", json_type_string, &value));
+    TRY(tokenize_require(json, "role", json_type_string, &value));
     message->role = json_string(value);
     if (!json_object_object_get_ex(json, "content", &value)) return fail(DATAERR, "content: missing");
     bool plain = json_object_is_type(value, json_type_string);
@@ -84,19 +85,19 @@ static status read_message(struct arena *memory, struct json_object *json, struc
     if (!message->parts) return fail_oom();
     if (plain) message->parts[0] = (struct part){.kind = PART_TEXT, .text = json_string(value)};
     for (size_t i = 0; !plain && i < message->part_count; i++) {
-        status result = read_part(json_object_array_get_idx(value, i), &message->parts[i]);
+        status result = tokenize_read_part(json_object_array_get_idx(value, i), &message->parts[i]);
         if (result != OK) return fail_prefix(result, "content[%zu]", i);
     }
     return OK;
 }
 
-static status encode_messages(const struct task *task, struct json_object *list, struct token_list *tokens) {
+static status tokenize_messages(const struct tokenize_task *task, struct json_object *list, struct token_list *tokens) {
     struct arena memory = {0};
     size_t count = json_object_array_length(list);
     struct message *messages = arena_alloc(&memory, (count + 1) * sizeof *messages);
     status result = !messages ? fail_oom() : count ? OK : fail(DATAERR, "messages: empty");
     for (size_t i = 0; result == OK && i < count; i++) {
-        result = read_message(&memory, json_object_array_get_idx(list, i), &messages[i]);
+        result = tokenize_read_message(&memory, json_object_array_get_idx(list, i), &messages[i]);
         if (result != OK) fail_prefix(result, "messages[%zu]", i);
     }
     if (result == OK) result = chat_template_encode(task->tokenizer, messages, count, tokens);
@@ -104,7 +105,7 @@ static status encode_messages(const struct task *task, struct json_object *list,
     return result;
 }
 
-static status encode_line(const struct task *task, struct json_object *json, struct buf *out) {
+static status tokenize_encode(const struct tokenize_task *task, struct json_object *json, struct buf *out) {
     struct json_object *given, *messages;
     struct token_list tokens = {0};
     status result;
@@ -113,7 +114,7 @@ static status encode_line(const struct task *task, struct json_object *json, str
     if (!given == !messages) return fail(DATAERR, given ? "both text and messages" : "neither text nor messages");
     result = given ? tokenizer_encode(task->tokenizer, json_object_get_string(given),
                                       (size_t)json_object_get_string_len(given), &tokens)
-                   : encode_messages(task, messages, &tokens);
+                   : tokenize_messages(task, messages, &tokens);
     if (result == OK) result = buf_puts(out, "{\"tokens\": [");
     for (size_t i = 0; result == OK && i < tokens.count; i++)
         result = buf_printf(out, i ? ", %lld" : "%lld", (long long)tokens.data[i]);
@@ -122,7 +123,7 @@ static status encode_line(const struct task *task, struct json_object *json, str
     return result;
 }
 
-static status read_tokens(const struct task *task, struct json_object *list, struct token_list *tokens) {
+static status tokenize_read_ids(const struct tokenize_task *task, struct json_object *list, struct token_list *tokens) {
     for (size_t i = 0; i < json_object_array_length(list); i++) {
         struct json_object *id = json_object_array_get_idx(list, i);
         if (!json_object_is_type(id, json_type_int)) return fail(DATAERR, "tokens[%zu]: not an integer", i);
@@ -134,13 +135,13 @@ static status read_tokens(const struct task *task, struct json_object *list, str
     return OK;
 }
 
-static status decode_line(const struct task *task, struct json_object *json, struct buf *out) {
+static status tokenize_decode(const struct tokenize_task *task, struct json_object *json, struct buf *out) {
     struct json_object *list;
     struct token_list tokens = {0};
     struct buf decoded = {0};
     status result;
-    TRY(need(json, "tokens", json_type_array, &list));
-    TRY_TO(result, done, read_tokens(task, list, &tokens));
+    TRY(tokenize_require(json, "tokens", json_type_array, &list));
+    TRY_TO(result, done, tokenize_read_ids(task, list, &tokens));
     TRY_TO(result, done,
            tokenizer_decode_utf8(task->tokenizer, tokens.data, tokens.count, task->options.skip_special, &decoded));
     TRY_TO(result, done, buf_puts(out, "{\"text\": "));
@@ -152,18 +153,18 @@ done:
     return result;
 }
 
-static status work_line(const struct task *task, const char *line, size_t size, struct buf *out) {
+static status tokenize_line(const struct tokenize_task *task, const char *line, size_t size, struct buf *out) {
     struct json_object *json;
     TRY(json_parse(&json, line, size));
     status result = !json_object_is_type(json, json_type_object) ? fail(DATAERR, "not a JSON object")
-                    : task->options.decode                       ? decode_line(task, json, out)
-                                                                 : encode_line(task, json, out);
+                    : task->options.decode                       ? tokenize_decode(task, json, out)
+                                                                 : tokenize_encode(task, json, out);
     json_object_put(json);
     return result;
 }
 
 // The vocabulary's size by config.json, which may be larger than the tokenizer's; without one, the tokenizer's.
-static status find_limit(struct task *task) {
+static status tokenize_find_limit(struct tokenize_task *task) {
     struct arena memory = {0};
     struct json_object *config = NULL, *nested, *size = NULL;
     status result = OK;
@@ -182,7 +183,7 @@ done:
     return result;
 }
 
-static status work_lines(const struct task *task) {
+static status tokenize_all(const struct tokenize_task *task) {
     struct line_reader lines = {.fd = STDIN_FILENO};
     struct buf out = {0};
     status result;
@@ -192,7 +193,7 @@ static status work_lines(const struct task *task) {
         TRY_TO(result, done, line_reader_next(&lines, -1, &line, &size));
         if (!line) continue;
         buf_clear(&out);
-        result = work_line(task, line, size, &out);
+        result = tokenize_line(task, line, size, &out);
         if (result != OK) {
             fail_prefix(result, "line %zu", lines.number);
             goto done;
@@ -207,15 +208,15 @@ done:
 }
 
 int tokenize_main(int argc, char **argv) {
-    struct task task = {0};
+    struct tokenize_task task = {0};
     struct options options = {0};
     struct operands none = {0};
     status result = subcommand_parse(&options, &tokenize_table, &task.options, argc, argv, &none);
     if (result == OK && task.options.skip_special && !task.options.decode)
         result = fail(USAGE, "--skip-special needs --decode");
     if (result == OK) result = tokenizer_open(&task.tokenizer, task.options.model);
-    if (result == OK) result = find_limit(&task);
-    if (result == OK) result = work_lines(&task);
+    if (result == OK) result = tokenize_find_limit(&task);
+    if (result == OK) result = tokenize_all(&task);
     tokenizer_free(&task.tokenizer);
     options_release(&options);
     return subcommand_exit(result);

@@ -1,4 +1,4 @@
-// The subcommands of `caravan`, and what they share. A subcommand is a file tools/NAME.c and a row in main.c's table.
+// The subcommands of `caravan`, and what they share. A subcommand has a row in main.c's table.
 #ifndef TOOLS_TOOLS_H
 #define TOOLS_TOOLS_H
 
@@ -23,7 +23,7 @@ int subcommand_exit(status result);
 typedef int subcommand_main(int argc, char **argv);
 
 subcommand_main check_main;
-subcommand_main draw_main;
+subcommand_main make_demo_data_main;
 subcommand_main frames_main;
 subcommand_main graph_main;
 subcommand_main groups_main;

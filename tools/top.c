@@ -10,7 +10,7 @@
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/wire/wire.h"
-#include "tools/board.h"
+#include "tools/run_status.h"
 #include "tools/pipelines.h"
 #include "tools/tools.h"
 
@@ -55,7 +55,7 @@ static const struct option_table top_table = {.program = "caravan top",
 
 struct top {
     struct deployment *deployment;
-    struct board *board;
+    struct run_status *run_status;
     struct wire *wire;
     struct node_config config;
     bool terminal, once, heard, over;
@@ -67,17 +67,17 @@ struct top {
 
 static volatile sig_atomic_t asked_to_stop;
 
-static void on_stop(int number) {
+static void top_on_stop(int number) {
     (void)number;
     asked_to_stop = 1;
 }
 
-static void keep_notice(struct top *top, const struct wire_message *message) {
+static void top_keep_notice(struct top *top, const struct wire_message *message) {
     snprintf(top->notices[top->notice_count++ % NOTICES], NOTICE, "%s: %s", message->name, message->reason);
 }
 
 // The last steps as optim wrote them: the last lines of metrics.jsonl, reward and accuracy of each.
-static status add_steps(const struct top *top, struct buf *out) {
+static status top_add_steps(const struct top *top, struct buf *out) {
     enum { STEPS = 5, TAIL = 8192 };
     char path[4096], tail[TAIL + 1];
     snprintf(path, sizeof path, "%s/metrics.jsonl", top->deployment->pipeline->run);
@@ -101,11 +101,11 @@ static status add_steps(const struct top *top, struct buf *out) {
     return OK;
 }
 
-static status show(struct top *top) {
+static status top_show(struct top *top) {
     buf_clear(&top->text);
     if (top->terminal) TRY(buf_puts(&top->text, "\033[H\033[J"));
-    TRY(board_table(top->board, clock_monotonic(), &top->text));
-    TRY(add_steps(top, &top->text));
+    TRY(run_status_table(top->run_status, clock_monotonic(), &top->text));
+    TRY(top_add_steps(top, &top->text));
     size_t first = top->notice_count > NOTICES ? top->notice_count - NOTICES : 0;
     for (size_t i = first; i < top->notice_count; i++) TRY(buf_printf(&top->text, "%s\n", top->notices[i % NOTICES]));
     if (!top->terminal) TRY(buf_puts(&top->text, "\n"));
@@ -113,13 +113,14 @@ static status show(struct top *top) {
     return fflush(stdout) ? fail(END, "standard output is closed") : OK;
 }
 
-static status hear(struct top *top, const struct wire_event *event) {
+static status top_on_event(struct top *top, const struct wire_event *event) {
     if (event->kind == WIRE_REFUSED) return fail(UNAVAILABLE, "%s", event->message.reason);
     if (event->kind == WIRE_GONE) top->over = true;
     if (event->kind != WIRE_MESSAGE) return OK;
     top->heard = true;
-    if (event->message.kind == MESSAGE_STATUS) return board_hear(top->board, &event->message, clock_monotonic());
-    if (event->message.kind == MESSAGE_NOTICE) keep_notice(top, &event->message);
+    if (event->message.kind == MESSAGE_STATUS)
+        return run_status_update(top->run_status, &event->message, clock_monotonic());
+    if (event->message.kind == MESSAGE_NOTICE) top_keep_notice(top, &event->message);
     if (event->message.kind == MESSAGE_END) {
         printf("%s\n", event->message.reason);
         top->over = true;
@@ -127,25 +128,25 @@ static status hear(struct top *top, const struct wire_event *event) {
     return OK;
 }
 
-static status watch(struct top *top) {
+static status top_watch(struct top *top) {
     enum { WAIT_MS = 100 };
     while (!asked_to_stop && !top->over) {
         struct wire_event event;
         TRY(wire_poll(top->wire, WAIT_MS, &event));
-        TRY(hear(top, &event));
+        TRY(top_on_event(top, &event));
         if (!top->heard && clock_monotonic() - top->began > PATIENCE)
             return fail(UNAVAILABLE, "no run of this file is at work in %s", top->deployment->pipeline->run);
         if (!top->heard || clock_monotonic() - top->shown < top->pause) continue;
         // What every replica says has come after a second.
         if (top->once && clock_monotonic() - top->began < 2) continue;
         top->shown = clock_monotonic();
-        TRY(show(top));
+        TRY(top_show(top));
         if (top->once) return OK;
     }
     return OK;
 }
 
-static status visit(struct top *top) {
+static status top_connect(struct top *top) {
     struct deployment *deployment = top->deployment;
     const struct replica *supervisor = deployment_supervisor(deployment, deployment->here);
     const char *key = deployment->machines > 1 ? deployment->pipeline->machines[deployment->here].key : NULL;
@@ -164,21 +165,21 @@ static status visit(struct top *top) {
     return wire_connect(top->wire, deployment_endpoint(deployment, supervisor), key, "watch", NULL);
 }
 
-static status run_top(struct deployment *deployment, const struct top_options *given) {
+static status top_run(struct deployment *deployment, const struct top_options *given) {
     struct top top = {.deployment = deployment,
                       .terminal = isatty(STDOUT_FILENO),
                       .once = given->once,
                       .pause = given->seconds,
                       .began = clock_monotonic()};
-    struct sigaction stop = {.sa_handler = on_stop};
+    struct sigaction stop = {.sa_handler = top_on_stop};
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGTERM, &stop, NULL);
-    status result = board_new(&top.board, deployment);
-    if (result == OK) result = visit(&top);
-    if (result == OK) result = watch(&top);
+    status result = run_status_new(&top.run_status, deployment);
+    if (result == OK) result = top_connect(&top);
+    if (result == OK) result = top_watch(&top);
     wire_close(&top.wire);
     node_config_release(&top.config);
-    board_free(&top.board);
+    run_status_free(&top.run_status);
     buf_release(&top.text);
     return result;
 }
@@ -192,7 +193,7 @@ int top_main(int argc, char **argv) {
     if (result == OK) {
         struct deployment deployment;
         result = deployment_init(&deployment, pipeline, given.machine, given.key);
-        if (result == OK) result = run_top(&deployment, &given);
+        if (result == OK) result = top_run(&deployment, &given);
         deployment_release(&deployment);
     }
     pipeline_free(&pipeline);

@@ -230,10 +230,10 @@ stages:
   - reward: {method: careful}
   - optim: {lr: -1, bogus: 3}
 END
-for verb in check run graph; do
-    expect 65 "ten.yaml: 1[0-9] mistakes" "$bin/caravan" $verb ten.yaml
+for subcommand in check run graph; do
+    expect 65 "ten.yaml: 1[0-9] mistakes" "$bin/caravan" $subcommand ten.yaml
     for place in 2:1 4:8 6:20 6:40 7:19 7:34 8:5 9:22 10:22 11:17 11:21; do
-        [ "$(grep -c "^ten.yaml:$place: " err)" = 1 ] || fail "$verb: not one mistake at $place: $(cat err)"
+        [ "$(grep -c "^ten.yaml:$place: " err)" = 1 ] || fail "$subcommand: not one mistake at $place: $(cat err)"
     done
 done
 [ ! -e ten-run ] || fail "a run with mistakes was begun"

@@ -12,7 +12,7 @@ fail() {
 
 # A few clips with questions in $work/data, a small random model in $work/model.
 make_data() {
-    "$bin/caravan" draw "$work/data" --clips "${1:-3}" --held-out 1 --examples 64
+    "$bin/caravan" make-demo-data "$work/data" --clips "${1:-3}" --held-out 1 --examples 64
 }
 make_model() {
     "$bin/caravan" init "$work/model" --shape pipelines/demo/shape.json --train-tokenizer "$work/data/text.txt" --seed 3

@@ -1,4 +1,4 @@
-# The frames stage and its verb: defects are put aside with their reason, order is kept, nothing is decoded twice, a
+# The frames stage and its subcommand: defects are put aside with their reason, order is kept, nothing is decoded twice, a
 # file that has changed is decoded again, a killed stage's store goes on.
 . tests/e2e/common.sh
 media=$PWD/tests/data/media
@@ -48,7 +48,7 @@ expect_reason short "the video has 3 frames, at least 4"
 "$bin/caravan-frames" --stdio --store "$work/other" --media-root "$media" --workers 1 <"$work/in" 2>>"$work/log" | without_times >"$work/second"
 without_times <"$work/first" | cmp - "$work/second" || fail "the result depends on the workers"
 
-# What the verb shows is what the group says.
+# What the subcommand shows is what the group says.
 key=$(grep '"id":"clip"' "$work/first" | grep -o '"key":"[0-9a-f]*"' | cut -d'"' -f4)
 [ "$("$bin/caravan" frames ls --store "$work/store" | wc -l)" = 3 ] || fail "not one record for each medium"
 size=$("$bin/caravan" frames export --store "$work/store" "$key" --raw | wc -c)

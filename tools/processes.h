@@ -1,13 +1,13 @@
 // The processes of a run on this machine: started, watched, started again, stopped.
-#ifndef TOOLS_CHILDREN_H
-#define TOOLS_CHILDREN_H
+#ifndef TOOLS_PROCESSES_H
+#define TOOLS_PROCESSES_H
 
 #include <stdbool.h>
 #include <sys/types.h>
 
 #include "tools/deployment.h"
 
-struct child {
+struct process {
     const struct replica *replica;
     const char *name; // "rollout-2"
     char *log;        // RUN/logs/NAME.log
@@ -19,32 +19,33 @@ struct child {
     bool ready;       // it has reported since it was started
 };
 
-struct children {
-    struct child *list;
+struct processes {
+    struct process *list;
     size_t count;
     struct arena arena;
     const char *programs; // folder of the executables
 };
 
-// Makes the children of deployment->here and their wiring files; starts none. `log` names go to RUN/logs. Release with
-// children_release.
-status children_make(struct children *children, struct deployment *deployment);
+// Makes the processes of deployment->here and their wiring files; starts none. `log` names go to RUN/logs. Release with
+// processes_release.
+status processes_init(struct processes *processes, struct deployment *deployment);
 
 // Frees what it holds; the processes go on.
-void children_release(struct children *children);
+void processes_release(struct processes *processes);
 
-// Starts every child that is due at `now`.
-status children_start(struct children *children, double now);
+// Starts every process that is due at `now`.
+status processes_start(struct processes *processes, double now);
 
-// Takes note of one process that has ended: *ended is its child, NULL when there was none, and `how` says how it ended
+// Takes note of one process that has ended: *ended is its process, NULL when there was none, and `how` says how it
+// ended
 // ("exit 65: its last line"), valid until the next call. USAGE, DATAERR, UNAVAILABLE or BUG when there is no sense in
 // starting it again; it is due again otherwise.
-status children_reap(struct children *children, double now, struct child **ended, const char **how);
+status processes_reap(struct processes *processes, double now, struct process **ended, const char **how);
 
 // Sends a signal to all that run.
-void children_signal(const struct children *children, int number);
+void processes_signal(const struct processes *processes, int number);
 
 // How many run.
-size_t children_running(const struct children *children);
+size_t processes_running(const struct processes *processes);
 
 #endif

@@ -1,4 +1,4 @@
-// caravan draw DIR: makes the demo's data from nothing: short clips of a moving, changing shape (H.264, so that the
+// caravan make_all DIR: makes the demo's data from nothing: short clips of a moving, changing shape (H.264, so that the
 // real decoder works), questions on them in the Video-R1 layout, supervised examples for a warm-up, and a text to learn
 // a tokenizer from. The warm-up's examples are wrong on purpose now and then, in their reasoning or in their answer:
 // what reinforcement learning has to find out.
@@ -38,69 +38,69 @@ static const struct question questions[kinds] = {
     {"What colour does the shape become?", "The shape becomes %s.", colours},
 };
 
-struct draw_options {
+struct make_options {
     int64_t clips, held_out, examples;
     double wrong_reasoning, wrong_answer;
     int64_t seed;
 };
 
-static const struct option draw_options[] = {
+static const struct option make_options[] = {
     {.name = "clips",
-     .offset = offsetof(struct draw_options, clips),
+     .offset = offsetof(struct make_options, clips),
      .type = OPTION_INT,
      .default_value = "240",
      .low = 1,
      .high = 100000,
      .help = "clips with a question to train on"},
     {.name = "held_out",
-     .offset = offsetof(struct draw_options, held_out),
+     .offset = offsetof(struct make_options, held_out),
      .type = OPTION_INT,
      .default_value = "32",
      .high = 100000,
      .help = "clips with a question to test on"},
     {.name = "examples",
-     .offset = offsetof(struct draw_options, examples),
+     .offset = offsetof(struct make_options, examples),
      .type = OPTION_INT,
      .default_value = "4800",
      .high = 10000000,
      .help = "supervised examples for a warm-up"},
     {.name = "wrong_reasoning",
-     .offset = offsetof(struct draw_options, wrong_reasoning),
+     .offset = offsetof(struct make_options, wrong_reasoning),
      .type = OPTION_NUMBER,
      .default_value = "0.1",
      .high = 1,
      .help = "share of the examples whose reasoning is wrong"},
     {.name = "wrong_answer",
-     .offset = offsetof(struct draw_options, wrong_answer),
+     .offset = offsetof(struct make_options, wrong_answer),
      .type = OPTION_NUMBER,
      .default_value = "0.35",
      .high = 1,
      .help = "share of the examples whose answer does not follow from their reasoning"},
     {.name = "seed",
-     .offset = offsetof(struct draw_options, seed),
+     .offset = offsetof(struct make_options, seed),
      .type = OPTION_INT,
      .default_value = "1",
      .high = 9007199254740992.0,
      .help = "of everything that is drawn"},
     {0},
 };
-static const struct option_table draw_table = {
-    .program = "caravan draw",
+static const struct option_table make_table = {
+    .program = "caravan make-demo-data",
     .operands = "DIR",
     .help = "draws clips of moving shapes with questions on them",
     .details =
         "Writes into DIR: clips, train.jsonl and held-out.jsonl (Video-R1 layout), warm-up.jsonl (supervised groups,\n"
         "format caravan), text.txt (to learn a tokenizer from).\n",
-    .options = draw_options,
-    .size = sizeof(struct draw_options),
+    .options = make_options,
+    .size = sizeof(struct make_options),
 };
 
-struct drawing {
+struct demo {
     const char *folder;
-    struct draw_options options;
+    struct make_options options;
 };
 
-static struct scene scene_of(uint64_t key) {
+static struct scene scene_at(uint64_t key) {
     struct scene scene = {.colour = (int)rng_below(key, 1, 0, choices), .form = (int)rng_below(key, 3, 0, choices)};
     scene.becomes = (scene.colour + 1 + (int)rng_below(key, 2, 0, choices - 1)) % choices;
     scene.way = (int)rng_below(key, 4, 0, choices);
@@ -111,7 +111,7 @@ static struct scene scene_of(uint64_t key) {
     return scene;
 }
 
-static bool inside(const struct scene *scene, double dx, double dy) {
+static bool scene_contains(const struct scene *scene, double dx, double dy) {
     double half = scene->size;
     switch (scene->form) {
     case 0:
@@ -125,14 +125,14 @@ static bool inside(const struct scene *scene, double dx, double dy) {
     }
 }
 
-static void draw_frame(const struct scene *scene, int frame, uint8_t *rgb) {
+static void make_draw_frame(const struct scene *scene, int frame, uint8_t *rgb) {
     double shift = side * 0.5 * ((double)frame / (frame_count - 1) - 0.5);
     double x = scene->x + (scene->way == 0 ? -shift : scene->way == 1 ? shift : 0);
     double y = scene->y + (scene->way == 2 ? -shift : scene->way == 3 ? shift : 0);
     const uint8_t *ink = inks[frame < frame_count / 2 ? scene->colour : scene->becomes];
     for (int row = 0; row < side; row++) {
         for (int column = 0; column < side; column++, rgb += 3) {
-            if (inside(scene, column - x, row - y)) {
+            if (scene_contains(scene, column - x, row - y)) {
                 memcpy(rgb, ink, 3);
             } else {
                 memset(rgb, scene->background, 3);
@@ -141,13 +141,13 @@ static void draw_frame(const struct scene *scene, int frame, uint8_t *rgb) {
     }
 }
 
-static status write_clip(const char *path, const struct scene *scene) {
+static status make_write_clip(const char *path, const struct scene *scene) {
     struct clip_writer *writer = NULL;
     uint8_t *rgb;
     TRY(NEW(&rgb, side * side * 3));
     status result = clip_writer_open(&writer, path, side, side, rate);
     for (int frame = 0; result == OK && frame < frame_count; frame++) {
-        draw_frame(scene, frame, rgb);
+        make_draw_frame(scene, frame, rgb);
         result = clip_writer_add(writer, rgb);
     }
     status closed = clip_writer_close(&writer);
@@ -155,35 +155,35 @@ static status write_clip(const char *path, const struct scene *scene) {
     return result != OK ? result : closed;
 }
 
-static int answer_of(const struct scene *scene, int kind) {
+static int scene_answer(const struct scene *scene, int kind) {
     return kind == 0 ? scene->colour : scene->becomes;
 }
 
 // One line of the Video-R1 layout.
-static status add_question(struct buf *out, int number, int kind, const struct scene *scene) {
+static status make_add_question(struct buf *out, int number, int kind, const struct scene *scene) {
     const struct question *question = &questions[kind];
     TRY(buf_printf(out, "{\"problem_id\": %d, \"problem\": \"%s\", \"data_type\": \"video\", ", number * kinds + kind,
                    question->text));
     TRY(buf_puts(out, "\"problem_type\": \"multiple choice\", \"options\": ["));
     for (int i = 0; i < choices; i++) TRY(buf_printf(out, "%s\"%c. %s\"", i ? ", " : "", 'A' + i, question->words[i]));
     return buf_printf(out, "], \"path\": \"./clips/%04d.mp4\", \"solution\": \"<answer>%c</answer>\"}\n", number,
-                      'A' + answer_of(scene, kind));
+                      'A' + scene_answer(scene, kind));
 }
 
 // Now and then another of the four choices than the right one.
-static int mistaken(int right, double share, uint64_t key, uint64_t stream) {
+static int make_wrong(int right, double share, uint64_t key, uint64_t stream) {
     if (rng_uniform(key, stream, 0) >= share) return right;
     return (right + 1 + (int)rng_below(key, stream, 1, choices - 1)) % choices;
 }
 
 // One supervised example: a group with one completion whose text is given, and advantage 1.
-static status add_example(const struct drawing *drawing, struct buf *out, struct buf *corpus, int example, int clip,
-                          const struct scene *scene) {
-    uint64_t key = rng_key((uint64_t)drawing->options.seed ^ (uint64_t)example, "example");
-    int kind = (int)rng_below(key, 0, 0, kinds), right = answer_of(scene, kind);
+static status make_add_example(const struct demo *demo, struct buf *out, struct buf *corpus, int example, int clip,
+                               const struct scene *scene) {
+    uint64_t key = rng_key((uint64_t)demo->options.seed ^ (uint64_t)example, "example");
+    int kind = (int)rng_below(key, 0, 0, kinds), right = scene_answer(scene, kind);
     const struct question *question = &questions[kind];
-    int word = mistaken(right, drawing->options.wrong_reasoning, key, 1);
-    int letter = mistaken(word, drawing->options.wrong_answer, key, 2);
+    int word = make_wrong(right, demo->options.wrong_reasoning, key, 1);
+    int letter = make_wrong(word, demo->options.wrong_answer, key, 2);
     char said[128], reasoning[64];
     struct buf prompt = {0};
     TRY(buf_printf(&prompt, "%sOptions:\\n", question->text));
@@ -208,39 +208,39 @@ static status add_example(const struct drawing *drawing, struct buf *out, struct
     return result;
 }
 
-static status save(const struct drawing *drawing, const char *name, const struct buf *content) {
+static status make_file(const struct demo *demo, const char *name, const struct buf *content) {
     struct arena memory = {0};
-    char *path = path_join(&memory, drawing->folder, name);
+    char *path = path_join(&memory, demo->folder, name);
     status result = path ? file_write_atomic(path, content->data, content->size) : fail_oom();
     arena_release(&memory);
     return result;
 }
 
-static status draw_clips(const struct drawing *drawing, struct buf *training, struct buf *held_out) {
+static status make_clips(const struct demo *demo, struct buf *training, struct buf *held_out) {
     struct arena memory = {0};
-    status result = dir_make(path_join(&memory, drawing->folder, "clips"));
-    for (int i = 0; result == OK && i < drawing->options.clips + drawing->options.held_out; i++) {
-        struct scene scene = scene_of(rng_key((uint64_t)drawing->options.seed + (uint64_t)i, "clip"));
-        result = write_clip(arena_printf(&memory, "%s/clips/%04d.mp4", drawing->folder, i), &scene);
-        struct buf *out = i < drawing->options.clips ? training : held_out;
-        for (int kind = 0; result == OK && kind < kinds; kind++) result = add_question(out, i, kind, &scene);
+    status result = dir_make(path_join(&memory, demo->folder, "clips"));
+    for (int i = 0; result == OK && i < demo->options.clips + demo->options.held_out; i++) {
+        struct scene scene = scene_at(rng_key((uint64_t)demo->options.seed + (uint64_t)i, "clip"));
+        result = make_write_clip(arena_printf(&memory, "%s/clips/%04d.mp4", demo->folder, i), &scene);
+        struct buf *out = i < demo->options.clips ? training : held_out;
+        for (int kind = 0; result == OK && kind < kinds; kind++) result = make_add_question(out, i, kind, &scene);
     }
     arena_release(&memory);
     return result;
 }
 
-static status draw(const struct drawing *drawing) {
+static status make_all(const struct demo *demo) {
     struct buf training = {0}, held_out = {0}, warm_up = {0}, corpus = {0};
-    status result = draw_clips(drawing, &training, &held_out);
-    for (int i = 0; result == OK && i < drawing->options.examples; i++) {
-        int clip = (int)rng_below((uint64_t)drawing->options.seed, 9, (uint64_t)i, (uint64_t)drawing->options.clips);
-        struct scene scene = scene_of(rng_key((uint64_t)drawing->options.seed + (uint64_t)clip, "clip"));
-        result = add_example(drawing, &warm_up, &corpus, i, clip, &scene);
+    status result = make_clips(demo, &training, &held_out);
+    for (int i = 0; result == OK && i < demo->options.examples; i++) {
+        int clip = (int)rng_below((uint64_t)demo->options.seed, 9, (uint64_t)i, (uint64_t)demo->options.clips);
+        struct scene scene = scene_at(rng_key((uint64_t)demo->options.seed + (uint64_t)clip, "clip"));
+        result = make_add_example(demo, &warm_up, &corpus, i, clip, &scene);
     }
-    if (result == OK) result = save(drawing, "train.jsonl", &training);
-    if (result == OK) result = save(drawing, "held-out.jsonl", &held_out);
-    if (result == OK) result = save(drawing, "warm-up.jsonl", &warm_up);
-    if (result == OK) result = save(drawing, "text.txt", &corpus);
+    if (result == OK) result = make_file(demo, "train.jsonl", &training);
+    if (result == OK) result = make_file(demo, "held-out.jsonl", &held_out);
+    if (result == OK) result = make_file(demo, "warm-up.jsonl", &warm_up);
+    if (result == OK) result = make_file(demo, "text.txt", &corpus);
     buf_release(&training);
     buf_release(&held_out);
     buf_release(&warm_up);
@@ -248,14 +248,14 @@ static status draw(const struct drawing *drawing) {
     return result;
 }
 
-int draw_main(int argc, char **argv) {
-    struct drawing drawing;
+int make_demo_data_main(int argc, char **argv) {
+    struct demo demo;
     struct options options = {0};
     struct operands operands = {.least = 1, .most = 1};
-    status result = subcommand_parse(&options, &draw_table, &drawing.options, argc, argv, &operands);
+    status result = subcommand_parse(&options, &make_table, &demo.options, argc, argv, &operands);
     if (result == OK) {
-        drawing.folder = operands.list[0];
-        result = draw(&drawing);
+        demo.folder = operands.list[0];
+        result = make_all(&demo);
     }
     options_release(&options);
     return subcommand_exit(result);
