@@ -95,7 +95,7 @@ static status node_config_read_lines(struct node_config *config, char *text) {
     char *rest = NULL;
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
         if (number++ == 0) {
-            if (strcmp(line, "caravan-wiring 1") != 0) return fail(DATAERR, "not a wiring file of this version");
+            if (strcmp(line, "caravan-wiring 1") != 0) return fail(DATAERR, "not a node config of this version");
             continue;
         }
         status result = node_config_read_line(config, line);

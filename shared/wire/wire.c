@@ -320,10 +320,10 @@ static void wire_set_event(struct wire_event *event, enum wire_event_kind kind, 
 static const char *wire_objection(struct wire *wire, const struct wire_message *hello) {
     const struct wire_self *self = &wire->self;
     if (hello->protocol != WIRE_PROTOCOL)
-        return arena_printf(&wire->arena, "%s-%d speaks protocol %d, %s-%d protocol %d", hello->name,
+        return arena_printf(&wire->arena, "%s-%d uses protocol %d, but %s-%d uses protocol %d", hello->name,
                             (int)hello->replica, (int)hello->protocol, self->name, self->replica, WIRE_PROTOCOL);
     if (hello->schema != WIRE_SCHEMA)
-        return arena_printf(&wire->arena, "%s-%d has version %d of the group, %s-%d version %d", hello->name,
+        return arena_printf(&wire->arena, "%s-%d has version %d of the group, but %s-%d has version %d", hello->name,
                             (int)hello->replica, (int)hello->schema, self->name, self->replica, WIRE_SCHEMA);
     if (strcmp(hello->run, self->run) != 0)
         return arena_printf(&wire->arena, "%s-%d belongs to another run than %s-%d: their pipeline files differ",

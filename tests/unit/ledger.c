@@ -116,7 +116,7 @@ static void test_other_data_is_refused(void **state) {
     assert_null(ledger);
 }
 
-static void outbox_goes_in_order_to_every_reader(void **state) {
+static void the_outbox_gives_each_reader_the_groups_in_order(void **state) {
     (void)state;
     struct outbox outbox = {0};
     const int64_t orders[3] = {5, 2, 9};
@@ -139,17 +139,17 @@ static void outbox_goes_in_order_to_every_reader(void **state) {
     assert_int_equal(outbox_count(&outbox, -1), 0);
 }
 
-static void check_orders(int64_t *orders, size_t count, const char *text) {
+static void check_seq_set(int64_t *orders, size_t count, const char *text) {
     struct buf out = {0};
     assert_int_equal(seq_set_format(orders, count, &out), OK);
     assert_string_equal(out.data, text);
     buf_release(&out);
 }
 
-static void orders_are_short_texts(void **state) {
+static void seq_sets_are_short_strings(void **state) {
     (void)state;
-    check_orders(NULL, 0, "");
-    check_orders((int64_t[]){7, 3, 4, 5, -1, 12, 4}, 7, "3-5 7 12");
+    check_seq_set(NULL, 0, "");
+    check_seq_set((int64_t[]){7, 3, 4, 5, -1, 12, 4}, 7, "3-5 7 12");
     int64_t *list = NULL;
     size_t count = 0;
     int whole;
@@ -171,8 +171,8 @@ int main(void) {
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_rewind_to_optim),
         cmocka_unit_test(test_other_data_is_refused),
-        cmocka_unit_test(outbox_goes_in_order_to_every_reader),
-        cmocka_unit_test(orders_are_short_texts),
+        cmocka_unit_test(the_outbox_gives_each_reader_the_groups_in_order),
+        cmocka_unit_test(seq_sets_are_short_strings),
     };
     return cmocka_run_group_tests_name("ledger", tests, set_up, tear_down);
 }

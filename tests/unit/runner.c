@@ -39,68 +39,68 @@ static status open_nothing(void **state, struct stage_context *context) {
     return OK;
 }
 
-static status mark(struct group *group, double value) {
+static status set_advantage(struct group *group, double value) {
     TRY(group_doubles(group, &group->advantages, 1));
     group->advantages.data[0] = value;
     return OK;
 }
 
-static status act(void *state, struct group *group) {
+static status act_on(void *state, struct group *group) {
     if (string_equals(group->sample_id, "defect")) return fail(BAD_SAMPLE, "the clip is cut off");
     if (string_equals(group->sample_id, "input")) return fail(DATAERR, "not a group for me");
     if (string_equals(group->sample_id, "service")) return fail(UNAVAILABLE, "the device is gone");
     if (string_equals(group->sample_id, "slow")) usleep(300000);
-    return mark(group, (double)(intptr_t)state);
+    return set_advantage(group, (double)(intptr_t)state);
 }
 
 static const struct stage simple = {
-    .name = "reward", .table = &test_table, .section = SECTION_REWARD, .open = open_nothing, .work = act};
+    .name = "reward", .table = &test_table, .section = SECTION_REWARD, .open = open_nothing, .work = act_on};
 
 // Holds up to three groups and hands back the last one first.
 static struct group *held[3];
 static int held_count;
 
-static int hold_room(void *state) {
+static int hold_capacity(void *state) {
     (void)state;
     return 3 - held_count;
 }
 
-static status hold_take(void *state, struct group *group) {
+static status hold_submit(void *state, struct group *group) {
     (void)state;
     held[held_count++] = group;
     return OK;
 }
 
-static status hold_advance(void *state, bool draining, struct group **done) {
+static status hold_poll(void *state, bool draining, struct group **done) {
     if (held_count == 0 || (held_count < 3 && !draining)) return END;
     *done = held[--held_count];
-    return act(state, *done);
+    return act_on(state, *done);
 }
 
 static const struct stage holding = {.name = "reward",
                                      .table = &test_table,
                                      .section = -1,
                                      .open = open_nothing,
-                                     .capacity = hold_room,
-                                     .submit = hold_take,
-                                     .poll = hold_advance};
+                                     .capacity = hold_capacity,
+                                     .submit = hold_submit,
+                                     .poll = hold_poll};
 
 // Hands one held group back at a time, and not before the others behind it were asked for.
-static status hurry_advance(void *state, bool draining, struct group **done) {
+static status hurry_poll(void *state, bool draining, struct group **done) {
     (void)draining;
     if (held_count == 0) return END;
     usleep(20000);
     *done = held[--held_count];
-    return act(state, *done);
+    return act_on(state, *done);
 }
 
 static const struct stage hurrying = {.name = "reward",
                                       .table = &test_table,
                                       .section = -1,
                                       .open = open_nothing,
-                                      .capacity = hold_room,
-                                      .submit = hold_take,
-                                      .poll = hurry_advance};
+                                      .capacity = hold_capacity,
+                                      .submit = hold_submit,
+                                      .poll = hurry_poll};
 
 #define GROUP(id, sample)                                                                                              \
     "{\"v\":1,\"id\":\"" id "\",\"sample_id\":\"" sample "\",\"prompt\":{\"messages\":[{\"role\":\"user\","            \
@@ -112,7 +112,7 @@ static status count_groups(void *state, int64_t *out) {
     return OK;
 }
 
-static status make_group(void *state, int64_t place, struct group **out) {
+static status source_group_at(void *state, int64_t place, struct group **out) {
     (void)state;
     (void)place;
     static const char text[] = GROUP("s", "made");
@@ -124,36 +124,37 @@ static const struct stage source = {.name = "source",
                                     .section = -1,
                                     .open = open_nothing,
                                     .count = count_groups,
-                                    .group_at = make_group};
+                                    .group_at = source_group_at};
 
 // ---- running them
 
 struct child {
     pid_t pid;
-    int in, out, talk;
+    int in, out, log;
 };
 
-static struct child start(const struct stage *stage, const char *option, const char *value) {
-    int in[2], out[2], talk[2];
-    assert_int_equal(pipe(in) | pipe(out) | pipe(talk), 0);
-    struct child child = {.pid = fork(), .in = in[1], .out = out[0], .talk = talk[0]};
+static struct child child_start(const struct stage *stage, const char *option, const char *value) {
+    int in[2], out[2], log[2];
+    assert_int_equal(pipe(in) | pipe(out) | pipe(log), 0);
+    struct child child = {.pid = fork(), .in = in[1], .out = out[0], .log = log[0]};
     assert_true(child.pid >= 0);
     if (child.pid == 0) {
-        char *argv[] = {"test", "--stdio", (char *)option, (char *)value, NULL};
-        dup2(in[0], 0), dup2(out[1], 1), dup2(talk[1], 2);
-        close(in[1]), close(out[0]), close(talk[0]), close(in[0]), close(out[1]), close(talk[1]);
+        char name[] = "test", stdio[] = "--stdio";
+        char *argv[] = {name, stdio, option ? strdup(option) : NULL, value ? strdup(value) : NULL, NULL};
+        dup2(in[0], 0), dup2(out[1], 1), dup2(log[1], 2);
+        close(in[1]), close(out[0]), close(log[0]), close(in[0]), close(out[1]), close(log[1]);
         _exit(stage_main(stage, option ? (value ? 4 : 3) : 2, argv));
     }
-    close(in[0]), close(out[1]), close(talk[1]);
+    close(in[0]), close(out[1]), close(log[1]);
     return child;
 }
 
-static void say(const struct child *child, const char *text) {
+static void child_write(const struct child *child, const char *text) {
     assert_int_equal(write(child->in, text, strlen(text)), strlen(text));
 }
 
 // Reads a descriptor to its end.
-static void drain(int fd, struct buf *out) {
+static void child_drain(int fd, struct buf *out) {
     char chunk[4096];
     ssize_t got;
     while ((got = read(fd, chunk, sizeof chunk)) > 0) assert_int_equal(buf_append(out, chunk, (size_t)got), OK);
@@ -161,17 +162,17 @@ static void drain(int fd, struct buf *out) {
     close(fd);
 }
 
-static int finish(struct child *child, struct buf *out, struct buf *talk) {
+static int child_finish(struct child *child, struct buf *out, struct buf *log) {
     int code;
     if (child->in >= 0) close(child->in);
-    drain(child->out, out);
-    drain(child->talk, talk);
+    child_drain(child->out, out);
+    child_drain(child->log, log);
     assert_int_equal(waitpid(child->pid, &code, 0), child->pid);
     return WIFEXITED(code) ? WEXITSTATUS(code) : -WTERMSIG(code);
 }
 
 // One line from the child, within a second.
-static char *hear(const struct child *child) {
+static char *child_read_line(const struct child *child) {
     static char line[4096];
     size_t size = 0;
     struct pollfd fd = {.fd = child->out, .events = POLLIN};
@@ -184,10 +185,10 @@ static char *hear(const struct child *child) {
     return line;
 }
 
-static int run(const struct stage *stage, const char *input, struct buf *out, struct buf *talk) {
-    struct child child = start(stage, NULL, NULL);
-    say(&child, input);
-    return finish(&child, out, talk);
+static int run(const struct stage *stage, const char *input, struct buf *out, struct buf *log) {
+    struct child child = child_start(stage, NULL, NULL);
+    child_write(&child, input);
+    return child_finish(&child, out, log);
 }
 
 // The ids of the lines, in order: "a b c ".
@@ -201,13 +202,13 @@ static char *ids(const struct buf *out) {
 }
 
 static void expect(const struct stage *stage, const char *input, int code, const char *order, const char *said) {
-    struct buf out = {0}, talk = {0};
-    assert_int_equal(run(stage, input, &out, &talk), code);
+    struct buf out = {0}, log = {0};
+    assert_int_equal(run(stage, input, &out, &log), code);
     assert_string_equal(out.data ? ids(&out) : "", order);
-    if (said) assert_non_null(talk.data);
-    if (said && !strstr(talk.data, said)) assert_string_equal(talk.data, said);
+    if (said) assert_non_null(log.data);
+    if (said && !strstr(log.data, said)) assert_string_equal(log.data, said);
     buf_release(&out);
-    buf_release(&talk);
+    buf_release(&log);
 }
 
 static void test_order_is_kept(void **state) {
@@ -258,14 +259,14 @@ static void test_needs_are_checked(void **state) {
 
 static void test_defect_quarantines(void **state) {
     (void)state;
-    struct buf out = {0}, talk = {0};
-    assert_int_equal(run(&simple, GROUP("a", "defect") GROUP("b", ""), &out, &talk), 0);
+    struct buf out = {0}, log = {0};
+    assert_int_equal(run(&simple, GROUP("a", "defect") GROUP("b", ""), &out, &log), 0);
     assert_string_equal(ids(&out), "a b ");
     assert_non_null(strstr(out.data, "\"quarantine\":{\"stage\":\"reward\",\"reason\":\"the clip is cut off\"}"));
-    assert_non_null(strstr(talk.data, "2 groups, 1 quarantined"));
+    assert_non_null(strstr(log.data, "2 groups, 1 quarantined"));
     assert_non_null(strstr(out.data, "\"times\":{\"reward\":["));
     buf_release(&out);
-    buf_release(&talk);
+    buf_release(&log);
 }
 
 static void test_quarantined_passes_untouched(void **state) {
@@ -274,27 +275,27 @@ static void test_quarantined_passes_untouched(void **state) {
         "{\"v\":1, \"id\":\"a\",\"zeta\": 1.50,\"sample_id\":\"service\",\"prompt\":{\"messages\":[],"
         "\"problem_type\":\"free-form\",\"solution\":\"x\"},\"quarantine\":{\"stage\":\"frames\",\"reason\":\"cut\"}}"
         "\n";
-    struct buf out = {0}, talk = {0};
-    assert_int_equal(run(&simple, line, &out, &talk), 0);
+    struct buf out = {0}, log = {0};
+    assert_int_equal(run(&simple, line, &out, &log), 0);
     assert_string_equal(out.data, line);
-    assert_int_equal(run(&holding, line, &out, &talk), 0);
+    assert_int_equal(run(&holding, line, &out, &log), 0);
     buf_release(&out);
-    buf_release(&talk);
+    buf_release(&log);
 }
 
 static void test_each_line_leaves_at_once(void **state) {
     (void)state;
     const struct stage *stages[] = {&simple, &hurrying};
     for (int i = 0; i < 2; i++) {
-        struct child child = start(stages[i], NULL, NULL);
-        struct buf out = {0}, talk = {0};
-        say(&child, GROUP("a", ""));
-        assert_non_null(strstr(hear(&child), "\"id\":\"a\""));
-        say(&child, GROUP("b", ""));
-        assert_non_null(strstr(hear(&child), "\"id\":\"b\""));
-        assert_int_equal(finish(&child, &out, &talk), 0);
+        struct child child = child_start(stages[i], NULL, NULL);
+        struct buf out = {0}, log = {0};
+        child_write(&child, GROUP("a", ""));
+        assert_non_null(strstr(child_read_line(&child), "\"id\":\"a\""));
+        child_write(&child, GROUP("b", ""));
+        assert_non_null(strstr(child_read_line(&child), "\"id\":\"b\""));
+        assert_int_equal(child_finish(&child, &out, &log), 0);
         buf_release(&out);
-        buf_release(&talk);
+        buf_release(&log);
     }
 }
 
@@ -302,35 +303,35 @@ static void test_sigterm_finishes_what_is_held(void **state) {
     (void)state;
     const struct stage *stages[] = {&simple, &holding};
     for (int i = 0; i < 2; i++) {
-        struct child child = start(stages[i], NULL, NULL);
-        struct buf out = {0}, talk = {0};
-        say(&child, GROUP("a", "slow") GROUP("b", "slow"));
+        struct child child = child_start(stages[i], NULL, NULL);
+        struct buf out = {0}, log = {0};
+        child_write(&child, GROUP("a", "slow") GROUP("b", "slow"));
         usleep(150000);
         assert_int_equal(kill(child.pid, SIGTERM), 0);
         int in = child.in;
         child.in = -1; // the input stays open: it is the signal that ends the program
-        assert_int_equal(finish(&child, &out, &talk), 0);
+        assert_int_equal(child_finish(&child, &out, &log), 0);
         assert_non_null(strstr(ids(&out), "a "));
         if (i == 1) assert_string_equal(ids(&out), "a b ");
         close(in);
         buf_release(&out);
-        buf_release(&talk);
+        buf_release(&log);
     }
 }
 
 static void test_closed_output_ends_cleanly(void **state) {
     (void)state;
-    struct child child = start(&simple, NULL, NULL);
-    struct buf talk = {0};
+    struct child child = child_start(&simple, NULL, NULL);
+    struct buf log = {0};
     int code;
     close(child.out);
-    say(&child, GROUP("a", "") GROUP("b", ""));
+    child_write(&child, GROUP("a", "") GROUP("b", ""));
     assert_int_equal(waitpid(child.pid, &code, 0), child.pid);
     assert_true(WIFEXITED(code));
     assert_int_equal(WEXITSTATUS(code), 0);
     close(child.in);
-    drain(child.talk, &talk);
-    buf_release(&talk);
+    child_drain(child.log, &log);
+    buf_release(&log);
 }
 
 static void test_source_writes_its_groups(void **state) {
@@ -350,13 +351,13 @@ static void test_usage(void **state) {
         {"--store", "/proc/no", "caravan-test: /proc/no: cannot make the directory", 69},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct buf out = {0}, talk = {0};
-        struct child child = start(&simple, cases[i].option, cases[i].value);
-        assert_int_equal(finish(&child, &out, &talk), cases[i].code);
-        assert_non_null(strstr(talk.data, cases[i].said));
+        struct buf out = {0}, log = {0};
+        struct child child = child_start(&simple, cases[i].option, cases[i].value);
+        assert_int_equal(child_finish(&child, &out, &log), cases[i].code);
+        assert_non_null(strstr(log.data, cases[i].said));
         assert_int_equal(out.size, 0);
         buf_release(&out);
-        buf_release(&talk);
+        buf_release(&log);
     }
 }
 
@@ -369,15 +370,15 @@ static void test_store_is_looked_up(void **state) {
     const char *seeds[] = {"--seed=1", "--seed=1", "--seed=2"};
     const char *said[] = {"0 found", "2 found", "0 found"};
     for (int i = 0; i < 3; i++) {
-        struct buf out = {0}, talk = {0};
-        struct child child = start(&simple, option, seeds[i]);
-        say(&child, GROUP("a", "") GROUP("b", ""));
-        assert_int_equal(finish(&child, &out, &talk), 0);
+        struct buf out = {0}, log = {0};
+        struct child child = child_start(&simple, option, seeds[i]);
+        child_write(&child, GROUP("a", "") GROUP("b", ""));
+        assert_int_equal(child_finish(&child, &out, &log), 0);
         assert_string_equal(ids(&out), "a b ");
-        assert_non_null(strstr(talk.data, said[i]));
+        assert_non_null(strstr(log.data, said[i]));
         assert_non_null(strstr(out.data, i == 2 ? "\"advantages\":[2" : "\"advantages\":[1"));
         buf_release(&out);
-        buf_release(&talk);
+        buf_release(&log);
     }
     assert_int_equal(dir_remove(folder), OK);
 }

@@ -1,5 +1,5 @@
-// Messages and conversations: what is encoded comes back, what is none is refused by name, peers come, talk, die and
-// come back, and strangers stay outside.
+// Messages and conversations: what is encoded is decoded again, malformed messages are named, peers join, talk, die and
+// come back, and machines without an admitted key are refused.
 #include "tests/unit/unit.h"
 
 #include <dirent.h>
