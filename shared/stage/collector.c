@@ -28,7 +28,8 @@ struct collector {
     int64_t next; // seq to be handed out
     pthread_mutex_t lock;
     // Under the lock:
-    bool started; // RUN_INFO has come
+    bool started;   // RUN_INFO has come
+    bool untrained; // no step was trained before this process started
     int64_t total, per_step, step;
     struct settled *log; // of the seqs from log_begin on
     size_t log_count, log_capacity;
@@ -51,6 +52,8 @@ status collector_open(struct collector **out, struct stage_context *context) {
     pthread_mutex_init(&collector->lock, NULL);
     status result = OK;
     if (context->stage->position) result = context->stage->position(context->state, &collector->step, &collector->next);
+    collector->untrained = collector->next < 0;
+    if (collector->untrained) collector->next = 0;
     collector->settled_below = collector->log_begin = collector->next;
     *out = collector;
     if (result != OK) collector_close(out);
@@ -155,7 +158,9 @@ static status collector_answer_run_info(struct collector *collector, struct io_t
     collector_drop_entries(collector, run_info->seq < here ? run_info->seq : here);
     TRY(collector_resend(collector, io, peer, collector->log_begin, here));
     // With nothing left to train the source must not hear so before the stage has finished.
-    const struct wire_message position = {.kind = MESSAGE_POSITION, .step = collector->step, .seq = here};
+    const bool untrained = collector->untrained && here == 0 && collector->log_settled == 0;
+    const struct wire_message position = {
+        .kind = MESSAGE_POSITION, .step = collector->step, .seq = untrained ? -1 : here};
     if (here < collector->total || collector->finished) TRY(io_thread_reply(io, peer, &position));
     return collector_resend(collector, io, peer, here, collector->log_begin + (int64_t)collector->log_count);
 }

@@ -22,7 +22,11 @@ struct issuer {
     int64_t step;         // of optim
     bool ready;           // optim has sent its POSITION
     bool reissue;         // everything in flight is to be issued again
-    bool finished;        // the supervisors were told so
+    bool finished;        // the supervisors were told that the run is finished, or that it is refused
+    bool supervised;      // a supervisor was there
+    struct buf refusal;   // why the run cannot go on; empty: it can
+    struct buf notice;    // for the person, not sent yet
+    const char *folder;   // of the run
     double settled_at;    // when a group was last settled
     struct buf in_flight; // a set of seqs
 };
@@ -38,6 +42,7 @@ status issuer_open(struct issuer **out, struct stage_context *context, const str
     *out = NULL;
     TRY(NEW(&issuer, 1));
     issuer->context = context;
+    issuer->folder = config->folder;
     issuer->per_step = options->groups_per_step;
     issuer->staleness = options->max_staleness;
     issuer->settled_at = clock_monotonic();
@@ -60,6 +65,8 @@ void issuer_close(struct issuer **issuer) {
     if (!*issuer) return;
     ledger_close(&(*issuer)->ledger);
     buf_release(&(*issuer)->in_flight);
+    buf_release(&(*issuer)->refusal);
+    buf_release(&(*issuer)->notice);
     free(*issuer);
     *issuer = NULL;
 }
@@ -92,9 +99,28 @@ static int64_t issuer_ahead_of(const struct issuer *issuer, int64_t seq) {
     return ahead;
 }
 
+// Tells the supervisors what is not told yet.
+static status issuer_inform(struct issuer *issuer, struct io_thread *io) {
+    if (!issuer->supervised) return OK;
+    if (issuer->notice.size) {
+        const struct wire_message notice = {.kind = MESSAGE_NOTICE,
+                                            .name = issuer->context->stage->name,
+                                            .replica = 0,
+                                            .machine = "",
+                                            .reason = issuer->notice.data};
+        TRY(io_thread_broadcast(io, "report", &notice));
+        buf_clear(&issuer->notice);
+    }
+    if (!issuer->refusal.size || issuer->finished) return OK;
+    const struct wire_message end = {.kind = MESSAGE_END, .code = DATAERR, .reason = issuer->refusal.data};
+    issuer->finished = true;
+    return io_thread_broadcast(io, "report", &end);
+}
+
 status issuer_tick(struct issuer *issuer, struct io_thread *io) {
     struct ledger *ledger = issuer->ledger;
     char summary[256];
+    TRY(issuer_inform(issuer, io));
     if (!issuer->ready) return OK;
     if (clock_monotonic() - issuer->settled_at > issuer_patience) {
         issuer->settled_at = clock_monotonic();
@@ -132,7 +158,10 @@ status issuer_tick(struct issuer *issuer, struct io_thread *io) {
 
 status issuer_joined(struct issuer *issuer, struct io_thread *io, struct wire_peer *peer) {
     const char *purpose = wire_peer_purpose(peer);
-    if (!strcmp(purpose, "report")) issuer->finished = false;
+    if (!strcmp(purpose, "report")) {
+        issuer->supervised = true;
+        issuer->finished = false;
+    }
     if (strcmp(purpose, "ledger") != 0 || !strcmp(wire_peer_name(peer), SUPERVISOR_NAME)) return OK;
     const struct wire_message run_info = {.kind = MESSAGE_RUN_INFO,
                                           .count = issuer->total,
@@ -163,17 +192,41 @@ static status issuer_settle(struct issuer *issuer, struct io_thread *io, const s
     return io_thread_broadcast(io, "report", &notice);
 }
 
+static int64_t issuer_trained_steps(const struct issuer *issuer) {
+    return (ledger_count(issuer->ledger, LEDGER_TRAINED) + issuer->per_step - 1) / issuer->per_step;
+}
+
+static status issuer_on_position(struct issuer *issuer, const struct wire_message *message) {
+    const int64_t trained = issuer_trained_steps(issuer), seq = message->seq == -1 ? 0 : message->seq;
+    issuer->finished = false;
+    buf_clear(&issuer->refusal);
+    if (message->seq == -1 && trained > 0) {
+        // It was probably started with another directory: its checkpoints still exist.
+        issuer->ready = false;
+        return buf_printf(&issuer->refusal,
+                          "optim's directory is empty, but the ledger has %lld trained steps: start optim with the "
+                          "directory of its checkpoints, or remove %s/ledger.lmdb to train from the beginning",
+                          (long long)trained, issuer->folder);
+    }
+    TRY(ledger_rewind_to(issuer->ledger, seq));
+    issuer->step = message->step;
+    issuer->ready = issuer->reissue = true;
+    const int64_t lost = trained - issuer_trained_steps(issuer);
+    if (lost <= 0) return OK;
+    buf_clear(&issuer->notice);
+    TRY(buf_printf(
+        &issuer->notice,
+        "optim goes back from step %lld to step %lld: the steps since its newest checkpoint are trained again",
+        (long long)(message->step + lost), (long long)message->step));
+    log_info("%s", issuer->notice.data);
+    return OK;
+}
+
 status issuer_message(struct issuer *issuer, struct io_thread *io, const struct wire_message *message) {
     const int64_t seq = message->seq;
     switch (message->kind) {
     case MESSAGE_POSITION:
-        if (seq < ledger_settled(issuer->ledger))
-            log_info("going back to group %lld, step %lld", (long long)seq, (long long)message->step);
-        TRY(ledger_rewind_to(issuer->ledger, seq));
-        issuer->step = message->step;
-        issuer->ready = issuer->reissue = true;
-        issuer->finished = false;
-        return OK;
+        return issuer_on_position(issuer, message);
     case MESSAGE_TRAINED:
         return issuer_settle(issuer, io, message, LEDGER_TRAINED);
     case MESSAGE_QUARANTINED:

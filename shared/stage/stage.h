@@ -83,7 +83,8 @@ struct stage {
     enum stage_follows follows;
     status (*load_weights)(void *state, const struct stage_weights *weights);
 
-    // Optim, after open: the steps trained, and the seq below which everything is trained.
+    // Optim, after open: the steps trained, and the seq below which everything is trained, -1 when no step was ever
+    // trained in its directory.
     status (*position)(void *state, int64_t *step, int64_t *seq);
 
     // The last stage, when it has handed back the last group that there will ever be and before the run is told that it

@@ -75,7 +75,8 @@ struct wire_message {
                        // key of a clip
     int64_t count;     // AVAILABLE: groups; RUN_INFO: groups in all
     int64_t per_step;  // RUN_INFO
-    int64_t step, seq; // POSITION, TRAINED, QUARANTINED, UNUSED; RUN_INFO: all below is settled; REISSUE: -1 for all
+    int64_t step, seq; // POSITION, TRAINED, QUARANTINED, UNUSED; RUN_INFO: all below is settled; REISSUE: -1 for all;
+                       // POSITION: -1 when no step was ever trained in optim's directory
     int64_t reference; // GET_WEIGHTS, WEIGHTS: 1 for the reference, 0 for the policy
     int64_t policy;    // WEIGHTS: the step at which optim is
     int64_t version;   // WEIGHTS

@@ -164,6 +164,7 @@ status checkpoint_resume(struct optim *optim) {
         if (!continues) optim->cursor = 0; // another run's order of issue
         if (result == OK) log_info("goes on from %s, step %lld", newest, (long long)optim->step);
     }
+    optim->untrained = !continues && !metrics_exist(optim->options->out);
     if (result == OK) result = metrics_cut(optim->options->out, optim->step);
     optim->saved = optim->step;
     optim->whole = !continues || numbered(strrchr(newest, '/') + 1, "step") >= 0;

@@ -86,7 +86,7 @@ static status optim_open(void **state, struct stage_context *context) {
 static status optim_position(void *state, int64_t *step, int64_t *place) {
     const struct trainer *trainer = state;
     *step = trainer->optim.step;
-    *place = trainer->optim.cursor;
+    *place = trainer->optim.untrained ? -1 : trainer->optim.cursor;
     return OK;
 }
 

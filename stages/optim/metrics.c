@@ -76,6 +76,14 @@ static status keep_until(const struct buf *old, int64_t step, struct buf *kept) 
     return OK;
 }
 
+bool metrics_exist(const char *out) {
+    struct arena memory = {0};
+    char *path = path_join(&memory, out, "metrics.jsonl");
+    bool exist = path && path_exists(path);
+    arena_release(&memory);
+    return exist;
+}
+
 status metrics_cut(const char *out, int64_t step) {
     struct arena memory = {0};
     struct buf old = {0}, kept = {0};

@@ -39,6 +39,7 @@ struct optim {
     int64_t saved;       // the step of the last checkpoint or state
     bool whole;          // that one is a checkpoint, not a state alone
     bool unwritable;     // the last checkpoint could not be written
+    bool untrained;      // no step was ever trained in options->out
     int64_t cursor;      // place in the order of issue below which all is done with
     uint64_t first_hash; // of the weights in options->model.dir
     double saved_at, save_seconds;
@@ -57,6 +58,9 @@ status step_publish(struct optim *optim, bool both);
 
 // Appends one line to OUT/metrics.jsonl.
 status metrics_add(const struct optim *optim, const struct step_facts *facts);
+
+// Whether `out` has a metrics.jsonl: the first step writes it, long before the first checkpoint.
+bool metrics_exist(const char *out);
 
 // Drops the lines of steps after `step`, which will be trained again. A missing file is fine.
 status metrics_cut(const char *out, int64_t step);

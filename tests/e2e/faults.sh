@@ -71,6 +71,27 @@ sed -n 's/.*"age_max": \([0-9]*\),.*/\1/p' "$work/stale/metrics.jsonl" | sort -u
 grep -qx 1 "$work/ages" || fail "no group was a step behind"
 if grep -qvx '[01]' "$work/ages"; then fail "groups were older than a step: $(cat "$work/ages")"; fi
 
+# Stopped in the middle, then started with an empty directory for optim: that is refused, and the ledger stays as it is.
+"$bin/caravan" run "$work/p.yaml" --set run="$work/moved" --set optim.save_every=2 2>"$work/moved.err" &
+pid=$!
+wait_for_step moved 5
+kill -TERM $pid
+wait $pid || fail "moved: $(cat "$work/moved.err")"
+expect 65 "optim's directory is empty, but the ledger has [5-8] trained steps: " \
+    timeout 60 "$bin/caravan" run "$work/p.yaml" --set run="$work/moved" --set optim.out="$work/elsewhere"
+if grep "starting it again" "$work/err"; then fail "a refused run went on"; fi
+if grep -q "goes back" "$work/moved/logs/source.log"; then fail "the ledger's history is gone"; fi
+[ ! -e "$work/elsewhere/metrics.jsonl" ] || fail "steps were trained again in another directory"
+
+# Optim comes back with an older checkpoint: the person is told, and the steps since are trained again.
+newest=$(basename "$(readlink "$work/moved/checkpoints/latest")")
+rm -rf "$work/moved/checkpoints/$newest" "$work/moved/checkpoints/latest" "$work"/moved/checkpoints/state-*
+run moved --set optim.save_every=2 || fail "moved: $(cat "$work/moved.err")"
+step=$((10#${newest#step-}))
+grep -q "optim goes back from step $step to step [2-6]" "$work/moved.err" || fail "no notice: $(cat "$work/moved.err")"
+check_steps moved 8
+[ "$(weights_of moved)" = "$want" ] || fail "a run that went back trains other weights"
+
 # A second run in the same folder is refused while the first is at work.
 "$bin/caravan" run "$work/p.yaml" --set run="$work/busy" 2>"$work/busy.err" &
 pid=$!

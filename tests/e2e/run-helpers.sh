@@ -34,3 +34,12 @@ check_steps() {
     sed -n 's/.*"step": \([0-9]*\),.*/\1/p' "$work/$1/metrics.jsonl" >"$work/steps"
     seq 1 "$2" | cmp - "$work/steps" || fail "$1: steps $(tr '\n' ' ' <"$work/steps")"
 }
+
+# Waits until the metrics of a run have a step.
+wait_for_step() {
+    for _ in $(seq 600); do
+        if grep -qs "\"step\": $2," "$work/$1/metrics.jsonl"; then return; fi
+        sleep 0.05
+    done
+    fail "$1: no step $2"
+}

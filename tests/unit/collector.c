@@ -90,10 +90,13 @@ static const struct stage trainer = {.name = "optim", .position = position};
 static int64_t start_at;
 static struct stage_context context = {.stage = &trainer, .state = &start_at};
 
+static const int64_t no_position = -2;
+
 static void send_run_info(struct collector *collector, struct io_thread *io, int64_t total, int64_t settled) {
     const struct wire_message run_info = {.kind = MESSAGE_RUN_INFO, .count = total, .per_step = 1, .seq = settled};
     io->replies = io->position_at = 0;
-    io->position_seq = io->first_reply_seq = io->last_reply_seq = -1;
+    io->position_seq = no_position;
+    io->first_reply_seq = io->last_reply_seq = -1;
     assert_int_equal(collector_message(collector, io, NULL, &run_info), OK);
 }
 
@@ -154,6 +157,25 @@ static void a_restarted_source_gets_only_what_it_lacks(void **state) {
     send_run_info(collector, &io, 1000, 200);
     assert_int_equal(io.replies, 0);
     assert_int_equal(io.position_seq, 200);
+    collector_close(&collector);
+}
+
+// The source then refuses to forget steps that it knows to be trained.
+static void position_tells_that_no_step_was_ever_trained(void **state) {
+    (void)state;
+    struct collector *collector;
+    struct io_thread io = {0};
+    start_at = -1;
+    assert_int_equal(collector_open(&collector, &context), OK);
+    start_at = 0;
+    send_run_info(collector, &io, 10, 0);
+    assert_int_equal(io.position_seq, -1);
+    send_run_info(collector, &io, 10, 6);
+    assert_int_equal(io.position_seq, -1);
+    assert_int_equal(io.replies, 0);
+    train(collector, &io, 2);
+    send_run_info(collector, &io, 10, 2);
+    assert_int_equal(io.position_seq, 2);
     collector_close(&collector);
 }
 
@@ -240,6 +262,7 @@ int main(void) {
         cmocka_unit_test(a_restarted_source_gets_only_what_it_lacks),
         cmocka_unit_test(a_quarantine_keeps_its_strings),
         cmocka_unit_test(what_is_settled_ahead_follows_the_position),
+        cmocka_unit_test(position_tells_that_no_step_was_ever_trained),
         cmocka_unit_test(the_last_group_waits_for_the_end),
         cmocka_unit_test(it_begins_at_the_checkpoint_and_takes_each_seq_once),
     };
