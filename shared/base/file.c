@@ -196,14 +196,14 @@ status dir_sync(const char *path) {
     return result;
 }
 
-static int dir_remove_entry(const char *path, const struct stat *stat, int kind, struct FTW *position) {
+static int file_remove_entry(const char *path, const struct stat *stat, int kind, struct FTW *position) {
     (void)stat, (void)kind, (void)position;
     return remove(path);
 }
 
 status dir_remove(const char *path) {
     if (!path_exists(path)) return OK;
-    if (nftw(path, dir_remove_entry, dir_open_limit, FTW_DEPTH | FTW_PHYS))
+    if (nftw(path, file_remove_entry, dir_open_limit, FTW_DEPTH | FTW_PHYS))
         return file_fail(UNAVAILABLE, path, "cannot remove: ");
     return OK;
 }

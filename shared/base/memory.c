@@ -21,7 +21,7 @@ static_assert(arena_first_block % arena_alignment == 0, "a block must hold whole
 
 // ---- the heap ----
 
-static status mem_fail(size_t count, size_t size) {
+static status memory_fail(size_t count, size_t size) {
     return fail(UNAVAILABLE, "out of memory: %zu x %zu bytes", count, size);
 }
 
@@ -31,15 +31,15 @@ static_assert(sizeof(void *) == sizeof(struct arena *) && sizeof(void *) == size
 status mem_new(void *pointer, size_t count, size_t size) {
     void *block = calloc(count ? count : 1, size ? size : 1);
     memcpy(pointer, &block, sizeof block);
-    return block ? OK : mem_fail(count, size);
+    return block ? OK : memory_fail(count, size);
 }
 
 status mem_resize(void *pointer, size_t count, size_t size) {
     void *block;
     memcpy(&block, pointer, sizeof block);
-    if (size && count > SIZE_MAX / size) return mem_fail(count, size);
+    if (size && count > SIZE_MAX / size) return memory_fail(count, size);
     block = realloc(block, count && size ? count * size : 1);
-    if (!block) return mem_fail(count, size);
+    if (!block) return memory_fail(count, size);
     memcpy(pointer, &block, sizeof block);
     return OK;
 }
@@ -103,7 +103,7 @@ void arena_release(struct arena *arena) {
 
 status buf_reserve(struct buf *buf, size_t more) {
     assert(buf->size <= buf->capacity);
-    if (more > SIZE_MAX / 2 - buf->size) return mem_fail(more, 1);
+    if (more > SIZE_MAX / 2 - buf->size) return memory_fail(more, 1);
     size_t needed = buf->size + more + 1;
     if (needed <= buf->capacity) return OK;
     size_t capacity = buf->capacity ? buf->capacity : buf_first_capacity;

@@ -26,7 +26,7 @@ size_t string_find(struct string string, const char *part, size_t from) {
 }
 
 // A lead byte's number of bytes to follow and the range of the first of them (Unicode Standard, table 3-7).
-static int utf8_lead(unsigned char lead, unsigned char *low, unsigned char *high) {
+static int string_utf8_lead(unsigned char lead, unsigned char *low, unsigned char *high) {
     *low = 0x80, *high = 0xBF;
     if (lead < 0xC2 || lead > 0xF4) return 0;
     if (lead == 0xE0) *low = 0xA0;
@@ -40,7 +40,7 @@ int utf8_step(const char *data, size_t size) {
     const unsigned char *at = (const unsigned char *)data;
     if (at[0] < 0x80) return 1;
     unsigned char low, high;
-    int follow = utf8_lead(at[0], &low, &high);
+    int follow = string_utf8_lead(at[0], &low, &high);
     assert(follow >= 0 && follow <= 3);
     if (!follow) return -1;
     for (int i = 1; i <= follow; i++) {

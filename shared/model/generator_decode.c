@@ -6,15 +6,15 @@
 #include "shared/model/text_model.h"
 
 // Whether a completion needs no more tokens.
-static bool decode_complete(const struct request *request, int completion) {
+static bool generator_complete(const struct request *request, int completion) {
     const struct generated *result = &request->results[completion];
     return result->ended || result->count == (size_t)request->max_new_tokens;
 }
 
 // Samples a token for each row of `normed` [B,C], keyed by (request, completion, position), and appends it to the
 // completion that rows[b] names.
-static status decode_sample(struct generator *generator, struct arena *arena, struct tensor normed,
-                            const struct batch_row *rows) {
+static status generator_sample(struct generator *generator, struct arena *arena, struct tensor normed,
+                               const struct batch_row *rows) {
     struct model *model = generator->model;
     const struct operations *ops = model->backend->ops;
     size_t count = (size_t)normed.rows;
@@ -44,14 +44,14 @@ static status decode_sample(struct generator *generator, struct arena *arena, st
         result->versions[result->count++] = model->version;
         for (size_t k = 0; k < model->info.eos_count; k++)
             if (model->info.eos_ids[k] == tokens[i]) result->ended = true;
-        if (decode_complete(request, rows[i].completion)) request->finished++;
+        if (generator_complete(request, rows[i].completion)) request->finished++;
     }
     return OK;
 }
 
 // Computes the prompt, then samples from its last row, once for each completion.
-static status decode_prompt(struct generator *generator, struct request *request, struct arena *arena,
-                            const struct model_prompt *prompt) {
+static status generator_prefill_prompt(struct generator *generator, struct request *request, struct arena *arena,
+                                       const struct model_prompt *prompt) {
     struct model *model = generator->model;
     struct workspace *workspace = &model->workspace;
     enum element type = model->weights->type;
@@ -79,12 +79,12 @@ static status decode_prompt(struct generator *generator, struct request *request
     last.delta = tensor_rows(text.fwd.delta, text.fwd.rows - 1, 1);
     TRY(forward_norm(&last, last_normed, model->weights->norm, (struct tensor){0}));
     TRY(model->backend->ops->gather(model->backend, normed, last_normed, index));
-    return decode_sample(generator, arena, normed, rows);
+    return generator_sample(generator, arena, normed, rows);
 }
 
 status generator_prefill(struct generator *generator, struct request *request, const struct model_prompt *prompt) {
     struct arena arena = {0};
-    status result = decode_prompt(generator, request, &arena, prompt);
+    status result = generator_prefill_prompt(generator, request, &arena, prompt);
     workspace_restore(&generator->model->workspace, (struct workspace_mark){0});
     arena_release(&arena);
     return result;
@@ -160,10 +160,10 @@ status generator_decode(struct generator *generator) {
     TRY_TO(result, done, text_embed(model, fwd.x, inputs.tokens, fwd.rows));
     for (int i = 0; i < fwd.transformer->block_count; i++) TRY_TO(result, done, block_forward(&fwd, i, spans));
     TRY_TO(result, done, forward_norm(&fwd, normed, model->weights->norm, (struct tensor){0}));
-    TRY_TO(result, done, decode_sample(generator, &arena, normed, inputs.rows));
+    TRY_TO(result, done, generator_sample(generator, &arena, normed, inputs.rows));
     for (int i = 0; i < generator->options.rows; i++) {
         struct batch_row *row = &generator->batch[i];
-        if (row->request && decode_complete(row->request, row->completion)) row->request = NULL;
+        if (row->request && generator_complete(row->request, row->completion)) row->request = NULL;
     }
 done:
     workspace_restore(workspace, (struct workspace_mark){0});

@@ -29,7 +29,7 @@ struct head_state {
     struct tensor logprobs, lse;          // F32 [N,1]
 };
 
-static status head_forward(struct head_state *head, struct model *model, struct text_state *text, bool training) {
+static status group_head_forward(struct head_state *head, struct model *model, struct text_state *text, bool training) {
     const struct operations *ops = model->backend->ops;
     const struct sequence *sequence = text->sequence;
     enum element type = model->weights->type;
@@ -50,8 +50,8 @@ static status head_forward(struct head_state *head, struct model *model, struct 
 }
 
 // fwd.grad_x = the gradient of the last block's output, given dlogprobs [N] = d loss / d logprob on the host.
-static status head_backward(const struct head_state *head, struct model *model, struct text_state *text,
-                            const float *dlogprobs) {
+static status group_head_backward(const struct head_state *head, struct model *model, struct text_state *text,
+                                  const float *dlogprobs) {
     const struct operations *ops = model->backend->ops;
     const struct sequence *sequence = text->sequence;
     const struct parameter_table *table = model->table;
@@ -87,7 +87,7 @@ status model_score(struct model *model, const struct model_prompt *prompt, const
     float *all = arena_alloc(&arena, (size_t)sequence.target_count * sizeof *all);
     if (!all) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, text_forward(&text, model, &arena, prompt, &sequence, NULL, false));
-    TRY_TO(result, done, head_forward(&head, model, &text, false));
+    TRY_TO(result, done, group_head_forward(&head, model, &text, false));
     TRY_TO(result, done, model->backend->ops->download(model->backend, all, ELEMENT_F32, head.logprobs));
     for (size_t i = 0; i < count; i++) {
         memcpy(logprobs[i], all, completions[i].count * sizeof *all);
@@ -99,7 +99,7 @@ done:
     return result;
 }
 
-static double loss_clamp(double value, double low, double high) {
+static double group_loss_clamp(double value, double low, double high) {
     return value < low ? low : value > high ? high : value;
 }
 
@@ -108,20 +108,20 @@ struct loss_token {
     double value, dlogprob, kl;
 };
 
-static struct loss_token loss_of_token(const struct train_completion *completion, size_t t, double logprob,
-                                       const struct loss_options *options) {
+static struct loss_token group_loss_token(const struct train_completion *completion, size_t t, double logprob,
+                                          const struct loss_options *options) {
     struct loss_token token = {-completion->advantage, -completion->advantage, 0};
     if (completion->stale && completion->old_logprobs) {
         double ratio = exp(logprob - completion->old_logprobs[t]);
         double plain = ratio * completion->advantage;
-        double clipped = loss_clamp(ratio, 1 - options->clip_low, 1 + options->clip_high) * completion->advantage;
+        double clipped = group_loss_clamp(ratio, 1 - options->clip_low, 1 + options->clip_high) * completion->advantage;
         if (clipped < plain) // where both are equal, the gradient is that of the unclipped one
             token = (struct loss_token){-clipped, 0, 0};
         else
             token = (struct loss_token){-plain, -plain, 0};
     }
     if (completion->ref_logprobs) { // the k3 estimate of the KL divergence
-        double difference = completion->ref_logprobs[t] - logprob, d = loss_clamp(difference, -10, 10);
+        double difference = completion->ref_logprobs[t] - logprob, d = group_loss_clamp(difference, -10, 10);
         token.kl = exp(d) - d - 1;
         token.value += options->kl_beta * token.kl;
         token.dlogprob += options->kl_beta * (d == difference ? 1 - exp(d) : 0);
@@ -130,8 +130,8 @@ static struct loss_token loss_of_token(const struct train_completion *completion
 }
 
 // dlogprobs[t] = weight * dL / d logprobs[t] for all tokens of the group. Fills in *out but its prompt_tokens.
-static void loss_of_group(const struct train_completion *completions, size_t count, const struct loss_options *options,
-                          double weight, const float *logprobs, float *dlogprobs, struct train_result *out) {
+static void group_loss(const struct train_completion *completions, size_t count, const struct loss_options *options,
+                       double weight, const float *logprobs, float *dlogprobs, struct train_result *out) {
     *out = (struct train_result){0};
     int64_t compared = 0, referred = 0;
     size_t at = 0;
@@ -140,7 +140,7 @@ static void loss_of_group(const struct train_completion *completions, size_t cou
         size_t tokens = completion->completion.count;
         double share = 1.0 / ((double)count * (double)tokens);
         for (size_t t = 0; t < tokens; t++, at++) {
-            struct loss_token token = loss_of_token(completion, t, logprobs[at], options);
+            struct loss_token token = group_loss_token(completion, t, logprobs[at], options);
             out->kl += token.kl;
             out->loss += share * token.value;
             out->nll -= share * logprobs[at];
@@ -183,16 +183,16 @@ status model_accumulate(struct model *model, const struct model_prompt *prompt,
     TRY_TO(result, done,
            workspace_alloc(workspace, ELEMENT_F32, sequence.rows, model->config.text.hidden_size, &text.fwd.grad_x));
     struct workspace_mark mark = workspace_save(workspace);
-    TRY_TO(result, done, head_forward(&head, model, &text, true));
+    TRY_TO(result, done, group_head_forward(&head, model, &text, true));
     TRY_TO(result, done, ops->download(model->backend, logprobs, ELEMENT_F32, head.logprobs));
-    loss_of_group(completions, count, loss, weight, logprobs, dlogprobs, out);
+    group_loss(completions, count, loss, weight, logprobs, dlogprobs, out);
     out->prompt_tokens = sequence.prompt_rows;
     if (!isfinite(out->loss)) TRY_TO(result, done, fail(DATAERR, "the loss is not a finite number"));
 
     // The gradient is exactly 0 if all rewards of the group are equal and there is no KL term.
     size_t nonzero = targets;
     while (nonzero && dlogprobs[nonzero - 1] == 0) nonzero--;
-    if (nonzero) TRY_TO(result, done, head_backward(&head, model, &text, dlogprobs));
+    if (nonzero) TRY_TO(result, done, group_head_backward(&head, model, &text, dlogprobs));
     workspace_restore(workspace, mark);
     if (prompt->media_count) trainer->vision_has_grad = true;
     if (nonzero) TRY_TO(result, done, text_backward(&text, model, &arena, trainer->grads));

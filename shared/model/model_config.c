@@ -14,21 +14,21 @@ enum { MAX_SIZE = 1 << 20, MAX_COUNT = 10000 };
 static_assert(MAX_VISION_BLOCKS > 31, "the published blocks with full attention have a place");
 
 // Where a key is looked up: in the inner object first, then in the outer one (which may be NULL).
-struct config_scope {
+struct scope {
     json_object *inner, *outer;
     const char *prefix; // of the inner object's keys in messages: "vision_config."
 };
 
-static json_object *config_find(struct config_scope scope, const char *key) {
+static json_object *scope_find(struct scope scope, const char *key) {
     json_object *value = scope.inner ? json_object_object_get(scope.inner, key) : NULL;
     return value || !scope.outer ? value : json_object_object_get(scope.outer, key);
 }
 
 // A key whose default is below `low` has no default: it must be there.
-static status config_int64(struct config_scope scope, const char *key, int64_t low, int64_t high, int64_t missing,
-                           int64_t *out) {
+static status scope_int64(struct scope scope, const char *key, int64_t low, int64_t high, int64_t missing,
+                          int64_t *out) {
     assert(low <= high && missing <= high);
-    json_object *value = config_find(scope, key);
+    json_object *value = scope_find(scope, key);
     *out = missing;
     if (!value && missing >= low) return OK;
     if (!value) return fail(DATAERR, "%s%s is missing", scope.prefix, key);
@@ -40,16 +40,15 @@ static status config_int64(struct config_scope scope, const char *key, int64_t l
     return OK;
 }
 
-static status config_int(struct config_scope scope, const char *key, int low, int high, int missing, int *out) {
+static status scope_int(struct scope scope, const char *key, int low, int high, int missing, int *out) {
     int64_t value = 0;
-    TRY(config_int64(scope, key, low, high, missing, &value));
+    TRY(scope_int64(scope, key, low, high, missing, &value));
     *out = (int)value;
     return OK;
 }
 
-static status config_float(struct config_scope scope, const char *key, double low, double high, double missing,
-                           float *out) {
-    json_object *value = config_find(scope, key);
+static status scope_float(struct scope scope, const char *key, double low, double high, double missing, float *out) {
+    json_object *value = scope_find(scope, key);
     *out = (float)missing;
     if (!value) return OK;
     if (!json_object_is_type(value, json_type_double) && !json_object_is_type(value, json_type_int))
@@ -61,8 +60,8 @@ static status config_float(struct config_scope scope, const char *key, double lo
     return OK;
 }
 
-static status config_bool(struct config_scope scope, const char *key, bool missing, bool *out) {
-    json_object *value = config_find(scope, key);
+static status scope_bool(struct scope scope, const char *key, bool missing, bool *out) {
+    json_object *value = scope_find(scope, key);
     *out = missing;
     if (!value) return OK;
     if (!json_object_is_type(value, json_type_boolean))
@@ -72,15 +71,15 @@ static status config_bool(struct config_scope scope, const char *key, bool missi
 }
 
 // The object of a key, or NULL if it is missing or null.
-static status config_object(json_object *from, const char *key, json_object **out) {
+static status model_config_object(json_object *from, const char *key, json_object **out) {
     *out = from ? json_object_object_get(from, key) : NULL;
     if (*out && !json_object_is_type(*out, json_type_object)) return fail(DATAERR, "%s is not an object", key);
     return OK;
 }
 
 // A key that, if it is there, must have the only value that the model supports.
-static status config_require(struct config_scope scope, const char *key, const char *wanted) {
-    json_object *value = config_find(scope, key);
+static status scope_require(struct scope scope, const char *key, const char *wanted) {
+    json_object *value = scope_find(scope, key);
     if (!value) return OK;
     if (!json_object_is_type(value, json_type_string) || strcmp(json_object_get_string(value), wanted) != 0)
         return fail(DATAERR, "%s%s is %.100s; only \"%s\" is supported", scope.prefix, key,
@@ -88,13 +87,13 @@ static status config_require(struct config_scope scope, const char *key, const c
     return OK;
 }
 
-static status config_dtype(struct model_config *config, struct config_scope scope) {
+static status model_config_dtype(struct model_config *config, struct scope scope) {
     static const struct {
         const char *name;
         enum element type;
     } types[] = {{"float32", ELEMENT_F32}, {"bfloat16", ELEMENT_BF16}, {"float16", ELEMENT_F16}};
-    json_object *value = config_find(scope, "dtype");
-    if (!value) value = config_find(scope, "torch_dtype");
+    json_object *value = scope_find(scope, "dtype");
+    if (!value) value = scope_find(scope, "torch_dtype");
     if (!value) return OK;
     const char *name = json_object_is_type(value, json_type_string) ? json_object_get_string(value) : "";
     if (strcmp(name, "auto") == 0) return OK;
@@ -108,21 +107,21 @@ static status config_dtype(struct model_config *config, struct config_scope scop
 }
 
 // Rotary settings: rope_scaling beside rope_theta, or both in rope_parameters.
-static status config_rope(struct text_config *text, struct config_scope scope) {
-    struct config_scope rope = {config_find(scope, "rope_parameters"), NULL, "rope_parameters."};
-    if (!rope.inner) rope = (struct config_scope){config_find(scope, "rope_scaling"), NULL, "rope_scaling."};
+static status text_config_rope(struct text_config *text, struct scope scope) {
+    struct scope rope = {scope_find(scope, "rope_parameters"), NULL, "rope_parameters."};
+    if (!rope.inner) rope = (struct scope){scope_find(scope, "rope_scaling"), NULL, "rope_scaling."};
     if (!json_object_is_type(rope.inner, json_type_object)) return fail(DATAERR, "rope_scaling is missing");
     static const char *const type_keys[] = {"type", "rope_type"};
     for (int i = 0; i < 2; i++) {
-        json_object *type = config_find(rope, type_keys[i]);
+        json_object *type = scope_find(rope, type_keys[i]);
         const char *name = json_object_is_type(type, json_type_string) ? json_object_get_string(type) : "default";
         if (strcmp(name, "default") != 0 && strcmp(name, "mrope") != 0)
             return fail(DATAERR, "%s%s is %.50s; only \"default\" and \"mrope\" are supported", rope.prefix,
                         type_keys[i], name);
     }
-    TRY(config_float(scope, "rope_theta", 1, 1e30, 1000000.0, &text->rope_theta));
-    TRY(config_float(rope, "rope_theta", 1, 1e30, text->rope_theta, &text->rope_theta));
-    json_object *section = config_find(rope, "mrope_section");
+    TRY(scope_float(scope, "rope_theta", 1, 1e30, 1000000.0, &text->rope_theta));
+    TRY(scope_float(rope, "rope_theta", 1, 1e30, text->rope_theta, &text->rope_theta));
+    json_object *section = scope_find(rope, "mrope_section");
     if (!json_object_is_type(section, json_type_array) || json_object_array_length(section) != 3)
         return fail(DATAERR, "%smrope_section is not an array of three integers", rope.prefix);
     int64_t sum = 0;
@@ -140,17 +139,17 @@ static status config_rope(struct text_config *text, struct config_scope scope) {
     return OK;
 }
 
-static status config_text(struct text_config *text, struct config_scope scope) {
-    TRY(config_int64(scope, "vocab_size", 1, 1 << 24, 152064, &text->vocab_size));
-    TRY(config_int64(scope, "hidden_size", 1, MAX_SIZE, 8192, &text->hidden_size));
-    TRY(config_int64(scope, "intermediate_size", 1, MAX_SIZE, 29568, &text->intermediate_size));
-    TRY(config_int(scope, "num_hidden_layers", 1, MAX_COUNT, 80, &text->num_hidden_layers));
-    TRY(config_int(scope, "num_attention_heads", 1, MAX_COUNT, 64, &text->num_attention_heads));
+static status text_config_read(struct text_config *text, struct scope scope) {
+    TRY(scope_int64(scope, "vocab_size", 1, 1 << 24, 152064, &text->vocab_size));
+    TRY(scope_int64(scope, "hidden_size", 1, MAX_SIZE, 8192, &text->hidden_size));
+    TRY(scope_int64(scope, "intermediate_size", 1, MAX_SIZE, 29568, &text->intermediate_size));
+    TRY(scope_int(scope, "num_hidden_layers", 1, MAX_COUNT, 80, &text->num_hidden_layers));
+    TRY(scope_int(scope, "num_attention_heads", 1, MAX_COUNT, 64, &text->num_attention_heads));
     // A missing num_key_value_heads means 8; null means num_attention_heads.
     bool null = (scope.inner && json_object_object_get_ex(scope.inner, "num_key_value_heads", NULL)) ||
                 (scope.outer && json_object_object_get_ex(scope.outer, "num_key_value_heads", NULL));
-    TRY(config_int(scope, "num_key_value_heads", 1, MAX_COUNT, null ? text->num_attention_heads : 8,
-                   &text->num_key_value_heads));
+    TRY(scope_int(scope, "num_key_value_heads", 1, MAX_COUNT, null ? text->num_attention_heads : 8,
+                  &text->num_key_value_heads));
     if (text->hidden_size % text->num_attention_heads || text->hidden_size / text->num_attention_heads % 2)
         return fail(DATAERR, "num_attention_heads %d does not divide hidden_size %lld into heads of even size",
                     text->num_attention_heads, (long long)text->hidden_size);
@@ -159,32 +158,32 @@ static status config_text(struct text_config *text, struct config_scope scope) {
                     text->num_attention_heads);
     text->head_dim = (int)(text->hidden_size / text->num_attention_heads);
     int head_dim = 0;
-    TRY(config_int(scope, "head_dim", 1, MAX_SIZE, text->head_dim, &head_dim));
+    TRY(scope_int(scope, "head_dim", 1, MAX_SIZE, text->head_dim, &head_dim));
     if (head_dim != text->head_dim)
         return fail(DATAERR, "head_dim is %d; hidden_size / num_attention_heads is %d", head_dim, text->head_dim);
-    TRY(config_float(scope, "rms_norm_eps", 0, 1, 1e-5, &text->rms_norm_eps));
-    TRY(config_require(scope, "hidden_act", "silu"));
+    TRY(scope_float(scope, "rms_norm_eps", 0, 1, 1e-5, &text->rms_norm_eps));
+    TRY(scope_require(scope, "hidden_act", "silu"));
     bool sliding = false;
-    TRY(config_bool(scope, "use_sliding_window", false, &sliding));
+    TRY(scope_bool(scope, "use_sliding_window", false, &sliding));
     if (sliding) return fail(DATAERR, "use_sliding_window is true; only full attention is supported");
-    return config_rope(text, scope);
+    return text_config_rope(text, scope);
 }
 
-static status config_vision(struct vision_config *vision, struct config_scope scope) {
-    TRY(config_int(scope, "depth", 1, MAX_VISION_BLOCKS, 32, &vision->depth));
-    TRY(config_int64(scope, "hidden_size", 1, MAX_SIZE, 3584, &vision->hidden_size));
-    TRY(config_int64(scope, "intermediate_size", 1, MAX_SIZE, 3420, &vision->intermediate_size));
-    TRY(config_int64(scope, "out_hidden_size", 1, MAX_SIZE, 3584, &vision->out_hidden_size));
-    TRY(config_int(scope, "num_heads", 1, MAX_COUNT, 16, &vision->num_heads));
-    TRY(config_int(scope, "patch_size", 1, 256, 14, &vision->patch_size));
-    TRY(config_int(scope, "spatial_merge_size", 1, 16, 2, &vision->spatial_merge_size));
-    TRY(config_int(scope, "temporal_patch_size", 1, 16, 2, &vision->temporal_patch_size));
-    TRY(config_int(scope, "window_size", 1, 1 << 16, 112, &vision->window_size));
-    TRY(config_float(scope, "tokens_per_second", 0, 1e6, 4, &vision->tokens_per_second));
-    TRY(config_require(scope, "hidden_act", "silu"));
+static status vision_config_read(struct vision_config *vision, struct scope scope) {
+    TRY(scope_int(scope, "depth", 1, MAX_VISION_BLOCKS, 32, &vision->depth));
+    TRY(scope_int64(scope, "hidden_size", 1, MAX_SIZE, 3584, &vision->hidden_size));
+    TRY(scope_int64(scope, "intermediate_size", 1, MAX_SIZE, 3420, &vision->intermediate_size));
+    TRY(scope_int64(scope, "out_hidden_size", 1, MAX_SIZE, 3584, &vision->out_hidden_size));
+    TRY(scope_int(scope, "num_heads", 1, MAX_COUNT, 16, &vision->num_heads));
+    TRY(scope_int(scope, "patch_size", 1, 256, 14, &vision->patch_size));
+    TRY(scope_int(scope, "spatial_merge_size", 1, 16, 2, &vision->spatial_merge_size));
+    TRY(scope_int(scope, "temporal_patch_size", 1, 16, 2, &vision->temporal_patch_size));
+    TRY(scope_int(scope, "window_size", 1, 1 << 16, 112, &vision->window_size));
+    TRY(scope_float(scope, "tokens_per_second", 0, 1e6, 4, &vision->tokens_per_second));
+    TRY(scope_require(scope, "hidden_act", "silu"));
     int channels = 0;
-    TRY(config_int(scope, "in_chans", 3, 3, 3, &channels));
-    TRY(config_int(scope, "in_channels", 3, 3, 3, &channels));
+    TRY(scope_int(scope, "in_chans", 3, 3, 3, &channels));
+    TRY(scope_int(scope, "in_channels", 3, 3, 3, &channels));
     if (vision->hidden_size % vision->num_heads || vision->hidden_size / vision->num_heads % 4)
         return fail(DATAERR, "%snum_heads %d does not divide %shidden_size %lld into heads of a multiple of 4",
                     scope.prefix, vision->num_heads, scope.prefix, (long long)vision->hidden_size);
@@ -193,7 +192,7 @@ static status config_vision(struct vision_config *vision, struct config_scope sc
     if (vision->window_size < unit)
         return fail(DATAERR, "%swindow_size %d is less than %d, the pixels a side of merged patches", scope.prefix,
                     vision->window_size, unit);
-    json_object *indexes = config_find(scope, "fullatt_block_indexes");
+    json_object *indexes = scope_find(scope, "fullatt_block_indexes");
     if (!indexes) {
         static const int published[] = {7, 15, 23, 31};
         for (int i = 0; i < 4; i++) vision->fullatt_blocks[published[i]] = true;
@@ -212,7 +211,7 @@ static status config_vision(struct vision_config *vision, struct config_scope sc
 }
 
 // eos_token_id: an integer, an array of integers, or null.
-static status config_eos_ids(struct model_config *config, json_object *value) {
+static status model_config_eos_ids(struct model_config *config, json_object *value) {
     bool array = json_object_is_type(value, json_type_array);
     size_t count = array ? json_object_array_length(value) : value ? 1 : 0;
     if (count > MAX_EOS_IDS) return fail(DATAERR, "eos_token_id has %zu tokens, more than %d", count, MAX_EOS_IDS);
@@ -227,38 +226,38 @@ static status config_eos_ids(struct model_config *config, json_object *value) {
     return OK;
 }
 
-static status config_root(struct model_config *config, json_object *root) {
+static status model_config_root(struct model_config *config, json_object *root) {
     *config = (struct model_config){.image_mean = {0.48145466f, 0.4578275f, 0.40821073f},
                                     .image_std = {0.26862954f, 0.26130258f, 0.27577711f},
                                     .rescale_factor = (float)(1 / 255.0)};
     json_object *text = NULL, *vision = NULL;
-    TRY(config_object(root, "text_config", &text));
-    TRY(config_object(root, "vision_config", &vision));
-    struct config_scope text_first = {text, root, ""}, root_first = {root, text, ""};
-    TRY(config_require(root_first, "model_type", "qwen2_5_vl"));
-    if (config_find(text_first, "quantization_config"))
+    TRY(model_config_object(root, "text_config", &text));
+    TRY(model_config_object(root, "vision_config", &vision));
+    struct scope text_first = {text, root, ""}, root_first = {root, text, ""};
+    TRY(scope_require(root_first, "model_type", "qwen2_5_vl"));
+    if (scope_find(text_first, "quantization_config"))
         return fail(DATAERR, "quantization_config: quantized weights are not supported");
-    TRY(config_text(&config->text, text_first));
-    TRY(config_vision(&config->vision, (struct config_scope){vision, NULL, "vision_config."}));
+    TRY(text_config_read(&config->text, text_first));
+    TRY(vision_config_read(&config->vision, (struct scope){vision, NULL, "vision_config."}));
     if (config->vision.out_hidden_size != config->text.hidden_size)
         return fail(DATAERR, "vision_config.out_hidden_size is %lld, hidden_size is %lld",
                     (long long)config->vision.out_hidden_size, (long long)config->text.hidden_size);
-    TRY(config_bool(text_first, "tie_word_embeddings", false, &config->text.tie_word_embeddings));
-    TRY(config_dtype(config, root_first));
+    TRY(scope_bool(text_first, "tie_word_embeddings", false, &config->text.tie_word_embeddings));
+    TRY(model_config_dtype(config, root_first));
     int64_t last = config->text.vocab_size - 1;
-    TRY(config_int64(root_first, "image_token_id", 0, last, -1, &config->image_token_id));
-    TRY(config_int64(root_first, "video_token_id", 0, last, -1, &config->video_token_id));
-    TRY(config_int64(root_first, "vision_start_token_id", 0, last, -1, &config->vision_start_token_id));
-    TRY(config_int64(root_first, "vision_end_token_id", 0, last, -1, &config->vision_end_token_id));
-    return config_eos_ids(config, config_find(root_first, "eos_token_id"));
+    TRY(scope_int64(root_first, "image_token_id", 0, last, -1, &config->image_token_id));
+    TRY(scope_int64(root_first, "video_token_id", 0, last, -1, &config->video_token_id));
+    TRY(scope_int64(root_first, "vision_start_token_id", 0, last, -1, &config->vision_start_token_id));
+    TRY(scope_int64(root_first, "vision_end_token_id", 0, last, -1, &config->vision_end_token_id));
+    return model_config_eos_ids(config, scope_find(root_first, "eos_token_id"));
 }
 
-static status config_generation(struct model_config *config, json_object *root) {
+static status model_config_generation(struct model_config *config, json_object *root) {
     json_object *eos_ids = json_object_object_get(root, "eos_token_id");
-    return eos_ids ? config_eos_ids(config, eos_ids) : OK;
+    return eos_ids ? model_config_eos_ids(config, eos_ids) : OK;
 }
 
-static status config_triple(json_object *root, const char *key, double low, float out[3]) {
+static status model_config_triple(json_object *root, const char *key, double low, float out[3]) {
     json_object *list = json_object_object_get(root, key);
     if (!list) return OK;
     if (!json_object_is_type(list, json_type_array) || json_object_array_length(list) != 3)
@@ -273,11 +272,11 @@ static status config_triple(json_object *root, const char *key, double low, floa
     return OK;
 }
 
-static status config_preprocessor(struct model_config *config, json_object *root) {
-    struct config_scope scope = {root, NULL, ""};
-    TRY(config_triple(root, "image_mean", -1e6, config->image_mean));
-    TRY(config_triple(root, "image_std", 1e-6, config->image_std));
-    TRY(config_float(scope, "rescale_factor", 1e-9, 1e9, 1 / 255.0, &config->rescale_factor));
+static status model_config_preprocessor(struct model_config *config, json_object *root) {
+    struct scope scope = {root, NULL, ""};
+    TRY(model_config_triple(root, "image_mean", -1e6, config->image_mean));
+    TRY(model_config_triple(root, "image_std", 1e-6, config->image_std));
+    TRY(scope_float(scope, "rescale_factor", 1e-9, 1e9, 1 / 255.0, &config->rescale_factor));
     const struct {
         const char *key;
         int value;
@@ -286,7 +285,7 @@ static status config_preprocessor(struct model_config *config, json_object *root
                 {"merge_size", config->vision.spatial_merge_size}};
     for (int i = 0; i < 3; i++) {
         int value = 0;
-        TRY(config_int(scope, same[i].key, 1, 1 << 16, same[i].value, &value));
+        TRY(scope_int(scope, same[i].key, 1, 1 << 16, same[i].value, &value));
         if (value != same[i].value)
             return fail(DATAERR, "%s is %d, but in config.json it is %d", same[i].key, value, same[i].value);
     }
@@ -295,8 +294,8 @@ static status config_preprocessor(struct model_config *config, json_object *root
 
 typedef status config_reader(struct model_config *config, json_object *root);
 
-static status config_parse(struct model_config *config, const char *text, size_t size, const char *name,
-                           config_reader *read) {
+static status model_config_parse_object(struct model_config *config, const char *text, size_t size, const char *name,
+                                        config_reader *read) {
     json_object *root = NULL;
     TRY(json_parse_object(&root, text, size, name));
     status result = read(config, root);
@@ -305,15 +304,15 @@ static status config_parse(struct model_config *config, const char *text, size_t
 }
 
 status model_config_parse(struct model_config *config, const char *text, size_t size, const char *name) {
-    return config_parse(config, text, size, name, config_root);
+    return model_config_parse_object(config, text, size, name, model_config_root);
 }
 
 status model_config_parse_generation(struct model_config *config, const char *text, size_t size, const char *name) {
-    return config_parse(config, text, size, name, config_generation);
+    return model_config_parse_object(config, text, size, name, model_config_generation);
 }
 
 status model_config_parse_preprocessor(struct model_config *config, const char *text, size_t size, const char *name) {
-    return config_parse(config, text, size, name, config_preprocessor);
+    return model_config_parse_object(config, text, size, name, model_config_preprocessor);
 }
 
 status model_config_read(struct model_config *config, const char *dir) {
@@ -321,9 +320,9 @@ status model_config_read(struct model_config *config, const char *dir) {
         const char *name;
         bool optional;
         config_reader *read;
-    } files[] = {{"config.json", false, config_root},
-                 {"generation_config.json", true, config_generation},
-                 {"preprocessor_config.json", true, config_preprocessor}};
+    } files[] = {{"config.json", false, model_config_root},
+                 {"generation_config.json", true, model_config_generation},
+                 {"preprocessor_config.json", true, model_config_preprocessor}};
     struct arena arena = {0};
     struct buf text = {0};
     status result = OK;
@@ -333,7 +332,8 @@ status model_config_read(struct model_config *config, const char *dir) {
         if (files[i].optional && !path_exists(path)) continue;
         text.size = 0;
         TRY_TO(result, done, file_read(path, &text));
-        TRY_TO(result, done, config_parse(config, text.data ? text.data : "", text.size, path, files[i].read));
+        TRY_TO(result, done,
+               model_config_parse_object(config, text.data ? text.data : "", text.size, path, files[i].read));
     }
 done:
     buf_release(&text);

@@ -11,15 +11,15 @@
 #include "shared/model/trainer.h"
 #include "shared/model/weights_hash.h"
 
-static const char *save_base_name(const char *path) {
+static const char *model_base_name(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
 }
 
 // One file of the directory: the tensors [first, end) of the opened store, with their present values. A stored head of
 // a tied model is the embedding.
-static status save_tensors(struct model *model, const struct stored_tensor **found, const char *path, size_t first,
-                           size_t end) {
+static status model_save_tensors(struct model *model, const struct stored_tensor **found, const char *path,
+                                 size_t first, size_t end) {
     const struct parameter_table *table = model->table;
     struct safetensors_writer *writer = NULL;
     status result = OK;
@@ -45,14 +45,14 @@ failed:
 }
 
 // Whether a file of the opened directory goes into a checkpoint as it is: all but weights and training state.
-static bool save_copies(const struct model *model, const char *name) {
+static bool model_save_copies(const struct model *model, const char *name) {
     if (name[0] == '.' || strcmp(name, TRAINING_TENSORS) == 0 || strcmp(name, TRAINING_COUNTERS) == 0) return false;
     for (size_t i = 0; i < safetensors_count(model->store); i++)
-        if (strcmp(save_base_name(safetensors_at(model->store, i)->file), name) == 0) return false;
+        if (strcmp(model_base_name(safetensors_at(model->store, i)->file), name) == 0) return false;
     return true;
 }
 
-static status save_copy(struct arena *arena, const char *from, const char *to, const char *name) {
+static status model_save_copy(struct arena *arena, const char *from, const char *to, const char *name) {
     char *source = path_join(arena, from, name), *target = path_join(arena, to, name);
     if (!source || !target) return fail_oom();
     struct stat info;
@@ -78,14 +78,15 @@ status model_save(struct model *model, const char *dir) {
     for (size_t first = 0, end; first < count; first = end) {
         const char *file = safetensors_at(model->store, first)->file;
         for (end = first + 1; end < count && strcmp(safetensors_at(model->store, end)->file, file) == 0;) end++;
-        char *path = path_join(&arena, dir, save_base_name(file));
+        char *path = path_join(&arena, dir, model_base_name(file));
         if (!path) TRY_TO(result, done, fail_oom());
-        TRY_TO(result, done, save_tensors(model, found, path, first, end));
+        TRY_TO(result, done, model_save_tensors(model, found, path, first, end));
     }
     entries = opendir(model->dir);
     if (!entries) TRY_TO(result, done, fail(DATAERR, "%s: %s", model->dir, strerror(errno)));
     for (struct dirent *entry; (entry = readdir(entries));)
-        if (save_copies(model, entry->d_name)) TRY_TO(result, done, save_copy(&arena, model->dir, dir, entry->d_name));
+        if (model_save_copies(model, entry->d_name))
+            TRY_TO(result, done, model_save_copy(&arena, model->dir, dir, entry->d_name));
     TRY_TO(result, done, dir_sync(dir));
 done:
     if (entries) closedir(entries);
@@ -130,7 +131,7 @@ struct publication {
     struct weights_hasher *hasher;
 };
 
-static status save_published(void *context, const void *elements, size_t bytes) {
+static status publication_write(void *context, const void *elements, size_t bytes) {
     struct publication *publication = context;
     TRY(weights_hasher_update(publication->hasher, elements, bytes));
     return safetensors_write(publication->writer, elements, bytes);
@@ -156,9 +157,9 @@ status model_publish(struct model *model, bool reference, const char *path, uint
         const struct parameter *parameter = &table->list[i];
         weights_hasher_parameter(publication.hasher, parameter);
         TRY_TO(result, done,
-               reference ? ema_download(model, parameter, type, save_published, &publication)
-                         : parameter_download(model->backend, model->weights->master, parameter, type, save_published,
-                                              &publication));
+               reference ? ema_download(model, parameter, type, publication_write, &publication)
+                         : parameter_download(model->backend, model->weights->master, parameter, type,
+                                              publication_write, &publication));
     }
     *hash = weights_hasher_digest(publication.hasher);
     result = safetensors_finish(&publication.writer);

@@ -32,7 +32,7 @@ struct safetensors_writer {
     size_t used; // of these
 };
 
-static json_object *writer_entry(const struct stored_tensor *tensor, size_t begin, size_t end) {
+static json_object *safetensors_entry(const struct stored_tensor *tensor, size_t begin, size_t end) {
     static const char *const types[] = {[ELEMENT_F32] = "F32", [ELEMENT_BF16] = "BF16", [ELEMENT_F16] = "F16"};
     assert((size_t)tensor->type < sizeof types / sizeof *types);
     json_object *entry = json_object_new_object(), *shape = json_object_new_array(), *offsets = json_object_new_array();
@@ -53,7 +53,8 @@ static json_object *writer_entry(const struct stored_tensor *tensor, size_t begi
 
 // The header: its length, and its JSON, padded with blanks to a multiple of 8 bytes. *data_size = the bytes that
 // follow.
-static status writer_header(struct buf *header, const struct stored_tensor *tensors, size_t count, size_t *data_size) {
+static status safetensors_header(struct buf *header, const struct stored_tensor *tensors, size_t count,
+                                 size_t *data_size) {
     json_object *root = json_object_new_object(), *metadata = json_object_new_object();
     char prefix[PREFIX_SIZE] = {0};
     status result = OK;
@@ -63,7 +64,7 @@ static status writer_header(struct buf *header, const struct stored_tensor *tens
     *data_size = 0;
     for (size_t i = 0; i < count; i++) {
         size_t end = *data_size + (size_t)stored_tensor_count(&tensors[i]) * element_size(tensors[i].type);
-        json_object *entry = writer_entry(&tensors[i], *data_size, end);
+        json_object *entry = safetensors_entry(&tensors[i], *data_size, end);
         if (!entry) TRY_TO(result, done, fail_oom());
         json_object_object_add(root, tensors[i].name, entry);
         *data_size = end;
@@ -81,42 +82,42 @@ done:
     return result;
 }
 
-static status writer_error(const struct safetensors_writer *writer) {
+static status safetensors_error(const struct safetensors_writer *writer) {
     return fail(UNAVAILABLE, "%s: cannot write: %s", writer->path, strerror(errno));
 }
 
-static void writer_set_direct(struct safetensors_writer *writer, bool direct) {
+static void safetensors_set_direct(struct safetensors_writer *writer, bool direct) {
     int flags = fcntl(writer->fd, F_GETFL);
     writer->direct = !fcntl(writer->fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) && direct;
 }
 
 // Writes to the file, from now on through the page cache if the file system refuses direct writes or this one is not
 // aligned.
-static status writer_send(struct safetensors_writer *writer, const char *data, size_t size) {
+static status safetensors_send(struct safetensors_writer *writer, const char *data, size_t size) {
     while (size) {
         if (writer->direct && ((uintptr_t)data % DIRECT_ALIGNMENT || size % DIRECT_ALIGNMENT))
-            writer_set_direct(writer, false);
+            safetensors_set_direct(writer, false);
         ssize_t written = write(writer->fd, data, size);
         if (written < 0 && errno == EINTR) continue;
         if (written < 0 && errno == EINVAL && writer->direct) {
-            writer_set_direct(writer, false);
+            safetensors_set_direct(writer, false);
             continue;
         }
-        if (written < 0) return writer_error(writer);
+        if (written < 0) return safetensors_error(writer);
         data += written;
         size -= (size_t)written;
     }
     return OK;
 }
 
-static status writer_flush(struct safetensors_writer *writer) {
-    TRY(writer_send(writer, writer->block, writer->used));
+static status safetensors_flush(struct safetensors_writer *writer) {
+    TRY(safetensors_send(writer, writer->block, writer->used));
     writer->used = 0;
     return OK;
 }
 
-static status writer_put(struct safetensors_writer *writer, const char *data, size_t size) {
-    if (!writer->durable) return writer_send(writer, data, size);
+static status safetensors_put(struct safetensors_writer *writer, const char *data, size_t size) {
+    if (!writer->durable) return safetensors_send(writer, data, size);
     while (size) {
         size_t part = BLOCK_SIZE - writer->used < size ? BLOCK_SIZE - writer->used : size;
         memcpy(writer->block + writer->used, data, part);
@@ -124,7 +125,7 @@ static status writer_put(struct safetensors_writer *writer, const char *data, si
         data += part;
         size -= part;
         assert(writer->used <= BLOCK_SIZE);
-        if (writer->used == BLOCK_SIZE) TRY(writer_flush(writer));
+        if (writer->used == BLOCK_SIZE) TRY(safetensors_flush(writer));
     }
     return OK;
 }
@@ -141,18 +142,18 @@ status safetensors_create(struct safetensors_writer **out, const char *path, con
     writer->path = arena_strndup(&writer->arena, path, strlen(path));
     writer->temporary = arena_printf(&writer->arena, "%s.tmp", path);
     if (!writer->path || !writer->temporary) TRY_TO(result, done, fail_oom());
-    TRY_TO(result, done, writer_header(&header, tensors, count, &writer->remaining));
+    TRY_TO(result, done, safetensors_header(&header, tensors, count, &writer->remaining));
     TRY_TO(result, done, file_lock_exclusive(writer->temporary, &writer->fd));
     struct stat info; // a file that was there before is overwritten, and what it has more is cut off
     size_t size = header.size + writer->remaining;
     if ((fstat(writer->fd, &info) || (size_t)info.st_size > size) && ftruncate(writer->fd, (off_t)size))
-        TRY_TO(result, done, writer_error(writer));
+        TRY_TO(result, done, safetensors_error(writer));
     if (durable) {
         writer->block = aligned_alloc(DIRECT_ALIGNMENT, BLOCK_SIZE);
         if (!writer->block) TRY_TO(result, done, fail_oom());
-        writer_set_direct(writer, true);
+        safetensors_set_direct(writer, true);
     }
-    TRY_TO(result, done, writer_put(writer, header.data, header.size));
+    TRY_TO(result, done, safetensors_put(writer, header.data, header.size));
 done:
     buf_release(&header);
     if (result != OK) safetensors_abort(&writer);
@@ -162,7 +163,7 @@ done:
 
 status safetensors_write(struct safetensors_writer *writer, const void *data, size_t size) {
     if (size > writer->remaining) return fail(BUG, "%s: more data than its tensors have", writer->path);
-    TRY(writer_put(writer, data, size));
+    TRY(safetensors_put(writer, data, size));
     writer->remaining -= size;
     return OK;
 }
@@ -176,10 +177,10 @@ status safetensors_finish(struct safetensors_writer **writer) {
     status result = OK;
     if (it->remaining) TRY_TO(result, done, fail(BUG, "%s: %zu bytes of data are missing", it->path, it->remaining));
     if (it->durable) {
-        TRY_TO(result, done, writer_flush(it));
-        if (fsync(it->fd)) TRY_TO(result, done, writer_error(it));
+        TRY_TO(result, done, safetensors_flush(it));
+        if (fsync(it->fd)) TRY_TO(result, done, safetensors_error(it));
     }
-    if (rename(it->temporary, it->path)) TRY_TO(result, done, writer_error(it));
+    if (rename(it->temporary, it->path)) TRY_TO(result, done, safetensors_error(it));
     it->temporary = NULL;
     if (it->durable) {
         const char *slash = strrchr(it->path, '/');

@@ -11,55 +11,58 @@
 enum { CHUNK_ELEMENTS = 1 << 18 };
 
 // What is kept of each parameter. The reference is in a file, the others are in buffers.
-enum state_kind { MASTER, EXP_AVG, EXP_AVG_SQ, EMA, STATE_KINDS };
+enum training_state_kind { MASTER, EXP_AVG, EXP_AVG_SQ, EMA, STATE_KINDS };
 
-static const char *const state_prefixes[] = {"master", "first", "second", "reference"}; // as on disk
-static_assert(sizeof state_prefixes / sizeof *state_prefixes == STATE_KINDS, "one prefix for each kind");
+static const char *const training_state_prefixes[] = {"master", "first", "second", "reference"}; // as on disk
+static_assert(sizeof training_state_prefixes / sizeof *training_state_prefixes == STATE_KINDS,
+              "one prefix for each kind");
 
-static struct buffer *state_buffer(const struct model *model, enum state_kind kind) {
+static struct buffer *training_state_buffer(const struct model *model, enum training_state_kind kind) {
     assert(kind != EMA);
     const struct trainer *trainer = model->trainer;
     return kind == MASTER ? model->weights->master : kind == EXP_AVG ? trainer->exp_avg : trainer->exp_avg_sq;
 }
 
 // Whether a state has this kind for a parameter: only trained parameters have moments.
-static bool state_has(const struct model *model, enum state_kind kind, const struct parameter *parameter) {
+static bool training_state_has(const struct model *model, enum training_state_kind kind,
+                               const struct parameter *parameter) {
     if (kind == EMA) return model->trainer->ema_fd >= 0;
     return kind == MASTER || parameter->offset < model->trainer->elements;
 }
 
-static const char *state_name(struct arena *arena, enum state_kind kind, const struct parameter *parameter) {
-    return arena_printf(arena, "%s.%s", state_prefixes[kind], parameter->name);
+static const char *training_state_name(struct arena *arena, enum training_state_kind kind,
+                                       const struct parameter *parameter) {
+    return arena_printf(arena, "%s.%s", training_state_prefixes[kind], parameter->name);
 }
 
-static status state_write_tensors(struct model *model, struct arena *arena, const char *path) {
+static status training_state_write_tensors(struct model *model, struct arena *arena, const char *path) {
     const struct parameter_table *table = model->table;
     struct safetensors_writer *writer = NULL;
     struct stored_tensor *tensors = arena_alloc(arena, STATE_KINDS * table->count * sizeof *tensors);
     if (!tensors) return fail_oom();
     size_t count = 0;
-    for (enum state_kind kind = 0; kind < STATE_KINDS; kind++) {
+    for (enum training_state_kind kind = 0; kind < STATE_KINDS; kind++) {
         for (size_t i = 0; i < table->count; i++) {
             const struct parameter *parameter = &table->list[i];
-            if (!state_has(model, kind, parameter)) continue;
+            if (!training_state_has(model, kind, parameter)) continue;
             struct stored_tensor *tensor = &tensors[count++];
             *tensor = (struct stored_tensor){.type = ELEMENT_F32, .rank = parameter->rank};
-            tensor->name = state_name(arena, kind, parameter);
+            tensor->name = training_state_name(arena, kind, parameter);
             if (!tensor->name) return fail_oom();
             memcpy(tensor->shape, parameter->shape, sizeof parameter->shape);
         }
     }
     status result = OK;
     TRY_TO(result, failed, safetensors_create(&writer, path, tensors, count, true));
-    for (enum state_kind kind = 0; kind < STATE_KINDS; kind++) {
+    for (enum training_state_kind kind = 0; kind < STATE_KINDS; kind++) {
         for (size_t i = 0; i < table->count; i++) {
             const struct parameter *parameter = &table->list[i];
-            if (!state_has(model, kind, parameter)) continue;
+            if (!training_state_has(model, kind, parameter)) continue;
             if (kind == EMA)
                 TRY_TO(result, failed, ema_download(model, parameter, ELEMENT_F32, safetensors_sink, writer));
             else
                 TRY_TO(result, failed,
-                       parameter_download(model->backend, state_buffer(model, kind), parameter, ELEMENT_F32,
+                       parameter_download(model->backend, training_state_buffer(model, kind), parameter, ELEMENT_F32,
                                           safetensors_sink, writer));
         }
     }
@@ -77,7 +80,7 @@ status model_save_state(struct model *model, const char *dir) {
     char *tensors_path = path_join(&arena, dir, TRAINING_TENSORS);
     char *counters_path = path_join(&arena, dir, TRAINING_COUNTERS);
     if (!tensors_path || !counters_path) TRY_TO(result, done, fail_oom());
-    TRY_TO(result, done, state_write_tensors(model, &arena, tensors_path));
+    TRY_TO(result, done, training_state_write_tensors(model, &arena, tensors_path));
     TRY_TO(result, done,
            buf_printf(&counters, "{\"step\": %lld, \"tower_step\": %lld, \"version\": %lld}\n",
                       (long long)model->trainer->step, (long long)model->trainer->vision_step,
@@ -90,8 +93,9 @@ done:
 }
 
 // Copies a stored tensor to where it belongs; `values` holds CHUNK_ELEMENTS, since the stored data may be unaligned.
-static status state_read_tensor(struct model *model, enum state_kind kind, const struct parameter *parameter,
-                                const struct stored_tensor *stored, float *values) {
+static status training_state_read_tensor(struct model *model, enum training_state_kind kind,
+                                         const struct parameter *parameter, const struct stored_tensor *stored,
+                                         float *values) {
     for (int64_t first = 0; first < parameter->count; first += CHUNK_ELEMENTS) {
         int64_t count = parameter->count - first < CHUNK_ELEMENTS ? parameter->count - first : CHUNK_ELEMENTS;
         int64_t offset = parameter->offset + first;
@@ -99,26 +103,26 @@ static status state_read_tensor(struct model *model, enum state_kind kind, const
         if (kind == EMA)
             TRY(ema_write(model->trainer, offset, count, values));
         else
-            TRY(model->backend->ops->upload(model->backend, range_tensor(state_buffer(model, kind), offset, count),
-                                            values, ELEMENT_F32));
+            TRY(model->backend->ops->upload(
+                model->backend, range_tensor(training_state_buffer(model, kind), offset, count), values, ELEMENT_F32));
     }
     safetensors_release_pages(stored);
     return OK;
 }
 
 // Goes over the table twice, so that nothing is changed before every tensor was found.
-static status state_read_tensors(struct model *model, struct arena *arena, const char *path) {
+static status training_state_read_tensors(struct model *model, struct arena *arena, const char *path) {
     struct safetensors *store = NULL;
     float *values = NULL;
     status result = OK;
     TRY_TO(result, done, NEW(&values, CHUNK_ELEMENTS));
     TRY_TO(result, done, safetensors_open(&store, path));
     for (int pass = 0; pass < 2; pass++) {
-        for (enum state_kind kind = 0; kind < STATE_KINDS; kind++) {
+        for (enum training_state_kind kind = 0; kind < STATE_KINDS; kind++) {
             for (size_t i = 0; i < model->table->count; i++) {
                 const struct parameter *parameter = &model->table->list[i];
-                if (!state_has(model, kind, parameter)) continue;
-                const char *name = state_name(arena, kind, parameter);
+                if (!training_state_has(model, kind, parameter)) continue;
+                const char *name = training_state_name(arena, kind, parameter);
                 if (!name) TRY_TO(result, done, fail_oom());
                 const struct stored_tensor *stored = safetensors_find(store, name);
                 if (!stored) TRY_TO(result, done, fail(DATAERR, "%s: tensor %s is missing", path, name));
@@ -126,7 +130,7 @@ static status state_read_tensors(struct model *model, struct arena *arena, const
                     TRY_TO(result, done,
                            fail(DATAERR, "%s: tensor %s is not %lld float32 numbers", path, name,
                                 (long long)parameter->count));
-                if (pass == 1) TRY_TO(result, done, state_read_tensor(model, kind, parameter, stored, values));
+                if (pass == 1) TRY_TO(result, done, training_state_read_tensor(model, kind, parameter, stored, values));
             }
         }
     }
@@ -151,7 +155,7 @@ status model_load_state(struct model *model, const char *dir) {
         !json_int(json_object_object_get(counters, "version"), &version) || step < 0 || vision_step < 0 || version < 0)
         TRY_TO(result, done,
                fail(DATAERR, "%s: step, tower_step and version are not three non-negative integers", counters_path));
-    TRY_TO(result, done, state_read_tensors(model, &arena, tensors_path));
+    TRY_TO(result, done, training_state_read_tensors(model, &arena, tensors_path));
     model->trainer->step = step;
     model->trainer->vision_step = vision_step;
     model->version = version;

@@ -2,6 +2,8 @@
 
 #include <assert.h>
 
+#include "shared/model/weights.h"
+
 // What a block computes on the way. The backward pass alone needs rstd and lse; otherwise they are none.
 struct block_activations {
     struct tensor normed;       // [T,C]: the output of norm1, later of norm2

@@ -7,8 +7,25 @@
 #ifndef SHARED_MODEL_TRANSFORMER_H
 #define SHARED_MODEL_TRANSFORMER_H
 
-#include "shared/model/weights.h"
+#include "shared/model/parameters.h"
 #include "shared/model/workspace.h"
+
+struct weights;
+
+struct block {
+    struct weight *qkv, *out, *gate_up, *down;
+    struct tensor norm1, norm2, qkv_bias, out_bias, gate_up_bias, down_bias; // a bias that does not exist is none
+};
+
+// A stack of blocks: the language model's or the vision tower's.
+struct transformer {
+    const struct block_params *params;
+    struct block *blocks;
+    int block_count;
+    struct heads heads;
+    float attention_scale, eps;
+    int64_t hidden_size, intermediate_size;
+};
 
 // The rows of one pass through a transformer. T rows, C = transformer->hidden_size.
 struct forward_state {

@@ -10,21 +10,7 @@
 #include "shared/model/model_config.h"
 #include "shared/model/parameters.h"
 #include "shared/model/safetensors.h"
-
-struct block {
-    struct weight *qkv, *out, *gate_up, *down;
-    struct tensor norm1, norm2, qkv_bias, out_bias, gate_up_bias, down_bias; // a bias that does not exist is none
-};
-
-// A stack of blocks: the language model's or the vision tower's.
-struct transformer {
-    const struct block_params *params;
-    struct block *blocks;
-    int block_count;
-    struct heads heads;
-    float attention_scale, eps;
-    int64_t hidden_size, intermediate_size;
-};
+#include "shared/model/transformer.h"
 
 struct weights {
     struct backend *backend;
