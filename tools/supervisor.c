@@ -111,7 +111,7 @@ static void supervisor_on_stop_signal(struct supervisor *supervisor) {
         return;
     }
     supervisor->stopped = true;
-    supervisor_log(supervisor, "stopping; the same command goes on (once more: stop at once)");
+    supervisor_log(supervisor, "stopping; the same command goes on (Ctrl-C once more: stop at once)");
     supervisor_begin_stop(supervisor, END, "stopped");
 }
 
@@ -189,8 +189,9 @@ static status supervisor_reap(struct supervisor *supervisor) {
 static status supervisor_read_signals(struct supervisor *supervisor) {
     struct signalfd_siginfo info;
     while (read(supervisor->signals, &info, sizeof info) == sizeof info) {
-        if (info.ssi_signo == SIGINT || info.ssi_signo == SIGTERM || info.ssi_signo == SIGHUP)
-            supervisor_on_stop_signal(supervisor);
+        if (info.ssi_signo == SIGCHLD) continue;
+        // Only a second Ctrl-C stops at once: service managers and batch systems repeat SIGTERM.
+        if (!supervisor->stopped || info.ssi_signo == SIGINT) supervisor_on_stop_signal(supervisor);
     }
     return supervisor_reap(supervisor);
 }

@@ -13,14 +13,14 @@ static void signals_on_stop(int number) {
     (void)number;
     int saved_errno = errno;
     signals_stop = 1;
-    ssize_t size = write(signals_pipe[1], "", 1); // one byte into an empty pipe cannot fail
+    ssize_t size = write(signals_pipe[1], "", 1); // a full pipe is readable, too
     (void)size;
     errno = saved_errno;
 }
 
 status signals_open(void) {
     if (pipe2(signals_pipe, O_CLOEXEC | O_NONBLOCK)) return fail(UNAVAILABLE, "pipe: %s", strerror(errno));
-    struct sigaction stop = {.sa_handler = signals_on_stop, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction stop = {.sa_handler = signals_on_stop};
     struct sigaction ignore = {.sa_handler = SIG_IGN};
     if (sigaction(SIGTERM, &stop, NULL) || sigaction(SIGINT, &stop, NULL) || sigaction(SIGPIPE, &ignore, NULL))
         return fail(BUG, "sigaction: %s", strerror(errno));

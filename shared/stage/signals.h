@@ -1,4 +1,5 @@
-// SIGTERM and SIGINT ask to stop; a second one ends the program at once. SIGPIPE is ignored: writers see EPIPE.
+// SIGTERM and SIGINT ask to stop, however often they come: a service manager and the supervisor may both send one while
+// optim writes its checkpoint. Only SIGKILL ends the program at once. SIGPIPE is ignored: writers see EPIPE.
 #ifndef SHARED_STAGE_SIGNALS_H
 #define SHARED_STAGE_SIGNALS_H
 
