@@ -1,7 +1,8 @@
-// What outlives the process: OUT/step-NNNNNN (a model folder, with the training state and the cursor beside it) and
-// OUT/state-NNNNNN (the latter two alone). Each is made under another name and renamed when it is whole.
+// What outlives the process: OUT/step-NNNNNN, a model directory with the training state and the file `progress` in it,
+// and OUT/state-NNNNNN, the latter two alone. Each is written under another name and renamed when it is complete.
 #include <dirent.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,77 +14,11 @@
 
 static const char progress_name[] = "progress";
 
-static status write_progress(const struct optim *optim, struct arena *memory, const char *folder) {
-    char *text = arena_printf(memory, "caravan-progress 1\nstep %lld\ncursor %lld\naveraged %lld\n",
-                              (long long)optim->step, (long long)optim->cursor, (long long)optim->averaged);
-    char *path = path_join(memory, folder, progress_name);
-    if (!text || !path) return fail_oom();
-    return file_write_atomic(path, text, strlen(text));
-}
+// The step, the cursor and the step of the reference, for printf and scanf.
+#define PROGRESS_FORMAT "caravan-progress 1\nstep %lld\ncursor %lld\naveraged %lld\n"
 
-static status read_progress(struct optim *optim, struct arena *memory, const char *folder) {
-    struct buf content = {0};
-    char *path = path_join(memory, folder, progress_name);
-    long long step, cursor, averaged;
-    status result = path ? file_read(path, &content) : fail_oom();
-    if (result == OK && sscanf(content.data, "caravan-progress 1\nstep %lld\ncursor %lld\naveraged %lld\n", &step,
-                               &cursor, &averaged) != 3)
-        result = fail(DATAERR, "%s: not a caravan-progress file of version 1", path);
-    if (result == OK) {
-        optim->step = step;
-        optim->cursor = cursor;
-        optim->averaged = averaged;
-    }
-    buf_release(&content);
-    return result;
-}
-
-// Puts the finished folder `made` at `path`, where an older one of that name may stand.
-static status settle(struct arena *memory, const char *made, const char *path) {
-    char *old = arena_printf(memory, "%s.old", path);
-    if (!old) return fail_oom();
-    TRY(dir_sync(made));
-    TRY(dir_remove(old));
-    if (path_exists(path) && rename(path, old)) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
-    if (rename(made, path)) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
-    return dir_remove(old);
-}
-
-static status write_folder(struct optim *optim, struct arena *memory, const char *kind, bool whole, char **path) {
-    double began = clock_monotonic();
-    *path = arena_printf(memory, "%s/%s-%06lld", optim->options->out, kind, (long long)optim->step);
-    char *made = *path ? arena_printf(memory, "%s.tmp", *path) : NULL;
-    if (!made) return fail_oom();
-    status result = dir_remove(made);
-    if (result == OK) result = dir_make(made);
-    if (result == OK && whole) result = model_save(optim->model, made);
-    if (result == OK) result = model_save_state(optim->model, made);
-    if (result == OK) result = write_progress(optim, memory, made);
-    if (result == OK) result = settle(memory, made, *path);
-    if (result != OK) {
-        char *why = arena_strndup(memory, fail_text(), strlen(fail_text()));
-        dir_remove(made); // what was written so far only fills the disk
-        return fail(result, "%s", why ? why : "out of memory");
-    }
-    optim->saved = optim->step;
-    optim->whole = whole;
-    optim->saved_at = clock_monotonic();
-    optim->save_seconds = optim->saved_at - began;
-    return dir_sync(optim->options->out);
-}
-
-static status link_latest(const struct optim *optim, struct arena *memory, const char *path) {
-    char *link = path_join(memory, optim->options->out, "latest");
-    char *fresh = path_join(memory, optim->options->out, "latest.tmp");
-    if (!link || !fresh) return fail_oom();
-    unlink(fresh);
-    if (symlink(strrchr(path, '/') + 1, fresh) || rename(fresh, link))
-        return fail(UNAVAILABLE, "%s: cannot write: %s", link, strerror(errno));
-    return OK;
-}
-
-// The number behind "PREFIX-" if `name` is exactly such a name, else -1.
-static int64_t numbered(const char *name, const char *prefix) {
+// Returns N for the name "PREFIX-N", -1 for any other name.
+static int64_t checkpoint_number(const char *name, const char *prefix) {
     size_t length = strlen(prefix);
     if (strncmp(name, prefix, length) != 0 || name[length] != '-') return -1;
     char *end;
@@ -91,84 +26,146 @@ static int64_t numbered(const char *name, const char *prefix) {
     return end == name + length + 1 || *end ? -1 : number;
 }
 
-// Removes the states other than the present one, and what a crash left half made.
-static status tidy(const struct optim *optim, struct arena *memory) {
-    DIR *folder = opendir(optim->options->out);
-    if (!folder) return fail(UNAVAILABLE, "%s: %s", optim->options->out, strerror(errno));
+// Renames a complete directory to `path`, where an older one may be.
+static status checkpoint_move(struct arena *arena, const char *from, const char *path) {
+    char *old = arena_printf(arena, "%s.old", path);
+    if (!old) return fail_oom();
+    TRY(dir_remove(old));
+    if (path_exists(path) && rename(path, old)) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
+    if (rename(from, path)) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
+    return dir_remove(old);
+}
+
+// Removes the states of other steps, and what a crash has left incomplete.
+static status checkpoint_remove_old(const struct optim *optim, struct arena *arena) {
+    DIR *dir = opendir(optim->options->out);
+    if (!dir) return fail(UNAVAILABLE, "%s: %s", optim->options->out, strerror(errno));
     status result = OK;
-    for (struct dirent *entry; result == OK && (entry = readdir(folder));) {
-        size_t length = strlen(entry->d_name);
-        bool partial =
-            length > 4 && !strcmp(entry->d_name + length - 4, ".tmp") && strncmp(entry->d_name, "metrics", 7) != 0;
-        int64_t state = numbered(entry->d_name, "state");
-        if (!partial && (state < 0 || state == optim->saved)) continue;
-        char *path = path_join(memory, optim->options->out, entry->d_name);
+    for (struct dirent *entry; result == OK && (entry = readdir(dir));) {
+        const char *name = entry->d_name;
+        size_t length = strlen(name);
+        bool incomplete = length > 4 && !strcmp(name + length - 4, ".tmp") && strncmp(name, "metrics", 7) != 0;
+        int64_t state = checkpoint_number(name, "state");
+        if (!incomplete && (state < 0 || state == optim->saved_step)) continue;
+        char *path = path_join(arena, optim->options->out, name);
         result = path ? dir_remove(path) : fail_oom();
     }
-    closedir(folder);
+    closedir(dir);
     return result;
 }
 
-status checkpoint_write(struct optim *optim) {
-    struct arena memory = {0};
-    char *path;
-    status result = write_folder(optim, &memory, "step", true, &path);
-    if (result == OK) result = link_latest(optim, &memory, path);
-    if (result == OK) result = tidy(optim, &memory);
-    arena_release(&memory);
-    optim->unwritable = result != OK;
-    return result == OK ? OK : fail_prefix(result, "checkpoint of step %lld", (long long)optim->step);
+status checkpoint_write(struct optim *optim, bool whole) {
+    const double started = clock_monotonic();
+    const int64_t step = model_version(optim->model);
+    const char *out = optim->options->out;
+    struct arena arena = {0};
+    status result = OK;
+    char *name = arena_printf(&arena, "%s-%06lld", whole ? "step" : "state", (long long)step);
+    char *path = name ? path_join(&arena, out, name) : NULL;
+    char *temporary = path ? arena_printf(&arena, "%s.tmp", path) : NULL;
+    char *progress_path = temporary ? path_join(&arena, temporary, progress_name) : NULL;
+    char *progress =
+        arena_printf(&arena, PROGRESS_FORMAT, (long long)step, (long long)optim->cursor, (long long)optim->ema_step);
+    char *latest = path_join(&arena, out, "latest"), *new_latest = path_join(&arena, out, "latest.tmp");
+    if (!progress_path || !progress || !latest || !new_latest) TRY_TO(result, done, fail_oom());
+    TRY_TO(result, done, dir_remove(temporary));
+    TRY_TO(result, done, dir_make(temporary));
+    if (whole) TRY_TO(result, done, model_save(optim->model, temporary));
+    TRY_TO(result, done, model_save_state(optim->model, temporary));
+    TRY_TO(result, done, file_write_atomic(progress_path, progress, strlen(progress)));
+    TRY_TO(result, done, dir_sync(temporary));
+    TRY_TO(result, done, checkpoint_move(&arena, temporary, path));
+    TRY_TO(result, done, dir_sync(out));
+    if (whole) {
+        unlink(new_latest);
+        if (symlink(name, new_latest) || rename(new_latest, latest))
+            TRY_TO(result, done, fail(UNAVAILABLE, "%s: cannot write: %s", latest, strerror(errno)));
+    }
+    optim->saved_step = step;
+    optim->saved_whole = whole;
+    optim->saved_at = clock_monotonic();
+    optim->save_seconds = optim->saved_at - started;
+    result = checkpoint_remove_old(optim, &arena);
+done:
+    if (result != OK) {
+        char *reason = arena_strndup(&arena, fail_text(), strlen(fail_text()));
+        if (temporary) (void)dir_remove(temporary); // what was written so far only fills the disk
+        result = fail(result, "%s of step %lld: %s", whole ? "checkpoint" : "training state", (long long)step,
+                      reason ? reason : "out of memory");
+    }
+    arena_release(&arena);
+    return result;
 }
 
-status state_write(struct optim *optim) {
-    struct arena memory = {0};
-    char *path;
-    status result = write_folder(optim, &memory, "state", false, &path);
-    if (result == OK) result = tidy(optim, &memory);
-    arena_release(&memory);
-    return result == OK ? OK : fail_prefix(result, "training state of step %lld", (long long)optim->step);
-}
-
-// The newest folder with a progress file under OUT; NULL if there is none.
-static status find_newest(const struct optim *optim, struct arena *memory, char **newest) {
+// *newest = the path of the newest checkpoint or state under OUT, NULL if there is none.
+static status checkpoint_find(const struct optim *optim, struct arena *arena, char **newest, bool *whole) {
+    int64_t newest_step = -1;
+    status result = OK;
     *newest = NULL;
-    int64_t best = -1;
-    DIR *folder = opendir(optim->options->out);
-    if (!folder) return OK;
-    for (struct dirent *entry; (entry = readdir(folder));) {
-        int64_t step = numbered(entry->d_name, "step"), state = numbered(entry->d_name, "state");
-        int64_t number = step > state ? step : state;
-        if (number <= best) continue;
-        char *path = path_join(memory, optim->options->out, entry->d_name);
-        char *progress = path ? path_join(memory, path, progress_name) : NULL;
-        if (progress && path_exists(progress)) {
-            best = number;
+    DIR *dir = opendir(optim->options->out);
+    if (!dir) return OK;
+    for (struct dirent *entry; result == OK && (entry = readdir(dir));) {
+        int64_t number = checkpoint_number(entry->d_name, "step");
+        bool is_checkpoint = number >= 0;
+        if (!is_checkpoint) number = checkpoint_number(entry->d_name, "state");
+        if (number <= newest_step) continue;
+        char *path = path_join(arena, optim->options->out, entry->d_name);
+        char *progress = path ? path_join(arena, path, progress_name) : NULL;
+        if (!progress) {
+            result = fail_oom();
+        } else if (path_exists(progress)) {
+            newest_step = number;
             *newest = path;
+            *whole = is_checkpoint;
         }
     }
-    closedir(folder);
-    return OK;
+    closedir(dir);
+    return result;
+}
+
+// Loads the training state in `dir`; the model's step counts, and the file `progress` must have the same.
+static status checkpoint_load(struct optim *optim, struct arena *arena, const char *dir) {
+    struct buf content = {0};
+    long long step, cursor, ema_step;
+    char *path = path_join(arena, dir, progress_name);
+    status result = OK;
+    if (!path) TRY_TO(result, done, fail_oom());
+    TRY_TO(result, done, model_load_state(optim->model, dir));
+    TRY_TO(result, done, file_read(path, &content));
+    if (!content.data || sscanf(content.data, PROGRESS_FORMAT, &step, &cursor, &ema_step) != 3)
+        TRY_TO(result, done, fail(DATAERR, "%s: not a caravan-progress file of version 1", path));
+    if (step != model_version(optim->model))
+        TRY_TO(result, done,
+               fail(DATAERR, "%s: step %lld, but the training state beside it is of step %lld", path, step,
+                    (long long)model_version(optim->model)));
+    optim->cursor = cursor;
+    optim->ema_step = ema_step;
+    log_info("resuming from %s, step %lld", dir, step);
+done:
+    buf_release(&content);
+    return result;
 }
 
 status checkpoint_resume(struct optim *optim) {
-    struct arena memory = {0};
+    struct arena arena = {0};
     char *newest;
-    status result = find_newest(optim, &memory, &newest);
-    char *beside = path_join(&memory, optim->options->model.dir, progress_name);
-    bool continues = newest != NULL;
-    if (!newest && beside && path_exists(beside))
-        newest = arena_strndup(&memory, optim->options->model.dir, strlen(optim->options->model.dir));
-    if (result == OK && newest) {
-        result = model_load_state(optim->model, newest);
-        if (result == OK) result = read_progress(optim, &memory, newest);
-        if (!continues) optim->cursor = 0; // another run's order of issue
-        if (result == OK) log_info("goes on from %s, step %lld", newest, (long long)optim->step);
+    status result = OK;
+    TRY_TO(result, done, checkpoint_find(optim, &arena, &newest, &optim->saved_whole));
+    if (newest) {
+        TRY_TO(result, done, checkpoint_load(optim, &arena, newest));
+    } else {
+        const char *dir = optim->options->model.dir;
+        char *progress = path_join(&arena, dir, progress_name);
+        optim->saved_whole = true; // the model's directory is as good as a checkpoint of this step
+        if (!progress) TRY_TO(result, done, fail_oom());
+        if (path_exists(progress)) TRY_TO(result, done, checkpoint_load(optim, &arena, dir));
+        optim->cursor = 0; // the cursor is in another run's order of issue
+        optim->never_trained = !metrics_exist(optim->options->out);
     }
-    optim->untrained = !continues && !metrics_exist(optim->options->out);
-    if (result == OK) result = metrics_cut(optim->options->out, optim->step);
-    optim->saved = optim->step;
-    optim->whole = !continues || numbered(strrchr(newest, '/') + 1, "step") >= 0;
+    result = metrics_truncate(optim->options->out, model_version(optim->model));
+done:
+    optim->saved_step = model_version(optim->model);
     optim->saved_at = clock_monotonic();
-    arena_release(&memory);
+    arena_release(&arena);
     return result;
 }

@@ -1,58 +1,35 @@
 // caravan-optim: trains the policy. Every `groups_per_step` groups make one step; they leave with `trained`.
 //
 // All training state is here. Groups are held until their step is complete, in the order in which they came.
+#include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "stages/optim/optim.h"
 
-struct trainer {
-    struct optim optim;
-    struct group **held; // for the next step, in order
-    size_t held_count;
-    struct group **done; // trained, to be handed back in order
-    size_t done_count, done_next;
-    size_t left;  // groups that did not fill a step
-    bool unsaved; // a step was trained since save() last looked
-};
-
-static status optim_read_options(struct optim *optim, const struct optim_options *options) {
-    struct schedule *schedule = &optim->schedule;
+static status optim_open(void **state, struct stage_context *context) {
+    static const double assumed_bytes_per_second = 0.5e9;
+    struct optim *optim;
+    TRY(NEW(&optim, 1));
+    *state = optim;
+    const struct optim_options *options = stage_options(context);
+    optim->context = context;
     optim->options = options;
-    *schedule = (struct schedule){.rate = options->lr,
-                                  .cosine = options->schedule == OPTIM_SCHEDULE_COSINE,
-                                  .steps = options->steps,
-                                  .warmup = options->warmup};
-    optim->rates = (struct optimizer_options){.beta1 = options->beta1,
-                                              .beta2 = options->beta2,
-                                              .eps = options->epsilon,
-                                              .weight_decay = options->weight_decay,
-                                              .max_grad_norm = options->clip_norm};
-    optim->loss =
-        (struct loss_options){.kl_beta = options->kl, .clip_low = options->clip_low, .clip_high = options->clip_high};
-    if (schedule->cosine && !schedule->steps) {
-        if (stage_in_pipeline(optim->context)) return fail(BUG, "the pipeline did not say how many steps there are");
+    if (options->schedule == OPTIM_SCHEDULE_COSINE && !options->steps) {
+        if (stage_in_pipeline(context)) return fail(BUG, "the pipeline did not set the number of steps");
         log_info("--steps is not given: the learning rate stays constant instead of falling along a cosine");
-        schedule->cosine = false;
+    } else if (options->schedule == OPTIM_SCHEDULE_COSINE && options->warmup >= options->steps && options->warmup) {
+        return fail(USAGE, "--warmup: %lld steps leave none of %lld", (long long)options->warmup,
+                    (long long)options->steps);
     }
-    if (schedule->cosine && schedule->warmup >= schedule->steps && schedule->warmup)
-        return fail(USAGE, "--warmup: %lld steps leave none of %lld", (long long)schedule->warmup,
-                    (long long)schedule->steps);
-    return OK;
-}
-
-// A state is written when the time since the last one is so many times what that took (before the first: what it would
-// take at this speed).
-enum { save_patience = 50 };
-static const double save_speed = 0.5e9; // bytes a second
-
-static status optim_open_model(struct optim *optim) {
-    const struct optim_options *options = optim->options;
-    const struct model_options how = {
+    TRY(NEW(&optim->batch, (size_t)options->groups_per_step));
+    TRY(dir_make(options->out));
+    TRY(input_builder_new(&optim->input, context));
+    const struct model_options model_options = {
         .device = options->model.common.device,
         .threads = (int)options->model.common.threads,
         .precision = options->model.common.precision,
@@ -61,131 +38,108 @@ static status optim_open_model(struct optim *optim) {
         .ema = options->ema_every > 0,
         .scratch = options->out,
     };
-    TRY(model_open(&optim->model, options->model.dir, &how));
-    input_builder_set_model(optim->input, model_get_info(optim->model));
-    optim->save_seconds = 16 * (double)model_get_info(optim->model)->parameter_count / save_speed;
-    return model_hash(optim->model, &optim->first_hash);
+    TRY(model_open(&optim->model, options->model.dir, &model_options));
+    const struct model_info *info = model_get_info(optim->model);
+    input_builder_set_model(optim->input, info);
+    TRY(model_hash(optim->model, &optim->initial_hash));
+    optim->save_seconds = 16 * (double)info->parameter_count / assumed_bytes_per_second;
+    TRY(checkpoint_resume(optim));
+    return publish_weights(optim, true);
 }
 
-static status optim_open(void **state, struct stage_context *context) {
-    struct trainer *trainer;
-    TRY(NEW(&trainer, 1));
-    *state = trainer;
-    trainer->optim.context = context;
-    TRY(optim_read_options(&trainer->optim, stage_options(context)));
-    size_t batch = (size_t)trainer->optim.options->groups_per_step;
-    TRY(NEW(&trainer->held, batch));
-    TRY(NEW(&trainer->done, batch));
-    TRY(dir_make(trainer->optim.options->out));
-    TRY(input_builder_new(&trainer->optim.input, context));
-    TRY(optim_open_model(&trainer->optim));
-    TRY(checkpoint_resume(&trainer->optim));
-    return step_publish(&trainer->optim, true);
-}
-
-static status optim_position(void *state, int64_t *step, int64_t *place) {
-    const struct trainer *trainer = state;
-    *step = trainer->optim.step;
-    *place = trainer->optim.untrained ? -1 : trainer->optim.cursor;
+static status optim_position(void *state, int64_t *step, int64_t *seq) {
+    const struct optim *optim = state;
+    *step = model_version(optim->model);
+    *seq = optim->never_trained ? -1 : optim->cursor;
     return OK;
 }
 
 static int optim_capacity(void *state) {
-    const struct trainer *trainer = state;
-    if (trainer->done_next < trainer->done_count) return 0;
-    return (int)((size_t)trainer->optim.options->groups_per_step - trainer->held_count);
+    const struct optim *optim = state;
+    return optim->returning ? 0 : (int)((size_t)optim->options->groups_per_step - optim->batch_count);
 }
 
-// Everything that a group can lack is found here, before any of its step is computed.
 static status optim_submit(void *state, struct group *group) {
-    struct trainer *trainer = state;
-    status result = step_check(&trainer->optim, group);
-    if (result == OK) trainer->held[trainer->held_count++] = group;
-    return result;
-}
-
-// Checkpoints when they are due; in a pipeline, the state now and then, so that a crash costs little.
-static status save(struct trainer *trainer) {
-    struct optim *optim = &trainer->optim;
-    if (optim->options->save_every && optim->step % optim->options->save_every == 0) return checkpoint_write(optim);
-    double waited = clock_monotonic() - optim->saved_at;
-    if (stage_in_pipeline(optim->context) && waited > save_patience * optim->save_seconds) return state_write(optim);
+    struct optim *optim = state;
+    TRY(step_check(optim, group));
+    assert(!optim->returning && optim->batch_count < (size_t)optim->options->groups_per_step);
+    optim->batch[optim->batch_count++] = group;
     return OK;
 }
 
-// In a pipeline once the trained groups have left: the others work on while this one writes.
+// Writes a checkpoint when it is due; in a pipeline also the state from time to time, so that a crash costs little.
+// When it cannot be written, as on a full disk, training goes on until the next one is due.
 static status optim_on_idle(void *state) {
-    struct trainer *trainer = state;
-    if (!trainer->unsaved) return OK;
-    trainer->unsaved = false;
-    return save(trainer);
+    enum { STATE_INTERVAL = 50 }; // times the seconds that the last save took
+    struct optim *optim = state;
+    const int64_t step = model_version(optim->model), save_every = optim->options->save_every;
+    if (!optim->unsaved) return OK;
+    optim->unsaved = false;
+    const bool whole = save_every && step % save_every == 0;
+    const double elapsed = clock_monotonic() - optim->saved_at;
+    if (!whole && (!stage_in_pipeline(optim->context) || elapsed <= STATE_INTERVAL * optim->save_seconds)) return OK;
+    return checkpoint_write(optim, whole);
 }
 
-static void say_step(const struct step_facts *facts) {
+static status optim_train(struct optim *optim) {
+    struct step_metrics metrics;
+    TRY(step_train(optim, optim->batch, optim->batch_count, &metrics));
+    TRY(metrics_append(optim->options->out, &metrics));
     char rewards[64] = ""; // supervised groups have none
-    if (!isnan(facts->reward))
-        snprintf(rewards, sizeof rewards, "reward %.3f, accuracy %.3f, ", facts->reward, facts->accuracy);
-    log_info("step %lld: loss %.4g, nll %.4g, gradient norm %.4g, %s%lld tokens, %.2f s", (long long)facts->step,
-             facts->loss, facts->nll, facts->norm, rewards, (long long)facts->tokens, facts->seconds);
-}
-
-static status train(struct trainer *trainer) {
-    struct optim *optim = &trainer->optim;
-    struct step_facts facts;
-    TRY(step_train(optim, trainer->held, trainer->held_count, &facts));
-    TRY(metrics_add(optim, &facts));
-    say_step(&facts);
-    trainer->unsaved = true;
-    if (!stage_in_pipeline(optim->context)) TRY(optim_on_idle(trainer));
-    memcpy(trainer->done, trainer->held, trainer->held_count * sizeof *trainer->held);
-    trainer->done_count = trainer->held_count;
-    trainer->done_next = trainer->held_count = 0;
-    return OK;
+    if (!isnan(metrics.reward))
+        snprintf(rewards, sizeof rewards, "reward %.3f, accuracy %.3f, ", metrics.reward, metrics.accuracy);
+    log_info("step %lld: loss %.4g, nll %.4g, gradient norm %.4g, %s%lld tokens, %.2f s", (long long)metrics.step,
+             metrics.loss, metrics.nll, metrics.grad_norm, rewards, (long long)metrics.tokens, metrics.seconds);
+    optim->unsaved = true;
+    // In a pipeline the groups are handed back first: the other stages work on while this one saves.
+    return stage_in_pipeline(optim->context) ? OK : optim_on_idle(optim);
 }
 
 static status optim_poll(void *state, bool draining, struct group **done) {
-    struct trainer *trainer = state;
+    struct optim *optim = state;
     *done = NULL;
-    if (trainer->done_next < trainer->done_count) {
-        *done = trainer->done[trainer->done_next++];
+    if (!optim->returning) {
+        const bool full = optim->batch_count == (size_t)optim->options->groups_per_step;
+        if (!full && !(draining && optim->batch_count)) return END;
+        if (full) TRY(optim_train(optim));
+        if (!full) optim->untrained += optim->batch_count;
+        optim->returning = true;
+        optim->returned = 0;
         return OK;
     }
-    if (trainer->held_count == (size_t)trainer->optim.options->groups_per_step) return train(trainer);
-    if (!draining || !trainer->held_count) return END;
-    trainer->left += trainer->held_count;
-    memcpy(trainer->done, trainer->held, trainer->held_count * sizeof *trainer->held);
-    trainer->done_count = trainer->held_count;
-    trainer->done_next = trainer->held_count = 0;
+    *done = optim->batch[optim->returned++];
+    if (optim->returned == optim->batch_count) {
+        optim->batch_count = 0;
+        optim->returning = false;
+    }
     return OK;
 }
 
-static void say_left(struct trainer *trainer) {
-    if (trainer->left)
-        log_info("%zu groups did not fill a step of %lld and were not trained", trainer->left,
-                 (long long)trainer->optim.options->groups_per_step);
-    trainer->left = 0;
+// Writes the last checkpoint, unless the last one has everything; a state has everything too, but no model directory.
+static status optim_save_last(struct optim *optim, bool need_whole) {
+    if (optim->untrained)
+        log_info("%zu groups did not fill a step of %lld and were not trained", optim->untrained,
+                 (long long)optim->options->groups_per_step);
+    optim->untrained = 0;
+    if (optim->finished || !optim->model) return OK;
+    optim->finished = true;
+    const bool due = model_version(optim->model) > optim->saved_step || (need_whole && !optim->saved_whole);
+    return due ? checkpoint_write(optim, true) : OK;
 }
 
 static status optim_finish(void *state) {
-    struct trainer *trainer = state;
-    struct optim *optim = &trainer->optim;
-    say_left(trainer);
-    return optim->step > optim->saved || !optim->whole ? checkpoint_write(optim) : OK;
+    return optim_save_last(state, true);
 }
 
+// Also saves what was trained before a failure of the stage or a request to stop.
 static status optim_close(void *state) {
-    struct trainer *trainer = state;
-    if (!trainer) return OK;
-    struct optim *optim = &trainer->optim;
-    say_left(trainer);
-    // What was trained before a failure is kept, unless this was the failure.
-    bool due = optim->model && optim->step > optim->saved && !optim->unwritable;
-    status result = due ? checkpoint_write(optim) : OK;
-    model_free(&trainer->optim.model);
-    input_builder_free(&trainer->optim.input);
-    free(trainer->held);
-    free(trainer->done);
-    free(trainer);
+    struct optim *optim = state;
+    if (!optim) return OK;
+    status result = optim_save_last(optim, false);
+    model_free(&optim->model);
+    input_builder_free(&optim->input);
+    free(optim->batch);
+    free(optim);
     return result;
 }
 

@@ -1,102 +1,101 @@
-// OUT/metrics.jsonl: a line a step.
+// OUT/metrics.jsonl: a line for each step.
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "shared/base/file.h"
+#include "shared/base/json.h"
 #include "stages/optim/optim.h"
 
-static status add_number(struct buf *line, const char *name, double number) {
-    if (!isfinite(number)) return buf_printf(line, ", \"%s\": null", name);
-    return buf_printf(line, ", \"%s\": %.9g", name, number);
-}
+static const char metrics_name[] = "metrics.jsonl";
 
-static status format_line(struct buf *line, const struct step_facts *facts) {
-    TRY(buf_printf(line, "{\"step\": %lld", (long long)facts->step));
+status metrics_append(const char *out, const struct step_metrics *metrics) {
     const struct {
         const char *name;
         double value;
-    } numbers[] = {
-        {"loss", facts->loss},
-        {"nll", facts->nll},
-        {"grad_norm", facts->norm},
-        {"lr", facts->rate},
-        {"tokens", (double)facts->tokens},
-        {"reward", facts->reward},
-        {"accuracy", facts->accuracy},
-        {"format", facts->format},
-        {"bonus", facts->bonus},
-        {"kl", facts->kl},
-        {"logprob_difference", facts->difference},
-        {"logprob_difference_max", facts->largest},
-        {"age_mean", facts->age_mean},
-        {"age_max", (double)facts->age_most},
-        {"groups", (double)facts->groups},
-        {"completions", (double)facts->completions},
-        {"prompt_tokens", (double)facts->prompt_tokens},
-        {"seconds", facts->seconds},
+    } fields[] = {
+        {"loss", metrics->loss},
+        {"nll", metrics->nll},
+        {"grad_norm", metrics->grad_norm},
+        {"lr", metrics->lr},
+        {"tokens", (double)metrics->tokens},
+        {"reward", metrics->reward},
+        {"accuracy", metrics->accuracy},
+        {"format", metrics->format},
+        {"bonus", metrics->bonus},
+        {"kl", metrics->kl},
+        {"logprob_difference", metrics->logprob_diff_mean},
+        {"logprob_difference_max", metrics->logprob_diff_max},
+        {"age_mean", metrics->age_mean},
+        {"age_max", (double)metrics->age_max},
+        {"groups", (double)metrics->groups},
+        {"completions", (double)metrics->completions},
+        {"prompt_tokens", (double)metrics->prompt_tokens},
+        {"seconds", metrics->seconds},
     };
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        TRY(add_number(line, numbers[i].name, numbers[i].value));
-    return buf_puts(line, "}\n");
-}
-
-static status append(const char *path, const struct buf *line) {
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (fd < 0) return fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno));
-    ssize_t put = write(fd, line->data, line->size); // one write: a reader never sees half a line
-    int why = put < 0 ? errno : ENOSPC;
-    close(fd);
-    return put == (ssize_t)line->size ? OK : fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(why));
-}
-
-status metrics_add(const struct optim *optim, const struct step_facts *facts) {
-    struct arena memory = {0};
+    struct arena arena = {0};
     struct buf line = {0};
-    char *path = path_join(&memory, optim->options->out, "metrics.jsonl");
-    status result = path ? format_line(&line, facts) : fail_oom();
-    if (result == OK) result = append(path, &line);
+    int fd = -1;
+    status result = OK;
+    char *path = path_join(&arena, out, metrics_name);
+    if (!path) TRY_TO(result, done, fail_oom());
+    TRY_TO(result, done, buf_printf(&line, "{\"step\": %lld", (long long)metrics->step));
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        TRY_TO(result, done,
+               isfinite(fields[i].value) ? buf_printf(&line, ", \"%s\": %.9g", fields[i].name, fields[i].value)
+                                         : buf_printf(&line, ", \"%s\": null", fields[i].name));
+    TRY_TO(result, done, buf_puts(&line, "}\n"));
+    fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0) TRY_TO(result, done, fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno)));
+    ssize_t written = write(fd, line.data, line.size); // one write, so that a reader never sees half a line
+    if (written != (ssize_t)line.size)
+        result = fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(written < 0 ? errno : ENOSPC));
+done:
+    if (fd >= 0) close(fd);
     buf_release(&line);
-    arena_release(&memory);
+    arena_release(&arena);
     return result;
 }
 
-static status keep_until(const struct buf *old, int64_t step, struct buf *kept) {
-    const char *at = old->data, *end = old->data + old->size;
-    while (at < end) {
-        const char *newline = memchr(at, '\n', (size_t)(end - at));
-        if (!newline) break; // a line cut short by a crash
-        const char *number = memmem(at, (size_t)(newline - at), "\"step\": ", 8);
-        if (number && atoll(number + 8) <= step) TRY(buf_append(kept, at, (size_t)(newline + 1 - at)));
-        at = newline + 1;
-    }
-    return OK;
+// Whether a line is the metrics of a step up to `step`.
+static bool metrics_line_is_kept(const char *line, size_t size, int64_t step) {
+    json_object *object = NULL;
+    int64_t number;
+    bool kept = json_parse_object(&object, line, size, metrics_name) == OK &&
+                json_int(json_object_object_get(object, "step"), &number) && number <= step;
+    json_object_put(object);
+    return kept;
 }
 
 bool metrics_exist(const char *out) {
-    struct arena memory = {0};
-    char *path = path_join(&memory, out, "metrics.jsonl");
-    bool exist = path && path_exists(path);
-    arena_release(&memory);
+    struct arena arena = {0};
+    const char *path = path_join(&arena, out, metrics_name);
+    const bool exist = path && path_exists(path);
+    arena_release(&arena);
     return exist;
 }
 
-status metrics_cut(const char *out, int64_t step) {
-    struct arena memory = {0};
+status metrics_truncate(const char *out, int64_t step) {
+    struct arena arena = {0};
     struct buf old = {0}, kept = {0};
-    char *path = path_join(&memory, out, "metrics.jsonl");
-    status result = path ? OK : fail_oom();
-    if (result == OK && path_exists(path)) {
-        result = file_read(path, &old);
-        if (result == OK) result = keep_until(&old, step, &kept);
-        if (result == OK && kept.size != old.size)
-            result = file_write_atomic(path, kept.data ? kept.data : "", kept.size);
+    status result = OK;
+    char *path = path_join(&arena, out, metrics_name);
+    if (!path) TRY_TO(result, done, fail_oom());
+    if (!path_exists(path)) goto done;
+    TRY_TO(result, done, file_read(path, &old));
+    for (size_t at = 0; at < old.size;) {
+        const char *line = old.data + at, *newline = memchr(line, '\n', old.size - at);
+        if (!newline) break; // a crash cut this line short
+        size_t size = (size_t)(newline + 1 - line);
+        if (metrics_line_is_kept(line, size, step)) TRY_TO(result, done, buf_append(&kept, line, size));
+        at += size;
     }
+    if (kept.size != old.size) result = file_write_atomic(path, kept.data ? kept.data : "", kept.size);
+done:
     buf_release(&old);
     buf_release(&kept);
-    arena_release(&memory);
+    arena_release(&arena);
     return result;
 }

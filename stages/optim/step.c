@@ -1,181 +1,152 @@
-// One optimizer step on a batch of groups (sections 1.5 and 5).
+// One optimizer step on a batch of groups.
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "shared/base/clock.h"
-#include "shared/base/log.h"
 #include "stages/optim/optim.h"
 
-// Tokens of a completion sampled by an older policy: the oldest decides.
-static bool is_stale(const struct completion *completion, int64_t version, struct step_facts *facts) {
+status step_check(struct optim *optim, struct group *group) {
+    struct stage_input input = {0};
+    struct model_completion *completions = NULL;
+    const struct reference *reference = &group->reference;
+    const size_t count = group->completion_count;
+    status result = OK;
+    TRY_TO(result, done, stage_input_open(optim->input, group, INPUT_COMPLETIONS, &input));
+    if (optim->options->kl > 0 && reference->logprob_count != count)
+        TRY_TO(
+            result, done,
+            fail(DATAERR, "not a group: reference.logprobs: missing (the KL term needs refscore with logprobs: all)"));
+    for (size_t i = 0; optim->options->kl > 0 && i < count; i++) {
+        const struct float_array *logprobs = &reference->logprobs[i];
+        if (logprobs->count != input.completions[i].count)
+            TRY_TO(result, done,
+                   fail(DATAERR, "not a group: reference.logprobs[%zu]: not one number for each token", i));
+        for (size_t t = 0; t < logprobs->count; t++)
+            if (!isfinite(logprobs->data[t]))
+                TRY_TO(result, done, fail(DATAERR, "not a group: reference.logprobs[%zu][%zu]: null", i, t));
+    }
+    TRY_TO(result, done, NEW(&completions, count));
+    for (size_t i = 0; i < count; i++)
+        completions[i] = (struct model_completion){input.completions[i].data, input.completions[i].count};
+    result = model_check(optim->model, &input.prompt, completions, count);
+done:
+    free(completions);
+    stage_input_release(&input);
+    return result;
+}
+
+// Adds the ages of a completion's tokens to the metrics. Returns whether the completion is stale: some token was
+// sampled by a policy before `version`.
+static bool step_add_ages(const struct completion *completion, int64_t version, struct step_metrics *metrics) {
     int64_t oldest = version;
     for (size_t i = 0; i < completion->versions.count; i++) {
         int64_t from = completion->versions.data[i];
         int64_t age = from < 0 ? version + 1 : from < version ? version - from : 0;
         if (version - age < oldest) oldest = version - age;
-        facts->age_mean += (double)age; // divided by the tokens at the end
-        if (age > facts->age_most) facts->age_most = age;
+        metrics->age_mean += (double)age; // divided by the number of tokens at the end of the step
+        if (age > metrics->age_max) metrics->age_max = age;
     }
     return completion->logprobs.data && oldest < version;
 }
 
-static void add_mean(double *sum, const struct double_array *values) {
-    for (size_t i = 0; i < values->count; i++) *sum += values->data[i];
-}
-
-struct batch_sums {
-    double reward, accuracy, bonus, format;
-    size_t rewarded;
-};
-
-static void add_rewards(const struct group *group, struct batch_sums *sums) {
-    if (!group->rewards.present) return;
-    sums->rewarded += group->completion_count;
-    add_mean(&sums->reward, &group->rewards.total);
-    add_mean(&sums->accuracy, &group->rewards.accuracy);
-    add_mean(&sums->bonus, &group->rewards.bonus);
-    add_mean(&sums->format, &group->rewards.format);
-}
-
-// A number of the reference for each token, where the loss has a KL term.
-static status check_reference(const struct optim *optim, const struct group *group, const struct stage_input *input) {
-    if (optim->loss.kl_beta <= 0) return OK;
-    if (group->reference.logprob_count != group->completion_count)
-        return fail(DATAERR,
-                    "not a group: reference.logprobs: missing (the KL term needs refscore with logprobs: all)");
-    for (size_t i = 0; i < group->completion_count; i++) {
-        const struct float_array *logprobs = &group->reference.logprobs[i];
-        if (logprobs->count != input->completions[i].count)
-            return fail(DATAERR, "not a group: reference.logprobs[%zu]: not a number for each token", i);
-        for (size_t t = 0; t < logprobs->count; t++)
-            if (!isfinite(logprobs->data[t]))
-                return fail(DATAERR, "not a group: reference.logprobs[%zu][%zu]: null", i, t);
-    }
-    return OK;
-}
-
-status step_check(struct optim *optim, struct group *group) {
-    struct stage_input input = {0};
-    struct model_completion *completions = NULL;
-    status result = stage_input_open(optim->input, group, INPUT_COMPLETIONS, &input);
-    if (result == OK) result = check_reference(optim, group, &input);
-    if (result == OK) result = NEW(&completions, group->completion_count);
-    for (size_t i = 0; result == OK && i < group->completion_count; i++)
-        completions[i] = (struct model_completion){input.completions[i].data, input.completions[i].count};
-    if (result == OK) result = model_check(optim->model, &input.prompt, completions, group->completion_count);
-    free(completions);
-    stage_input_release(&input);
-    return result;
-}
-
-static void fill_completions(struct optim *optim, const struct group *group, const struct stage_input *input,
-                             struct train_completion *out, struct step_facts *facts) {
-    bool needs_reference = optim->loss.kl_beta > 0;
-    for (size_t i = 0; i < group->completion_count; i++) {
-        const struct completion *completion = &group->completions[i];
-        out[i] = (struct train_completion){
-            .completion = {input->completions[i].data, input->completions[i].count},
-            .advantage = group->advantages.data[i],
-            .old_logprobs = completion->logprobs.data,
-            .ref_logprobs = needs_reference ? group->reference.logprobs[i].data : NULL,
-            .stale = is_stale(completion, optim->step, facts),
-        };
-    }
-}
-
-static status accumulate(struct optim *optim, struct group *group, double weight, struct step_facts *facts) {
+// Adds `weight` times the gradient and the metrics of one group.
+static status step_accumulate(struct optim *optim, struct group *group, double weight, struct step_metrics *metrics) {
+    const struct optim_options *options = optim->options;
+    const struct loss_options loss = {
+        .kl_beta = options->kl, .clip_low = options->clip_low, .clip_high = options->clip_high};
     struct stage_input input = {0};
     struct train_completion *completions = NULL;
-    struct train_result found = {0};
-    status result = stage_input_open(optim->input, group, INPUT_COMPLETIONS, &input);
-    if (result == OK) result = NEW(&completions, group->completion_count);
-    if (result == OK) fill_completions(optim, group, &input, completions, facts);
-    if (result == OK)
-        result = model_accumulate(optim->model, &input.prompt, completions, group->completion_count, &optim->loss,
-                                  weight, &found);
-    if (result == OK) {
-        facts->loss += weight * found.loss;
-        facts->nll += weight * found.nll;
-        facts->kl += weight * found.kl;
-        facts->difference += weight * found.logprob_diff_mean;
-        if (found.logprob_diff_max > facts->largest) facts->largest = found.logprob_diff_max;
-        facts->tokens += found.tokens;
-        facts->prompt_tokens += found.prompt_tokens;
-        facts->completions += (int64_t)group->completion_count;
+    struct train_result trained = {0};
+    status result = OK;
+    TRY_TO(result, done, stage_input_open(optim->input, group, INPUT_COMPLETIONS, &input));
+    TRY_TO(result, done, NEW(&completions, group->completion_count));
+    for (size_t i = 0; i < group->completion_count; i++) {
+        const struct completion *completion = &group->completions[i];
+        completions[i] = (struct train_completion){
+            .completion = {input.completions[i].data, input.completions[i].count},
+            .advantage = group->advantages.data[i],
+            .old_logprobs = completion->logprobs.data,
+            .ref_logprobs = loss.kl_beta > 0 ? group->reference.logprobs[i].data : NULL,
+            .stale = step_add_ages(completion, model_version(optim->model), metrics),
+        };
     }
+    TRY_TO(
+        result, done,
+        model_accumulate(optim->model, &input.prompt, completions, group->completion_count, &loss, weight, &trained));
+    metrics->loss += weight * trained.loss;
+    metrics->nll += weight * trained.nll;
+    metrics->kl += weight * trained.kl;
+    metrics->logprob_diff_mean += weight * trained.logprob_diff_mean;
+    if (trained.logprob_diff_max > metrics->logprob_diff_max) metrics->logprob_diff_max = trained.logprob_diff_max;
+    metrics->tokens += trained.tokens;
+    metrics->prompt_tokens += trained.prompt_tokens;
+    metrics->completions += (int64_t)group->completion_count;
+done:
     free(completions);
     stage_input_release(&input);
     return result == OK ? OK : fail_prefix(result, "group %s", group->id.data);
 }
 
-static status finish(struct optim *optim, struct step_facts *facts) {
+// The learning rate of a step, 0 for the first: rises linearly during the warmup, then falls along half a cosine to 0.
+// Without a number of steps it stays constant.
+static double step_lr(const struct optim_options *options, int64_t step) {
+    if (step < options->warmup) return options->lr * (double)step / (double)options->warmup;
+    if (options->schedule != OPTIM_SCHEDULE_COSINE || !options->steps) return options->lr;
+    if (step >= options->steps) return 0;
+    double progress = (double)(step - options->warmup) / (double)(options->steps - options->warmup);
+    return options->lr * 0.5 * (1.0 + cos(3.14159265358979323846 * progress));
+}
+
+static void step_add(double *sum, const struct double_array *values) {
+    for (size_t i = 0; i < values->count; i++) *sum += values->data[i];
+}
+
+status step_train(struct optim *optim, struct group **groups, size_t count, struct step_metrics *metrics) {
+    const double started = clock_monotonic();
     const struct optim_options *options = optim->options;
-    struct optimizer_options rates = optim->rates;
-    rates.lr = facts->rate = schedule_rate(&optim->schedule, optim->step);
-    if (options->gradients) TRY(model_save_grads(optim->model, options->gradients));
-    TRY(model_step(optim->model, &rates, &facts->norm));
-    if (!isfinite(facts->norm)) log_info("step %lld: the gradient's norm is not finite", (long long)facts->step);
-    optim->step++;
-    if (options->ema_every && optim->step % options->ema_every == 0) {
-        TRY(model_update_ema(optim->model, options->ema_decay));
-        optim->averaged = optim->step;
-    }
-    return step_publish(optim, optim->averaged == optim->step);
-}
-
-static status publish(struct optim *optim, bool reference, int64_t version) {
-    struct stage_weights weights = {.reference = reference, .version = version};
-    if (version == 0) { // the model folder as it is
-        TRY(model_hash(optim->model, &weights.hash));
-        return stage_publish(optim->context, &weights);
-    }
-    struct arena memory = {0};
-    char *path = arena_printf(&memory, "%s/%s-%06lld.safetensors", stage_weights_dir(optim->context),
-                              reference ? "reference" : "policy", (long long)version);
-    char *recycled = arena_printf(&memory, "%s.tmp", path ? path : "");
-    status result = path && recycled ? OK : fail_oom();
-    if (result == OK) stage_recycle(optim->context, reference, recycled);
-    if (result == OK) result = model_publish(optim->model, reference, path, &weights.hash);
-    weights.path = path;
-    if (result == OK) result = stage_publish(optim->context, &weights);
-    arena_release(&memory);
-    return result;
-}
-
-// Before the first average the reference is what optim began with: the model folder, also when it has gone on since.
-static status publish_first_reference(struct optim *optim) {
-    struct stage_weights weights = {.reference = true, .hash = optim->first_hash};
-    return stage_publish(optim->context, &weights);
-}
-
-status step_publish(struct optim *optim, bool both) {
-    if (!stage_weights_dir(optim->context)) return OK; // nobody follows
-    if (both) TRY(optim->averaged ? publish(optim, true, optim->averaged) : publish_first_reference(optim));
-    return publish(optim, false, optim->step);
-}
-
-status step_train(struct optim *optim, struct group **groups, size_t count, struct step_facts *facts) {
-    double began = clock_monotonic();
-    struct batch_sums sums = {0};
-    *facts = (struct step_facts){.step = optim->step + 1, .groups = (int64_t)count};
+    const int64_t step = model_version(optim->model) + 1;
+    const struct optimizer_options adamw = {.lr = step_lr(options, step - 1),
+                                            .beta1 = options->beta1,
+                                            .beta2 = options->beta2,
+                                            .eps = options->epsilon,
+                                            .weight_decay = options->weight_decay,
+                                            .max_grad_norm = options->clip_norm};
+    size_t rewarded_count = 0;
+    *metrics = (struct step_metrics){.step = step, .groups = (int64_t)count, .lr = adamw.lr};
     for (size_t i = 0; i < count; i++) {
-        TRY(accumulate(optim, groups[i], 1.0 / (double)count, facts));
-        add_rewards(groups[i], &sums);
+        const struct rewards *rewards = &groups[i]->rewards;
+        TRY(step_accumulate(optim, groups[i], 1.0 / (double)count, metrics));
+        if (!rewards->present) continue; // a supervised group
+        rewarded_count += groups[i]->completion_count;
+        step_add(&metrics->reward, &rewards->total);
+        step_add(&metrics->accuracy, &rewards->accuracy);
+        step_add(&metrics->bonus, &rewards->bonus);
+        step_add(&metrics->format, &rewards->format);
     }
-    TRY(finish(optim, facts));
-    double rewarded = sums.rewarded ? (double)sums.rewarded : NAN;
-    facts->reward = sums.reward / rewarded;
-    facts->accuracy = sums.accuracy / rewarded;
-    facts->bonus = sums.bonus / rewarded;
-    facts->format = sums.format / rewarded;
-    if (facts->tokens) facts->age_mean /= (double)facts->tokens;
+    const double rewarded = rewarded_count ? (double)rewarded_count : NAN;
+    metrics->reward /= rewarded;
+    metrics->accuracy /= rewarded;
+    metrics->bonus /= rewarded;
+    metrics->format /= rewarded;
+    if (metrics->tokens) metrics->age_mean /= (double)metrics->tokens;
+
+    if (options->gradients) TRY(model_save_grads(optim->model, options->gradients));
+    TRY(model_step(optim->model, &adamw, &metrics->grad_norm));
+    assert(model_version(optim->model) == step);
+    // From here on a checkpoint has this step, so that its cursor must be behind these groups.
     for (size_t i = 0; i < count; i++) {
         groups[i]->trained.present = true;
-        groups[i]->trained.step = optim->step;
+        groups[i]->trained.step = step;
         if (groups[i]->requires.present && groups[i]->requires.order >= optim->cursor)
         optim->cursor = groups[i]->requires.order + 1;
     }
-    facts->seconds = clock_monotonic() - began;
+    const bool ema_due = options->ema_every && step % options->ema_every == 0;
+    if (ema_due) {
+        TRY(model_update_ema(optim->model, options->ema_decay));
+        optim->ema_step = step;
+    }
+    TRY(publish_weights(optim, ema_due));
+    metrics->seconds = clock_monotonic() - started;
     return OK;
 }
