@@ -44,7 +44,9 @@ static status optim_open(void **state, struct stage_context *context) {
     TRY(model_hash(optim->model, &optim->initial_hash));
     optim->save_seconds = 16 * (double)info->parameter_count / assumed_bytes_per_second;
     TRY(checkpoint_resume(optim));
-    return publish_weights(optim, true);
+    TRY(publish_weights(optim, true));
+    publish_remove_old(optim);
+    return OK;
 }
 
 static status optim_position(void *state, int64_t *step, int64_t *seq) {

@@ -65,6 +65,9 @@ status step_train(struct optim *optim, struct group **groups, size_t count, stru
 // a pipeline. UNAVAILABLE.
 status publish_weights(struct optim *optim, bool both);
 
+// Removes the files of weights that an earlier process published. Called after the first publish_weights.
+void publish_remove_old(const struct optim *optim);
+
 // ---- metrics.c ----
 
 // Appends a line to OUT/metrics.jsonl. UNAVAILABLE.
