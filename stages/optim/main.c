@@ -80,7 +80,11 @@ static status optim_on_idle(void *state) {
     const bool whole = save_every && step % save_every == 0;
     const double elapsed = clock_monotonic() - optim->saved_at;
     if (!whole && (!stage_in_pipeline(optim->context) || elapsed <= STATE_INTERVAL * optim->save_seconds)) return OK;
-    return checkpoint_write(optim, whole);
+    status result = checkpoint_write(optim, whole);
+    if (result == OK || result == BUG) return result;
+    log_info("%s; training goes on without it", fail_text());
+    optim->saved_at = clock_monotonic();
+    return OK;
 }
 
 static status optim_train(struct optim *optim) {

@@ -1,0 +1,87 @@
+# Requests to stop and full disks. A run whose processes all get SIGTERM several times in a row loses no step, goes on
+# later, and leaves no old weights behind; a checkpoint that cannot be written does not end the training.
+. tests/e2e/common.sh
+. tests/e2e/run-helpers.sh
+make_data 2 >/dev/null 2>&1
+make_model >/dev/null 2>&1
+make_pipeline ""
+weights=$work/stopped/weights
+
+timeout 120 "$bin/caravan" run "$work/p.yaml" --set run="$work/plain" 2>"$work/plain.err" || fail "plain: $(cat "$work/plain.err")"
+want=$(weights_of plain)
+
+# The last step of the metrics and the newest checkpoint or state of the run.
+last_step() {
+    [ ! -f "$work/stopped/metrics.jsonl" ] || sed -n 's/.*"step": \([0-9]*\),.*/\1/p' "$work/stopped/metrics.jsonl" | tail -1
+}
+saved_step() {
+    ls "$work/stopped/checkpoints" | sed -n 's/^\(step\|state\)-0*\([0-9]*\)$/\2/p' | sort -n | tail -1
+}
+
+# Every process gets SIGTERM at once, as from a service manager, and twice more; the supervisor passes its own on.
+for turn in 1 2 3; do
+    before=$(last_step)
+    "$bin/caravan" run "$work/p.yaml" --set run="$work/stopped" 2>>"$work/stopped.err" &
+    pid=$!
+    for i in $(seq 600); do
+        now=$(last_step)
+        [ "${now:-0}" -ge $((${before:-0} + 2)) ] && break
+        sleep 0.05
+    done
+    everyone="$pid $(pgrep -P $pid)"
+    for i in 1 2 3; do
+        kill -TERM $everyone 2>/dev/null || true
+        sleep 0.03
+    done
+    wait $pid || fail "a stopped run ends with exit $?: $(cat "$work/stopped.err")"
+    [ "$(saved_step)" = "$(last_step)" ] || fail "stopped after step $(last_step), but the last checkpoint is of step $(saved_step)"
+    for kind in policy reference; do
+        count=$(ls "$weights" | grep -c "^$kind-" || true)
+        [ "$count" -le 3 ] || fail "$count files of the $kind's weights after stop $turn: $(ls "$weights")"
+    done
+    # What a killed optim leaves behind is removed, what other programs put there is not.
+    touch "$weights/policy-000099.safetensors.tmp" "$weights/reference-000098.safetensors" "$weights/pulled-policy-0123"
+done
+timeout 120 "$bin/caravan" run "$work/p.yaml" --set run="$work/stopped" 2>>"$work/stopped.err" || fail "stopped: $(cat "$work/stopped.err")"
+check_steps stopped 8
+[ "$(weights_of stopped)" = "$want" ] || fail "a run that was stopped three times trains other weights"
+[ ! -e "$weights/policy-000099.safetensors.tmp" ] && [ ! -e "$weights/reference-000098.safetensors" ] || fail "old weights: $(ls "$weights")"
+[ -e "$weights/pulled-policy-0123" ] || fail "another program's weights were removed"
+
+# The checkpoint of step 2 cannot be written, since no file may be so large then; those of steps 1 and 3 can.
+"$bin/caravan-source" --stdio --data "$work/data/train.jsonl" --format video-r1 --template none --epochs 4 --limit 4 2>/dev/null |
+    "$bin/caravan-frames" --stdio --store "$work/store" --media-root "$work/data" $small 2>/dev/null |
+    "$bin/caravan-rollout" --stdio --store "$work/store" --model "$work/model" --group-size 2 --max-new-tokens 6 --threads 1 2>/dev/null |
+    "$bin/caravan-refscore" --stdio --store "$work/store" --model "$work/model" --threads 1 2>/dev/null |
+    "$bin/caravan-reward" --stdio --method care 2>/dev/null | "$work/force.sh" | head -6 >"$work/groups"
+train() {
+    trap '' XFSZ # writing more than allowed is then an error, as on a full disk
+    exec "$bin/caravan-optim" --stdio --store "$work/store" --model "$work/model" --out "$work/$1" --groups-per-step 2 \
+        --steps 3 --save-every 1 --lr 1e-3 --threads 1
+}
+(train whole) <"$work/groups" >"$work/trained" 2>"$work/err" || fail "optim: $(cat "$work/err")"
+
+wait_for_line() { # FILE PATTERN
+    for i in $(seq 400); do
+        if grep -q -e "$2" "$1"; then return; fi
+        sleep 0.05
+    done
+    fail "no line like '$2' in: $(cat "$1")"
+}
+mkfifo "$work/in"
+: >"$work/err"
+(train full) <"$work/in" >"$work/trained" 2>"$work/err" &
+pid=$!
+exec 3>"$work/in"
+sed -n 1,2p "$work/groups" >&3
+wait_for_line "$work/trained" '"trained":{"step":1}'
+prlimit --pid $pid --fsize=100000:unlimited
+sed -n 3,4p "$work/groups" >&3
+wait_for_line "$work/err" "checkpoint of step 2: .*File too large"
+prlimit --pid $pid --fsize=unlimited:unlimited
+sed -n 5,6p "$work/groups" >&3
+exec 3>&-
+wait $pid || fail "optim ended with exit $? when it could not write a checkpoint: $(cat "$work/err")"
+[ "$(cd "$work/full" && echo *)" = "latest metrics.jsonl step-000001 step-000003" ] || fail "checkpoints: $(ls "$work/full")"
+check_steps full 3
+cmp "$work/whole/step-000003/model.safetensors" "$work/full/step-000003/model.safetensors" || fail "a missing checkpoint changes the weights"
