@@ -187,9 +187,8 @@ void frames_view_release(struct frames_view *view) {
 
 // ---- pending writes ----
 
-// The work of a write transaction. The caller holds the store's lock.
-static status frame_store_write_pending(struct lmdb_txn *txn, void *context) {
-    const struct frame_store *store = context;
+// The caller holds the store's lock.
+static status frame_store_write_pending(const struct frame_store *store, struct lmdb_txn *txn) {
     for (int i = 0; i < store->pending_count; i++) {
         const struct pending_write *pending = &store->pending[i];
         struct lmdb_val key = frame_key_val(pending->key), stored;
@@ -208,9 +207,15 @@ static status frame_store_write_pending(struct lmdb_txn *txn, void *context) {
     return OK;
 }
 
-// The caller holds the store's lock.
+// The caller holds the store's lock. Afterwards nothing is pending, also after a failure.
 static status frame_store_flush(struct frame_store *store) {
-    status result = store->pending_count ? lmdb_env_write(store->env, frame_store_write_pending, store) : OK;
+    struct lmdb_txn *txn;
+    status result;
+    if (!store->pending_count) return OK;
+    do {
+        result = lmdb_txn_begin_write(store->env, &txn);
+        if (result == OK) result = frame_store_write_pending(store, txn);
+    } while (lmdb_txn_commit(&txn, &result));
     store->pending_count = 0;
     return result;
 }
@@ -291,64 +296,59 @@ status frame_store_get(struct frame_store *store, const char *key, struct frames
     return result;
 }
 
-// The sum of all records and the least recently used one.
-struct usage_scan {
-    uint64_t total;
-    int64_t oldest_time;
-    uint8_t oldest_key[frame_key_bytes];
-};
-
-static status frame_store_scan_usage(void *context, struct lmdb_val key, struct lmdb_val value) {
-    struct usage_scan *scan = context;
-    struct frame_usage usage;
-    if (key.size != frame_key_bytes || value.size != sizeof usage) return fail(DATAERR, "the frame store is damaged");
-    memcpy(&usage, value.data, sizeof usage);
-    scan->total += usage.bytes;
-    if (usage.time < scan->oldest_time) {
-        scan->oldest_time = usage.time;
-        memcpy(scan->oldest_key, key.data, frame_key_bytes);
-    }
-    return OK;
-}
-
-static status frame_store_make_room(struct lmdb_txn *txn, uint64_t limit, uint64_t bytes) {
+// Evicts the least recently used records until `bytes` more fit the limit.
+static status frame_store_make_room(const struct frame_store *store, struct lmdb_txn *txn, uint64_t bytes) {
     for (;;) {
-        struct usage_scan scan = {.oldest_time = INT64_MAX};
-        TRY(lmdb_txn_each(txn, DBI_USED, (struct lmdb_val){0}, frame_store_scan_usage, &scan));
-        if (scan.total == 0 || scan.total + bytes <= limit) return OK;
-        TRY(lmdb_txn_del(txn, DBI_FRAMES, frame_key_val(scan.oldest_key), NULL));
-        TRY(lmdb_txn_del(txn, DBI_USED, frame_key_val(scan.oldest_key), NULL));
+        uint64_t total = 0;
+        int64_t oldest_time = INT64_MAX;
+        uint8_t oldest_key[frame_key_bytes] = {0};
+        struct lmdb_cursor cursor;
+        status result = lmdb_cursor_init(&cursor, txn, DBI_USED, (struct lmdb_val){0});
+        while (result == OK && cursor.key.data) {
+            struct frame_usage usage = {0};
+            if (cursor.key.size == frame_key_bytes && cursor.value.size == sizeof usage)
+                memcpy(&usage, cursor.value.data, sizeof usage);
+            else
+                result = fail(DATAERR, "the frame store is damaged");
+            total += usage.bytes;
+            if (result == OK && usage.time < oldest_time) {
+                oldest_time = usage.time;
+                memcpy(oldest_key, cursor.key.data, frame_key_bytes);
+            }
+            if (result == OK) result = lmdb_cursor_next(&cursor);
+        }
+        lmdb_cursor_release(&cursor);
+        TRY(result);
+        if (total == 0 || total + bytes <= store->limit) return OK;
+        TRY(lmdb_txn_del(txn, DBI_FRAMES, frame_key_val(oldest_key), NULL));
+        TRY(lmdb_txn_del(txn, DBI_USED, frame_key_val(oldest_key), NULL));
     }
-}
-
-struct frame_put {
-    struct frame_store *store;
-    uint8_t key[frame_key_bytes];
-    const struct frames *frames;
-};
-
-static status frame_store_write_put(struct lmdb_txn *txn, void *context) {
-    const struct frame_put *put = context;
-    struct lmdb_val key = frame_key_val(put->key), stored;
-    struct frames stored_frames;
-    TRY(frame_store_write_pending(txn, put->store));
-    struct frame_usage usage = {clock_realtime_ns(), frames_record_size(put->frames)};
-    assert(put->frames->count > 0 && usage.bytes >= frames_min_record_size);
-    TRY(lmdb_txn_get(txn, DBI_FRAMES, key, &stored));
-    if (!stored.data || frames_from_record(&stored_frames, stored.data, stored.size) != OK) {
-        void *record;
-        if (put->store->limit) TRY(frame_store_make_room(txn, put->store->limit, usage.bytes));
-        TRY(lmdb_txn_reserve(txn, DBI_FRAMES, key, usage.bytes, &record));
-        frames_write_record(put->frames, record);
-    }
-    return lmdb_txn_put(txn, DBI_USED, key, (struct lmdb_val){&usage, sizeof usage});
 }
 
 status frame_store_put(struct frame_store *store, const char *key, const struct frames *frames) {
-    struct frame_put put = {.store = store, .frames = frames};
-    TRY(frame_key_parse(put.key, key));
+    uint8_t bytes[frame_key_bytes];
+    struct frame_usage usage = {.bytes = frames_record_size(frames)};
+    struct frames stored_frames;
+    struct lmdb_txn *txn;
+    status result;
+    assert(frames->count > 0 && usage.bytes >= frames_min_record_size);
+    TRY(frame_key_parse(bytes, key));
     pthread_mutex_lock(&store->lock);
-    status result = lmdb_env_write(store->env, frame_store_write_put, &put);
+    do {
+        struct lmdb_val stored = {0};
+        void *record = NULL;
+        result = lmdb_txn_begin_write(store->env, &txn);
+        if (result == OK) result = frame_store_write_pending(store, txn);
+        usage.time = clock_realtime_ns();
+        if (result == OK) result = lmdb_txn_get(txn, DBI_FRAMES, frame_key_val(bytes), &stored);
+        bool valid = stored.data && frames_from_record(&stored_frames, stored.data, stored.size) == OK;
+        if (result == OK && !valid && store->limit) result = frame_store_make_room(store, txn, usage.bytes);
+        if (result == OK && !valid)
+            result = lmdb_txn_reserve(txn, DBI_FRAMES, frame_key_val(bytes), usage.bytes, &record);
+        if (result == OK && !valid) frames_write_record(frames, record);
+        if (result == OK)
+            result = lmdb_txn_put(txn, DBI_USED, frame_key_val(bytes), (struct lmdb_val){&usage, sizeof usage});
+    } while (lmdb_txn_commit(&txn, &result));
     if (result == OK) store->pending_count = 0;
     pthread_mutex_unlock(&store->lock);
     return result;
@@ -360,52 +360,43 @@ status frame_store_put_record(struct frame_store *store, const char *key, const 
     return frame_store_put(store, key, &frames);
 }
 
-struct frame_visitor {
-    struct lmdb_txn *txn;
-    status (*visit)(void *, const char *, const struct frames *, uint64_t, double);
-    void *context;
-};
-
-static status frame_store_visit_record(void *context, struct lmdb_val key, struct lmdb_val value) {
-    const struct frame_visitor *visitor = context;
-    struct frame_usage usage = {0};
-    struct lmdb_val used;
-    struct frames frames;
-    char key_text[frame_key_size];
-    if (key.size != frame_key_bytes || frames_from_record(&frames, value.data, value.size) != OK) return OK;
-    TRY(lmdb_txn_get(visitor->txn, DBI_USED, key, &used));
-    if (used.data && used.size == sizeof usage) memcpy(&usage, used.data, sizeof usage);
-    frame_key_print(key_text, key.data);
-    return visitor->visit(visitor->context, key_text, &frames, value.size, (double)usage.time * 1e-9);
-}
-
 status frame_store_each(struct frame_store *store,
                         status (*visit)(void *context, const char *key, const struct frames *frames, uint64_t bytes,
                                         double used),
                         void *context) {
-    struct frame_visitor visitor = {.visit = visit, .context = context};
-    TRY(lmdb_txn_begin_read(store->env, &visitor.txn));
-    status result = lmdb_txn_each(visitor.txn, DBI_FRAMES, (struct lmdb_val){0}, frame_store_visit_record, &visitor);
-    lmdb_txn_end(&visitor.txn);
-    return result;
-}
-
-struct frame_eviction {
-    uint8_t key[frame_key_bytes];
-    bool *found;
-};
-
-static status frame_store_write_eviction(struct lmdb_txn *txn, void *context) {
-    const struct frame_eviction *eviction = context;
-    struct lmdb_val key = frame_key_val(eviction->key);
-    TRY(lmdb_txn_del(txn, DBI_FRAMES, key, eviction->found));
-    return lmdb_txn_del(txn, DBI_USED, key, NULL);
+    struct lmdb_txn *txn;
+    struct lmdb_cursor cursor;
+    TRY(lmdb_txn_begin_read(store->env, &txn));
+    status result = lmdb_cursor_init(&cursor, txn, DBI_FRAMES, (struct lmdb_val){0});
+    while (result == OK && cursor.key.data) {
+        struct frame_usage usage = {0};
+        struct lmdb_val used = {0};
+        struct frames frames;
+        char key[frame_key_size];
+        bool valid = cursor.key.size == frame_key_bytes &&
+                     frames_from_record(&frames, cursor.value.data, cursor.value.size) == OK;
+        if (valid) result = lmdb_txn_get(txn, DBI_USED, cursor.key, &used);
+        if (used.data && used.size == sizeof usage) memcpy(&usage, used.data, sizeof usage);
+        if (valid) frame_key_print(key, cursor.key.data);
+        if (valid && result == OK) result = visit(context, key, &frames, cursor.value.size, (double)usage.time * 1e-9);
+        if (result == OK) result = lmdb_cursor_next(&cursor);
+    }
+    lmdb_cursor_release(&cursor);
+    lmdb_txn_end(&txn);
+    return result == END ? OK : result;
 }
 
 status frame_store_evict(struct frame_store *store, const char *key, bool *found) {
-    struct frame_eviction eviction = {.found = found};
-    TRY(frame_key_parse(eviction.key, key));
-    return lmdb_env_write(store->env, frame_store_write_eviction, &eviction);
+    uint8_t bytes[frame_key_bytes];
+    struct lmdb_txn *txn;
+    status result;
+    TRY(frame_key_parse(bytes, key));
+    do {
+        result = lmdb_txn_begin_write(store->env, &txn);
+        if (result == OK) result = lmdb_txn_del(txn, DBI_FRAMES, frame_key_val(bytes), found);
+        if (result == OK) result = lmdb_txn_del(txn, DBI_USED, frame_key_val(bytes), NULL);
+    } while (lmdb_txn_commit(&txn, &result));
+    return result;
 }
 
 // ---- hashes of files ----

@@ -58,30 +58,23 @@ status group_store_find(struct group_store *store, const struct section_key *key
     return result;
 }
 
-// What one write puts. section_key.data NULL: no section.
-struct group_save {
-    struct lmdb_val section_key, section, id_key, group;
-};
-
-static status group_store_write_save(struct lmdb_txn *txn, void *context) {
-    const struct group_save *save = context;
-    if (save->section_key.data) TRY(lmdb_txn_put(txn, DBI_SECTIONS, save->section_key, save->section));
-    return lmdb_txn_put(txn, DBI_GROUPS, save->id_key, save->group);
-}
-
 status group_store_save(struct group_store *store, const struct section_key *key, enum group_section section,
                         const struct group *group) {
     struct buf packed_group = {0}, packed_section = {0};
     XXH128_canonical_t hash;
     status result = group_to_msgpack(group, &packed_group);
     if (result == OK && key) result = group_section_to_msgpack(group, section, &packed_section);
-    struct group_save save = {
-        .section_key = key ? group_store_section_key(key) : (struct lmdb_val){0},
-        .section = {packed_section.data, packed_section.size},
-        .id_key = group_store_id_key(group->id, &hash),
-        .group = {packed_group.data, packed_group.size},
-    };
-    if (result == OK) result = lmdb_env_write(store->env, group_store_write_save, &save);
+    struct lmdb_val section_value = {packed_section.data, packed_section.size},
+                    group_value = {packed_group.data, packed_group.size};
+    struct lmdb_txn *txn = NULL;
+    if (result == OK) {
+        do {
+            result = lmdb_txn_begin_write(store->env, &txn);
+            if (result == OK && key)
+                result = lmdb_txn_put(txn, DBI_SECTIONS, group_store_section_key(key), section_value);
+            if (result == OK) result = lmdb_txn_put(txn, DBI_GROUPS, group_store_id_key(group->id, &hash), group_value);
+        } while (lmdb_txn_commit(&txn, &result));
+    }
     buf_release(&packed_group);
     buf_release(&packed_section);
     return result;
@@ -99,28 +92,20 @@ status group_store_get(struct group_store *store, const char *id, struct group *
     return result;
 }
 
-struct group_visitor {
-    status (*visit)(void *context, const struct group *group);
-    void *context;
-    status result; // kept here, since lmdb_txn_each turns END into OK
-};
-
-static status group_store_visit_value(void *context, struct lmdb_val key, struct lmdb_val value) {
-    struct group_visitor *visitor = context;
-    struct group *group = NULL;
-    (void)key;
-    visitor->result = group_from_msgpack(&group, value.data, value.size);
-    if (visitor->result == OK) visitor->result = visitor->visit(visitor->context, group);
-    group_free(&group);
-    return visitor->result == OK ? OK : END;
-}
-
 status group_store_each(struct group_store *store, status (*visit)(void *context, const struct group *group),
                         void *context) {
-    struct group_visitor visitor = {visit, context, OK};
-    struct lmdb_txn *txn = NULL;
+    struct lmdb_txn *txn;
+    struct lmdb_cursor cursor;
     TRY(lmdb_txn_begin_read(store->env, &txn));
-    status result = lmdb_txn_each(txn, DBI_GROUPS, (struct lmdb_val){0}, group_store_visit_value, &visitor);
+    status result = lmdb_cursor_init(&cursor, txn, DBI_GROUPS, (struct lmdb_val){0});
+    while (result == OK && cursor.key.data) {
+        struct group *group = NULL;
+        result = group_from_msgpack(&group, cursor.value.data, cursor.value.size);
+        if (result == OK) result = visit(context, group);
+        group_free(&group);
+        if (result == OK) result = lmdb_cursor_next(&cursor);
+    }
+    lmdb_cursor_release(&cursor);
     lmdb_txn_end(&txn);
-    return result == OK ? visitor.result : result;
+    return result;
 }

@@ -118,82 +118,73 @@ static status ledger_decode(struct lmdb_val value, int64_t seq, struct ledger_en
     return OK;
 }
 
-struct ledger_update {
-    struct ledger_entry entry;
-    bool keep_id; // take the id from the stored entry
-};
-
-static status ledger_write_update(struct lmdb_txn *txn, void *context) {
-    const struct ledger_update *update = context;
-    const struct ledger_entry *entry = &update->entry;
-    struct ledger_entry before = {.id = ""};
+// Stores the entry with one more issue if it is in flight, and sets the group's state in memory. keep_id: the stored
+// id stays.
+static status ledger_set_entry(struct ledger *ledger, const struct ledger_entry *entry, bool keep_id) {
+    if (entry->seq < 0 || entry->seq > ledger_max_seq)
+        return fail(BUG, "the ledger cannot hold group %lld", (long long)entry->seq);
     uint8_t bytes[ledger_key_size];
-    struct lmdb_val stored, key = {bytes, sizeof bytes};
-    ledger_make_key(entry->seq, bytes);
-    TRY(lmdb_txn_get(txn, DBI_ORDERS, key, &stored));
-    if (stored.data) TRY(ledger_decode(stored, entry->seq, &before));
-    const struct ledger_record record = {
-        .state = entry->state,
-        .step = entry->step,
-        .issues = before.issues + (entry->state == LEDGER_IN_FLIGHT ? 1 : 0),
-        .changed = clock_realtime(),
-    };
-    const char *strings[3] = {update->keep_id ? before.id : entry->id, entry->stage, entry->reason};
+    struct lmdb_val stored = {0}, key = {bytes, sizeof bytes};
+    struct lmdb_txn *txn;
     struct buf value = {0};
-    status result = buf_append(&value, &record, sizeof record);
-    for (int i = 0; result == OK && i < 3; i++) {
-        const char *string = strings[i] ? strings[i] : "";
-        result = buf_append(&value, string, strlen(string) + 1);
-    }
-    if (result == OK) result = lmdb_txn_put(txn, DBI_ORDERS, key, (struct lmdb_val){value.data, value.size});
+    status result;
+    ledger_make_key(entry->seq, bytes);
+    do {
+        struct ledger_entry before = {.id = ""};
+        result = lmdb_txn_begin_write(ledger->env, &txn);
+        if (result == OK) result = lmdb_txn_get(txn, DBI_ORDERS, key, &stored);
+        if (result == OK && stored.data) result = ledger_decode(stored, entry->seq, &before);
+        const struct ledger_record record = {
+            .state = entry->state,
+            .step = entry->step,
+            .issues = before.issues + (entry->state == LEDGER_IN_FLIGHT ? 1 : 0),
+            .changed = clock_realtime(),
+        };
+        const char *strings[3] = {keep_id ? before.id : entry->id, entry->stage, entry->reason};
+        buf_clear(&value);
+        if (result == OK) result = buf_append(&value, &record, sizeof record);
+        for (int i = 0; result == OK && i < 3; i++) {
+            const char *string = strings[i] ? strings[i] : "";
+            result = buf_append(&value, string, strlen(string) + 1);
+        }
+        if (result == OK) result = lmdb_txn_put(txn, DBI_ORDERS, key, (struct lmdb_val){value.data, value.size});
+    } while (lmdb_txn_commit(&txn, &result));
     buf_release(&value);
-    return result;
-}
-
-static status ledger_set_entry(struct ledger *ledger, struct ledger_update *update) {
-    int64_t seq = update->entry.seq;
-    if (seq < 0 || seq > ledger_max_seq) return fail(BUG, "the ledger cannot hold group %lld", (long long)seq);
-    TRY(lmdb_env_write(ledger->env, ledger_write_update, update));
-    return ledger_set_state(ledger, seq, update->entry.state);
+    return result == OK ? ledger_set_state(ledger, entry->seq, entry->state) : result;
 }
 
 status ledger_issue(struct ledger *ledger, int64_t seq, const char *id) {
-    struct ledger_update update = {.entry = {.seq = seq, .state = LEDGER_IN_FLIGHT, .step = -1, .id = id}};
-    return ledger_set_entry(ledger, &update);
+    const struct ledger_entry entry = {.seq = seq, .state = LEDGER_IN_FLIGHT, .step = -1, .id = id};
+    return ledger_set_entry(ledger, &entry, false);
 }
 
 status ledger_settle(struct ledger *ledger, const struct ledger_entry *entry, bool *newly_settled) {
     bool settles = !ledger_is_settled(ledger_state_of(ledger, entry->seq));
     if (newly_settled) *newly_settled = settles;
     if (!ledger_is_settled(entry->state)) return fail(BUG, "a group cannot be settled with state %d", entry->state);
-    struct ledger_update update = {.entry = *entry, .keep_id = entry->id == NULL};
-    return settles ? ledger_set_entry(ledger, &update) : OK;
-}
-
-struct ledger_range {
-    int64_t begin, end;
-};
-
-static status ledger_delete_range(struct lmdb_txn *txn, void *context) {
-    const struct ledger_range *range = context;
-    for (int64_t seq = range->begin; seq < range->end; seq++) {
-        uint8_t key[ledger_key_size];
-        ledger_make_key(seq, key);
-        TRY(lmdb_txn_del(txn, DBI_ORDERS, (struct lmdb_val){key, sizeof key}, NULL));
-    }
-    return OK;
+    return settles ? ledger_set_entry(ledger, entry, entry->id == NULL) : OK;
 }
 
 status ledger_rewind_to(struct ledger *ledger, int64_t seq) {
-    struct ledger_range range = {seq, (int64_t)ledger->size};
     if (seq < 0) return fail(DATAERR, "optim's next group is %lld, which is negative", (long long)seq);
+    int64_t end = (int64_t)ledger->size;
     for (int64_t i = ledger->settled; i < seq; i++) {
-        struct ledger_update update = {.entry = {.seq = i, .state = LEDGER_TRAINED, .step = -1}, .keep_id = true};
-        if (!ledger_is_settled(ledger_state_of(ledger, i))) TRY(ledger_set_entry(ledger, &update));
+        const struct ledger_entry entry = {.seq = i, .state = LEDGER_TRAINED, .step = -1};
+        if (!ledger_is_settled(ledger_state_of(ledger, i))) TRY(ledger_set_entry(ledger, &entry, true));
     }
-    if (range.begin >= range.end) return OK;
-    TRY(lmdb_env_write(ledger->env, ledger_delete_range, &range));
-    for (int64_t i = seq; i < range.end; i++) TRY(ledger_set_state(ledger, i, LEDGER_NEW));
+    if (seq >= end) return OK;
+    struct lmdb_txn *txn;
+    status result;
+    do {
+        result = lmdb_txn_begin_write(ledger->env, &txn);
+        for (int64_t i = seq; result == OK && i < end; i++) {
+            uint8_t key[ledger_key_size];
+            ledger_make_key(i, key);
+            result = lmdb_txn_del(txn, DBI_ORDERS, (struct lmdb_val){key, sizeof key}, NULL);
+        }
+    } while (lmdb_txn_commit(&txn, &result));
+    TRY(result);
+    for (int64_t i = seq; i < end; i++) TRY(ledger_set_state(ledger, i, LEDGER_NEW));
     ledger->size = (size_t)seq;
     ledger->next_unissued = seq;
     if (ledger->settled > seq) ledger->settled = seq;
@@ -202,33 +193,29 @@ status ledger_rewind_to(struct ledger *ledger, int64_t seq) {
 
 // ---- reading ----
 
-struct ledger_visitor {
-    status (*visit)(void *context, const struct ledger_entry *entry);
-    void *context;
-};
-
-static status ledger_visit_value(void *context, struct lmdb_val key, struct lmdb_val value) {
-    const struct ledger_visitor *visitor = context;
-    const uint8_t *bytes = key.data;
-    uint64_t seq = 0;
-    for (size_t i = 0; i < ledger_key_size && i < key.size; i++) seq = seq << 8 | bytes[i];
-    struct ledger_entry entry;
-    TRY(ledger_decode(value, (int64_t)seq, &entry));
-    return visitor->visit(visitor->context, &entry);
-}
-
 status ledger_each(struct ledger *ledger, int64_t first,
                    status (*visit)(void *context, const struct ledger_entry *entry), void *context) {
     struct lmdb_txn *txn;
-    uint8_t key[ledger_key_size];
-    struct ledger_visitor visitor = {visit, context};
-    ledger_make_key(first, key);
+    struct lmdb_cursor cursor;
+    uint8_t first_key[ledger_key_size];
+    ledger_make_key(first, first_key);
     TRY(lmdb_txn_begin_read(ledger->env, &txn));
-    status result = lmdb_txn_each(txn, DBI_ORDERS, (struct lmdb_val){key, sizeof key}, ledger_visit_value, &visitor);
+    status result = lmdb_cursor_init(&cursor, txn, DBI_ORDERS, (struct lmdb_val){first_key, sizeof first_key});
+    while (result == OK && cursor.key.data) {
+        const uint8_t *key = cursor.key.data;
+        uint64_t seq = 0;
+        for (size_t i = 0; i < ledger_key_size && i < cursor.key.size; i++) seq = seq << 8 | key[i];
+        struct ledger_entry entry;
+        result = ledger_decode(cursor.value, (int64_t)seq, &entry);
+        if (result == OK) result = visit(context, &entry);
+        if (result == OK) result = lmdb_cursor_next(&cursor);
+    }
+    lmdb_cursor_release(&cursor);
     lmdb_txn_end(&txn);
-    return result;
+    return result == END ? OK : result;
 }
 
+// The visit of ledger_open.
 static status ledger_load_entry(void *context, const struct ledger_entry *entry) {
     if (entry->seq < 0 || entry->seq > ledger_max_seq)
         return fail(DATAERR, "the ledger has the entry %lld, which is out of range", (long long)entry->seq);

@@ -14,10 +14,10 @@
 #include <unistd.h>
 
 #include "shared/base/clock.h"
-#include "shared/base/clock.h"
 #include "shared/base/log.h"
 
 enum { lmdb_max_dbis = 16, lmdb_max_readers = 510, lmdb_lock_file_size = 64 << 10, lmdb_grow_seconds = 20 };
+enum { lmdb_full_disk_bytes = 64 << 10 }; // with fewer free bytes an I/O error means a full disk
 static const size_t lmdb_default_mapsize = (size_t)1 << 40, lmdb_min_mapsize = (size_t)1 << 30;
 
 // LMDB forbids to open a file twice in a process, so all handles to a file share one of these.
@@ -49,14 +49,12 @@ struct lmdb_txn {
 static pthread_mutex_t lmdb_registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct shared_env *lmdb_registry;
 
-static bool lmdb_disk_is_full(const char *path) {
-    struct statvfs disk;
-    return statvfs(path, &disk) == 0 && (unsigned long long)disk.f_bavail * disk.f_frsize < (64u << 10);
-}
-
 static status lmdb_fail(const char *path, int code, const char *what) {
-    if (code == ENOSPC || code == EDQUOT || (code == EIO && lmdb_disk_is_full(path)))
-        return fail(UNAVAILABLE, "%s: %s: no space left on the disk", path, what);
+    struct statvfs disk;
+    bool full = code == ENOSPC || code == EDQUOT;
+    if (code == EIO && statvfs(path, &disk) == 0)
+        full = (unsigned long long)disk.f_bavail * disk.f_frsize < lmdb_full_disk_bytes;
+    if (full) return fail(UNAVAILABLE, "%s: %s: no space left on the disk", path, what);
     if (code == MDB_INVALID || code == MDB_VERSION_MISMATCH) return fail(DATAERR, "%s: not an LMDB file", path);
     if (code == MDB_CORRUPTED || code == MDB_PAGE_NOTFOUND)
         return fail(DATAERR, "%s: %s: the file is damaged", path, what);
@@ -102,24 +100,39 @@ static int lmdb_open(MDB_env **out, char *path, const struct lmdb_options *optio
     return code;
 }
 
-static status lmdb_open_shared(struct shared_env *shared, const char *path, const struct lmdb_options *options) {
+static void lmdb_free_shared(struct shared_env *shared) {
+    if (shared->mdb) mdb_env_close(shared->mdb);
+    pthread_cond_destroy(&shared->txn_ended);
+    pthread_mutex_destroy(&shared->lock);
+    free(shared->path);
+    free(shared);
+}
+
+// Opens the file, which this process has not opened yet, with one reference. Under lmdb_registry_lock.
+static status lmdb_open_shared(struct shared_env **out, const char *path, const struct lmdb_options *options) {
+    struct shared_env *shared;
+    status result = OK;
+    *out = NULL;
+    TRY(NEW(&shared, 1));
+    pthread_mutex_init(&shared->lock, NULL);
+    cond_init_monotonic(&shared->txn_ended);
     char lock_path[4200];
     if (snprintf(lock_path, sizeof lock_path, "%s-lock", path) >= (int)sizeof lock_path)
-        return fail(DATAERR, "%s: path too long", path);
+        TRY_TO(result, failure, fail(DATAERR, "%s: path too long", path));
     if (!options->read_only) {
         int fd = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-        if (fd < 0) return fail(UNAVAILABLE, "%s: %s", lock_path, strerror(errno));
-        TRY(lmdb_allocate(fd, lmdb_lock_file_size, path));
+        if (fd < 0) TRY_TO(result, failure, fail(UNAVAILABLE, "%s: %s", lock_path, strerror(errno)));
+        TRY_TO(result, failure, lmdb_allocate(fd, lmdb_lock_file_size, path));
     }
     shared->path = strdup(path);
-    if (!shared->path) return fail(UNAVAILABLE, "out of memory");
+    if (!shared->path) TRY_TO(result, failure, fail_oom());
     size_t mapsize = options->mapsize ? options->mapsize : lmdb_default_mapsize;
     int code = lmdb_open(&shared->mdb, shared->path, options, mapsize);
     while (code == ENOMEM && mapsize > lmdb_min_mapsize)
         code = lmdb_open(&shared->mdb, shared->path, options, mapsize /= 2);
-    if (code) return lmdb_fail(path, code, "cannot open");
+    if (code) TRY_TO(result, failure, lmdb_fail(path, code, "cannot open"));
     struct stat file;
-    if (stat(path, &file)) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
+    if (stat(path, &file)) TRY_TO(result, failure, fail(UNAVAILABLE, "%s: %s", path, strerror(errno)));
     shared->device = file.st_dev;
     shared->inode = file.st_ino;
     shared->read_only = options->read_only;
@@ -131,61 +144,15 @@ static status lmdb_open_shared(struct shared_env *shared, const char *path, cons
     mdb_env_stat(shared->mdb, &pages);
     off_t size = (off_t)((info.me_last_pgno + 1) * pages.ms_psize);
     int fd = file.st_size < size ? open(path, O_WRONLY | O_CLOEXEC) : -1;
-    if (fd >= 0) TRY(lmdb_allocate(fd, size, path));
+    if (fd >= 0) TRY_TO(result, failure, lmdb_allocate(fd, size, path));
     mdb_reader_check(shared->mdb, &(int){0});
-    return OK;
-}
-
-static void lmdb_free_shared(struct shared_env *shared) {
-    if (shared->mdb) mdb_env_close(shared->mdb);
-    pthread_cond_destroy(&shared->txn_ended);
-    pthread_mutex_destroy(&shared->lock);
-    free(shared->path);
-    free(shared);
-}
-
-// *out = the process's environment of the file, opened if need be, with one reference more. Under lmdb_registry_lock.
-static status lmdb_acquire(struct shared_env **out, const char *path, const struct lmdb_options *options) {
-    struct stat file;
-    bool exists = stat(path, &file) == 0;
-    if (!exists && options->read_only) return fail(DATAERR, "%s: %s", path, strerror(errno));
-    for (struct shared_env *shared = lmdb_registry; exists && shared; shared = shared->next) {
-        if (shared->device != file.st_dev || shared->inode != file.st_ino) continue;
-        if (shared->read_only && !options->read_only) return fail(BUG, "%s: is already open for reading only", path);
-        shared->refs++;
-        *out = shared;
-        return OK;
-    }
-    struct shared_env *shared;
-    TRY(NEW(&shared, 1));
-    pthread_mutex_init(&shared->lock, NULL);
-    cond_init_monotonic(&shared->txn_ended);
-    status result = lmdb_open_shared(shared, path, options);
-    if (result != OK) {
-        lmdb_free_shared(shared);
-        return result;
-    }
     shared->refs = 1;
     shared->next = lmdb_registry;
     *out = lmdb_registry = shared;
     return OK;
-}
-
-void lmdb_env_close(struct lmdb_env **env) {
-    if (!*env) return;
-    struct shared_env *shared = (*env)->shared;
-    pthread_mutex_lock(&lmdb_registry_lock);
-    assert(!shared || shared->refs > 0);
-    if (shared && --shared->refs == 0) {
-        assert(shared->txn_count == 0);
-        struct shared_env **link = &lmdb_registry;
-        while (*link != shared) link = &(*link)->next;
-        *link = shared->next;
-        lmdb_free_shared(shared);
-    }
-    pthread_mutex_unlock(&lmdb_registry_lock);
-    free(*env);
-    *env = NULL;
+failure:
+    lmdb_free_shared(shared);
+    return result;
 }
 
 // ---- the map ----
@@ -216,98 +183,138 @@ static void lmdb_count_txn(struct shared_env *shared, int change) {
     pthread_mutex_unlock(&shared->lock);
 }
 
-// Begins a transaction and counts it; on failure it is not counted.
-static status lmdb_begin(struct shared_env *shared, unsigned flags, MDB_txn **txn) {
+// ---- transactions ----
+
+static status lmdb_begin(struct lmdb_env *env, unsigned flags, struct lmdb_txn **out) {
     enum { max_attempts = 8 };
-    for (int attempt = 0; attempt < max_attempts; attempt++) {
+    struct shared_env *shared = env->shared;
+    struct lmdb_txn *txn;
+    *out = NULL;
+    TRY(NEW(&txn, 1));
+    txn->env = env;
+    status result = OK;
+    for (int attempt = 0; attempt < max_attempts && result == OK; attempt++) {
         lmdb_count_txn(shared, 1);
-        int code = mdb_txn_begin(shared->mdb, NULL, flags, txn);
-        if (code == 0) return OK;
+        int code = mdb_txn_begin(shared->mdb, NULL, flags, &txn->mdb);
+        if (code == 0) {
+            *out = txn;
+            return OK;
+        }
         lmdb_count_txn(shared, -1);
         if (code == MDB_MAP_RESIZED) {
-            TRY(lmdb_set_mapsize(shared, 0));
+            result = lmdb_set_mapsize(shared, 0);
         } else if (code == MDB_READERS_FULL && attempt == 0) {
             mdb_reader_check(shared->mdb, &(int){0});
         } else {
-            return lmdb_fail(shared->path, code, "cannot begin a transaction");
+            result = lmdb_fail(shared->path, code, "cannot begin a transaction");
         }
     }
-    return fail(UNAVAILABLE, "%s: other processes keep resizing its map", shared->path);
+    free(txn);
+    return result != OK ? result : fail(UNAVAILABLE, "%s: other processes keep resizing its map", shared->path);
 }
 
-// ---- transactions ----
+status lmdb_txn_begin_read(struct lmdb_env *env, struct lmdb_txn **out) {
+    return lmdb_begin(env, MDB_RDONLY, out);
+}
 
-status lmdb_env_write(struct lmdb_env *env, status (*work)(struct lmdb_txn *, void *), void *context) {
-    struct shared_env *shared = env->shared;
-    for (;;) {
-        struct lmdb_txn txn = {.env = env};
-        TRY(lmdb_begin(shared, shared->read_only ? MDB_RDONLY : 0, &txn.mdb));
-        status result = work(&txn, context);
-        if (result == OK) {
-            int code = mdb_txn_commit(txn.mdb);
-            txn.map_full |= code == MDB_MAP_FULL;
-            if (code) result = lmdb_fail(shared->path, code, "cannot commit");
-        } else {
-            mdb_txn_abort(txn.mdb);
-        }
-        lmdb_count_txn(shared, -1);
-        if (result == OK || !txn.map_full) return result;
-        MDB_envinfo before, after;
-        mdb_env_info(shared->mdb, &before);
-        TRY(lmdb_set_mapsize(shared, 0)); // another process may have grown it already
-        mdb_env_info(shared->mdb, &after);
-        if (after.me_mapsize <= before.me_mapsize) TRY(lmdb_set_mapsize(shared, before.me_mapsize * 2));
+status lmdb_txn_begin_write(struct lmdb_env *env, struct lmdb_txn **out) {
+    return lmdb_begin(env, env->shared->read_only ? MDB_RDONLY : 0, out);
+}
+
+bool lmdb_txn_commit(struct lmdb_txn **txn, status *result) {
+    if (!*txn) {
+        assert(*result != OK);
+        return false;
     }
+    struct shared_env *shared = (*txn)->env->shared;
+    bool map_full = (*txn)->map_full;
+    if (*result == OK) {
+        int code = mdb_txn_commit((*txn)->mdb);
+        (*txn)->mdb = NULL; // LMDB frees it, also when it fails
+        map_full |= code == MDB_MAP_FULL;
+        if (code) *result = lmdb_fail(shared->path, code, "cannot commit");
+    }
+    lmdb_txn_end(txn);
+    if (*result == OK || !map_full) return false;
+    MDB_envinfo before, after;
+    mdb_env_info(shared->mdb, &before);
+    *result = lmdb_set_mapsize(shared, 0); // another process may have grown it already
+    mdb_env_info(shared->mdb, &after);
+    if (*result == OK && after.me_mapsize <= before.me_mapsize)
+        *result = lmdb_set_mapsize(shared, before.me_mapsize * 2);
+    return *result == OK;
 }
 
-static status lmdb_open_dbis(struct lmdb_txn *txn, void *context) {
-    const char *const *const *names = context;
-    struct lmdb_env *env = txn->env;
-    const char *path = env->shared->path;
-    unsigned flags = env->shared->read_only ? 0 : MDB_CREATE;
-    for (env->dbi_count = 0; (*names)[env->dbi_count]; env->dbi_count++) {
-        const char *name = (*names)[env->dbi_count];
-        if (env->dbi_count == lmdb_max_dbis) return fail(BUG, "%s: more than %d databases", path, lmdb_max_dbis);
-        int code = mdb_dbi_open(txn->mdb, name, flags, &env->dbis[env->dbi_count]);
-        txn->map_full |= code == MDB_MAP_FULL;
-        if (code == MDB_NOTFOUND) return fail(DATAERR, "%s: has no database '%s'", path, name);
-        if (code) return lmdb_fail(path, code, name);
-    }
-    return OK;
+void lmdb_txn_end(struct lmdb_txn **txn) {
+    if (!*txn) return;
+    if ((*txn)->mdb) mdb_txn_abort((*txn)->mdb);
+    lmdb_count_txn((*txn)->env->shared, -1);
+    free(*txn);
+    *txn = NULL;
 }
+
+// ---- opening ----
 
 status lmdb_env_open(struct lmdb_env **out, const char *path, const char *const *names,
                      const struct lmdb_options *options) {
-    *out = NULL;
+    const struct lmdb_options defaults = {0};
     struct lmdb_env *env;
+    struct lmdb_txn *txn;
+    struct stat file;
+    status result = OK;
+    *out = NULL;
+    if (!options) options = &defaults;
     TRY(NEW(&env, 1));
+    // Locked to the end, since LMDB allows only one thread of a process to open databases at a time.
     pthread_mutex_lock(&lmdb_registry_lock);
-    status result = lmdb_acquire(&env->shared, path, options ? options : &(struct lmdb_options){0});
-    // Under the lock, since LMDB allows only one thread of a process to open databases at a time.
-    if (result == OK) result = lmdb_env_write(env, lmdb_open_dbis, &names);
+    bool exists = stat(path, &file) == 0;
+    if (!exists && options->read_only) TRY_TO(result, done, fail(DATAERR, "%s: %s", path, strerror(errno)));
+    struct shared_env *shared = exists ? lmdb_registry : NULL;
+    while (shared && (shared->device != file.st_dev || shared->inode != file.st_ino)) shared = shared->next;
+    if (!shared) {
+        TRY_TO(result, done, lmdb_open_shared(&shared, path, options));
+    } else if (shared->read_only && !options->read_only) {
+        TRY_TO(result, done, fail(BUG, "%s: is already open for reading only", path));
+    } else {
+        shared->refs++;
+    }
+    env->shared = shared;
+    do {
+        result = lmdb_txn_begin_write(env, &txn);
+        for (env->dbi_count = 0; result == OK && names[env->dbi_count]; env->dbi_count++) {
+            const char *name = names[env->dbi_count];
+            assert(env->dbi_count < lmdb_max_dbis);
+            unsigned flags = shared->read_only ? 0 : MDB_CREATE;
+            int code = mdb_dbi_open(txn->mdb, name, flags, &env->dbis[env->dbi_count]);
+            txn->map_full |= code == MDB_MAP_FULL;
+            if (code == MDB_NOTFOUND)
+                result = fail(DATAERR, "%s: has no database '%s'", path, name);
+            else if (code)
+                result = lmdb_fail(path, code, name);
+        }
+    } while (lmdb_txn_commit(&txn, &result));
+done:
     pthread_mutex_unlock(&lmdb_registry_lock);
     *out = env;
     if (result != OK) lmdb_env_close(out);
     return result;
 }
 
-status lmdb_txn_begin_read(struct lmdb_env *env, struct lmdb_txn **out) {
-    TRY(NEW(out, 1));
-    (*out)->env = env;
-    status result = lmdb_begin(env->shared, MDB_RDONLY, &(*out)->mdb);
-    if (result != OK) {
-        free(*out);
-        *out = NULL;
+void lmdb_env_close(struct lmdb_env **env) {
+    if (!*env) return;
+    struct shared_env *shared = (*env)->shared;
+    pthread_mutex_lock(&lmdb_registry_lock);
+    assert(!shared || shared->refs > 0);
+    if (shared && --shared->refs == 0) {
+        assert(shared->txn_count == 0);
+        struct shared_env **link = &lmdb_registry;
+        while (*link != shared) link = &(*link)->next;
+        *link = shared->next;
+        lmdb_free_shared(shared);
     }
-    return result;
-}
-
-void lmdb_txn_end(struct lmdb_txn **txn) {
-    if (!*txn) return;
-    mdb_txn_abort((*txn)->mdb);
-    lmdb_count_txn((*txn)->env->shared, -1);
-    free(*txn);
-    *txn = NULL;
+    pthread_mutex_unlock(&lmdb_registry_lock);
+    free(*env);
+    *env = NULL;
 }
 
 // ---- keys and values ----
@@ -365,41 +372,31 @@ status lmdb_txn_del(struct lmdb_txn *txn, int dbi, struct lmdb_val key, bool *fo
     return code == MDB_NOTFOUND ? OK : lmdb_result(txn, code, "cannot delete");
 }
 
-status lmdb_txn_each(struct lmdb_txn *txn, int dbi, struct lmdb_val first,
-                     status (*visit)(void *context, struct lmdb_val key, struct lmdb_val value), void *context) {
-    MDB_cursor *cursor;
-    TRY(lmdb_result(txn, mdb_cursor_open(txn->mdb, lmdb_dbi(txn, dbi), &cursor), "cannot iterate"));
-    MDB_val k = lmdb_to_mdb(first), v;
-    int code = mdb_cursor_get(cursor, &k, &v, first.size ? MDB_SET_RANGE : MDB_FIRST);
-    status result = OK;
-    while (code == 0 && result == OK) {
-        result = visit(context, lmdb_from_mdb(k), lmdb_from_mdb(v));
-        if (result == OK) code = mdb_cursor_get(cursor, &k, &v, MDB_NEXT);
-    }
-    mdb_cursor_close(cursor);
-    if (result == END) return OK;
-    return result != OK || code == MDB_NOTFOUND ? result : lmdb_result(txn, code, "cannot iterate");
+// ---- iteration ----
+
+// Moves the cursor; past the last key it has no key.
+static status lmdb_cursor_move(struct lmdb_cursor *cursor, MDB_val key, MDB_cursor_op op) {
+    MDB_val value;
+    int code = mdb_cursor_get(cursor->mdb, &key, &value, op);
+    cursor->key = code ? (struct lmdb_val){0} : lmdb_from_mdb(key);
+    cursor->value = code ? (struct lmdb_val){0} : lmdb_from_mdb(value);
+    return code == MDB_NOTFOUND ? OK : lmdb_result(cursor->txn, code, "cannot iterate");
 }
 
-status lmdb_txn_last(struct lmdb_txn *txn, int dbi, struct lmdb_val *key, struct lmdb_val *value) {
-    *key = *value = (struct lmdb_val){0};
-    MDB_cursor *cursor;
-    TRY(lmdb_result(txn, mdb_cursor_open(txn->mdb, lmdb_dbi(txn, dbi), &cursor), "cannot iterate"));
-    MDB_val k, v;
-    int code = mdb_cursor_get(cursor, &k, &v, MDB_LAST);
-    mdb_cursor_close(cursor);
-    if (code == MDB_NOTFOUND) return OK;
-    TRY(lmdb_result(txn, code, "cannot iterate"));
-    *key = lmdb_from_mdb(k);
-    *value = lmdb_from_mdb(v);
-    return OK;
+status lmdb_cursor_init(struct lmdb_cursor *cursor, struct lmdb_txn *txn, int dbi, struct lmdb_val first) {
+    *cursor = (struct lmdb_cursor){.txn = txn};
+    TRY(lmdb_result(txn, mdb_cursor_open(txn->mdb, lmdb_dbi(txn, dbi), &cursor->mdb), "cannot iterate"));
+    return lmdb_cursor_move(cursor, lmdb_to_mdb(first), first.size ? MDB_SET_RANGE : MDB_FIRST);
 }
 
-status lmdb_txn_count(struct lmdb_txn *txn, int dbi, size_t *count) {
-    MDB_stat stat = {0};
-    int code = mdb_stat(txn->mdb, lmdb_dbi(txn, dbi), &stat);
-    *count = stat.ms_entries;
-    return lmdb_result(txn, code, "cannot count");
+status lmdb_cursor_next(struct lmdb_cursor *cursor) {
+    assert(cursor->key.data);
+    return lmdb_cursor_move(cursor, (MDB_val){0}, MDB_NEXT);
+}
+
+void lmdb_cursor_release(struct lmdb_cursor *cursor) {
+    if (cursor->mdb) mdb_cursor_close(cursor->mdb);
+    *cursor = (struct lmdb_cursor){0};
 }
 
 // ---- one value at a time ----
@@ -415,56 +412,12 @@ status lmdb_env_get(struct lmdb_env *env, int dbi, struct lmdb_val key, struct b
     return result;
 }
 
-struct lmdb_change {
-    int dbi;
-    struct lmdb_val key, value;
-    bool *found;
-};
-
-static status lmdb_put_change(struct lmdb_txn *txn, void *context) {
-    const struct lmdb_change *change = context;
-    return lmdb_txn_put(txn, change->dbi, change->key, change->value);
-}
-
 status lmdb_env_put(struct lmdb_env *env, int dbi, struct lmdb_val key, struct lmdb_val value) {
-    struct lmdb_change change = {dbi, key, value, NULL};
-    return lmdb_env_write(env, lmdb_put_change, &change);
-}
-
-static status lmdb_del_change(struct lmdb_txn *txn, void *context) {
-    const struct lmdb_change *change = context;
-    return lmdb_txn_del(txn, change->dbi, change->key, change->found);
-}
-
-status lmdb_env_del(struct lmdb_env *env, int dbi, struct lmdb_val key, bool *found) {
-    struct lmdb_change change = {dbi, key, {0}, found};
-    return lmdb_env_write(env, lmdb_del_change, &change);
-}
-
-status lmdb_env_size(struct lmdb_env *env, size_t *used, size_t *file) {
-    enum { free_dbi = 0 }; // LMDB's own list of free pages; a value starts with the number of its pages
     struct lmdb_txn *txn;
-    MDB_cursor *cursor;
-    TRY(lmdb_txn_begin_read(env, &txn));
-    int code = mdb_cursor_open(txn->mdb, free_dbi, &cursor);
-    size_t free_pages = 0;
-    if (code == 0) {
-        MDB_val key, value;
-        while (mdb_cursor_get(cursor, &key, &value, MDB_NEXT) == 0) {
-            size_t pages;
-            assert(value.mv_size >= sizeof pages);
-            memcpy(&pages, value.mv_data, sizeof pages);
-            free_pages += pages;
-        }
-        mdb_cursor_close(cursor);
-    }
-    MDB_envinfo info;
-    MDB_stat stat;
-    mdb_env_info(env->shared->mdb, &info);
-    mdb_env_stat(env->shared->mdb, &stat);
-    status result = lmdb_result(txn, code, "cannot iterate the free pages");
-    lmdb_txn_end(&txn);
-    if (used) *used = (info.me_last_pgno + 1 - free_pages) * stat.ms_psize;
-    if (file) *file = (info.me_last_pgno + 1) * stat.ms_psize;
+    status result;
+    do {
+        result = lmdb_txn_begin_write(env, &txn);
+        if (result == OK) result = lmdb_txn_put(txn, dbi, key, value);
+    } while (lmdb_txn_commit(&txn, &result));
     return result;
 }

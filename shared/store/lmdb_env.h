@@ -1,8 +1,12 @@
 // An LMDB file with several named databases: opened once a process, grows by itself, safe for many processes.
 //
-// The surprise: a write may run twice. When the map is full, LMDB cannot continue the transaction. lmdb_env_write then
-// aborts it, grows the map and calls the work again from its start, so the work may depend only on what it reads in the
-// transaction.
+// The surprise: a write may have to start again. When the map is full, LMDB cannot continue the transaction.
+// lmdb_txn_commit then aborts it, grows the map and says so, and the caller repeats the writes:
+//
+//     do {
+//         result = lmdb_txn_begin_write(env, &txn);
+//         if (result == OK) result = lmdb_txn_put(txn, ...);
+//     } while (lmdb_txn_commit(&txn, &result));
 #ifndef SHARED_STORE_LMDB_ENV_H
 #define SHARED_STORE_LMDB_ENV_H
 
@@ -44,20 +48,20 @@ status lmdb_env_get(struct lmdb_env *env, int dbi, struct lmdb_val key, struct b
 // UNAVAILABLE when the disk is full; nothing has changed then.
 status lmdb_env_put(struct lmdb_env *env, int dbi, struct lmdb_val key, struct lmdb_val value);
 
-// Deletes a key; a missing one is no error. *found (may be NULL) says whether it existed.
-status lmdb_env_del(struct lmdb_env *env, int dbi, struct lmdb_val key, bool *found);
-
-// Runs work(txn, context) as one write transaction and commits it; when work does not return OK, the transaction is
-// aborted and that status is returned. The work may be called again after the map has grown. All processes together
-// have one writer at a time. Not to be nested.
-status lmdb_env_write(struct lmdb_env *env, status (*work)(struct lmdb_txn *txn, void *context), void *context);
-
 // Begins a read transaction. What it returns stays valid and unchanged until lmdb_txn_end and may be used by any
 // thread. While it is open, the file cannot reuse the space that writers free.
 status lmdb_txn_begin_read(struct lmdb_env *env, struct lmdb_txn **out);
 
-// Ends a read transaction and sets *txn to NULL; NULL is fine. Not for the transaction that lmdb_env_write passes to
-// its work.
+// Begins a write transaction; *out is NULL after a failure. All processes together have one writer at a time, so a
+// second one of the same thread never returns.
+status lmdb_txn_begin_write(struct lmdb_env *env, struct lmdb_txn **out);
+
+// Ends a write transaction: commits it when *result, the status of the writes, is OK, and aborts it otherwise. Sets
+// *txn to NULL and *result to the outcome. Returns true when the map was full and has grown: the caller then starts
+// again with lmdb_txn_begin_write. A *txn of NULL is fine after a failure.
+bool lmdb_txn_commit(struct lmdb_txn **txn, status *result);
+
+// Ends a read transaction, or aborts a write transaction, and sets *txn to NULL; NULL is fine.
 void lmdb_txn_end(struct lmdb_txn **txn);
 
 // *value = the value of `key`; data is NULL when there is none. Valid until the transaction ends or changes something.
@@ -73,18 +77,25 @@ status lmdb_txn_reserve(struct lmdb_txn *txn, int dbi, struct lmdb_val key, size
 // Deletes a key; a missing one is no error. *found (may be NULL) says whether it existed.
 status lmdb_txn_del(struct lmdb_txn *txn, int dbi, struct lmdb_val key, bool *found);
 
-// Calls visit for every key from `first` on (size 0: from the start) in ascending order of bytes. END from visit ends
-// the iteration with OK, any other failure is returned. visit must not change the database.
-status lmdb_txn_each(struct lmdb_txn *txn, int dbi, struct lmdb_val first,
-                     status (*visit)(void *context, struct lmdb_val key, struct lmdb_val value), void *context);
+// Iterates over the keys of a database in ascending order of bytes:
+//
+//     result = lmdb_cursor_init(&cursor, txn, dbi, first);
+//     for (; result == OK && cursor.key.data; result = lmdb_cursor_next(&cursor)) ...
+//     lmdb_cursor_release(&cursor);
+struct lmdb_cursor {
+    struct lmdb_val key, value; // key.data NULL: past the last one
+    struct lmdb_txn *txn;
+    struct MDB_cursor *mdb;
+};
 
-// *key, *value = the greatest key and its value; key->data is NULL when the database is empty.
-status lmdb_txn_last(struct lmdb_txn *txn, int dbi, struct lmdb_val *key, struct lmdb_val *value);
+// Starts at the lowest key that is not below `first`; size 0: at the first key. The database must not change while the
+// cursor is used. The caller releases it with lmdb_cursor_release before the transaction ends, also after a failure.
+status lmdb_cursor_init(struct lmdb_cursor *cursor, struct lmdb_txn *txn, int dbi, struct lmdb_val first);
 
-// *count = the number of keys.
-status lmdb_txn_count(struct lmdb_txn *txn, int dbi, size_t *count);
+// Moves to the next key; only while there is one.
+status lmdb_cursor_next(struct lmdb_cursor *cursor);
 
-// *used = bytes of the file's pages without the free ones; *file = bytes of the file. Either may be NULL.
-status lmdb_env_size(struct lmdb_env *env, size_t *used, size_t *file);
+// Releases and zeroes; a zeroed cursor is fine.
+void lmdb_cursor_release(struct lmdb_cursor *cursor);
 
 #endif
