@@ -1,5 +1,6 @@
 // json-c does the parsing. json_screen goes over the text first: it refuses what json-c would let pass, and rewrites
-// what json-c would change (long integers, escaped surrogate pairs).
+// what json-c would change (long integers, escaped surrogate pairs). JSON_TOKENER_STRICT is not used, because json-c
+// 0.17 and 0.18 refuse every string with a character outside of ASCII under it.
 #include "shared/base/json.h"
 
 #include <assert.h>
@@ -135,6 +136,8 @@ static status json_screen(struct buf *out, const char *text, size_t size) {
                 if (size - at >= strlen(literals[i]) && !memcmp(text + at, literals[i], strlen(literals[i])))
                     length = strlen(literals[i]);
             if (!length) return json_fail("unexpected character", at);
+            size_t next = text[at] == ',' ? json_skip_space(text, size, at + 1) : size;
+            if (next < size && (text[next] == ']' || text[next] == '}')) return json_fail("unexpected character", next);
             TRY(buf_append(out, text + at, length));
             at += length;
         }
@@ -154,15 +157,18 @@ status json_parse(json_object **out, const char *data, size_t size) {
     TRY_TO(result, done, json_screen(&text, data, size));
     tokener = json_tokener_new_ex(json_max_depth + 1);
     if (!tokener) TRY_TO(result, done, fail_oom());
-    json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
     assert(text.size < INT32_MAX);
     *out = json_tokener_parse_ex(tokener, text.data, (int)text.size + 1); // with the NUL, which ends a lone number
     enum json_tokener_error error = json_tokener_get_error(tokener);
+    size_t end = json_tokener_get_parse_end(tokener);
     if (error != json_tokener_success) {
+        result = json_fail(error == json_tokener_continue ? "unexpected end" : json_tokener_error_desc(error), end);
+    } else if ((end = json_skip_space(text.data, text.size, end)) < text.size) {
+        result = json_fail("unexpected character", end);
+    }
+    if (result != OK) {
         json_object_put(*out);
         *out = NULL;
-        result = json_fail(error == json_tokener_continue ? "unexpected end" : json_tokener_error_desc(error),
-                           json_tokener_get_parse_end(tokener));
     }
 done:
     if (tokener) json_tokener_free(tokener);
