@@ -25,7 +25,7 @@ PACKAGE_LIBS   = $(eval PACKAGE_LIBS := $$(shell pkg-config --libs $(PACKAGES)) 
 
 WARNINGS  := -Wall -Wextra -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition -Wredundant-decls -Wpointer-arith \
              -Wvla -Wshadow -Wconversion -Wsign-conversion -Wundef -Wformat=2 -Wcast-qual -Wcast-align -Wwrite-strings \
-             -Wimplicit-fallthrough $(WERROR)
+             -Wimplicit-fallthrough -Wno-enum-float-conversion $(WERROR)
 CPPFLAGS  += -I. -DCARAVAN_VERSION='"$(VERSION)"' $(PACKAGE_CFLAGS) -D_GNU_SOURCE
 CFLAGS    += -std=c17 $(OPTIMIZE) $(WARNINGS) -ffp-contract=off -fno-math-errno -pthread $(SANITIZE)
 LDFLAGS   += -pthread $(SANITIZE)

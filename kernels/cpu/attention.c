@@ -106,11 +106,11 @@ status cpu_attention(struct backend *backend, struct tensor out, struct tensor q
     job.scratch_size = (size_t)(2 * q_tile_max * cache->width + max_rows * job.columns);
     unsigned char *scratch;
     TRY(cpu_scratch(cpu, SCRATCH_ATTENTION, starts_bytes + threads * job.scratch_size * sizeof(float), &scratch));
-    struct q_tile_start *starts = (struct q_tile_start *)scratch;
+    struct q_tile_start *starts = (void *)scratch;
     q_tiles_split(spans, count, heads, max_rows, starts);
     job.starts = starts;
     job.tiles = (int)tiles;
-    job.scratch = (float *)(scratch + starts_bytes);
+    job.scratch = (void *)(scratch + starts_bytes);
     pool_run(cpu->pool, job.tiles * heads.key, attention_tile, &job);
     return OK;
 }

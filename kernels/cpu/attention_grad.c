@@ -248,7 +248,7 @@ static status attention_grad_plan(struct cpu_backend *cpu, struct attention_grad
     job->value_blocks = job->grad_values + rows;
     job->batch_scratch = job->value_blocks + blocks;
     job->scratch = job->batch_scratch + (size_t)*batch * job->grad_tile_size;
-    job->batch = (struct q_tile *)(job->scratch + (size_t)threads * job->scratch_size);
+    job->batch = (void *)(job->scratch + (size_t)threads * job->scratch_size);
     assert((uintptr_t)job->batch % _Alignof(struct q_tile) == 0); // all sizes before it are multiples of 16 floats
     struct q_tile_start *starts = (struct q_tile_start *)(job->batch + *batch);
     q_tiles_split(job->spans, count, job->heads, job->max_rows, starts);

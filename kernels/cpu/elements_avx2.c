@@ -8,7 +8,7 @@
 static void elements_f32_from_bf16(float *out, const uint16_t *in, size_t count) {
     size_t i = 0;
     for (; i + 8 <= count; i += 8) {
-        __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(in + i)));
+        __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)(in + i)));
         _mm256_storeu_ps(out + i, _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16)));
     }
     for (; i < count; i++) out[i] = f32_from_bf16(in[i]);
@@ -28,7 +28,7 @@ static void elements_bf16_from_f32(uint16_t *out, const float *in, size_t count)
     for (; i + 16 <= count; i += 16) {
         __m256i low = elements_round8(_mm256_loadu_ps(in + i)), high = elements_round8(_mm256_loadu_ps(in + i + 8));
         __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
-        _mm256_storeu_si256((__m256i *)(out + i), packed);
+        _mm256_storeu_si256((void *)(out + i), packed);
     }
     for (; i < count; i++) out[i] = bf16_from_f32(in[i]);
 }
@@ -44,10 +44,10 @@ static void elements_add(float *out, const float *in, size_t count) {
 static void elements_interleave(uint16_t *out, const uint16_t *even, const uint16_t *odd, size_t count) {
     size_t i = 0;
     for (; i + 16 <= count; i += 16) {
-        __m256i e = _mm256_loadu_si256((const __m256i *)(even + i)), o = _mm256_loadu_si256((const __m256i *)(odd + i));
+        __m256i e = _mm256_loadu_si256((const void *)(even + i)), o = _mm256_loadu_si256((const void *)(odd + i));
         __m256i low = _mm256_unpacklo_epi16(e, o), high = _mm256_unpackhi_epi16(e, o);
-        _mm256_storeu_si256((__m256i *)(out + 2 * i), _mm256_permute2x128_si256(low, high, 0x20));
-        _mm256_storeu_si256((__m256i *)(out + 2 * i + 16), _mm256_permute2x128_si256(low, high, 0x31));
+        _mm256_storeu_si256((void *)(out + 2 * i), _mm256_permute2x128_si256(low, high, 0x20));
+        _mm256_storeu_si256((void *)(out + 2 * i + 16), _mm256_permute2x128_si256(low, high, 0x31));
     }
     for (; i < count; i++) {
         out[2 * i] = even[i];

@@ -78,7 +78,7 @@ static void gemm_task(void *context, int task, int thread) {
     struct gemm_job *job = context;
     const struct gemm *gemm = job->gemm;
     char *scratch = job->scratch + (size_t)thread * job->scratch_bytes;
-    float *tile = (float *)scratch;
+    float *tile = (void *)scratch;
     int64_t first = task % job->row_tasks * gemm_tile_rows, begin = task / job->row_tasks * job->task_columns;
     int64_t rows = gemm_rows_at(job, first), padded = gemm_padded_rows(job, first);
     void *in = gemm->read_rows(gemm->context, first, rows, scratch + job->rows_offset);

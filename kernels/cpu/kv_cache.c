@@ -37,11 +37,13 @@ void cpu_kv_cache_free(struct backend *backend, struct kv_cache **cache) {
 }
 
 float *kv_cache_keys(const struct kv_cache *cache, int layer, int kv_head) {
-    return (float *)cache->keys->data + (layer * cache->heads.key + kv_head) * cache->rows * cache->heads.size;
+    float *keys = (void *)cache->keys->data;
+    return keys + (layer * cache->heads.key + kv_head) * cache->rows * cache->heads.size;
 }
 
 float *kv_cache_values(const struct kv_cache *cache, int layer, int kv_head) {
-    return (float *)cache->values->data + (layer * cache->heads.key + kv_head) * cache->rows * cache->width;
+    float *values = (void *)cache->values->data;
+    return values + (layer * cache->heads.key + kv_head) * cache->rows * cache->width;
 }
 
 // The loop over heads is outside, so that a block of keys stays in the first-level cache while its rows are filled.

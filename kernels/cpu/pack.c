@@ -56,7 +56,7 @@ static void pack_read_rows(const struct pack_job *job, void *part, int64_t row, 
 static void pack_part(const struct pack_job *job, char *block, uint32_t *part, int64_t row, int64_t rows, int64_t first,
                       int64_t count) {
     const struct simd *simd = &job->cpu->simd;
-    uint32_t *words = (uint32_t *)block;
+    uint32_t *words = (void *)block;
     if (job->matrix.type == ELEMENT_F32 && job->out->type == ELEMENT_F32) {
         const uint32_t *in = (const uint32_t *)tensor_f32(job->matrix, row) + first;
         simd->transpose(words + first * packed_block, packed_block, in, job->matrix.stride, rows, count);
@@ -68,7 +68,7 @@ static void pack_part(const struct pack_job *job, char *block, uint32_t *part, i
     } else if (job->layout->pair == 2) {
         simd->transpose(words + first / 2 * packed_block, packed_block, part, part_inner / 2, rows, (count + 1) / 2);
     } else {
-        uint16_t *out = (uint16_t *)block + first * packed_block;
+        uint16_t *out = (uint16_t *)(void *)block + first * packed_block;
         const uint16_t *in = (const uint16_t *)part;
         for (int64_t i = 0; i < rows * count; i++)
             out[i % count * packed_block + i / count] = in[i / count * part_inner + i % count];
@@ -119,7 +119,7 @@ static void pack_columns_task(void *context, int64_t first, int64_t end, int thr
                 uint16_t even[packed_block], odd[packed_block];
                 pack_read_columns(job, even, row, column, columns);
                 pack_read_columns(job, odd, row + 1, column, columns);
-                job->cpu->simd.interleave((uint16_t *)out, even, odd, packed_block);
+                job->cpu->simd.interleave((void *)out, even, odd, packed_block);
             }
         }
         size_t done = (size_t)row * row_bytes;

@@ -34,7 +34,7 @@ const char *log_name(void) {
     return log_program;
 }
 
-static void log_write(const char *format, va_list arguments) {
+__attribute__((format(printf, 1, 0))) static void log_write(const char *format, va_list arguments) {
     char line[log_line_size], when[log_time_size] = "";
     static_assert(sizeof line > sizeof when + log_suffix_size + 1024, "the prefix must fit");
     if (log_time_on) {

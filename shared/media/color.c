@@ -20,7 +20,7 @@ static status color_new_scaler(struct SwsContext **out, const AVFrame *frame, en
     if (sws_getColorspaceDetails(scaler, &table, &full_range, &out_table, &out_full_range, &brightness, &contrast,
                                  &saturation) >= 0) {
         if (frame->color_range != AVCOL_RANGE_UNSPECIFIED) full_range = frame->color_range == AVCOL_RANGE_JPEG;
-        (void)sws_setColorspaceDetails(scaler, sws_getCoefficients(frame->colorspace), full_range, out_table,
+        (void)sws_setColorspaceDetails(scaler, sws_getCoefficients((int)frame->colorspace), full_range, out_table,
                                        out_full_range, brightness, contrast, saturation);
     }
     return OK;
@@ -45,8 +45,8 @@ status color_convert(struct color_converter *converter, const AVFrame *frame, co
         converter->format = frame->format;
         converter->width = frame->width;
         converter->height = frame->height;
-        converter->space = frame->colorspace;
-        converter->range = frame->color_range;
+        converter->space = (int)frame->colorspace;
+        converter->range = (int)frame->color_range;
     }
     uint8_t *planes[4] = {converter->rgb};
     int strides[4] = {converter->stride};

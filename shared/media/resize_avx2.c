@@ -9,7 +9,7 @@
 static void resize_to_float(float *out, const uint8_t *in, int count) {
     int i = 0;
     for (; i + 8 <= count; i += 8) {
-        __m256i ints = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(in + i)));
+        __m256i ints = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(in + i)));
         _mm256_storeu_ps(out + i, _mm256_cvtepi32_ps(ints));
     }
     for (; i < count; i++) out[i] = in[i];
@@ -32,7 +32,7 @@ static void resize_horizontal(float *out, const float *in, const int *first, con
         const float *c = in + first[x + 2] * 3, *d = in + first[x + 3] * 3;
         __m256 low = _mm256_setzero_ps(), high = _mm256_setzero_ps();
         for (int j = 0; j < taps; j++) {
-            __m256 four = _mm256_broadcast_ps((const __m128 *)(weights + (size_t)j * 4));
+            __m256 four = _mm256_broadcast_ps((const void *)(weights + (size_t)j * 4));
             __m256 low_weights = _mm256_permutevar_ps(four, _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
             __m256 high_weights = _mm256_permutevar_ps(four, _mm256_setr_epi32(2, 2, 2, 2, 3, 3, 3, 3));
             low = _mm256_fmadd_ps(low_weights, resize_load_two(a + j * 3, b + j * 3), low);
@@ -57,7 +57,7 @@ static void resize_vertical_32(uint8_t *out, const float *const *rows, const flo
     __m256i more = _mm256_packus_epi32(resize_to_int(sum[2]), resize_to_int(sum[3]));
     __m256i bytes = _mm256_packus_epi16(words, more);
     bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    _mm256_storeu_si256((__m256i *)(out + i), bytes);
+    _mm256_storeu_si256((void *)(out + i), bytes);
 }
 
 static void resize_vertical(uint8_t *out, const float *const *rows, const float *weights, int taps, int count) {

@@ -50,7 +50,7 @@ static void resize_vertical_64(uint8_t *out, const float *const *rows, const flo
         __m512 weight = _mm512_set1_ps(weights[j]);
         for (int k = 0; k < 4; k++) sum[k] = _mm512_fmadd_ps(weight, _mm512_loadu_ps(rows[j] + i + 16 * k), sum[k]);
     }
-    for (int k = 0; k < 4; k++) _mm_storeu_si128((__m128i *)(out + i + 16 * k), resize_to_bytes(sum[k]));
+    for (int k = 0; k < 4; k++) _mm_storeu_si128((void *)(out + i + 16 * k), resize_to_bytes(sum[k]));
 }
 
 static void resize_vertical(uint8_t *out, const float *const *rows, const float *weights, int taps, int count) {

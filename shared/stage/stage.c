@@ -44,7 +44,7 @@ static int stage_exit_code(status result) {
     case USAGE:
     case DATAERR:
     case UNAVAILABLE:
-        return result;
+        return (int)result;
     default:
         return BUG;
     }

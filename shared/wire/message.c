@@ -139,7 +139,7 @@ status message_encode(const struct wire_message *message, struct buf *out) {
     size_t count = message_field_count(row);
     msgpack_packer packer;
     msgpack_packer_init(&packer, out, message_write);
-    if (msgpack_pack_array(&packer, count + 1) || msgpack_pack_int(&packer, message->kind)) return fail_oom();
+    if (msgpack_pack_array(&packer, count + 1) || msgpack_pack_int(&packer, (int)message->kind)) return fail_oom();
     for (size_t i = 0; i < count; i++) TRY(message_encode_field(&packer, row, &row->fields[i], message));
     return OK;
 }

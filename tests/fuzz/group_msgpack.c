@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     must(group_to_json(second, &again) == OK);
     must(json.size == again.size && !memcmp(json.data, again.data, json.size));
     buf_clear(&packed);
-    for (int section = SECTION_PROMPT; section <= SECTION_TIMES; section++) {
+    for (enum group_section section = SECTION_PROMPT; section <= SECTION_TIMES; section++) {
         buf_clear(&packed);
         must(group_section_to_msgpack(first, section, &packed) == OK);
         must(group_section_from_msgpack(second, section, packed.data, packed.size) == OK);

@@ -190,7 +190,7 @@ void harness_set(struct harness *h, struct tensor t, const void *values) {
 void harness_must(status result) {
     if (result == OK) return;
     fprintf(stderr, "harness: %s\n", fail_text());
-    exit(result);
+    exit((int)result);
 }
 
 void harness_ok(struct harness *h, status result) {

@@ -15,7 +15,7 @@ static const char token_keys[] = "\"image_token_id\":1,\"video_token_id\":2,\"vi
 static const char vision[] = "\"vision_config\":{\"depth\":1,\"hidden_size\":8,\"num_heads\":2,\"in_chans\":3,"
                              "\"intermediate_size\":12,\"out_hidden_size\":16,\"fullatt_block_indexes\":[0]}";
 
-static status parse(struct model_config *config, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static status parse(struct model_config *config, const char *format, ...) {
     char text[4096];
     va_list arguments;
     va_start(arguments, format);

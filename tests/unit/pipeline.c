@@ -29,7 +29,7 @@ static int make_folder(void **state) {
 
 static int remove_folder(void **state) {
     (void)state;
-    return dir_remove(folder);
+    return (int)dir_remove(folder);
 }
 
 static status read_text(struct pipeline **out, const char *text, const char *const *sets, size_t count,
