@@ -18,6 +18,7 @@
 
 enum { lmdb_max_dbis = 16, lmdb_max_readers = 510, lmdb_lock_file_size = 64 << 10, lmdb_grow_seconds = 20 };
 enum { lmdb_full_disk_bytes = 64 << 10 }; // with fewer free bytes an I/O error means a full disk
+enum { lmdb_remap_txns = 256 };           // after so many transactions the file is mapped again
 static const size_t lmdb_default_mapsize = (size_t)1 << 40, lmdb_min_mapsize = (size_t)1 << 30;
 
 // LMDB forbids to open a file twice in a process, so all handles to a file share one of these.
@@ -32,6 +33,8 @@ struct shared_env {
     pthread_mutex_t lock; // of txn_count
     pthread_cond_t txn_ended;
     int txn_count; // open transactions of this process; the map may only be resized when it is 0
+    int ended;     // transactions since the file was mapped
+    int map_error; // from mapping the file again: nothing can be done with it any more
 };
 
 struct lmdb_env {
@@ -175,10 +178,19 @@ static status lmdb_set_mapsize(struct shared_env *shared, size_t size) {
     return result;
 }
 
+// Counts a transaction that begins (1) or has ended (-1). Every lmdb_remap_txns transactions the file is mapped again:
+// the pages that were read would otherwise count as this process's resident memory for as long as it runs.
 static void lmdb_count_txn(struct shared_env *shared, int change) {
     pthread_mutex_lock(&shared->lock);
     shared->txn_count += change;
     assert(shared->txn_count >= 0);
+    if (change < 0) shared->ended++;
+    if (shared->txn_count == 0 && shared->ended >= lmdb_remap_txns) {
+        MDB_envinfo info;
+        mdb_env_info(shared->mdb, &info);
+        shared->map_error = mdb_env_set_mapsize(shared->mdb, info.me_mapsize);
+        shared->ended = 0;
+    }
     if (shared->txn_count == 0) pthread_cond_broadcast(&shared->txn_ended);
     pthread_mutex_unlock(&shared->lock);
 }
@@ -195,7 +207,7 @@ static status lmdb_begin(struct lmdb_env *env, unsigned flags, struct lmdb_txn *
     status result = OK;
     for (int attempt = 0; attempt < max_attempts && result == OK; attempt++) {
         lmdb_count_txn(shared, 1);
-        int code = mdb_txn_begin(shared->mdb, NULL, flags, &txn->mdb);
+        int code = shared->map_error ? shared->map_error : mdb_txn_begin(shared->mdb, NULL, flags, &txn->mdb);
         if (code == 0) {
             *out = txn;
             return OK;

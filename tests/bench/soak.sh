@@ -1,12 +1,13 @@
 # The memory of optim over many groups: 20,000 groups of one text completion with advantage 0, so that time goes into
 # messages and bookkeeping. Prints optim's resident memory after 1,000 and after all groups; fails above 5 MB of growth.
 set -eu
+run=
 bin=${BUILD:-build}/bin
 case $bin in /*) ;; *) bin=$PWD/$bin ;; esac
 groups=${GROUPS_IN_ALL:-20000} work=$(mktemp -d)
 trap 'kill $run 2>/dev/null || true; wait; rm -rf "$work"' EXIT
 
-"$bin/caravan" draw "$work/data" --clips 2 --held-out 1 --examples 64
+"$bin/caravan" make-demo-data "$work/data" --clips 2 --held-out 1 --examples 64
 "$bin/caravan" init "$work/model" --shape pipelines/demo/shape.json --train-tokenizer "$work/data/text.txt" --seed 3
 seq 1000 | sed 's/.*/{"id": "s&", "prompt": {"messages": [{"role": "user", "content": "What is &?"}], "problem_type": "numerical", "solution": "<answer>1<\/answer>"}}/' >"$work/data.jsonl"
 cat >"$work/complete.sh" <<'END'
@@ -36,7 +37,7 @@ resident() {
 
 first= last=
 while kill -0 $run 2>/dev/null; do
-    steps=$(wc -l <"$work/run/metrics.jsonl" 2>/dev/null || echo 0)
+    steps=$(cat "$work/run/metrics.jsonl" 2>/dev/null | wc -l)
     now=$(resident 2>/dev/null || true)
     [ -z "$first" ] && [ "$steps" -ge 20 ] && first=$now
     [ -n "$now" ] && [ "$steps" -lt $((groups / 50)) ] && last=$now

@@ -1,5 +1,6 @@
 // The LMDB file under every store: named databases, read transactions, a growing map, killed writers, two processes.
 #include <signal.h>
+#include <stdio.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -218,6 +219,38 @@ static void test_bad_files_are_named(void **state) {
     assert_int_equal(lmdb_env_open(&env, "/nowhere/at/all.lmdb", names, NULL), UNAVAILABLE);
 }
 
+// Kilobytes of the mapped files that this process has resident.
+static long resident_file_kb(void) {
+    FILE *status_file = fopen("/proc/self/status", "r");
+    char line[128];
+    long kb = -1;
+    assert_non_null(status_file);
+    while (fgets(line, sizeof line, status_file)) sscanf(line, "RssFile: %ld kB", &kb);
+    fclose(status_file);
+    assert_true(kb >= 0);
+    return kb;
+}
+
+static void test_pages_read_do_not_stay_resident(void **state) {
+    (void)state;
+    enum { count = 4000, size = 4000, bound_kb = 6000 };
+    struct lmdb_env *env;
+    struct buf value = {0};
+    bool found;
+    assert_int_equal(lmdb_env_open(&env, path, names, &(struct lmdb_options){.lazy = true}), OK);
+    long before = resident_file_kb();
+    for (uint32_t i = 0; i < count; i++) put_number(env, DBI_A, i, size);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t key = __builtin_bswap32(i);
+        buf_clear(&value);
+        assert_int_equal(lmdb_env_get(env, DBI_A, (struct lmdb_val){&key, 4}, &value, &found), OK);
+        assert_true(found);
+    }
+    assert_true(resident_file_kb() - before < bound_kb);
+    lmdb_env_close(&env);
+    buf_release(&value);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_put_get_delete, set_up, tear_down),
@@ -227,6 +260,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_killed_writer_and_reader, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_keys_come_in_order, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_files_are_named, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_pages_read_do_not_stay_resident, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
