@@ -1,4 +1,6 @@
-// caravan-refscore: how likely each answer is under the reference, given the completion's own reasoning (section 1.4).
+// caravan-refscore: computes how likely the answer of each completion is under the reference model, given the prompt
+// and the completion's own reasoning before the answer. A completion without an answer has NaN (JSON null).
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -10,7 +12,7 @@
 struct refscore {
     struct stage_model model;
     enum answer_span_rule rule;
-    bool all; // every token's log-probability is wanted
+    bool keep_logprobs; // write the log-probability of every token to the group
 };
 
 static status refscore_open(void **state, struct stage_context *context) {
@@ -19,7 +21,7 @@ static status refscore_open(void **state, struct stage_context *context) {
     TRY(NEW(&self, 1));
     *state = self;
     self->rule = options->span == REFSCORE_SPAN_RELEASED ? ANSWER_SPAN_RELEASED : ANSWER_SPAN_CONTENT;
-    self->all = options->logprobs == REFSCORE_LOGPROBS_ALL;
+    self->keep_logprobs = options->logprobs == REFSCORE_LOGPROBS_ALL;
     return stage_model_open(&self->model, context);
 }
 
@@ -33,78 +35,63 @@ static uint64_t refscore_fingerprint(void *state) {
     return self->model.hash;
 }
 
-static bool ends(const struct model_info *facts, int64_t token) {
-    for (size_t i = 0; i < facts->eos_count; i++)
-        if (facts->eos_ids[i] == token) return true;
-    return false;
-}
-
-// The mean log-probability over the answer and the mean of its probabilities; NaN without an answer.
-static void summarize(const float *logprobs, const struct answer_span *span, double *logprob, double *probability) {
-    *logprob = *probability = NAN;
-    if (!span->found) return;
-    size_t count = span->end - span->first;
-    double sum = 0, probabilities = 0;
-    for (size_t i = span->first; i < span->end; i++) {
-        sum += logprobs[i];
-        probabilities += exp((double)logprobs[i]);
-    }
-    *logprob = count ? sum / (double)count : 0;
-    *probability = count ? probabilities / (double)count : 1;
-}
-
-static status describe(const struct refscore *self, struct group *group, size_t i, const struct int_array *tokens,
-                       const float *logprobs) {
+// Finds the answer of completion i and computes its mean log-probability and its mean probability.
+static status refscore_add_answer(const struct refscore *self, struct reference *reference, size_t i,
+                                  const struct int_array *tokens, const float *logprobs) {
+    const struct model_info *info = model_get_info(self->model.model);
     struct answer_span span;
-    struct reference *reference = &group->reference;
-    bool ended = tokens->count && ends(model_get_info(self->model.model), tokens->data[tokens->count - 1]);
+    bool ended = false;
+    for (size_t k = 0; tokens->count && k < info->eos_count; k++)
+        if (info->eos_ids[k] == tokens->data[tokens->count - 1]) ended = true;
     TRY(answer_span_find(input_builder_tokenizer(self->model.input), self->rule, tokens->data, tokens->count, ended,
                          &span));
     reference->answer_span.data[i] = (struct span){span.found ? (int64_t)span.first : -1, (int64_t)span.end};
-    summarize(logprobs, &span, &reference->answer_logprob.data[i], &reference->answer_probability.data[i]);
-    return OK;
-}
-
-// Room for the section in the group's arena; the log-probabilities of completion i stand at reference.logprobs[i].
-static status make_section(struct group *group, const struct stage_input *input) {
-    struct reference *reference = &group->reference;
-    size_t count = group->completion_count;
-    *reference = (struct reference){.present = true};
-    reference->answer_span.data = arena_alloc(&group->arena, count * sizeof *reference->answer_span.data);
-    reference->logprobs = arena_alloc(&group->arena, count * sizeof *reference->logprobs);
-    if (!reference->answer_span.data || !reference->logprobs) return fail_oom();
-    reference->answer_span.count = reference->logprob_count = count;
-    TRY(group_doubles(group, &reference->answer_logprob, count));
-    TRY(group_doubles(group, &reference->answer_probability, count));
-    for (size_t i = 0; i < count; i++) TRY(group_floats(group, &reference->logprobs[i], input->completions[i].count));
-    return OK;
-}
-
-static status score(struct refscore *self, struct group *group, const struct stage_input *input) {
-    size_t count = group->completion_count;
-    struct model_completion *completions = arena_alloc(&group->arena, count * sizeof *completions);
-    float **logprobs = arena_alloc(&group->arena, count * sizeof *logprobs);
-    if (!completions || !logprobs) return fail_oom();
-    for (size_t i = 0; i < count; i++) {
-        completions[i] = (struct model_completion){input->completions[i].data, input->completions[i].count};
-        logprobs[i] = group->reference.logprobs[i].data;
+    reference->answer_logprob.data[i] = reference->answer_probability.data[i] = NAN;
+    if (!span.found) return OK;
+    assert(span.first <= span.end && span.end <= tokens->count);
+    const size_t count = span.end - span.first;
+    double logprob_sum = 0, probability_sum = 0;
+    for (size_t t = span.first; t < span.end; t++) {
+        logprob_sum += logprobs[t];
+        probability_sum += exp((double)logprobs[t]);
     }
-    TRY(model_score(self->model.model, &input->prompt, completions, count, logprobs));
-    for (size_t i = 0; i < count; i++) TRY(describe(self, group, i, &input->completions[i], logprobs[i]));
-    group->reference.version = model_version(self->model.model);
-    if (!self->all) {
-        group->reference.logprobs = NULL;
-        group->reference.logprob_count = 0;
-    }
+    reference->answer_logprob.data[i] = count ? logprob_sum / (double)count : 0;
+    reference->answer_probability.data[i] = count ? probability_sum / (double)count : 1;
     return OK;
 }
 
 static status refscore_work(void *state, struct group *group) {
     struct refscore *self = state;
+    struct reference *reference = &group->reference;
+    const size_t count = group->completion_count;
     struct stage_input input = {0};
-    status result = stage_input_open(self->model.input, group, INPUT_COMPLETIONS, &input);
-    if (result == OK) result = make_section(group, &input);
-    if (result == OK) result = score(self, group, &input);
+    status result = OK;
+    TRY_TO(result, done, stage_input_open(self->model.input, group, INPUT_COMPLETIONS, &input));
+    *reference = (struct reference){.present = true};
+    reference->answer_span.data = arena_alloc(&group->arena, count * sizeof *reference->answer_span.data);
+    reference->logprobs = arena_alloc(&group->arena, count * sizeof *reference->logprobs);
+    struct model_completion *completions = arena_alloc(&group->arena, count * sizeof *completions);
+    float **logprobs = arena_alloc(&group->arena, count * sizeof *logprobs);
+    if (!reference->answer_span.data || !reference->logprobs || !completions || !logprobs)
+        TRY_TO(result, done, fail_oom());
+    reference->answer_span.count = reference->logprob_count = count;
+    TRY_TO(result, done, group_doubles(group, &reference->answer_logprob, count));
+    TRY_TO(result, done, group_doubles(group, &reference->answer_probability, count));
+    for (size_t i = 0; i < count; i++) {
+        const struct int_array *tokens = &input.completions[i];
+        TRY_TO(result, done, group_floats(group, &reference->logprobs[i], tokens->count));
+        completions[i] = (struct model_completion){tokens->data, tokens->count};
+        logprobs[i] = reference->logprobs[i].data;
+    }
+    TRY_TO(result, done, model_score(self->model.model, &input.prompt, completions, count, logprobs));
+    for (size_t i = 0; i < count; i++)
+        TRY_TO(result, done, refscore_add_answer(self, reference, i, &input.completions[i], logprobs[i]));
+    reference->version = model_version(self->model.model);
+    if (!self->keep_logprobs) {
+        reference->logprobs = NULL;
+        reference->logprob_count = 0;
+    }
+done:
     stage_input_release(&input);
     return result;
 }

@@ -1,4 +1,5 @@
-// caravan-reward: rewards by kind, their total, and the group's advantages. It holds nothing but its options.
+// caravan-reward: computes the rewards of each completion by kind, their total, and the advantages in the group. The
+// formulas are in shared/reward.
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,16 +12,16 @@ static status reward_open(void **state, struct stage_context *context) {
         enum reward_method method;
     } methods[] = {
         {"care", METHOD_CARE}, {"densecons", METHOD_DENSECONS}, {"grpo", METHOD_PLAIN}, {"nokl", METHOD_PLAIN}};
-    enum { METHODS = sizeof methods / sizeof *methods };
+    const size_t method_count = sizeof methods / sizeof *methods;
     const struct reward_stage_options *options = stage_options(context);
-    struct reward_options *rules;
-    TRY(NEW(&rules, 1));
-    *state = rules;
+    struct reward_options *reward;
+    TRY(NEW(&reward, 1));
+    *state = reward;
     size_t method = 0;
-    while (method < METHODS && strcmp(methods[method].name, options->method) != 0) method++;
-    if (method == METHODS)
-        return fail(USAGE, "method: %s is not there yet; care, densecons, grpo and nokl are", options->method);
-    *rules = (struct reward_options){
+    while (method < method_count && strcmp(methods[method].name, options->method) != 0) method++;
+    if (method == method_count)
+        return fail(USAGE, "method: %s is not implemented yet; care, densecons, grpo and nokl are", options->method);
+    *reward = (struct reward_options){
         .method = methods[method].method,
         .coefficient = options->coefficient,
         .margin = options->margin,
@@ -41,7 +42,7 @@ static status reward_close(void *state) {
     return OK;
 }
 
-static const struct stage reward = {
+static const struct stage reward_stage = {
     .name = "reward",
     .needs = NEED_COMPLETIONS,
     .section = SECTION_REWARD,
@@ -51,5 +52,5 @@ static const struct stage reward = {
 };
 
 int main(int argc, char **argv) {
-    return stage_main(&reward, argc, argv);
+    return stage_main(&reward_stage, argc, argv);
 }

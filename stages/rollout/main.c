@@ -1,5 +1,7 @@
-// caravan-rollout: samples the completions of several groups side by side. A finished completion's place goes to the
-// next.
+// caravan-rollout: samples `group_size` completions for each group under the policy.
+//
+// Completions of several groups are decoded in one batch; as soon as one ends, its row goes to the next completion. The
+// tokens of a completion depend neither on its row nor on its neighbours.
 #include <stdlib.h>
 
 #include "shared/base/rng.h"
@@ -8,11 +10,9 @@
 #include "shared/stage/stage.h"
 
 struct rollout {
+    const struct rollout_options *options;
     struct stage_model model;
     struct generator *generator;
-    struct generate_request request; // what all groups share
-    int64_t max_prompt_tokens;
-    uint64_t seed;
 };
 
 static status rollout_open(void **state, struct stage_context *context) {
@@ -20,18 +20,10 @@ static status rollout_open(void **state, struct stage_context *context) {
     const struct rollout_options *options = stage_options(context);
     TRY(NEW(&self, 1));
     *state = self;
-    self->seed = (uint64_t)options->seed;
-    self->max_prompt_tokens = options->max_prompt_tokens;
-    self->request = (struct generate_request){
-        .count = (int)options->group_size,
-        .temperature = (float)options->temperature,
-        .top_p = (float)options->top_p,
-        .top_k = (int)options->top_k,
-        .max_new_tokens = (int)options->max_new_tokens,
-    };
+    self->options = options;
     TRY(stage_model_open(&self->model, context));
-    const struct generator_options generation = {.max_new_tokens = self->request.max_new_tokens};
-    return generator_new(&self->generator, self->model.model, &generation);
+    const struct generator_options generator_options = {.max_new_tokens = (int)options->max_new_tokens};
+    return generator_new(&self->generator, self->model.model, &generator_options);
 }
 
 static status rollout_load_weights(void *state, const struct stage_weights *weights) {
@@ -46,45 +38,54 @@ static uint64_t rollout_fingerprint(void *state) {
 
 static int rollout_capacity(void *state) {
     const struct rollout *self = state;
-    return generator_can_add(self->generator) ? 1 : 0;
+    return generator_can_add(self->generator); // 0 or 1
 }
 
 static status rollout_submit(void *state, struct group *group) {
     struct rollout *self = state;
+    const struct rollout_options *options = self->options;
     struct stage_input input = {0};
-    status result = stage_input_open(self->model.input, group, INPUT_PROMPT, &input);
-    if (result == OK && (int64_t)input.prompt.count > self->max_prompt_tokens)
-        result = fail(BAD_SAMPLE, "prompt too long: %zu tokens, max_prompt_tokens is %lld", input.prompt.count,
-                      (long long)self->max_prompt_tokens);
-    if (result == OK) {
-        struct generate_request request = self->request;
-        request.prompt = input.prompt;
-        request.key = rng_key(self->seed, group->id.data);
-        request.tag = group;
-        result = generator_add(self->generator, &request);
-    }
+    status result = OK;
+    TRY_TO(result, done, stage_input_open(self->model.input, group, INPUT_PROMPT, &input));
+    if ((int64_t)input.prompt.count > options->max_prompt_tokens)
+        TRY_TO(result, done,
+               fail(BAD_SAMPLE, "prompt too long: %zu tokens, max_prompt_tokens is %lld", input.prompt.count,
+                    (long long)options->max_prompt_tokens));
+    const struct generate_request request = {
+        .prompt = input.prompt,
+        .count = (int)options->group_size,
+        .temperature = (float)options->temperature,
+        .top_p = (float)options->top_p,
+        .top_k = (int)options->top_k,
+        .max_new_tokens = (int)options->max_new_tokens,
+        .key = rng_key((uint64_t)options->seed, group->id.data),
+        .tag = group,
+    };
+    result = generator_add(self->generator, &request);
+done:
     stage_input_release(&input);
     return result;
 }
 
-static status fill_completion(const struct rollout *self, struct group *group, struct completion *out,
-                              const struct generated *from) {
-    TRY(group_ints(group, &out->tokens, from->count));
-    TRY(group_floats(group, &out->logprobs, from->count));
-    TRY(group_ints(group, &out->versions, from->count));
-    for (size_t i = 0; i < from->count; i++) {
-        out->tokens.data[i] = from->tokens[i];
-        out->logprobs.data[i] = from->logprobs[i];
-        out->versions.data[i] = from->versions[i];
+// Copies a generated completion into the group, with its text.
+static status rollout_add_completion(const struct rollout *self, struct group *group, struct completion *completion,
+                                     const struct generated *generated) {
+    const size_t count = generated->count;
+    TRY(group_ints(group, &completion->tokens, count));
+    TRY(group_floats(group, &completion->logprobs, count));
+    TRY(group_ints(group, &completion->versions, count));
+    for (size_t i = 0; i < count; i++) {
+        completion->tokens.data[i] = generated->tokens[i];
+        completion->logprobs.data[i] = generated->logprobs[i];
+        completion->versions.data[i] = generated->versions[i];
     }
-    const char *finish = from->ended ? "eos" : "length";
-    TRY(group_string(group, &out->finish, finish, from->ended ? 3 : 6));
+    const struct string finish = string_of(generated->ended ? "eos" : "length");
+    TRY(group_string(group, &completion->finish, finish.data, finish.size));
+    const struct tokenizer *tokenizer = input_builder_tokenizer(self->model.input);
     struct buf text = {0};
-    status result = buf_puts(&text, "");
-    if (result == OK)
-        result =
-            tokenizer_decode_utf8(input_builder_tokenizer(self->model.input), from->tokens, from->count, true, &text);
-    if (result == OK) result = group_string(group, &out->text, text.data, text.size);
+    status result = buf_puts(&text, ""); // present even if no token is visible
+    if (result == OK) result = tokenizer_decode_utf8(tokenizer, generated->tokens, count, true, &text);
+    if (result == OK) result = group_string(group, &completion->text, text.data, text.size);
     buf_release(&text);
     return result;
 }
@@ -93,18 +94,19 @@ static status rollout_poll(void *state, bool draining, struct group **done) {
     struct rollout *self = state;
     void *tag = NULL;
     int count = 0;
-    (void)draining; // what is at work is finished either way
+    (void)draining; // the groups in the generator are finished either way
     *done = NULL;
-    const struct generated *found = generator_pop(self->generator, &tag, &count);
-    if (!found) {
+    const struct generated *generated = generator_pop(self->generator, &tag, &count);
+    if (!generated) {
         if (!generator_busy(self->generator)) return END;
         TRY(generator_step(self->generator));
-        found = generator_pop(self->generator, &tag, &count);
-        if (!found) return OK;
+        generated = generator_pop(self->generator, &tag, &count);
+        if (!generated) return OK;
     }
-    *done = tag;
-    TRY(group_completions(*done, (size_t)count));
-    for (int i = 0; i < count; i++) TRY(fill_completion(self, *done, &(*done)->completions[i], &found[i]));
+    struct group *group = tag;
+    *done = group;
+    TRY(group_completions(group, (size_t)count));
+    for (int i = 0; i < count; i++) TRY(rollout_add_completion(self, group, &group->completions[i], &generated[i]));
     return OK;
 }
 
@@ -119,7 +121,6 @@ static status rollout_close(void *state) {
 
 static const struct stage rollout_stage = {
     .name = "rollout",
-    .needs = 0,
     .section = SECTION_ROLLOUT,
     .open = rollout_open,
     .fingerprint = rollout_fingerprint,

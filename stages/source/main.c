@@ -1,40 +1,42 @@
-// caravan-source: a data set's samples as groups, in the order in which they are to be trained.
+// caravan-source: makes a group of each sample of a data set, in the order in which they are to be trained.
+//
+// In a pipeline the runner asks for groups by their number (seq) and keeps the ledger; nothing of that is here.
 #include "shared/data/dataset.h"
 #include "shared/stage/stage.h"
 
-static status open_source(void **state, struct stage_context *context) {
+static status source_open(void **state, struct stage_context *context) {
     return dataset_open((struct dataset **)state, stage_options(context));
 }
 
-static uint64_t fingerprint(void *state) {
+static uint64_t source_fingerprint(void *state) {
     return dataset_hash(state);
 }
 
-static status count(void *state, int64_t *out) {
+static status source_count(void *state, int64_t *out) {
     *out = (int64_t)dataset_count(state);
     return OK;
 }
 
-static status group_at(void *state, int64_t seq, struct group **out) {
+static status source_group_at(void *state, int64_t seq, struct group **out) {
     return dataset_group(state, (size_t)seq, out);
 }
 
-static status close_source(void *state) {
+static status source_close(void *state) {
     struct dataset *dataset = state;
     dataset_free(&dataset);
     return OK;
 }
 
-static const struct stage source = {
+static const struct stage source_stage = {
     .name = "source",
     .section = -1,
-    .open = open_source,
-    .fingerprint = fingerprint,
-    .count = count,
-    .group_at = group_at,
-    .close = close_source,
+    .open = source_open,
+    .fingerprint = source_fingerprint,
+    .count = source_count,
+    .group_at = source_group_at,
+    .close = source_close,
 };
 
 int main(int argc, char **argv) {
-    return stage_main(&source, argc, argv);
+    return stage_main(&source_stage, argc, argv);
 }
