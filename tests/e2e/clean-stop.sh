@@ -79,7 +79,7 @@ prlimit --pid $pid --fsize=100000:unlimited
 sed -n 3,4p "$work/groups" >&3
 wait_for_line "$work/err" "checkpoint of step 2: .*File too large"
 prlimit --pid $pid --fsize=unlimited:unlimited
-sed -n 5,6p "$work/groups" >&3
+sed -n 5,6p "$work/groups" >&3 || fail "optim ended: $(cat "$work/err")"
 exec 3>&-
 wait $pid || fail "optim ended with exit $? when it could not write a checkpoint: $(cat "$work/err")"
 [ "$(cd "$work/full" && echo *)" = "latest metrics.jsonl step-000001 step-000003" ] || fail "checkpoints: $(ls "$work/full")"
