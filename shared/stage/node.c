@@ -28,7 +28,9 @@ struct node {
     struct group *next;           // received, waits for its weights
     int64_t held;                 // groups that the stage has
     struct stage_weights weights; // in use; path is not kept
-    int failed_loads;             // in a row, because the file was gone
+    int failed_loads;             // in a row, because the file was gone or damaged
+    int failed_copies;            // of these, copies
+    uint64_t failed_hash;         // of the last failed load
     struct arena arena;
     struct buf bulk; // of answers, in the I/O thread
     pthread_mutex_t lock;
@@ -123,20 +125,27 @@ static enum verdict node_judge(const struct group *group, int64_t policy) {
 
 // Downloads the weights if need be and gives them to the stage. LATER when optim has newer ones by now.
 static status node_load_weights(struct node *node, struct remote_weights *remote, enum verdict *verdict) {
-    enum { FAILED_LOADS_MAX = 20 };
+    enum { FAILED_LOADS_MAX = 20, FAILED_COPIES_MAX = 2 };
     struct stage_context *context = node->context;
     *verdict = VERDICT_LATER;
-    status result = weights_client_download(node->io, node->weights_dir, remote);
+    // Optim's own file could not be loaded: perhaps a copy can.
+    const bool copy = node->failed_loads > 0 && node->failed_hash == remote->weights.hash;
+    status result = weights_client_download(node->io, node->weights_dir, copy, remote);
     if (result == BAD_SAMPLE) return OK;
     TRY(result);
     log_debug("weights of version %lld", (long long)remote->weights.version);
     result = context->stage->load_weights(context->state, &remote->weights);
-    if (result == DATAERR && node->failed_loads++ < FAILED_LOADS_MAX) { // the file was removed before it was opened
+    // Optim's file was removed before it was opened, or the copy is damaged.
+    if (result == DATAERR && node->failed_loads < FAILED_LOADS_MAX && node->failed_copies < FAILED_COPIES_MAX) {
         log_debug("%s; asking again", fail_text());
+        node->failed_hash = remote->weights.hash;
+        node->failed_loads++;
+        node->failed_copies += remote->copied;
+        weights_client_discard(remote);
         return OK;
     }
     TRY(result);
-    node->failed_loads = 0;
+    node->failed_loads = node->failed_copies = 0;
     node->weights = remote->weights;
     node->weights.path = NULL;
     context->weights_version = remote->weights.version;

@@ -43,7 +43,7 @@ status weights_client_latest(struct io_thread *io, bool reference, struct remote
     return END;
 }
 
-// Fetches the file into PATH.PID.part and renames that to `path`.
+// Fetches the file into PATH.PID.part, syncs it and renames it to `path`.
 static status weights_client_copy(struct io_thread *io, const struct remote_weights *remote, const char *path) {
     struct buf part = {0}, chunk = {0};
     TRY(buf_printf(&part, "%s.%d.part", path, (int)getpid()));
@@ -60,8 +60,11 @@ static status weights_client_copy(struct io_thread *io, const struct remote_weig
             result = fail(BAD_SAMPLE, "version %lld of the weights is gone", (long long)remote->weights.version);
         if (result == OK && !fd_write_all(fd, chunk.data, chunk.size))
             result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
+        // The disk begins to write, so that fsync finds little left to do; where it cannot, fsync does all.
+        if (result == OK) (void)sync_file_range(fd, offset, (off_t)chunk.size, SYNC_FILE_RANGE_WRITE);
         arena_release(&arena);
     }
+    if (result == OK && fsync(fd)) result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     if (fd >= 0 && close(fd) && result == OK) result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     if (result == OK && rename(part.data, path)) result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     if (result != OK && fd >= 0) (void)unlink(part.data);
@@ -85,19 +88,25 @@ static void weights_client_remove_old(const char *dir, const char *prefix, const
     if (entries) closedir(entries);
 }
 
-status weights_client_download(struct io_thread *io, const char *dir, struct remote_weights *remote) {
+// Whether there is a regular file of that size.
+static bool weights_client_has(const char *path, int64_t size) {
+    struct stat info;
+    return !stat(path, &info) && S_ISREG(info.st_mode) && info.st_size == size;
+}
+
+status weights_client_download(struct io_thread *io, const char *dir, bool copy, struct remote_weights *remote) {
     const char *prefix = remote->weights.reference ? "pulled-reference-" : "pulled-policy-";
     struct buf name = {0}, path = {0};
-    struct stat info;
     status result = OK;
     if (!*remote->path) return OK;
-    if (!stat(remote->path, &info) && S_ISREG(info.st_mode) && info.st_size == remote->size) {
+    if (!copy && weights_client_has(remote->path, remote->size)) {
         TRY_TO(result, done, buf_puts(&path, remote->path));
     } else {
         TRY_TO(result, done, buf_printf(&name, "%s%016llx", prefix, (unsigned long long)remote->weights.hash));
         TRY_TO(result, done, buf_printf(&path, "%s/%s", dir, name.data));
     }
-    if (name.size && !path_exists(path.data)) {
+    remote->copied = name.size > 0;
+    if (remote->copied && !weights_client_has(path.data, remote->size)) {
         log_debug("fetching version %lld, %lld bytes", (long long)remote->weights.version, (long long)remote->size);
         TRY_TO(result, done, weights_client_copy(io, remote, path.data));
         weights_client_remove_old(dir, prefix, name.data);
@@ -110,6 +119,12 @@ done:
     buf_release(&name);
     buf_release(&path);
     return result;
+}
+
+void weights_client_discard(const struct remote_weights *remote) {
+    if (!remote->copied) return;
+    log_info("%s; fetching it again", fail_text());
+    (void)unlink(remote->local); // another replica may have been quicker
 }
 
 void remote_weights_release(struct remote_weights *remote) {

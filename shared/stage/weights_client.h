@@ -11,6 +11,7 @@ struct remote_weights {
     struct stage_weights weights; // path: NULL before weights_client_download, then that of `local`
     char *path;                   // the file on optim's machine, "" for the weights of the model folder
     char *local;                  // the file on this machine
+    bool copied;                  // it is a copy, not optim's own file
     int64_t size;
 };
 
@@ -18,10 +19,15 @@ struct remote_weights {
 // stop; otherwise what ended the I/O thread. Release with remote_weights_release, also after a failure.
 status weights_client_latest(struct io_thread *io, bool reference, struct remote_weights *out);
 
-// Sets weights.path to a file on this machine: optim's own file where it can be seen from here, else a copy in `dir`,
-// which is whole or not there at all. NULL for the weights of the model folder. END as above; BAD_SAMPLE when optim has
-// newer ones by now and this file is gone; UNAVAILABLE when the disk fails.
-status weights_client_download(struct io_thread *io, const char *dir, struct remote_weights *remote);
+// Sets weights.path to a file on this machine: optim's own file where it can be seen from here (unless `copy`), else a
+// copy in `dir`. Only the size of the file is checked here; loading it checks its hash. NULL for the weights of the
+// model directory. END as above; BAD_SAMPLE when optim has newer ones by now and this file is gone; UNAVAILABLE when
+// the disk fails.
+status weights_client_download(struct io_thread *io, const char *dir, bool copy, struct remote_weights *remote);
+
+// Removes a copy that could not be loaded, so that the next weights_client_download fetches it again; logs fail_text().
+// Leaves optim's own file alone.
+void weights_client_discard(const struct remote_weights *remote);
 
 // Frees what it holds, but no file.
 void remote_weights_release(struct remote_weights *remote);

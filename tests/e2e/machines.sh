@@ -39,20 +39,59 @@ END
 expect 64 "say which one this is" "$bin/caravan" run "$work/p.yaml"
 expect 64 "not the key that the file gives" "$bin/caravan" run "$work/p.yaml" --machine two --key "$work/one.key"
 
-$in_one timeout 120 "$bin/caravan" run "$work/p.yaml" --machine one --key "$work/one.key" --set run="$work/one" 2>"$work/one.err" &
-first=$!
+# start_one NAME OPTION...: machine one in the background, its run in $work/NAME; start_two likewise. The first one's
+# directory is hidden from the second.
+start_one() {
+    name=$1
+    shift
+    mkdir -p "$work/$name"
+    $in_one timeout 120 "$bin/caravan" run "$work/p.yaml" --machine one --key "$work/one.key" --set run="$work/$name" "$@" \
+        2>"$work/$name.err" &
+    first=$!
+}
+start_two() {
+    name=$1
+    shift
+    second="exec timeout 120 $bin/caravan run $work/p.yaml --machine two --key $work/two.key --set run=$work/$name $*"
+    if [ -n "$in_two" ]; then
+        $in_two "mount -t tmpfs none $work/one && $second" 2>"$work/$name.err" &
+    else
+        $second 2>"$work/$name.err" &
+    fi
+    second=$!
+}
+# Waits for both: they must end well.
+wait_for_both() {
+    wait $second || fail "two: $(cat "$work"/two*.err "$work"/one*.err)"
+    wait $first || fail "one: $(cat "$work"/one*.err)"
+}
+
+start_one one
 sleep 0.5
-second="timeout 120 $bin/caravan run $work/p.yaml --machine two --key $work/two.key --set run=$work/two"
-if [ -n "$in_two" ]; then
-    $in_two "mount -t tmpfs none $work/one && $second" 2>"$work/two.err" &
-else
-    $second 2>"$work/two.err" &
-fi
-wait $! || fail "two: $(cat "$work/two.err" "$work/one.err")"
-wait $first || fail "one: $(cat "$work/one.err")"
+start_two two
+wait_for_both
 grep -q "waiting for two" "$work/one.err" || fail "one did not say for whom it waits: $(cat "$work/one.err")"
 check_steps one 8
 [ "$(weights_of one)" = "$want" ] || fail "two machines train other weights"
 if [ -n "$in_two" ]; then
     ls "$work/two/weights" | grep -q pulled-policy || fail "no weights were pulled"
+fi
+
+# Copies of the weights that the disk has damaged (zeros, from the start or from the middle) are fetched again.
+if [ -n "$in_two" ]; then
+    for copy in "$work"/two/weights/pulled-*; do
+        size=$(stat -c %s "$copy")
+        case $copy in *reference*) from=$((size / 2)) ;; *) from=0 ;; esac
+        truncate -s $from "$copy"
+        truncate -s "$size" "$copy"
+    done
+    rm -r "$work/one" "$work/two/store"
+    start_one one
+    start_two two
+    wait_for_both
+    check_steps one 8
+    [ "$(weights_of one)" = "$want" ] || fail "with damaged copies two machines train other weights"
+    for stage in rollout refscore; do
+        grep -q "fetching it again" "$work/two/logs/$stage.log" || fail "$stage met no damaged copy"
+    done
 fi
