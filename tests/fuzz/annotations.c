@@ -1,13 +1,9 @@
 // Reads any bytes as an annotation file in each format, and as a prompt template. A group that a format makes of a
 // record must survive being written and read.
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "tests/fuzz/fuzz.h"
 
 #include "shared/data/format.h"
 #include "shared/data/records.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 // Checks that the group can be written and read.
 static void check_group(struct group *group) {

@@ -1,30 +1,21 @@
 // Reads any bytes as a group's JSON. A group that was read must come back the same from msgpack and from JSON.
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "tests/fuzz/fuzz.h"
 
 #include "shared/group/group.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-// Aborts unless the step succeeded: a group that was read can be written and read again.
-static void must(int succeeded) {
-    if (!succeeded) abort();
-}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct group *first = NULL, *second = NULL, *third = NULL;
     struct buf json = {0}, packed = {0}, again = {0};
     if (group_from_json(&first, (const char *)data, size) != OK) return 0;
-    must(group_to_json(first, &json) == OK);
-    must(group_to_msgpack(first, &packed) == OK);
-    must(group_from_msgpack(&second, packed.data, packed.size) == OK);
-    must(group_to_json(second, &again) == OK);
-    must(json.size == again.size && !memcmp(json.data, again.data, json.size));
+    fuzz_must(group_to_json(first, &json) == OK);
+    fuzz_must(group_to_msgpack(first, &packed) == OK);
+    fuzz_must(group_from_msgpack(&second, packed.data, packed.size) == OK);
+    fuzz_must(group_to_json(second, &again) == OK);
+    fuzz_must(json.size == again.size && !memcmp(json.data, again.data, json.size));
     buf_clear(&again);
-    must(group_from_json(&third, json.data, json.size) == OK);
-    must(group_to_json(third, &again) == OK);
-    must(json.size == again.size && !memcmp(json.data, again.data, json.size));
+    fuzz_must(group_from_json(&third, json.data, json.size) == OK);
+    fuzz_must(group_to_json(third, &again) == OK);
+    fuzz_must(json.size == again.size && !memcmp(json.data, again.data, json.size));
     group_check(first, ~0u);
     group_free(&first);
     group_free(&second);

@@ -1,31 +1,22 @@
 // Reads any bytes as a group's msgpack. A group that was read must come back the same from JSON and from msgpack.
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "tests/fuzz/fuzz.h"
 
 #include "shared/group/group.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-// Aborts unless the step succeeded: a group that was read can be written and read again.
-static void must(int succeeded) {
-    if (!succeeded) abort();
-}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct group *first = NULL, *second = NULL;
     struct buf json = {0}, packed = {0}, again = {0};
     if (group_from_msgpack(&first, data, size) != OK) return 0;
-    must(group_to_json(first, &json) == OK);
-    must(group_to_msgpack(first, &packed) == OK);
-    must(group_from_json(&second, json.data, json.size) == OK);
-    must(group_to_json(second, &again) == OK);
-    must(json.size == again.size && !memcmp(json.data, again.data, json.size));
+    fuzz_must(group_to_json(first, &json) == OK);
+    fuzz_must(group_to_msgpack(first, &packed) == OK);
+    fuzz_must(group_from_json(&second, json.data, json.size) == OK);
+    fuzz_must(group_to_json(second, &again) == OK);
+    fuzz_must(json.size == again.size && !memcmp(json.data, again.data, json.size));
     buf_clear(&packed);
     for (enum group_section section = SECTION_PROMPT; section <= SECTION_TIMES; section++) {
         buf_clear(&packed);
-        must(group_section_to_msgpack(first, section, &packed) == OK);
-        must(group_section_from_msgpack(second, section, packed.data, packed.size) == OK);
+        fuzz_must(group_section_to_msgpack(first, section, &packed) == OK);
+        fuzz_must(group_section_from_msgpack(second, section, packed.data, packed.size) == OK);
     }
     group_free(&first);
     group_free(&second);

@@ -1,25 +1,22 @@
-// Any text as config.json: refused, or a table of parameters that adds up. The first byte chooses the file.
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+// Reads any text as config.json, or as generation_config.json or preprocessor_config.json if the first byte is g or p.
+// The parameter table of a configuration that is accepted must have no overlapping tensors.
+#include "tests/fuzz/fuzz.h"
 
 #include "shared/model/model_config.h"
 #include "shared/model/parameters.h"
 
-static const char sound[] = "{\"vocab_size\":64,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":1,"
+static const char valid[] = "{\"vocab_size\":64,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":1,"
                             "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"rope_scaling\":{\"mrope_section\":"
                             "[1,1,2]},\"image_token_id\":1,\"video_token_id\":2,\"vision_start_token_id\":3,"
                             "\"vision_end_token_id\":4,\"vision_config\":{\"depth\":1,\"hidden_size\":8,"
                             "\"num_heads\":2,\"intermediate_size\":8,\"out_hidden_size\":16}}";
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static struct model_config config; // large for a stack
+    static struct model_config config; // too large for the stack
     if (size == 0) return 0;
     const char *text = (const char *)data + 1;
     if (data[0] == 'g' || data[0] == 'p') {
-        if (model_config_parse(&config, sound, strlen(sound), "sound") != OK) abort();
+        if (model_config_parse(&config, valid, strlen(valid), "valid") != OK) abort();
         if (data[0] == 'g')
             (void)model_config_parse_generation(&config, text, size - 1, "fuzz");
         else

@@ -1,11 +1,8 @@
-// Any bytes as a pipeline file: either it is refused with diagnostics, or what pipeline_write writes reads back as the
-// same pipeline.
-#include <stdlib.h>
-#include <string.h>
+// Reads any bytes as a pipeline file. A file is either refused with diagnostics, or its pipeline must survive being
+// written and read.
+#include "tests/fuzz/fuzz.h"
 
 #include "shared/config/pipeline.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void write_and_read_again(const struct pipeline *first) {
     struct pipeline *second = NULL;

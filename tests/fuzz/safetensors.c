@@ -1,10 +1,7 @@
-// Any bytes as a safetensors file: refused or readable to the last byte of every tensor.
-#include <stdint.h>
-#include <stdlib.h>
+// Reads any bytes as a safetensors file. Every byte of every tensor of a file that is accepted must be readable.
+#include "tests/fuzz/fuzz.h"
 
 #include "shared/model/safetensors.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct safetensors *store = NULL;
@@ -17,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         if (safetensors_find(store, tensor->name) != tensor) abort();
     }
     safetensors_close(&store);
-    volatile unsigned kept = sum; // so that the reads stay
+    volatile unsigned kept = sum; // keeps the compiler from removing the reads
     (void)kept;
     return 0;
 }

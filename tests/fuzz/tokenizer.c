@@ -1,14 +1,10 @@
 // Reads tokenizer.json, a NUL byte and a text. A tokenizer that loads must encode any text and decode any tokens.
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "tests/fuzz/fuzz.h"
 
 #include "shared/text/tokenizer_internal.h"
 #include "shared/text/chat_template.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void use(const struct tokenizer *t, const char *text, size_t size) {
+static void tokenizer_use(const struct tokenizer *t, const char *text, size_t size) {
     struct token_list tokens = {0};
     struct buf raw = {0}, shown = {0};
     if (tokenizer_encode(t, text, size, &tokens) == OK) {
@@ -34,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (json_parse(&json, (const char *)data, json_size) != OK) return 0;
     struct tokenizer *t;
     if (json_object_is_type(json, json_type_object) && tokenizer_from_json(&t, json) == OK) {
-        if (text) use(t, text + 1, size - json_size - 1);
+        if (text) tokenizer_use(t, text + 1, size - json_size - 1);
         tokenizer_free(&t);
     }
     json_object_put(json);

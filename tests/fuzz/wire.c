@@ -1,26 +1,18 @@
-// Any bytes as a message of the wire: what is read must be written and read again the same; and as a set of sequence
-// numbers.
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+// Reads any bytes as a wire message and as a set of sequence numbers. What was read must survive being written and
+// read.
+#include "tests/fuzz/fuzz.h"
 
 #include "shared/wire/message.h"
 #include "shared/wire/seq_set.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void must(int good) {
-    if (!good) abort();
-}
 
 static void try_seqs(const uint8_t *data, size_t size) {
     int64_t *seqs = NULL, *again = NULL;
     size_t count = 0, count_again = 0;
     struct buf text = {0}, written = {0};
-    must(buf_append(&text, data, size < 200 ? size : 200) == OK);
+    fuzz_must(buf_append(&text, data, size < 200 ? size : 200) == OK);
     if (seq_set_parse(text.data ? text.data : "", &seqs, &count, NULL) == OK && count < 100) {
-        must(seq_set_format(seqs, count, &written) == OK);
-        must(seq_set_parse(written.data, &again, &count_again, NULL) == OK && count_again <= count);
+        fuzz_must(seq_set_format(seqs, count, &written) == OK);
+        fuzz_must(seq_set_parse(written.data, &again, &count_again, NULL) == OK && count_again <= count);
     }
     free(seqs);
     free(again);
@@ -34,10 +26,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct buf first = {0}, again = {0};
     try_seqs(data, size);
     if (message_decode(&message, &arena, data, size) == OK) {
-        must(message_encode(&message, &first) == OK);
-        must(message_decode(&second, &arena, first.data, first.size) == OK);
-        must(message_encode(&second, &again) == OK);
-        must(first.size == again.size && !memcmp(first.data, again.data, first.size));
+        fuzz_must(message_encode(&message, &first) == OK);
+        fuzz_must(message_decode(&second, &arena, first.data, first.size) == OK);
+        fuzz_must(message_encode(&second, &again) == OK);
+        fuzz_must(first.size == again.size && !memcmp(first.data, again.data, first.size));
     }
     arena_release(&arena);
     buf_release(&first);
