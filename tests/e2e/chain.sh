@@ -1,4 +1,5 @@
-# The whole chain in one shell line, on CPU, both precisions: it trains, and sampler, scorer and trainer agree to the bit.
+# All stages in one shell pipeline, on the CPU, in both precisions: it trains, and the log-probabilities of sampler, scorer
+# and trainer are equal to the bit.
 . tests/e2e/common.sh
 make_data 4
 make_model
@@ -17,13 +18,13 @@ for precision in float32 bfloat16; do
     [ -f "$work/$precision/step-000001/config.json" ] || fail "$precision: no checkpoint"
 done
 
-# The scorer's numbers are the sampler's: the text of both arrays is the same.
+# The scorer writes the sampler's numbers: the text of both arrays is equal.
 sed 's/.*"completions":\(.*\)"reference":.*/\1/' "$work/float32.jsonl" | grep -o '"logprobs":\[[^]]*\]' | sed 's/"logprobs"://' >"$work/sampled"
 sed 's/.*"reference":{\(.*\)"rewards":.*/\1/' "$work/float32.jsonl" | grep -o '"logprobs":\[\[.*\]\]' | grep -o '\[[^][]*\]' >"$work/scored"
 [ -s "$work/sampled" ] || fail "no log-probabilities were found"
 cmp "$work/sampled" "$work/scored" || fail "sampler and scorer differ"
 
-# The same seed gives the same groups, whatever the threads and the groups beside.
+# Equal seeds give equal groups, for any number of threads and whatever else is in the batch.
 run_rollout() {
     "$bin/caravan-rollout" --stdio --store "$work/store-$1" --model "$work/model" --group-size "$2" --max-new-tokens 12 --threads "$3" --precision float32 |
         sed 's/"times":{[^}]*}//' | grep -o '"id":"[^"]*"\|"tokens":\[[^]]*\],"logprobs":\[[^]]*\]'
@@ -34,4 +35,4 @@ for store in a b; do
 done
 run_rollout a 4 1 <"$work/framed-a" >"$work/one"
 for line in 1 2 3 4 5 6 7 8; do sed -n ${line}p "$work/framed-b" | run_rollout b 4 2; done >"$work/two"
-cmp "$work/one" "$work/two" || fail "completions depend on threads or on their neighbours"
+cmp "$work/one" "$work/two" || fail "completions depend on the threads or on the rest of the batch"

@@ -1,9 +1,9 @@
-# The frames stage and its subcommand: defects are put aside with their reason, order is kept, nothing is decoded twice, a
-# file that has changed is decoded again, a killed stage's store goes on.
+# The frames stage and `caravan frames`: groups with bad media are quarantined with a reason, the order is kept, nothing is
+# decoded twice, a changed file is decoded again, and the store of a killed stage stays usable.
 . tests/e2e/common.sh
 media=$PWD/tests/data/media
 
-# group ID KIND PATH...: one line.
+# group ID [KIND PATH]...: prints a group as one line.
 group() {
     id=$1 parts=
     shift
@@ -33,7 +33,7 @@ echo "no clip" >"$work/text.mp4"
     group again video b-frames.mp4
 } >"$work/in"
 frames --workers 3 <"$work/in" >"$work/first"
-[ "$(grep -o '^{"v":1,"id":"[a-z]*"' "$work/first" | tr -d '\n')" = "$(grep -o '"id":"[a-z]*"' "$work/in" | grep -v sample | sed 's/^/{"v":1,/' | tr -d '\n')" ] || fail "the order is lost"
+[ "$(grep -o '^{"v":1,"id":"[a-z]*"' "$work/first" | tr -d '\n')" = "$(grep -o '"id":"[a-z]*"' "$work/in" | grep -v sample | sed 's/^/{"v":1,/' | tr -d '\n')" ] || fail "the order has changed"
 [ "$(grep -c '"mine":\[1,{}\]' "$work/first")" = 8 ] || fail "an unknown field is lost"
 expect_reason() {
     grep "\"id\":\"$1\"" "$work/first" | grep -q "\"quarantine\":{\"stage\":\"frames\",\"reason\":\"[^\"]*$2" || fail "$1: no reason like '$2': $(grep "\"id\":\"$1\"" "$work/first")"
@@ -42,15 +42,15 @@ expect_reason missing "none.mp4: No such file"
 expect_reason cut "moov atom not found"
 expect_reason text "text.mp4: cannot be opened"
 expect_reason short "the video has 3 frames, at least 4"
-[ "$(grep -c '"quarantine":{' "$work/first")" = 4 ] || fail "not the four bad ones were put aside"
+[ "$(grep -c '"quarantine":{' "$work/first")" = 4 ] || fail "expected the four groups with bad media in quarantine"
 
-# One worker, another store: the same.
+# One worker and a new store give the same output.
 "$bin/caravan-frames" --stdio --store "$work/other" --media-root "$media" --workers 1 <"$work/in" 2>>"$work/log" | without_times >"$work/second"
-without_times <"$work/first" | cmp - "$work/second" || fail "the result depends on the workers"
+without_times <"$work/first" | cmp - "$work/second" || fail "the output depends on the number of workers"
 
-# What the subcommand shows is what the group says.
+# The subcommand shows what is in the group.
 key=$(grep '"id":"clip"' "$work/first" | grep -o '"key":"[0-9a-f]*"' | cut -d'"' -f4)
-[ "$("$bin/caravan" frames ls --store "$work/store" | wc -l)" = 3 ] || fail "not one record for each medium"
+[ "$("$bin/caravan" frames ls --store "$work/store" | wc -l)" = 3 ] || fail "expected one record for each medium"
 size=$("$bin/caravan" frames export --store "$work/store" "$key" --raw | wc -c)
 [ "$size" = $((6 * 280 * 392 * 3)) ] || fail "export --raw gave $size bytes"
 "$bin/caravan" frames export --store "$work/store" "$key" --png "$work/sheet.png"
@@ -61,13 +61,13 @@ expect 65 "frames.lmdb" "$bin/caravan" frames ls --store "$work/nowhere"
 expect 64 "store" "$bin/caravan" frames ls
 expect 64 "min_frames" "$bin/caravan-frames" --stdio --min-frames 20 --max-frames 16
 
-# A changed file is another medium, under the same name.
+# A changed file is a new medium, although its name is the same.
 cp "$media/b-frames.mp4" "$work/changing.mp4"
-group a video "$work/changing.mp4" | frames | grep -q "$key" || fail "equal content, another key"
+group a video "$work/changing.mp4" | frames | grep -q "$key" || fail "a file with equal content has a different key"
 cp "$media/ten-bit.mkv" "$work/changing.mp4"
-group a video "$work/changing.mp4" | frames | grep -q "$key" && fail "a changed file's old frames were used"
+group a video "$work/changing.mp4" | frames | grep -q "$key" && fail "the old frames of a changed file were used"
 
-# Killed in the middle, again and again: the store serves on.
+# The store stays usable after its stage was killed several times.
 for i in 1 2 3 4 5 6 7 8; do for name in b-frames.mp4 open.mkv hevc.mp4 hidden.webm field.ts; do group "$name-$i" video "$name"; done; done >"$work/many"
 for i in 1 2 3; do
     "$bin/caravan-frames" --stdio --store "$work/killed" --media-root "$media" --fps "$i" <"$work/many" >/dev/null 2>&1 &
@@ -76,9 +76,9 @@ for i in 1 2 3; do
     wait $! 2>/dev/null || true
 done
 "$bin/caravan-frames" --stdio --store "$work/killed" --media-root "$media" <"$work/many" 2>>"$work/log" >"$work/after"
-[ "$(grep -c '"media":\[{' "$work/after")" = 40 ] || fail "the store does not go on after kill -9"
+[ "$(grep -c '"media":\[{' "$work/after")" = 40 ] || fail "the store is not usable after kill -9"
 
 # The size limit holds.
 "$bin/caravan-frames" --stdio --store "$work/small" --store-limit 2000000 --workers 1 --media-root "$media" <"$work/many" >/dev/null 2>>"$work/log"
 kept=$("$bin/caravan" frames ls --store "$work/small" | awk '{ sum += $5 } END { print sum }')
-[ "$kept" -le 2000000 ] && [ "$kept" -gt 1000000 ] || fail "the store keeps $kept bytes"
+[ "$kept" -le 2000000 ] && [ "$kept" -gt 1000000 ] || fail "the store holds $kept bytes"

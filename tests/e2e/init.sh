@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# caravan init: a learned tokenizer and a copied one, the same bits for the same seed and any number of threads, sizes
-# and ids that fit, and what is refused.
+# caravan init: a trained tokenizer and a copied one, equal bits for equal seeds and any number of threads, the sizes and
+# ids in config.json, and arguments that are refused.
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-fails() { # fails CODE WORD COMMAND...: exits with that code, and its one line has the word
+# fails CODE WORD COMMAND...: the command must exit with CODE and print one line, which contains WORD.
+fails() {
     code=$1 word=$2
     shift 2
     got=0
     "$@" > /dev/null 2> "$work/err" || got=$?
     [ "$got" = "$code" ] || { echo "exit $got, not $code: $*"; cat "$work/err"; exit 1; }
-    [ "$(wc -l < "$work/err")" = 1 ] && grep -qF -- "$word" "$work/err" || { echo "does not say '$word':"; cat "$work/err"; exit 1; }
+    [ "$(wc -l < "$work/err")" = 1 ] && grep -qF -- "$word" "$work/err" || { echo "expected one line with '$word', got:"; cat "$work/err"; exit 1; }
 }
 
 init() { "$BIN/caravan" init "$@"; }
@@ -22,16 +23,16 @@ init "$work/c" --shape tiny --seed 6 --tokenizer "$work/a"
 for file in config.json generation_config.json model.safetensors tokenizer.json tokenizer_config.json; do
     cmp "$work/a/$file" "$work/b/$file"
 done
-cmp -s "$work/a/model.safetensors" "$work/c/model.safetensors" && { echo "two seeds, one model"; exit 1; }
+cmp -s "$work/a/model.safetensors" "$work/c/model.safetensors" && { echo "two seeds give the same model"; exit 1; }
 cmp "$work/a/tokenizer.json" "$work/c/tokenizer.json"
 
-# The ids in config.json are the tokenizer's.
+# config.json has the tokenizer's ids.
 tokens=$(echo '{"text":"<|im_end|><|image_pad|><|video_pad|>"}' | "$BIN/caravan" tokenize --model "$work/a")
 for key in eos_token_id image_token_id video_token_id; do
     grep -o "\"$key\": [0-9]*" "$work/a/config.json" | grep -o '[0-9]*$'
 done | paste -sd, | sed 's/,/, /g; s/.*/{"tokens": [&]}/' | grep -qxF "$tokens"
 
-# What was written is a shape again; two bytes a weight are half of four.
+# A written config.json can be given as --shape. A bfloat16 file is half as large as a float32 file.
 init "$work/d" --shape "$work/a/config.json" --dtype bfloat16 --tokenizer "$work/a"
 whole=$(stat -c %s "$work/a/model.safetensors") half=$(stat -c %s "$work/d/model.safetensors")
 [ $((whole - 2 * half)) -lt 0 ] && [ $((2 * half - whole)) -lt 40000 ]

@@ -1,5 +1,5 @@
-# One pipeline over two machines with CURVE: two network namespaces where we may make them, two ports of one otherwise.
-# The weights are those of one machine; a stranger with another key stays outside.
+# A pipeline on two machines with CURVE: two network namespaces where they can be created, else two ports of one machine.
+# The final weights are equal to those of one machine. A process with a wrong key is refused.
 . tests/e2e/common.sh
 . tests/e2e/run-helpers.sh
 make_data 2
@@ -18,7 +18,7 @@ if ip netns add $space-1 2>/dev/null && ip netns add $space-2 2>/dev/null &&
     one=10.77.0.1 two=10.77.0.2
     ip -n $space-1 addr add $one/24 dev $$-1 && ip -n $space-1 link set $$-1 up && ip -n $space-1 link set lo up
     ip -n $space-2 addr add $two/24 dev $$-2 && ip -n $space-2 link set $$-2 up && ip -n $space-2 link set lo up
-    # In the second one the first one's weights cannot be seen, so they must be pulled.
+    # The second namespace cannot read the first one's directory, so it must pull the weights.
     in_one="ip netns exec $space-1" in_two="ip netns exec $space-2 unshare -m sh -c"
 else
     ip netns del $space-1 2>/dev/null || true
@@ -28,7 +28,7 @@ fi
 
 key_one=$("$bin/caravan" keygen "$work/one.key")
 key_two=$("$bin/caravan" keygen "$work/two.key")
-[ "$(stat -c %a "$work/one.key")" = 600 ] || fail "a key that others may read"
+[ "$(stat -c %a "$work/one.key")" = 600 ] || fail "other users may read the key"
 make_pipeline "on: two"
 cat >>"$work/p.yaml" <<END
 machines:
@@ -70,9 +70,9 @@ start_one one
 sleep 0.5
 start_two two
 wait_for_both
-grep -q "waiting for two" "$work/one.err" || fail "one did not say for whom it waits: $(cat "$work/one.err")"
+grep -q "waiting for two" "$work/one.err" || fail "one does not name the machine it waits for: $(cat "$work/one.err")"
 check_steps one 8
-[ "$(weights_of one)" = "$want" ] || fail "two machines train other weights"
+[ "$(weights_of one)" = "$want" ] || fail "the weights of two machines differ from those of one"
 if [ -n "$in_two" ]; then
     ls "$work/two/weights" | grep -q pulled-policy || fail "no weights were pulled"
 fi

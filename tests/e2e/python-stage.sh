@@ -1,7 +1,7 @@
 #!/bin/sh
-# The example program of pipelines/examples filters groups line by line and keeps what it does not know.
+# The example program in pipelines/examples handles a group a line and keeps unknown fields.
 set -eu
-command -v python3 >/dev/null || { echo "no python3 here: nothing to try the example with"; exit 0; }
+command -v python3 >/dev/null || { echo "skipped: python3 is not installed"; exit 0; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cat >"$work/in" <<'END'

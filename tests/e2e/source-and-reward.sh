@@ -1,4 +1,4 @@
-# The first stage and the fifth, and caravan groups: what they read, write and refuse.
+# The source and reward stages and `caravan groups`: what they read, write and refuse.
 . tests/e2e/common.sh
 
 line='{"problem_id":7,"problem":"Which?","data_type":"video","problem_type":"multiple choice","options":["A. x","B. y"],"path":"./v/a.mkv","solution":"<answer>B</answer>"}'
@@ -11,11 +11,11 @@ source() { "$bin/caravan-source" --stdio --format video-r1 "$@"; }
 source --data "$work/good.jsonl" --epochs 2 >"$work/groups.jsonl"
 [ "$(grep -o '"id":"[^"]*"' "$work/groups.jsonl" | tr -d '\n')" = '"id":"e0-000000""id":"e0-000001""id":"e1-000000""id":"e1-000001"' ] ||
     fail "wrong ids: $(cat "$work/groups.jsonl")"
-source --data "$work/good.jsonl" --media-root "$work" --limit 1 | grep -q "\"video\":\"$work/v/a.mkv\"" || fail "media_root is not in the path"
+source --data "$work/good.jsonl" --media-root "$work" --limit 1 | grep -q "\"video\":\"$work/v/a.mkv\"" || fail "the path does not begin with media_root"
 source --data "$work/good.jsonl" --template none | grep -q '"text":"Which?Options:\\nA. x\\nB. y\\n"' || fail "template none"
 
 expect 65 "type.jsonl:2: problem_type: 'puzzle' of sample 7" source --data "$work/type.jsonl"
-[ ! -s "$work/out" ] || fail "groups were written before the data were checked"
+[ ! -s "$work/out" ] || fail "groups were written before all records were checked"
 expect 65 'several.jsonl:2: problem_type: missing' source --data "$work/several.jsonl"
 expect 65 'several.jsonl:3: not JSON' source --data "$work/several.jsonl"
 expect 65 'several.jsonl: 2 mistakes in 3 samples' source --data "$work/several.jsonl"
@@ -23,23 +23,23 @@ expect 65 'template.txt: no {question}' source --data "$work/good.jsonl" --templ
 expect 65 'good.jsonl:1: not a group: ' "$bin/caravan-source" --stdio --data "$work/good.jsonl"
 expect 65 'missing.jsonl' source --data "$work/missing.jsonl"
 
-# Two completions, one of them right, through reward and into the store.
+# A group with a right and a wrong completion goes through reward into the store.
 answer='"completions":[{"tokens":[1,2],"text":"<think>.</think><answer>B</answer>","finish":"eos"},{"tokens":[3],"text":"A","finish":"length"}],"mine":{"b":1.50,"a":[1e400,-0,123456789012345678901]}'
 head -n 1 "$work/groups.jsonl" | sed "s|}\$|,$answer}|" >"$work/sampled.jsonl"
 reward() { "$bin/caravan-reward" --stdio "$@"; }
 reward --method grpo --store "$work/store" <"$work/sampled.jsonl" >"$work/rewarded.jsonl"
 grep -q '"rewards":{"accuracy":\[1,0\],"format":\[1,0\],"total":\[2,0\]}' "$work/rewarded.jsonl" || fail "rewards: $(cat "$work/rewarded.jsonl")"
-grep -q '"mine":{"b":1.50,"a":\[1e400,-0,123456789012345678901\]}' "$work/rewarded.jsonl" || fail "unknown keys did not stay as they were"
+grep -q '"mine":{"b":1.50,"a":\[1e400,-0,123456789012345678901\]}' "$work/rewarded.jsonl" || fail "unknown keys have changed"
 
-# A group that was put aside passes as it came; a line that is no group ends the run after what came before it.
+# A quarantined group passes unchanged. A line that is not a group ends the stage after the lines before it were written.
 set_aside='{"id":"q","prompt":{"messages":[],"solution":""},"quarantine":{"stage":"frames","reason":"no clip"},  "x":0.10}'
 { echo "$set_aside"; echo; cat "$work/sampled.jsonl"; echo '{"id":"x"}'; cat "$work/sampled.jsonl"; } >"$work/mixed.jsonl"
 code=0
 reward --method grpo <"$work/mixed.jsonl" >"$work/out" 2>"$work/err" || code=$?
 [ "$code" = 65 ] || fail "exit $code"
 grep -q 'caravan-reward: line 4: not a group: prompt: missing' "$work/err" || fail "$(cat "$work/err")"
-[ "$(wc -l <"$work/out")" = 2 ] || fail "not the two lines before the bad one"
-[ "$(head -n 1 "$work/out")" = "$set_aside" ] || fail "a group that was put aside was touched"
+[ "$(wc -l <"$work/out")" = 2 ] || fail "expected the two lines before the bad one"
+[ "$(head -n 1 "$work/out")" = "$set_aside" ] || fail "a quarantined group was changed"
 
 code=0
 reward <"$work/sampled.jsonl" >"$work/out" 2>"$work/err" || code=$?
@@ -49,6 +49,6 @@ expect 64 'method: cora is not implemented yet' reward --method cora
 "$bin/caravan" groups ls --store "$work/store" | grep -q '^e0-000000 *rewarded .*accuracy 0.5  reward 1$' || fail "groups ls"
 "$bin/caravan" groups show --store "$work/store" e0-000000 | grep -q 'advantage 0.7071' || fail "groups show"
 diff <("$bin/caravan" groups export --store "$work/store" | sed 's/"times":{[^}]*},//') <(sed 's/"times":{[^}]*},//' "$work/rewarded.jsonl") ||
-    fail "groups export is not what reward wrote"
+    fail "groups export differs from what reward wrote"
 expect 65 'no group e9-000000' "$bin/caravan" groups export --store "$work/store" e9-000000
 expect 65 'groups.lmdb' "$bin/caravan" groups ls --store "$work"
