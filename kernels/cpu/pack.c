@@ -68,7 +68,8 @@ static void pack_part(const struct pack_job *job, char *block, uint32_t *part, i
     } else if (job->layout->pair == 2) {
         simd->transpose(words + first / 2 * packed_block, packed_block, part, part_inner / 2, rows, (count + 1) / 2);
     } else {
-        uint16_t *out = (uint16_t *)(void *)block + first * packed_block;
+        uint16_t *out = (void *)block;
+        out += first * packed_block;
         const uint16_t *in = (const uint16_t *)part;
         for (int64_t i = 0; i < rows * count; i++)
             out[i % count * packed_block + i / count] = in[i / count * part_inner + i % count];
