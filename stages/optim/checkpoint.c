@@ -164,8 +164,9 @@ status checkpoint_resume(struct optim *optim) {
     }
     result = metrics_truncate(optim->options->out, model_version(optim->model));
 done:
-    optim->saved_step = model_version(optim->model);
+    optim->saved_step = model_version(optim->model); // after a failure, too: what was loaded is not written again
     optim->saved_at = clock_monotonic();
+    if (result == OK) result = checkpoint_remove_old(optim, &arena); // it may fill the disk
     arena_release(&arena);
     return result;
 }

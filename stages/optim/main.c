@@ -12,7 +12,8 @@
 #include "stages/optim/optim.h"
 
 static status optim_open(void **state, struct stage_context *context) {
-    static const double assumed_bytes_per_second = 0.5e9;
+    static const double saved_bytes_per_second = 0.5e9; // assumed until the first save
+    enum { SAVED_BYTES_PER_PARAMETER = 16 };            // weights, two moments, reference
     struct optim *optim;
     TRY(NEW(&optim, 1));
     *state = optim;
@@ -23,7 +24,7 @@ static status optim_open(void **state, struct stage_context *context) {
         if (stage_in_pipeline(context)) return fail(BUG, "the pipeline did not set the number of steps");
         log_info("--steps is not given: the learning rate stays constant instead of falling along a cosine");
     } else if (options->schedule == OPTIM_SCHEDULE_COSINE && options->warmup >= options->steps && options->warmup) {
-        return fail(USAGE, "--warmup: %lld steps leave none of %lld", (long long)options->warmup,
+        return fail(USAGE, "--warmup: %lld steps, but the whole schedule has %lld", (long long)options->warmup,
                     (long long)options->steps);
     }
     TRY(NEW(&optim->batch, (size_t)options->groups_per_step));
@@ -42,7 +43,7 @@ static status optim_open(void **state, struct stage_context *context) {
     const struct model_info *info = model_get_info(optim->model);
     input_builder_set_model(optim->input, info);
     TRY(model_hash(optim->model, &optim->initial_hash));
-    optim->save_seconds = 16 * (double)info->parameter_count / assumed_bytes_per_second;
+    optim->save_seconds = SAVED_BYTES_PER_PARAMETER * (double)info->parameter_count / saved_bytes_per_second;
     TRY(checkpoint_resume(optim));
     TRY(publish_weights(optim, true));
     publish_remove_old(optim);
@@ -142,8 +143,8 @@ static status optim_close(void *state) {
     struct optim *optim = state;
     if (!optim) return OK;
     status result = optim_save_last(optim, false);
+    input_builder_free(&optim->input); // before the model, which it refers to
     model_free(&optim->model);
-    input_builder_free(&optim->input);
     free(optim->batch);
     free(optim);
     return result;

@@ -83,11 +83,11 @@ status metrics_truncate(const char *out, int64_t step);
 
 // Writes OUT/step-NNNNNN if `whole`: a model directory, the training state and the cursor; and moves the link
 // OUT/latest to it. Otherwise writes OUT/state-NNNNNN: only what is needed to resume. Removes older states. On failure
-// the older checkpoints and states are as they were, and nothing is left of the new one. UNAVAILABLE, DATAERR.
+// the older checkpoints and states are as they were, and nothing incomplete is left. UNAVAILABLE, DATAERR.
 status checkpoint_write(struct optim *optim, bool whole);
 
 // Loads the newest checkpoint or state under OUT, if there is one; else the training state in options->model.dir, if
-// there is one. DATAERR when it cannot be read.
+// there is one. Removes what an earlier process has left incomplete. DATAERR when it cannot be read; UNAVAILABLE.
 status checkpoint_resume(struct optim *optim);
 
 #endif

@@ -59,6 +59,7 @@ static status step_accumulate(struct optim *optim, struct group *group, double w
     struct train_completion *completions = NULL;
     struct train_result trained = {0};
     status result = OK;
+    assert(group->advantages.count == group->completion_count);
     TRY_TO(result, done, stage_input_open(optim->input, group, INPUT_COMPLETIONS, &input));
     TRY_TO(result, done, NEW(&completions, group->completion_count));
     for (size_t i = 0; i < group->completion_count; i++) {

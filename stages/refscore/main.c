@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 #include "shared/base/memory.h"
-#include "shared/stage/stage_model.h"
 #include "shared/stage/stage.h"
+#include "shared/stage/stage_model.h"
 #include "shared/text/answer_span.h"
 
 struct refscore {

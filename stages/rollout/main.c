@@ -4,10 +4,10 @@
 // tokens of a completion depend neither on its row nor on its neighbours.
 #include <stdlib.h>
 
-#include "shared/base/rng.h"
 #include "shared/base/memory.h"
-#include "shared/stage/stage_model.h"
+#include "shared/base/rng.h"
 #include "shared/stage/stage.h"
+#include "shared/stage/stage_model.h"
 
 struct rollout {
     const struct rollout_options *options;
