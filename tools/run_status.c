@@ -92,10 +92,10 @@ status run_status_update(struct run_status *run_status, const struct wire_messag
     struct row *row =
         run_status_row(run_status, deployment_find(run_status->deployment, message->name, (int)message->replica));
     if (!row) return OK;
-    TRY(run_status_set_text(&row->in_hand, message->status.in_hand));
-    TRY(run_status_set_text(&row->in_flight, message->status.in_flight));
-    snprintf(row->state, sizeof row->state, "%s", message->status.state);
-    row->report = message->status;
+    TRY(run_status_set_text(&row->in_hand, message->counters.in_hand));
+    TRY(run_status_set_text(&row->in_flight, message->counters.in_flight));
+    snprintf(row->state, sizeof row->state, "%s", message->counters.state);
+    row->report = message->counters;
     row->report.state = row->state;
     row->report.in_hand = row->in_hand;
     row->report.in_flight = row->in_flight;

@@ -122,7 +122,7 @@ static status supervisor_on_status(struct supervisor *supervisor, const struct w
     const struct replica *replica = deployment_find(supervisor->deployment, message->name, (int)message->replica);
     for (size_t i = 0; i < supervisor->processes.count; i++) {
         struct process *process = &supervisor->processes.list[i];
-        if (process->replica != replica || process->pid != message->status.pid) continue;
+        if (process->replica != replica || process->pid != message->counters.pid) continue;
         process->ready = true;
     }
     return OK;

@@ -466,8 +466,8 @@ static status io_report(struct io_thread *io) {
                                    .name = io->config->stage,
                                    .replica = io->config->replica,
                                    .machine = io->config->machine,
-                                   .status = {.state = "", .in_flight = "", .pid = getpid()}};
-    struct message_status *counters = &message.status;
+                                   .counters = {.state = "", .in_flight = "", .pid = getpid()}};
+    struct message_status *counters = &message.counters;
     buf_clear(&io->seq_text);
     pthread_mutex_lock(&io->lock);
     counters->held = (int64_t)(io->in_progress_count + io->inbox_count);

@@ -15,26 +15,19 @@ static_assert(sizeof(double) == 8 && sizeof(int64_t) == 8, "numbers are 64 bits 
 static_assert(MESSAGE_HEARTBEAT == 5 && MESSAGE_GROUP == 9 && MESSAGE_TRAINED == 13, "kinds keep their numbers");
 static_assert(MESSAGE_GET_WEIGHTS == 17 && MESSAGE_RECORD == 23 && MESSAGE_END == 26, "kinds keep their numbers");
 
-enum message_field_type { FIELD_END, FIELD_INT, FIELD_REAL, FIELD_STRING };
-
-struct message_field {
-    enum message_field_type type;
-    const char *name;
-    size_t offset;
-};
-
 struct message_row {
     const char *name;
     bool bulk;
     struct message_field fields[FIELDS_MAX];
 };
 
-#define INT(member)                                                                                                    \
-    { FIELD_INT, #member, offsetof(struct wire_message, member) }
-#define REAL(member)                                                                                                   \
-    { FIELD_REAL, #member, offsetof(struct wire_message, member) }
-#define STRING(member)                                                                                                 \
-    { FIELD_STRING, #member, offsetof(struct wire_message, member) }
+#define FIELD(type, name, member)                                                                                      \
+    { type, name, offsetof(struct wire_message, member) }
+#define INT(member)           FIELD(FIELD_INT, #member, member)
+#define STRING(member)        FIELD(FIELD_STRING, #member, member)
+#define STATUS_INT(member)    FIELD(FIELD_INT, #member, counters.member)
+#define STATUS_REAL(member)   FIELD(FIELD_REAL, #member, counters.member)
+#define STATUS_STRING(member) FIELD(FIELD_STRING, #member, counters.member)
 
 static const struct message_row message_table[MESSAGE_KINDS] = {
     [MESSAGE_HELLO] = {"HELLO",
@@ -70,27 +63,27 @@ static const struct message_row message_table[MESSAGE_KINDS] = {
                         {STRING(name),
                          INT(replica),
                          STRING(machine),
-                         INT(status.taken),
-                         INT(status.done),
-                         INT(status.quarantined),
-                         INT(status.found),
-                         INT(status.dropped),
-                         INT(status.held),
-                         INT(status.waiting),
-                         INT(status.tokens),
-                         REAL(status.busy),
-                         REAL(status.up),
-                         STRING(status.in_hand),
-                         STRING(status.in_flight),
-                         STRING(status.state),
-                         INT(status.total),
-                         INT(status.settled),
-                         INT(status.step),
-                         INT(status.run_quarantined),
-                         INT(status.run_unused),
-                         REAL(status.reward),
-                         REAL(status.accuracy),
-                         INT(status.pid)}},
+                         STATUS_INT(taken),
+                         STATUS_INT(done),
+                         STATUS_INT(quarantined),
+                         STATUS_INT(found),
+                         STATUS_INT(dropped),
+                         STATUS_INT(held),
+                         STATUS_INT(waiting),
+                         STATUS_INT(tokens),
+                         STATUS_REAL(busy),
+                         STATUS_REAL(up),
+                         STATUS_STRING(in_hand),
+                         STATUS_STRING(in_flight),
+                         STATUS_STRING(state),
+                         STATUS_INT(total),
+                         STATUS_INT(settled),
+                         STATUS_INT(step),
+                         STATUS_INT(run_quarantined),
+                         STATUS_INT(run_unused),
+                         STATUS_REAL(reward),
+                         STATUS_REAL(accuracy),
+                         STATUS_INT(pid)}},
     [MESSAGE_NOTICE] = {"NOTICE", false, {STRING(name), INT(replica), STRING(machine), STRING(reason)}},
     [MESSAGE_END] = {"END", false, {INT(code), STRING(reason)}},
 };
@@ -107,9 +100,14 @@ bool message_has_bulk(enum message_kind kind) {
     return message_known(kind) && message_table[kind].bulk;
 }
 
+const struct message_field *message_fields(enum message_kind kind) {
+    return message_known(kind) ? message_table[kind].fields : NULL;
+}
+
 static size_t message_field_count(const struct message_row *row) {
     size_t count = 0;
-    while (count < FIELDS_MAX && row->fields[count].type != FIELD_END) count++;
+    while (row->fields[count].type != FIELD_END) count++;
+    assert(count < FIELDS_MAX);
     return count;
 }
 
@@ -117,31 +115,25 @@ static int message_write(void *out, const char *data, size_t size) {
     return buf_append(out, data, size) == OK ? 0 : -1;
 }
 
-static status message_encode_field(msgpack_packer *packer, const struct message_row *row,
-                                   const struct message_field *field, const struct wire_message *message) {
-    const void *value = (const char *)message + field->offset;
-    int failed = 0;
-    if (field->type == FIELD_INT) failed = msgpack_pack_int64(packer, *(const int64_t *)value);
-    if (field->type == FIELD_REAL) failed = msgpack_pack_double(packer, *(const double *)value);
-    if (field->type == FIELD_STRING) {
+status message_encode(const struct wire_message *message, struct buf *out) {
+    if (!message_known(message->kind)) return fail(BUG, "unknown message kind %d", message->kind);
+    const struct message_row *row = &message_table[message->kind];
+    msgpack_packer packer;
+    msgpack_packer_init(&packer, out, message_write);
+    int failed = msgpack_pack_array(&packer, message_field_count(row) + 1);
+    if (!failed) failed = msgpack_pack_int(&packer, (int)message->kind);
+    for (const struct message_field *field = row->fields; field->type != FIELD_END && !failed; field++) {
+        const void *value = (const char *)message + field->offset;
+        if (field->type == FIELD_INT) failed = msgpack_pack_int64(&packer, *(const int64_t *)value);
+        if (field->type == FIELD_REAL) failed = msgpack_pack_double(&packer, *(const double *)value);
+        if (field->type != FIELD_STRING) continue;
         const char *text = *(const char *const *)value;
         if (!text) return fail(BUG, "%s: %s is not set", row->name, field->name);
         size_t size = strnlen(text, STRING_MAX + 1);
         if (size > STRING_MAX) return fail(BUG, "%s: %s is too long", row->name, field->name);
-        failed = msgpack_pack_str(packer, size) || msgpack_pack_str_body(packer, text, size);
+        failed = msgpack_pack_str(&packer, size) || msgpack_pack_str_body(&packer, text, size);
     }
     return failed ? fail_oom() : OK;
-}
-
-status message_encode(const struct wire_message *message, struct buf *out) {
-    if (!message_known(message->kind)) return fail(BUG, "unknown message kind %d", message->kind);
-    const struct message_row *row = &message_table[message->kind];
-    size_t count = message_field_count(row);
-    msgpack_packer packer;
-    msgpack_packer_init(&packer, out, message_write);
-    if (msgpack_pack_array(&packer, count + 1) || msgpack_pack_int(&packer, (int)message->kind)) return fail_oom();
-    for (size_t i = 0; i < count; i++) TRY(message_encode_field(&packer, row, &row->fields[i], message));
-    return OK;
 }
 
 // A first frame that is being read. Arrays and maps are refused by their first byte, before msgpack would allocate as
@@ -152,22 +144,8 @@ struct message_reader {
     msgpack_unpacked unpacked;
 };
 
-// The number of elements of the array that the frame is.
-static status message_read_array(struct message_reader *reader, size_t *count) {
-    uint8_t first = reader->size ? reader->data[0] : 0;
-    if (first >> 4 == 9) {
-        *count = first & 15;
-        reader->at = 1;
-    } else if (first == 0xdc && reader->size >= 3) {
-        *count = (size_t)reader->data[1] << 8 | reader->data[2];
-        reader->at = 3;
-    } else {
-        return fail(DATAERR, "a message that is not an array");
-    }
-    return *count ? OK : fail(DATAERR, "a message that is an empty array");
-}
-
 static status message_read_value(struct message_reader *reader, const msgpack_object **value) {
+    assert(reader->at > 0 && reader->at <= reader->size); // behind the array's header
     uint8_t first = reader->at < reader->size ? reader->data[reader->at] : 0xc1;
     if (first == 0xc1 || (first >= 0x80 && first <= 0x9f) || (first >= 0xdc && first <= 0xdf))
         return fail(DATAERR, "a message that is truncated or not flat");
@@ -204,31 +182,41 @@ static status message_decode_field(struct wire_message *message, struct arena *a
     return OK;
 }
 
-static status message_decode_frame(struct wire_message *message, struct arena *arena, struct message_reader *reader) {
-    static const msgpack_object nothing = {.type = MSGPACK_OBJECT_NIL};
-    const msgpack_object *value = &nothing;
-    size_t given = 1;
-    TRY(message_read_array(reader, &given));
-    TRY(message_read_value(reader, &value));
-    if (value->type != MSGPACK_OBJECT_POSITIVE_INTEGER || value->via.u64 == 0 || value->via.u64 >= MESSAGE_KINDS)
-        return fail(DATAERR, "a message of an unknown kind");
-    message->kind = (enum message_kind)value->via.u64;
-    const struct message_row *row = &message_table[message->kind];
-    size_t count = message_field_count(row);
-    if (given - 1 != count) return fail(DATAERR, "%s: %zu fields instead of %zu", row->name, given - 1, count);
-    for (size_t i = 0; i < count; i++) {
-        TRY(message_read_value(reader, &value));
-        TRY(message_decode_field(message, arena, row, &row->fields[i], value));
-    }
-    return reader->at == reader->size ? OK : fail(DATAERR, "%s: trailing bytes", row->name);
-}
-
 status message_decode(struct wire_message *message, struct arena *arena, const void *data, size_t size) {
+    static const msgpack_object nothing = {.type = MSGPACK_OBJECT_NIL};
+    struct message_reader reader = {.data = data, .size = size};
+    const msgpack_object *value = &nothing;
+    const uint8_t first = size ? reader.data[0] : 0;
+    size_t given = 0;
     *message = (struct wire_message){0};
     if (size > FRAME_MAX) return fail(DATAERR, "a message of %zu bytes; the maximum is %d", size, FRAME_MAX);
-    struct message_reader reader = {.data = data, .size = size};
+    if (first >> 4 == 9) {
+        given = first & 15;
+        reader.at = 1;
+    } else if (first == 0xdc && size >= 3) {
+        given = (size_t)reader.data[1] << 8 | reader.data[2];
+        reader.at = 3;
+    } else {
+        return fail(DATAERR, "a message that is not an array");
+    }
+    if (!given) return fail(DATAERR, "a message that is an empty array");
     msgpack_unpacked_init(&reader.unpacked);
-    status result = message_decode_frame(message, arena, &reader);
+    status result = message_read_value(&reader, &value);
+    if (result != OK) goto done;
+    if (value->type != MSGPACK_OBJECT_POSITIVE_INTEGER || value->via.u64 == 0 || value->via.u64 >= MESSAGE_KINDS) {
+        result = fail(DATAERR, "a message of an unknown kind");
+        goto done;
+    }
+    message->kind = (enum message_kind)value->via.u64;
+    const struct message_row *row = &message_table[message->kind];
+    const size_t count = message_field_count(row);
+    if (given - 1 != count) result = fail(DATAERR, "%s: %zu fields instead of %zu", row->name, given - 1, count);
+    for (size_t i = 0; i < count && result == OK; i++) {
+        result = message_read_value(&reader, &value);
+        if (result == OK) result = message_decode_field(message, arena, row, &row->fields[i], value);
+    }
+    if (result == OK && reader.at != size) result = fail(DATAERR, "%s: trailing bytes", row->name);
+done:
     msgpack_unpacked_destroy(&reader.unpacked);
     return result;
 }

@@ -44,7 +44,7 @@ enum message_kind {
 };
 
 // What a replica reports about itself, twice a second. Counts are of groups since the process started, times are
-// seconds. In C a member "status" of a message, after its kind STATUS.
+// seconds.
 struct message_status {
     int64_t taken, done;
     int64_t quarantined, found;          // quarantined by this stage; found in the store
@@ -82,10 +82,10 @@ struct wire_message {
     int64_t version;   // WEIGHTS
     int64_t hash;      // WEIGHTS, FETCH, CHUNK: of the weights, its 64 bits
     const char *path;  // WEIGHTS: the file on the server's machine, "" for the weights of the model folder
-    int64_t offset, size; // FETCH, CHUNK: which bytes; WEIGHTS: of the whole file
-    int64_t code;         // END: the exit code
-    struct message_status status;
-    const void *bulk; // GROUP, CHUNK, RECORD
+    int64_t offset, size;           // FETCH, CHUNK: which bytes; WEIGHTS: of the whole file
+    int64_t code;                   // END: the exit code
+    struct message_status counters; // STATUS
+    const void *bulk;               // GROUP, CHUNK, RECORD
     size_t bulk_size;
 };
 
@@ -94,6 +94,19 @@ const char *message_name(enum message_kind kind);
 
 // Whether messages of that kind have a second frame.
 bool message_has_bulk(enum message_kind kind);
+
+enum message_field_type { FIELD_END, FIELD_INT, FIELD_REAL, FIELD_STRING };
+
+// A field of a message.
+struct message_field {
+    enum message_field_type type;
+    const char *name;
+    size_t offset; // in struct wire_message
+};
+
+// The fields of a kind in the order in which they are encoded, behind them one of type FIELD_END. NULL for a number
+// that is no kind.
+const struct message_field *message_fields(enum message_kind kind);
 
 // Appends the first frame. BUG when a string is NULL or too long, UNAVAILABLE when memory is short.
 status message_encode(const struct wire_message *message, struct buf *out);

@@ -44,7 +44,7 @@ static struct wire_message full_message(enum message_kind kind) {
         .offset = 9,
         .size = 10,
         .code = 65,
-        .status = {.taken = 11, .busy = 0.5, .in_hand = "1", .in_flight = "", .state = "works", .pid = 12}};
+        .counters = {.taken = 11, .busy = 0.5, .in_hand = "1", .in_flight = "", .state = "works", .pid = 12}};
 }
 
 static void every_kind_survives_encoding(void **state) {
