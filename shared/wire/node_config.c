@@ -90,32 +90,25 @@ static status node_config_read_line(struct node_config *config, char *line) {
     return fail(DATAERR, "unknown word '%s'", line);
 }
 
-static status node_config_read_lines(struct node_config *config, char *text) {
-    size_t number = 0;
-    char *rest = NULL;
-    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-        if (number++ == 0) {
-            if (strcmp(line, "caravan-wiring 1") != 0) return fail(DATAERR, "not a node config of this version");
-            continue;
-        }
-        status result = node_config_read_line(config, line);
-        if (result != OK) return fail_prefix(result, "line %zu", number);
-    }
-    if (!config->run || !config->folder || !config->stage || config->replica < 1 || !config->listen_count)
-        return fail(DATAERR, "truncated");
-    return OK;
-}
-
 status node_config_read(struct node_config *config, const char *path) {
     struct buf text = {0};
     *config = (struct node_config){.machine = "", .from = ""};
     status result = file_read(path, &text);
-    if (result == OK && text.size) {
-        result = node_config_read_lines(config, text.data);
-        if (result != OK) result = fail_prefix(result, "%s", path);
-    } else if (result == OK) {
-        result = fail(DATAERR, "%s: empty", path);
+    if (result == OK && !text.size) result = fail(DATAERR, "%s: empty", path);
+    char *rest = NULL;
+    size_t number = 1;
+    for (char *line = result == OK ? strtok_r(text.data, "\n", &rest) : NULL; line && result == OK;
+         line = strtok_r(NULL, "\n", &rest), number++) {
+        if (number > 1) {
+            result = node_config_read_line(config, line);
+            if (result != OK) result = fail_prefix(result, "%s: line %zu", path, number);
+        } else if (strcmp(line, "caravan-wiring 1") != 0) {
+            result = fail(DATAERR, "%s: not a node config of this version", path);
+        }
     }
+    if (result == OK &&
+        (!config->run || !config->folder || !config->stage || config->replica < 1 || !config->listen_count))
+        result = fail(DATAERR, "%s: truncated", path);
     if (result == OK && config->secret) result = wire_key_read(&config->security, config->secret);
     for (size_t i = 0; config->secret && i < config->endpoint_count && result == OK; i++)
         if (config->endpoints[i].key) result = wire_admit(&config->security, config->endpoints[i].key);

@@ -9,7 +9,6 @@
 
 #include "shared/base/clock.h"
 #include "shared/base/log.h"
-#include "shared/wire/zap.h"
 
 enum {
     HEARTBEAT_MS = 1000, // silence after which one side sends a heartbeat
@@ -316,58 +315,47 @@ static void wire_set_event(struct wire_event *event, enum wire_event_kind kind, 
     event->peer = peer;
 }
 
-// Why a client's HELLO is refused, NULL if it is welcome.
-static const char *wire_objection(struct wire *wire, const struct wire_message *hello) {
+static status wire_on_client_message(struct wire *wire, const char *routing_id, size_t size, struct wire_event *event) {
     const struct wire_self *self = &wire->self;
-    if (hello->protocol != WIRE_PROTOCOL)
-        return arena_printf(&wire->arena, "%s-%d uses protocol %d, but %s-%d uses protocol %d", hello->name,
-                            (int)hello->replica, (int)hello->protocol, self->name, self->replica, WIRE_PROTOCOL);
-    if (hello->schema != WIRE_SCHEMA)
-        return arena_printf(&wire->arena, "%s-%d has version %d of the group, but %s-%d has version %d", hello->name,
-                            (int)hello->replica, (int)hello->schema, self->name, self->replica, WIRE_SCHEMA);
-    if (strcmp(hello->run, self->run) != 0)
-        return arena_printf(&wire->arena, "%s-%d belongs to another run than %s-%d: their pipeline files differ",
-                            hello->name, (int)hello->replica, self->name, self->replica);
-    return NULL;
-}
-
-static status wire_on_hello(struct wire *wire, struct wire_peer *peer, const char *routing_id, size_t size,
-                            struct wire_event *event) {
-    const struct wire_message *hello = &event->message;
-    const char *reason = wire_objection(wire, hello);
-    if (reason) return wire_refuse(wire, routing_id, size, reason);
+    const struct wire_message *message = &event->message, unknown = {.kind = MESSAGE_UNKNOWN_PEER};
+    struct wire_peer *peer = wire_find_client(wire, routing_id, size);
+    const int replica = (int)message->replica;
+    const char *refusal = NULL;
+    bool gone;
+    if (peer && peer->lost) return OK;
+    if (!peer && message->kind != MESSAGE_HELLO)
+        return wire_send_frames(wire, wire->server, routing_id, size, &unknown, &gone);
+    if (message->kind != MESSAGE_HELLO) {
+        peer->received_at = clock_monotonic_ms();
+        if (message->kind == MESSAGE_HEARTBEAT) return OK;
+        event->orderly = peer->dead = message->kind == MESSAGE_BYE;
+        wire_set_event(event, peer->dead ? WIRE_GONE : WIRE_MESSAGE, peer);
+        return OK;
+    }
+    if (message->protocol != WIRE_PROTOCOL) {
+        refusal = arena_printf(&wire->arena, "%s-%d uses protocol %d, but %s-%d uses protocol %d", message->name,
+                               replica, (int)message->protocol, self->name, self->replica, WIRE_PROTOCOL);
+    } else if (message->schema != WIRE_SCHEMA) {
+        refusal = arena_printf(&wire->arena, "%s-%d has version %d of the group, but %s-%d has version %d",
+                               message->name, replica, (int)message->schema, self->name, self->replica, WIRE_SCHEMA);
+    } else if (strcmp(message->run, self->run) != 0) {
+        refusal = arena_printf(&wire->arena, "%s-%d belongs to another run than %s-%d: their pipeline files differ",
+                               message->name, replica, self->name, self->replica);
+    }
+    if (refusal) return wire_refuse(wire, routing_id, size, refusal);
     if (!peer) {
-        TRY(wire_peer_new(wire, hello->name, hello->machine, hello->purpose, &peer));
+        TRY(wire_peer_new(wire, message->name, message->machine, message->purpose, &peer));
+        assert(size <= sizeof peer->routing_id);
         memcpy(peer->routing_id, routing_id, size);
         peer->routing_id_size = size;
-        peer->replica = (int)hello->replica;
+        peer->replica = replica;
     }
     peer->open = true;
     peer->received_at = clock_monotonic_ms();
     const struct wire_message welcome = {
-        .kind = MESSAGE_WELCOME, .name = wire->self.name, .replica = wire->self.replica, .machine = wire->self.machine};
+        .kind = MESSAGE_WELCOME, .name = self->name, .replica = self->replica, .machine = self->machine};
     TRY(wire_send(wire, peer, &welcome, NULL));
     wire_set_event(event, WIRE_JOINED, peer);
-    return OK;
-}
-
-static status wire_on_client_message(struct wire *wire, const char *routing_id, size_t size, struct wire_event *event) {
-    struct wire_peer *peer = wire_find_client(wire, routing_id, size);
-    if (peer && peer->lost) return OK;
-    if (event->message.kind == MESSAGE_HELLO) return wire_on_hello(wire, peer, routing_id, size, event);
-    if (!peer) {
-        const struct wire_message unknown = {.kind = MESSAGE_UNKNOWN_PEER};
-        bool gone;
-        return wire_send_frames(wire, wire->server, routing_id, size, &unknown, &gone);
-    }
-    peer->received_at = clock_monotonic_ms();
-    if (event->message.kind == MESSAGE_BYE) {
-        peer->dead = true;
-        event->orderly = true;
-        wire_set_event(event, WIRE_GONE, peer);
-    } else if (event->message.kind != MESSAGE_HEARTBEAT) {
-        wire_set_event(event, WIRE_MESSAGE, peer);
-    }
     return OK;
 }
 
@@ -538,25 +526,6 @@ static status wire_update_items(struct wire *wire) {
     return OK;
 }
 
-// Handles the readable items, beginning behind the one of the last event, so that none is starved.
-static status wire_handle_items(struct wire *wire, struct wire_event *event) {
-    for (size_t i = 0; i < wire->item_count; i++) {
-        size_t at = (wire->first_item + i) % wire->item_count;
-        const zmq_pollitem_t *item = &wire->items[at];
-        if (!(item->revents & (ZMQ_POLLIN | ZMQ_POLLERR))) continue;
-        if (item->socket) {
-            TRY(wire_receive(wire, item->socket, wire->owners[at], event));
-        } else {
-            event->fd = item->fd;
-            wire_set_event(event, WIRE_READABLE, NULL);
-        }
-        if (event->kind == WIRE_TIMEOUT) continue;
-        wire->first_item = (at + 1) % wire->item_count;
-        break;
-    }
-    return OK;
-}
-
 status wire_poll(struct wire *wire, int timeout_ms, struct wire_event *event) {
     int64_t until = timeout_ms < 0 ? INT64_MAX : clock_monotonic_ms() + timeout_ms;
     *event = (struct wire_event){0};
@@ -569,7 +538,19 @@ status wire_poll(struct wire *wire, int timeout_ms, struct wire_event *event) {
         int64_t wake = wire->checked_at + CHECK_MS < until ? wire->checked_at + CHECK_MS : until;
         if (zmq_poll(wire->items, (int)wire->item_count, wake > now ? wake - now : 0) < 0 && zmq_errno() != EINTR)
             return wire_zmq_failure("waiting");
-        TRY(wire_handle_items(wire, event));
+        // Begins behind the item of the last event, so that none is starved.
+        for (size_t i = 0; i < wire->item_count && event->kind == WIRE_TIMEOUT; i++) {
+            const size_t at = (wire->first_item + i) % wire->item_count;
+            const zmq_pollitem_t *item = &wire->items[at];
+            if (!(item->revents & (ZMQ_POLLIN | ZMQ_POLLERR))) continue;
+            if (item->socket) {
+                TRY(wire_receive(wire, item->socket, wire->owners[at], event));
+            } else {
+                event->fd = item->fd;
+                wire_set_event(event, WIRE_READABLE, NULL);
+            }
+            if (event->kind != WIRE_TIMEOUT) wire->first_item = (at + 1) % wire->item_count;
+        }
         if (event->kind != WIRE_TIMEOUT || clock_monotonic_ms() >= until) return OK;
     }
 }
