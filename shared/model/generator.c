@@ -162,29 +162,6 @@ static status generator_copy_prompt(struct request *request, const struct model_
     return OK;
 }
 
-// Allocates the results, and starts the request or lets it wait.
-static status generator_enqueue(struct generator *generator, struct request *request,
-                                const struct model_prompt *prompt) {
-    size_t tokens = (size_t)request->max_new_tokens;
-    request->results = arena_alloc(&request->arena, (size_t)request->count * sizeof *request->results);
-    if (!request->results) return fail_oom();
-    for (int i = 0; i < request->count; i++) {
-        struct generated *result = &request->results[i];
-        result->tokens = arena_alloc(&request->arena, tokens * sizeof *result->tokens);
-        result->logprobs = arena_alloc(&request->arena, tokens * sizeof *result->logprobs);
-        result->versions = arena_alloc(&request->arena, tokens * sizeof *result->versions);
-        if (!result->tokens || !result->logprobs || !result->versions) return fail_oom();
-    }
-    int64_t region = -1;
-    TRY(generator_start_waiting(generator));
-    if (!generator->waiting) TRY(generator_find_region(generator, request, &region));
-    if (region >= 0) return generator_start(generator, request, region, prompt);
-    if (generator->waiting) return fail(BUG, "another request is waiting already");
-    TRY(generator_copy_prompt(request, prompt));
-    generator->waiting = request;
-    return OK;
-}
-
 status generator_add(struct generator *generator, const struct generate_request *from) {
     int max_new_tokens = generator->options.max_new_tokens;
     if (from->count < 1) return fail(USAGE, "%d completions were asked for", from->count);
@@ -203,8 +180,29 @@ status generator_add(struct generator *generator, const struct generate_request 
                                 .key = from->key,
                                 .cache_rows = cache_round_up((int64_t)from->prompt.count),
                                 .prompt_rows = (int64_t)from->prompt.count};
-    status result = generator_enqueue(generator, request, &from->prompt);
-    if (result == OK) return OK;
+    status result = OK;
+    request->results = arena_alloc(&request->arena, (size_t)request->count * sizeof *request->results);
+    if (!request->results) TRY_TO(result, failed, fail_oom());
+    for (int i = 0; i < request->count; i++) {
+        struct generated *generated = &request->results[i];
+        size_t tokens = (size_t)request->max_new_tokens;
+        generated->tokens = arena_alloc(&request->arena, tokens * sizeof *generated->tokens);
+        generated->logprobs = arena_alloc(&request->arena, tokens * sizeof *generated->logprobs);
+        generated->versions = arena_alloc(&request->arena, tokens * sizeof *generated->versions);
+        if (!generated->tokens || !generated->logprobs || !generated->versions) TRY_TO(result, failed, fail_oom());
+    }
+    int64_t region = -1;
+    TRY_TO(result, failed, generator_start_waiting(generator));
+    if (!generator->waiting) TRY_TO(result, failed, generator_find_region(generator, request, &region));
+    if (region >= 0) {
+        TRY_TO(result, failed, generator_start(generator, request, region, &from->prompt));
+        return OK;
+    }
+    if (generator->waiting) TRY_TO(result, failed, fail(BUG, "another request is waiting already"));
+    TRY_TO(result, failed, generator_copy_prompt(request, &from->prompt));
+    generator->waiting = request;
+    return OK;
+failed:
     for (struct request **at = &generator->running; *at; at = &(*at)->next) { // where it is if its prefill failed
         if (*at != request) continue;
         *at = request->next;

@@ -50,42 +50,39 @@ static status generator_sample(struct generator *generator, struct arena *arena,
 }
 
 // Computes the prompt, then samples from its last row, once for each completion.
-static status generator_prefill_prompt(struct generator *generator, struct request *request, struct arena *arena,
-                                       const struct model_prompt *prompt) {
+status generator_prefill(struct generator *generator, struct request *request, const struct model_prompt *prompt) {
     struct model *model = generator->model;
     struct workspace *workspace = &model->workspace;
     enum element type = model->weights->type;
     int64_t hidden_size = model->config.text.hidden_size;
+    size_t count = (size_t)request->count;
+    struct arena arena = {0};
     struct sequence sequence;
     struct text_state text;
-    TRY(sequence_make(&sequence, arena, &model->config, prompt, NULL, 0));
+    status result = OK;
+    TRY_TO(result, done, sequence_make(&sequence, &arena, &model->config, prompt, NULL, 0));
     assert(sequence.span_count == 1 && sequence.cache_rows == request->cache_rows);
     for (int64_t i = 0; i < sequence.rows; i++) sequence.cache_slots[i] += (int32_t)request->cache_begin;
     sequence.spans[0].kv_begin = request->cache_begin;
     request->next_position = sequence.next_position;
-    TRY(text_forward(&text, model, arena, prompt, &sequence, generator->cache, false));
+    TRY_TO(result, done, text_forward(&text, model, &arena, prompt, &sequence, generator->cache, false));
 
-    size_t count = (size_t)request->count;
-    int32_t *zeros = arena_alloc(arena, count * sizeof *zeros); // the only row of last_normed
-    struct batch_row *rows = arena_alloc(arena, count * sizeof *rows);
-    if (!zeros || !rows) return fail_oom();
+    int32_t *zeros = arena_alloc(&arena, count * sizeof *zeros); // the only row of last_normed
+    struct batch_row *rows = arena_alloc(&arena, count * sizeof *rows);
+    if (!zeros || !rows) TRY_TO(result, done, fail_oom());
     for (int i = 0; i < request->count; i++) rows[i] = (struct batch_row){request, i};
     struct tensor index, last_normed, normed;
-    TRY(workspace_upload(workspace, ELEMENT_I32, request->count, 1, zeros, &index));
-    TRY(workspace_alloc(workspace, type, 1, hidden_size, &last_normed));
-    TRY(workspace_alloc(workspace, type, request->count, hidden_size, &normed));
+    TRY_TO(result, done, workspace_upload(workspace, ELEMENT_I32, request->count, 1, zeros, &index));
+    TRY_TO(result, done, workspace_alloc(workspace, type, 1, hidden_size, &last_normed));
+    TRY_TO(result, done, workspace_alloc(workspace, type, request->count, hidden_size, &normed));
     struct forward_state last = text.fwd;
     last.x = tensor_rows(text.fwd.x, text.fwd.rows - 1, 1);
     last.delta = tensor_rows(text.fwd.delta, text.fwd.rows - 1, 1);
-    TRY(forward_norm(&last, last_normed, model->weights->norm, (struct tensor){0}));
-    TRY(model->backend->ops->gather(model->backend, normed, last_normed, index));
-    return generator_sample(generator, arena, normed, rows);
-}
-
-status generator_prefill(struct generator *generator, struct request *request, const struct model_prompt *prompt) {
-    struct arena arena = {0};
-    status result = generator_prefill_prompt(generator, request, &arena, prompt);
-    workspace_restore(&generator->model->workspace, (struct workspace_mark){0});
+    TRY_TO(result, done, forward_norm(&last, last_normed, model->weights->norm, (struct tensor){0}));
+    TRY_TO(result, done, model->backend->ops->gather(model->backend, normed, last_normed, index));
+    TRY_TO(result, done, generator_sample(generator, &arena, normed, rows));
+done:
+    workspace_restore(workspace, (struct workspace_mark){0});
     arena_release(&arena);
     return result;
 }

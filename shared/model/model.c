@@ -10,25 +10,30 @@
 #include "shared/model/trainer.h"
 #include "shared/model/weights_hash.h"
 
-static status model_open_all(struct model *model, const char *dir) {
-    const struct model_options *options = &model->options;
-    const struct model_config *config = &model->config;
+status model_open(struct model **out, const char *dir, const struct model_options *options) {
+    *out = NULL;
+    struct model *model = NULL;
+    status result = OK;
+    TRY(NEW(&model, 1));
+    model->options = *options;
     model->dir = arena_strndup(&model->arena, dir, strlen(dir));
-    if (!model->dir) return fail_oom();
+    if (!model->dir) TRY_TO(result, failed, fail_oom());
     if (options->scratch) {
         model->options.scratch = arena_strndup(&model->arena, options->scratch, strlen(options->scratch));
-        if (!model->options.scratch) return fail_oom();
+        if (!model->options.scratch) TRY_TO(result, failed, fail_oom());
     }
-    TRY(model_config_read(&model->config, dir));
-    TRY(backend_open(&model->backend, &(struct backend_options){options->device, options->threads, options->guarded}));
+    const struct model_config *config = &model->config;
+    const struct backend_options backend = {options->device, options->threads, options->guarded};
+    TRY_TO(result, failed, model_config_read(&model->config, dir));
+    TRY_TO(result, failed, backend_open(&model->backend, &backend));
     model->workspace.backend = model->backend;
     const char *precision = options->precision;
     if (!precision) precision = strcmp(model->backend->ops->name, "cpu") == 0 ? "float32" : "bfloat16";
     enum element type = strcmp(precision, "bfloat16") == 0 ? ELEMENT_BF16 : ELEMENT_F32;
     if (type == ELEMENT_F32 && strcmp(precision, "float32") != 0)
-        return fail(USAGE, "precision %s is not float32 or bfloat16", precision);
-    TRY(backend_supports(model->backend, type));
-    TRY(parameter_table_new(&model->table, config));
+        TRY_TO(result, failed, fail(USAGE, "precision %s is not float32 or bfloat16", precision));
+    TRY_TO(result, failed, backend_supports(model->backend, type));
+    TRY_TO(result, failed, parameter_table_new(&model->table, config));
     model->info = (struct model_info){
         .vocab_size = config->text.vocab_size,
         .image_token_id = config->image_token_id,
@@ -43,25 +48,20 @@ static status model_open_all(struct model *model, const char *dir) {
         .precision = type == ELEMENT_BF16 ? "bfloat16" : "float32",
         .parameter_count = model->table->parameter_count,
     };
-    TRY(safetensors_open_dir(&model->store, dir));
-    TRY(weights_load(&model->weights, model->backend, config, model->table, model->store, type, options->training,
-                     NULL));
-    if (!options->training) {
+    TRY_TO(result, failed, safetensors_open_dir(&model->store, dir));
+    TRY_TO(result, failed,
+           weights_load(&model->weights, model->backend, config, model->table, model->store, type, options->training,
+                        NULL));
+    if (options->training) {
+        TRY_TO(result, failed, trainer_new(&model->trainer, model));
+        if (options->ema) TRY_TO(result, failed, ema_open(model));
+    } else {
         safetensors_close(&model->store);
-        return OK;
     }
-    TRY(trainer_new(&model->trainer, model));
-    return options->ema ? ema_open(model) : OK;
-}
-
-status model_open(struct model **out, const char *dir, const struct model_options *options) {
-    *out = NULL;
-    struct model *model = NULL;
-    TRY(NEW(&model, 1));
-    model->options = *options;
-    status result = model_open_all(model, dir);
-    if (result != OK) model_free(&model);
     *out = model;
+    return OK;
+failed:
+    model_free(&model);
     return result;
 }
 

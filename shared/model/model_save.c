@@ -44,16 +44,12 @@ failed:
     return result;
 }
 
-// Whether a file of the opened directory goes into a checkpoint as it is: all but weights and training state.
-static bool model_save_copies(const struct model *model, const char *name) {
-    if (name[0] == '.' || strcmp(name, TRAINING_TENSORS) == 0 || strcmp(name, TRAINING_COUNTERS) == 0) return false;
+// Copies a file of the opened directory, unless it holds weights or training state.
+static status model_save_copy(const struct model *model, struct arena *arena, const char *name, const char *dir) {
+    if (name[0] == '.' || strcmp(name, TRAINING_TENSORS) == 0 || strcmp(name, TRAINING_COUNTERS) == 0) return OK;
     for (size_t i = 0; i < safetensors_count(model->store); i++)
-        if (strcmp(model_base_name(safetensors_at(model->store, i)->file), name) == 0) return false;
-    return true;
-}
-
-static status model_save_copy(struct arena *arena, const char *from, const char *to, const char *name) {
-    char *source = path_join(arena, from, name), *target = path_join(arena, to, name);
+        if (strcmp(model_base_name(safetensors_at(model->store, i)->file), name) == 0) return OK;
+    char *source = path_join(arena, model->dir, name), *target = path_join(arena, dir, name);
     if (!source || !target) return fail_oom();
     struct stat info;
     if (stat(source, &info)) return fail(DATAERR, "%s: %s", source, strerror(errno));
@@ -85,8 +81,7 @@ status model_save(struct model *model, const char *dir) {
     entries = opendir(model->dir);
     if (!entries) TRY_TO(result, done, fail(DATAERR, "%s: %s", model->dir, strerror(errno)));
     for (struct dirent *entry; (entry = readdir(entries));)
-        if (model_save_copies(model, entry->d_name))
-            TRY_TO(result, done, model_save_copy(&arena, model->dir, dir, entry->d_name));
+        TRY_TO(result, done, model_save_copy(model, &arena, entry->d_name, dir));
     TRY_TO(result, done, dir_sync(dir));
 done:
     if (entries) closedir(entries);

@@ -98,34 +98,7 @@ static int safetensors_compare_data(const void *left, const void *right) {
     return a->size < b->size ? -1 : a->size > b->size;
 }
 
-// Reads all entries of a file's header. Its tensors must fill the file's data without a hole or an overlap.
-static status safetensors_read_header(struct safetensors *store, json_object *header, const char *file,
-                                      const char *data, size_t size) {
-    size_t before = store->count;
-    TRY(RESIZE(&store->tensors, before + (size_t)json_object_object_length(header) + 1));
-    json_object_object_foreach(header, name, entry) {
-        if (strcmp(name, "__metadata__") == 0) continue;
-        struct stored_tensor *tensor = &store->tensors[store->count];
-        *tensor = (struct stored_tensor){.name = arena_strndup(&store->arena, name, strlen(name)), .file = file};
-        if (!tensor->name) return fail_oom();
-        status result = safetensors_read_entry(tensor, entry, data, size);
-        if (result != OK) return fail_prefix(result, "tensor %.200s", name);
-        store->count++;
-    }
-    qsort(store->tensors + before, store->count - before, sizeof *store->tensors, safetensors_compare_data);
-    const char *at = data, *end = data + size;
-    for (size_t i = before; i < store->count; i++) {
-        const struct stored_tensor *tensor = &store->tensors[i];
-        if (tensor->data != at)
-            return fail(DATAERR, "tensor %s: its data %s", tensor->name,
-                        (const char *)tensor->data < at ? "overlap another tensor's" : "follow a hole");
-        at += tensor->size;
-    }
-    if (at != end) return fail(DATAERR, "%zu bytes at its end belong to no tensor", (size_t)(end - at));
-    return OK;
-}
-
-// Adds the tensors of a file's image.
+// Adds the tensors of a file's image. They must fill the file's data without a hole or an overlap.
 static status safetensors_add_image(struct safetensors *store, const char *image, size_t size, const char *file) {
     if (size < PREFIX_SIZE) return fail(DATAERR, "truncated: %zu bytes", size);
     uint64_t length = 0;
@@ -134,10 +107,34 @@ static status safetensors_add_image(struct safetensors *store, const char *image
     if (length > size - PREFIX_SIZE)
         return fail(DATAERR, "truncated: its header claims %llu bytes, the file has %zu", (unsigned long long)length,
                     size);
-    const char *text = image + PREFIX_SIZE;
+    const char *data = image + PREFIX_SIZE + length, *end = image + size;
+    size_t before = store->count;
     json_object *header = NULL;
-    TRY(json_parse_object(&header, text, length, "header"));
-    status result = safetensors_read_header(store, header, file, text + length, size - PREFIX_SIZE - length);
+    status result = OK;
+    TRY(json_parse_object(&header, image + PREFIX_SIZE, length, "header"));
+    TRY_TO(result, done, RESIZE(&store->tensors, before + (size_t)json_object_object_length(header) + 1));
+    json_object_object_foreach(header, name, entry) {
+        if (strcmp(name, "__metadata__") == 0) continue;
+        struct stored_tensor *tensor = &store->tensors[store->count];
+        *tensor = (struct stored_tensor){.name = arena_strndup(&store->arena, name, strlen(name)), .file = file};
+        if (!tensor->name) TRY_TO(result, done, fail_oom());
+        result = safetensors_read_entry(tensor, entry, data, (size_t)(end - data));
+        if (result != OK) TRY_TO(result, done, fail_prefix(result, "tensor %.200s", name));
+        store->count++;
+    }
+    qsort(store->tensors + before, store->count - before, sizeof *store->tensors, safetensors_compare_data);
+    const char *at = data;
+    for (size_t i = before; i < store->count; i++) {
+        const struct stored_tensor *tensor = &store->tensors[i];
+        if (tensor->data != at)
+            TRY_TO(result, done,
+                   fail(DATAERR, "tensor %s: its data %s", tensor->name,
+                        (const char *)tensor->data < at ? "overlap another tensor's" : "follow a hole"));
+        at += tensor->size;
+    }
+    assert(at <= end); // each tensor's data end in the file
+    if (at != end) result = fail(DATAERR, "%zu bytes at its end belong to no tensor", (size_t)(end - at));
+done:
     json_object_put(header);
     return result;
 }

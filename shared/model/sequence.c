@@ -135,10 +135,8 @@ static void sequence_add_branch(struct sequence *sequence, const struct model_co
                                                                           .causal = true};
 }
 
-// Checks all tokens, counts rows and targets, and allocates the arrays.
-static status sequence_alloc(struct sequence *sequence, struct arena *arena, const struct model_config *config,
-                             const struct model_prompt *prompt, const struct model_completion *completions,
-                             size_t count) {
+status sequence_make(struct sequence *sequence, struct arena *arena, const struct model_config *config,
+                     const struct model_prompt *prompt, const struct model_completion *completions, size_t count) {
     if (prompt->count == 0) return fail(BAD_SAMPLE, "the prompt is empty");
     if (prompt->count > MAX_ROWS) return fail(BAD_SAMPLE, "the prompt has %zu tokens", prompt->count);
     TRY(sequence_check_tokens(config, prompt->tokens, prompt->count));
@@ -165,12 +163,8 @@ static status sequence_alloc(struct sequence *sequence, struct arena *arena, con
     bool all = sequence->tokens && sequence->cache_slots && sequence->position_ids && sequence->spans &&
                sequence->media_rows && sequence->logit_rows && sequence->target_ids && sequence->text_rows &&
                sequence->text_ids;
-    return all ? OK : fail(UNAVAILABLE, "out of memory");
-}
+    if (!all) return fail_oom();
 
-status sequence_make(struct sequence *sequence, struct arena *arena, const struct model_config *config,
-                     const struct model_prompt *prompt, const struct model_completion *completions, size_t count) {
-    TRY(sequence_alloc(sequence, arena, config, prompt, completions, count));
     TRY(sequence_add_prompt(sequence, config, prompt));
     int64_t row = sequence->prompt_rows, slot = cache_round_up(sequence->prompt_rows), target = 0;
     for (size_t i = 0; i < count; i++) {

@@ -88,14 +88,22 @@ static status text_chunk_rows(const struct vision_chunk *chunk, struct model *mo
     return result;
 }
 
-// Sets up the rows of the language model.
-static status text_start(struct text_state *state, struct model *model, struct arena *arena, struct kv_cache *cache,
-                         bool training) {
-    const struct sequence *sequence = state->sequence;
-    struct forward_state *fwd = &state->fwd;
+status text_forward(struct text_state *state, struct model *model, struct arena *arena,
+                    const struct model_prompt *prompt, const struct sequence *sequence, struct kv_cache *cache,
+                    bool training) {
     struct workspace *workspace = &model->workspace;
+    struct forward_state *fwd = &state->fwd;
     enum element type = model->weights->type;
     int64_t hidden_size = model->config.text.hidden_size;
+    *state = (struct text_state){.sequence = sequence};
+    TRY(text_split_media(state, &model->config, arena, prompt));
+    for (size_t i = 0; training && model->options.train_vision && i < state->chunk_count; i++) {
+        struct grid_thw grid;
+        TRY(grid_of(&grid, &model->config, &state->chunks[i].medium));
+        TRY(workspace_alloc(workspace, type, grid_tokens(grid, &model->config), hidden_size,
+                            &state->chunks[i].grad_embeds));
+    }
+    state->mark = workspace_save(workspace);
     *fwd = (struct forward_state){.weights = model->weights,
                                   .transformer = &model->weights->text,
                                   .workspace = workspace,
@@ -110,41 +118,25 @@ static status text_start(struct text_state *state, struct model *model, struct a
     TRY(text_rope(model, fwd, sequence->position_ids));
     TRY(workspace_alloc(workspace, type, fwd->rows, hidden_size, &fwd->x));
     TRY(workspace_alloc(workspace, type, fwd->rows, hidden_size, &fwd->delta));
-    if (!training) return OK;
     int layers = fwd->transformer->block_count;
-    fwd->block_inputs = arena_alloc(arena, (size_t)layers * sizeof *fwd->block_inputs);
-    if (!fwd->block_inputs) return fail_oom();
-    for (int i = 0; i < layers; i++)
-        TRY(workspace_alloc(workspace, type, fwd->rows, hidden_size, &fwd->block_inputs[i]));
-    return OK;
-}
-
-status text_forward(struct text_state *state, struct model *model, struct arena *arena,
-                    const struct model_prompt *prompt, const struct sequence *sequence, struct kv_cache *cache,
-                    bool training) {
-    struct workspace *workspace = &model->workspace;
-    *state = (struct text_state){.sequence = sequence};
-    TRY(text_split_media(state, &model->config, arena, prompt));
-    for (size_t i = 0; training && model->options.train_vision && i < state->chunk_count; i++) {
-        struct grid_thw grid;
-        TRY(grid_of(&grid, &model->config, &state->chunks[i].medium));
-        TRY(workspace_alloc(workspace, model->weights->type, grid_tokens(grid, &model->config),
-                            model->config.text.hidden_size, &state->chunks[i].grad_embeds));
+    if (training) {
+        fwd->block_inputs = arena_alloc(arena, (size_t)layers * sizeof *fwd->block_inputs);
+        if (!fwd->block_inputs) return fail_oom();
+        for (int i = 0; i < layers; i++)
+            TRY(workspace_alloc(workspace, type, fwd->rows, hidden_size, &fwd->block_inputs[i]));
     }
-    state->mark = workspace_save(workspace);
-    TRY(text_start(state, model, arena, cache, training));
-    TRY(text_embed(model, state->fwd.x, sequence->tokens, sequence->rows));
+    TRY(text_embed(model, fwd->x, sequence->tokens, sequence->rows));
     for (size_t i = 0; i < state->chunk_count; i++) {
         struct workspace_mark mark = workspace_save(workspace);
         struct vision_state vision;
         struct tensor rows;
         TRY(vision_forward(&vision, model, arena, &state->chunks[i].medium, false));
         TRY(text_chunk_rows(&state->chunks[i], model, &vision.layout, &rows));
-        TRY(model->backend->ops->scatter(model->backend, state->fwd.x, vision.embeds, rows));
+        TRY(model->backend->ops->scatter(model->backend, fwd->x, vision.embeds, rows));
         workspace_restore(workspace, mark);
     }
     struct attention_spans spans = {sequence->spans, sequence->span_count};
-    for (int i = 0; i < state->fwd.transformer->block_count; i++) TRY(block_forward(&state->fwd, i, spans));
+    for (int i = 0; i < layers; i++) TRY(block_forward(fwd, i, spans));
     return OK;
 }
 

@@ -35,11 +35,17 @@ static const char *training_state_name(struct arena *arena, enum training_state_
     return arena_printf(arena, "%s.%s", training_state_prefixes[kind], parameter->name);
 }
 
-static status training_state_write_tensors(struct model *model, struct arena *arena, const char *path) {
+status model_save_state(struct model *model, const char *dir) {
+    if (!model->trainer) return fail(BUG, "the model was not opened for training");
     const struct parameter_table *table = model->table;
+    struct arena arena = {0};
+    struct buf counters = {0};
     struct safetensors_writer *writer = NULL;
-    struct stored_tensor *tensors = arena_alloc(arena, STATE_KINDS * table->count * sizeof *tensors);
-    if (!tensors) return fail_oom();
+    status result = OK;
+    char *tensors_path = path_join(&arena, dir, TRAINING_TENSORS);
+    char *counters_path = path_join(&arena, dir, TRAINING_COUNTERS);
+    struct stored_tensor *tensors = arena_alloc(&arena, STATE_KINDS * table->count * sizeof *tensors);
+    if (!tensors_path || !counters_path || !tensors) TRY_TO(result, done, fail_oom());
     size_t count = 0;
     for (enum training_state_kind kind = 0; kind < STATE_KINDS; kind++) {
         for (size_t i = 0; i < table->count; i++) {
@@ -47,46 +53,32 @@ static status training_state_write_tensors(struct model *model, struct arena *ar
             if (!training_state_has(model, kind, parameter)) continue;
             struct stored_tensor *tensor = &tensors[count++];
             *tensor = (struct stored_tensor){.type = ELEMENT_F32, .rank = parameter->rank};
-            tensor->name = training_state_name(arena, kind, parameter);
-            if (!tensor->name) return fail_oom();
+            tensor->name = training_state_name(&arena, kind, parameter);
+            if (!tensor->name) TRY_TO(result, done, fail_oom());
             memcpy(tensor->shape, parameter->shape, sizeof parameter->shape);
         }
     }
-    status result = OK;
-    TRY_TO(result, failed, safetensors_create(&writer, path, tensors, count, true));
+    TRY_TO(result, done, safetensors_create(&writer, tensors_path, tensors, count, true));
     for (enum training_state_kind kind = 0; kind < STATE_KINDS; kind++) {
         for (size_t i = 0; i < table->count; i++) {
             const struct parameter *parameter = &table->list[i];
             if (!training_state_has(model, kind, parameter)) continue;
             if (kind == EMA)
-                TRY_TO(result, failed, ema_download(model, parameter, ELEMENT_F32, safetensors_sink, writer));
+                TRY_TO(result, done, ema_download(model, parameter, ELEMENT_F32, safetensors_sink, writer));
             else
-                TRY_TO(result, failed,
+                TRY_TO(result, done,
                        parameter_download(model->backend, training_state_buffer(model, kind), parameter, ELEMENT_F32,
                                           safetensors_sink, writer));
         }
     }
-    return safetensors_finish(&writer);
-failed:
-    safetensors_abort(&writer);
-    return result;
-}
-
-status model_save_state(struct model *model, const char *dir) {
-    if (!model->trainer) return fail(BUG, "the model was not opened for training");
-    struct arena arena = {0};
-    struct buf counters = {0};
-    status result = OK;
-    char *tensors_path = path_join(&arena, dir, TRAINING_TENSORS);
-    char *counters_path = path_join(&arena, dir, TRAINING_COUNTERS);
-    if (!tensors_path || !counters_path) TRY_TO(result, done, fail_oom());
-    TRY_TO(result, done, training_state_write_tensors(model, &arena, tensors_path));
+    TRY_TO(result, done, safetensors_finish(&writer));
     TRY_TO(result, done,
            buf_printf(&counters, "{\"step\": %lld, \"tower_step\": %lld, \"version\": %lld}\n",
                       (long long)model->trainer->step, (long long)model->trainer->vision_step,
                       (long long)model->version));
     TRY_TO(result, done, file_write_atomic(counters_path, counters.data, counters.size));
 done:
+    safetensors_abort(&writer);
     buf_release(&counters);
     arena_release(&arena);
     return result;

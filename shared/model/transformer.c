@@ -61,11 +61,19 @@ static status block_attention_forward(struct forward_state *fwd, int index, stru
     return forward_norm(fwd, act->normed, block->norm2, act->rstd2);
 }
 
-// delta = down(swiglu(gate_up(normed))), one chunk of rows after another.
-static status block_mlp_forward(struct forward_state *fwd, int index, struct tensor normed) {
+status block_forward(struct forward_state *fwd, int index, struct attention_spans spans) {
+    assert(index >= 0 && index < fwd->transformer->block_count);
     struct backend *backend = fwd->weights->backend;
     const struct operations *ops = backend->ops;
     const struct block *block = &fwd->transformer->blocks[index];
+    struct workspace_mark mark = workspace_save(fwd->workspace);
+    struct block_activations act;
+    TRY(block_alloc(fwd, false, &act));
+    TRY(forward_norm(fwd, act.normed, block->norm1, act.rstd1));
+    if (fwd->block_inputs) TRY(ops->copy(backend, fwd->block_inputs[index], fwd->x));
+    TRY(block_attention_forward(fwd, index, spans, &act));
+
+    // delta = down(swiglu(gate_up(normed))), one chunk of rows after another.
     int64_t intermediate_size = fwd->transformer->intermediate_size, chunk = block_mlp_chunk(fwd);
     struct tensor gate_up_chunk, hidden_chunk;
     TRY(workspace_alloc(fwd->workspace, fwd->weights->type, chunk, 2 * intermediate_size, &gate_up_chunk));
@@ -73,24 +81,11 @@ static status block_mlp_forward(struct forward_state *fwd, int index, struct ten
     for (int64_t first = 0; first < fwd->rows; first += chunk) {
         int64_t rows = fwd->rows - first < chunk ? fwd->rows - first : chunk;
         struct tensor gate_up = tensor_rows(gate_up_chunk, 0, rows), hidden = tensor_rows(hidden_chunk, 0, rows);
-        TRY(ops->linear(backend, gate_up, tensor_rows(normed, first, rows), block->gate_up, block->gate_up_bias));
+        TRY(ops->linear(backend, gate_up, tensor_rows(act.normed, first, rows), block->gate_up, block->gate_up_bias));
         TRY(ops->swiglu(backend, hidden, gate_up));
         TRY(ops->linear(backend, tensor_rows(fwd->delta, first, rows), hidden, block->down, block->down_bias));
     }
     fwd->has_delta = true;
-    return OK;
-}
-
-status block_forward(struct forward_state *fwd, int index, struct attention_spans spans) {
-    assert(index >= 0 && index < fwd->transformer->block_count);
-    struct backend *backend = fwd->weights->backend;
-    struct workspace_mark mark = workspace_save(fwd->workspace);
-    struct block_activations act;
-    TRY(block_alloc(fwd, false, &act));
-    TRY(forward_norm(fwd, act.normed, fwd->transformer->blocks[index].norm1, act.rstd1));
-    if (fwd->block_inputs) TRY(backend->ops->copy(backend, fwd->block_inputs[index], fwd->x));
-    TRY(block_attention_forward(fwd, index, spans, &act));
-    TRY(block_mlp_forward(fwd, index, act.normed));
     workspace_restore(fwd->workspace, mark);
     return OK;
 }

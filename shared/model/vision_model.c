@@ -223,21 +223,28 @@ static status vision_linear_backward(struct model *model, struct buffer *grads, 
     return ops->linear_grad_weight(model->backend, param_tensor(grads, param), param_tensor(grads, bias), grad_out, in);
 }
 
-// fwd.grad_x = the gradient of the merger's input.
-static status vision_merger_backward(struct vision_state *state, struct model *model, struct tensor grad_embeds,
-                                     struct buffer *grads) {
+status vision_backward(struct vision_state *state, struct model *model, struct tensor grad_embeds,
+                       struct buffer *grads) {
     const struct operations *ops = model->backend->ops;
+    struct workspace *workspace = &model->workspace;
+    struct workspace_mark mark = workspace_save(workspace);
+    struct forward_state *fwd = &state->fwd;
     const struct weights *weights = model->weights;
     const struct parameter_table *table = model->table;
-    struct forward_state *fwd = &state->fwd;
-    struct workspace_mark mark = workspace_save(&model->workspace);
+    int64_t hidden_size = fwd->transformer->hidden_size;
+    fwd->grads = grads;
+    TRY(vision_alloc_rows(state, model));
+    TRY(workspace_alloc(workspace, ELEMENT_F32, fwd->rows, hidden_size, &fwd->grad_x));
+
+    // The merger: fwd.grad_x = the gradient of its input.
+    struct workspace_mark merger_mark = workspace_save(workspace);
     struct tensor grad_fc1, grad_gelu;
     struct merger_activations merger;
     TRY(ops->copy(model->backend, fwd->x, state->block_inputs[fwd->transformer->block_count]));
     fwd->has_delta = false;
     TRY(vision_merge(state, model, &merger));
-    TRY(workspace_alloc(&model->workspace, weights->type, merger.fc1_out.rows, merger.fc1_out.columns, &grad_fc1));
-    TRY(workspace_alloc(&model->workspace, weights->type, merger.fc1_out.rows, merger.fc1_out.columns, &grad_gelu));
+    TRY(workspace_alloc(workspace, weights->type, merger.fc1_out.rows, merger.fc1_out.columns, &grad_fc1));
+    TRY(workspace_alloc(workspace, weights->type, merger.fc1_out.rows, merger.fc1_out.columns, &grad_gelu));
     TRY(vision_linear_backward(model, grads, grad_gelu, grad_embeds, merger.gelu_out, weights->merger_fc2,
                                &table->merger_fc2, &table->merger_fc2_bias));
     TRY(ops->gelu_grad(model->backend, grad_fc1, grad_gelu, merger.fc1_out));
@@ -246,32 +253,19 @@ static status vision_merger_backward(struct vision_state *state, struct model *m
                                &table->merger_fc1, &table->merger_fc1_bias));
     TRY(ops->zero(model->backend, fwd->grad_x));
     TRY(ops->rmsnorm_grad(model->backend, fwd->grad_x, param_tensor(grads, &table->merger_norm),
-                          tensor_reshape(grad_joined, fwd->rows, fwd->transformer->hidden_size), fwd->x,
-                          weights->merger_norm, merger.rstd));
-    workspace_restore(&model->workspace, mark);
-    return OK;
-}
+                          tensor_reshape(grad_joined, fwd->rows, hidden_size), fwd->x, weights->merger_norm,
+                          merger.rstd));
+    workspace_restore(workspace, merger_mark);
 
-status vision_backward(struct vision_state *state, struct model *model, struct tensor grad_embeds,
-                       struct buffer *grads) {
-    const struct operations *ops = model->backend->ops;
-    struct workspace *workspace = &model->workspace;
-    struct workspace_mark mark = workspace_save(workspace);
-    struct forward_state *fwd = &state->fwd;
-    int64_t hidden_size = fwd->transformer->hidden_size;
-    fwd->grads = grads;
-    TRY(vision_alloc_rows(state, model));
-    TRY(workspace_alloc(workspace, ELEMENT_F32, fwd->rows, hidden_size, &fwd->grad_x));
-    TRY(vision_merger_backward(state, model, grad_embeds, grads));
     for (int i = fwd->transformer->block_count - 1; i >= 0; i--)
         TRY(block_backward(fwd, i, vision_spans(state, &model->config, i)));
 
     // The patch embedding: the rows go back to the processor's order, and the patches are computed again.
     struct tensor patches, grad_embedded;
     TRY(vision_patchify(state, model, &patches));
-    TRY(workspace_alloc(workspace, model->weights->type, fwd->rows, hidden_size, &grad_embedded));
+    TRY(workspace_alloc(workspace, weights->type, fwd->rows, hidden_size, &grad_embedded));
     TRY(ops->gather(model->backend, grad_embedded, fwd->grad_x, state->patch_rows));
-    TRY(ops->linear_grad_weight(model->backend, param_tensor(grads, &model->table->patch_embed), (struct tensor){0},
+    TRY(ops->linear_grad_weight(model->backend, param_tensor(grads, &table->patch_embed), (struct tensor){0},
                                 grad_embedded, patches));
     workspace_restore(workspace, mark);
     return OK;
