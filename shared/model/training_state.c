@@ -102,11 +102,25 @@ static status training_state_read_tensor(struct model *model, enum training_stat
     return OK;
 }
 
-// Goes over the table twice, so that nothing is changed before every tensor was found.
-static status training_state_read_tensors(struct model *model, struct arena *arena, const char *path) {
+status model_load_state(struct model *model, const char *dir) {
+    if (!model->trainer) return fail(BUG, "the model was not opened for training");
+    struct arena arena = {0};
+    json_object *counters = NULL;
     struct safetensors *store = NULL;
     float *values = NULL;
+    int64_t step = 0, vision_step = 0, version = 0;
     status result = OK;
+    char *path = path_join(&arena, dir, TRAINING_TENSORS);
+    char *counters_path = path_join(&arena, dir, TRAINING_COUNTERS);
+    if (!path || !counters_path) TRY_TO(result, done, fail_oom());
+    TRY_TO(result, done, json_parse_file(&counters, counters_path));
+    if (!json_int(json_object_object_get(counters, "step"), &step) ||
+        !json_int(json_object_object_get(counters, "tower_step"), &vision_step) ||
+        !json_int(json_object_object_get(counters, "version"), &version) || step < 0 || vision_step < 0 || version < 0)
+        TRY_TO(result, done,
+               fail(DATAERR, "%s: step, tower_step and version are not three non-negative integers", counters_path));
+
+    // Goes over the table twice, so that nothing is changed before every tensor was found.
     TRY_TO(result, done, NEW(&values, CHUNK_ELEMENTS));
     TRY_TO(result, done, safetensors_open(&store, path));
     for (int pass = 0; pass < 2; pass++) {
@@ -114,7 +128,7 @@ static status training_state_read_tensors(struct model *model, struct arena *are
             for (size_t i = 0; i < model->table->count; i++) {
                 const struct parameter *parameter = &model->table->list[i];
                 if (!training_state_has(model, kind, parameter)) continue;
-                const char *name = training_state_name(arena, kind, parameter);
+                const char *name = training_state_name(&arena, kind, parameter);
                 if (!name) TRY_TO(result, done, fail_oom());
                 const struct stored_tensor *stored = safetensors_find(store, name);
                 if (!stored) TRY_TO(result, done, fail(DATAERR, "%s: tensor %s is missing", path, name));
@@ -126,34 +140,14 @@ static status training_state_read_tensors(struct model *model, struct arena *are
             }
         }
     }
-done:
-    safetensors_close(&store);
-    free(values);
-    return result;
-}
-
-status model_load_state(struct model *model, const char *dir) {
-    if (!model->trainer) return fail(BUG, "the model was not opened for training");
-    struct arena arena = {0};
-    json_object *counters = NULL;
-    int64_t step = 0, vision_step = 0, version = 0;
-    status result = OK;
-    char *tensors_path = path_join(&arena, dir, TRAINING_TENSORS);
-    char *counters_path = path_join(&arena, dir, TRAINING_COUNTERS);
-    if (!tensors_path || !counters_path) TRY_TO(result, done, fail_oom());
-    TRY_TO(result, done, json_parse_file(&counters, counters_path));
-    if (!json_int(json_object_object_get(counters, "step"), &step) ||
-        !json_int(json_object_object_get(counters, "tower_step"), &vision_step) ||
-        !json_int(json_object_object_get(counters, "version"), &version) || step < 0 || vision_step < 0 || version < 0)
-        TRY_TO(result, done,
-               fail(DATAERR, "%s: step, tower_step and version are not three non-negative integers", counters_path));
-    TRY_TO(result, done, training_state_read_tensors(model, &arena, tensors_path));
     model->trainer->step = step;
     model->trainer->vision_step = vision_step;
     model->version = version;
     TRY_TO(result, done, weights_refresh(model->weights));
 done:
+    safetensors_close(&store);
     json_object_put(counters);
+    free(values);
     arena_release(&arena);
     return result;
 }
