@@ -25,24 +25,17 @@ size_t string_find(struct string string, const char *part, size_t from) {
     return found ? (size_t)(found - string.data) : SIZE_MAX;
 }
 
-// A lead byte's number of bytes to follow and the range of the first of them (Unicode Standard, table 3-7).
-static int string_utf8_lead(unsigned char lead, unsigned char *low, unsigned char *high) {
-    *low = 0x80, *high = 0xBF;
-    if (lead < 0xC2 || lead > 0xF4) return 0;
-    if (lead == 0xE0) *low = 0xA0;
-    if (lead == 0xED) *high = 0x9F;
-    if (lead == 0xF0) *low = 0x90;
-    if (lead == 0xF4) *high = 0x8F;
-    return lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : 3;
-}
-
 int utf8_step(const char *data, size_t size) {
     const unsigned char *at = (const unsigned char *)data;
     if (at[0] < 0x80) return 1;
-    unsigned char low, high;
-    int follow = string_utf8_lead(at[0], &low, &high);
-    assert(follow >= 0 && follow <= 3);
-    if (!follow) return -1;
+    // How many bytes follow a lead byte, and the range of the first of them (Unicode Standard, table 3-7).
+    unsigned char lead = at[0], low = 0x80, high = 0xBF;
+    if (lead < 0xC2 || lead > 0xF4) return -1;
+    int follow = lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : 3;
+    if (lead == 0xE0) low = 0xA0;
+    if (lead == 0xED) high = 0x9F;
+    if (lead == 0xF0) low = 0x90;
+    if (lead == 0xF4) high = 0x8F;
     for (int i = 1; i <= follow; i++) {
         if ((size_t)i >= size || at[i] < low || at[i] > high) return -i;
         low = 0x80, high = 0xBF;

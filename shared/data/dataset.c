@@ -69,25 +69,8 @@ done:
     return result;
 }
 
-static status dataset_read_template(struct dataset *dataset, const struct source_options *options) {
-    const char *path = options->template;
-    bool none = path && !strcmp(path, "none");
-    struct buf *text = &dataset->template_text;
-    if (dataset->format->has_messages && path && !none)
-        return fail(USAGE, "template: cannot be combined with format %s, whose records contain their messages",
-                    dataset->format->name);
-    if (dataset->format->has_messages || none) return OK;
-    if (path)
-        TRY(file_read(path, text));
-    else
-        TRY(buf_puts(text, prompt_template_default));
-    dataset->options.template = &dataset->template;
-    return prompt_template_parse(&dataset->template, path ? path : "the default template",
-                                 (struct string){text->data, text->size});
-}
-
 status dataset_open(struct dataset **out, const struct source_options *options) {
-    const char *path = options->data, *media_root = options->media_root;
+    const char *path = options->data, *media_root = options->media_root, *template = options->template;
     int64_t limit = options->limit;
     char absolute[PATH_MAX];
     status result;
@@ -106,7 +89,19 @@ status dataset_open(struct dataset **out, const struct source_options *options) 
         dataset->options.media_root = arena_strndup(&dataset->arena, absolute, strlen(absolute));
         if (!dataset->options.media_root) TRY_TO(result, failed, fail_oom());
     }
-    TRY_TO(result, failed, dataset_read_template(dataset, options));
+    bool has_messages = dataset->format->has_messages, no_template = template && !strcmp(template, "none");
+    if (has_messages && template && !no_template)
+        TRY_TO(result, failed,
+               fail(USAGE, "template: cannot be combined with format %s, whose records contain their messages",
+                    dataset->format->name));
+    if (!has_messages && !no_template) {
+        struct buf *text = &dataset->template_text;
+        TRY_TO(result, failed, template ? file_read(template, text) : buf_puts(text, prompt_template_default));
+        TRY_TO(result, failed,
+               prompt_template_parse(&dataset->template, template ? template : "the default template",
+                                     (struct string){text->data, text->size}));
+        dataset->options.template = &dataset->template;
+    }
     TRY_TO(result, failed, records_open(&dataset->records, dataset->path));
     dataset->count = dataset->records.count;
     if (limit > 0 && (size_t)limit < dataset->count) dataset->count = (size_t)limit;

@@ -8,7 +8,6 @@
 #include "shared/base/memory.h"
 
 struct records_cursor {
-    const char *name;
     const char *at, *end;
     size_t line;
 };
@@ -57,43 +56,39 @@ static void records_skip_element(struct records_cursor *cursor) {
     }
 }
 
-// The cursor is at the opening bracket.
-static status records_parse_array(struct records *records, struct records_cursor *cursor) {
-    cursor->at++;
-    records_skip_space(cursor);
-    bool more = cursor->at < cursor->end && *cursor->at != ']';
-    while (more) {
-        records_skip_space(cursor);
-        const char *start = cursor->at;
-        size_t line = cursor->line;
-        records_skip_element(cursor);
-        if (cursor->at == cursor->end) return fail(DATAERR, "%s:%zu: the array is not closed", cursor->name, line);
-        if (cursor->at == start) return fail(DATAERR, "%s:%zu: an element is missing", cursor->name, line);
-        TRY(records_add(records, start, cursor, line));
-        more = *cursor->at == ',';
-        cursor->at += more;
-    }
-    if (cursor->at == cursor->end) return fail(DATAERR, "%s:%zu: the array is not closed", cursor->name, cursor->line);
-    if (*cursor->at != ']') return fail(DATAERR, "%s:%zu: not a JSON array", cursor->name, cursor->line);
-    cursor->at++;
-    records_skip_space(cursor);
-    if (cursor->at < cursor->end) return fail(DATAERR, "%s:%zu: text after the array", cursor->name, cursor->line);
-    return OK;
-}
-
 status records_parse(struct records *records, const char *name, const char *data, size_t size) {
     static const char byte_order_mark[] = "\xef\xbb\xbf";
     if (size >= 3 && !memcmp(data, byte_order_mark, 3)) data += 3, size -= 3;
     if (!size) return OK;
-    struct records_cursor cursor = {name, data, data + size, 1};
+    struct records_cursor cursor = {data, data + size, 1};
     records_skip_space(&cursor);
-    if (cursor.at < cursor.end && *cursor.at == '[') return records_parse_array(records, &cursor);
-    for (; cursor.at < cursor.end; records_skip_space(&cursor)) {
-        const char *start = cursor.at, *end = memchr(start, '\n', (size_t)(cursor.end - start));
-        cursor.at = end ? end : cursor.end;
-        TRY(records_add(records, start, &cursor, cursor.line));
+    if (cursor.at == cursor.end || *cursor.at != '[') {
+        for (; cursor.at < cursor.end; records_skip_space(&cursor)) {
+            const char *start = cursor.at, *end = memchr(start, '\n', (size_t)(cursor.end - start));
+            cursor.at = end ? end : cursor.end;
+            TRY(records_add(records, start, &cursor, cursor.line));
+        }
+        return OK;
     }
-    return OK;
+    cursor.at++;
+    records_skip_space(&cursor);
+    bool more = cursor.at < cursor.end && *cursor.at != ']';
+    while (more) {
+        records_skip_space(&cursor);
+        const char *start = cursor.at;
+        size_t line = cursor.line;
+        records_skip_element(&cursor);
+        if (cursor.at == cursor.end) return fail(DATAERR, "%s:%zu: the array is not closed", name, line);
+        if (cursor.at == start) return fail(DATAERR, "%s:%zu: an element is missing", name, line);
+        TRY(records_add(records, start, &cursor, line));
+        more = *cursor.at == ',';
+        cursor.at += more;
+    }
+    if (cursor.at == cursor.end) return fail(DATAERR, "%s:%zu: the array is not closed", name, cursor.line);
+    if (*cursor.at != ']') return fail(DATAERR, "%s:%zu: not a JSON array", name, cursor.line);
+    cursor.at++;
+    records_skip_space(&cursor);
+    return cursor.at == cursor.end ? OK : fail(DATAERR, "%s:%zu: text after the array", name, cursor.line);
 }
 
 status records_open(struct records *records, const char *path) {

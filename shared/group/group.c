@@ -75,43 +75,38 @@ status group_quarantine(struct group *group, const char *stage, const char *form
 
 // ---- checks ----
 
-static status group_check_media(const struct group *group) {
-    size_t wanted = 0;
-    for (size_t m = 0; m < group->prompt.message_count; m++)
-        for (size_t p = 0; p < group->prompt.messages[m].part_count; p++)
-            wanted += group->prompt.messages[m].parts[p].kind != PART_TEXT;
-    if (!group->media && wanted) return fail(DATAERR, "not a group: media: missing");
-    if (group->media_count != wanted)
-        return fail(DATAERR, "not a group: media: %zu for %zu images and clips", group->media_count, wanted);
-    return OK;
-}
-
 // An array with a value for each completion; an absent one passes.
 static status group_check_count(const struct group *group, const char *name, const void *data, size_t count) {
     if (!data || count == group->completion_count) return OK;
     return fail(DATAERR, "not a group: %s: %zu for %zu completions", name, count, group->completion_count);
 }
 
-static status group_check_reference(const struct group *group) {
-    const struct reference *r = &group->reference;
-    if (!r->present) return fail(DATAERR, "not a group: reference: missing");
-    TRY(group_check_count(group, "reference.answer_span", r->answer_span.data, r->answer_span.count));
-    TRY(group_check_count(group, "reference.answer_logprob", r->answer_logprob.data, r->answer_logprob.count));
-    TRY(group_check_count(group, "reference.answer_probability", r->answer_probability.data,
-                          r->answer_probability.count));
-    TRY(group_check_count(group, "reference.logprobs", r->logprobs, r->logprob_count));
-    return group_check_count(group, "reference.generated", r->generated.data, r->generated.count);
-}
-
 status group_check(const struct group *group, unsigned needs) {
-    if (needs & NEED_MEDIA) TRY(group_check_media(group));
+    if (needs & NEED_MEDIA) {
+        size_t wanted = 0;
+        for (size_t m = 0; m < group->prompt.message_count; m++)
+            for (size_t p = 0; p < group->prompt.messages[m].part_count; p++)
+                wanted += group->prompt.messages[m].parts[p].kind != PART_TEXT;
+        if (!group->media && wanted) return fail(DATAERR, "not a group: media: missing");
+        if (group->media_count != wanted)
+            return fail(DATAERR, "not a group: media: %zu for %zu images and clips", group->media_count, wanted);
+    }
     if (needs & (NEED_COMPLETIONS | NEED_TARGETS)) {
         if (!group->completions) return fail(DATAERR, "not a group: completions: missing");
         if (!group->completion_count) return fail(DATAERR, "not a group: completions: empty");
     }
     for (size_t i = 0; needs & NEED_COMPLETIONS && i < group->completion_count; i++)
         if (!group->completions[i].text.data) return fail(DATAERR, "not a group: completions[%zu].text: missing", i);
-    if (needs & NEED_REFERENCE) TRY(group_check_reference(group));
+    if (needs & NEED_REFERENCE) {
+        const struct reference *r = &group->reference;
+        if (!r->present) return fail(DATAERR, "not a group: reference: missing");
+        TRY(group_check_count(group, "reference.answer_span", r->answer_span.data, r->answer_span.count));
+        TRY(group_check_count(group, "reference.answer_logprob", r->answer_logprob.data, r->answer_logprob.count));
+        TRY(group_check_count(group, "reference.answer_probability", r->answer_probability.data,
+                              r->answer_probability.count));
+        TRY(group_check_count(group, "reference.logprobs", r->logprobs, r->logprob_count));
+        TRY(group_check_count(group, "reference.generated", r->generated.data, r->generated.count));
+    }
     if (needs & NEED_ADVANTAGES) {
         const struct double_array *advantages = &group->advantages;
         if (!advantages->data) return fail(DATAERR, "not a group: advantages: missing");

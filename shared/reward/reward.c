@@ -17,21 +17,6 @@ static double reward_mean(const struct double_array *values) {
     return sum / (double)values->count;
 }
 
-static status reward_accuracy(struct group *group) {
-    enum problem_type type;
-    const struct string *name = &group->prompt.problem_type;
-    const char *sample = group->sample_id.data ? group->sample_id.data : group->id.data;
-    if (!problem_type_parse(*name, &type))
-        return fail(DATAERR, "sample %s: problem type '%s' is not one of " PROBLEM_TYPE_NAMES, sample,
-                    name->data ? name->data : "");
-    for (size_t i = 0; i < group->completion_count; i++) {
-        double *accuracy = &group->rewards.accuracy.data[i];
-        status result = accuracy_compute(type, group->prompt.solution, group->completions[i].text, accuracy);
-        if (result != OK) return fail_prefix(result, "sample %s", sample);
-    }
-    return OK;
-}
-
 // The length reward goes to accurate completions of the right length, if more than one completion is accurate.
 static status reward_length(struct group *group, const struct reward_options *options) {
     const double *accuracy = group->rewards.accuracy.data;
@@ -102,38 +87,46 @@ static status reward_bonus(struct group *group, const struct reward_options *opt
     return OK;
 }
 
-static status reward_advantages(struct group *group) {
-    const struct double_array *total = &group->rewards.total;
-    bool all_equal = true;
-    TRY(group_doubles(group, &group->advantages, total->count));
-    for (size_t i = 1; i < total->count; i++) all_equal = all_equal && total->data[i] == total->data[0];
-    if (all_equal) return OK;
-    double mean = reward_mean(total), squares = 0;
-    for (size_t i = 0; i < total->count; i++) squares += (total->data[i] - mean) * (total->data[i] - mean);
-    double deviation = sqrt(squares / (double)(total->count - 1));
-    for (size_t i = 0; i < total->count; i++)
-        group->advantages.data[i] = (total->data[i] - mean) / (deviation + advantage_epsilon);
-    return OK;
-}
-
 status reward_group(struct group *group, const struct reward_options *options) {
     TRY(group_check(group, NEED_COMPLETIONS));
     struct unknown_fields unknown = group->rewards.unknown;
     struct rewards *rewards = &group->rewards;
+    size_t count = group->completion_count;
     *rewards = (struct rewards){.present = true, .unknown = unknown};
-    TRY(group_doubles(group, &rewards->accuracy, group->completion_count));
-    TRY(group_doubles(group, &rewards->format, group->completion_count));
-    TRY(reward_accuracy(group));
-    for (size_t i = 0; i < group->completion_count; i++)
-        rewards->format.data[i] = format_matches(group->completions[i].text);
+    TRY(group_doubles(group, &rewards->accuracy, count));
+    TRY(group_doubles(group, &rewards->format, count));
+
+    enum problem_type type;
+    const struct string *name = &group->prompt.problem_type;
+    const char *sample = group->sample_id.data ? group->sample_id.data : group->id.data;
+    if (!problem_type_parse(*name, &type))
+        return fail(DATAERR, "sample %s: problem type '%s' is not one of " PROBLEM_TYPE_NAMES, sample,
+                    name->data ? name->data : "");
+    for (size_t i = 0; i < count; i++) {
+        const struct string text = group->completions[i].text;
+        status result = accuracy_compute(type, group->prompt.solution, text, &rewards->accuracy.data[i]);
+        if (result != OK) return fail_prefix(result, "sample %s", sample);
+        rewards->format.data[i] = format_matches(text);
+    }
     if (!isnan(options->min_length)) TRY(reward_length(group, options));
     if (options->method != METHOD_PLAIN) TRY(reward_bonus(group, options));
-    TRY(group_doubles(group, &rewards->total, group->completion_count));
-    for (size_t i = 0; i < group->completion_count; i++) {
+
+    bool all_equal = true;
+    TRY(group_doubles(group, &rewards->total, count));
+    for (size_t i = 0; i < count; i++) {
         double total = rewards->accuracy.data[i] + rewards->format.data[i];
         if (rewards->length.data) total += rewards->length.data[i];
         if (rewards->bonus.data) total += rewards->bonus.data[i];
         rewards->total.data[i] = total;
+        all_equal = all_equal && total == rewards->total.data[0];
     }
-    return reward_advantages(group);
+
+    TRY(group_doubles(group, &group->advantages, count)); // zeros
+    if (all_equal) return OK;
+    double mean = reward_mean(&rewards->total), squares = 0;
+    for (size_t i = 0; i < count; i++) squares += (rewards->total.data[i] - mean) * (rewards->total.data[i] - mean);
+    double deviation = sqrt(squares / (double)(count - 1));
+    for (size_t i = 0; i < count; i++)
+        group->advantages.data[i] = (rewards->total.data[i] - mean) / (deviation + advantage_epsilon);
+    return OK;
 }

@@ -51,27 +51,6 @@ void bpe_release(struct bpe *b) {
     *b = (struct bpe){0};
 }
 
-// Writes the word's bytes as symbols; *count is their number.
-static status bpe_to_symbols(struct bpe *b, const char *word, size_t size, size_t *count) {
-    if (size > MAX_WORD_SIZE) return fail(DATAERR, "a word of %zu bytes is too long", size);
-    if (size > b->symbol_room) {
-        TRY(RESIZE(&b->symbols, size * 2));
-        b->symbol_room = size * 2;
-    }
-    size_t n = 0;
-    bool last_unknown = false;
-    for (size_t i = 0; i < size; i++) {
-        int32_t id = b->byte_ids[(unsigned char)word[i]];
-        bool unknown = id < 0;
-        if (unknown) id = b->unk_id;
-        if (id < 0 || (unknown && last_unknown && b->fuse_unk)) continue;
-        b->symbols[n++].id = id;
-        last_unknown = unknown;
-    }
-    *count = n;
-    return OK;
-}
-
 // Merges a word of few symbols: searches all pairs for the lowest rank each time. Returns the new number of symbols.
 static size_t bpe_merge_short(const struct bpe *b, size_t count) {
     const struct vocab_merge *pairs[SHORT_SYMBOLS];
@@ -179,8 +158,22 @@ static status bpe_encode_uncached(struct bpe *b, const char *word, size_t size, 
         TRY(bpe_whole_word(b, word, size, &id));
         if (id >= 0) return token_list_append(out, id);
     }
-    size_t count = 0;
-    TRY(bpe_to_symbols(b, word, size, &count));
+    if (size > MAX_WORD_SIZE) return fail(DATAERR, "a word of %zu bytes is too long", size);
+    if (size > b->symbol_room) {
+        TRY(RESIZE(&b->symbols, size * 2));
+        b->symbol_room = size * 2;
+    }
+    size_t count = 0; // of symbols
+    bool last_unknown = false;
+    for (size_t i = 0; i < size; i++) {
+        int32_t id = b->byte_ids[(unsigned char)word[i]];
+        bool unknown = id < 0;
+        if (unknown) id = b->unk_id;
+        if (id < 0 || (unknown && last_unknown && b->fuse_unk)) continue;
+        b->symbols[count++].id = id;
+        last_unknown = unknown;
+    }
+    assert(count <= b->symbol_room);
     if (count <= SHORT_SYMBOLS) {
         count = bpe_merge_short(b, count);
     } else {

@@ -113,33 +113,12 @@ done:
     return result;
 }
 
-static status tokenizer_config_read(struct tokenizer *t, struct json_object *config) {
+status tokenizer_read_config(struct tokenizer *t, const char *dir) {
     static const char *const roles[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                         "pad_token", "cls_token", "mask_token"};
-    struct json_object *value;
-    bool split_special, add_prefix_space;
-    TRY(json_get_bool(config, "add_prefix_space", false, &add_prefix_space));
-    if (t->byte_level_only) t->encoder->pre_tokenizer.steps[0].add_prefix_space = add_prefix_space;
-    TRY(json_get_bool(config, "split_special_tokens", false, &split_special));
-    if (split_special) return fail(DATAERR, "split_special_tokens: true is not supported");
-    TRY(json_get(config, "added_tokens_decoder", json_type_object, &value));
-    if (value) TRY(tokenizer_config_read_decoder(t, value));
-    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
-        if (!json_object_object_get_ex(config, roles[i], &value)) continue;
-        status result = tokenizer_config_add_named(t, value);
-        if (result != OK) return fail_prefix(result, "%s", roles[i]);
-    }
-    TRY(json_get(config, "additional_special_tokens", json_type_array, &value));
-    for (size_t i = 0; value && i < json_object_array_length(value); i++) {
-        status result = tokenizer_config_add_named(t, json_object_array_get_idx(value, i));
-        if (result != OK) return fail_prefix(result, "additional_special_tokens[%zu]", i);
-    }
-    return OK;
-}
-
-status tokenizer_read_config(struct tokenizer *t, const char *dir) {
     struct arena memory = {0};
-    struct json_object *config = NULL;
+    struct json_object *config = NULL, *value;
+    bool split_special, add_prefix_space;
     status result;
     char *path = path_join(&memory, dir, "tokenizer_config.json");
     if (!path) TRY_TO(result, done, fail_oom());
@@ -149,7 +128,23 @@ status tokenizer_read_config(struct tokenizer *t, const char *dir) {
         config = json_object_new_object(); // the defaults count
         if (!config) TRY_TO(result, done, fail_oom());
     }
-    result = tokenizer_config_read(t, config);
+    TRY_TO(result, failed, json_get_bool(config, "add_prefix_space", false, &add_prefix_space));
+    if (t->byte_level_only) t->encoder->pre_tokenizer.steps[0].add_prefix_space = add_prefix_space;
+    TRY_TO(result, failed, json_get_bool(config, "split_special_tokens", false, &split_special));
+    if (split_special) TRY_TO(result, failed, fail(DATAERR, "split_special_tokens: true is not supported"));
+    TRY_TO(result, failed, json_get(config, "added_tokens_decoder", json_type_object, &value));
+    if (value) TRY_TO(result, failed, tokenizer_config_read_decoder(t, value));
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
+        if (!json_object_object_get_ex(config, roles[i], &value)) continue;
+        result = tokenizer_config_add_named(t, value);
+        if (result != OK) TRY_TO(result, failed, fail_prefix(result, "%s", roles[i]));
+    }
+    TRY_TO(result, failed, json_get(config, "additional_special_tokens", json_type_array, &value));
+    for (size_t i = 0; value && i < json_object_array_length(value); i++) {
+        result = tokenizer_config_add_named(t, json_object_array_get_idx(value, i));
+        if (result != OK) TRY_TO(result, failed, fail_prefix(result, "additional_special_tokens[%zu]", i));
+    }
+failed:
     if (result != OK) fail_prefix(result, "%s", path);
 done:
     json_object_put(config);

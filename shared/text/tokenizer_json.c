@@ -211,24 +211,6 @@ static const char *tokenizer_json_next_word(const char *line, size_t size, size_
     return line + start;
 }
 
-// Reads a line of merges.txt and counts *rank up. Line 1 may be a header, which starts with # and is not a merge.
-static status tokenizer_json_read_line(struct tokenizer *t, const char *line, size_t size, size_t number,
-                                       uint32_t *rank) {
-    size_t at = 0, left_size, right_size, more;
-    const char *left = tokenizer_json_next_word(line, size, &at, &left_size);
-    const char *right = tokenizer_json_next_word(line, size, &at, &right_size);
-    tokenizer_json_next_word(line, size, &at, &more);
-    if (!left_size) return OK;
-    bool header = number == 1 && left[0] == '#';
-    if (header && left_size >= 8 && !memcmp(left, "#version", 8)) return OK;
-    status result = right_size && !more ? vocab_add_merge(&t->vocab, left, left_size, right, right_size, *rank, false)
-                                        : fail(DATAERR, "\"%.*s\" is not two tokens", (int)size, line);
-    if (header && result == DATAERR) return OK;
-    if (result != OK) return fail_prefix(result, "line %zu", number);
-    ++*rank;
-    return OK;
-}
-
 status tokenizer_read_vocab_files(struct tokenizer *t, const char *dir) {
     struct arena memory = {0};
     struct json_object *vocab = NULL;
@@ -244,10 +226,18 @@ status tokenizer_read_vocab_files(struct tokenizer *t, const char *dir) {
     size_t number = 1, at = 0;
     for (; at < merges.size; number++) {
         const char *line = merges.data + at, *end = memchr(line, '\n', merges.size - at);
-        size_t size = end ? (size_t)(end - line) : merges.size - at;
-        result = tokenizer_json_read_line(t, line, size, number, &rank);
-        if (result != OK) TRY_TO(result, done, fail_prefix(result, "%s", merges_path));
+        size_t size = end ? (size_t)(end - line) : merges.size - at, used = 0, left_size, right_size, more;
+        const char *left = tokenizer_json_next_word(line, size, &used, &left_size);
+        const char *right = tokenizer_json_next_word(line, size, &used, &right_size);
+        tokenizer_json_next_word(line, size, &used, &more);
         at += size + 1;
+        bool header = number == 1 && left_size && left[0] == '#'; // line 1 may be a header, which is not a merge
+        if (!left_size || (header && left_size >= 8 && !memcmp(left, "#version", 8))) continue;
+        result = right_size && !more ? vocab_add_merge(&t->vocab, left, left_size, right, right_size, rank, false)
+                                     : fail(DATAERR, "\"%.*s\" is not two tokens", (int)size, line);
+        if (header && result == DATAERR) continue;
+        if (result != OK) TRY_TO(result, done, fail_prefix(result, "%s: line %zu", merges_path, number));
+        rank++;
     }
     TRY_TO(result, done, bpe_init(&t->encoder->bpe, &t->vocab));
     t->form = NORMALIZE_NFC;
