@@ -111,10 +111,14 @@ static status format_prompt(const struct format_options *options, struct group *
     return group_string(group, &prompt->solution, solution.data, solution.size);
 }
 
-// Parses a record as a group. group_from_json requires an id, which a record may lack, so a
-// copy with another id is parsed.
-static status format_parse_group(json_object *record, struct group **out) {
+static status format_read_caravan(const struct format_options *options, json_object *record, size_t line,
+                                  struct group **out) {
+    const char *key = json_object_object_get(record, "sample_id") ? "sample_id" : "id";
+    enum problem_type type;
     struct buf printed = {0};
+    *out = NULL;
+
+    // group_from_json requires an id, which a record may lack, so a copy with another id is parsed.
     json_object *copy = NULL, *id = json_object_new_string("-");
     status result = id && !json_object_deep_copy(record, &copy, NULL) ? OK : fail_oom();
     if (result == OK && !json_object_object_add(copy, "id", id)) id = NULL; // the copy owns it now
@@ -123,16 +127,7 @@ static status format_parse_group(json_object *record, struct group **out) {
     json_object_put(copy);
     json_object_put(id);
     buf_release(&printed);
-    return result;
-}
-
-static status format_read_caravan(const struct format_options *options, json_object *record, size_t line,
-                                  struct group **out) {
-    const char *key = json_object_object_get(record, "sample_id") ? "sample_id" : "id";
-    enum problem_type type;
-    status result;
-    *out = NULL;
-    TRY(format_parse_group(record, out));
+    TRY(result);
     struct group *group = *out;
     const struct prompt *prompt = &group->prompt;
     group->requires = (struct requirement){0};
@@ -184,18 +179,6 @@ static status format_draw_choices(const struct format_options *options, const st
     return OK;
 }
 
-// Reads choice_a to choice_d; the letter golden_choice_idx gives *right.
-static status format_given_choices(json_object *record, struct string choices[CHOICES], size_t *right) {
-    static const char *const keys[] = {"choice_a", "choice_b", "choice_c", "choice_d"};
-    static_assert(sizeof keys / sizeof *keys == CHOICES, "one key a choice");
-    struct string letter;
-    for (size_t i = 0; i < CHOICES; i++) TRY(format_string(record, keys[i], false, &choices[i]));
-    TRY(format_string(record, "golden_choice_idx", false, &letter));
-    for (*right = 0; *right < CHOICES; ++*right)
-        if (letter.size == 1 && (letter.data[0] == 'A' + (int)*right || letter.data[0] == 'a' + (int)*right)) return OK;
-    return fail(DATAERR, "golden_choice_idx: not a letter from A to D");
-}
-
 // Adds the medium DIR/video_source/NAME, where NAME is the string of a key.
 static status format_add_medium(struct group *group, struct format_media *media, enum part_kind kind, const char *dir,
                                 json_object *record, const char *name_key) {
@@ -216,6 +199,8 @@ static status format_add_medium(struct group *group, struct format_media *media,
 
 static status format_read_seed_bench_r1(const struct format_options *options, json_object *record, size_t line,
                                         struct group **out) {
+    static const char *const keys[] = {"choice_a", "choice_b", "choice_c", "choice_d"};
+    static_assert(sizeof keys / sizeof *keys == CHOICES, "one key a choice");
     struct string choices[CHOICES] = {0}, problem;
     struct buf question = {0};
     struct format_media media = {0};
@@ -224,10 +209,16 @@ static status format_read_seed_bench_r1(const struct format_options *options, js
     status result;
     TRY(group_new(out));
     TRY_TO(result, done, format_sample_id(*out, record, "sample_id", line));
-    if (json_object_object_get(record, "golden_choice_idx"))
-        TRY_TO(result, done, format_given_choices(record, choices, &right));
-    else
+    if (json_object_object_get(record, "golden_choice_idx")) {
+        struct string letter;
+        for (size_t i = 0; i < CHOICES; i++) TRY_TO(result, done, format_string(record, keys[i], false, &choices[i]));
+        TRY_TO(result, done, format_string(record, "golden_choice_idx", false, &letter));
+        for (right = 0; right < CHOICES; right++)
+            if (letter.size == 1 && (letter.data[0] == 'A' + (int)right || letter.data[0] == 'a' + (int)right)) break;
+        if (right == CHOICES) TRY_TO(result, done, fail(DATAERR, "golden_choice_idx: not a letter from A to D"));
+    } else {
         TRY_TO(result, done, format_draw_choices(options, *out, record, choices, &right));
+    }
     TRY_TO(result, done, format_string(record, "question", false, &problem));
     TRY_TO(result, done, buf_append(&question, problem.data, problem.size));
     TRY_TO(result, done, buf_puts(&question, "Options:\n"));

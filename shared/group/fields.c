@@ -262,26 +262,24 @@ status field_fail(const struct field_path *path, const char *what) {
     return fail(DATAERR, "not a group: %s%s%s", text + begin, text[begin] ? ": " : "", what);
 }
 
-static status fields_check_part(struct part *part, const struct field_path *path) {
-    static const char *const kinds[] = {[PART_TEXT] = "text", [PART_IMAGE] = "image", [PART_VIDEO] = "video"};
-    const struct string *const contents[] = {
-        [PART_TEXT] = &part->text, [PART_IMAGE] = &part->image, [PART_VIDEO] = &part->video};
-    static_assert(COUNT(kinds) == PART_VIDEO + 1, "one name for each kind");
-    for (int kind = PART_TEXT; kind <= PART_VIDEO; kind++) {
-        if (!string_equals(part->type, kinds[kind])) continue;
-        part->kind = (enum part_kind)kind;
-        return contents[kind]->data ? OK : field_fail(&(struct field_path){path, kinds[kind], 0}, "missing");
-    }
-    return field_fail(&(struct field_path){path, "type", 0}, "not text, image or video");
-}
-
 status fields_check(const struct field_table *table, void *object, const struct field_path *path) {
     for (size_t i = 0; i < table->count; i++) {
         const struct field *field = &table->fields[i];
         if (field->required && !field_present(field, object))
             return field_fail(&(struct field_path){path, field->name, 0}, "missing");
     }
-    if (table == &part_table) return fields_check_part(object, path);
+    if (table == &part_table) {
+        static const char *const kinds[] = {[PART_TEXT] = "text", [PART_IMAGE] = "image", [PART_VIDEO] = "video"};
+        static_assert(COUNT(kinds) == PART_VIDEO + 1, "one name for each kind");
+        struct part *part = object;
+        const struct string *const contents[] = {
+            [PART_TEXT] = &part->text, [PART_IMAGE] = &part->image, [PART_VIDEO] = &part->video};
+        int kind = PART_TEXT;
+        while (kind <= PART_VIDEO && !string_equals(part->type, kinds[kind])) kind++;
+        if (kind > PART_VIDEO) return field_fail(&(struct field_path){path, "type", 0}, "not text, image or video");
+        part->kind = (enum part_kind)kind;
+        if (!contents[kind]->data) return field_fail(&(struct field_path){path, kinds[kind], 0}, "missing");
+    }
     if (table == &completion_table) {
         const struct completion *completion = object;
         if (!completion->text.data && !completion->tokens.data)

@@ -87,25 +87,6 @@ static status scope_require(struct scope scope, const char *key, const char *wan
     return OK;
 }
 
-static status model_config_dtype(struct model_config *config, struct scope scope) {
-    static const struct {
-        const char *name;
-        enum element type;
-    } types[] = {{"float32", ELEMENT_F32}, {"bfloat16", ELEMENT_BF16}, {"float16", ELEMENT_F16}};
-    json_object *value = scope_find(scope, "dtype");
-    if (!value) value = scope_find(scope, "torch_dtype");
-    if (!value) return OK;
-    const char *name = json_object_is_type(value, json_type_string) ? json_object_get_string(value) : "";
-    if (strcmp(name, "auto") == 0) return OK;
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        if (strcmp(name, types[i].name) != 0) continue;
-        config->has_dtype = true;
-        config->dtype = types[i].type;
-        return OK;
-    }
-    return fail(DATAERR, "dtype is not float32, bfloat16 or float16");
-}
-
 // Rotary settings: rope_scaling beside rope_theta, or both in rope_parameters.
 static status text_config_rope(struct text_config *text, struct scope scope) {
     struct scope rope = {scope_find(scope, "rope_parameters"), NULL, "rope_parameters."};
@@ -227,6 +208,10 @@ static status model_config_eos_ids(struct model_config *config, json_object *val
 }
 
 static status model_config_root(struct model_config *config, json_object *root) {
+    static const struct {
+        const char *name;
+        enum element type;
+    } types[] = {{"float32", ELEMENT_F32}, {"bfloat16", ELEMENT_BF16}, {"float16", ELEMENT_F16}};
     *config = (struct model_config){.image_mean = {0.48145466f, 0.4578275f, 0.40821073f},
                                     .image_std = {0.26862954f, 0.26130258f, 0.27577711f},
                                     .rescale_factor = (float)(1 / 255.0)};
@@ -243,7 +228,16 @@ static status model_config_root(struct model_config *config, json_object *root) 
         return fail(DATAERR, "vision_config.out_hidden_size is %lld, hidden_size is %lld",
                     (long long)config->vision.out_hidden_size, (long long)config->text.hidden_size);
     TRY(scope_bool(text_first, "tie_word_embeddings", false, &config->text.tie_word_embeddings));
-    TRY(model_config_dtype(config, root_first));
+    json_object *dtype = scope_find(root_first, "dtype");
+    if (!dtype) dtype = scope_find(root_first, "torch_dtype");
+    const char *name = json_object_is_type(dtype, json_type_string) ? json_object_get_string(dtype) : "";
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (strcmp(name, types[i].name) != 0) continue;
+        config->has_dtype = true;
+        config->dtype = types[i].type;
+    }
+    if (dtype && !config->has_dtype && strcmp(name, "auto") != 0)
+        return fail(DATAERR, "dtype is not float32, bfloat16 or float16");
     int64_t last = config->text.vocab_size - 1;
     TRY(scope_int64(root_first, "image_token_id", 0, last, -1, &config->image_token_id));
     TRY(scope_int64(root_first, "video_token_id", 0, last, -1, &config->video_token_id));

@@ -221,18 +221,6 @@ const char *parameter_nested_name(struct arena *arena, const struct parameter *p
     return arena_printf(arena, "%s", parameter->name);
 }
 
-static status parameter_check_shape(const struct parameter *parameter, const struct stored_tensor *stored) {
-    struct stored_tensor expected = {.rank = parameter->rank};
-    static_assert(sizeof parameter->shape <= sizeof expected.shape, "a parameter's shape can be stored");
-    memcpy(expected.shape, parameter->shape, sizeof parameter->shape);
-    if (stored->rank == expected.rank &&
-        memcmp(stored->shape, expected.shape, (size_t)expected.rank * sizeof *expected.shape) == 0)
-        return OK;
-    char has[200], wants[200];
-    return fail(DATAERR, "%s: tensor %s has shape %s, the configuration asks for %s", stored->file, stored->name,
-                stored_tensor_shape(stored, has, sizeof has), stored_tensor_shape(&expected, wants, sizeof wants));
-}
-
 status parameter_table_match(const struct parameter_table *table, const struct safetensors *store,
                              const struct stored_tensor **found) {
     struct arena arena = {0};
@@ -247,7 +235,17 @@ status parameter_table_match(const struct parameter_table *table, const struct s
         found[i] = safetensors_find(store, parameter->name);
         if (!found[i]) found[i] = safetensors_find(store, nested);
         if (!found[i]) TRY_TO(result, done, fail(DATAERR, "%s: tensor %s is missing", file, parameter->name));
-        TRY_TO(result, done, parameter_check_shape(parameter, found[i]));
+        struct stored_tensor expected = {.rank = parameter->rank};
+        static_assert(sizeof parameter->shape <= sizeof expected.shape, "a parameter's shape can be stored");
+        memcpy(expected.shape, parameter->shape, sizeof parameter->shape);
+        if (found[i]->rank != expected.rank ||
+            memcmp(found[i]->shape, expected.shape, (size_t)expected.rank * sizeof *expected.shape) != 0) {
+            char has[200], wants[200];
+            TRY_TO(result, done,
+                   fail(DATAERR, "%s: tensor %s has shape %s, the configuration asks for %s", found[i]->file,
+                        found[i]->name, stored_tensor_shape(found[i], has, sizeof has),
+                        stored_tensor_shape(&expected, wants, sizeof wants)));
+        }
         used[found[i] - safetensors_at(store, 0)] = true;
     }
     for (size_t i = 0; i < safetensors_count(store); i++) {

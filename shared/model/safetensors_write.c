@@ -32,29 +32,11 @@ struct safetensors_writer {
     size_t used; // of these
 };
 
-static json_object *safetensors_entry(const struct stored_tensor *tensor, size_t begin, size_t end) {
-    static const char *const types[] = {[ELEMENT_F32] = "F32", [ELEMENT_BF16] = "BF16", [ELEMENT_F16] = "F16"};
-    assert((size_t)tensor->type < sizeof types / sizeof *types);
-    json_object *entry = json_object_new_object(), *shape = json_object_new_array(), *offsets = json_object_new_array();
-    if (!entry || !shape || !offsets) {
-        json_object_put(entry);
-        json_object_put(shape);
-        json_object_put(offsets);
-        return NULL;
-    }
-    for (int i = 0; i < tensor->rank; i++) json_object_array_add(shape, json_object_new_int64(tensor->shape[i]));
-    json_object_array_add(offsets, json_object_new_int64((int64_t)begin));
-    json_object_array_add(offsets, json_object_new_int64((int64_t)end));
-    json_object_object_add(entry, "dtype", json_object_new_string(types[tensor->type]));
-    json_object_object_add(entry, "shape", shape);
-    json_object_object_add(entry, "data_offsets", offsets);
-    return entry;
-}
-
 // The header: its length, and its JSON, padded with blanks to a multiple of 8 bytes. *data_size = the bytes that
 // follow.
 static status safetensors_header(struct buf *header, const struct stored_tensor *tensors, size_t count,
                                  size_t *data_size) {
+    static const char *const types[] = {[ELEMENT_F32] = "F32", [ELEMENT_BF16] = "BF16", [ELEMENT_F16] = "F16"};
     json_object *root = json_object_new_object(), *metadata = json_object_new_object();
     char prefix[PREFIX_SIZE] = {0};
     status result = OK;
@@ -63,10 +45,24 @@ static status safetensors_header(struct buf *header, const struct stored_tensor 
     json_object_object_add(root, "__metadata__", json_object_get(metadata));
     *data_size = 0;
     for (size_t i = 0; i < count; i++) {
-        size_t end = *data_size + (size_t)stored_tensor_count(&tensors[i]) * element_size(tensors[i].type);
-        json_object *entry = safetensors_entry(&tensors[i], *data_size, end);
-        if (!entry) TRY_TO(result, done, fail_oom());
-        json_object_object_add(root, tensors[i].name, entry);
+        const struct stored_tensor *tensor = &tensors[i];
+        size_t end = *data_size + (size_t)stored_tensor_count(tensor) * element_size(tensor->type);
+        assert((size_t)tensor->type < sizeof types / sizeof *types);
+        json_object *entry = json_object_new_object();
+        json_object *shape = json_object_new_array(), *offsets = json_object_new_array();
+        if (!entry || !shape || !offsets) {
+            json_object_put(entry);
+            json_object_put(shape);
+            json_object_put(offsets);
+            TRY_TO(result, done, fail_oom());
+        }
+        for (int d = 0; d < tensor->rank; d++) json_object_array_add(shape, json_object_new_int64(tensor->shape[d]));
+        json_object_array_add(offsets, json_object_new_int64((int64_t)*data_size));
+        json_object_array_add(offsets, json_object_new_int64((int64_t)end));
+        json_object_object_add(entry, "dtype", json_object_new_string(types[tensor->type]));
+        json_object_object_add(entry, "shape", shape);
+        json_object_object_add(entry, "data_offsets", offsets);
+        json_object_object_add(root, tensor->name, entry);
         *data_size = end;
     }
     TRY_TO(result, done, buf_append(header, prefix, sizeof prefix));

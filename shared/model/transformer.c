@@ -115,36 +115,6 @@ static status block_linear_backward(struct forward_state *fwd, struct tensor gra
     return backend->ops->linear_grad_input(backend, grad_in, grad_out, weight, false);
 }
 
-// grad_normed [T,C] = the gradient of m through the MLP, one chunk of rows after another.
-static status block_mlp_backward(struct forward_state *fwd, int index, struct tensor grad_normed,
-                                 struct tensor normed) {
-    struct backend *backend = fwd->weights->backend;
-    const struct operations *ops = backend->ops;
-    const struct block *block = &fwd->transformer->blocks[index];
-    const struct block_params *params = &fwd->transformer->params[index];
-    int64_t intermediate_size = fwd->transformer->intermediate_size, chunk = block_mlp_chunk(fwd);
-    struct workspace_mark mark = workspace_save(fwd->workspace);
-    struct tensor gate_up_chunk, hidden_chunk; // each is overwritten by its own gradient
-    TRY(workspace_alloc(fwd->workspace, fwd->weights->type, chunk, 2 * intermediate_size, &gate_up_chunk));
-    TRY(workspace_alloc(fwd->workspace, fwd->weights->type, chunk, intermediate_size, &hidden_chunk));
-    for (int64_t first = 0; first < fwd->rows; first += chunk) {
-        int64_t rows = fwd->rows - first < chunk ? fwd->rows - first : chunk;
-        struct tensor in = tensor_rows(normed, first, rows), grad_out;
-        struct tensor gate_up = tensor_rows(gate_up_chunk, 0, rows), hidden = tensor_rows(hidden_chunk, 0, rows);
-        struct workspace_mark chunk_mark = workspace_save(fwd->workspace);
-        TRY(block_round_grad(fwd, first, rows, &grad_out));
-        TRY(ops->linear(backend, gate_up, in, block->gate_up, block->gate_up_bias));
-        TRY(ops->swiglu(backend, hidden, gate_up));
-        TRY(block_linear_backward(fwd, hidden, grad_out, hidden, block->down, &params->down, &params->down_bias));
-        TRY(ops->swiglu_grad(backend, gate_up, hidden, gate_up));
-        TRY(block_linear_backward(fwd, tensor_rows(grad_normed, first, rows), gate_up, in, block->gate_up,
-                                  &params->gate_up, &params->gate_up_bias));
-        workspace_restore(fwd->workspace, chunk_mark);
-    }
-    workspace_restore(fwd->workspace, mark);
-    return OK;
-}
-
 // grad_normed [T,C] = the gradient of n through attention.
 static status block_attention_backward(struct forward_state *fwd, int index, struct attention_spans spans,
                                        struct tensor grad_normed, const struct block_activations *act) {
@@ -187,7 +157,27 @@ status block_backward(struct forward_state *fwd, int index, struct attention_spa
     TRY(forward_norm(fwd, act.normed, block->norm1, act.rstd1));
     TRY(block_attention_forward(fwd, index, spans, &act));
 
-    TRY(block_mlp_backward(fwd, index, grad_normed, act.normed));
+    // grad_normed [T,C] = the gradient of m through the MLP, one chunk of rows after another.
+    int64_t intermediate_size = fwd->transformer->intermediate_size, chunk = block_mlp_chunk(fwd);
+    struct workspace_mark mlp_mark = workspace_save(fwd->workspace);
+    struct tensor gate_up_chunk, hidden_chunk; // each is overwritten by its own gradient
+    TRY(workspace_alloc(fwd->workspace, fwd->weights->type, chunk, 2 * intermediate_size, &gate_up_chunk));
+    TRY(workspace_alloc(fwd->workspace, fwd->weights->type, chunk, intermediate_size, &hidden_chunk));
+    for (int64_t first = 0; first < fwd->rows; first += chunk) {
+        int64_t rows = fwd->rows - first < chunk ? fwd->rows - first : chunk;
+        struct tensor in = tensor_rows(act.normed, first, rows), grad_out;
+        struct tensor gate_up = tensor_rows(gate_up_chunk, 0, rows), hidden = tensor_rows(hidden_chunk, 0, rows);
+        struct workspace_mark chunk_mark = workspace_save(fwd->workspace);
+        TRY(block_round_grad(fwd, first, rows, &grad_out));
+        TRY(ops->linear(backend, gate_up, in, block->gate_up, block->gate_up_bias));
+        TRY(ops->swiglu(backend, hidden, gate_up));
+        TRY(block_linear_backward(fwd, hidden, grad_out, hidden, block->down, &params->down, &params->down_bias));
+        TRY(ops->swiglu_grad(backend, gate_up, hidden, gate_up));
+        TRY(block_linear_backward(fwd, tensor_rows(grad_normed, first, rows), gate_up, in, block->gate_up,
+                                  &params->gate_up, &params->gate_up_bias));
+        workspace_restore(fwd->workspace, chunk_mark);
+    }
+    workspace_restore(fwd->workspace, mlp_mark);
     TRY(ops->rmsnorm_grad(backend, fwd->grad_x, block_param_grad(fwd, &params->norm2), grad_normed, fwd->x,
                           block->norm2, act.rstd2));
 

@@ -191,11 +191,20 @@ static status weights_load_all(struct weights_loader *loader) {
     return weights_refresh(weights);
 }
 
-static status weights_alloc(struct weights *weights, const struct model_config *config) {
-    const struct operations *ops = weights->backend->ops;
+status weights_load(struct weights **out, struct backend *backend, const struct model_config *config,
+                    const struct parameter_table *table, const struct safetensors *store, enum element type,
+                    bool training, const uint64_t *hash) {
+    *out = NULL;
     const struct text_config *text = &config->text;
     const struct vision_config *vision = &config->vision;
-    const struct parameter_table *table = weights->table;
+    struct weights *weights = NULL;
+    status result = OK;
+    TRY(NEW(&weights, 1));
+    struct weights_loader loader = {.weights = weights};
+    *weights = (struct weights){.backend = backend, .table = table, .type = type, .training = training};
+    TRY_TO(result, done, NEW(&loader.found, table->count));
+    TRY_TO(result, done, parameter_table_match(table, store, loader.found));
+    if (!training && !hash) TRY_TO(result, done, weights_hasher_new(&loader.hasher, config, type));
     weights->text = (struct transformer){
         .params = table->text,
         .block_count = text->num_hidden_layers,
@@ -214,37 +223,25 @@ static status weights_alloc(struct weights *weights, const struct model_config *
         .hidden_size = vision->hidden_size,
         .intermediate_size = vision->intermediate_size,
     };
-    TRY(NEW(&weights->text.blocks, (size_t)text->num_hidden_layers));
-    TRY(NEW(&weights->vision.blocks, (size_t)vision->depth));
-    if (weights->training)
-        TRY(ops->buffer_new(weights->backend, (size_t)table->elements * sizeof(float), &weights->master));
-    if (weights_read_master(weights)) return OK;
-    int64_t vector_elements = 0;
-    for (size_t i = 0; i < table->count; i++)
-        if (table->list[i].kind != PARAMETER_MATRIX) vector_elements += table->list[i].count + VECTOR_ALIGNMENT;
-    return ops->buffer_new(weights->backend, (size_t)vector_elements * element_size(weights->type), &weights->vectors);
-}
-
-status weights_load(struct weights **out, struct backend *backend, const struct model_config *config,
-                    const struct parameter_table *table, const struct safetensors *store, enum element type,
-                    bool training, const uint64_t *hash) {
-    *out = NULL;
-    struct weights_loader loader = {0};
-    status result = OK;
-    TRY(NEW(&loader.weights, 1));
-    *loader.weights = (struct weights){.backend = backend, .table = table, .type = type, .training = training};
-    TRY_TO(result, done, NEW(&loader.found, table->count));
-    TRY_TO(result, done, parameter_table_match(table, store, loader.found));
-    if (!training && !hash) TRY_TO(result, done, weights_hasher_new(&loader.hasher, config, type));
-    TRY_TO(result, done, weights_alloc(loader.weights, config));
+    TRY_TO(result, done, NEW(&weights->text.blocks, (size_t)text->num_hidden_layers));
+    TRY_TO(result, done, NEW(&weights->vision.blocks, (size_t)vision->depth));
+    if (training)
+        TRY_TO(result, done,
+               backend->ops->buffer_new(backend, (size_t)table->elements * sizeof(float), &weights->master));
+    if (!weights_read_master(weights)) {
+        size_t elements = 0;
+        for (size_t i = 0; i < table->count; i++)
+            if (table->list[i].kind != PARAMETER_MATRIX) elements += (size_t)table->list[i].count + VECTOR_ALIGNMENT;
+        TRY_TO(result, done, backend->ops->buffer_new(backend, elements * element_size(type), &weights->vectors));
+    }
     TRY_TO(result, done, weights_load_all(&loader));
-    if (hash || loader.hasher) loader.weights->hash = hash ? *hash : weights_hasher_digest(loader.hasher);
-    loader.weights->hash_known = hash || loader.hasher;
-    *out = loader.weights;
-    loader.weights = NULL;
+    if (hash || loader.hasher) weights->hash = hash ? *hash : weights_hasher_digest(loader.hasher);
+    weights->hash_known = hash || loader.hasher;
+    *out = weights;
+    weights = NULL;
 done:
     backend->ops->buffer_free(backend, &loader.staging);
-    weights_free(&loader.weights);
+    weights_free(&weights);
     weights_hasher_free(&loader.hasher);
     free(loader.found);
     return result;

@@ -42,28 +42,6 @@ static int rouge_compare_words(const void *left, const void *right) {
     return order ? order : (a->size > b->size) - (a->size < b->size);
 }
 
-// Numbers the distinct words of both texts.
-static status rouge_assign_ids(struct arena *arena, struct rouge_tokens *a, struct rouge_tokens *b) {
-    size_t count = a->words.count + b->words.count;
-    const struct string **order = arena_alloc(arena, (count + 1) * sizeof *order);
-    a->ids = arena_alloc(arena, (a->words.count + 1) * sizeof *a->ids);
-    b->ids = arena_alloc(arena, (b->words.count + 1) * sizeof *b->ids);
-    if (!order || !a->ids || !b->ids) return fail_oom();
-    for (size_t i = 0; i < a->words.count; i++) order[i] = &a->words.data[i];
-    for (size_t i = 0; i < b->words.count; i++) order[a->words.count + i] = &b->words.data[i];
-    qsort(order, count, sizeof *order, rouge_compare_words);
-    uint64_t id = 0;
-    for (size_t i = 0; i < count; i++) {
-        if (i && rouge_compare_words(&order[i - 1], &order[i]) != 0) id++;
-        if (order[i] >= a->words.data && order[i] < a->words.data + a->words.count)
-            a->ids[order[i] - a->words.data] = id;
-        else
-            b->ids[order[i] - b->words.data] = id;
-    }
-    assert(id <= UINT32_MAX); // two ids are packed into one bigram
-    return OK;
-}
-
 static int rouge_compare_ids(const void *left, const void *right) {
     uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
     return (a > b) - (a < b);
@@ -134,7 +112,26 @@ status rouge_mean(struct string target, struct string prediction, double *score)
     status result;
     TRY_TO(result, done, rouge_tokenize(&arena, target, &a));
     TRY_TO(result, done, rouge_tokenize(&arena, prediction, &b));
-    TRY_TO(result, done, rouge_assign_ids(&arena, &a, &b));
+
+    // Numbers the distinct words of both texts.
+    size_t count = a.words.count + b.words.count;
+    const struct string **order = arena_alloc(&arena, (count + 1) * sizeof *order);
+    a.ids = arena_alloc(&arena, (a.words.count + 1) * sizeof *a.ids);
+    b.ids = arena_alloc(&arena, (b.words.count + 1) * sizeof *b.ids);
+    if (!order || !a.ids || !b.ids) TRY_TO(result, done, fail_oom());
+    for (size_t i = 0; i < a.words.count; i++) order[i] = &a.words.data[i];
+    for (size_t i = 0; i < b.words.count; i++) order[a.words.count + i] = &b.words.data[i];
+    qsort(order, count, sizeof *order, rouge_compare_words);
+    uint64_t id = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (i && rouge_compare_words(&order[i - 1], &order[i]) != 0) id++;
+        if (order[i] >= a.words.data && order[i] < a.words.data + a.words.count)
+            a.ids[order[i] - a.words.data] = id;
+        else
+            b.ids[order[i] - b.words.data] = id;
+    }
+    assert(id <= UINT32_MAX); // two ids are packed into one bigram
+
     TRY_TO(result, done, rouge_n(&arena, &a, &b, 1, &rouge1));
     TRY_TO(result, done, rouge_n(&arena, &a, &b, 2, &rouge2));
     TRY_TO(result, done, rouge_l(&arena, &a, &b, &rougel));
