@@ -132,12 +132,14 @@ static struct loss_token group_loss_token(const struct train_completion *complet
 // dlogprobs[t] = weight * dL / d logprobs[t] for all tokens of the group. Fills in *out but its prompt_tokens.
 static void group_loss(const struct train_completion *completions, size_t count, const struct loss_options *options,
                        double weight, const float *logprobs, float *dlogprobs, struct train_result *out) {
+    assert(count > 0);
     *out = (struct train_result){0};
     int64_t compared = 0, referred = 0;
     size_t at = 0;
     for (size_t i = 0; i < count; i++) {
         const struct train_completion *completion = &completions[i];
         size_t tokens = completion->completion.count;
+        assert(tokens > 0); // sequence_make refuses an empty completion
         double share = 1.0 / ((double)count * (double)tokens);
         for (size_t t = 0; t < tokens; t++, at++) {
             struct loss_token token = group_loss_token(completion, t, logprobs[at], options);

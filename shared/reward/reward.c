@@ -123,6 +123,7 @@ status reward_group(struct group *group, const struct reward_options *options) {
 
     TRY(group_doubles(group, &group->advantages, count)); // zeros
     if (all_equal) return OK;
+    assert(count > 1);
     double mean = reward_mean(&rewards->total), squares = 0;
     for (size_t i = 0; i < count; i++) squares += (rewards->total.data[i] - mean) * (rewards->total.data[i] - mean);
     double deviation = sqrt(squares / (double)(count - 1));

@@ -138,25 +138,18 @@ static status bpe_merge_long(struct bpe *b, size_t *count) {
     return OK;
 }
 
-// Sets *id to that of a word that is itself a token of the model's vocabulary, else to -1.
-static status bpe_whole_word(const struct bpe *b, const char *word, size_t size, int32_t *id) {
-    struct buf token = {0};
-    status result = OK;
-    for (size_t i = 0; i < size && result == OK; i++) {
-        char character[2];
-        result = buf_append(&token, character, byte_to_unicode((unsigned char)word[i], character));
-    }
-    *id = result == OK ? vocab_token_to_id(b->vocab, token.data, token.size) : -1;
-    if (*id >= 0 && b->vocab->entries[*id].added_only) *id = -1;
-    buf_release(&token);
-    return result;
-}
-
 static status bpe_encode_uncached(struct bpe *b, const char *word, size_t size, struct token_list *out) {
-    if (b->ignore_merges) {
-        int32_t id;
-        TRY(bpe_whole_word(b, word, size, &id));
-        if (id >= 0) return token_list_append(out, id);
+    if (b->ignore_merges) { // a word that is itself a token of the model's vocabulary is that token
+        struct buf token = {0};
+        status result = OK;
+        for (size_t i = 0; i < size && result == OK; i++) {
+            char character[2];
+            result = buf_append(&token, character, byte_to_unicode((unsigned char)word[i], character));
+        }
+        int32_t id = result == OK ? vocab_token_to_id(b->vocab, token.data, token.size) : -1;
+        buf_release(&token);
+        TRY(result);
+        if (id >= 0 && !b->vocab->entries[id].added_only) return token_list_append(out, id);
     }
     if (size > MAX_WORD_SIZE) return fail(DATAERR, "a word of %zu bytes is too long", size);
     if (size > b->symbol_room) {

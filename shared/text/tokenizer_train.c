@@ -79,24 +79,6 @@ static status tokenizer_train_print_json(struct buf *out, const struct vocab *v,
     return buf_puts(out, "]}\n}\n");
 }
 
-static status tokenizer_train_print_config(struct buf *out, size_t vocab_size) {
-    TRY(buf_puts(out, "{\n  \"add_bos_token\": false,\n  \"add_prefix_space\": false,\n"
-                      "  \"added_tokens_decoder\": {"));
-    for (size_t i = 0; i < QWEN_ADDED_TOKENS; i++) {
-        TRY(buf_printf(out, "%s\n    \"%zu\": {", i ? "," : "", vocab_size + i));
-        TRY(tokenizer_train_print_token(out, i));
-    }
-    TRY(buf_puts(out, "\n  },\n  \"additional_special_tokens\": ["));
-    for (size_t i = 1; i < QWEN_SPECIAL_TOKENS; i++)
-        TRY(buf_printf(out, "%s\"%s\"", i > 1 ? ", " : "", qwen_tokens[i]));
-    TRY(buf_puts(out, "],\n  \"bos_token\": null,\n  \"chat_template\": "));
-    TRY(json_print_string(out, chat_template_jinja, strlen(chat_template_jinja)));
-    return buf_puts(out, ",\n  \"clean_up_tokenization_spaces\": false,\n  \"eos_token\": \"<|im_end|>\",\n"
-                         "  \"errors\": \"replace\",\n  \"model_max_length\": 131072,\n"
-                         "  \"pad_token\": \"<|endoftext|>\",\n  \"split_special_tokens\": false,\n"
-                         "  \"tokenizer_class\": \"Qwen2Tokenizer\",\n  \"unk_token\": null\n}\n");
-}
-
 status tokenizer_train(const char *dir, const char *text, size_t size, size_t vocab_size) {
     struct vocab v = {0};
     struct buf merges = {0}, out = {0};
@@ -105,7 +87,23 @@ status tokenizer_train(const char *dir, const char *text, size_t size, size_t vo
     TRY_TO(result, done, tokenizer_train_print_json(&out, &v, &merges));
     TRY_TO(result, done, tokenizer_train_write(dir, "tokenizer.json", &out));
     buf_clear(&out);
-    TRY_TO(result, done, tokenizer_train_print_config(&out, v.size));
+    TRY_TO(result, done,
+           buf_puts(&out, "{\n  \"add_bos_token\": false,\n  \"add_prefix_space\": false,\n"
+                          "  \"added_tokens_decoder\": {"));
+    for (size_t i = 0; i < QWEN_ADDED_TOKENS; i++) {
+        TRY_TO(result, done, buf_printf(&out, "%s\n    \"%zu\": {", i ? "," : "", v.size + i));
+        TRY_TO(result, done, tokenizer_train_print_token(&out, i));
+    }
+    TRY_TO(result, done, buf_puts(&out, "\n  },\n  \"additional_special_tokens\": ["));
+    for (size_t i = 1; i < QWEN_SPECIAL_TOKENS; i++)
+        TRY_TO(result, done, buf_printf(&out, "%s\"%s\"", i > 1 ? ", " : "", qwen_tokens[i]));
+    TRY_TO(result, done, buf_puts(&out, "],\n  \"bos_token\": null,\n  \"chat_template\": "));
+    TRY_TO(result, done, json_print_string(&out, chat_template_jinja, strlen(chat_template_jinja)));
+    TRY_TO(result, done,
+           buf_puts(&out, ",\n  \"clean_up_tokenization_spaces\": false,\n  \"eos_token\": \"<|im_end|>\",\n"
+                          "  \"errors\": \"replace\",\n  \"model_max_length\": 131072,\n"
+                          "  \"pad_token\": \"<|endoftext|>\",\n  \"split_special_tokens\": false,\n"
+                          "  \"tokenizer_class\": \"Qwen2Tokenizer\",\n  \"unk_token\": null\n}\n"));
     TRY_TO(result, done, tokenizer_train_write(dir, "tokenizer_config.json", &out));
     TRY_TO(result, done, tokenizer_save_chat_template(dir));
 done:
