@@ -53,11 +53,17 @@ static status demux_find_stream_info(AVFormatContext *format) {
     return code < 0 ? ffmpeg_fail(code, "has no readable stream") : OK;
 }
 
-static status demux_open_format(struct demuxer *demuxer, enum demux_kind kind) {
+status demuxer_open(struct demuxer *demuxer, const char *path, int threads, enum demux_kind kind) {
+    *demuxer = (struct demuxer){.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+    ffmpeg_clear_error();
+    struct stat file;
+    if (demuxer->fd < 0 || fstat(demuxer->fd, &file)) return fail(BAD_SAMPLE, "%s", strerror(errno));
+    if (!S_ISREG(file.st_mode)) return fail(BAD_SAMPLE, "not a file");
+    if (file.st_size == 0) return fail(BAD_SAMPLE, "the file is empty");
+    demuxer->size = file.st_size;
     unsigned char *buffer = av_malloc(demux_io_buffer_size);
-    if (buffer) {
+    if (buffer)
         demuxer->io = avio_alloc_context(buffer, demux_io_buffer_size, 0, demuxer, demux_read_bytes, NULL, demux_seek);
-    }
     if (!demuxer->io) av_free(buffer);
     demuxer->format = avformat_alloc_context();
     if (!demuxer->io || !demuxer->format) return fail_oom();
@@ -74,7 +80,6 @@ static status demux_open_format(struct demuxer *demuxer, enum demux_kind kind) {
         codec_known |= stream->codec_type == AVMEDIA_TYPE_VIDEO && stream->codec_id != AV_CODEC_ID_NONE;
     }
     if (kind == DEMUX_VIDEO || !codec_known) TRY(demux_find_stream_info(demuxer->format));
-
     for (unsigned i = 0; i < demuxer->format->nb_streams; i++) {
         const AVCodecParameters *stream = demuxer->format->streams[i]->codecpar;
         if (stream->codec_type != AVMEDIA_TYPE_VIDEO) continue;
@@ -82,18 +87,6 @@ static status demux_open_format(struct demuxer *demuxer, enum demux_kind kind) {
         return fail(BAD_SAMPLE, "has %d x %d pixels, at most %d million are allowed", stream->width, stream->height,
                     demux_max_pixels / 1000000);
     }
-    return OK;
-}
-
-status demuxer_open(struct demuxer *demuxer, const char *path, int threads, enum demux_kind kind) {
-    *demuxer = (struct demuxer){.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-    ffmpeg_clear_error();
-    struct stat file;
-    if (demuxer->fd < 0 || fstat(demuxer->fd, &file)) return fail(BAD_SAMPLE, "%s", strerror(errno));
-    if (!S_ISREG(file.st_mode)) return fail(BAD_SAMPLE, "not a file");
-    if (file.st_size == 0) return fail(BAD_SAMPLE, "the file is empty");
-    demuxer->size = file.st_size;
-    TRY(demux_open_format(demuxer, kind));
 
     const AVCodec *codec = NULL;
     int index = av_find_best_stream(demuxer->format, AVMEDIA_TYPE_VIDEO, -1, -1, &codec, 0);

@@ -77,28 +77,6 @@ static uint8_t image_over_white(int level, int alpha) {
     return (uint8_t)((sum + (sum >> 8)) >> 8);
 }
 
-static void image_read_packed_row(const struct image_reader *reader, int y, uint8_t *out) {
-    assert(reader->packed && reader->packed->format == reader->frame->format);
-    const AVFrame *frame = reader->frame;
-    const struct packed_format *packed = reader->packed;
-    size_t width = (size_t)frame->width, step = packed->step;
-    const uint8_t *in[3];
-    for (int c = 0; c < 3; c++) {
-        int plane = packed->planes[c];
-        in[c] = frame->data[plane] + (ptrdiff_t)y * frame->linesize[plane] + packed->offsets[c];
-    }
-    if (!reader->over_white || packed->alpha < 0) {
-        for (size_t x = 0; x < width; x++, out += 3) {
-            for (int c = 0; c < 3; c++) out[c] = in[c][x * step];
-        }
-        return;
-    }
-    const uint8_t *alpha = frame->data[0] + (ptrdiff_t)y * frame->linesize[0] + packed->alpha;
-    for (size_t x = 0; x < width; x++, out += 3) {
-        for (int c = 0; c < 3; c++) out[c] = image_over_white(in[c][x * step], alpha[x * step]);
-    }
-}
-
 // The callback of struct image_rows.
 static status image_read_row(void *context, int y, const uint8_t **row) {
     struct image_reader *reader = context;
@@ -110,9 +88,20 @@ static status image_read_row(void *context, int y, const uint8_t **row) {
     case LAYOUT_RGB24:
         *row = in;
         break;
-    case LAYOUT_PACKED:
-        image_read_packed_row(reader, y, out);
+    case LAYOUT_PACKED: {
+        const struct packed_format *packed = reader->packed;
+        assert(packed && packed->format == frame->format);
+        const uint8_t *samples[3], *alpha = reader->over_white && packed->alpha >= 0 ? in + packed->alpha : NULL;
+        for (int c = 0; c < 3; c++) {
+            int plane = packed->planes[c];
+            samples[c] = frame->data[plane] + (ptrdiff_t)y * frame->linesize[plane] + packed->offsets[c];
+        }
+        for (int x = 0; x < frame->width; x++, out += 3) {
+            int at = x * packed->step;
+            for (int c = 0; c < 3; c++) out[c] = alpha ? image_over_white(samples[c][at], alpha[at]) : samples[c][at];
+        }
         break;
+    }
     case LAYOUT_GRAY16: // values above 255 become 255, as Pillow's conversion makes them
         for (int x = 0; x < frame->width; x++, out += 3) {
             unsigned level = frame->format == AV_PIX_FMT_GRAY16BE ? AV_RB16(in + 2 * x) : AV_RL16(in + 2 * x);
@@ -161,36 +150,6 @@ static bool image_has_alpha(const AVFrame *frame, enum AVCodecID codec, int png_
     return png_color_type == png_rgb_alpha || (png_color_type == png_gray_alpha && format->comp[0].depth > 8);
 }
 
-static status image_resize_frame(struct frames_view *view, const AVFrame *frame, enum AVCodecID codec, bool alpha,
-                                 const struct sampling_config *sampling) {
-    struct frames *frames = &view->frames;
-    *frames = (struct frames){.count = 1, .seconds_per_grid = NAN};
-    TRY(smart_resize(frame->height, frame->width, sampling->image_min_pixels, sampling->image_max_pixels,
-                     &frames->height, &frames->width));
-    struct image_reader reader = {.frame = frame, .over_white = alpha};
-    struct image_rows rows = {frame->height, frame->width, image_read_row, &reader};
-    AVFrame *converted = NULL;
-    status result = OK;
-    image_reader_set_layout(&reader, codec);
-    if (reader.layout == LAYOUT_NONE) {
-        converted = av_frame_alloc();
-        TRY_TO(result, done, converted ? color_convert_image(converted, frame, alpha) : fail_oom());
-        reader.frame = converted;
-        image_reader_set_layout(&reader, AV_CODEC_ID_NONE);
-        assert(reader.layout != LAYOUT_NONE);
-    }
-    TRY_TO(result, done, NEW(&reader.row, (size_t)frame->width * 3));
-    TRY_TO(result, done, NEW(&reader.scratch, 4 * ((size_t)frame->width + 2)));
-    TRY_TO(result, done, mem_new(&view->owned, frames_bytes(frames), 1));
-    TRY_TO(result, done, image_resize(&rows, frames->height, frames->width, view->owned));
-    frames->pixels = view->owned;
-done:
-    free(reader.row);
-    free(reader.scratch);
-    av_frame_free(&converted);
-    return result;
-}
-
 // FFmpeg fills up the missing part of a truncated JPEG without an error; the end-of-image marker tells.
 static status image_check_jpeg_end(const AVPacket *packet) {
     enum { marker = 0xff, start_of_scan = 0xda, end_of_image = 0xd9 };
@@ -230,21 +189,44 @@ static status image_decode_first(struct demuxer *demuxer, AVPacket *packet, AVFr
 }
 
 status image_decode(struct frames_view *view, const char *path, const struct sampling_config *sampling) {
-    *view = (struct frames_view){0};
+    struct frames *frames = &view->frames;
+    struct image_reader reader = {0};
     struct demuxer demuxer;
     int png_color_type = -1;
-    AVFrame *frame = av_frame_alloc();
+    *view = (struct frames_view){.frames = {.count = 1, .seconds_per_grid = NAN}};
+    AVFrame *frame = av_frame_alloc(), *converted = NULL;
     AVPacket *packet = av_packet_alloc();
-    status result = demuxer_open(&demuxer, path, 1, DEMUX_IMAGE);
-    if (result == OK && !(frame && packet)) result = fail_oom();
-    if (result == OK) result = image_decode_first(&demuxer, packet, frame, &png_color_type);
-    if (result == OK) {
-        enum AVCodecID codec = demuxer.decoder->codec_id;
-        bool alpha = image_has_alpha(frame, codec, png_color_type);
-        result = image_resize_frame(view, frame, codec, alpha, sampling);
+    status result;
+    TRY_TO(result, done, demuxer_open(&demuxer, path, 1, DEMUX_IMAGE));
+    TRY_TO(result, done, frame && packet ? OK : fail_oom());
+    TRY_TO(result, done, image_decode_first(&demuxer, packet, frame, &png_color_type));
+    enum AVCodecID codec = demuxer.decoder->codec_id;
+    bool alpha = image_has_alpha(frame, codec, png_color_type);
+    TRY_TO(result, done,
+           smart_resize(frame->height, frame->width, sampling->image_min_pixels, sampling->image_max_pixels,
+                        &frames->height, &frames->width));
+    reader.frame = frame;
+    reader.over_white = alpha;
+    image_reader_set_layout(&reader, codec);
+    if (reader.layout == LAYOUT_NONE) {
+        converted = av_frame_alloc();
+        TRY_TO(result, done, converted ? color_convert_image(converted, frame, alpha) : fail_oom());
+        reader.frame = converted;
+        image_reader_set_layout(&reader, AV_CODEC_ID_NONE);
+        assert(reader.layout != LAYOUT_NONE);
     }
-    demuxer_close(&demuxer);
+    TRY_TO(result, done, NEW(&reader.row, (size_t)frame->width * 3));
+    TRY_TO(result, done, NEW(&reader.scratch, 4 * ((size_t)frame->width + 2)));
+    TRY_TO(result, done, mem_new(&view->owned, frames_bytes(frames), 1));
+    const struct image_rows rows = {frame->height, frame->width, image_read_row, &reader};
+    TRY_TO(result, done, image_resize(&rows, frames->height, frames->width, view->owned));
+    frames->pixels = view->owned;
+done:
     if (result != OK) frames_view_release(view);
+    free(reader.row);
+    free(reader.scratch);
+    demuxer_close(&demuxer);
+    av_frame_free(&converted);
     av_packet_free(&packet);
     av_frame_free(&frame);
     return result;

@@ -14,13 +14,21 @@
 
 // ---- contact sheets ----
 
-static status contact_sheet_draw(const struct frames *frames, AVFrame *sheet) {
+status contact_sheet_write(const struct frames *frames, const char *path) {
     enum { gap = 4, white = 255 };
+    ffmpeg_clear_error();
+    const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_PNG);
+    if (!codec) return fail(UNAVAILABLE, "FFmpeg has no PNG encoder");
+    AVCodecContext *encoder = avcodec_alloc_context3(codec);
+    AVFrame *sheet = av_frame_alloc();
+    AVPacket *packet = av_packet_alloc();
+    status result;
+    TRY_TO(result, done, encoder && sheet && packet ? OK : fail_oom());
     int columns = (int)ceil(sqrt((double)frames->count)), rows = (frames->count + columns - 1) / columns;
     sheet->format = AV_PIX_FMT_RGB24;
     sheet->width = columns * (frames->width + gap) - gap;
     sheet->height = rows * (frames->height + gap) - gap;
-    if (av_frame_get_buffer(sheet, 0) < 0) return fail_oom();
+    TRY_TO(result, done, av_frame_get_buffer(sheet, 0) < 0 ? fail_oom() : OK);
     for (int y = 0; y < sheet->height; y++)
         memset(sheet->data[0] + (ptrdiff_t)y * sheet->linesize[0], white, (size_t)sheet->width * 3);
     size_t row = (size_t)frames->width * 3;
@@ -31,19 +39,6 @@ static status contact_sheet_draw(const struct frames *frames, AVFrame *sheet) {
                    frames->pixels + ((size_t)i * (size_t)frames->height + (size_t)y) * row, row);
         }
     }
-    return OK;
-}
-
-status contact_sheet_write(const struct frames *frames, const char *path) {
-    ffmpeg_clear_error();
-    const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_PNG);
-    if (!codec) return fail(UNAVAILABLE, "FFmpeg has no PNG encoder");
-    AVCodecContext *encoder = avcodec_alloc_context3(codec);
-    AVFrame *sheet = av_frame_alloc();
-    AVPacket *packet = av_packet_alloc();
-    status result;
-    TRY_TO(result, done, encoder && sheet && packet ? OK : fail_oom());
-    TRY_TO(result, done, contact_sheet_draw(frames, sheet));
     encoder->width = sheet->width;
     encoder->height = sheet->height;
     encoder->pix_fmt = AV_PIX_FMT_RGB24;
@@ -84,11 +79,18 @@ static status clip_writer_fail(const struct clip_writer *writer, const char *wha
     return fail(UNAVAILABLE, "%s: cannot %s: %s", writer->file->url, what, reason);
 }
 
-static status clip_writer_open_encoder(struct clip_writer *writer, int width, int height, int rate) {
+status clip_writer_open(struct clip_writer **out, const char *path, int width, int height, int rate) {
+    struct clip_writer *writer;
+    status result;
+    *out = NULL;
+    TRY(NEW(&writer, 1));
+    av_log_set_level(AV_LOG_ERROR); // encoders log every video otherwise
+    int code = avformat_alloc_output_context2(&writer->file, NULL, "mp4", path);
+    if (code < 0) TRY_TO(result, failure, fail(UNAVAILABLE, "%s: cannot write: %s", path, av_err2str(code)));
     const AVCodec *codec = avcodec_find_encoder(AV_CODEC_ID_H264);
-    if (!codec) return fail(UNAVAILABLE, "%s: FFmpeg has no H.264 encoder", writer->file->url);
+    if (!codec) TRY_TO(result, failure, fail(UNAVAILABLE, "%s: FFmpeg has no H.264 encoder", path));
     AVCodecContext *encoder = writer->encoder = avcodec_alloc_context3(codec);
-    if (!encoder) return fail_oom();
+    TRY_TO(result, failure, encoder ? OK : fail_oom());
     encoder->width = width;
     encoder->height = height;
     encoder->time_base = (AVRational){1, rate};
@@ -99,24 +101,13 @@ static status clip_writer_open_encoder(struct clip_writer *writer, int width, in
     if (writer->file->oformat->flags & AVFMT_GLOBALHEADER) encoder->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
     av_opt_set(encoder->priv_data, "preset", "veryfast", 0); // options of libx264; other encoders lack them
     av_opt_set(encoder->priv_data, "crf", "18", 0);
-    int code = avcodec_open2(encoder, codec, NULL);
-    return code < 0 ? clip_writer_fail(writer, "open the encoder", code) : OK;
-}
-
-status clip_writer_open(struct clip_writer **out, const char *path, int width, int height, int rate) {
-    struct clip_writer *writer;
-    status result;
-    *out = NULL;
-    TRY(NEW(&writer, 1));
-    av_log_set_level(AV_LOG_ERROR); // encoders log every video otherwise
-    int code = avformat_alloc_output_context2(&writer->file, NULL, "mp4", path);
-    if (code < 0) TRY_TO(result, failure, fail(UNAVAILABLE, "%s: cannot write: %s", path, av_err2str(code)));
-    TRY_TO(result, failure, clip_writer_open_encoder(writer, width, height, rate));
+    code = avcodec_open2(encoder, codec, NULL);
+    if (code < 0) TRY_TO(result, failure, clip_writer_fail(writer, "open the encoder", code));
     writer->stream = avformat_new_stream(writer->file, NULL);
     TRY_TO(result, failure, writer->stream ? OK : fail_oom());
-    writer->stream->time_base = writer->encoder->time_base;
-    writer->stream->avg_frame_rate = writer->encoder->framerate;
-    code = avcodec_parameters_from_context(writer->stream->codecpar, writer->encoder);
+    writer->stream->time_base = encoder->time_base;
+    writer->stream->avg_frame_rate = encoder->framerate;
+    code = avcodec_parameters_from_context(writer->stream->codecpar, encoder);
     if (code >= 0) code = avio_open(&writer->file->pb, path, AVIO_FLAG_WRITE);
     if (code >= 0) code = avformat_write_header(writer->file, NULL);
     if (code < 0) TRY_TO(result, failure, clip_writer_fail(writer, "write", code));

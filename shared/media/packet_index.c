@@ -13,40 +13,35 @@ enum { packet_index_max_cached_bytes = 64 << 20 };
 enum { h264_slice = 1, h264_idr = 5, h264_sps = 7, h264_pps = 8 };
 enum { hevc_bla = 16, hevc_cra = 21, hevc_last_slice = 31, hevc_vps = 32, hevc_sps = 33, hevc_pps = 34 };
 
-// Iterates over the NAL units of a packet.
-struct nal_iterator {
-    const uint8_t *at, *end;
-    int length_size; // bytes of the length in front of each unit; 0: start codes
-};
-
-// Returns the first byte of the next unit, NULL at the end.
-static const uint8_t *nal_next(struct nal_iterator *nal) {
-    if (nal->length_size == 0) {
-        for (; nal->end - nal->at > 3; nal->at++) {
-            if (nal->at[0] || nal->at[1] || nal->at[2] != 1) continue;
-            nal->at += 3;
-            return nal->at;
-        }
-        return NULL;
+// Whether the packet refers to none before it and to none that is displayed after it. In H.264 and HEVC those are IDR
+// and CRA pictures and the like; *parameter_sets collects whether any packet so far carried SPS or PPS: then a jump is
+// only possible to packets that carry both.
+static bool packet_index_is_keyframe(const AVPacket *packet, const AVCodecParameters *codec, bool *parameter_sets) {
+    enum AVCodecID id = codec->codec_id;
+    if (id == AV_CODEC_ID_VP8 || id == AV_CODEC_ID_VP9 || id == AV_CODEC_ID_AV1) return packet->flags & AV_PKT_FLAG_KEY;
+    if (id != AV_CODEC_ID_H264 && id != AV_CODEC_ID_HEVC) {
+        const AVCodecDescriptor *descriptor = avcodec_descriptor_get(id);
+        return descriptor && descriptor->props & AV_CODEC_PROP_INTRA_ONLY && id != AV_CODEC_ID_APNG;
     }
-    if (nal->end - nal->at <= nal->length_size) return NULL;
-    size_t length = 0;
-    for (int i = 0; i < nal->length_size; i++) length = length << 8 | *nal->at++;
-    const uint8_t *unit = nal->at;
-    if (length == 0 || length > (size_t)(nal->end - nal->at)) return NULL;
-    nal->at += length;
-    return unit;
-}
-
-// Whether the packet is an IDR or CRA picture or the like. *parameter_sets collects whether any packet so far carried
-// SPS or PPS: then a jump is only possible to packets that carry both.
-static bool packet_index_is_nal_keyframe(const AVPacket *packet, const AVCodecParameters *codec, bool *parameter_sets) {
-    bool hevc = codec->codec_id == AV_CODEC_ID_HEVC, sps = false, pps = false, vps = false;
-    struct nal_iterator nal = {packet->data, packet->data + packet->size, 0};
+    bool hevc = id == AV_CODEC_ID_HEVC, sps = false, pps = false, vps = false;
+    const uint8_t *at = packet->data, *end = at + packet->size;
     int box_size = hevc ? 23 : 7, length_offset = hevc ? 21 : 4; // of hvcC or avcC, which begins with its version, 1
-    if (codec->extradata_size >= box_size && codec->extradata[0] == 1)
-        nal.length_size = (codec->extradata[length_offset] & 3) + 1;
-    for (const uint8_t *unit; (unit = nal_next(&nal));) {
+    bool box = codec->extradata_size >= box_size && codec->extradata[0] == 1;
+    int length_size = box ? (codec->extradata[length_offset] & 3) + 1 : 0; // bytes in front of each NAL unit
+    for (;;) {
+        const uint8_t *unit;
+        if (length_size == 0) { // a start code is in front of each unit
+            while (end - at > 3 && (at[0] || at[1] || at[2] != 1)) at++;
+            if (end - at <= 3) break;
+            unit = at += 3;
+        } else {
+            if (end - at <= length_size) break;
+            size_t length = 0;
+            for (int i = 0; i < length_size; i++) length = length << 8 | *at++;
+            unit = at;
+            if (length == 0 || length > (size_t)(end - at)) break;
+            at += length;
+        }
         int type = hevc ? *unit >> 1 & 63 : *unit & 31;
         sps |= type == (hevc ? hevc_sps : h264_sps);
         pps |= type == (hevc ? hevc_pps : h264_pps);
@@ -61,22 +56,6 @@ static bool packet_index_is_nal_keyframe(const AVPacket *packet, const AVCodecPa
     return false;
 }
 
-// Whether the packet refers to none before it and to none that is displayed after it.
-static bool packet_index_is_keyframe(const AVPacket *packet, const AVCodecParameters *codec, bool *parameter_sets) {
-    const AVCodecDescriptor *descriptor = avcodec_descriptor_get(codec->codec_id);
-    switch (codec->codec_id) {
-    case AV_CODEC_ID_H264:
-    case AV_CODEC_ID_HEVC:
-        return packet_index_is_nal_keyframe(packet, codec, parameter_sets);
-    case AV_CODEC_ID_VP8:
-    case AV_CODEC_ID_VP9:
-    case AV_CODEC_ID_AV1:
-        return packet->flags & AV_PKT_FLAG_KEY;
-    default:
-        return descriptor && descriptor->props & AV_CODEC_PROP_INTRA_ONLY && descriptor->id != AV_CODEC_ID_APNG;
-    }
-}
-
 // ---- the index ----
 
 struct packet_index_builder {
@@ -84,7 +63,7 @@ struct packet_index_builder {
     const AVCodecParameters *codec;
     size_t capacity, cached_bytes;
     bool started;            // a key frame was read; packets before the first one cannot be decoded
-    bool parameter_sets;     // see packet_index_is_nal_keyframe
+    bool parameter_sets;     // see packet_index_is_keyframe
     bool parameters_changed; // in the middle of the stream, so no packet may be jumped over
 };
 
@@ -128,21 +107,16 @@ static int packet_index_compare(const void *a, const void *b) {
     return x->index < y->index ? -1 : x->index > y->index;
 }
 
-// Fails when samples that the header of an MP4 file lists lie beyond the file's end.
-static status packet_index_check_mp4(const struct demuxer *demuxer) {
-    if (!strstr(demuxer->format->iformat->name, "mp4")) return OK;
-    int count = avformat_index_get_entries_count(demuxer->stream), missing = 0;
+status packet_index_build(struct packet_index *index, struct demuxer *demuxer) {
+    *index = (struct packet_index){0};
+    // The header of an MP4 file lists its samples; those of a truncated file lie beyond its end.
+    bool mp4 = strstr(demuxer->format->iformat->name, "mp4") != NULL;
+    int count = mp4 ? avformat_index_get_entries_count(demuxer->stream) : 0, missing = 0;
     for (int i = 0; i < count; i++) {
         const AVIndexEntry *entry = avformat_index_get_entry(demuxer->stream, i);
         missing += entry->pos + entry->size > demuxer->size;
     }
-    if (missing == 0) return OK;
-    return fail(BAD_SAMPLE, "the file is truncated: %d of its %d frames are missing", missing, count);
-}
-
-status packet_index_build(struct packet_index *index, struct demuxer *demuxer) {
-    *index = (struct packet_index){0};
-    TRY(packet_index_check_mp4(demuxer));
+    if (missing) return fail(BAD_SAMPLE, "the file is truncated: %d of its %d frames are missing", missing, count);
     struct packet_index_builder builder = {.index = index, .codec = demuxer->stream->codecpar};
     AVPacket *packet = av_packet_alloc();
     if (!packet) return fail_oom();

@@ -47,22 +47,20 @@ static __m256i resize_to_int(__m256 level) {
     return _mm256_cvtps_epi32(_mm256_min_ps(_mm256_max_ps(level, _mm256_setzero_ps()), _mm256_set1_ps(255)));
 }
 
-static void resize_vertical_32(uint8_t *out, const float *const *rows, const float *weights, int taps, int i) {
-    __m256 sum[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
-    for (int j = 0; j < taps; j++) {
-        __m256 weight = _mm256_set1_ps(weights[j]);
-        for (int k = 0; k < 4; k++) sum[k] = _mm256_fmadd_ps(weight, _mm256_loadu_ps(rows[j] + i + 8 * k), sum[k]);
-    }
-    __m256i words = _mm256_packus_epi32(resize_to_int(sum[0]), resize_to_int(sum[1]));
-    __m256i more = _mm256_packus_epi32(resize_to_int(sum[2]), resize_to_int(sum[3]));
-    __m256i bytes = _mm256_packus_epi16(words, more);
-    bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    _mm256_storeu_si256((void *)(out + i), bytes);
-}
-
 static void resize_vertical(uint8_t *out, const float *const *rows, const float *weights, int taps, int count) {
     int i = 0;
-    for (; i + 32 <= count; i += 32) resize_vertical_32(out, rows, weights, taps, i);
+    for (; i + 32 <= count; i += 32) {
+        __m256 sum[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
+        for (int j = 0; j < taps; j++) {
+            __m256 weight = _mm256_set1_ps(weights[j]);
+            for (int k = 0; k < 4; k++) sum[k] = _mm256_fmadd_ps(weight, _mm256_loadu_ps(rows[j] + i + 8 * k), sum[k]);
+        }
+        __m256i words = _mm256_packus_epi32(resize_to_int(sum[0]), resize_to_int(sum[1]));
+        __m256i more = _mm256_packus_epi32(resize_to_int(sum[2]), resize_to_int(sum[3]));
+        __m256i bytes = _mm256_packus_epi16(words, more);
+        bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+        _mm256_storeu_si256((void *)(out + i), bytes);
+    }
     for (; i < count; i++) {
         float sum = 0;
         for (int j = 0; j < taps; j++) sum = fmaf(weights[j], rows[j][i], sum);

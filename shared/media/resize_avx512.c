@@ -16,13 +16,6 @@ static void resize_to_float(float *out, const uint8_t *in, int count) {
     }
 }
 
-static __m512 resize_load_four(const float *const from[4], int j) {
-    __m512 pixels = _mm512_castps128_ps512(_mm_loadu_ps(from[0] + j * 3));
-    pixels = _mm512_insertf32x4(pixels, _mm_loadu_ps(from[1] + j * 3), 1);
-    pixels = _mm512_insertf32x4(pixels, _mm_loadu_ps(from[2] + j * 3), 2);
-    return _mm512_insertf32x4(pixels, _mm_loadu_ps(from[3] + j * 3), 3);
-}
-
 static void resize_horizontal(float *out, const float *in, const int *first, const float *weights, int taps,
                               int width) {
     const __m512i spread = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
@@ -32,7 +25,11 @@ static void resize_horizontal(float *out, const float *in, const int *first, con
         __m512 sum = _mm512_setzero_ps();
         for (int j = 0; j < taps; j++) {
             __m512 weight = _mm512_castps128_ps512(_mm_loadu_ps(weights + (size_t)j * 4));
-            sum = _mm512_fmadd_ps(_mm512_permutexvar_ps(spread, weight), resize_load_four(from, j), sum);
+            __m512 pixels = _mm512_castps128_ps512(_mm_loadu_ps(from[0] + j * 3));
+            pixels = _mm512_insertf32x4(pixels, _mm_loadu_ps(from[1] + j * 3), 1);
+            pixels = _mm512_insertf32x4(pixels, _mm_loadu_ps(from[2] + j * 3), 2);
+            pixels = _mm512_insertf32x4(pixels, _mm_loadu_ps(from[3] + j * 3), 3);
+            sum = _mm512_fmadd_ps(_mm512_permutexvar_ps(spread, weight), pixels, sum);
         }
         // In a register: compressing sequential to memory takes a hundred cycles on some processors.
         _mm512_mask_storeu_ps(out + (size_t)x * 3, 0x0fff, _mm512_maskz_compress_ps(0x7777, sum));
@@ -44,18 +41,16 @@ static __m128i resize_to_bytes(__m512 level) {
     return _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(level));
 }
 
-static void resize_vertical_64(uint8_t *out, const float *const *rows, const float *weights, int taps, int i) {
-    __m512 sum[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
-    for (int j = 0; j < taps; j++) {
-        __m512 weight = _mm512_set1_ps(weights[j]);
-        for (int k = 0; k < 4; k++) sum[k] = _mm512_fmadd_ps(weight, _mm512_loadu_ps(rows[j] + i + 16 * k), sum[k]);
-    }
-    for (int k = 0; k < 4; k++) _mm_storeu_si128((void *)(out + i + 16 * k), resize_to_bytes(sum[k]));
-}
-
 static void resize_vertical(uint8_t *out, const float *const *rows, const float *weights, int taps, int count) {
     int i = 0;
-    for (; i + 64 <= count; i += 64) resize_vertical_64(out, rows, weights, taps, i);
+    for (; i + 64 <= count; i += 64) {
+        __m512 sum[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
+        for (int j = 0; j < taps; j++) {
+            __m512 weight = _mm512_set1_ps(weights[j]);
+            for (int k = 0; k < 4; k++) sum[k] = _mm512_fmadd_ps(weight, _mm512_loadu_ps(rows[j] + i + 16 * k), sum[k]);
+        }
+        for (int k = 0; k < 4; k++) _mm_storeu_si128((void *)(out + i + 16 * k), resize_to_bytes(sum[k]));
+    }
     for (; i < count; i += 16) {
         __mmask16 mask = resize_first_lanes(count - i);
         __m512 sum = _mm512_setzero_ps();

@@ -62,7 +62,7 @@ double sampling_frame_max_pixels(const struct sampling_config *config, int count
 }
 
 // `rounding`: rint, which rounds halves to even, floor or ceil. The result is at least one factor.
-static double smart_resize_multiple(double side, double (*rounding)(double)) {
+static double sampling_resize_multiple(double side, double (*rounding)(double)) {
     return fmax(smart_resize_factor, rounding(side / smart_resize_factor) * smart_resize_factor);
 }
 
@@ -73,16 +73,16 @@ status smart_resize(int height, int width, double min_pixels, double max_pixels,
         return fail(BAD_SAMPLE, "one side is %.1f times the other (%d x %d pixels), at most %d times are allowed",
                     longer / shorter, width, height, smart_resize_max_ratio);
     }
-    double h = smart_resize_multiple(height, rint), w = smart_resize_multiple(width, rint);
+    double h = sampling_resize_multiple(height, rint), w = sampling_resize_multiple(width, rint);
     double area = (double)height * width;
     if (h * w > max_pixels) {
         double beta = sqrt(area / max_pixels);
-        h = smart_resize_multiple(height / beta, floor);
-        w = smart_resize_multiple(width / beta, floor);
+        h = sampling_resize_multiple(height / beta, floor);
+        w = sampling_resize_multiple(width / beta, floor);
     } else if (h * w < min_pixels) {
         double beta = sqrt(min_pixels / area);
-        h = smart_resize_multiple(height * beta, ceil);
-        w = smart_resize_multiple(width * beta, ceil);
+        h = sampling_resize_multiple(height * beta, ceil);
+        w = sampling_resize_multiple(width * beta, ceil);
     }
     assert(h >= smart_resize_factor && w >= smart_resize_factor);
     *out_height = (int)h;
