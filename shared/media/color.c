@@ -1,10 +1,16 @@
 #include "shared/media/color.h"
 
 #include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
+#include <libavutil/display.h>
 #include <libavutil/mem.h>
 #include <libavutil/pixdesc.h>
 #include <libswscale/swscale.h>
+
+#include "shared/base/memory.h"
 
 // ---- swscale ----
 
@@ -191,4 +197,64 @@ void color_webp_row(const AVFrame *frame, int y, int *scratch, uint8_t *out) {
         out[1] = (uint8_t)color_clamp((l - (u[x] * 6419 >> 8) - (v[x] * 13320 >> 8) + 8708) >> 6);
         out[2] = (uint8_t)color_clamp((l + (u[x] * 33050 >> 8) - 17685) >> 6);
     }
+}
+
+// ---- videos ----
+
+int stream_rotation(const AVStream *stream) {
+    const int32_t *matrix = ffmpeg_display_matrix(stream);
+    double angle = matrix ? -av_display_rotation_get(matrix) : 0;
+    if (isnan(angle)) return 0;
+    angle -= 360 * floor(angle / 360 + 0.9 / 360);
+    for (int rotation = 90; rotation < 360; rotation += 90) {
+        if (fabs(angle - rotation) < 1) return rotation;
+    }
+    return 0;
+}
+
+struct frame_size rotated_size(const AVFrame *frame, int rotation) {
+    bool upright = rotation == 0 || rotation == 180;
+    return upright ? (struct frame_size){frame->height, frame->width}
+                   : (struct frame_size){frame->width, frame->height};
+}
+
+status frame_convert(struct frame_converter *converter, const AVFrame *frame, int rotation, struct frame_size size,
+                     uint8_t *out) {
+    if (frame->flags & AV_FRAME_FLAG_CORRUPT || frame->decode_error_flags)
+        return ffmpeg_fail(0, "a sampled frame is damaged");
+    const uint8_t *rgb;
+    TRY(color_convert(&converter->color, frame, &rgb));
+    ptrdiff_t stride = converter->color.stride;
+    struct frame_size in = rotated_size(frame, rotation);
+    if (!converter->resizer || converter->in_height != in.height || converter->in_width != in.width) {
+        resizer_free(&converter->resizer);
+        TRY(resizer_new(&converter->resizer, in.height, in.width, size.height, size.width));
+        TRY(RESIZE(&converter->rotated, rotation ? (size_t)in.height * (size_t)in.width * 3 : 1));
+        converter->in_height = in.height;
+        converter->in_width = in.width;
+    }
+    assert(size.height > 0 && size.width > 0);
+    if (rotation) { // clockwise, into rows without gaps
+        assert(rotation == 90 || rotation == 180 || rotation == 270);
+        int height = frame->height, width = frame->width;
+        for (int y = 0; y < height; y++) {
+            for (int x = 0; x < width; x++) {
+                int out_y = rotation == 90 ? x : rotation == 180 ? height - 1 - y : width - 1 - x;
+                int out_x = rotation == 90 ? height - 1 - y : rotation == 180 ? width - 1 - x : y;
+                size_t pixel = (size_t)out_y * (size_t)in.width + (size_t)out_x;
+                memcpy(converter->rotated + pixel * 3, rgb + y * stride + x * 3, 3);
+            }
+        }
+        rgb = converter->rotated;
+        stride = (ptrdiff_t)in.width * 3;
+    }
+    resizer_run(converter->resizer, rgb, stride, out);
+    return OK;
+}
+
+void frame_converter_release(struct frame_converter *converter) {
+    color_converter_release(&converter->color);
+    resizer_free(&converter->resizer);
+    free(converter->rotated);
+    *converter = (struct frame_converter){0};
 }

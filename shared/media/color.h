@@ -1,5 +1,6 @@
 // From a decoder's frame to RGB, in two ways: as swscale does it, for videos and most images; and for JPEG and lossy
-// WebP as libjpeg and libwebp do it, to the bit. Used inside shared/media only.
+// WebP as libjpeg and libwebp do it, to the bit. A video's frame is then rotated as the file states, and resized. Used
+// inside shared/media only.
 #ifndef SHARED_MEDIA_COLOR_H
 #define SHARED_MEDIA_COLOR_H
 
@@ -9,6 +10,8 @@
 #include <libavutil/frame.h>
 
 #include "shared/base/status.h"
+#include "shared/media/ffmpeg.h"
+#include "shared/media/resize.h"
 
 // Converts frames to RGB24 with swscale, in each frame's own color space and range. A zeroed struct is ready.
 struct color_converter {
@@ -41,5 +44,34 @@ void color_jpeg_row(const AVFrame *frame, int y, int *scratch, uint8_t *out);
 
 // The same for a lossy WebP's frame, as libwebp's fancy upsampler gives it.
 void color_webp_row(const AVFrame *frame, int y, int *scratch, uint8_t *out);
+
+// ---- videos ----
+
+// From a video's decoded frame to its final pixels. A zeroed struct is ready. Not to be used by two threads at once.
+struct frame_converter {
+    struct color_converter color;
+    struct resizer *resizer;
+    int in_height, in_width; // what the resizer was made for
+    uint8_t *rotated;
+};
+
+// The height and width of a frame.
+struct frame_size {
+    int height, width;
+};
+
+// Returns by how many degrees a player rotates the stream's frames clockwise: 0, 90, 180 or 270.
+int stream_rotation(const AVStream *stream);
+
+// Returns the frame's size after the rotation.
+struct frame_size rotated_size(const AVFrame *frame, int rotation);
+
+// out[size.height, size.width, RGB] = the frame. BAD_SAMPLE when it is damaged or cannot be converted, UNAVAILABLE when
+// memory is short.
+status frame_convert(struct frame_converter *converter, const AVFrame *frame, int rotation, struct frame_size size,
+                     uint8_t *out);
+
+// Frees and zeroes.
+void frame_converter_release(struct frame_converter *converter);
 
 #endif

@@ -1,12 +1,18 @@
-// From a file to frames: any image or video that FFmpeg opens, sampled and resized by a sampling_config.
+// From a file to frames: any image or video that FFmpeg opens, sampled and resized by a sampling_config. And from a
+// group's prompt to frames: which images and videos it has, which file each one names, and where their frames come
+// from.
 #ifndef SHARED_MEDIA_MEDIA_H
 #define SHARED_MEDIA_MEDIA_H
 
 #include <stdbool.h>
 
+#include "shared/base/memory.h"
 #include "shared/base/status.h"
+#include "shared/group/group.h"
 #include "shared/media/sampling_config.h"
 #include "shared/store/frame_store.h"
+
+// ---- files ----
 
 // How a video is decoded. Every way gives the same frames.
 struct media_options {
@@ -25,5 +31,37 @@ status media_decode(struct frames_view *view, const char *path, bool video, cons
 // (NULL: none) caches the content's hash until the file changes. BAD_SAMPLE when the file cannot be read.
 status media_key(char key[frame_key_size], const char *path, bool video, const struct sampling_config *sampling,
                  struct frame_store *store);
+
+// ---- prompts ----
+
+// Returns the index-th image or video of the group's messages, owned by the group; NULL when there are fewer.
+const struct part *media_part(const struct group *group, size_t index);
+
+// Returns the number of images and videos in the group's messages.
+size_t media_part_count(const struct group *group);
+
+// Returns the path or file:// address of an image or video as the prompt states it, owned by the group.
+struct string media_uri(const struct part *part);
+
+// *path, in the arena = the file that `uri` names: under `media_root` when relative (NULL: the working directory).
+// Percent escapes of a file:// address are decoded unless a file with exactly that name exists. BAD_SAMPLE when no file
+// can have the name or when it is an address of another kind.
+status media_path(char **path, struct arena *arena, const char *media_root, struct string uri);
+
+// Where frames may come from.
+struct media_source {
+    struct frame_store *store; // NULL: none
+    // Requests a record from another process; NULL: there is no such process.
+    status (*request)(void *context, const char *key, struct buf *record, bool *found);
+    void *context;
+    const char *media_root;                 // NULL: the working directory
+    const struct sampling_config *sampling; // NULL: the published one
+};
+
+// Maps the frames of the group's index-th image or video into *view. They are taken from the first source that has
+// them: the store; `request`, which also fills the store; the file that the prompt names, if decoding it gives the same
+// key, which also fills the store. UNAVAILABLE, naming the key and the last attempt, when no source has them; DATAERR
+// when their sizes differ from the group's. The caller releases the view with frames_view_release.
+status media_get(struct frames_view *view, const struct media_source *source, const struct group *group, size_t index);
 
 #endif

@@ -6,7 +6,98 @@
 #include <string.h>
 
 #include "shared/base/memory.h"
-#include "shared/media/resize_filter.h"
+
+// ---- the filter ----
+
+// The weights of an antialiased bicubic filter (a = -0.5) along one axis; when an image shrinks, the filter is widened
+// by the scale. output[i] = sum over j of weights[i * taps + j] * input[first[i] + j], with j < taps. Every output has
+// `taps` weights; those that it does not need are 0. first[i] + taps never exceeds `in`.
+struct resize_filter {
+    int in, out, taps;
+    int *first;
+    double *weights;
+};
+
+static void resize_filter_release(struct resize_filter *filter) {
+    free(filter->first);
+    free(filter->weights);
+    *filter = (struct resize_filter){0};
+}
+
+static status resize_filter_alloc(struct resize_filter *filter, int in, int out) {
+    assert(in > 0 && out > 0);
+    double scale = (double)in / out, support = 2 * (scale < 1 ? 1 : scale), taps = ceil(support) * 2 + 1;
+    *filter = (struct resize_filter){.in = in, .out = out, .taps = taps > in ? in : (int)taps};
+    status result = NEW(&filter->first, (size_t)out);
+    if (result == OK) result = NEW(&filter->weights, (size_t)out * (size_t)filter->taps);
+    if (result != OK) resize_filter_release(filter);
+    return result;
+}
+
+// Returns and sets first[i]: `begin`, or lower near the end of the input, so that no read passes it. The spare weights,
+// which are 0, then come first.
+static int resize_filter_set_first(struct resize_filter *filter, int i, int begin) {
+    filter->first[i] = begin + filter->taps > filter->in ? filter->in - filter->taps : begin;
+    assert(filter->first[i] >= 0 && filter->first[i] <= begin);
+    return filter->first[i];
+}
+
+// The weights from `in` to `out` pixels in float64, as Pillow computes them.
+static status resize_filter_init(struct resize_filter *filter, int in, int out) {
+    const double a = -0.5;
+    TRY(resize_filter_alloc(filter, in, out));
+    double scale = (double)in / out, filter_scale = scale < 1 ? 1 : scale;
+    for (int i = 0; i < out; i++) {
+        double center = (i + 0.5) * scale, support = 2 * filter_scale;
+        int begin = (int)(center - support + 0.5), end = (int)(center + support + 0.5);
+        if (begin < 0) begin = 0;
+        if (end > in) end = in;
+        int first = resize_filter_set_first(filter, i, begin);
+        double *weights = filter->weights + (size_t)i * (size_t)filter->taps;
+        double inverse = 1 / filter_scale, sum = 0;
+        for (int x = begin; x < end; x++) {
+            double d = fabs((x - center + 0.5) * inverse), weight = 0;
+            if (d < 1)
+                weight = ((a + 2) * d - (a + 3)) * d * d + 1;
+            else if (d < 2)
+                weight = (((d - 5) * d + 8) * d - 4) * a;
+            weights[x - first] = weight;
+            sum += weights[x - first];
+        }
+        double norm = sum != 0 ? 1 / sum : 0;
+        for (int x = begin; x < end; x++) weights[x - first] *= norm;
+    }
+    return OK;
+}
+
+// The same in float32, step by step and with fused multiply-adds as torchvision's native code: levels that lie on a
+// half, which are 1 in 1,000, then round to the same side.
+static status resize_filter_init_f32(struct resize_filter *filter, int in, int out) {
+    const float a = -0.5F;
+    TRY(resize_filter_alloc(filter, in, out));
+    float scale = (float)in / (float)out;
+    float support = scale >= 1 ? 2 * scale : 2, inverse = scale >= 1 ? 1 / scale : 1;
+    for (int i = 0; i < out; i++) {
+        float center = (float)(scale * (i + 0.5));
+        int begin = (int)((center - support) + 0.5), end = (int)((center + support) + 0.5);
+        if (begin < 0) begin = 0;
+        if (end > in) end = in;
+        int first = resize_filter_set_first(filter, i, begin);
+        double *weights = filter->weights + (size_t)i * (size_t)filter->taps;
+        float sum = 0;
+        for (int x = begin; x < end; x++) {
+            float d = fabsf((float)(((float)x - center + 0.5) * inverse)), weight = 0;
+            if (d < 1)
+                weight = fmaf(fmaf(a + 2, d, -(a + 3)) * d, d, 1);
+            else if (d < 2)
+                weight = fmaf(fmaf(fmaf(a, d, -(5 * a)), d, 8 * a), d, -(4 * a));
+            weights[x - first] = weight;
+            sum += weight;
+        }
+        for (int x = begin; x < end && sum != 0; x++) weights[x - first] = (float)weights[x - first] / sum;
+    }
+    return OK;
+}
 
 // ---- videos: float32 ----
 
@@ -177,52 +268,47 @@ static status fixed_filter_init(struct fixed_filter *fixed, int in, int out) {
     return OK;
 }
 
-static uint8_t fixed_to_byte(int32_t sum) {
+static uint8_t fixed_filter_to_byte(int32_t sum) {
     sum >>= fixed_bits;
     return (uint8_t)(sum < 0 ? 0 : sum > 255 ? 255 : sum);
 }
 
-static void fixed_filter_row(uint8_t *out, const uint8_t *row, const struct fixed_filter *fixed) {
-    int taps = fixed->filter.taps;
-    for (int x = 0; x < fixed->filter.out; x++) {
-        const int32_t *weights = fixed->weights + (size_t)x * (size_t)taps;
-        const uint8_t *from = row + (size_t)fixed->filter.first[x] * 3;
-        int32_t sum[3] = {fixed_half, fixed_half, fixed_half};
-        for (int j = 0; j < taps; j++) {
-            for (int c = 0; c < 3; c++) sum[c] += weights[j] * from[j * 3 + c];
-        }
-        for (int c = 0; c < 3; c++) out[x * 3 + c] = fixed_to_byte(sum[c]);
-    }
-}
-
 // out[height, out_width, RGB] = every row filtered horizontally.
-static status image_filter_rows(const struct image_rows *rows, int out_width, uint8_t *out) {
+static status resize_image_rows(const struct image_rows *rows, int out_width, uint8_t *out) {
     struct fixed_filter fixed;
     size_t bytes = (size_t)out_width * 3;
     TRY(fixed_filter_init(&fixed, rows->width, out_width));
+    int taps = fixed.filter.taps;
     status result = OK;
     for (int y = 0; result == OK && y < rows->height; y++) {
         const uint8_t *row = NULL;
         result = rows->row(rows->context, y, &row);
         if (result != OK) break;
-        if (out_width == rows->width)
-            memcpy(out + (size_t)y * bytes, row, bytes);
-        else
-            fixed_filter_row(out + (size_t)y * bytes, row, &fixed);
+        uint8_t *out_row = out + (size_t)y * bytes;
+        if (out_width == rows->width) memcpy(out_row, row, bytes);
+        for (int x = 0; x < out_width && out_width != rows->width; x++) {
+            const int32_t *weights = fixed.weights + (size_t)x * (size_t)taps;
+            const uint8_t *from = row + (size_t)fixed.filter.first[x] * 3;
+            int32_t sum[3] = {fixed_half, fixed_half, fixed_half};
+            for (int j = 0; j < taps; j++) {
+                for (int c = 0; c < 3; c++) sum[c] += weights[j] * from[j * 3 + c];
+            }
+            for (int c = 0; c < 3; c++) out_row[x * 3 + c] = fixed_filter_to_byte(sum[c]);
+        }
     }
     fixed_filter_release(&fixed);
     return result;
 }
 
 status image_resize(const struct image_rows *rows, int out_height, int out_width, uint8_t *out) {
-    if (out_height == rows->height) return image_filter_rows(rows, out_width, out);
+    if (out_height == rows->height) return resize_image_rows(rows, out_width, out);
     struct fixed_filter fixed = {0};
     size_t bytes = (size_t)out_width * 3;
     uint8_t *filtered = NULL;
     int32_t *sums = NULL;
     status result;
     TRY_TO(result, done, NEW(&filtered, (size_t)rows->height * bytes));
-    TRY_TO(result, done, image_filter_rows(rows, out_width, filtered));
+    TRY_TO(result, done, resize_image_rows(rows, out_width, filtered));
     TRY_TO(result, done, fixed_filter_init(&fixed, rows->height, out_height));
     TRY_TO(result, done, NEW(&sums, bytes));
     for (int y = 0; y < out_height; y++) {
@@ -233,7 +319,7 @@ status image_resize(const struct image_rows *rows, int out_height, int out_width
             int32_t weight = weights[j];
             for (size_t i = 0; i < bytes; i++) sums[i] += weight * row[i];
         }
-        for (size_t i = 0; i < bytes; i++) out[(size_t)y * bytes + i] = fixed_to_byte(sums[i]);
+        for (size_t i = 0; i < bytes; i++) out[(size_t)y * bytes + i] = fixed_filter_to_byte(sums[i]);
     }
 done:
     free(sums);

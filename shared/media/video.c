@@ -13,9 +13,9 @@
 #include <string.h>
 
 #include "shared/base/memory.h"
+#include "shared/media/color.h"
 #include "shared/media/decode.h"
 #include "shared/media/demux.h"
-#include "shared/media/frame_converter.h"
 #include "shared/media/packet_index.h"
 
 enum { video_max_threads = 8, video_error_size = 240 }; // more threads only need more memory
@@ -55,17 +55,6 @@ struct video {
     size_t times_capacity;
     struct video_decoder decoder; // of the calling thread
 };
-
-static double video_frame_rate(const struct video *video) {
-    const AVStream *stream = video->demuxer.stream;
-    double fps = av_q2d(stream->avg_frame_rate);
-    if (!(fps > 0 && isfinite(fps))) fps = av_q2d(stream->r_frame_rate);
-    if (fps > 0 && isfinite(fps)) return fps;
-    const struct packet_index *index = &video->index;
-    if (!index->unique_pts || index->displayed_count < 2) return 25;
-    int64_t span = index->displayed[index->displayed_count - 1].pts - index->displayed[0].pts;
-    return (double)(index->displayed_count - 1) / ((double)span * av_q2d(stream->time_base));
-}
 
 static int video_thread_count(const struct video *video) {
     int threads = video->options.threads;
@@ -146,29 +135,6 @@ static status video_decoder_send(struct video_decoder *decoder, const AVPacket *
     }
 }
 
-// *packet = the packet at `index`, from memory or by reading the file again. A sequence of calls with rising indices
-// reads it once.
-static status video_get_packet(struct video *video, size_t index, AVPacket *scratch, const AVPacket **packet) {
-    assert(index < video->index.count);
-    if (video->index.cached) {
-        *packet = video->index.cached[index];
-        return OK;
-    }
-    if (!video->second_demuxer.format || video->second_position > index) {
-        demuxer_close(&video->second_demuxer);
-        TRY(demuxer_open(&video->second_demuxer, video->path, 1, DEMUX_VIDEO));
-        video->second_position = 0;
-    }
-    for (; video->second_position <= index; video->second_position++) {
-        av_packet_unref(scratch);
-        status result = demuxer_read(&video->second_demuxer, scratch);
-        if (result == END) return fail(BAD_SAMPLE, "the file changed while it was read");
-        if (result != OK) return result;
-    }
-    *packet = scratch;
-    return OK;
-}
-
 // Decodes the packets first..last and what the codec still holds then.
 static status video_decode_packets(struct video_decoder *decoder, size_t first, size_t last) {
     struct video *video = decoder->video;
@@ -180,15 +146,30 @@ static status video_decode_packets(struct video_decoder *decoder, size_t first, 
                 (codec->codec_id == AV_CODEC_ID_H264 || codec->codec_id == AV_CODEC_ID_HEVC ||
                  codec->codec_id == AV_CODEC_ID_MPEG2VIDEO);
     status result = OK;
-    for (size_t i = first; result == OK && i <= last; i++) {
-        const AVPacket *packet = NULL;
-        result = video_get_packet(video, i, scratch, &packet);
-        if (result != OK) break;
+    assert(last < video->index.count);
+    for (size_t i = first; i <= last; i++) {
+        const AVPacket *packet = scratch;
+        if (video->index.cached) {
+            packet = video->index.cached[i];
+        } else { // read the file again, once for a sequence of rising indices
+            if (!video->second_demuxer.format || video->second_position > i) {
+                demuxer_close(&video->second_demuxer);
+                TRY_TO(result, done, demuxer_open(&video->second_demuxer, video->path, 1, DEMUX_VIDEO));
+                video->second_position = 0;
+            }
+            for (; video->second_position <= i; video->second_position++) {
+                av_packet_unref(scratch);
+                result = demuxer_read(&video->second_demuxer, scratch);
+                if (result == END) result = fail(BAD_SAMPLE, "the file changed while it was read");
+                if (result != OK) goto done;
+            }
+        }
         bool needed = !skip || video_find_sample(video, packet->pts) >= 0;
         codec->skip_frame = needed ? AVDISCARD_DEFAULT : AVDISCARD_NONREF;
-        result = video_decoder_send(decoder, packet);
+        TRY_TO(result, done, video_decoder_send(decoder, packet));
     }
-    if (result == OK) result = video_decoder_send(decoder, NULL);
+    result = video_decoder_send(decoder, NULL);
+done:
     avcodec_flush_buffers(codec);
     av_packet_free(&scratch);
     return result;
@@ -244,33 +225,6 @@ static void *decode_range_thread(void *argument) {
     return NULL;
 }
 
-// Decodes the ranges. The first one, which decides the frames' size, runs alone with all threads in the codec; the
-// others run beside each other, since one thread a range is faster than several in one.
-static status video_decode_ranges(struct video *video, struct decode_range *ranges, int count) {
-    struct decode_range_queue queue = {.video = video, .ranges = ranges, .next = 1, .count = count};
-    int threads = video_thread_count(video);
-    assert(count > 0 && threads <= video_max_threads);
-    decode_range_run(&ranges[0], &video->decoder);
-    if (ranges[0].result == OK && threads > 1 && count > 2 && video->index.cached && video->pixels) {
-        pthread_t others[video_max_threads];
-        int started = 0;
-        while (started < threads - 1 && started < count - 1 &&
-               !pthread_create(&others[started], NULL, decode_range_thread, &queue))
-            started++;
-        decode_range_thread(&queue);
-        while (started) pthread_join(others[--started], NULL);
-    }
-    // The ranges that no thread took: without threads all of them.
-    for (int i = atomic_load(&queue.next); ranges[0].result == OK && i < count; i++)
-        decode_range_run(&ranges[i], &video->decoder);
-    video->decoder.error[0] = 0;
-    for (int i = 0; i < count; i++) {
-        if (ranges[i].result != OK) return fail(ranges[i].result, "%s", ranges[i].error);
-        if (!video->decoder.error[0]) memcpy(video->decoder.error, ranges[i].error, sizeof ranges[i].error);
-    }
-    return OK;
-}
-
 // ---- samples ----
 
 static void video_free_samples(struct video *video) {
@@ -308,17 +262,42 @@ static status video_decode_by_pts(struct video *video) {
         video->samples[i] = (struct video_sample){.pts = packet->pts, .packet = packet->index};
         video->timestamps[i] = (double)(packet->pts - displayed[0].pts) * time_base;
     }
+    struct decode_range_queue queue = {.video = video, .next = 1};
     struct decode_range *ranges;
     TRY(NEW(&ranges, (size_t)video->frames.count));
-    int range_count = 0;
     for (int i = 0; i < video->frames.count;) {
         size_t first = video_find_keyframe(video, &video->samples[i]), last = video->samples[i].packet;
         for (i++; i < video->frames.count && video_find_keyframe(video, &video->samples[i]) <= last; i++) {
             if (video->samples[i].packet > last) last = video->samples[i].packet;
         }
-        ranges[range_count++] = (struct decode_range){.first = first, .last = last};
+        ranges[queue.count++] = (struct decode_range){.first = first, .last = last};
     }
-    status result = video_decode_ranges(video, ranges, range_count);
+    queue.ranges = ranges;
+    // The first range, which decides the frames' size, runs alone with all threads in the codec; the others run beside
+    // each other, since one thread a range is faster than several in one.
+    int threads = video_thread_count(video);
+    assert(queue.count > 0 && threads <= video_max_threads);
+    decode_range_run(&ranges[0], &video->decoder);
+    if (ranges[0].result == OK && threads > 1 && queue.count > 2 && video->index.cached && video->pixels) {
+        pthread_t others[video_max_threads];
+        int started = 0;
+        while (started < threads - 1 && started < queue.count - 1 &&
+               !pthread_create(&others[started], NULL, decode_range_thread, &queue))
+            started++;
+        decode_range_thread(&queue);
+        while (started) pthread_join(others[--started], NULL);
+    }
+    // The ranges that no thread took: without threads all of them.
+    for (int i = atomic_load(&queue.next); ranges[0].result == OK && i < queue.count; i++)
+        decode_range_run(&ranges[i], &video->decoder);
+    status result = OK;
+    video->decoder.error[0] = 0;
+    for (int i = 0; result == OK && i < queue.count; i++) {
+        if (ranges[i].result != OK)
+            result = fail(ranges[i].result, "%s", ranges[i].error);
+        else if (!video->decoder.error[0])
+            memcpy(video->decoder.error, ranges[i].error, sizeof ranges[i].error);
+    }
     free(ranges);
     return result;
 }
@@ -351,8 +330,18 @@ static status video_decode_samples(struct video *video) {
     video->decoder.codec = video->demuxer.decoder;
     video->decoder.frame = av_frame_alloc();
     if (!video->decoder.frame) return fail_oom();
-    video->fps = video_frame_rate(video);
-    video->rotation = stream_rotation(video->demuxer.stream);
+    const AVStream *stream = video->demuxer.stream;
+    const struct packet_index *index = &video->index;
+    video->fps = av_q2d(stream->avg_frame_rate);
+    if (!(video->fps > 0 && isfinite(video->fps))) video->fps = av_q2d(stream->r_frame_rate);
+    if (!(video->fps > 0 && isfinite(video->fps))) { // the container has no rate: the average of the timestamps
+        video->fps = 25;
+        if (index->unique_pts && index->displayed_count > 1) {
+            int64_t span = index->displayed[index->displayed_count - 1].pts - index->displayed[0].pts;
+            video->fps = (double)(index->displayed_count - 1) / ((double)span * av_q2d(stream->time_base));
+        }
+    }
+    video->rotation = stream_rotation(stream);
     bool complete = false;
     const char *error = video->decoder.error;
     if (video->index.unique_pts) {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/media/media_source.h"
+#include "shared/media/media.h"
 #include "shared/store/frame_store.h"
 #include "shared/text/chat_template.h"
 

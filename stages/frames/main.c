@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "shared/media/media.h"
-#include "shared/media/media_source.h"
 #include "shared/stage/stage.h"
 #include "shared/store/frame_store.h"
 #include "stages/frames/worker_pool.h"

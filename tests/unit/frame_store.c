@@ -9,7 +9,6 @@
 #include "tests/unit/unit.h"
 
 #include "shared/base/file.h"
-#include "shared/media/media_source.h"
 #include "shared/media/media.h"
 #include "shared/store/frame_store.h"
 
