@@ -29,13 +29,13 @@ struct scene {
 
 struct question {
     const char *text;
-    const char *reasoning; // with %s for the word
+    const char *reasoning; // without the word and the full stop at its end
     const char *const *words;
 };
 
 static const struct question questions[kinds] = {
-    {"What colour is the shape at first?", "At first the shape is %s.", colours},
-    {"What colour does the shape become?", "The shape becomes %s.", colours},
+    {"What colour is the shape at first?", "At first the shape is", colours},
+    {"What colour does the shape become?", "The shape becomes", colours},
 };
 
 struct make_options {
@@ -188,7 +188,7 @@ static status make_add_example(const struct demo *demo, struct buf *out, struct 
     struct buf prompt = {0};
     TRY(buf_printf(&prompt, "%sOptions:\\n", question->text));
     for (int i = 0; i < choices; i++) TRY(buf_printf(&prompt, "%c. %s\\n", 'A' + i, question->words[i]));
-    snprintf(reasoning, sizeof reasoning, question->reasoning, question->words[word]);
+    snprintf(reasoning, sizeof reasoning, "%s %s.", question->reasoning, question->words[word]);
     snprintf(said, sizeof said, "<think>%s</think><answer>%c</answer>", reasoning, 'A' + letter);
     status result =
         buf_printf(out,

@@ -172,22 +172,23 @@ static double report_optim_rate(struct column *c) {
 }
 
 static const struct {
-    const char *name, *format;
+    const char *name;
+    int decimals;
     measure measure;
 } rows[] = {
-    {"groups", "%.0f", report_groups},
-    {"set aside", "%.0f", report_quarantined},
-    {"accuracy", "%.3f", report_accuracy},
-    {"format", "%.3f", report_format},
-    {"reward", "%.3f", report_reward},
-    {"consistency bonus", "%.3f", report_bonus},
-    {"answer likelihood", "%.3f", report_likelihood},
-    {"tokens a completion", "%.1f", report_length},
-    {"truncated", "%.3f", report_truncated},
-    {"frames, groups/s", "%.1f", report_frames_rate},
-    {"rollout, tokens/s", "%.0f", report_rollout_rate},
-    {"refscore, tokens/s", "%.0f", report_refscore_rate},
-    {"optim, tokens/s", "%.0f", report_optim_rate},
+    {"groups", 0, report_groups},
+    {"set aside", 0, report_quarantined},
+    {"accuracy", 3, report_accuracy},
+    {"format", 3, report_format},
+    {"reward", 3, report_reward},
+    {"consistency bonus", 3, report_bonus},
+    {"answer likelihood", 3, report_likelihood},
+    {"tokens a completion", 1, report_length},
+    {"truncated", 3, report_truncated},
+    {"frames, groups/s", 1, report_frames_rate},
+    {"rollout, tokens/s", 0, report_rollout_rate},
+    {"refscore, tokens/s", 0, report_refscore_rate},
+    {"optim, tokens/s", 0, report_optim_rate},
 };
 
 static void report_print_table(struct column *columns, int count) {
@@ -201,7 +202,7 @@ static void report_print_table(struct column *columns, int count) {
             double value = rows[r].measure(&columns[c]);
             any |= isfinite(value);
             if (isfinite(value)) {
-                snprintf(cells[c], sizeof cells[c], rows[r].format, value);
+                snprintf(cells[c], sizeof cells[c], "%.*f", rows[r].decimals, value);
             } else {
                 strcpy(cells[c], "-");
             }
