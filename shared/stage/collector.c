@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/base/clock.h"
+
 enum { STRING_MAX = 1000 }; // bytes of a string that is sent
 static_assert(4 * STRING_MAX < 16384, "the strings of a message fit its first frame");
 
@@ -92,6 +94,7 @@ static struct wire_message collector_describe(const struct collector *collector,
 }
 
 static void collector_advance(struct collector *collector) {
+    assert(mutex_is_held(&collector->lock) && collector->settled_below >= collector->log_begin);
     const int64_t end = collector->log_begin + (int64_t)collector->log_count;
     while (collector->settled_below < end) {
         const struct settled *entry = collector_entry(collector, collector->settled_below);
@@ -115,6 +118,7 @@ static status collector_add_entry(struct collector *collector, int64_t seq, cons
     if (collector->log[at].kind) return fail(BUG, "group %lld was settled before", (long long)seq);
     collector->log[at] = *entry;
     collector->log_settled++;
+    assert(collector->log_settled <= (int64_t)collector->log_count);
     return OK;
 }
 
@@ -129,6 +133,7 @@ static void collector_drop_entries(struct collector *collector, int64_t seq) {
     memset(collector->log + collector->log_count, 0, count * sizeof *collector->log);
     collector->log_begin = seq;
     collector->log_settled -= (int64_t)count;
+    assert(collector->log_settled >= 0);
 }
 
 // ---- the I/O thread ----
@@ -145,31 +150,28 @@ static status collector_resend(const struct collector *collector, struct io_thre
 }
 
 // A source forgets what is from POSITION on, so what it lacks below is sent before, what is settled above behind.
-static status collector_answer_run_info(struct collector *collector, struct io_thread *io, struct wire_peer *peer,
-                                        const struct wire_message *run_info) {
+status collector_message(struct collector *collector, struct io_thread *io, struct wire_peer *peer,
+                         const struct wire_message *message) {
     const bool counts_steps = collector->context->stage->position != NULL;
+    status result;
+    if (message->kind != MESSAGE_RUN_INFO) return OK;
+    pthread_mutex_lock(&collector->lock);
     if (!collector->started && !counts_steps)
-        collector->settled_below = collector->log_begin = collector->next = run_info->seq;
+        collector->settled_below = collector->log_begin = collector->next = message->seq;
     collector->started = true;
-    collector->total = run_info->count;
-    collector->per_step = run_info->per_step > 0 ? run_info->per_step : 1;
+    collector->total = message->count;
+    collector->per_step = message->per_step > 0 ? message->per_step : 1;
     if (!counts_steps) collector->step = collector->settled_below / collector->per_step;
     const int64_t here = collector->settled_below;
-    collector_drop_entries(collector, run_info->seq < here ? run_info->seq : here);
-    TRY(collector_resend(collector, io, peer, collector->log_begin, here));
+    collector_drop_entries(collector, message->seq < here ? message->seq : here);
+    TRY_TO(result, done, collector_resend(collector, io, peer, collector->log_begin, here));
     // With nothing left to train the source must not hear so before the stage has finished.
     const bool untrained = collector->untrained && here == 0 && collector->log_settled == 0;
     const struct wire_message position = {
         .kind = MESSAGE_POSITION, .step = collector->step, .seq = untrained ? -1 : here};
-    if (here < collector->total || collector->finished) TRY(io_thread_reply(io, peer, &position));
-    return collector_resend(collector, io, peer, here, collector->log_begin + (int64_t)collector->log_count);
-}
-
-status collector_message(struct collector *collector, struct io_thread *io, struct wire_peer *peer,
-                         const struct wire_message *message) {
-    if (message->kind != MESSAGE_RUN_INFO) return OK;
-    pthread_mutex_lock(&collector->lock);
-    status result = collector_answer_run_info(collector, io, peer, message);
+    if (here < collector->total || collector->finished) TRY_TO(result, done, io_thread_reply(io, peer, &position));
+    result = collector_resend(collector, io, peer, here, collector->log_begin + (int64_t)collector->log_count);
+done:
     pthread_mutex_unlock(&collector->lock);
     return result;
 }
@@ -187,25 +189,6 @@ void collector_report(struct collector *collector, struct message_status *counte
 
 // ---- the worker ----
 
-static void collector_drop(struct io_thread *io, struct group **group) {
-    io_thread_drop(io, (*group)->id.data);
-    group_free(group);
-}
-
-// Keeps a group until its turn comes; takes it over. A second copy of a seq is dropped.
-static status collector_add_early(struct collector *collector, struct io_thread *io, struct group *group) {
-    bool second = !group->requires.present;
-    for (size_t i = 0; i < collector->early_count; i++)
-    second |= collector->early[i]->requires.order == group->requires.order;
-    status result = second ? OK : RESIZE(&collector->early, collector->early_count + 1);
-    if (second || result != OK) {
-        collector_drop(io, &group);
-    } else {
-        collector->early[collector->early_count++] = group;
-    }
-    return result;
-}
-
 status collector_receive(struct collector *collector, struct io_thread *io, int timeout_ms, struct group **out) {
     enum { WAIT_MS = 200, START_WAIT_MS = 20 };
     *out = NULL;
@@ -222,7 +205,8 @@ status collector_receive(struct collector *collector, struct io_thread *io, int 
             }
             collector->early[i] = collector->early[--collector->early_count];
             if (group->requires.order < collector->next) { // handed out before
-                collector_drop(io, &group);
+                io_thread_drop(io, group->id.data);
+                group_free(&group);
                 continue;
             }
             collector->next++;
@@ -239,8 +223,20 @@ status collector_receive(struct collector *collector, struct io_thread *io, int 
         struct group *group;
         int wait_ms = started ? WAIT_MS : START_WAIT_MS;
         TRY(io_thread_receive(io, 1, timeout_ms >= 0 && timeout_ms < wait_ms ? timeout_ms : wait_ms, &group));
-        if (group) TRY(collector_add_early(collector, io, group));
         if (!group && timeout_ms >= 0) return OK;
+        if (!group) continue;
+        // Keeps it until its turn comes; a second copy of a seq is dropped.
+        bool second = !group->requires.present;
+        for (size_t i = 0; i < collector->early_count; i++)
+        second |= collector->early[i]->requires.order == group->requires.order;
+        const status result = second ? OK : RESIZE(&collector->early, collector->early_count + 1);
+        if (!second && result == OK) {
+            collector->early[collector->early_count++] = group;
+        } else {
+            io_thread_drop(io, group->id.data);
+            group_free(&group);
+        }
+        TRY(result);
     }
 }
 

@@ -99,6 +99,7 @@ static void io_wake(struct io_thread *io) {
 // Locked. Waits until something changes, but not for long, since signals change nothing here.
 static void io_wait(struct io_thread *io) {
     const double seconds = 0.02;
+    assert(mutex_is_held(&io->lock));
     cond_wait_until(&io->changed, &io->lock, clock_monotonic() + seconds);
 }
 
@@ -111,6 +112,7 @@ static status io_failure(const struct io_thread *io) {
 
 // Locked.
 static void io_end_progress(struct io_thread *io, const char *id) {
+    assert(mutex_is_held(&io->lock));
     for (size_t i = 0; i < io->in_progress_count; i++) {
         if (strcmp(io->in_progress[i].id, id) != 0) continue;
         free(io->in_progress[i].id);
@@ -121,7 +123,8 @@ static void io_end_progress(struct io_thread *io, const char *id) {
 
 // Locked. Adds a group to the outbox unless no stage reads from this one.
 static status io_add_to_outbox(struct io_thread *io, const struct group *group) {
-    size_t readers = io->config->reader_count;
+    const size_t readers = io->config->reader_count;
+    assert(mutex_is_held(&io->lock) && readers <= READERS_MAX);
     if (readers == 0 || outbox_has(&io->outbox, group->id.data)) return OK;
     struct buf data = {0};
     status result = group_to_msgpack(group, &data);
@@ -213,6 +216,7 @@ status io_thread_broadcast(struct io_thread *io, const char *purpose, const stru
         return result;
     }
     pthread_mutex_lock(&io->lock);
+    assert(!*io->last_broadcast);
     *io->last_broadcast = broadcast;
     io->last_broadcast = &broadcast->next;
     pthread_mutex_unlock(&io->lock);
@@ -236,7 +240,10 @@ status io_thread_call(struct io_thread *io, const char *stage, const char *purpo
     while (rpc.state != RPC_DONE && !signals_stopping() && io->failure == OK) io_wait(io);
     status failure = io_failure(io);
     struct rpc **place = &io->rpcs;
-    while (*place != &rpc) place = &(*place)->next;
+    while (*place != &rpc) {
+        assert(*place);
+        place = &(*place)->next;
+    }
     *place = rpc.next;
     pthread_mutex_unlock(&io->lock);
     return failure == OK ? rpc.result : failure;
@@ -363,6 +370,7 @@ static status io_connect_stage(struct io_thread *io, const char *stage, const ch
 
 // Locked.
 static void io_finish_rpc(struct io_thread *io, struct rpc *rpc, status result) {
+    assert(mutex_is_held(&io->lock) && rpc->state != RPC_DONE);
     rpc->result = result;
     rpc->state = RPC_DONE;
     pthread_cond_broadcast(&io->changed);
@@ -378,6 +386,7 @@ static status io_send_rpc(struct io_thread *io, struct rpc *rpc) {
     if (exists && !*connected) TRY(io_connect_stage(io, rpc->stage, rpc->purpose));
     *connected |= exists;
     int there = 0;
+    assert(mutex_is_held(&io->lock) && rpc->state == RPC_NEW);
     for (struct wire_peer *peer = wire_first_peer(io->wire, rpc->purpose, false); peer; peer = wire_next_peer(peer)) {
         if (strcmp(wire_peer_name(peer), rpc->stage) != 0 || there++ < rpc->asked) continue;
         rpc->peer = peer;
@@ -428,6 +437,7 @@ static void io_forget_requests(struct io_thread *io, struct wire_peer *peer) {
     struct upstream *upstream = io_upstream(peer);
     if (upstream) {
         io->credits -= upstream->credits;
+        assert(io->credits >= 0);
         upstream->credits = 0;
         upstream->available = 0;
     }
@@ -438,24 +448,6 @@ static void io_forget_requests(struct io_thread *io, struct wire_peer *peer) {
 }
 
 // ---- the I/O thread: the loop ----
-
-static status io_send_broadcasts(struct io_thread *io) {
-    status result = OK;
-    pthread_mutex_lock(&io->lock);
-    struct broadcast *broadcast = io->broadcasts;
-    io->broadcasts = NULL;
-    io->last_broadcast = &io->broadcasts;
-    pthread_mutex_unlock(&io->lock);
-    while (broadcast) {
-        struct broadcast *next = broadcast->next;
-        for (struct wire_peer *peer = wire_first_peer(io->wire, broadcast->purpose, false); peer && result == OK;
-             peer = wire_next_peer(peer))
-            result = wire_send(io->wire, peer, &broadcast->message, NULL);
-        io_free_broadcast(broadcast);
-        broadcast = next;
-    }
-    return result;
-}
 
 // Sends STATUS to the supervisor twice a second.
 static status io_report(struct io_thread *io) {
@@ -520,6 +512,7 @@ static status io_on_message(struct io_thread *io, struct wire_peer *peer, const 
         if (upstream->credits) {
             upstream->credits--;
             io->credits--;
+            assert(upstream->credits >= 0 && io->credits >= 0);
         }
         if (message->kind == MESSAGE_GROUP) return io_accept_group(io, message);
         upstream->available = 0;
@@ -535,46 +528,53 @@ static status io_on_message(struct io_thread *io, struct wire_peer *peer, const 
     }
 }
 
-static status io_on_event(struct io_thread *io, const struct wire_event *event) {
+// Waits for one event and handles it, then does what it and the other threads have made possible.
+static status io_turn(struct io_thread *io) {
+    struct wire_event event;
     uint64_t wakeups;
     ssize_t size;
-    switch (event->kind) {
+    TRY(wire_poll(io->wire, TICK_MS, &event));
+    switch (event.kind) {
     case WIRE_READABLE:
         size = read(io->wakeup, &wakeups, sizeof wakeups); // a counter that is zero again was read before
         (void)size;
-        return OK;
+        break;
     case WIRE_JOINED:
-        return io_on_joined(io, event->peer);
+        TRY(io_on_joined(io, event.peer));
+        break;
     case WIRE_GONE:
-        if (!event->orderly) log_info("lost %s-%d", wire_peer_name(event->peer), wire_peer_replica(event->peer));
-        io_forget_requests(io, event->peer);
-        return OK;
+        if (!event.orderly) log_info("lost %s-%d", wire_peer_name(event.peer), wire_peer_replica(event.peer));
+        io_forget_requests(io, event.peer);
+        break;
     case WIRE_REFUSED:
-        return fail(UNAVAILABLE, "%s", event->message.reason);
+        return fail(UNAVAILABLE, "%s", event.message.reason);
     case WIRE_MESSAGE:
-        return io_on_message(io, event->peer, &event->message);
+        TRY(io_on_message(io, event.peer, &event.message));
+        break;
     case WIRE_TIMEOUT:
-        return OK;
+        break;
     }
-    return OK;
-}
-
-static status io_turn(struct io_thread *io) {
-    struct wire_event event;
-    TRY(wire_poll(io->wire, TICK_MS, &event));
-    TRY(io_on_event(io, &event));
     if (io->hooks.tick) TRY(io->hooks.tick(io->hooks.self, io));
-    TRY(io_send_broadcasts(io));
     pthread_mutex_lock(&io->lock);
+    struct broadcast *broadcast = io->broadcasts;
+    io->broadcasts = NULL;
+    io->last_broadcast = &io->broadcasts;
     bool announce = io->announce;
     io->announce = false;
     pthread_mutex_unlock(&io->lock);
-    for (struct wire_peer *peer = wire_first_peer(io->wire, "flow", true); peer && announce;
-         peer = wire_next_peer(peer))
-        TRY(io_announce(io, peer));
-    TRY(io_send_credits(io));
-    pthread_mutex_lock(&io->lock);
     status result = OK;
+    for (struct broadcast *next; broadcast; broadcast = next) {
+        next = broadcast->next;
+        for (struct wire_peer *peer = wire_first_peer(io->wire, broadcast->purpose, false); peer && result == OK;
+             peer = wire_next_peer(peer))
+            result = wire_send(io->wire, peer, &broadcast->message, NULL);
+        io_free_broadcast(broadcast);
+    }
+    for (struct wire_peer *peer = wire_first_peer(io->wire, "flow", true); peer && announce && result == OK;
+         peer = wire_next_peer(peer))
+        result = io_announce(io, peer);
+    if (result == OK) result = io_send_credits(io);
+    pthread_mutex_lock(&io->lock);
     for (struct rpc *rpc = io->rpcs; rpc && result == OK; rpc = rpc->next)
         if (rpc->state == RPC_NEW) result = io_send_rpc(io, rpc);
     pthread_mutex_unlock(&io->lock);

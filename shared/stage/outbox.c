@@ -5,6 +5,7 @@
 #include <string.h>
 
 status outbox_add(struct outbox *outbox, int64_t seq, const char *id, uint64_t readers, struct buf *data) {
+    assert(readers != 0);
     struct outbox_entry *entry = calloc(1, sizeof *entry);
     char *copy = strdup(id);
     if (!entry || !copy) {
@@ -19,11 +20,13 @@ status outbox_add(struct outbox *outbox, int64_t seq, const char *id, uint64_t r
     while (*place && (*place)->seq <= seq) place = &(*place)->next;
     entry->next = *place;
     *place = entry;
+    assert(!entry->next || entry->next->seq > seq);
     return OK;
 }
 
 struct outbox_entry *outbox_first(const struct outbox *outbox, int reader) {
     struct outbox_entry *at = outbox->first;
+    assert(reader >= 0 && reader < 64);
     while (at && !(at->readers >> reader & 1)) at = at->next;
     return at;
 }
@@ -39,7 +42,10 @@ void outbox_take(struct outbox *outbox, struct outbox_entry *given, int reader) 
     given->readers &= ~((uint64_t)1 << reader);
     if (given->readers) return;
     struct outbox_entry **place = &outbox->first;
-    while (*place != given) place = &(*place)->next;
+    while (*place != given) {
+        assert(*place);
+        place = &(*place)->next;
+    }
     *place = given->next;
     outbox_entry_free(given);
 }

@@ -1,5 +1,6 @@
 #include "shared/wire/seq_set.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 static const int64_t seq_limit = (int64_t)1 << 40; // every seq is smaller
@@ -19,6 +20,7 @@ status seq_set_format(int64_t *seqs, size_t count, struct buf *out) {
     while (i < count && seqs[i] < 0) i++;
     while (i < count) {
         size_t last = i;
+        assert(seqs[i] >= 0 && seqs[count - 1] < seq_limit);
         while (last + 1 < count && seqs[last + 1] - seqs[last] <= 1) last++;
         if (out->size - begin > SIZE_MAX_BYTES) return buf_puts(out, " +");
         if (out->size > begin) TRY(buf_puts(out, " "));
