@@ -77,6 +77,7 @@ void issuer_close(struct issuer **issuer) {
 static status issuer_issue(struct issuer *issuer, struct io_thread *io, int64_t seq, int64_t ahead) {
     struct stage_context *context = issuer->context;
     const double started = clock_realtime();
+    assert(issuer->ready && seq >= 0 && seq < issuer->total && ahead >= 0);
     struct group *group = NULL;
     TRY(context->stage->group_at(context->state, seq, &group));
     int64_t policy = issuer->step + ahead / issuer->per_step - issuer->staleness;
@@ -89,14 +90,6 @@ static status issuer_issue(struct issuer *issuer, struct io_thread *io, int64_t 
     if (result == OK) result = io_thread_put(io, group);
     group_free(&group);
     return result;
-}
-
-// The number of groups in flight below `seq`.
-static int64_t issuer_ahead_of(const struct issuer *issuer, int64_t seq) {
-    int64_t ahead = 0;
-    for (int64_t i = ledger_settled(issuer->ledger); i < seq; i++)
-        if (ledger_state_of(issuer->ledger, i) == LEDGER_IN_FLIGHT) ahead++;
-    return ahead;
 }
 
 // Tells the supervisors what is not told yet.
@@ -224,6 +217,7 @@ static status issuer_on_position(struct issuer *issuer, const struct wire_messag
 
 status issuer_message(struct issuer *issuer, struct io_thread *io, const struct wire_message *message) {
     const int64_t seq = message->seq;
+    int64_t ahead = 0;
     switch (message->kind) {
     case MESSAGE_POSITION:
         return issuer_on_position(issuer, message);
@@ -237,7 +231,9 @@ status issuer_message(struct issuer *issuer, struct io_thread *io, const struct 
         if (seq < 0) issuer->reissue = true;
         if (seq < 0 || !issuer->ready || ledger_state_of(issuer->ledger, seq) != LEDGER_IN_FLIGHT) return OK;
         log_info("issuing group %lld again: %s", (long long)seq, message->reason);
-        return issuer_issue(issuer, io, seq, issuer_ahead_of(issuer, seq));
+        for (int64_t i = ledger_settled(issuer->ledger); i < seq; i++)
+            if (ledger_state_of(issuer->ledger, i) == LEDGER_IN_FLIGHT) ahead++;
+        return issuer_issue(issuer, io, seq, ahead);
     default:
         return OK;
     }
@@ -245,23 +241,19 @@ status issuer_message(struct issuer *issuer, struct io_thread *io, const struct 
 
 // ---- counters ----
 
-static status issuer_list_in_flight(struct issuer *issuer) {
+void issuer_report(struct issuer *issuer, struct message_status *counters) {
     const struct ledger *ledger = issuer->ledger;
     int64_t *seqs = NULL;
     size_t count = 0;
-    TRY(NEW(&seqs, (size_t)ledger_in_flight(ledger)));
-    for (int64_t seq = ledger_settled(ledger); seq < ledger_next_unissued(ledger); seq++)
-        if (ledger_state_of(ledger, seq) == LEDGER_IN_FLIGHT) seqs[count++] = seq;
-    assert((int64_t)count == ledger_in_flight(ledger));
-    buf_clear(&issuer->in_flight);
-    status result = seq_set_format(seqs, count, &issuer->in_flight);
-    free(seqs);
-    return result;
-}
-
-void issuer_report(struct issuer *issuer, struct message_status *counters) {
-    const struct ledger *ledger = issuer->ledger;
-    counters->in_flight = issuer->ready && issuer_list_in_flight(issuer) == OK ? issuer->in_flight.data : "";
+    counters->in_flight = "";
+    if (issuer->ready && NEW(&seqs, (size_t)ledger_in_flight(ledger)) == OK) {
+        for (int64_t seq = ledger_settled(ledger); seq < ledger_next_unissued(ledger); seq++)
+            if (ledger_state_of(ledger, seq) == LEDGER_IN_FLIGHT) seqs[count++] = seq;
+        assert((int64_t)count == ledger_in_flight(ledger));
+        buf_clear(&issuer->in_flight);
+        if (seq_set_format(seqs, count, &issuer->in_flight) == OK) counters->in_flight = issuer->in_flight.data;
+        free(seqs);
+    }
     counters->total = issuer->total;
     counters->settled = ledger_settled(ledger);
     counters->step = issuer->step;

@@ -233,29 +233,6 @@ static status node_refuse(void *self, struct group **group) {
     return result;
 }
 
-// Waits until the program is asked to stop, or the I/O thread fails.
-static status node_wait_for_end(struct node *node) {
-    status result = OK;
-    while (result == OK) {
-        struct group *group = NULL;
-        result = io_thread_receive(node->io, 0, -1, &group);
-        if (group) io_thread_drop(node->io, group->id.data);
-        group_free(&group);
-    }
-    return result == END ? OK : result;
-}
-
-// The last stage learns from RUN_INFO that it has had the last group; the others only stop when they are asked to.
-static status node_finish(void *self) {
-    struct node *node = self;
-    const struct stage *stage = node->context->stage;
-    if (signals_stopping()) return OK;
-    if (stage->finish) TRY(stage->finish(node->context->state));
-    if (node->collector) TRY(collector_finish(node->collector, node->io));
-    node_begin_wait(node, "finished");
-    return node_wait_for_end(node);
-}
-
 // ---- the life of a node ----
 
 status node_enter(struct stage_context *context, const char *path) {
@@ -281,7 +258,7 @@ status node_run(struct stage_context *context) {
                                    .message = node_on_message,
                                    .tick = node_on_tick,
                                    .report = node_on_report};
-    const struct channel channel = {node, node_receive, node_deliver, node_refuse, node_finish};
+    const struct channel channel = {node, node_receive, node_deliver, node_refuse};
     bool source = stage->group_at != NULL;
     if (stage->fingerprint) node->weights.hash = stage->fingerprint(context->state);
     if (source) TRY(issuer_open(&node->issuer, context, &node->config));
@@ -289,8 +266,22 @@ status node_run(struct stage_context *context) {
     TRY(io_thread_open(&node->io, &node->config, &hooks, node->collector != NULL));
     TRY(io_thread_start(node->io));
     log_debug("ready");
-    // The source's work is done by the hooks.
-    status result = source ? node_wait_for_end(node) : runner_run(context, &channel);
+    // The source's work is done by the hooks. The last stage learns from RUN_INFO that it has had the last group; the
+    // others only stop when they are asked to.
+    status result = source ? OK : runner_run(context, &channel);
+    const bool stopped = !source && signals_stopping();
+    if (result == OK && !source && !stopped) {
+        if (stage->finish) result = stage->finish(context->state);
+        if (result == OK && node->collector) result = collector_finish(node->collector, node->io);
+        if (result == OK) node_begin_wait(node, "finished");
+    }
+    while (result == OK && !stopped) {
+        struct group *group = NULL;
+        result = io_thread_receive(node->io, 0, -1, &group);
+        if (group) io_thread_drop(node->io, group->id.data);
+        group_free(&group);
+    }
+    if (result == END) result = OK;
     io_thread_close(&node->io); // before the stage's close: hooks use its state
     return result;
 }

@@ -1,14 +1,16 @@
 // The one loop of every stage: receive groups while there is capacity, do some work, deliver what is done. It never
-// waits for input while there is work, and never works on a group whose section is in the store already.
+// waits for input while there is work, and never works on a group whose section is in the store already. A section's
+// key in STORE/groups.lmdb is a hash of everything that it was computed from (the group's earlier sections, the stage's
+// options, its weights), so an outdated section is never found.
 #include <assert.h>
 #include <json.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "shared/base/clock.h"
 #include "shared/base/log.h"
-#include "shared/stage/section_cache.h"
 #include "shared/stage/runner.h"
 #include "shared/stage/signals.h"
 
@@ -74,12 +76,42 @@ static status runner_settle(struct runner *runner, const struct held_group *held
     if (result == BAD_SAMPLE) result = group_quarantine(group, context->stage->name, "%s", fail_text());
     if (result == OK && group->quarantine.present) context->quarantined++;
     if (result == OK) result = runner_add_times(group, context->stage->name, held->received_at);
-    if (result == OK && context->store) result = section_cache_save(context, &held->key, group);
+    if (result == OK && context->store) {
+        // A quarantined group is tried again in the next run, so its section is not kept.
+        const int section = context->stage->section;
+        const bool keep = section >= 0 && !group->quarantine.present;
+        result = group_store_save(context->store, keep ? &held->key : NULL,
+                                  keep ? (enum group_section)section : SECTION_PROMPT, group);
+    }
     if (result != OK) {
         group_free(&group);
         return result;
     }
     return runner_deliver(runner, &group);
+}
+
+// Sets *key to the key of the section that the stage is about to add. If *found, the group has the section now.
+static status runner_find_section(const struct stage_context *context, struct section_key *key, struct group *group,
+                                  bool *found) {
+    const struct stage *stage = context->stage;
+    struct buf inputs = {0};
+    uint64_t hashes[2] = {0, stage->fingerprint ? stage->fingerprint(context->state) : 0};
+    *found = false;
+    status result = options_hash(&context->options, &hashes[0]);
+    if (result == OK) result = buf_printf(&inputs, "%s %d ", stage->name, stage->section);
+    if (result == OK) result = buf_append(&inputs, hashes, sizeof hashes);
+    for (int section = SECTION_PROMPT; section < stage->section && result == OK; section++)
+        result = group_section_to_msgpack(group, (enum group_section)section, &inputs);
+    if (result == OK) {
+        XXH128_canonical_t canonical;
+        static_assert(sizeof canonical.digest == sizeof key->bytes, "a key is a hash");
+        XXH128_canonicalFromHash(&canonical, XXH3_128bits(inputs.data, inputs.size));
+        memcpy(key->bytes, canonical.digest, sizeof key->bytes);
+        result = group_store_find(context->store, key, (enum group_section)stage->section, group, found);
+    }
+    buf_release(&inputs);
+    if (result == OK && *found && stage->usable) *found = stage->usable(context->state, group);
+    return result;
 }
 
 // Passes a group on, finds its section in the store, or gives it to the stage. Takes the group over.
@@ -90,8 +122,8 @@ static status runner_begin(struct runner *runner, struct group *group) {
     bool found = false;
     if (group->quarantine.present) return runner_deliver(runner, &group);
     if (group_check(group, stage->needs) != OK) return runner->channel->refuse(runner->channel->self, &group);
-    if (context->store) {
-        status result = section_cache_find(context, &held.key, group, &found);
+    if (context->store && stage->section >= 0) {
+        status result = runner_find_section(context, &held.key, group, &found);
         if (result != OK) group_free(&group);
         TRY(result);
     }
@@ -107,6 +139,7 @@ static status runner_begin(struct runner *runner, struct group *group) {
     }
     status result = stage->submit(context->state, group);
     if (result != OK) return runner_settle(runner, &held, result);
+    assert(runner->count < runner->capacity);
     runner->held[runner->count++] = held;
     runner->idle = false;
     return OK;
@@ -133,31 +166,31 @@ static status runner_fill(struct runner *runner) {
     }
 }
 
-// Lets the stage work for a while, and settles the group that it hands back, if any.
-static status runner_poll(struct runner *runner) {
-    struct group *done = NULL;
-    status result = runner->context->stage->poll(runner->context->state, runner->draining, &done);
-    runner->idle = result == END;
-    if (done && (result == OK || result == BAD_SAMPLE || result == DATAERR)) {
-        size_t at = 0;
-        while (at < runner->count && runner->held[at].group != done) at++;
-        if (at == runner->count) return fail(BUG, "the stage handed back a group that it was not given");
-        struct held_group held = runner->held[at];
-        runner->count--;
-        memmove(&runner->held[at], &runner->held[at + 1], (runner->count - at) * sizeof held);
-        return runner_settle(runner, &held, result);
-    }
-    if (result != END) return result;
-    if (!runner->draining) return OK;
-    return runner->count ? fail(BUG, "the stage kept %zu groups at the end", runner->count) : OK;
-}
-
+// Lets the stage work for a while between two fills, and settles the group that it hands back, if any.
 static status runner_run_filter(struct runner *runner) {
     const struct stage *stage = runner->context->stage;
     do {
+        struct group *done = NULL;
+        status result = OK;
         TRY(runner_fill(runner));
         if (runner->context->node && signals_stopping()) return OK;
-        if (runner->count) TRY(runner_poll(runner));
+        if (runner->count) {
+            result = stage->poll(runner->context->state, runner->draining, &done);
+            runner->idle = result == END;
+        }
+        if (done && (result == OK || result == BAD_SAMPLE || result == DATAERR)) {
+            size_t at = 0;
+            while (at < runner->count && runner->held[at].group != done) at++;
+            if (at == runner->count) return fail(BUG, "the stage handed back a group that it was not given");
+            struct held_group held = runner->held[at];
+            runner->count--;
+            memmove(&runner->held[at], &runner->held[at + 1], (runner->count - at) * sizeof held);
+            TRY(runner_settle(runner, &held, result));
+        } else if (result != END) {
+            TRY(result);
+        } else if (runner->draining && runner->count) {
+            return fail(BUG, "the stage kept %zu groups at the end", runner->count);
+        }
         if (!runner->count && stage->on_idle) TRY(stage->on_idle(runner->context->state));
     } while (runner->count || !runner->draining);
     return OK;
@@ -190,5 +223,5 @@ status runner_run(struct stage_context *context, const struct channel *channel) 
         context->unfinished_count = runner.count;
     }
     free(runner.held);
-    return result == OK ? channel->finish(channel->self) : result;
+    return result;
 }

@@ -32,8 +32,6 @@ struct channel {
     status (*deliver)(void *self, struct group **group);
     // A group that the stage cannot read, for the reason in fail_text(); frees it.
     status (*refuse)(void *self, struct group **group);
-    // Called once after the last group.
-    status (*finish)(void *self);
 };
 
 // Passes groups from the channel through the open stage until the channel ends or the program is asked to stop. What

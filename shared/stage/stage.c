@@ -26,28 +26,24 @@ bool stage_in_pipeline(const struct stage_context *context) {
     return context->node != NULL;
 }
 
+// Sets up, runs the loop, and closes what was opened. The first failure counts; one while closing after it is logged.
 static status stage_run(struct stage_context *context) {
     const struct common_options *options = stage_options(context);
-    const char *store = options->store, *wiring = options->wiring;
-    TRY(signals_open());
-    if (wiring) TRY(node_enter(context, wiring));
-    if (store) TRY(group_store_open(&context->store, store, false));
-    TRY(context->stage->open(&context->state, context));
-    return wiring ? node_run(context) : stdio_run(context, STDIN_FILENO, STDOUT_FILENO);
-}
-
-static int stage_exit_code(status result) {
-    switch (result) {
-    case OK:
-    case END:
-        return 0;
-    case USAGE:
-    case DATAERR:
-    case UNAVAILABLE:
-        return (int)result;
-    default:
-        return BUG;
-    }
+    const struct stage *stage = context->stage;
+    status result = signals_open();
+    if (result == OK && options->wiring) result = node_enter(context, options->wiring);
+    if (result == OK && options->store) result = group_store_open(&context->store, options->store, false);
+    if (result == OK) result = stage->open(&context->state, context);
+    if (result == OK) result = options->wiring ? node_run(context) : stdio_run(context, STDIN_FILENO, STDOUT_FILENO);
+    if (result != OK && result != END) log_info("%s", fail_text());
+    status closed = stage->close ? stage->close(context->state) : OK;
+    if (closed != OK) log_info("%s", fail_text());
+    if (result == OK || result == END) result = closed;
+    for (size_t i = 0; i < context->unfinished_count; i++) group_free(&context->unfinished[i]);
+    free(context->unfinished);
+    group_store_close(&context->store);
+    node_leave(context);
+    return result;
 }
 
 int stage_main(const struct stage *stage, int argc, char **argv) {
@@ -64,15 +60,6 @@ int stage_main(const struct stage *stage, int argc, char **argv) {
     if (result == OK) result = options_parse(&context.options, argc, argv, &rest);
     if (result == OK) {
         result = stage_run(&context);
-        // The first failure counts; one while closing after it is logged.
-        if (result != OK && result != END) log_info("%s", fail_text());
-        status closed = stage->close ? stage->close(context.state) : OK;
-        if (closed != OK) log_info("%s", fail_text());
-        if (result == OK || result == END) result = closed;
-        for (size_t i = 0; i < context.unfinished_count; i++) group_free(&context.unfinished[i]);
-        free(context.unfinished);
-        group_store_close(&context.store);
-        node_leave(&context);
         if (result == OK && context.groups)
             log_info("%zu groups, %zu quarantined, %zu found in the store, %.1f s", context.groups, context.quarantined,
                      context.found, clock_monotonic() - context.started);
@@ -81,5 +68,6 @@ int stage_main(const struct stage *stage, int argc, char **argv) {
     }
     options_release(&context.options);
     free(values);
-    return stage_exit_code(result);
+    if (result == USAGE || result == DATAERR || result == UNAVAILABLE) return (int)result;
+    return result == OK || result == END ? 0 : BUG;
 }

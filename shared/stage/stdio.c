@@ -1,5 +1,6 @@
 // The filter: groups as JSON lines in, groups as JSON lines out, in the same order. A group that is done before an
 // earlier one waits in its slot. A line that is not a group ends the run when everything before it is written.
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,7 @@ struct stdio_filter {
 };
 
 static struct stdio_slot *stdio_slot(struct stdio_filter *filter, size_t index) {
+    assert(index < filter->capacity);
     return &filter->slots[(filter->first + index) % filter->capacity];
 }
 
@@ -73,6 +75,7 @@ static status stdio_flush(struct stdio_filter *filter) {
 
 // A line is no group: nothing behind it is read any more.
 static status stdio_refuse_slot(struct stdio_filter *filter, struct stdio_slot *slot) {
+    assert(!slot->refused && !slot->done.size);
     filter->closed = true;
     slot->group = NULL;
     slot->refused = strdup(fail_text());
@@ -131,14 +134,11 @@ static status stdio_refuse(void *self, struct group **group) {
     return result == OK ? stdio_refuse_slot(filter, slot) : result;
 }
 
-static status stdio_finish(void *self) {
-    return stdio_flush(self);
-}
-
 status stdio_run(struct stage_context *context, int input, int output) {
     struct stdio_filter filter = {.lines = {.fd = input}, .output = output};
-    struct channel channel = {&filter, stdio_receive, stdio_deliver, stdio_refuse, stdio_finish};
+    struct channel channel = {&filter, stdio_receive, stdio_deliver, stdio_refuse};
     status result = runner_run(context, &channel);
+    if (result == OK) result = stdio_flush(&filter);
     while (filter.count) {
         stdio_release_slot(stdio_slot(&filter, 0));
         filter.first = (filter.first + 1) % filter.capacity;

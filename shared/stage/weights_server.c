@@ -1,6 +1,7 @@
 // The newest versions of policy and reference, and their files, until later ones replace them.
 #include "shared/stage/weights_server.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -41,7 +42,9 @@ void weights_server_free(struct weights_server **server) {
     *server = NULL;
 }
 
+// The lock is held.
 static bool weights_server_uses(const struct weights_server *server, const char *path) {
+    assert(*path);
     for (int kind = 0; kind < 2; kind++)
         for (int i = 0; i < VERSIONS_MAX; i++)
             if (server->versions[kind][i].present && !strcmp(server->versions[kind][i].path, path)) return true;
@@ -74,24 +77,6 @@ void weights_server_recycle(struct weights_server *server, bool reference, const
 }
 
 // The lock is held.
-static status weights_server_describe(const struct weights_server *server, const struct wire_message *request,
-                                      struct wire_message *reply, struct arena *arena) {
-    const struct served_weights *policy = &server->versions[0][0];
-    const struct served_weights *latest = &server->versions[request->reference == 1][0];
-    struct stat info = {0};
-    if (!policy->present || !latest->present) return OK;
-    if (*latest->path && stat(latest->path, &info)) return fail(UNAVAILABLE, "%s: %s", latest->path, strerror(errno));
-    *reply = (struct wire_message){.kind = MESSAGE_WEIGHTS,
-                                   .reference = request->reference,
-                                   .policy = policy->version,
-                                   .version = latest->version,
-                                   .hash = (int64_t)latest->hash,
-                                   .size = info.st_size,
-                                   .path = arena_strndup(arena, latest->path, strlen(latest->path))};
-    return reply->path ? OK : fail_oom();
-}
-
-// The lock is held.
 static status weights_server_read_chunk(const struct weights_server *server, const struct wire_message *request,
                                         struct wire_message *reply, struct buf *bulk) {
     const struct served_weights *found = NULL;
@@ -121,10 +106,27 @@ static status weights_server_read_chunk(const struct weights_server *server, con
 
 status weights_server_answer(struct weights_server *server, const struct wire_message *request,
                              struct wire_message *reply, struct arena *arena, struct buf *bulk) {
+    const struct served_weights *policy = &server->versions[0][0];
+    const struct served_weights *latest = &server->versions[request->reference == 1][0];
+    struct stat info = {0};
+    status result = OK;
+    assert(request->kind == MESSAGE_GET_WEIGHTS || request->kind == MESSAGE_FETCH);
     *reply = (struct wire_message){.kind = MESSAGE_ABSENT, .id = ""};
     pthread_mutex_lock(&server->lock);
-    status result = request->kind == MESSAGE_GET_WEIGHTS ? weights_server_describe(server, request, reply, arena)
-                                                         : weights_server_read_chunk(server, request, reply, bulk);
+    if (request->kind == MESSAGE_FETCH) {
+        result = weights_server_read_chunk(server, request, reply, bulk);
+    } else if (policy->present && latest->present && *latest->path && stat(latest->path, &info)) {
+        result = fail(UNAVAILABLE, "%s: %s", latest->path, strerror(errno));
+    } else if (policy->present && latest->present) {
+        *reply = (struct wire_message){.kind = MESSAGE_WEIGHTS,
+                                       .reference = request->reference,
+                                       .policy = policy->version,
+                                       .version = latest->version,
+                                       .hash = (int64_t)latest->hash,
+                                       .size = info.st_size,
+                                       .path = arena_strndup(arena, latest->path, strlen(latest->path))};
+        if (!reply->path) result = fail_oom();
+    }
     pthread_mutex_unlock(&server->lock);
     return result;
 }
