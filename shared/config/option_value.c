@@ -7,18 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-static locale_t value_locale;
-static pthread_once_t value_once = PTHREAD_ONCE_INIT;
+static locale_t option_value_locale;
+static pthread_once_t option_value_once = PTHREAD_ONCE_INIT;
 
-static void value_make_locale(void) {
-    value_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+static void option_value_make_locale(void) {
+    option_value_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
 }
 
 bool parse_double(const char *text, double *number) {
-    pthread_once(&value_once, value_make_locale);
-    if (!*text || text[strspn(text, "0123456789+-.eE")] || !value_locale) return false;
+    pthread_once(&option_value_once, option_value_make_locale);
+    if (!*text || text[strspn(text, "0123456789+-.eE")] || !option_value_locale) return false;
     char *end;
-    *number = strtod_l(text, &end, value_locale);
+    *number = strtod_l(text, &end, option_value_locale);
     return *end == 0 && isfinite(*number);
 }
 
@@ -32,35 +32,21 @@ int choice_index(const char *choices, const char *word) {
     return -1;
 }
 
-static status value_out_of_range(const struct option *option, const char *text) {
+static status option_value_out_of_range(const struct option *option, const char *text) {
     if (option->high >= 1e300)
         return fail(USAGE, "%s: %s is out of range: at least %.15g", option->name, text, option->low);
     return fail(USAGE, "%s: %s is out of range: %.15g to %.15g", option->name, text, option->low, option->high);
 }
 
 // `wanted` is what the option takes besides its choices.
-static status value_mismatch(const struct option *option, const char *wanted, const char *text) {
+static status option_value_mismatch(const struct option *option, const char *wanted, const char *text) {
     if (option->choices)
         return fail(USAGE, "%s: '%s' is neither %s nor one of %s", option->name, text, wanted, option->choices);
     return fail(USAGE, "%s: '%s' is not %s", option->name, text, wanted);
 }
 
-static status value_int(struct option_value *value, const struct option *option, const char *text) {
-    char *end = NULL;
-    errno = 0;
-    if (*text && !text[strspn(text, "0123456789+-")]) value->integer = strtoll(text, &end, 10);
-    if (!end || *end || errno) {
-        double number;
-        if (parse_double(text, &number) && fabs(number) >= 0x1p63) return value_out_of_range(option, text);
-        return value_mismatch(option, "an integer", text);
-    }
-    value->range.from = (double)value->integer;
-    return value->range.from >= option->low && value->range.from <= option->high ? OK
-                                                                                 : value_out_of_range(option, text);
-}
-
 // Parses one end of a range from text[0..size); an empty one is `open`.
-static bool value_range_end(const char *text, size_t size, double open, double *end) {
+static bool option_value_range_end(const char *text, size_t size, double open, double *end) {
     char copy[64];
     *end = open;
     if (size == 0) return true;
@@ -70,18 +56,9 @@ static bool value_range_end(const char *text, size_t size, double open, double *
     return parse_double(copy, end) && *end >= 0;
 }
 
-static status value_range(struct option_value *value, const struct option *option, const char *text) {
-    const char *dots = strstr(text, "..");
-    if (!dots || !value_range_end(text, (size_t)(dots - text), -INFINITY, &value->range.from) ||
-        !value_range_end(dots + 2, strlen(dots + 2), INFINITY, &value->range.to))
-        return value_mismatch(option, "a range FROM..TO", text);
-    if (value->range.from > value->range.to) return fail(USAGE, "%s: %s ends before it begins", option->name, text);
-    return OK;
-}
-
 status option_value_parse(struct option_value *value, const struct option *option, const char *text) {
     *value = (struct option_value){.range = {NAN, NAN}, .choice = choice_index(option->choices, text)};
-    size_t digits;
+    struct option_range *range = &value->range;
     if (value->choice >= 0) return OK;
     switch (option->type) {
     case OPTION_STRING:
@@ -92,23 +69,39 @@ status option_value_parse(struct option_value *value, const struct option *optio
     case OPTION_NAME:
     case OPTION_CHOICE:
         return fail(USAGE, "%s: '%s' is not one of %s", option->name, text, option->choices);
-    case OPTION_DEVICE:
-        digits = strncmp(text, "cuda:", 5) ? 0 : strspn(text + 5, "0123456789");
+    case OPTION_DEVICE: {
+        size_t digits = strncmp(text, "cuda:", 5) ? 0 : strspn(text + 5, "0123456789");
         if (choice_index("cpu|cuda", text) >= 0 || (digits >= 1 && digits <= 3 && !text[5 + digits])) return OK;
-        return value_mismatch(option, "cpu, cuda or cuda:N", text);
-    case OPTION_INT:
-        return value_int(value, option, text);
+        return option_value_mismatch(option, "cpu, cuda or cuda:N", text);
+    }
+    case OPTION_INT: {
+        char *end = NULL;
+        errno = 0;
+        if (*text && !text[strspn(text, "0123456789+-")]) value->integer = strtoll(text, &end, 10);
+        if (!end || *end || errno) {
+            double number;
+            if (parse_double(text, &number) && fabs(number) >= 0x1p63) return option_value_out_of_range(option, text);
+            return option_value_mismatch(option, "an integer", text);
+        }
+        range->from = (double)value->integer;
+        return range->from >= option->low && range->from <= option->high ? OK : option_value_out_of_range(option, text);
+    }
     case OPTION_NUMBER:
     case OPTION_NUMBER_OR:
-        if (!parse_double(text, &value->range.from)) return value_mismatch(option, "a number", text);
-        if (value->range.from >= option->low && value->range.from <= option->high) return OK;
-        return value_out_of_range(option, text);
-    case OPTION_RANGE:
-        return value_range(value, option, text);
+        if (!parse_double(text, &range->from)) return option_value_mismatch(option, "a number", text);
+        if (range->from >= option->low && range->from <= option->high) return OK;
+        return option_value_out_of_range(option, text);
+    case OPTION_RANGE: {
+        const char *dots = strstr(text, "..");
+        if (!dots || !option_value_range_end(text, (size_t)(dots - text), -INFINITY, &range->from) ||
+            !option_value_range_end(dots + 2, strlen(dots + 2), INFINITY, &range->to))
+            return option_value_mismatch(option, "a range FROM..TO", text);
+        return range->from > range->to ? fail(USAGE, "%s: %s ends before it begins", option->name, text) : OK;
+    }
     case OPTION_BOOL:
         value->boolean = choice_index("true|yes|on|1", text) >= 0;
         if (value->boolean || choice_index("false|no|off|0", text) >= 0) return OK;
-        return value_mismatch(option, "true or false", text);
+        return option_value_mismatch(option, "true or false", text);
     }
     return fail(BUG, "%s: an option without a type", option->name);
 }

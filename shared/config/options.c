@@ -43,11 +43,17 @@ static_assert(OPTION_CHOICE < OPTION_INT && OPTION_BOOL > OPTION_RANGE, "options
 
 enum { NEAREST_LENGTH = 48 };
 
-// The edit distance, with two swapped neighbours counted as one edit.
-static int nearest_distance(const char *a, const char *b) {
+struct nearest nearest_to(const char *typed) {
+    return (struct nearest){.typed = typed, .distance = NEAREST_LENGTH};
+}
+
+void nearest_offer(struct nearest *nearest, const char *name) {
+    assert(name && nearest->typed);
+    // The edit distance, with two swapped neighbours counted as one edit.
+    const char *a = name, *b = nearest->typed;
     int rows = (int)strlen(a), columns = (int)strlen(b);
     int cost[NEAREST_LENGTH + 1][NEAREST_LENGTH + 1];
-    if (rows > NEAREST_LENGTH || columns > NEAREST_LENGTH) return NEAREST_LENGTH;
+    if (rows > NEAREST_LENGTH || columns > NEAREST_LENGTH) return;
     for (int i = 0; i <= rows; i++) cost[i][0] = i;
     for (int j = 0; j <= columns; j++) cost[0][j] = j;
     for (int i = 1; i <= rows; i++) {
@@ -61,16 +67,7 @@ static int nearest_distance(const char *a, const char *b) {
             cost[i][j] = least;
         }
     }
-    return cost[rows][columns];
-}
-
-struct nearest nearest_to(const char *typed) {
-    return (struct nearest){.typed = typed, .distance = NEAREST_LENGTH};
-}
-
-void nearest_offer(struct nearest *nearest, const char *name) {
-    assert(name && nearest->typed);
-    int distance = nearest_distance(name, nearest->typed), bound = (int)strlen(nearest->typed) / 3 + 1;
+    int distance = cost[rows][columns], bound = columns / 3 + 1;
     if (distance > bound || distance >= nearest->distance) return;
     nearest->name = name;
     nearest->distance = distance;

@@ -6,7 +6,7 @@
 
 // A copy of a name with '_' for '-', so that max-frames is max_frames, as on the command line. NULL when memory is
 // short, which is noted.
-static const char *parse_name(struct parsed_file *file, const char *name, size_t length) {
+static const char *pipeline_parse_name(struct parsed_file *file, const char *name, size_t length) {
     char *copy = arena_strndup(&file->pipeline->arena, name, length);
     if (!copy) file->diagnostics.out_of_memory = true;
     for (char *at = copy; at && *at; at++)
@@ -14,8 +14,8 @@ static const char *parse_name(struct parsed_file *file, const char *name, size_t
     return copy;
 }
 
-static void parse_key(struct parsed_file *file, struct key_list *keys, const yaml_node_t *name_node,
-                      const yaml_node_t *value_node) {
+static void pipeline_parse_key(struct parsed_file *file, struct key_list *keys, const yaml_node_t *name_node,
+                               const yaml_node_t *value_node) {
     const char *name = yaml_node_string(name_node), *value = yaml_node_string(value_node);
     struct location name_at = yaml_node_location(name_node), value_at = yaml_node_location(value_node);
     if (!name || !*name) {
@@ -23,7 +23,7 @@ static void parse_key(struct parsed_file *file, struct key_list *keys, const yam
                        name ? "empty" : yaml_node_kind(name_node));
         return;
     }
-    name = parse_name(file, name, strlen(name));
+    name = pipeline_parse_name(file, name, strlen(name));
     if (!name) return;
     if (!value)
         diagnostic_add(&file->diagnostics, value_at, "%s: %s where a value belongs", name, yaml_node_kind(value_node));
@@ -39,8 +39,8 @@ static void parse_key(struct parsed_file *file, struct key_list *keys, const yam
 }
 
 // Reads a mapping of plain values; `owner` names it.
-static void parse_keys(struct parsed_file *file, struct yaml_tree *tree, struct key_list *keys, const yaml_node_t *node,
-                       const char *owner) {
+static void pipeline_parse_keys(struct parsed_file *file, struct yaml_tree *tree, struct key_list *keys,
+                                const yaml_node_t *node, const char *owner) {
     if (node->type == YAML_SCALAR_NODE && node->data.scalar.length == 0) return; // `reward:` alone
     if (node->type != YAML_MAPPING_NODE) {
         diagnostic_add(&file->diagnostics, yaml_node_location(node), "%s: %s where a mapping of keys belongs", owner,
@@ -48,10 +48,10 @@ static void parse_keys(struct parsed_file *file, struct yaml_tree *tree, struct 
         return;
     }
     for (yaml_node_pair_t *pair = node->data.mapping.pairs.start; pair < node->data.mapping.pairs.top; pair++)
-        parse_key(file, keys, yaml_tree_node(tree, pair->key), yaml_tree_node(tree, pair->value));
+        pipeline_parse_key(file, keys, yaml_tree_node(tree, pair->key), yaml_tree_node(tree, pair->value));
 }
 
-static void parse_stages(struct parsed_file *file, struct yaml_tree *tree, const yaml_node_t *node) {
+static void pipeline_parse_stages(struct parsed_file *file, struct yaml_tree *tree, const yaml_node_t *node) {
     struct pipeline *pipeline = file->pipeline;
     pipeline->stages_at = yaml_node_location(node);
     if (node->type != YAML_SEQUENCE_NODE) {
@@ -89,11 +89,11 @@ static void parse_stages(struct parsed_file *file, struct yaml_tree *tree, const
             return;
         }
         pipeline->stage_count++;
-        if (keys) parse_keys(file, tree, &stage->keys, keys, stage->name);
+        if (keys) pipeline_parse_keys(file, tree, &stage->keys, keys, stage->name);
     }
 }
 
-static void parse_machines(struct parsed_file *file, struct yaml_tree *tree, const yaml_node_t *node) {
+static void pipeline_parse_machines(struct parsed_file *file, struct yaml_tree *tree, const yaml_node_t *node) {
     struct pipeline *pipeline = file->pipeline;
     pipeline->machines_at = yaml_node_location(node);
     if (node->type != YAML_MAPPING_NODE) {
@@ -120,7 +120,7 @@ static void parse_machines(struct parsed_file *file, struct yaml_tree *tree, con
             return;
         }
         pipeline->machine_count++;
-        parse_keys(file, tree, &machine->keys, yaml_tree_node(tree, pair->value), machine->name);
+        pipeline_parse_keys(file, tree, &machine->keys, yaml_tree_node(tree, pair->value), machine->name);
     }
 }
 
@@ -140,11 +140,11 @@ void parse_tree(struct parsed_file *file, struct yaml_tree *tree) {
         if ((stages && pipeline->stages_at.line) || (machines && pipeline->machines_at.line)) {
             diagnostic_add(&file->diagnostics, yaml_node_location(name_node), "%s is given twice", name);
         } else if (stages) {
-            parse_stages(file, tree, value_node);
+            pipeline_parse_stages(file, tree, value_node);
         } else if (machines) {
-            parse_machines(file, tree, value_node);
+            pipeline_parse_machines(file, tree, value_node);
         } else {
-            parse_key(file, &pipeline->keys, name_node, value_node);
+            pipeline_parse_key(file, &pipeline->keys, name_node, value_node);
         }
     }
     if (!pipeline->stages_at.line) diagnostic_add(&file->diagnostics, yaml_node_location(root), "missing: stages");
@@ -172,7 +172,7 @@ void parse_override(struct parsed_file *file, const char *set) {
         }
         keys = &pipeline->stages[i].keys;
     }
-    const char *name = parse_name(file, start, (size_t)(equals - start));
+    const char *name = pipeline_parse_name(file, start, (size_t)(equals - start));
     if (name && !key_list_set(keys, &pipeline->arena, name, equals + 1, typed, typed))
         file->diagnostics.out_of_memory = true;
 }

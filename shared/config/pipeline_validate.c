@@ -41,7 +41,7 @@ static const struct option machine_options[] = {
 static const struct option_table machine_table = {.options = machine_options};
 
 // The option of that name when several stages have it: then it may stand at the top of the file.
-static const struct option *validate_find_shared(const char *name) {
+static const struct option *pipeline_validate_find_shared(const char *name) {
     const struct option *found = NULL;
     int stages = 0;
     for (int i = 0; i < STAGE_COUNT; i++) {
@@ -53,8 +53,8 @@ static const struct option *validate_find_shared(const char *name) {
     return stages > 1 ? found : NULL;
 }
 
-static void validate_unknown_key(struct parsed_file *file, const char *owner, const struct pipeline_key *key,
-                                 const struct option_table *table, const struct option_table *more) {
+static void pipeline_validate_unknown_key(struct parsed_file *file, const char *owner, const struct pipeline_key *key,
+                                          const struct option_table *table, const struct option_table *more) {
     for (int i = 0; i < STAGE_COUNT; i++) {
         if (!option_find(&stage_kinds[i].options, key->name)) continue;
         diagnostic_add(&file->diagnostics, key->name_at, "%s: no such key: %s; it is one of %s", owner, key->name,
@@ -72,19 +72,20 @@ static void validate_unknown_key(struct parsed_file *file, const char *owner, co
 }
 
 // The directory that a relative path of the key starts from.
-static const char *validate_base_dir(const struct parsed_file *file, const struct pipeline_key *key) {
+static const char *pipeline_validate_base_dir(const struct parsed_file *file, const struct pipeline_key *key) {
     return key->value_at.line ? file->pipeline->dir : file->current_dir;
 }
 
 // Checks a value and makes its path absolute.
-static void validate_value(struct parsed_file *file, const char *owner, struct pipeline_key *key,
-                           const struct option *option) {
+static void pipeline_validate_value(struct parsed_file *file, const char *owner, struct pipeline_key *key,
+                                    const struct option *option) {
     if (!key->value) return; // an array or a mapping, diagnosed already
     if (option_check(option, key->value) != OK) {
         diagnostic_add(&file->diagnostics, key->value_at, "%s: %s", owner, fail_text());
         return;
     }
-    const char *path = option_absolute(option, validate_base_dir(file, key), key->value, &file->pipeline->arena);
+    const char *path =
+        option_absolute(option, pipeline_validate_base_dir(file, key), key->value, &file->pipeline->arena);
     if (!path)
         file->diagnostics.out_of_memory = true;
     else if (option->type == OPTION_FILE && choice_index(option->choices, path) < 0 && access(path, F_OK))
@@ -94,12 +95,13 @@ static void validate_value(struct parsed_file *file, const char *owner, struct p
 }
 
 // A program is a path from the file's directory; a bare name is looked for in PATH.
-static void validate_program(struct parsed_file *file, const struct pipeline_stage *stage, struct pipeline_key *key) {
+static void pipeline_validate_program(struct parsed_file *file, const struct pipeline_stage *stage,
+                                      struct pipeline_key *key) {
     if (!key->value) return;
     struct arena *arena = &file->pipeline->arena;
     const struct option *option = option_find(&placement_table, "program");
     bool bare = !strchr(key->value, '/');
-    const char *path = bare ? NULL : option_absolute(option, validate_base_dir(file, key), key->value, arena);
+    const char *path = bare ? NULL : option_absolute(option, pipeline_validate_base_dir(file, key), key->value, arena);
     const char *search = bare ? getenv("PATH") : NULL;
     while (search && *search && !path) {
         size_t length = strcspn(search, ":");
@@ -119,7 +121,7 @@ static void validate_program(struct parsed_file *file, const struct pipeline_sta
     }
 }
 
-static void validate_stage(struct parsed_file *file, struct pipeline_stage *stage) {
+static void pipeline_validate_stage(struct parsed_file *file, struct pipeline_stage *stage) {
     const struct stage_kind *kind = stage_kind_find(stage->name);
     bool program = key_list_find(&stage->keys, "program") != NULL;
     stage->kind = program ? NULL : kind;
@@ -134,17 +136,17 @@ static void validate_stage(struct parsed_file *file, struct pipeline_stage *stag
     for (struct pipeline_key *key = stage->keys.first; key; key = key->next) {
         const struct option *option = option_find(&placement_table, key->name);
         if (option && !strcmp(key->name, "program")) {
-            validate_program(file, stage, key);
+            pipeline_validate_program(file, stage, key);
             continue;
         }
         if (!option && program) continue; // the program's own
         if (!option && kind) option = option_find(&kind->options, key->name);
         if (kind && (!option || option->hidden))
-            validate_unknown_key(file, stage->name, key, &kind->options, &placement_table);
+            pipeline_validate_unknown_key(file, stage->name, key, &kind->options, &placement_table);
         else if (option && option->command_line_only)
             diagnostic_add(&file->diagnostics, key->name_at, "%s: %s is for the command line", stage->name, key->name);
         else if (option)
-            validate_value(file, stage->name, key, option);
+            pipeline_validate_value(file, stage->name, key, option);
     }
     for (struct pipeline_stage *other = file->pipeline->stages; other < stage; other++)
         if (!strcmp(other->name, stage->name))
@@ -155,42 +157,42 @@ static void validate_stage(struct parsed_file *file, struct pipeline_stage *stag
         diagnostic_add(&file->diagnostics, replicas->value_at, "%s: replicas: there can be one only", stage->name);
 }
 
-static void validate_inherit(struct parsed_file *file, struct pipeline_stage *stage, const char *name,
-                             const char *value, const struct pipeline_key *from) {
+static void pipeline_validate_inherit(struct parsed_file *file, struct pipeline_stage *stage, const char *name,
+                                      const char *value, const struct pipeline_key *from) {
     if (!value || !key_list_set(&stage->keys, &file->pipeline->arena, name, value, from->name_at, from->value_at))
         file->diagnostics.out_of_memory = true;
 }
 
 // Gives the stage its directories below the run's.
-static void validate_inherit_dirs(struct parsed_file *file, struct pipeline_stage *stage,
-                                  const struct option *options) {
+static void pipeline_validate_inherit_dirs(struct parsed_file *file, struct pipeline_stage *stage,
+                                           const struct option *options) {
     const struct pipeline_key *run = key_list_find(&file->pipeline->keys, "run");
     for (const struct option *option = options; run && run->value && option->name; option++)
         if (option->below_run && !key_list_find(&stage->keys, option->name))
-            validate_inherit(file, stage, option->name,
-                             path_join(&file->pipeline->arena, run->value, option->below_run), run);
+            pipeline_validate_inherit(file, stage, option->name,
+                                      path_join(&file->pipeline->arena, run->value, option->below_run), run);
 }
 
 // Gives the stage what the file or the source says and it does not.
-static void validate_inherit_values(struct parsed_file *file, struct pipeline_stage *stage,
-                                    const struct option *options) {
+static void pipeline_validate_inherit_values(struct parsed_file *file, struct pipeline_stage *stage,
+                                             const struct option *options) {
     const struct pipeline_stage *source = pipeline_find_stage(file->pipeline, stage_kinds[STAGE_SOURCE].name);
     for (const struct option *option = options; option->name; option++) {
         if (key_list_find(&stage->keys, option->name)) continue;
         const struct pipeline_key *top = key_list_find(&file->pipeline->keys, option->name), *key = NULL;
-        if (top && validate_find_shared(option->name))
+        if (top && pipeline_validate_find_shared(option->name))
             key = top;
         else if (option->from_source && source && source != stage)
             key = key_list_find(&source->keys, option->name);
         if (key && key->value)
-            validate_inherit(file, stage, option->name, key->value, key);
+            pipeline_validate_inherit(file, stage, option->name, key->value, key);
         else if (!key && option->required && !option->below_run) // a key that is wrong where it stands is not missing
             diagnostic_add(&file->diagnostics, stage->at, "%s: missing: %s", stage->name, option->name);
     }
 }
 
 // Checks the options whose value may not be above another's, with all inherited values in place.
-static void validate_bounds(struct parsed_file *file, const struct pipeline_stage *stage) {
+static void pipeline_validate_bounds(struct parsed_file *file, const struct pipeline_stage *stage) {
     for (const struct option *option = stage->kind->options.options; option->name; option++) {
         if (!option->not_above) continue;
         const struct option *bound = option_find(&stage->kind->options, option->not_above);
@@ -207,7 +209,7 @@ static void validate_bounds(struct parsed_file *file, const struct pipeline_stag
 }
 
 // Checks the options that must have the source's value.
-static void validate_agreement(struct parsed_file *file, const struct pipeline_stage *stage) {
+static void pipeline_validate_agreement(struct parsed_file *file, const struct pipeline_stage *stage) {
     const struct pipeline_stage *source = pipeline_find_stage(file->pipeline, stage_kinds[STAGE_SOURCE].name);
     if (!source || !source->kind || stage == source) return;
     for (const struct option *option = stage->kind->options.options; option->name; option++) {
@@ -227,11 +229,11 @@ void validate_pipeline(struct parsed_file *file) {
     struct pipeline *pipeline = file->pipeline;
     for (struct pipeline_key *key = pipeline->keys.first; key; key = key->next) {
         const struct option *option = option_find(&file_table, key->name);
-        if (!option) option = validate_find_shared(key->name);
+        if (!option) option = pipeline_validate_find_shared(key->name);
         if (option)
-            validate_value(file, "pipeline", key, option);
+            pipeline_validate_value(file, "pipeline", key, option);
         else
-            validate_unknown_key(file, "pipeline", key, &file_table, &stage_kinds[STAGE_SOURCE].options);
+            pipeline_validate_unknown_key(file, "pipeline", key, &file_table, &stage_kinds[STAGE_SOURCE].options);
     }
     if (!key_list_find(&pipeline->keys, "run"))
         diagnostic_add(&file->diagnostics, (struct location){1, 1}, "pipeline: missing: run");
@@ -240,9 +242,9 @@ void validate_pipeline(struct parsed_file *file) {
         for (struct pipeline_key *key = machine->keys.first; key; key = key->next) {
             const struct option *option = option_find(&machine_table, key->name);
             if (option)
-                validate_value(file, machine->name, key, option);
+                pipeline_validate_value(file, machine->name, key, option);
             else
-                validate_unknown_key(file, machine->name, key, &machine_table, NULL);
+                pipeline_validate_unknown_key(file, machine->name, key, &machine_table, NULL);
         }
         for (const struct option *option = machine_table.options; option->name; option++)
             if (option->required && !key_list_find(&machine->keys, option->name))
@@ -251,18 +253,19 @@ void validate_pipeline(struct parsed_file *file) {
             if (!strcmp(pipeline->machines[k].name, machine->name))
                 diagnostic_add(&file->diagnostics, machine->at, "%s: a second machine of that name", machine->name);
     }
-    for (size_t i = 0; i < pipeline->stage_count; i++) validate_stage(file, &pipeline->stages[i]);
+    for (size_t i = 0; i < pipeline->stage_count; i++) pipeline_validate_stage(file, &pipeline->stages[i]);
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         struct pipeline_stage *stage = &pipeline->stages[i];
         if (!stage->kind) continue;
-        validate_inherit_dirs(file, stage, common_options);
-        validate_inherit_dirs(file, stage, stage->kind->options.options);
-        validate_inherit_values(file, stage, stage->kind->options.options);
-        validate_inherit_values(file, stage, common_options);
-        validate_bounds(file, stage);
+        pipeline_validate_inherit_dirs(file, stage, common_options);
+        pipeline_validate_inherit_dirs(file, stage, stage->kind->options.options);
+        pipeline_validate_inherit_values(file, stage, stage->kind->options.options);
+        pipeline_validate_inherit_values(file, stage, common_options);
+        pipeline_validate_bounds(file, stage);
     }
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         struct pipeline_stage *stage = &pipeline->stages[i];
-        if (stage->kind && stage == pipeline_find_stage(pipeline, stage->name)) validate_agreement(file, stage);
+        if (stage->kind && stage == pipeline_find_stage(pipeline, stage->name))
+            pipeline_validate_agreement(file, stage);
     }
 }

@@ -12,36 +12,32 @@ static status yaml_tree_error(const yaml_parser_t *parser, struct location *at) 
                 parser->problem ? parser->problem : "it cannot be read");
 }
 
-// A second document behind the first is an error.
-static status yaml_tree_check_end(yaml_parser_t *parser, struct location *at) {
-    yaml_document_t more;
-    if (!yaml_parser_load(parser, &more)) return yaml_tree_error(parser, at);
-    yaml_node_t *root = yaml_document_get_root_node(&more);
-    status result = OK;
-    if (root) {
-        *at = yaml_node_location(root);
-        result = fail(DATAERR, "%zu:%zu: a second YAML document", at->line, at->column);
-    }
-    yaml_document_delete(&more);
-    return result;
-}
-
 status yaml_tree_read(struct yaml_tree *tree, const char *data, size_t size, struct location *at) {
     *tree = (struct yaml_tree){0};
     yaml_parser_t parser;
     if (!yaml_parser_initialize(&parser)) return fail_oom();
     yaml_parser_set_input_string(&parser, (const unsigned char *)data, size);
     status result = OK;
+    yaml_document_t more;
     if (!yaml_parser_load(&parser, &tree->yaml)) {
         result = yaml_tree_error(&parser, at);
-    } else {
-        tree->root = yaml_document_get_root_node(&tree->yaml);
-        if (tree->root) result = yaml_tree_check_end(&parser, at);
-        if (result != OK || !tree->root) {
-            yaml_document_delete(&tree->yaml);
-            tree->root = NULL;
-        }
+        goto done;
     }
+    tree->root = yaml_document_get_root_node(&tree->yaml);
+    if (!tree->root) {
+        yaml_document_delete(&tree->yaml);
+    } else if (!yaml_parser_load(&parser, &more)) {
+        result = yaml_tree_error(&parser, at);
+    } else {
+        const yaml_node_t *second = yaml_document_get_root_node(&more);
+        if (second) {
+            *at = yaml_node_location(second);
+            result = fail(DATAERR, "%zu:%zu: a second YAML document", at->line, at->column);
+        }
+        yaml_document_delete(&more);
+    }
+    if (result != OK) yaml_tree_release(tree);
+done:
     yaml_parser_delete(&parser);
     return result;
 }
