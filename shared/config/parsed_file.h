@@ -1,7 +1,7 @@
 // A pipeline file while it is being read: the pipeline as far as it is known, and everything wrong with it.
 //
-// The stages of reading call downwards only: pipeline_read.c calls pipeline_parse.c, pipeline_validate.c and
-// pipeline_topology.c in this order, and all of them call pipeline.c and diagnostics.c.
+// The parts of reading call downwards only: pipeline_read.c calls pipeline_parse.c and pipeline_validate.c in this
+// order, and all of them call pipeline.c and diagnostics.c.
 #ifndef SHARED_CONFIG_PARSED_FILE_H
 #define SHARED_CONFIG_PARSED_FILE_H
 
@@ -25,9 +25,5 @@ void parse_override(struct parsed_file *file, const char *set);
 // Checks every key against its option table and every name against what it names, makes paths absolute, and completes
 // each stage with the values that it inherits.
 void validate_pipeline(struct parsed_file *file);
-
-// Sorts the stages along the flow, from the source, each stage once, to the optimizer. A stage that does not fit is
-// diagnosed.
-void topology_sort(struct parsed_file *file);
 
 #endif

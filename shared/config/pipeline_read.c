@@ -1,4 +1,5 @@
-// Reading a pipeline file from the first byte to the finished pipeline.
+// Reading a pipeline file from the first byte to the finished pipeline. Its stages are a line from the source to the
+// optimizer: a group goes one way, so no stage has two readers.
 #include <assert.h>
 #include <errno.h>
 #include <limits.h>
@@ -9,8 +10,141 @@
 #include "shared/base/file.h"
 #include "shared/config/parsed_file.h"
 
+// ---- the order of the stages ----
+
+// The index of the stage that stage i reads from; -1 for the source, and where `from` names no stage.
+static int pipeline_parent(struct parsed_file *file, size_t i) {
+    const struct pipeline *pipeline = file->pipeline;
+    const struct pipeline_stage *stage = &pipeline->stages[i];
+    const struct pipeline_key *from = key_list_find(&stage->keys, "from");
+    bool source = !strcmp(stage->name, stage_kinds[STAGE_SOURCE].name);
+    if (!from || !from->value) return source ? -1 : (int)i - 1;
+    if (source) {
+        diagnostic_add(&file->diagnostics, from->name_at, "%s: from: nothing stands before the source", stage->name);
+        return -1;
+    }
+    const struct pipeline_stage *parent = pipeline_find_stage(pipeline, from->value);
+    if (!parent) {
+        struct nearest nearest = nearest_to(from->value);
+        for (size_t k = 0; k < pipeline->stage_count; k++) nearest_offer(&nearest, pipeline->stages[k].name);
+        diagnostic_add(&file->diagnostics, from->value_at, "%s: from: no stage is named %s%s", stage->name, from->value,
+                       nearest_question(&nearest));
+        return -1;
+    }
+    if (parent == stage) diagnostic_add(&file->diagnostics, from->value_at, "%s: from: itself", stage->name);
+    return (int)(parent - pipeline->stages);
+}
+
+// Moves the stages into the order of the flow. Those that the source does not reach go to the end and are diagnosed.
+static void pipeline_move_stages(struct parsed_file *file, const int *parents, size_t source) {
+    struct pipeline *pipeline = file->pipeline;
+    struct pipeline_stage *sorted = NULL;
+    bool *moved = NULL;
+    size_t count = 0;
+    if (NEW(&sorted, pipeline->stage_count) != OK || NEW(&moved, pipeline->stage_count) != OK) {
+        file->diagnostics.out_of_memory = true;
+        goto done;
+    }
+    for (int at = (int)source; at >= 0;) {
+        sorted[count++] = pipeline->stages[at];
+        moved[at] = true;
+        int next = -1;
+        for (int i = (int)pipeline->stage_count - 1; i >= 0; i--)
+            if (parents[i] == at && !moved[i]) next = i;
+        at = next;
+    }
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        if (moved[i]) continue;
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        const struct pipeline_key *from = key_list_find(&stage->keys, "from");
+        sorted[count++] = *stage;
+        if (!from || from->value) // otherwise it is diagnosed already
+            diagnostic_add(&file->diagnostics, stage->at, "%s: no group from source ever comes here", stage->name);
+    }
+    assert(count == pipeline->stage_count);
+    memcpy(pipeline->stages, sorted, pipeline->stage_count * sizeof *sorted);
+done:
+    free(sorted);
+    free(moved);
+}
+
+// Known stages stand in the order of stage_kinds[].
+static void pipeline_check_order(struct parsed_file *file) {
+    const struct pipeline *pipeline = file->pipeline;
+    const struct pipeline_stage *latest = NULL; // of the stages so far, the last in stage_kinds[]
+    bool scored = false;
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        if (latest && latest->kind == &stage_kinds[STAGE_OPTIM])
+            diagnostic_add(&file->diagnostics, stage->at, "%s: nothing stands behind %s", stage->name, latest->name);
+        else if (latest && stage->kind && stage->kind < latest->kind)
+            diagnostic_add(&file->diagnostics, stage->at, "%s: stands behind %s; it belongs before it", stage->name,
+                           latest->name);
+        if (stage->kind && (!latest || stage->kind > latest->kind)) latest = stage;
+        // A program may write the scores as well.
+        scored = scored || key_list_find(&stage->keys, "program") || (stage->kind && stage->kind->scores);
+        if (scored || !stage->kind || !stage->kind->scored_methods) continue;
+        const struct pipeline_key *method = key_list_find(&stage->keys, "method");
+        const struct option *option = option_find(&stage->kind->options, "method");
+        assert(option);
+        const char *name = method && method->value ? method->value : option->default_value;
+        if (choice_index(stage->kind->scored_methods, name) >= 0)
+            diagnostic_add(&file->diagnostics, method ? method->value_at : stage->at,
+                           "%s: method %s needs %s before it", stage->name, name, stage_kinds[STAGE_REFSCORE].name);
+    }
+}
+
+// Sorts the stages along the flow, from the source, each stage once, to the optimizer. A stage that does not fit is
+// diagnosed.
+static void pipeline_sort(struct parsed_file *file) {
+    struct pipeline *pipeline = file->pipeline;
+    size_t before = file->diagnostics.count;
+    int *parents = NULL;
+    if (NEW(&parents, pipeline->stage_count) != OK) {
+        file->diagnostics.out_of_memory = true;
+        return;
+    }
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        parents[i] = pipeline_parent(file, i);
+        assert(parents[i] >= -1 && parents[i] < (int)pipeline->stage_count);
+    }
+    const struct pipeline_stage *source = pipeline_find_stage(pipeline, stage_kinds[STAGE_SOURCE].name);
+    if (pipeline->stage_count && !source)
+        diagnostic_add(&file->diagnostics, pipeline->stages_at, "stages: missing: source, where groups come from");
+    if (pipeline->stage_count && !pipeline_find_stage(pipeline, stage_kinds[STAGE_OPTIM].name))
+        diagnostic_add(&file->diagnostics, pipeline->stages_at, "stages: missing: optim, where groups end");
+    if (!pipeline->stage_count && pipeline->stages_at.line)
+        diagnostic_add(&file->diagnostics, pipeline->stages_at, "stages: there are none");
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        const struct pipeline_key *on = key_list_find(&stage->keys, "on"), *from = key_list_find(&stage->keys, "from");
+        if (on && on->value) {
+            struct nearest nearest = nearest_to(on->value);
+            size_t m = 0;
+            for (; m < pipeline->machine_count && strcmp(pipeline->machines[m].name, on->value) != 0; m++)
+                nearest_offer(&nearest, pipeline->machines[m].name);
+            if (m == pipeline->machine_count)
+                diagnostic_add(&file->diagnostics, on->value_at, "%s: on: no machine is named %s%s", stage->name,
+                               on->value, nearest_question(&nearest));
+        }
+        size_t j = 0; // another reader of the same stage
+        while (j < i && (parents[i] < 0 || parents[i] != parents[j] || parents[i] == (int)i || parents[j] == (int)j))
+            j++;
+        if (j < i)
+            diagnostic_add(&file->diagnostics, from ? from->value_at : stage->at,
+                           "%s: reads from %s, and so does %s; a group goes one way", stage->name,
+                           pipeline->stages[parents[i]].name, pipeline->stages[j].name);
+    }
+    if (source && file->diagnostics.count == before)
+        pipeline_move_stages(file, parents, (size_t)(source - pipeline->stages));
+    pipeline_check_order(file);
+    free(parents);
+}
+
+// ---- reading ----
+
 // Takes a key out of the list and returns its value, NULL if it is not there.
-static const char *read_take(struct key_list *keys, const char *name) {
+static const char *pipeline_take_key(struct key_list *keys, const char *name) {
     struct pipeline_key **link = &keys->first;
     while (*link && strcmp((*link)->name, name) != 0) link = &(*link)->next;
     if (!*link) return NULL;
@@ -20,29 +154,29 @@ static const char *read_take(struct key_list *keys, const char *name) {
 }
 
 // Fills the fields that have a type of their own from the keys of a file without mistakes.
-static status read_finish(struct parsed_file *file) {
+static status pipeline_finish(struct parsed_file *file) {
     struct pipeline *pipeline = file->pipeline;
     const char *slash = strrchr(file->path, '/'), *base = slash ? slash + 1 : file->path;
     size_t stem = strcspn(base, ".");
-    pipeline->run = read_take(&pipeline->keys, "run");
-    pipeline->name = read_take(&pipeline->keys, "name");
+    pipeline->run = pipeline_take_key(&pipeline->keys, "run");
+    pipeline->name = pipeline_take_key(&pipeline->keys, "name");
     assert(pipeline->run && pipeline->stage_count > 0);
     if (!pipeline->name) pipeline->name = arena_strndup(&pipeline->arena, base, stem ? stem : strlen(base));
     if (!pipeline->name) return fail_oom();
     for (size_t i = 0; i < pipeline->machine_count; i++) {
         struct pipeline_machine *machine = &pipeline->machines[i];
-        const char *port = read_take(&machine->keys, "port");
-        machine->address = read_take(&machine->keys, "address");
+        const char *port = pipeline_take_key(&machine->keys, "port");
+        machine->address = pipeline_take_key(&machine->keys, "address");
         assert(machine->address);
-        machine->key = read_take(&machine->keys, "key");
+        machine->key = pipeline_take_key(&machine->keys, "key");
         machine->port = port ? atoi(port) : 0; // NOLINT: validated
     }
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         struct pipeline_stage *stage = &pipeline->stages[i];
-        const char *replicas = read_take(&stage->keys, "replicas"), *on = read_take(&stage->keys, "on");
-        read_take(&stage->keys, "from");
+        const char *replicas = pipeline_take_key(&stage->keys, "replicas"), *on = pipeline_take_key(&stage->keys, "on");
+        pipeline_take_key(&stage->keys, "from");
         stage->from = (int)i - 1;
-        stage->program = read_take(&stage->keys, "program");
+        stage->program = pipeline_take_key(&stage->keys, "program");
         stage->replicas = replicas ? atoi(replicas) : 1; // NOLINT: validated
         stage->on = -1;
         for (size_t m = 0; on && m < pipeline->machine_count; m++)
@@ -51,49 +185,46 @@ static status read_finish(struct parsed_file *file) {
     return OK;
 }
 
-static status read_all(struct parsed_file *file, const char *text, size_t size, const char *const *sets, size_t count,
-                       struct buf *diagnostics) {
-    struct arena *arena = &file->pipeline->arena;
-    struct yaml_tree tree;
-    struct location at = {1, 1};
-    char resolved[PATH_MAX];
-    const char *slash = strrchr(file->path, '/');
-    const char *dir =
-        slash ? arena_strndup(arena, file->path, (size_t)(slash - file->path) + 1) : arena_strndup(arena, ".", 1);
-    if (!dir) return fail_oom();
-    if (!realpath(dir, resolved)) return fail(DATAERR, "%s: %s", file->path, strerror(errno));
-    file->pipeline->dir = arena_strndup(arena, resolved, strlen(resolved));
-    if (!getcwd(resolved, sizeof resolved)) return fail(UNAVAILABLE, "the current directory: %s", strerror(errno));
-    file->current_dir = arena_strndup(arena, resolved, strlen(resolved));
-    if (!file->pipeline->dir || !file->current_dir) return fail_oom();
-    status result = yaml_tree_read(&tree, text, size, &at);
-    if (result == OK) {
-        parse_tree(file, &tree);
-    } else if (result == DATAERR) {                    // a file that is not YAML gets one diagnostic
-        const char *reason = strchr(fail_text(), ' '); // behind "LINE:COLUMN:"
-        diagnostic_add(&file->diagnostics, at, "%s", reason ? reason + 1 : fail_text());
-        result = OK;
-    }
-    yaml_tree_release(&tree);
-    TRY(result);
-    if (file->diagnostics.count == 0 || file->pipeline->stages_at.line) {
-        for (size_t i = 0; i < count; i++) parse_override(file, sets[i]);
-        validate_pipeline(file);
-        topology_sort(file);
-    }
-    TRY(diagnostics_report(&file->diagnostics, file->path, diagnostics));
-    return read_finish(file);
-}
-
 status pipeline_parse(struct pipeline **out, const char *path, const char *text, size_t size, const char *const *sets,
                       size_t count, struct buf *diagnostics) {
     struct parsed_file file = {.path = path};
+    struct yaml_tree tree = {0};
+    struct location at = {1, 1};
+    char resolved[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    status result;
     *out = NULL;
     TRY(NEW(&file.pipeline, 1));
-    status result = read_all(&file, text, size, sets, count, diagnostics);
+    struct arena *arena = &file.pipeline->arena;
+    const char *dir = slash ? arena_strndup(arena, path, (size_t)(slash - path) + 1) : arena_strndup(arena, ".", 1);
+    if (!dir) TRY_TO(result, done, fail_oom());
+    if (!realpath(dir, resolved)) TRY_TO(result, done, fail(DATAERR, "%s: %s", path, strerror(errno)));
+    file.pipeline->dir = arena_strndup(arena, resolved, strlen(resolved));
+    if (!getcwd(resolved, sizeof resolved))
+        TRY_TO(result, done, fail(UNAVAILABLE, "the current directory: %s", strerror(errno)));
+    file.current_dir = arena_strndup(arena, resolved, strlen(resolved));
+    if (!file.pipeline->dir || !file.current_dir) TRY_TO(result, done, fail_oom());
+    result = yaml_tree_read(&tree, text, size, &at);
+    if (result == OK) {
+        parse_tree(&file, &tree);
+    } else if (result == DATAERR) {                    // a file that is not YAML gets one diagnostic
+        const char *reason = strchr(fail_text(), ' '); // behind "LINE:COLUMN:"
+        diagnostic_add(&file.diagnostics, at, "%s", reason ? reason + 1 : fail_text());
+    } else {
+        goto done;
+    }
+    if (file.diagnostics.count == 0 || file.pipeline->stages_at.line) {
+        for (size_t i = 0; i < count; i++) parse_override(&file, sets[i]);
+        validate_pipeline(&file);
+        pipeline_sort(&file);
+    }
+    TRY_TO(result, done, diagnostics_report(&file.diagnostics, path, diagnostics));
+    TRY_TO(result, done, pipeline_finish(&file));
+    *out = file.pipeline;
+done:
+    yaml_tree_release(&tree);
     diagnostics_release(&file.diagnostics);
     if (result != OK) pipeline_free(&file.pipeline);
-    *out = file.pipeline;
     return result;
 }
 
