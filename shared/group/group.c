@@ -1,6 +1,7 @@
 // The group on the heap: its life, its arrays and strings, and what stages may demand of it.
 #include "shared/group/group.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -38,6 +39,7 @@ status group_doubles(struct group *group, struct double_array *array, size_t cou
 
 static status group_new_objects(struct group *group, const char *name, void *array, size_t count) {
     const struct field *field = field_find(&group_table, name, strlen(name));
+    assert(field && field->table);
     size_t size = field_element_size(field);
     TRY(field_array_new(&group->arena, array, count, size));
     char *data = field_array_load(array).data;

@@ -1,5 +1,6 @@
 // A group as one line of JSON, both ways, by the table of fields. Known keys are written in the table's order, then the
 // unknown ones as they were read.
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -55,6 +56,7 @@ static status group_json_read_element(struct arena *arena, const struct field *f
     case FIELD_ROWS:
         return json ? group_json_read_array(arena, &group_json_floats, at, json, path) : OK;
     default:
+        assert(field->table);
         return group_json_read_object(arena, field->table, at, json, path);
     }
 }
@@ -155,6 +157,7 @@ static status group_json_write_element(struct buf *out, const struct field *fiel
     case FIELD_ROWS:
         return field_array_load(at).data ? group_json_write_array(out, &group_json_floats, at) : buf_puts(out, "null");
     default:
+        assert(field->table);
         return group_json_write_object(out, field->table, at);
     }
 }

@@ -78,6 +78,7 @@ static status group_unpack_element(struct arena *arena, const struct field *fiel
     case FIELD_ROWS:
         return nil ? OK : group_unpack_flat(arena, FIELD_FLOATS, at, from, path);
     default:
+        assert(field->table);
         return group_unpack_object(arena, field->table, at, from, path);
     }
 }
@@ -278,6 +279,7 @@ static int group_pack_element(msgpack_packer *out, const struct field *field, co
     case FIELD_ROWS:
         return group_pack_flat(out, field_array_load(at), sizeof(float));
     default:
+        assert(field->table);
         return group_pack_object(out, field->table, at, GROUP_ALL_SECTIONS);
     }
 }
