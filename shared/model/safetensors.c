@@ -171,12 +171,24 @@ static int safetensors_compare_strings(const void *left, const void *right) {
     return strcmp(*(const char *const *)left, *(const char *const *)right);
 }
 
-// Opens the shards that an index names, in alphabetical order. Each tensor must be in the file that the index says.
-static status safetensors_add_index(struct safetensors *store, const char *dir, const char *path) {
+status safetensors_open_dir(struct safetensors **out, const char *dir) {
+    *out = NULL;
+    struct safetensors *store = NULL;
     json_object *index = NULL;
     const char **files = NULL;
     size_t count = 0;
+    TRY(NEW(&store, 1));
     status result = OK;
+    char *single = path_join(&store->arena, dir, "model.safetensors");
+    char *path = path_join(&store->arena, dir, "model.safetensors.index.json");
+    if (!single || !path) TRY_TO(result, done, fail_oom());
+    if (path_exists(single) || !path_exists(path)) {
+        TRY_TO(result, done, safetensors_add_file(store, single));
+        TRY_TO(result, done, safetensors_sort_names(store));
+        goto done;
+    }
+
+    // The shards that the index names, in alphabetical order. Each tensor must be in the file that the index says.
     TRY_TO(result, done, json_parse_file(&index, path));
     json_object *weight_map = json_object_object_get(index, "weight_map");
     if (!json_object_is_type(weight_map, json_type_object))
@@ -207,24 +219,6 @@ static status safetensors_add_index(struct safetensors *store, const char *dir, 
 done:
     json_object_put(index);
     free(files);
-    return result;
-}
-
-status safetensors_open_dir(struct safetensors **out, const char *dir) {
-    *out = NULL;
-    struct safetensors *store = NULL;
-    TRY(NEW(&store, 1));
-    status result = OK;
-    char *single = path_join(&store->arena, dir, "model.safetensors");
-    char *index = path_join(&store->arena, dir, "model.safetensors.index.json");
-    if (!single || !index) TRY_TO(result, done, fail_oom());
-    if (!path_exists(single) && path_exists(index)) {
-        TRY_TO(result, done, safetensors_add_index(store, dir, index));
-    } else {
-        TRY_TO(result, done, safetensors_add_file(store, single));
-        TRY_TO(result, done, safetensors_sort_names(store));
-    }
-done:
     if (result != OK) safetensors_close(&store);
     *out = store;
     return result;

@@ -17,21 +17,6 @@ static double reward_mean(const struct double_array *values) {
     return sum / (double)values->count;
 }
 
-// The length reward goes to accurate completions of the right length, if more than one completion is accurate.
-static status reward_length(struct group *group, const struct reward_options *options) {
-    const double *accuracy = group->rewards.accuracy.data;
-    size_t accurate = 0;
-    TRY(group_doubles(group, &group->rewards.length, group->completion_count));
-    for (size_t i = 0; i < group->completion_count; i++) accurate += accuracy[i] > accuracy_threshold;
-    for (size_t i = 0; i < group->completion_count; i++) {
-        const struct int_array *tokens = &group->completions[i].tokens;
-        if (!tokens->data) return fail(DATAERR, "not a group: completions[%zu].tokens: missing", i);
-        bool fits = (double)tokens->count >= options->min_length && (double)tokens->count <= options->max_length;
-        group->rewards.length.data[i] = accurate > 1 && accuracy[i] > accuracy_threshold && fits ? length_reward : 0;
-    }
-    return OK;
-}
-
 // Sets *out to the likelihood of completion i's answer under the reference, NaN if it has no answer. The mean
 // probability of the answer's tokens is the reference's own, or computed from its log-probabilities of all tokens.
 static status reward_likelihood(const struct group *group, const struct reward_options *options, size_t i,
@@ -108,7 +93,18 @@ status reward_group(struct group *group, const struct reward_options *options) {
         if (result != OK) return fail_prefix(result, "sample %s", sample);
         rewards->format.data[i] = format_matches(text);
     }
-    if (!isnan(options->min_length)) TRY(reward_length(group, options));
+
+    // The length reward goes to accurate completions of the right length, if more than one completion is accurate.
+    size_t accurate = 0;
+    if (!isnan(options->min_length)) TRY(group_doubles(group, &rewards->length, count)); // zeros
+    for (size_t i = 0; i < count; i++) accurate += rewards->accuracy.data[i] > accuracy_threshold;
+    for (size_t i = 0; rewards->length.data && i < count; i++) {
+        const struct int_array *tokens = &group->completions[i].tokens;
+        if (!tokens->data) return fail(DATAERR, "not a group: completions[%zu].tokens: missing", i);
+        bool fits = (double)tokens->count >= options->min_length && (double)tokens->count <= options->max_length;
+        if (accurate > 1 && rewards->accuracy.data[i] > accuracy_threshold && fits)
+            rewards->length.data[i] = length_reward;
+    }
     if (options->method != METHOD_PLAIN) TRY(reward_bonus(group, options));
 
     bool all_equal = true;
