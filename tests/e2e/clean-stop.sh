@@ -25,10 +25,10 @@ for turn in 1 2 3; do
     pid=$!
     for i in $(seq 600); do
         now=$(last_step)
-        [ "${now:-0}" -ge $((${before:-0} + 2)) ] && break
+        [ "${now:-0}" -ge $((${before:-0} + 2)) ] || ! kill -0 $pid 2>/dev/null && break # a fast run may have ended
         sleep 0.05
     done
-    everyone="$pid $(pgrep -P $pid)"
+    everyone="$pid $(pgrep -P $pid || true)"
     for i in 1 2 3; do
         kill -TERM $everyone 2>/dev/null || true
         sleep 0.03
