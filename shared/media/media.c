@@ -154,7 +154,7 @@ status media_path(char **path, struct arena *arena, const char *media_root, stru
         for (const char *in = name; *in; out++) {
             int high = *in == '%' ? media_hex_digit(in[1]) : -1, low = high >= 0 ? media_hex_digit(in[2]) : -1;
             bool escape = low >= 0 && (high || low);
-            *out = escape ? (char)(high << 4 | low) : *in;
+            *out = (char)(escape ? high << 4 | low : *in);
             in += escape ? 3 : 1;
         }
         *out = 0;
