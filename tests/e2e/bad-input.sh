@@ -1,5 +1,5 @@
-# What is wrong from outside: lines that are no groups, media, model folders, stores, disks, streams. Each gets one line
-# that names it and its exit code, and nothing that was done before is lost.
+# Invalid input and full disks: lines that are not groups, media, model directories, stores, streams. A program that fails
+# prints one line that names the cause and exits with the documented code. Nothing that was done before is lost.
 . tests/e2e/common.sh
 make_data 2 >/dev/null 2>&1
 make_model >/dev/null 2>&1
@@ -7,7 +7,7 @@ bin=$(realpath "$bin")
 media=$PWD/tests/data/media
 cd "$work"
 
-# stage NAME [OPTION...]: the filter with what it cannot do without.
+# stage NAME [OPTION...]: runs the stage on standard input with the options that it requires.
 stage() {
     name=$1
     shift
@@ -20,16 +20,16 @@ stage() {
     esac
     "$bin/caravan-$name" --stdio "$@"
 }
-# refused CODE PATTERN FILE COMMAND...: the command, fed the file, ends with CODE; of all lines of its standard error
-# that are not about progress there is one, and it matches.
+# refused CODE PATTERN FILE COMMAND...: with FILE as its standard input, the command must exit with CODE. Its standard error
+# must have one line apart from progress, and that line must match PATTERN.
 refused() {
     code=$1 pattern=$2 file=$3
     shift 3
     got=0
     "$@" <"$file" >out.jsonl 2>err || got=$?
     [ "$got" = "$code" ] || fail "$*: exit $got instead of $code: $(cat err)"
-    grep -v ': [0-9]* groups, \|: step [0-9]*: \|did not fill a step' err >lines || fail "$*: no line"
-    [ "$(wc -l <lines)" = 1 ] || fail "$*: not one line: $(cat err)"
+    grep -v ': [0-9]* groups, \|: step [0-9]*: \|did not fill a step' err >lines || fail "$*: no message"
+    [ "$(wc -l <lines)" = 1 ] || fail "$*: expected one line: $(cat err)"
     grep -q -e "$pattern" lines || fail "$*: no '$pattern' in: $(cat lines)"
 }
 
@@ -37,7 +37,7 @@ before=(frames rollout refscore reward optim)
 stage source >frames.jsonl 2>/dev/null
 for i in 0 1 2 3; do stage ${before[i]} <${before[i]}.jsonl >${before[i + 1]}.jsonl 2>/dev/null; done
 
-# Options: the wrong key, the value out of range, both spellings, what is missing.
+# Options: unknown keys, values out of range, both spellings, missing options.
 for name in source "${before[@]}"; do
     expect 64 "--bogus: no such option" "$bin/caravan-$name" --stdio --bogus 1
     expect 64 "threads: 0 is out of range" "$bin/caravan-$name" --stdio --threads=0
@@ -48,7 +48,7 @@ expect 64 "missing: model, out" "$bin/caravan-optim" --stdio
 expect 65 "nowhere: No such file" "$bin/caravan-refscore" --stdio --model nowhere
 expect 64 "device: 'tpu'" stage rollout --device tpu
 
-# Lines: what came before is written, the line is named, what follows is not read.
+# Lines: the lines before a bad one are written, its number is in the message, and the lines after it are not read.
 for name in "${before[@]}"; do
     good=$(sed -n 2p $name.jsonl)
     all=('no json' "${good/\"messages\":/\"mess\":}" "${good/What/$'W\xff'}")
@@ -57,21 +57,21 @@ for name in "${before[@]}"; do
         { sed -n 1p $name.jsonl; echo; printf '%s\n' "$bad"; sed -n 3p $name.jsonl; } >lines.in
         rm -rf trained
         refused 65 "^caravan-$name: line 3: " lines.in stage $name
-        [ "$(wc -l <out.jsonl)" = 1 ] || fail "$name: not what came before '$bad'"
+        [ "$(wc -l <out.jsonl)" = 1 ] || fail "$name: expected the line before '$bad'"
     done
     set_aside='{"id":"q","prompt":{"messages":[],"solution":""},"quarantine":{"stage":"frames","reason":"no clip","x":1.0},  "x":0.10}'
-    echo "$set_aside" | stage $name 2>/dev/null | cmp - <(echo "$set_aside") || fail "$name touched a group that was set aside"
-    # Keys of others, at every level, as they were.
+    echo "$set_aside" | stage $name 2>/dev/null | cmp - <(echo "$set_aside") || fail "$name changed a quarantined group"
+    # Unknown keys on every level stay unchanged.
     sed -n 1p $name.jsonl | sed 's/{/{"zz":{"big":12345678901234567890123,"one":1.0,"e":[1e400,null]},/g; s/"times":{"zz":{[^}]*},/"times":{/' >keys.in
     rm -rf trained
-    stage $name <keys.in >keys.out 2>/dev/null || fail "$name: keys of others"
+    stage $name <keys.in >keys.out 2>/dev/null || fail "$name fails on unknown keys"
     wanted=$(grep -o '"zz":{"big":12345678901234567890123,"one":1.0,"e":\[1e400,null\]}' keys.in | wc -l)
-    [ "$(grep -o '"zz":{"big":12345678901234567890123,"one":1.0,"e":\[1e400,null\]}' keys.out | wc -l)" = "$wanted" ] || fail "$name lost keys of others"
+    [ "$(grep -o '"zz":{"big":12345678901234567890123,"one":1.0,"e":\[1e400,null\]}' keys.out | wc -l)" = "$wanted" ] || fail "$name lost unknown keys"
 done
-# change STAGE SED-EXPRESSION: the second of three groups is changed.
+# change STAGE SED-EXPRESSION: writes STAGE's input to changed.in, with its second group changed.
 change() {
     sed "2$2" "$1.jsonl" >changed.in
-    cmp -s changed.in "$1.jsonl" && fail "nothing was changed by $2"
+    cmp -s changed.in "$1.jsonl" && fail "$2 changes nothing"
     rm -rf trained
 }
 change refscore 's/"completions":.*/"completions":[]}/'
@@ -82,7 +82,7 @@ change reward 's/"reference":/"other":/'
 refused 65 'line 2: not a group: reference: missing' changed.in stage reward
 change reward 's/"problem_type":"[^"]*"/"problem_type":"puzzle"/'
 refused 65 'puzzle' changed.in stage reward
-grep -q "$(sed -n 2p reward.jsonl | grep -o '"sample_id":"[^"]*"' | cut -d'"' -f4)" lines || fail "the line does not name the sample"
+grep -q "$(sed -n 2p reward.jsonl | grep -o '"sample_id":"[^"]*"' | cut -d'"' -f4)" lines || fail "the message does not name the sample"
 change optim 's/"advantages":/"others":/'
 refused 65 'line 2: not a group: advantages: missing' changed.in stage optim
 [ "$(wc -l <out.jsonl)" = 1 ] || fail "optim lost the group before the bad line"
@@ -92,12 +92,12 @@ change optim 's/"prompt_tokens":\[/"prompt_tokens":[99999999,/'
 refused 65 'token 99999999 is outside' changed.in stage optim
 change optim 's/"prompt_tokens":\[[^]]*\]/"prompt_tokens":[1,2,3]/'
 stage optim <changed.in >out.jsonl 2>err || fail "a prompt that does not fit its media: $(cat err)"
-[ "$(grep -c '"quarantine":{"stage":"optim"' out.jsonl)" = 1 ] && [ "$(wc -l <out.jsonl)" = 4 ] || fail "optim does not put that group aside: $(cat err)"
+[ "$(grep -c '"quarantine":{"stage":"optim"' out.jsonl)" = 1 ] && [ "$(wc -l <out.jsonl)" = 4 ] || fail "optim does not quarantine that group: $(cat err)"
 printf '{"text":"a"}\n\n{"txet":1}\n{"text":"b"}\n' >texts
 refused 65 'line 3: ' texts "$bin/caravan" tokenize --model model
 [ "$(wc -l <out.jsonl)" = 1 ] || fail "tokenize lost the line before the bad one"
 
-# Media: a defect puts its own group aside, a strange name is a name.
+# Media: a bad file quarantines its group alone; an unusual file name is accepted.
 mkdir media dir.mp4
 head -c 3000 data/clips/0000.mp4 >media/cut.mp4
 echo text >media/text.mp4
@@ -114,13 +114,13 @@ done >media.in
 "$bin/caravan-frames" --stdio --store mstore --media-root media <media.in >media.out 2>err || fail "bad media: $(cat err)"
 [ "$(wc -l <media.out)" = 11 ] || fail "a group with bad media is lost"
 for name in cut.mp4 text.mp4 zero.mp4 short.mp4 dir.mp4 missing.mp4; do
-    grep "\"id\":\"$name\"" media.out | grep -q "\"quarantine\":{\"stage\":\"frames\",\"reason\":\"[^\"]*$name: " || fail "$name is not put aside"
+    grep "\"id\":\"$name\"" media.out | grep -q "\"quarantine\":{\"stage\":\"frames\",\"reason\":\"[^\"]*$name: " || fail "$name is not quarantined"
 done
 for name in 'a b%d.mp4' 'é%s.mp4' pipe:0 wide.png; do
-    grep "\"id\":\"$name\"" media.out | grep -q '"quarantine":{' && fail "$name is put aside: $(grep "\"id\":\"$name\"" media.out)"
+    grep "\"id\":\"$name\"" media.out | grep -q '"quarantine":{' && fail "$name is quarantined: $(grep "\"id\":\"$name\"" media.out)"
 done
 
-# Model folders.
+# Model directories.
 broken() {
     rm -rf broken
     cp -r model broken
@@ -132,7 +132,7 @@ for bytes in 0 5 100 1000000; do
     broken && head -c $bytes model/model.safetensors >broken/model.safetensors
     expect 65 "broken/model.safetensors: " stage rollout --model broken
 done
-# lie FROM TO: in the header, as long as before.
+# lie FROM TO PATTERN: replaces FROM in the header by TO, which must be as long; the message must match PATTERN.
 lie() {
     broken
     LC_ALL=C sed -i "s/$1/$2/" broken/model.safetensors
@@ -186,19 +186,19 @@ if mount -t tmpfs -o size=1m caravan-test disk 2>/dev/null; then
     tail -1 err | grep -q "checkpoint of step 8: disk/out/.*: No space left[^;]*$" || fail "not the last checkpoint: $(cat err)"
     [ "$(grep -vc ': step [0-9]*: ' err)" = 7 ] || fail "other lines: $(cat err)"
     [ "$(grep -c '"trained":' out.jsonl)" = 16 ] || fail "not all groups were trained"
-    [ "$(cd disk/out && echo *)" = "latest metrics.jsonl step-000001 step-000002" ] || fail "a part of a checkpoint is left: $(ls disk/out)"
-    stage rollout --model disk/out/latest <rollout.jsonl >/dev/null 2>err || fail "the checkpoint before the full disk: $(cat err)"
+    [ "$(cd disk/out && echo *)" = "latest metrics.jsonl step-000001 step-000002" ] || fail "an incomplete checkpoint is left: $(ls disk/out)"
+    stage rollout --model disk/out/latest <rollout.jsonl >/dev/null 2>err || fail "the checkpoint from before the disk was full cannot be read: $(cat err)"
     umount disk
 else
-    echo "bad-input: no full disk was tried: mounting is not allowed here"
+    echo "bad-input: full disks are not tested, because mounting is not allowed"
 fi
 
-# Streams: closed, full, gone; SIGTERM in the middle.
+# Streams: closed, full and broken ones; SIGTERM while a line is read.
 for name in "${before[@]}"; do
     rm -rf trained
     got=0
     stage $name <$name.jsonl 2>err >/dev/full || got=$?
-    [ $got = 69 ] && grep -q 'standard output: No space left' err || fail "$name into a full disk: exit $got: $(cat err)"
+    [ $got = 69 ] && grep -q 'standard output: No space left' err || fail "$name with a full disk: exit $got: $(cat err)"
     rm -rf trained
     got=0
     stage $name 2>err >/dev/null <&- || got=$?
@@ -206,7 +206,7 @@ for name in "${before[@]}"; do
     refused 69 'standard output: Bad file' $name.jsonl eval "stage $name >&-"
     rm -rf trained
     { stage $name <$name.jsonl 2>err || echo "exit $?" >>err; } | true
-    grep -q 'exit' err && fail "$name, nobody reads: $(cat err)"
+    grep -q 'exit' err && fail "$name with a closed pipe: $(cat err)"
     rm -rf trained
     mkfifo pipe
     stage $name <pipe >out.jsonl 2>err &
@@ -220,10 +220,10 @@ for name in "${before[@]}"; do
     wait $child || got=$?
     exec 9>&-
     rm pipe
-    [ $got = 0 ] && [ "$(wc -l <out.jsonl)" = 4 ] && [ "$(tail -c 2 out.jsonl)" = '}' ] || fail "$name, told to stop: exit $got: $(cat err)"
+    [ $got = 0 ] && [ "$(wc -l <out.jsonl)" = 4 ] && [ "$(tail -c 2 out.jsonl)" = '}' ] || fail "$name after SIGTERM: exit $got: $(cat err)"
 done
 
-# Pipeline files: every mistake at its place, and nothing is started.
+# Pipeline files: every mistake is reported with its line and column, and nothing is started.
 cat >ten.yaml <<END
 name: ten
 nmae: ten
@@ -243,4 +243,4 @@ for subcommand in check run graph; do
         [ "$(grep -c "^ten.yaml:$place: " err)" = 1 ] || fail "$subcommand: not one mistake at $place: $(cat err)"
     done
 done
-[ ! -e ten-run ] || fail "a run with mistakes was begun"
+[ ! -e ten-run ] || fail "a run was started from a file with mistakes"

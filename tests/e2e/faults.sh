@@ -1,5 +1,5 @@
-# One pipeline undisturbed, with replicas, with a stage killed again and again, and with the whole run killed and started
-# again three times: the final weights are the same to the bit, each step is trained once.
+# Runs of a pipeline without a fault, with replicas, with stages that are killed repeatedly, and with the whole run killed
+# and restarted three times. Their final weights are equal to the bit, and each step is trained once.
 . tests/e2e/common.sh
 . tests/e2e/run-helpers.sh
 make_data 2
@@ -17,18 +17,18 @@ grep -q "done: 8 steps, 16 groups trained, 0 quarantined" "$work/plain.err" || f
 check_steps plain 8
 want=$(weights_of plain)
 
-# Everything that the page promises of a run's folder.
+# The run's directory has everything that its documentation lists.
 for path in store/frames.lmdb store/groups.lmdb ledger.lmdb logs/optim.log logs/force.log pipeline.yaml checkpoints/latest/config.json; do
-    [ -e "$work/plain/$path" ] || fail "the run's folder lacks $path"
+    [ -e "$work/plain/$path" ] || fail "the run's directory lacks $path"
 done
-# Once more, by a relative path: nothing is left to do.
+# Running it again, by a relative path, has nothing to do.
 (cd "$work" && run plain --set run=plain) || fail "again: $(cat "$work/plain.err")"
 grep -q "done: 8 steps" "$work/plain.err" || fail "again: $(cat "$work/plain.err")"
 check_steps plain 8
 
 run twice --set frames.replicas=2 --set rollout.replicas=2 --set refscore.replicas=2 || fail "twice: $(cat "$work/twice.err")"
 [ -f "$work/twice/logs/rollout-2.log" ] || fail "no log of the second replica"
-[ "$(weights_of twice)" = "$want" ] || fail "two replicas train other weights"
+[ "$(weights_of twice)" = "$want" ] || fail "the weights differ with two replicas"
 
 "$bin/caravan" run "$work/p.yaml" --set run="$work/killed" 2>"$work/killed.err" &
 pid=$!
@@ -44,7 +44,7 @@ done
 wait $pid || fail "killed: $(cat "$work/killed.err")"
 grep -q "killed by signal 9" "$work/killed.err" || fail "nothing was killed"
 check_steps killed 8
-[ "$(weights_of killed)" = "$want" ] || fail "killed stages train other weights"
+[ "$(weights_of killed)" = "$want" ] || fail "the weights differ after killed stages"
 
 for turn in 1 2 3; do
     signal=KILL
@@ -55,21 +55,21 @@ for turn in 1 2 3; do
 done
 run again || fail "again: $(cat "$work/again.err")"
 check_steps again 8
-[ "$(weights_of again)" = "$want" ] || fail "a run that was stopped three times trains other weights"
+[ "$(weights_of again)" = "$want" ] || fail "the weights differ after three stops"
 
-# A program that dies after every third group is started again and given its group again.
+# A user's program that exits after every third group is restarted and gets its group again.
 sed '/^exec/{s/sed -u/sed -u -e/; s/$/ -e 3q/}' "$work/force.sh" >"$work/mortal.sh"
 chmod +x "$work/mortal.sh"
 run mortal --set force.program="$work/mortal.sh" || fail "mortal: $(cat "$work/mortal.err")"
 grep -q "starting it again" "$work/mortal/logs/force.log" || fail "the program did not die: $(cat "$work/mortal.sh")"
-[ "$(weights_of mortal)" = "$want" ] || fail "a program that dies trains other weights"
+[ "$(weights_of mortal)" = "$want" ] || fail "the weights differ after a program that exits"
 
-# A step behind: every group is trained, and none is older than a step.
+# With max_staleness 1 every group is trained, and none is more than one step old.
 run stale --set source.max_staleness=1 || fail "stale: $(cat "$work/stale.err")"
 check_steps stale 8
 sed -n 's/.*"age_max": \([0-9]*\),.*/\1/p' "$work/stale/metrics.jsonl" | sort -u >"$work/ages"
 grep -qx 1 "$work/ages" || fail "no group was a step behind"
-if grep -qvx '[01]' "$work/ages"; then fail "groups were older than a step: $(cat "$work/ages")"; fi
+if grep -qvx '[01]' "$work/ages"; then fail "some groups were more than one step old: $(cat "$work/ages")"; fi
 
 # Stopped in the middle, then started with an empty directory for optim: that is refused, and the ledger stays as it is.
 "$bin/caravan" run "$work/p.yaml" --set run="$work/moved" --set optim.save_every=2 2>"$work/moved.err" &
@@ -91,7 +91,7 @@ grep -q "optim goes back from step [5-8] to step [2-6]" "$work/moved.err" || fai
 check_steps moved 8
 [ "$(weights_of moved)" = "$want" ] || fail "a run that went back trains other weights"
 
-# A second run in the same folder is refused while the first is at work.
+# A second run in the same directory is refused while the first one runs.
 "$bin/caravan" run "$work/p.yaml" --set run="$work/busy" 2>"$work/busy.err" &
 pid=$!
 sleep 1
@@ -99,5 +99,5 @@ expect 64 "another caravan run is at work" "$bin/caravan" run "$work/p.yaml" --s
 kill -TERM $pid
 wait $pid || fail "a stopped run ends with an error: $(cat "$work/busy.err")"
 
-# A stage that cannot start ends the run, with its own line.
+# A stage that cannot start ends the run, which prints the stage's exit code.
 expect 65 "rollout ended with exit code 65" "$bin/caravan" run "$work/p.yaml" --set run="$work/broken" --set rollout.model="$work/data"

@@ -1,5 +1,7 @@
-# What the scripts that run pipelines share: . tests/e2e/run-helpers.sh after common.sh. The pipeline trains 8 steps of 2
-# groups; a program gives the advantages, since a random model earns none.
+# Functions of the scripts that run pipelines, which source this file after common.sh.
+
+# make_pipeline OPTIONS: writes a pipeline of 8 steps of 2 groups, with OPTIONS for rollout and refscore. A program sets the
+# advantages, because those of a random model are all zero.
 make_pipeline() {
     cat >"$work/force.sh" <<'END'
 #!/bin/sh
@@ -24,12 +26,12 @@ stages:
 END
 }
 
-# The hash of the last checkpoint's weights of a run.
+# weights_of RUN: prints the hash of the weights of its last checkpoint.
 weights_of() {
     sha256sum "$work/$1/checkpoints/latest/model.safetensors" | cut -d' ' -f1
 }
 
-# The metrics have every step once, in order.
+# check_steps RUN COUNT: its metrics must have each step from 1 to COUNT once, in order.
 check_steps() {
     sed -n 's/.*"step": \([0-9]*\),.*/\1/p' "$work/$1/metrics.jsonl" >"$work/steps"
     seq 1 "$2" | cmp - "$work/steps" || fail "$1: steps $(tr '\n' ' ' <"$work/steps")"
