@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #include "shared/base/memory.h"
@@ -33,6 +34,10 @@ ssize_t fd_pread(int fd, void *data, size_t size, off_t offset);
 // Opens /dev/null for each standard stream that is closed, so that no file opened later takes its number. Reading and
 // writing that stream still fails. UNAVAILABLE.
 status fd_reserve_standard(void);
+
+// Raises the number of descriptors that this process and its children may open (RLIMIT_NOFILE) as far as it is allowed
+// to, and returns that number.
+uint64_t fd_raise_limit(void);
 
 // ---- whole files ----
 

@@ -30,6 +30,12 @@ void log_timestamps(bool on) {
     log_time_on = on;
 }
 
+const char *log_skip_time(const char *line) {
+    int size = 0;
+    sscanf(line, "%*4d-%*2d-%*2dT%*2d:%*2d:%*2d.%*3dZ %n", &size);
+    return line + size;
+}
+
 const char *log_name(void) {
     return log_program;
 }

@@ -16,6 +16,9 @@ void log_suffix(const char *suffix);
 // Turns the time in front of every line on or off (the default): UTC, with milliseconds.
 void log_timestamps(bool on);
 
+// Returns the part of a log line behind the time; the whole line if it begins with no time.
+const char *log_skip_time(const char *line);
+
 // Returns the name given to log_open, without the suffix; "caravan" before that.
 const char *log_name(void);
 

@@ -41,6 +41,20 @@ status fail_oom(void) {
     return fail(UNAVAILABLE, "out of memory");
 }
 
+int status_exit_code(status result) {
+    switch (result) {
+    case OK:
+    case END:
+        return 0;
+    case USAGE:
+    case DATAERR:
+    case UNAVAILABLE:
+        return (int)result;
+    default:
+        return BUG;
+    }
+}
+
 const char *fail_text(void) {
     return fail_message;
 }

@@ -32,6 +32,9 @@ status fail_oom(void);
 #define fail_oom()             ((fail_oom)(), UNAVAILABLE)
 #endif
 
+// Returns the exit code of a program that ends with `result`: 0 for OK and END, BUG for what should not reach main.
+int status_exit_code(status result);
+
 // Returns this thread's failure message, "" if nothing has failed.
 const char *fail_text(void);
 

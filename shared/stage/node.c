@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -243,6 +244,12 @@ status node_enter(struct stage_context *context, const char *path) {
     pthread_mutex_init(&node->lock, NULL);
     context->node = node;
     TRY(node_config_read(&node->config, path));
+    // As the supervisor names the process: "rollout", "rollout-2", "rollout-2@gpu1".
+    char number[16] = "", suffix[64];
+    const char *machine = node->config.machine;
+    if (node->config.replica > 1) snprintf(number, sizeof number, "-%d", node->config.replica);
+    snprintf(suffix, sizeof suffix, "%s%s%s", number, *machine ? "@" : "", machine);
+    log_suffix(suffix);
     TRY(weights_server_new(&node->weights_server));
     const char *dir = path_join(&memory, node->config.folder, "weights");
     node->weights_dir = dir ? strdup(dir) : NULL;

@@ -55,9 +55,11 @@ int stage_main(const struct stage *stage, int argc, char **argv) {
     log_open(context.table->program);
     context.started = context.progress_at = clock_monotonic();
     status result = fd_reserve_standard();
+    (void)fd_raise_limit();
     if (result == OK) result = mem_new(&values, 1, context.table->size);
     if (result == OK) result = options_init(&context.options, context.table, values);
     if (result == OK) result = options_parse(&context.options, argc, argv, &rest);
+    log_timestamps(values && ((const struct common_options *)values)->wiring);
     if (result == OK) {
         result = stage_run(&context);
         if (result == OK && context.groups)
@@ -68,6 +70,5 @@ int stage_main(const struct stage *stage, int argc, char **argv) {
     }
     options_release(&context.options);
     free(values);
-    if (result == USAGE || result == DATAERR || result == UNAVAILABLE) return (int)result;
-    return result == OK || result == END ? 0 : BUG;
+    return status_exit_code(result);
 }
