@@ -42,6 +42,13 @@ const char *deployment_endpoint(const struct deployment *deployment, const struc
     return replica->machine == deployment->here || !replica->remote ? replica->local : replica->remote;
 }
 
+size_t deployment_max_fds(const struct deployment *deployment) {
+    // A process that talks to nobody has about 20: standard streams, libzmq's own, stores, logs, a clip or a
+    // checkpoint. A connection to a process and one from it have 3.
+    enum { OWN = 40, CONNECTION = 3 };
+    return OWN + CONNECTION * deployment->count;
+}
+
 const char *deployment_key_file(struct arena *arena) {
     const char *dir = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
     if (dir && *dir) return arena_printf(arena, "%s/caravan/machine.key", dir);

@@ -57,6 +57,9 @@ const char *replica_stage(const struct replica *replica);
 // How `replica` is reached from `deployment->here`.
 const char *deployment_endpoint(const struct deployment *deployment, const struct replica *replica);
 
+// Returns the greatest number of descriptors that a process of the deployment may need.
+size_t deployment_max_fds(const struct deployment *deployment);
+
 // The key file of this user: ~/.config/caravan/machine.key. NULL when memory is short.
 const char *deployment_key_file(struct arena *arena);
 

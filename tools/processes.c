@@ -1,7 +1,11 @@
-// A process dies with its supervisor, however that ends: two generations never work in one folder. All that a stage
-// does is safe against that.
+// fork, exec and wait for the stage processes. It decides whether one that has ended is restarted; the supervisor does
+// everything else.
+//
+// Each process leads a process group of its own and is killed by the kernel when the supervisor ends, however that
+// happens: two generations of processes never work in one run directory.
 #include "tools/processes.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -14,81 +18,63 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
+#include "shared/base/log.h"
 
-enum { SOON = 10, LINE = 600 };
+enum { EARLY_SECONDS = 10, LINE_SIZE = 600, MAX_FAILURES = 5, MAX_BACKOFF = 7 };
+static const double restart_seconds = 0.1;
 
-// ---- making ----
-
-static char *processes_print(struct arena *arena, status *result, const char *format, const char *a, const char *b) {
-    char *text = arena_printf(arena, format, a, b);
-    if (!text) *result = fail_oom();
-    return text;
-}
-
-static status process_make_arguments(struct processes *processes, struct process *process, const char *wiring) {
+// Sets up the process of process->replica; `dir` holds the executables.
+static status process_init(struct process *process, struct deployment *deployment, struct arena *arena,
+                           const char *dir) {
     const struct pipeline_stage *stage = process->replica->stage;
-    size_t count = 0;
-    status result = OK;
-    TRY(NEW(&process->arguments, key_list_count(&stage->keys) + 5));
-    char **arguments = process->arguments;
-    if (stage->program) {
-        arguments[count++] = processes_print(&processes->arena, &result, "%s/caravan", processes->programs, "");
-        arguments[count++] = "program";
-    } else {
-        arguments[count++] =
-            processes_print(&processes->arena, &result, "%s/caravan-%s", processes->programs, stage->name);
-    }
-    arguments[count++] = processes_print(&processes->arena, &result, "--wiring=%s", wiring, "");
+    const char *run = deployment->pipeline->run;
+    size_t count = 0, capacity = key_list_count(&stage->keys) + 4;
+    process->name = deployment_name(deployment, process->replica);
+    process->log = arena_printf(arena, "%s/logs/%s.log", run, process->name);
+    const char *config = arena_printf(arena, "%s/wiring/%s", run, process->name);
+    if (!process->log || !config) return fail_oom();
+    TRY(deployment_write_config(deployment, process->replica, config));
+    TRY(NEW(&process->argv, capacity));
+    process->argv[count++] = arena_printf(arena, stage->program ? "%s/caravan" : "%s/caravan-%s", dir, stage->name);
+    if (stage->program) process->argv[count++] = arena_printf(arena, "program");
+    process->argv[count++] = arena_printf(arena, "--wiring=%s", config);
     for (const struct pipeline_key *key = stage->keys.first; key && !stage->program; key = key->next)
-        arguments[count++] = processes_print(&processes->arena, &result, "--%s=%s", key->name, key->value);
-    return result;
-}
-
-static status process_init(struct processes *processes, struct deployment *deployment, const struct replica *replica) {
-    status result = OK;
-    struct process *process = &processes->list[processes->count++];
-    *process = (struct process){.replica = replica, .name = deployment_name(deployment, replica)};
-    process->log =
-        processes_print(&processes->arena, &result, "%s/logs/%s.log", deployment->pipeline->run, process->name);
-    const char *wiring =
-        processes_print(&processes->arena, &result, "%s/wiring/%s", deployment->pipeline->run, process->name);
-    TRY(result);
-    TRY(deployment_write_config(deployment, replica, wiring));
-    return process_make_arguments(processes, process, wiring);
-}
-
-static status processes_find_programs(struct processes *processes) {
-    char path[PATH_MAX];
-    ssize_t size = readlink("/proc/self/exe", path, sizeof path - 1);
-    if (size <= 0) return fail(UNAVAILABLE, "/proc/self/exe: %s", strerror(errno));
-    path[size] = 0;
-    char *slash = strrchr(path, '/');
-    processes->programs = arena_strndup(&processes->arena, path, slash ? (size_t)(slash - path) : 0);
-    return processes->programs ? OK : fail_oom();
+        process->argv[count++] = arena_printf(arena, "--%s=%s", key->name, key->value);
+    assert(count < capacity);
+    for (size_t i = 0; i < count; i++)
+        if (!process->argv[i]) return fail_oom();
+    return OK;
 }
 
 status processes_init(struct processes *processes, struct deployment *deployment) {
+    char dir[PATH_MAX];
     *processes = (struct processes){0};
-    TRY(processes_find_programs(processes));
+    ssize_t size = readlink("/proc/self/exe", dir, sizeof dir - 1);
+    if (size <= 0) return fail(UNAVAILABLE, "/proc/self/exe: %s", strerror(errno));
+    dir[size] = 0;
+    char *slash = strrchr(dir, '/');
+    assert(slash);
+    *slash = 0;
     TRY(NEW(&processes->list, deployment->count));
     for (size_t i = 0; i < deployment->count; i++) {
         const struct replica *replica = &deployment->replicas[i];
-        if (replica->stage && replica->machine == deployment->here) TRY(process_init(processes, deployment, replica));
+        if (!replica->stage || replica->machine != deployment->here) continue;
+        struct process *process = &processes->list[processes->count++];
+        process->replica = replica;
+        TRY(process_init(process, deployment, &processes->arena, dir));
     }
     return OK;
 }
 
 void processes_release(struct processes *processes) {
-    for (size_t i = 0; i < processes->count; i++) free(processes->list[i].arguments);
+    for (size_t i = 0; i < processes->count; i++) free(processes->list[i].argv);
     free(processes->list);
     arena_release(&processes->arena);
     *processes = (struct processes){0};
 }
 
-// ---- starting ----
-
-// In the new process. Whatever fails here is written to the log.
-static void process_exec(const struct process *process, pid_t parent) {
+// Runs in the new process and does not return. A failure is written to the process's log.
+static void process_exec(const struct process *process, pid_t supervisor) {
     sigset_t none;
     int log = open(process->log, O_WRONLY | O_CREAT | O_APPEND, 0644);
     int input = open("/dev/null", O_RDONLY);
@@ -100,112 +86,97 @@ static void process_exec(const struct process *process, pid_t parent) {
     close(input);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    setpgid(0, 0); // Ctrl-C is the supervisor's alone
+    setpgid(0, 0); // the terminal sends Ctrl-C to the supervisor alone
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(UNAVAILABLE);
-    execv(process->arguments[0], process->arguments);
-    dprintf(STDERR_FILENO, "caravan: %s: %s\n", process->arguments[0], strerror(errno));
+    if (getppid() != supervisor) _exit(UNAVAILABLE); // it ended before prctl
+    execv(process->argv[0], process->argv);
+    log_timestamps(true);
+    log_info("%s: %s", process->argv[0], strerror(errno));
     _exit(UNAVAILABLE);
 }
 
-static status process_start(struct process *process, double now) {
-    pid_t parent = getpid(), pid = fork();
-    if (pid < 0) return fail(UNAVAILABLE, "%s cannot be started: %s", process->name, strerror(errno));
-    if (pid == 0) process_exec(process, parent);
-    process->pid = pid;
-    process->started = now;
-    process->ready = false;
-    return OK;
-}
-
 status processes_start(struct processes *processes, double now) {
+    pid_t supervisor = getpid();
     for (size_t i = 0; i < processes->count; i++) {
         struct process *process = &processes->list[i];
-        if (!process->pid && process->due <= now) TRY(process_start(process, now));
+        if (process->pid || process->start_after > now) continue;
+        pid_t pid = fork();
+        if (pid < 0) return fail(UNAVAILABLE, "%s cannot be started: %s", process->name, strerror(errno));
+        if (pid == 0) process_exec(process, supervisor);
+        setpgid(pid, pid); // here too: process_kill may come before the child has done it
+        process->pid = pid;
+        process->started = now;
+        process->ready = false;
     }
     return OK;
 }
 
-// ---- ending ----
-
-// The last line of the log, "" when there is none.
-static void process_last_line(const char *path, char line[LINE]) {
-    *line = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return;
-    off_t end = lseek(fd, 0, SEEK_END);
-    off_t begin = end > LINE - 1 ? end - (LINE - 1) : 0;
-    ssize_t size = pread(fd, line, LINE - 1, begin);
-    close(fd);
-    if (size < 0) size = 0;
-    line[size] = 0;
-    while (size && line[size - 1] == '\n') line[--size] = 0;
-    char *process_start = strrchr(line, '\n');
-    if (process_start) memmove(line, process_start + 1, strlen(process_start));
-}
-
+// Says how a process ended: by a signal, or with an exit code and the last line of its log, without the line's time.
 static const char *process_describe(const struct process *process, int state) {
-    static char text[LINE + 64];
-    char line[LINE] = "";
+    static char text[LINE_SIZE + 64];
+    char tail[LINE_SIZE];
+    ssize_t size = 0;
     if (WIFSIGNALED(state)) {
         snprintf(text, sizeof text, "was killed by signal %d (%s)", WTERMSIG(state), strsignal(WTERMSIG(state)));
         return text;
     }
-    process_last_line(process->log, line);
-    snprintf(text, sizeof text, "ended with exit code %d: %s", WEXITSTATUS(state), *line ? line : "no word why");
+    int fd = open(process->log, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        off_t end = lseek(fd, 0, SEEK_END), most = LINE_SIZE - 1;
+        size = fd_pread(fd, tail, (size_t)most, end > most ? end - most : 0);
+        close(fd);
+    }
+    while (size > 0 && tail[size - 1] == '\n') size--;
+    tail[size > 0 ? size : 0] = 0;
+    const char *newline = strrchr(tail, '\n'), *line = log_skip_time(newline ? newline + 1 : tail);
+    snprintf(text, sizeof text, "ended with exit code %d: %s", WEXITSTATUS(state), *line ? line : "its log is empty");
     return text;
 }
 
-// By somebody, not by its own fault.
-static bool process_was_killed(int state) {
-    if (!WIFSIGNALED(state)) return false;
-    int number = WTERMSIG(state);
-    return number == SIGKILL || number == SIGTERM || number == SIGINT || number == SIGHUP;
-}
-
-// How often in a row a process may end so before the run does; 0: as often as it likes.
-static int process_max_failures(const struct process *process, int state) {
-    enum { ONCE = 1, SOME = 5 };
-    if (process_was_killed(state)) return 0;
-    if (WIFSIGNALED(state)) return SOME;
-    int code = WEXITSTATUS(state);
-    if ((code == USAGE || code == DATAERR) && !process->ready) return ONCE;
-    return SOME;
-}
-
-static status process_schedule(struct process *process, int state, double now, const char *how) {
-    int most = process_max_failures(process, state);
-    bool soon = now - process->started < SOON;
-    if (!soon && process->ready) process->failures = 0;
-    process->due = now + 0.1;
-    if (most == 0) return OK;
+// Decides about a process that has ended. A process that somebody killed is always restarted. One that failed is
+// restarted after a pause that doubles, up to MAX_FAILURES times in a row; a wrong command line or bad input that shows
+// at the start ends the run at once.
+static status process_schedule_restart(struct process *process, int state, double now, const char *how) {
+    int number = WIFSIGNALED(state) ? WTERMSIG(state) : 0, code = WIFEXITED(state) ? WEXITSTATUS(state) : BUG;
+    bool early = now - process->started < EARLY_SECONDS;
+    bool useless = WIFEXITED(state) && (code == USAGE || code == DATAERR) && !process->ready;
+    if (!early && process->ready) process->failures = 0;
+    process->start_after = now + restart_seconds;
+    if (number == SIGKILL || number == SIGTERM || number == SIGINT || number == SIGHUP) return OK;
     process->failures++;
-    if (soon) process->due = now + 0.1 * (double)(1 << (process->failures < 7 ? process->failures : 7));
-    if (process->failures < most) return OK;
-    int code = WIFEXITED(state) ? WEXITSTATUS(state) : BUG;
-    status result = code == USAGE || code == DATAERR || code == UNAVAILABLE ? (status)code : BUG;
-    return fail(result, "%s %s", process->name, how);
+    int doublings = process->failures < MAX_BACKOFF ? process->failures : MAX_BACKOFF;
+    if (early) process->start_after = now + restart_seconds * (1 << doublings);
+    if (process->failures < (useless ? 1 : MAX_FAILURES)) return OK;
+    return fail(code == USAGE || code == DATAERR || code == UNAVAILABLE ? (status)code : BUG, "%s %s", process->name,
+                how);
 }
 
 status processes_reap(struct processes *processes, double now, struct process **ended, const char **how) {
-    int state;
     *ended = NULL;
-    pid_t pid = waitpid(-1, &state, WNOHANG);
-    if (pid <= 0) return OK;
-    for (size_t i = 0; i < processes->count; i++) {
-        struct process *process = &processes->list[i];
-        if (process->pid != pid) continue;
-        process->pid = 0;
-        *ended = process;
-        *how = process_describe(process, state);
-        return process_schedule(process, state, now, *how);
+    for (;;) {
+        siginfo_t info = {0};
+        int state;
+        // Until it is reaped no other process or group can have its number.
+        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) || !info.si_pid) return OK;
+        for (size_t i = 0; i < processes->count && !*ended; i++)
+            if (processes->list[i].pid == info.si_pid) *ended = &processes->list[i];
+        if (*ended) process_kill(*ended);
+        if (waitpid(info.si_pid, &state, 0) != info.si_pid) return fail(BUG, "waitpid: %s", strerror(errno));
+        if (!*ended) continue; // not one of ours
+        (*ended)->pid = 0;
+        *how = process_describe(*ended, state);
+        return process_schedule_restart(*ended, state, now, *how);
     }
-    return OK;
 }
 
-void processes_signal(const struct processes *processes, int number) {
+void processes_terminate(const struct processes *processes) {
     for (size_t i = 0; i < processes->count; i++)
-        if (processes->list[i].pid) kill(processes->list[i].pid, number);
+        if (processes->list[i].pid) kill(processes->list[i].pid, SIGTERM);
+}
+
+void process_kill(const struct process *process) {
+    assert(process->pid > 0);
+    kill(-process->pid, SIGKILL);
 }
 
 size_t processes_running(const struct processes *processes) {

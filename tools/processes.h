@@ -1,4 +1,4 @@
-// The processes of a run on this machine: started, watched, started again, stopped.
+// The stage processes of a run on this machine: started, watched, restarted, stopped.
 #ifndef TOOLS_PROCESSES_H
 #define TOOLS_PROCESSES_H
 
@@ -9,43 +9,44 @@
 
 struct process {
     const struct replica *replica;
-    const char *name; // "rollout-2"
-    char *log;        // RUN/logs/NAME.log
-    char **arguments; // of its program, ends with NULL
-    pid_t pid;        // 0: not running
-    double started;   // seconds; when it was started last
-    double due;       // when it is to be started again
-    int failures;     // in a row, of those that ended soon or by themselves
-    bool ready;       // it has reported since it was started
+    const char *name;   // "rollout-2"
+    const char *log;    // RUN/logs/NAME.log
+    char **argv;        // of its program, ends with NULL
+    pid_t pid;          // also its process group; 0: not running
+    double started;     // clock_monotonic() of the last start
+    double start_after; // clock_monotonic() before which it is not started
+    int failures;       // in a row
+    bool ready;         // it has reported since it was started
 };
 
 struct processes {
     struct process *list;
     size_t count;
     struct arena arena;
-    const char *programs; // folder of the executables
 };
 
-// Makes the processes of deployment->here and their wiring files; starts none. `log` names go to RUN/logs. Release with
-// processes_release.
+// Lists the processes of deployment->here and writes their configuration files; starts none. The deployment must
+// outlive the list. UNAVAILABLE. Release it with processes_release, after a failure too.
 status processes_init(struct processes *processes, struct deployment *deployment);
 
 // Frees what it holds; the processes go on.
 void processes_release(struct processes *processes);
 
-// Starts every process that is due at `now`.
+// Starts every process that does not run and whose start_after is not later than `now`. UNAVAILABLE.
 status processes_start(struct processes *processes, double now);
 
-// Takes note of one process that has ended: *ended is its process, NULL when there was none, and `how` says how it
-// ended
-// ("exit 65: its last line"), valid until the next call. USAGE, DATAERR, UNAVAILABLE or BUG when there is no sense in
-// starting it again; it is due again otherwise.
+// Reaps one process that has ended, if there is one, and kills what it has left in its process group. *ended is the
+// process, or NULL; *how says how it ended ("ended with exit code 65: its last log line") and is valid until the next
+// call. OK when the process shall be restarted; else USAGE, DATAERR, UNAVAILABLE or BUG: the run must end.
 status processes_reap(struct processes *processes, double now, struct process **ended, const char **how);
 
-// Sends a signal to all that run.
-void processes_signal(const struct processes *processes, int number);
+// Asks every running process to stop (SIGTERM).
+void processes_terminate(const struct processes *processes);
 
-// How many run.
+// Kills a running process with its process group: a user's program may have started others.
+void process_kill(const struct process *process);
+
+// Returns the number of running processes.
 size_t processes_running(const struct processes *processes);
 
 #endif

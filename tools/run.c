@@ -117,6 +117,11 @@ static status run(struct deployment *deployment) {
     struct buf path = {0}, text = {0};
     int lock = -1;
     status result;
+    uint64_t fds = fd_raise_limit();
+    if (fds < deployment_max_fds(deployment))
+        return fail(UNAVAILABLE,
+                    "a process of this run may need %zu file descriptors, but only %llu are allowed (ulimit -Hn)",
+                    deployment_max_fds(deployment), (unsigned long long)fds);
     TRY_TO(result, done, dir_make(deployment->pipeline->run));
     TRY_TO(result, done, run_lock_dir(deployment, &lock));
     TRY_TO(result, done, run_make_dirs(deployment));

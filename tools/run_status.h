@@ -1,4 +1,4 @@
-// What every replica of a run said last about itself, and what can be read from it: progress, waits, lost groups.
+// The last report of every replica of a run, and what can be concluded from all of them: progress, waits, lost groups.
 #ifndef TOOLS_RUN_STATUS_H
 #define TOOLS_RUN_STATUS_H
 
@@ -7,32 +7,32 @@
 
 struct run_status;
 
-// An empty run_status for the deployment's replicas; the deployment must outlive it.
+// Makes an empty table for the deployment's replicas; the deployment must outlive it. UNAVAILABLE. Free it with
+// run_status_free.
 status run_status_new(struct run_status **out, const struct deployment *deployment);
 
 // NULL is fine; sets *run_status to NULL.
 void run_status_free(struct run_status **run_status);
 
-// A STATUS has come at `now` (seconds).
+// Stores a STATUS that came at `now` (seconds). One of an unknown replica is ignored. DATAERR when its sets of groups
+// are malformed; the table is then unchanged.
 status run_status_update(struct run_status *run_status, const struct wire_message *message, double now);
 
-// The replica's process has ended: what it said does not hold any more.
+// Discards the report of a replica whose process has ended.
 void run_status_forget(struct run_status *run_status, const struct replica *replica);
 
-// Whether the replica has said anything since it was last forgotten.
-bool board_knows(const struct run_status *run_status, const struct replica *replica);
+// Appends the progress as one line: step, groups, rate, time left, what each stage waits for. UNAVAILABLE.
+status run_status_line(const struct run_status *run_status, double now, struct buf *out);
 
-// Progress as one line: step, groups, rate, time left, what each stage waits for.
-status run_status_line(struct run_status *run_status, double now, struct buf *out);
+// Appends the same as a table with a row for each replica. UNAVAILABLE.
+status run_status_table(const struct run_status *run_status, double now, struct buf *out);
 
-// The same as a table, a row a replica.
-status run_status_table(struct run_status *run_status, double now, struct buf *out);
-
-// Steps trained so far, -1 while unknown.
+// Returns the steps trained so far, -1 while unknown.
 int64_t run_status_step(const struct run_status *run_status);
 
-// Calls lost for every group that is in flight and that nobody had in hand during three reports, as far as all
-// replicas' words are fresh; then again after another three.
+// Calls `lost` for every group that is in flight and that no replica has had in progress for three reports. It is
+// called again for the same group after another three. Nothing is done while a report is too old. Returns the first
+// failure of `lost`, or UNAVAILABLE.
 status run_status_find_lost(struct run_status *run_status, double now, status (*lost)(void *context, int64_t seq),
                             void *context);
 

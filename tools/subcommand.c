@@ -20,5 +20,5 @@ status subcommand_parse(struct options *options, const struct option_table *tabl
 int subcommand_exit(status result) {
     if (result == OK || result == END) return 0;
     log_info("%s", fail_text());
-    return (int)result;
+    return status_exit_code(result);
 }

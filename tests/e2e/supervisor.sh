@@ -1,0 +1,98 @@
+# How `caravan run` looks after its processes: signals that are ignored, descriptors, the lines of the logs, its own
+# failures, and what a user's program has started.
+. tests/e2e/common.sh
+. tests/e2e/run-helpers.sh
+make_data 2
+make_model
+make_pipeline ""
+
+run() {
+    name=$1
+    shift
+    timeout 120 "$bin/caravan" run "$work/p.yaml" --set run="$work/$name" "$@" 2>"$work/$name.err"
+}
+# wait_for NAME FILE: until the file is there and not empty.
+wait_for() {
+    for turn in $(seq 300); do
+        [ -s "$2" ] && return
+        sleep 0.1
+    done
+    fail "$1: $2 does not come: $(cat "$work/$1.err")"
+}
+
+# Under nohup the end of the terminal does not end the run.
+(
+    trap '' HUP
+    exec "$bin/caravan" run "$work/p.yaml" --set run="$work/nohup" 2>"$work/nohup.err"
+) &
+pid=$!
+wait_for nohup "$work/nohup/metrics.jsonl"
+kill -HUP $pid
+wait $pid || fail "nohup: $(cat "$work/nohup.err")"
+grep -q "done: 8 steps" "$work/nohup.err" || fail "a SIGHUP that is ignored stopped the run: $(cat "$work/nohup.err")"
+
+# Without nohup it stops the run.
+"$bin/caravan" run "$work/p.yaml" --set run="$work/hup" --set source.epochs=100 2>"$work/hup.err" &
+pid=$!
+wait_for hup "$work/hup/metrics.jsonl"
+kill -HUP $pid
+wait $pid || fail "hup: $(cat "$work/hup.err")"
+grep -q "stopping" "$work/hup.err" || fail "a SIGHUP did not stop the run: $(cat "$work/hup.err")"
+
+# Descriptors: the soft limit is raised, a hard limit that is too low is refused before anything is started.
+(ulimit -Sn 24 && run soft) || fail "a low soft limit: $(cat "$work/soft.err")"
+grep -q "done: 8 steps" "$work/soft.err" || fail "a low soft limit: $(cat "$work/soft.err")"
+(
+    ulimit -n 40
+    expect 69 "may need [0-9]* file descriptors, but only 40 are allowed" "$bin/caravan" run "$work/p.yaml" --set run="$work/hard"
+    [ "$(wc -l <"$work/err")" = 1 ] || fail "not one line: $(cat "$work/err")"
+) || exit 1
+[ ! -e "$work/hard" ] || fail "a run without descriptors was begun"
+
+# Every line of a stage's log has the time and says which process wrote it; the terminal's lines are as they were.
+run lines --set rollout.replicas=2 || fail "lines: $(cat "$work/lines.err")"
+time='^20[0-9][0-9]-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9]\.[0-9][0-9][0-9]Z'
+for log in caravan-frames caravan-rollout caravan-rollout-2 caravan-optim force; do
+    file=$work/lines/logs/${log#caravan-}.log
+    [ -s "$file" ] || fail "$file is empty"
+    if grep -v "$time $log: " "$file"; then fail "a line of $file does not begin with the time and $log"; fi
+done
+if grep -v '^caravan: ' "$work/lines.err"; then fail "a line on the terminal does not begin with caravan:"; fi
+expect 65 '^caravan: rollout ended with exit code 65: caravan-rollout: ' "$bin/caravan" run "$work/p.yaml" --set run="$work/quoted" --set rollout.model="$work/data"
+
+# What a user's program has started ends with the run. The number marks this test's own process.
+number=$((100000 + $$))
+sed "s/^exec/sleep $number >\/dev\/null 2>\&1 \& &/" "$work/force.sh" >"$work/parent.sh"
+chmod +x "$work/parent.sh"
+run parent --set force.program="$work/parent.sh" || fail "parent: $(cat "$work/parent.err")"
+if pgrep -f "^sleep $number"; then
+    pkill -f "^sleep $number"
+    fail "a process that a user's program had started goes on after the run"
+fi
+
+# When the supervisor itself fails, optim still writes its checkpoint: nothing that was trained is lost. Here it may not
+# start a process any more, which does not hold for root.
+as_user=
+if [ "$(id -u)" = 0 ]; then
+    as_user="setpriv --reuid 61234 --clear-groups"
+    chmod 755 "$work"
+    mkdir "$work/failing"
+    chown 61234 "$work/failing"
+fi
+if ! $as_user test -x "$bin/caravan" || ! $as_user test -r "$work/p.yaml"; then
+    echo "supervisor: its own failure was not tried: another user cannot read $bin"
+    exit 0
+fi
+$as_user "$bin/caravan" run "$work/p.yaml" --set run="$work/failing" --set source.epochs=400 2>"$work/failing.err" &
+pid=$!
+wait_for failing "$work/failing/metrics.jsonl"
+sleep 1
+$as_user prlimit --pid $pid --nproc=1:1
+kill -9 $(pgrep -P $pid -f caravan-reward)
+got=0
+wait $pid || got=$?
+[ $got = 69 ] || fail "failing: exit $got: $(cat "$work/failing.err")"
+grep -q "reward cannot be started" "$work/failing.err" || fail "failing: $(cat "$work/failing.err")"
+trained=$(tail -1 "$work/failing/metrics.jsonl" | sed 's/.*"step": \([0-9]*\),.*/\1/')
+saved=$(basename "$(readlink "$work/failing/checkpoints/latest")")
+[ "$saved" = "$(printf 'step-%06d' "$trained")" ] || fail "trained $trained steps, but the last checkpoint is $saved"
