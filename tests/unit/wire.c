@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
+#include "shared/group/group.h"
 #include "shared/wire/wire.h"
 #include "shared/wire/node_config.h"
 
@@ -341,6 +342,122 @@ static void node_config_survives_writing(void **state) {
     unlink(path);
 }
 
+// ---- PROTOCOL.md ----
+
+// The page, every run of white space as one space if `flat`.
+static void read_protocol(struct buf *page, bool flat) {
+    assert_int_equal(file_read("shared/wire/PROTOCOL.md", page), OK);
+    assert_int_equal(buf_puts(page, ""), OK);
+    if (!flat) return;
+    size_t size = 0;
+    for (size_t i = 0; i < page->size; i++) {
+        char c = page->data[i] == '\n' ? ' ' : page->data[i];
+        if (c != ' ' || (size && page->data[size - 1] != ' ')) page->data[size++] = c;
+    }
+    page->data[size] = 0;
+    page->size = size;
+}
+
+// Cuts a row of a Markdown table into its cells, without the spaces around them. Returns how many there are.
+static int split_row(char *line, const char **cells, int cells_max) {
+    int count = 0;
+    if (*line != '|') return 0;
+    for (char *end; (end = strchr(++line, '|')); line = end) {
+        char *last = end;
+        while (*line == ' ') line++;
+        while (last > line && last[-1] == ' ') last--;
+        *last = 0;
+        if (count < cells_max) cells[count] = line;
+        count++;
+    }
+    return count;
+}
+
+static void the_protocol_page_lists_every_field(void **state) {
+    (void)state;
+    static const char *types[] = {[FIELD_INT] = "int", [FIELD_REAL] = "real", [FIELD_STRING] = "string"};
+    enum { CELLS = 6 };
+    const char *cells[CELLS];
+    struct buf page = {0};
+    int kind = 0;
+    bool bulk = false;
+    const struct message_field *field = NULL;
+    char *rest = NULL;
+    read_protocol(&page, false);
+    char *line = strtok_r(strstr(page.data, "\n## Messages"), "\n", &rest);
+    for (; line && strcmp(line, "## Grammar") != 0; line = strtok_r(NULL, "\n", &rest)) {
+        char name[64];
+        if (split_row(line, cells, CELLS) != CELLS || !strcmp(cells[0], "#") || *cells[0] == '-') continue;
+        if (*cells[0]) {
+            if (field) assert_int_equal(field->type, FIELD_END); // the kind before is complete
+            assert_int_equal(bulk, message_has_bulk((enum message_kind)kind));
+            assert_int_equal(atoi(cells[0]), ++kind);
+            assert_string_equal(cells[1], message_name((enum message_kind)kind));
+            field = message_fields((enum message_kind)kind);
+            assert_non_null(field);
+            bulk = false;
+        }
+        if (!strcmp(cells[3], "`bulk`")) {
+            assert_string_equal(cells[4], "bytes");
+            bulk = true;
+        } else if (*cells[3]) {
+            assert_int_not_equal(field->type, FIELD_END);
+            snprintf(name, sizeof name, "`%s`", field->name);
+            assert_string_equal(cells[3], name);
+            assert_string_equal(cells[4], types[field->type]);
+            field++;
+        }
+    }
+    assert_int_equal(kind, MESSAGE_KINDS - 1);
+    assert_int_equal(field->type, FIELD_END);
+    assert_int_equal(bulk, message_has_bulk((enum message_kind)kind));
+    assert_null(message_fields(MESSAGE_KINDS));
+    buf_release(&page);
+}
+
+// " WORD xx xx ...", as the example in the page.
+static void append_hex(struct buf *out, const char *word, const struct buf *bytes) {
+    assert_int_equal(buf_printf(out, " %s", word), OK);
+    for (size_t i = 0; i < bytes->size; i++) assert_int_equal(buf_printf(out, " %02x", (uint8_t)bytes->data[i]), OK);
+}
+
+static void the_protocol_page_shows_the_bytes(void **state) {
+    (void)state;
+    struct group *group;
+    struct buf page = {0}, bulk = {0}, expected = {0};
+    assert_int_equal(group_new(&group), OK);
+    assert_int_equal(group_string(group, &group->id, "e0-000000", strlen("e0-000000")), OK);
+    assert_int_equal(group_to_msgpack(group, &bulk), OK);
+    const struct wire_message messages[] = {
+        {.kind = MESSAGE_HELLO,
+         .protocol = WIRE_PROTOCOL,
+         .schema = WIRE_SCHEMA,
+         .run = "5f0c",
+         .name = "rollout",
+         .replica = 1,
+         .machine = "",
+         .purpose = "flow"},
+        {.kind = MESSAGE_WELCOME, .name = "frames", .replica = 1, .machine = ""},
+        {.kind = MESSAGE_AVAILABLE, .count = 1},
+        {.kind = MESSAGE_CREDIT},
+        {.kind = MESSAGE_GROUP},
+    };
+    for (size_t i = 0; i < sizeof messages / sizeof *messages; i++) {
+        struct buf frame = {0};
+        assert_int_equal(message_encode(&messages[i], &frame), OK);
+        append_hex(&expected, message_name(messages[i].kind), &frame);
+        buf_release(&frame);
+    }
+    append_hex(&expected, "bulk", &bulk);
+    read_protocol(&page, true);
+    if (!strstr(page.data, expected.data)) print_error("PROTOCOL.md lacks the example%s\n", expected.data);
+    assert_non_null(strstr(page.data, expected.data));
+    buf_release(&page);
+    buf_release(&bulk);
+    buf_release(&expected);
+    group_free(&group);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_survives_encoding),
@@ -353,6 +470,8 @@ int main(void) {
         cmocka_unit_test(a_signal_does_not_close_the_door),
         cmocka_unit_test(key_files_are_private),
         cmocka_unit_test(node_config_survives_writing),
+        cmocka_unit_test(the_protocol_page_lists_every_field),
+        cmocka_unit_test(the_protocol_page_shows_the_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,283 @@
+// The issuer without sockets: this file stands in for the I/O thread.
+#include "tests/unit/unit.h"
+
+#include <unistd.h>
+
+#include "shared/stage/issuer.h"
+
+// ---- the I/O thread: records what is put into the flow and what is sent
+
+enum { SEQS_MAX = 64 };
+
+struct io_thread {
+    int64_t put[SEQS_MAX], policy[SEQS_MAX]; // of each group that was put into the flow: its seq, the version it needs
+    size_t put_count;
+    struct wire_message last; // strings are not kept
+    char reason[256];
+    int broadcasts, replies;
+};
+
+status io_thread_put(struct io_thread *io, const struct group *group) {
+    assert_in_range(io->put_count, 0, SEQS_MAX - 1);
+    assert_true(group->requires.present);
+    io->policy[io->put_count] = group->requires.policy;
+    io->put[io->put_count++] = group->requires.order;
+    return OK;
+}
+
+status io_thread_broadcast(struct io_thread *io, const char *purpose, const struct wire_message *message) {
+    struct buf frame = {0};
+    assert_string_equal(purpose, "report");
+    assert_int_equal(message_encode(message, &frame), OK); // every string is set
+    buf_release(&frame);
+    snprintf(io->reason, sizeof io->reason, "%s", message->reason);
+    io->last = *message;
+    io->broadcasts++;
+    return OK;
+}
+
+status io_thread_reply(struct io_thread *io, struct wire_peer *peer, const struct wire_message *message) {
+    assert_non_null(peer);
+    io->last = *message;
+    io->replies++;
+    return OK;
+}
+
+// ---- peers: a peer's purpose and name
+
+struct wire_peer {
+    const char *purpose, *name;
+};
+
+const char *wire_peer_purpose(const struct wire_peer *peer) {
+    return peer->purpose;
+}
+
+const char *wire_peer_name(const struct wire_peer *peer) {
+    return peer->name;
+}
+
+// ---- the source
+
+enum { TOTAL = 10, PER_STEP = 2 };
+
+static status source_count(void *state, int64_t *out) {
+    (void)state;
+    *out = TOTAL;
+    return OK;
+}
+
+static status source_group_at(void *state, int64_t seq, struct group **out) {
+    char id[32];
+    (void)state;
+    snprintf(id, sizeof id, "e0-%06lld", (long long)seq);
+    assert_int_equal(group_new(out), OK);
+    return group_string(*out, &(*out)->id, id, strlen(id));
+}
+
+static const struct stage source = {.name = "source", .count = source_count, .group_at = source_group_at};
+
+const void *stage_options(const struct stage_context *context) {
+    return context->options.values;
+}
+
+struct fixture {
+    char folder[64];
+    struct source_options options;
+    struct stage_context context;
+    struct node_config config;
+    struct issuer *issuer;
+    struct io_thread io;
+};
+
+static void open_issuer(struct fixture *fixture, int64_t max_staleness) {
+    static int number;
+    *fixture = (struct fixture){0};
+    snprintf(fixture->folder, sizeof fixture->folder, "/tmp/caravan-unit-issuer-%d-%d", (int)getpid(), number++);
+    fixture->options.groups_per_step = PER_STEP;
+    fixture->options.max_staleness = max_staleness;
+    fixture->context.stage = &source;
+    fixture->context.options.values = &fixture->options;
+    fixture->config.folder = fixture->folder;
+    char command[128];
+    snprintf(command, sizeof command, "mkdir -p %s", fixture->folder);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(issuer_open(&fixture->issuer, &fixture->context, &fixture->config), OK);
+}
+
+static void close_issuer(struct fixture *fixture) {
+    char command[128];
+    issuer_close(&fixture->issuer);
+    snprintf(command, sizeof command, "rm -rf %s", fixture->folder);
+    assert_int_equal(system(command), 0);
+}
+
+static void tell(struct fixture *fixture, struct wire_message message) {
+    assert_int_equal(issuer_message(fixture->issuer, &fixture->io, &message), OK);
+}
+
+static void tick(struct fixture *fixture) {
+    assert_int_equal(issuer_tick(fixture->issuer, &fixture->io), OK);
+}
+
+static void nothing_is_issued_before_the_position(void **state) {
+    (void)state;
+    struct fixture fixture;
+    struct message_status counters = {0};
+    open_issuer(&fixture, 0);
+    tick(&fixture);
+    assert_int_equal(fixture.io.put_count, 0);
+    issuer_report(fixture.issuer, &counters);
+    assert_string_equal(counters.state, "waits for optim");
+    assert_string_equal(counters.in_flight, "");
+    tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = -1});
+    tick(&fixture);
+    assert_int_equal(fixture.io.put_count, PER_STEP); // a step, since no staleness is allowed
+    assert_int_equal(fixture.io.put[0], 0);
+    assert_int_equal(fixture.io.put[1], 1);
+    issuer_report(fixture.issuer, &counters);
+    assert_string_equal(counters.in_flight, "0-1");
+    assert_int_equal(counters.total, TOTAL);
+    close_issuer(&fixture);
+}
+
+static void staleness_bounds_the_groups_in_flight(void **state) {
+    (void)state;
+    struct fixture fixture;
+    open_issuer(&fixture, 1);
+    tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = 0});
+    tick(&fixture);
+    tick(&fixture);
+    assert_int_equal(fixture.io.put_count, 2 * PER_STEP);
+    for (int64_t seq = 0; seq < PER_STEP; seq++)
+        tell(&fixture, (struct wire_message){.kind = MESSAGE_TRAINED, .seq = seq, .id = "", .step = 1});
+    tick(&fixture);
+    assert_int_equal(fixture.io.put_count, 3 * PER_STEP);
+    assert_int_equal(fixture.io.policy[0], 0);
+    assert_int_equal(fixture.io.policy[2 * PER_STEP], 1); // the third step may use weights that are one step old
+    close_issuer(&fixture);
+}
+
+static void a_lost_group_is_issued_again(void **state) {
+    (void)state;
+    struct fixture fixture;
+    open_issuer(&fixture, 0);
+    tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = 0});
+    tick(&fixture);
+    tell(&fixture, (struct wire_message){.kind = MESSAGE_REISSUE, .seq = 1, .reason = "lost"});
+    assert_int_equal(fixture.io.put_count, PER_STEP + 1);
+    assert_int_equal(fixture.io.put[PER_STEP], 1);
+    tell(&fixture, (struct wire_message){.kind = MESSAGE_TRAINED, .seq = 1, .id = "", .step = 1});
+    tell(&fixture, (struct wire_message){.kind = MESSAGE_REISSUE, .seq = 1, .reason = "late"});
+    assert_int_equal(fixture.io.put_count, PER_STEP + 1); // it is settled
+    tell(&fixture, (struct wire_message){.kind = MESSAGE_REISSUE, .seq = -1, .reason = "all"});
+    tick(&fixture);
+    assert_int_equal(fixture.io.put[PER_STEP + 1], 0);
+    close_issuer(&fixture);
+}
+
+static void an_optim_that_lost_its_directory_is_refused(void **state) {
+    (void)state;
+    struct fixture fixture;
+    struct wire_peer supervisor = {"report", "caravan"};
+    open_issuer(&fixture, 0);
+    assert_int_equal(issuer_joined(fixture.issuer, &fixture.io, &supervisor), OK);
+    tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = 0});
+    tick(&fixture);
+    for (int64_t seq = 0; seq < PER_STEP; seq++)
+        tell(&fixture, (struct wire_message){.kind = MESSAGE_TRAINED, .seq = seq, .id = "", .step = 1});
+    tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = -1});
+    tick(&fixture);
+    tick(&fixture);
+    assert_int_equal(fixture.io.put_count, PER_STEP);
+    assert_int_equal(fixture.io.broadcasts, 1);
+    assert_int_equal(fixture.io.last.kind, MESSAGE_END);
+    assert_int_equal(fixture.io.last.code, DATAERR);
+    assert_non_null(strstr(fixture.io.reason, "optim's directory is empty, but the ledger has 1 trained steps"));
+    close_issuer(&fixture);
+}
+
+static void an_older_checkpoint_is_trained_again_with_a_notice(void **state) {
+    (void)state;
+    struct fixture fixture;
+    struct wire_peer supervisor = {"report", "caravan"};
+    open_issuer(&fixture, 0);
+    assert_int_equal(issuer_joined(fixture.issuer, &fixture.io, &supervisor), OK);
+    tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = 0});
+    for (int64_t seq = 0; seq < 2 * PER_STEP; seq++) {
+        tick(&fixture);
+        tell(&fixture,
+             (struct wire_message){.kind = MESSAGE_TRAINED, .seq = seq, .id = "", .step = seq / PER_STEP + 1});
+    }
+    tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 1, .seq = PER_STEP});
+    fixture.io.put_count = 0;
+    tick(&fixture);
+    assert_int_equal(fixture.io.last.kind, MESSAGE_NOTICE);
+    assert_non_null(strstr(fixture.io.reason, "optim goes back from step 2 to step 1"));
+    assert_int_equal(fixture.io.put_count, PER_STEP);
+    assert_int_equal(fixture.io.put[0], PER_STEP);
+    assert_int_equal(fixture.io.policy[0], 1);
+    close_issuer(&fixture);
+}
+
+static void the_end_is_told_once_everything_is_settled(void **state) {
+    (void)state;
+    struct fixture fixture;
+    struct wire_peer optim = {"ledger", "optim"}, supervisor = {"ledger", "caravan"};
+    open_issuer(&fixture, 0);
+    assert_int_equal(issuer_joined(fixture.issuer, &fixture.io, &supervisor), OK);
+    assert_int_equal(fixture.io.replies, 0); // it only sends REISSUE
+    assert_int_equal(issuer_joined(fixture.issuer, &fixture.io, &optim), OK);
+    assert_int_equal(fixture.io.last.kind, MESSAGE_RUN_INFO);
+    assert_int_equal(fixture.io.last.count, TOTAL);
+    assert_int_equal(fixture.io.last.per_step, PER_STEP);
+    tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = 0});
+    for (int64_t seq = 0; seq < TOTAL; seq++) {
+        tick(&fixture);
+        assert_int_equal(fixture.io.broadcasts, seq > 8);
+        if (seq == 8) {
+            tell(&fixture, (struct wire_message){.kind = MESSAGE_QUARANTINED,
+                                                 .seq = seq,
+                                                 .id = "e0-000008",
+                                                 .name = "frames",
+                                                 .reason = "the clip is cut off"});
+            assert_int_equal(fixture.io.last.kind, MESSAGE_NOTICE);
+        } else if (seq == 9) {
+            tell(&fixture, (struct wire_message){.kind = MESSAGE_UNUSED, .seq = seq, .id = ""});
+        } else {
+            tell(&fixture,
+                 (struct wire_message){.kind = MESSAGE_TRAINED, .seq = seq, .id = "", .step = seq / PER_STEP + 1});
+        }
+    }
+    tick(&fixture);
+    tick(&fixture);
+    assert_int_equal(fixture.io.broadcasts, 2);
+    assert_int_equal(fixture.io.last.kind, MESSAGE_END);
+    assert_int_equal(fixture.io.last.code, 0);
+    assert_string_equal(fixture.io.reason, "4 steps, 8 groups trained, 1 quarantined, 1 left over: they did not fill a "
+                                           "step of 2");
+    close_issuer(&fixture);
+}
+
+static void a_group_that_does_not_exist_is_an_error(void **state) {
+    (void)state;
+    struct fixture fixture;
+    const struct wire_message message = {.kind = MESSAGE_TRAINED, .seq = TOTAL, .id = "", .step = 1};
+    open_issuer(&fixture, 0);
+    assert_int_equal(issuer_message(fixture.issuer, &fixture.io, &message), DATAERR);
+    assert_string_equal(fail_text(), "optim reported group 10, but the data set has 10");
+    close_issuer(&fixture);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_is_issued_before_the_position),
+        cmocka_unit_test(staleness_bounds_the_groups_in_flight),
+        cmocka_unit_test(a_lost_group_is_issued_again),
+        cmocka_unit_test(an_optim_that_lost_its_directory_is_refused),
+        cmocka_unit_test(an_older_checkpoint_is_trained_again_with_a_notice),
+        cmocka_unit_test(the_end_is_told_once_everything_is_settled),
+        cmocka_unit_test(a_group_that_does_not_exist_is_an_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
