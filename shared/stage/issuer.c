@@ -92,10 +92,10 @@ static status issuer_issue(struct issuer *issuer, struct io_thread *io, int64_t 
     return result;
 }
 
-// Tells the supervisors what is not told yet.
-static status issuer_inform(struct issuer *issuer, struct io_thread *io) {
-    if (!issuer->supervised) return OK;
-    if (issuer->notice.size) {
+status issuer_tick(struct issuer *issuer, struct io_thread *io) {
+    struct ledger *ledger = issuer->ledger;
+    char summary[256];
+    if (issuer->supervised && issuer->notice.size) {
         const struct wire_message notice = {.kind = MESSAGE_NOTICE,
                                             .name = issuer->context->stage->name,
                                             .replica = 0,
@@ -104,16 +104,12 @@ static status issuer_inform(struct issuer *issuer, struct io_thread *io) {
         TRY(io_thread_broadcast(io, "report", &notice));
         buf_clear(&issuer->notice);
     }
-    if (!issuer->refusal.size || issuer->finished) return OK;
-    const struct wire_message end = {.kind = MESSAGE_END, .code = DATAERR, .reason = issuer->refusal.data};
-    issuer->finished = true;
-    return io_thread_broadcast(io, "report", &end);
-}
-
-status issuer_tick(struct issuer *issuer, struct io_thread *io) {
-    struct ledger *ledger = issuer->ledger;
-    char summary[256];
-    TRY(issuer_inform(issuer, io));
+    if (issuer->supervised && issuer->refusal.size && !issuer->finished) {
+        const struct wire_message refused = {.kind = MESSAGE_END, .code = DATAERR, .reason = issuer->refusal.data};
+        assert(!issuer->ready);
+        issuer->finished = true;
+        TRY(io_thread_broadcast(io, "report", &refused));
+    }
     if (!issuer->ready) return OK;
     if (clock_monotonic() - issuer->settled_at > issuer_patience) {
         issuer->settled_at = clock_monotonic();

@@ -116,14 +116,6 @@ static void node_on_report(void *self, struct message_status *counters) {
 
 enum verdict { VERDICT_READY, VERDICT_DROP, VERDICT_LATER };
 
-// Optim may be behind what the group needs only if it went back since; the source then issues the group again. A group
-// that needs exactly an older version has been trained.
-static enum verdict node_judge(const struct group *group, int64_t policy) {
-    if (!group->requires.present) return VERDICT_READY;
-    if (policy < group->requires.policy) return VERDICT_DROP;
-    return group->requires.exact == 1 && policy > group->requires.policy ? VERDICT_DROP : VERDICT_READY;
-}
-
 // Downloads the weights if need be and gives them to the stage. LATER when optim has newer ones by now.
 static status node_load_weights(struct node *node, struct remote_weights *remote, enum verdict *verdict) {
     enum { FAILED_LOADS_MAX = 20, FAILED_COPIES_MAX = 2 };
@@ -165,7 +157,11 @@ static status node_prepare_weights(struct node *node, const struct group *group,
     const struct stage_weights *latest = &remote.weights;
     bool initial = latest->version == 0 && !*remote.path; // those of the model folder
     bool in_use = latest->version == node->weights.version && (latest->hash == node->weights.hash || initial);
-    *verdict = node_judge(group, remote.policy);
+    // Optim may be behind what the group needs only if it went back since; the source then issues the group again. A
+    // group that needs exactly an older version has been trained.
+    const int64_t needed = group->requires.policy;
+    const bool outdated = remote.policy < needed || (group->requires.exact == 1 && remote.policy > needed);
+    *verdict = group->requires.present && outdated ? VERDICT_DROP : VERDICT_READY;
     if (*verdict == VERDICT_READY && !in_use && node->held) {
         *verdict = VERDICT_LATER;
     } else if (*verdict == VERDICT_READY && !in_use) {

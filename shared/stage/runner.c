@@ -196,27 +196,21 @@ static status runner_run_filter(struct runner *runner) {
     return OK;
 }
 
-// Without a pipeline a source delivers its groups one after the other.
-static status runner_run_source(struct runner *runner) {
-    const struct stage *stage = runner->context->stage;
-    int64_t total = 0;
-    TRY(stage->count(runner->context->state, &total));
-    for (int64_t seq = 0; seq < total && !signals_stopping(); seq++) {
-        struct group *group;
-        const double started = clock_realtime();
-        TRY(stage->group_at(runner->context->state, seq, &group));
-        status result = runner_add_times(group, stage->name, started);
-        if (result == OK) result = runner_deliver(runner, &group);
-        group_free(&group);
-        TRY(result);
-    }
-    return OK;
-}
-
 status runner_run(struct stage_context *context, const struct channel *channel) {
     struct runner runner = {.context = context, .channel = channel};
-    assert(context->stage->group_at || context->stage->work || context->stage->poll);
-    status result = context->stage->group_at ? runner_run_source(&runner) : runner_run_filter(&runner);
+    const struct stage *stage = context->stage;
+    assert(stage->group_at || stage->work || (stage->capacity && stage->submit && stage->poll));
+    int64_t total = 0;
+    status result = stage->group_at ? stage->count(context->state, &total) : runner_run_filter(&runner);
+    // Without a pipeline a source delivers its groups one after the other.
+    for (int64_t seq = 0; seq < total && result == OK && !signals_stopping(); seq++) {
+        struct group *group = NULL;
+        const double started = clock_realtime();
+        result = stage->group_at(context->state, seq, &group);
+        if (result == OK) result = runner_add_times(group, stage->name, started);
+        if (result == OK) result = runner_deliver(&runner, &group);
+        group_free(&group);
+    }
     // After a failure the stage may still be at work on these groups: they are freed when it is closed.
     if (runner.count && NEW(&context->unfinished, runner.count) == OK) {
         for (size_t i = 0; i < runner.count; i++) context->unfinished[i] = runner.held[i].group;

@@ -1,5 +1,6 @@
 #include "shared/stage/stage_model.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,17 +76,6 @@ static status stage_input_set_tokens(struct group *group, struct int_array *out,
     return OK;
 }
 
-static status stage_input_make_prompt(struct input_builder *builder, struct group *group) {
-    const struct model_info *info = builder->info;
-    struct token_list list = {0};
-    status result = chat_template_encode_prompt(
-        builder->tokenizer, group,
-        (struct vision_grid){info->patch_size * info->spatial_merge_size, info->temporal_patch_size}, &list);
-    if (result == OK) result = stage_input_set_tokens(group, &group->prompt_tokens, &list);
-    token_list_release(&list);
-    return result;
-}
-
 static status stage_input_add_media(struct input_builder *builder, struct group *group, struct stage_input *input) {
     struct input_memory *memory = input->memory;
     struct model_medium *media = arena_alloc(&memory->arena, group->media_count * sizeof *media);
@@ -107,20 +97,6 @@ static status stage_input_add_media(struct input_builder *builder, struct group 
     return OK;
 }
 
-// Makes the tokens of a completion that has only a text.
-static status stage_input_tokenize(struct input_builder *builder, struct group *group, struct completion *completion,
-                                   struct int_array *out) {
-    struct token_list list = {0};
-    status result = tokenizer_encode(builder->tokenizer, completion->text.data, completion->text.size, &list);
-    if (result == OK && string_equals(completion->finish, "eos")) {
-        result = builder->info->eos_count ? token_list_append(&list, builder->info->eos_ids[0])
-                                          : fail(DATAERR, "the model names no end-of-sequence token");
-    }
-    if (result == OK) result = stage_input_set_tokens(group, out, &list);
-    token_list_release(&list);
-    return result;
-}
-
 static status stage_input_add_completions(struct input_builder *builder, struct group *group,
                                           struct stage_input *input) {
     struct input_memory *memory = input->memory;
@@ -132,8 +108,15 @@ static status stage_input_add_completions(struct input_builder *builder, struct 
         snprintf(where, sizeof where, "completions[%zu].tokens", i);
         if (completion->tokens.data) {
             input->completions[i] = completion->tokens;
-        } else {
-            TRY(stage_input_tokenize(builder, group, completion, &input->completions[i]));
+        } else { // it has only a text
+            struct token_list list = {0};
+            status result = tokenizer_encode(builder->tokenizer, completion->text.data, completion->text.size, &list);
+            if (result == OK && string_equals(completion->finish, "eos"))
+                result = builder->info->eos_count ? token_list_append(&list, builder->info->eos_ids[0])
+                                                  : fail(DATAERR, "the model names no end-of-sequence token");
+            if (result == OK) result = stage_input_set_tokens(group, &input->completions[i], &list);
+            token_list_release(&list);
+            TRY(result);
         }
         const size_t tokens = input->completions[i].count;
         if (!tokens) return fail(DATAERR, "not a group: %s: empty", where);
@@ -151,9 +134,18 @@ static status stage_input_add_completions(struct input_builder *builder, struct 
 status stage_input_open(struct input_builder *builder, struct group *group, enum input_parts parts,
                         struct stage_input *input) {
     *input = (struct stage_input){0};
+    assert(builder->info);
     TRY(NEW(&input->memory, 1));
     TRY(group_check(group, NEED_MEDIA));
-    if (!group->prompt_tokens.data) TRY(stage_input_make_prompt(builder, group));
+    if (!group->prompt_tokens.data) {
+        const struct model_info *info = builder->info;
+        const struct vision_grid grid = {info->patch_size * info->spatial_merge_size, info->temporal_patch_size};
+        struct token_list list = {0};
+        status result = chat_template_encode_prompt(builder->tokenizer, group, grid, &list);
+        if (result == OK) result = stage_input_set_tokens(group, &group->prompt_tokens, &list);
+        token_list_release(&list);
+        TRY(result);
+    }
     TRY(stage_input_check_tokens(builder, group->prompt_tokens.data, group->prompt_tokens.count, "prompt_tokens"));
     TRY(stage_input_add_media(builder, group, input));
     input->prompt.tokens = group->prompt_tokens.data;

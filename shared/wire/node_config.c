@@ -50,20 +50,6 @@ static status node_config_append(struct node_config *config, const char ***list,
     return node_config_keep(config, &(*list)[(*count)++], value);
 }
 
-static status node_config_add_endpoint(struct node_config *config, char *value) {
-    char *rest = NULL;
-    const char *stage = strtok_r(value, " ", &rest), *replica = strtok_r(NULL, " ", &rest);
-    const char *machine = strtok_r(NULL, " ", &rest), *key = strtok_r(NULL, " ", &rest);
-    if (!stage || !replica || !machine || !key || !*rest) return fail(DATAERR, "an endpoint with too few words");
-    TRY(RESIZE(&config->endpoints, config->endpoint_count + 1));
-    struct node_endpoint *endpoint = &config->endpoints[config->endpoint_count++];
-    *endpoint = (struct node_endpoint){.replica = (int)strtol(replica, NULL, 10)};
-    TRY(node_config_keep(config, &endpoint->stage, stage));
-    TRY(node_config_keep(config, &endpoint->machine, strcmp(machine, "-") != 0 ? machine : ""));
-    TRY(node_config_keep(config, &endpoint->address, rest));
-    return strcmp(key, "-") != 0 ? node_config_keep(config, &endpoint->key, key) : OK;
-}
-
 static status node_config_read_line(struct node_config *config, char *line) {
     char *value = strchr(line, ' ');
     if (!value) return fail(DATAERR, "'%s' has no value", line);
@@ -78,7 +64,6 @@ static status node_config_read_line(struct node_config *config, char *line) {
     if (!strcmp(line, "command")) return node_config_append(config, &config->command, &config->command_count, value);
     if (!strcmp(line, "listen")) return node_config_append(config, &config->listen, &config->listen_count, value);
     if (!strcmp(line, "reader")) return node_config_append(config, &config->readers, &config->reader_count, value);
-    if (!strcmp(line, "desk")) return node_config_add_endpoint(config, value);
     if (!strcmp(line, "last")) {
         config->last = true;
         return OK;
@@ -87,7 +72,18 @@ static status node_config_read_line(struct node_config *config, char *line) {
         config->replica = (int)strtol(value, NULL, 10);
         return OK;
     }
-    return fail(DATAERR, "unknown word '%s'", line);
+    if (strcmp(line, "desk") != 0) return fail(DATAERR, "unknown word '%s'", line);
+    char *rest = NULL;
+    const char *stage = strtok_r(value, " ", &rest), *replica = strtok_r(NULL, " ", &rest);
+    const char *machine = strtok_r(NULL, " ", &rest), *key = strtok_r(NULL, " ", &rest);
+    if (!stage || !replica || !machine || !key || !*rest) return fail(DATAERR, "an endpoint with too few words");
+    TRY(RESIZE(&config->endpoints, config->endpoint_count + 1));
+    struct node_endpoint *endpoint = &config->endpoints[config->endpoint_count++];
+    *endpoint = (struct node_endpoint){.replica = (int)strtol(replica, NULL, 10)};
+    TRY(node_config_keep(config, &endpoint->stage, stage));
+    TRY(node_config_keep(config, &endpoint->machine, strcmp(machine, "-") != 0 ? machine : ""));
+    TRY(node_config_keep(config, &endpoint->address, rest));
+    return strcmp(key, "-") != 0 ? node_config_keep(config, &endpoint->key, key) : OK;
 }
 
 status node_config_read(struct node_config *config, const char *path) {
