@@ -1,0 +1,142 @@
+// Optim's weights server: what it answers, and which files it removes.
+#include "tests/unit/unit.h"
+
+#include <unistd.h>
+
+#include "shared/base/file.h"
+#include "shared/stage/weights_server.h"
+
+struct fixture {
+    char folder[64], path[5][96];
+    struct weights_server *server;
+    struct wire_message reply;
+    struct arena arena;
+    struct buf bulk;
+};
+
+static void open_server(struct fixture *fixture) {
+    static int number;
+    char command[128];
+    *fixture = (struct fixture){0};
+    snprintf(fixture->folder, sizeof fixture->folder, "/tmp/caravan-unit-weights-%d-%d", (int)getpid(), number++);
+    snprintf(command, sizeof command, "mkdir -p %s", fixture->folder);
+    assert_int_equal(system(command), 0);
+    for (int i = 0; i < 5; i++) snprintf(fixture->path[i], sizeof fixture->path[i], "%s/%d", fixture->folder, i);
+    assert_int_equal(weights_server_new(&fixture->server), OK);
+}
+
+static void close_server(struct fixture *fixture) {
+    char command[128];
+    weights_server_free(&fixture->server);
+    arena_release(&fixture->arena);
+    buf_release(&fixture->bulk);
+    snprintf(command, sizeof command, "rm -rf %s", fixture->folder);
+    assert_int_equal(system(command), 0);
+}
+
+// Writes the file of a version, whose hash is 100 and the version, and publishes it.
+static void publish(struct fixture *fixture, bool reference, int version) {
+    char text[32];
+    snprintf(text, sizeof text, "weights %d", version);
+    assert_int_equal(file_write_atomic(fixture->path[version], text, strlen(text)), OK);
+    const struct stage_weights weights = {
+        .reference = reference, .version = version, .hash = 100 + (uint64_t)version, .path = fixture->path[version]};
+    assert_int_equal(weights_server_put(fixture->server, &weights), OK);
+}
+
+static enum message_kind answer(struct fixture *fixture, struct wire_message request) {
+    assert_int_equal(weights_server_answer(fixture->server, &request, &fixture->reply, &fixture->arena, &fixture->bulk),
+                     OK);
+    return fixture->reply.kind;
+}
+
+static void nothing_is_absent(void **state) {
+    (void)state;
+    struct fixture fixture;
+    open_server(&fixture);
+    assert_int_equal(answer(&fixture, (struct wire_message){.kind = MESSAGE_GET_WEIGHTS}), MESSAGE_ABSENT);
+    publish(&fixture, true, 1); // a reference without a policy: optim has not published both yet
+    assert_int_equal(answer(&fixture, (struct wire_message){.kind = MESSAGE_GET_WEIGHTS, .reference = 1}),
+                     MESSAGE_ABSENT);
+    assert_int_equal(answer(&fixture, (struct wire_message){.kind = MESSAGE_FETCH, .hash = 7}), MESSAGE_ABSENT);
+    close_server(&fixture);
+}
+
+static void the_newest_weights_are_described(void **state) {
+    (void)state;
+    struct fixture fixture;
+    open_server(&fixture);
+    publish(&fixture, true, 1);
+    publish(&fixture, false, 2);
+    publish(&fixture, false, 3);
+    assert_int_equal(answer(&fixture, (struct wire_message){.kind = MESSAGE_GET_WEIGHTS}), MESSAGE_WEIGHTS);
+    assert_int_equal(fixture.reply.version, 3);
+    assert_int_equal(fixture.reply.policy, 3);
+    assert_int_equal(fixture.reply.hash, 103);
+    assert_int_equal(fixture.reply.size, strlen("weights 3"));
+    assert_string_equal(fixture.reply.path, fixture.path[3]);
+    assert_int_equal(answer(&fixture, (struct wire_message){.kind = MESSAGE_GET_WEIGHTS, .reference = 1}),
+                     MESSAGE_WEIGHTS);
+    assert_int_equal(fixture.reply.version, 1);
+    assert_int_equal(fixture.reply.policy, 3);
+    close_server(&fixture);
+}
+
+static void a_file_is_sent_in_chunks(void **state) {
+    (void)state;
+    struct fixture fixture;
+    open_server(&fixture);
+    publish(&fixture, false, 1);
+    assert_int_equal(answer(&fixture, (struct wire_message){.kind = MESSAGE_FETCH, .hash = 101, .size = 4}),
+                     MESSAGE_CHUNK);
+    assert_int_equal(fixture.reply.bulk_size, 4);
+    assert_memory_equal(fixture.reply.bulk, "weig", 4);
+    assert_int_equal(
+        answer(&fixture, (struct wire_message){.kind = MESSAGE_FETCH, .hash = 101, .offset = 4, .size = 100}),
+        MESSAGE_CHUNK);
+    assert_int_equal(fixture.reply.offset, 4);
+    assert_int_equal(fixture.reply.bulk_size, 5);
+    assert_memory_equal(fixture.reply.bulk, "hts 1", 5);
+    close_server(&fixture);
+}
+
+static void the_fourth_version_removes_the_first_file(void **state) {
+    (void)state;
+    struct fixture fixture;
+    open_server(&fixture);
+    for (int version = 1; version <= 3; version++) publish(&fixture, false, version);
+    assert_true(path_exists(fixture.path[1]));
+    publish(&fixture, false, 4);
+    assert_false(path_exists(fixture.path[1]));
+    assert_true(path_exists(fixture.path[2]));
+    assert_int_equal(answer(&fixture, (struct wire_message){.kind = MESSAGE_FETCH, .hash = 101}), MESSAGE_ABSENT);
+    assert_int_equal(answer(&fixture, (struct wire_message){.kind = MESSAGE_FETCH, .hash = 102}), MESSAGE_CHUNK);
+    close_server(&fixture);
+}
+
+static void an_old_file_is_recycled_unless_it_is_in_use(void **state) {
+    (void)state;
+    struct fixture fixture;
+    open_server(&fixture);
+    publish(&fixture, true, 1); // the reference and the oldest policy have one file
+    for (int version = 1; version <= 3; version++) publish(&fixture, false, version);
+    weights_server_recycle(fixture.server, false, fixture.path[4]);
+    assert_true(path_exists(fixture.path[1]));
+    assert_false(path_exists(fixture.path[4]));
+    for (int version = 2; version <= 4; version++) publish(&fixture, false, version);
+    weights_server_recycle(fixture.server, false, fixture.path[0]);
+    assert_false(path_exists(fixture.path[2]));
+    assert_true(path_exists(fixture.path[0]));
+    close_server(&fixture);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_is_absent),
+        cmocka_unit_test(the_newest_weights_are_described),
+        cmocka_unit_test(a_file_is_sent_in_chunks),
+        cmocka_unit_test(the_fourth_version_removes_the_first_file),
+        cmocka_unit_test(an_old_file_is_recycled_unless_it_is_in_use),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
