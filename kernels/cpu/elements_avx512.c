@@ -6,7 +6,7 @@
 #include <immintrin.h>
 
 static __mmask16 elements_mask(size_t count) {
-    return count >= 16 ? 0xffff : (__mmask16)((1u << count) - 1);
+    return (__mmask16)(count >= 16 ? 0xffff : (1u << count) - 1);
 }
 
 static void elements_f32_from_bf16(float *out, const uint16_t *in, size_t count) {
