@@ -109,7 +109,7 @@ status run_status_update(struct run_status *run_status, const struct wire_messag
     row->report.in_flight = row->in_flight;
     row->known = true;
     row->reported = now;
-    if (row_is_source(row) && !run_status->first_time && *row->in_flight) {
+    if (row_is_source(row) && run_status->first_time == 0 && *row->in_flight) {
         run_status->first_time = now;
         run_status->first_settled = row->report.settled;
     }
@@ -141,7 +141,7 @@ static const char *row_state(const struct row *row, double now) {
 // Appends the step, the groups, their rate and the time left.
 static status run_status_add_progress(const struct run_status *run_status, const struct message_status *source,
                                       double now, struct buf *out) {
-    double seconds = run_status->first_time ? now - run_status->first_time : 0;
+    double seconds = run_status->first_time > 0 ? now - run_status->first_time : 0;
     int64_t done = source->settled - run_status->first_settled;
     TRY(buf_printf(out, "step %lld, %lld of %lld groups", (long long)source->step, (long long)source->settled,
                    (long long)source->total));
