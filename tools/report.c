@@ -1,5 +1,6 @@
 // caravan report: files of report_groups (JSON lines) side by side: how right, how well formed, how consistent, how
 // fast.
+#include <assert.h>
 #include <json-c/json.h>
 #include <math.h>
 #include <stdbool.h>
@@ -129,93 +130,56 @@ static double report_busy(struct intervals *list) {
     return seconds;
 }
 
-typedef double (*measure)(struct column *column);
-
-static double report_accuracy(struct column *c) {
-    return c->accuracy / (double)c->rewarded;
+static double report_per(double sum, size_t count) {
+    return sum / (double)count;
 }
-static double report_format(struct column *c) {
-    return c->format / (double)c->rewarded;
-}
-static double report_reward(struct column *c) {
-    return c->total / (double)c->rewarded;
-}
-static double report_bonus(struct column *c) {
-    return c->bonus / (double)c->rewarded;
-}
-static double report_likelihood(struct column *c) {
-    return c->likelihood / (double)c->likely;
-}
-static double report_length(struct column *c) {
-    return c->tokens / (double)c->completions;
-}
-static double report_truncated(struct column *c) {
-    return (double)c->truncated / (double)c->completions;
-}
-static double report_groups(struct column *c) {
-    return (double)c->groups;
-}
-static double report_quarantined(struct column *c) {
-    return (double)c->quarantined;
-}
-static double report_frames_rate(struct column *c) {
-    return (double)c->work[0].count / report_busy(&c->work[0]);
-}
-static double report_rollout_rate(struct column *c) {
-    return c->tokens / report_busy(&c->work[1]);
-}
-static double report_refscore_rate(struct column *c) {
-    return (c->tokens + c->prompt_tokens) / report_busy(&c->work[2]);
-}
-static double report_optim_rate(struct column *c) {
-    return (c->tokens + c->prompt_tokens) / report_busy(&c->work[4]);
-}
-
-static const struct {
-    const char *name;
-    int decimals;
-    measure measure;
-} rows[] = {
-    {"groups", 0, report_groups},
-    {"set aside", 0, report_quarantined},
-    {"accuracy", 3, report_accuracy},
-    {"format", 3, report_format},
-    {"reward", 3, report_reward},
-    {"consistency bonus", 3, report_bonus},
-    {"answer likelihood", 3, report_likelihood},
-    {"tokens a completion", 1, report_length},
-    {"truncated", 3, report_truncated},
-    {"frames, groups/s", 1, report_frames_rate},
-    {"rollout, tokens/s", 0, report_rollout_rate},
-    {"refscore, tokens/s", 0, report_refscore_rate},
-    {"optim, tokens/s", 0, report_optim_rate},
-};
 
 static void report_print_table(struct column *columns, int count) {
+    enum { row_count = 13 };
+    static const struct {
+        const char *name;
+        int digits;
+    } rows[row_count] = {
+        {"groups", 0},         {"set aside", 0},         {"accuracy", 3},          {"format", 3},
+        {"reward", 3},         {"consistency bonus", 3}, {"answer likelihood", 3}, {"tokens a completion", 1},
+        {"truncated", 3},      {"frames, groups/s", 1},  {"rollout, tokens/s", 0}, {"refscore, tokens/s", 0},
+        {"optim, tokens/s", 0}};
+    double values[most_files][row_count];
     printf("%-22s", "");
-    for (int c = 0; c < count; c++) printf(" %16s", columns[c].name);
+    for (int c = 0; c < count; c++) {
+        struct column *column = &columns[c];
+        double all_tokens = column->tokens + column->prompt_tokens;
+        const double measured[row_count] = {(double)column->groups,
+                                            (double)column->quarantined,
+                                            report_per(column->accuracy, column->rewarded),
+                                            report_per(column->format, column->rewarded),
+                                            report_per(column->total, column->rewarded),
+                                            report_per(column->bonus, column->rewarded),
+                                            report_per(column->likelihood, column->likely),
+                                            report_per(column->tokens, column->completions),
+                                            report_per((double)column->truncated, column->completions),
+                                            (double)column->work[0].count / report_busy(&column->work[0]),
+                                            column->tokens / report_busy(&column->work[1]),
+                                            all_tokens / report_busy(&column->work[2]),
+                                            all_tokens / report_busy(&column->work[4])};
+        static_assert(sizeof measured == sizeof values[c], "a value a row");
+        memcpy(values[c], measured, sizeof measured);
+        printf(" %16s", column->name);
+    }
     putchar('\n');
-    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
-        char cells[most_files][32];
+    for (int r = 0; r < row_count; r++) {
         bool any = false;
-        for (int c = 0; c < count; c++) {
-            double value = rows[r].measure(&columns[c]);
-            any |= isfinite(value);
-            if (isfinite(value)) {
-                snprintf(cells[c], sizeof cells[c], "%.*f", rows[r].decimals, value);
-            } else {
-                strcpy(cells[c], "-");
-            }
-        }
+        for (int c = 0; c < count; c++) any |= isfinite(values[c][r]) != 0;
         if (!any) continue;
         printf("%-22s", rows[r].name);
-        for (int c = 0; c < count; c++) printf(" %16s", cells[c]);
+        for (int c = 0; c < count; c++) {
+            if (isfinite(values[c][r]))
+                printf(" %16.*f", rows[r].digits, values[c][r]);
+            else
+                printf(" %16s", "-");
+        }
         putchar('\n');
     }
-}
-
-static void report_release(struct column *column) {
-    for (int i = 0; i < stage_count; i++) free(column->work[i].data);
 }
 
 static const struct option_table report_table = {
@@ -240,7 +204,8 @@ int report_main(int argc, char **argv) {
         result = report_read_column(&columns[i]);
     }
     if (result == OK) report_print_table(columns, files.count);
-    for (int i = 0; i < most_files; i++) report_release(&columns[i]);
+    for (int i = 0; i < most_files; i++)
+        for (int k = 0; k < stage_count; k++) free(columns[i].work[k].data);
     options_release(&options);
     return subcommand_exit(result);
 }

@@ -10,7 +10,6 @@
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/data/dataset.h"
-#include "tools/pipelines.h"
 #include "tools/supervisor.h"
 #include "tools/tools.h"
 
@@ -143,7 +142,7 @@ int run_main(int argc, char **argv) {
     struct options options = {0};
     struct pipeline *pipeline = NULL;
     const char *path;
-    status result = pipelines_open(&pipeline, &options, &run_table, &given, argc, argv, &path);
+    status result = subcommand_open_pipeline(&pipeline, &options, &run_table, &given, argc, argv, &path);
     if (result == OK) {
         struct deployment deployment;
         result = deployment_init(&deployment, pipeline, given.machine, given.key);

@@ -1,4 +1,6 @@
-// What all subcommands do alike: options, operands, exit codes.
+// What all subcommands do alike: options, operands, pipeline files, exit codes.
+#include <stdio.h>
+
 #include "shared/base/log.h"
 #include "tools/tools.h"
 
@@ -15,6 +17,21 @@ status subcommand_parse(struct options *options, const struct option_table *tabl
         return fail(USAGE, "unexpected operand '%s': %s %s", operands->list[operands->most], table->program,
                     table->operands);
     return OK;
+}
+
+status subcommand_open_pipeline(struct pipeline **pipeline, struct options *options, const struct option_table *table,
+                                void *values, int argc, char **argv, const char **path) {
+    const struct string_list *sets = &((const struct pipeline_file_options *)values)->set;
+    struct buf diagnostics = {0};
+    struct operands operands = {.least = 1, .most = 1};
+    status result = subcommand_parse(options, table, values, argc, argv, &operands);
+    if (result == OK) {
+        *path = operands.list[0];
+        result = pipeline_read(pipeline, *path, sets->data, sets->count, &diagnostics);
+        if (diagnostics.size) fwrite(diagnostics.data, 1, diagnostics.size, stderr);
+        buf_release(&diagnostics);
+    }
+    return result;
 }
 
 int subcommand_exit(status result) {

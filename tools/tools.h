@@ -2,7 +2,10 @@
 #ifndef TOOLS_TOOLS_H
 #define TOOLS_TOOLS_H
 
+#include <stddef.h>
+
 #include "shared/config/options.h"
+#include "shared/config/pipeline.h"
 
 // What stands behind the options.
 struct operands {
@@ -18,6 +21,24 @@ status subcommand_parse(struct options *options, const struct option_table *tabl
 
 // Logs a failure and returns the exit code: 0 for OK and END.
 int subcommand_exit(status result);
+
+// The first member of the options of such a subcommand.
+struct pipeline_file_options {
+    struct string_list set;
+};
+
+// The option --set.
+#define PIPELINE_SET                                                                                                   \
+    {                                                                                                                  \
+        .name = "set", .offset = offsetof(struct pipeline_file_options, set), .type = OPTION_STRING,                   \
+        .repeatable = true, .help = "stage.key=value over what the file says; may be repeated"                         \
+    }
+
+// Parses a subcommand's options into `values`, the table's struct, which begins with pipeline_file_options; then reads
+// its FILE with every --set. Diagnostics of the file are written to standard error; the failure itself is not. *path is
+// FILE. END after --help; USAGE, DATAERR or UNAVAILABLE. Release with pipeline_free and options_release.
+status subcommand_open_pipeline(struct pipeline **pipeline, struct options *options, const struct option_table *table,
+                                void *values, int argc, char **argv, const char **path);
 
 // A subcommand: argv[0] is its name; it returns the exit code.
 typedef int subcommand_main(int argc, char **argv);

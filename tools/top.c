@@ -11,7 +11,6 @@
 #include "shared/base/log.h"
 #include "shared/wire/wire.h"
 #include "tools/run_status.h"
-#include "tools/pipelines.h"
 #include "tools/tools.h"
 
 enum { NOTICES = 8, NOTICE = 200, PATIENCE = 5 };
@@ -189,7 +188,7 @@ int top_main(int argc, char **argv) {
     struct options options = {0};
     struct pipeline *pipeline = NULL;
     const char *path;
-    status result = pipelines_open(&pipeline, &options, &top_table, &given, argc, argv, &path);
+    status result = subcommand_open_pipeline(&pipeline, &options, &top_table, &given, argc, argv, &path);
     if (result == OK) {
         struct deployment deployment;
         result = deployment_init(&deployment, pipeline, given.machine, given.key);

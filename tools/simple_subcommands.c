@@ -1,0 +1,135 @@
+// The subcommands of a few lines each: check, graph, reference and keygen. They start no process and read at most a
+// pipeline file.
+#include <stdio.h>
+#include <unistd.h>
+
+#include "shared/base/file.h"
+#include "shared/config/pipeline.h"
+#include "shared/config/stage_kinds.h"
+#include "shared/group/group.h"
+#include "shared/wire/security.h"
+#include "tools/deployment.h"
+#include "tools/tools.h"
+
+// ---- caravan check FILE: every mistake in a pipeline file at once ----
+
+static const struct option check_options[] = {PIPELINE_SET, {0}};
+static const struct option_table check_table = {.program = "caravan check",
+                                                .operands = "FILE",
+                                                .help = "finds every mistake in a pipeline file",
+                                                .options = check_options,
+                                                .size = sizeof(struct pipeline_file_options)};
+
+int check_main(int argc, char **argv) {
+    struct pipeline_file_options given;
+    struct options options = {0};
+    struct pipeline *pipeline = NULL;
+    const char *path;
+    status result = subcommand_open_pipeline(&pipeline, &options, &check_table, &given, argc, argv, &path);
+    if (result == OK) {
+        int processes = 0;
+        for (size_t i = 0; i < pipeline->stage_count; i++) processes += pipeline->stages[i].replicas;
+        printf("%s: no mistakes: %s, %zu stages in %d processes, run in %s\n", path, pipeline->name,
+               pipeline->stage_count, processes, pipeline->run);
+    }
+    pipeline_free(&pipeline);
+    options_release(&options);
+    return subcommand_exit(result);
+}
+
+// ---- caravan graph FILE: text on a terminal, Graphviz's dot otherwise ----
+
+struct graph_options {
+    struct pipeline_file_options file;
+    bool dot, text;
+};
+
+static const struct option graph_options[] = {
+    {.name = "dot",
+     .offset = offsetof(struct graph_options, dot),
+     .type = OPTION_BOOL,
+     .help = "Graphviz's dot (the default when standard output is no terminal)"},
+    {.name = "text",
+     .offset = offsetof(struct graph_options, text),
+     .type = OPTION_BOOL,
+     .help = "lines of text (the default on a terminal)"},
+    PIPELINE_SET,
+    {0},
+};
+static const struct option_table graph_table = {.program = "caravan graph",
+                                                .operands = "FILE",
+                                                .help = "draws a pipeline file",
+                                                .options = graph_options,
+                                                .size = sizeof(struct graph_options)};
+
+int graph_main(int argc, char **argv) {
+    struct graph_options given;
+    struct options options = {0};
+    struct pipeline *pipeline = NULL;
+    struct buf picture = {0};
+    const char *path;
+    status result = subcommand_open_pipeline(&pipeline, &options, &graph_table, &given, argc, argv, &path);
+    if (result == OK) {
+        bool text = given.text || (isatty(STDOUT_FILENO) && !given.dot);
+        result = text ? pipeline_text(pipeline, &picture) : pipeline_dot(pipeline, &picture);
+    }
+    if (result == OK) fwrite(picture.data, 1, picture.size, stdout);
+    buf_release(&picture);
+    pipeline_free(&pipeline);
+    options_release(&options);
+    return subcommand_exit(result);
+}
+
+// ---- caravan reference: the reference page, Markdown, from the tables that the programs themselves read ----
+
+static const struct option_table reference_table = {
+    .program = "caravan reference",
+    .help = "prints every stage's keys and the group's fields as Markdown",
+};
+
+int reference_main(int argc, char **argv) {
+    struct options options = {0};
+    struct operands none = {0};
+    struct buf page = {0};
+    status result;
+    TRY_TO(result, done, subcommand_parse(&options, &reference_table, NULL, argc, argv, &none));
+    TRY_TO(result, done, buf_puts(&page, "# Reference\n\nMade by `caravan reference`.\n\n## The stages' keys\n\n"));
+    TRY_TO(result, done, stage_kinds_markdown(&page));
+    TRY_TO(result, done, buf_puts(&page, "## The group\n\n"));
+    TRY_TO(result, done, group_reference_page(&page));
+    fwrite(page.data, 1, page.size, stdout);
+    if (fflush(stdout)) result = fail(UNAVAILABLE, "standard output cannot be written");
+done:
+    buf_release(&page);
+    options_release(&options);
+    return subcommand_exit(result);
+}
+
+// ---- caravan keygen: this machine's pair of keys ----
+
+static const struct option_table keygen_table = {
+    .program = "caravan keygen",
+    .operands = "[FILE]",
+    .help = "makes this machine's key file (~/.config/caravan/machine.key) and prints its public key",
+};
+
+int keygen_main(int argc, char **argv) {
+    struct options options = {0};
+    struct arena arena = {0};
+    struct wire_security keys = {0};
+    struct operands operands = {.least = 0, .most = 1};
+    status result;
+    TRY_TO(result, done, subcommand_parse(&options, &keygen_table, NULL, argc, argv, &operands));
+    const char *path = operands.count ? operands.list[0] : deployment_key_file(&arena);
+    const char *dir = path ? path_parent(&arena, path) : NULL;
+    if (!dir) TRY_TO(result, done, fail_oom());
+    TRY_TO(result, done, dir_make(dir));
+    TRY_TO(result, done, wire_key_make(&keys));
+    TRY_TO(result, done, wire_key_write(&keys, path));
+    printf("%s\n", keys.public);
+done:
+    wire_security_release(&keys);
+    options_release(&options);
+    arena_release(&arena);
+    return subcommand_exit(result);
+}
