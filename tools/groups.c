@@ -143,48 +143,39 @@ static status groups_export(void *context, const struct group *group) {
     return OK;
 }
 
-static status groups_visit_named(struct group_store *store, char **ids, int count,
-                                 status (*visit)(void *context, const struct group *group), void *context) {
-    for (int i = 0; i < count; i++) {
-        struct group *group = NULL;
-        TRY(group_store_get(store, ids[i], &group));
-        if (!group) return fail(DATAERR, "no group %s", ids[i]);
-        status result = visit(context, group);
-        group_free(&group);
-        TRY(result);
-    }
-    return OK;
-}
-
-static status groups_print_fields(void) {
-    struct buf page = {0};
-    status result = group_reference_page(&page);
-    if (result == OK) fputs(page.data, stdout);
-    buf_release(&page);
-    return result;
-}
-
 static status groups_run(const struct groups_options *given, char **operands, int count) {
     static const struct {
         const char *name;
         status (*visit)(void *context, const struct group *group);
     } actions[] = {{"ls", groups_print_line}, {"show", groups_print_group}, {"export", groups_export}};
     enum { action_count = sizeof actions / sizeof *actions };
-    if (!strcmp(operands[0], "fields")) return groups_print_fields();
-    int action = 0;
-    while (action < action_count && strcmp(operands[0], actions[action].name) != 0) action++;
-    if (action == action_count) return fail(USAGE, "no subcommand '%s': ls, show, export, fields", operands[0]);
-    const char *folder = given->store;
-    if (!folder) return fail(USAGE, "--store is missing");
     struct group_store *store = NULL;
-    struct buf line = {0};
-    status result = group_store_open(&store, folder, true);
-    if (result == OK)
-        result = count > 1 ? groups_visit_named(store, operands + 1, count - 1, actions[action].visit, &line)
-                           : group_store_each(store, actions[action].visit, &line);
-    if (result == OK && fflush(stdout)) result = fail(UNAVAILABLE, "cannot write to standard output");
+    struct group *group = NULL;
+    struct buf text = {0};
+    int action = 0;
+    status result;
+    if (!strcmp(operands[0], "fields")) {
+        TRY_TO(result, done, group_reference_page(&text));
+        fputs(text.data, stdout);
+        goto done;
+    }
+    while (action < action_count && strcmp(operands[0], actions[action].name) != 0) action++;
+    if (action == action_count)
+        TRY_TO(result, done, fail(USAGE, "no subcommand '%s': ls, show, export, fields", operands[0]));
+    if (!given->store) TRY_TO(result, done, fail(USAGE, "--store is missing"));
+    TRY_TO(result, done, group_store_open(&store, given->store, true));
+    if (count == 1) TRY_TO(result, done, group_store_each(store, actions[action].visit, &text));
+    for (int i = 1; i < count; i++) {
+        TRY_TO(result, done, group_store_get(store, operands[i], &group));
+        if (!group) TRY_TO(result, done, fail(DATAERR, "no group %s", operands[i]));
+        TRY_TO(result, done, actions[action].visit(&text, group));
+        group_free(&group);
+    }
+    if (fflush(stdout)) result = fail(UNAVAILABLE, "cannot write to standard output");
+done:
+    group_free(&group);
     group_store_close(&store);
-    buf_release(&line);
+    buf_release(&text);
     return result;
 }
 

@@ -1,5 +1,5 @@
-// caravan top FILE: a run as it goes: redrawn on a terminal, plain lines elsewhere. It visits the supervisor of this
-// machine, which passes on what every replica says.
+// caravan top FILE: a run as it goes: redrawn on a terminal, plain lines elsewhere. It connects to the supervisor of
+// this machine, which passes on what every replica says.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "tools/run_status.h"
 #include "tools/tools.h"
 
-enum { NOTICES = 8, NOTICE = 200, PATIENCE = 5 };
+enum { NOTICES = 8, NOTICE = 200, ANSWER_SECONDS = 5 };
 
 struct top_options {
     struct pipeline_file_options file;
@@ -71,10 +71,6 @@ static void top_on_stop(int number) {
     asked_to_stop = 1;
 }
 
-static void top_keep_notice(struct top *top, const struct wire_message *message) {
-    snprintf(top->notices[top->notice_count++ % NOTICES], NOTICE, "%s: %s", message->name, message->reason);
-}
-
 // The last steps as optim wrote them: the last lines of metrics.jsonl, reward and accuracy of each.
 static status top_add_steps(const struct top *top, struct buf *out) {
     enum { STEPS = 5, TAIL = 8192 };
@@ -119,7 +115,9 @@ static status top_on_event(struct top *top, const struct wire_event *event) {
     top->heard = true;
     if (event->message.kind == MESSAGE_STATUS)
         return run_status_update(top->run_status, &event->message, clock_monotonic());
-    if (event->message.kind == MESSAGE_NOTICE) top_keep_notice(top, &event->message);
+    if (event->message.kind == MESSAGE_NOTICE)
+        snprintf(top->notices[top->notice_count++ % NOTICES], NOTICE, "%s: %s", event->message.name,
+                 event->message.reason);
     if (event->message.kind == MESSAGE_END) {
         printf("%s\n", event->message.reason);
         top->over = true;
@@ -133,8 +131,8 @@ static status top_watch(struct top *top) {
         struct wire_event event;
         TRY(wire_poll(top->wire, WAIT_MS, &event));
         TRY(top_on_event(top, &event));
-        if (!top->heard && clock_monotonic() - top->began > PATIENCE)
-            return fail(UNAVAILABLE, "no run of this file is at work in %s", top->deployment->pipeline->run);
+        if (!top->heard && clock_monotonic() - top->began > ANSWER_SECONDS)
+            return fail(UNAVAILABLE, "no run of this file is under way in %s", top->deployment->pipeline->run);
         if (!top->heard || clock_monotonic() - top->shown < top->pause) continue;
         // What every replica says has come after a second.
         if (top->once && clock_monotonic() - top->began < 2) continue;
