@@ -45,7 +45,7 @@ status wire_key_write(const struct wire_security *keys, const char *path) {
     return result;
 }
 
-static status wire_key_read_line(const struct buf *text, const char *word, char key[WIRE_KEY], const char *path) {
+static status security_read_key(const struct buf *text, const char *word, char key[WIRE_KEY], const char *path) {
     size_t length = strlen(word);
     for (const char *at = text->data; at && *at; at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL) {
         if (strncmp(at, word, length) != 0 || at[length] != ' ') continue;
@@ -63,8 +63,8 @@ status wire_key_read(struct wire_security *keys, const char *path) {
     if (about.st_mode & 077) return fail(DATAERR, "%s: other users may read this key; type: chmod 600 %s", path, path);
     struct buf text = {0};
     status result = file_read(path, &text);
-    if (result == OK) result = wire_key_read_line(&text, "public", keys->public, path);
-    if (result == OK) result = wire_key_read_line(&text, "secret", keys->secret, path);
+    if (result == OK) result = security_read_key(&text, "public", keys->public, path);
+    if (result == OK) result = security_read_key(&text, "secret", keys->secret, path);
     if (text.data) explicit_bzero(text.data, text.size);
     buf_release(&text);
     return result;
