@@ -57,15 +57,51 @@ const char *deployment_key_file(struct arena *arena) {
 
 // ---- replicas and their endpoints ----
 
-// Sets `run` to a hash of what all machines must agree on.
-static status deployment_fingerprint(struct deployment *deployment) {
-    const struct pipeline *pipeline = deployment->pipeline;
+// A program's keys may be paths of this machine; the others count.
+static status deployment_hash_keys(const struct pipeline_stage *stage, uint64_t *hash) {
     struct buf text = {0};
+    status result = OK;
+    for (const struct pipeline_key *key = stage->keys.first; key && result == OK; key = key->next)
+        if (*key->value != '/') result = buf_printf(&text, "%s=%s\n", key->name, key->value);
+    *hash = XXH3_64bits(text.data, text.size);
+    buf_release(&text);
+    return result;
+}
+
+// A hash of the options that change what a stage computes. Paths and devices may differ from machine to machine.
+static status deployment_hash_options(const struct pipeline_stage *stage, uint64_t *hash) {
+    const struct option_table *table = &stage->kind->options;
+    struct options options = {0};
+    void *values = NULL;
+    TRY(mem_new(&values, table->size, 1));
+    status result = options_init(&options, table, values);
+    for (const struct pipeline_key *key = stage->keys.first; key && result == OK; key = key->next) {
+        const struct option *option = option_find(table, key->name);
+        const bool path = option->type == OPTION_FILE || option->type == OPTION_PATH;
+        if (option->not_hashed || option->type == OPTION_DEVICE) continue;
+        if (!path || choice_index(option->choices, key->value) >= 0)
+            result = options_set(&options, key->name, key->value);
+    }
+    if (result == OK) result = options_hash(&options, hash);
+    options_release(&options);
+    free(values);
+    return result;
+}
+
+// Sets `run`: a hash of the pipeline's form, then NAME=HASH of the settings of each stage, so that a peer can tell
+// which of them differ.
+static status deployment_fingerprint(struct deployment *deployment) {
+    enum { RUN_MAX = 3500 }; // bytes: it is one string of HELLO
+    const struct pipeline *pipeline = deployment->pipeline;
+    struct buf text = {0}, settings = {0};
+    uint64_t hash;
     status result;
     TRY_TO(result, done, buf_printf(&text, "%s\n", pipeline->name));
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
         TRY_TO(result, done, buf_printf(&text, "%s %d %d %d\n", stage->name, stage->from, stage->replicas, stage->on));
+        TRY_TO(result, done, stage->kind ? deployment_hash_options(stage, &hash) : deployment_hash_keys(stage, &hash));
+        TRY_TO(result, done, buf_printf(&settings, " %s=%016llx", stage->name, (unsigned long long)hash));
     }
     for (size_t i = 0; i < pipeline->machine_count; i++) {
         const struct pipeline_machine *machine = &pipeline->machines[i];
@@ -75,10 +111,15 @@ static status deployment_fingerprint(struct deployment *deployment) {
     }
     // On one machine two runs of one file in two directories are two runs.
     if (deployment->machines < 2) TRY_TO(result, done, buf_puts(&text, pipeline->run));
-    static_assert(sizeof deployment->run == 16 + 1, "a hash in hexadecimal");
-    snprintf(deployment->run, sizeof deployment->run, "%016llx", (unsigned long long)XXH3_64bits(text.data, text.size));
+    // Too many stages to list are hashed together.
+    const bool listed = settings.size <= RUN_MAX;
+    if (!listed) TRY_TO(result, done, buf_append(&text, settings.data, settings.size));
+    deployment->run = arena_printf(&deployment->arena, "%016llx%s",
+                                   (unsigned long long)XXH3_64bits(text.data, text.size), listed ? settings.data : "");
+    if (!deployment->run) result = fail_oom();
 done:
     buf_release(&text);
+    buf_release(&settings);
     return result;
 }
 

@@ -21,7 +21,7 @@ struct deployment {
     struct pipeline *pipeline;
     int here;                 // this machine
     const char *secret;       // key file, NULL on one machine
-    char run[17];             // hash of what all machines must agree on
+    const char *run;          // fingerprint of what all machines must agree on, for HELLO
     const char *sockets;      // directory of the local endpoints
     struct replica *replicas; // supervisors first, then the stages in the order of the flow
     size_t count, machines;

@@ -116,6 +116,15 @@ static void node_on_report(void *self, struct message_status *counters) {
 
 enum verdict { VERDICT_READY, VERDICT_DROP, VERDICT_LATER };
 
+// What was trained with one model must not be sampled from another. fail_text() names this one and both hashes.
+static status node_other_model(const struct node *node) {
+    const char *machine = node->config.machine;
+    if (*machine)
+        return fail_prefix(DATAERR, "machine %s's model directory differs from optim's, or its precision does",
+                           machine);
+    return fail_prefix(DATAERR, "%s's model directory differs from optim's, or its precision does", node->config.stage);
+}
+
 // Downloads the weights if need be and gives them to the stage. LATER when optim has newer ones by now.
 static status node_load_weights(struct node *node, struct remote_weights *remote, enum verdict *verdict) {
     enum { FAILED_LOADS_MAX = 20, FAILED_COPIES_MAX = 2 };
@@ -128,6 +137,7 @@ static status node_load_weights(struct node *node, struct remote_weights *remote
     TRY(result);
     log_debug("weights of version %lld", (long long)remote->weights.version);
     result = context->stage->load_weights(context->state, &remote->weights);
+    if (result == DATAERR && !remote->weights.path) return node_other_model(node);
     // Optim's file was removed before it was opened, or the copy is damaged.
     if (result == DATAERR && node->failed_loads < FAILED_LOADS_MAX && node->failed_copies < FAILED_COPIES_MAX) {
         log_debug("%s; asking again", fail_text());
@@ -155,8 +165,7 @@ static status node_prepare_weights(struct node *node, const struct group *group,
     node_end_wait(node);
     TRY(result);
     const struct stage_weights *latest = &remote.weights;
-    bool initial = latest->version == 0 && !*remote.path; // those of the model folder
-    bool in_use = latest->version == node->weights.version && (latest->hash == node->weights.hash || initial);
+    bool in_use = latest->version == node->weights.version && latest->hash == node->weights.hash;
     // Optim may be behind what the group needs only if it went back since; the source then issues the group again. A
     // group that needs exactly an older version has been trained.
     const int64_t needed = group->requires.policy;

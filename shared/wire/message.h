@@ -65,7 +65,7 @@ struct message_status {
 struct wire_message {
     enum message_kind kind;
     int64_t protocol, schema; // HELLO
-    const char *run;          // HELLO: a fingerprint of the pipeline
+    const char *run;          // HELLO: a fingerprint of the pipeline (struct wire_self)
     const char *name;         // HELLO, WELCOME, STATUS, NOTICE; QUARANTINED: the stage that did it
     int64_t replica;
     const char *machine;

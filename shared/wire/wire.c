@@ -315,6 +315,23 @@ static void wire_set_event(struct wire_event *event, enum wire_event_kind kind, 
     event->peer = peer;
 }
 
+// Why a client is refused because of its fingerprint, NULL if it is welcome.
+static const char *wire_compare_runs(struct wire *wire, const struct wire_message *hello) {
+    const struct wire_self *self = &wire->self;
+    size_t word = 0, same = 0; // where the word in which they differ begins
+    for (; self->run[same] && self->run[same] == hello->run[same]; same++)
+        if (self->run[same] == ' ') word = same + 1;
+    const char *difference = self->run + word, *equals = strchr(difference, '=');
+    if (self->run[same] == hello->run[same] || (word && !strcmp(hello->purpose, "watch"))) return NULL;
+    if (word && equals)
+        return arena_printf(&wire->arena, "%.*s's settings differ between %.100s-%d%s%.100s and %s-%d%s%s",
+                            (int)(equals - difference), difference, hello->name, (int)hello->replica,
+                            *hello->machine ? " on " : "", hello->machine, self->name, self->replica,
+                            *self->machine ? " on " : "", self->machine);
+    return arena_printf(&wire->arena, "%s-%d belongs to another run than %s-%d: their pipeline files differ",
+                        hello->name, (int)hello->replica, self->name, self->replica);
+}
+
 static status wire_on_client_message(struct wire *wire, const char *routing_id, size_t size, struct wire_event *event) {
     const struct wire_self *self = &wire->self;
     const struct wire_message *message = &event->message, unknown = {.kind = MESSAGE_UNKNOWN_PEER};
@@ -338,9 +355,8 @@ static status wire_on_client_message(struct wire *wire, const char *routing_id, 
     } else if (message->schema != WIRE_SCHEMA) {
         refusal = arena_printf(&wire->arena, "%s-%d has version %d of the group, but %s-%d has version %d",
                                message->name, replica, (int)message->schema, self->name, self->replica, WIRE_SCHEMA);
-    } else if (strcmp(message->run, self->run) != 0) {
-        refusal = arena_printf(&wire->arena, "%s-%d belongs to another run than %s-%d: their pipeline files differ",
-                               message->name, replica, self->name, self->replica);
+    } else {
+        refusal = wire_compare_runs(wire, message);
     }
     if (refusal) return wire_refuse(wire, routing_id, size, refusal);
     if (!peer) {

@@ -17,7 +17,9 @@ struct wire_peer;
 
 // Who this process is; the strings must outlive the wire.
 struct wire_self {
-    const char *run; // fingerprint of the pipeline: clients with another one are refused
+    // A fingerprint of the pipeline: clients with another one are refused. Words between spaces: a hash of its form,
+    // then NAME=HASH of each stage's settings; of those who only watch, the first word counts.
+    const char *run;
     const char *name;
     int replica;
     const char *machine;

@@ -95,3 +95,27 @@ if [ -n "$in_two" ]; then
         grep -q "fetching it again" "$work/two/logs/$stage.log" || fail "$stage met no damaged copy"
     done
 fi
+
+# Machines that do not agree are refused before the first step. expect_refusal CODE PATTERN OPTION...: with these options
+# of machine two the machine that is refused first ends with CODE, and machine two says why.
+expect_refusal() {
+    code=$1 pattern=$2
+    shift 2
+    rm -rf "$work/one" "$work/two"
+    start_one one
+    start_two two "$@"
+    got=0
+    wait -n $first $second || got=$?
+    kill $first $second 2>/dev/null || true
+    wait $first || true
+    wait $second || true
+    [ $got = "$code" ] || fail "$*: exit $got instead of $code: $(cat "$work/two.err")"
+    grep -q -e "$pattern" "$work/two.err" || fail "$*: no line like '$pattern' in: $(cat "$work/two.err")"
+    [ ! -s "$work/one/metrics.jsonl" ] || fail "$*: a step was trained"
+}
+"$bin/caravan" init "$work/other" --shape pipelines/demo/shape.json --train-tokenizer "$work/data/text.txt" --seed 4
+expect_refusal 65 "machine two's model directory differs from optim's" --set model="$work/other"
+expect_refusal 65 "machine two's model directory differs from optim's" --set refscore.model="$work/other"
+expect_refusal 69 "rollout's settings differ" --set rollout.temperature=0.3
+expect_refusal 69 "refscore's settings differ" --set refscore.precision=bfloat16
+expect_refusal 69 "optim's settings differ" --set optim.lr=0.002

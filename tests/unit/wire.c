@@ -188,6 +188,25 @@ static void a_server_that_comes_back_is_joined_again(void **state) {
     close_pair(&pair);
 }
 
+static void other_settings_are_refused_by_name(void **state) {
+    (void)state;
+    struct pair pair = {0};
+    struct wire_event event;
+    name_endpoint(&pair);
+    open_server(&pair, "form source=1 rollout=2 optim=3", NULL);
+    open_client(&pair, "form source=1 rollout=22 optim=3", NULL, NULL);
+    assert_true(until(&pair, pair.client, WIRE_REFUSED, &event));
+    assert_string_equal(event.message.reason, "rollout's settings differ between rollout-1 and frames-1");
+    wire_close(&pair.client);
+    open_client(&pair, "form source=1 rollout=2", NULL, NULL);
+    assert_true(until(&pair, pair.client, WIRE_REFUSED, &event));
+    wire_close(&pair.client);
+    open_client(&pair, "other source=1 rollout=2 optim=3", NULL, NULL);
+    assert_true(until(&pair, pair.client, WIRE_REFUSED, &event));
+    assert_non_null(strstr(event.message.reason, "belongs to another run"));
+    close_pair(&pair);
+}
+
 static void another_run_is_refused(void **state) {
     (void)state;
     struct pair pair = {0};
@@ -465,6 +484,7 @@ int main(void) {
         cmocka_unit_test(peers_talk),
         cmocka_unit_test(a_server_that_comes_back_is_joined_again),
         cmocka_unit_test(another_run_is_refused),
+        cmocka_unit_test(other_settings_are_refused_by_name),
         cmocka_unit_test(a_descriptor_wakes),
         cmocka_unit_test(only_admitted_machines_come_in),
         cmocka_unit_test(a_signal_does_not_close_the_door),
