@@ -1,8 +1,8 @@
 // The inner loops of the CPU backend, as a table of functions that is chosen at run time: the plain C versions first,
 // then those that the processor's capabilities overwrite. Every version of a function gives the same bits.
 //
-// The versions are in elements.c, attention_tiles.inc and row_kernels.inc, and in the files of the same name with
-// _avx2 and _avx512. simd.c alone calls what they enter into the table (simd_versions.h).
+// Most loops are in elements.inc, attention_tiles.inc and row_kernels.inc, over the sixteen lanes of v16.h; simd.c
+// (plain C), simd_avx2.c and simd_avx512.c include them and are compiled for their processors.
 #ifndef KERNELS_CPU_SIMD_H
 #define KERNELS_CPU_SIMD_H
 
@@ -31,7 +31,7 @@ struct row_view {
 struct simd {
     enum simd_level level;
 
-    // elements.c: arrays.
+    // Arrays.
     // out = in, from bfloat16.
     void (*f32_from_bf16)(float *out, const uint16_t *in, size_t count);
     // out = in, rounded to bfloat16 (nearest even).
@@ -51,7 +51,7 @@ struct simd {
     // average += (in - average) * weight.
     void (*ema)(float *average, const float *in, size_t count, float weight);
 
-    // attention_tiles.inc: attention. Scores are read and written in whole blocks of 16 columns.
+    // attention_tiles.inc. Scores are read and written in whole blocks of 16 columns.
     // out[r][16 b + i] = scale * sum over d of q[d][r] keys[b][d][i], b < blocks; q [size][q_panel] is one panel,
     // rows <= q_panel.
     void (*qk_tile)(float *out, int64_t stride, const float *q, int rows, const float *keys, int64_t blocks, int size,
@@ -108,5 +108,11 @@ enum simd_level simd_best(void);
 
 // Enters every function for a level, which must not exceed simd_best().
 void simd_choose(struct simd *simd, enum simd_level level);
+
+// Enters the versions for AVX2. Called by simd_choose alone, on processors that have it.
+void simd_avx2(struct simd *simd);
+
+// Enters the versions for AVX-512. Called by simd_choose alone, on processors that have it.
+void simd_avx512(struct simd *simd);
 
 #endif

@@ -50,6 +50,9 @@ V16 v16 v16_mul(v16 a, v16 b) {
 V16 v16 v16_div(v16 a, v16 b) {
     return _mm512_div_ps(a, b);
 }
+V16 v16 v16_sqrt(v16 a) {
+    return _mm512_sqrt_ps(a);
+}
 V16 v16 v16_fma(v16 a, v16 b, v16 c) {
     return _mm512_fmadd_ps(a, b, c);
 }
@@ -133,6 +136,9 @@ V16 v16 v16_mul(v16 a, v16 b) {
 V16 v16 v16_div(v16 a, v16 b) {
     return V16_BOTH(_mm256_div_ps);
 }
+V16 v16 v16_sqrt(v16 a) {
+    return (v16){_mm256_sqrt_ps(a.low), _mm256_sqrt_ps(a.high)};
+}
 V16 v16 v16_fma(v16 a, v16 b, v16 c) {
     return (v16){_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
 }
@@ -177,21 +183,23 @@ V16 __m256 v16_half_load_bf16(const uint16_t *p) {
 V16 v16 v16_load_bf16(const uint16_t *p) {
     return (v16){v16_half_load_bf16(p), v16_half_load_bf16(p + 8)};
 }
-V16 __m256 v16_half_round_bf16(__m256 x) {
+// The high halves of the lanes are the rounded values, the low halves are undefined.
+V16 __m256i v16_half_round_high(__m256 x) {
     __m256i bits = _mm256_castps_si256(x);
     __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
     __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
     __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
-    up = _mm256_blendv_epi8(up, quiet, _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
-    return _mm256_castsi256_ps(_mm256_and_si256(up, _mm256_set1_epi32((int)0xffff0000)));
+    return _mm256_blendv_epi8(up, quiet, _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
+}
+V16 __m256 v16_half_round_bf16(__m256 x) {
+    return _mm256_castsi256_ps(_mm256_and_si256(v16_half_round_high(x), _mm256_set1_epi32((int)0xffff0000)));
 }
 V16 v16 v16_round_bf16(v16 x) {
     return (v16){v16_half_round_bf16(x.low), v16_half_round_bf16(x.high)};
 }
 V16 void v16_store_bf16(uint16_t *p, v16 x) {
-    x = v16_round_bf16(x);
-    __m256i low = _mm256_srli_epi32(_mm256_castps_si256(x.low), 16);
-    __m256i high = _mm256_srli_epi32(_mm256_castps_si256(x.high), 16);
+    __m256i low = _mm256_srli_epi32(v16_half_round_high(x.low), 16);
+    __m256i high = _mm256_srli_epi32(v16_half_round_high(x.high), 16);
     _mm256_storeu_si256((void *)p, _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8));
 }
 V16 float v16_reduce_add(v16 x) {
@@ -247,6 +255,9 @@ V16 v16 v16_mul(v16 a, v16 b) {
 }
 V16 v16 v16_div(v16 a, v16 b) {
     V16_EACH(a.lane[i] / b.lane[i]);
+}
+V16 v16 v16_sqrt(v16 a) {
+    V16_EACH(sqrtf(a.lane[i]));
 }
 V16 v16 v16_fma(v16 a, v16 b, v16 c) {
     V16_EACH(fmaf(a.lane[i], b.lane[i], c.lane[i]));

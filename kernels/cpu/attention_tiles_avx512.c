@@ -1,5 +1,0 @@
-// The inner loops of attention (attention_tiles.inc) for AVX-512.
-#if defined(__x86_64__)
-#define SIMD_ATTENTION_TILES simd_attention_tiles_avx512
-#include "kernels/cpu/attention_tiles.inc"
-#endif
