@@ -104,13 +104,13 @@ status cpu_attention(struct backend *backend, struct tensor out, struct tensor q
     size_t tiles = q_tiles_split(spans, count, heads, max_rows, NULL);
     size_t starts_bytes = (tiles * sizeof(struct q_tile_start) + start_align - 1) / start_align * start_align;
     job.scratch_size = (size_t)(2 * q_tile_max * cache->width + max_rows * job.columns);
-    unsigned char *scratch;
+    void *scratch;
     TRY(cpu_scratch(cpu, SCRATCH_ATTENTION, starts_bytes + threads * job.scratch_size * sizeof(float), &scratch));
-    struct q_tile_start *starts = (void *)scratch;
+    struct q_tile_start *starts = scratch;
     q_tiles_split(spans, count, heads, max_rows, starts);
     job.starts = starts;
     job.tiles = (int)tiles;
-    job.scratch = (void *)(scratch + starts_bytes);
+    job.scratch = (void *)((char *)scratch + starts_bytes);
     pool_run(cpu->pool, job.tiles * heads.key, attention_tile, &job);
     return OK;
 }

@@ -1,9 +1,119 @@
-// Opening and closing backends by device name.
+// Opening and closing backends by device name, and the tables of the CPU's operations.
 #include <stdlib.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/onednn.h"
 #include "shared/base/memory.h"
+
+// ---- the operations, and the same with buffers that can be read during a call only ----
+
+#define ENTRY(name) .name = cpu_##name,
+static const struct operations backend_operations = {.name = "cpu", CPU_OPERATIONS(ENTRY)};
+
+// backend_guarded_NAME: opens the buffers, calls cpu_NAME, and closes them again.
+#define GUARDED(name, parameters, arguments)                                                                           \
+    static status backend_guarded_##name parameters {                                                                  \
+        cpu_guard(cpu_of(backend), true);                                                                              \
+        status result = cpu_##name arguments;                                                                          \
+        cpu_guard(cpu_of(backend), false);                                                                             \
+        return result;                                                                                                 \
+    }
+#define GUARDED_FREE(name, type)                                                                                       \
+    static void backend_guarded_##name(struct backend *backend, type **thing) {                                        \
+        cpu_guard(cpu_of(backend), true);                                                                              \
+        cpu_##name(backend, thing);                                                                                    \
+        cpu_guard(cpu_of(backend), false);                                                                             \
+    }
+
+GUARDED(buffer_new, (struct backend * backend, size_t bytes, struct buffer **out), (backend, bytes, out))
+GUARDED_FREE(buffer_free, struct buffer)
+GUARDED(upload, (struct backend * backend, struct tensor out, const void *host, enum element type),
+        (backend, out, host, type))
+GUARDED(download, (struct backend * backend, void *host, enum element type, struct tensor in),
+        (backend, host, type, in))
+GUARDED(zero, (struct backend * backend, struct tensor out), (backend, out))
+GUARDED(copy, (struct backend * backend, struct tensor out, struct tensor in), (backend, out, in))
+GUARDED(wait, (struct backend * backend), (backend))
+GUARDED(gather, (struct backend * backend, struct tensor out, struct tensor table, struct tensor index),
+        (backend, out, table, index))
+GUARDED(scatter, (struct backend * backend, struct tensor out, struct tensor in, struct tensor index),
+        (backend, out, in, index))
+GUARDED(scatter_add, (struct backend * backend, struct tensor out, struct tensor in, struct tensor index),
+        (backend, out, in, index))
+GUARDED(add, (struct backend * backend, struct tensor out, struct tensor in), (backend, out, in))
+GUARDED(patchify, (struct backend * backend, struct tensor out, struct tensor frames, const struct patch_shape *shape),
+        (backend, out, frames, shape))
+GUARDED(weight_new,
+        (struct backend * backend, struct weight **out, struct tensor plain, enum element type, bool prepack),
+        (backend, out, plain, type, prepack))
+GUARDED_FREE(weight_free, struct weight)
+GUARDED(linear,
+        (struct backend * backend, struct tensor out, struct tensor in, struct weight *weight, struct tensor bias),
+        (backend, out, in, weight, bias))
+GUARDED(linear_grad_input,
+        (struct backend * backend, struct tensor grad_in, struct tensor grad_out, struct weight *weight, bool add),
+        (backend, grad_in, grad_out, weight, add))
+GUARDED(linear_grad_weight,
+        (struct backend * backend, struct tensor grad_weight, struct tensor grad_bias, struct tensor grad_out,
+         struct tensor in),
+        (backend, grad_weight, grad_bias, grad_out, in))
+GUARDED(rmsnorm,
+        (struct backend * backend, struct tensor out, struct tensor x, struct tensor delta, struct tensor scale,
+         float epsilon, struct tensor rstd),
+        (backend, out, x, delta, scale, epsilon, rstd))
+GUARDED(rmsnorm_grad,
+        (struct backend * backend, struct tensor grad_x, struct tensor grad_scale, struct tensor grad_out,
+         struct tensor x, struct tensor scale, struct tensor rstd),
+        (backend, grad_x, grad_scale, grad_out, x, scale, rstd))
+GUARDED(swiglu, (struct backend * backend, struct tensor out, struct tensor gate_up), (backend, out, gate_up))
+GUARDED(swiglu_grad,
+        (struct backend * backend, struct tensor grad_gate_up, struct tensor grad_out, struct tensor gate_up),
+        (backend, grad_gate_up, grad_out, gate_up))
+GUARDED(gelu, (struct backend * backend, struct tensor out, struct tensor in), (backend, out, in))
+GUARDED(gelu_grad, (struct backend * backend, struct tensor grad_in, struct tensor grad_out, struct tensor in),
+        (backend, grad_in, grad_out, in))
+GUARDED(kv_cache_new, (struct backend * backend, struct kv_cache **out, int layers, int64_t rows, struct heads heads),
+        (backend, out, layers, rows, heads))
+GUARDED_FREE(kv_cache_free, struct kv_cache)
+GUARDED(rope,
+        (struct backend * backend, struct tensor qkv, struct tensor cos, struct tensor sin, struct heads heads,
+         struct kv_cache *cache, int layer, struct tensor slots),
+        (backend, qkv, cos, sin, heads, cache, layer, slots))
+GUARDED(rope_grad,
+        (struct backend * backend, struct tensor grad_qkv, struct tensor cos, struct tensor sin, struct heads heads),
+        (backend, grad_qkv, cos, sin, heads))
+GUARDED(attention,
+        (struct backend * backend, struct tensor out, struct tensor qkv, struct heads heads, float scale,
+         struct kv_cache *cache, int layer, const struct attention_span *spans, size_t count, struct tensor lse),
+        (backend, out, qkv, heads, scale, cache, layer, spans, count, lse))
+GUARDED(attention_grad,
+        (struct backend * backend, struct tensor grad_qkv, struct tensor grad_out, struct tensor out, struct tensor qkv,
+         struct heads heads, float scale, struct kv_cache *cache, int layer, struct tensor slots,
+         const struct attention_span *spans, size_t count, struct tensor lse),
+        (backend, grad_qkv, grad_out, out, qkv, heads, scale, cache, layer, slots, spans, count, lse))
+GUARDED(logprob,
+        (struct backend * backend, struct tensor logprob, struct tensor lse, struct tensor in, struct weight *lm_head,
+         struct tensor targets),
+        (backend, logprob, lse, in, lm_head, targets))
+GUARDED(logprob_grad,
+        (struct backend * backend, struct tensor grad_in, struct tensor grad_lm_head, struct tensor in,
+         struct weight *lm_head, struct tensor targets, struct tensor lse, struct tensor dlogprob),
+        (backend, grad_in, grad_lm_head, in, lm_head, targets, lse, dlogprob))
+GUARDED(sample,
+        (struct backend * backend, struct tensor tokens, struct tensor logprobs, struct tensor in,
+         struct weight *lm_head, const struct sampling *settings, const double *uniform),
+        (backend, tokens, logprobs, in, lm_head, settings, uniform))
+GUARDED(square_sum, (struct backend * backend, double *sum, struct tensor in), (backend, sum, in))
+GUARDED(adamw,
+        (struct backend * backend, const struct adamw_range *ranges, size_t count, const struct adamw_options *rates),
+        (backend, ranges, count, rates))
+GUARDED(ema, (struct backend * backend, struct tensor average, struct tensor in, double decay),
+        (backend, average, in, decay))
+
+#define GUARDED_ENTRY(name) .name = backend_guarded_##name,
+static const struct operations backend_guarded_operations = {.name = "cpu", CPU_OPERATIONS(GUARDED_ENTRY)};
+
+// ---- opening and closing ----
 
 static void backend_close_cpu(struct cpu_backend *cpu) {
     if (cpu->guarded) cpu_guard(cpu, true);
@@ -14,11 +124,16 @@ static void backend_close_cpu(struct cpu_backend *cpu) {
     free(cpu);
 }
 
-static status backend_open_cpu(struct backend **out, const struct backend_options *options) {
+status backend_open(struct backend **out, const struct backend_options *options) {
+    *out = NULL;
+    const char *device = options->device ? options->device : "cpu";
+    if (strncmp(device, "cuda", 4) == 0 && (device[4] == 0 || device[4] == ':'))
+        return fail(UNAVAILABLE, "device %s: this program was built without CUDA", device);
+    if (strcmp(device, "cpu") != 0) return fail(USAGE, "unknown device %s: expected cpu, cuda or cuda:N", device);
     struct cpu_backend *cpu;
     TRY(NEW(&cpu, 1));
     cpu->guarded = options->guarded;
-    cpu->base.ops = options->guarded ? &cpu_guarded_operations : &cpu_operations;
+    cpu->base.ops = options->guarded ? &backend_guarded_operations : &backend_operations;
     simd_choose(&cpu->simd, simd_best());
     status result;
     TRY_TO(result, close, pool_new(&cpu->pool, options->threads));
@@ -28,15 +143,6 @@ static status backend_open_cpu(struct backend **out, const struct backend_option
 close:
     backend_close_cpu(cpu);
     return result;
-}
-
-status backend_open(struct backend **out, const struct backend_options *options) {
-    *out = NULL;
-    const char *device = options->device ? options->device : "cpu";
-    if (strcmp(device, "cpu") == 0) return backend_open_cpu(out, options);
-    if (strncmp(device, "cuda", 4) == 0 && (device[4] == 0 || device[4] == ':'))
-        return fail(UNAVAILABLE, "device %s: this program was built without CUDA", device);
-    return fail(USAGE, "unknown device %s: expected cpu, cuda or cuda:N", device);
 }
 
 void backend_close(struct backend **backend) {

@@ -1,5 +1,5 @@
-// What the files of the CPU backend share: its struct, pages and scratch memory, parallel loops, views of tensors,
-// conversions and the list of operations.
+// What the files of the CPU backend share: its struct, pages and scratch memory (buffer.c), parallel loops, views of
+// tensors and conversions (cpu.c), and the list of operations.
 //
 // Every operation NAME of kernels/ops.h is the function cpu_NAME. Its body is plain C and takes its inner loops from
 // the SIMD table (simd.h), which the processor's capabilities overwrite.
@@ -27,7 +27,7 @@ enum scratch_slot {
     SCRATCH_SLOTS,
 };
 
-// Whole pages of memory (pages.c).
+// Whole pages of memory (buffer.c).
 struct pages {
     void *data;
     size_t bytes;
@@ -55,6 +55,11 @@ struct cpu_backend {
 // *out = at least `bytes` bytes, aligned to 64, of undefined content, valid until the next call for this slot. A slot
 // never shrinks, so that a repeated step allocates nothing. UNAVAILABLE when memory is short.
 status cpu_scratch(struct cpu_backend *cpu, enum scratch_slot slot, size_t bytes, void *out);
+
+// *out = a tensor of undefined content in scratch memory; *buffer, which the caller keeps as long as the tensor, is the
+// buffer that it refers to. UNAVAILABLE when memory is short.
+status cpu_scratch_tensor(struct cpu_backend *cpu, enum scratch_slot slot, struct buffer *buffer, struct tensor *out,
+                          enum element type, int64_t rows, int64_t columns);
 
 // *out = new zeroed pages of at least `bytes` bytes. The caller unmaps them. UNAVAILABLE when memory is short.
 status pages_map(size_t bytes, struct pages *out);
@@ -122,6 +127,12 @@ static inline int32_t *tensor_i32(struct tensor t, int64_t row) {
     return tensor_row(t, row);
 }
 
+// Row `row` of an F32 or BF16 tensor, for the row kernels; a view without data if the tensor is none.
+static inline struct row_view row_view_of(struct tensor t, int64_t row) {
+    if (tensor_none(t)) return (struct row_view){0};
+    return (struct row_view){tensor_row(t, row), t.type == ELEMENT_BF16};
+}
+
 static inline float f32_from_bf16(uint16_t bits) {
     uint32_t wide = (uint32_t)bits << 16;
     float value;
@@ -137,6 +148,45 @@ static inline uint16_t bf16_from_f32(float value) {
     return (uint16_t)((wide + 0x7fffu + (wide >> 16 & 1)) >> 16);
 }
 
+// From IEEE half.
+static inline float f32_from_f16(uint16_t half) {
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = half & 0x7fff;
+    float magnitude;
+    if (rest >= 0x7c00) { // infinity, NaN
+        uint32_t bits = 0x7f800000 | (rest & 0x3ff) << 13;
+        memcpy(&magnitude, &bits, 4);
+    } else if (rest >= 0x400) {
+        uint32_t bits = (rest << 13) + (112u << 23);
+        memcpy(&magnitude, &bits, 4);
+    } else {
+        magnitude = (float)rest * 0x1p-24f;
+    }
+    uint32_t bits;
+    memcpy(&bits, &magnitude, 4);
+    bits |= sign;
+    memcpy(&magnitude, &bits, 4);
+    return magnitude;
+}
+
+// To IEEE half; rounds to nearest even, NaN becomes the quiet NaN of its sign.
+static inline uint16_t f16_from_f32(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
+    bits &= 0x7fffffff;
+    if (bits > 0x7f800000) return sign | 0x7e00;
+    if (bits >= 0x477ff000) return sign | 0x7c00; // 65520 and more
+    if (bits < 0x38800000) {                      // below the smallest normal half: a multiple of 2^-24
+        float magnitude;
+        memcpy(&magnitude, &bits, 4);
+        magnitude += 0.5f; // aligns the last place to 2^-24 and rounds to even
+        memcpy(&bits, &magnitude, 4);
+        return sign | (uint16_t)(bits - 0x3f000000);
+    }
+    bits += 0xfff + (bits >> 13 & 1);
+    return sign | (uint16_t)((bits >> 13) - (112u << 10));
+}
+
 // Row `row` of an F32, BF16 or F16 tensor as float32: the tensor's own memory if it is F32, otherwise converted into
 // `scratch`.
 const float *cpu_row_read(const struct cpu_backend *cpu, struct tensor t, int64_t row, float *scratch);
@@ -147,6 +197,10 @@ void cpu_row_write(const struct cpu_backend *cpu, struct tensor t, int64_t row, 
 // Converts `count` elements. Both types are float types, or they are the same.
 void cpu_convert(const struct cpu_backend *cpu, void *out, enum element to, const void *in, enum element from,
                  size_t count);
+
+// out[index[i]] += row i of `in`, in the order of i; without an index every row is added to row 0 (gather_scatter.c).
+// `out` is F32.
+void cpu_add_rows(struct cpu_backend *cpu, struct tensor out, struct tensor in, struct tensor index);
 
 // Returns UNAVAILABLE with the reason if products in `type` cannot be computed on this processor.
 status cpu_supports(struct cpu_backend *cpu, enum element type);
@@ -191,8 +245,5 @@ status cpu_supports(struct cpu_backend *cpu, enum element type);
 
 #define CPU_DECLARE(name) extern __typeof__(*((struct operations *)0)->name) cpu_##name;
 CPU_OPERATIONS(CPU_DECLARE)
-
-extern const struct operations cpu_operations;         // the CPU's operations
-extern const struct operations cpu_guarded_operations; // the same, with buffers that are accessible during a call only
 
 #endif

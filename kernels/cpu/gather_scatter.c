@@ -1,20 +1,23 @@
-// Rows copied by index, and sums of rows: gather, scatter, scatter_add, add.
+// Rows that are copied or added: gather, scatter, scatter_add, add, and patchify, which copies pixels to rows of
+// patches.
 #include <assert.h>
 
 #include "kernels/cpu/cpu.h"
 
 enum {
     task_elements = 1 << 14, // elements that a task copies
-    sum_columns = 512,       // columns of a task of scatter_add
+    sum_columns = 256,       // columns of a task of cpu_add_rows
     part_columns = 256,      // columns that add converts at once
+    task_patches = 16,
 };
 
-struct rows_job {
+struct gather_job {
     struct cpu_backend *cpu;
     struct tensor out, in, index;
+    bool scatter; // the index is of rows of `out`, not of `in`
 };
 
-static bool rows_index_fits(struct tensor index, int64_t count, int64_t rows) {
+static bool gather_index_fits(struct tensor index, int64_t count, int64_t rows) {
     if (!tensor_is(index, ELEMENT_I32, count, 1)) return false;
     for (int64_t i = 0; i < count; i++) {
         int32_t row = *tensor_i32(index, i);
@@ -23,67 +26,66 @@ static bool rows_index_fits(struct tensor index, int64_t count, int64_t rows) {
     return true;
 }
 
-static void rows_run(struct backend *backend, struct rows_job job, int64_t rows,
-                     void (*task)(void *context, int64_t first, int64_t end, int thread)) {
+static void gather_run(struct backend *backend, struct gather_job job, int64_t rows,
+                       void (*task)(void *context, int64_t first, int64_t end, int thread)) {
     job.cpu = cpu_of(backend);
     parallel_for(job.cpu, rows, task_elements / (job.out.columns + 1) + 1, task, &job);
 }
 
-static void rows_copy(const struct rows_job *job, int64_t out, int64_t in) {
-    cpu_convert(job->cpu, tensor_row(job->out, out), job->out.type, tensor_row(job->in, in), job->in.type,
-                (size_t)job->out.columns);
-}
-
-static void gather_task(void *context, int64_t first, int64_t end, int thread) {
+static void gather_copy_task(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
-    const struct rows_job *job = context;
-    for (int64_t i = first; i < end; i++) rows_copy(job, i, *tensor_i32(job->index, i));
+    const struct gather_job *job = context;
+    for (int64_t i = first; i < end; i++) {
+        int64_t row = *tensor_i32(job->index, i), out = job->scatter ? row : i, in = job->scatter ? i : row;
+        cpu_convert(job->cpu, tensor_row(job->out, out), job->out.type, tensor_row(job->in, in), job->in.type,
+                    (size_t)job->out.columns);
+    }
 }
 
 status cpu_gather(struct backend *backend, struct tensor out, struct tensor table, struct tensor index) {
     CHECK(tensor_fits(out) && tensor_fits(table) && out.columns == table.columns);
-    CHECK(rows_index_fits(index, out.rows, table.rows));
-    rows_run(backend, (struct rows_job){.out = out, .in = table, .index = index}, out.rows, gather_task);
+    CHECK(gather_index_fits(index, out.rows, table.rows));
+    gather_run(backend, (struct gather_job){.out = out, .in = table, .index = index}, out.rows, gather_copy_task);
     return OK;
-}
-
-static void scatter_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
-    const struct rows_job *job = context;
-    for (int64_t i = first; i < end; i++) rows_copy(job, *tensor_i32(job->index, i), i);
 }
 
 status cpu_scatter(struct backend *backend, struct tensor out, struct tensor in, struct tensor index) {
     CHECK(tensor_fits(out) && tensor_fits(in) && out.columns == in.columns);
-    CHECK(rows_index_fits(index, in.rows, out.rows));
-    rows_run(backend, (struct rows_job){.out = out, .in = in, .index = index}, in.rows, scatter_task);
+    CHECK(gather_index_fits(index, in.rows, out.rows));
+    gather_run(backend, (struct gather_job){.out = out, .in = in, .index = index, .scatter = true}, in.rows,
+               gather_copy_task);
     return OK;
 }
 
 // Adds a range of columns of every row, so that each sum is taken in the order of the rows.
-static void scatter_add_task(void *context, int64_t first, int64_t end, int thread) {
+static void gather_add_rows_task(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
-    const struct rows_job *job = context;
+    const struct gather_job *job = context;
     struct tensor part = tensor_columns(job->in, first, end - first);
     float values[sum_columns];
     assert(end - first <= sum_columns);
     for (int64_t i = 0; i < part.rows; i++) {
         const float *in = cpu_row_read(job->cpu, part, i, values);
-        job->cpu->simd.add(tensor_f32(job->out, *tensor_i32(job->index, i)) + first, in, (size_t)(end - first));
+        int64_t row = tensor_none(job->index) ? 0 : *tensor_i32(job->index, i);
+        job->cpu->simd.add(tensor_f32(job->out, row) + first, in, (size_t)(end - first));
     }
+}
+
+void cpu_add_rows(struct cpu_backend *cpu, struct tensor out, struct tensor in, struct tensor index) {
+    struct gather_job job = {.cpu = cpu, .out = out, .in = in, .index = index};
+    parallel_for(cpu, in.columns, sum_columns, gather_add_rows_task, &job);
 }
 
 status cpu_scatter_add(struct backend *backend, struct tensor out, struct tensor in, struct tensor index) {
     CHECK(tensor_is(out, ELEMENT_F32, out.rows, in.columns) && tensor_is(in, -1, in.rows, in.columns));
-    CHECK(rows_index_fits(index, in.rows, out.rows));
-    struct rows_job job = {cpu_of(backend), out, in, index};
-    parallel_for(job.cpu, in.columns, sum_columns, scatter_add_task, &job);
+    CHECK(gather_index_fits(index, in.rows, out.rows));
+    cpu_add_rows(cpu_of(backend), out, in, index);
     return OK;
 }
 
-static void add_task(void *context, int64_t first, int64_t end, int thread) {
+static void gather_add_task(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
-    const struct rows_job *job = context;
+    const struct gather_job *job = context;
     float sums[part_columns], values[part_columns];
     for (int64_t row = first; row < end; row++) {
         for (int64_t column = 0; column < job->out.columns; column += part_columns) {
@@ -100,6 +102,68 @@ static void add_task(void *context, int64_t first, int64_t end, int thread) {
 
 status cpu_add(struct backend *backend, struct tensor out, struct tensor in) {
     CHECK(tensor_is(out, -1, in.rows, in.columns) && tensor_is(in, -1, out.rows, out.columns));
-    rows_run(backend, (struct rows_job){.out = out, .in = in}, out.rows, add_task);
+    gather_run(backend, (struct gather_job){.out = out, .in = in}, out.rows, gather_add_task);
+    return OK;
+}
+
+// ---- patchify ----
+
+struct patchify_job {
+    struct cpu_backend *cpu;
+    struct tensor out, frames;
+    const struct patch_shape *shape;
+    float *scratch;       // a row in float32 for each thread
+    float values[3][256]; // of each channel and byte
+};
+
+// One patch in the order of Hugging Face's processor. Rows are ordered by time, then by blocks of merge_size x
+// merge_size patches, row by row; columns by channel, time, y, x.
+static void gather_patch(const struct patchify_job *job, int64_t row, float *out) {
+    const struct patch_shape *s = job->shape;
+    int64_t merge = s->merge_size, across = s->width / s->patch_size / merge, down = s->height / s->patch_size / merge;
+    int64_t in_block = row % (merge * merge), block = row / (merge * merge);
+    int64_t x = (block % across * merge + in_block % merge) * s->patch_size;
+    int64_t y = (block / across % down * merge + in_block / merge) * s->patch_size;
+    int64_t first = block / across / down * s->temporal_patch_size;
+    for (int channel = 0; channel < 3; channel++) {
+        for (int64_t frame = first; frame < first + s->temporal_patch_size; frame++) {
+            // An image has one frame for every time of a patch.
+            const unsigned char *pixels = tensor_row(job->frames, frame < s->frames ? frame : s->frames - 1);
+            for (int dy = 0; dy < s->patch_size; dy++) {
+                const unsigned char *line = pixels + ((y + dy) * s->width + x) * 3 + channel;
+                for (int dx = 0; dx < s->patch_size; dx++) *out++ = job->values[channel][line[dx * 3]];
+            }
+        }
+    }
+}
+
+static void gather_patches_task(void *context, int64_t first, int64_t end, int thread) {
+    const struct patchify_job *job = context;
+    float *scratch = job->scratch + (int64_t)thread * job->out.columns;
+    for (int64_t row = first; row < end; row++) {
+        float *values = job->out.type == ELEMENT_F32 ? tensor_f32(job->out, row) : scratch;
+        gather_patch(job, row, values);
+        if (values == scratch) cpu_row_write(job->cpu, job->out, row, values);
+    }
+}
+
+status cpu_patchify(struct backend *backend, struct tensor out, struct tensor frames, const struct patch_shape *s) {
+    int64_t unit = (int64_t)s->patch_size * s->merge_size;
+    int64_t columns = (int64_t)3 * s->temporal_patch_size * s->patch_size * s->patch_size;
+    CHECK(s->frames > 0 && s->height % unit == 0 && s->width % unit == 0);
+    int64_t times = (s->frames + s->temporal_patch_size - 1) / s->temporal_patch_size;
+    int64_t patches = times * (s->height / s->patch_size) * (s->width / s->patch_size);
+    CHECK(tensor_is(frames, ELEMENT_U8, s->frames, (int64_t)s->height * s->width * 3));
+    CHECK(tensor_is(out, -1, patches, columns));
+    struct patchify_job job = {.cpu = cpu_of(backend), .out = out, .frames = frames, .shape = s};
+    size_t bytes = (size_t)(pool_threads(job.cpu->pool) * columns) * sizeof *job.scratch;
+    TRY(cpu_scratch(job.cpu, SCRATCH_ROWS, bytes, &job.scratch));
+    for (int channel = 0; channel < 3; channel++) {
+        for (int byte = 0; byte < 256; byte++) {
+            job.values[channel][byte] =
+                ((float)byte * s->rescale_factor - s->image_mean[channel]) / s->image_std[channel];
+        }
+    }
+    parallel_for(job.cpu, patches, task_patches, gather_patches_task, &job);
     return OK;
 }

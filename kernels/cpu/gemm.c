@@ -1,10 +1,153 @@
-// The tiling of a product: which thread computes which rows and columns, with what scratch memory.
+// Matrix products: packing the right-hand matrix, and the tiling, that is, which thread computes which rows and
+// columns, with what scratch memory.
 #include "kernels/cpu/gemm.h"
 
 #include <assert.h>
 #include <stdatomic.h>
 
-enum { tasks_per_thread = 6 };
+enum {
+    part_inner = 128, // inner elements that are packed at a time, which fit the first-level cache
+    tasks_per_thread = 6,
+};
+
+static_assert(part_inner % 2 == 0 && packed_block * part_inner * sizeof(uint32_t) <= 32 << 10,
+              "a part holds whole pairs and fits the first-level cache");
+
+static int64_t gemm_min(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static int64_t gemm_round_up(int64_t value, int64_t unit) {
+    return (value + unit - 1) / unit * unit;
+}
+
+// ---- packing: a matrix is transposed, rounded and stored in the blocks of 64 outputs that oneDNN's products read ----
+
+struct pack_job {
+    const struct cpu_backend *cpu;
+    const struct packed_matrix *out;
+    const struct packed_layout *layout;
+    struct tensor matrix;
+};
+
+static size_t gemm_block_bytes(const struct packed_layout *layout, enum element type, int64_t inner) {
+    int64_t padded = (inner + layout->unit - 1) / layout->unit * layout->unit;
+    return (size_t)(packed_block * padded) * element_size(type);
+}
+
+size_t packed_bytes(const struct cpu_backend *cpu, enum element type, int64_t outputs, int64_t inner) {
+    int64_t blocks = (outputs + packed_block - 1) / packed_block;
+    return (size_t)blocks * gemm_block_bytes(onednn_layout(cpu->onednn, type), type, inner);
+}
+
+void *packed_at(const struct cpu_backend *cpu, const struct packed_matrix *matrix, int64_t column) {
+    const struct packed_layout *layout = onednn_layout(cpu->onednn, matrix->type);
+    assert(column % packed_block == 0);
+    return (char *)matrix->data +
+           (size_t)(column / packed_block) * gemm_block_bytes(layout, matrix->type, matrix->inner);
+}
+
+// Packs inner [first, first + count) of the block of outputs that starts at `row`. The elements are converted to the
+// packed type in `part` first, unless both matrices are float32, with a zero after an odd count. Pairs of bfloat16 are
+// transposed as words of four bytes, like float32; bfloat16 without pairs is transposed element by element.
+static void gemm_pack_part(const struct pack_job *job, void *block, uint32_t *part, int64_t row, int64_t rows,
+                           int64_t first, int64_t count) {
+    const struct simd *simd = &job->cpu->simd;
+    enum element type = job->out->type, in_type = job->matrix.type;
+    size_t size = element_size(type), in_size = element_size(in_type);
+    uint32_t *words = block;
+    if (in_type == ELEMENT_F32 && type == ELEMENT_F32) {
+        const uint32_t *in = (const uint32_t *)tensor_f32(job->matrix, row) + first;
+        simd->transpose(words + first * packed_block, packed_block, in, job->matrix.stride, rows, count);
+        return;
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        char *out = (char *)part + (size_t)(i * part_inner) * size;
+        const char *in = (const char *)tensor_row(job->matrix, row + i) + (size_t)first * in_size;
+        cpu_convert(job->cpu, out, type, in, in_type, (size_t)count);
+        if (count & 1) memset(out + (size_t)count * size, 0, size);
+    }
+    if (type == ELEMENT_F32) {
+        simd->transpose(words + first * packed_block, packed_block, part, part_inner, rows, count);
+    } else if (job->layout->pair == 2) {
+        simd->transpose(words + first / 2 * packed_block, packed_block, part, part_inner / 2, rows, (count + 1) / 2);
+    } else {
+        uint16_t *out = (uint16_t *)block + first * packed_block;
+        const uint16_t *in = (const uint16_t *)part;
+        for (int64_t i = 0; i < rows * count; i++)
+            out[i % count * packed_block + i / count] = in[i / count * part_inner + i % count];
+    }
+}
+
+static void gemm_pack_rows_task(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct pack_job *job = context;
+    uint32_t part[packed_block * part_inner] = {0};
+    int64_t inner = job->out->inner;
+    for (int64_t row = first * packed_block; row < end * packed_block; row += packed_block) {
+        int64_t rows = gemm_min(job->out->outputs - row, packed_block);
+        void *block = packed_at(job->cpu, job->out, row);
+        if (rows < packed_block || inner % job->layout->unit)
+            memset(block, 0, gemm_block_bytes(job->layout, job->out->type, inner));
+        for (int64_t at = 0; at < inner; at += part_inner)
+            gemm_pack_part(job, block, part, row, rows, at, gemm_min(inner - at, part_inner));
+    }
+}
+
+// Converts the columns [column, column + columns) of one row to the packed type; zeros past the last row or column.
+static void gemm_pack_read_columns(const struct pack_job *job, void *out, int64_t row, int64_t column,
+                                   int64_t columns) {
+    size_t size = element_size(job->out->type), in_size = element_size(job->matrix.type);
+    if (row < job->matrix.rows) {
+        const char *in = (const char *)tensor_row(job->matrix, row) + (size_t)column * in_size;
+        cpu_convert(job->cpu, out, job->out->type, in, job->matrix.type, (size_t)columns);
+        memset((char *)out + (size_t)columns * size, 0, (size_t)(packed_block - columns) * size);
+    } else {
+        memset(out, 0, packed_block * size);
+    }
+}
+
+static void gemm_pack_columns_task(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct pack_job *job = context;
+    size_t row_bytes = packed_block * element_size(job->out->type);
+    for (int64_t column = first * packed_block; column < end * packed_block; column += packed_block) {
+        char *block = packed_at(job->cpu, job->out, column);
+        int64_t columns = gemm_min(job->out->outputs - column, packed_block), row = 0;
+        for (; row < job->matrix.rows; row += job->layout->pair) {
+            void *out = block + (size_t)row * row_bytes;
+            if (job->layout->pair == 1) {
+                gemm_pack_read_columns(job, out, row, column, columns);
+            } else {
+                uint16_t even[packed_block], odd[packed_block];
+                gemm_pack_read_columns(job, even, row, column, columns);
+                gemm_pack_read_columns(job, odd, row + 1, column, columns);
+                job->cpu->simd.interleave(out, even, odd, packed_block);
+            }
+        }
+        size_t done = (size_t)row * row_bytes;
+        memset(block + done, 0, gemm_block_bytes(job->layout, job->out->type, job->out->inner) - done);
+    }
+}
+
+static void gemm_pack_blocks(struct cpu_backend *cpu, const struct packed_matrix *out, struct tensor matrix,
+                             void (*task)(void *context, int64_t first, int64_t end, int thread)) {
+    struct pack_job job = {cpu, out, onednn_layout(cpu->onednn, out->type), matrix};
+    int64_t blocks = (out->outputs + packed_block - 1) / packed_block;
+    parallel_for(cpu, blocks, 4096 / (out->inner + 1) + 1, task, &job);
+}
+
+void pack_rows(struct cpu_backend *cpu, const struct packed_matrix *out, struct tensor matrix) {
+    assert(matrix.rows == out->outputs && matrix.columns == out->inner);
+    gemm_pack_blocks(cpu, out, matrix, gemm_pack_rows_task);
+}
+
+void pack_columns(struct cpu_backend *cpu, const struct packed_matrix *out, struct tensor matrix) {
+    assert(matrix.columns == out->outputs && matrix.rows <= out->inner);
+    gemm_pack_blocks(cpu, out, matrix, gemm_pack_columns_task);
+}
+
+// ---- tiles ----
 
 struct gemm_job {
     struct cpu_backend *cpu;
@@ -21,14 +164,6 @@ struct gemm_job {
     atomic_bool failed;
 };
 
-static int64_t gemm_min(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-static int64_t gemm_round_up(int64_t value, int64_t unit) {
-    return (value + unit - 1) / unit * unit;
-}
-
 static int64_t gemm_rows_at(const struct gemm_job *job, int64_t first) {
     return gemm_min(job->gemm->rows - first, gemm_tile_rows);
 }
@@ -43,37 +178,6 @@ static int64_t gemm_columns_at(const struct gemm_job *job, int64_t column) {
     return gemm_min(job->columns - column, job->tile);
 }
 
-// Finds the products for whole tiles and for those at the edges, and scratch memory that is large enough for each.
-static status gemm_prepare(struct gemm_job *job) {
-    const struct packed_matrix *matrix = &job->gemm->matrix;
-    int64_t last_row = (job->row_tasks - 1) * gemm_tile_rows, last_column = (job->columns - 1) / job->tile * job->tile;
-    size_t matmul_bytes = 0;
-    for (int i = 0; i < 4; i++) {
-        struct matmul **matmul = &job->matmul[i / 2][i % 2];
-        struct matmul_shape shape = {.type = matrix->type,
-                                     .rows = gemm_padded_rows(job, i / 2 ? last_row : 0),
-                                     .columns = gemm_columns_at(job, i % 2 ? last_column : 0),
-                                     .inner = matrix->inner};
-        TRY(onednn_matmul(job->cpu->onednn, &shape, matmul));
-        if (matmul_scratch(*matmul) > matmul_bytes) matmul_bytes = matmul_scratch(*matmul);
-    }
-    size_t rows_bytes = (size_t)gemm_tile_rows * (size_t)matrix->inner * element_size(matrix->type);
-    job->rows_offset = (size_t)gemm_tile_rows * (size_t)job->tile * sizeof(float);
-    job->matmul_offset = job->rows_offset + (size_t)gemm_round_up((int64_t)rows_bytes, 64);
-    job->scratch_bytes = (size_t)gemm_round_up((int64_t)(job->matmul_offset + matmul_bytes), 4096);
-    return cpu_scratch(job->cpu, SCRATCH_GEMM, job->scratch_bytes * (size_t)pool_threads(job->cpu->pool),
-                       &job->scratch);
-}
-
-// Appends rows of zeros, where oneDNN must not compute fewer rows.
-static void *gemm_pad_rows(const struct gemm_job *job, void *in, int64_t rows, int64_t padded, void *scratch) {
-    const struct packed_matrix *matrix = &job->gemm->matrix;
-    size_t row_bytes = (size_t)matrix->inner * element_size(matrix->type);
-    if (in != scratch) memcpy(scratch, in, (size_t)rows * row_bytes);
-    memset((char *)scratch + (size_t)rows * row_bytes, 0, (size_t)(padded - rows) * row_bytes);
-    return scratch;
-}
-
 static void gemm_task(void *context, int task, int thread) {
     struct gemm_job *job = context;
     const struct gemm *gemm = job->gemm;
@@ -82,7 +186,13 @@ static void gemm_task(void *context, int task, int thread) {
     int64_t first = task % job->row_tasks * gemm_tile_rows, begin = task / job->row_tasks * job->task_columns;
     int64_t rows = gemm_rows_at(job, first), padded = gemm_padded_rows(job, first);
     void *in = gemm->read_rows(gemm->context, first, rows, scratch + job->rows_offset);
-    if (padded != rows) in = gemm_pad_rows(job, in, rows, padded, scratch + job->rows_offset);
+    if (padded != rows) {
+        size_t row_bytes = (size_t)gemm->matrix.inner * element_size(gemm->matrix.type);
+        char *padded_in = scratch + job->rows_offset;
+        if (in != padded_in) memcpy(padded_in, in, (size_t)rows * row_bytes);
+        memset(padded_in + (size_t)rows * row_bytes, 0, (size_t)(padded - rows) * row_bytes);
+        in = padded_in;
+    }
     for (int64_t column = begin; column < gemm_min(begin + job->task_columns, job->columns); column += job->tile) {
         int64_t columns = gemm_columns_at(job, column);
         const struct matmul *matmul = job->matmul[rows != gemm_rows_at(job, 0)][columns != gemm_columns_at(job, 0)];
@@ -96,6 +206,7 @@ static void gemm_task(void *context, int task, int thread) {
 
 status gemm_run(struct cpu_backend *cpu, const struct gemm *gemm) {
     if (gemm->rows == 0) return OK;
+    const struct packed_matrix *matrix = &gemm->matrix;
     int64_t threads = pool_threads(cpu->pool);
     struct gemm_job job = {.cpu = cpu,
                            .gemm = gemm,
@@ -109,7 +220,25 @@ status gemm_run(struct cpu_backend *cpu, const struct gemm *gemm) {
     assert(job.tile <= gemm_tile_columns);
     assert(gemm_tile_rows % job.layout->rows == 0 && job.layout->rows_min <= gemm_tile_rows);
     job.task_columns = gemm->whole_rows ? gemm_round_up(job.columns, job.tile) : job.tile;
-    TRY(gemm_prepare(&job));
+
+    // The products for whole tiles and for those at the edges, and scratch memory that is large enough for each.
+    int64_t last_row = (job.row_tasks - 1) * gemm_tile_rows, last_column = (job.columns - 1) / job.tile * job.tile;
+    size_t matmul_bytes = 0;
+    for (int i = 0; i < 4; i++) {
+        struct matmul **matmul = &job.matmul[i / 2][i % 2];
+        struct matmul_shape shape = {.type = matrix->type,
+                                     .rows = gemm_padded_rows(&job, i / 2 ? last_row : 0),
+                                     .columns = gemm_columns_at(&job, i % 2 ? last_column : 0),
+                                     .inner = matrix->inner};
+        TRY(onednn_matmul(cpu->onednn, &shape, matmul));
+        if (matmul_scratch(*matmul) > matmul_bytes) matmul_bytes = matmul_scratch(*matmul);
+    }
+    size_t rows_bytes = (size_t)gemm_tile_rows * (size_t)matrix->inner * element_size(matrix->type);
+    job.rows_offset = (size_t)gemm_tile_rows * (size_t)job.tile * sizeof(float);
+    job.matmul_offset = job.rows_offset + (size_t)gemm_round_up((int64_t)rows_bytes, 64);
+    job.scratch_bytes = (size_t)gemm_round_up((int64_t)(job.matmul_offset + matmul_bytes), 4096);
+    TRY(cpu_scratch(cpu, SCRATCH_GEMM, job.scratch_bytes * (size_t)threads, &job.scratch));
+
     pool_run(cpu->pool, (int)(job.row_tasks * ((job.columns + job.task_columns - 1) / job.task_columns)), gemm_task,
              &job);
     if (atomic_load(&job.failed)) return fail(UNAVAILABLE, "oneDNN failed to compute a matrix product");

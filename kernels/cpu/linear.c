@@ -1,17 +1,104 @@
-// Products of activations with weights, and their gradients.
-#include "kernels/cpu/weight.h"
+// Weights, products of activations with them, and the gradients of these products. A weight is packed when it is
+// created, or packed again into scratch memory at each use.
+#include "kernels/cpu/linear.h"
 
 #include <assert.h>
 #include <stdlib.h>
 
+#include "shared/base/memory.h"
+
 enum {
-    chunk_rows = 2048,  // rows that a weight gradient adds up at once
-    bias_columns = 256, // columns of a task that sums a bias gradient
-    pair_rows = 16,     // rows of pairs that are transposed at once
+    chunk_rows = 2048, // rows that a weight gradient adds up at once
+    pair_rows = 16,    // rows of pairs that are transposed at once
     pair_columns = gemm_tile_rows,
 };
 
 static_assert(chunk_rows % (2 * pair_rows) == 0, "only the last pairs of a chunk are fewer than pair_rows");
+
+// ---- weights ----
+
+struct weight {
+    struct tensor plain;         // none when prepacked
+    struct packed_matrix packed; // its data is NULL unless prepacked
+    struct pages pages;          // the memory of `packed`
+};
+
+int64_t weight_outputs(const struct weight *w) {
+    return w->packed.outputs;
+}
+
+int64_t weight_inner(const struct weight *w) {
+    return w->packed.inner;
+}
+
+enum element weight_type(const struct weight *w) {
+    return w->packed.type;
+}
+
+bool weight_prepacked(const struct weight *w) {
+    return w->packed.data != NULL;
+}
+
+status cpu_supports(struct cpu_backend *cpu, enum element type) {
+    if (type > ELEMENT_BF16) return fail(UNAVAILABLE, "the CPU computes in float32 and bfloat16 only");
+    if (onednn_layout(cpu->onednn, type)->usable) return OK;
+    return fail(UNAVAILABLE, "oneDNN cannot compute in %s on this processor",
+                type == ELEMENT_BF16 ? "bfloat16" : "float32");
+}
+
+status cpu_weight_new(struct backend *backend, struct weight **out, struct tensor plain, enum element type,
+                      bool prepack) {
+    struct cpu_backend *cpu = cpu_of(backend);
+    *out = NULL;
+    CHECK(tensor_fits(plain) && plain.type <= ELEMENT_F16 && plain.rows > 0 && plain.columns > 0);
+    TRY(cpu_supports(cpu, type));
+    struct weight *w;
+    TRY(NEW(&w, 1));
+    w->packed = (struct packed_matrix){.type = type, .outputs = plain.rows, .inner = plain.columns};
+    if (prepack) {
+        status result = pages_get(cpu, packed_bytes(cpu, type, plain.rows, plain.columns), &w->pages);
+        if (result != OK) {
+            free(w);
+            return result;
+        }
+        w->packed.data = w->pages.data;
+        pack_rows(cpu, &w->packed, plain);
+    } else {
+        w->plain = plain;
+    }
+    *out = w;
+    return OK;
+}
+
+void cpu_weight_free(struct backend *backend, struct weight **weight) {
+    if (!*weight) return;
+    pages_put(cpu_of(backend), &(*weight)->pages);
+    free(*weight);
+    *weight = NULL;
+}
+
+status weight_packed(struct cpu_backend *cpu, const struct weight *w, int64_t first, int64_t count,
+                     struct packed_matrix *out) {
+    assert(first % packed_block == 0 && first + count <= w->packed.outputs);
+    *out = (struct packed_matrix){.type = w->packed.type, .outputs = count, .inner = w->packed.inner};
+    if (w->packed.data) {
+        out->data = packed_at(cpu, &w->packed, first);
+        return OK;
+    }
+    TRY(cpu_scratch(cpu, SCRATCH_PACKED, packed_bytes(cpu, out->type, out->outputs, out->inner), &out->data));
+    pack_rows(cpu, out, tensor_rows(w->plain, first, count));
+    return OK;
+}
+
+status weight_packed_transpose(struct cpu_backend *cpu, const struct weight *w, int64_t first, int64_t count,
+                               struct packed_matrix *out) {
+    CHECK(!weight_prepacked(w));
+    assert(first + count <= w->packed.outputs);
+    *out = (struct packed_matrix){.type = w->packed.type, .outputs = w->packed.inner, .inner = count};
+    TRY(cpu_scratch(cpu, SCRATCH_TRANSPOSED, packed_bytes(cpu, out->type, out->outputs, out->inner), &out->data));
+    pack_columns(cpu, out, tensor_rows(w->plain, first, count));
+    return OK;
+}
 
 // ---- the product ----
 
@@ -20,6 +107,7 @@ struct linear_job {
     struct tensor out, in;
     const float *bias; // or NULL
     bool add;
+    int64_t inner; // of the gradient of the weight: the rows of `in`, rounded up to an even number
 };
 
 static void *linear_read_rows(const void *context, int64_t first, int64_t rows, void *scratch) {
@@ -40,6 +128,10 @@ static void linear_write_tile(const void *context, float *tile, int64_t stride, 
     for (int64_t row = first; row < first + rows; row++, tile += stride) {
         char *out = (char *)tensor_row(job->out, row) + (size_t)column * element_size(type);
         if (job->bias) job->cpu->simd.add(tile, job->bias + column, (size_t)columns);
+        if (job->add && type == ELEMENT_F32) {
+            job->cpu->simd.add(tensor_f32(job->out, row) + column, tile, (size_t)columns);
+            continue;
+        }
         if (job->add) {
             cpu_convert(job->cpu, before, ELEMENT_F32, out, type, (size_t)columns);
             job->cpu->simd.add(tile, before, (size_t)columns);
@@ -84,19 +176,12 @@ status cpu_linear_grad_input(struct backend *backend, struct tensor grad_in, str
 
 // ---- the gradient of the weight ----
 
-struct grad_weight_job {
-    struct cpu_backend *cpu;
-    struct tensor grad_weight;
-    struct tensor grad_out; // the rows of one chunk
-    int64_t inner;          // their number, rounded up to an even one
-};
-
 // Transposes columns of grad_out to rows. Rows of bfloat16 are interleaved to pairs first and transposed as words of
 // four bytes.
-static void *grad_weight_read_rows(const void *context, int64_t first, int64_t rows, void *scratch) {
-    const struct grad_weight_job *job = context;
+static void *linear_read_columns(const void *context, int64_t first, int64_t rows, void *scratch) {
+    const struct linear_job *job = context;
     const struct simd *simd = &job->cpu->simd;
-    struct tensor part = tensor_columns(job->grad_out, first, rows);
+    struct tensor part = tensor_columns(job->in, first, rows);
     uint32_t *out = scratch;
     if (part.type == ELEMENT_F32) {
         simd->transpose(out, job->inner, tensor_row(part, 0), part.stride, part.rows, rows);
@@ -119,31 +204,6 @@ static void *grad_weight_read_rows(const void *context, int64_t first, int64_t r
     return scratch;
 }
 
-static void grad_weight_add_tile(const void *context, float *tile, int64_t stride, int64_t first, int64_t rows,
-                                 int64_t column, int64_t columns) {
-    const struct grad_weight_job *job = context;
-    for (int64_t i = 0; i < rows; i++) {
-        job->cpu->simd.add(tensor_f32(job->grad_weight, first + i) + column, tile + i * stride, (size_t)columns);
-    }
-}
-
-struct grad_bias_job {
-    const struct cpu_backend *cpu;
-    struct tensor grad_bias, grad_out;
-};
-
-static void grad_bias_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
-    const struct grad_bias_job *job = context;
-    struct tensor part = tensor_columns(job->grad_out, first, end - first);
-    float values[bias_columns];
-    assert(end - first <= bias_columns);
-    for (int64_t row = 0; row < part.rows; row++) {
-        job->cpu->simd.add(tensor_f32(job->grad_bias, 0) + first, cpu_row_read(job->cpu, part, row, values),
-                           (size_t)(end - first));
-    }
-}
-
 status cpu_linear_grad_weight(struct backend *backend, struct tensor grad_weight, struct tensor grad_bias,
                               struct tensor grad_out, struct tensor in) {
     struct cpu_backend *cpu = cpu_of(backend);
@@ -151,21 +211,22 @@ status cpu_linear_grad_weight(struct backend *backend, struct tensor grad_weight
     CHECK(tensor_is(in, -1, grad_out.rows, in.columns));
     CHECK(tensor_is(grad_out, (int)in.type, in.rows, grad_out.columns));
     CHECK(tensor_none(grad_bias) || tensor_is(grad_bias, ELEMENT_F32, 1, grad_out.columns));
-    if (!tensor_none(grad_bias)) {
-        struct grad_bias_job job = {cpu, grad_bias, grad_out};
-        parallel_for(cpu, grad_out.columns, bias_columns, grad_bias_task, &job);
-    }
+    if (!tensor_none(grad_bias)) cpu_add_rows(cpu, grad_bias, grad_out, (struct tensor){0});
     for (int64_t first = 0; first < in.rows; first += chunk_rows) {
         int64_t rows = in.rows - first < chunk_rows ? in.rows - first : chunk_rows;
-        struct grad_weight_job job = {cpu, grad_weight, tensor_rows(grad_out, first, rows), (rows + 1) / 2 * 2};
+        struct linear_job job = {.cpu = cpu,
+                                 .out = grad_weight,
+                                 .in = tensor_rows(grad_out, first, rows),
+                                 .add = true,
+                                 .inner = (rows + 1) / 2 * 2};
         struct packed_matrix matrix = {.type = in.type, .outputs = in.columns, .inner = job.inner};
         TRY(cpu_scratch(cpu, SCRATCH_OPERAND, packed_bytes(cpu, in.type, matrix.outputs, matrix.inner), &matrix.data));
         pack_columns(cpu, &matrix, tensor_rows(in, first, rows));
         struct gemm gemm = {.matrix = matrix,
                             .rows = grad_out.columns,
                             .whole_rows = true,
-                            .read_rows = grad_weight_read_rows,
-                            .write_tile = grad_weight_add_tile,
+                            .read_rows = linear_read_columns,
+                            .write_tile = linear_write_tile,
                             .context = &job};
         TRY(gemm_run(cpu, &gemm));
     }

@@ -3,7 +3,7 @@
 #include <assert.h>
 
 #include "kernels/cpu/logits.h"
-#include "kernels/cpu/weight.h"
+#include "kernels/cpu/linear.h"
 
 enum {
     block_logits = 1 << 22, // logits of a block: 16 MiB,
@@ -13,15 +13,6 @@ enum {
 };
 
 static_assert(part_vocabulary % packed_block == 0, "a part begins at a packed block");
-
-// *out = a tensor of undefined content in scratch memory; *buffer is the buffer that it refers to.
-static status lm_head_scratch(struct cpu_backend *cpu, enum scratch_slot slot, struct buffer *buffer,
-                              struct tensor *out, enum element type, int64_t rows, int64_t columns) {
-    *buffer = (struct buffer){.bytes = (size_t)(rows * columns) * element_size(type)};
-    TRY(cpu_scratch(cpu, slot, buffer->bytes, &buffer->data));
-    *out = (struct tensor){.buffer = buffer, .type = type, .rows = rows, .columns = columns, .stride = columns};
-    return OK;
-}
 
 static int64_t lm_head_min(int64_t a, int64_t b) {
     return a < b ? a : b;
@@ -53,7 +44,7 @@ struct logprob_job {
     struct tensor logits, logprob, lse, targets; // the rows of one block
 };
 
-static void logprob_task(void *context, int64_t first, int64_t end, int thread) {
+static void lm_head_logprob_task(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct logprob_job *job = context;
     for (int64_t row = first; row < end; row++) {
@@ -75,7 +66,7 @@ status cpu_logprob(struct backend *backend, struct tensor logprob, struct tensor
     CHECK(tensor_none(lse) || tensor_is(lse, ELEMENT_F32, in.rows, 1));
     struct buffer buffer;
     struct tensor logits;
-    TRY(lm_head_scratch(cpu, SCRATCH_LOGITS, &buffer, &logits, ELEMENT_F32, block, vocabulary));
+    TRY(cpu_scratch_tensor(cpu, SCRATCH_LOGITS, &buffer, &logits, ELEMENT_F32, block, vocabulary));
     for (int64_t first = 0; first < in.rows; first += block) {
         int64_t rows = lm_head_min(block, in.rows - first);
         struct logprob_job job = {cpu, tensor_rows(logits, 0, rows), tensor_rows(logprob, first, rows), lse,
@@ -88,20 +79,12 @@ status cpu_logprob(struct backend *backend, struct tensor logprob, struct tensor
             TRY(linear_packed(cpu, tensor_columns(job.logits, token, count), tensor_rows(in, first, rows), matrix,
                               (struct tensor){0}, false));
         }
-        parallel_for(cpu, rows, 1, logprob_task, &job);
+        parallel_for(cpu, rows, 1, lm_head_logprob_task, &job);
     }
     return OK;
 }
 
 // ---- the gradient of log-probabilities ----
-
-struct logprob_grad_job {
-    struct cpu_backend *cpu;
-    struct tensor grad_in;      // F32: sums over the parts
-    struct tensor grad_lm_head; // or none
-    struct tensor in, targets, lse, dlogprob;
-    struct tensor logits, dlogits; // scratch: some rows of one part; dlogits have the type of the products
-};
 
 // Some rows of one part of the vocabulary.
 struct dlogits_job {
@@ -111,7 +94,7 @@ struct dlogits_job {
 };
 
 // dlogits = dlogprob * (onehot(target) - softmax(logits)); in place if dlogits are F32.
-static void dlogits_task(void *context, int64_t first, int64_t end, int thread) {
+static void lm_head_dlogits_task(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct dlogits_job *job = context;
     int64_t columns = job->logits.columns;
@@ -124,31 +107,6 @@ static void dlogits_task(void *context, int64_t first, int64_t end, int thread) 
     }
 }
 
-// Adds one part of the vocabulary, whose two packed forms serve all rows.
-static status logprob_grad_part(const struct logprob_grad_job *job, struct packed_matrix matrix,
-                                struct packed_matrix transpose, int64_t token) {
-    int64_t columns = matrix.outputs, block = job->logits.rows;
-    for (int64_t first = 0; first < job->in.rows; first += block) {
-        int64_t rows = lm_head_min(block, job->in.rows - first);
-        struct tensor in = tensor_rows(job->in, first, rows);
-        struct dlogits_job part = {job->cpu,
-                                   tensor_reshape(job->logits, rows, columns),
-                                   tensor_reshape(job->dlogits, rows, columns),
-                                   tensor_rows(job->targets, first, rows),
-                                   tensor_rows(job->lse, first, rows),
-                                   tensor_rows(job->dlogprob, first, rows),
-                                   token};
-        TRY(linear_packed(job->cpu, part.logits, in, matrix, (struct tensor){0}, false));
-        parallel_for(job->cpu, rows, 1, dlogits_task, &part);
-        TRY(linear_packed(job->cpu, tensor_rows(job->grad_in, first, rows), part.dlogits, transpose, (struct tensor){0},
-                          token > 0));
-        if (!tensor_none(job->grad_lm_head))
-            TRY(cpu_linear_grad_weight(&job->cpu->base, tensor_rows(job->grad_lm_head, token, columns),
-                                       (struct tensor){0}, part.dlogits, in));
-    }
-    return OK;
-}
-
 status cpu_logprob_grad(struct backend *backend, struct tensor grad_in, struct tensor grad_lm_head, struct tensor in,
                         struct weight *lm_head, struct tensor targets, struct tensor lse, struct tensor dlogprob) {
     struct cpu_backend *cpu = cpu_of(backend);
@@ -157,23 +115,41 @@ status cpu_logprob_grad(struct backend *backend, struct tensor grad_in, struct t
     CHECK(lm_head_targets_fit(targets, in.rows, vocabulary));
     CHECK(tensor_is(lse, ELEMENT_F32, in.rows, 1) && tensor_is(dlogprob, ELEMENT_F32, in.rows, 1));
     CHECK(tensor_none(grad_lm_head) || tensor_is(grad_lm_head, ELEMENT_F32, vocabulary, in.columns));
-    struct logprob_grad_job job = {cpu, grad_in, grad_lm_head, in, targets, lse, dlogprob, {0}, {0}};
-    struct buffer logits, dlogits, sums;
-    int64_t rows = lm_head_min(in.rows, grad_rows), columns = lm_head_min(part_vocabulary, vocabulary);
-    TRY(lm_head_scratch(cpu, SCRATCH_LOGITS, &logits, &job.logits, ELEMENT_F32, rows, columns));
-    job.dlogits = job.logits;
+    struct buffer logits_buffer, dlogits_buffer, sums_buffer;
+    struct tensor logits, dlogits, sums = grad_in; // F32: added up over the parts
+    int64_t block = lm_head_min(in.rows, grad_rows), most = lm_head_min(part_vocabulary, vocabulary);
+    TRY(cpu_scratch_tensor(cpu, SCRATCH_LOGITS, &logits_buffer, &logits, ELEMENT_F32, block, most));
+    dlogits = logits; // in place, unless the products are of another type
     if (in.type != ELEMENT_F32)
-        TRY(lm_head_scratch(cpu, SCRATCH_DLOGITS, &dlogits, &job.dlogits, in.type, rows, columns));
+        TRY(cpu_scratch_tensor(cpu, SCRATCH_DLOGITS, &dlogits_buffer, &dlogits, in.type, block, most));
     if (grad_in.type != ELEMENT_F32)
-        TRY(lm_head_scratch(cpu, SCRATCH_GRAD_IN, &sums, &job.grad_in, ELEMENT_F32, in.rows, in.columns));
+        TRY(cpu_scratch_tensor(cpu, SCRATCH_GRAD_IN, &sums_buffer, &sums, ELEMENT_F32, in.rows, in.columns));
     for (int64_t token = 0; token < vocabulary; token += part_vocabulary) {
-        int64_t count = lm_head_min(part_vocabulary, vocabulary - token);
+        // The two packed forms of a part of the vocabulary serve all rows.
+        int64_t columns = lm_head_min(part_vocabulary, vocabulary - token);
         struct packed_matrix matrix, transpose;
-        TRY(weight_packed(cpu, lm_head, token, count, &matrix));
-        TRY(weight_packed_transpose(cpu, lm_head, token, count, &transpose));
-        TRY(logprob_grad_part(&job, matrix, transpose, token));
+        TRY(weight_packed(cpu, lm_head, token, columns, &matrix));
+        TRY(weight_packed_transpose(cpu, lm_head, token, columns, &transpose));
+        for (int64_t first = 0; first < in.rows; first += block) {
+            int64_t rows = lm_head_min(block, in.rows - first);
+            struct tensor block_in = tensor_rows(in, first, rows);
+            struct dlogits_job job = {cpu,
+                                      tensor_reshape(logits, rows, columns),
+                                      tensor_reshape(dlogits, rows, columns),
+                                      tensor_rows(targets, first, rows),
+                                      tensor_rows(lse, first, rows),
+                                      tensor_rows(dlogprob, first, rows),
+                                      token};
+            TRY(linear_packed(cpu, job.logits, block_in, matrix, (struct tensor){0}, false));
+            parallel_for(cpu, rows, 1, lm_head_dlogits_task, &job);
+            TRY(linear_packed(cpu, tensor_rows(sums, first, rows), job.dlogits, transpose, (struct tensor){0},
+                              token > 0));
+            if (!tensor_none(grad_lm_head))
+                TRY(cpu_linear_grad_weight(backend, tensor_rows(grad_lm_head, token, columns), (struct tensor){0},
+                                           job.dlogits, block_in));
+        }
     }
-    return grad_in.type == ELEMENT_F32 ? OK : cpu_copy(backend, grad_in, job.grad_in);
+    return grad_in.type == ELEMENT_F32 ? OK : cpu_copy(backend, grad_in, sums);
 }
 
 // ---- sampling ----
@@ -185,7 +161,7 @@ struct sample_job {
     const double *uniform;
 };
 
-static void sample_task(void *context, int64_t first, int64_t end, int thread) {
+static void lm_head_sample_task(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct sample_job *job = context;
     for (int64_t row = first; row < end; row++) {
@@ -204,7 +180,7 @@ status cpu_sample(struct backend *backend, struct tensor tokens, struct tensor l
     TRY(weight_packed(cpu, lm_head, 0, vocabulary, &matrix));
     struct buffer buffer;
     struct tensor logits;
-    TRY(lm_head_scratch(cpu, SCRATCH_LOGITS, &buffer, &logits, ELEMENT_F32, block, vocabulary));
+    TRY(cpu_scratch_tensor(cpu, SCRATCH_LOGITS, &buffer, &logits, ELEMENT_F32, block, vocabulary));
     for (int64_t first = 0; first < in.rows; first += block) {
         int64_t rows = lm_head_min(block, in.rows - first);
         struct sample_job job = {cpu,
@@ -214,7 +190,7 @@ status cpu_sample(struct backend *backend, struct tensor tokens, struct tensor l
                                  settings + first,
                                  uniform + first};
         TRY(linear_packed(cpu, job.logits, tensor_rows(in, first, rows), matrix, (struct tensor){0}, false));
-        parallel_for(cpu, rows, 1, sample_task, &job);
+        parallel_for(cpu, rows, 1, lm_head_sample_task, &job);
     }
     return OK;
 }

@@ -177,31 +177,6 @@ static double logits_narrow_to_top_p(struct sampler *sampler, double top_p) {
 
 // ---- sampling ----
 
-// Returns the index of the first token with the maximal logit.
-static int64_t logits_argmax(const struct sampler *sampler) {
-    for (int64_t i = 0; i < sampler->count; i++) {
-        if (sampler->logits[i] == sampler->max) return i;
-    }
-    return 0; // all logits are NaN
-}
-
-// Returns the index of the first kept token at which the sum of weights exceeds `bound`. By rounding, the sum of all
-// weights may not exceed it; then this is the last kept token.
-static int64_t logits_find(const struct sampler *sampler, double bound) {
-    double sum = 0;
-    int64_t found = 0;
-    struct token_iter iter = logits_iter(sampler);
-    while (logits_iter_next(&iter)) {
-        for (int64_t i = 0; i < iter.len; i++) {
-            if (!(iter.weights[i] > 0)) continue;
-            found = iter.first + i;
-            sum += (double)iter.weights[i];
-            if (sum > bound) return found;
-        }
-    }
-    return found;
-}
-
 void logits_sample(const struct cpu_backend *cpu, int32_t *token, float *logprob, const float *logits,
                    int64_t vocabulary, struct sampling settings, double uniform) {
     struct sampler sampler; // its arrays are large and stay uninitialized
@@ -211,9 +186,10 @@ void logits_sample(const struct cpu_backend *cpu, int32_t *token, float *logprob
     sampler.max = cpu->simd.row_max(logits, vocabulary);
     sampler.cutoff = (struct cutoff){0, 0};
     sampler.narrowed = false;
-    int64_t sampled;
+    int64_t sampled = 0;
     if (settings.temperature <= 0) {
-        sampled = logits_argmax(&sampler);
+        while (sampled < vocabulary && !(logits[sampled] == sampler.max)) sampled++; // the first maximum
+        if (sampled == vocabulary) sampled = 0;                                      // all logits are NaN
     } else {
         sampler.inverse_temperature = 1 / settings.temperature;
         bool top_k = settings.top_k > 0 && settings.top_k < vocabulary;
@@ -226,7 +202,17 @@ void logits_sample(const struct cpu_backend *cpu, int32_t *token, float *logprob
             double total = top_k ? logits_kept_weight(&sampler) : logits_narrow_to_top_p(&sampler, top_p);
             logits_keep_highest(&sampler, false, top_p * total);
         }
-        sampled = logits_find(&sampler, uniform * logits_kept_weight(&sampler));
+        // The first kept token at which the sum of weights exceeds the bound. By rounding, the sum of all weights may
+        // not exceed it; then this is the last kept token.
+        double bound = uniform * logits_kept_weight(&sampler), sum = 0;
+        struct token_iter iter = logits_iter(&sampler);
+        while (!(sum > bound) && logits_iter_next(&iter)) {
+            for (int64_t i = 0; i < iter.len && !(sum > bound); i++) {
+                if (!(iter.weights[i] > 0)) continue;
+                sampled = iter.first + i;
+                sum += (double)iter.weights[i];
+            }
+        }
     }
     *token = sampler.narrowed ? sampler.tokens[sampled] : (int32_t)sampled;
     assert(*token >= 0 && *token < vocabulary);

@@ -83,21 +83,6 @@ static bool matmul_is_brgemm(const_dnnl_primitive_desc_t desc, const char **name
     return strncmp(*name, "brg", 3) == 0;
 }
 
-static status matmul_args_init(struct matmul_args *args, dnnl_engine_t engine, const_dnnl_primitive_desc_t desc) {
-    const struct {
-        dnnl_memory_t *memory;
-        dnnl_query_t query;
-    } all[] = {{&args->in, dnnl_query_src_md},
-               {&args->matrix, dnnl_query_weights_md},
-               {&args->out, dnnl_query_dst_md},
-               {&args->scratch, dnnl_query_scratchpad_md}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        const_dnnl_memory_desc_t described = dnnl_primitive_desc_query_md(desc, all[i].query, 0);
-        TRY(onednn_check(dnnl_memory_create(all[i].memory, described, engine, DNNL_MEMORY_NONE), "memory_create"));
-    }
-    return OK;
-}
-
 static void matmul_free(struct matmul *matmul, int threads) {
     for (int i = 0; matmul->args && i < threads; i++) {
         dnnl_memory_t all[] = {matmul->args[i].in, matmul->args[i].matrix, matmul->args[i].out,
@@ -130,8 +115,22 @@ static status matmul_new(const struct onednn *onednn, const struct matmul_shape 
     matmul->scratch = dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0));
     TRY_TO(result, done, onednn_check(dnnl_primitive_create(&matmul->primitive, desc), "primitive_create"));
     TRY_TO(result, done, NEW(&matmul->args, (size_t)onednn->threads));
-    for (int i = 0; i < onednn->threads; i++)
-        TRY_TO(result, done, matmul_args_init(&matmul->args[i], onednn->engine, desc));
+    for (int i = 0; i < onednn->threads; i++) {
+        struct matmul_args *args = &matmul->args[i];
+        const struct {
+            dnnl_memory_t *memory;
+            dnnl_query_t query;
+        } all[] = {{&args->in, dnnl_query_src_md},
+                   {&args->matrix, dnnl_query_weights_md},
+                   {&args->out, dnnl_query_dst_md},
+                   {&args->scratch, dnnl_query_scratchpad_md}};
+        for (size_t j = 0; j < sizeof all / sizeof *all; j++) {
+            const_dnnl_memory_desc_t described = dnnl_primitive_desc_query_md(desc, all[j].query, 0);
+            TRY_TO(result, done,
+                   onednn_check(dnnl_memory_create(all[j].memory, described, onednn->engine, DNNL_MEMORY_NONE),
+                                "memory_create"));
+        }
+    }
     *out = matmul;
 done:
     if (desc) dnnl_primitive_desc_destroy(desc);
@@ -163,51 +162,51 @@ bool matmul_run(const struct onednn *onednn, const struct matmul *matmul, int th
 
 // ---- the cache ----
 
-static unsigned cache_bucket(const struct matmul_shape *shape) {
+static unsigned onednn_bucket(const struct matmul_shape *shape) {
     uint64_t hash = (uint64_t)shape->rows * 0x9E3779B97F4A7C15u ^ (uint64_t)shape->columns * 0xC2B2AE3D27D4EB4Fu ^
                     (uint64_t)shape->inner * 0x165667B19E3779F9u ^ (uint64_t)shape->type;
     return (unsigned)(hash >> 40) % bucket_count;
 }
 
-static void cache_unlink(struct onednn *onednn, struct matmul *matmul) {
+static void onednn_unlink(struct onednn *onednn, struct matmul *matmul) {
     *(matmul->older ? &matmul->older->newer : &onednn->oldest) = matmul->newer;
     *(matmul->newer ? &matmul->newer->older : &onednn->newest) = matmul->older;
 }
 
-static void cache_link_newest(struct onednn *onednn, struct matmul *matmul) {
+static void onednn_link_newest(struct onednn *onednn, struct matmul *matmul) {
     matmul->older = onednn->newest;
     matmul->newer = NULL;
     *(onednn->newest ? &onednn->newest->newer : &onednn->oldest) = matmul;
     onednn->newest = matmul;
 }
 
-static void cache_drop_oldest(struct onednn *onednn) {
-    struct matmul *oldest = onednn->oldest, **link = &onednn->buckets[cache_bucket(&oldest->shape)];
+static void onednn_drop_oldest(struct onednn *onednn) {
+    struct matmul *oldest = onednn->oldest, **link = &onednn->buckets[onednn_bucket(&oldest->shape)];
     while (*link != oldest) link = &(*link)->next;
     *link = oldest->next;
-    cache_unlink(onednn, oldest);
+    onednn_unlink(onednn, oldest);
     matmul_free(oldest, onednn->threads);
     onednn->count--;
 }
 
 status onednn_matmul(struct onednn *onednn, const struct matmul_shape *shape, struct matmul **out) {
     assert(shape->type <= ELEMENT_BF16 && shape->columns % packed_block == 0);
-    struct matmul **bucket = &onednn->buckets[cache_bucket(shape)];
+    struct matmul **bucket = &onednn->buckets[onednn_bucket(shape)];
     for (struct matmul *matmul = *bucket; matmul; matmul = matmul->next) {
         const struct matmul_shape *has = &matmul->shape;
         if (has->type != shape->type || has->rows != shape->rows || has->columns != shape->columns ||
             has->inner != shape->inner)
             continue;
-        cache_unlink(onednn, matmul);
-        cache_link_newest(onednn, matmul);
+        onednn_unlink(onednn, matmul);
+        onednn_link_newest(onednn, matmul);
         *out = matmul;
         return OK;
     }
-    if (onednn->count == cache_capacity) cache_drop_oldest(onednn);
+    if (onednn->count == cache_capacity) onednn_drop_oldest(onednn);
     TRY(matmul_new(onednn, shape, out));
     (*out)->next = *bucket;
     *bucket = *out;
-    cache_link_newest(onednn, *out);
+    onednn_link_newest(onednn, *out);
     onednn->count++;
     return OK;
 }
@@ -219,7 +218,7 @@ const struct packed_layout *onednn_layout(const struct onednn *onednn, enum elem
     return &onednn->layouts[type];
 }
 
-// Asks oneDNN for its own choice of format for a typical product. If it is the blocked format that pack.c writes, every
+// Asks oneDNN for its own choice of format for a typical product. If it is the blocked format that gemm.c writes, every
 // product uses that format; otherwise the matrix stays plain, and rows are padded, so that every product of one layout
 // runs through the same code.
 static struct packed_layout onednn_choose_layout(dnnl_engine_t engine, enum element type) {
@@ -277,7 +276,7 @@ failed:
 void onednn_free(struct onednn **place) {
     struct onednn *onednn = *place;
     if (!onednn) return;
-    while (onednn->count) cache_drop_oldest(onednn);
+    while (onednn->count) onednn_drop_oldest(onednn);
     for (int i = 0; onednn->streams && i < onednn->threads; i++) {
         if (onednn->streams[i]) dnnl_stream_destroy(onednn->streams[i]);
     }

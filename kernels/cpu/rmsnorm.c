@@ -2,12 +2,10 @@
 #include <assert.h>
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/row_view.h"
 
 enum {
-    block_rows = 16,   // rows of a task, at least
-    blocks_most = 64,  // partial sums of the gradient of scale
-    sum_columns = 256, // columns of a task that adds partial sums
+    block_rows = 16,  // rows of a task, at least
+    blocks_most = 64, // partial sums of the gradient of scale
 };
 
 struct rmsnorm_job {
@@ -42,31 +40,21 @@ status cpu_rmsnorm(struct backend *backend, struct tensor out, struct tensor x, 
 
 struct rmsnorm_grad_job {
     const struct cpu_backend *cpu;
-    struct tensor grad_x, grad_scale, grad_out, x, scale, rstd;
-    float *sums; // [blocks][C], the gradient of scale from each block of rows; NULL: not wanted
-    int64_t block, blocks;
+    struct tensor grad_x, grad_out, x, scale, rstd;
+    struct tensor sums; // [blocks,C], the gradient of scale from each block of rows; or none
+    int64_t block;      // rows
 };
 
 static void rmsnorm_grad_task(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct rmsnorm_grad_job *job = context;
     int64_t columns = job->x.columns;
-    float *sums = job->sums ? job->sums + first / job->block * columns : NULL;
+    float *sums = tensor_none(job->sums) ? NULL : tensor_f32(job->sums, first / job->block);
     if (sums) memset(sums, 0, (size_t)columns * sizeof *sums);
     for (int64_t row = first; row < end; row++) {
         job->cpu->simd.rmsnorm_grad(row_view_of(job->grad_x, row), sums, row_view_of(job->grad_out, row),
                                     row_view_of(job->x, row), row_view_of(job->scale, 0), columns,
                                     *tensor_f32(job->rstd, row));
-    }
-}
-
-// Adds the sums of the blocks in their order.
-static void rmsnorm_sum_task(void *context, int64_t first, int64_t end, int thread) {
-    (void)thread;
-    const struct rmsnorm_grad_job *job = context;
-    float *grad_scale = tensor_f32(job->grad_scale, 0) + first;
-    for (int64_t block = 0; block < job->blocks; block++) {
-        job->cpu->simd.add(grad_scale, job->sums + block * job->x.columns + first, (size_t)(end - first));
     }
 }
 
@@ -81,10 +69,11 @@ status cpu_rmsnorm_grad(struct backend *backend, struct tensor grad_x, struct te
     if (block < block_rows) block = block_rows;
     int64_t blocks = (x.rows + block - 1) / block;
     assert(blocks <= blocks_most);
-    struct rmsnorm_grad_job job = {cpu, grad_x, grad_scale, grad_out, x, scale, rstd, NULL, block, blocks};
+    struct rmsnorm_grad_job job = {cpu, grad_x, grad_out, x, scale, rstd, {0}, block};
+    struct buffer sums;
     if (!tensor_none(grad_scale))
-        TRY(cpu_scratch(cpu, SCRATCH_SUMS, (size_t)(blocks * x.columns) * sizeof(float), &job.sums));
+        TRY(cpu_scratch_tensor(cpu, SCRATCH_SUMS, &sums, &job.sums, ELEMENT_F32, blocks, x.columns));
     parallel_for(cpu, x.rows, block, rmsnorm_grad_task, &job);
-    if (job.sums) parallel_for(cpu, x.columns, sum_columns, rmsnorm_sum_task, &job);
+    if (!tensor_none(grad_scale)) cpu_add_rows(cpu, grad_scale, job.sums, (struct tensor){0});
     return OK;
 }

@@ -1,6 +1,6 @@
-// The two packed forms of a weight, for linear.c and lm_head.c.
-#ifndef KERNELS_CPU_WEIGHT_H
-#define KERNELS_CPU_WEIGHT_H
+// The two packed forms of a weight, and products with a packed matrix.
+#ifndef KERNELS_CPU_LINEAR_H
+#define KERNELS_CPU_LINEAR_H
 
 #include "kernels/cpu/gemm.h"
 

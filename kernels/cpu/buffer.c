@@ -1,0 +1,268 @@
+// Memory: whole pages, the scratch memory of operations, the buffers of tensors and their protection in guarded mode,
+// and copies between the host, tensors and types.
+//
+// Prepacked weights are stored in pages that are reused: a new version of the weights replaces the old one, and fresh
+// pages cost several times as much as writing to them. Idle and used pages together never exceed the most that was in
+// use at one time.
+#include <assert.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "kernels/cpu/cpu.h"
+#include "shared/base/memory.h"
+
+enum {
+    page_bytes = 4096,
+    spare_fraction = 8,      // reused pages may exceed the request by this fraction of it
+    heap_bytes = 1 << 20,    // a buffer of fewer bytes is on the heap
+    task_elements = 1 << 16, // elements that a task copies
+    zero_columns = 4096,
+};
+
+static_assert((page_bytes & (page_bytes - 1)) == 0, "page_bytes is a power of two");
+
+// ---- pages and scratch memory ----
+
+static size_t buffer_round_up(size_t bytes) {
+    return bytes ? (bytes + page_bytes - 1) / page_bytes * page_bytes : page_bytes;
+}
+
+status pages_map(size_t bytes, struct pages *out) {
+    bytes = buffer_round_up(bytes);
+    void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) return fail(UNAVAILABLE, "out of memory: cannot allocate %zu bytes for tensors", bytes);
+    (void)madvise(data, bytes, MADV_HUGEPAGE); // a hint: without huge pages it is only slower
+    *out = (struct pages){data, bytes};
+    return OK;
+}
+
+void pages_unmap(struct pages *pages) {
+    if (pages->data) munmap(pages->data, pages->bytes);
+    *pages = (struct pages){0};
+}
+
+static void buffer_unmap_largest_idle(struct cpu_backend *cpu) {
+    size_t largest = 0;
+    assert(cpu->idle_count > 0);
+    for (size_t i = 1; i < cpu->idle_count; i++)
+        if (cpu->idle[i].bytes > cpu->idle[largest].bytes) largest = i;
+    cpu->idle_bytes -= cpu->idle[largest].bytes;
+    pages_unmap(&cpu->idle[largest]);
+    cpu->idle[largest] = cpu->idle[--cpu->idle_count];
+}
+
+// Takes the smallest idle pages that are large enough, but not much larger; otherwise maps new ones.
+status pages_get(struct cpu_backend *cpu, size_t bytes, struct pages *out) {
+    bytes = buffer_round_up(bytes);
+    size_t best = cpu->idle_count;
+    for (size_t i = 0; i < cpu->idle_count; i++) {
+        size_t size = cpu->idle[i].bytes;
+        if (size < bytes || size > bytes + bytes / spare_fraction) continue;
+        if (best == cpu->idle_count || size < cpu->idle[best].bytes) best = i;
+    }
+    if (best < cpu->idle_count) {
+        *out = cpu->idle[best];
+        cpu->idle[best] = cpu->idle[--cpu->idle_count];
+        cpu->idle_bytes -= out->bytes;
+    } else {
+        while (cpu->idle_count && cpu->used_bytes + cpu->idle_bytes + bytes > cpu->peak_bytes)
+            buffer_unmap_largest_idle(cpu);
+        TRY(pages_map(bytes, out));
+    }
+    cpu->used_bytes += out->bytes;
+    if (cpu->used_bytes > cpu->peak_bytes) cpu->peak_bytes = cpu->used_bytes;
+    return OK;
+}
+
+void pages_put(struct cpu_backend *cpu, struct pages *pages) {
+    if (!pages->data) return;
+    assert(cpu->used_bytes >= pages->bytes);
+    cpu->used_bytes -= pages->bytes;
+    if (RESIZE(&cpu->idle, cpu->idle_count + 1) != OK) {
+        pages_unmap(pages);
+        return;
+    }
+    cpu->idle[cpu->idle_count++] = *pages;
+    cpu->idle_bytes += pages->bytes;
+    *pages = (struct pages){0};
+}
+
+void pages_release_idle(struct cpu_backend *cpu) {
+    while (cpu->idle_count) buffer_unmap_largest_idle(cpu);
+    free(cpu->idle);
+    cpu->idle = NULL;
+}
+
+// Scratch memory is mapped and not taken from the heap, where the memory that it outgrows would remain as holes.
+status cpu_scratch(struct cpu_backend *cpu, enum scratch_slot slot, size_t bytes, void *out) {
+    struct pages *scratch = &cpu->scratch[slot];
+    if (scratch->bytes < bytes) {
+        pages_unmap(scratch);
+        TRY(pages_map(bytes, scratch));
+    }
+    memcpy(out, &scratch->data, sizeof scratch->data);
+    return OK;
+}
+
+status cpu_scratch_tensor(struct cpu_backend *cpu, enum scratch_slot slot, struct buffer *buffer, struct tensor *out,
+                          enum element type, int64_t rows, int64_t columns) {
+    *buffer = (struct buffer){.bytes = (size_t)(rows * columns) * element_size(type)};
+    TRY(cpu_scratch(cpu, slot, buffer->bytes, &buffer->data));
+    *out = (struct tensor){.buffer = buffer, .type = type, .rows = rows, .columns = columns, .stride = columns};
+    return OK;
+}
+
+// ---- buffers ----
+
+status cpu_buffer_new(struct backend *backend, size_t bytes, struct buffer **out) {
+    struct cpu_backend *cpu = cpu_of(backend);
+    *out = NULL;
+    struct buffer *buffer;
+    TRY(NEW(&buffer, 1));
+    buffer->bytes = bytes;
+    status result = OK;
+    if (cpu->guarded || bytes >= heap_bytes) {
+        result = pages_map(bytes, &buffer->pages);
+        buffer->data = buffer->pages.data;
+    } else {
+        size_t rounded = (bytes / 64 + 1) * 64;
+        buffer->data = aligned_alloc(64, rounded);
+        if (!buffer->data) result = fail(UNAVAILABLE, "out of memory: cannot allocate %zu bytes for tensors", rounded);
+        if (buffer->data) memset(buffer->data, 0, rounded);
+    }
+    if (result != OK) {
+        free(buffer);
+        return result;
+    }
+    buffer->next = cpu->buffers;
+    if (buffer->next) buffer->next->previous = buffer;
+    cpu->buffers = buffer;
+    *out = buffer;
+    return OK;
+}
+
+void cpu_buffer_free(struct backend *backend, struct buffer **place) {
+    struct buffer *buffer = *place;
+    if (!buffer) return;
+    if (buffer->previous) {
+        buffer->previous->next = buffer->next;
+    } else {
+        assert(cpu_of(backend)->buffers == buffer);
+        cpu_of(backend)->buffers = buffer->next;
+    }
+    if (buffer->next) buffer->next->previous = buffer->previous;
+    if (buffer->pages.data) {
+        pages_unmap(&buffer->pages);
+    } else {
+        free(buffer->data);
+    }
+    free(buffer);
+    *place = NULL;
+}
+
+void cpu_guard(struct cpu_backend *cpu, bool open) {
+    for (const struct buffer *buffer = cpu->buffers; buffer; buffer = buffer->next) {
+        assert(buffer->pages.data);
+        mprotect(buffer->data, buffer->pages.bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+    }
+}
+
+// ---- copies ----
+
+struct copy_job {
+    const struct cpu_backend *cpu;
+    unsigned char *out;
+    const unsigned char *in;
+    enum element out_type, in_type;
+    int64_t columns;
+    size_t out_stride, in_stride; // bytes
+    bool dense;                   // no gaps between the rows
+};
+
+// Of dense operands [first, end) are elements, otherwise rows.
+static void buffer_copy_task(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct copy_job *job = context;
+    size_t out_stride = job->dense ? element_size(job->out_type) : job->out_stride;
+    size_t in_stride = job->dense ? element_size(job->in_type) : job->in_stride;
+    int64_t step = job->dense ? end - first : 1;
+    for (int64_t i = first; i < end; i += step) {
+        cpu_convert(job->cpu, job->out + (size_t)i * out_stride, job->out_type, job->in + (size_t)i * in_stride,
+                    job->in_type, (size_t)(job->dense ? step : job->columns));
+    }
+}
+
+static bool buffer_copy_possible(enum element out, enum element in) {
+    static_assert(ELEMENT_F32 < ELEMENT_F16 && ELEMENT_BF16 < ELEMENT_F16 && ELEMENT_F16 < ELEMENT_I32,
+                  "the float types come first");
+    return out == in || (out <= ELEMENT_F16 && in <= ELEMENT_F16);
+}
+
+static status buffer_copy(struct cpu_backend *cpu, struct copy_job job, int64_t rows) {
+    job.cpu = cpu;
+    job.dense = job.out_stride == (size_t)job.columns * element_size(job.out_type) &&
+                job.in_stride == (size_t)job.columns * element_size(job.in_type);
+    parallel_for(cpu, job.dense ? rows * job.columns : rows,
+                 job.dense ? task_elements : task_elements / (job.columns + 1) + 1, buffer_copy_task, &job);
+    return OK;
+}
+
+status cpu_upload(struct backend *backend, struct tensor out, const void *host, enum element type) {
+    CHECK(tensor_fits(out) && buffer_copy_possible(out.type, type));
+    struct copy_job job = {.out = tensor_row(out, 0),
+                           .in = host,
+                           .out_type = out.type,
+                           .in_type = type,
+                           .columns = out.columns,
+                           .out_stride = (size_t)out.stride * element_size(out.type),
+                           .in_stride = (size_t)out.columns * element_size(type)};
+    return buffer_copy(cpu_of(backend), job, out.rows);
+}
+
+status cpu_download(struct backend *backend, void *host, enum element type, struct tensor in) {
+    CHECK(tensor_fits(in) && buffer_copy_possible(type, in.type));
+    struct copy_job job = {.out = host,
+                           .in = tensor_row(in, 0),
+                           .out_type = type,
+                           .in_type = in.type,
+                           .columns = in.columns,
+                           .out_stride = (size_t)in.columns * element_size(type),
+                           .in_stride = (size_t)in.stride * element_size(in.type)};
+    return buffer_copy(cpu_of(backend), job, in.rows);
+}
+
+status cpu_copy(struct backend *backend, struct tensor out, struct tensor in) {
+    CHECK(tensor_fits(out) && tensor_fits(in) && out.rows == in.rows && out.columns == in.columns);
+    CHECK(buffer_copy_possible(out.type, in.type));
+    struct copy_job job = {.out = tensor_row(out, 0),
+                           .in = tensor_row(in, 0),
+                           .out_type = out.type,
+                           .in_type = in.type,
+                           .columns = out.columns,
+                           .out_stride = (size_t)out.stride * element_size(out.type),
+                           .in_stride = (size_t)in.stride * element_size(in.type)};
+    return buffer_copy(cpu_of(backend), job, out.rows);
+}
+
+static void buffer_zero_task(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct tensor *out = context;
+    for (int64_t row = first; row < end; row++) {
+        memset(tensor_row(*out, row), 0, (size_t)out->columns * element_size(out->type));
+    }
+}
+
+// A tensor of few long rows is divided into more and shorter ones, so that every thread has work.
+status cpu_zero(struct backend *backend, struct tensor out) {
+    CHECK(tensor_fits(out));
+    if (tensor_dense(out) && out.columns % zero_columns == 0)
+        out = tensor_reshape(out, out.rows * (out.columns / zero_columns), zero_columns);
+    parallel_for(cpu_of(backend), out.rows, task_elements / (out.columns + 1) + 1, buffer_zero_task, &out);
+    return OK;
+}
+
+// Operations are done when they return.
+status cpu_wait(struct backend *backend) {
+    (void)backend;
+    return OK;
+}

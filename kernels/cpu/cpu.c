@@ -1,0 +1,124 @@
+// What every operation uses: views of tensors and checks of their bounds, conversions between element types, rounding
+// to nearest even, and loops that are distributed over the threads of the pool. No operation stands here.
+#include "kernels/cpu/cpu.h"
+
+#include <assert.h>
+#include <limits.h>
+
+// ---- views ----
+
+static_assert(sizeof(float) == 4 && sizeof(int32_t) == 4 && sizeof(uint16_t) == 2, "sizes of elements");
+
+size_t element_size(enum element type) {
+    static const size_t sizes[] = {
+        [ELEMENT_F32] = 4, [ELEMENT_BF16] = 2, [ELEMENT_F16] = 2, [ELEMENT_I32] = 4, [ELEMENT_U8] = 1};
+    static_assert(sizeof sizes / sizeof *sizes == ELEMENT_U8 + 1, "a size for every type");
+    return sizes[type];
+}
+
+struct tensor tensor_rows(struct tensor whole, int64_t first, int64_t rows) {
+    whole.offset += (size_t)(first * whole.stride) * element_size(whole.type);
+    whole.rows = rows;
+    return whole;
+}
+
+struct tensor tensor_columns(struct tensor whole, int64_t first, int64_t columns) {
+    whole.offset += (size_t)first * element_size(whole.type);
+    whole.columns = columns;
+    return whole;
+}
+
+struct tensor tensor_reshape(struct tensor whole, int64_t rows, int64_t columns) {
+    whole.rows = rows;
+    whole.columns = columns;
+    whole.stride = columns;
+    return whole;
+}
+
+bool tensor_fits(struct tensor t) {
+    if (tensor_none(t) || t.rows < 0 || t.columns < 0 || (t.rows > 1 && t.stride < t.columns)) return false;
+    if (t.rows == 0 || t.columns == 0) return true;
+    size_t elements = (size_t)((t.rows - 1) * t.stride + t.columns);
+    return t.offset + elements * element_size(t.type) <= t.buffer->bytes;
+}
+
+bool tensor_is(struct tensor t, int type, int64_t rows, int64_t columns) {
+    bool same_type = type < 0 ? t.type == ELEMENT_F32 || t.type == ELEMENT_BF16 : t.type == (enum element)type;
+    return same_type && t.rows == rows && t.columns == columns && tensor_fits(t);
+}
+
+// ---- conversions ----
+
+static void cpu_convert_to_f32(const struct cpu_backend *cpu, float *out, const void *in, enum element from,
+                               size_t count) {
+    if (from == ELEMENT_F32) memcpy(out, in, count * sizeof *out);
+    if (from == ELEMENT_BF16) cpu->simd.f32_from_bf16(out, in, count);
+    if (from == ELEMENT_F16) {
+        const uint16_t *halves = in;
+        for (size_t i = 0; i < count; i++) out[i] = f32_from_f16(halves[i]);
+    }
+}
+
+static void cpu_convert_from_f32(const struct cpu_backend *cpu, void *out, enum element to, const float *in,
+                                 size_t count) {
+    if (to == ELEMENT_F32) memcpy(out, in, count * sizeof *in);
+    if (to == ELEMENT_BF16) cpu->simd.bf16_from_f32(out, in, count);
+    if (to == ELEMENT_F16) {
+        uint16_t *halves = out;
+        for (size_t i = 0; i < count; i++) halves[i] = f16_from_f32(in[i]);
+    }
+}
+
+void cpu_convert(const struct cpu_backend *cpu, void *out, enum element to, const void *in, enum element from,
+                 size_t count) {
+    if (to == from) {
+        memcpy(out, in, count * element_size(to));
+    } else if (to == ELEMENT_F32) {
+        cpu_convert_to_f32(cpu, out, in, from, count);
+    } else if (from == ELEMENT_F32) {
+        cpu_convert_from_f32(cpu, out, to, in, count);
+    } else {
+        enum { part_elements = 256 };
+        float part[part_elements];
+        for (size_t done = 0; done < count; done += part_elements) {
+            size_t now = count - done < part_elements ? count - done : part_elements;
+            cpu_convert_to_f32(cpu, part, (const char *)in + done * element_size(from), from, now);
+            cpu_convert_from_f32(cpu, (char *)out + done * element_size(to), to, part, now);
+        }
+    }
+}
+
+const float *cpu_row_read(const struct cpu_backend *cpu, struct tensor t, int64_t row, float *scratch) {
+    if (t.type == ELEMENT_F32) return tensor_f32(t, row);
+    cpu_convert_to_f32(cpu, scratch, tensor_row(t, row), t.type, (size_t)t.columns);
+    return scratch;
+}
+
+void cpu_row_write(const struct cpu_backend *cpu, struct tensor t, int64_t row, const float *values) {
+    cpu_convert_from_f32(cpu, tensor_row(t, row), t.type, values, (size_t)t.columns);
+}
+
+// ---- parallel loops ----
+
+struct parallel_job {
+    int64_t count, block;
+    void (*work)(void *context, int64_t first, int64_t end, int thread);
+    void *context;
+};
+
+static void cpu_parallel_task(void *context, int task, int thread) {
+    const struct parallel_job *job = context;
+    int64_t first = task * job->block;
+    int64_t end = first + job->block < job->count ? first + job->block : job->count;
+    job->work(job->context, first, end, thread);
+}
+
+void parallel_for(struct cpu_backend *cpu, int64_t count, int64_t block,
+                  void (*work)(void *context, int64_t first, int64_t end, int thread), void *context) {
+    if (count <= 0) return;
+    if (block < 1) block = 1;
+    struct parallel_job job = {.count = count, .block = block, .work = work, .context = context};
+    int64_t tasks = (count + block - 1) / block;
+    assert(tasks <= INT_MAX);
+    pool_run(cpu->pool, (int)tasks, cpu_parallel_task, &job);
+}
