@@ -1,4 +1,4 @@
-# Layout, chosen static checks, include layers, a comment on every public prototype.
+# Layout, chosen static checks, include layers and circles, naming rules, a comment on every public prototype.
 # In an unpacked archive git lists nothing.
 FORMATTED = $(or $(shell git ls-files '*.c' '*.h' 2>/dev/null),$(shell find $(wildcard */) -name 'build*' -prune -o -name '*.[ch]' -print))
 # Each version of clang-format lays out some lines in another way.
@@ -9,6 +9,7 @@ lint: compile_commands.json $(LIBRARY) ## zero warnings: clang-format, clang-tid
 	@if clang-format --version | grep -q 'version $(LAYOUT_VERSION)\.'; then clang-format --dry-run -Werror $(FORMATTED); \
 	 else echo "layout left out: it is that of clang-format $(LAYOUT_VERSION), and this is $$(clang-format --version)"; fi
 	python3 tests/lint/layers .
+	python3 tests/lint/names .
 	@tests/lint/symbols $(LIBRARY)
 	@printf '%s\n' $(filter %.c,$(FORMATTED)) | xargs -P 2 -n 4 clang-tidy --quiet -p . 2>/dev/null
 
