@@ -87,18 +87,18 @@ static void test_fields_do_not_overlap(void **state) {
 static void test_choices_have_their_numbers(void **state) {
     (void)state;
     static const struct {
-        enum stage_id stage;
         const char *option, *choice;
+        enum stage_id stage;
         int index;
     } cases[] = {
-        {STAGE_REFSCORE, "span", "content", REFSCORE_SPAN_CONTENT},
-        {STAGE_REFSCORE, "span", "released", REFSCORE_SPAN_RELEASED},
-        {STAGE_REFSCORE, "logprobs", "answer", REFSCORE_LOGPROBS_ANSWER},
-        {STAGE_REFSCORE, "logprobs", "all", REFSCORE_LOGPROBS_ALL},
-        {STAGE_REWARD, "likelihood", "geometric", REWARD_LIKELIHOOD_GEOMETRIC},
-        {STAGE_REWARD, "likelihood", "arithmetic", REWARD_LIKELIHOOD_ARITHMETIC},
-        {STAGE_OPTIM, "schedule", "cosine", OPTIM_SCHEDULE_COSINE},
-        {STAGE_OPTIM, "schedule", "constant", OPTIM_SCHEDULE_CONSTANT},
+        {"span", "content", STAGE_REFSCORE, REFSCORE_SPAN_CONTENT},
+        {"span", "released", STAGE_REFSCORE, REFSCORE_SPAN_RELEASED},
+        {"logprobs", "answer", STAGE_REFSCORE, REFSCORE_LOGPROBS_ANSWER},
+        {"logprobs", "all", STAGE_REFSCORE, REFSCORE_LOGPROBS_ALL},
+        {"likelihood", "geometric", STAGE_REWARD, REWARD_LIKELIHOOD_GEOMETRIC},
+        {"likelihood", "arithmetic", STAGE_REWARD, REWARD_LIKELIHOOD_ARITHMETIC},
+        {"schedule", "cosine", STAGE_OPTIM, OPTIM_SCHEDULE_COSINE},
+        {"schedule", "constant", STAGE_OPTIM, OPTIM_SCHEDULE_CONSTANT},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct option *option = option_find(&stage_kinds[cases[i].stage].options, cases[i].option);
