@@ -19,11 +19,23 @@
 #define V16 static inline __attribute__((unused))
 #endif
 
-#if defined(__AVX512F__)
-
+// Sixteen floats.
+#if defined(__AVX2__)
 #include <immintrin.h>
-
+#endif
+#if defined(__AVX512F__)
 typedef __m512 v16;
+#else
+typedef struct v16 {
+#if defined(__AVX2__)
+    __m256 low, high;
+#else
+    float lane[16];
+#endif
+} v16;
+#endif
+
+#if defined(__AVX512F__)
 
 V16 v16 v16_set1(float x) {
     return _mm512_set1_ps(x);
@@ -102,12 +114,6 @@ V16 float v16_reduce_add(v16 x) {
 }
 
 #elif defined(__AVX2__)
-
-#include <immintrin.h>
-
-typedef struct v16 {
-    __m256 low, high;
-} v16;
 
 #define V16_BOTH(f) ((v16){f(a.low, b.low), f(a.high, b.high)})
 
@@ -212,10 +218,6 @@ V16 float v16_reduce_add(v16 x) {
 #undef V16_BOTH
 
 #else
-
-typedef struct v16 {
-    float lane[16];
-} v16;
 
 #define V16_EACH(expression)                                                                                           \
     v16 out;                                                                                                           \
