@@ -1,5 +1,6 @@
-// caravan init DIR: a model folder with random weights, in the layout and with the starting values of Hugging Face.
-// config.json is written last: a folder that has one is whole.
+// caravan init DIR: writes a model directory with random weights. Layout and initial values are those of Hugging Face.
+// config.json is written last: a directory that has one is complete.
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +16,7 @@ static const char *const dtype_names[] = {[INIT_DTYPE_FLOAT32] = "float32", [INI
 
 struct init_options {
     const char *shape, *tokenizer, *train_tokenizer;
-    int dtype; // init_dtype
+    int dtype; // enum init_dtype
     int64_t seed, vocab_size, threads;
 };
 
@@ -69,13 +70,8 @@ static const struct option_table init_table = {
     .size = sizeof(struct init_options),
 };
 
-struct init_task {
-    const char *folder;
-    struct init_options options;
-};
-
-// Copies the files of a tokenizer that the folder has.
-static status init_copy_tokenizer(const struct init_task *task) {
+// Copies those tokenizer files that the directory `source` has.
+static status init_copy_tokenizer(const char *source, const char *dir) {
     static const char *const names[] = {
         "tokenizer.json",          "vocab.json",        "merges.txt",        "tokenizer_config.json",
         "special_tokens_map.json", "added_tokens.json", "chat_template.json"};
@@ -83,38 +79,41 @@ static status init_copy_tokenizer(const struct init_task *task) {
     struct buf content = {0};
     status result = OK;
     for (size_t i = 0; i < sizeof names / sizeof *names && result == OK; i++) {
-        char *from = path_join(&memory, task->options.tokenizer, names[i]),
-             *to = path_join(&memory, task->folder, names[i]);
+        char *from = path_join(&memory, source, names[i]), *to = path_join(&memory, dir, names[i]);
         if (!from || !to) result = fail_oom();
         if (result != OK || !path_exists(from)) continue;
         buf_clear(&content);
         result = file_read(from, &content);
         if (result == OK) result = file_write_atomic(to, content.data, content.size);
     }
-    char *template = path_join(&memory, task->folder, "chat_template.json");
+    char *template = path_join(&memory, dir, "chat_template.json");
     if (result == OK && !template) result = fail_oom();
-    if (result == OK && !path_exists(template)) result = tokenizer_save_chat_template(task->folder);
+    if (result == OK && !path_exists(template)) result = tokenizer_save_chat_template(dir);
     buf_release(&content);
     arena_release(&memory);
     return result;
 }
 
-static status init_learn_tokenizer(const struct init_task *task, int64_t vocabulary, bool fixed) {
-    int64_t limit = task->options.vocab_size;
+// Learns a tokenizer of at most `limit` tokens from a text file. If the vocabulary is `fixed`, the tokenizer and its
+// added tokens fit into it.
+static status init_learn_tokenizer(const char *text_file, const char *dir, int64_t limit, int64_t vocabulary,
+                                   bool fixed) {
+    assert(limit >= BPE_BYTE_TOKENS);
     if (fixed && vocabulary < BPE_BYTE_TOKENS + QWEN_ADDED_TOKENS)
         return fail(DATAERR, "--shape: vocab_size %lld leaves no room for the %d tokens of a byte-level tokenizer",
                     (long long)vocabulary, BPE_BYTE_TOKENS + QWEN_ADDED_TOKENS);
     if (fixed && vocabulary - QWEN_ADDED_TOKENS < limit) limit = vocabulary - QWEN_ADDED_TOKENS;
     struct buf text = {0};
-    status result = file_read(task->options.train_tokenizer, &text);
+    status result = file_read(text_file, &text);
     if (result == OK) {
-        result = tokenizer_train(task->folder, text.data, text.size, (size_t)limit);
-        if (result == DATAERR) fail_prefix(result, "%s", task->options.train_tokenizer);
+        result = tokenizer_train(dir, text.data, text.size, (size_t)limit);
+        if (result == DATAERR) fail_prefix(result, "%s", text_file);
     }
     buf_release(&text);
     return result;
 }
 
+// The standard deviation of the weights of one part of the model, by the config.
 static float init_range_of(json_object *config, const char *part) {
     json_object *inner, *value;
     float range;
@@ -124,67 +123,52 @@ static float init_range_of(json_object *config, const char *part) {
     return json_float(value, &range) && range >= 0 ? range : 0.02f;
 }
 
-// Fits the config to the tokenizer that lies in the folder now, and writes all but the tokenizer.
-static status init_write_model(const struct init_task *task, json_object *shape, bool fixed) {
+int init_main(int argc, char **argv) {
+    struct init_options given;
+    struct options options = {0};
+    struct operands operands = {.least = 1, .most = 1};
     struct arena memory = {0};
     struct buf text = {0};
-    struct tokenizer *t = NULL;
+    struct tokenizer *tokenizer = NULL;
     struct model_config *config = NULL;
-    status result;
-    TRY_TO(result, done, NEW(&config, 1));
-    TRY_TO(result, done, tokenizer_open(&t, task->folder));
-    TRY_TO(result, done, init_fit(shape, t, fixed, dtype_names[task->options.dtype]));
-    TRY_TO(result, done, init_print(shape, &text));
-    TRY_TO(result, done, model_config_parse(config, text.data, text.size, task->options.shape));
-    TRY_TO(result, done, init_write_settings(task->folder, t, config));
-    const struct init_weights how = {.folder = task->folder,
-                                     .text_range = init_range_of(shape, "text_config"),
-                                     .vision_range = init_range_of(shape, "vision_config"),
-                                     .seed = (uint64_t)task->options.seed,
-                                     .type = task->options.dtype == INIT_DTYPE_FLOAT32 ? ELEMENT_F32 : ELEMENT_BF16,
-                                     .threads = (int)task->options.threads};
-    TRY_TO(result, done, init_write_weights(&how, config));
-    char *path = path_join(&memory, task->folder, "config.json");
-    result = path ? file_write_atomic(path, text.data, text.size) : fail_oom();
-done:
-    free(config);
-    tokenizer_free(&t);
-    buf_release(&text);
-    arena_release(&memory);
-    return result;
-}
-
-static status init_model_dir(const struct init_task *task) {
-    struct arena memory = {0};
     json_object *shape = NULL;
     bool fixed;
     status result;
-    char *path = path_join(&memory, task->folder, "config.json");
+    TRY_TO(result, done, subcommand_parse(&options, &init_table, &given, argc, argv, &operands));
+    const char *dir = operands.list[0];
+    if (!given.tokenizer == !given.train_tokenizer)
+        TRY_TO(result, done, fail(USAGE, "one of --tokenizer and --train-tokenizer is needed"));
+    char *path = path_join(&memory, dir, "config.json");
     if (!path) TRY_TO(result, done, fail_oom());
-    if (path_exists(path)) TRY_TO(result, done, fail(USAGE, "%s: there is a model already", task->folder));
-    TRY_TO(result, done, init_shape(&shape, task->options.shape, &fixed));
-    TRY_TO(result, done, dir_make(task->folder));
-    TRY_TO(result, done,
-           task->options.tokenizer ? init_copy_tokenizer(task)
-                                   : init_learn_tokenizer(task, init_vocabulary(shape), fixed));
-    result = init_write_model(task, shape, fixed);
+    if (path_exists(path)) TRY_TO(result, done, fail(USAGE, "%s: there is a model already", dir));
+    TRY_TO(result, done, init_shape(&shape, given.shape, &fixed));
+    TRY_TO(result, done, dir_make(dir));
+    if (given.tokenizer) {
+        TRY_TO(result, done, init_copy_tokenizer(given.tokenizer, dir));
+    } else {
+        TRY_TO(result, done,
+               init_learn_tokenizer(given.train_tokenizer, dir, given.vocab_size, init_vocabulary(shape), fixed));
+    }
+    TRY_TO(result, done, NEW(&config, 1));
+    TRY_TO(result, done, tokenizer_open(&tokenizer, dir));
+    TRY_TO(result, done, init_fit(shape, tokenizer, fixed, dtype_names[given.dtype]));
+    TRY_TO(result, done, init_print(shape, &text));
+    TRY_TO(result, done, model_config_parse(config, text.data, text.size, given.shape));
+    TRY_TO(result, done, init_write_settings(dir, tokenizer, config));
+    const struct init_weights weights = {.dir = dir,
+                                         .text_range = init_range_of(shape, "text_config"),
+                                         .vision_range = init_range_of(shape, "vision_config"),
+                                         .seed = (uint64_t)given.seed,
+                                         .type = given.dtype == INIT_DTYPE_FLOAT32 ? ELEMENT_F32 : ELEMENT_BF16,
+                                         .threads = (int)given.threads};
+    TRY_TO(result, done, init_write_weights(&weights, config));
+    result = file_write_atomic(path, text.data, text.size);
 done:
     json_object_put(shape);
+    free(config);
+    tokenizer_free(&tokenizer);
+    buf_release(&text);
     arena_release(&memory);
-    return result;
-}
-
-int init_main(int argc, char **argv) {
-    struct init_task task;
-    struct options options = {0};
-    struct operands operands = {.least = 1, .most = 1};
-    status result = subcommand_parse(&options, &init_table, &task.options, argc, argv, &operands);
-    if (result == OK && !task.options.tokenizer == !task.options.train_tokenizer)
-        result = fail(USAGE, "one of --tokenizer and --train-tokenizer is needed");
-    if (result == OK) {
-        task.folder = operands.list[0];
-        result = init_model_dir(&task);
-    }
     options_release(&options);
     return subcommand_exit(result);
 }

@@ -1,11 +1,11 @@
-// The JSON files of a fresh model folder.
+// The JSON files of a new model directory, except those of the tokenizer.
 #include <string.h>
 
 #include "shared/base/file.h"
 #include "shared/base/json.h"
 #include "tools/init.h"
 
-// Qwen2.5-VL-3B-Instruct's, as published; the other shapes say what they init_merge.
+// The config.json of Qwen2.5-VL-3B-Instruct, as published. Each other shape is this one with some changes.
 static const char published_3b[] =
     "{\"architectures\": [\"Qwen2_5_VLForConditionalGeneration\"], \"attention_dropout\": 0.0, \"bos_token_id\": "
     "151643,"
@@ -31,7 +31,7 @@ static const char change_tiny[] =
     " \"vision_config\": {\"depth\": 4, \"hidden_size\": 64, \"intermediate_size\": 160, \"num_heads\": 2,"
     " \"out_hidden_size\": 128, \"fullatt_block_indexes\": [1, 3]}}";
 
-// Writes the changes over what the object says, objects inside it key by key.
+// Replaces the keys of `object` by those of `changes`; nested objects are merged key by key.
 static void init_merge(json_object *object, json_object *changes) {
     json_object_object_foreach(changes, key, value) {
         json_object *inner;
@@ -59,7 +59,7 @@ status init_shape(json_object **out, const char *shape, bool *fixed) {
     return result;
 }
 
-// The object that has a key of the language model: the config's text_config if that has it, else the config.
+// Returns the object that has a key of the language model: the config's text_config if that has it, else the config.
 static json_object *init_text_config(json_object *config, const char *key) {
     json_object *text;
     bool nested =
@@ -74,17 +74,6 @@ int64_t init_vocabulary(json_object *config) {
     return said && json_int(value, &size) ? size : 0;
 }
 
-static void init_set_id(json_object *config, const char *key, int64_t id) {
-    json_object *text;
-    if (id < 0) {
-        json_object_object_del(config, key);
-    } else {
-        json_object_object_add(config, key, json_object_new_int64(id));
-    }
-    if (json_object_object_get_ex(config, "text_config", &text) && json_object_object_get_ex(text, key, NULL))
-        json_object_object_add(text, key, id < 0 ? NULL : json_object_new_int64(id));
-}
-
 status init_fit(json_object *config, const struct tokenizer *t, bool fixed, const char *dtype) {
     static const struct {
         const char *key, *token;
@@ -92,8 +81,19 @@ status init_fit(json_object *config, const struct tokenizer *t, bool fixed, cons
                {"image_token_id", "<|image_pad|>"},      {"video_token_id", "<|video_pad|>"},
                {"vision_token_id", "<|vision_pad|>"},    {"vision_start_token_id", "<|vision_start|>"},
                {"vision_end_token_id", "<|vision_end|>"}};
-    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
-        init_set_id(config, ids[i].key, tokenizer_token_to_id(t, ids[i].token));
+    json_object *text;
+    bool nested = json_object_object_get_ex(config, "text_config", &text);
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        const char *name = ids[i].key;
+        int64_t id = tokenizer_token_to_id(t, ids[i].token);
+        if (id < 0) {
+            json_object_object_del(config, name);
+        } else {
+            json_object_object_add(config, name, json_object_new_int64(id));
+        }
+        if (nested && json_object_object_get_ex(text, name, NULL))
+            json_object_object_add(text, name, id < 0 ? NULL : json_object_new_int64(id));
+    }
     int64_t size = tokenizer_vocab_size(t), given = init_vocabulary(config);
     if (fixed && given < size)
         return fail(DATAERR, "--shape: vocab_size %lld is less than the tokenizer's %lld", (long long)given,
@@ -101,7 +101,7 @@ status init_fit(json_object *config, const struct tokenizer *t, bool fixed, cons
     if (!fixed) json_object_object_add(config, "vocab_size", json_object_new_int64((size + 63) / 64 * 64));
     const char *key = json_object_object_get_ex(config, "dtype", NULL) ? "dtype" : "torch_dtype";
     json_object_object_add(config, key, json_object_new_string(dtype));
-    json_object *text = init_text_config(config, key);
+    text = init_text_config(config, key);
     if (text != config) json_object_object_add(text, key, json_object_new_string(dtype));
     return OK;
 }
@@ -118,15 +118,15 @@ status init_print(json_object *object, struct buf *out) {
     return buf_puts(out, "\n}\n");
 }
 
-static status init_write_file(const char *folder, const char *name, struct buf *content) {
+static status init_write_file(const char *dir, const char *name, struct buf *content) {
     struct arena memory = {0};
-    char *path = path_join(&memory, folder, name);
+    char *path = path_join(&memory, dir, name);
     status result = path ? file_write_atomic(path, content->data, content->size) : fail_oom();
     arena_release(&memory);
     return result;
 }
 
-status init_write_settings(const char *folder, const struct tokenizer *t, const struct model_config *config) {
+status init_write_settings(const char *dir, const struct tokenizer *t, const struct model_config *config) {
     struct buf out = {0};
     long long end = tokenizer_token_to_id(t, "<|im_end|>"), pad = tokenizer_token_to_id(t, "<|endoftext|>");
     const struct vision_config *vision = &config->vision;
@@ -139,7 +139,7 @@ status init_write_settings(const char *folder, const struct tokenizer *t, const 
     } else {
         result = buf_printf(&out, "{\n  \"do_sample\": true,\n  \"eos_token_id\": [%lld]\n}\n", end);
     }
-    if (result == OK) result = init_write_file(folder, "generation_config.json", &out);
+    if (result == OK) result = init_write_file(dir, "generation_config.json", &out);
     buf_clear(&out);
     if (result == OK)
         result = buf_printf(&out,
@@ -150,7 +150,7 @@ status init_write_settings(const char *folder, const struct tokenizer *t, const 
                             "  \"image_processor_type\": \"Qwen2VLImageProcessor\",\n"
                             "  \"processor_class\": \"Qwen2_5_VLProcessor\"\n}\n",
                             vision->patch_size, vision->temporal_patch_size, vision->spatial_merge_size);
-    if (result == OK) result = init_write_file(folder, "preprocessor_config.json", &out);
+    if (result == OK) result = init_write_file(dir, "preprocessor_config.json", &out);
     buf_release(&out);
     return result;
 }

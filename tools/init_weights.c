@@ -1,4 +1,5 @@
-// Random weights, drawn a block at a time and written as they are drawn: a model of any size in a few megabytes.
+// Random weights. Each block is written as soon as it is drawn, so a model of any size needs a few megabytes of memory.
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,18 +14,20 @@
 
 enum { BLOCK = 1 << 20, TASK = 1 << 14, DRAW = 4 }; // elements; one draw of 64 bits gives DRAW of them
 enum { LEVELS = 1 << 16 };
+static_assert(BLOCK % TASK == 0 && TASK % DRAW == 0, "no draw is shared by two tasks or blocks");
+static_assert(LEVELS == 1 << 64 / DRAW, "each level has the bits of its share of a draw");
 static const int64_t SHARD = 5000000000; // bytes
 
 struct weight_block {
     uint64_t key;
-    int64_t first; // element of the tensor
+    int64_t first; // element of the tensor, a multiple of BLOCK
     size_t count;
     const float *levels;
     enum element type;
     void *out;
 };
 
-// What stands ready for all tensors.
+// Threads and buffers that are shared by all tensors.
 struct init_scratch {
     struct pool *pool;
     float *block;                       // BLOCK elements
@@ -66,53 +69,47 @@ static void init_draw_task(void *context, int task, int thread) {
     }
 }
 
-static status init_write_parameter(const struct init_weights *how, const struct parameter *parameter,
-                                   const struct init_scratch *scratch, struct safetensors_writer *writer) {
-    struct weight_block weight_block = {.key = rng_key(how->seed, parameter->name),
-                                        .levels = parameter->vision ? scratch->vision_levels : scratch->text_levels,
-                                        .type = how->type,
-                                        .out = scratch->block};
-    size_t each = how->type == ELEMENT_F32 ? 4 : 2;
-    for (; weight_block.first < parameter->count; weight_block.first += BLOCK) {
-        int64_t left = parameter->count - weight_block.first;
-        weight_block.count = left < BLOCK ? (size_t)left : BLOCK;
-        if (parameter->kind == PARAMETER_MATRIX) {
-            pool_run(scratch->pool, (int)((weight_block.count + TASK - 1) / TASK), init_draw_task, &weight_block);
-        } else {
-            for (size_t i = 0; i < weight_block.count; i++)
-                init_store(&weight_block, i, parameter->kind == PARAMETER_NORM ? 1 : 0);
-        }
-        TRY(safetensors_write(writer, scratch->block, weight_block.count * each));
-    }
-    return OK;
-}
-
 struct shard {
     const struct parameter_table *table;
     size_t first, end; // parameters
     char name[64];
 };
 
+// Draws and writes the tensors of a shard, in blocks.
 static status init_write_shard(const struct init_weights *how, const struct shard *shard,
                                const struct init_scratch *scratch) {
     struct arena memory = {0};
     struct safetensors_writer *writer = NULL;
     status result;
     size_t count = shard->end - shard->first;
-    char *path = path_join(&memory, how->folder, shard->name);
+    char *path = path_join(&memory, how->dir, shard->name);
     struct stored_tensor *tensors = arena_alloc(&memory, count * sizeof *tensors);
-    if (!path || !tensors) {
-        result = fail_oom();
-        goto done;
-    }
+    if (!path || !tensors) TRY_TO(result, done, fail_oom());
     for (size_t i = 0; i < count; i++) {
         const struct parameter *parameter = &shard->table->list[shard->first + i];
         tensors[i] = (struct stored_tensor){.name = parameter->name, .type = how->type, .rank = parameter->rank};
         memcpy(tensors[i].shape, parameter->shape, sizeof parameter->shape);
     }
     TRY_TO(result, done, safetensors_create(&writer, path, tensors, count, true));
-    for (size_t i = shard->first; i < shard->end; i++)
-        TRY_TO(result, done, init_write_parameter(how, &shard->table->list[i], scratch, writer));
+    for (size_t i = shard->first; i < shard->end; i++) {
+        const struct parameter *parameter = &shard->table->list[i];
+        struct weight_block block = {.key = rng_key(how->seed, parameter->name),
+                                     .levels = parameter->vision ? scratch->vision_levels : scratch->text_levels,
+                                     .type = how->type,
+                                     .out = scratch->block};
+        for (; block.first < parameter->count; block.first += BLOCK) {
+            int64_t left = parameter->count - block.first;
+            block.count = left < BLOCK ? (size_t)left : BLOCK;
+            if (parameter->kind == PARAMETER_MATRIX) {
+                pool_run(scratch->pool, (int)((block.count + TASK - 1) / TASK), init_draw_task, &block);
+            } else {
+                for (size_t k = 0; k < block.count; k++)
+                    init_store(&block, k, parameter->kind == PARAMETER_NORM ? 1 : 0);
+            }
+            TRY_TO(result, done,
+                   safetensors_write(writer, scratch->block, block.count * (how->type == ELEMENT_F32 ? 4 : 2)));
+        }
+    }
     result = safetensors_finish(&writer);
 done:
     safetensors_abort(&writer);
@@ -141,61 +138,47 @@ static status init_write_index(const struct init_weights *how, const struct para
     for (size_t i = 0; i < table->count; i++) total += init_parameter_bytes(how, &table->list[i]);
     status result =
         buf_printf(&out, "{\n  \"metadata\": {\"total_size\": %lld},\n  \"weight_map\": {", (long long)total);
-    for (size_t s = 0; shards && s < count; s++)
+    for (size_t s = 0; s < count; s++)
         for (size_t i = shards[s].first; i < shards[s].end && result == OK; i++)
             result = buf_printf(&out, "%s\n    \"%s\": \"%s\"", i ? "," : "", table->list[i].name, shards[s].name);
     if (result == OK) result = buf_puts(&out, "\n  }\n}\n");
-    char *path = path_join(&memory, how->folder, "model.safetensors.index.json");
+    char *path = path_join(&memory, how->dir, "model.safetensors.index.json");
     if (result == OK) result = path ? file_write_atomic(path, out.data, out.size) : fail_oom();
     arena_release(&memory);
     buf_release(&out);
     return result;
 }
 
-// Cuts the table into shards and names them.
-static status init_split(const struct init_weights *how, const struct parameter_table *table, struct arena *memory,
-                         struct shard **out, size_t *count) {
-    *count = 0;
-    for (size_t first = 0; first < table->count; first = shard_end(how, table, first)) ++*count;
-    struct shard *shards = arena_alloc(memory, *count * sizeof *shards);
-    if (!shards) return fail_oom();
-    for (size_t i = 0, first = 0; i < *count; first = shards[i++].end) {
-        shards[i] = (struct shard){.table = table, .first = first, .end = shard_end(how, table, first)};
-        snprintf(shards[i].name, sizeof shards[i].name,
-                 *count == 1 ? "model.safetensors" : "model-%05zu-of-%05zu.safetensors", i + 1, *count);
-    }
-    *out = shards;
-    return OK;
-}
-
-static status init_open_workshop(struct init_scratch *scratch, const struct init_weights *how) {
-    TRY(pool_new(&scratch->pool, how->threads));
-    TRY(NEW(&scratch->block, BLOCK));
-    TRY(NEW(&scratch->text_levels, LEVELS));
-    TRY(NEW(&scratch->vision_levels, LEVELS));
-    init_fill_levels(scratch->text_levels, how->text_range);
-    init_fill_levels(scratch->vision_levels, how->vision_range);
-    return OK;
-}
-
 status init_write_weights(const struct init_weights *how, const struct model_config *config) {
     struct parameter_table *table = NULL;
     struct init_scratch scratch = {0};
-    struct arena memory = {0};
     struct shard *shards = NULL;
     size_t count = 0;
     status result;
     TRY_TO(result, done, parameter_table_new(&table, config));
-    TRY_TO(result, done, init_open_workshop(&scratch, how));
-    TRY_TO(result, done, init_split(how, table, &memory, &shards, &count));
-    for (size_t i = 0; shards && i < count; i++) TRY_TO(result, done, init_write_shard(how, &shards[i], &scratch));
+    for (size_t first = 0; first < table->count; first = shard_end(how, table, first)) count++;
+    assert(count > 0);
+    TRY_TO(result, done, NEW(&shards, count));
+    for (size_t i = 0, first = 0; i < count; first = shards[i++].end) {
+        shards[i] = (struct shard){.table = table, .first = first, .end = shard_end(how, table, first)};
+        snprintf(shards[i].name, sizeof shards[i].name,
+                 count == 1 ? "model.safetensors" : "model-%05zu-of-%05zu.safetensors", i + 1, count);
+    }
+    assert(shards[count - 1].end == table->count);
+    TRY_TO(result, done, pool_new(&scratch.pool, how->threads));
+    TRY_TO(result, done, NEW(&scratch.block, BLOCK));
+    TRY_TO(result, done, NEW(&scratch.text_levels, LEVELS));
+    TRY_TO(result, done, NEW(&scratch.vision_levels, LEVELS));
+    init_fill_levels(scratch.text_levels, how->text_range);
+    init_fill_levels(scratch.vision_levels, how->vision_range);
+    for (size_t i = 0; i < count; i++) TRY_TO(result, done, init_write_shard(how, &shards[i], &scratch));
     if (count > 1) TRY_TO(result, done, init_write_index(how, table, shards, count));
 done:
     free(scratch.text_levels);
     free(scratch.vision_levels);
     free(scratch.block);
+    free(shards);
     pool_free(&scratch.pool);
     parameter_table_free(&table);
-    arena_release(&memory);
     return result;
 }
