@@ -1,4 +1,5 @@
-// caravan frames: what lies in a frames store.
+// caravan frames: lists, shows and exports the decoded images and clips of a frames store.
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -54,10 +55,21 @@ static status frames_print_line(void *context, const char *key, const struct fra
     return OK;
 }
 
-// Two pixels a character: the upper half block in the upper one's colour on the lower one's.
-static void frames_draw_frame(const struct frames *frames, int index) {
+// Prints the facts and, on a terminal, the middle frame, two pixels a character: the upper one as the foreground of an
+// upper half block, the lower one as its background.
+static void frames_print_facts(const char *key, const struct frames *frames) {
     enum { columns = 64 };
-    int step = (frames->width + columns - 1) / columns;
+    assert(frames->count > 0);
+    printf("key               %s\nkind              %s\nframes            %d\nheight            %d\nwidth             "
+           "%d\n",
+           key, frames->video ? "video" : "image", frames->count, frames->height, frames->width);
+    if (frames->video) {
+        printf("seconds_per_grid  %.6g (measured)\ntimestamps       ", frames->seconds_per_grid);
+        for (int i = 0; i < frames->count; i++) printf(" %.3f", frames->timestamps[i]);
+        putchar('\n');
+    }
+    if (!isatty(STDOUT_FILENO)) return;
+    int step = (frames->width + columns - 1) / columns, index = frames->count / 2;
     const uint8_t *pixels = frames->pixels + frames_bytes(frames) / (size_t)frames->count * (size_t)index;
     for (int y = 0; y + step < frames->height; y += 2 * step) {
         for (int x = 0; x < frames->width; x += step) {
@@ -69,22 +81,10 @@ static void frames_draw_frame(const struct frames *frames, int index) {
     }
 }
 
-static void frames_print_facts(const char *key, const struct frames *frames) {
-    printf("key               %s\nkind              %s\nframes            %d\nheight            %d\nwidth             "
-           "%d\n",
-           key, frames->video ? "video" : "image", frames->count, frames->height, frames->width);
-    if (frames->video) {
-        printf("seconds_per_grid  %.6g (measured)\ntimestamps       ", frames->seconds_per_grid);
-        for (int i = 0; i < frames->count; i++) printf(" %.3f", frames->timestamps[i]);
-        putchar('\n');
-    }
-    if (isatty(STDOUT_FILENO)) frames_draw_frame(frames, frames->count / 2);
-}
-
-// The one key that starts like this.
+// A search for the one key with a prefix.
 struct search {
     const char *start;
-    char key[frame_key_size];
+    char key[frame_key_size]; // the last match
     int matches;
 };
 
@@ -98,32 +98,12 @@ static status frames_match_key(void *context, const char *key, const struct fram
     return OK;
 }
 
-static status frames_find(struct frame_store *store, const char *start, char key[frame_key_size],
-                          struct frames_view *view) {
-    struct search search = {.start = start};
-    TRY(frame_store_each(store, frames_match_key, &search));
-    if (search.matches == 0) return fail(DATAERR, "no frames under key '%s'", start);
-    if (search.matches > 1) return fail(DATAERR, "%d keys start with '%s'", search.matches, start);
-    memcpy(key, search.key, frame_key_size);
-    bool found;
-    TRY(frame_store_get(store, key, view, &found));
-    return found ? OK : fail(DATAERR, "no frames under key '%s'", key);
-}
-
-static status frames_write_raw(const struct frames *frames) {
-    size_t bytes = frames_bytes(frames);
-    if (fwrite(frames->pixels, 1, bytes, stdout) != bytes || fflush(stdout))
-        return fail(UNAVAILABLE, "cannot write to standard output");
-    return OK;
-}
-
 int frames_main(int argc, char **argv) {
     struct frames_tool_options given;
     struct options options = {0};
     struct operands operands = {.least = 1, .most = 2};
     struct frame_store *store = NULL;
     struct frames_view view = {0};
-    char key[frame_key_size];
     status result;
     TRY_TO(result, done, subcommand_parse(&options, &frames_tool_table, &given, argc, argv, &operands));
     const char *action = operands.list[0];
@@ -135,12 +115,22 @@ int frames_main(int argc, char **argv) {
     TRY_TO(result, done, frame_store_open(&store, given.store, 0, true));
     if (list) {
         result = frame_store_each(store, frames_print_line, NULL);
-    } else {
-        result = frames_find(store, operands.list[1], key, &view);
-        if (result == OK && view.frames.count && show) frames_print_facts(key, &view.frames);
-        if (result == OK && given.raw) result = frames_write_raw(&view.frames);
-        if (result == OK && given.png) result = contact_sheet_write(&view.frames, given.png);
+        goto done;
     }
+    struct search search = {.start = operands.list[1]};
+    bool found;
+    TRY_TO(result, done, frame_store_each(store, frames_match_key, &search));
+    if (search.matches == 0) TRY_TO(result, done, fail(DATAERR, "no frames under key '%s'", search.start));
+    if (search.matches > 1)
+        TRY_TO(result, done, fail(DATAERR, "%d keys start with '%s'", search.matches, search.start));
+    TRY_TO(result, done, frame_store_get(store, search.key, &view, &found));
+    if (!found) TRY_TO(result, done, fail(DATAERR, "no frames under key '%s'", search.key));
+    const struct frames *frames = &view.frames;
+    if (show && frames->count) frames_print_facts(search.key, frames);
+    if (given.raw &&
+        (fwrite(frames->pixels, 1, frames_bytes(frames), stdout) != frames_bytes(frames) || fflush(stdout)))
+        TRY_TO(result, done, fail(UNAVAILABLE, "cannot write to standard output"));
+    if (given.png) result = contact_sheet_write(frames, given.png);
 done:
     frames_view_release(&view);
     frame_store_close(&store);

@@ -1,4 +1,5 @@
-// caravan groups: what lies in a groups store, for a person or as JSON lines.
+// caravan groups: prints the groups of a groups store as text or as JSON lines.
+#include <assert.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -30,7 +31,7 @@ static const struct option_table groups_table = {
     .size = sizeof(struct groups_options),
 };
 
-// Text from a model or a file may hold what moves a terminal's cursor.
+// Prints each line of the text behind `indent`. Control characters, which could move a terminal's cursor, become '?'.
 static void groups_print_text(struct string text, const char *indent) {
     fputs(indent, stdout);
     for (size_t i = 0; i < text.size; i++) {
@@ -51,12 +52,12 @@ static void groups_print_number(const char *name, double value) {
     if (!isnan(value)) printf("  %s %.4g", name, value);
 }
 
-// The number of completion i, NaN where there is none.
+// Returns the value of completion i, NaN if it has none.
 static double groups_number_at(const struct double_array *values, size_t i) {
     return i < values->count ? values->data[i] : NAN;
 }
 
-// How far the group has come.
+// Returns the last stage that the group has passed, as a word.
 static const char *groups_state_of(const struct group *group) {
     if (group->quarantine.present) return "set aside";
     if (group->trained.present) return "trained";
@@ -76,32 +77,6 @@ static status groups_print_line(void *context, const struct group *group) {
     if (group->quarantine.reason.data) printf("  %s", group->quarantine.reason.data);
     putchar('\n');
     return OK;
-}
-
-static void groups_print_medium(const struct group *group, size_t medium, const struct part *part) {
-    const struct string *path = part->kind == PART_VIDEO ? &part->video : &part->image;
-    printf("    [%s %s", part->type.data, path->data);
-    if (medium < group->media_count) {
-        const struct medium *m = &group->media[medium];
-        printf(": %lld x %lldx%lld, key %s", (long long)m->frames, (long long)m->height, (long long)m->width,
-               m->key.data);
-    }
-    puts("]");
-}
-
-static void groups_print_prompt(const struct group *group) {
-    size_t medium = 0;
-    for (size_t m = 0; m < group->prompt.message_count; m++) {
-        const struct message *message = &group->prompt.messages[m];
-        printf("  %s:\n", message->role.data);
-        for (size_t p = 0; p < message->part_count; p++) {
-            if (message->parts[p].kind == PART_TEXT)
-                groups_print_text(message->parts[p].text, "    ");
-            else
-                groups_print_medium(group, medium++, &message->parts[p]);
-        }
-    }
-    groups_print_text(group->prompt.solution, "  solution ");
 }
 
 static void groups_print_completion(const struct group *group, size_t i) {
@@ -127,7 +102,27 @@ static status groups_print_group(void *context, const struct group *group) {
     if (group->quarantine.present)
         printf("  set aside by %s: %s\n", group->quarantine.stage.data ? group->quarantine.stage.data : "?",
                group->quarantine.reason.data ? group->quarantine.reason.data : "no reason given");
-    groups_print_prompt(group);
+    size_t medium = 0;
+    for (size_t m = 0; m < group->prompt.message_count; m++) {
+        const struct message *message = &group->prompt.messages[m];
+        printf("  %s:\n", message->role.data);
+        for (size_t p = 0; p < message->part_count; p++) {
+            const struct part *part = &message->parts[p];
+            if (part->kind == PART_TEXT) {
+                groups_print_text(part->text, "    ");
+                continue;
+            }
+            printf("    [%s %s", part->type.data, part->kind == PART_VIDEO ? part->video.data : part->image.data);
+            if (medium < group->media_count) {
+                const struct medium *decoded = &group->media[medium];
+                printf(": %lld x %lldx%lld, key %s", (long long)decoded->frames, (long long)decoded->height,
+                       (long long)decoded->width, decoded->key.data);
+            }
+            puts("]");
+            medium++;
+        }
+    }
+    groups_print_text(group->prompt.solution, "  solution ");
     for (size_t i = 0; i < group->completion_count; i++) groups_print_completion(group, i);
     putchar('\n');
     return OK;
@@ -143,49 +138,45 @@ static status groups_export(void *context, const struct group *group) {
     return OK;
 }
 
-static status groups_run(const struct groups_options *given, char **operands, int count) {
+int groups_main(int argc, char **argv) {
     static const struct {
         const char *name;
         status (*visit)(void *context, const struct group *group);
     } actions[] = {{"ls", groups_print_line}, {"show", groups_print_group}, {"export", groups_export}};
     enum { action_count = sizeof actions / sizeof *actions };
+    struct groups_options given;
+    struct options options = {0};
+    struct operands operands = {.least = 1, .most = INT_MAX};
     struct group_store *store = NULL;
     struct group *group = NULL;
     struct buf text = {0};
     int action = 0;
     status result;
-    if (!strcmp(operands[0], "fields")) {
+    TRY_TO(result, done, subcommand_parse(&options, &groups_table, &given, argc, argv, &operands));
+    assert(operands.count > 0);
+    const char *name = operands.list[0];
+    if (!strcmp(name, "fields")) {
         TRY_TO(result, done, group_reference_page(&text));
         fputs(text.data, stdout);
         goto done;
     }
-    while (action < action_count && strcmp(operands[0], actions[action].name) != 0) action++;
-    if (action == action_count)
-        TRY_TO(result, done, fail(USAGE, "no subcommand '%s': ls, show, export, fields", operands[0]));
-    if (!given->store) TRY_TO(result, done, fail(USAGE, "--store is missing"));
-    TRY_TO(result, done, group_store_open(&store, given->store, true));
-    if (count == 1) TRY_TO(result, done, group_store_each(store, actions[action].visit, &text));
-    for (int i = 1; i < count; i++) {
-        TRY_TO(result, done, group_store_get(store, operands[i], &group));
-        if (!group) TRY_TO(result, done, fail(DATAERR, "no group %s", operands[i]));
+    while (action < action_count && strcmp(name, actions[action].name) != 0) action++;
+    if (action == action_count) TRY_TO(result, done, fail(USAGE, "no subcommand '%s': ls, show, export, fields", name));
+    if (!given.store) TRY_TO(result, done, fail(USAGE, "--store is missing"));
+    TRY_TO(result, done, group_store_open(&store, given.store, true));
+    if (operands.count == 1) TRY_TO(result, done, group_store_each(store, actions[action].visit, &text));
+    for (int i = 1; i < operands.count; i++) {
+        TRY_TO(result, done, group_store_get(store, operands.list[i], &group));
+        if (!group) TRY_TO(result, done, fail(DATAERR, "no group %s", operands.list[i]));
         TRY_TO(result, done, actions[action].visit(&text, group));
         group_free(&group);
     }
     if (fflush(stdout)) result = fail(UNAVAILABLE, "cannot write to standard output");
 done:
+    if (result != OK && result != END) fail_prefix(result, "groups");
     group_free(&group);
     group_store_close(&store);
     buf_release(&text);
-    return result;
-}
-
-int groups_main(int argc, char **argv) {
-    struct groups_options given;
-    struct options options = {0};
-    struct operands operands = {.least = 1, .most = INT_MAX};
-    status result = subcommand_parse(&options, &groups_table, &given, argc, argv, &operands);
-    if (result == OK) result = groups_run(&given, operands.list, operands.count);
-    if (result != OK && result != END) fail_prefix(result, "groups");
     options_release(&options);
     return subcommand_exit(result);
 }

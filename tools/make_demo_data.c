@@ -1,7 +1,8 @@
-// caravan make_all DIR: makes the demo's data from nothing: short clips of a moving, changing shape (H.264, so that the
-// real decoder works), questions on them in the Video-R1 layout, supervised examples for a warm-up, and a text to learn
-// a tokenizer from. The warm-up's examples are wrong on purpose now and then, in their reasoning or in their answer:
-// what reinforcement learning has to find out.
+// caravan make-demo-data DIR: makes the demo's data: short clips of a moving shape that changes its colour (H.264, so
+// that the real decoder is used), questions on them in the Video-R1 layout, supervised examples for a warm-up, and a
+// text to learn a tokenizer from. A share of the warm-up's examples has a wrong reasoning or a wrong answer on purpose,
+// so that reinforcement learning has something to improve.
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@ struct scene {
     int colour, becomes;
     int form;          // circle, square, triangle, cross
     int way;           // moves left, right, up, down
-    double x, y, size; // the shape's centre half way, and half its width, in pixels
+    double x, y, size; // the shape's centre in the middle of the clip, and half its width, in pixels
     int background;
 };
 
@@ -95,14 +96,10 @@ static const struct option_table make_table = {
     .size = sizeof(struct make_options),
 };
 
-struct demo {
-    const char *folder;
-    struct make_options options;
-};
-
 static struct scene scene_at(uint64_t key) {
     struct scene scene = {.colour = (int)rng_below(key, 1, 0, choices), .form = (int)rng_below(key, 3, 0, choices)};
     scene.becomes = (scene.colour + 1 + (int)rng_below(key, 2, 0, choices - 1)) % choices;
+    assert(scene.becomes != scene.colour);
     scene.way = (int)rng_below(key, 4, 0, choices);
     scene.x = side * (0.4 + 0.2 * rng_uniform(key, 5, 0));
     scene.y = side * (0.4 + 0.2 * rng_uniform(key, 5, 1));
@@ -125,29 +122,26 @@ static bool scene_contains(const struct scene *scene, double dx, double dy) {
     }
 }
 
-static void make_draw_frame(const struct scene *scene, int frame, uint8_t *rgb) {
-    double shift = side * 0.5 * ((double)frame / (frame_count - 1) - 0.5);
-    double x = scene->x + (scene->way == 0 ? -shift : scene->way == 1 ? shift : 0);
-    double y = scene->y + (scene->way == 2 ? -shift : scene->way == 3 ? shift : 0);
-    const uint8_t *ink = inks[frame < frame_count / 2 ? scene->colour : scene->becomes];
-    for (int row = 0; row < side; row++) {
-        for (int column = 0; column < side; column++, rgb += 3) {
-            if (scene_contains(scene, column - x, row - y)) {
-                memcpy(rgb, ink, 3);
-            } else {
-                memset(rgb, scene->background, 3);
-            }
-        }
-    }
-}
-
 static status make_write_clip(const char *path, const struct scene *scene) {
     struct clip_writer *writer = NULL;
     uint8_t *rgb;
     TRY(NEW(&rgb, side * side * 3));
     status result = clip_writer_open(&writer, path, side, side, rate);
     for (int frame = 0; result == OK && frame < frame_count; frame++) {
-        make_draw_frame(scene, frame, rgb);
+        double shift = side * 0.5 * ((double)frame / (frame_count - 1) - 0.5);
+        double x = scene->x + (scene->way == 0 ? -shift : scene->way == 1 ? shift : 0);
+        double y = scene->y + (scene->way == 2 ? -shift : scene->way == 3 ? shift : 0);
+        const uint8_t *ink = inks[frame < frame_count / 2 ? scene->colour : scene->becomes];
+        uint8_t *pixel = rgb;
+        for (int row = 0; row < side; row++) {
+            for (int column = 0; column < side; column++, pixel += 3) {
+                if (scene_contains(scene, column - x, row - y)) {
+                    memcpy(pixel, ink, 3);
+                } else {
+                    memset(pixel, scene->background, 3);
+                }
+            }
+        }
         result = clip_writer_add(writer, rgb);
     }
     status closed = clip_writer_close(&writer);
@@ -159,7 +153,7 @@ static int scene_answer(const struct scene *scene, int kind) {
     return kind == 0 ? scene->colour : scene->becomes;
 }
 
-// One line of the Video-R1 layout.
+// Appends one line of the Video-R1 layout.
 static status make_add_question(struct buf *out, int number, int kind, const struct scene *scene) {
     const struct question *question = &questions[kind];
     TRY(buf_printf(out, "{\"problem_id\": %d, \"problem\": \"%s\", \"data_type\": \"video\", ", number * kinds + kind,
@@ -170,20 +164,20 @@ static status make_add_question(struct buf *out, int number, int kind, const str
                       'A' + scene_answer(scene, kind));
 }
 
-// Now and then another of the four choices than the right one.
+// Returns the right choice, or with probability `share` one of the three others.
 static int make_wrong(int right, double share, uint64_t key, uint64_t stream) {
     if (rng_uniform(key, stream, 0) >= share) return right;
     return (right + 1 + (int)rng_below(key, stream, 1, choices - 1)) % choices;
 }
 
-// One supervised example: a group with one completion whose text is given, and advantage 1.
-static status make_add_example(const struct demo *demo, struct buf *out, struct buf *corpus, int example, int clip,
-                               const struct scene *scene) {
-    uint64_t key = rng_key((uint64_t)demo->options.seed ^ (uint64_t)example, "example");
+// Appends one supervised example: a group with one completion whose text is given, and advantage 1.
+static status make_add_example(const struct make_options *given, struct buf *out, struct buf *corpus, int example,
+                               int clip, const struct scene *scene) {
+    uint64_t key = rng_key((uint64_t)given->seed ^ (uint64_t)example, "example");
     int kind = (int)rng_below(key, 0, 0, kinds), right = scene_answer(scene, kind);
     const struct question *question = &questions[kind];
-    int word = make_wrong(right, demo->options.wrong_reasoning, key, 1);
-    int letter = make_wrong(word, demo->options.wrong_answer, key, 2);
+    int word = make_wrong(right, given->wrong_reasoning, key, 1);
+    int letter = make_wrong(word, given->wrong_answer, key, 2);
     char said[128], reasoning[64];
     struct buf prompt = {0};
     TRY(buf_printf(&prompt, "%sOptions:\\n", question->text));
@@ -208,55 +202,47 @@ static status make_add_example(const struct demo *demo, struct buf *out, struct 
     return result;
 }
 
-static status make_file(const struct demo *demo, const char *name, const struct buf *content) {
+static status make_file(const char *dir, const char *name, const struct buf *content) {
     struct arena memory = {0};
-    char *path = path_join(&memory, demo->folder, name);
+    char *path = path_join(&memory, dir, name);
     status result = path ? file_write_atomic(path, content->data, content->size) : fail_oom();
     arena_release(&memory);
     return result;
 }
 
-static status make_clips(const struct demo *demo, struct buf *training, struct buf *held_out) {
+int make_demo_data_main(int argc, char **argv) {
+    struct make_options given;
+    struct options options = {0};
+    struct operands operands = {.least = 1, .most = 1};
     struct arena memory = {0};
-    status result = dir_make(path_join(&memory, demo->folder, "clips"));
-    for (int i = 0; result == OK && i < demo->options.clips + demo->options.held_out; i++) {
-        struct scene scene = scene_at(rng_key((uint64_t)demo->options.seed + (uint64_t)i, "clip"));
-        result = make_write_clip(arena_printf(&memory, "%s/clips/%04d.mp4", demo->folder, i), &scene);
-        struct buf *out = i < demo->options.clips ? training : held_out;
-        for (int kind = 0; result == OK && kind < kinds; kind++) result = make_add_question(out, i, kind, &scene);
-    }
-    arena_release(&memory);
-    return result;
-}
-
-static status make_all(const struct demo *demo) {
     struct buf training = {0}, held_out = {0}, warm_up = {0}, corpus = {0};
-    status result = make_clips(demo, &training, &held_out);
-    for (int i = 0; result == OK && i < demo->options.examples; i++) {
-        int clip = (int)rng_below((uint64_t)demo->options.seed, 9, (uint64_t)i, (uint64_t)demo->options.clips);
-        struct scene scene = scene_at(rng_key((uint64_t)demo->options.seed + (uint64_t)clip, "clip"));
-        result = make_add_example(demo, &warm_up, &corpus, i, clip, &scene);
+    status result;
+    TRY_TO(result, done, subcommand_parse(&options, &make_table, &given, argc, argv, &operands));
+    const char *dir = operands.list[0];
+    char *path = path_join(&memory, dir, "clips");
+    TRY_TO(result, done, path ? dir_make(path) : fail_oom());
+    for (int i = 0; i < given.clips + given.held_out; i++) {
+        struct scene scene = scene_at(rng_key((uint64_t)given.seed + (uint64_t)i, "clip"));
+        path = arena_printf(&memory, "%s/clips/%04d.mp4", dir, i);
+        TRY_TO(result, done, path ? make_write_clip(path, &scene) : fail_oom());
+        for (int kind = 0; kind < kinds; kind++)
+            TRY_TO(result, done, make_add_question(i < given.clips ? &training : &held_out, i, kind, &scene));
     }
-    if (result == OK) result = make_file(demo, "train.jsonl", &training);
-    if (result == OK) result = make_file(demo, "held-out.jsonl", &held_out);
-    if (result == OK) result = make_file(demo, "warm-up.jsonl", &warm_up);
-    if (result == OK) result = make_file(demo, "text.txt", &corpus);
+    for (int i = 0; i < given.examples; i++) {
+        int clip = (int)rng_below((uint64_t)given.seed, 9, (uint64_t)i, (uint64_t)given.clips);
+        struct scene scene = scene_at(rng_key((uint64_t)given.seed + (uint64_t)clip, "clip"));
+        TRY_TO(result, done, make_add_example(&given, &warm_up, &corpus, i, clip, &scene));
+    }
+    TRY_TO(result, done, make_file(dir, "train.jsonl", &training));
+    TRY_TO(result, done, make_file(dir, "held-out.jsonl", &held_out));
+    TRY_TO(result, done, make_file(dir, "warm-up.jsonl", &warm_up));
+    TRY_TO(result, done, make_file(dir, "text.txt", &corpus));
+done:
     buf_release(&training);
     buf_release(&held_out);
     buf_release(&warm_up);
     buf_release(&corpus);
-    return result;
-}
-
-int make_demo_data_main(int argc, char **argv) {
-    struct demo demo;
-    struct options options = {0};
-    struct operands operands = {.least = 1, .most = 1};
-    status result = subcommand_parse(&options, &make_table, &demo.options, argc, argv, &operands);
-    if (result == OK) {
-        demo.folder = operands.list[0];
-        result = make_all(&demo);
-    }
+    arena_release(&memory);
     options_release(&options);
     return subcommand_exit(result);
 }
