@@ -130,24 +130,22 @@ static bool zap_receive(void *socket, struct zap_request *request) {
     return true;
 }
 
-static bool zap_admits(const struct wire_security *security, const struct zap_request *request) {
-    char key[WIRE_KEY];
-    if (request->count != ZAP_FRAMES || strcmp(request->data[ZAP_MECHANISM], "CURVE") != 0 ||
-        request->size[ZAP_CREDENTIALS] != ZAP_KEY_BYTES)
-        return false;
-    if (!zmq_z85_encode(key, (const uint8_t *)request->data[ZAP_CREDENTIALS], ZAP_KEY_BYTES)) return false;
-    for (size_t i = 0; i < security->count; i++)
-        if (!strcmp(security->admitted[i], key)) return true;
-    log_info("refused a peer at %s: its key %s belongs to no machine of this run", request->data[ZAP_ADDRESS], key);
-    return false;
-}
-
 static void *zap_run(void *argument) {
     struct zap *zap = argument;
+    const struct wire_security *security = zap->security;
     struct zap_request request;
     while (zap_receive(zap->socket, &request)) {
         if (request.size[0] == 4 && !memcmp(request.data[0], "stop", 4)) break;
-        bool admitted = zap_admits(zap->security, &request);
+        char key[WIRE_KEY];
+        bool valid = request.count == ZAP_FRAMES && !strcmp(request.data[ZAP_MECHANISM], "CURVE") &&
+                     request.size[ZAP_CREDENTIALS] == ZAP_KEY_BYTES &&
+                     zmq_z85_encode(key, (const uint8_t *)request.data[ZAP_CREDENTIALS], ZAP_KEY_BYTES);
+        bool admitted = false;
+        for (size_t i = 0; valid && !admitted && i < security->count; i++)
+            admitted = !strcmp(security->admitted[i], key);
+        if (valid && !admitted)
+            log_info("refused a peer at %s: its key %s belongs to no machine of this run", request.data[ZAP_ADDRESS],
+                     key);
         const char *text = admitted ? "welcome" : "not of this run";
         size_t id_size = request.count > ZAP_REQUEST_ID ? (size_t)request.size[ZAP_REQUEST_ID] : 0;
         // A reply that cannot be sent leaves the client unconnected; it tries again.

@@ -485,26 +485,7 @@ out:
     return result;
 }
 
-// ---- time ----
-
-// Sends HELLOs and heartbeats, and finds a peer that was silent for too long.
-static status wire_check_peers(struct wire *wire, int64_t now, struct wire_event *event) {
-    const struct wire_message heartbeat = {.kind = MESSAGE_HEARTBEAT};
-    for (struct wire_peer *peer = wire->peers; peer; peer = peer->next) {
-        if (peer->dead || peer->refused) continue;
-        if (peer->open && (peer->lost || now - peer->received_at > DEAD_MS)) {
-            peer->open = peer->lost = false;
-            peer->dead = !peer->socket;
-            wire_set_event(event, WIRE_GONE, peer);
-            return OK; // the others are checked in the next call
-        }
-        if (now - peer->sent_at < HEARTBEAT_MS) continue;
-        if (peer->open) TRY(wire_send(wire, peer, &heartbeat, NULL));
-        if (!peer->open && peer->socket) TRY(wire_send_hello(wire, peer));
-    }
-    wire->checked_at = now;
-    return OK;
-}
+// ---- polling ----
 
 // Frees dead peers and lists the sockets and descriptors to poll.
 static status wire_update_items(struct wire *wire) {
@@ -543,14 +524,27 @@ static status wire_update_items(struct wire *wire) {
 }
 
 status wire_poll(struct wire *wire, int timeout_ms, struct wire_event *event) {
+    const struct wire_message heartbeat = {.kind = MESSAGE_HEARTBEAT};
     int64_t until = timeout_ms < 0 ? INT64_MAX : clock_monotonic_ms() + timeout_ms;
     *event = (struct wire_event){0};
     arena_release(&wire->arena);
     for (;;) {
         TRY(wire_update_items(wire));
         int64_t now = clock_monotonic_ms();
-        if (now - wire->checked_at >= CHECK_MS) TRY(wire_check_peers(wire, now, event));
-        if (event->kind != WIRE_TIMEOUT) return OK;
+        bool check = now - wire->checked_at >= CHECK_MS;
+        for (struct wire_peer *peer = check ? wire->peers : NULL; peer; peer = peer->next) {
+            if (peer->dead || peer->refused) continue;
+            if (peer->open && (peer->lost || now - peer->received_at > DEAD_MS)) {
+                peer->open = peer->lost = false;
+                peer->dead = !peer->socket;
+                wire_set_event(event, WIRE_GONE, peer);
+                return OK; // the others are checked in the next call
+            }
+            if (now - peer->sent_at < HEARTBEAT_MS) continue;
+            if (peer->open) TRY(wire_send(wire, peer, &heartbeat, NULL));
+            if (!peer->open && peer->socket) TRY(wire_send_hello(wire, peer));
+        }
+        if (check) wire->checked_at = now;
         int64_t wake = wire->checked_at + CHECK_MS < until ? wire->checked_at + CHECK_MS : until;
         if (zmq_poll(wire->items, (int)wire->item_count, wake > now ? wake - now : 0) < 0 && zmq_errno() != EINTR)
             return wire_zmq_failure("waiting");
