@@ -90,22 +90,6 @@ static status bpe_heap_push(struct bpe *b, int32_t index) {
     return OK;
 }
 
-static struct bpe_candidate bpe_heap_pop(struct bpe *b) {
-    assert(b->heap_count);
-    struct bpe_candidate top = b->heap[0], last = b->heap[--b->heap_count];
-    size_t at = 0;
-    for (;;) {
-        size_t child = at * 2 + 1;
-        if (child >= b->heap_count) break;
-        if (child + 1 < b->heap_count && b->heap[child + 1].order < b->heap[child].order) child++;
-        if (b->heap[child].order >= last.order) break;
-        b->heap[at] = b->heap[child];
-        at = child;
-    }
-    b->heap[at] = last;
-    return top;
-}
-
 // Merges a word of many symbols; the candidates wait in a heap. A candidate whose symbols have changed since is
 // skipped.
 static status bpe_merge_long(struct bpe *b, size_t *count) {
@@ -117,7 +101,14 @@ static status bpe_merge_long(struct bpe *b, size_t *count) {
     b->heap_count = 0;
     for (size_t i = 0; i + 1 < *count; i++) TRY(bpe_heap_push(b, (int32_t)i));
     while (b->heap_count) {
-        struct bpe_candidate candidate = bpe_heap_pop(b);
+        struct bpe_candidate candidate = b->heap[0], last = b->heap[--b->heap_count];
+        size_t at = 0;
+        for (size_t child; (child = at * 2 + 1) < b->heap_count; at = child) {
+            if (child + 1 < b->heap_count && b->heap[child + 1].order < b->heap[child].order) child++;
+            if (b->heap[child].order >= last.order) break;
+            b->heap[at] = b->heap[child];
+        }
+        b->heap[at] = last;
         int32_t index = (int32_t)(uint32_t)candidate.order, next = symbols[index].next;
         if (symbols[index].id < 0 || next < 0) continue;
         const struct vocab_merge *merge = vocab_find_merge(b->vocab, symbols[index].id, symbols[next].id);

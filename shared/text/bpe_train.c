@@ -99,19 +99,6 @@ static struct bpe_train_pair *bpe_train_pair_slot(const struct bpe_trainer *t, i
     }
 }
 
-static status bpe_train_grow_pairs(struct bpe_trainer *t) {
-    size_t old_slots = t->pairs ? t->pair_mask + 1 : 0, slots = old_slots ? old_slots * 2 : 4096;
-    struct bpe_train_pair *old = t->pairs, *pairs;
-    TRY(NEW(&pairs, slots));
-    for (size_t i = 0; i < slots; i++) pairs[i].left = -1;
-    t->pairs = pairs;
-    t->pair_mask = slots - 1;
-    for (size_t i = 0; i < old_slots; i++)
-        if (old[i].left >= 0) *bpe_train_pair_slot(t, old[i].left, old[i].right) = old[i];
-    free(old);
-    return OK;
-}
-
 // The heap's order: the higher count first, then the lower ids.
 static bool bpe_train_is_before(const struct bpe_train_candidate *a, const struct bpe_train_candidate *b) {
     if (a->count != b->count) return a->count > b->count;
@@ -132,28 +119,22 @@ static status bpe_train_heap_push(struct bpe_trainer *t, struct bpe_train_candid
     return OK;
 }
 
-static struct bpe_train_candidate bpe_train_heap_pop(struct bpe_trainer *t) {
-    assert(t->heap_count);
-    struct bpe_train_candidate *heap = t->heap, top = heap[0], last = heap[--t->heap_count];
-    size_t at = 0;
-    for (;;) {
-        size_t child = at * 2 + 1;
-        if (child >= t->heap_count) break;
-        if (child + 1 < t->heap_count && bpe_train_is_before(&heap[child + 1], &heap[child])) child++;
-        if (!bpe_train_is_before(&heap[child], &last)) break;
-        heap[at] = heap[child];
-        at = child;
-    }
-    heap[at] = last;
-    return top;
-}
-
 // Adds the counts of a word's pairs (sign 1) or subtracts them (sign -1). Pushes a pair whose count rises.
 static status bpe_train_count_pairs(struct bpe_trainer *t, uint32_t index, int sign) {
     const struct bpe_train_word *word = &t->words[index];
     assert(index < t->word_count && (sign == 1 || sign == -1));
     for (uint32_t i = 0; i + 1 < word->length; i++) {
-        if (!t->pairs || t->pair_count * 2 > t->pair_mask) TRY(bpe_train_grow_pairs(t));
+        if (!t->pairs || t->pair_count * 2 > t->pair_mask) {
+            size_t old_slots = t->pairs ? t->pair_mask + 1 : 0, slots = old_slots ? old_slots * 2 : 4096;
+            struct bpe_train_pair *old = t->pairs, *pairs;
+            TRY(NEW(&pairs, slots));
+            for (size_t k = 0; k < slots; k++) pairs[k].left = -1;
+            t->pairs = pairs;
+            t->pair_mask = slots - 1;
+            for (size_t k = 0; k < old_slots; k++)
+                if (old[k].left >= 0) *bpe_train_pair_slot(t, old[k].left, old[k].right) = old[k];
+            free(old);
+        }
         struct bpe_train_pair *pair = bpe_train_pair_slot(t, word->ids[i], word->ids[i + 1]);
         if (pair->left < 0) {
             *pair = (struct bpe_train_pair){.left = word->ids[i], .right = word->ids[i + 1]};
@@ -203,7 +184,14 @@ static status bpe_train_merge_pair(struct bpe_trainer *t, int32_t left, int32_t 
 static status bpe_train_merge_pairs(struct bpe_trainer *t, struct buf *merges, size_t vocab_size) {
     struct vocab *v = t->vocab;
     while (v->size < vocab_size && t->heap_count) {
-        struct bpe_train_candidate top = bpe_train_heap_pop(t);
+        struct bpe_train_candidate *heap = t->heap, top = heap[0], last = heap[--t->heap_count];
+        size_t at = 0;
+        for (size_t child; (child = at * 2 + 1) < t->heap_count; at = child) {
+            if (child + 1 < t->heap_count && bpe_train_is_before(&heap[child + 1], &heap[child])) child++;
+            if (!bpe_train_is_before(&heap[child], &last)) break;
+            heap[at] = heap[child];
+        }
+        heap[at] = last;
         int64_t count = bpe_train_pair_slot(t, top.left, top.right)->count;
         if (count != top.count) { // it has changed since; if it rose, it was pushed again under the new count
             top.count = count < top.count ? count : 0;

@@ -47,30 +47,15 @@ status chat_template_encode(const struct tokenizer *t, const struct message *mes
     return result;
 }
 
-// Sets *count to the number of vision tokens of a medium.
-static status chat_template_vision_tokens(const struct medium *medium, struct vision_grid grid, int64_t *count) {
-    enum { LIMIT = 1 << 24 };
-    assert(grid.pixels > 0 && grid.frames > 0);
-    int64_t frames = string_equals(medium->kind, "video") ? grid.frames : 1;
-    if (medium->height < 1 || medium->height % grid.pixels || medium->width < 1 || medium->width % grid.pixels)
-        return fail(DATAERR, "media: %lld x %lld pixels are not multiples of %lld", (long long)medium->height,
-                    (long long)medium->width, (long long)grid.pixels);
-    if (medium->frames < 1 || medium->frames % frames)
-        return fail(DATAERR, "media: %lld frames are not a multiple of %lld", (long long)medium->frames,
-                    (long long)frames);
-    int64_t h = medium->height / grid.pixels, w = medium->width / grid.pixels, t = medium->frames / frames;
-    if (h > LIMIT / w || t > LIMIT / (h * w)) return fail(DATAERR, "media: too large");
-    *count = h * w * t;
-    return OK;
-}
-
 status chat_template_encode_prompt(const struct tokenizer *t, const struct group *group, struct vision_grid grid,
                                    struct token_list *out) {
+    enum { LIMIT = 1 << 24 }; // vision tokens of a medium
     int64_t image_pad = tokenizer_token_to_id(t, chat_template_pads[PART_IMAGE]);
     int64_t video_pad = tokenizer_token_to_id(t, chat_template_pads[PART_VIDEO]);
     struct token_list tokens = {0}; // with one placeholder for each medium
     size_t used = 0;
     status result;
+    assert(grid.pixels > 0 && grid.frames > 0);
     TRY_TO(result, done, chat_template_encode(t, group->prompt.messages, group->prompt.message_count, &tokens));
     for (size_t i = 0; i < tokens.count; i++) {
         int64_t id = tokens.data[i], count = 1;
@@ -80,7 +65,21 @@ status chat_template_encode_prompt(const struct tokenizer *t, const struct group
                 TRY_TO(result, done,
                        fail(BAD_SAMPLE, "the text of the prompt contains %s",
                             chat_template_pads[video ? PART_VIDEO : PART_IMAGE]));
-            TRY_TO(result, done, chat_template_vision_tokens(&group->media[used++], grid, &count));
+            const struct medium *medium = &group->media[used++];
+            int64_t frames = video ? grid.frames : 1;
+            if (medium->height < 1 || medium->height % grid.pixels || medium->width < 1 || medium->width % grid.pixels)
+                TRY_TO(result, done,
+                       fail(DATAERR, "media: %lld x %lld pixels are not multiples of %lld", (long long)medium->height,
+                            (long long)medium->width, (long long)grid.pixels));
+            if (medium->frames < 1 || medium->frames % frames)
+                TRY_TO(result, done,
+                       fail(DATAERR, "media: %lld frames are not a multiple of %lld", (long long)medium->frames,
+                            (long long)frames));
+            int64_t rows = medium->height / grid.pixels, columns = medium->width / grid.pixels;
+            int64_t grids = medium->frames / frames;
+            if (rows > LIMIT / columns || grids > LIMIT / (rows * columns))
+                TRY_TO(result, done, fail(DATAERR, "media: too large"));
+            count = rows * columns * grids;
         }
         for (; count; count--) TRY_TO(result, done, token_list_append(out, id));
     }

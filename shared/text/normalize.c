@@ -39,30 +39,23 @@ static bool normalize_is_newer(utf8proc_int32_t character) {
     return low < count && character >= normalize_after_unicode9[low].first;
 }
 
-// Returns whether a character neither changes under NFC nor composes with its neighbours. Decides by its
-// properties alone, so the answer may be no for a character that is inert (Vietnamese letters, for
-// example), but never the reverse.
-static bool normalize_is_inert(utf8proc_int32_t character) {
-    if (character < 0x300 || (character >= 0xAC00 && character <= 0xD7A3)) return true;
-    if (character >= 0x1100 && character <= 0x11FF) return false; // Hangul letters compose by rule, not by table
-    if (normalize_is_newer(character)) return true;
-    const utf8proc_property_t *property = utf8proc_get_property(character);
-    return property->combining_class == 0 && property->decomp_seqindex == UINT16_MAX &&
-           (property->comb_index == UINT16_MAX || !(property->comb_index & 0x8000));
-}
-
+// Returns whether no character changes under NFC or composes with its neighbours. Decides by the characters' properties
+// alone, so the answer may be no for text that is in NFC (Vietnamese letters, for example), but never the reverse.
 static bool normalize_is_nfc(const char *text, size_t size) {
-    for (size_t at = 0; at < size;) {
-        if ((unsigned char)text[at] < 0xCC) { // U+0300 starts with CC
-            at++;
-            continue;
-        }
+    utf8proc_ssize_t length;
+    for (size_t at = 0; at < size; at += (size_t)length) {
+        length = 1;
+        if ((unsigned char)text[at] < 0xCC) continue; // U+0300 starts with CC
         utf8proc_int32_t character;
-        utf8proc_ssize_t length =
-            utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(size - at), &character);
+        length = utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(size - at), &character);
         assert(length > 0);
-        if (!normalize_is_inert(character)) return false;
-        at += (size_t)length;
+        if (character >= 0xAC00 && character <= 0xD7A3) continue;
+        if (character >= 0x1100 && character <= 0x11FF) return false; // Hangul letters compose by rule, not by table
+        if (character < 0x300 || normalize_is_newer(character)) continue;
+        const utf8proc_property_t *property = utf8proc_get_property(character);
+        if (property->combining_class != 0 || property->decomp_seqindex != UINT16_MAX ||
+            (property->comb_index != UINT16_MAX && property->comb_index & 0x8000))
+            return false;
     }
     return true;
 }

@@ -87,23 +87,20 @@ int32_t vocab_token_to_id(const struct vocab *v, const char *token, size_t size)
     return v->slots ? *vocab_slot(v, token, size) : -1;
 }
 
-static status vocab_grow_slots(struct vocab *v) {
-    size_t slots = v->slots ? (v->slot_mask + 1) * 2 : 1024;
-    assert((slots & (slots - 1)) == 0);
-    free(v->slots);
-    v->slots = NULL;
-    TRY(NEW(&v->slots, slots));
-    memset(v->slots, 255, slots * sizeof *v->slots);
-    v->slot_mask = slots - 1;
-    for (size_t id = 0; id < v->size; id++)
-        if (v->entries[id].token) *vocab_slot(v, v->entries[id].token, v->entries[id].token_size) = (int32_t)id;
-    return OK;
-}
-
 status vocab_add(struct vocab *v, const char *token, size_t size, int64_t id) {
     if (id < 0 || id >= VOCAB_LIMIT)
         return fail(DATAERR, "token \"%.*s\": id %lld is out of range", (int)size, token, (long long)id);
-    if (!v->slots || v->count * 2 > v->slot_mask) TRY(vocab_grow_slots(v));
+    if (!v->slots || v->count * 2 > v->slot_mask) {
+        size_t slots = v->slots ? (v->slot_mask + 1) * 2 : 1024;
+        assert((slots & (slots - 1)) == 0);
+        free(v->slots);
+        v->slots = NULL;
+        TRY(NEW(&v->slots, slots));
+        memset(v->slots, 255, slots * sizeof *v->slots);
+        v->slot_mask = slots - 1;
+        for (size_t i = 0; i < v->size; i++)
+            if (v->entries[i].token) *vocab_slot(v, v->entries[i].token, v->entries[i].token_size) = (int32_t)i;
+    }
     int32_t *slot = vocab_slot(v, token, size);
     if (*slot == id) return OK;
     if (*slot >= 0)
@@ -149,21 +146,6 @@ const struct vocab_merge *vocab_find_merge(const struct vocab *v, int32_t left, 
     return slot->pair == vocab_empty_pair ? NULL : slot;
 }
 
-static status vocab_grow_merges(struct vocab *v) {
-    struct vocab_merge *old = v->merges;
-    size_t old_slots = old ? v->merge_mask + 1 : 0, slots = old ? old_slots * 2 : 1024;
-    assert((slots & (slots - 1)) == 0);
-    struct vocab_merge *merges;
-    TRY(NEW(&merges, slots));
-    for (size_t i = 0; i < slots; i++) merges[i].pair = vocab_empty_pair;
-    v->merges = merges;
-    v->merge_mask = slots - 1;
-    for (size_t i = 0; i < old_slots; i++)
-        if (old[i].pair != vocab_empty_pair) *vocab_merge_slot(v, old[i].pair) = old[i];
-    free(old);
-    return OK;
-}
-
 static status vocab_require(const struct vocab *v, const char *token, size_t size, uint32_t rank, int32_t *id) {
     *id = vocab_token_to_id(v, token, size);
     if (*id >= 0) return OK;
@@ -180,7 +162,18 @@ status vocab_add_merge(struct vocab *v, const char *left, size_t left_size, cons
     TRY_TO(result, done, buf_append(&joined, left, left_size));
     TRY_TO(result, done, buf_append(&joined, right, right_size));
     TRY_TO(result, done, vocab_require(v, joined.data, joined.size, rank, &new_id));
-    if (!v->merges || v->merge_count * 2 > v->merge_mask) TRY_TO(result, done, vocab_grow_merges(v));
+    if (!v->merges || v->merge_count * 2 > v->merge_mask) {
+        struct vocab_merge *old = v->merges, *merges;
+        size_t old_slots = old ? v->merge_mask + 1 : 0, slots = old ? old_slots * 2 : 1024;
+        assert((slots & (slots - 1)) == 0);
+        TRY_TO(result, done, NEW(&merges, slots));
+        for (size_t i = 0; i < slots; i++) merges[i].pair = vocab_empty_pair;
+        v->merges = merges;
+        v->merge_mask = slots - 1;
+        for (size_t i = 0; i < old_slots; i++)
+            if (old[i].pair != vocab_empty_pair) *vocab_merge_slot(v, old[i].pair) = old[i];
+        free(old);
+    }
     struct vocab_merge *slot = vocab_merge_slot(v, vocab_pair(left_id, right_id));
     bool is_new = slot->pair == vocab_empty_pair;
     if (is_new || replace) *slot = (struct vocab_merge){vocab_pair(left_id, right_id), rank, new_id};
