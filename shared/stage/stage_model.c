@@ -176,7 +176,12 @@ status stage_model_open(struct stage_model *model, struct stage_context *context
     return model_hash(model->model, &model->hash);
 }
 
-status stage_model_load(struct stage_model *model, const struct stage_weights *weights) {
+uint64_t stage_model_hash(void *model) {
+    return ((const struct stage_model *)model)->hash;
+}
+
+status stage_model_load(void *state, const struct stage_weights *weights) {
+    struct stage_model *model = state;
     if (weights->path) {
         TRY(model_swap(model->model, weights->path, weights->version, weights->hash));
     } else {

@@ -49,7 +49,8 @@ status stage_input_open(struct input_builder *builder, struct group *group, enum
 // Releases the frames; a zeroed input is fine.
 void stage_input_release(struct stage_input *input);
 
-// A model whose weights optim trains, with its inputs.
+// A model whose weights optim trains, with its inputs. The state of a stage that uses one begins with it, so that
+// stage_model_hash and stage_model_load can be the stage's `fingerprint` and `load_weights`.
 struct stage_model {
     struct input_builder *input;
     struct model *model;
@@ -60,9 +61,13 @@ struct stage_model {
 // input_builder_new and model_open. Release in any case.
 status stage_model_open(struct stage_model *model, struct stage_context *context);
 
-// Loads other weights, between two groups; weights without a path are those of the model's directory, which are needed
-// again when optim began anew. On failure (that of model_swap or model_reset) the old ones stay in use.
-status stage_model_load(struct stage_model *model, const struct stage_weights *weights);
+// Returns the hash of the weights in use; `model` is a struct stage_model.
+uint64_t stage_model_hash(void *model);
+
+// Loads other weights into the struct stage_model, between two groups; weights without a path are those of the model's
+// directory, which are needed again when optim began anew. On failure (that of model_swap or model_reset) the old ones
+// stay in use.
+status stage_model_load(void *model, const struct stage_weights *weights);
 
 // Closes all of it; a zeroed struct is fine.
 void stage_model_release(struct stage_model *model);

@@ -2,6 +2,7 @@
 // and the completion's own reasoning before the answer. A completion without an answer has NaN (JSON null).
 #include <assert.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 
 #include "shared/base/memory.h"
@@ -14,6 +15,7 @@ struct refscore {
     enum answer_span_rule rule;
     bool keep_logprobs; // write the log-probability of every token to the group
 };
+static_assert(offsetof(struct refscore, model) == 0, "as stage_model_hash and stage_model_load need");
 
 static status refscore_open(void **state, struct stage_context *context) {
     struct refscore *self;
@@ -23,16 +25,6 @@ static status refscore_open(void **state, struct stage_context *context) {
     self->rule = options->span == REFSCORE_SPAN_RELEASED ? ANSWER_SPAN_RELEASED : ANSWER_SPAN_CONTENT;
     self->keep_logprobs = options->logprobs == REFSCORE_LOGPROBS_ALL;
     return stage_model_open(&self->model, context);
-}
-
-static status refscore_load_weights(void *state, const struct stage_weights *weights) {
-    struct refscore *self = state;
-    return stage_model_load(&self->model, weights);
-}
-
-static uint64_t refscore_fingerprint(void *state) {
-    const struct refscore *self = state;
-    return self->model.hash;
 }
 
 // Finds the answer of completion i and computes its mean log-probability and its mean probability.
@@ -109,9 +101,9 @@ static const struct stage refscore_stage = {
     .needs = NEED_COMPLETIONS,
     .section = SECTION_REFERENCE,
     .open = refscore_open,
-    .fingerprint = refscore_fingerprint,
+    .fingerprint = stage_model_hash,
     .follows = FOLLOWS_REFERENCE,
-    .load_weights = refscore_load_weights,
+    .load_weights = stage_model_load,
     .work = refscore_work,
     .close = refscore_close,
 };

@@ -2,6 +2,8 @@
 //
 // Completions of several groups are decoded in one batch; as soon as one ends, its row goes to the next completion. The
 // tokens of a completion depend neither on its row nor on its neighbours.
+#include <assert.h>
+#include <stddef.h>
 #include <stdlib.h>
 
 #include "shared/base/memory.h"
@@ -10,10 +12,11 @@
 #include "shared/stage/stage_model.h"
 
 struct rollout {
-    const struct rollout_options *options;
     struct stage_model model;
+    const struct rollout_options *options;
     struct generator *generator;
 };
+static_assert(offsetof(struct rollout, model) == 0, "as stage_model_hash and stage_model_load need");
 
 static status rollout_open(void **state, struct stage_context *context) {
     struct rollout *self;
@@ -24,16 +27,6 @@ static status rollout_open(void **state, struct stage_context *context) {
     TRY(stage_model_open(&self->model, context));
     const struct generator_options generator_options = {.max_new_tokens = (int)options->max_new_tokens};
     return generator_new(&self->generator, self->model.model, &generator_options);
-}
-
-static status rollout_load_weights(void *state, const struct stage_weights *weights) {
-    struct rollout *self = state;
-    return stage_model_load(&self->model, weights);
-}
-
-static uint64_t rollout_fingerprint(void *state) {
-    const struct rollout *self = state;
-    return self->model.hash;
 }
 
 static int rollout_capacity(void *state) {
@@ -123,9 +116,9 @@ static const struct stage rollout_stage = {
     .name = "rollout",
     .section = SECTION_ROLLOUT,
     .open = rollout_open,
-    .fingerprint = rollout_fingerprint,
+    .fingerprint = stage_model_hash,
     .follows = FOLLOWS_POLICY,
-    .load_weights = rollout_load_weights,
+    .load_weights = stage_model_load,
     .capacity = rollout_capacity,
     .submit = rollout_submit,
     .poll = rollout_poll,
