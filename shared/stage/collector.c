@@ -122,20 +122,6 @@ static status collector_add_entry(struct collector *collector, int64_t seq, cons
     return OK;
 }
 
-// Forgets the entries below `seq`.
-static void collector_drop_entries(struct collector *collector, int64_t seq) {
-    if (seq <= collector->log_begin) return;
-    size_t count = (size_t)(seq - collector->log_begin);
-    assert(seq <= collector->settled_below && count <= collector->log_count);
-    for (size_t i = 0; i < count; i++) free(collector->log[i].quarantine);
-    collector->log_count -= count;
-    memmove(collector->log, collector->log + count, collector->log_count * sizeof *collector->log);
-    memset(collector->log + collector->log_count, 0, count * sizeof *collector->log);
-    collector->log_begin = seq;
-    collector->log_settled -= (int64_t)count;
-    assert(collector->log_settled >= 0);
-}
-
 // ---- the I/O thread ----
 
 // Sends what became of the seqs in [begin, end).
@@ -163,7 +149,18 @@ status collector_message(struct collector *collector, struct io_thread *io, stru
     collector->per_step = message->per_step > 0 ? message->per_step : 1;
     if (!counts_steps) collector->step = collector->settled_below / collector->per_step;
     const int64_t here = collector->settled_below;
-    collector_drop_entries(collector, message->seq < here ? message->seq : here);
+    const int64_t known = message->seq < here ? message->seq : here; // the source's ledger has everything below
+    if (known > collector->log_begin) {
+        const size_t count = (size_t)(known - collector->log_begin);
+        assert(count <= collector->log_count);
+        for (size_t i = 0; i < count; i++) free(collector->log[i].quarantine);
+        collector->log_count -= count;
+        memmove(collector->log, collector->log + count, collector->log_count * sizeof *collector->log);
+        memset(collector->log + collector->log_count, 0, count * sizeof *collector->log);
+        collector->log_begin = known;
+        collector->log_settled -= (int64_t)count;
+        assert(collector->log_settled >= 0);
+    }
     TRY_TO(result, done, collector_resend(collector, io, peer, collector->log_begin, here));
     // With nothing left to train the source must not hear so before the stage has finished.
     const bool untrained = collector->untrained && here == 0 && collector->log_settled == 0;

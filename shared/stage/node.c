@@ -116,15 +116,6 @@ static void node_on_report(void *self, struct message_status *counters) {
 
 enum verdict { VERDICT_READY, VERDICT_DROP, VERDICT_LATER };
 
-// What was trained with one model must not be sampled from another. fail_text() names this one and both hashes.
-static status node_other_model(const struct node *node) {
-    const char *machine = node->config.machine;
-    if (*machine)
-        return fail_prefix(DATAERR, "machine %s's model directory differs from optim's, or its precision does",
-                           machine);
-    return fail_prefix(DATAERR, "%s's model directory differs from optim's, or its precision does", node->config.stage);
-}
-
 // Downloads the weights if need be and gives them to the stage. LATER when optim has newer ones by now.
 static status node_load_weights(struct node *node, struct remote_weights *remote, enum verdict *verdict) {
     enum { FAILED_LOADS_MAX = 20, FAILED_COPIES_MAX = 2 };
@@ -137,7 +128,12 @@ static status node_load_weights(struct node *node, struct remote_weights *remote
     TRY(result);
     log_debug("weights of version %lld", (long long)remote->weights.version);
     result = context->stage->load_weights(context->state, &remote->weights);
-    if (result == DATAERR && !remote->weights.path) return node_other_model(node);
+    // What was trained with one model must not be sampled from another; fail_text() has both hashes.
+    if (result == DATAERR && !remote->weights.path) {
+        const char *machine = node->config.machine;
+        return fail_prefix(DATAERR, "%s%s's model directory differs from optim's, or its precision does",
+                           *machine ? "machine " : "", *machine ? machine : node->config.stage);
+    }
     // Optim's file was removed before it was opened, or the copy is damaged.
     if (result == DATAERR && node->failed_loads < FAILED_LOADS_MAX && node->failed_copies < FAILED_COPIES_MAX) {
         log_debug("%s; asking again", fail_text());

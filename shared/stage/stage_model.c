@@ -76,27 +76,6 @@ static status stage_input_set_tokens(struct group *group, struct int_array *out,
     return OK;
 }
 
-static status stage_input_add_media(struct input_builder *builder, struct group *group, struct stage_input *input) {
-    struct input_memory *memory = input->memory;
-    struct model_medium *media = arena_alloc(&memory->arena, group->media_count * sizeof *media);
-    memory->views = arena_alloc(&memory->arena, group->media_count * sizeof *memory->views);
-    if (!media || !memory->views) return fail_oom();
-    for (size_t i = 0; i < group->media_count; i++) {
-        const struct medium *medium = &group->media[i];
-        TRY(media_get(&memory->views[memory->view_count++], &builder->media, group, i));
-        const struct frames *frames = &memory->views[i].frames;
-        media[i] = (struct model_medium){.video = string_equals(medium->kind, "video"),
-                                         .frames = frames->count,
-                                         .height = frames->height,
-                                         .width = frames->width,
-                                         .seconds_per_grid = medium->seconds_per_grid,
-                                         .pixels = frames->pixels};
-    }
-    input->prompt.media = media;
-    input->prompt.media_count = group->media_count;
-    return OK;
-}
-
 static status stage_input_add_completions(struct input_builder *builder, struct group *group,
                                           struct stage_input *input) {
     struct input_memory *memory = input->memory;
@@ -147,9 +126,25 @@ status stage_input_open(struct input_builder *builder, struct group *group, enum
         TRY(result);
     }
     TRY(stage_input_check_tokens(builder, group->prompt_tokens.data, group->prompt_tokens.count, "prompt_tokens"));
-    TRY(stage_input_add_media(builder, group, input));
-    input->prompt.tokens = group->prompt_tokens.data;
-    input->prompt.count = group->prompt_tokens.count;
+    struct input_memory *memory = input->memory;
+    struct model_medium *media = arena_alloc(&memory->arena, group->media_count * sizeof *media);
+    memory->views = arena_alloc(&memory->arena, group->media_count * sizeof *memory->views);
+    if (!media || !memory->views) return fail_oom();
+    for (size_t i = 0; i < group->media_count; i++) {
+        const struct medium *medium = &group->media[i];
+        TRY(media_get(&memory->views[memory->view_count++], &builder->media, group, i));
+        const struct frames *frames = &memory->views[i].frames;
+        media[i] = (struct model_medium){.video = string_equals(medium->kind, "video"),
+                                         .frames = frames->count,
+                                         .height = frames->height,
+                                         .width = frames->width,
+                                         .seconds_per_grid = medium->seconds_per_grid,
+                                         .pixels = frames->pixels};
+    }
+    input->prompt = (struct model_prompt){.tokens = group->prompt_tokens.data,
+                                          .count = group->prompt_tokens.count,
+                                          .media = media,
+                                          .media_count = group->media_count};
     return parts & INPUT_COMPLETIONS ? stage_input_add_completions(builder, group, input) : OK;
 }
 

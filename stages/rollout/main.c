@@ -60,29 +60,6 @@ done:
     return result;
 }
 
-// Copies a generated completion into the group, with its text.
-static status rollout_add_completion(const struct rollout *self, struct group *group, struct completion *completion,
-                                     const struct generated *generated) {
-    const size_t count = generated->count;
-    TRY(group_ints(group, &completion->tokens, count));
-    TRY(group_floats(group, &completion->logprobs, count));
-    TRY(group_ints(group, &completion->versions, count));
-    for (size_t i = 0; i < count; i++) {
-        completion->tokens.data[i] = generated->tokens[i];
-        completion->logprobs.data[i] = generated->logprobs[i];
-        completion->versions.data[i] = generated->versions[i];
-    }
-    const struct string finish = string_of(generated->ended ? "eos" : "length");
-    TRY(group_string(group, &completion->finish, finish.data, finish.size));
-    const struct tokenizer *tokenizer = input_builder_tokenizer(self->model.input);
-    struct buf text = {0};
-    status result = buf_puts(&text, ""); // present even if no token is visible
-    if (result == OK) result = tokenizer_decode_utf8(tokenizer, generated->tokens, count, true, &text);
-    if (result == OK) result = group_string(group, &completion->text, text.data, text.size);
-    buf_release(&text);
-    return result;
-}
-
 static status rollout_poll(void *state, bool draining, struct group **done) {
     struct rollout *self = state;
     void *tag = NULL;
@@ -99,7 +76,26 @@ static status rollout_poll(void *state, bool draining, struct group **done) {
     struct group *group = tag;
     *done = group;
     TRY(group_completions(group, (size_t)count));
-    for (int i = 0; i < count; i++) TRY(rollout_add_completion(self, group, &group->completions[i], &generated[i]));
+    const struct tokenizer *tokenizer = input_builder_tokenizer(self->model.input);
+    for (int i = 0; i < count; i++, generated++) {
+        struct completion *completion = &group->completions[i];
+        TRY(group_ints(group, &completion->tokens, generated->count));
+        TRY(group_floats(group, &completion->logprobs, generated->count));
+        TRY(group_ints(group, &completion->versions, generated->count));
+        for (size_t t = 0; t < generated->count; t++) {
+            completion->tokens.data[t] = generated->tokens[t];
+            completion->logprobs.data[t] = generated->logprobs[t];
+            completion->versions.data[t] = generated->versions[t];
+        }
+        const struct string finish = string_of(generated->ended ? "eos" : "length");
+        TRY(group_string(group, &completion->finish, finish.data, finish.size));
+        struct buf text = {0};
+        status result = buf_puts(&text, ""); // present even if no token is visible
+        if (result == OK) result = tokenizer_decode_utf8(tokenizer, generated->tokens, generated->count, true, &text);
+        if (result == OK) result = group_string(group, &completion->text, text.data, text.size);
+        buf_release(&text);
+        TRY(result);
+    }
     return OK;
 }
 
