@@ -26,16 +26,6 @@ static int64_t checkpoint_number(const char *name, const char *prefix) {
     return end == name + length + 1 || *end ? -1 : number;
 }
 
-// Renames a complete directory to `path`, where an older one may be.
-static status checkpoint_move(struct arena *arena, const char *from, const char *path) {
-    char *old = arena_printf(arena, "%s.old", path);
-    if (!old) return fail_oom();
-    TRY(dir_remove(old));
-    if (path_exists(path) && rename(path, old)) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
-    if (rename(from, path)) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
-    return dir_remove(old);
-}
-
 // Removes the states of other steps, and what a crash has left incomplete.
 static status checkpoint_remove_old(const struct optim *optim, struct arena *arena) {
     DIR *dir = opendir(optim->options->out);
@@ -62,19 +52,23 @@ status checkpoint_write(struct optim *optim, bool whole) {
     status result = OK;
     char *name = arena_printf(&arena, "%s-%06lld", whole ? "step" : "state", (long long)step);
     char *path = name ? path_join(&arena, out, name) : NULL;
+    char *old = path ? arena_printf(&arena, "%s.old", path) : NULL;
     char *temporary = path ? arena_printf(&arena, "%s.tmp", path) : NULL;
     char *progress_path = temporary ? path_join(&arena, temporary, progress_name) : NULL;
     char *progress =
         arena_printf(&arena, PROGRESS_FORMAT, (long long)step, (long long)optim->cursor, (long long)optim->ema_step);
     char *latest = path_join(&arena, out, "latest"), *new_latest = path_join(&arena, out, "latest.tmp");
-    if (!progress_path || !progress || !latest || !new_latest) TRY_TO(result, done, fail_oom());
+    if (!old || !progress_path || !progress || !latest || !new_latest) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, dir_remove(temporary));
     TRY_TO(result, done, dir_make(temporary));
     if (whole) TRY_TO(result, done, model_save(optim->model, temporary));
     TRY_TO(result, done, model_save_state(optim->model, temporary));
     TRY_TO(result, done, file_write_atomic(progress_path, progress, strlen(progress)));
     TRY_TO(result, done, dir_sync(temporary));
-    TRY_TO(result, done, checkpoint_move(&arena, temporary, path));
+    TRY_TO(result, done, dir_remove(old));
+    if ((path_exists(path) && rename(path, old)) || rename(temporary, path))
+        TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", path, strerror(errno)));
+    TRY_TO(result, done, dir_remove(old));
     TRY_TO(result, done, dir_sync(out));
     if (whole) {
         unlink(new_latest);

@@ -88,37 +88,35 @@ static status optim_on_idle(void *state) {
     return OK;
 }
 
-static status optim_train(struct optim *optim) {
-    struct step_metrics metrics;
-    TRY(step_train(optim, optim->batch, optim->batch_count, &metrics));
-    TRY(metrics_append(optim->options->out, &metrics));
-    char rewards[64] = ""; // supervised groups have none
-    if (!isnan(metrics.reward))
-        snprintf(rewards, sizeof rewards, "reward %.3f, accuracy %.3f, ", metrics.reward, metrics.accuracy);
-    log_info("step %lld: loss %.4g, nll %.4g, gradient norm %.4g, %s%lld tokens, %.2f s", (long long)metrics.step,
-             metrics.loss, metrics.nll, metrics.grad_norm, rewards, (long long)metrics.tokens, metrics.seconds);
-    optim->unsaved = true;
-    // In a pipeline the groups are handed back first: the other stages work on while this one saves.
-    return stage_in_pipeline(optim->context) ? OK : optim_on_idle(optim);
-}
-
 static status optim_poll(void *state, bool draining, struct group **done) {
     struct optim *optim = state;
     *done = NULL;
-    if (!optim->returning) {
-        const bool full = optim->batch_count == (size_t)optim->options->groups_per_step;
-        if (!full && !(draining && optim->batch_count)) return END;
-        if (full) TRY(optim_train(optim));
-        if (!full) optim->untrained += optim->batch_count;
-        optim->returning = true;
-        optim->returned = 0;
-        return OK;
-    }
-    *done = optim->batch[optim->returned++];
-    if (optim->returned == optim->batch_count) {
+    if (optim->returning) {
+        *done = optim->batch[optim->returned++];
+        if (optim->returned < optim->batch_count) return OK;
         optim->batch_count = 0;
         optim->returning = false;
+        return OK;
     }
+    if (optim->batch_count == (size_t)optim->options->groups_per_step) {
+        struct step_metrics metrics;
+        TRY(step_train(optim, optim->batch, optim->batch_count, &metrics));
+        TRY(metrics_append(optim->options->out, &metrics));
+        char rewards[64] = ""; // supervised groups have none
+        if (!isnan(metrics.reward))
+            snprintf(rewards, sizeof rewards, "reward %.3f, accuracy %.3f, ", metrics.reward, metrics.accuracy);
+        log_info("step %lld: loss %.4g, nll %.4g, gradient norm %.4g, %s%lld tokens, %.2f s", (long long)metrics.step,
+                 metrics.loss, metrics.nll, metrics.grad_norm, rewards, (long long)metrics.tokens, metrics.seconds);
+        optim->unsaved = true;
+        // In a pipeline the groups are handed back first: the other stages work on while this one saves.
+        if (!stage_in_pipeline(optim->context)) TRY(optim_on_idle(optim));
+    } else if (draining && optim->batch_count) {
+        optim->untrained += optim->batch_count;
+    } else {
+        return END;
+    }
+    optim->returning = true;
+    optim->returned = 0;
     return OK;
 }
 

@@ -59,16 +59,6 @@ done:
     return result;
 }
 
-// Whether a line is the metrics of a step up to `step`.
-static bool metrics_line_is_kept(const char *line, size_t size, int64_t step) {
-    json_object *object = NULL;
-    int64_t number;
-    bool kept = json_parse_object(&object, line, size, metrics_name) == OK &&
-                json_int(json_object_object_get(object, "step"), &number) && number <= step;
-    json_object_put(object);
-    return kept;
-}
-
 bool metrics_exist(const char *out) {
     struct arena arena = {0};
     const char *path = path_join(&arena, out, metrics_name);
@@ -89,7 +79,12 @@ status metrics_truncate(const char *out, int64_t step) {
         const char *line = old.data + at, *newline = memchr(line, '\n', old.size - at);
         if (!newline) break; // a crash cut this line short
         size_t size = (size_t)(newline + 1 - line);
-        if (metrics_line_is_kept(line, size, step)) TRY_TO(result, done, buf_append(&kept, line, size));
+        json_object *object = NULL;
+        int64_t number;
+        const bool keep = json_parse_object(&object, line, size, metrics_name) == OK &&
+                          json_int(json_object_object_get(object, "step"), &number) && number <= step;
+        json_object_put(object);
+        if (keep) TRY_TO(result, done, buf_append(&kept, line, size));
         at += size;
     }
     if (kept.size != old.size) result = file_write_atomic(path, kept.data ? kept.data : "", kept.size);
