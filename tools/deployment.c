@@ -138,19 +138,7 @@ static status deployment_choose_sockets(struct deployment *deployment, size_t lo
                                                              : fail(USAGE, "a stage's name is too long for a socket");
 }
 
-// Gives a replica its endpoints; *port is the next free one of its machine.
-static status deployment_set_endpoints(struct deployment *deployment, struct replica *replica, int *port) {
-    replica->local = arena_printf(&deployment->arena, "ipc://%s/%s-%d", deployment->sockets, replica_stage(replica),
-                                  replica->stage ? replica->number : replica->machine + 1);
-    if (!replica->local) return fail_oom();
-    if (deployment->machines < 2) return OK;
-    const char *address = deployment->pipeline->machines[replica->machine].address;
-    bool v6 = strchr(address, ':') != NULL;
-    replica->remote = arena_printf(&deployment->arena, "tcp://%s%s%s:%d", v6 ? "[" : "", address, v6 ? "]" : "", *port);
-    replica->bound = arena_printf(&deployment->arena, "tcp://*:%d", (*port)++);
-    return replica->remote && replica->bound ? OK : fail_oom();
-}
-
+// Makes the list of replicas with their endpoints. Those of one machine have consecutive ports.
 static status deployment_make_replicas(struct deployment *deployment) {
     const struct pipeline *pipeline = deployment->pipeline;
     size_t count = deployment->machines, longest = sizeof SUPERVISOR_NAME + 12;
@@ -176,9 +164,20 @@ static status deployment_make_replicas(struct deployment *deployment) {
     for (size_t i = 0; i < deployment->machines; i++)
         ports[i] = deployment->machines > 1 && pipeline->machines[i].port ? pipeline->machines[i].port : FIRST_PORT;
     status result = OK;
-    for (size_t i = 0; i < deployment->count && result == OK; i++)
-        result =
-            deployment_set_endpoints(deployment, &deployment->replicas[i], &ports[deployment->replicas[i].machine]);
+    for (size_t i = 0; i < deployment->count && result == OK; i++) {
+        struct replica *replica = &deployment->replicas[i];
+        replica->local = arena_printf(&deployment->arena, "ipc://%s/%s-%d", deployment->sockets, replica_stage(replica),
+                                      replica->stage ? replica->number : replica->machine + 1);
+        if (!replica->local) result = fail_oom();
+        if (deployment->machines < 2 || result != OK) continue;
+        const char *address = pipeline->machines[replica->machine].address;
+        bool v6 = strchr(address, ':') != NULL;
+        int port = ports[replica->machine]++;
+        replica->remote =
+            arena_printf(&deployment->arena, "tcp://%s%s%s:%d", v6 ? "[" : "", address, v6 ? "]" : "", port);
+        replica->bound = arena_printf(&deployment->arena, "tcp://*:%d", port);
+        if (!replica->remote || !replica->bound) result = fail_oom();
+    }
     free(ports);
     return result;
 }
@@ -232,56 +231,50 @@ void deployment_release(struct deployment *deployment) {
 
 // ---- the configuration of a replica ----
 
-static status deployment_fill_config(const struct deployment *deployment, const struct replica *replica,
-                                     struct node_config *config) {
+status deployment_write_config(const struct deployment *deployment, const struct replica *replica, const char *path) {
     const struct pipeline *pipeline = deployment->pipeline;
     const struct pipeline_stage *stage = replica->stage, *stages = pipeline->stages;
-    bool remote = deployment->machines > 1;
-    *config = (struct node_config){.run = deployment->run,
-                                   .folder = pipeline->run,
-                                   .stage = replica_stage(replica),
-                                   .replica = replica->number,
-                                   .machine = deployment_machine(deployment, replica->machine),
-                                   .from = stage && stage->from >= 0 ? stages[stage->from].name : "",
-                                   .last = stage == &stages[pipeline->stage_count - 1],
-                                   .secret = deployment->secret};
-    TRY(NEW(&config->listen, 2));
-    config->listen[config->listen_count++] = replica->local;
-    if (replica->bound) config->listen[config->listen_count++] = replica->bound;
-    TRY(NEW(&config->readers, pipeline->stage_count));
+    struct node_config config = {.run = deployment->run,
+                                 .folder = pipeline->run,
+                                 .stage = replica_stage(replica),
+                                 .replica = replica->number,
+                                 .machine = deployment_machine(deployment, replica->machine),
+                                 .from = stage && stage->from >= 0 ? stages[stage->from].name : "",
+                                 .last = stage == &stages[pipeline->stage_count - 1],
+                                 .secret = deployment->secret};
+    struct buf text = {0};
+    status result;
+    TRY_TO(result, done, NEW(&config.listen, 2));
+    config.listen[config.listen_count++] = replica->local;
+    if (replica->bound) config.listen[config.listen_count++] = replica->bound;
+    TRY_TO(result, done, NEW(&config.readers, pipeline->stage_count));
     for (size_t i = 0; i < pipeline->stage_count; i++)
         if (stages[i].from >= 0 && &stages[stages[i].from] == stage)
-            config->readers[config->reader_count++] = stages[i].name;
+            config.readers[config.reader_count++] = stages[i].name;
     if (stage && stage->program) {
-        config->home = pipeline->dir;
-        TRY(NEW(&config->command, key_list_count(&stage->keys) * 2 + 1));
-        config->command[config->command_count++] = stage->program;
+        config.home = pipeline->dir;
+        TRY_TO(result, done, NEW(&config.command, key_list_count(&stage->keys) * 2 + 1));
+        config.command[config.command_count++] = stage->program;
         for (const struct pipeline_key *key = stage->keys.first; key; key = key->next) {
-            const char *option = arena_printf(&config->arena, "--%s", key->name);
-            if (!option) return fail_oom();
-            config->command[config->command_count++] = option;
-            config->command[config->command_count++] = key->value;
+            const char *option = arena_printf(&config.arena, "--%s", key->name);
+            if (!option) TRY_TO(result, done, fail_oom());
+            config.command[config.command_count++] = option;
+            config.command[config.command_count++] = key->value;
         }
     }
-    TRY(NEW(&config->endpoints, deployment->count));
+    TRY_TO(result, done, NEW(&config.endpoints, deployment->count));
     for (size_t i = 0; i < deployment->count; i++) {
         const struct replica *other = &deployment->replicas[i];
-        config->endpoints[config->endpoint_count++] =
+        config.endpoints[config.endpoint_count++] =
             (struct node_endpoint){.stage = replica_stage(other),
                                    .replica = other->number,
                                    .machine = deployment_machine(deployment, other->machine),
                                    .address = deployment_endpoint(deployment, other),
-                                   .key = remote ? pipeline->machines[other->machine].key : NULL};
+                                   .key = deployment->machines > 1 ? pipeline->machines[other->machine].key : NULL};
     }
-    return OK;
-}
-
-status deployment_write_config(const struct deployment *deployment, const struct replica *replica, const char *path) {
-    struct node_config config = {0};
-    struct buf text = {0};
-    status result = deployment_fill_config(deployment, replica, &config);
-    if (result == OK) result = node_config_write(&config, &text);
-    if (result == OK) result = file_write_atomic(path, text.data, text.size);
+    TRY_TO(result, done, node_config_write(&config, &text));
+    result = file_write_atomic(path, text.data, text.size);
+done:
     node_config_release(&config);
     buf_release(&text);
     return result;

@@ -79,21 +79,6 @@ static status groups_print_line(void *context, const struct group *group) {
     return OK;
 }
 
-static void groups_print_completion(const struct group *group, size_t i) {
-    const struct completion *c = &group->completions[i];
-    printf("\n  completion %zu of %zu: %zu tokens, %s\n   ", i + 1, group->completion_count, c->tokens.count,
-           c->finish.data ? c->finish.data : "unfinished");
-    groups_print_number("accuracy", groups_number_at(&group->rewards.accuracy, i));
-    groups_print_number("format", groups_number_at(&group->rewards.format, i));
-    groups_print_number("length", groups_number_at(&group->rewards.length, i));
-    groups_print_number("bonus", groups_number_at(&group->rewards.bonus, i));
-    groups_print_number("reward", groups_number_at(&group->rewards.total, i));
-    groups_print_number("advantage", groups_number_at(&group->advantages, i));
-    groups_print_number("answer likelihood", exp(groups_number_at(&group->reference.answer_logprob, i)));
-    putchar('\n');
-    groups_print_text(c->text, "    ");
-}
-
 static status groups_print_group(void *context, const struct group *group) {
     (void)context;
     printf("%s: %s, sample %s, %s\n", group->id.data, groups_state_of(group),
@@ -123,7 +108,20 @@ static status groups_print_group(void *context, const struct group *group) {
         }
     }
     groups_print_text(group->prompt.solution, "  solution ");
-    for (size_t i = 0; i < group->completion_count; i++) groups_print_completion(group, i);
+    for (size_t i = 0; i < group->completion_count; i++) {
+        const struct completion *c = &group->completions[i];
+        printf("\n  completion %zu of %zu: %zu tokens, %s\n   ", i + 1, group->completion_count, c->tokens.count,
+               c->finish.data ? c->finish.data : "unfinished");
+        groups_print_number("accuracy", groups_number_at(&group->rewards.accuracy, i));
+        groups_print_number("format", groups_number_at(&group->rewards.format, i));
+        groups_print_number("length", groups_number_at(&group->rewards.length, i));
+        groups_print_number("bonus", groups_number_at(&group->rewards.bonus, i));
+        groups_print_number("reward", groups_number_at(&group->rewards.total, i));
+        groups_print_number("advantage", groups_number_at(&group->advantages, i));
+        groups_print_number("answer likelihood", exp(groups_number_at(&group->reference.answer_logprob, i)));
+        putchar('\n');
+        groups_print_text(c->text, "    ");
+    }
     putchar('\n');
     return OK;
 }

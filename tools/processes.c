@@ -23,31 +23,10 @@
 enum { EARLY_SECONDS = 10, LINE_SIZE = 600, MAX_FAILURES = 5, MAX_BACKOFF = 7 };
 static const double restart_seconds = 0.1;
 
-// Sets up the process of process->replica; `dir` holds the executables.
-static status process_init(struct process *process, struct deployment *deployment, struct arena *arena,
-                           const char *dir) {
-    const struct pipeline_stage *stage = process->replica->stage;
-    const char *run = deployment->pipeline->run;
-    size_t count = 0, capacity = key_list_count(&stage->keys) + 4;
-    process->name = deployment_name(deployment, process->replica);
-    process->log = arena_printf(arena, "%s/logs/%s.log", run, process->name);
-    const char *config = arena_printf(arena, "%s/wiring/%s", run, process->name);
-    if (!process->log || !config) return fail_oom();
-    TRY(deployment_write_config(deployment, process->replica, config));
-    TRY(NEW(&process->argv, capacity));
-    process->argv[count++] = arena_printf(arena, stage->program ? "%s/caravan" : "%s/caravan-%s", dir, stage->name);
-    if (stage->program) process->argv[count++] = arena_printf(arena, "program");
-    process->argv[count++] = arena_printf(arena, "--wiring=%s", config);
-    for (const struct pipeline_key *key = stage->keys.first; key && !stage->program; key = key->next)
-        process->argv[count++] = arena_printf(arena, "--%s=%s", key->name, key->value);
-    assert(count < capacity);
-    for (size_t i = 0; i < count; i++)
-        if (!process->argv[i]) return fail_oom();
-    return OK;
-}
-
 status processes_init(struct processes *processes, struct deployment *deployment) {
     char dir[PATH_MAX];
+    const char *run = deployment->pipeline->run;
+    struct arena *arena = &processes->arena;
     *processes = (struct processes){0};
     ssize_t size = readlink("/proc/self/exe", dir, sizeof dir - 1);
     if (size <= 0) return fail(UNAVAILABLE, "/proc/self/exe: %s", strerror(errno));
@@ -60,8 +39,23 @@ status processes_init(struct processes *processes, struct deployment *deployment
         const struct replica *replica = &deployment->replicas[i];
         if (!replica->stage || replica->machine != deployment->here) continue;
         struct process *process = &processes->list[processes->count++];
+        const struct pipeline_stage *stage = replica->stage;
+        size_t count = 0, capacity = key_list_count(&stage->keys) + 4;
         process->replica = replica;
-        TRY(process_init(process, deployment, &processes->arena, dir));
+        process->name = deployment_name(deployment, replica);
+        process->log = arena_printf(arena, "%s/logs/%s.log", run, process->name);
+        const char *config = arena_printf(arena, "%s/wiring/%s", run, process->name);
+        if (!process->log || !config) return fail_oom();
+        TRY(deployment_write_config(deployment, replica, config));
+        TRY(NEW(&process->argv, capacity));
+        process->argv[count++] = arena_printf(arena, stage->program ? "%s/caravan" : "%s/caravan-%s", dir, stage->name);
+        if (stage->program) process->argv[count++] = arena_printf(arena, "program");
+        process->argv[count++] = arena_printf(arena, "--wiring=%s", config);
+        for (const struct pipeline_key *key = stage->keys.first; key && !stage->program; key = key->next)
+            process->argv[count++] = arena_printf(arena, "--%s=%s", key->name, key->value);
+        assert(count < capacity);
+        for (size_t k = 0; k < count; k++)
+            if (!process->argv[k]) return fail_oom();
     }
     return OK;
 }

@@ -1,5 +1,4 @@
-// caravan report: files of report_groups (JSON lines) side by side: how right, how well formed, how consistent, how
-// fast.
+// caravan report: prints a table that compares files of groups (JSON lines): accuracy, format, consistency, speed.
 #include <assert.h>
 #include <json-c/json.h>
 #include <math.h>
@@ -35,35 +34,12 @@ struct column {
 };
 
 static double report_sum(const struct double_array *values) {
-    double report_sum = 0;
-    for (size_t i = 0; i < values->count; i++) report_sum += isnan(values->data[i]) ? 0 : values->data[i];
-    return report_sum;
+    double sum = 0;
+    for (size_t i = 0; i < values->count; i++) sum += isnan(values->data[i]) ? 0 : values->data[i];
+    return sum;
 }
 
-static status report_add_interval(struct intervals *list, double from, double to) {
-    if (list->count == list->room) {
-        list->room = list->room ? 2 * list->room : 64;
-        TRY(RESIZE(&list->data, list->room));
-    }
-    list->data[list->count++] = (struct interval){from, to};
-    return OK;
-}
-
-static status report_add_times(struct column *column, const struct group *group) {
-    if (!group->times.data) return OK;
-    struct json_object *times = json_tokener_parse(group->times.data);
-    status result = OK;
-    for (int i = 0; times && result == OK && i < stage_count; i++) {
-        struct json_object *pair;
-        if (!json_object_object_get_ex(times, stage_names[i], &pair)) continue;
-        if (!json_object_is_type(pair, json_type_array) || json_object_array_length(pair) != 2) continue;
-        result = report_add_interval(&column->work[i], json_object_get_double(json_object_array_get_idx(pair, 0)),
-                                     json_object_get_double(json_object_array_get_idx(pair, 1)));
-    }
-    json_object_put(times);
-    return result;
-}
-
+// Adds a group to the sums of a column, and the times of its stages to the column's intervals.
 static status report_add_group(struct column *column, const struct group *group) {
     column->groups++;
     if (group->quarantine.present) {
@@ -88,7 +64,24 @@ static status report_add_group(struct column *column, const struct group *group)
         column->likely++;
         column->likelihood += exp(group->reference.answer_logprob.data[i]);
     }
-    return report_add_times(column, group);
+    struct json_object *times = group->times.data ? json_tokener_parse(group->times.data) : NULL;
+    status result = OK;
+    for (int i = 0; times && i < stage_count; i++) {
+        struct intervals *work = &column->work[i];
+        struct json_object *pair;
+        if (!json_object_object_get_ex(times, stage_names[i], &pair)) continue;
+        if (!json_object_is_type(pair, json_type_array) || json_object_array_length(pair) != 2) continue;
+        if (work->count == work->room) {
+            work->room = work->room ? 2 * work->room : 64;
+            TRY_TO(result, done, RESIZE(&work->data, work->room));
+        }
+        assert(work->count < work->room);
+        work->data[work->count++] = (struct interval){json_object_get_double(json_object_array_get_idx(pair, 0)),
+                                                      json_object_get_double(json_object_array_get_idx(pair, 1))};
+    }
+done:
+    json_object_put(times);
+    return result;
 }
 
 static status report_read_column(struct column *column) {
@@ -118,7 +111,7 @@ static int report_by_start(const void *a, const void *b) {
     return (first > second) - (first < second);
 }
 
-// Seconds during which the stage had at least one group in hand.
+// Returns the seconds during which the stage had at least one group in progress. Sorts the intervals.
 static double report_busy(struct intervals *list) {
     double seconds = 0, until = -INFINITY;
     if (list->count) qsort(list->data, list->count, sizeof *list->data, report_by_start);

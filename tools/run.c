@@ -51,23 +51,6 @@ static status run_make_dirs(const struct deployment *deployment) {
     return chmod(deployment->sockets, 0700) ? fail(UNAVAILABLE, "%s: %s", deployment->sockets, strerror(errno)) : OK;
 }
 
-// Optim writes its metrics beside its checkpoints; people look for them in the run's directory.
-static status run_link_metrics(const struct deployment *deployment) {
-    struct buf path = {0}, target = {0};
-    const struct pipeline *pipeline = deployment->pipeline;
-    const char *out = pipeline_value(&pipeline->stages[pipeline->stage_count - 1], "out");
-    status result = buf_printf(&path, "%s/metrics.jsonl", pipeline->run);
-    size_t length = strlen(pipeline->run);
-    bool inside = out && !strncmp(out, pipeline->run, length) && out[length] == '/';
-    if (result == OK)
-        result = buf_printf(&target, "%s/metrics.jsonl", inside ? out + length + 1 : out ? out : "checkpoints");
-    if (result == OK && symlink(target.data, path.data) && errno != EEXIST)
-        result = fail(UNAVAILABLE, "%s: %s", path.data, strerror(errno));
-    buf_release(&path);
-    buf_release(&target);
-    return result;
-}
-
 // Each machine has one run in a directory. The kernel drops the lock when this process ends; no child inherits it.
 static status run_lock_dir(struct deployment *deployment, int *lock) {
     const char *machine = deployment_machine(deployment, deployment->here);
@@ -113,7 +96,8 @@ done:
 }
 
 static status run(struct deployment *deployment) {
-    struct buf path = {0}, text = {0};
+    const struct pipeline *pipeline = deployment->pipeline;
+    struct buf path = {0}, text = {0}, target = {0};
     int lock = -1;
     status result;
     uint64_t fds = fd_raise_limit();
@@ -121,19 +105,29 @@ static status run(struct deployment *deployment) {
         return fail(UNAVAILABLE,
                     "a process of this run may need %zu file descriptors, but only %llu are allowed (ulimit -Hn)",
                     deployment_max_fds(deployment), (unsigned long long)fds);
-    TRY_TO(result, done, dir_make(deployment->pipeline->run));
+    TRY_TO(result, done, dir_make(pipeline->run));
     TRY_TO(result, done, run_lock_dir(deployment, &lock));
     TRY_TO(result, done, run_make_dirs(deployment));
     TRY_TO(result, done, run_set_steps(deployment));
-    TRY_TO(result, done, buf_printf(&path, "%s/pipeline.yaml", deployment->pipeline->run));
-    TRY_TO(result, done, pipeline_write(deployment->pipeline, &text));
+    TRY_TO(result, done, buf_printf(&path, "%s/pipeline.yaml", pipeline->run));
+    TRY_TO(result, done, pipeline_write(pipeline, &text));
     TRY_TO(result, done, file_write_atomic(path.data, text.data, text.size));
-    TRY_TO(result, done, run_link_metrics(deployment));
+    // Optim writes its metrics beside its checkpoints; people look for them in the run's directory.
+    const char *out = pipeline_value(&pipeline->stages[pipeline->stage_count - 1], "out");
+    size_t length = strlen(pipeline->run);
+    if (!out) out = "checkpoints";
+    bool inside = !strncmp(out, pipeline->run, length) && out[length] == '/';
+    buf_clear(&path);
+    TRY_TO(result, done, buf_printf(&path, "%s/metrics.jsonl", pipeline->run));
+    TRY_TO(result, done, buf_printf(&target, "%s/metrics.jsonl", inside ? out + length + 1 : out));
+    if (symlink(target.data, path.data) && errno != EEXIST)
+        TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", path.data, strerror(errno)));
     result = supervisor_run(deployment);
 done:
     if (lock >= 0) close(lock);
     buf_release(&path);
     buf_release(&text);
+    buf_release(&target);
     return result;
 }
 

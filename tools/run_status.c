@@ -218,13 +218,6 @@ status run_status_table(const struct run_status *run_status, double now, struct 
 
 // ---- lost groups ----
 
-// Returns since when the group has been missing: `now` if it was not missing so far.
-static double run_status_missing_since(const struct run_status *run_status, int64_t seq, double now) {
-    for (size_t i = 0; i < run_status->missing_count; i++)
-        if (run_status->missing[i].seq == seq) return run_status->missing[i].since;
-    return now;
-}
-
 status run_status_find_lost(struct run_status *run_status, double now, status (*lost)(void *context, int64_t seq),
                             void *context) {
     const struct message_status *source = run_status_source(run_status);
@@ -247,9 +240,13 @@ status run_status_find_lost(struct run_status *run_status, double now, status (*
         int64_t seq = in_flight[i];
         size_t k = 0;
         while (k < in_hand_count && in_hand[k] != seq) k++;
-        if (k == in_hand_count)
-            missing[missing_count++] = (struct missing_group){seq, run_status_missing_since(run_status, seq, now)};
+        if (k < in_hand_count) continue;
+        double since = now; // if it was not missing so far
+        for (size_t m = 0; m < run_status->missing_count; m++)
+            if (run_status->missing[m].seq == seq) since = run_status->missing[m].since;
+        missing[missing_count++] = (struct missing_group){seq, since};
     }
+    assert(missing_count <= in_flight_count);
     free(run_status->missing);
     run_status->missing = missing;
     run_status->missing_count = missing_count;

@@ -263,7 +263,7 @@ static status supervisor_on_tick(struct supervisor *supervisor) {
     return supervisor_show_progress(supervisor);
 }
 
-// ---- opening and closing ----
+// ---- opening, and the loop ----
 
 // Makes SIGCHLD and the signals that stop a run readable from signal_fd. A signal that was ignored at the start stays
 // ignored: `nohup` ignores SIGHUP, a shell's background job SIGINT.
@@ -315,16 +315,6 @@ static status supervisor_open_wire(struct supervisor *supervisor) {
     return OK;
 }
 
-static void supervisor_close(struct supervisor *supervisor) {
-    wire_close(&supervisor->wire);
-    node_config_release(&supervisor->config);
-    run_status_free(&supervisor->run_status);
-    processes_release(&supervisor->processes);
-    if (supervisor->signal_fd >= 0) close(supervisor->signal_fd);
-    buf_release(&supervisor->line);
-    free(supervisor->machines);
-}
-
 status supervisor_run(struct deployment *deployment) {
     struct supervisor supervisor = {.deployment = deployment,
                                     .signal_fd = -1,
@@ -336,6 +326,7 @@ status supervisor_run(struct deployment *deployment) {
     TRY_TO(result, done, processes_init(&supervisor.processes, deployment));
     TRY_TO(result, done, run_status_new(&supervisor.run_status, deployment));
     TRY_TO(result, done, supervisor_open_wire(&supervisor));
+    assert(supervisor.machine_count == deployment->machines - 1);
     while (result == OK && !(supervisor.stopping && !processes_running(&supervisor.processes))) {
         struct wire_event event;
         result = wire_poll(supervisor.wire, TICK_MS, &event);
@@ -356,6 +347,12 @@ status supervisor_run(struct deployment *deployment) {
     if (result == OK) supervisor_log(&supervisor, "done: %s", supervisor.reason);
     if (result != OK && result != END) result = fail(result, "%s", supervisor.reason);
 done:
-    supervisor_close(&supervisor);
+    wire_close(&supervisor.wire);
+    node_config_release(&supervisor.config);
+    run_status_free(&supervisor.run_status);
+    processes_release(&supervisor.processes);
+    if (supervisor.signal_fd >= 0) close(supervisor.signal_fd);
+    buf_release(&supervisor.line);
+    free(supervisor.machines);
     return result;
 }

@@ -1,5 +1,5 @@
-// caravan top FILE: a run as it goes: redrawn on a terminal, plain lines elsewhere. It connects to the supervisor of
-// this machine, which passes on what every replica says.
+// caravan top FILE: shows a run while it works. A terminal is redrawn, other outputs get plain lines. It connects to
+// the supervisor of this machine, which forwards the reports of all replicas.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,7 +71,7 @@ static void top_on_stop(int number) {
     asked_to_stop = 1;
 }
 
-// The last steps as optim wrote them: the last lines of metrics.jsonl, reward and accuracy of each.
+// Appends reward, accuracy and loss of the last steps, from the last lines of metrics.jsonl.
 static status top_add_steps(const struct top *top, struct buf *out) {
     enum { STEPS = 5, TAIL = 8192 };
     char path[4096], tail[TAIL + 1];
@@ -108,58 +108,35 @@ static status top_show(struct top *top) {
     return fflush(stdout) ? fail(END, "standard output is closed") : OK;
 }
 
-static status top_on_event(struct top *top, const struct wire_event *event) {
-    if (event->kind == WIRE_REFUSED) return fail(UNAVAILABLE, "%s", event->message.reason);
-    if (event->kind == WIRE_GONE) top->over = true;
-    if (event->kind != WIRE_MESSAGE) return OK;
-    top->heard = true;
-    if (event->message.kind == MESSAGE_STATUS)
-        return run_status_update(top->run_status, &event->message, clock_monotonic());
-    if (event->message.kind == MESSAGE_NOTICE)
-        snprintf(top->notices[top->notice_count++ % NOTICES], NOTICE, "%s: %s", event->message.name,
-                 event->message.reason);
-    if (event->message.kind == MESSAGE_END) {
-        printf("%s\n", event->message.reason);
-        top->over = true;
-    }
-    return OK;
-}
-
+// Shows the run until it ends or the user stops this program.
 static status top_watch(struct top *top) {
     enum { WAIT_MS = 100 };
     while (!asked_to_stop && !top->over) {
         struct wire_event event;
+        const struct wire_message *message = &event.message;
         TRY(wire_poll(top->wire, WAIT_MS, &event));
-        TRY(top_on_event(top, &event));
+        if (event.kind == WIRE_REFUSED) return fail(UNAVAILABLE, "%s", message->reason);
+        if (event.kind == WIRE_GONE) top->over = true;
+        if (event.kind == WIRE_MESSAGE) {
+            top->heard = true;
+            if (message->kind == MESSAGE_STATUS) TRY(run_status_update(top->run_status, message, clock_monotonic()));
+            if (message->kind == MESSAGE_NOTICE)
+                snprintf(top->notices[top->notice_count++ % NOTICES], NOTICE, "%s: %s", message->name, message->reason);
+            if (message->kind == MESSAGE_END) {
+                printf("%s\n", message->reason);
+                top->over = true;
+            }
+        }
         if (!top->heard && clock_monotonic() - top->began > ANSWER_SECONDS)
             return fail(UNAVAILABLE, "no run of this file is under way in %s", top->deployment->pipeline->run);
         if (!top->heard || clock_monotonic() - top->shown < top->pause) continue;
-        // What every replica says has come after a second.
+        // All replicas have reported after a second.
         if (top->once && clock_monotonic() - top->began < 2) continue;
         top->shown = clock_monotonic();
         TRY(top_show(top));
         if (top->once) return OK;
     }
     return OK;
-}
-
-static status top_connect(struct top *top) {
-    struct deployment *deployment = top->deployment;
-    const struct replica *supervisor = deployment_supervisor(deployment, deployment->here);
-    const char *key = deployment->machines > 1 ? deployment->pipeline->machines[deployment->here].key : NULL;
-    const char *path = arena_printf(&deployment->arena, "%s/wiring/" SUPERVISOR_NAME "-%d", deployment->pipeline->run,
-                                    supervisor->number);
-    if (!path) return fail_oom();
-    if (!path_exists(path))
-        return fail(UNAVAILABLE, "no run of this file was ever at work in %s", deployment->pipeline->run);
-    TRY(node_config_read(&top->config, path));
-    const struct wire_self self = {.run = deployment->run,
-                                   .name = "top",
-                                   .replica = 1,
-                                   .machine = deployment_machine(deployment, deployment->here),
-                                   .security = node_config_security(&top->config)};
-    TRY(wire_open(&top->wire, &self));
-    return wire_connect(top->wire, deployment_endpoint(deployment, supervisor), key, "watch", NULL);
 }
 
 static status top_run(struct deployment *deployment, const struct top_options *given) {
@@ -171,9 +148,24 @@ static status top_run(struct deployment *deployment, const struct top_options *g
     struct sigaction stop = {.sa_handler = top_on_stop};
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGTERM, &stop, NULL);
-    status result = run_status_new(&top.run_status, deployment);
-    if (result == OK) result = top_connect(&top);
-    if (result == OK) result = top_watch(&top);
+    const struct replica *supervisor = deployment_supervisor(deployment, deployment->here);
+    const char *run = deployment->pipeline->run;
+    const char *key = deployment->machines > 1 ? deployment->pipeline->machines[deployment->here].key : NULL;
+    status result;
+    TRY_TO(result, done, run_status_new(&top.run_status, deployment));
+    const char *path = arena_printf(&deployment->arena, "%s/wiring/" SUPERVISOR_NAME "-%d", run, supervisor->number);
+    if (!path) TRY_TO(result, done, fail_oom());
+    if (!path_exists(path)) TRY_TO(result, done, fail(UNAVAILABLE, "no run of this file was ever at work in %s", run));
+    TRY_TO(result, done, node_config_read(&top.config, path));
+    const struct wire_self self = {.run = deployment->run,
+                                   .name = "top",
+                                   .replica = 1,
+                                   .machine = deployment_machine(deployment, deployment->here),
+                                   .security = node_config_security(&top.config)};
+    TRY_TO(result, done, wire_open(&top.wire, &self));
+    TRY_TO(result, done, wire_connect(top.wire, deployment_endpoint(deployment, supervisor), key, "watch", NULL));
+    result = top_watch(&top);
+done:
     wire_close(&top.wire);
     node_config_release(&top.config);
     run_status_free(&top.run_status);
