@@ -421,37 +421,6 @@ static status wire_receive_frame(void *socket, zmq_msg_t *frame, bool *more, boo
     return OK;
 }
 
-static status wire_skip_frames(void *socket, bool more) {
-    while (more) {
-        zmq_msg_t frame;
-        bool none;
-        zmq_msg_init(&frame);
-        status result = wire_receive_frame(socket, &frame, &more, &none);
-        zmq_msg_close(&frame);
-        TRY(result);
-    }
-    return OK;
-}
-
-// Decodes the first frame and receives the bulk, if the kind has one. DATAERR when the message is malformed; all of its
-// frames are received in any case.
-static status wire_read_message(struct wire *wire, void *socket, zmq_msg_t *head, bool more, struct wire_message *out) {
-    bool none = false, rest = false;
-    status result = message_decode(out, &wire->arena, zmq_msg_data(head), zmq_msg_size(head));
-    if (result == OK && message_has_bulk(out->kind) != more)
-        result = fail(DATAERR, "%s: %s", message_name(out->kind), more ? "one frame too many" : "no bulk");
-    if (result != OK) {
-        TRY(wire_skip_frames(socket, more));
-        return result;
-    }
-    if (more) TRY(wire_receive_frame(socket, &wire->bulk, &rest, &none));
-    TRY(wire_skip_frames(socket, rest));
-    if (rest || none) return fail(DATAERR, "%s: more or less than one bulk frame", message_name(out->kind));
-    out->bulk = more ? zmq_msg_data(&wire->bulk) : NULL;
-    out->bulk_size = more ? zmq_msg_size(&wire->bulk) : 0;
-    return OK;
-}
-
 // Receives one message from the server socket (`server` NULL) or from a server, and handles it. A malformed message is
 // logged, and its sender refused if it is no peer yet.
 static status wire_receive(struct wire *wire, void *socket, struct wire_peer *server, struct wire_event *event) {
@@ -470,7 +439,23 @@ static status wire_receive(struct wire *wire, void *socket, struct wire_peer *se
     if (none || !more) goto out;
     TRY_TO(result, out, wire_receive_frame(socket, &head, &more, &none));
     if (none) goto out;
-    result = wire_read_message(wire, socket, &head, more, &event->message);
+    struct wire_message *message = &event->message;
+    result = message_decode(message, &wire->arena, zmq_msg_data(&head), zmq_msg_size(&head));
+    if (result == OK && message_has_bulk(message->kind) != more)
+        result = fail(DATAERR, "%s: %s", message_name(message->kind), more ? "one frame too many" : "no bulk");
+    if (result == OK && more) {
+        TRY_TO(result, out, wire_receive_frame(socket, &wire->bulk, &more, &none));
+        if (more || none) result = fail(DATAERR, "%s: more or less than one bulk frame", message_name(message->kind));
+        message->bulk = zmq_msg_data(&wire->bulk);
+        message->bulk_size = zmq_msg_size(&wire->bulk);
+    }
+    while (more) { // the frames of a malformed message
+        zmq_msg_t rest;
+        zmq_msg_init(&rest);
+        status skipped = wire_receive_frame(socket, &rest, &more, &none);
+        zmq_msg_close(&rest);
+        if (skipped != OK) result = skipped;
+    }
     if (result == DATAERR) {
         const struct wire_peer *sender = server ? server : wire_find_client(wire, routing_id, size);
         result = sender ? OK : wire_refuse(wire, routing_id, size, fail_text());
