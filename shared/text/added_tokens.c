@@ -106,23 +106,6 @@ static size_t added_tokens_lower_bound(const struct added_token_set *set, size_t
     return low;
 }
 
-// Returns the longest token at text[at..size), NULL if there is none. The range of the tokens that start
-// like the text narrows byte by byte.
-static const struct added_token *added_tokens_longest(const struct added_token_set *set, const char *text, size_t size,
-                                                      size_t at) {
-    unsigned char lead = (unsigned char)text[at];
-    size_t low = set->first[lead], high = set->first[lead + 1];
-    const struct added_token *best = NULL;
-    for (size_t depth = 1; low < high; depth++) {
-        if (set->tokens[low]->size == depth) best = set->tokens[low++]; // a token sorts before those it is a prefix of
-        if (at + depth >= size) break;
-        unsigned next = (unsigned char)text[at + depth];
-        low = added_tokens_lower_bound(set, low, high, depth, next);
-        high = added_tokens_lower_bound(set, low, high, depth, next + 1);
-    }
-    return best;
-}
-
 // Sets *yes to whether the character that ends at text[at..) is of the regex's kind, and *start to where it starts.
 static status added_tokens_before(struct regex *kind, const char *text, size_t at, bool *yes, size_t *start) {
     size_t first, last;
@@ -145,9 +128,17 @@ status added_tokens_next(const struct added_tokens *a, const struct added_token_
                          size_t from, size_t taken, bool *found, struct added_token_match *match) {
     *found = false;
     for (size_t at = from; set->count && at < size; at++) {
+        // The longest token at text[at..size). The range of the tokens that start like the text narrows byte by byte.
         unsigned char lead = (unsigned char)text[at];
-        if (set->first[lead] == set->first[lead + 1]) continue;
-        const struct added_token *token = added_tokens_longest(set, text, size, at);
+        size_t low = set->first[lead], high = set->first[lead + 1];
+        const struct added_token *token = NULL;
+        for (size_t depth = 1; low < high; depth++) {
+            if (set->tokens[low]->size == depth) token = set->tokens[low++]; // sorts before those it is a prefix of
+            if (at + depth >= size) break;
+            unsigned byte = (unsigned char)text[at + depth];
+            low = added_tokens_lower_bound(set, low, high, depth, byte);
+            high = added_tokens_lower_bound(set, low, high, depth, byte + 1);
+        }
         if (!token) continue;
         *match = (struct added_token_match){at, at + token->size, at + token->size, token->id};
         bool in_word = false;

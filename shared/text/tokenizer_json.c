@@ -26,26 +26,6 @@ static status tokenizer_json_read_vocab(struct tokenizer *t, struct json_object 
     return t->model_count ? OK : fail(DATAERR, "vocab: empty");
 }
 
-// Reads a merge, which is "left right" or ["left", "right"].
-static status tokenizer_json_read_merge(struct tokenizer *t, struct json_object *merge, uint32_t rank) {
-    if (json_object_is_type(merge, json_type_string)) {
-        const char *text = json_object_get_string(merge);
-        size_t size = (size_t)json_object_get_string_len(merge);
-        const char *space = memchr(text, ' ', size);
-        if (!space || memchr(space + 1, ' ', size - (size_t)(space + 1 - text)))
-            return fail(DATAERR, "merge %u: \"%s\" is not two tokens", rank + 1, text);
-        size_t left = (size_t)(space - text);
-        return vocab_add_merge(&t->vocab, text, left, space + 1, size - left - 1, rank, true);
-    }
-    if (!json_object_is_type(merge, json_type_array) || json_object_array_length(merge) != 2)
-        return fail(DATAERR, "merge %u: neither a string nor a pair", rank + 1);
-    struct json_object *left = json_object_array_get_idx(merge, 0), *right = json_object_array_get_idx(merge, 1);
-    if (!json_object_is_type(left, json_type_string) || !json_object_is_type(right, json_type_string))
-        return fail(DATAERR, "merge %u: not a pair of strings", rank + 1);
-    return vocab_add_merge(&t->vocab, json_object_get_string(left), (size_t)json_object_get_string_len(left),
-                           json_object_get_string(right), (size_t)json_object_get_string_len(right), rank, true);
-}
-
 static status tokenizer_json_read_model(struct tokenizer *t, struct json_object *model) {
     static const char *const unsupported[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
                                               "byte_fallback"};
@@ -66,10 +46,27 @@ static status tokenizer_json_read_model(struct tokenizer *t, struct json_object 
     TRY(json_get(model, "merges", json_type_array, &merges));
     if (!merges) return fail(DATAERR, "merges: missing");
     for (size_t i = 0; i < json_object_array_length(merges); i++) {
+        // A merge is "left right" or ["left", "right"].
         struct json_object *merge = json_object_array_get_idx(merges, i);
-        bool header = i == 0 && json_object_is_type(merge, json_type_string) &&
-                      !strncmp(json_object_get_string(merge), "#version", 8);
-        if (!header) TRY(tokenizer_json_read_merge(t, merge, (uint32_t)i));
+        uint32_t rank = (uint32_t)i;
+        if (json_object_is_type(merge, json_type_string)) {
+            const char *text = json_object_get_string(merge);
+            size_t size = (size_t)json_object_get_string_len(merge);
+            if (i == 0 && !strncmp(text, "#version", 8)) continue;
+            const char *space = memchr(text, ' ', size);
+            if (!space || memchr(space + 1, ' ', size - (size_t)(space + 1 - text)))
+                return fail(DATAERR, "merge %u: \"%s\" is not two tokens", rank + 1, text);
+            size_t left_size = (size_t)(space - text);
+            TRY(vocab_add_merge(&t->vocab, text, left_size, space + 1, size - left_size - 1, rank, true));
+            continue;
+        }
+        if (!json_object_is_type(merge, json_type_array) || json_object_array_length(merge) != 2)
+            return fail(DATAERR, "merge %u: neither a string nor a pair", rank + 1);
+        struct json_object *left = json_object_array_get_idx(merge, 0), *right = json_object_array_get_idx(merge, 1);
+        if (!json_object_is_type(left, json_type_string) || !json_object_is_type(right, json_type_string))
+            return fail(DATAERR, "merge %u: not a pair of strings", rank + 1);
+        TRY(vocab_add_merge(&t->vocab, json_object_get_string(left), (size_t)json_object_get_string_len(left),
+                            json_object_get_string(right), (size_t)json_object_get_string_len(right), rank, true));
     }
     TRY(bpe_init(bpe, &t->vocab));
     TRY(json_get_bool(model, "fuse_unk", false, &bpe->fuse_unk));
@@ -101,13 +98,33 @@ static status tokenizer_json_read_normalizer(struct tokenizer *t, struct json_ob
     return fail(DATAERR, "%s is not supported", tokenizer_json_type(normalizer));
 }
 
-// Reads a Split step. Its pattern is a regular expression, or a string, which is escaped.
-static status tokenizer_json_read_split(struct tokenizer *t, struct json_object *split) {
+// Reads a step or a Sequence of steps; *byte_level becomes true at the ByteLevel step, which must be the last one. The
+// pattern of a Split step is a regular expression, or a string, which is escaped.
+static status tokenizer_json_read_step(struct tokenizer *t, struct json_object *step, bool *byte_level) {
+    struct pre_tokenizer *pre_tokenizer = &t->encoder->pre_tokenizer;
+    if (!json_object_is_type(step, json_type_object)) return fail(DATAERR, "not an object");
+    if (tokenizer_json_is_type(step, "Sequence")) {
+        struct json_object *list;
+        TRY(json_get(step, "pretokenizers", json_type_array, &list));
+        for (size_t i = 0; list && i < json_object_array_length(list); i++)
+            TRY(tokenizer_json_read_step(t, json_object_array_get_idx(list, i), byte_level));
+        return OK;
+    }
+    const char *type = tokenizer_json_type(step);
+    if (*byte_level) return fail(DATAERR, "%s after ByteLevel is not supported", type);
+    if (tokenizer_json_is_type(step, "ByteLevel")) {
+        bool add_prefix_space, use_regex;
+        TRY(json_get_bool(step, "add_prefix_space", true, &add_prefix_space));
+        TRY(json_get_bool(step, "use_regex", true, &use_regex));
+        *byte_level = true;
+        return pre_tokenizer_add_byte_level(pre_tokenizer, add_prefix_space, use_regex);
+    }
+    if (!tokenizer_json_is_type(step, "Split")) return fail(DATAERR, "%s is not supported", type);
     struct json_object *pattern, *behavior, *regex = NULL, *literal = NULL;
     bool invert;
-    TRY(json_get(split, "pattern", json_type_object, &pattern));
-    TRY(json_get(split, "behavior", json_type_string, &behavior));
-    TRY(json_get_bool(split, "invert", false, &invert));
+    TRY(json_get(step, "pattern", json_type_object, &pattern));
+    TRY(json_get(step, "behavior", json_type_string, &behavior));
+    TRY(json_get_bool(step, "invert", false, &invert));
     if (pattern) TRY(json_get(pattern, "Regex", json_type_string, &regex));
     if (pattern) TRY(json_get(pattern, "String", json_type_string, &literal));
     if (!regex && !literal) return fail(DATAERR, "Split: no pattern");
@@ -115,7 +132,6 @@ static status tokenizer_json_read_split(struct tokenizer *t, struct json_object 
     bool removed = !strcmp(name, "Removed");
     if (!removed && strcmp(name, "Isolated") != 0) return fail(DATAERR, "Split: %s is not supported", name);
     enum split_behavior rule = !removed ? SPLIT_ISOLATED : invert ? SPLIT_REMOVED_INVERT : SPLIT_REMOVED;
-    struct pre_tokenizer *pre_tokenizer = &t->encoder->pre_tokenizer;
     if (!literal)
         return pre_tokenizer_add_split(pre_tokenizer, json_object_get_string(regex),
                                        (size_t)json_object_get_string_len(regex), rule);
@@ -129,27 +145,6 @@ static status tokenizer_json_read_split(struct tokenizer *t, struct json_object 
     if (result == OK) result = pre_tokenizer_add_split(pre_tokenizer, escaped.data, escaped.size, rule);
     buf_release(&escaped);
     return result;
-}
-
-// Reads a step or a Sequence of steps; *byte_level becomes true at the ByteLevel step, which must be the last one.
-static status tokenizer_json_read_step(struct tokenizer *t, struct json_object *step, bool *byte_level) {
-    if (!json_object_is_type(step, json_type_object)) return fail(DATAERR, "not an object");
-    if (tokenizer_json_is_type(step, "Sequence")) {
-        struct json_object *list;
-        TRY(json_get(step, "pretokenizers", json_type_array, &list));
-        for (size_t i = 0; list && i < json_object_array_length(list); i++)
-            TRY(tokenizer_json_read_step(t, json_object_array_get_idx(list, i), byte_level));
-        return OK;
-    }
-    const char *type = tokenizer_json_type(step);
-    if (*byte_level) return fail(DATAERR, "%s after ByteLevel is not supported", type);
-    if (tokenizer_json_is_type(step, "Split")) return tokenizer_json_read_split(t, step);
-    if (!tokenizer_json_is_type(step, "ByteLevel")) return fail(DATAERR, "%s is not supported", type);
-    bool add_prefix_space, use_regex;
-    TRY(json_get_bool(step, "add_prefix_space", true, &add_prefix_space));
-    TRY(json_get_bool(step, "use_regex", true, &use_regex));
-    *byte_level = true;
-    return pre_tokenizer_add_byte_level(&t->encoder->pre_tokenizer, add_prefix_space, use_regex);
 }
 
 static status tokenizer_json_read_pre_tokenizer(struct tokenizer *t, struct json_object *pre_tokenizer) {
