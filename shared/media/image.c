@@ -150,20 +150,10 @@ static bool image_has_alpha(const AVFrame *frame, enum AVCodecID codec, int png_
     return png_color_type == png_rgb_alpha || (png_color_type == png_gray_alpha && format->comp[0].depth > 8);
 }
 
-// FFmpeg fills up the missing part of a truncated JPEG without an error; the end-of-image marker tells.
-static status image_check_jpeg_end(const AVPacket *packet) {
-    enum { marker = 0xff, start_of_scan = 0xda, end_of_image = 0xd9 };
-    for (int i = packet->size - 1; i > 0; i--) {
-        if (packet->data[i - 1] != marker) continue;
-        if (packet->data[i] == end_of_image) return OK;
-        if (packet->data[i] == start_of_scan) break;
-    }
-    return fail(BAD_SAMPLE, "the file is truncated");
-}
-
 // Decodes the first frame of the file. *png_color_type = what the header of a PNG states; left as it is otherwise.
 static status image_decode_first(struct demuxer *demuxer, AVPacket *packet, AVFrame *frame, int *png_color_type) {
     enum { png_color_type_offset = 25 };
+    enum { marker = 0xff, start_of_scan = 0xda, end_of_image = 0xd9 }; // of a JPEG
     AVCodecContext *decoder = demuxer->decoder;
     bool drained = false;
     for (;;) {
@@ -174,7 +164,14 @@ static status image_decode_first(struct demuxer *demuxer, AVPacket *packet, AVFr
         status result = drained ? END : demuxer_read(demuxer, packet);
         if (result != OK && result != END) return result;
         drained = result == END;
-        if (!drained && decoder->codec_id == AV_CODEC_ID_MJPEG) TRY(image_check_jpeg_end(packet));
+        if (!drained && decoder->codec_id == AV_CODEC_ID_MJPEG) {
+            // FFmpeg fills up the missing part of a truncated JPEG without an error; the end-of-image marker tells.
+            int i = packet->size - 1;
+            while (i > 0 && !(packet->data[i - 1] == marker &&
+                              (packet->data[i] == end_of_image || packet->data[i] == start_of_scan)))
+                i--;
+            if (i <= 0 || packet->data[i] != end_of_image) return fail(BAD_SAMPLE, "the file is truncated");
+        }
         if (!drained && decoder->codec_id == AV_CODEC_ID_PNG && packet->size > png_color_type_offset &&
             *png_color_type < 0) {
             *png_color_type = packet->data[png_color_type_offset];

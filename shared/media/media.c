@@ -163,26 +163,6 @@ status media_path(char **path, struct arena *arena, const char *media_root, stru
     return *path ? OK : fail(UNAVAILABLE, "out of memory");
 }
 
-// Gets the record from another process and puts it into the store. Without a store the view owns the record.
-static status media_request(struct frames_view *view, const struct media_source *source, const char *key, bool *found) {
-    struct buf record = {0};
-    *found = false;
-    if (!source->request) return OK;
-    status result = source->request(source->context, key, &record, found);
-    if (result == OK && *found && source->store) {
-        result = frame_store_put_record(source->store, key, record.data, record.size);
-        if (result == OK) result = frame_store_get(source->store, key, view, found);
-    } else if (result == OK && *found) {
-        result = frames_from_record(&view->frames, record.data, record.size);
-        if (result == OK) {
-            view->owned = record.data;
-            record = (struct buf){0};
-        }
-    }
-    buf_release(&record);
-    return result;
-}
-
 status media_get(struct frames_view *view, const struct media_source *source, const struct group *group, size_t index) {
     *view = (struct frames_view){0};
     if (index >= group->media_count) return fail(DATAERR, "the group has %zu media", group->media_count);
@@ -191,7 +171,21 @@ status media_get(struct frames_view *view, const struct media_source *source, co
     if (!key) return fail(DATAERR, "media[%zu].key: missing", index);
     bool found = false;
     status result = source->store ? frame_store_get(source->store, key, view, &found) : OK;
-    if (result == OK && !found) result = media_request(view, source, key, &found);
+    if (result == OK && !found && source->request) {
+        struct buf record = {0};
+        result = source->request(source->context, key, &record, &found);
+        if (result == OK && found && source->store) {
+            result = frame_store_put_record(source->store, key, record.data, record.size);
+            if (result == OK) result = frame_store_get(source->store, key, view, &found);
+        } else if (result == OK && found) {
+            result = frames_from_record(&view->frames, record.data, record.size);
+            if (result == OK) {
+                view->owned = record.data;
+                record = (struct buf){0};
+            }
+        }
+        buf_release(&record);
+    }
     if (result == OK && !found) {
         const struct part *part = media_part(group, index);
         const struct sampling_config published = sampling_config_default(),

@@ -6,7 +6,7 @@
 
 #include "shared/base/memory.h"
 
-enum { packet_index_max_cached_bytes = 64 << 20 };
+enum { packet_index_max_cached_bytes = 64 << 20, vp8_show_frame = 0x10 };
 
 // ---- key frames ----
 
@@ -58,47 +58,10 @@ static bool packet_index_is_keyframe(const AVPacket *packet, const AVCodecParame
 
 // ---- the index ----
 
-struct packet_index_builder {
-    struct packet_index *index;
-    const AVCodecParameters *codec;
-    size_t capacity, cached_bytes;
-    bool started;            // a key frame was read; packets before the first one cannot be decoded
-    bool parameter_sets;     // see packet_index_is_keyframe
-    bool parameters_changed; // in the middle of the stream, so no packet may be jumped over
-};
-
 static void packet_index_drop_cache(struct packet_index *index) {
     for (size_t i = 0; index->cached && i < index->count; i++) av_packet_free(&index->cached[i]);
     free(index->cached);
     index->cached = NULL;
-}
-
-static status packet_index_append(struct packet_index_builder *builder, AVPacket *packet) {
-    struct packet_index *index = builder->index;
-    if (index->count == builder->capacity) {
-        builder->capacity = builder->capacity ? builder->capacity * 2 : 256;
-        TRY(RESIZE(&index->packets, builder->capacity));
-        if (builder->cached_bytes <= packet_index_max_cached_bytes) TRY(RESIZE(&index->cached, builder->capacity));
-    }
-    builder->started |= packet->flags & AV_PKT_FLAG_KEY;
-    builder->parameters_changed |= index->count && (av_packet_get_side_data(packet, AV_PKT_DATA_NEW_EXTRADATA, NULL) ||
-                                                    av_packet_get_side_data(packet, AV_PKT_DATA_PARAM_CHANGE, NULL));
-    enum { vp8_show_frame = 0x10 };
-    bool hidden =
-        builder->codec->codec_id == AV_CODEC_ID_VP8 && packet->size > 0 && !(packet->data[0] & vp8_show_frame);
-    index->packets[index->count] = (struct packet_info){
-        .pts = packet->pts,
-        .displayed = builder->started && !(packet->flags & AV_PKT_FLAG_DISCARD) && !hidden,
-        .keyframe = packet_index_is_keyframe(packet, builder->codec, &builder->parameter_sets),
-    };
-    builder->cached_bytes += (size_t)packet->size + sizeof *packet;
-    if (builder->cached_bytes > packet_index_max_cached_bytes) packet_index_drop_cache(index);
-    if (index->cached) {
-        index->cached[index->count] = av_packet_clone(packet);
-        if (!index->cached[index->count]) return fail_oom();
-    }
-    index->count++;
-    return OK;
 }
 
 static int packet_index_compare(const void *a, const void *b) {
@@ -117,22 +80,43 @@ status packet_index_build(struct packet_index *index, struct demuxer *demuxer) {
         missing += entry->pos + entry->size > demuxer->size;
     }
     if (missing) return fail(BAD_SAMPLE, "the file is truncated: %d of its %d frames are missing", missing, count);
-    struct packet_index_builder builder = {.index = index, .codec = demuxer->stream->codecpar};
+    const AVCodecParameters *codec = demuxer->stream->codecpar;
+    size_t capacity = 0, cached_bytes = 0;
+    bool started = false;            // a key frame was read; packets before the first one cannot be decoded
+    bool parameter_sets = false;     // see packet_index_is_keyframe
+    bool parameters_changed = false; // in the middle of the stream, so no packet may be jumped over
     AVPacket *packet = av_packet_alloc();
     if (!packet) return fail_oom();
     status result;
-    while ((result = demuxer_read(demuxer, packet)) == OK) {
-        result = packet_index_append(&builder, packet);
-        av_packet_unref(packet);
-        if (result != OK) break;
+    for (; (result = demuxer_read(demuxer, packet)) == OK; index->count++, av_packet_unref(packet)) {
+        if (index->count == capacity) {
+            capacity = capacity ? capacity * 2 : 256;
+            TRY_TO(result, done, RESIZE(&index->packets, capacity));
+            if (cached_bytes <= packet_index_max_cached_bytes) TRY_TO(result, done, RESIZE(&index->cached, capacity));
+        }
+        started |= packet->flags & AV_PKT_FLAG_KEY;
+        parameters_changed |= index->count && (av_packet_get_side_data(packet, AV_PKT_DATA_NEW_EXTRADATA, NULL) ||
+                                               av_packet_get_side_data(packet, AV_PKT_DATA_PARAM_CHANGE, NULL));
+        bool hidden = codec->codec_id == AV_CODEC_ID_VP8 && packet->size > 0 && !(packet->data[0] & vp8_show_frame);
+        index->packets[index->count] = (struct packet_info){
+            .pts = packet->pts,
+            .displayed = started && !(packet->flags & AV_PKT_FLAG_DISCARD) && !hidden,
+            .keyframe = packet_index_is_keyframe(packet, codec, &parameter_sets),
+        };
+        cached_bytes += (size_t)packet->size + sizeof *packet;
+        if (cached_bytes > packet_index_max_cached_bytes) packet_index_drop_cache(index);
+        if (!index->cached) continue;
+        index->cached[index->count] = av_packet_clone(packet);
+        if (!index->cached[index->count]) TRY_TO(result, done, fail_oom());
     }
+done:
     av_packet_free(&packet);
     if (result != END) return result;
 
     TRY(NEW(&index->displayed, index->count));
     index->unique_pts = true;
     for (size_t i = 0; i < index->count; i++) {
-        if (builder.parameters_changed) index->packets[i].keyframe = false;
+        if (parameters_changed) index->packets[i].keyframe = false;
         if (!index->packets[i].displayed) continue;
         index->displayed[index->displayed_count++] = (struct displayed_packet){index->packets[i].pts, i};
         index->unique_pts &= index->packets[i].pts != AV_NOPTS_VALUE;

@@ -42,36 +42,8 @@ static int resize_filter_set_first(struct resize_filter *filter, int i, int begi
     return filter->first[i];
 }
 
-// The weights from `in` to `out` pixels in float64, as Pillow computes them.
-static status resize_filter_init(struct resize_filter *filter, int in, int out) {
-    const double a = -0.5;
-    TRY(resize_filter_alloc(filter, in, out));
-    double scale = (double)in / out, filter_scale = scale < 1 ? 1 : scale;
-    for (int i = 0; i < out; i++) {
-        double center = (i + 0.5) * scale, support = 2 * filter_scale;
-        int begin = (int)(center - support + 0.5), end = (int)(center + support + 0.5);
-        if (begin < 0) begin = 0;
-        if (end > in) end = in;
-        int first = resize_filter_set_first(filter, i, begin);
-        double *weights = filter->weights + (size_t)i * (size_t)filter->taps;
-        double inverse = 1 / filter_scale, sum = 0;
-        for (int x = begin; x < end; x++) {
-            double d = fabs((x - center + 0.5) * inverse), weight = 0;
-            if (d < 1)
-                weight = ((a + 2) * d - (a + 3)) * d * d + 1;
-            else if (d < 2)
-                weight = (((d - 5) * d + 8) * d - 4) * a;
-            weights[x - first] = weight;
-            sum += weights[x - first];
-        }
-        double norm = sum != 0 ? 1 / sum : 0;
-        for (int x = begin; x < end; x++) weights[x - first] *= norm;
-    }
-    return OK;
-}
-
-// The same in float32, step by step and with fused multiply-adds as torchvision's native code: levels that lie on a
-// half, which are 1 in 1,000, then round to the same side.
+// The weights from `in` to `out` pixels in float32, step by step and with fused multiply-adds as torchvision's native
+// code: levels that lie on a half, which are 1 in 1,000, then round to the same side.
 static status resize_filter_init_f32(struct resize_filter *filter, int in, int out) {
     const float a = -0.5F;
     TRY(resize_filter_alloc(filter, in, out));
@@ -251,18 +223,42 @@ static void fixed_filter_release(struct fixed_filter *fixed) {
     *fixed = (struct fixed_filter){0};
 }
 
+// The weights from `in` to `out` pixels in float64, as Pillow computes them, then rounded.
 static status fixed_filter_init(struct fixed_filter *fixed, int in, int out) {
+    const double a = -0.5;
+    struct resize_filter *filter = &fixed->filter;
     *fixed = (struct fixed_filter){0};
-    TRY(resize_filter_init(&fixed->filter, in, out));
-    size_t count = (size_t)out * (size_t)fixed->filter.taps;
+    TRY(resize_filter_alloc(filter, in, out));
+    size_t count = (size_t)out * (size_t)filter->taps;
     status result = NEW(&fixed->weights, count);
     if (result != OK) {
         fixed_filter_release(fixed);
         return result;
     }
+    double scale = (double)in / out, filter_scale = scale < 1 ? 1 : scale;
+    for (int i = 0; i < out; i++) {
+        double center = (i + 0.5) * scale, support = 2 * filter_scale;
+        int begin = (int)(center - support + 0.5), end = (int)(center + support + 0.5);
+        if (begin < 0) begin = 0;
+        if (end > in) end = in;
+        int first = resize_filter_set_first(filter, i, begin);
+        double *weights = filter->weights + (size_t)i * (size_t)filter->taps;
+        double inverse = 1 / filter_scale, sum = 0;
+        for (int x = begin; x < end; x++) {
+            double d = fabs((x - center + 0.5) * inverse), weight = 0;
+            if (d < 1)
+                weight = ((a + 2) * d - (a + 3)) * d * d + 1;
+            else if (d < 2)
+                weight = (((d - 5) * d + 8) * d - 4) * a;
+            weights[x - first] = weight;
+            sum += weights[x - first];
+        }
+        double norm = sum != 0 ? 1 / sum : 0;
+        for (int x = begin; x < end; x++) weights[x - first] *= norm;
+    }
     // Halves are rounded away from zero.
     for (size_t i = 0; i < count; i++) {
-        double weight = fixed->filter.weights[i] * (1 << fixed_bits);
+        double weight = filter->weights[i] * (1 << fixed_bits);
         fixed->weights[i] = (int32_t)(weight < 0 ? weight - 0.5 : weight + 0.5);
     }
     return OK;

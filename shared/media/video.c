@@ -302,26 +302,6 @@ static status video_decode_by_pts(struct video *video) {
     return result;
 }
 
-static status video_decode_by_index(struct video *video) {
-    video_free_samples(video);
-    video->by_index = true;
-    video->decoded_count = 0;
-    TRY(video_decode_packets(&video->decoder, 0, video->index.count - 1));
-    int64_t count = video->decoded_count;
-    if (count == 0) return fail(BAD_SAMPLE, "%s", video->decoder.error[0] ? video->decoder.error : "has no frame");
-    TRY(video_new_samples(video, count));
-    const double *times = video->decoded_times;
-    bool rising = !isnan(times[0]);
-    for (int64_t i = 1; i < count; i++) rising &= times[i] > times[i - 1];
-    for (int i = 0; i < video->frames.count; i++) {
-        int64_t index = sampling_frame_index(count, video->frames.count, i);
-        video->samples[i] = (struct video_sample){.pts = index};
-        video->timestamps[i] = rising ? times[index] - times[0] : (double)index / video->fps;
-    }
-    video->decoded_count = 0;
-    return video_decode_packets(&video->decoder, 0, video->index.count - 1);
-}
-
 static status video_decode_samples(struct video *video) {
     TRY(demuxer_open(&video->demuxer, video->path, video_thread_count(video), DEMUX_VIDEO));
     TRY(packet_index_build(&video->index, &video->demuxer));
@@ -349,11 +329,27 @@ static status video_decode_samples(struct video *video) {
         complete = video_is_complete(video);
         if (!complete && error[0]) return fail(BAD_SAMPLE, "%s", error);
     }
-    if (!complete) {
-        TRY(video_decode_by_index(video));
-        complete = video_is_complete(video);
+    if (complete) return OK;
+
+    // The timestamps do not identify the frames: decodes the video once to count them and once more for the samples.
+    video_free_samples(video);
+    video->by_index = true;
+    video->decoded_count = 0;
+    TRY(video_decode_packets(&video->decoder, 0, index->count - 1));
+    int64_t count = video->decoded_count;
+    if (count == 0) return fail(BAD_SAMPLE, "%s", error[0] ? error : "has no frame");
+    TRY(video_new_samples(video, count));
+    const double *times = video->decoded_times;
+    bool rising = !isnan(times[0]);
+    for (int64_t i = 1; i < count; i++) rising &= times[i] > times[i - 1];
+    for (int i = 0; i < video->frames.count; i++) {
+        int64_t at = sampling_frame_index(count, video->frames.count, i);
+        video->samples[i] = (struct video_sample){.pts = at};
+        video->timestamps[i] = rising ? times[at] - times[0] : (double)at / video->fps;
     }
-    return complete ? OK : fail(BAD_SAMPLE, "%s", error[0] ? error : "frames are missing");
+    video->decoded_count = 0;
+    TRY(video_decode_packets(&video->decoder, 0, index->count - 1));
+    return video_is_complete(video) ? OK : fail(BAD_SAMPLE, "%s", error[0] ? error : "frames are missing");
 }
 
 status video_decode(struct frames_view *view, const char *path, const struct sampling_config *sampling,
