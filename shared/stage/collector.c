@@ -243,21 +243,6 @@ static double collector_mean(const struct double_array *values) {
     return sum / (double)values->count;
 }
 
-// The lock is held. The means over the groups of one step, for the progress line.
-static void collector_add_rewards(struct collector *collector, const struct group *group) {
-    if (!group->rewards.present || !group->rewards.total.count || !group->rewards.accuracy.count) return;
-    if (group->trained.step != collector->rewarded_step) {
-        collector->reward_sum = collector->accuracy_sum = 0;
-        collector->rewarded = 0;
-    }
-    collector->rewarded_step = group->trained.step;
-    collector->reward_sum += collector_mean(&group->rewards.total);
-    collector->accuracy_sum += collector_mean(&group->rewards.accuracy);
-    collector->rewarded++;
-    collector->reward = collector->reward_sum / (double)collector->rewarded;
-    collector->accuracy = collector->accuracy_sum / (double)collector->rewarded;
-}
-
 // Copies the strings of a quarantine, each cut to STRING_MAX bytes. *out is NULL for a group that is not quarantined.
 static status collector_copy_quarantine(const struct group *group, char **out) {
     const char *strings[3] = {group->quarantine.stage.data, group->quarantine.reason.data, group->id.data};
@@ -293,7 +278,20 @@ status collector_settle(struct collector *collector, struct io_thread *io, const
     struct wire_message message = {0};
     if (result == OK) {
         if (entry.kind == MESSAGE_TRAINED && entry.step > collector->step) collector->step = entry.step;
-        if (entry.kind == MESSAGE_TRAINED) collector_add_rewards(collector, group);
+        const struct rewards *rewards = &group->rewards;
+        // The means over the groups of one step, for the progress line.
+        if (entry.kind == MESSAGE_TRAINED && rewards->present && rewards->total.count && rewards->accuracy.count) {
+            if (group->trained.step != collector->rewarded_step) {
+                collector->reward_sum = collector->accuracy_sum = 0;
+                collector->rewarded = 0;
+            }
+            collector->rewarded_step = group->trained.step;
+            collector->reward_sum += collector_mean(&rewards->total);
+            collector->accuracy_sum += collector_mean(&rewards->accuracy);
+            collector->rewarded++;
+            collector->reward = collector->reward_sum / (double)collector->rewarded;
+            collector->accuracy = collector->accuracy_sum / (double)collector->rewarded;
+        }
         if (entry.kind == MESSAGE_UNUSED) collector->unused++;
         message = collector_describe(collector, seq);
         collector_advance(collector);

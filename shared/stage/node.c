@@ -325,13 +325,14 @@ const char *stage_weights_dir(const struct stage_context *context) {
     return context->node ? context->node->weights_dir : NULL;
 }
 
-status stage_fetch(struct stage_context *context, const char *key, struct buf *record, bool *found) {
+status stage_fetch(void *context, const char *key, struct buf *record, bool *found) {
+    const struct node *node = ((const struct stage_context *)context)->node;
     *found = false;
-    if (!context->node || !context->node->io) return OK;
+    if (!node || !node->io) return OK;
     const struct wire_message request = {.kind = MESSAGE_GET, .id = key};
     struct wire_message reply = {0};
     struct arena arena = {0};
-    status result = io_thread_call(context->node->io, "frames", "frames", &request, &reply, &arena, record);
+    status result = io_thread_call(node->io, "frames", "frames", &request, &reply, &arena, record);
     *found = result == OK && reply.kind == MESSAGE_RECORD;
     arena_release(&arena);
     return result;

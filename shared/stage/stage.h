@@ -126,7 +126,8 @@ void stage_recycle(struct stage_context *context, bool reference, const char *pa
 const char *stage_weights_dir(const struct stage_context *context);
 
 // Requests a clip that this machine's store lacks from the frames stage and appends it to `record`. From any thread.
-// *found is false when no replica has it, and under --stdio. END when the program is asked to stop.
-status stage_fetch(struct stage_context *context, const char *key, struct buf *record, bool *found);
+// *found is false when no replica has it, and under --stdio. END when the program is asked to stop. `context` is a
+// struct stage_context, so that this can be the `request` of a media_source.
+status stage_fetch(void *context, const char *key, struct buf *record, bool *found);
 
 #endif

@@ -22,11 +22,6 @@ struct input_memory {
     size_t view_count;
 };
 
-// For clips that this machine's store lacks.
-static status input_builder_request_frames(void *context, const char *key, struct buf *record, bool *found) {
-    return stage_fetch(context, key, record, found);
-}
-
 status input_builder_new(struct input_builder **out, struct stage_context *context) {
     const struct stage_model_options *options = stage_options(context);
     const char *store = options->common.store;
@@ -35,10 +30,8 @@ status input_builder_new(struct input_builder **out, struct stage_context *conte
     *out = builder;
     status result = tokenizer_open(&builder->tokenizer, options->dir);
     if (result == OK && store) result = frame_store_open(&builder->store, store, 0, false);
-    builder->media = (struct media_source){.store = builder->store,
-                                           .request = input_builder_request_frames,
-                                           .context = context,
-                                           .media_root = options->media_root};
+    builder->media = (struct media_source){
+        .store = builder->store, .request = stage_fetch, .context = context, .media_root = options->media_root};
     if (result != OK) input_builder_free(out);
     return result;
 }

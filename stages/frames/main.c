@@ -59,22 +59,7 @@ static void frames_unlock_key(struct frames_stage *stage, struct locked_key *own
     pthread_mutex_unlock(&stage->lock);
 }
 
-// Gets the frames of `key` from the store or by decoding `path`.
-static status frames_produce(struct frames_stage *stage, const char *key, const char *path, bool video,
-                             struct frames_view *view) {
-    bool found = false;
-    if (stage->store) TRY(frame_store_get(stage->store, key, view, &found));
-    if (found) return OK;
-    // Processors that no other group uses help to decode this one; the frames are the same.
-    int active = atomic_load(&stage->active_count);
-    struct media_options options = {.threads = active > 1 ? stage->thread_count / active : stage->thread_count};
-    TRY(media_decode(view, path, video, &stage->sampling, &options));
-    status result = stage->store ? frame_store_put(stage->store, key, &view->frames) : OK;
-    if (result != OK) frames_view_release(view);
-    return result;
-}
-
-// Produces the frames of one image or video and describes them in *medium.
+// Gets the frames of one image or video from the store or by decoding `path`, and describes them in *medium.
 static status frames_work_on_file(struct frames_stage *stage, struct group *group, struct medium *medium,
                                   const char *path, bool video) {
     struct locked_key own;
@@ -82,7 +67,15 @@ static status frames_work_on_file(struct frames_stage *stage, struct group *grou
     const struct frames *frames = &view.frames;
     TRY(media_key(own.key, path, video, &stage->sampling, stage->store));
     frames_lock_key(stage, &own);
-    status result = frames_produce(stage, own.key, path, video, &view);
+    bool found = false;
+    status result = stage->store ? frame_store_get(stage->store, own.key, &view, &found) : OK;
+    if (result == OK && !found) {
+        // Processors that no other group uses help to decode this one; the frames are the same.
+        int active = atomic_load(&stage->active_count);
+        struct media_options options = {.threads = active > 1 ? stage->thread_count / active : stage->thread_count};
+        result = media_decode(&view, path, video, &stage->sampling, &options);
+        if (result == OK && stage->store) result = frame_store_put(stage->store, own.key, &view.frames);
+    }
     frames_unlock_key(stage, &own);
     if (result == OK) {
         const char *kind = frames->video ? "video" : "image";

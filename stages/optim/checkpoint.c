@@ -91,32 +91,6 @@ done:
     return result;
 }
 
-// *newest = the path of the newest checkpoint or state under OUT, NULL if there is none.
-static status checkpoint_find(const struct optim *optim, struct arena *arena, char **newest, bool *whole) {
-    int64_t newest_step = -1;
-    status result = OK;
-    *newest = NULL;
-    DIR *dir = opendir(optim->options->out);
-    if (!dir) return OK;
-    for (struct dirent *entry; result == OK && (entry = readdir(dir));) {
-        int64_t number = checkpoint_number(entry->d_name, "step");
-        bool is_checkpoint = number >= 0;
-        if (!is_checkpoint) number = checkpoint_number(entry->d_name, "state");
-        if (number <= newest_step) continue;
-        char *path = path_join(arena, optim->options->out, entry->d_name);
-        char *progress = path ? path_join(arena, path, progress_name) : NULL;
-        if (!progress) {
-            result = fail_oom();
-        } else if (path_exists(progress)) {
-            newest_step = number;
-            *newest = path;
-            *whole = is_checkpoint;
-        }
-    }
-    closedir(dir);
-    return result;
-}
-
 // Loads the training state in `dir`; the model's step counts, and the file `progress` must have the same.
 static status checkpoint_load(struct optim *optim, struct arena *arena, const char *dir) {
     struct buf content = {0};
@@ -142,9 +116,23 @@ done:
 
 status checkpoint_resume(struct optim *optim) {
     struct arena arena = {0};
-    char *newest;
+    char *newest = NULL; // the path of the newest checkpoint or state
+    int64_t newest_step = -1;
     status result = OK;
-    TRY_TO(result, done, checkpoint_find(optim, &arena, &newest, &optim->saved_whole));
+    DIR *entries = opendir(optim->options->out);
+    for (struct dirent *entry; entries && (entry = readdir(entries));) {
+        int64_t number = checkpoint_number(entry->d_name, "step");
+        const bool whole = number >= 0;
+        if (!whole) number = checkpoint_number(entry->d_name, "state");
+        if (number <= newest_step) continue;
+        char *path = path_join(&arena, optim->options->out, entry->d_name);
+        char *progress = path ? path_join(&arena, path, progress_name) : NULL;
+        if (!progress) TRY_TO(result, done, fail_oom());
+        if (!path_exists(progress)) continue;
+        newest_step = number;
+        newest = path;
+        optim->saved_whole = whole;
+    }
     if (newest) {
         TRY_TO(result, done, checkpoint_load(optim, &arena, newest));
     } else {
@@ -161,6 +149,7 @@ done:
     optim->saved_step = model_version(optim->model); // after a failure, too: what was loaded is not written again
     optim->saved_at = clock_monotonic();
     if (result == OK) result = checkpoint_remove_old(optim, &arena); // it may fill the disk
+    if (entries) closedir(entries);
     arena_release(&arena);
     return result;
 }
