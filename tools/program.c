@@ -2,6 +2,7 @@
 // group a line on its standard input and answers with the group on its standard output.
 //
 // The program and what it starts stay in the process group of this adapter, which the supervisor kills as a whole.
+#include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -90,7 +91,7 @@ static int program_stop(struct program *program) {
     return state;
 }
 
-// Waits until the program can be written to or read from; END when we are asked to program_stop.
+// Waits until the program can be written to or read from; END when this process is asked to stop.
 static status program_wait(const struct program *program, int fd, short events) {
     enum { SLICE_MS = 100 };
     struct pollfd ready = {.fd = fd, .events = events};
@@ -102,10 +103,11 @@ static status program_wait(const struct program *program, int fd, short events) 
     return END;
 }
 
-// Writes program->line and reads the program's answer; *end is the newline behind it in program->buffer. BAD_SAMPLE:
-// the program has ended. END when this process is asked to stop.
-static status program_exchange(struct program *program, char **end) {
+// Writes program->line, reads the program's answer and replaces the group by it. BAD_SAMPLE: the program has ended.
+// DATAERR: the answer is not that group. END when this process is asked to stop.
+static status program_exchange(struct program *program, struct group *group) {
     enum { PIPE_SIZE = 4096, READ_SIZE = 65536 }; // a pipe that is ready takes PIPE_SIZE bytes without blocking
+    const char *newline;
     for (size_t done = 0; done < program->line.size;) {
         size_t size = program->line.size - done < PIPE_SIZE ? program->line.size - done : PIPE_SIZE;
         TRY(program_wait(program, program->in, POLLOUT));
@@ -114,22 +116,18 @@ static status program_exchange(struct program *program, char **end) {
         if (written < 0) return BAD_SAMPLE;
         done += (size_t)written;
     }
-    while (!(*end = program->buffer.size ? memchr(program->buffer.data, '\n', program->buffer.size) : NULL)) {
+    while (!(newline = program->buffer.size ? memchr(program->buffer.data, '\n', program->buffer.size) : NULL)) {
         TRY(program_wait(program, program->out, POLLIN));
         TRY(buf_reserve(&program->buffer, READ_SIZE));
         ssize_t got = fd_read(program->out, program->buffer.data + program->buffer.size, READ_SIZE);
         if (got <= 0) return BAD_SAMPLE;
         program->buffer.size += (size_t)got;
     }
-    return OK;
-}
-
-// Replaces the group by the answer that ends at `end` in program->buffer. DATAERR when it is not that group.
-static status program_take_answer(struct program *program, struct group *group, const char *end) {
     struct group *answer, before = *group;
-    size_t size = (size_t)(end - program->buffer.data);
+    size_t size = (size_t)(newline - program->buffer.data);
+    assert(size < program->buffer.size);
     TRY(group_from_json(&answer, program->buffer.data, size));
-    memmove(program->buffer.data, end + 1, program->buffer.size -= size + 1);
+    memmove(program->buffer.data, newline + 1, program->buffer.size -= size + 1);
     if (strcmp(answer->id.data, group->id.data) != 0) {
         status result = fail(DATAERR, "was given group %s and answered with %s", group->id.data, answer->id.data);
         group_free(&answer);
@@ -145,14 +143,12 @@ static status program_work(void *state, struct group *group) {
     struct program *program = state;
     enum { MAX_FAILURES = 5 };
     const char *name = program->argv[0];
-    char *end;
     buf_clear(&program->line);
     TRY(group_to_json(group, &program->line));
     TRY(buf_puts(&program->line, "\n"));
     for (int failures = 0;;) {
         status result = program->pid ? OK : program_start(program);
-        if (result == OK) result = program_exchange(program, &end);
-        if (result == OK) result = program_take_answer(program, group, end);
+        if (result == OK) result = program_exchange(program, group);
         if (result == DATAERR) return fail_prefix(UNAVAILABLE, "%s", name);
         if (result != BAD_SAMPLE) return result;
         int how = program_stop(program);

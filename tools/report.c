@@ -84,28 +84,6 @@ done:
     return result;
 }
 
-static status report_read_column(struct column *column) {
-    struct buf content = {0};
-    status result = file_read(column->path, &content);
-    size_t number = 0;
-    const char *end = content.data + content.size;
-    for (const char *at = content.data; result == OK && at && at < end;) {
-        const char *newline = memchr(at, '\n', (size_t)(end - at));
-        size_t size = (size_t)((newline ? newline : end) - at);
-        number++;
-        if (strspn(at, " \t\r\n") < size) {
-            struct group *group = NULL;
-            result = group_from_json(&group, at, size);
-            if (result == OK) result = report_add_group(column, group);
-            group_free(&group);
-        }
-        if (result != OK) fail_prefix(result, "%s: line %zu", column->path, number);
-        at = newline ? newline + 1 : NULL;
-    }
-    buf_release(&content);
-    return result;
-}
-
 static int report_by_start(const void *a, const void *b) {
     double first = ((const struct interval *)a)->from, second = ((const struct interval *)b)->from;
     return (first > second) - (first < second);
@@ -188,15 +166,37 @@ int report_main(int argc, char **argv) {
     struct column columns[most_files] = {0};
     struct options options = {0};
     struct operands files = {.least = 1, .most = most_files};
-    status result = subcommand_parse(&options, &report_table, NULL, argc, argv, &files);
-    for (int i = 0; result == OK && i < files.count; i++) {
+    struct buf content = {0};
+    struct group *group = NULL;
+    status result;
+    TRY_TO(result, done, subcommand_parse(&options, &report_table, NULL, argc, argv, &files));
+    assert(files.count <= most_files);
+    for (int i = 0; i < files.count; i++) {
         char *equals = strchr(files.list[i], '=');
-        columns[i].name = files.list[i];
-        columns[i].path = equals ? equals + 1 : files.list[i];
+        struct column *column = &columns[i];
+        column->name = files.list[i];
+        column->path = equals ? equals + 1 : files.list[i];
         if (equals) *equals = 0;
-        result = report_read_column(&columns[i]);
+        buf_clear(&content);
+        TRY_TO(result, done, file_read(column->path, &content));
+        const char *end = content.data + content.size;
+        size_t number = 0;
+        for (const char *at = content.data; at && at < end;) {
+            const char *newline = memchr(at, '\n', (size_t)(end - at));
+            size_t size = (size_t)((newline ? newline : end) - at);
+            number++;
+            if (strspn(at, " \t\r\n") < size) {
+                result = group_from_json(&group, at, size);
+                if (result == OK) result = report_add_group(column, group);
+                group_free(&group);
+                if (result != OK) TRY_TO(result, done, fail_prefix(result, "%s: line %zu", column->path, number));
+            }
+            at = newline ? newline + 1 : NULL;
+        }
     }
-    if (result == OK) report_print_table(columns, files.count);
+    report_print_table(columns, files.count);
+done:
+    buf_release(&content);
     for (int i = 0; i < most_files; i++)
         for (int k = 0; k < stage_count; k++) free(columns[i].work[k].data);
     options_release(&options);

@@ -36,33 +36,25 @@ static const struct option_table run_table = {.program = "caravan run",
                                               .options = run_options,
                                               .size = sizeof(struct run_options)};
 
-static status run_make_dirs(const struct deployment *deployment) {
+// Makes the run's directories and locks the run, as each machine has one run in a directory. The kernel drops the lock
+// when this process ends; no child inherits it.
+static status run_open_dir(struct deployment *deployment, int *lock) {
     static const char *const names[] = {"store", "logs", "wiring", "weights", "checkpoints"};
-    struct buf path = {0};
-    status result = OK;
-    for (size_t i = 0; i < sizeof names / sizeof *names && result == OK; i++) {
-        buf_clear(&path);
-        result = buf_printf(&path, "%s/%s", deployment->pipeline->run, names[i]);
-        if (result == OK) result = dir_make(path.data);
-    }
-    buf_release(&path);
-    if (result == OK) result = dir_make(deployment->sockets);
-    if (result != OK) return result;
-    return chmod(deployment->sockets, 0700) ? fail(UNAVAILABLE, "%s: %s", deployment->sockets, strerror(errno)) : OK;
-}
-
-// Each machine has one run in a directory. The kernel drops the lock when this process ends; no child inherits it.
-static status run_lock_dir(struct deployment *deployment, int *lock) {
-    const char *machine = deployment_machine(deployment, deployment->here);
-    const char *path =
-        arena_printf(&deployment->arena, "%s/lock%s%s", deployment->pipeline->run, *machine ? "-" : "", machine);
+    const char *machine = deployment_machine(deployment, deployment->here), *run = deployment->pipeline->run;
+    TRY(dir_make(run));
+    const char *path = arena_printf(&deployment->arena, "%s/lock%s%s", run, *machine ? "-" : "", machine);
     if (!path) return fail_oom();
     *lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (*lock < 0) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
-    if (!flock(*lock, LOCK_EX | LOCK_NB)) return OK;
-    if (errno == EWOULDBLOCK)
-        return fail(USAGE, "%s: another caravan run is at work in this directory", deployment->pipeline->run);
-    return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
+    if (flock(*lock, LOCK_EX | LOCK_NB))
+        return errno == EWOULDBLOCK ? fail(USAGE, "%s: another caravan run is at work in this directory", run)
+                                    : fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        path = arena_printf(&deployment->arena, "%s/%s", run, names[i]);
+        TRY(path ? dir_make(path) : fail_oom());
+    }
+    TRY(dir_make(deployment->sockets));
+    return chmod(deployment->sockets, 0700) ? fail(UNAVAILABLE, "%s: %s", deployment->sockets, strerror(errno)) : OK;
 }
 
 // Without `steps` in the file the schedule is as long as all steps that the data make.
@@ -105,9 +97,7 @@ static status run(struct deployment *deployment) {
         return fail(UNAVAILABLE,
                     "a process of this run may need %zu file descriptors, but only %llu are allowed (ulimit -Hn)",
                     deployment_max_fds(deployment), (unsigned long long)fds);
-    TRY_TO(result, done, dir_make(pipeline->run));
-    TRY_TO(result, done, run_lock_dir(deployment, &lock));
-    TRY_TO(result, done, run_make_dirs(deployment));
+    TRY_TO(result, done, run_open_dir(deployment, &lock));
     TRY_TO(result, done, run_set_steps(deployment));
     TRY_TO(result, done, buf_printf(&path, "%s/pipeline.yaml", pipeline->run));
     TRY_TO(result, done, pipeline_write(pipeline, &text));
