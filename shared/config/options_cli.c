@@ -115,7 +115,7 @@ status options_read_file(struct options *options, const char *path) {
     if (result != OK) goto done;
     result = yaml_tree_read(&tree, content.data, content.size, &at);
     if (result == OK && tree.root && tree.root->type != YAML_MAPPING_NODE)
-        result = fail(DATAERR, "1:1: not a mapping of keys but %s", yaml_node_kind(tree.root));
+        result = fail(DATAERR, "1:1: expected a mapping of keys, not %s", yaml_node_kind(tree.root));
     const yaml_node_pair_t *pair = result == OK && tree.root ? tree.root->data.mapping.pairs.start : NULL;
     for (; result == OK && pair && pair < tree.root->data.mapping.pairs.top; pair++) {
         const yaml_node_t *name_node = yaml_tree_node(&tree, pair->key),
@@ -125,9 +125,9 @@ status options_read_file(struct options *options, const char *path) {
         if (!name) {
             result = fail(USAGE, "a key must be a name, not %s", yaml_node_kind(name_node));
         } else if (!value) {
-            result = fail(USAGE, "%s: %s where a value belongs", name, yaml_node_kind(value_node));
+            result = fail(USAGE, "%s: expected a value, not %s", name, yaml_node_kind(value_node));
         } else if (option && !strcmp(option->name, "config")) {
-            result = fail(USAGE, "config: not inside such a file");
+            result = fail(USAGE, "config: not allowed in a configuration file");
         } else {
             const char *absolute = option ? option_absolute(option, dir, value, &options->arena) : value;
             result = absolute ? options_set(options, name, absolute) : fail_oom();

@@ -26,7 +26,7 @@ static void pipeline_parse_key(struct parsed_file *file, struct key_list *keys, 
     name = pipeline_parse_name(file, name, strlen(name));
     if (!name) return;
     if (!value)
-        diagnostic_add(&file->diagnostics, value_at, "%s: %s where a value belongs", name, yaml_node_kind(value_node));
+        diagnostic_add(&file->diagnostics, value_at, "%s: expected a value, not %s", name, yaml_node_kind(value_node));
     if (key_list_find(keys, name)) {
         diagnostic_add(&file->diagnostics, name_at, "%s is given twice", name);
         return;
@@ -43,7 +43,7 @@ static void pipeline_parse_keys(struct parsed_file *file, struct yaml_tree *tree
                                 const yaml_node_t *node, const char *owner) {
     if (node->type == YAML_SCALAR_NODE && node->data.scalar.length == 0) return; // `reward:` alone
     if (node->type != YAML_MAPPING_NODE) {
-        diagnostic_add(&file->diagnostics, yaml_node_location(node), "%s: %s where a mapping of keys belongs", owner,
+        diagnostic_add(&file->diagnostics, yaml_node_location(node), "%s: expected a mapping of keys, not %s", owner,
                        yaml_node_kind(node));
         return;
     }
@@ -55,7 +55,7 @@ static void pipeline_parse_stages(struct parsed_file *file, struct yaml_tree *tr
     struct pipeline *pipeline = file->pipeline;
     pipeline->stages_at = yaml_node_location(node);
     if (node->type != YAML_SEQUENCE_NODE) {
-        diagnostic_add(&file->diagnostics, pipeline->stages_at, "stages: %s where an array of stages belongs",
+        diagnostic_add(&file->diagnostics, pipeline->stages_at, "stages: expected an array of stages, not %s",
                        yaml_node_kind(node));
         return;
     }
@@ -72,8 +72,7 @@ static void pipeline_parse_stages(struct parsed_file *file, struct yaml_tree *tr
             int names = (int)(stage_node->data.mapping.pairs.top - pair);
             if (names != 1)
                 diagnostic_add(&file->diagnostics, at,
-                               "a stage is one name with its keys, as in `- frames: {fps: 2}`, but here are %d names",
-                               names);
+                               "expected one name with its keys, as in `- frames: {fps: 2}`, not %d names", names);
             if (!names) continue;
             name = yaml_node_string(yaml_tree_node(tree, pair->key));
             keys = yaml_tree_node(tree, pair->value);
@@ -97,7 +96,7 @@ static void pipeline_parse_machines(struct parsed_file *file, struct yaml_tree *
     struct pipeline *pipeline = file->pipeline;
     pipeline->machines_at = yaml_node_location(node);
     if (node->type != YAML_MAPPING_NODE) {
-        diagnostic_add(&file->diagnostics, pipeline->machines_at, "machines: %s where a mapping of machines belongs",
+        diagnostic_add(&file->diagnostics, pipeline->machines_at, "machines: expected a mapping of machines, not %s",
                        yaml_node_kind(node));
         return;
     }

@@ -20,7 +20,7 @@ static int pipeline_parent(struct parsed_file *file, size_t i) {
     bool source = !strcmp(stage->name, stage_kinds[STAGE_SOURCE].name);
     if (!from || !from->value) return source ? -1 : (int)i - 1;
     if (source) {
-        diagnostic_add(&file->diagnostics, from->name_at, "%s: from: nothing stands before the source", stage->name);
+        diagnostic_add(&file->diagnostics, from->name_at, "%s: from: no stage comes before source", stage->name);
         return -1;
     }
     const struct pipeline_stage *parent = pipeline_find_stage(pipeline, from->value);
@@ -59,7 +59,7 @@ static void pipeline_move_stages(struct parsed_file *file, const int *parents, s
         const struct pipeline_key *from = key_list_find(&stage->keys, "from");
         sorted[count++] = *stage;
         if (!from || from->value) // otherwise it is diagnosed already
-            diagnostic_add(&file->diagnostics, stage->at, "%s: no group from source ever comes here", stage->name);
+            diagnostic_add(&file->diagnostics, stage->at, "%s: no group of source reaches this stage", stage->name);
     }
     assert(count == pipeline->stage_count);
     memcpy(pipeline->stages, sorted, pipeline->stage_count * sizeof *sorted);
@@ -76,9 +76,9 @@ static void pipeline_check_order(struct parsed_file *file) {
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
         if (latest && latest->kind == &stage_kinds[STAGE_OPTIM])
-            diagnostic_add(&file->diagnostics, stage->at, "%s: nothing stands behind %s", stage->name, latest->name);
+            diagnostic_add(&file->diagnostics, stage->at, "%s: no stage may come after %s", stage->name, latest->name);
         else if (latest && stage->kind && stage->kind < latest->kind)
-            diagnostic_add(&file->diagnostics, stage->at, "%s: stands behind %s; it belongs before it", stage->name,
+            diagnostic_add(&file->diagnostics, stage->at, "%s: comes after %s, but must come before it", stage->name,
                            latest->name);
         if (stage->kind && (!latest || stage->kind > latest->kind)) latest = stage;
         // A program may write the scores as well.
@@ -114,7 +114,7 @@ static void pipeline_sort(struct parsed_file *file) {
     if (pipeline->stage_count && !pipeline_find_stage(pipeline, stage_kinds[STAGE_OPTIM].name))
         diagnostic_add(&file->diagnostics, pipeline->stages_at, "stages: missing: optim, where groups end");
     if (!pipeline->stage_count && pipeline->stages_at.line)
-        diagnostic_add(&file->diagnostics, pipeline->stages_at, "stages: there are none");
+        diagnostic_add(&file->diagnostics, pipeline->stages_at, "stages: empty");
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
         const struct pipeline_key *on = key_list_find(&stage->keys, "on"), *from = key_list_find(&stage->keys, "from");
@@ -132,7 +132,7 @@ static void pipeline_sort(struct parsed_file *file) {
             j++;
         if (j < i)
             diagnostic_add(&file->diagnostics, from ? from->value_at : stage->at,
-                           "%s: reads from %s, and so does %s; a group goes one way", stage->name,
+                           "%s: reads from %s, but %s reads from it already", stage->name,
                            pipeline->stages[parents[i]].name, pipeline->stages[j].name);
     }
     if (source && file->diagnostics.count == before)

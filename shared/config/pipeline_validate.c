@@ -112,7 +112,7 @@ static void pipeline_validate_program(struct parsed_file *file, const struct pip
     }
     if (!path) {
         diagnostic_add(&file->diagnostics, key->value_at,
-                       "%s: program: %s is nowhere in PATH (a file beside this one: ./%s)", stage->name, key->value,
+                       "%s: program: %s is not in PATH (for a file beside this one: ./%s)", stage->name, key->value,
                        key->value);
     } else if (access(path, X_OK)) {
         diagnostic_add(&file->diagnostics, key->value_at, "%s: program: %s: %s", stage->name, path, strerror(errno));
@@ -129,8 +129,8 @@ static void pipeline_validate_stage(struct parsed_file *file, struct pipeline_st
         struct nearest nearest = nearest_to(stage->name);
         for (int i = 0; i < STAGE_COUNT; i++) nearest_offer(&nearest, stage_kinds[i].name);
         diagnostic_add(&file->diagnostics, stage->at,
-                       nearest.name ? "%s: no such stage%s (one of yours needs `program`)"
-                                    : "%s: no such stage%s; one of yours needs `program`",
+                       nearest.name ? "%s: no such stage%s (a stage of your own needs `program`)"
+                                    : "%s: no such stage%s; a stage of your own needs `program`",
                        stage->name, nearest_question(&nearest));
     }
     for (struct pipeline_key *key = stage->keys.first; key; key = key->next) {
@@ -144,17 +144,18 @@ static void pipeline_validate_stage(struct parsed_file *file, struct pipeline_st
         if (kind && (!option || option->hidden))
             pipeline_validate_unknown_key(file, stage->name, key, &kind->options, &placement_table);
         else if (option && option->command_line_only)
-            diagnostic_add(&file->diagnostics, key->name_at, "%s: %s is for the command line", stage->name, key->name);
+            diagnostic_add(&file->diagnostics, key->name_at, "%s: %s: allowed on the command line only", stage->name,
+                           key->name);
         else if (option)
             pipeline_validate_value(file, stage->name, key, option);
     }
     for (struct pipeline_stage *other = file->pipeline->stages; other < stage; other++)
         if (!strcmp(other->name, stage->name))
-            diagnostic_add(&file->diagnostics, stage->at, "%s: a second stage of that name; the first is in line %zu",
+            diagnostic_add(&file->diagnostics, stage->at, "%s: a second stage with this name; the first is in line %zu",
                            stage->name, other->at.line);
     const struct pipeline_key *replicas = key_list_find(&stage->keys, "replicas");
     if (kind && kind->single && replicas && replicas->value && strcmp(replicas->value, "1") != 0)
-        diagnostic_add(&file->diagnostics, replicas->value_at, "%s: replicas: there can be one only", stage->name);
+        diagnostic_add(&file->diagnostics, replicas->value_at, "%s: replicas: must be 1", stage->name);
 }
 
 static void pipeline_validate_inherit(struct parsed_file *file, struct pipeline_stage *stage, const char *name,
@@ -251,7 +252,7 @@ void validate_pipeline(struct parsed_file *file) {
                 diagnostic_add(&file->diagnostics, machine->at, "%s: missing: %s", machine->name, option->name);
         for (size_t k = 0; k < i; k++)
             if (!strcmp(pipeline->machines[k].name, machine->name))
-                diagnostic_add(&file->diagnostics, machine->at, "%s: a second machine of that name", machine->name);
+                diagnostic_add(&file->diagnostics, machine->at, "%s: a second machine with this name", machine->name);
     }
     for (size_t i = 0; i < pipeline->stage_count; i++) pipeline_validate_stage(file, &pipeline->stages[i]);
     for (size_t i = 0; i < pipeline->stage_count; i++) {

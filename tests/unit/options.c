@@ -221,7 +221,7 @@ static void test_config_file(void **state) {
     assert_int_equal(with_config(&given, "fps: 1\nmax_frame: 8\n", ""), USAGE);
     assert_non_null(strstr(fail_text(), ":2:1: max_frame: no such key; did you mean max_frames?"));
     assert_int_equal(with_config(&given, "fps: [1]\n", ""), USAGE);
-    assert_non_null(strstr(fail_text(), ":1:6: fps: an array where a value belongs"));
+    assert_non_null(strstr(fail_text(), ":1:6: fps: expected a value, not an array"));
     assert_int_equal(with_config(&given, "fps: 1\n\tx", ""), DATAERR);
     assert_non_null(strstr(fail_text(), "not YAML"));
     assert_int_equal(with_config(&given, "- fps\n", ""), DATAERR);
