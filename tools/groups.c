@@ -18,15 +18,15 @@ static const struct option groups_options[] = {
     {.name = "store",
      .offset = offsetof(struct groups_options, store),
      .type = OPTION_FILE,
-     .help = "folder that holds groups.lmdb"},
+     .help = "directory that holds groups.lmdb"},
     {0},
 };
 
 static const struct option_table groups_table = {
     .program = "caravan groups",
     .operands = "ls|show|export|fields [ID...]",
-    .help = "ls: a line a group; show: groups as a person reads them; export: JSON lines (all groups, or those of the "
-            "IDs); fields: what a group's keys mean, as Markdown",
+    .help = "ls: a line a group; show: groups in readable form; export: JSON lines (all groups, or those of the "
+            "IDs); fields: the keys of a group, as Markdown",
     .options = groups_options,
     .size = sizeof(struct groups_options),
 };
@@ -59,7 +59,7 @@ static double groups_number_at(const struct double_array *values, size_t i) {
 
 // Returns the last stage that the group has passed, as a word.
 static const char *groups_state_of(const struct group *group) {
-    if (group->quarantine.present) return "set aside";
+    if (group->quarantine.present) return "quarantined";
     if (group->trained.present) return "trained";
     if (group->advantages.data) return "rewarded";
     if (group->reference.present) return "scored";
@@ -69,7 +69,7 @@ static const char *groups_state_of(const struct group *group) {
 
 static status groups_print_line(void *context, const struct group *group) {
     (void)context;
-    printf("%-12s %-10s %-16s %2zu completions", group->id.data, groups_state_of(group),
+    printf("%-12s %-11s %-16s %2zu completions", group->id.data, groups_state_of(group),
            group->prompt.problem_type.data ? group->prompt.problem_type.data : "-", group->completion_count);
     groups_print_number("accuracy", groups_mean(&group->rewards.accuracy));
     groups_print_number("reward", groups_mean(&group->rewards.total));
@@ -85,7 +85,7 @@ static status groups_print_group(void *context, const struct group *group) {
            group->sample_id.data ? group->sample_id.data : "-",
            group->prompt.problem_type.data ? group->prompt.problem_type.data : "-");
     if (group->quarantine.present)
-        printf("  set aside by %s: %s\n", group->quarantine.stage.data ? group->quarantine.stage.data : "?",
+        printf("  quarantined by %s: %s\n", group->quarantine.stage.data ? group->quarantine.stage.data : "?",
                group->quarantine.reason.data ? group->quarantine.reason.data : "no reason given");
     size_t medium = 0;
     for (size_t m = 0; m < group->prompt.message_count; m++) {

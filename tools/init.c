@@ -29,30 +29,30 @@ static const struct option init_options[] = {
     {.name = "tokenizer",
      .offset = offsetof(struct init_options, tokenizer),
      .type = OPTION_FILE,
-     .help = "copy the tokenizer of that directory"},
+     .help = "copy the tokenizer of this directory"},
     {.name = "train_tokenizer",
      .offset = offsetof(struct init_options, train_tokenizer),
      .type = OPTION_FILE,
-     .help = "learn a byte-level one from a UTF-8 text file"},
+     .help = "train a byte-level tokenizer on a UTF-8 text file"},
     {.name = "vocab_size",
      .offset = offsetof(struct init_options, vocab_size),
      .type = OPTION_INT,
      .default_value = "2048",
      .low = BPE_BYTE_TOKENS,
      .high = 1 << 20,
-     .help = "learn at most so many tokens, the bytes' 256 among them"},
+     .help = "most tokens of the trained tokenizer, with its 256 bytes"},
     {.name = "dtype",
      .offset = offsetof(struct init_options, dtype),
      .type = OPTION_CHOICE,
      .default_value = "float32",
      .choices = "float32|bfloat16",
-     .help = "of the weights"},
+     .help = "type of the weights"},
     {.name = "seed",
      .offset = offsetof(struct init_options, seed),
      .type = OPTION_INT,
      .default_value = "0",
      .high = 9007199254740992.0,
-     .help = "of the weights"},
+     .help = "keys the random weights"},
     {.name = "threads",
      .offset = offsetof(struct init_options, threads),
      .type = OPTION_INT,
@@ -100,7 +100,7 @@ static status init_learn_tokenizer(const char *text_file, const char *dir, int64
                                    bool fixed) {
     assert(limit >= BPE_BYTE_TOKENS);
     if (fixed && vocabulary < BPE_BYTE_TOKENS + QWEN_ADDED_TOKENS)
-        return fail(DATAERR, "--shape: vocab_size %lld leaves no room for the %d tokens of a byte-level tokenizer",
+        return fail(DATAERR, "--shape: vocab_size %lld is less than the %d tokens of the smallest byte-level tokenizer",
                     (long long)vocabulary, BPE_BYTE_TOKENS + QWEN_ADDED_TOKENS);
     if (fixed && vocabulary - QWEN_ADDED_TOKENS < limit) limit = vocabulary - QWEN_ADDED_TOKENS;
     struct buf text = {0};
@@ -140,7 +140,7 @@ int init_main(int argc, char **argv) {
         TRY_TO(result, done, fail(USAGE, "one of --tokenizer and --train-tokenizer is needed"));
     char *path = path_join(&memory, dir, "config.json");
     if (!path) TRY_TO(result, done, fail_oom());
-    if (path_exists(path)) TRY_TO(result, done, fail(USAGE, "%s: there is a model already", dir));
+    if (path_exists(path)) TRY_TO(result, done, fail(USAGE, "%s: a model exists already", dir));
     TRY_TO(result, done, init_shape(&shape, given.shape, &fixed));
     TRY_TO(result, done, dir_make(dir));
     if (given.tokenizer) {

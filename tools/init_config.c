@@ -48,7 +48,7 @@ status init_shape(json_object **out, const char *shape, bool *fixed) {
     bool named = changes[1] != '}' || !strcmp(shape, "3b");
     *fixed = strcmp(shape, "tiny") != 0;
     if (!named) {
-        if (!path_exists(shape)) return fail(USAGE, "--shape: '%s' is none of tiny, 3b, 7b, nor a file", shape);
+        if (!path_exists(shape)) return fail(USAGE, "--shape: '%s' is not tiny, 3b, 7b or a file", shape);
         return json_parse_file(out, shape);
     }
     json_object *changed;

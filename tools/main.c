@@ -11,18 +11,18 @@ static const struct subcommand {
     subcommand_main *main;
     const char *help;
 } subcommands[] = {
-    {"check", check_main, "every mistake in a pipeline file"},
+    {"check", check_main, "find every mistake in a pipeline file"},
     {"frames", frames_main, "list, show and export the frames of a store"},
-    {"graph", graph_main, "a pipeline file as a picture"},
-    {"groups", groups_main, "what lies in a groups store"},
-    {"init", init_main, "a model folder with random weights"},
-    {"keygen", keygen_main, "a pair of keys for a machine"},
+    {"graph", graph_main, "draw a pipeline file"},
+    {"groups", groups_main, "list, show and export the groups of a store"},
+    {"init", init_main, "write a model directory with random weights"},
+    {"keygen", keygen_main, "make a pair of keys for a machine"},
     {"make-demo-data", make_demo_data_main, "make the demo's clips and questions"},
-    {"reference", reference_main, "every key and field, as Markdown"},
-    {"report", report_main, "files of groups side by side: accuracy, rewards, rates"},
-    {"run", run_main, "start a pipeline, or go on with it"},
-    {"tokenize", tokenize_main, "texts or messages to tokens, and back"},
-    {"top", top_main, "a run as it goes: rates, queues, waits, the last steps"},
+    {"reference", reference_main, "print every key and field as Markdown"},
+    {"report", report_main, "compare files of groups: accuracy, rewards, rates"},
+    {"run", run_main, "start or resume a pipeline"},
+    {"tokenize", tokenize_main, "convert text or messages to tokens, and back"},
+    {"top", top_main, "show a run: rates, queues, waits, the last steps"},
 };
 // Called by caravan itself.
 static const struct subcommand hidden[] = {{"program", program_main, NULL}};

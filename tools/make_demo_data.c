@@ -82,7 +82,7 @@ static const struct option make_options[] = {
      .type = OPTION_INT,
      .default_value = "1",
      .high = 9007199254740992.0,
-     .help = "of everything that is drawn"},
+     .help = "keys every random number"},
     {0},
 };
 static const struct option_table make_table = {

@@ -178,8 +178,8 @@ int program_main(int argc, char **argv) {
     bool given = argc == 2 && !strncmp(argv[1], option, sizeof option - 1);
     const char *path = given ? argv[1] + sizeof option - 1 : "";
     log_timestamps(given);
-    status result =
-        given ? node_config_read(&program_config, path) : fail(USAGE, "this is started by caravan run, not by hand");
+    status result = given ? node_config_read(&program_config, path)
+                          : fail(USAGE, "this program is started by caravan run, not by hand");
     if (result == OK && (!program_config.command_count || !program_config.home))
         result = fail(DATAERR, "%s: names no program", path);
     if (result != OK) {

@@ -111,7 +111,7 @@ static void report_print_table(struct column *columns, int count) {
         const char *name;
         int digits;
     } rows[row_count] = {
-        {"groups", 0},         {"set aside", 0},         {"accuracy", 3},          {"format", 3},
+        {"groups", 0},         {"quarantined", 0},       {"accuracy", 3},          {"format", 3},
         {"reward", 3},         {"consistency bonus", 3}, {"answer likelihood", 3}, {"tokens a completion", 1},
         {"truncated", 3},      {"frames, groups/s", 1},  {"rollout, tokens/s", 0}, {"refscore, tokens/s", 0},
         {"optim, tokens/s", 0}};

@@ -32,7 +32,7 @@ static const struct option run_options[] = {
 };
 static const struct option_table run_table = {.program = "caravan run",
                                               .operands = "FILE",
-                                              .help = "starts a pipeline; Ctrl-C stops it, the same command goes on",
+                                              .help = "starts a pipeline; Ctrl-C stops it, the same command resumes it",
                                               .options = run_options,
                                               .size = sizeof(struct run_options)};
 
@@ -78,7 +78,8 @@ static status run_set_steps(struct deployment *deployment) {
         snprintf(steps, sizeof steps, "%lld", (long long)(count > 0 ? count : 1));
         result = pipeline_set(pipeline, last, "steps", steps);
     } else if (deployment->machines > 1) {
-        result = fail_prefix(result, "give optim its `steps`, or have the data here too, to count them");
+        result = fail_prefix(result,
+                             "the steps cannot be counted: set optim's `steps`, or put the data on this machine too");
     }
 done:
     dataset_free(&data);

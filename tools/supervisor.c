@@ -138,7 +138,7 @@ static void supervisor_on_signals(struct supervisor *supervisor) {
         if (info.ssi_signo == SIGCHLD) continue;
         if (!supervisor->interrupted) {
             supervisor->interrupted = true;
-            supervisor_log(supervisor, "stopping; the same command goes on (Ctrl-C once more: stop at once)");
+            supervisor_log(supervisor, "stopping; the same command resumes the run (Ctrl-C again: stop at once)");
             supervisor_stop(supervisor, END, "stopped");
             continue;
         }
@@ -201,11 +201,11 @@ static status supervisor_on_event(struct supervisor *supervisor, const struct wi
         event->peer && wire_peer_is_client(event->peer) && !strcmp(wire_peer_name(event->peer), SUPERVISOR_NAME);
     switch (event->kind) {
     case WIRE_JOINED:
-        if (machine) supervisor_log(supervisor, "%s is there", wire_peer_machine(event->peer));
+        if (machine) supervisor_log(supervisor, "%s is connected", wire_peer_machine(event->peer));
         return OK;
     case WIRE_GONE:
         if (machine && !supervisor->stopping)
-            supervisor_log(supervisor, "%s is gone; waiting for it", wire_peer_machine(event->peer));
+            supervisor_log(supervisor, "%s is disconnected; waiting for it", wire_peer_machine(event->peer));
         return OK;
     case WIRE_REFUSED:
         return fail(UNAVAILABLE, "%s", event->message.reason);
@@ -246,7 +246,7 @@ static status supervisor_wait_for_machines(struct supervisor *supervisor) {
 // Called by run_status_find_lost.
 static status supervisor_reissue(void *context, int64_t seq) {
     struct supervisor *supervisor = context;
-    const struct wire_message reissue = {.kind = MESSAGE_REISSUE, .seq = seq, .reason = "nobody has it any more"};
+    const struct wire_message reissue = {.kind = MESSAGE_REISSUE, .seq = seq, .reason = "no process has it any more"};
     return wire_send(supervisor->wire, supervisor->source, &reissue, NULL);
 }
 

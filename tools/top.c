@@ -38,17 +38,17 @@ static const struct option top_options[] = {
      .default_value = "1",
      .low = 0.1,
      .high = 3600,
-     .help = "between two views"},
+     .help = "seconds between two views"},
     {.name = "once",
      .offset = offsetof(struct top_options, once),
      .type = OPTION_BOOL,
      .default_value = "false",
-     .help = "one view, and the end"},
+     .help = "print one view and exit"},
     {0},
 };
 static const struct option_table top_table = {.program = "caravan top",
                                               .operands = "FILE",
-                                              .help = "shows a run as it goes",
+                                              .help = "shows a run while it works",
                                               .options = top_options,
                                               .size = sizeof(struct top_options)};
 
@@ -128,7 +128,7 @@ static status top_watch(struct top *top) {
             }
         }
         if (!top->heard && clock_monotonic() - top->began > ANSWER_SECONDS)
-            return fail(UNAVAILABLE, "no run of this file is under way in %s", top->deployment->pipeline->run);
+            return fail(UNAVAILABLE, "no run of this file is active in %s", top->deployment->pipeline->run);
         if (!top->heard || clock_monotonic() - top->shown < top->pause) continue;
         // All replicas have reported after a second.
         if (top->once && clock_monotonic() - top->began < 2) continue;
@@ -155,7 +155,7 @@ static status top_run(struct deployment *deployment, const struct top_options *g
     TRY_TO(result, done, run_status_new(&top.run_status, deployment));
     const char *path = arena_printf(&deployment->arena, "%s/wiring/" SUPERVISOR_NAME "-%d", run, supervisor->number);
     if (!path) TRY_TO(result, done, fail_oom());
-    if (!path_exists(path)) TRY_TO(result, done, fail(UNAVAILABLE, "no run of this file was ever at work in %s", run));
+    if (!path_exists(path)) TRY_TO(result, done, fail(UNAVAILABLE, "no run of this file was started in %s", run));
     TRY_TO(result, done, node_config_read(&top.config, path));
     const struct wire_self self = {.run = deployment->run,
                                    .name = "top",

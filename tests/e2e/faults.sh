@@ -95,7 +95,7 @@ check_steps moved 8
 "$bin/caravan" run "$work/p.yaml" --set run="$work/busy" 2>"$work/busy.err" &
 pid=$!
 sleep 1
-expect 64 "another caravan run is at work" "$bin/caravan" run "$work/p.yaml" --set run="$work/busy"
+expect 64 "another caravan run is using" "$bin/caravan" run "$work/p.yaml" --set run="$work/busy"
 kill -TERM $pid
 wait $pid || fail "a stopped run ends with an error: $(cat "$work/busy.err")"
 
