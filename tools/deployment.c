@@ -43,7 +43,7 @@ const char *deployment_endpoint(const struct deployment *deployment, const struc
 }
 
 size_t deployment_max_fds(const struct deployment *deployment) {
-    // A process that talks to nobody has about 20: standard streams, libzmq's own, stores, logs, a clip or a
+    // A process without peers has about 20: standard streams, libzmq's own, stores, logs, a clip or a
     // checkpoint. A connection to a process and one from it have 3.
     enum { OWN = 40, CONNECTION = 3 };
     return OWN + CONNECTION * deployment->count;
@@ -57,7 +57,7 @@ const char *deployment_key_file(struct arena *arena) {
 
 // ---- replicas and their endpoints ----
 
-// A program's keys may be paths of this machine; the others count.
+// A program's keys may be paths of this machine and are left out; the rest is hashed.
 static status deployment_hash_keys(const struct pipeline_stage *stage, uint64_t *hash) {
     struct buf text = {0};
     status result = OK;

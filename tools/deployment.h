@@ -12,8 +12,8 @@ struct replica {
     int number;                         // from 1
     int machine;                        // 0 on one machine
     const char *local;                  // its endpoint as reached on its own machine
-    const char *remote;                 // as reached from others, NULL on one machine
-    const char *bound;                  // where it listens for others
+    const char *remote;                 // as other machines reach it, NULL on one machine
+    const char *bound;                  // where it listens for other machines
 };
 
 struct deployment {

@@ -1,4 +1,4 @@
-// caravan: the tool. Finds the subcommand and hands over.
+// caravan: the command-line tool. Finds the subcommand and calls it.
 #include <stdio.h>
 #include <string.h>
 

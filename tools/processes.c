@@ -127,7 +127,7 @@ static const char *process_describe(const struct process *process, int state) {
     return text;
 }
 
-// Decides about a process that has ended. A process that somebody killed is always restarted. One that failed is
+// Decides about a process that has ended. A process that was killed is always restarted. One that failed is
 // restarted after a pause that doubles, up to MAX_FAILURES times in a row; a wrong command line or bad input that shows
 // at the start ends the run at once.
 static status process_schedule_restart(struct process *process, int state, double now, const char *how) {

@@ -1,6 +1,6 @@
 // One event loop over one wire: messages, signals (read from a descriptor) and time.
 //
-// The run ends in one way only, whatever the reason: the processes are asked to stop, and the loop goes on until the
+// The run ends in one way only, whatever the reason: the processes are asked to stop, and the loop continues until the
 // last one has ended. If the wire itself fails, the same is done without it.
 #include "tools/supervisor.h"
 
@@ -109,7 +109,7 @@ static void supervisor_stop(struct supervisor *supervisor, status result, const 
 }
 
 // Kills the processes that have not ended STOP_SECONDS after they were asked to. Optim is spared: it may be writing a
-// checkpoint. All others can be killed at any time without loss.
+// checkpoint. Every other process can be killed at any time without loss.
 static void supervisor_kill_late(struct supervisor *supervisor) {
     const struct pipeline *pipeline = supervisor->deployment->pipeline;
     const struct pipeline_stage *optim = &pipeline->stages[pipeline->stage_count - 1];

@@ -202,7 +202,7 @@ static void attention_grad_write_rows(void *context, int64_t first, int64_t end,
 
 // ---- the operation ----
 
-// Finds the cache rows that the spans name, chooses the sizes of tiles and batches, and divides one piece of scratch
+// Finds the cache rows that the spans name, chooses the sizes of tiles and batches, and divides one scratch buffer
 // memory. *batch = tiles per batch. None of the sizes affects the bits of the result.
 static status attention_grad_plan(struct cpu_backend *cpu, struct attention_grad_job *job, size_t count,
                                   int64_t *batch) {

@@ -2,9 +2,9 @@
 // which sorts the tokens, is the reference in tests/ops/logits.c.
 //
 // Sampling does not sort. It first narrows the row to the few candidates that top-k or top-p can keep; if there are too
-// many, it goes on with the whole row. Then it iterates over the candidates several times and stores only a histogram:
-// tokens are ranked by logit, the lower id first among equal logits, and a cutoff says which ranks are kept. Sums are
-// taken in double, in the order of token ids.
+// many, it continues with the whole row. Then it iterates over the candidates several times and stores only a
+// histogram: tokens are ranked by logit, the lower id first among equal logits, and a cutoff says which ranks are kept.
+// Sums are taken in double, in the order of token ids.
 #include "kernels/cpu/logits.h"
 
 #include <assert.h>

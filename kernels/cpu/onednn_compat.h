@@ -14,7 +14,7 @@
 #include <assert.h>
 #include <oneapi/dnnl/dnnl.h>
 
-static_assert(DNNL_VERSION_MAJOR == 2 || DNNL_VERSION_MAJOR == 3, "an untested major version of oneDNN");
+static_assert(DNNL_VERSION_MAJOR == 2 || DNNL_VERSION_MAJOR == 3, "this major version of oneDNN is not supported");
 
 // An owned descriptor of a matrix. Zeroed: none.
 struct onednn_desc {

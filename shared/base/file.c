@@ -161,7 +161,7 @@ status file_lock_shared(const char *path, int *fd) {
     if (!flock(*fd, LOCK_SH | LOCK_NB) || errno != EWOULDBLOCK) return OK;
     close(*fd);
     *fd = -1;
-    return fail(DATAERR, "%s: is being written", path);
+    return fail(DATAERR, "%s: another process is writing it", path);
 }
 
 status file_lock_exclusive(const char *path, int *fd) {

@@ -65,8 +65,8 @@ status file_write_atomic(const char *path, const void *data, size_t size);
 // is missing or being written.
 status file_lock_shared(const char *path, int *fd);
 
-// Opens `path` for writing: the existing file, with its content, if nobody has a lock on it, else a new empty file of
-// that name. Until *fd is closed, file_lock_shared fails. UNAVAILABLE.
+// Opens `path` for writing: the existing file, with its content, if no process has a lock on it, else a new empty file
+// of that name. Until *fd is closed, file_lock_shared fails. UNAVAILABLE.
 status file_lock_exclusive(const char *path, int *fd);
 
 // ---- directories and paths ----

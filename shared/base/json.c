@@ -89,7 +89,7 @@ static status json_screen_string(struct buf *out, const char *text, size_t size,
         }
     }
     if (end >= size) return json_fail("unterminated string", *at);
-    if (!utf8_valid(text + first, end - first)) return json_fail("a string that is not UTF-8", *at);
+    if (!utf8_valid(text + first, end - first)) return json_fail("the string is not UTF-8", *at);
     size_t next = json_skip_space(text, size, end + 1);
     if (nul && next < size && text[next] == ':') return json_fail("NUL in a key", *at);
     *at = end + 1;
@@ -149,7 +149,7 @@ static status json_screen(struct buf *out, const char *text, size_t size) {
 
 status json_parse(json_object **out, const char *data, size_t size) {
     *out = NULL;
-    if (size > INT32_MAX / 4) return fail(DATAERR, "not JSON: %zu bytes are too many", size);
+    if (size > INT32_MAX / 4) return fail(DATAERR, "not JSON: the text of %zu bytes is too long", size);
     if (json_skip_space(data, size, 0) == size) return json_fail("unexpected end", size);
     struct buf text = {0};
     json_tokener *tokener = NULL;
@@ -272,7 +272,7 @@ status json_print(struct buf *out, json_object *value) {
 }
 
 status json_print_string(struct buf *out, const char *data, size_t size) {
-    if (size > INT32_MAX) return fail(DATAERR, "a string of %zu bytes is too long", size);
+    if (size > INT32_MAX) return fail(DATAERR, "the string of %zu bytes is too long", size);
     json_object *value = json_object_new_string_len(data, (int)size);
     if (!value) return fail_oom();
     status result = json_print(out, value);

@@ -20,8 +20,8 @@ struct pool_worker {
 };
 
 // One loop follows another. The upper half of `ticket` is the loop's number, the lower half the number of tasks that
-// nobody has taken. A thread that lowers it owns a task, and the loop's other fields do not change before that task is
-// done. A worker that wakes late therefore finds nothing to take, and no loop waits for it.
+// no thread has taken. A thread that lowers it owns a task, and the loop's other fields do not change before that task
+// is done. A worker that wakes late therefore finds nothing to take, and no loop waits for it.
 struct pool {
     struct pool_worker *workers; // all but the caller's
     int threads;

@@ -1,4 +1,4 @@
-// The one table of the stages: what each is called, which options it has, and what a pipeline must know about it.
+// The table of the stages: the name of each, its options, and what a pipeline must know about it.
 #ifndef SHARED_CONFIG_STAGE_KINDS_H
 #define SHARED_CONFIG_STAGE_KINDS_H
 

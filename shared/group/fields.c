@@ -1,4 +1,4 @@
-// The table of fields, what its readers ask of it, and the reference page that is printed from it.
+// The table of fields, functions that look fields up in it, and the reference page that is printed from it.
 #include "shared/group/fields.h"
 
 #include <assert.h>

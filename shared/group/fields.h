@@ -1,4 +1,4 @@
-// The table of a group's fields: the only place that knows them. JSON, msgpack, sections, validation and the reference
+// The table of a group's fields, which is their only definition. JSON, msgpack, sections, validation and the reference
 // page come from it.
 //
 // It counts on two layouts, which fields.c asserts: the struct of every table begins with `struct unknown_fields
@@ -65,7 +65,7 @@ const struct field *field_find(const struct field_table *table, const char *name
 // Whether the field of `object` is present.
 bool field_present(const struct field *field, const void *object);
 
-// Returns the size of the field itself, as it lies in its struct.
+// Returns the size of the field itself in its struct.
 size_t field_size(const struct field *field);
 
 // Returns the size of one element of an array field.

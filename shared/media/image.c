@@ -133,7 +133,7 @@ static status image_read_row(void *context, int y, const uint8_t **row) {
         break;
     }
     case LAYOUT_NONE:
-        return fail(BUG, "an image of an unknown layout");
+        return fail(BUG, "the layout of the image is unknown");
     }
     return OK;
 }

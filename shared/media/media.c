@@ -135,8 +135,8 @@ static int media_hex_digit(char c) {
 status media_path(char **path, struct arena *arena, const char *media_root, struct string uri) {
     static const char scheme_chars[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+.-0123456789";
     *path = NULL;
-    if (!uri.data || uri.size == 0) return fail(BAD_SAMPLE, "an image or video without a path");
-    if (memchr(uri.data, 0, uri.size)) return fail(BAD_SAMPLE, "a path that contains a NUL");
+    if (!uri.data || uri.size == 0) return fail(BAD_SAMPLE, "the image or video has no path");
+    if (memchr(uri.data, 0, uri.size)) return fail(BAD_SAMPLE, "the path contains a NUL");
     char *name = arena_strndup(arena, uri.data, uri.size);
     if (!name) return fail(UNAVAILABLE, "out of memory");
     bool is_file_uri = strncmp(name, "file://", 7) == 0;

@@ -164,7 +164,7 @@ static status generator_copy_prompt(struct request *request, const struct model_
 
 status generator_add(struct generator *generator, const struct generate_request *from) {
     int max_new_tokens = generator->options.max_new_tokens;
-    if (from->count < 1) return fail(USAGE, "%d completions were asked for", from->count);
+    if (from->count < 1) return fail(USAGE, "%d completions were requested", from->count);
     if (from->max_new_tokens < 1 || from->max_new_tokens > max_new_tokens)
         return fail(USAGE, "max_new_tokens is %d, not in 1..%d", from->max_new_tokens, max_new_tokens);
     if (!(from->temperature >= 0) || !(from->top_p > 0 && from->top_p <= 1) || from->top_k < 0)

@@ -165,7 +165,7 @@ status model_accumulate(struct model *model, const struct model_prompt *prompt,
                         double weight, struct train_result *out) {
     struct trainer *trainer = model->trainer;
     if (!trainer) return fail(BUG, "the model was not opened for training");
-    if (count == 0) return fail(BAD_SAMPLE, "a group without completions");
+    if (count == 0) return fail(BAD_SAMPLE, "the group has no completions");
     const struct operations *ops = model->backend->ops;
     struct workspace *workspace = &model->workspace;
     struct arena arena = {0};

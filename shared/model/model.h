@@ -23,7 +23,7 @@ struct model_options {
     const char *scratch;   // a directory for what need not stay in memory (the float32 reference); NULL: /tmp
 };
 
-// What callers may need to know of the configuration.
+// The values of the configuration that callers need.
 struct model_info {
     int64_t vocab_size, image_token_id, video_token_id, vision_start_token_id, vision_end_token_id;
     const int64_t *eos_ids; // eos_token_id of generation_config.json, else of config.json

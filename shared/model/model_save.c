@@ -1,5 +1,5 @@
-// What a model in training writes for others: a model directory like the one that it was opened from, its gradients,
-// and published weights.
+// What a model in training writes for other programs: a model directory like the one that it was opened from, its
+// gradients, and published weights.
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>

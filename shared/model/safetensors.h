@@ -63,7 +63,7 @@ const char *stored_tensor_shape(const struct stored_tensor *tensor, char *text, 
 struct safetensors_writer;
 
 // Starts a file with these tensors, of which name, type, rank and shape are used. The metadata says "format": "pt".
-// `durable`: the file has to survive a loss of power, and nobody reads it soon. UNAVAILABLE when the file system
+// `durable`: the file has to survive a loss of power, and no process reads it soon. UNAVAILABLE when the file system
 // refuses.
 status safetensors_create(struct safetensors_writer **out, const char *path, const struct stored_tensor *tensors,
                           size_t count, bool durable);

@@ -1,6 +1,6 @@
 // Writing: the header first, then the data as they come; the file gets its name when it is complete.
 //
-// A durable file is written past the page cache (O_DIRECT), where the file system allows it: gigabytes that nobody
+// A durable file is written past the page cache (O_DIRECT), where the file system allows it: gigabytes that no process
 // reads soon would displace what is in use, and they are written several times faster this way.
 #include <assert.h>
 #include <errno.h>

@@ -10,7 +10,7 @@
 
 enum { CHUNK_ELEMENTS = 1 << 18 };
 
-// What is kept of each parameter. The reference is in a file, the others are in buffers.
+// What is stored for each parameter. The reference is in a file, the rest is in buffers.
 enum training_state_kind { MASTER, EXP_AVG, EXP_AVG_SQ, EMA, STATE_KINDS };
 
 static const char *const training_state_prefixes[] = {"master", "first", "second", "reference"}; // as on disk

@@ -1,4 +1,4 @@
-// What became of a group is kept until the source's ledger has it: a source that is restarted asks for it again. The
+// The outcome of a group is kept until the source's ledger has it: a source that is restarted asks for it again. The
 // source says so in its RUN_INFO, so that in an undisturbed run an entry a group stays: it must be small.
 #include "shared/stage/collector.h"
 
@@ -25,7 +25,7 @@ static_assert(MESSAGE_KINDS <= UINT8_MAX, "a kind fits one byte");
 
 struct collector {
     struct stage_context *context;
-    struct group **early; // groups that came before their turn
+    struct group **early; // groups that came early
     size_t early_count;
     int64_t next; // seq to be handed out
     pthread_mutex_t lock;
@@ -124,7 +124,7 @@ static status collector_add_entry(struct collector *collector, int64_t seq, cons
 
 // ---- the I/O thread ----
 
-// Sends what became of the seqs in [begin, end).
+// Sends the outcomes of the seqs in [begin, end).
 static status collector_resend(const struct collector *collector, struct io_thread *io, struct wire_peer *peer,
                                int64_t begin, int64_t end) {
     for (int64_t seq = begin; seq < end; seq++) {
@@ -162,7 +162,7 @@ status collector_message(struct collector *collector, struct io_thread *io, stru
         assert(collector->log_settled >= 0);
     }
     TRY_TO(result, done, collector_resend(collector, io, peer, collector->log_begin, here));
-    // With nothing left to train the source must not hear so before the stage has finished.
+    // If no group is left, the source must not be told so before the stage has finished.
     const bool untrained = collector->untrained && here == 0 && collector->log_settled == 0;
     const struct wire_message position = {
         .kind = MESSAGE_POSITION, .step = collector->step, .seq = untrained ? -1 : here};
@@ -222,7 +222,7 @@ status collector_receive(struct collector *collector, struct io_thread *io, int 
         TRY(io_thread_receive(io, 1, timeout_ms >= 0 && timeout_ms < wait_ms ? timeout_ms : wait_ms, &group));
         if (!group && timeout_ms >= 0) return OK;
         if (!group) continue;
-        // Keeps it until its turn comes; a second copy of a seq is dropped.
+        // Keeps it until the groups before it have come; a second copy of a seq is dropped.
         bool second = !group->requires.present;
         for (size_t i = 0; i < collector->early_count; i++)
         second |= collector->early[i]->requires.order == group->requires.order;
@@ -305,7 +305,7 @@ status collector_settle(struct collector *collector, struct io_thread *io, const
     // The message's strings are the entry's, so the copy is made under the lock.
     if (result == OK && !entry.withheld) result = io_thread_broadcast(io, "ledger", &message);
     pthread_mutex_unlock(&collector->lock);
-    // As long as the source is not told, the group is in progress: nobody must believe it lost.
+    // As long as the source is not told, the group is in progress: no process may take it for lost.
     return result == OK && !entry.withheld ? io_thread_send(io, group) : result;
 }
 

@@ -1,5 +1,5 @@
 // The last stage in a pipeline: gives it the groups in order, each seq once, skips the quarantined ones, and tells the
-// source what became of each group.
+// source the outcome of each group.
 //
 // collector_message and collector_report belong to the I/O thread, the rest to the worker.
 #ifndef SHARED_STAGE_COLLECTOR_H
@@ -24,11 +24,11 @@ status collector_message(struct collector *collector, struct io_thread *io, stru
 // The next group in order, as in a channel's receive. END when every group that there will ever be was handed out.
 status collector_receive(struct collector *collector, struct io_thread *io, int timeout_ms, struct group **out);
 
-// The stage is done with a group: tells the source, except for the very last group, which waits for collector_finish.
+// The stage has finished a group: tells the source, except for the very last group, which waits for collector_finish.
 // The group stays the caller's. BUG when the group was settled before.
 status collector_settle(struct collector *collector, struct io_thread *io, const struct group *group);
 
-// The stage has handed back every group and has written what must not be lost: tells the source what became of the very
+// The stage has returned every group and has written what must not be lost: tells the source the outcome of the very
 // last group, so that a run is never over too early.
 status collector_finish(struct collector *collector, struct io_thread *io);
 

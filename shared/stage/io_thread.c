@@ -638,7 +638,8 @@ failed:
 
 status io_thread_start(struct io_thread *io) {
     assert(!io->started);
-    if (pthread_create(&io->thread, NULL, io_run, io)) return fail(UNAVAILABLE, "no thread for the sockets");
+    if (pthread_create(&io->thread, NULL, io_run, io))
+        return fail(UNAVAILABLE, "cannot start the thread for the sockets");
     io->started = true;
     return OK;
 }

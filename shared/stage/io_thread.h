@@ -17,11 +17,11 @@ struct io_thread;
 // What a replica does besides passing groups on. Called in the I/O thread; any may be NULL. A failure ends the thread.
 struct io_hooks {
     void *self;
-    // A peer has joined whose purpose is not the flow of groups.
+    // A peer has connected that neither sends nor receives groups.
     status (*joined)(void *self, struct io_thread *io, struct wire_peer *peer);
-    // A peer has sent a message that is neither about the flow of groups nor an answer.
+    // A peer has sent a message that is neither an answer nor about sending and receiving groups.
     status (*message)(void *self, struct io_thread *io, struct wire_peer *peer, const struct wire_message *message);
-    // Called at least 20 times a second. The source puts groups into the flow here.
+    // Called at least 20 times a second. The source issues groups here.
     status (*tick)(void *self, struct io_thread *io);
     // Fills in the counters; `held` and `waiting` are set already.
     void (*report)(void *self, struct message_status *counters);
@@ -33,7 +33,7 @@ struct io_hooks {
 status io_thread_open(struct io_thread **out, const struct node_config *config, const struct io_hooks *hooks,
                       bool greedy);
 
-// Starts the thread, once. UNAVAILABLE when there is none to be had.
+// Starts the thread, once. UNAVAILABLE when it cannot be created.
 status io_thread_start(struct io_thread *io);
 
 // Ends the thread, sends BYE to all peers and frees. NULL is fine; sets *io to NULL.
@@ -55,7 +55,7 @@ void io_thread_drop(struct io_thread *io, const char *id);
 // Puts a group into the outbox, from a hook. The group stays the caller's. UNAVAILABLE when memory is short.
 status io_thread_put(struct io_thread *io, const struct group *group);
 
-// Sends a message to a peer, from a hook. One that is gone gets nothing. UNAVAILABLE when the sockets fail.
+// Sends a message to a peer, from a hook. A peer that is disconnected gets nothing. UNAVAILABLE when the sockets fail.
 status io_thread_reply(struct io_thread *io, struct wire_peer *peer, const struct wire_message *message);
 
 // Sends a message (without bulk) to every server that is there and was connected to for `purpose`. Copies the message.

@@ -166,7 +166,7 @@ static status runner_fill(struct runner *runner) {
     }
 }
 
-// Lets the stage work for a while between two fills, and settles the group that it hands back, if any.
+// Lets the stage work for a while between two fills, and settles the group that it returns, if any.
 static status runner_run_filter(struct runner *runner) {
     const struct stage *stage = runner->context->stage;
     do {
@@ -181,7 +181,7 @@ static status runner_run_filter(struct runner *runner) {
         if (done && (result == OK || result == BAD_SAMPLE || result == DATAERR)) {
             size_t at = 0;
             while (at < runner->count && runner->held[at].group != done) at++;
-            if (at == runner->count) return fail(BUG, "the stage handed back a group that it was not given");
+            if (at == runner->count) return fail(BUG, "the stage returned a group that it was not given");
             struct held_group held = runner->held[at];
             runner->count--;
             memmove(&runner->held[at], &runner->held[at + 1], (runner->count - at) * sizeof held);

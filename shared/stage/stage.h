@@ -54,17 +54,18 @@ struct stage {
     // Returns how many more groups can be submitted now.
     int (*capacity)(void *state);
 
-    // Submits a group. If this is OK, the stage has it until `poll` hands it back; what it has when the run is stopped
+    // Submits a group. If this is OK, the stage has it until `poll` returns it; what it has when the run is stopped
     // is freed by the runner after close. BAD_SAMPLE and DATAERR as in `work`.
     status (*submit)(void *state, struct group *group);
 
-    // Does some work, within about 100 ms where it can, and hands back one finished group in *done, or NULL. BAD_SAMPLE
+    // Does some work, within about 100 ms where it can, and returns one finished group in *done, or NULL. BAD_SAMPLE
     // and DATAERR with a group in *done are about that group, as in `work`. `draining`: no more groups will come (end
-    // of the input, or asked to stop), so the stage must finish and hand back all that it has. END: nothing can be done
+    // of the input, or asked to stop), so the stage must finish and return all that it has. END: nothing can be done
     // until another group is submitted; when draining, the stage has none left.
     status (*poll)(void *state, bool draining, struct group **done);
 
-    // Called when the stage has no group, after the last one was handed back: work that nobody waits for. NULL: none.
+    // Called when the stage has no group, after it has returned the last one. For work that no group waits for. May be
+    // NULL.
     status (*on_idle)(void *state);
 
     // ---- a source: these two instead; it has no input ----
@@ -87,7 +88,7 @@ struct stage {
     // trained in its directory.
     status (*position)(void *state, int64_t *step, int64_t *seq);
 
-    // The last stage, when it has handed back the last group that there will ever be and before the run is told that it
+    // For the last stage: called when it has returned the last group of the run and before the run is told that it
     // is over: writes what must not be lost. NULL: nothing.
     status (*finish)(void *state);
 
@@ -113,8 +114,8 @@ bool stage_in_pipeline(const struct stage_context *context);
 
 // Optim, in a pipeline: publishes the newest weights of their kind. Called after open has read the checkpoint, and
 // after each step before its groups are handed back; the reference before the policy of the same step. The runner owns
-// the file from then on and removes it when nobody can need it any more. UNAVAILABLE when memory is short. Does nothing
-// under
+// the file from then on and removes it when no process can need it any more. UNAVAILABLE when memory is short. Does
+// nothing under
 // --stdio.
 status stage_publish(struct stage_context *context, const struct stage_weights *weights);
 

@@ -85,7 +85,7 @@ static status stage_input_add_completions(struct input_builder *builder, struct 
             status result = tokenizer_encode(builder->tokenizer, completion->text.data, completion->text.size, &list);
             if (result == OK && string_equals(completion->finish, "eos"))
                 result = builder->info->eos_count ? token_list_append(&list, builder->info->eos_ids[0])
-                                                  : fail(DATAERR, "the model names no end-of-sequence token");
+                                                  : fail(DATAERR, "the model has no end-of-sequence token");
             if (result == OK) result = stage_input_set_tokens(group, &input->completions[i], &list);
             token_list_release(&list);
             TRY(result);

@@ -40,7 +40,7 @@ static void stdio_release_slot(struct stdio_slot *slot) {
     *slot = (struct stdio_slot){0};
 }
 
-// A new slot behind the others.
+// A new slot at the end.
 static status stdio_add_slot(struct stdio_filter *filter, struct stdio_slot **out) {
     if (filter->count == filter->capacity) {
         size_t capacity = filter->capacity ? filter->capacity * 2 : 64;

@@ -57,7 +57,8 @@ static status weights_client_copy(struct io_thread *io, const struct remote_weig
         buf_clear(&chunk);
         result = io_thread_call(io, "optim", "weights", &request, &reply, &arena, &chunk);
         if (result == OK && (reply.kind != MESSAGE_CHUNK || chunk.size == 0))
-            result = fail(BAD_SAMPLE, "version %lld of the weights is gone", (long long)remote->weights.version);
+            result =
+                fail(BAD_SAMPLE, "version %lld of the weights no longer exists", (long long)remote->weights.version);
         if (result == OK && !fd_write_all(fd, chunk.data, chunk.size))
             result = fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
         // The disk begins to write, so that fsync finds little left to do; where it cannot, fsync does all.

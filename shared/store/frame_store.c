@@ -50,7 +50,7 @@ struct remembered_hash {
     uint8_t hash[16];
 };
 
-// All three are stored and sent as they lie in memory.
+// All three are stored and sent as they are in memory.
 static_assert(sizeof(struct frames_record_header) == 40, "the header of a record is a format on disk");
 static_assert(sizeof(struct frame_usage) == 16, "the usage is a format on disk");
 static_assert(sizeof(struct remembered_hash) == 56, "the hash of a file is a format on disk");
@@ -155,14 +155,14 @@ status frames_to_record(const struct frames *frames, struct buf *out) {
 status frames_from_record(struct frames *frames, const void *record, size_t size) {
     enum { max_side = 1 << 16, max_count = 1 << 20 };
     struct frames_record_header header;
-    if (size < sizeof header) return fail(DATAERR, "a frames record of %zu bytes is too short", size);
+    if (size < sizeof header) return fail(DATAERR, "the frames record of %zu bytes is too short", size);
     memcpy(&header, record, sizeof header);
     if (memcmp(header.magic, frames_magic, sizeof frames_magic) != 0) return fail(DATAERR, "not a frames record");
     if (header.version != frames_version)
-        return fail(DATAERR, "a frames record of version %u, expected %u", header.version, frames_version);
+        return fail(DATAERR, "the frames record has version %u, expected %u", header.version, frames_version);
     if (header.count < 1 || header.count > max_count || header.height < 1 || header.height > max_side ||
         header.width < 1 || header.width > max_side || header.video > 1 || (!header.video && header.count != 1)) {
-        return fail(DATAERR, "a frames record whose shape is out of range");
+        return fail(DATAERR, "the shape of the frames record is out of range");
     }
     *frames = (struct frames){
         .video = header.video,
@@ -172,7 +172,7 @@ status frames_from_record(struct frames *frames, const void *record, size_t size
         .seconds_per_grid = header.video ? header.seconds_per_grid : NAN,
     };
     if (header.pixels_offset != frames_pixels_offset(frames) || size != frames_record_size(frames))
-        return fail(DATAERR, "a frames record of %zu bytes, expected %zu", size, frames_record_size(frames));
+        return fail(DATAERR, "the frames record has %zu bytes, expected %zu", size, frames_record_size(frames));
     const char *bytes = record;
     if (header.video) frames->timestamps = (const double *)(const void *)(bytes + sizeof header);
     frames->pixels = (const uint8_t *)bytes + header.pixels_offset;

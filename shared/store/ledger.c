@@ -35,7 +35,7 @@ struct ledger_record {
     double changed;
 };
 
-// Both are stored as they lie in memory.
+// Both are stored as they are in memory.
 static_assert(sizeof(struct ledger_meta) == 24, "the meta record is a format on disk");
 static_assert(sizeof(struct ledger_record) == 32, "the entry is a format on disk");
 static_assert(ledger_state_count <= UINT8_MAX, "a state fits one byte");

@@ -121,7 +121,7 @@ static status lmdb_open_shared(struct shared_env **out, const char *path, const 
     cond_init_monotonic(&shared->txn_ended);
     char lock_path[4200];
     if (snprintf(lock_path, sizeof lock_path, "%s-lock", path) >= (int)sizeof lock_path)
-        TRY_TO(result, failure, fail(DATAERR, "%s: path too long", path));
+        TRY_TO(result, failure, fail(DATAERR, "%s: the path is too long", path));
     if (!options->read_only) {
         int fd = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         if (fd < 0) TRY_TO(result, failure, fail(UNAVAILABLE, "%s: %s", lock_path, strerror(errno)));
@@ -286,7 +286,7 @@ status lmdb_env_open(struct lmdb_env **out, const char *path, const char *const 
     if (!shared) {
         TRY_TO(result, done, lmdb_open_shared(&shared, path, options));
     } else if (shared->read_only && !options->read_only) {
-        TRY_TO(result, done, fail(BUG, "%s: is already open for reading only", path));
+        TRY_TO(result, done, fail(BUG, "%s: already open for reading only", path));
     } else {
         shared->refs++;
     }

@@ -62,7 +62,7 @@ status added_tokens_build(struct added_tokens *a, enum normalize_form form);
 
 struct added_token_match {
     size_t start, end; // of the match with the white space that it takes
-    size_t resume;     // where the search goes on
+    size_t resume;     // where the search continues
     int32_t id;
 };
 

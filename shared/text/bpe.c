@@ -14,7 +14,7 @@ enum {
     MAX_WORD_SIZE = INT32_MAX / 4,
 };
 
-// The word under way is a doubly linked list in an array. Only bpe_merge_long uses the links.
+// The word that is being merged is a doubly linked list in an array. Only bpe_merge_long uses the links.
 struct bpe_symbol {
     int32_t id; // -1: merged into the previous symbol
     int32_t previous, next;

@@ -44,7 +44,7 @@ struct pre_tokenizer_sink {
     void *context;
 };
 
-// Runs the steps from `index` on over one piece, which is not empty.
+// Runs the steps from `index` on over one word, which is not empty.
 static status pre_tokenizer_run_from(struct pre_tokenizer *p, size_t index, const char *text, size_t size,
                                      const struct pre_tokenizer_sink *sink) {
     assert(size);

@@ -17,15 +17,15 @@ extern const char pre_tokenizer_qwen2[];
 
 // What a Split step does with its matches and with the text between them.
 enum split_behavior {
-    SPLIT_ISOLATED,       // both become pieces
+    SPLIT_ISOLATED,       // both become words
     SPLIT_REMOVED,        // the matches are dropped
     SPLIT_REMOVED_INVERT, // the text between the matches is dropped
 };
 
 struct pre_tokenizer_step {
-    struct regex *regex; // NULL: pieces stay whole
+    struct regex *regex; // NULL: words stay whole
     enum split_behavior behavior;
-    bool add_prefix_space; // put a space before a piece that does not start with one
+    bool add_prefix_space; // put a space before a word that does not start with one
     struct buf prefixed;
 };
 

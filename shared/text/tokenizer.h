@@ -15,7 +15,7 @@
 struct tokenizer;
 
 // Reads tokenizer.json, or vocab.json and merges.txt, and tokenizer_config.json of a model directory. DATAERR, with the
-// file and the mistake, when they are missing, malformed, not byte-level BPE, or without a token that the chat template
+// file and the error, when they are missing, malformed, not byte-level BPE, or without a token that the chat template
 // needs. Free with tokenizer_free.
 status tokenizer_open(struct tokenizer **out, const char *dir);
 

@@ -30,10 +30,10 @@ struct tokenizer {
 };
 
 // Builds a tokenizer from a parsed tokenizer.json alone. Does not require the chat template's tokens. DATAERR with the
-// key and the mistake. Free with tokenizer_free.
+// key and the error. Free with tokenizer_free.
 status tokenizer_from_json(struct tokenizer **out, struct json_object *json);
 
-// Reads a parsed tokenizer.json: model, added_tokens, normalizer, pre_tokenizer. DATAERR with the key and the mistake.
+// Reads a parsed tokenizer.json: model, added_tokens, normalizer, pre_tokenizer. DATAERR with the key and the error.
 status tokenizer_read_json(struct tokenizer *t, struct json_object *json);
 
 // Reads vocab.json and merges.txt of a directory; normalizer and pattern are Qwen2's. DATAERR with the file.
@@ -43,7 +43,7 @@ status tokenizer_read_vocab_files(struct tokenizer *t, const char *dir);
 // special. DATAERR with the file.
 status tokenizer_read_config(struct tokenizer *t, const char *dir);
 
-// Reads added_tokens of tokenizer.json. DATAERR with the index and the mistake.
+// Reads added_tokens of tokenizer.json. DATAERR with the index and the error.
 status tokenizer_read_added_tokens(struct tokenizer *t, struct json_object *list);
 
 #endif

@@ -148,11 +148,11 @@ static status message_read_value(struct message_reader *reader, const msgpack_ob
     assert(reader->at > 0 && reader->at <= reader->size); // behind the array's header
     uint8_t first = reader->at < reader->size ? reader->data[reader->at] : 0xc1;
     if (first == 0xc1 || (first >= 0x80 && first <= 0x9f) || (first >= 0xdc && first <= 0xdf))
-        return fail(DATAERR, "a message that is truncated or not flat");
+        return fail(DATAERR, "the message is truncated or nested");
     msgpack_unpack_return read =
         msgpack_unpack_next(&reader->unpacked, (const char *)reader->data, reader->size, &reader->at);
     if (read == MSGPACK_UNPACK_NOMEM_ERROR) return fail_oom();
-    if (read != MSGPACK_UNPACK_SUCCESS) return fail(DATAERR, "a message that is not msgpack");
+    if (read != MSGPACK_UNPACK_SUCCESS) return fail(DATAERR, "the message is not msgpack");
     *value = &reader->unpacked.data;
     return OK;
 }
@@ -189,7 +189,7 @@ status message_decode(struct wire_message *message, struct arena *arena, const v
     const uint8_t first = size ? reader.data[0] : 0;
     size_t given = 0;
     *message = (struct wire_message){0};
-    if (size > FRAME_MAX) return fail(DATAERR, "a message of %zu bytes; the maximum is %d", size, FRAME_MAX);
+    if (size > FRAME_MAX) return fail(DATAERR, "the message has %zu bytes; the maximum is %d", size, FRAME_MAX);
     if (first >> 4 == 9) {
         given = first & 15;
         reader.at = 1;
@@ -197,14 +197,14 @@ status message_decode(struct wire_message *message, struct arena *arena, const v
         given = (size_t)reader.data[1] << 8 | reader.data[2];
         reader.at = 3;
     } else {
-        return fail(DATAERR, "a message that is not an array");
+        return fail(DATAERR, "the message is not an array");
     }
-    if (!given) return fail(DATAERR, "a message that is an empty array");
+    if (!given) return fail(DATAERR, "the message is an empty array");
     msgpack_unpacked_init(&reader.unpacked);
     status result = message_read_value(&reader, &value);
     if (result != OK) goto done;
     if (value->type != MSGPACK_OBJECT_POSITIVE_INTEGER || value->via.u64 == 0 || value->via.u64 >= MESSAGE_KINDS) {
-        result = fail(DATAERR, "a message of an unknown kind");
+        result = fail(DATAERR, "the message is of an unknown kind");
         goto done;
     }
     message->kind = (enum message_kind)value->via.u64;

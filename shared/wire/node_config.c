@@ -1,4 +1,4 @@
-// The file format keeps the words of its first version: `desk` is an endpoint.
+// The keys of the file are those of its first version: `desk` is an endpoint.
 #include "shared/wire/node_config.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@
 // ---- writing ----
 
 static status node_config_add_line(struct buf *out, const char *word, const char *value) {
-    if (strchr(value, '\n')) return fail(USAGE, "a path must not contain a line break: %s", value);
+    if (strchr(value, '\n')) return fail(USAGE, "the path contains a line break: %s", value);
     return buf_printf(out, "%s %s\n", word, value);
 }
 
@@ -30,7 +30,7 @@ status node_config_write(const struct node_config *config, struct buf *out) {
     for (size_t i = 0; i < config->endpoint_count; i++) {
         const struct node_endpoint *endpoint = &config->endpoints[i];
         if (strchr(endpoint->address, '\n'))
-            return fail(USAGE, "a path must not contain a line break: %s", endpoint->address);
+            return fail(USAGE, "the path contains a line break: %s", endpoint->address);
         TRY(buf_printf(out, "desk %s %d %s %s %s\n", endpoint->stage, endpoint->replica,
                        *endpoint->machine ? endpoint->machine : "-", endpoint->key ? endpoint->key : "-",
                        endpoint->address));
@@ -72,11 +72,11 @@ static status node_config_read_line(struct node_config *config, char *line) {
         config->replica = (int)strtol(value, NULL, 10);
         return OK;
     }
-    if (strcmp(line, "desk") != 0) return fail(DATAERR, "unknown word '%s'", line);
+    if (strcmp(line, "desk") != 0) return fail(DATAERR, "unknown key '%s'", line);
     char *rest = NULL;
     const char *stage = strtok_r(value, " ", &rest), *replica = strtok_r(NULL, " ", &rest);
     const char *machine = strtok_r(NULL, " ", &rest), *key = strtok_r(NULL, " ", &rest);
-    if (!stage || !replica || !machine || !key || !*rest) return fail(DATAERR, "an endpoint with too few words");
+    if (!stage || !replica || !machine || !key || !*rest) return fail(DATAERR, "an endpoint has too few fields");
     TRY(RESIZE(&config->endpoints, config->endpoint_count + 1));
     struct node_endpoint *endpoint = &config->endpoints[config->endpoint_count++];
     *endpoint = (struct node_endpoint){.replica = (int)strtol(replica, NULL, 10)};

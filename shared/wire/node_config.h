@@ -1,5 +1,5 @@
-// What the supervisor tells a replica about its place in the run: who it is, whose groups it reads, and the endpoints
-// of all processes. A file of lines `word value`; the value is the rest of the line.
+// What the supervisor tells a replica about its part in the run: its name, the stage whose groups it reads, and the
+// endpoints of all processes. A file of lines `word value`; the value is the rest of the line.
 #ifndef SHARED_WIRE_NODE_CONFIG_H
 #define SHARED_WIRE_NODE_CONFIG_H
 
@@ -30,7 +30,7 @@ struct node_config {
     int replica;
     const char *machine;  // "" on one machine
     const char *from;     // the stage whose groups it reads, "" for the source
-    bool last;            // it tells the source what becomes of each group
+    bool last;            // it tells the source the outcome of each group
     const char *secret;   // key file of this machine, NULL without security
     const char **command; // a user's program and its arguments
     size_t command_count;

@@ -43,16 +43,17 @@ status seq_set_parse(const char *text, int64_t **list, size_t *count, int *whole
         if (*text == '+' && whole) *whole = 0;
         if (*text == '+') return OK;
         int64_t first = strtoll(text, &end, 10), last = first;
-        if (end == text) return fail(DATAERR, "seqs: '%s'", text);
+        if (end == text) return fail(DATAERR, "seqs: expected a number at '%s'", text);
         text = end;
         if (*text == '-') {
             last = strtoll(text + 1, &end, 10);
-            if (end == text + 1) return fail(DATAERR, "seqs: '%s'", text);
+            if (end == text + 1) return fail(DATAERR, "seqs: expected a number at '%s'", text);
             text = end;
         }
         if (first < 0 || last < first || last >= seq_limit || last - first >= COUNT_MAX ||
             *count + (size_t)(last - first) >= COUNT_MAX)
-            return fail(DATAERR, "sequence numbers: %lld-%lld", (long long)first, (long long)last);
+            return fail(DATAERR, "%lld-%lld is not a valid range of sequence numbers", (long long)first,
+                        (long long)last);
         TRY(RESIZE(list, *count + (size_t)(last - first) + 1));
         for (int64_t seq = first; seq <= last; seq++) (*list)[(*count)++] = seq;
     }

@@ -295,7 +295,7 @@ static status wire_send_hello(struct wire *wire, struct wire_peer *peer) {
                                        .purpose = peer->purpose};
     bool gone;
     TRY(wire_send_frames(wire, peer->socket, NULL, 0, &hello, &gone));
-    // One that was not connected yet is tried again soon, the others after a heartbeat's time.
+    // A peer that was not connected yet is tried again soon, any other after the time of a heartbeat.
     peer->sent_at = clock_monotonic_ms() - (gone ? HEARTBEAT_MS - RECONNECT_MS : 0);
     return OK;
 }
@@ -523,7 +523,7 @@ status wire_poll(struct wire *wire, int timeout_ms, struct wire_event *event) {
                 peer->open = peer->lost = false;
                 peer->dead = !peer->socket;
                 wire_set_event(event, WIRE_GONE, peer);
-                return OK; // the others are checked in the next call
+                return OK; // the remaining peers are checked in the next call
             }
             if (now - peer->sent_at < HEARTBEAT_MS) continue;
             if (peer->open) TRY(wire_send(wire, peer, &heartbeat, NULL));

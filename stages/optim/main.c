@@ -71,7 +71,7 @@ static status optim_submit(void *state, struct group *group) {
 }
 
 // Writes a checkpoint when it is due; in a pipeline also the state from time to time, so that a crash costs little.
-// When it cannot be written, as on a full disk, training goes on until the next one is due.
+// When it cannot be written, for example on a full disk, training continues until the next one is due.
 static status optim_on_idle(void *state) {
     enum { STATE_INTERVAL = 50 }; // times the seconds that the last save took
     struct optim *optim = state;

@@ -29,11 +29,11 @@ struct optim {
     double saved_at;       // monotonic seconds
     double save_seconds;   // that it took, or that the first will take
 
-    // The groups of the next step in the order in which they came; then the same groups, to be handed back.
+    // The groups of the next step in the order in which they came; then the same groups, to be returned.
     struct group **batch;
     size_t batch_count, returned;
     bool returning;
-    size_t untrained; // groups handed back that did not fill a step
+    size_t untrained; // groups returned that did not fill a step
     bool unsaved;     // a step was trained since the last call of on_idle
     bool finished;    // the run is over and its checkpoint was written or cannot be
 };

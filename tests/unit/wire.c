@@ -76,7 +76,7 @@ static void malformed_messages_are_named(void **state) {
     struct wire_message out;
     struct arena arena = {0};
     assert_int_equal(message_decode(&out, &arena, "\x91\x7f", 2), DATAERR);
-    assert_string_equal(fail_text(), "a message of an unknown kind");
+    assert_string_equal(fail_text(), "the message is of an unknown kind");
     assert_int_equal(message_decode(&out, &arena, "\x92\x07\xa1x", 4), DATAERR);
     assert_string_equal(fail_text(), "AVAILABLE: count is not an integer");
     assert_int_equal(message_decode(&out, &arena, "\x93\x07\x01\x02", 4), DATAERR);
@@ -354,7 +354,7 @@ static void node_config_survives_writing(void **state) {
     node_config_release(&out);
     assert_int_equal(file_write_atomic(path, "caravan-wiring 1\nrun r\nwhat x\n", 30), OK);
     assert_int_equal(node_config_read(&out, path), DATAERR);
-    assert_non_null(strstr(fail_text(), "line 3: unknown word 'what'"));
+    assert_non_null(strstr(fail_text(), "line 3: unknown key 'what'"));
     in.folder = "/runs/two\nlines";
     assert_int_equal(node_config_write(&in, &text), USAGE);
     buf_release(&text);
