@@ -47,7 +47,7 @@ static status run_open_dir(struct deployment *deployment, int *lock) {
     *lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (*lock < 0) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     if (flock(*lock, LOCK_EX | LOCK_NB))
-        return errno == EWOULDBLOCK ? fail(USAGE, "%s: another caravan run is at work in this directory", run)
+        return errno == EWOULDBLOCK ? fail(USAGE, "%s: another caravan run is using this directory", run)
                                     : fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         path = arena_printf(&deployment->arena, "%s/%s", run, names[i]);

@@ -178,7 +178,7 @@ static void test_mistakes_have_their_place(void **state) {
         {HEAD TAIL "machines: {a: {address: b}, a: {address: b}}\n", ":8:29: a: a second machine"},
         {HEAD "  - 7: {}\n" TAIL, ":5:5: 7: no such stage"},
         {HEAD "  - [a]\n" TAIL, ":5:5: a stage must have a name"},
-        {HEAD "  - {frames: {}, rollout: {}}\n" TAIL, ":5:5: a stage is one name"},
+        {HEAD "  - {frames: {}, rollout: {}}\n" TAIL, ":5:5: expected one name with its keys"},
         {HEAD "  - frames: [1]\n" TAIL, ":5:13: frames: expected a mapping of keys, not an array"},
         {HEAD "  - frame: {}\n" TAIL, ":5:5: frame: no such stage; did you mean frames?"},
         {HEAD "  - frames: {fps: 0}\n" TAIL, ":5:19: frames: fps: 0 is out of range"},
