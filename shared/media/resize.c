@@ -223,18 +223,15 @@ static void fixed_filter_release(struct fixed_filter *fixed) {
     *fixed = (struct fixed_filter){0};
 }
 
-// The weights from `in` to `out` pixels in float64, as Pillow computes them, then rounded.
+// The weights from `in` to `out` pixels in float64, as Pillow computes them, then rounded. The caller releases *fixed,
+// also after a failure.
 static status fixed_filter_init(struct fixed_filter *fixed, int in, int out) {
     const double a = -0.5;
     struct resize_filter *filter = &fixed->filter;
     *fixed = (struct fixed_filter){0};
     TRY(resize_filter_alloc(filter, in, out));
     size_t count = (size_t)out * (size_t)filter->taps;
-    status result = NEW(&fixed->weights, count);
-    if (result != OK) {
-        fixed_filter_release(fixed);
-        return result;
-    }
+    TRY(NEW(&fixed->weights, count));
     double scale = (double)in / out, filter_scale = scale < 1 ? 1 : scale;
     for (int i = 0; i < out; i++) {
         double center = (i + 0.5) * scale, support = 2 * filter_scale;
@@ -271,11 +268,11 @@ static uint8_t fixed_filter_to_byte(int32_t sum) {
 
 // out[height, out_width, RGB] = every row filtered horizontally.
 static status resize_image_rows(const struct image_rows *rows, int out_width, uint8_t *out) {
-    struct fixed_filter fixed;
+    struct fixed_filter fixed = {0};
     size_t bytes = (size_t)out_width * 3;
-    TRY(fixed_filter_init(&fixed, rows->width, out_width));
-    int taps = fixed.filter.taps;
-    status result = OK;
+    status result;
+    TRY_TO(result, done, fixed_filter_init(&fixed, rows->width, out_width));
+    const int taps = fixed.filter.taps;
     for (int y = 0; result == OK && y < rows->height; y++) {
         const uint8_t *row = NULL;
         result = rows->row(rows->context, y, &row);
@@ -292,6 +289,7 @@ static status resize_image_rows(const struct image_rows *rows, int out_width, ui
             for (int c = 0; c < 3; c++) out_row[x * 3 + c] = fixed_filter_to_byte(sum[c]);
         }
     }
+done:
     fixed_filter_release(&fixed);
     return result;
 }

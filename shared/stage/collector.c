@@ -86,6 +86,7 @@ static struct wire_message collector_describe(const struct collector *collector,
     const struct settled *entry = collector_entry(collector, seq);
     struct wire_message message = {.kind = entry->kind, .seq = seq, .step = entry->step, .id = ""};
     if (entry->kind == MESSAGE_QUARANTINED) {
+        assert(entry->quarantine);
         message.name = entry->quarantine;
         message.reason = message.name + strlen(message.name) + 1;
         message.id = message.reason + strlen(message.reason) + 1;
@@ -225,7 +226,7 @@ status collector_receive(struct collector *collector, struct io_thread *io, int 
         // Keeps it until the groups before it have come; a second copy of a seq is dropped.
         bool second = !group->requires.present;
         for (size_t i = 0; i < collector->early_count; i++)
-        second |= collector->early[i]->requires.order == group->requires.order;
+            second |= collector->early[i]->requires.order == group->requires.order;
         const status result = second ? OK : RESIZE(&collector->early, collector->early_count + 1);
         if (!second && result == OK) {
             collector->early[collector->early_count++] = group;

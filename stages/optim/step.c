@@ -140,7 +140,7 @@ status step_train(struct optim *optim, struct group **groups, size_t count, stru
         groups[i]->trained.present = true;
         groups[i]->trained.step = step;
         if (groups[i]->requires.present && groups[i]->requires.order >= optim->cursor)
-        optim->cursor = groups[i]->requires.order + 1;
+            optim->cursor = groups[i]->requires.order + 1;
     }
     const bool ema_due = options->ema_every && step % options->ema_every == 0;
     if (ema_due) {
