@@ -210,7 +210,7 @@ status deployment_init(struct deployment *deployment, struct pipeline *pipeline,
     size_t machines = pipeline->machine_count ? pipeline->machine_count : 1, here = 0;
     *deployment = (struct deployment){.pipeline = pipeline, .machines = machines};
     if (!machine && machines > 1)
-        return fail(USAGE, "the pipeline has %zu machines: name this one, for example --machine %s", machines,
+        return fail(USAGE, "the pipeline has %zu machines: say which one this is, for example --machine %s", machines,
                     pipeline->machines[0].name);
     while (machine && here < pipeline->machine_count && strcmp(pipeline->machines[here].name, machine) != 0) here++;
     if (machine && here == pipeline->machine_count)

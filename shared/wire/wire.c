@@ -445,7 +445,7 @@ static status wire_receive(struct wire *wire, void *socket, struct wire_peer *se
         result = fail(DATAERR, "%s: %s", message_name(message->kind), more ? "one frame too many" : "no bulk");
     if (result == OK && more) {
         TRY_TO(result, out, wire_receive_frame(socket, &wire->bulk, &more, &none));
-        if (more || none) result = fail(DATAERR, "%s: more or less than one bulk frame", message_name(message->kind));
+        if (more || none) result = fail(DATAERR, "%s: expected exactly one bulk frame", message_name(message->kind));
         message->bulk = zmq_msg_data(&wire->bulk);
         message->bulk_size = zmq_msg_size(&wire->bulk);
     }
