@@ -29,7 +29,8 @@ static status memory_fail(size_t count, size_t size) {
 static_assert(sizeof(void *) == sizeof(struct arena *) && sizeof(void *) == sizeof(double *), "one size of pointers");
 
 status mem_new(void *pointer, size_t count, size_t size) {
-    void *block = calloc(count ? count : 1, size ? size : 1);
+    const bool fits = !size || count <= SIZE_MAX / size; // the address sanitizer's calloc ends the program otherwise
+    void *block = fits ? calloc(count ? count : 1, size ? size : 1) : NULL;
     memcpy(pointer, &block, sizeof block);
     return block ? OK : memory_fail(count, size);
 }
