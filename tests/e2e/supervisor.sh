@@ -70,7 +70,7 @@ if pgrep -f "^sleep $number"; then
     fail "a process that a user's program had started goes on after the run"
 fi
 
-# The sanitizers' programs are too slow for what follows, and start processes of their own at the end.
+# Not under a sanitizer: the checkpoint was missing there in three of four runs. The cause is not known yet.
 if [ -n "${ASAN_OPTIONS:-}${TSAN_OPTIONS:-}" ]; then
     echo "supervisor: its own failure is not tried under a sanitizer"
     exit 0
