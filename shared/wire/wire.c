@@ -243,7 +243,7 @@ void wire_close(struct wire **pointer) {
     if (wire->server) zmq_close(wire->server);
     zap_close(&wire->zap);
     zmq_msg_close(&wire->bulk);
-    zmq_ctx_term(wire->context);
+    while (zmq_ctx_term(wire->context) && errno == EINTR) continue; // a signal came
     arena_release(&wire->arena);
     buf_release(&wire->frame);
     free(wire->items);

@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <signal.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "shared/base/file.h"
@@ -296,6 +297,33 @@ static void a_signal_does_not_close_the_door(void **state) {
     wire_security_release(&inside);
 }
 
+static int thread_count(void) {
+    DIR *threads = opendir("/proc/self/task");
+    int count = 0;
+    assert_non_null(threads);
+    for (struct dirent *entry; (entry = readdir(threads));) count += atoi(entry->d_name) > 0;
+    closedir(threads);
+    return count;
+}
+
+// A second SIGTERM may come while a stage closes its sockets.
+static void closing_survives_signals(void **state) {
+    (void)state;
+    const struct sigaction interrupt = {.sa_handler = on_signal};
+    const struct itimerval often = {{0, 20}, {0, 20}}, never = {{0, 0}, {0, 0}};
+    const int before = thread_count();
+    assert_int_equal(sigaction(SIGALRM, &interrupt, NULL), 0);
+    for (int i = 0; i < 50; i++) {
+        struct pair pair = {0};
+        name_endpoint(&pair);
+        open_server(&pair, "r", NULL);
+        assert_int_equal(setitimer(ITIMER_REAL, &often, NULL), 0);
+        close_pair(&pair);
+        assert_int_equal(setitimer(ITIMER_REAL, &never, NULL), 0);
+    }
+    assert_int_equal(thread_count(), before);
+}
+
 static void key_files_are_private(void **state) {
     (void)state;
     char path[64];
@@ -490,6 +518,7 @@ int main(void) {
         cmocka_unit_test(a_descriptor_wakes),
         cmocka_unit_test(only_admitted_machines_come_in),
         cmocka_unit_test(a_signal_does_not_close_the_door),
+        cmocka_unit_test(closing_survives_signals),
         cmocka_unit_test(key_files_are_private),
         cmocka_unit_test(node_config_survives_writing),
         cmocka_unit_test(the_protocol_page_lists_every_field),
