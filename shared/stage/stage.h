@@ -96,7 +96,7 @@ struct stage {
     status (*serve_frames)(void *state, const char *key, struct buf *record, bool *found);
 
     // Writes what is left to write and releases everything. Called once, also after a failure, and with NULL when open
-    // failed early.
+    // failed early. NULL: nothing.
     status (*close)(void *state);
 };
 
@@ -115,8 +115,7 @@ bool stage_in_pipeline(const struct stage_context *context);
 // Optim, in a pipeline: publishes the newest weights of their kind. Called after open has read the checkpoint, and
 // after each step before its groups are handed back; the reference before the policy of the same step. The runner owns
 // the file from then on and removes it when no process can need it any more. UNAVAILABLE when memory is short. Does
-// nothing under
-// --stdio.
+// nothing under --stdio.
 status stage_publish(struct stage_context *context, const struct stage_weights *weights);
 
 // Before the next weights of that kind are written: renames the file of the oldest ones, if it is not needed any more,

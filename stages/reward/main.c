@@ -1,6 +1,5 @@
 // caravan-reward: computes the rewards of each completion by kind, their total, and the advantages in the group. The
 // formulas are in shared/reward.
-#include <stdlib.h>
 #include <string.h>
 
 #include "shared/reward/reward.h"
@@ -14,14 +13,12 @@ static status reward_open(void **state, struct stage_context *context) {
         {"care", METHOD_CARE}, {"densecons", METHOD_DENSECONS}, {"grpo", METHOD_PLAIN}, {"nokl", METHOD_PLAIN}};
     const size_t method_count = sizeof methods / sizeof *methods;
     const struct reward_stage_options *options = stage_options(context);
-    struct reward_options *reward;
-    TRY(NEW(&reward, 1));
-    *state = reward;
+    static struct reward_options reward; // a program has one stage
     size_t method = 0;
     while (method < method_count && strcmp(methods[method].name, options->method) != 0) method++;
     if (method == method_count)
-        return fail(USAGE, "method: %s is not implemented yet; care, densecons, grpo and nokl are", options->method);
-    *reward = (struct reward_options){
+        return fail(USAGE, "method: %s is not available yet; care, densecons, grpo and nokl are", options->method);
+    reward = (struct reward_options){
         .method = methods[method].method,
         .coefficient = options->coefficient,
         .margin = options->margin,
@@ -30,16 +27,12 @@ static status reward_open(void **state, struct stage_context *context) {
         .min_length = options->length_reward.from,
         .max_length = options->length_reward.to,
     };
+    *state = &reward;
     return OK;
 }
 
 static status reward_work(void *state, struct group *group) {
     return reward_group(group, state);
-}
-
-static status reward_close(void *state) {
-    free(state);
-    return OK;
 }
 
 static const struct stage reward_stage = {
@@ -48,7 +41,6 @@ static const struct stage reward_stage = {
     .section = SECTION_REWARD,
     .open = reward_open,
     .work = reward_work,
-    .close = reward_close,
 };
 
 int main(int argc, char **argv) {
