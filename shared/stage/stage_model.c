@@ -179,7 +179,11 @@ status stage_model_load(void *state, const struct stage_weights *weights) {
     return OK;
 }
 
-void stage_model_release(struct stage_model *model) {
+status stage_model_close(void *state) {
+    struct stage_model *model = state;
+    if (!model) return OK;
     model_free(&model->model);
     input_builder_free(&model->input);
+    free(model);
+    return OK;
 }

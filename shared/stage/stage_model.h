@@ -49,8 +49,9 @@ status stage_input_open(struct input_builder *builder, struct group *group, enum
 // Releases the frames; a zeroed input is fine.
 void stage_input_release(struct stage_input *input);
 
-// A model whose weights optim trains, with its inputs. The state of a stage that uses one begins with it, so that
-// stage_model_hash and stage_model_load can be the stage's `fingerprint` and `load_weights`.
+// A model whose weights optim trains, with its inputs. The state of a stage that uses one begins with it and is on the
+// heap, so that stage_model_hash, stage_model_load and stage_model_close can be the stage's `fingerprint`,
+// `load_weights` and `close`.
 struct stage_model {
     struct input_builder *input;
     struct model *model;
@@ -58,7 +59,7 @@ struct stage_model {
 };
 
 // Opens the tokenizer, the store and the model that the stage's options name. USAGE, DATAERR or UNAVAILABLE as
-// input_builder_new and model_open. Release in any case.
+// input_builder_new and model_open. Close in any case.
 status stage_model_open(struct stage_model *model, struct stage_context *context);
 
 // Returns the hash of the weights in use; `model` is a struct stage_model.
@@ -69,7 +70,7 @@ uint64_t stage_model_hash(void *model);
 // stay in use.
 status stage_model_load(void *model, const struct stage_weights *weights);
 
-// Closes all of it; a zeroed struct is fine.
-void stage_model_release(struct stage_model *model);
+// Closes what stage_model_open has opened, and frees the stage's state. NULL is fine. Always OK.
+status stage_model_close(void *state);
 
 #endif

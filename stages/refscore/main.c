@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <math.h>
 #include <stddef.h>
-#include <stdlib.h>
 
 #include "shared/base/memory.h"
 #include "shared/stage/stage.h"
@@ -15,7 +14,7 @@ struct refscore {
     enum answer_span_rule rule;
     bool keep_logprobs; // write the log-probability of every token to the group
 };
-static_assert(offsetof(struct refscore, model) == 0, "as stage_model_hash and stage_model_load need");
+static_assert(offsetof(struct refscore, model) == 0, "as the functions of stage_model.h need");
 
 static status refscore_open(void **state, struct stage_context *context) {
     struct refscore *self;
@@ -88,14 +87,6 @@ done:
     return result;
 }
 
-static status refscore_close(void *state) {
-    struct refscore *self = state;
-    if (!self) return OK;
-    stage_model_release(&self->model);
-    free(self);
-    return OK;
-}
-
 static const struct stage refscore_stage = {
     .name = "refscore",
     .needs = NEED_COMPLETIONS,
@@ -105,7 +96,7 @@ static const struct stage refscore_stage = {
     .follows = FOLLOWS_REFERENCE,
     .load_weights = stage_model_load,
     .work = refscore_work,
-    .close = refscore_close,
+    .close = stage_model_close,
 };
 
 int main(int argc, char **argv) {

@@ -4,7 +4,6 @@
 // tokens of a completion depend neither on its row nor on its neighbours.
 #include <assert.h>
 #include <stddef.h>
-#include <stdlib.h>
 
 #include "shared/base/memory.h"
 #include "shared/base/rng.h"
@@ -16,7 +15,7 @@ struct rollout {
     const struct rollout_options *options;
     struct generator *generator;
 };
-static_assert(offsetof(struct rollout, model) == 0, "as stage_model_hash and stage_model_load need");
+static_assert(offsetof(struct rollout, model) == 0, "as the functions of stage_model.h need");
 
 static status rollout_open(void **state, struct stage_context *context) {
     struct rollout *self;
@@ -101,11 +100,8 @@ static status rollout_poll(void *state, bool draining, struct group **done) {
 
 static status rollout_close(void *state) {
     struct rollout *self = state;
-    if (!self) return OK;
-    generator_free(&self->generator);
-    stage_model_release(&self->model);
-    free(self);
-    return OK;
+    if (self) generator_free(&self->generator); // before the model, which it refers to
+    return stage_model_close(self);
 }
 
 static const struct stage rollout_stage = {
