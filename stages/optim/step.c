@@ -36,23 +36,10 @@ done:
     return result;
 }
 
-// Adds the ages of a completion's tokens to the metrics. Returns whether the completion is stale: some token was
-// sampled by a policy before `version`.
-static bool step_add_ages(const struct completion *completion, int64_t version, struct step_metrics *metrics) {
-    int64_t oldest = version;
-    for (size_t i = 0; i < completion->versions.count; i++) {
-        int64_t from = completion->versions.data[i];
-        int64_t age = from < 0 ? version + 1 : from < version ? version - from : 0;
-        if (version - age < oldest) oldest = version - age;
-        metrics->age_mean += (double)age; // divided by the number of tokens at the end of the step
-        if (age > metrics->age_max) metrics->age_max = age;
-    }
-    return completion->logprobs.data && oldest < version;
-}
-
 // Adds `weight` times the gradient and the metrics of one group.
 static status step_accumulate(struct optim *optim, struct group *group, double weight, struct step_metrics *metrics) {
     const struct optim_options *options = optim->options;
+    const int64_t version = model_version(optim->model);
     const struct loss_options loss = {
         .kl_beta = options->kl, .clip_low = options->clip_low, .clip_high = options->clip_high};
     struct stage_input input = {0};
@@ -64,12 +51,20 @@ static status step_accumulate(struct optim *optim, struct group *group, double w
     TRY_TO(result, done, NEW(&completions, group->completion_count));
     for (size_t i = 0; i < group->completion_count; i++) {
         const struct completion *completion = &group->completions[i];
+        bool older = false; // some token was sampled by an older policy
+        for (size_t t = 0; t < completion->versions.count; t++) {
+            const int64_t from = completion->versions.data[t];
+            const int64_t age = from < 0 ? version + 1 : from < version ? version - from : 0;
+            older |= age > 0;
+            metrics->age_mean += (double)age; // divided by the number of tokens at the end of the step
+            if (age > metrics->age_max) metrics->age_max = age;
+        }
         completions[i] = (struct train_completion){
             .completion = {input.completions[i].data, input.completions[i].count},
             .advantage = group->advantages.data[i],
             .old_logprobs = completion->logprobs.data,
             .ref_logprobs = loss.kl_beta > 0 ? group->reference.logprobs[i].data : NULL,
-            .stale = step_add_ages(completion, model_version(optim->model), metrics),
+            .stale = completion->logprobs.data && older,
         };
     }
     TRY_TO(
