@@ -279,7 +279,7 @@ status node_run(struct stage_context *context) {
     status result = source ? OK : runner_run(context, &channel);
     const bool stopped = !source && signals_stopping();
     if (result == OK && !source && !stopped) {
-        if (stage->finish) result = stage->finish(context->state);
+        if (stage->on_idle) result = stage->on_idle(context->state, true);
         if (result == OK && node->collector) result = collector_finish(node->collector, node->io);
         if (result == OK) node_begin_wait(node, "finished");
     }

@@ -191,7 +191,7 @@ static status runner_run_filter(struct runner *runner) {
         } else if (runner->draining && runner->count) {
             return fail(BUG, "the stage kept %zu groups at the end", runner->count);
         }
-        if (!runner->count && stage->on_idle) TRY(stage->on_idle(runner->context->state));
+        if (!runner->count && stage->on_idle) TRY(stage->on_idle(runner->context->state, false));
     } while (runner->count || !runner->draining);
     return OK;
 }

@@ -64,9 +64,10 @@ struct stage {
     // until another group is submitted; when draining, the stage has none left.
     status (*poll)(void *state, bool draining, struct group **done);
 
-    // Called when the stage has no group, after it has returned the last one. For work that no group waits for. May be
-    // NULL.
-    status (*on_idle)(void *state);
+    // Called when the stage has no group, after it has returned the last one. For work that no group waits for.
+    // `run_over`: in a pipeline, the last stage has returned the last group of the run and the run is not told yet that
+    // it is over; writes what must not be lost. May be NULL.
+    status (*on_idle)(void *state, bool run_over);
 
     // ---- a source: these two instead; it has no input ----
 
@@ -87,10 +88,6 @@ struct stage {
     // Optim, after open: the steps trained, and the seq below which everything is trained, -1 when no step was ever
     // trained in its directory.
     status (*position)(void *state, int64_t *step, int64_t *seq);
-
-    // For the last stage: called when it has returned the last group of the run and before the run is told that it
-    // is over: writes what must not be lost. NULL: nothing.
-    status (*finish)(void *state);
 
     // Frames: appends what its store has of a clip, for another machine. Called from the I/O thread.
     status (*serve_frames)(void *state, const char *key, struct buf *record, bool *found);

@@ -70,12 +70,25 @@ static status optim_submit(void *state, struct group *group) {
     return OK;
 }
 
+// Writes the last checkpoint, unless the last one has everything; a state has everything too, but no model directory.
+static status optim_save_last(struct optim *optim, bool need_whole) {
+    if (optim->untrained)
+        log_info("%zu groups did not fill a step of %lld and were not trained", optim->untrained,
+                 (long long)optim->options->groups_per_step);
+    optim->untrained = 0;
+    if (optim->finished || !optim->model) return OK;
+    optim->finished = true;
+    const bool due = model_version(optim->model) > optim->saved_step || (need_whole && !optim->saved_whole);
+    return due ? checkpoint_write(optim, true) : OK;
+}
+
 // Writes a checkpoint when it is due; in a pipeline also the state from time to time, so that a crash costs little.
 // When it cannot be written, for example on a full disk, training continues until the next one is due.
-static status optim_on_idle(void *state) {
+static status optim_on_idle(void *state, bool run_over) {
     enum { STATE_INTERVAL = 50 }; // times the seconds that the last save took
     struct optim *optim = state;
     const int64_t step = model_version(optim->model), save_every = optim->options->save_every;
+    if (run_over) return optim_save_last(optim, true);
     if (!optim->unsaved) return OK;
     optim->unsaved = false;
     const bool whole = save_every && step % save_every == 0;
@@ -109,7 +122,7 @@ static status optim_poll(void *state, bool draining, struct group **done) {
                  metrics.loss, metrics.nll, metrics.grad_norm, rewards, (long long)metrics.tokens, metrics.seconds);
         optim->unsaved = true;
         // In a pipeline the groups are handed back first: the other stages work on while this one saves.
-        if (!stage_in_pipeline(optim->context)) TRY(optim_on_idle(optim));
+        if (!stage_in_pipeline(optim->context)) TRY(optim_on_idle(optim, false));
     } else if (draining && optim->batch_count) {
         optim->untrained += optim->batch_count;
     } else {
@@ -118,22 +131,6 @@ static status optim_poll(void *state, bool draining, struct group **done) {
     optim->returning = true;
     optim->returned = 0;
     return OK;
-}
-
-// Writes the last checkpoint, unless the last one has everything; a state has everything too, but no model directory.
-static status optim_save_last(struct optim *optim, bool need_whole) {
-    if (optim->untrained)
-        log_info("%zu groups did not fill a step of %lld and were not trained", optim->untrained,
-                 (long long)optim->options->groups_per_step);
-    optim->untrained = 0;
-    if (optim->finished || !optim->model) return OK;
-    optim->finished = true;
-    const bool due = model_version(optim->model) > optim->saved_step || (need_whole && !optim->saved_whole);
-    return due ? checkpoint_write(optim, true) : OK;
-}
-
-static status optim_finish(void *state) {
-    return optim_save_last(state, true);
 }
 
 // Also saves what was trained before a failure of the stage or a request to stop.
@@ -158,7 +155,6 @@ static const struct stage optim_stage = {
     .poll = optim_poll,
     .on_idle = optim_on_idle,
     .position = optim_position,
-    .finish = optim_finish,
     .close = optim_close,
 };
 
