@@ -47,9 +47,8 @@ status issuer_open(struct issuer **out, struct stage_context *context, const str
     issuer->staleness = options->max_staleness;
     issuer->settled_at = clock_monotonic();
     assert(issuer->per_step > 0 && issuer->staleness >= 0);
-    TRY_TO(result, done, stage->count(context->state, &issuer->total));
-    const struct ledger_config ledger = {.data = stage->fingerprint ? stage->fingerprint(context->state) : 0,
-                                         .groups_per_step = issuer->per_step};
+    struct ledger_config ledger = {.groups_per_step = issuer->per_step};
+    TRY_TO(result, done, stage->describe(context->state, &issuer->total, &ledger.data));
     const char *path = path_join(&memory, config->folder, "ledger.lmdb");
     TRY_TO(result, done, path ? OK : fail_oom());
     TRY_TO(result, done, ledger_open(&issuer->ledger, path, &ledger));

@@ -201,7 +201,8 @@ status runner_run(struct stage_context *context, const struct channel *channel) 
     const struct stage *stage = context->stage;
     assert(stage->group_at || stage->work || (stage->capacity && stage->submit && stage->poll));
     int64_t total = 0;
-    status result = stage->group_at ? stage->count(context->state, &total) : runner_run_filter(&runner);
+    uint64_t hash;
+    status result = stage->group_at ? stage->describe(context->state, &total, &hash) : runner_run_filter(&runner);
     // Without a pipeline a source delivers its groups one after the other.
     for (int64_t seq = 0; seq < total && result == OK && !signals_stopping(); seq++) {
         struct group *group = NULL;

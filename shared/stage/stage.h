@@ -36,8 +36,8 @@ struct stage {
     // Sets up; *state is passed to all other functions. USAGE, DATAERR or UNAVAILABLE before any group is read.
     status (*open)(void **state, struct stage_context *context);
 
-    // Returns a hash of everything else that the section depends on, beside the group and the options: the weights. A
-    // source: a hash of its data. NULL: nothing.
+    // Returns a hash of everything else that the section depends on, beside the group and the options: the weights.
+    // NULL: nothing.
     uint64_t (*fingerprint)(void *state);
 
     // Returns whether a section found in the store may be used (frames: only while its pixels are there). NULL: always.
@@ -71,8 +71,8 @@ struct stage {
 
     // ---- a source: these two instead; it has no input ----
 
-    // *out = the number of groups.
-    status (*count)(void *state, int64_t *out);
+    // *count = the number of groups, *hash = a hash of the data that they are made of.
+    status (*describe)(void *state, int64_t *count, uint64_t *hash);
 
     // Makes the group at `seq`, its position in the order of issue, from 0; the same one whenever it is asked for. The
     // caller owns it. The runner sets `requires`.

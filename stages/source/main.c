@@ -8,12 +8,9 @@ static status source_open(void **state, struct stage_context *context) {
     return dataset_open((struct dataset **)state, stage_options(context));
 }
 
-static uint64_t source_fingerprint(void *state) {
-    return dataset_hash(state);
-}
-
-static status source_count(void *state, int64_t *out) {
-    *out = (int64_t)dataset_count(state);
+static status source_describe(void *state, int64_t *count, uint64_t *hash) {
+    *count = (int64_t)dataset_count(state);
+    *hash = dataset_hash(state);
     return OK;
 }
 
@@ -31,8 +28,7 @@ static const struct stage source_stage = {
     .name = "source",
     .section = -1,
     .open = source_open,
-    .fingerprint = source_fingerprint,
-    .count = source_count,
+    .describe = source_describe,
     .group_at = source_group_at,
     .close = source_close,
 };

@@ -61,9 +61,10 @@ const char *wire_peer_name(const struct wire_peer *peer) {
 
 enum { TOTAL = 10, PER_STEP = 2 };
 
-static status source_count(void *state, int64_t *out) {
+static status source_describe(void *state, int64_t *count, uint64_t *hash) {
     (void)state;
-    *out = TOTAL;
+    *count = TOTAL;
+    *hash = 0;
     return OK;
 }
 
@@ -75,7 +76,7 @@ static status source_group_at(void *state, int64_t seq, struct group **out) {
     return group_string(*out, &(*out)->id, id, strlen(id));
 }
 
-static const struct stage source = {.name = "source", .count = source_count, .group_at = source_group_at};
+static const struct stage source = {.name = "source", .describe = source_describe, .group_at = source_group_at};
 
 const void *stage_options(const struct stage_context *context) {
     return context->options.values;

@@ -106,9 +106,10 @@ static const struct stage hurrying = {.name = "reward",
     "{\"v\":1,\"id\":\"" id "\",\"sample_id\":\"" sample "\",\"prompt\":{\"messages\":[{\"role\":\"user\","            \
     "\"content\":[{\"type\":\"text\",\"text\":\"?\"}]}],\"problem_type\":\"free-form\",\"solution\":\"x\"}}\n"
 
-static status count_groups(void *state, int64_t *out) {
+static status source_describe(void *state, int64_t *count, uint64_t *hash) {
     (void)state;
-    *out = 3;
+    *count = 3;
+    *hash = 0;
     return OK;
 }
 
@@ -123,7 +124,7 @@ static const struct stage source = {.name = "source",
                                     .table = &test_table,
                                     .section = -1,
                                     .open = open_nothing,
-                                    .count = count_groups,
+                                    .describe = source_describe,
                                     .group_at = source_group_at};
 
 // ---- running them
