@@ -8,37 +8,32 @@
 
 #include "shared/stage/signals.h"
 
-// Takes the next line that is not blank from the buffer; at the end of the input also one without a newline.
-static bool line_reader_take(struct line_reader *reader, const char **line, size_t *size) {
-    const struct buf *buffer = &reader->buffer;
-    while (reader->start < buffer->size) {
-        const char *begin = buffer->data + reader->start;
-        const size_t rest = buffer->size - reader->start;
-        assert(reader->scanned <= rest);
-        const char *newline = memchr(begin + reader->scanned, '\n', rest - reader->scanned);
-        if (!newline && !reader->ended) {
-            reader->scanned = rest;
-            return false;
-        }
-        const size_t length = newline ? (size_t)(newline - begin) : rest;
-        reader->start += length + (newline != NULL);
-        reader->scanned = 0;
-        reader->number++;
-        size_t blank = 0;
-        while (blank < length && (begin[blank] == ' ' || (begin[blank] >= '\t' && begin[blank] <= '\r'))) blank++;
-        if (blank == length) continue;
-        *line = begin;
-        *size = length;
-        return true;
-    }
-    return false;
-}
-
 status line_reader_next(struct line_reader *reader, int timeout_ms, const char **line, size_t *size) {
     enum { READ_BYTES = 1 << 16 };
     struct buf *buffer = &reader->buffer;
     *line = NULL;
-    while (!line_reader_take(reader, line, size)) {
+    for (;;) {
+        while (reader->start < buffer->size) {
+            const char *begin = buffer->data + reader->start;
+            const size_t rest = buffer->size - reader->start;
+            assert(reader->scanned <= rest);
+            const char *newline = memchr(begin + reader->scanned, '\n', rest - reader->scanned);
+            if (!newline && !reader->ended) {
+                reader->scanned = rest;
+                break;
+            }
+            // At the end of the input a line may lack its newline.
+            const size_t length = newline ? (size_t)(newline - begin) : rest;
+            reader->start += length + (newline != NULL);
+            reader->scanned = 0;
+            reader->number++;
+            size_t blank = 0;
+            while (blank < length && (begin[blank] == ' ' || (begin[blank] >= '\t' && begin[blank] <= '\r'))) blank++;
+            if (blank == length) continue;
+            *line = begin;
+            *size = length;
+            return OK;
+        }
         if (reader->ended) return END;
         struct pollfd fds[2] = {{.fd = reader->fd, .events = POLLIN}, {.fd = signals_fd(), .events = POLLIN}};
         int ready = poll(fds, 2, timeout_ms);
@@ -57,7 +52,6 @@ status line_reader_next(struct line_reader *reader, int timeout_ms, const char *
         buffer->data[buffer->size] = 0;
         reader->ended = got == 0;
     }
-    return OK;
 }
 
 void line_reader_release(struct line_reader *reader) {
