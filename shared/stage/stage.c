@@ -26,49 +26,38 @@ bool stage_in_pipeline(const struct stage_context *context) {
     return context->node != NULL;
 }
 
-// Sets up, runs the loop, and closes what was opened. The first failure counts; one while closing after it is logged.
-static status stage_run(struct stage_context *context) {
-    const struct common_options *options = stage_options(context);
-    const struct stage *stage = context->stage;
-    status result = signals_open();
-    if (result == OK && options->wiring) result = node_enter(context, options->wiring);
-    if (result == OK && options->store) result = group_store_open(&context->store, options->store, false);
-    if (result == OK) result = stage->open(&context->state, context);
-    if (result == OK) result = options->wiring ? node_run(context) : stdio_run(context, STDIN_FILENO, STDOUT_FILENO);
-    if (result != OK && result != END) log_info("%s", fail_text());
-    status closed = stage->close ? stage->close(context->state) : OK;
-    if (closed != OK) log_info("%s", fail_text());
-    if (result == OK || result == END) result = closed;
-    for (size_t i = 0; i < context->unfinished_count; i++) group_free(&context->unfinished[i]);
-    free(context->unfinished);
-    group_store_close(&context->store);
-    node_leave(context);
-    return result;
-}
-
 int stage_main(const struct stage *stage, int argc, char **argv) {
     const struct stage_kind *kind = stage_kind_find(stage->name);
     assert(stage->table || kind);
     struct stage_context context = {.stage = stage, .table = stage->table ? stage->table : &kind->options};
-    void *values = NULL;
+    struct common_options *options = NULL; // the first member of every stage's options
     int rest;
     log_open(context.table->program);
     context.started = context.progress_at = clock_monotonic();
     status result = fd_reserve_standard();
     (void)fd_raise_limit();
-    if (result == OK) result = mem_new(&values, 1, context.table->size);
-    if (result == OK) result = options_init(&context.options, context.table, values);
+    if (result == OK) result = mem_new(&options, 1, context.table->size);
+    if (result == OK) result = options_init(&context.options, context.table, options);
     if (result == OK) result = options_parse(&context.options, argc, argv, &rest);
-    log_timestamps(values && ((const struct common_options *)values)->wiring);
-    if (result == OK) {
-        result = stage_run(&context);
-        if (result == OK && context.groups)
-            log_info("%zu groups, %zu quarantined, %zu found in the store, %.1f s", context.groups, context.quarantined,
-                     context.found, clock_monotonic() - context.started);
-    } else if (result != END) {
-        log_info("%s", fail_text());
-    }
+    log_timestamps(options && options->wiring);
+    if (result == OK) result = signals_open();
+    if (result == OK && options->wiring) result = node_enter(&context, options->wiring);
+    if (result == OK && options->store) result = group_store_open(&context.store, options->store, false);
+    if (result == OK) result = stage->open(&context.state, &context);
+    if (result == OK) result = options->wiring ? node_run(&context) : stdio_run(&context, STDIN_FILENO, STDOUT_FILENO);
+    if (result != OK && result != END) log_info("%s", fail_text());
+    // The first failure counts; one while closing after it is logged.
+    status closed = stage->close ? stage->close(context.state) : OK;
+    if (closed != OK) log_info("%s", fail_text());
+    if (result == OK || result == END) result = closed;
+    for (size_t i = 0; i < context.unfinished_count; i++) group_free(&context.unfinished[i]);
+    free(context.unfinished);
+    group_store_close(&context.store);
+    node_leave(&context);
+    if (result == OK && context.groups)
+        log_info("%zu groups, %zu quarantined, %zu found in the store, %.1f s", context.groups, context.quarantined,
+                 context.found, clock_monotonic() - context.started);
     options_release(&context.options);
-    free(values);
+    free(options);
     return status_exit_code(result);
 }
