@@ -54,8 +54,14 @@ static bool ledger_is_settled(enum ledger_state state) {
     return state >= LEDGER_TRAINED;
 }
 
-static status ledger_set_state(struct ledger *ledger, int64_t seq, enum ledger_state state) {
-    assert(seq >= 0 && seq <= ledger_max_seq);
+// Sets the state of the entry's group in memory. Also what ledger_open calls for each entry on the disk. DATAERR when
+// the seq is out of range.
+static status ledger_set_state(void *context, const struct ledger_entry *entry) {
+    struct ledger *ledger = context;
+    const int64_t seq = entry->seq;
+    const enum ledger_state state = entry->state;
+    if (seq < 0 || seq > ledger_max_seq)
+        return fail(DATAERR, "the ledger has the entry %lld, which is out of range", (long long)seq);
     if ((size_t)seq >= ledger->capacity) {
         size_t capacity = ((size_t)seq + 1) * 2;
         TRY(RESIZE(&ledger->states, capacity));
@@ -150,7 +156,7 @@ static status ledger_set_entry(struct ledger *ledger, const struct ledger_entry 
         if (result == OK) result = lmdb_txn_put(txn, DBI_ORDERS, key, (struct lmdb_val){value.data, value.size});
     } while (lmdb_txn_commit(&txn, &result));
     buf_release(&value);
-    return result == OK ? ledger_set_state(ledger, entry->seq, entry->state) : result;
+    return result == OK ? ledger_set_state(ledger, entry) : result;
 }
 
 status ledger_issue(struct ledger *ledger, int64_t seq, const char *id) {
@@ -184,7 +190,8 @@ status ledger_rewind_to(struct ledger *ledger, int64_t seq) {
         }
     } while (lmdb_txn_commit(&txn, &result));
     TRY(result);
-    for (int64_t i = seq; i < end; i++) TRY(ledger_set_state(ledger, i, LEDGER_NEW));
+    for (int64_t i = seq; i < end; i++)
+        TRY(ledger_set_state(ledger, &(struct ledger_entry){.seq = i, .state = LEDGER_NEW}));
     ledger->size = (size_t)seq;
     ledger->next_unissued = seq;
     if (ledger->settled > seq) ledger->settled = seq;
@@ -215,49 +222,38 @@ status ledger_each(struct ledger *ledger, int64_t first,
     return result == END ? OK : result;
 }
 
-// The visit of ledger_open.
-static status ledger_load_entry(void *context, const struct ledger_entry *entry) {
-    if (entry->seq < 0 || entry->seq > ledger_max_seq)
-        return fail(DATAERR, "the ledger has the entry %lld, which is out of range", (long long)entry->seq);
-    return ledger_set_state(context, entry->seq, entry->state);
-}
-
-static status ledger_check_meta(struct ledger *ledger, const char *path, const struct ledger_config *config) {
-    const struct ledger_meta expected = {ledger_format, config->data, config->groups_per_step};
-    const struct lmdb_val key = {"meta", 4};
-    struct buf value = {0};
-    bool found;
-    struct ledger_meta stored = {0};
-    status result = lmdb_env_get(ledger->env, DBI_META, key, &value, &found);
-    if (result == OK && !found)
-        result = lmdb_env_put(ledger->env, DBI_META, key, (struct lmdb_val){&expected, sizeof expected});
-    if (result == OK && found) {
-        if (value.size == sizeof stored) memcpy(&stored, value.data, sizeof stored);
-        if (stored.format != ledger_format) {
-            result = fail(DATAERR, "%s: not a ledger of this version", path);
-        } else if (stored.data != expected.data || stored.groups_per_step != expected.groups_per_step) {
-            result = fail(DATAERR,
-                          "%s: this run was started with other data or other settings of source; use another "
-                          "run directory",
-                          path);
-        }
-    }
-    buf_release(&value);
-    return result;
-}
+// ---- opening ----
 
 status ledger_open(struct ledger **out, const char *path, const struct ledger_config *config) {
+    const struct lmdb_options options = {.lazy = true};
+    const struct ledger_meta expected = {ledger_format, config->data, config->groups_per_step};
+    const struct lmdb_val key = {"meta", 4};
     struct ledger *ledger;
-    struct lmdb_options options = {.lazy = true};
+    struct ledger_meta stored = {0};
+    struct buf value = {0};
+    bool found;
     status result;
     *out = NULL;
     TRY(NEW(&ledger, 1));
-    TRY_TO(result, failure, lmdb_env_open(&ledger->env, path, ledger_dbis, &options));
-    TRY_TO(result, failure, ledger_check_meta(ledger, path, config));
-    TRY_TO(result, failure, ledger_each(ledger, 0, ledger_load_entry, ledger));
+    TRY_TO(result, done, lmdb_env_open(&ledger->env, path, ledger_dbis, &options));
+    TRY_TO(result, done, lmdb_env_get(ledger->env, DBI_META, key, &value, &found));
+    if (!found) {
+        const struct lmdb_val meta = {&expected, sizeof expected};
+        TRY_TO(result, done, lmdb_env_put(ledger->env, DBI_META, key, meta));
+        stored = expected;
+    }
+    if (value.size == sizeof stored) memcpy(&stored, value.data, sizeof stored);
+    if (stored.format != ledger_format) TRY_TO(result, done, fail(DATAERR, "%s: not a ledger of this version", path));
+    if (stored.data != expected.data || stored.groups_per_step != expected.groups_per_step)
+        TRY_TO(result, done,
+               fail(DATAERR,
+                    "%s: this run was started with other data or other settings of source; use another run directory",
+                    path));
+    TRY_TO(result, done, ledger_each(ledger, 0, ledger_set_state, ledger));
     *out = ledger;
-    return OK;
-failure:
+    ledger = NULL;
+done:
+    buf_release(&value);
     ledger_close(&ledger);
     return result;
 }
