@@ -25,91 +25,88 @@ static const struct option init_options[] = {
      .offset = offsetof(struct init_options, shape),
      .type = OPTION_STRING,
      .required = true,
-     .help = "tiny, Qwen2.5-VL's 3b or 7b, or a config.json"},
+     .help = "tiny, 3b or 7b (as Qwen2.5-VL), or the path of a config.json"},
     {.name = "tokenizer",
      .offset = offsetof(struct init_options, tokenizer),
      .type = OPTION_FILE,
-     .help = "copy the tokenizer of this directory"},
+     .help = "copy the tokenizer from this directory"},
     {.name = "train_tokenizer",
      .offset = offsetof(struct init_options, train_tokenizer),
      .type = OPTION_FILE,
-     .help = "train a byte-level tokenizer on a UTF-8 text file"},
+     .help = "train a byte-level tokenizer on this UTF-8 text file"},
     {.name = "vocab_size",
      .offset = offsetof(struct init_options, vocab_size),
      .type = OPTION_INT,
      .default_value = "2048",
      .low = BPE_BYTE_TOKENS,
      .high = 1 << 20,
-     .help = "most tokens of the trained tokenizer, with its 256 bytes"},
+     .help = "maximum number of tokens of the trained tokenizer, including the 256 bytes"},
     {.name = "dtype",
      .offset = offsetof(struct init_options, dtype),
      .type = OPTION_CHOICE,
      .default_value = "float32",
      .choices = "float32|bfloat16",
-     .help = "type of the weights"},
+     .help = "data type of the weights"},
     {.name = "seed",
      .offset = offsetof(struct init_options, seed),
      .type = OPTION_INT,
      .default_value = "0",
      .high = 9007199254740992.0,
-     .help = "keys the random weights"},
+     .help = "seed of the random weights"},
     {.name = "threads",
      .offset = offsetof(struct init_options, threads),
      .type = OPTION_INT,
      .default_value = "0",
      .high = 1024,
-     .help = "threads to use; 0: all"},
+     .help = "number of threads; 0: all"},
     {0},
 };
 static const struct option_table init_table = {
     .program = "caravan init",
     .operands = "DIR",
     .help = "writes a model directory with random weights",
-    .details = "Either --tokenizer or --train-tokenizer is needed.\n",
+    .details = "Give either --tokenizer or --train-tokenizer.\n",
     .options = init_options,
     .size = sizeof(struct init_options),
 };
 
-// Copies those tokenizer files that the directory `source` has.
-static status init_copy_tokenizer(const char *source, const char *dir) {
+// Fills `dir` with a tokenizer: copies the files of --tokenizer, or trains one on the text of --train-tokenizer. If the
+// vocabulary of the shape is `fixed`, the trained tokenizer and its added tokens fit into it.
+static status init_make_tokenizer(const struct init_options *given, const char *dir, int64_t vocabulary, bool fixed) {
     static const char *const names[] = {
         "tokenizer.json",          "vocab.json",        "merges.txt",        "tokenizer_config.json",
         "special_tokens_map.json", "added_tokens.json", "chat_template.json"};
     struct arena memory = {0};
     struct buf content = {0};
-    status result = OK;
-    for (size_t i = 0; i < sizeof names / sizeof *names && result == OK; i++) {
-        char *from = path_join(&memory, source, names[i]), *to = path_join(&memory, dir, names[i]);
-        if (!from || !to) result = fail_oom();
-        if (result != OK || !path_exists(from)) continue;
+    int64_t limit = given->vocab_size;
+    status result;
+    if (given->train_tokenizer) {
+        assert(limit >= BPE_BYTE_TOKENS);
+        if (fixed && vocabulary < BPE_BYTE_TOKENS + QWEN_ADDED_TOKENS)
+            TRY_TO(result, done,
+                   fail(DATAERR,
+                        "--shape: vocab_size %lld is less than the %d tokens of the smallest byte-level tokenizer",
+                        (long long)vocabulary, BPE_BYTE_TOKENS + QWEN_ADDED_TOKENS));
+        if (fixed && vocabulary - QWEN_ADDED_TOKENS < limit) limit = vocabulary - QWEN_ADDED_TOKENS;
+        TRY_TO(result, done, file_read(given->train_tokenizer, &content));
+        result = tokenizer_train(dir, content.data, content.size, (size_t)limit);
+        if (result == DATAERR) fail_prefix(result, "%s", given->train_tokenizer);
+        goto done;
+    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char *from = path_join(&memory, given->tokenizer, names[i]), *to = path_join(&memory, dir, names[i]);
+        if (!from || !to) TRY_TO(result, done, fail_oom());
+        if (!path_exists(from)) continue;
         buf_clear(&content);
-        result = file_read(from, &content);
-        if (result == OK) result = file_write_atomic(to, content.data, content.size);
+        TRY_TO(result, done, file_read(from, &content));
+        TRY_TO(result, done, file_write_atomic(to, content.data, content.size));
     }
     char *template = path_join(&memory, dir, "chat_template.json");
-    if (result == OK && !template) result = fail_oom();
-    if (result == OK && !path_exists(template)) result = tokenizer_save_chat_template(dir);
+    if (!template) TRY_TO(result, done, fail_oom());
+    result = path_exists(template) ? OK : tokenizer_save_chat_template(dir);
+done:
     buf_release(&content);
     arena_release(&memory);
-    return result;
-}
-
-// Learns a tokenizer of at most `limit` tokens from a text file. If the vocabulary is `fixed`, the tokenizer and its
-// added tokens fit into it.
-static status init_learn_tokenizer(const char *text_file, const char *dir, int64_t limit, int64_t vocabulary,
-                                   bool fixed) {
-    assert(limit >= BPE_BYTE_TOKENS);
-    if (fixed && vocabulary < BPE_BYTE_TOKENS + QWEN_ADDED_TOKENS)
-        return fail(DATAERR, "--shape: vocab_size %lld is less than the %d tokens of the smallest byte-level tokenizer",
-                    (long long)vocabulary, BPE_BYTE_TOKENS + QWEN_ADDED_TOKENS);
-    if (fixed && vocabulary - QWEN_ADDED_TOKENS < limit) limit = vocabulary - QWEN_ADDED_TOKENS;
-    struct buf text = {0};
-    status result = file_read(text_file, &text);
-    if (result == OK) {
-        result = tokenizer_train(dir, text.data, text.size, (size_t)limit);
-        if (result == DATAERR) fail_prefix(result, "%s", text_file);
-    }
-    buf_release(&text);
     return result;
 }
 
@@ -137,18 +134,13 @@ int init_main(int argc, char **argv) {
     TRY_TO(result, done, subcommand_parse(&options, &init_table, &given, argc, argv, &operands));
     const char *dir = operands.list[0];
     if (!given.tokenizer == !given.train_tokenizer)
-        TRY_TO(result, done, fail(USAGE, "one of --tokenizer and --train-tokenizer is needed"));
+        TRY_TO(result, done, fail(USAGE, "give either --tokenizer or --train-tokenizer"));
     char *path = path_join(&memory, dir, "config.json");
     if (!path) TRY_TO(result, done, fail_oom());
-    if (path_exists(path)) TRY_TO(result, done, fail(USAGE, "%s: a model exists already", dir));
+    if (path_exists(path)) TRY_TO(result, done, fail(USAGE, "%s: the directory already contains a model", dir));
     TRY_TO(result, done, init_shape(&shape, given.shape, &fixed));
     TRY_TO(result, done, dir_make(dir));
-    if (given.tokenizer) {
-        TRY_TO(result, done, init_copy_tokenizer(given.tokenizer, dir));
-    } else {
-        TRY_TO(result, done,
-               init_learn_tokenizer(given.train_tokenizer, dir, given.vocab_size, init_vocabulary(shape), fixed));
-    }
+    TRY_TO(result, done, init_make_tokenizer(&given, dir, init_vocabulary(shape), fixed));
     TRY_TO(result, done, NEW(&config, 1));
     TRY_TO(result, done, tokenizer_open(&tokenizer, dir));
     TRY_TO(result, done, init_fit(shape, tokenizer, fixed, dtype_names[given.dtype]));

@@ -21,8 +21,7 @@ status init_shape(json_object **out, const char *shape, bool *fixed);
 int64_t init_vocabulary(json_object *config);
 
 // Sets the token ids and the dtype of a config. A vocabulary that is not `fixed` gets the tokenizer's size, rounded up
-// to
-// 64. DATAERR when a fixed one is too small for the tokenizer.
+// to a multiple of 64. DATAERR when a fixed one is too small for the tokenizer.
 status init_fit(json_object *config, const struct tokenizer *t, bool fixed, const char *dtype);
 
 // Appends the object's JSON, one line for each key.
@@ -41,6 +40,6 @@ struct init_weights {
 
 // Writes model.safetensors, or shards of 5 GB with their index: matrices normal, biases 0, normalisation weights 1. A
 // weight depends only on the seed, its tensor's name and its index. UNAVAILABLE when a file cannot be written.
-status init_write_weights(const struct init_weights *how, const struct model_config *config);
+status init_write_weights(const struct init_weights *weights, const struct model_config *config);
 
 #endif

@@ -48,7 +48,7 @@ status init_shape(json_object **out, const char *shape, bool *fixed) {
     bool named = changes[1] != '}' || !strcmp(shape, "3b");
     *fixed = strcmp(shape, "tiny") != 0;
     if (!named) {
-        if (!path_exists(shape)) return fail(USAGE, "--shape: '%s' is not tiny, 3b, 7b or a file", shape);
+        if (!path_exists(shape)) return fail(USAGE, "--shape: '%s' is neither a file nor one of tiny, 3b, 7b", shape);
         return json_parse_file(out, shape);
     }
     json_object *changed;
@@ -70,8 +70,8 @@ static json_object *init_text_config(json_object *config, const char *key) {
 int64_t init_vocabulary(json_object *config) {
     json_object *value;
     int64_t size;
-    bool said = json_object_object_get_ex(init_text_config(config, "vocab_size"), "vocab_size", &value);
-    return said && json_int(value, &size) ? size : 0;
+    bool found = json_object_object_get_ex(init_text_config(config, "vocab_size"), "vocab_size", &value);
+    return found && json_int(value, &size) ? size : 0;
 }
 
 status init_fit(json_object *config, const struct tokenizer *t, bool fixed, const char *dtype) {

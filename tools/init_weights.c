@@ -34,15 +34,15 @@ struct init_scratch {
     float *text_levels, *vision_levels; // LEVELS
 };
 
-static void init_store(const struct weight_block *weight_block, size_t place, float value) {
+static void init_store(const struct weight_block *weight_block, size_t index, float value) {
     if (weight_block->type == ELEMENT_F32) {
-        ((float *)weight_block->out)[place] = value;
+        ((float *)weight_block->out)[index] = value;
         return;
     }
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     bits += 0x7FFF + (bits >> 16 & 1); // to the nearest, ties to even
-    ((uint16_t *)weight_block->out)[place] = (uint16_t)(bits >> 16);
+    ((uint16_t *)weight_block->out)[index] = (uint16_t)(bits >> 16);
 }
 
 // levels[i] = the normal distribution's quantile at (i + 1/2) / LEVELS, times `range`: sixteen random bits choose one.
@@ -62,10 +62,10 @@ static void init_draw_task(void *context, int task, int thread) {
     const struct weight_block *weight_block = context;
     (void)thread;
     size_t end = ((size_t)task + 1) * TASK < weight_block->count ? ((size_t)task + 1) * TASK : weight_block->count;
-    for (size_t place = (size_t)task * TASK; place < end; place += DRAW) {
-        uint64_t bits = rng_bits(weight_block->key, ((uint64_t)weight_block->first + place) / DRAW, 0);
-        for (size_t i = 0; i < DRAW && place + i < end; i++, bits >>= 16)
-            init_store(weight_block, place + i, weight_block->levels[bits & 0xFFFF]);
+    for (size_t index = (size_t)task * TASK; index < end; index += DRAW) {
+        uint64_t bits = rng_bits(weight_block->key, ((uint64_t)weight_block->first + index) / DRAW, 0);
+        for (size_t i = 0; i < DRAW && index + i < end; i++, bits >>= 16)
+            init_store(weight_block, index + i, weight_block->levels[bits & 0xFFFF]);
     }
 }
 
@@ -76,26 +76,26 @@ struct shard {
 };
 
 // Draws and writes the tensors of a shard, in blocks.
-static status init_write_shard(const struct init_weights *how, const struct shard *shard,
+static status init_write_shard(const struct init_weights *weights, const struct shard *shard,
                                const struct init_scratch *scratch) {
     struct arena memory = {0};
     struct safetensors_writer *writer = NULL;
     status result;
     size_t count = shard->end - shard->first;
-    char *path = path_join(&memory, how->dir, shard->name);
+    char *path = path_join(&memory, weights->dir, shard->name);
     struct stored_tensor *tensors = arena_alloc(&memory, count * sizeof *tensors);
     if (!path || !tensors) TRY_TO(result, done, fail_oom());
     for (size_t i = 0; i < count; i++) {
         const struct parameter *parameter = &shard->table->list[shard->first + i];
-        tensors[i] = (struct stored_tensor){.name = parameter->name, .type = how->type, .rank = parameter->rank};
+        tensors[i] = (struct stored_tensor){.name = parameter->name, .type = weights->type, .rank = parameter->rank};
         memcpy(tensors[i].shape, parameter->shape, sizeof parameter->shape);
     }
     TRY_TO(result, done, safetensors_create(&writer, path, tensors, count, true));
     for (size_t i = shard->first; i < shard->end; i++) {
         const struct parameter *parameter = &shard->table->list[i];
-        struct weight_block block = {.key = rng_key(how->seed, parameter->name),
+        struct weight_block block = {.key = rng_key(weights->seed, parameter->name),
                                      .levels = parameter->vision ? scratch->vision_levels : scratch->text_levels,
-                                     .type = how->type,
+                                     .type = weights->type,
                                      .out = scratch->block};
         for (; block.first < parameter->count; block.first += BLOCK) {
             int64_t left = parameter->count - block.first;
@@ -107,7 +107,7 @@ static status init_write_shard(const struct init_weights *how, const struct shar
                     init_store(&block, k, parameter->kind == PARAMETER_NORM ? 1 : 0);
             }
             TRY_TO(result, done,
-                   safetensors_write(writer, scratch->block, block.count * (how->type == ELEMENT_F32 ? 4 : 2)));
+                   safetensors_write(writer, scratch->block, block.count * (weights->type == ELEMENT_F32 ? 4 : 2)));
         }
     }
     result = safetensors_finish(&writer);
@@ -117,63 +117,58 @@ done:
     return result;
 }
 
-static int64_t init_parameter_bytes(const struct init_weights *how, const struct parameter *parameter) {
-    return parameter->count * (how->type == ELEMENT_F32 ? 4 : 2);
+static int64_t init_parameter_bytes(const struct init_weights *weights, const struct parameter *parameter) {
+    return parameter->count * (weights->type == ELEMENT_F32 ? 4 : 2);
 }
 
 // The shard that starts at a parameter: as many as SHARD holds, one at least.
-static size_t shard_end(const struct init_weights *how, const struct parameter_table *table, size_t first) {
-    int64_t bytes = init_parameter_bytes(how, &table->list[first]);
+static size_t shard_end(const struct init_weights *weights, const struct parameter_table *table, size_t first) {
+    int64_t bytes = init_parameter_bytes(weights, &table->list[first]);
     size_t end = first + 1;
-    while (end < table->count && bytes + init_parameter_bytes(how, &table->list[end]) <= SHARD)
-        bytes += init_parameter_bytes(how, &table->list[end++]);
+    while (end < table->count && bytes + init_parameter_bytes(weights, &table->list[end]) <= SHARD)
+        bytes += init_parameter_bytes(weights, &table->list[end++]);
     return end;
 }
 
-static status init_write_index(const struct init_weights *how, const struct parameter_table *table,
-                               const struct shard *shards, size_t count) {
-    struct buf out = {0};
-    struct arena memory = {0};
-    int64_t total = 0;
-    for (size_t i = 0; i < table->count; i++) total += init_parameter_bytes(how, &table->list[i]);
-    status result =
-        buf_printf(&out, "{\n  \"metadata\": {\"total_size\": %lld},\n  \"weight_map\": {", (long long)total);
-    for (size_t s = 0; s < count; s++)
-        for (size_t i = shards[s].first; i < shards[s].end && result == OK; i++)
-            result = buf_printf(&out, "%s\n    \"%s\": \"%s\"", i ? "," : "", table->list[i].name, shards[s].name);
-    if (result == OK) result = buf_puts(&out, "\n  }\n}\n");
-    char *path = path_join(&memory, how->dir, "model.safetensors.index.json");
-    if (result == OK) result = path ? file_write_atomic(path, out.data, out.size) : fail_oom();
-    arena_release(&memory);
-    buf_release(&out);
-    return result;
-}
-
-status init_write_weights(const struct init_weights *how, const struct model_config *config) {
+status init_write_weights(const struct init_weights *weights, const struct model_config *config) {
     struct parameter_table *table = NULL;
     struct init_scratch scratch = {0};
     struct shard *shards = NULL;
+    struct arena memory = {0};
+    struct buf index = {0};
     size_t count = 0;
+    long long total = 0;
     status result;
     TRY_TO(result, done, parameter_table_new(&table, config));
-    for (size_t first = 0; first < table->count; first = shard_end(how, table, first)) count++;
+    for (size_t first = 0; first < table->count; first = shard_end(weights, table, first)) count++;
     assert(count > 0);
     TRY_TO(result, done, NEW(&shards, count));
     for (size_t i = 0, first = 0; i < count; first = shards[i++].end) {
-        shards[i] = (struct shard){.table = table, .first = first, .end = shard_end(how, table, first)};
+        shards[i] = (struct shard){.table = table, .first = first, .end = shard_end(weights, table, first)};
         snprintf(shards[i].name, sizeof shards[i].name,
                  count == 1 ? "model.safetensors" : "model-%05zu-of-%05zu.safetensors", i + 1, count);
     }
     assert(shards[count - 1].end == table->count);
-    TRY_TO(result, done, pool_new(&scratch.pool, how->threads));
+    TRY_TO(result, done, pool_new(&scratch.pool, weights->threads));
     TRY_TO(result, done, NEW(&scratch.block, BLOCK));
     TRY_TO(result, done, NEW(&scratch.text_levels, LEVELS));
     TRY_TO(result, done, NEW(&scratch.vision_levels, LEVELS));
-    init_fill_levels(scratch.text_levels, how->text_range);
-    init_fill_levels(scratch.vision_levels, how->vision_range);
-    for (size_t i = 0; i < count; i++) TRY_TO(result, done, init_write_shard(how, &shards[i], &scratch));
-    if (count > 1) TRY_TO(result, done, init_write_index(how, table, shards, count));
+    init_fill_levels(scratch.text_levels, weights->text_range);
+    init_fill_levels(scratch.vision_levels, weights->vision_range);
+    for (size_t i = 0; i < count; i++) TRY_TO(result, done, init_write_shard(weights, &shards[i], &scratch));
+    if (count == 1) goto done;
+    for (size_t i = 0; i < table->count; i++) total += init_parameter_bytes(weights, &table->list[i]);
+    TRY_TO(result, done, buf_printf(&index, "{\n  \"metadata\": {\"total_size\": %lld},\n  \"weight_map\": {", total));
+    for (size_t s = 0; s < count; s++)
+        for (size_t i = shards[s].first; i < shards[s].end; i++)
+            TRY_TO(result, done,
+                   buf_printf(&index, "%s\n    \"%s\": \"%s\"", i ? "," : "", table->list[i].name, shards[s].name));
+    TRY_TO(result, done, buf_puts(&index, "\n  }\n}\n"));
+    char *path = path_join(&memory, weights->dir, "model.safetensors.index.json");
+    result = path ? file_write_atomic(path, index.data, index.size) : fail_oom();
 done:
+    arena_release(&memory);
+    buf_release(&index);
     free(scratch.text_levels);
     free(scratch.vision_levels);
     free(scratch.block);
