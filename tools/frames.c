@@ -24,28 +24,41 @@ static const struct option frames_tool_options[] = {
     {.name = "raw",
      .offset = offsetof(struct frames_tool_options, raw),
      .type = OPTION_BOOL,
-     .help = "export: uint8 [frames, height, width, RGB] to standard output"},
+     .help = "export: write uint8 [frames, height, width, RGB] to standard output"},
     {.name = "png",
      .offset = offsetof(struct frames_tool_options, png),
      .type = OPTION_PATH,
-     .help = "export: a contact sheet into this file"},
+     .help = "export: write a contact sheet to this file"},
     {0},
 };
 static const struct option_table frames_tool_table = {
     .program = "caravan frames",
     .operands = "ls|show|export [KEY]",
     .help = "lists, shows and exports the frames of a store",
-    .details = "ls      a line for each image and clip: key, kind, frames, height x width, bytes, last used\n"
-               "show    one of them: facts, timestamps; a small picture when the output is a terminal\n"
-               "export  one of them, with either --raw or --png FILE\n\n"
-               "KEY may be shortened to its first digits as long as they name one record.\n",
+    .details = "ls      prints one line for each image and clip: key, kind, frames, height x width, bytes, last used\n"
+               "show    prints the properties and timestamps of one of them, on a terminal also a small picture\n"
+               "export  writes the frames of one of them; needs either --raw or --png FILE\n\n"
+               "KEY may be shortened to its first digits if only one key begins with them.\n",
     .options = frames_tool_options,
     .size = sizeof(struct frames_tool_options),
 };
 
-static status frames_print_line(void *context, const char *key, const struct frames *frames, uint64_t bytes,
-                                double used) {
-    (void)context;
+// A search for the one key with a prefix.
+struct search {
+    const char *prefix;
+    char key[frame_key_size]; // the last match
+    int matches;
+};
+
+// Called for each record of the store. Compares its key with the prefix of `context`, a struct search; without a
+// search (NULL), it prints a line about the record.
+static status frames_visit(void *context, const char *key, const struct frames *frames, uint64_t bytes, double used) {
+    struct search *search = context;
+    if (search && !strncmp(key, search->prefix, strlen(search->prefix))) {
+        memcpy(search->key, key, frame_key_size);
+        search->matches++;
+    }
+    if (search) return OK;
     char when[32] = "-";
     time_t seconds = (time_t)used;
     struct tm local;
@@ -55,9 +68,9 @@ static status frames_print_line(void *context, const char *key, const struct fra
     return OK;
 }
 
-// Prints the facts and, on a terminal, the middle frame, two pixels a character: the upper one as the foreground of an
-// upper half block, the lower one as its background.
-static void frames_print_facts(const char *key, const struct frames *frames) {
+// Prints the properties and, on a terminal, the middle frame, two pixels a character: the upper one as the foreground
+// of an upper half block, the lower one as its background.
+static void frames_show(const char *key, const struct frames *frames) {
     enum { columns = 64 };
     assert(frames->count > 0);
     printf("key               %s\nkind              %s\nframes            %d\nheight            %d\nwidth             "
@@ -81,23 +94,6 @@ static void frames_print_facts(const char *key, const struct frames *frames) {
     }
 }
 
-// A search for the one key with a prefix.
-struct search {
-    const char *start;
-    char key[frame_key_size]; // the last match
-    int matches;
-};
-
-static status frames_match_key(void *context, const char *key, const struct frames *frames, uint64_t bytes,
-                               double used) {
-    (void)frames, (void)bytes, (void)used;
-    struct search *search = context;
-    if (strncmp(key, search->start, strlen(search->start)) != 0) return OK;
-    memcpy(search->key, key, frame_key_size);
-    search->matches++;
-    return OK;
-}
-
 int frames_main(int argc, char **argv) {
     struct frames_tool_options given;
     struct options options = {0};
@@ -108,25 +104,27 @@ int frames_main(int argc, char **argv) {
     TRY_TO(result, done, subcommand_parse(&options, &frames_tool_table, &given, argc, argv, &operands));
     const char *action = operands.list[0];
     bool list = !strcmp(action, "ls"), show = !strcmp(action, "show"), export = !strcmp(action, "export");
-    if (!list && !show && !export) TRY_TO(result, done, fail(USAGE, "no subcommand '%s': ls, show, export", action));
-    if (!list && operands.count < 2) TRY_TO(result, done, fail(USAGE, "%s: KEY is missing", action));
+    if (!list && !show && !export)
+        TRY_TO(result, done, fail(USAGE, "'%s' is not an action: use ls, show or export", action));
+    if (!list && operands.count < 2) TRY_TO(result, done, fail(USAGE, "%s needs a KEY", action));
     if (export && given.raw == (given.png != NULL))
-        TRY_TO(result, done, fail(USAGE, "export: either --raw or --png FILE"));
+        TRY_TO(result, done, fail(USAGE, "export needs either --raw or --png FILE"));
     TRY_TO(result, done, frame_store_open(&store, given.store, 0, true));
     if (list) {
-        result = frame_store_each(store, frames_print_line, NULL);
+        result = frame_store_each(store, frames_visit, NULL);
         goto done;
     }
-    struct search search = {.start = operands.list[1]};
+    struct search search = {.prefix = operands.list[1]};
     bool found;
-    TRY_TO(result, done, frame_store_each(store, frames_match_key, &search));
-    if (search.matches == 0) TRY_TO(result, done, fail(DATAERR, "no frames under key '%s'", search.start));
+    TRY_TO(result, done, frame_store_each(store, frames_visit, &search));
+    if (search.matches == 0)
+        TRY_TO(result, done, fail(DATAERR, "the store has no frames under key '%s'", search.prefix));
     if (search.matches > 1)
-        TRY_TO(result, done, fail(DATAERR, "%d keys start with '%s'", search.matches, search.start));
+        TRY_TO(result, done, fail(DATAERR, "%d keys start with '%s'", search.matches, search.prefix));
     TRY_TO(result, done, frame_store_get(store, search.key, &view, &found));
-    if (!found) TRY_TO(result, done, fail(DATAERR, "no frames under key '%s'", search.key));
+    if (!found) TRY_TO(result, done, fail(DATAERR, "the store has no frames under key '%s'", search.key));
     const struct frames *frames = &view.frames;
-    if (show && frames->count) frames_print_facts(search.key, frames);
+    if (show && frames->count) frames_show(search.key, frames);
     if (given.raw &&
         (fwrite(frames->pixels, 1, frames_bytes(frames), stdout) != frames_bytes(frames) || fflush(stdout)))
         TRY_TO(result, done, fail(UNAVAILABLE, "cannot write to standard output"));

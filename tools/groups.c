@@ -25,8 +25,12 @@ static const struct option groups_options[] = {
 static const struct option_table groups_table = {
     .program = "caravan groups",
     .operands = "ls|show|export|fields [ID...]",
-    .help = "ls: a line a group; show: groups in readable form; export: JSON lines (all groups, or those of the "
-            "IDs); fields: the keys of a group, as Markdown",
+    .help = "lists, shows and exports the groups of a store",
+    .details = "ls      prints one line for each group\n"
+               "show    prints the groups for a reader\n"
+               "export  prints the groups as JSON lines\n"
+               "fields  prints a description of a group's keys, as Markdown; needs no --store\n\n"
+               "Without an ID, all groups are printed.\n",
     .options = groups_options,
     .size = sizeof(struct groups_options),
 };
@@ -67,20 +71,7 @@ static const char *groups_state_of(const struct group *group) {
     return group->media ? "decoded" : "issued";
 }
 
-static status groups_print_line(void *context, const struct group *group) {
-    (void)context;
-    printf("%-12s %-11s %-16s %2zu completions", group->id.data, groups_state_of(group),
-           group->prompt.problem_type.data ? group->prompt.problem_type.data : "-", group->completion_count);
-    groups_print_number("accuracy", groups_mean(&group->rewards.accuracy));
-    groups_print_number("reward", groups_mean(&group->rewards.total));
-    if (group->trained.present) printf("  step %lld", (long long)group->trained.step);
-    if (group->quarantine.reason.data) printf("  %s", group->quarantine.reason.data);
-    putchar('\n');
-    return OK;
-}
-
-static status groups_print_group(void *context, const struct group *group) {
-    (void)context;
+static void groups_show(const struct group *group) {
     printf("%s: %s, sample %s, %s\n", group->id.data, groups_state_of(group),
            group->sample_id.data ? group->sample_id.data : "-",
            group->prompt.problem_type.data ? group->prompt.problem_type.data : "-");
@@ -123,50 +114,68 @@ static status groups_print_group(void *context, const struct group *group) {
         groups_print_text(c->text, "    ");
     }
     putchar('\n');
-    return OK;
 }
 
-static status groups_export(void *context, const struct group *group) {
-    struct buf *line = context;
-    buf_clear(line);
-    TRY(group_to_json(group, line));
-    TRY(buf_puts(line, "\n"));
-    if (fwrite(line->data, 1, line->size, stdout) != line->size)
+// What groups_print writes for a group.
+enum groups_action { GROUPS_LS, GROUPS_SHOW, GROUPS_EXPORT };
+static const char groups_actions[] = "ls|show|export"; // in the same order
+
+struct groups_output {
+    int action; // enum groups_action
+    struct buf json;
+};
+
+// Prints a group as the action of `context`, a struct groups_output, says.
+static status groups_print(void *context, const struct group *group) {
+    struct groups_output *output = context;
+    struct buf *json = &output->json;
+    if (output->action == GROUPS_EXPORT) {
+        buf_clear(json);
+        TRY(group_to_json(group, json));
+        TRY(buf_puts(json, "\n"));
+        if (fwrite(json->data, 1, json->size, stdout) == json->size) return OK;
         return fail(UNAVAILABLE, "cannot write to standard output");
+    }
+    if (output->action == GROUPS_SHOW) {
+        groups_show(group);
+        return OK;
+    }
+    printf("%-12s %-11s %-16s %2zu completions", group->id.data, groups_state_of(group),
+           group->prompt.problem_type.data ? group->prompt.problem_type.data : "-", group->completion_count);
+    groups_print_number("accuracy", groups_mean(&group->rewards.accuracy));
+    groups_print_number("reward", groups_mean(&group->rewards.total));
+    if (group->trained.present) printf("  step %lld", (long long)group->trained.step);
+    if (group->quarantine.reason.data) printf("  %s", group->quarantine.reason.data);
+    putchar('\n');
     return OK;
 }
 
 int groups_main(int argc, char **argv) {
-    static const struct {
-        const char *name;
-        status (*visit)(void *context, const struct group *group);
-    } actions[] = {{"ls", groups_print_line}, {"show", groups_print_group}, {"export", groups_export}};
-    enum { action_count = sizeof actions / sizeof *actions };
     struct groups_options given;
     struct options options = {0};
     struct operands operands = {.least = 1, .most = INT_MAX};
     struct group_store *store = NULL;
     struct group *group = NULL;
-    struct buf text = {0};
-    int action = 0;
+    struct groups_output output = {0};
     status result;
     TRY_TO(result, done, subcommand_parse(&options, &groups_table, &given, argc, argv, &operands));
     assert(operands.count > 0);
     const char *name = operands.list[0];
     if (!strcmp(name, "fields")) {
-        TRY_TO(result, done, group_reference_page(&text));
-        fputs(text.data, stdout);
+        TRY_TO(result, done, group_reference_page(&output.json));
+        fputs(output.json.data, stdout);
         goto done;
     }
-    while (action < action_count && strcmp(name, actions[action].name) != 0) action++;
-    if (action == action_count) TRY_TO(result, done, fail(USAGE, "no subcommand '%s': ls, show, export, fields", name));
+    output.action = choice_index(groups_actions, name);
+    if (output.action < 0)
+        TRY_TO(result, done, fail(USAGE, "'%s' is not an action: use ls, show, export or fields", name));
     if (!given.store) TRY_TO(result, done, fail(USAGE, "--store is missing"));
     TRY_TO(result, done, group_store_open(&store, given.store, true));
-    if (operands.count == 1) TRY_TO(result, done, group_store_each(store, actions[action].visit, &text));
+    if (operands.count == 1) TRY_TO(result, done, group_store_each(store, groups_print, &output));
     for (int i = 1; i < operands.count; i++) {
         TRY_TO(result, done, group_store_get(store, operands.list[i], &group));
-        if (!group) TRY_TO(result, done, fail(DATAERR, "no group %s", operands.list[i]));
-        TRY_TO(result, done, actions[action].visit(&text, group));
+        if (!group) TRY_TO(result, done, fail(DATAERR, "the store has no group %s", operands.list[i]));
+        TRY_TO(result, done, groups_print(&output, group));
         group_free(&group);
     }
     if (fflush(stdout)) result = fail(UNAVAILABLE, "cannot write to standard output");
@@ -174,7 +183,7 @@ done:
     if (result != OK && result != END) fail_prefix(result, "groups");
     group_free(&group);
     group_store_close(&store);
-    buf_release(&text);
+    buf_release(&output.json);
     options_release(&options);
     return subcommand_exit(result);
 }
