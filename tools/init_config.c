@@ -4,6 +4,7 @@
 #include "shared/base/file.h"
 #include "shared/base/json.h"
 #include "tools/init.h"
+#include "tools/tools.h"
 
 // The config.json of Qwen2.5-VL-3B-Instruct, as published. Each other shape is this one with some changes.
 static const char published_3b[] =
@@ -118,14 +119,6 @@ status init_print(json_object *object, struct buf *out) {
     return buf_puts(out, "\n}\n");
 }
 
-static status init_write_file(const char *dir, const char *name, struct buf *content) {
-    struct arena memory = {0};
-    char *path = path_join(&memory, dir, name);
-    status result = path ? file_write_atomic(path, content->data, content->size) : fail_oom();
-    arena_release(&memory);
-    return result;
-}
-
 status init_write_settings(const char *dir, const struct tokenizer *t, const struct model_config *config) {
     struct buf out = {0};
     long long end = tokenizer_token_to_id(t, "<|im_end|>"), pad = tokenizer_token_to_id(t, "<|endoftext|>");
@@ -139,7 +132,7 @@ status init_write_settings(const char *dir, const struct tokenizer *t, const str
     } else {
         result = buf_printf(&out, "{\n  \"do_sample\": true,\n  \"eos_token_id\": [%lld]\n}\n", end);
     }
-    if (result == OK) result = init_write_file(dir, "generation_config.json", &out);
+    if (result == OK) result = subcommand_write_file(dir, "generation_config.json", &out);
     buf_clear(&out);
     if (result == OK)
         result = buf_printf(&out,
@@ -150,7 +143,7 @@ status init_write_settings(const char *dir, const struct tokenizer *t, const str
                             "  \"image_processor_type\": \"Qwen2VLImageProcessor\",\n"
                             "  \"processor_class\": \"Qwen2_5_VLProcessor\"\n}\n",
                             vision->patch_size, vision->temporal_patch_size, vision->spatial_merge_size);
-    if (result == OK) result = init_write_file(dir, "preprocessor_config.json", &out);
+    if (result == OK) result = subcommand_write_file(dir, "preprocessor_config.json", &out);
     buf_release(&out);
     return result;
 }

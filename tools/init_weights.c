@@ -11,6 +11,7 @@
 #include "shared/model/parameters.h"
 #include "shared/model/safetensors.h"
 #include "tools/init.h"
+#include "tools/tools.h"
 
 enum { BLOCK = 1 << 20, TASK = 1 << 14, DRAW = 4 }; // elements; one draw of 64 bits gives DRAW of them
 enum { LEVELS = 1 << 16 };
@@ -134,7 +135,6 @@ status init_write_weights(const struct init_weights *weights, const struct model
     struct parameter_table *table = NULL;
     struct init_scratch scratch = {0};
     struct shard *shards = NULL;
-    struct arena memory = {0};
     struct buf index = {0};
     size_t count = 0;
     long long total = 0;
@@ -164,10 +164,8 @@ status init_write_weights(const struct init_weights *weights, const struct model
             TRY_TO(result, done,
                    buf_printf(&index, "%s\n    \"%s\": \"%s\"", i ? "," : "", table->list[i].name, shards[s].name));
     TRY_TO(result, done, buf_puts(&index, "\n  }\n}\n"));
-    char *path = path_join(&memory, weights->dir, "model.safetensors.index.json");
-    result = path ? file_write_atomic(path, index.data, index.size) : fail_oom();
+    result = subcommand_write_file(weights->dir, "model.safetensors.index.json", &index);
 done:
-    arena_release(&memory);
     buf_release(&index);
     free(scratch.text_levels);
     free(scratch.vision_levels);

@@ -17,14 +17,14 @@
 enum { side = 112, frame_count = 16, rate = 8, kinds = 2, choices = 4 };
 
 static const char *const colours[choices] = {"red", "green", "blue", "yellow"};
-static const uint8_t inks[choices][3] = {{210, 40, 40}, {40, 170, 60}, {50, 80, 220}, {225, 205, 50}};
+static const uint8_t colour_rgb[choices][3] = {{210, 40, 40}, {40, 170, 60}, {50, 80, 220}, {225, 205, 50}};
 
 // What one clip shows.
 struct scene {
-    int colour, becomes;
-    int form;          // circle, square, triangle, cross
-    int way;           // moves left, right, up, down
-    double x, y, size; // the shape's centre in the middle of the clip, and half its width, in pixels
+    int colour, new_colour; // index of colours[], in the first half of the clip and in the second
+    int shape;              // circle, square, triangle, cross
+    int direction;          // of its movement: left, right, up, down
+    double x, y, size;      // the shape's centre in the middle of the clip, and half its width, in pixels
     int background;
 };
 
@@ -52,55 +52,55 @@ static const struct option make_options[] = {
      .default_value = "240",
      .low = 1,
      .high = 100000,
-     .help = "clips with a question to train on"},
+     .help = "number of clips to train on"},
     {.name = "held_out",
      .offset = offsetof(struct make_options, held_out),
      .type = OPTION_INT,
      .default_value = "32",
      .high = 100000,
-     .help = "clips with a question to test on"},
+     .help = "number of clips to test on"},
     {.name = "examples",
      .offset = offsetof(struct make_options, examples),
      .type = OPTION_INT,
      .default_value = "4800",
      .high = 10000000,
-     .help = "supervised examples for a warm-up"},
+     .help = "number of supervised examples for a warm-up"},
     {.name = "wrong_reasoning",
      .offset = offsetof(struct make_options, wrong_reasoning),
      .type = OPTION_NUMBER,
      .default_value = "0.1",
      .high = 1,
-     .help = "share of the examples whose reasoning is wrong"},
+     .help = "share of the examples with a wrong reasoning"},
     {.name = "wrong_answer",
      .offset = offsetof(struct make_options, wrong_answer),
      .type = OPTION_NUMBER,
      .default_value = "0.35",
      .high = 1,
-     .help = "share of the examples whose answer does not follow from their reasoning"},
+     .help = "share of the examples with an answer that contradicts their reasoning"},
     {.name = "seed",
      .offset = offsetof(struct make_options, seed),
      .type = OPTION_INT,
      .default_value = "1",
      .high = 9007199254740992.0,
-     .help = "keys every random number"},
+     .help = "seed of all random numbers"},
     {0},
 };
 static const struct option_table make_table = {
     .program = "caravan make-demo-data",
     .operands = "DIR",
-    .help = "draws clips of moving shapes with questions on them",
+    .help = "makes clips of moving shapes with questions on them",
     .details =
-        "Writes into DIR: clips, train.jsonl and held-out.jsonl (Video-R1 layout), warm-up.jsonl (supervised groups,\n"
-        "format caravan), text.txt (to learn a tokenizer from).\n",
+        "Writes into DIR the clips, train.jsonl and held-out.jsonl (questions in the Video-R1 layout), warm-up.jsonl\n"
+        "(supervised groups in the format caravan) and text.txt (a text to train a tokenizer on).\n",
     .options = make_options,
     .size = sizeof(struct make_options),
 };
 
 static struct scene scene_at(uint64_t key) {
-    struct scene scene = {.colour = (int)rng_below(key, 1, 0, choices), .form = (int)rng_below(key, 3, 0, choices)};
-    scene.becomes = (scene.colour + 1 + (int)rng_below(key, 2, 0, choices - 1)) % choices;
-    assert(scene.becomes != scene.colour);
-    scene.way = (int)rng_below(key, 4, 0, choices);
+    struct scene scene = {.colour = (int)rng_below(key, 1, 0, choices), .shape = (int)rng_below(key, 3, 0, choices)};
+    scene.new_colour = (scene.colour + 1 + (int)rng_below(key, 2, 0, choices - 1)) % choices;
+    assert(scene.new_colour != scene.colour);
+    scene.direction = (int)rng_below(key, 4, 0, choices);
     scene.x = side * (0.4 + 0.2 * rng_uniform(key, 5, 0));
     scene.y = side * (0.4 + 0.2 * rng_uniform(key, 5, 1));
     scene.size = side * (0.16 + 0.06 * rng_uniform(key, 5, 2));
@@ -110,7 +110,7 @@ static struct scene scene_at(uint64_t key) {
 
 static bool scene_contains(const struct scene *scene, double dx, double dy) {
     double half = scene->size;
-    switch (scene->form) {
+    switch (scene->shape) {
     case 0:
         return dx * dx + dy * dy <= half * half;
     case 1:
@@ -129,14 +129,14 @@ static status make_write_clip(const char *path, const struct scene *scene) {
     status result = clip_writer_open(&writer, path, side, side, rate);
     for (int frame = 0; result == OK && frame < frame_count; frame++) {
         double shift = side * 0.5 * ((double)frame / (frame_count - 1) - 0.5);
-        double x = scene->x + (scene->way == 0 ? -shift : scene->way == 1 ? shift : 0);
-        double y = scene->y + (scene->way == 2 ? -shift : scene->way == 3 ? shift : 0);
-        const uint8_t *ink = inks[frame < frame_count / 2 ? scene->colour : scene->becomes];
+        double x = scene->x + (scene->direction == 0 ? -shift : scene->direction == 1 ? shift : 0);
+        double y = scene->y + (scene->direction == 2 ? -shift : scene->direction == 3 ? shift : 0);
+        const uint8_t *inside = colour_rgb[frame < frame_count / 2 ? scene->colour : scene->new_colour];
         uint8_t *pixel = rgb;
         for (int row = 0; row < side; row++) {
             for (int column = 0; column < side; column++, pixel += 3) {
                 if (scene_contains(scene, column - x, row - y)) {
-                    memcpy(pixel, ink, 3);
+                    memcpy(pixel, inside, 3);
                 } else {
                     memset(pixel, scene->background, 3);
                 }
@@ -150,18 +150,7 @@ static status make_write_clip(const char *path, const struct scene *scene) {
 }
 
 static int scene_answer(const struct scene *scene, int kind) {
-    return kind == 0 ? scene->colour : scene->becomes;
-}
-
-// Appends one line of the Video-R1 layout.
-static status make_add_question(struct buf *out, int number, int kind, const struct scene *scene) {
-    const struct question *question = &questions[kind];
-    TRY(buf_printf(out, "{\"problem_id\": %d, \"problem\": \"%s\", \"data_type\": \"video\", ", number * kinds + kind,
-                   question->text));
-    TRY(buf_puts(out, "\"problem_type\": \"multiple choice\", \"options\": ["));
-    for (int i = 0; i < choices; i++) TRY(buf_printf(out, "%s\"%c. %s\"", i ? ", " : "", 'A' + i, question->words[i]));
-    return buf_printf(out, "], \"path\": \"./clips/%04d.mp4\", \"solution\": \"<answer>%c</answer>\"}\n", number,
-                      'A' + scene_answer(scene, kind));
+    return kind == 0 ? scene->colour : scene->new_colour;
 }
 
 // Returns the right choice, or with probability `share` one of the three others.
@@ -178,12 +167,12 @@ static status make_add_example(const struct make_options *given, struct buf *out
     const struct question *question = &questions[kind];
     int word = make_wrong(right, given->wrong_reasoning, key, 1);
     int letter = make_wrong(word, given->wrong_answer, key, 2);
-    char said[128], reasoning[64];
+    char completion[128], reasoning[64];
     struct buf prompt = {0};
     TRY(buf_printf(&prompt, "%sOptions:\\n", question->text));
     for (int i = 0; i < choices; i++) TRY(buf_printf(&prompt, "%c. %s\\n", 'A' + i, question->words[i]));
     snprintf(reasoning, sizeof reasoning, "%s %s.", question->reasoning, question->words[word]);
-    snprintf(said, sizeof said, "<think>%s</think><answer>%c</answer>", reasoning, 'A' + letter);
+    snprintf(completion, sizeof completion, "<think>%s</think><answer>%c</answer>", reasoning, 'A' + letter);
     status result =
         buf_printf(out,
                    "{\"v\": 1, \"id\": \"w-%06d\", \"sample_id\": \"w-%06d\", \"prompt\": {\"messages\": [{\"role\": "
@@ -191,22 +180,14 @@ static status make_add_example(const struct make_options *given, struct buf *out
                    "[{\"type\": \"video\", \"video\": \"clips/%04d.mp4\"}, {\"type\": \"text\", \"text\": \"%s\"}]}], "
                    "\"problem_type\": \"multiple choice\", \"solution\": \"<answer>%c</answer>\"}, "
                    "\"completions\": [{\"text\": \"%s\", \"finish\": \"eos\"}], \"advantages\": [1]}\n",
-                   example, example, clip, prompt.data, 'A' + right, said);
-    for (char *at = prompt.data; result == OK && *at; at++) {
-        bool newline = at[0] == '\\' && at[1] == 'n';
-        result = buf_append(corpus, newline ? "\n" : at, 1);
-        at += newline;
+                   example, example, clip, prompt.data, 'A' + right, completion);
+    for (char *c = prompt.data; result == OK && *c; c++) {
+        bool newline = c[0] == '\\' && c[1] == 'n';
+        result = buf_append(corpus, newline ? "\n" : c, 1);
+        c += newline;
     }
-    if (result == OK) result = buf_printf(corpus, "%s\n", said);
+    if (result == OK) result = buf_printf(corpus, "%s\n", completion);
     buf_release(&prompt);
-    return result;
-}
-
-static status make_file(const char *dir, const char *name, const struct buf *content) {
-    struct arena memory = {0};
-    char *path = path_join(&memory, dir, name);
-    status result = path ? file_write_atomic(path, content->data, content->size) : fail_oom();
-    arena_release(&memory);
     return result;
 }
 
@@ -225,18 +206,31 @@ int make_demo_data_main(int argc, char **argv) {
         struct scene scene = scene_at(rng_key((uint64_t)given.seed + (uint64_t)i, "clip"));
         path = arena_printf(&memory, "%s/clips/%04d.mp4", dir, i);
         TRY_TO(result, done, path ? make_write_clip(path, &scene) : fail_oom());
-        for (int kind = 0; kind < kinds; kind++)
-            TRY_TO(result, done, make_add_question(i < given.clips ? &training : &held_out, i, kind, &scene));
+        // A line of the Video-R1 layout for each question on the clip.
+        struct buf *lines = i < given.clips ? &training : &held_out;
+        for (int kind = 0; kind < kinds; kind++) {
+            const struct question *question = &questions[kind];
+            TRY_TO(result, done,
+                   buf_printf(lines,
+                              "{\"problem_id\": %d, \"problem\": \"%s\", \"data_type\": \"video\", "
+                              "\"problem_type\": \"multiple choice\", \"options\": [",
+                              i * kinds + kind, question->text));
+            for (int k = 0; k < choices; k++)
+                TRY_TO(result, done, buf_printf(lines, "%s\"%c. %s\"", k ? ", " : "", 'A' + k, question->words[k]));
+            TRY_TO(result, done,
+                   buf_printf(lines, "], \"path\": \"./clips/%04d.mp4\", \"solution\": \"<answer>%c</answer>\"}\n", i,
+                              'A' + scene_answer(&scene, kind)));
+        }
     }
     for (int i = 0; i < given.examples; i++) {
         int clip = (int)rng_below((uint64_t)given.seed, 9, (uint64_t)i, (uint64_t)given.clips);
         struct scene scene = scene_at(rng_key((uint64_t)given.seed + (uint64_t)clip, "clip"));
         TRY_TO(result, done, make_add_example(&given, &warm_up, &corpus, i, clip, &scene));
     }
-    TRY_TO(result, done, make_file(dir, "train.jsonl", &training));
-    TRY_TO(result, done, make_file(dir, "held-out.jsonl", &held_out));
-    TRY_TO(result, done, make_file(dir, "warm-up.jsonl", &warm_up));
-    TRY_TO(result, done, make_file(dir, "text.txt", &corpus));
+    TRY_TO(result, done, subcommand_write_file(dir, "train.jsonl", &training));
+    TRY_TO(result, done, subcommand_write_file(dir, "held-out.jsonl", &held_out));
+    TRY_TO(result, done, subcommand_write_file(dir, "warm-up.jsonl", &warm_up));
+    TRY_TO(result, done, subcommand_write_file(dir, "text.txt", &corpus));
 done:
     buf_release(&training);
     buf_release(&held_out);

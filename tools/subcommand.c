@@ -1,6 +1,7 @@
-// What all subcommands do alike: options, operands, pipeline files, exit codes.
+// What all subcommands do in the same way: options, operands, pipeline files, exit codes.
 #include <stdio.h>
 
+#include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "tools/tools.h"
 
@@ -12,9 +13,9 @@ status subcommand_parse(struct options *options, const struct option_table *tabl
     operands->list = argv + rest;
     operands->count = argc - rest;
     if (operands->count < operands->least)
-        return fail(USAGE, "an operand is missing: %s %s", table->program, table->operands);
+        return fail(USAGE, "an operand is missing; usage: %s %s", table->program, table->operands);
     if (operands->count > operands->most)
-        return fail(USAGE, "unexpected operand '%s': %s %s", operands->list[operands->most], table->program,
+        return fail(USAGE, "unexpected operand '%s'; usage: %s %s", operands->list[operands->most], table->program,
                     table->operands);
     return OK;
 }
@@ -31,6 +32,14 @@ status subcommand_open_pipeline(struct pipeline **pipeline, struct options *opti
         if (diagnostics.size) fwrite(diagnostics.data, 1, diagnostics.size, stderr);
         buf_release(&diagnostics);
     }
+    return result;
+}
+
+status subcommand_write_file(const char *dir, const char *name, const struct buf *content) {
+    struct arena memory = {0};
+    char *path = path_join(&memory, dir, name);
+    status result = path ? file_write_atomic(path, content->data, content->size) : fail_oom();
+    arena_release(&memory);
     return result;
 }
 

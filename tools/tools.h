@@ -7,7 +7,7 @@
 #include "shared/config/options.h"
 #include "shared/config/pipeline.h"
 
-// What stands behind the options.
+// What follows the options on the command line.
 struct operands {
     int least, most; // how many there may be
     int count;
@@ -18,6 +18,9 @@ struct operands {
 // --version; USAGE or DATAERR for what is wrong. Release with options_release.
 status subcommand_parse(struct options *options, const struct option_table *table, void *values, int argc, char **argv,
                         struct operands *operands);
+
+// Replaces the file `name` in a directory atomically. UNAVAILABLE.
+status subcommand_write_file(const char *dir, const char *name, const struct buf *content);
 
 // Logs a failure and returns the exit code: 0 for OK and END.
 int subcommand_exit(status result);
@@ -31,7 +34,7 @@ struct pipeline_file_options {
 #define PIPELINE_SET                                                                                                   \
     {                                                                                                                  \
         .name = "set", .offset = offsetof(struct pipeline_file_options, set), .type = OPTION_STRING,                   \
-        .repeatable = true, .help = "stage.key=value over what the file says; may be repeated"                         \
+        .repeatable = true, .help = "replace a value of the file: stage.key=value; may be repeated"                    \
     }
 
 // Parses a subcommand's options into `values`, the table's struct, which begins with pipeline_file_options; then reads
