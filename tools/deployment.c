@@ -57,34 +57,35 @@ const char *deployment_key_file(struct arena *arena) {
 
 // ---- replicas and their endpoints ----
 
-// A program's keys may be paths of this machine and are left out; the rest is hashed.
-static status deployment_hash_keys(const struct pipeline_stage *stage, uint64_t *hash) {
-    struct buf text = {0};
-    status result = OK;
-    for (const struct pipeline_key *key = stage->keys.first; key && result == OK; key = key->next)
-        if (*key->value != '/') result = buf_printf(&text, "%s=%s\n", key->name, key->value);
-    *hash = XXH3_64bits(text.data, text.size);
-    buf_release(&text);
-    return result;
-}
-
-// A hash of the options that change what a stage computes. Paths and devices may differ from machine to machine.
-static status deployment_hash_options(const struct pipeline_stage *stage, uint64_t *hash) {
-    const struct option_table *table = &stage->kind->options;
+// Computes a hash of the settings that change what a stage computes. Paths and devices may differ from machine to
+// machine and are left out. The types of a program's keys are unknown: a value that begins with '/' counts as a path.
+static status deployment_hash_settings(const struct pipeline_stage *stage, uint64_t *hash) {
+    const struct option_table *table = stage->kind ? &stage->kind->options : NULL;
     struct options options = {0};
+    struct buf text = {0};
     void *values = NULL;
-    TRY(mem_new(&values, table->size, 1));
-    status result = options_init(&options, table, values);
-    for (const struct pipeline_key *key = stage->keys.first; key && result == OK; key = key->next) {
+    status result = OK;
+    if (table) TRY_TO(result, done, mem_new(&values, table->size, 1));
+    if (table) TRY_TO(result, done, options_init(&options, table, values));
+    for (const struct pipeline_key *key = stage->keys.first; key; key = key->next) {
+        if (!table) {
+            if (*key->value != '/') TRY_TO(result, done, buf_printf(&text, "%s=%s\n", key->name, key->value));
+            continue;
+        }
         const struct option *option = option_find(table, key->name);
         const bool path = option->type == OPTION_FILE || option->type == OPTION_PATH;
         if (option->not_hashed || option->type == OPTION_DEVICE) continue;
         if (!path || choice_index(option->choices, key->value) >= 0)
-            result = options_set(&options, key->name, key->value);
+            TRY_TO(result, done, options_set(&options, key->name, key->value));
     }
-    if (result == OK) result = options_hash(&options, hash);
+    if (table)
+        result = options_hash(&options, hash);
+    else
+        *hash = XXH3_64bits(text.data, text.size);
+done:
     options_release(&options);
     free(values);
+    buf_release(&text);
     return result;
 }
 
@@ -100,7 +101,7 @@ static status deployment_fingerprint(struct deployment *deployment) {
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
         TRY_TO(result, done, buf_printf(&text, "%s %d %d %d\n", stage->name, stage->from, stage->replicas, stage->on));
-        TRY_TO(result, done, stage->kind ? deployment_hash_options(stage, &hash) : deployment_hash_keys(stage, &hash));
+        TRY_TO(result, done, deployment_hash_settings(stage, &hash));
         TRY_TO(result, done, buf_printf(&settings, " %s=%016llx", stage->name, (unsigned long long)hash));
     }
     for (size_t i = 0; i < pipeline->machine_count; i++) {
@@ -109,7 +110,7 @@ static status deployment_fingerprint(struct deployment *deployment) {
                buf_printf(&text, "%s %s %d %s\n", machine->name, machine->address, machine->port,
                           machine->key ? machine->key : ""));
     }
-    // On one machine two runs of one file in two directories are two runs.
+    // On one machine, one file can have a run in each of several directories.
     if (deployment->machines < 2) TRY_TO(result, done, buf_puts(&text, pipeline->run));
     // Too many stages to list are hashed together.
     const bool listed = settings.size <= RUN_MAX;
@@ -123,32 +124,28 @@ done:
     return result;
 }
 
-// Sets `sockets`. Paths of Unix sockets are short: where the run's directory is too deep, they go to the user's own.
-static status deployment_choose_sockets(struct deployment *deployment, size_t longest) {
-    const size_t most = sizeof((struct sockaddr_un *)0)->sun_path - 1;
-    const char *run = deployment->pipeline->run, *base = getenv("XDG_RUNTIME_DIR");
-    deployment->sockets = arena_printf(&deployment->arena, "%s/sockets", run);
-    if (!deployment->sockets) return fail_oom();
-    if (strlen(deployment->sockets) + 1 + longest <= most) return OK;
-    if (!base || !*base || strlen(base) + 30 + longest > most || access(base, W_OK)) base = "/tmp";
-    deployment->sockets = arena_printf(&deployment->arena, "%s/caravan-%u-%016llx", base, (unsigned)getuid(),
-                                       (unsigned long long)XXH3_64bits(run, strlen(run)));
-    if (!deployment->sockets) return fail_oom();
-    return strlen(deployment->sockets) + 1 + longest <= most ? OK
-                                                             : fail(USAGE, "a stage's name is too long for a socket");
-}
-
-// Makes the list of replicas with their endpoints. Those of one machine have consecutive ports.
+// Makes the list of replicas with their endpoints, and sets `sockets`. The replicas of one machine have consecutive
+// ports. The path of a Unix socket is short: if the run's directory is too deep, the sockets go to the user's own.
 static status deployment_make_replicas(struct deployment *deployment) {
     const struct pipeline *pipeline = deployment->pipeline;
-    size_t count = deployment->machines, longest = sizeof SUPERVISOR_NAME + 12;
-    int *ports = NULL;
+    const size_t max_path = sizeof((struct sockaddr_un *)0)->sun_path - 1, max_number = 12;
+    size_t count = deployment->machines, longest = sizeof SUPERVISOR_NAME + max_number;
+    struct arena *arena = &deployment->arena;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         count += (size_t)pipeline->stages[i].replicas;
-        size_t length = strlen(pipeline->stages[i].name) + 12;
+        size_t length = strlen(pipeline->stages[i].name) + max_number;
         if (length > longest) longest = length;
     }
-    TRY(deployment_choose_sockets(deployment, longest));
+    deployment->sockets = arena_printf(arena, "%s/sockets", pipeline->run);
+    if (deployment->sockets && strlen(deployment->sockets) + 1 + longest > max_path) {
+        const char *base = getenv("XDG_RUNTIME_DIR");
+        if (!base || !*base || strlen(base) + 30 + longest > max_path || access(base, W_OK)) base = "/tmp";
+        deployment->sockets = arena_printf(arena, "%s/caravan-%u-%016llx", base, (unsigned)getuid(),
+                                           (unsigned long long)XXH3_64bits(pipeline->run, strlen(pipeline->run)));
+    }
+    if (!deployment->sockets) return fail_oom();
+    if (strlen(deployment->sockets) + 1 + longest > max_path)
+        return fail(USAGE, "a stage's name is too long for a socket");
     TRY(NEW(&deployment->replicas, count));
     for (size_t i = 0; i < deployment->machines; i++)
         deployment->replicas[deployment->count++] = (struct replica){.number = (int)i + 1, .machine = (int)i};
@@ -160,54 +157,33 @@ static status deployment_make_replicas(struct deployment *deployment) {
                 (struct replica){.stage = stage, .number = k, .machine = machine};
     }
     assert(deployment->count == count);
-    TRY(NEW(&ports, deployment->machines));
+    int *ports = arena_alloc(arena, deployment->machines * sizeof *ports);
+    if (!ports) return fail_oom();
     for (size_t i = 0; i < deployment->machines; i++)
         ports[i] = deployment->machines > 1 && pipeline->machines[i].port ? pipeline->machines[i].port : FIRST_PORT;
-    status result = OK;
-    for (size_t i = 0; i < deployment->count && result == OK; i++) {
+    for (size_t i = 0; i < deployment->count; i++) {
         struct replica *replica = &deployment->replicas[i];
-        replica->local = arena_printf(&deployment->arena, "ipc://%s/%s-%d", deployment->sockets, replica_stage(replica),
+        replica->local = arena_printf(arena, "ipc://%s/%s-%d", deployment->sockets, replica_stage(replica),
                                       replica->stage ? replica->number : replica->machine + 1);
-        if (!replica->local) result = fail_oom();
-        if (deployment->machines < 2 || result != OK) continue;
+        if (!replica->local) return fail_oom();
+        if (deployment->machines < 2) continue;
         const char *address = pipeline->machines[replica->machine].address;
         bool v6 = strchr(address, ':') != NULL;
         int port = ports[replica->machine]++;
-        replica->remote =
-            arena_printf(&deployment->arena, "tcp://%s%s%s:%d", v6 ? "[" : "", address, v6 ? "]" : "", port);
-        replica->bound = arena_printf(&deployment->arena, "tcp://*:%d", port);
-        if (!replica->remote || !replica->bound) result = fail_oom();
+        replica->remote = arena_printf(arena, "tcp://%s%s%s:%d", v6 ? "[" : "", address, v6 ? "]" : "", port);
+        replica->bound = arena_printf(arena, "tcp://*:%d", port);
+        if (!replica->remote || !replica->bound) return fail_oom();
     }
-    free(ports);
-    return result;
+    return OK;
 }
 
-// ---- machines and keys ----
-
-static status deployment_check_keys(struct deployment *deployment, const char *secret) {
-    if (deployment->machines < 2) return OK;
-    for (size_t i = 0; i < deployment->machines; i++) {
-        const struct pipeline_machine *machine = &deployment->pipeline->machines[i];
-        if (!machine->key)
-            return fail(USAGE,
-                        "machine %s has no key: type caravan keygen there, and write the public key into the file",
-                        machine->name);
-        if (!wire_key_valid(machine->key)) return fail(USAGE, "machine %s: its key is not valid", machine->name);
-    }
-    deployment->secret = secret ? secret : deployment_key_file(&deployment->arena);
-    if (!deployment->secret) return fail_oom();
-    struct wire_security own = {0};
-    status result = wire_key_read(&own, deployment->secret);
-    const struct pipeline_machine *here = &deployment->pipeline->machines[deployment->here];
-    if (result == OK && strcmp(own.public, here->key) != 0)
-        result = fail(USAGE, "%s is not the key that the file gives machine %s", deployment->secret, here->name);
-    wire_security_release(&own);
-    return result;
-}
+// ---- the deployment ----
 
 status deployment_init(struct deployment *deployment, struct pipeline *pipeline, const char *machine,
                        const char *secret) {
     size_t machines = pipeline->machine_count ? pipeline->machine_count : 1, here = 0;
+    struct wire_security own = {0};
+    status result = OK;
     *deployment = (struct deployment){.pipeline = pipeline, .machines = machines};
     if (!machine && machines > 1)
         return fail(USAGE, "the pipeline has %zu machines: say which one this is, for example --machine %s", machines,
@@ -216,9 +192,26 @@ status deployment_init(struct deployment *deployment, struct pipeline *pipeline,
     if (machine && here == pipeline->machine_count)
         return fail(USAGE, "--machine %s: the pipeline file has no machine of that name", machine);
     deployment->here = (int)here;
-    status result = deployment_check_keys(deployment, secret);
-    if (result == OK) result = deployment_fingerprint(deployment);
-    if (result == OK) result = deployment_make_replicas(deployment);
+    for (size_t i = 0; i < machines && machines > 1; i++) {
+        const struct pipeline_machine *other = &pipeline->machines[i];
+        if (!other->key)
+            return fail(USAGE,
+                        "machine %s has no key: run caravan keygen there, and write the public key into the file",
+                        other->name);
+        if (!wire_key_valid(other->key)) return fail(USAGE, "machine %s: its key is not valid", other->name);
+    }
+    if (machines > 1) {
+        deployment->secret = secret ? secret : deployment_key_file(&deployment->arena);
+        TRY_TO(result, done, deployment->secret ? wire_key_read(&own, deployment->secret) : fail_oom());
+        if (strcmp(own.public, pipeline->machines[here].key) != 0)
+            TRY_TO(result, done,
+                   fail(USAGE, "%s is not the key that the file gives machine %s", deployment->secret,
+                        pipeline->machines[here].name));
+    }
+    TRY_TO(result, done, deployment_fingerprint(deployment));
+    result = deployment_make_replicas(deployment);
+done:
+    wire_security_release(&own);
     if (result != OK) deployment_release(deployment);
     return result;
 }
