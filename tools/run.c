@@ -23,41 +23,21 @@ static const struct option run_options[] = {
     {.name = "machine",
      .offset = offsetof(struct run_options, machine),
      .type = OPTION_STRING,
-     .help = "which of the file's machines this is"},
+     .help = "name of this machine in the file"},
     {.name = "key",
      .offset = offsetof(struct run_options, key),
      .type = OPTION_FILE,
-     .help = "this machine's key file (default: where caravan keygen puts it)"},
+     .help = "key file of this machine (default: the file that caravan keygen writes)"},
     {0},
 };
 static const struct option_table run_table = {.program = "caravan run",
                                               .operands = "FILE",
-                                              .help = "starts a pipeline; Ctrl-C stops it, the same command resumes it",
+                                              .help =
+                                                  "starts a pipeline; Ctrl-C stops it, and the same command resumes it",
                                               .options = run_options,
                                               .size = sizeof(struct run_options)};
 
-// Makes the run's directories and locks the run, as each machine has one run in a directory. The kernel drops the lock
-// when this process ends; no child inherits it.
-static status run_open_dir(struct deployment *deployment, int *lock) {
-    static const char *const names[] = {"store", "logs", "wiring", "weights", "checkpoints"};
-    const char *machine = deployment_machine(deployment, deployment->here), *run = deployment->pipeline->run;
-    TRY(dir_make(run));
-    const char *path = arena_printf(&deployment->arena, "%s/lock%s%s", run, *machine ? "-" : "", machine);
-    if (!path) return fail_oom();
-    *lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (*lock < 0) return fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
-    if (flock(*lock, LOCK_EX | LOCK_NB))
-        return errno == EWOULDBLOCK ? fail(USAGE, "%s: another caravan run is using this directory", run)
-                                    : fail(UNAVAILABLE, "%s: %s", path, strerror(errno));
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        path = arena_printf(&deployment->arena, "%s/%s", run, names[i]);
-        TRY(path ? dir_make(path) : fail_oom());
-    }
-    TRY(dir_make(deployment->sockets));
-    return chmod(deployment->sockets, 0700) ? fail(UNAVAILABLE, "%s: %s", deployment->sockets, strerror(errno)) : OK;
-}
-
-// Without `steps` in the file the schedule is as long as all steps that the data make.
+// If the file does not set optim's `steps`, sets it to the number of steps that the data make.
 static status run_set_steps(struct deployment *deployment) {
     struct pipeline *pipeline = deployment->pipeline;
     struct pipeline_stage *last = &pipeline->stages[pipeline->stage_count - 1];
@@ -78,8 +58,8 @@ static status run_set_steps(struct deployment *deployment) {
         snprintf(steps, sizeof steps, "%lld", (long long)(count > 0 ? count : 1));
         result = pipeline_set(pipeline, last, "steps", steps);
     } else if (deployment->machines > 1) {
-        result = fail_prefix(result,
-                             "the steps cannot be counted: set optim's `steps`, or put the data on this machine too");
+        result = fail_prefix(
+            result, "this machine cannot count the steps: set optim's `steps`, or copy the data to this machine");
     }
 done:
     dataset_free(&data);
@@ -88,8 +68,11 @@ done:
     return result;
 }
 
+// Makes the run's directories and its lock, writes pipeline.yaml and the link to the metrics, and runs the supervisor.
 static status run(struct deployment *deployment) {
+    static const char *const dirs[] = {"store", "logs", "wiring", "weights", "checkpoints"};
     const struct pipeline *pipeline = deployment->pipeline;
+    const char *machine = deployment_machine(deployment, deployment->here), *sockets = deployment->sockets;
     struct buf path = {0}, text = {0}, target = {0};
     int lock = -1;
     status result;
@@ -98,8 +81,25 @@ static status run(struct deployment *deployment) {
         return fail(UNAVAILABLE,
                     "a process of this run may need %zu file descriptors, but only %llu are allowed (ulimit -Hn)",
                     deployment_max_fds(deployment), (unsigned long long)fds);
-    TRY_TO(result, done, run_open_dir(deployment, &lock));
+    TRY_TO(result, done, dir_make(pipeline->run));
+    // Each machine has one run in a directory. The kernel drops the lock when this process ends; no child inherits it.
+    TRY_TO(result, done, buf_printf(&path, "%s/lock%s%s", pipeline->run, *machine ? "-" : "", machine));
+    lock = open(path.data, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (lock < 0 || flock(lock, LOCK_EX | LOCK_NB)) {
+        result = lock >= 0 && errno == EWOULDBLOCK
+                     ? fail(USAGE, "%s: another caravan run is using this directory", pipeline->run)
+                     : fail(UNAVAILABLE, "%s: %s", path.data, strerror(errno));
+        goto done;
+    }
+    for (size_t i = 0; i < sizeof dirs / sizeof *dirs; i++) {
+        buf_clear(&path);
+        TRY_TO(result, done, buf_printf(&path, "%s/%s", pipeline->run, dirs[i]));
+        TRY_TO(result, done, dir_make(path.data));
+    }
+    TRY_TO(result, done, dir_make(sockets));
+    if (chmod(sockets, 0700)) TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", sockets, strerror(errno)));
     TRY_TO(result, done, run_set_steps(deployment));
+    buf_clear(&path);
     TRY_TO(result, done, buf_printf(&path, "%s/pipeline.yaml", pipeline->run));
     TRY_TO(result, done, pipeline_write(pipeline, &text));
     TRY_TO(result, done, file_write_atomic(path.data, text.data, text.size));

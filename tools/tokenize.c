@@ -21,15 +21,15 @@ static const struct option tokenize_options[] = {
      .offset = offsetof(struct tokenize_options, model),
      .type = OPTION_FILE,
      .required = true,
-     .help = "model directory whose tokenizer is used"},
+     .help = "model directory that has the tokenizer"},
     {.name = "decode",
      .offset = offsetof(struct tokenize_options, decode),
      .type = OPTION_BOOL,
-     .help = "reverse: {\"tokens\": [...]} to {\"text\": ...}"},
+     .help = "convert {\"tokens\": [...]} to {\"text\": ...}"},
     {.name = "skip_special",
      .offset = offsetof(struct tokenize_options, skip_special),
      .type = OPTION_BOOL,
-     .help = "with --decode: leave special tokens out of the text"},
+     .help = "with --decode: omit special tokens from the text"},
     {0},
 };
 static const struct option_table tokenize_table = {
@@ -87,7 +87,9 @@ static status tokenize_encode(const struct tokenizer *tokenizer, struct json_obj
     status result;
     TRY(json_get(json, "text", json_type_string, &given));
     TRY(json_get(json, "messages", json_type_array, &list));
-    if (!given == !list) return fail(DATAERR, given ? "both text and messages" : "neither text nor messages");
+    if (!given == !list)
+        return fail(DATAERR,
+                    given ? "the object has both text and messages" : "the object has neither text nor messages");
     if (given) {
         TRY_TO(result, done,
                tokenizer_encode(tokenizer, json_object_get_string(given), (size_t)json_object_get_string_len(given),
@@ -141,41 +143,34 @@ done:
     return result;
 }
 
-// Sets *limit to the number of rows of the model's embedding: vocab_size of config.json, which may be larger than the
-// tokenizer's vocabulary. Without a config.json it is the size of that vocabulary.
-static status tokenize_find_limit(const struct tokenizer *tokenizer, const char *model, int64_t *limit) {
-    struct arena memory = {0};
-    struct json_object *config = NULL, *nested, *size = NULL;
-    status result = OK;
-    *limit = tokenizer_vocab_size(tokenizer);
-    char *path = path_join(&memory, model, "config.json");
-    if (!path) TRY_TO(result, done, fail_oom());
-    if (!path_exists(path)) goto done;
-    TRY_TO(result, done, json_parse_file(&config, path));
-    TRY_TO(result, done, json_get(config, "vocab_size", json_type_int, &size));
-    TRY_TO(result, done, json_get(config, "text_config", json_type_object, &nested));
-    if (!size && nested) TRY_TO(result, done, json_get(nested, "vocab_size", json_type_int, &size));
-    if (size && json_object_get_int64(size) > *limit) *limit = json_object_get_int64(size);
-done:
-    json_object_put(config);
-    arena_release(&memory);
-    return result;
-}
-
 int tokenize_main(int argc, char **argv) {
     struct tokenize_options given;
     struct options options = {0};
     struct operands none = {0};
     struct tokenizer *tokenizer = NULL;
     struct line_reader lines = {.fd = STDIN_FILENO};
-    struct json_object *json = NULL;
+    struct json_object *json = NULL, *text_config, *vocab_size = NULL;
+    struct arena memory = {0};
     struct buf out = {0};
-    int64_t limit;
     status result;
     TRY_TO(result, done, subcommand_parse(&options, &tokenize_table, &given, argc, argv, &none));
     if (given.skip_special && !given.decode) TRY_TO(result, done, fail(USAGE, "--skip-special needs --decode"));
     TRY_TO(result, done, tokenizer_open(&tokenizer, given.model));
-    TRY_TO(result, done, tokenize_find_limit(tokenizer, given.model, &limit));
+    // Ids are valid up to the number of rows of the model's embedding: vocab_size of config.json, which may be larger
+    // than the tokenizer's vocabulary. Without a config.json the size of that vocabulary is the limit.
+    int64_t limit = tokenizer_vocab_size(tokenizer);
+    char *path = path_join(&memory, given.model, "config.json");
+    if (!path) TRY_TO(result, done, fail_oom());
+    if (path_exists(path)) {
+        TRY_TO(result, done, json_parse_file(&json, path));
+        TRY_TO(result, done, json_get(json, "vocab_size", json_type_int, &vocab_size));
+        TRY_TO(result, done, json_get(json, "text_config", json_type_object, &text_config));
+        if (!vocab_size && text_config)
+            TRY_TO(result, done, json_get(text_config, "vocab_size", json_type_int, &vocab_size));
+        if (vocab_size && json_object_get_int64(vocab_size) > limit) limit = json_object_get_int64(vocab_size);
+        json_object_put(json);
+        json = NULL;
+    }
     for (;;) {
         const char *line;
         size_t size;
@@ -194,6 +189,8 @@ int tokenize_main(int argc, char **argv) {
             TRY_TO(result, done, fail(UNAVAILABLE, "cannot write to standard output"));
     }
 done:
+    json_object_put(json);
+    arena_release(&memory);
     buf_release(&out);
     line_reader_release(&lines);
     tokenizer_free(&tokenizer);
