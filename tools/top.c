@@ -1,6 +1,5 @@
-// caravan top FILE: shows a run while it works. A terminal is redrawn, other outputs get plain lines. It connects to
+// caravan top FILE: shows a run while it works. It redraws a terminal and prints plain lines elsewhere. It connects to
 // the supervisor of this machine, which forwards the reports of all replicas.
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
+#include "shared/stage/signals.h"
 #include "shared/wire/wire.h"
 #include "tools/run_status.h"
 #include "tools/tools.h"
@@ -27,23 +27,23 @@ static const struct option top_options[] = {
     {.name = "machine",
      .offset = offsetof(struct top_options, machine),
      .type = OPTION_STRING,
-     .help = "which of the file's machines this is"},
+     .help = "name of this machine in the file"},
     {.name = "key",
      .offset = offsetof(struct top_options, key),
      .type = OPTION_FILE,
-     .help = "this machine's key file (default: where caravan keygen puts it)"},
+     .help = "key file of this machine (default: the file that caravan keygen writes)"},
     {.name = "seconds",
      .offset = offsetof(struct top_options, seconds),
      .type = OPTION_NUMBER,
      .default_value = "1",
      .low = 0.1,
      .high = 3600,
-     .help = "seconds between two views"},
+     .help = "seconds between two updates"},
     {.name = "once",
      .offset = offsetof(struct top_options, once),
      .type = OPTION_BOOL,
      .default_value = "false",
-     .help = "print one view and exit"},
+     .help = "print the run's state once and exit"},
     {0},
 };
 static const struct option_table top_table = {.program = "caravan top",
@@ -53,7 +53,7 @@ static const struct option_table top_table = {.program = "caravan top",
                                               .size = sizeof(struct top_options)};
 
 struct top {
-    struct deployment *deployment;
+    struct deployment deployment;
     struct run_status *run_status;
     struct wire *wire;
     struct node_config config;
@@ -64,54 +64,39 @@ struct top {
     struct buf text;
 };
 
-static volatile sig_atomic_t asked_to_stop;
-
-static void top_on_stop(int number) {
-    (void)number;
-    asked_to_stop = 1;
-}
-
-// Appends reward, accuracy and loss of the last steps, from the last lines of metrics.jsonl.
-static status top_add_steps(const struct top *top, struct buf *out) {
+// Prints the table of the stages, the results of the last steps (from the last lines of metrics.jsonl) and the last
+// notices. metrics.jsonl is missing before the first step and on a machine without optim.
+static status top_show(struct top *top) {
     enum { STEPS = 5, TAIL = 8192 };
-    char path[4096], tail[TAIL + 1];
-    snprintf(path, sizeof path, "%s/metrics.jsonl", top->deployment->pipeline->run);
-    FILE *file = fopen(path, "r");
-    if (!file) return OK; // before the first step, or on a machine without optim
-    if (fseek(file, -TAIL, SEEK_END)) rewind(file);
-    size_t size = fread(tail, 1, TAIL, file);
-    fclose(file);
-    tail[size] = 0;
+    char path[4096], tail[TAIL];
     const char *lines[STEPS] = {0};
     size_t count = 0;
+    struct buf *text = &top->text;
+    buf_clear(text);
+    if (top->terminal) TRY(buf_puts(text, "\033[H\033[J"));
+    TRY(run_status_table(top->run_status, clock_monotonic(), text));
+    snprintf(path, sizeof path, "%s/metrics.jsonl", top->deployment.pipeline->run);
+    file_read_tail(path, tail, sizeof tail);
     for (const char *line = strstr(tail, "{\"step\""); line; line = strstr(line + 1, "{\"step\""))
         lines[count++ % STEPS] = line;
     for (size_t i = count > STEPS ? count - STEPS : 0; i < count; i++) {
         const char *line = lines[i % STEPS], *reward = strstr(line, "\"reward\": "), *end = strchr(line, '\n');
         const char *accuracy = strstr(line, "\"accuracy\": "), *loss = strstr(line, "\"loss\": ");
         if (!end || !reward || !accuracy || !loss || reward > end || accuracy > end) continue;
-        TRY(buf_printf(out, "step %-6lld reward %7.3f  accuracy %6.3f  loss %9.3g\n", atoll(line + 9),
+        TRY(buf_printf(text, "step %-6lld reward %7.3f  accuracy %6.3f  loss %9.3g\n", atoll(line + 9),
                        atof(reward + 10), atof(accuracy + 12), atof(loss + 8)));
     }
-    return OK;
-}
-
-static status top_show(struct top *top) {
-    buf_clear(&top->text);
-    if (top->terminal) TRY(buf_puts(&top->text, "\033[H\033[J"));
-    TRY(run_status_table(top->run_status, clock_monotonic(), &top->text));
-    TRY(top_add_steps(top, &top->text));
-    size_t first = top->notice_count > NOTICES ? top->notice_count - NOTICES : 0;
-    for (size_t i = first; i < top->notice_count; i++) TRY(buf_printf(&top->text, "%s\n", top->notices[i % NOTICES]));
-    if (!top->terminal) TRY(buf_puts(&top->text, "\n"));
-    fwrite(top->text.data, 1, top->text.size, stdout);
+    for (size_t i = top->notice_count > NOTICES ? top->notice_count - NOTICES : 0; i < top->notice_count; i++)
+        TRY(buf_printf(text, "%s\n", top->notices[i % NOTICES]));
+    if (!top->terminal) TRY(buf_puts(text, "\n"));
+    fwrite(text->data, 1, text->size, stdout);
     return fflush(stdout) ? fail(END, "standard output is closed") : OK;
 }
 
 // Shows the run until it ends or the user stops this program.
 static status top_watch(struct top *top) {
     enum { WAIT_MS = 100 };
-    while (!asked_to_stop && !top->over) {
+    while (!signals_stopping() && !top->over) {
         struct wire_event event;
         const struct wire_message *message = &event.message;
         TRY(wire_poll(top->wire, WAIT_MS, &event));
@@ -128,7 +113,7 @@ static status top_watch(struct top *top) {
             }
         }
         if (!top->heard && clock_monotonic() - top->began > ANSWER_SECONDS)
-            return fail(UNAVAILABLE, "no run of this file is active in %s", top->deployment->pipeline->run);
+            return fail(UNAVAILABLE, "no run of this file is active in %s", top->deployment.pipeline->run);
         if (!top->heard || clock_monotonic() - top->shown < top->pause) continue;
         // All replicas have reported after a second.
         if (top->once && clock_monotonic() - top->began < 2) continue;
@@ -139,29 +124,32 @@ static status top_watch(struct top *top) {
     return OK;
 }
 
-static status top_run(struct deployment *deployment, const struct top_options *given) {
-    struct top top = {.deployment = deployment,
-                      .terminal = isatty(STDOUT_FILENO),
-                      .once = given->once,
-                      .pause = given->seconds,
-                      .began = clock_monotonic()};
-    struct sigaction stop = {.sa_handler = top_on_stop};
-    sigaction(SIGINT, &stop, NULL);
-    sigaction(SIGTERM, &stop, NULL);
-    const struct replica *supervisor = deployment_supervisor(deployment, deployment->here);
-    const char *run = deployment->pipeline->run;
-    const char *key = deployment->machines > 1 ? deployment->pipeline->machines[deployment->here].key : NULL;
+int top_main(int argc, char **argv) {
+    struct top_options given;
+    struct options options = {0};
+    struct pipeline *pipeline = NULL;
+    struct top top = {.terminal = isatty(STDOUT_FILENO), .began = clock_monotonic()};
+    struct deployment *deployment = &top.deployment;
+    const char *path;
     status result;
+    TRY_TO(result, done, subcommand_open_pipeline(&pipeline, &options, &top_table, &given, argc, argv, &path));
+    top.once = given.once;
+    top.pause = given.seconds;
+    TRY_TO(result, done, deployment_init(deployment, pipeline, given.machine, given.key));
+    TRY_TO(result, done, signals_open());
     TRY_TO(result, done, run_status_new(&top.run_status, deployment));
-    const char *path = arena_printf(&deployment->arena, "%s/wiring/" SUPERVISOR_NAME "-%d", run, supervisor->number);
+    const struct replica *supervisor = deployment_supervisor(deployment, deployment->here);
+    path = arena_printf(&deployment->arena, "%s/wiring/" SUPERVISOR_NAME "-%d", pipeline->run, supervisor->number);
     if (!path) TRY_TO(result, done, fail_oom());
-    if (!path_exists(path)) TRY_TO(result, done, fail(UNAVAILABLE, "no run of this file was started in %s", run));
+    if (!path_exists(path))
+        TRY_TO(result, done, fail(UNAVAILABLE, "no run of this file was started in %s", pipeline->run));
     TRY_TO(result, done, node_config_read(&top.config, path));
     const struct wire_self self = {.run = deployment->run,
                                    .name = "top",
                                    .replica = 1,
                                    .machine = deployment_machine(deployment, deployment->here),
                                    .security = node_config_security(&top.config)};
+    const char *key = deployment->machines > 1 ? pipeline->machines[deployment->here].key : NULL;
     TRY_TO(result, done, wire_open(&top.wire, &self));
     TRY_TO(result, done, wire_connect(top.wire, deployment_endpoint(deployment, supervisor), key, "watch", NULL));
     result = top_watch(&top);
@@ -170,21 +158,7 @@ done:
     node_config_release(&top.config);
     run_status_free(&top.run_status);
     buf_release(&top.text);
-    return result;
-}
-
-int top_main(int argc, char **argv) {
-    struct top_options given;
-    struct options options = {0};
-    struct pipeline *pipeline = NULL;
-    const char *path;
-    status result = subcommand_open_pipeline(&pipeline, &options, &top_table, &given, argc, argv, &path);
-    if (result == OK) {
-        struct deployment deployment;
-        result = deployment_init(&deployment, pipeline, given.machine, given.key);
-        if (result == OK) result = top_run(&deployment, &given);
-        deployment_release(&deployment);
-    }
+    deployment_release(deployment);
     pipeline_free(&pipeline);
     options_release(&options);
     return subcommand_exit(result);

@@ -111,6 +111,15 @@ status file_read(const char *path, struct buf *out) {
     return result;
 }
 
+void file_read_tail(const char *path, char *tail, size_t size) {
+    assert(size > 0);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    off_t end = fd >= 0 ? lseek(fd, 0, SEEK_END) : 0, most = (off_t)size - 1;
+    ssize_t got = fd >= 0 ? fd_pread(fd, tail, size - 1, end > most ? end - most : 0) : 0;
+    tail[got > 0 ? got : 0] = 0;
+    if (fd >= 0) close(fd);
+}
+
 status file_map_open(struct file_map *map, const char *path) {
     *map = (struct file_map){0};
     int fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -44,6 +44,9 @@ uint64_t fd_raise_limit(void);
 // Appends a file's content to `out`. DATAERR names the path.
 status file_read(const char *path, struct buf *out);
 
+// Sets tail[0..size) to the last bytes of a file, as a string. It is "" if the file cannot be read.
+void file_read_tail(const char *path, char *tail, size_t size);
+
 // A read-only mapping of a whole file. A zeroed struct is an empty one.
 struct file_map {
     const void *data; // NULL for an empty file
