@@ -22,6 +22,7 @@
 
 struct program {
     struct stage_context *context;
+    struct node_config config; // of this adapter, with the program's command
     struct arena arena;
     char **argv;
     pid_t pid;   // 0: not running
@@ -29,20 +30,11 @@ struct program {
     struct buf line, buffer;
 };
 
-static struct node_config program_config; // of this process: stage_main passes nothing to `open`
+static struct program user_program; // the only one of this process: stage_main passes nothing to `open`
 
 static status program_open(void **state, struct stage_context *context) {
-    struct program *program;
-    TRY(NEW(&program, 1));
-    *state = program;
-    program->context = context;
-    program->in = program->out = -1;
-    TRY(NEW(&program->argv, program_config.command_count + 1));
-    for (size_t i = 0; i < program_config.command_count; i++) {
-        const char *argument = program_config.command[i];
-        program->argv[i] = arena_strndup(&program->arena, argument, strlen(argument));
-        if (!program->argv[i]) return fail_oom();
-    }
+    user_program.context = context;
+    *state = &user_program;
     return OK;
 }
 
@@ -62,7 +54,7 @@ static status program_start(struct program *program) {
         signal(SIGPIPE, SIG_DFL);
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != adapter) _exit(UNAVAILABLE); // it ended before prctl
-        if (chdir(program_config.home)) _exit(UNAVAILABLE);
+        if (chdir(program->config.home)) _exit(UNAVAILABLE);
         execvp(program->argv[0], program->argv);
         log_info("%s: %s", program->argv[0], strerror(errno));
         _exit(127); // as a shell
@@ -161,44 +153,41 @@ static status program_work(void *state, struct group *group) {
     }
 }
 
-static status program_close(void *state) {
-    struct program *program = state;
-    if (!program) return OK;
-    program_stop(program);
-    buf_release(&program->line);
-    buf_release(&program->buffer);
-    arena_release(&program->arena);
-    free(program->argv);
-    free(program);
-    return OK;
-}
-
 int program_main(int argc, char **argv) {
     static const char option[] = "--wiring=";
     bool given = argc == 2 && !strncmp(argv[1], option, sizeof option - 1);
     const char *path = given ? argv[1] + sizeof option - 1 : "";
+    struct program *program = &user_program;
+    const struct node_config *config = &program->config;
+    int code = 0;
+    status result;
+    program->in = program->out = -1;
     log_timestamps(given);
-    status result = given ? node_config_read(&program_config, path)
-                          : fail(USAGE, "this program is started by caravan run, not by hand");
-    if (result == OK && (!program_config.command_count || !program_config.home))
-        result = fail(DATAERR, "%s: names no program", path);
-    if (result != OK) {
-        log_info("%s", fail_text());
-        node_config_release(&program_config);
-        return status_exit_code(result);
+    TRY_TO(result, done,
+           given ? node_config_read(&program->config, path)
+                 : fail(USAGE, "caravan run starts this program; it cannot be started by hand"));
+    if (!config->command_count || !config->home)
+        TRY_TO(result, done, fail(DATAERR, "%s: the file does not name a program", path));
+    TRY_TO(result, done, NEW(&program->argv, config->command_count + 1));
+    for (size_t i = 0; i < config->command_count; i++) {
+        program->argv[i] = arena_strndup(&program->arena, config->command[i], strlen(config->command[i]));
+        if (!program->argv[i]) TRY_TO(result, done, fail_oom());
     }
     // stage_main reads the option and the file again.
-    const struct option_table table = {.program = program_config.stage,
+    const struct option_table table = {.program = config->stage,
                                        .help = "a user's program",
                                        .common = common_options,
                                        .size = sizeof(struct common_options)};
-    const struct stage stage = {.name = program_config.stage,
-                                .table = &table,
-                                .section = -1,
-                                .open = program_open,
-                                .work = program_work,
-                                .close = program_close};
-    int code = stage_main(&stage, argc, argv);
-    node_config_release(&program_config);
+    const struct stage stage = {
+        .name = config->stage, .table = &table, .section = -1, .open = program_open, .work = program_work};
+    code = stage_main(&stage, argc, argv);
+    program_stop(program);
+done:
+    if (result != OK) code = subcommand_exit(result);
+    buf_release(&program->line);
+    buf_release(&program->buffer);
+    arena_release(&program->arena);
+    free(program->argv);
+    node_config_release(&program->config);
     return code;
 }
