@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""consistency.py [--tail N]: a filter of groups, one JSON object a line, that adds the section `consistency`.
+"""consistency.py [--tail N]: a filter of groups that adds the section `consistency`.
 
-For each completion: 1 if the answer stands among the last N characters of its own reasoning, 0 if not. Any program that
-keeps to three rules is a stage: answer each line with one line, in order; flush after each; let every key it does not
-know pass through as it came. What it writes on standard error goes to the run's log.
+A group is a JSON object on one line. The section has a number for each completion: 1 if the last N
+characters of its reasoning contain its answer, and 0 if they do not.
+
+Any program that keeps to three rules can be a stage. It answers each line with one line, in the
+order of its input. It flushes standard output after each line. It copies every key that it does not
+know. What it writes to standard error goes to the run's log.
 """
 import argparse
 import json
