@@ -20,45 +20,12 @@ static status group_json_read_string(struct arena *arena, struct string *out, js
     return string.data ? arena_string(arena, out, string.data, string.size) : field_fail(path, "not a string");
 }
 
-static status group_json_keep(struct arena *arena, struct string *out, json_object *json) {
+static status group_json_copy_text(struct arena *arena, struct string *out, json_object *json) {
     struct buf printed = {0};
     status result = json_print(&printed, json);
     if (result == OK) result = arena_string(arena, out, printed.data, printed.size);
     buf_release(&printed);
     return result;
-}
-
-static status group_json_read_array(struct arena *arena, const struct field *field, void *array, json_object *json,
-                                    const struct field_path *path);
-
-static status group_json_read_element(struct arena *arena, const struct field *field, void *at, json_object *json,
-                                      const struct field_path *path) {
-    struct span *span = at;
-    switch (field->type) {
-    case FIELD_INTS:
-        return json_int(json, at) ? OK : field_fail(path, "not an integer");
-    case FIELD_FLOATS:
-        if (!json) *(float *)at = NAN;
-        return !json || json_float(json, at) ? OK : field_fail(path, "not a number in the range of a float32");
-    case FIELD_DOUBLES:
-        if (!json) *(double *)at = NAN;
-        return !json || json_double(json, at) ? OK : field_fail(path, "not a number in the range of a double");
-    case FIELD_STRINGS:
-        return json ? group_json_read_string(arena, at, json, path) : OK;
-    case FIELD_SPANS:
-        *span = (struct span){-1, -1};
-        if (!json) return OK;
-        if (!json_object_is_type(json, json_type_array) || json_object_array_length(json) != 2 ||
-            !json_int(json_object_array_get_idx(json, 0), &span->first) ||
-            !json_int(json_object_array_get_idx(json, 1), &span->end) || span->first < 0 || span->end < span->first)
-            return field_fail(path, "not [first, end] or null");
-        return OK;
-    case FIELD_ROWS:
-        return json ? group_json_read_array(arena, &group_json_floats, at, json, path) : OK;
-    default:
-        assert(field->table);
-        return group_json_read_object(arena, field->table, at, json, path);
-    }
 }
 
 static status group_json_read_array(struct arena *arena, const struct field *field, void *array, json_object *json,
@@ -68,37 +35,47 @@ static status group_json_read_array(struct arena *arena, const struct field *fie
     TRY(field_array_new(arena, array, count, size));
     char *data = field_array_load(array).data;
     for (size_t i = 0; i < count; i++) {
-        struct field_path element = {path, NULL, i};
-        TRY(group_json_read_element(arena, field, data + i * size, json_object_array_get_idx(json, i), &element));
+        const struct field_path element = {path, NULL, i};
+        json_object *value = json_object_array_get_idx(json, i);
+        void *at = data + i * size;
+        struct span *span = at;
+        switch (field->type) {
+        case FIELD_INTS:
+            if (!json_int(value, at)) return field_fail(&element, "not an integer");
+            break;
+        case FIELD_FLOATS:
+            if (!value)
+                *(float *)at = NAN;
+            else if (!json_float(value, at))
+                return field_fail(&element, "not a number in the range of a float32");
+            break;
+        case FIELD_DOUBLES:
+            if (!value)
+                *(double *)at = NAN;
+            else if (!json_double(value, at))
+                return field_fail(&element, "not a number in the range of a double");
+            break;
+        case FIELD_STRINGS:
+            if (value) TRY(group_json_read_string(arena, at, value, &element));
+            break;
+        case FIELD_SPANS:
+            *span = (struct span){-1, -1};
+            if (!value) break;
+            if (!json_object_is_type(value, json_type_array) || json_object_array_length(value) != 2 ||
+                !json_int(json_object_array_get_idx(value, 0), &span->first) ||
+                !json_int(json_object_array_get_idx(value, 1), &span->end) || span->first < 0 ||
+                span->end < span->first)
+                return field_fail(&element, "not [first, end] or null");
+            break;
+        case FIELD_ROWS:
+            if (value) TRY(group_json_read_array(arena, &group_json_floats, at, value, &element));
+            break;
+        default:
+            assert(field->table);
+            TRY(group_json_read_object(arena, field->table, at, value, &element));
+        }
     }
     return OK;
-}
-
-static status group_json_read_field(struct arena *arena, const struct field *field, void *object, json_object *json,
-                                    const struct field_path *path) {
-    void *at = (char *)object + field->offset;
-    struct message *message = object; // of FIELD_CONTENT
-    switch (field->type) {
-    case FIELD_INT:
-        return json_int(json, at) ? OK : field_fail(path, "not an integer");
-    case FIELD_DOUBLE:
-        return json_double(json, at) ? OK : field_fail(path, "not a number");
-    case FIELD_STRING:
-        return group_json_read_string(arena, at, json, path);
-    case FIELD_OBJECT:
-        *(bool *)((char *)at + field->table->present) = true;
-        return group_json_read_object(arena, field->table, at, json, path);
-    case FIELD_CONTENT: // a plain string becomes one part
-        if (!json_object_is_type(json, json_type_string)) return group_json_read_array(arena, field, at, json, path);
-        TRY(field_array_new(arena, at, 1, sizeof *message->parts));
-        message->plain = true;
-        return group_json_read_string(arena, &message->parts[0].text, json, path);
-    case FIELD_JSON:
-        if (!json_object_is_type(json, json_type_object)) return field_fail(path, "not an object");
-        return group_json_keep(arena, at, json);
-    default:
-        return group_json_read_array(arena, field, at, json, path);
-    }
 }
 
 static status group_json_read_object(struct arena *arena, const struct field_table *table, void *object,
@@ -107,15 +84,47 @@ static status group_json_read_object(struct arena *arena, const struct field_tab
     fields_clear(table, object);
     json_object_object_foreach(json, key, value) {
         const struct field *field = field_find(table, key, strlen(key));
-        struct field_path member = {path, key, 0};
-        if (field) {
-            if (value) TRY(group_json_read_field(arena, field, object, value, &member));
+        const struct field_path member = {path, key, 0};
+        if (!field) {
+            struct string name, text;
+            TRY(arena_string(arena, &name, key, strlen(key)));
+            TRY(group_json_copy_text(arena, &text, value));
+            TRY(fields_add_unknown(arena, object, name, text));
             continue;
         }
-        struct string name, text;
-        TRY(arena_string(arena, &name, key, strlen(key)));
-        TRY(group_json_keep(arena, &text, value));
-        TRY(fields_add_unknown(arena, object, name, text));
+        if (!value) continue;
+        void *at = (char *)object + field->offset;
+        struct message *message = object; // of FIELD_CONTENT
+        switch (field->type) {
+        case FIELD_INT:
+            if (!json_int(value, at)) return field_fail(&member, "not an integer");
+            break;
+        case FIELD_DOUBLE:
+            if (!json_double(value, at)) return field_fail(&member, "not a number");
+            break;
+        case FIELD_STRING:
+            TRY(group_json_read_string(arena, at, value, &member));
+            break;
+        case FIELD_OBJECT:
+            *(bool *)((char *)at + field->table->present) = true;
+            TRY(group_json_read_object(arena, field->table, at, value, &member));
+            break;
+        case FIELD_CONTENT: // a plain string becomes one part
+            message->plain = json_object_is_type(value, json_type_string);
+            if (message->plain) {
+                TRY(field_array_new(arena, at, 1, sizeof *message->parts));
+                TRY(group_json_read_string(arena, &message->parts[0].text, value, &member));
+            } else {
+                TRY(group_json_read_array(arena, field, at, value, &member));
+            }
+            break;
+        case FIELD_JSON:
+            if (!json_object_is_type(value, json_type_object)) return field_fail(&member, "not an object");
+            TRY(group_json_copy_text(arena, at, value));
+            break;
+        default:
+            TRY(group_json_read_array(arena, field, at, value, &member));
+        }
     }
     return fields_check(table, object, path);
 }
@@ -137,63 +146,42 @@ done:
 
 static status group_json_write_object(struct buf *out, const struct field_table *table, const void *object);
 
-static status group_json_write_array(struct buf *out, const struct field *field, const void *array);
-
-static status group_json_write_element(struct buf *out, const struct field *field, const void *at) {
-    const struct string *string = at;
-    const struct span *span = at;
-    switch (field->type) {
-    case FIELD_INTS:
-        return buf_printf(out, "%lld", (long long)*(const int64_t *)at);
-    case FIELD_FLOATS:
-        return json_print_float(out, *(const float *)at);
-    case FIELD_DOUBLES:
-        return json_print_double(out, *(const double *)at);
-    case FIELD_STRINGS:
-        return string->data ? json_print_string(out, string->data, string->size) : buf_puts(out, "null");
-    case FIELD_SPANS:
-        return span->first < 0 ? buf_puts(out, "null")
-                               : buf_printf(out, "[%lld,%lld]", (long long)span->first, (long long)span->end);
-    case FIELD_ROWS:
-        return field_array_load(at).data ? group_json_write_array(out, &group_json_floats, at) : buf_puts(out, "null");
-    default:
-        assert(field->table);
-        return group_json_write_object(out, field->table, at);
-    }
-}
-
 static status group_json_write_array(struct buf *out, const struct field *field, const void *array) {
     struct field_array loaded = field_array_load(array);
     size_t size = field_element_size(field);
     TRY(buf_puts(out, "["));
     for (size_t i = 0; i < loaded.count; i++) {
+        const void *at = (const char *)loaded.data + i * size;
+        const struct string *string = at;
+        const struct span *span = at;
         if (i) TRY(buf_puts(out, ","));
-        TRY(group_json_write_element(out, field, (const char *)loaded.data + i * size));
+        switch (field->type) {
+        case FIELD_INTS:
+            TRY(buf_printf(out, "%lld", (long long)*(const int64_t *)at));
+            break;
+        case FIELD_FLOATS:
+            TRY(json_print_float(out, *(const float *)at));
+            break;
+        case FIELD_DOUBLES:
+            TRY(json_print_double(out, *(const double *)at));
+            break;
+        case FIELD_STRINGS:
+            TRY(string->data ? json_print_string(out, string->data, string->size) : buf_puts(out, "null"));
+            break;
+        case FIELD_SPANS:
+            TRY(span->first < 0 ? buf_puts(out, "null")
+                                : buf_printf(out, "[%lld,%lld]", (long long)span->first, (long long)span->end));
+            break;
+        case FIELD_ROWS:
+            TRY(field_array_load(at).data ? group_json_write_array(out, &group_json_floats, at)
+                                          : buf_puts(out, "null"));
+            break;
+        default:
+            assert(field->table);
+            TRY(group_json_write_object(out, field->table, at));
+        }
     }
     return buf_puts(out, "]");
-}
-
-static status group_json_write_field(struct buf *out, const struct field *field, const void *object) {
-    const void *at = (const char *)object + field->offset;
-    const struct string *string = at;
-    const struct message *message = object; // of FIELD_CONTENT
-    switch (field->type) {
-    case FIELD_INT:
-        return buf_printf(out, "%lld", (long long)*(const int64_t *)at);
-    case FIELD_DOUBLE:
-        return json_print_double(out, *(const double *)at);
-    case FIELD_STRING:
-        return json_print_string(out, string->data, string->size);
-    case FIELD_OBJECT:
-        return group_json_write_object(out, field->table, at);
-    case FIELD_CONTENT:
-        if (!message->plain) return group_json_write_array(out, field, at);
-        return json_print_string(out, message->parts[0].text.data, message->parts[0].text.size);
-    case FIELD_JSON:
-        return buf_append(out, string->data, string->size);
-    default:
-        return group_json_write_array(out, field, at);
-    }
 }
 
 static status group_json_write_key(struct buf *out, bool *first, const char *key, size_t size) {
@@ -210,7 +198,32 @@ static status group_json_write_object(struct buf *out, const struct field_table 
         const struct field *field = &table->fields[i];
         if (!field_present(field, object)) continue;
         TRY(group_json_write_key(out, &first, field->name, strlen(field->name)));
-        TRY(group_json_write_field(out, field, object));
+        const void *at = (const char *)object + field->offset;
+        const struct string *string = at;
+        const struct message *message = object; // of FIELD_CONTENT
+        switch (field->type) {
+        case FIELD_INT:
+            TRY(buf_printf(out, "%lld", (long long)*(const int64_t *)at));
+            break;
+        case FIELD_DOUBLE:
+            TRY(json_print_double(out, *(const double *)at));
+            break;
+        case FIELD_STRING:
+            TRY(json_print_string(out, string->data, string->size));
+            break;
+        case FIELD_OBJECT:
+            TRY(group_json_write_object(out, field->table, at));
+            break;
+        case FIELD_CONTENT:
+            string = message->plain ? &message->parts[0].text : NULL;
+            TRY(string ? json_print_string(out, string->data, string->size) : group_json_write_array(out, field, at));
+            break;
+        case FIELD_JSON:
+            TRY(buf_append(out, string->data, string->size));
+            break;
+        default:
+            TRY(group_json_write_array(out, field, at));
+        }
     }
     for (const struct unknown_field *u = ((const struct unknown_fields *)object)->first; u; u = u->next) {
         TRY(group_json_write_key(out, &first, u->key.data, u->key.size));

@@ -58,31 +58,6 @@ static status group_unpack_flat(struct arena *arena, enum field_type type, void 
     return OK;
 }
 
-static status group_unpack_element(struct arena *arena, const struct field *field, void *at, const msgpack_object *from,
-                                   const struct field_path *path) {
-    bool nil = from->type == MSGPACK_OBJECT_NIL;
-    struct span *span = at;
-    switch (field->type) {
-    case FIELD_INTS:
-        return group_unpack_int(at, from, path);
-    case FIELD_STRINGS:
-        return nil ? OK : group_unpack_string(arena, at, from, path);
-    case FIELD_SPANS:
-        *span = (struct span){-1, -1};
-        if (nil) return OK;
-        if (from->type != MSGPACK_OBJECT_ARRAY || from->via.array.size != 2)
-            return field_fail(path, "not [first, end]");
-        TRY(group_unpack_int(&span->first, &from->via.array.ptr[0], path));
-        TRY(group_unpack_int(&span->end, &from->via.array.ptr[1], path));
-        return span->first >= 0 && span->end >= span->first ? OK : field_fail(path, "not [first, end]");
-    case FIELD_ROWS:
-        return nil ? OK : group_unpack_flat(arena, FIELD_FLOATS, at, from, path);
-    default:
-        assert(field->table);
-        return group_unpack_object(arena, field->table, at, from, path);
-    }
-}
-
 static status group_unpack_array(struct arena *arena, const struct field *field, void *array,
                                  const msgpack_object *from, const struct field_path *path) {
     if (field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES)
@@ -92,8 +67,34 @@ static status group_unpack_array(struct arena *arena, const struct field *field,
     TRY(field_array_new(arena, array, from->via.array.size, size));
     char *data = field_array_load(array).data;
     for (size_t i = 0; i < from->via.array.size; i++) {
-        struct field_path element = {path, NULL, i};
-        TRY(group_unpack_element(arena, field, data + i * size, &from->via.array.ptr[i], &element));
+        const struct field_path element = {path, NULL, i};
+        const msgpack_object *value = &from->via.array.ptr[i];
+        bool nil = value->type == MSGPACK_OBJECT_NIL;
+        void *at = data + i * size;
+        struct span *span = at;
+        switch (field->type) {
+        case FIELD_INTS:
+            TRY(group_unpack_int(at, value, &element));
+            break;
+        case FIELD_STRINGS:
+            if (!nil) TRY(group_unpack_string(arena, at, value, &element));
+            break;
+        case FIELD_SPANS:
+            *span = (struct span){-1, -1};
+            if (nil) break;
+            if (value->type != MSGPACK_OBJECT_ARRAY || value->via.array.size != 2)
+                return field_fail(&element, "not [first, end]");
+            TRY(group_unpack_int(&span->first, &value->via.array.ptr[0], &element));
+            TRY(group_unpack_int(&span->end, &value->via.array.ptr[1], &element));
+            if (span->first < 0 || span->end < span->first) return field_fail(&element, "not [first, end]");
+            break;
+        case FIELD_ROWS:
+            if (!nil) TRY(group_unpack_flat(arena, FIELD_FLOATS, at, value, &element));
+            break;
+        default:
+            assert(field->table);
+            TRY(group_unpack_object(arena, field->table, at, value, &element));
+        }
     }
     return OK;
 }
@@ -113,55 +114,52 @@ static status group_unpack_json(struct arena *arena, struct string *out, const c
     return result;
 }
 
-static status group_unpack_field(struct arena *arena, const struct field *field, void *object,
-                                 const msgpack_object *from, const struct field_path *path) {
+static status group_unpack_pair(struct arena *arena, const struct field_table *table, void *object,
+                                const msgpack_object_kv *pair, const struct field_path *parent) {
+    const msgpack_object_str *name = &pair->key.via.str;
+    const msgpack_object *value = &pair->val;
+    if (pair->key.type != MSGPACK_OBJECT_STR || (name->size && memchr(name->ptr, 0, name->size)))
+        return field_fail(parent, "bad key");
+    const struct field *field = field_find(table, name->ptr, name->size);
+    const struct field_path path = {parent, field ? field->name : "?", 0};
+    if (!field) {
+        struct unknown_fields *unknown = object;
+        const msgpack_object_ext *ext = &value->via.ext;
+        struct string key = {0}, json = {0};
+        if (value->type != MSGPACK_OBJECT_EXT || ext->type != GROUP_EXT_JSON) return field_fail(&path, "unknown key");
+        TRY(group_unpack_string(arena, &key, &pair->key, &path)); // has no NUL, see above
+        for (const struct unknown_field *u = unknown->first; u; u = u->next)
+            if (string_equals(u->key, key.data)) return field_fail(&path, "given twice");
+        TRY(group_unpack_json(arena, &json, ext->ptr, ext->size, false, &path));
+        return fields_add_unknown(arena, unknown, key, json);
+    }
+    if (field_present(field, object) && field->type != FIELD_INT) return field_fail(&path, "given twice");
     void *at = (char *)object + field->offset;
     struct message *message = object; // of FIELD_CONTENT
     switch (field->type) {
     case FIELD_INT:
-        return group_unpack_int(at, from, path);
+        return group_unpack_int(at, value, &path);
     case FIELD_DOUBLE:
-        if (from->type != MSGPACK_OBJECT_FLOAT64 || !isfinite(from->via.f64)) return field_fail(path, "not a number");
-        *(double *)at = from->via.f64;
+        if (value->type != MSGPACK_OBJECT_FLOAT64 || !isfinite(value->via.f64))
+            return field_fail(&path, "not a number");
+        *(double *)at = value->via.f64;
         return OK;
     case FIELD_STRING:
-        return group_unpack_string(arena, at, from, path);
+        return group_unpack_string(arena, at, value, &path);
     case FIELD_OBJECT:
         *(bool *)((char *)at + field->table->present) = true;
-        return group_unpack_object(arena, field->table, at, from, path);
+        return group_unpack_object(arena, field->table, at, value, &path);
     case FIELD_CONTENT: // a plain string becomes one part
-        if (from->type != MSGPACK_OBJECT_STR) return group_unpack_array(arena, field, at, from, path);
+        if (value->type != MSGPACK_OBJECT_STR) return group_unpack_array(arena, field, at, value, &path);
         TRY(field_array_new(arena, at, 1, sizeof *message->parts));
         message->plain = true;
-        return group_unpack_string(arena, &message->parts[0].text, from, path);
+        return group_unpack_string(arena, &message->parts[0].text, value, &path);
     case FIELD_JSON:
-        if (from->type != MSGPACK_OBJECT_STR) return field_fail(path, "not an object");
-        return group_unpack_json(arena, at, from->via.str.ptr, from->via.str.size, true, path);
+        if (value->type != MSGPACK_OBJECT_STR) return field_fail(&path, "not an object");
+        return group_unpack_json(arena, at, value->via.str.ptr, value->via.str.size, true, &path);
     default:
-        return group_unpack_array(arena, field, at, from, path);
+        return group_unpack_array(arena, field, at, value, &path);
     }
-}
-
-static status group_unpack_pair(struct arena *arena, const struct field_table *table, void *object,
-                                const msgpack_object_kv *pair, const struct field_path *parent) {
-    const msgpack_object_str *name = &pair->key.via.str;
-    if (pair->key.type != MSGPACK_OBJECT_STR || (name->size && memchr(name->ptr, 0, name->size)))
-        return field_fail(parent, "bad key");
-    const struct field *field = field_find(table, name->ptr, name->size);
-    struct field_path path = {parent, field ? field->name : "?", 0};
-    if (field) {
-        if (field_present(field, object) && field->type != FIELD_INT) return field_fail(&path, "given twice");
-        return group_unpack_field(arena, field, object, &pair->val, &path);
-    }
-    struct unknown_fields *unknown = object;
-    const msgpack_object_ext *ext = &pair->val.via.ext;
-    struct string key = {0}, json = {0};
-    if (pair->val.type != MSGPACK_OBJECT_EXT || ext->type != GROUP_EXT_JSON) return field_fail(&path, "unknown key");
-    TRY(group_unpack_string(arena, &key, &pair->key, &path)); // has no NUL, see above
-    for (const struct unknown_field *u = unknown->first; u; u = u->next)
-        if (string_equals(u->key, key.data)) return field_fail(&path, "given twice");
-    TRY(group_unpack_json(arena, &json, ext->ptr, ext->size, false, &path));
-    return fields_add_unknown(arena, unknown, key, json);
 }
 
 static status group_unpack_object(struct arena *arena, const struct field_table *table, void *object,
@@ -266,52 +264,37 @@ static int group_pack_flat(msgpack_packer *out, struct field_array array, size_t
     return msgpack_pack_bin_with_body(out, array.data, array.count * element_size);
 }
 
-static int group_pack_element(msgpack_packer *out, const struct field *field, const void *at) {
-    const struct span *span = at;
-    switch (field->type) {
-    case FIELD_INTS:
-        return msgpack_pack_int64(out, *(const int64_t *)at);
-    case FIELD_STRINGS:
-        return group_pack_string(out, at);
-    case FIELD_SPANS:
-        if (span->first < 0) return msgpack_pack_nil(out);
-        return msgpack_pack_array(out, 2) || msgpack_pack_int64(out, span->first) || msgpack_pack_int64(out, span->end);
-    case FIELD_ROWS:
-        return group_pack_flat(out, field_array_load(at), sizeof(float));
-    default:
-        assert(field->table);
-        return group_pack_object(out, field->table, at, GROUP_ALL_SECTIONS);
-    }
-}
-
-static int group_pack_array(msgpack_packer *out, const struct field *field, const void *at) {
-    struct field_array array = field_array_load(at);
+static int group_pack_array(msgpack_packer *out, const struct field *field, const void *array) {
+    struct field_array loaded = field_array_load(array);
     size_t size = field_element_size(field);
-    if (field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES) return group_pack_flat(out, array, size);
-    int failed = msgpack_pack_array(out, array.count);
-    for (size_t i = 0; i < array.count && !failed; i++)
-        failed = group_pack_element(out, field, (const char *)array.data + i * size);
-    return failed;
-}
-
-static int group_pack_field(msgpack_packer *out, const struct field *field, const void *object) {
-    const void *at = (const char *)object + field->offset;
-    const struct message *message = object; // of FIELD_CONTENT
-    switch (field->type) {
-    case FIELD_INT:
-        return msgpack_pack_int64(out, *(const int64_t *)at);
-    case FIELD_DOUBLE:
-        return msgpack_pack_double(out, *(const double *)at);
-    case FIELD_STRING:
-    case FIELD_JSON:
-        return group_pack_string(out, at);
-    case FIELD_OBJECT:
-        return group_pack_object(out, field->table, at, GROUP_ALL_SECTIONS);
-    case FIELD_CONTENT:
-        return message->plain ? group_pack_string(out, &message->parts[0].text) : group_pack_array(out, field, at);
-    default:
-        return group_pack_array(out, field, at);
+    if (field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES) return group_pack_flat(out, loaded, size);
+    int failed = msgpack_pack_array(out, loaded.count);
+    for (size_t i = 0; i < loaded.count && !failed; i++) {
+        const void *at = (const char *)loaded.data + i * size;
+        const struct span *span = at;
+        switch (field->type) {
+        case FIELD_INTS:
+            failed = msgpack_pack_int64(out, *(const int64_t *)at);
+            break;
+        case FIELD_STRINGS:
+            failed = group_pack_string(out, at);
+            break;
+        case FIELD_SPANS:
+            if (span->first < 0)
+                failed = msgpack_pack_nil(out);
+            else
+                failed = msgpack_pack_array(out, 2) || msgpack_pack_int64(out, span->first) ||
+                         msgpack_pack_int64(out, span->end);
+            break;
+        case FIELD_ROWS:
+            failed = group_pack_flat(out, field_array_load(at), sizeof(float));
+            break;
+        default:
+            assert(field->table);
+            failed = group_pack_object(out, field->table, at, GROUP_ALL_SECTIONS);
+        }
     }
+    return failed;
 }
 
 static bool group_pack_wants(const struct field *field, const void *object, int section) {
@@ -328,8 +311,31 @@ static int group_pack_object(msgpack_packer *out, const struct field_table *tabl
     for (size_t i = 0; i < table->count && !failed; i++) {
         const struct field *field = &table->fields[i];
         if (!group_pack_wants(field, object, section)) continue;
-        failed =
-            msgpack_pack_str_with_body(out, field->name, strlen(field->name)) || group_pack_field(out, field, object);
+        failed = msgpack_pack_str_with_body(out, field->name, strlen(field->name));
+        if (failed) break;
+        const void *at = (const char *)object + field->offset;
+        const struct message *message = object; // of FIELD_CONTENT
+        switch (field->type) {
+        case FIELD_INT:
+            failed = msgpack_pack_int64(out, *(const int64_t *)at);
+            break;
+        case FIELD_DOUBLE:
+            failed = msgpack_pack_double(out, *(const double *)at);
+            break;
+        case FIELD_STRING:
+        case FIELD_JSON:
+            failed = group_pack_string(out, at);
+            break;
+        case FIELD_OBJECT:
+            failed = group_pack_object(out, field->table, at, GROUP_ALL_SECTIONS);
+            break;
+        case FIELD_CONTENT:
+            failed =
+                message->plain ? group_pack_string(out, &message->parts[0].text) : group_pack_array(out, field, at);
+            break;
+        default:
+            failed = group_pack_array(out, field, at);
+        }
     }
     for (const struct unknown_field *u = unknown; u && !failed; u = u->next) {
         failed = msgpack_pack_str_with_body(out, u->key.data, u->key.size) ||
