@@ -141,8 +141,8 @@ status cpu_buffer_new(struct backend *backend, size_t bytes, struct buffer **out
     return OK;
 }
 
-void cpu_buffer_free(struct backend *backend, struct buffer **place) {
-    struct buffer *buffer = *place;
+void cpu_buffer_free(struct backend *backend, struct buffer **pointer) {
+    struct buffer *buffer = *pointer;
     if (!buffer) return;
     if (buffer->previous) {
         buffer->previous->next = buffer->next;
@@ -157,7 +157,7 @@ void cpu_buffer_free(struct backend *backend, struct buffer **place) {
         free(buffer->data);
     }
     free(buffer);
-    *place = NULL;
+    *pointer = NULL;
 }
 
 void cpu_guard(struct cpu_backend *cpu, bool open) {

@@ -273,8 +273,8 @@ failed:
     return result;
 }
 
-void onednn_free(struct onednn **place) {
-    struct onednn *onednn = *place;
+void onednn_free(struct onednn **pointer) {
+    struct onednn *onednn = *pointer;
     if (!onednn) return;
     while (onednn->count) onednn_drop_oldest(onednn);
     for (int i = 0; onednn->streams && i < onednn->threads; i++) {
@@ -283,5 +283,5 @@ void onednn_free(struct onednn **place) {
     free(onednn->streams);
     if (onednn->engine) dnnl_engine_destroy(onednn->engine);
     free(onednn);
-    *place = NULL;
+    *pointer = NULL;
 }

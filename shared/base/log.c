@@ -57,7 +57,7 @@ __attribute__((format(printf, 1, 0))) static void log_write(const char *format, 
     used = size < (int)sizeof line - 1 - used ? used + size : (int)sizeof line - 2;
     line[used++] = '\n';
     ssize_t written = write(STDERR_FILENO, line, (size_t)used);
-    (void)written; // without standard error there is no place for a message
+    (void)written; // a message that cannot be written is lost
 }
 
 void log_info(const char *format, ...) {

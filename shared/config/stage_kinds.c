@@ -436,7 +436,7 @@ static const struct option optim_options[] = {
     {0},
 };
 
-// common_options[] counts on these places.
+// common_options[] relies on these offsets.
 #define FIRST(stage, member) static_assert(offsetof(struct stage, member) == 0, "the first member")
 FIRST(stage_model_options, common);
 FIRST(source_options, common);

@@ -69,21 +69,23 @@ static int64_t generator_find_gap(const struct generator *generator, int64_t row
     return at + rows <= begin + generator->prompt_area_rows ? at : -1;
 }
 
-// *region = where a request's prompt can be computed now; -1: nowhere. If nothing is running, a new cache is made whose
-// prompt area has room for as many requests like this one as can be decoded side by side.
-static status generator_find_region(struct generator *generator, const struct request *request, int64_t *region) {
+// *cache_begin = the first of the cache rows in which a request's prompt can be computed now; -1: there are none. If
+// nothing is running, a new cache is made whose prompt area has room for as many requests like this one as can be
+// decoded side by side.
+static status generator_find_cache_rows(struct generator *generator, const struct request *request,
+                                        int64_t *cache_begin) {
     struct model *model = generator->model;
     const struct operations *ops = model->backend->ops;
-    *region = generator->cache ? generator_find_gap(generator, request->cache_rows) : -1;
-    if (*region >= 0 || generator->running) return OK;
+    *cache_begin = generator->cache ? generator_find_gap(generator, request->cache_rows) : -1;
+    if (*cache_begin >= 0 || generator->running) return OK;
     int64_t rows = generator->options.rows, requests = rows / request->count + 2;
     generator->prompt_area_rows = requests * request->cache_rows * 5 / 4;
     int64_t cache_rows = rows * generator->cache_rows_per_row + cache_round_up(generator->prompt_area_rows);
     ops->kv_cache_free(model->backend, &generator->cache);
     TRY(ops->kv_cache_new(model->backend, &generator->cache, model->config.text.num_hidden_layers, cache_rows,
                           model->weights->text.heads));
-    *region = generator_find_gap(generator, request->cache_rows);
-    assert(*region >= 0 && *region % BRANCH_ALIGNMENT == 0);
+    *cache_begin = generator_find_gap(generator, request->cache_rows);
+    assert(*cache_begin >= 0 && *cache_begin % BRANCH_ALIGNMENT == 0);
     return OK;
 }
 
@@ -123,9 +125,9 @@ static void generator_schedule(struct generator *generator) {
     }
 }
 
-static status generator_start(struct generator *generator, struct request *request, int64_t region,
+static status generator_start(struct generator *generator, struct request *request, int64_t cache_begin,
                               const struct model_prompt *prompt) {
-    request->cache_begin = region;
+    request->cache_begin = cache_begin;
     generator_append(&generator->running, request);
     TRY(generator_prefill(generator, request, prompt));
     generator_schedule(generator);
@@ -136,11 +138,11 @@ static status generator_start(struct generator *generator, struct request *reque
 static status generator_start_waiting(struct generator *generator) {
     struct request *request = generator->waiting;
     if (!request) return OK;
-    int64_t region = -1;
-    TRY(generator_find_region(generator, request, &region));
-    if (region < 0) return OK;
+    int64_t cache_begin = -1;
+    TRY(generator_find_cache_rows(generator, request, &cache_begin));
+    if (cache_begin < 0) return OK;
     generator->waiting = NULL;
-    return generator_start(generator, request, region, &request->prompt);
+    return generator_start(generator, request, cache_begin, &request->prompt);
 }
 
 // Copies the prompt into the request, which has to wait.
@@ -191,11 +193,11 @@ status generator_add(struct generator *generator, const struct generate_request 
         generated->versions = arena_alloc(&request->arena, tokens * sizeof *generated->versions);
         if (!generated->tokens || !generated->logprobs || !generated->versions) TRY_TO(result, failed, fail_oom());
     }
-    int64_t region = -1;
+    int64_t cache_begin = -1;
     TRY_TO(result, failed, generator_start_waiting(generator));
-    if (!generator->waiting) TRY_TO(result, failed, generator_find_region(generator, request, &region));
-    if (region >= 0) {
-        TRY_TO(result, failed, generator_start(generator, request, region, &from->prompt));
+    if (!generator->waiting) TRY_TO(result, failed, generator_find_cache_rows(generator, request, &cache_begin));
+    if (cache_begin >= 0) {
+        TRY_TO(result, failed, generator_start(generator, request, cache_begin, &from->prompt));
         return OK;
     }
     if (generator->waiting) TRY_TO(result, failed, fail(BUG, "another request is waiting already"));

@@ -19,20 +19,21 @@ static status generator_sample(struct generator *generator, struct arena *arena,
     const struct operations *ops = model->backend->ops;
     size_t count = (size_t)normed.rows;
     struct sampling *settings = arena_alloc(arena, count * sizeof *settings);
-    double *chance = arena_alloc(arena, count * sizeof *chance);
+    double *uniform = arena_alloc(arena, count * sizeof *uniform);
     int32_t *tokens = arena_alloc(arena, count * sizeof *tokens);
     float *logprobs = arena_alloc(arena, count * sizeof *logprobs);
-    if (!settings || !chance || !tokens || !logprobs) return fail_oom();
+    if (!settings || !uniform || !tokens || !logprobs) return fail_oom();
     for (size_t i = 0; i < count; i++) {
         const struct request *request = rows[i].request;
         size_t position = request->results[rows[i].completion].count;
         settings[i] = request->sampling;
-        chance[i] = rng_uniform(request->key, (uint64_t)rows[i].completion, position);
+        uniform[i] = rng_uniform(request->key, (uint64_t)rows[i].completion, position);
     }
     struct tensor device_tokens, device_logprobs;
     TRY(workspace_alloc(&model->workspace, ELEMENT_I32, normed.rows, 1, &device_tokens));
     TRY(workspace_alloc(&model->workspace, ELEMENT_F32, normed.rows, 1, &device_logprobs));
-    TRY(ops->sample(model->backend, device_tokens, device_logprobs, normed, model->weights->lm_head, settings, chance));
+    TRY(ops->sample(model->backend, device_tokens, device_logprobs, normed, model->weights->lm_head, settings,
+                    uniform));
     TRY(ops->download(model->backend, tokens, ELEMENT_I32, device_tokens));
     TRY(ops->download(model->backend, logprobs, ELEMENT_F32, device_logprobs));
     for (size_t i = 0; i < count; i++) {
