@@ -103,32 +103,6 @@ static double group_loss_clamp(double value, double low, double high) {
     return value < low ? low : value > high ? high : value;
 }
 
-// One token's loss, its derivative by the token's log-probability, and the KL estimate in it.
-struct loss_token {
-    double value, dlogprob, kl;
-};
-
-static struct loss_token group_loss_token(const struct train_completion *completion, size_t t, double logprob,
-                                          const struct loss_options *options) {
-    struct loss_token token = {-completion->advantage, -completion->advantage, 0};
-    if (completion->stale && completion->old_logprobs) {
-        double ratio = exp(logprob - completion->old_logprobs[t]);
-        double plain = ratio * completion->advantage;
-        double clipped = group_loss_clamp(ratio, 1 - options->clip_low, 1 + options->clip_high) * completion->advantage;
-        if (clipped < plain) // where both are equal, the gradient is that of the unclipped one
-            token = (struct loss_token){-clipped, 0, 0};
-        else
-            token = (struct loss_token){-plain, -plain, 0};
-    }
-    if (completion->ref_logprobs) { // the k3 estimate of the KL divergence
-        double difference = completion->ref_logprobs[t] - logprob, d = group_loss_clamp(difference, -10, 10);
-        token.kl = exp(d) - d - 1;
-        token.value += options->kl_beta * token.kl;
-        token.dlogprob += options->kl_beta * (d == difference ? 1 - exp(d) : 0);
-    }
-    return token;
-}
-
 // dlogprobs[t] = weight * dL / d logprobs[t] for all tokens of the group. Fills in *out but its prompt_tokens.
 static void group_loss(const struct train_completion *completions, size_t count, const struct loss_options *options,
                        double weight, const float *logprobs, float *dlogprobs, struct train_result *out) {
@@ -142,13 +116,28 @@ static void group_loss(const struct train_completion *completions, size_t count,
         assert(tokens > 0); // sequence_make refuses an empty completion
         double share = 1.0 / ((double)count * (double)tokens);
         for (size_t t = 0; t < tokens; t++, at++) {
-            struct loss_token token = group_loss_token(completion, t, logprobs[at], options);
-            out->kl += token.kl;
-            out->loss += share * token.value;
+            double logprob = logprobs[at], advantage = completion->advantage;
+            double loss = -advantage, dlogprob = -advantage;
+            if (completion->stale && completion->old_logprobs) {
+                double ratio = exp(logprob - completion->old_logprobs[t]);
+                double plain = ratio * advantage;
+                double clipped = group_loss_clamp(ratio, 1 - options->clip_low, 1 + options->clip_high) * advantage;
+                bool is_clipped = clipped < plain; // where both are equal, the gradient is that of the unclipped one
+                loss = is_clipped ? -clipped : -plain;
+                dlogprob = is_clipped ? 0 : -plain;
+            }
+            if (completion->ref_logprobs) { // the k3 estimate of the KL divergence
+                double difference = completion->ref_logprobs[t] - logprob, d = group_loss_clamp(difference, -10, 10);
+                double kl = exp(d) - d - 1;
+                out->kl += kl;
+                loss += options->kl_beta * kl;
+                dlogprob += options->kl_beta * (d == difference ? 1 - exp(d) : 0);
+            }
+            out->loss += share * loss;
             out->nll -= share * logprobs[at];
-            dlogprobs[at] = (float)(weight * share * token.dlogprob);
+            dlogprobs[at] = (float)(weight * share * dlogprob);
             if (!completion->old_logprobs) continue;
-            double difference = fabs((double)logprobs[at] - completion->old_logprobs[t]);
+            double difference = fabs(logprob - completion->old_logprobs[t]);
             out->logprob_diff_mean += difference;
             if (difference > out->logprob_diff_max) out->logprob_diff_max = difference;
             compared++;

@@ -11,7 +11,7 @@
 #include "shared/base/memory.h"
 
 enum { MAX_SIZE = 1 << 20, MAX_COUNT = 10000 };
-static_assert(MAX_VISION_BLOCKS > 31, "the published blocks with full attention have a place");
+static_assert(MAX_VISION_BLOCKS > 31, "the published blocks with full attention fit");
 
 // Where a key is looked up: in the inner object first, then in the outer one (which may be NULL).
 struct scope {
@@ -87,8 +87,35 @@ static status scope_require(struct scope scope, const char *key, const char *wan
     return OK;
 }
 
-// Rotary settings: rope_scaling beside rope_theta, or both in rope_parameters.
-static status text_config_rope(struct text_config *text, struct scope scope) {
+static status text_config_read(struct text_config *text, struct scope scope) {
+    TRY(scope_int64(scope, "vocab_size", 1, 1 << 24, 152064, &text->vocab_size));
+    TRY(scope_int64(scope, "hidden_size", 1, MAX_SIZE, 8192, &text->hidden_size));
+    TRY(scope_int64(scope, "intermediate_size", 1, MAX_SIZE, 29568, &text->intermediate_size));
+    TRY(scope_int(scope, "num_hidden_layers", 1, MAX_COUNT, 80, &text->num_hidden_layers));
+    TRY(scope_int(scope, "num_attention_heads", 1, MAX_COUNT, 64, &text->num_attention_heads));
+    // A missing num_key_value_heads means 8; null means num_attention_heads.
+    bool null = (scope.inner && json_object_object_get_ex(scope.inner, "num_key_value_heads", NULL)) ||
+                (scope.outer && json_object_object_get_ex(scope.outer, "num_key_value_heads", NULL));
+    TRY(scope_int(scope, "num_key_value_heads", 1, MAX_COUNT, null ? text->num_attention_heads : 8,
+                  &text->num_key_value_heads));
+    if (text->hidden_size % text->num_attention_heads || text->hidden_size / text->num_attention_heads % 2)
+        return fail(DATAERR, "num_attention_heads %d does not divide hidden_size %lld into heads of even size",
+                    text->num_attention_heads, (long long)text->hidden_size);
+    if (text->num_attention_heads % text->num_key_value_heads)
+        return fail(DATAERR, "num_key_value_heads %d does not divide num_attention_heads %d", text->num_key_value_heads,
+                    text->num_attention_heads);
+    text->head_dim = (int)(text->hidden_size / text->num_attention_heads);
+    int head_dim = 0;
+    TRY(scope_int(scope, "head_dim", 1, MAX_SIZE, text->head_dim, &head_dim));
+    if (head_dim != text->head_dim)
+        return fail(DATAERR, "head_dim is %d; hidden_size / num_attention_heads is %d", head_dim, text->head_dim);
+    TRY(scope_float(scope, "rms_norm_eps", 0, 1, 1e-5, &text->rms_norm_eps));
+    TRY(scope_require(scope, "hidden_act", "silu"));
+    bool sliding = false;
+    TRY(scope_bool(scope, "use_sliding_window", false, &sliding));
+    if (sliding) return fail(DATAERR, "use_sliding_window is true; only full attention is supported");
+
+    // Rotary settings: rope_scaling beside rope_theta, or both in rope_parameters.
     struct scope rope = {scope_find(scope, "rope_parameters"), NULL, "rope_parameters."};
     if (!rope.inner) rope = (struct scope){scope_find(scope, "rope_scaling"), NULL, "rope_scaling."};
     if (!json_object_is_type(rope.inner, json_type_object)) return fail(DATAERR, "rope_scaling is missing");
@@ -118,36 +145,6 @@ static status text_config_rope(struct text_config *text, struct scope scope) {
         return fail(DATAERR, "%smrope_section sums to %lld; half of head_dim is %d", rope.prefix, (long long)sum,
                     text->head_dim / 2);
     return OK;
-}
-
-static status text_config_read(struct text_config *text, struct scope scope) {
-    TRY(scope_int64(scope, "vocab_size", 1, 1 << 24, 152064, &text->vocab_size));
-    TRY(scope_int64(scope, "hidden_size", 1, MAX_SIZE, 8192, &text->hidden_size));
-    TRY(scope_int64(scope, "intermediate_size", 1, MAX_SIZE, 29568, &text->intermediate_size));
-    TRY(scope_int(scope, "num_hidden_layers", 1, MAX_COUNT, 80, &text->num_hidden_layers));
-    TRY(scope_int(scope, "num_attention_heads", 1, MAX_COUNT, 64, &text->num_attention_heads));
-    // A missing num_key_value_heads means 8; null means num_attention_heads.
-    bool null = (scope.inner && json_object_object_get_ex(scope.inner, "num_key_value_heads", NULL)) ||
-                (scope.outer && json_object_object_get_ex(scope.outer, "num_key_value_heads", NULL));
-    TRY(scope_int(scope, "num_key_value_heads", 1, MAX_COUNT, null ? text->num_attention_heads : 8,
-                  &text->num_key_value_heads));
-    if (text->hidden_size % text->num_attention_heads || text->hidden_size / text->num_attention_heads % 2)
-        return fail(DATAERR, "num_attention_heads %d does not divide hidden_size %lld into heads of even size",
-                    text->num_attention_heads, (long long)text->hidden_size);
-    if (text->num_attention_heads % text->num_key_value_heads)
-        return fail(DATAERR, "num_key_value_heads %d does not divide num_attention_heads %d", text->num_key_value_heads,
-                    text->num_attention_heads);
-    text->head_dim = (int)(text->hidden_size / text->num_attention_heads);
-    int head_dim = 0;
-    TRY(scope_int(scope, "head_dim", 1, MAX_SIZE, text->head_dim, &head_dim));
-    if (head_dim != text->head_dim)
-        return fail(DATAERR, "head_dim is %d; hidden_size / num_attention_heads is %d", head_dim, text->head_dim);
-    TRY(scope_float(scope, "rms_norm_eps", 0, 1, 1e-5, &text->rms_norm_eps));
-    TRY(scope_require(scope, "hidden_act", "silu"));
-    bool sliding = false;
-    TRY(scope_bool(scope, "use_sliding_window", false, &sliding));
-    if (sliding) return fail(DATAERR, "use_sliding_window is true; only full attention is supported");
-    return text_config_rope(text, scope);
 }
 
 static status vision_config_read(struct vision_config *vision, struct scope scope) {

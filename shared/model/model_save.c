@@ -44,23 +44,6 @@ failed:
     return result;
 }
 
-// Copies a file of the opened directory, unless it holds weights or training state.
-static status model_save_copy(const struct model *model, struct arena *arena, const char *name, const char *dir) {
-    if (name[0] == '.' || strcmp(name, TRAINING_TENSORS) == 0 || strcmp(name, TRAINING_COUNTERS) == 0) return OK;
-    for (size_t i = 0; i < safetensors_count(model->store); i++)
-        if (strcmp(model_base_name(safetensors_at(model->store, i)->file), name) == 0) return OK;
-    char *source = path_join(arena, model->dir, name), *target = path_join(arena, dir, name);
-    if (!source || !target) return fail_oom();
-    struct stat info;
-    if (stat(source, &info)) return fail(DATAERR, "%s: %s", source, strerror(errno));
-    if (!S_ISREG(info.st_mode)) return OK;
-    struct file_map map;
-    TRY(file_map_open(&map, source));
-    status result = file_write_atomic(target, map.data, map.size);
-    file_map_release(&map);
-    return result;
-}
-
 status model_save(struct model *model, const char *dir) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
     struct arena arena = {0};
@@ -80,8 +63,23 @@ status model_save(struct model *model, const char *dir) {
     }
     entries = opendir(model->dir);
     if (!entries) TRY_TO(result, done, fail(DATAERR, "%s: %s", model->dir, strerror(errno)));
-    for (struct dirent *entry; (entry = readdir(entries));)
-        TRY_TO(result, done, model_save_copy(model, &arena, entry->d_name, dir));
+    for (struct dirent *entry; (entry = readdir(entries));) { // copies what is neither weights nor training state
+        const char *name = entry->d_name;
+        if (name[0] == '.' || strcmp(name, TRAINING_TENSORS) == 0 || strcmp(name, TRAINING_COUNTERS) == 0) continue;
+        size_t i = 0;
+        while (i < count && strcmp(model_base_name(safetensors_at(model->store, i)->file), name) != 0) i++;
+        if (i < count) continue;
+        char *source = path_join(&arena, model->dir, name), *target = path_join(&arena, dir, name);
+        if (!source || !target) TRY_TO(result, done, fail_oom());
+        struct stat info;
+        if (stat(source, &info)) TRY_TO(result, done, fail(DATAERR, "%s: %s", source, strerror(errno)));
+        if (!S_ISREG(info.st_mode)) continue;
+        struct file_map map;
+        TRY_TO(result, done, file_map_open(&map, source));
+        result = file_write_atomic(target, map.data, map.size);
+        file_map_release(&map);
+        if (result != OK) goto done;
+    }
     TRY_TO(result, done, dir_sync(dir));
 done:
     if (entries) closedir(entries);

@@ -45,38 +45,6 @@ static status sequence_check_tokens(const struct model_config *config, const int
     return OK;
 }
 
-// The medium whose first placeholder is token `at`: checks its placeholders and fills in their position ids. Adds their
-// number to *at.
-static status sequence_add_medium(struct sequence *sequence, const struct model_config *config,
-                                  const struct model_prompt *prompt, const struct model_medium *medium, size_t *at) {
-    struct grid_thw grid = {0};
-    TRY(grid_of(&grid, config, medium));
-    if (!(medium->seconds_per_grid >= 0 && medium->seconds_per_grid < 1e4) && medium->video)
-        return fail(BAD_SAMPLE, "seconds_per_grid is %g", medium->seconds_per_grid);
-    int64_t token = medium->video ? config->video_token_id : config->image_token_id;
-    int64_t count = grid_tokens(grid, config);
-    for (int64_t i = 0; i < count; i++) {
-        if (*at + (size_t)i >= prompt->count || prompt->tokens[*at + (size_t)i] != token)
-            return fail(BAD_SAMPLE, "%s of %lld tokens has %lld placeholders", medium->video ? "a clip" : "an image",
-                        (long long)count, (long long)i);
-    }
-    int merge = config->vision.spatial_merge_size, height = grid.height / merge, width = grid.width / merge;
-    int32_t start = sequence->next_position, largest = start + (height > width ? height : width) - 1;
-    struct position_id *out = sequence->position_ids + *at;
-    for (int t = 0; t < grid.time; t++) {
-        float scaled = (float)t * (float)medium->seconds_per_grid;
-        scaled = scaled * config->vision.tokens_per_second;
-        int32_t time = medium->video ? start + (int32_t)scaled : start;
-        for (int h = 0; h < height; h++) {
-            for (int w = 0; w < width; w++) *out++ = (struct position_id){{time, start + h, start + w}};
-        }
-        if (time > largest) largest = time;
-    }
-    sequence->next_position = largest + 1;
-    *at += (size_t)count;
-    return OK;
-}
-
 static void sequence_add_text(struct sequence *sequence, int64_t row) {
     sequence->text_rows[sequence->text_count] = (int32_t)row;
     sequence->text_ids[sequence->text_count++] = sequence->tokens[row];
@@ -94,8 +62,30 @@ static status sequence_add_prompt(struct sequence *sequence, const struct model_
         }
         if (media == prompt->media_count || prompt->media[media].video != (token == config->video_token_id))
             return fail(BAD_SAMPLE, "placeholder %lld of the prompt belongs to no medium", (long long)token);
+        // Token i is the first placeholder of the next medium.
         sequence->media_rows[media] = (int64_t)i;
-        TRY(sequence_add_medium(sequence, config, prompt, &prompt->media[media++], &i));
+        const struct model_medium *medium = &prompt->media[media++];
+        struct grid_thw grid = {0};
+        TRY(grid_of(&grid, config, medium));
+        if (!(medium->seconds_per_grid >= 0 && medium->seconds_per_grid < 1e4) && medium->video)
+            return fail(BAD_SAMPLE, "seconds_per_grid is %g", medium->seconds_per_grid);
+        int64_t count = grid_tokens(grid, config), found = 0;
+        while (found < count && i + (size_t)found < prompt->count && prompt->tokens[i + (size_t)found] == token)
+            found++;
+        if (found < count)
+            return fail(BAD_SAMPLE, "%s of %lld tokens has %lld placeholders", medium->video ? "a clip" : "an image",
+                        (long long)count, (long long)found);
+        int merge = config->vision.spatial_merge_size, height = grid.height / merge, width = grid.width / merge;
+        int32_t start = sequence->next_position, largest = start + (height > width ? height : width) - 1;
+        for (int t = 0; t < grid.time; t++) {
+            float scaled = (float)t * (float)medium->seconds_per_grid;
+            scaled = scaled * config->vision.tokens_per_second;
+            int32_t time = medium->video ? start + (int32_t)scaled : start;
+            for (int k = 0; k < height * width; k++)
+                sequence->position_ids[i++] = (struct position_id){{time, start + k / width, start + k % width}};
+            if (time > largest) largest = time;
+        }
+        sequence->next_position = largest + 1;
     }
     if (media < prompt->media_count)
         return fail(BAD_SAMPLE, "the prompt has placeholders for %zu of %zu media", media, prompt->media_count);
@@ -108,31 +98,6 @@ static status sequence_add_prompt(struct sequence *sequence, const struct model_
     sequence->spans[sequence->span_count++] =
         (struct attention_span){.q_len = sequence->prompt_rows, .visible = 1, .causal = true};
     return OK;
-}
-
-// Appends a completion. Its branch starts at row `row` and cache row `slot`, its targets at target `target`.
-static void sequence_add_branch(struct sequence *sequence, const struct model_completion *completion, int64_t row,
-                                int64_t slot, int64_t target) {
-    int64_t rows = (int64_t)completion->count - 1;
-    assert(slot % BRANCH_ALIGNMENT == 0 && row + rows <= sequence->rows && slot + rows <= sequence->cache_rows);
-    for (int64_t i = 0; i < rows; i++) {
-        int32_t position = sequence->next_position + (int32_t)i;
-        sequence->tokens[row + i] = (int32_t)completion->tokens[i];
-        sequence->cache_slots[row + i] = (int32_t)(slot + i);
-        sequence->position_ids[row + i] = (struct position_id){{position, position, position}};
-        sequence_add_text(sequence, row + i);
-    }
-    for (int64_t i = 0; i <= rows; i++) {
-        sequence->logit_rows[target + i] = (int32_t)(i ? row + i - 1 : sequence->prompt_rows - 1);
-        sequence->target_ids[target + i] = (int32_t)completion->tokens[i];
-    }
-    if (rows)
-        sequence->spans[sequence->span_count++] = (struct attention_span){.q_begin = row,
-                                                                          .q_len = rows,
-                                                                          .prefix_len = sequence->prompt_rows,
-                                                                          .kv_begin = slot,
-                                                                          .visible = 1,
-                                                                          .causal = true};
 }
 
 status sequence_make(struct sequence *sequence, struct arena *arena, const struct model_config *config,
@@ -167,11 +132,28 @@ status sequence_make(struct sequence *sequence, struct arena *arena, const struc
 
     TRY(sequence_add_prompt(sequence, config, prompt));
     int64_t row = sequence->prompt_rows, slot = cache_round_up(sequence->prompt_rows), target = 0;
-    for (size_t i = 0; i < count; i++) {
-        sequence_add_branch(sequence, &completions[i], row, slot, target);
-        row += (int64_t)completions[i].count - 1;
-        slot += cache_round_up((int64_t)completions[i].count - 1);
-        target += (int64_t)completions[i].count;
+    for (size_t i = 0; i < count; i++) { // one branch a completion
+        const int64_t *ids = completions[i].tokens, branch_rows = (int64_t)completions[i].count - 1;
+        assert(slot % BRANCH_ALIGNMENT == 0 && row + branch_rows <= sequence->rows);
+        assert(slot + branch_rows <= sequence->cache_rows);
+        if (branch_rows)
+            sequence->spans[sequence->span_count++] = (struct attention_span){.q_begin = row,
+                                                                              .q_len = branch_rows,
+                                                                              .prefix_len = sequence->prompt_rows,
+                                                                              .kv_begin = slot,
+                                                                              .visible = 1,
+                                                                              .causal = true};
+        sequence->logit_rows[target] = (int32_t)(sequence->prompt_rows - 1);
+        for (int64_t k = 0; k < branch_rows; k++, row++) {
+            int32_t position = sequence->next_position + (int32_t)k;
+            sequence->tokens[row] = (int32_t)ids[k];
+            sequence->cache_slots[row] = (int32_t)(slot + k);
+            sequence->position_ids[row] = (struct position_id){{position, position, position}};
+            sequence->logit_rows[target + k + 1] = (int32_t)row;
+            sequence_add_text(sequence, row);
+        }
+        for (int64_t k = 0; k <= branch_rows; k++) sequence->target_ids[target++] = (int32_t)ids[k];
+        slot += cache_round_up(branch_rows);
     }
     assert(row == sequence->rows && slot == sequence->cache_rows && target == sequence->target_count);
     return OK;

@@ -30,32 +30,6 @@ static void vision_add_window(struct vision_layout *layout, const struct vision_
         (struct attention_span){.q_begin = first, .q_len = rows, .kv_begin = first, .visible = rows};
 }
 
-// The height rotates the first quarter of a head's dimensions, the width the second. rope_theta is 10000 in every
-// published model. All frame pairs have the same angles.
-static void vision_rope_angles(struct vision_layout *layout, const struct vision_units *units,
-                               const struct vision_config *vision, int times) {
-    int pairs = vision->head_dim / 2, quarter = pairs / 2, merge = vision->spatial_merge_size;
-    int64_t patches = (int64_t)units->height * units->width * units->patches_per_unit;
-    for (int j = 0; j < pairs; j++) {
-        int axis = j / quarter, pair = j % quarter;
-        float frequency = 1.0f / (float)pow(10000.0, (double)((float)(2 * pair) / (float)pairs));
-        for (int64_t i = 0; i < patches; i++) {
-            int64_t unit = layout->patch_order[i] / units->patches_per_unit;
-            int in_unit = (int)(layout->patch_order[i] % units->patches_per_unit);
-            int row = (int)(unit / units->width) * merge + in_unit / merge;
-            int column = (int)(unit % units->width) * merge + in_unit % merge;
-            float angle = (float)(axis ? column : row) * frequency;
-            layout->cos[i * pairs + j] = (float)cos((double)angle);
-            layout->sin[i * pairs + j] = (float)sin((double)angle);
-        }
-    }
-    size_t size = (size_t)(patches * pairs) * sizeof *layout->cos;
-    for (int time = 1; time < times; time++) {
-        memcpy(layout->cos + time * patches * pairs, layout->cos, size);
-        memcpy(layout->sin + time * patches * pairs, layout->sin, size);
-    }
-}
-
 status vision_layout_make(struct vision_layout *layout, struct arena *arena, const struct model_config *config,
                           struct grid_thw grid) {
     const struct vision_config *vision = &config->vision;
@@ -85,7 +59,28 @@ status vision_layout_make(struct vision_layout *layout, struct arena *arena, con
             .q_begin = time * frame_rows, .q_len = frame_rows, .kv_begin = time * frame_rows, .visible = frame_rows};
     }
     assert((size_t)layout->unit_count == tokens && layout->window_count <= tokens);
-    vision_rope_angles(layout, &units, vision, grid.time);
+
+    // The height rotates the first quarter of a head's dimensions, the width the second. rope_theta is 10000 in every
+    // published model. All frame pairs have the same angles.
+    int pairs = vision->head_dim / 2, quarter = pairs / 2;
+    for (int j = 0; j < pairs; j++) {
+        int axis = j / quarter, pair = j % quarter;
+        float frequency = 1.0f / (float)pow(10000.0, (double)((float)(2 * pair) / (float)pairs));
+        for (int64_t i = 0; i < frame_rows; i++) {
+            int64_t unit = layout->patch_order[i] / units.patches_per_unit;
+            int in_unit = (int)(layout->patch_order[i] % units.patches_per_unit);
+            int row = (int)(unit / units.width) * merge + in_unit / merge;
+            int column = (int)(unit % units.width) * merge + in_unit % merge;
+            float angle = (float)(axis ? column : row) * frequency;
+            layout->cos[i * pairs + j] = (float)cos((double)angle);
+            layout->sin[i * pairs + j] = (float)sin((double)angle);
+        }
+    }
+    int64_t frame_angles = frame_rows * pairs;
+    for (int time = 1; time < grid.time; time++) {
+        memcpy(layout->cos + time * frame_angles, layout->cos, (size_t)frame_angles * sizeof *layout->cos);
+        memcpy(layout->sin + time * frame_angles, layout->sin, (size_t)frame_angles * sizeof *layout->sin);
+    }
     return OK;
 }
 
