@@ -3,23 +3,18 @@
 #include <errno.h>
 #include <locale.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-static locale_t option_value_locale;
-static pthread_once_t option_value_once = PTHREAD_ONCE_INIT;
-
-static void option_value_make_locale(void) {
-    option_value_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-}
-
 bool parse_double(const char *text, double *number) {
-    pthread_once(&option_value_once, option_value_make_locale);
-    if (!*text || text[strspn(text, "0123456789+-.eE")] || !option_value_locale) return false;
+    if (!*text || text[strspn(text, "0123456789+-.eE")]) return false;
+    locale_t locale = newlocale(LC_ALL_MASK, "C", (locale_t)0); // the decimal point is a point in every locale
+    if (!locale) return false;
     char *end;
-    *number = strtod_l(text, &end, option_value_locale);
-    return *end == 0 && isfinite(*number);
+    *number = strtod_l(text, &end, locale);
+    bool parsed = *end == 0 && isfinite(*number);
+    freelocale(locale);
+    return parsed;
 }
 
 int choice_index(const char *choices, const char *word) {

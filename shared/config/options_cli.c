@@ -144,43 +144,6 @@ done:
 
 // ---- the command line ----
 
-// One option as it stands on the command line.
-struct argument {
-    char name[64];
-    const char *value; // NULL: none was found yet
-    const struct option *option;
-};
-
-// Parses argv[*at], which begins with "--", and moves *at to the last argument that belongs to it.
-static status argument_parse(struct argument *argument, const struct option_table *table, int argc, char **argv,
-                             int *at) {
-    const char *name = argv[*at] + 2, *next = *at + 1 < argc ? argv[*at + 1] : NULL;
-    size_t length = strcspn(name, "=");
-    *argument = (struct argument){.value = name[length] ? name + length + 1 : NULL};
-    snprintf(argument->name, sizeof argument->name, "%.*s", (int)length, name);
-    argument->option = length < sizeof argument->name ? option_find(table, argument->name) : NULL;
-    if (!argument->option && !argument->value && (!strncmp(name, "no-", 3) || !strncmp(name, "no_", 3))) {
-        argument->option = option_find(table, argument->name + 3);
-        if (argument->option && argument->option->type != OPTION_BOOL) argument->option = NULL;
-        argument->value = "false";
-    }
-    if (!argument->option) {
-        const char *near = option_suggest(table, argument->name);
-        if (near) return fail(USAGE, "--%s: no such option; did you mean --%s?", argument->name, near);
-        return fail(USAGE, "--%s: no such option", argument->name);
-    }
-    if (argument->value) return OK;
-    bool flag = argument->option->type == OPTION_BOOL;
-    if (flag && (!next || option_check(argument->option, next) != OK)) {
-        argument->value = "true";
-        return OK;
-    }
-    if (!next) return fail(USAGE, "--%s: a value is missing", argument->name);
-    argument->value = next;
-    ++*at;
-    return OK;
-}
-
 // Sets each option but --config, or --config alone. In the first case operands are counted and moved to the front.
 static status options_parse_all(struct options *options, int argc, char **argv, bool config, int *operands) {
     bool ended = false;
@@ -188,16 +151,38 @@ static status options_parse_all(struct options *options, int argc, char **argv, 
     for (int at = 1; at < argc; at++) {
         if (!ended && !strcmp(argv[at], "--")) {
             ended = true;
-        } else if (ended || strncmp(argv[at], "--", 2) != 0) {
-            if (!config) argv[1 + (*operands)++] = argv[at]; // the places up to `at` are read already
-        } else {
-            struct argument argument;
-            TRY(argument_parse(&argument, options->table, argc, argv, &at));
-            bool is_config = !strcmp(argument.option->name, "config");
-            if (config != is_config) continue;
-            TRY(options_set(options, argument.option->name, argument.value));
-            if (config) TRY(options_read_file(options, argument.value));
+            continue;
         }
+        if (ended || strncmp(argv[at], "--", 2) != 0) {
+            if (!config) argv[1 + (*operands)++] = argv[at]; // the arguments up to `at` are read already
+            continue;
+        }
+        char name[64];
+        const char *argument = argv[at] + 2, *next = at + 1 < argc ? argv[at + 1] : NULL;
+        size_t length = strcspn(argument, "=");
+        const char *value = argument[length] ? argument + length + 1 : NULL;
+        snprintf(name, sizeof name, "%.*s", (int)length, argument);
+        const struct option *option = length < sizeof name ? option_find(options->table, name) : NULL;
+        if (!option && !value && (!strncmp(name, "no-", 3) || !strncmp(name, "no_", 3))) {
+            option = option_find(options->table, name + 3);
+            if (option && option->type != OPTION_BOOL) option = NULL;
+            value = "false";
+        }
+        if (!option) {
+            const char *near = option_suggest(options->table, name);
+            if (near) return fail(USAGE, "--%s: no such option; did you mean --%s?", name, near);
+            return fail(USAGE, "--%s: no such option", name);
+        }
+        if (!value && option->type == OPTION_BOOL && (!next || option_check(option, next) != OK)) value = "true";
+        if (!value && !next) return fail(USAGE, "--%s: a value is missing", name);
+        if (!value) {
+            value = next;
+            at++;
+        }
+        bool is_config = !strcmp(option->name, "config");
+        if (config != is_config) continue;
+        TRY(options_set(options, option->name, value));
+        if (config) TRY(options_read_file(options, value));
     }
     return OK;
 }

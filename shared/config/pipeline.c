@@ -94,58 +94,55 @@ static int pipeline_yaml_pair(yaml_document_t *yaml, int mapping, const char *na
     return mapping && key && value && yaml_document_append_mapping_pair(yaml, mapping, key, value) ? mapping : 0;
 }
 
-static int pipeline_yaml_root(yaml_document_t *yaml, const struct pipeline *pipeline) {
-    int root = yaml_document_add_mapping(yaml, NULL, YAML_BLOCK_MAPPING_STYLE);
-    root = pipeline_yaml_pair(yaml, root, "name", pipeline_yaml_string(yaml, pipeline->name));
-    root = pipeline_yaml_pair(yaml, root, "run", pipeline_yaml_string(yaml, pipeline->run));
-    int stages = yaml_document_add_sequence(yaml, NULL, YAML_BLOCK_SEQUENCE_STYLE);
-    for (size_t i = 0; i < pipeline->stage_count; i++) {
-        const struct pipeline_stage *stage = &pipeline->stages[i];
-        int keys = yaml_document_add_mapping(yaml, NULL, YAML_BLOCK_MAPPING_STYLE);
-        if (stage->program)
-            keys = pipeline_yaml_pair(yaml, keys, "program", pipeline_yaml_string(yaml, stage->program));
-        if (stage->replicas > 1)
-            keys = pipeline_yaml_pair(yaml, keys, "replicas", pipeline_yaml_int(yaml, stage->replicas));
-        if (stage->on >= 0)
-            keys = pipeline_yaml_pair(yaml, keys, "on", pipeline_yaml_string(yaml, pipeline->machines[stage->on].name));
-        for (const struct pipeline_key *key = stage->keys.first; key; key = key->next)
-            keys = pipeline_yaml_pair(yaml, keys, key->name, pipeline_yaml_string(yaml, key->value));
-        int named = pipeline_yaml_pair(yaml, yaml_document_add_mapping(yaml, NULL, YAML_BLOCK_MAPPING_STYLE),
-                                       stage->name, keys);
-        if (!stages || !named || !yaml_document_append_sequence_item(yaml, stages, named)) stages = 0;
-    }
-    root = pipeline_yaml_pair(yaml, root, "stages", stages);
-    if (!pipeline->machine_count) return root;
-    int machines = yaml_document_add_mapping(yaml, NULL, YAML_BLOCK_MAPPING_STYLE);
-    for (size_t i = 0; i < pipeline->machine_count; i++) {
-        const struct pipeline_machine *machine = &pipeline->machines[i];
-        int keys = yaml_document_add_mapping(yaml, NULL, YAML_FLOW_MAPPING_STYLE);
-        keys = pipeline_yaml_pair(yaml, keys, "address", pipeline_yaml_string(yaml, machine->address));
-        if (machine->key) keys = pipeline_yaml_pair(yaml, keys, "key", pipeline_yaml_string(yaml, machine->key));
-        if (machine->port) keys = pipeline_yaml_pair(yaml, keys, "port", pipeline_yaml_int(yaml, machine->port));
-        machines = pipeline_yaml_pair(yaml, machines, machine->name, keys);
-    }
-    return pipeline_yaml_pair(yaml, root, "machines", machines);
-}
-
 status pipeline_write(const struct pipeline *pipeline, struct buf *out) {
     yaml_emitter_t emitter;
     yaml_document_t yaml;
-    bool done = false;
+    bool written = false;
     if (!yaml_emitter_initialize(&emitter)) return fail_oom();
     yaml_emitter_set_output(&emitter, pipeline_yaml_append, out);
     yaml_emitter_set_width(&emitter, -1);
     yaml_emitter_set_unicode(&emitter, 1);
-    if (yaml_document_initialize(&yaml, NULL, NULL, NULL, 1, 1)) {
-        if (pipeline_yaml_root(&yaml, pipeline) && yaml_emitter_open(&emitter)) {
-            done = yaml_emitter_dump(&emitter, &yaml); // the emitter owns the document from here on
-            done = done && yaml_emitter_close(&emitter);
-        } else {
-            yaml_document_delete(&yaml);
-        }
+    if (!yaml_document_initialize(&yaml, NULL, NULL, NULL, 1, 1)) goto done;
+    int root = yaml_document_add_mapping(&yaml, NULL, YAML_BLOCK_MAPPING_STYLE);
+    root = pipeline_yaml_pair(&yaml, root, "name", pipeline_yaml_string(&yaml, pipeline->name));
+    root = pipeline_yaml_pair(&yaml, root, "run", pipeline_yaml_string(&yaml, pipeline->run));
+    int stages = yaml_document_add_sequence(&yaml, NULL, YAML_BLOCK_SEQUENCE_STYLE);
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        int keys = yaml_document_add_mapping(&yaml, NULL, YAML_BLOCK_MAPPING_STYLE);
+        if (stage->program)
+            keys = pipeline_yaml_pair(&yaml, keys, "program", pipeline_yaml_string(&yaml, stage->program));
+        if (stage->replicas > 1)
+            keys = pipeline_yaml_pair(&yaml, keys, "replicas", pipeline_yaml_int(&yaml, stage->replicas));
+        if (stage->on >= 0)
+            keys =
+                pipeline_yaml_pair(&yaml, keys, "on", pipeline_yaml_string(&yaml, pipeline->machines[stage->on].name));
+        for (const struct pipeline_key *key = stage->keys.first; key; key = key->next)
+            keys = pipeline_yaml_pair(&yaml, keys, key->name, pipeline_yaml_string(&yaml, key->value));
+        int item = yaml_document_add_mapping(&yaml, NULL, YAML_BLOCK_MAPPING_STYLE);
+        item = pipeline_yaml_pair(&yaml, item, stage->name, keys);
+        if (!stages || !item || !yaml_document_append_sequence_item(&yaml, stages, item)) stages = 0;
     }
+    root = pipeline_yaml_pair(&yaml, root, "stages", stages);
+    int machines = pipeline->machine_count ? yaml_document_add_mapping(&yaml, NULL, YAML_BLOCK_MAPPING_STYLE) : 0;
+    for (size_t i = 0; i < pipeline->machine_count; i++) {
+        const struct pipeline_machine *machine = &pipeline->machines[i];
+        int keys = yaml_document_add_mapping(&yaml, NULL, YAML_FLOW_MAPPING_STYLE);
+        keys = pipeline_yaml_pair(&yaml, keys, "address", pipeline_yaml_string(&yaml, machine->address));
+        if (machine->key) keys = pipeline_yaml_pair(&yaml, keys, "key", pipeline_yaml_string(&yaml, machine->key));
+        if (machine->port) keys = pipeline_yaml_pair(&yaml, keys, "port", pipeline_yaml_int(&yaml, machine->port));
+        machines = pipeline_yaml_pair(&yaml, machines, machine->name, keys);
+    }
+    if (pipeline->machine_count) root = pipeline_yaml_pair(&yaml, root, "machines", machines);
+    if (root && yaml_emitter_open(&emitter)) {
+        written = yaml_emitter_dump(&emitter, &yaml); // the emitter owns the document from here on
+        written = written && yaml_emitter_close(&emitter);
+    } else {
+        yaml_document_delete(&yaml);
+    }
+done:
     yaml_emitter_delete(&emitter);
-    return done ? OK : fail(UNAVAILABLE, "the pipeline cannot be written as YAML");
+    return written ? OK : fail(UNAVAILABLE, "the pipeline cannot be written as YAML");
 }
 
 // ---- dot and text ----

@@ -12,31 +12,8 @@
 
 // ---- the order of the stages ----
 
-// The index of the stage that stage i reads from; -1 for the source, and where `from` names no stage.
-static int pipeline_parent(struct parsed_file *file, size_t i) {
-    const struct pipeline *pipeline = file->pipeline;
-    const struct pipeline_stage *stage = &pipeline->stages[i];
-    const struct pipeline_key *from = key_list_find(&stage->keys, "from");
-    bool source = !strcmp(stage->name, stage_kinds[STAGE_SOURCE].name);
-    if (!from || !from->value) return source ? -1 : (int)i - 1;
-    if (source) {
-        diagnostic_add(&file->diagnostics, from->name_at, "%s: from: no stage comes before source", stage->name);
-        return -1;
-    }
-    const struct pipeline_stage *parent = pipeline_find_stage(pipeline, from->value);
-    if (!parent) {
-        struct nearest nearest = nearest_to(from->value);
-        for (size_t k = 0; k < pipeline->stage_count; k++) nearest_offer(&nearest, pipeline->stages[k].name);
-        diagnostic_add(&file->diagnostics, from->value_at, "%s: from: no stage is named %s%s", stage->name, from->value,
-                       nearest_question(&nearest));
-        return -1;
-    }
-    if (parent == stage) diagnostic_add(&file->diagnostics, from->value_at, "%s: from: itself", stage->name);
-    return (int)(parent - pipeline->stages);
-}
-
 // Moves the stages into the order of the flow. Those that the source does not reach go to the end and are diagnosed.
-static void pipeline_move_stages(struct parsed_file *file, const int *parents, size_t source) {
+static void pipeline_move_stages(struct parsed_file *file, size_t source) {
     struct pipeline *pipeline = file->pipeline;
     struct pipeline_stage *sorted = NULL;
     bool *moved = NULL;
@@ -50,7 +27,7 @@ static void pipeline_move_stages(struct parsed_file *file, const int *parents, s
         moved[at] = true;
         int next = -1;
         for (int i = (int)pipeline->stage_count - 1; i >= 0; i--)
-            if (parents[i] == at && !moved[i]) next = i;
+            if (pipeline->stages[i].from == at && !moved[i]) next = i;
         at = next;
     }
     for (size_t i = 0; i < pipeline->stage_count; i++) {
@@ -99,14 +76,25 @@ static void pipeline_check_order(struct parsed_file *file) {
 static void pipeline_sort(struct parsed_file *file) {
     struct pipeline *pipeline = file->pipeline;
     size_t before = file->diagnostics.count;
-    int *parents = NULL;
-    if (NEW(&parents, pipeline->stage_count) != OK) {
-        file->diagnostics.out_of_memory = true;
-        return;
-    }
     for (size_t i = 0; i < pipeline->stage_count; i++) {
-        parents[i] = pipeline_parent(file, i);
-        assert(parents[i] >= -1 && parents[i] < (int)pipeline->stage_count);
+        struct pipeline_stage *stage = &pipeline->stages[i];
+        const struct pipeline_key *from = key_list_find(&stage->keys, "from");
+        bool is_source = !strcmp(stage->name, stage_kinds[STAGE_SOURCE].name);
+        // An index into the file's order, until the stages are sorted; -1 also where `from` names no stage.
+        stage->from = is_source || (from && from->value) ? -1 : (int)i - 1;
+        if (!from || !from->value) continue;
+        const struct pipeline_stage *parent = pipeline_find_stage(pipeline, from->value);
+        if (is_source) {
+            diagnostic_add(&file->diagnostics, from->name_at, "%s: from: no stage comes before source", stage->name);
+        } else if (!parent) {
+            struct nearest nearest = nearest_to(from->value);
+            for (size_t k = 0; k < pipeline->stage_count; k++) nearest_offer(&nearest, pipeline->stages[k].name);
+            diagnostic_add(&file->diagnostics, from->value_at, "%s: from: no stage is named %s%s", stage->name,
+                           from->value, nearest_question(&nearest));
+        } else {
+            stage->from = (int)(parent - pipeline->stages);
+            if (parent == stage) diagnostic_add(&file->diagnostics, from->value_at, "%s: from: itself", stage->name);
+        }
     }
     const struct pipeline_stage *source = pipeline_find_stage(pipeline, stage_kinds[STAGE_SOURCE].name);
     if (pipeline->stage_count && !source)
@@ -128,17 +116,16 @@ static void pipeline_sort(struct parsed_file *file) {
                                on->value, nearest_question(&nearest));
         }
         size_t j = 0; // another reader of the same stage
-        while (j < i && (parents[i] < 0 || parents[i] != parents[j] || parents[i] == (int)i || parents[j] == (int)j))
+        while (j < i && (stage->from < 0 || stage->from != pipeline->stages[j].from || stage->from == (int)i ||
+                         stage->from == (int)j))
             j++;
         if (j < i)
             diagnostic_add(&file->diagnostics, from ? from->value_at : stage->at,
                            "%s: reads from %s, but %s reads from it already", stage->name,
-                           pipeline->stages[parents[i]].name, pipeline->stages[j].name);
+                           pipeline->stages[stage->from].name, pipeline->stages[j].name);
     }
-    if (source && file->diagnostics.count == before)
-        pipeline_move_stages(file, parents, (size_t)(source - pipeline->stages));
+    if (source && file->diagnostics.count == before) pipeline_move_stages(file, (size_t)(source - pipeline->stages));
     pipeline_check_order(file);
-    free(parents);
 }
 
 // ---- reading ----

@@ -209,23 +209,6 @@ static void pipeline_validate_bounds(struct parsed_file *file, const struct pipe
     }
 }
 
-// Checks the options that must have the source's value.
-static void pipeline_validate_agreement(struct parsed_file *file, const struct pipeline_stage *stage) {
-    const struct pipeline_stage *source = pipeline_find_stage(file->pipeline, stage_kinds[STAGE_SOURCE].name);
-    if (!source || !source->kind || stage == source) return;
-    for (const struct option *option = stage->kind->options.options; option->name; option++) {
-        if (!option->same_as_source) continue;
-        const struct pipeline_key *there = key_list_find(&source->keys, option->name),
-                                  *here = key_list_find(&stage->keys, option->name);
-        const char *wanted = there ? there->value : option_find(&source->kind->options, option->name)->default_value;
-        double a, b;
-        if (!here || !here->value || !wanted) continue;
-        if (parse_double(wanted, &a) && parse_double(here->value, &b) && a != b)
-            diagnostic_add(&file->diagnostics, here->value_at, "%s: %s: %s here, but %s at source", stage->name,
-                           option->name, here->value, wanted);
-    }
-}
-
 void validate_pipeline(struct parsed_file *file) {
     struct pipeline *pipeline = file->pipeline;
     for (struct pipeline_key *key = pipeline->keys.first; key; key = key->next) {
@@ -264,9 +247,22 @@ void validate_pipeline(struct parsed_file *file) {
         pipeline_validate_inherit_values(file, stage, common_options);
         pipeline_validate_bounds(file, stage);
     }
-    for (size_t i = 0; i < pipeline->stage_count; i++) {
-        struct pipeline_stage *stage = &pipeline->stages[i];
-        if (stage->kind && stage == pipeline_find_stage(pipeline, stage->name))
-            pipeline_validate_agreement(file, stage);
+    // The options that must have the source's value.
+    const struct pipeline_stage *source = pipeline_find_stage(pipeline, stage_kinds[STAGE_SOURCE].name);
+    for (size_t i = 0; source && source->kind && i < pipeline->stage_count; i++) {
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        if (!stage->kind || stage == source || stage != pipeline_find_stage(pipeline, stage->name)) continue;
+        for (const struct option *option = stage->kind->options.options; option->name; option++) {
+            if (!option->same_as_source) continue;
+            const struct pipeline_key *there = key_list_find(&source->keys, option->name),
+                                      *here = key_list_find(&stage->keys, option->name);
+            const char *wanted =
+                there ? there->value : option_find(&source->kind->options, option->name)->default_value;
+            double a, b;
+            if (!here || !here->value || !wanted) continue;
+            if (parse_double(wanted, &a) && parse_double(here->value, &b) && a != b)
+                diagnostic_add(&file->diagnostics, here->value_at, "%s: %s: %s here, but %s at source", stage->name,
+                               option->name, here->value, wanted);
+        }
     }
 }
