@@ -39,20 +39,6 @@ static int demux_refuse_io_open(AVFormatContext *format, AVIOContext **io, const
     return AVERROR(EACCES);
 }
 
-// Reads packets to find out what the headers do not say. FFmpeg may run decoders for this; they get our limits, too.
-static status demux_find_stream_info(AVFormatContext *format) {
-    enum { max_streams = 64 };
-    AVDictionary *options[max_streams] = {0};
-    unsigned count = format->nb_streams;
-    for (unsigned i = 0; i < count && i < max_streams; i++) {
-        av_dict_set_int(&options[i], "max_pixels", demux_max_pixels, 0);
-        av_dict_set(&options[i], "threads", "1", 0);
-    }
-    int code = avformat_find_stream_info(format, count <= max_streams ? options : NULL);
-    for (unsigned i = 0; i < max_streams; i++) av_dict_free(&options[i]);
-    return code < 0 ? ffmpeg_fail(code, "has no readable stream") : OK;
-}
-
 status demuxer_open(struct demuxer *demuxer, const char *path, int threads, enum demux_kind kind) {
     *demuxer = (struct demuxer){.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
     ffmpeg_clear_error();
@@ -79,7 +65,18 @@ status demuxer_open(struct demuxer *demuxer, const char *path, int threads, enum
         const AVCodecParameters *stream = demuxer->format->streams[i]->codecpar;
         codec_known |= stream->codec_type == AVMEDIA_TYPE_VIDEO && stream->codec_id != AV_CODEC_ID_NONE;
     }
-    if (kind == DEMUX_VIDEO || !codec_known) TRY(demux_find_stream_info(demuxer->format));
+    if (kind == DEMUX_VIDEO || !codec_known) { // reads packets to find out what the headers do not say
+        enum { max_streams = 64 };
+        AVDictionary *options[max_streams] = {0}; // for the decoders that FFmpeg may run: they get our limits, too
+        unsigned count = demuxer->format->nb_streams;
+        for (unsigned i = 0; i < count && i < max_streams; i++) {
+            av_dict_set_int(&options[i], "max_pixels", demux_max_pixels, 0);
+            av_dict_set(&options[i], "threads", "1", 0);
+        }
+        code = avformat_find_stream_info(demuxer->format, count <= max_streams ? options : NULL);
+        for (unsigned i = 0; i < max_streams; i++) av_dict_free(&options[i]);
+        if (code < 0) return ffmpeg_fail(code, "has no readable stream");
+    }
     for (unsigned i = 0; i < demuxer->format->nb_streams; i++) {
         const AVCodecParameters *stream = demuxer->format->streams[i]->codecpar;
         if (stream->codec_type != AVMEDIA_TYPE_VIDEO) continue;

@@ -140,16 +140,6 @@ static status image_read_row(void *context, int y, const uint8_t **row) {
 
 // ---- decoding ----
 
-// Whether the frame's alpha channel is the file's own. png_color_type: -1 for other files.
-static bool image_has_alpha(const AVFrame *frame, enum AVCodecID codec, int png_color_type) {
-    enum { png_gray_alpha = 4, png_rgb_alpha = 6 };
-    const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(frame->format);
-    if (!format || !(format->flags & AV_PIX_FMT_FLAG_ALPHA) || format->flags & AV_PIX_FMT_FLAG_PAL) return false;
-    if (codec == AV_CODEC_ID_GIF || codec == AV_CODEC_ID_MJPEG || codec == AV_CODEC_ID_BMP) return false;
-    if (png_color_type < 0) return frame->format != AV_PIX_FMT_YA8;
-    return png_color_type == png_rgb_alpha || (png_color_type == png_gray_alpha && format->comp[0].depth > 8);
-}
-
 // Decodes the first frame of the file. *png_color_type = what the header of a PNG states; left as it is otherwise.
 static status image_decode_first(struct demuxer *demuxer, AVPacket *packet, AVFrame *frame, int *png_color_type) {
     enum { png_color_type_offset = 25 };
@@ -186,10 +176,11 @@ static status image_decode_first(struct demuxer *demuxer, AVPacket *packet, AVFr
 }
 
 status image_decode(struct frames_view *view, const char *path, const struct sampling_config *sampling) {
+    enum { png_gray_alpha = 4, png_rgb_alpha = 6 };
     struct frames *frames = &view->frames;
     struct image_reader reader = {0};
     struct demuxer demuxer;
-    int png_color_type = -1;
+    int png_color_type = -1; // stays -1 unless the file is a PNG
     *view = (struct frames_view){.frames = {.count = 1, .seconds_per_grid = NAN}};
     AVFrame *frame = av_frame_alloc(), *converted = NULL;
     AVPacket *packet = av_packet_alloc();
@@ -198,7 +189,14 @@ status image_decode(struct frames_view *view, const char *path, const struct sam
     TRY_TO(result, done, frame && packet ? OK : fail_oom());
     TRY_TO(result, done, image_decode_first(&demuxer, packet, frame, &png_color_type));
     enum AVCodecID codec = demuxer.decoder->codec_id;
-    bool alpha = image_has_alpha(frame, codec, png_color_type);
+    // Whether the frame's alpha channel is the file's own.
+    const AVPixFmtDescriptor *format = av_pix_fmt_desc_get(frame->format);
+    bool alpha = format && format->flags & AV_PIX_FMT_FLAG_ALPHA && !(format->flags & AV_PIX_FMT_FLAG_PAL) &&
+                 codec != AV_CODEC_ID_GIF && codec != AV_CODEC_ID_MJPEG && codec != AV_CODEC_ID_BMP;
+    if (png_color_type < 0)
+        alpha = alpha && frame->format != AV_PIX_FMT_YA8;
+    else if (png_color_type != png_rgb_alpha)
+        alpha = alpha && png_color_type == png_gray_alpha && format->comp[0].depth > 8;
     TRY_TO(result, done,
            smart_resize(frame->height, frame->width, sampling->image_min_pixels, sampling->image_max_pixels,
                         &frames->height, &frames->width));
