@@ -1,4 +1,4 @@
-// json-c does the parsing. json_screen goes over the text first: it refuses what json-c would let pass, and rewrites
+// json-c does the parsing. json_parse goes over the text first: it refuses what json-c would let pass, and rewrites
 // what json-c would change (long integers, escaped surrogate pairs). JSON_TOKENER_STRICT is not used, because json-c
 // 0.17 and 0.18 refuse every string with a character outside of ASCII under it.
 #include "shared/base/json.h"
@@ -121,40 +121,36 @@ static status json_screen_number(struct buf *out, const char *text, size_t size,
     return marked ? buf_puts(out, json_mark) : has_mark ? buf_puts(out, "0") : OK;
 }
 
-// Checks every token and copies the text to `out` as json-c shall read it.
-static status json_screen(struct buf *out, const char *text, size_t size) {
-    static const char *const literals[] = {"true", "false", "null"};
-    TRY(buf_reserve(out, size + 16));
-    for (size_t at = 0; at < size;) {
-        if (text[at] == '"') {
-            TRY(json_screen_string(out, text, size, &at));
-        } else if (text[at] == '-' || isdigit((unsigned char)text[at])) {
-            TRY(json_screen_number(out, text, size, &at));
-        } else {
-            size_t length = text[at] && strchr("{}[],: \t\r\n", text[at]) ? 1 : 0;
-            for (size_t i = 0; i < 3 && !length; i++)
-                if (size - at >= strlen(literals[i]) && !memcmp(text + at, literals[i], strlen(literals[i])))
-                    length = strlen(literals[i]);
-            if (!length) return json_fail("unexpected character", at);
-            size_t next = text[at] == ',' ? json_skip_space(text, size, at + 1) : size;
-            if (next < size && (text[next] == ']' || text[next] == '}')) return json_fail("unexpected character", next);
-            TRY(buf_append(out, text + at, length));
-            at += length;
-        }
-    }
-    return OK;
-}
-
 // ---- reading ----
 
 status json_parse(json_object **out, const char *data, size_t size) {
+    static const char *const literals[] = {"true", "false", "null"};
     *out = NULL;
     if (size > INT32_MAX / 4) return fail(DATAERR, "not JSON: the text of %zu bytes is too long", size);
     if (json_skip_space(data, size, 0) == size) return json_fail("unexpected end", size);
-    struct buf text = {0};
+    struct buf text = {0}; // a copy of the data as json-c shall read it, after every token is checked
     json_tokener *tokener = NULL;
     status result;
-    TRY_TO(result, done, json_screen(&text, data, size));
+    TRY_TO(result, done, buf_reserve(&text, size + 16));
+    for (size_t at = 0; at < size;) {
+        if (data[at] == '"') {
+            TRY_TO(result, done, json_screen_string(&text, data, size, &at));
+            continue;
+        }
+        if (data[at] == '-' || isdigit((unsigned char)data[at])) {
+            TRY_TO(result, done, json_screen_number(&text, data, size, &at));
+            continue;
+        }
+        size_t length = data[at] && strchr("{}[],: \t\r\n", data[at]) ? 1 : 0;
+        for (size_t i = 0; i < 3 && !length; i++)
+            if (size - at >= strlen(literals[i]) && !memcmp(data + at, literals[i], strlen(literals[i])))
+                length = strlen(literals[i]);
+        size_t next = data[at] == ',' ? json_skip_space(data, size, at + 1) : size;
+        bool trailing = next < size && (data[next] == ']' || data[next] == '}'); // a comma before the end
+        if (!length || trailing) TRY_TO(result, done, json_fail("unexpected character", trailing ? next : at));
+        TRY_TO(result, done, buf_append(&text, data + at, length));
+        at += length;
+    }
     tokener = json_tokener_new_ex(json_max_depth + 1);
     if (!tokener) TRY_TO(result, done, fail_oom());
     assert(text.size < INT32_MAX);
