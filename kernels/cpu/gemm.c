@@ -47,50 +47,47 @@ void *packed_at(const struct cpu_backend *cpu, const struct packed_matrix *matri
            (size_t)(column / packed_block) * gemm_block_bytes(layout, matrix->type, matrix->inner);
 }
 
-// Packs inner [first, first + count) of the block of outputs that starts at `row`. The elements are converted to the
-// packed type in `part` first, unless both matrices are float32, with a zero after an odd count. Pairs of bfloat16 are
-// transposed as words of four bytes, like float32; bfloat16 without pairs is transposed element by element.
-static void gemm_pack_part(const struct pack_job *job, void *block, uint32_t *part, int64_t row, int64_t rows,
-                           int64_t first, int64_t count) {
-    const struct simd *simd = &job->cpu->simd;
-    enum element type = job->out->type, in_type = job->matrix.type;
-    size_t size = element_size(type), in_size = element_size(in_type);
-    uint32_t *words = block;
-    if (in_type == ELEMENT_F32 && type == ELEMENT_F32) {
-        const uint32_t *in = (const uint32_t *)tensor_f32(job->matrix, row) + first;
-        simd->transpose(words + first * packed_block, packed_block, in, job->matrix.stride, rows, count);
-        return;
-    }
-    for (int64_t i = 0; i < rows; i++) {
-        char *out = (char *)part + (size_t)(i * part_inner) * size;
-        const char *in = (const char *)tensor_row(job->matrix, row + i) + (size_t)first * in_size;
-        cpu_convert(job->cpu, out, type, in, in_type, (size_t)count);
-        if (count & 1) memset(out + (size_t)count * size, 0, size);
-    }
-    if (type == ELEMENT_F32) {
-        simd->transpose(words + first * packed_block, packed_block, part, part_inner, rows, count);
-    } else if (job->layout->pair == 2) {
-        simd->transpose(words + first / 2 * packed_block, packed_block, part, part_inner / 2, rows, (count + 1) / 2);
-    } else {
-        uint16_t *out = (uint16_t *)block + first * packed_block;
-        const uint16_t *in = (const uint16_t *)part;
-        for (int64_t i = 0; i < rows * count; i++)
-            out[i % count * packed_block + i / count] = in[i / count * part_inner + i % count];
-    }
-}
-
+// Packs part after part of each block of outputs. The elements are converted to the packed type in `part` first, unless
+// both matrices are float32, with a zero after an odd count. Pairs of bfloat16 are transposed as words of four bytes,
+// like float32; bfloat16 without pairs is transposed element by element.
 static void gemm_pack_rows_task(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct pack_job *job = context;
+    const struct simd *simd = &job->cpu->simd;
+    enum element type = job->out->type, in_type = job->matrix.type;
+    size_t size = element_size(type), in_size = element_size(in_type);
     uint32_t part[packed_block * part_inner] = {0};
     int64_t inner = job->out->inner;
     for (int64_t row = first * packed_block; row < end * packed_block; row += packed_block) {
         int64_t rows = gemm_min(job->out->outputs - row, packed_block);
-        void *block = packed_at(job->cpu, job->out, row);
+        uint32_t *words = packed_at(job->cpu, job->out, row);
         if (rows < packed_block || inner % job->layout->unit)
-            memset(block, 0, gemm_block_bytes(job->layout, job->out->type, inner));
-        for (int64_t at = 0; at < inner; at += part_inner)
-            gemm_pack_part(job, block, part, row, rows, at, gemm_min(inner - at, part_inner));
+            memset(words, 0, gemm_block_bytes(job->layout, type, inner));
+        for (int64_t at = 0; at < inner; at += part_inner) {
+            int64_t count = gemm_min(inner - at, part_inner);
+            if (in_type == ELEMENT_F32 && type == ELEMENT_F32) {
+                const uint32_t *in = (const uint32_t *)tensor_f32(job->matrix, row) + at;
+                simd->transpose(words + at * packed_block, packed_block, in, job->matrix.stride, rows, count);
+                continue;
+            }
+            for (int64_t i = 0; i < rows; i++) {
+                char *out = (char *)part + (size_t)(i * part_inner) * size;
+                const char *in = (const char *)tensor_row(job->matrix, row + i) + (size_t)at * in_size;
+                cpu_convert(job->cpu, out, type, in, in_type, (size_t)count);
+                if (count & 1) memset(out + (size_t)count * size, 0, size);
+            }
+            if (type == ELEMENT_F32) {
+                simd->transpose(words + at * packed_block, packed_block, part, part_inner, rows, count);
+            } else if (job->layout->pair == 2) {
+                simd->transpose(words + at / 2 * packed_block, packed_block, part, part_inner / 2, rows,
+                                (count + 1) / 2);
+            } else {
+                uint16_t *out = (uint16_t *)words + at * packed_block;
+                const uint16_t *in = (const uint16_t *)part;
+                for (int64_t i = 0; i < rows * count; i++)
+                    out[i % count * packed_block + i / count] = in[i / count * part_inner + i % count];
+            }
+        }
     }
 }
 
