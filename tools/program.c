@@ -16,12 +16,12 @@
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/config/stage_kinds.h"
+#include "shared/stage/signals.h"
 #include "shared/stage/stage.h"
 #include "shared/wire/node_config.h"
 #include "tools/tools.h"
 
 struct program {
-    struct stage_context *context;
     struct node_config config; // of this adapter, with the program's command
     struct arena arena;
     char **argv;
@@ -30,13 +30,7 @@ struct program {
     struct buf line, buffer;
 };
 
-static struct program user_program; // the only one of this process: stage_main passes nothing to `open`
-
-static status program_open(void **state, struct stage_context *context) {
-    user_program.context = context;
-    *state = &user_program;
-    return OK;
-}
+static struct program user_program; // the only one of this process
 
 static status program_start(struct program *program) {
     int in[2], out[2];
@@ -84,10 +78,10 @@ static int program_stop(struct program *program) {
 }
 
 // Waits until the program can be written to or read from; END when this process is asked to stop.
-static status program_wait(const struct program *program, int fd, short events) {
+static status program_wait(int fd, short events) {
     enum { SLICE_MS = 100 };
     struct pollfd ready = {.fd = fd, .events = events};
-    while (!stage_stopping(program->context)) {
+    while (!signals_stopping()) {
         int got = poll(&ready, 1, SLICE_MS);
         if (got < 0 && errno != EINTR) return fail(UNAVAILABLE, "poll: %s", strerror(errno));
         if (got > 0) return OK;
@@ -102,14 +96,14 @@ static status program_exchange(struct program *program, struct group *group) {
     const char *newline;
     for (size_t done = 0; done < program->line.size;) {
         size_t size = program->line.size - done < PIPE_SIZE ? program->line.size - done : PIPE_SIZE;
-        TRY(program_wait(program, program->in, POLLOUT));
+        TRY(program_wait(program->in, POLLOUT));
         ssize_t written = write(program->in, program->line.data + done, size);
         if (written < 0 && errno == EINTR) continue;
         if (written < 0) return BAD_SAMPLE;
         done += (size_t)written;
     }
     while (!(newline = program->buffer.size ? memchr(program->buffer.data, '\n', program->buffer.size) : NULL)) {
-        TRY(program_wait(program, program->out, POLLIN));
+        TRY(program_wait(program->out, POLLIN));
         TRY(buf_reserve(&program->buffer, READ_SIZE));
         ssize_t got = fd_read(program->out, program->buffer.data + program->buffer.size, READ_SIZE);
         if (got <= 0) return BAD_SAMPLE;
@@ -121,7 +115,7 @@ static status program_exchange(struct program *program, struct group *group) {
     TRY(group_from_json(&answer, program->buffer.data, size));
     memmove(program->buffer.data, newline + 1, program->buffer.size -= size + 1);
     if (strcmp(answer->id.data, group->id.data) != 0) {
-        status result = fail(DATAERR, "was given group %s and answered with %s", group->id.data, answer->id.data);
+        status result = fail(DATAERR, "received group %s, but answered with group %s", group->id.data, answer->id.data);
         group_free(&answer);
         return result;
     }
@@ -132,8 +126,9 @@ static status program_exchange(struct program *program, struct group *group) {
 }
 
 static status program_work(void *state, struct group *group) {
-    struct program *program = state;
     enum { MAX_FAILURES = 5 };
+    struct program *program = &user_program;
+    (void)state;
     const char *name = program->argv[0];
     buf_clear(&program->line);
     TRY(group_to_json(group, &program->line));
@@ -144,11 +139,12 @@ static status program_work(void *state, struct group *group) {
         if (result == DATAERR) return fail_prefix(UNAVAILABLE, "%s", name);
         if (result != BAD_SAMPLE) return result;
         int how = program_stop(program);
-        log_info("%s %s %d over group %s; starting it again", name,
+        log_info("%s %s %d while it had group %s; starting it again", name,
                  WIFSIGNALED(how) ? "was killed by signal" : "ended with exit code",
                  WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how), group->id.data);
         if (++failures == MAX_FAILURES)
-            return fail(UNAVAILABLE, "%s: ended %d times in a row over group %s", name, failures, group->id.data);
+            return fail(UNAVAILABLE, "%s ended %d times in a row while it had group %s", name, failures,
+                        group->id.data);
         usleep(100000U << failures);
     }
 }
@@ -178,8 +174,7 @@ int program_main(int argc, char **argv) {
                                        .help = "a user's program",
                                        .common = common_options,
                                        .size = sizeof(struct common_options)};
-    const struct stage stage = {
-        .name = config->stage, .table = &table, .section = -1, .open = program_open, .work = program_work};
+    const struct stage stage = {.name = config->stage, .table = &table, .section = -1, .work = program_work};
     code = stage_main(&stage, argc, argv);
     program_stop(program);
 done:

@@ -43,7 +43,7 @@ int stage_main(const struct stage *stage, int argc, char **argv) {
     if (result == OK) result = signals_open();
     if (result == OK && options->wiring) result = node_enter(&context, options->wiring);
     if (result == OK && options->store) result = group_store_open(&context.store, options->store, false);
-    if (result == OK) result = stage->open(&context.state, &context);
+    if (result == OK && stage->open) result = stage->open(&context.state, &context);
     if (result == OK) result = options->wiring ? node_run(&context) : stdio_run(&context, STDIN_FILENO, STDOUT_FILENO);
     if (result != OK && result != END) log_info("%s", fail_text());
     // The first failure counts; one while closing after it is logged.

@@ -33,7 +33,8 @@ struct stage {
     unsigned needs;                   // group_need: checked before the stage sees a group
     int section;                      // the group_section that it adds and the runner stores, or -1
 
-    // Sets up; *state is passed to all other functions. USAGE, DATAERR or UNAVAILABLE before any group is read.
+    // Sets up; *state is passed to all other functions. USAGE, DATAERR or UNAVAILABLE before any group is read. NULL:
+    // there is nothing to set up.
     status (*open)(void **state, struct stage_context *context);
 
     // Returns a hash of everything else that the section depends on, beside the group and the options: the weights.
