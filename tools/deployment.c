@@ -198,14 +198,14 @@ status deployment_init(struct deployment *deployment, struct pipeline *pipeline,
             return fail(USAGE,
                         "machine %s has no key: run caravan keygen there, and write the public key into the file",
                         other->name);
-        if (!wire_key_valid(other->key)) return fail(USAGE, "machine %s: its key is not valid", other->name);
+        if (!wire_key_valid(other->key)) return fail(USAGE, "machine %s: the key is not valid", other->name);
     }
     if (machines > 1) {
         deployment->secret = secret ? secret : deployment_key_file(&deployment->arena);
         TRY_TO(result, done, deployment->secret ? wire_key_read(&own, deployment->secret) : fail_oom());
         if (strcmp(own.public, pipeline->machines[here].key) != 0)
             TRY_TO(result, done,
-                   fail(USAGE, "%s is not the key that the file gives machine %s", deployment->secret,
+                   fail(USAGE, "%s does not match the key of machine %s in the pipeline file", deployment->secret,
                         pipeline->machines[here].name));
     }
     TRY_TO(result, done, deployment_fingerprint(deployment));

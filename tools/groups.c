@@ -27,7 +27,7 @@ static const struct option_table groups_table = {
     .operands = "ls|show|export|fields [ID...]",
     .help = "lists, shows and exports the groups of a store",
     .details = "ls      prints one line for each group\n"
-               "show    prints the groups for a reader\n"
+               "show    prints the groups as readable text\n"
                "export  prints the groups as JSON lines\n"
                "fields  prints a description of a group's keys, as Markdown; needs no --store\n\n"
                "Without an ID, all groups are printed.\n",

@@ -17,12 +17,12 @@ static const struct subcommand {
     {"groups", groups_main, "list, show and export the groups of a store"},
     {"init", init_main, "write a model directory with random weights"},
     {"keygen", keygen_main, "make a pair of keys for a machine"},
-    {"make-demo-data", make_demo_data_main, "make the demo's clips and questions"},
+    {"make-demo-data", make_demo_data_main, "make the clips and questions of the demo"},
     {"reference", reference_main, "print every key and field as Markdown"},
-    {"report", report_main, "compare files of groups: accuracy, rewards, rates"},
+    {"report", report_main, "compare files of groups: accuracy, rewards, speed"},
     {"run", run_main, "start or resume a pipeline"},
     {"tokenize", tokenize_main, "convert text or messages to tokens, and back"},
-    {"top", top_main, "show a run: rates, queues, waits, the last steps"},
+    {"top", top_main, "show a run while it works: rates, queues, states, last steps"},
 };
 // Called by caravan itself.
 static const struct subcommand hidden[] = {{"program", program_main, NULL}};
@@ -52,6 +52,6 @@ int main(int argc, char **argv) {
         if (!strcmp(argv[1], subcommands[i].name)) return subcommands[i].main(argc - 1, argv + 1);
     }
     if (!strcmp(argv[1], hidden[0].name)) return hidden[0].main(argc - 1, argv + 1);
-    log_info("no subcommand '%s': see caravan --help", argv[1]);
+    log_info("there is no subcommand '%s'; see caravan --help", argv[1]);
     return USAGE;
 }

@@ -37,7 +37,7 @@ int check_main(int argc, char **argv) {
     return subcommand_exit(result);
 }
 
-// ---- caravan graph FILE: text on a terminal, Graphviz's dot otherwise ----
+// ---- caravan graph FILE: prints text on a terminal, Graphviz's dot otherwise ----
 
 struct graph_options {
     struct pipeline_file_options file;
@@ -48,11 +48,11 @@ static const struct option graph_options[] = {
     {.name = "dot",
      .offset = offsetof(struct graph_options, dot),
      .type = OPTION_BOOL,
-     .help = "Graphviz's dot (the default when standard output is no terminal)"},
+     .help = "print the graph in Graphviz's dot (default if standard output is not a terminal)"},
     {.name = "text",
      .offset = offsetof(struct graph_options, text),
      .type = OPTION_BOOL,
-     .help = "lines of text (the default on a terminal)"},
+     .help = "print the graph as lines of text (default on a terminal)"},
     PIPELINE_SET,
     {0},
 };
@@ -110,7 +110,8 @@ done:
 static const struct option_table keygen_table = {
     .program = "caravan keygen",
     .operands = "[FILE]",
-    .help = "makes this machine's key file (~/.config/caravan/machine.key) and prints its public key",
+    .details = "FILE is the key file to write (default: ~/.config/caravan/machine.key).\n",
+    .help = "makes a key file for this machine and prints its public key",
 };
 
 int keygen_main(int argc, char **argv) {

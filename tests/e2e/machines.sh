@@ -37,7 +37,7 @@ machines:
 END
 
 expect 64 "say which one this is" "$bin/caravan" run "$work/p.yaml"
-expect 64 "not the key that the file gives" "$bin/caravan" run "$work/p.yaml" --machine two --key "$work/one.key"
+expect 64 "does not match the key of machine two in the pipeline file" "$bin/caravan" run "$work/p.yaml" --machine two --key "$work/one.key"
 
 # start_one NAME OPTION...: machine one in the background, its run in $work/NAME; start_two likewise. The first one's
 # directory is hidden from the second.
