@@ -93,7 +93,9 @@ int reference_main(int argc, char **argv) {
     struct buf page = {0};
     status result;
     TRY_TO(result, done, subcommand_parse(&options, &reference_table, NULL, argc, argv, &none));
-    TRY_TO(result, done, buf_puts(&page, "# Reference\n\nMade by `caravan reference`.\n\n## The stages' keys\n\n"));
+    TRY_TO(result, done,
+           buf_puts(&page, "# Reference\n\nThis page is the output of `caravan reference`; `make reference` writes it "
+                           "anew.\n\n## The stages' keys\n\n"));
     TRY_TO(result, done, stage_kinds_markdown(&page));
     TRY_TO(result, done, buf_puts(&page, "## The group\n\n"));
     TRY_TO(result, done, group_reference_page(&page));

@@ -73,7 +73,8 @@ static status options_markdown_cell(const char *text, struct buf *out) {
 static status options_markdown_table(const char *title, const char *help, const struct option *option,
                                      struct buf *out) {
     struct arena arena = {0};
-    status result = buf_printf(out, "### %s\n\n%s.\n\n| key | value | default | |\n|---|---|---|---|\n", title, help);
+    status result = buf_printf(out, "### %s\n\n%c%s.\n\n| key | value | default | meaning |\n|---|---|---|---|\n",
+                               title, toupper((unsigned char)*help), help + 1);
     for (; option->name && result == OK; option++) {
         if (option->hidden) continue;
         const char *argument = option_argument(option, &arena);

@@ -26,7 +26,7 @@
 #define SEED(owner)                                                                                                    \
     {                                                                                                                  \
         .name = "seed", .offset = offsetof(struct owner, seed), .type = OPTION_INT, .default_value = "42",             \
-        .high = WHOLE, .from_source = true, .help = "keys every random number"                                         \
+        .high = WHOLE, .from_source = true, .help = "seed of all random numbers"                                       \
     }
 #define GROUP_SIZE(owner)                                                                                              \
     {                                                                                                                  \
@@ -53,7 +53,7 @@ const struct option common_options[] = {
      .type = OPTION_FILE,
      .command_line_only = true,
      .not_hashed = true,
-     .help = "YAML mapping of these keys; the command line wins"},
+     .help = "YAML mapping of these keys; the command line overrides it"},
     {.name = "device",
      .offset = offsetof(struct common_options, device),
      .type = OPTION_DEVICE,
@@ -90,7 +90,7 @@ static const struct option source_options[] = {
      .offset = offsetof(struct source_options, data),
      .type = OPTION_FILE,
      .required = true,
-     .help = "annotations, JSON lines or one JSON array"},
+     .help = "annotations: JSON lines or one JSON array"},
     {.name = "format",
      .offset = offsetof(struct source_options, format),
      .type = OPTION_NAME,
@@ -110,7 +110,7 @@ static const struct option source_options[] = {
      .type = OPTION_INT,
      .default_value = "0",
      .high = 1000,
-     .help = "steps a group may lag behind the policy; 0 is strictly on-policy"},
+     .help = "steps that a group may lag behind the policy; 0 is strictly on-policy"},
     {.name = "epochs",
      .offset = offsetof(struct source_options, epochs),
      .type = OPTION_INT,
@@ -156,7 +156,7 @@ static const struct option frames_options[] = {
      .default_value = "16",
      .low = 2,
      .high = 65536,
-     .help = "most frames sampled from a clip"},
+     .help = "maximum frames sampled from a clip"},
     {.name = "min_pixels",
      .offset = offsetof(struct frames_options, min_pixels),
      .type = OPTION_INT,
@@ -192,7 +192,7 @@ static const struct option frames_options[] = {
      .type = OPTION_INT,
      .low = 784,
      .high = 1e12,
-     .help = "maximum pixels of a whole clip; lowers max_pixels for long clips (default: no bound)"},
+     .help = "maximum pixels of a whole clip; lowers max_pixels for long clips (default: no limit)"},
     {.name = "seconds_per_grid",
      .offset = offsetof(struct frames_options, seconds_per_grid),
      .type = OPTION_NUMBER_OR,
@@ -214,7 +214,7 @@ static const struct option frames_options[] = {
      .low = 1,
      .high = WHOLE,
      .not_hashed = true,
-     .help = "most bytes of the store's frames; the least recently used go first (default: no limit)"},
+     .help = "maximum bytes of the store's frames; the least recently used are evicted (default: no limit)"},
     {0},
 };
 
@@ -247,14 +247,14 @@ static const struct option rollout_options[] = {
      .default_value = "768",
      .low = 1,
      .high = 1 << 24,
-     .help = "most tokens of a completion"},
+     .help = "maximum tokens of a completion"},
     {.name = "max_prompt_tokens",
      .offset = offsetof(struct rollout_options, max_prompt_tokens),
      .type = OPTION_INT,
      .default_value = "16384",
      .low = 1,
      .high = 1 << 24,
-     .help = "most tokens of a prompt; a longer one is quarantined"},
+     .help = "maximum tokens of a prompt; a longer one is quarantined"},
     SEED(rollout_options),
     {0},
 };
@@ -273,7 +273,7 @@ static const struct option refscore_options[] = {
      .type = OPTION_CHOICE,
      .default_value = "answer",
      .choices = "answer|all",
-     .help = "all: also write each token's log-probability"},
+     .help = "all: also write the log-probability of each token"},
     {0},
 };
 
@@ -283,7 +283,7 @@ static const struct option reward_options[] = {
      .type = OPTION_NAME,
      .default_value = "care",
      .choices = "care|grpo|nokl|densecons|kl-ema|kl-ema-ha|sepkl-ema-ha|refgen|cora",
-     .help = "which rewards are added up"},
+     .help = "which rewards are summed"},
     {.name = "coefficient",
      .offset = offsetof(struct reward_stage_options, coefficient),
      .type = OPTION_NUMBER,
@@ -305,7 +305,7 @@ static const struct option reward_options[] = {
      .default_value = "0.95",
      .high = 1,
      .choices = "none",
-     .help = "likelihoods above it count as it"},
+     .help = "likelihoods above this bound are lowered to it"},
     {.name = "likelihood",
      .offset = offsetof(struct reward_stage_options, likelihood),
      .type = OPTION_CHOICE,
@@ -317,7 +317,7 @@ static const struct option reward_options[] = {
      .type = OPTION_RANGE,
      .default_value = "off",
      .choices = "off",
-     .help = "tokens that earn the length reward, 320..512 in the released code"},
+     .help = "range of tokens that earns the length reward; 320..512 in the released code"},
     {0},
 };
 
@@ -337,7 +337,7 @@ static const struct option optim_options[] = {
      .type = OPTION_INT,
      .low = 1,
      .high = WHOLE,
-     .help = "length of the schedule"},
+     .help = "steps of the learning rate schedule"},
     {.name = "lr",
      .offset = offsetof(struct optim_options, lr),
      .type = OPTION_NUMBER,
@@ -349,7 +349,7 @@ static const struct option optim_options[] = {
      .type = OPTION_CHOICE,
      .default_value = "cosine",
      .choices = "cosine|constant",
-     .help = "form of the learning rate; cosine falls to 0 at `steps`"},
+     .help = "learning rate schedule; cosine falls to 0 at `steps`"},
     {.name = "warmup",
      .offset = offsetof(struct optim_options, warmup),
      .type = OPTION_INT,
@@ -385,7 +385,7 @@ static const struct option optim_options[] = {
      .type = OPTION_NUMBER,
      .default_value = "5",
      .high = ENDLESS,
-     .help = "largest norm of the gradient; 0 is off"},
+     .help = "maximum norm of the gradient; 0 is off"},
     {.name = "kl",
      .offset = offsetof(struct optim_options, kl),
      .type = OPTION_NUMBER,

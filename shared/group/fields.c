@@ -59,7 +59,8 @@ static const struct field message_fields[] = {
 static const struct field_table message_table = TABLE(message, 0, message_fields);
 
 static const struct field prompt_fields[] = {
-    {"messages", FIELD_OBJECTS, AT(prompt, messages), true, 0, &message_table, "the conversation, in its order"},
+    {"messages", FIELD_OBJECTS, AT(prompt, messages), true, 0, &message_table,
+     "the messages of the conversation, in order"},
     {"problem_type", FIELD_STRING, AT(prompt, problem_type), false, 0, NULL,
      "`multiple choice`, `numerical`, `OCR`, `free-form` or `regression`"},
     {"solution", FIELD_STRING, AT(prompt, solution), true, 0, NULL, "`<answer>…</answer>`"},
@@ -70,7 +71,7 @@ static const struct field requirement_fields[] = {
     {"policy", FIELD_INT, AT(requirement, policy), true, 0, NULL, "lowest version of the policy to sample with"},
     {"reference", FIELD_INT, AT(requirement, reference), true, 0, NULL,
      "lowest version of the reference to score with"},
-    {"exact", FIELD_INT, AT(requirement, exact), true, 0, NULL, "1: exactly these versions, 0: these or later ones"},
+    {"exact", FIELD_INT, AT(requirement, exact), true, 0, NULL, "1: exactly these versions; 0: these or later ones"},
     {"order", FIELD_INT, AT(requirement, order), true, 0, NULL, "sequence number in the order of issue, from 0"},
 };
 static const struct field_table requirement_table = TABLE(requirement, AT(requirement, present), requirement_fields);
@@ -79,21 +80,23 @@ static const struct field medium_fields[] = {
     {"kind", FIELD_STRING, AT(medium, kind), true, 0, NULL, "`video` or `image`"},
     {"key", FIELD_STRING, AT(medium, key), true, 0, NULL, "key of the frames in frames.lmdb, 32 hex digits"},
     {"frames", FIELD_INT, AT(medium, frames), true, 0, NULL, "number of frames, 1 for an image"},
-    {"height", FIELD_INT, AT(medium, height), true, 0, NULL, "of a frame, pixels"},
-    {"width", FIELD_INT, AT(medium, width), true, 0, NULL, "of a frame, pixels"},
+    {"height", FIELD_INT, AT(medium, height), true, 0, NULL, "height of a frame in pixels"},
+    {"width", FIELD_INT, AT(medium, width), true, 0, NULL, "width of a frame in pixels"},
     {"seconds_per_grid", FIELD_DOUBLE, AT(medium, seconds_per_grid), false, 0, NULL,
-     "seconds that two frames of a clip stand for"},
+     "seconds of the clip that a pair of frames represents"},
     {"timestamps", FIELD_DOUBLES, AT(medium, timestamps), false, 0, NULL,
-     "seconds from the clip's first frame, a frame"},
+     "for each frame: seconds from the clip's first frame"},
 };
 static const struct field_table medium_table = TABLE(medium, 0, medium_fields);
 
 static const struct field completion_fields[] = {
-    {"tokens", FIELD_INTS, AT(completion, tokens), false, 0, NULL, "with the end-of-sequence token if there was one"},
+    {"tokens", FIELD_INTS, AT(completion, tokens), false, 0, NULL,
+     "token ids, with the end-of-sequence token if there was one"},
     {"logprobs", FIELD_FLOATS, AT(completion, logprobs), false, 0, NULL,
-     "of the policy that sampled, at temperature 1, a token"},
-    {"versions", FIELD_INTS, AT(completion, versions), false, 0, NULL, "version of the policy that sampled, a token"},
-    {"text", FIELD_STRING, AT(completion, text), false, 0, NULL, "without special tokens"},
+     "for each token: its log-probability under the policy that sampled it, at temperature 1"},
+    {"versions", FIELD_INTS, AT(completion, versions), false, 0, NULL,
+     "for each token: version of the policy that sampled it"},
+    {"text", FIELD_STRING, AT(completion, text), false, 0, NULL, "the text without special tokens"},
     {"finish", FIELD_STRING, AT(completion, finish), false, 0, NULL, "`eos` or `length`"},
 };
 static const struct field_table completion_table = TABLE(completion, 0, completion_fields);
@@ -101,31 +104,32 @@ static const struct field_table completion_table = TABLE(completion, 0, completi
 static const struct field reference_fields[] = {
     {"version", FIELD_INT, AT(reference, version), false, 0, NULL, "version of the reference"},
     {"answer_span", FIELD_SPANS, AT(reference, answer_span), false, 0, NULL,
-     "[first, one past last] answer token, a completion; null without an answer"},
+     "for each completion: [first, one past last] answer token; null without an answer"},
     {"answer_logprob", FIELD_DOUBLES, AT(reference, answer_logprob), false, 0, NULL,
-     "mean log-probability of the answer tokens, a completion; null without an answer"},
+     "for each completion: mean log-probability of the answer tokens; null without an answer"},
     {"answer_probability", FIELD_DOUBLES, AT(reference, answer_probability), false, 0, NULL,
-     "mean probability of the answer tokens, a completion; null without an answer"},
+     "for each completion: mean probability of the answer tokens; null without an answer"},
     {"logprobs", FIELD_ROWS, AT(reference, logprobs), false, 0, NULL,
-     "a number for each token of each completion (`logprobs: all`)"},
+     "for each completion: the log-probability of each token (`logprobs: all`)"},
     {"generated", FIELD_STRINGS, AT(reference, generated), false, 0, NULL,
-     "the answer that the reference wrote after each completion's reasoning (method refgen)"},
+     "for each completion: the answer that the reference wrote after its reasoning (method refgen)"},
 };
 static const struct field_table reference_table = TABLE(reference, AT(reference, present), reference_fields);
 
 static const struct field consistency_fields[] = {
     {"probability", FIELD_DOUBLES, AT(consistency, probability), false, 0, NULL,
-     "the consistency model's, a completion (method cora)"},
+     "for each completion: its probability by the consistency model (method cora)"},
 };
 static const struct field_table consistency_table = TABLE(consistency, AT(consistency, present), consistency_fields);
 
 static const struct field rewards_fields[] = {
-    {"accuracy", FIELD_DOUBLES, AT(rewards, accuracy), false, 0, NULL, "a completion"},
-    {"format", FIELD_DOUBLES, AT(rewards, format), false, 0, NULL, "a completion"},
+    {"accuracy", FIELD_DOUBLES, AT(rewards, accuracy), false, 0, NULL, "the accuracy reward of each completion"},
+    {"format", FIELD_DOUBLES, AT(rewards, format), false, 0, NULL, "the format reward of each completion"},
     {"length", FIELD_DOUBLES, AT(rewards, length), false, 0, NULL,
-     "a completion; absent when the length reward is off"},
-    {"bonus", FIELD_DOUBLES, AT(rewards, bonus), false, 0, NULL, "a completion; absent where the method has none"},
-    {"total", FIELD_DOUBLES, AT(rewards, total), false, 0, NULL, "their sum, a completion"},
+     "the length reward of each completion; absent when it is off"},
+    {"bonus", FIELD_DOUBLES, AT(rewards, bonus), false, 0, NULL,
+     "the bonus of each completion; absent if the method has none"},
+    {"total", FIELD_DOUBLES, AT(rewards, total), false, 0, NULL, "the sum of the rewards of each completion"},
 };
 static const struct field_table rewards_table = TABLE(rewards, AT(rewards, present), rewards_fields);
 
@@ -136,31 +140,34 @@ static const struct field_table trained_table = TABLE(trained, AT(trained, prese
 
 static const struct field quarantine_fields[] = {
     {"stage", FIELD_STRING, AT(quarantine, stage), false, 0, NULL, "the stage that quarantined the group"},
-    {"reason", FIELD_STRING, AT(quarantine, reason), false, 0, NULL, "why"},
+    {"reason", FIELD_STRING, AT(quarantine, reason), false, 0, NULL, "the reason"},
 };
 static const struct field_table quarantine_table = TABLE(quarantine, AT(quarantine, present), quarantine_fields);
 
 static const struct field group_fields[] = {
     {"v", FIELD_INT, AT(group, v), false, SECTION_PROMPT, NULL, "version of this format: 1"},
-    {"id", FIELD_STRING, AT(group, id), true, SECTION_PROMPT, NULL, "e0-000017: epoch and number"},
+    {"id", FIELD_STRING, AT(group, id), true, SECTION_PROMPT, NULL, "epoch and number, such as e0-000017"},
     {"sample_id", FIELD_STRING, AT(group, sample_id), false, SECTION_PROMPT, NULL, "the id in the data set"},
-    {"prompt", FIELD_OBJECT, AT(group, prompt), true, SECTION_PROMPT, &prompt_table, "what is asked"},
+    {"prompt", FIELD_OBJECT, AT(group, prompt), true, SECTION_PROMPT, &prompt_table, "the question"},
     {"requires", FIELD_OBJECT, AT(group, requires), false, SECTION_PROMPT, &requirement_table,
-     "what it may be sampled and scored with"},
+     "the weight versions that it may be sampled and scored with"},
     {"media", FIELD_OBJECTS, AT(group, media), false, SECTION_MEDIA, &medium_table,
      "each image and clip, in the order of the messages"},
     {"prompt_tokens", FIELD_INTS, AT(group, prompt_tokens), false, SECTION_ROLLOUT, NULL,
-     "one placeholder token a vision token"},
+     "token ids, with one placeholder for each vision token"},
     {"completions", FIELD_OBJECTS, AT(group, completions), false, SECTION_ROLLOUT, &completion_table,
-     "what the policy answered"},
+     "the answers of the policy"},
     {"reference", FIELD_OBJECT, AT(group, reference), false, SECTION_REFERENCE, &reference_table,
-     "how likely the reference finds the answers"},
+     "the likelihood of the answers under the reference"},
     {"consistency", FIELD_OBJECT, AT(group, consistency), false, SECTION_CONSISTENCY, &consistency_table,
-     "the consistency reward model's view"},
-    {"rewards", FIELD_OBJECT, AT(group, rewards), false, SECTION_REWARD, &rewards_table, "by kind"},
-    {"advantages", FIELD_DOUBLES, AT(group, advantages), false, SECTION_REWARD, NULL, "a completion"},
-    {"trained", FIELD_OBJECT, AT(group, trained), false, SECTION_TRAINED, &trained_table, "when it was trained"},
-    {"times", FIELD_JSON, AT(group, times), false, SECTION_TIMES, NULL, "[in, out] of each stage, seconds since 1970"},
+     "the result of the consistency model"},
+    {"rewards", FIELD_OBJECT, AT(group, rewards), false, SECTION_REWARD, &rewards_table, "the rewards by kind"},
+    {"advantages", FIELD_DOUBLES, AT(group, advantages), false, SECTION_REWARD, NULL,
+     "the advantage of each completion"},
+    {"trained", FIELD_OBJECT, AT(group, trained), false, SECTION_TRAINED, &trained_table,
+     "present when the group has been trained"},
+    {"times", FIELD_JSON, AT(group, times), false, SECTION_TIMES, NULL,
+     "for each stage: [in, out] in seconds since 1970"},
     {"quarantine", FIELD_OBJECT, AT(group, quarantine), false, SECTION_QUARANTINE, &quarantine_table,
      "why the group is quarantined"},
 };
