@@ -331,31 +331,6 @@ static status io_accept_group(struct io_thread *io, const struct wire_message *m
     return result;
 }
 
-// Sends a CREDIT for each group that there is capacity for, one to each replica in turn.
-static status io_send_credits(struct io_thread *io) {
-    const struct wire_message credit = {.kind = MESSAGE_CREDIT};
-    pthread_mutex_lock(&io->lock);
-    int wanted = (io->greedy ? CREDITS_MAX : io->capacity - (int)io->inbox_count) - io->credits;
-    pthread_mutex_unlock(&io->lock);
-    for (bool sent = true; sent && wanted > 0;) {
-        sent = false;
-        for (struct wire_peer *peer = wire_first_peer(io->wire, "flow", false); peer && wanted > 0;
-             peer = wire_next_peer(peer)) {
-            struct upstream *upstream = io_upstream(peer);
-            bool gone;
-            if (!upstream || upstream->available <= 0) continue;
-            TRY(wire_send(io->wire, peer, &credit, &gone));
-            if (gone) continue;
-            upstream->available--;
-            upstream->credits++;
-            io->credits++;
-            wanted--;
-            sent = true;
-        }
-    }
-    return OK;
-}
-
 // ---- the I/O thread: requests ----
 
 // Connects to every replica of a stage.
@@ -417,21 +392,6 @@ static bool io_is_answer(const struct rpc *rpc, const struct wire_peer *peer, co
     }
 }
 
-static void io_on_answer(struct io_thread *io, const struct wire_peer *peer, const struct wire_message *message) {
-    pthread_mutex_lock(&io->lock);
-    struct rpc *rpc = io->rpcs;
-    while (rpc && !io_is_answer(rpc, peer, message)) rpc = rpc->next;
-    if (rpc && message->kind == MESSAGE_ABSENT && rpc->request->kind == MESSAGE_GET) {
-        rpc->asked++;
-        rpc->state = RPC_NEW;
-    } else if (rpc) {
-        status result = io_copy_message(message, rpc->reply, rpc->arena);
-        if (result == OK && message->bulk) result = buf_append(rpc->bulk, message->bulk, message->bulk_size);
-        io_finish_rpc(io, rpc, result);
-    }
-    pthread_mutex_unlock(&io->lock);
-}
-
 // A peer has joined or gone: what it was asked for before will not come.
 static void io_forget_requests(struct io_thread *io, struct wire_peer *peer) {
     struct upstream *upstream = io_upstream(peer);
@@ -452,7 +412,7 @@ static void io_forget_requests(struct io_thread *io, struct wire_peer *peer) {
 // Sends STATUS to the supervisor twice a second.
 static status io_report(struct io_thread *io) {
     int64_t now = clock_monotonic_ms();
-    if (now - io->reported_at < REPORT_MS || !io->hooks.report) return OK;
+    if (now - io->reported_at < REPORT_MS) return OK;
     io->reported_at = now;
     struct wire_message message = {.kind = MESSAGE_STATUS,
                                    .name = io->config->stage,
@@ -483,23 +443,12 @@ static status io_report(struct io_thread *io) {
     return OK;
 }
 
-static status io_on_joined(struct io_thread *io, struct wire_peer *peer) {
-    io_forget_requests(io, peer);
-    if (!strcmp(wire_peer_purpose(peer), "report")) io->reported_at = 0;
-    if (strcmp(wire_peer_purpose(peer), "flow") != 0)
-        return io->hooks.joined ? io->hooks.joined(io->hooks.self, io, peer) : OK;
-    if (wire_peer_is_client(peer)) return io_announce(io, peer);
-    if (io_upstream(peer)) return OK;
-    struct upstream *upstream;
-    TRY(NEW(&upstream, 1));
-    upstream->next = io->upstreams;
-    io->upstreams = upstream;
-    *wire_peer_tag(peer) = upstream;
-    return OK;
-}
-
-static status io_on_message(struct io_thread *io, struct wire_peer *peer, const struct wire_message *message) {
+static status io_on_message(struct io_thread *io, const struct wire_event *event) {
+    struct wire_peer *peer = event->peer;
+    const struct wire_message *message = &event->message;
     struct upstream *upstream = wire_peer_is_client(peer) ? NULL : io_upstream(peer);
+    struct rpc *rpc;
+    status result;
     switch (message->kind) {
     case MESSAGE_CREDIT:
         return wire_peer_is_client(peer) ? io_answer_credit(io, peer) : OK;
@@ -521,48 +470,71 @@ static status io_on_message(struct io_thread *io, struct wire_peer *peer, const 
     case MESSAGE_CHUNK:
     case MESSAGE_RECORD:
     case MESSAGE_ABSENT:
-        io_on_answer(io, peer, message);
+        pthread_mutex_lock(&io->lock);
+        rpc = io->rpcs;
+        while (rpc && !io_is_answer(rpc, peer, message)) rpc = rpc->next;
+        if (rpc && message->kind == MESSAGE_ABSENT && rpc->request->kind == MESSAGE_GET) {
+            rpc->asked++;
+            rpc->state = RPC_NEW;
+        } else if (rpc) {
+            result = io_copy_message(message, rpc->reply, rpc->arena);
+            if (result == OK && message->bulk) result = buf_append(rpc->bulk, message->bulk, message->bulk_size);
+            io_finish_rpc(io, rpc, result);
+        }
+        pthread_mutex_unlock(&io->lock);
         return OK;
     default:
-        return io->hooks.message ? io->hooks.message(io->hooks.self, io, peer, message) : OK;
+        return io->hooks.event(io->hooks.self, io, event);
     }
 }
 
-// Waits for one event and handles it, then does what it and the other threads have made possible.
-static status io_turn(struct io_thread *io) {
-    struct wire_event event;
+static status io_on_event(struct io_thread *io, const struct wire_event *event) {
+    struct wire_peer *peer = event->peer;
+    struct upstream *upstream;
     uint64_t wakeups;
     ssize_t size;
-    TRY(wire_poll(io->wire, TICK_MS, &event));
-    switch (event.kind) {
+    switch (event->kind) {
     case WIRE_READABLE:
         size = read(io->wakeup, &wakeups, sizeof wakeups); // a counter that is zero again was read before
         (void)size;
-        break;
+        return OK;
     case WIRE_JOINED:
-        TRY(io_on_joined(io, event.peer));
-        break;
+        io_forget_requests(io, peer);
+        if (!strcmp(wire_peer_purpose(peer), "report")) io->reported_at = 0;
+        if (strcmp(wire_peer_purpose(peer), "flow") != 0) return io->hooks.event(io->hooks.self, io, event);
+        if (wire_peer_is_client(peer)) return io_announce(io, peer);
+        if (io_upstream(peer)) return OK;
+        TRY(NEW(&upstream, 1));
+        upstream->next = io->upstreams;
+        io->upstreams = upstream;
+        *wire_peer_tag(peer) = upstream;
+        return OK;
     case WIRE_GONE:
-        if (!event.orderly) log_info("lost %s-%d", wire_peer_name(event.peer), wire_peer_replica(event.peer));
-        io_forget_requests(io, event.peer);
-        break;
+        if (!event->orderly) log_info("lost %s-%d", wire_peer_name(peer), wire_peer_replica(peer));
+        io_forget_requests(io, peer);
+        return OK;
     case WIRE_REFUSED:
-        return fail(UNAVAILABLE, "%s", event.message.reason);
+        return fail(UNAVAILABLE, "%s", event->message.reason);
     case WIRE_MESSAGE:
-        TRY(io_on_message(io, event.peer, &event.message));
-        break;
-    case WIRE_TIMEOUT:
-        break;
+        return io_on_message(io, event);
+    default:
+        return OK;
     }
-    if (io->hooks.tick) TRY(io->hooks.tick(io->hooks.self, io));
+}
+
+// Sends what an event or another thread has made possible: broadcasts, AVAILABLE, a CREDIT for each group that there is
+// capacity for, requests.
+static status io_send_pending(struct io_thread *io) {
+    const struct wire_message credit = {.kind = MESSAGE_CREDIT};
+    status result = OK;
     pthread_mutex_lock(&io->lock);
     struct broadcast *broadcast = io->broadcasts;
     io->broadcasts = NULL;
     io->last_broadcast = &io->broadcasts;
-    bool announce = io->announce;
+    const bool announce = io->announce;
     io->announce = false;
+    int wanted = (io->greedy ? CREDITS_MAX : io->capacity - (int)io->inbox_count) - io->credits;
     pthread_mutex_unlock(&io->lock);
-    status result = OK;
     for (struct broadcast *next; broadcast; broadcast = next) {
         next = broadcast->next;
         for (struct wire_peer *peer = wire_first_peer(io->wire, broadcast->purpose, false); peer && result == OK;
@@ -573,20 +545,41 @@ static status io_turn(struct io_thread *io) {
     for (struct wire_peer *peer = wire_first_peer(io->wire, "flow", true); peer && announce && result == OK;
          peer = wire_next_peer(peer))
         result = io_announce(io, peer);
-    if (result == OK) result = io_send_credits(io);
+    for (bool sent = true; sent && wanted > 0 && result == OK;) { // one to each replica in turn
+        sent = false;
+        for (struct wire_peer *peer = wire_first_peer(io->wire, "flow", false); peer && wanted > 0 && result == OK;
+             peer = wire_next_peer(peer)) {
+            struct upstream *upstream = io_upstream(peer);
+            bool gone;
+            if (!upstream || upstream->available <= 0) continue;
+            result = wire_send(io->wire, peer, &credit, &gone);
+            if (result != OK || gone) continue;
+            upstream->available--;
+            upstream->credits++;
+            io->credits++;
+            wanted--;
+            sent = true;
+        }
+    }
     pthread_mutex_lock(&io->lock);
     for (struct rpc *rpc = io->rpcs; rpc && result == OK; rpc = rpc->next)
         if (rpc->state == RPC_NEW) result = io_send_rpc(io, rpc);
     pthread_mutex_unlock(&io->lock);
-    return result == OK ? io_report(io) : result;
+    return result;
 }
 
 static void *io_run(void *argument) {
     struct io_thread *io = argument;
+    const struct wire_event tick = {.kind = WIRE_TIMEOUT};
     pthread_mutex_lock(&io->lock);
     while (io->failure == OK && !io->quit) {
         pthread_mutex_unlock(&io->lock);
-        status result = io_turn(io);
+        struct wire_event event;
+        status result = wire_poll(io->wire, TICK_MS, &event);
+        if (result == OK) result = io_on_event(io, &event);
+        if (result == OK) result = io->hooks.event(io->hooks.self, io, &tick);
+        if (result == OK) result = io_send_pending(io);
+        if (result == OK) result = io_report(io);
         pthread_mutex_lock(&io->lock);
         io->failure = result;
     }

@@ -14,15 +14,13 @@
 
 struct io_thread;
 
-// What a replica does besides passing groups on. Called in the I/O thread; any may be NULL. A failure ends the thread.
+// What a replica does besides passing groups on. Called in the I/O thread. A failure ends the thread.
 struct io_hooks {
     void *self;
-    // A peer has connected that neither sends nor receives groups.
-    status (*joined)(void *self, struct io_thread *io, struct wire_peer *peer);
-    // A peer has sent a message that is neither an answer nor about sending and receiving groups.
-    status (*message)(void *self, struct io_thread *io, struct wire_peer *peer, const struct wire_message *message);
-    // Called at least 20 times a second. The source issues groups here.
-    status (*tick)(void *self, struct io_thread *io);
+    // WIRE_JOINED: a peer has connected that neither sends nor receives groups. WIRE_MESSAGE: a peer has sent a message
+    // that is neither an answer nor about sending and receiving groups. WIRE_TIMEOUT: at least 20 times a second; the
+    // source issues groups here.
+    status (*event)(void *self, struct io_thread *io, const struct wire_event *event);
     // Fills in the counters; `held` and `waiting` are set already.
     void (*report)(void *self, struct message_status *counters);
 };

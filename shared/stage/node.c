@@ -57,18 +57,15 @@ static void node_end_wait(struct node *node) {
 
 // ---- hooks: the I/O thread ----
 
-static status node_on_joined(void *self, struct io_thread *io, struct wire_peer *peer) {
-    struct node *node = self;
-    return node->issuer ? issuer_joined(node->issuer, io, peer) : OK;
-}
-
-static status node_on_message(void *self, struct io_thread *io, struct wire_peer *peer,
-                              const struct wire_message *message) {
+static status node_on_event(void *self, struct io_thread *io, const struct wire_event *event) {
     struct node *node = self;
     const struct stage *stage = node->context->stage;
+    const struct wire_message *message = &event->message;
     struct wire_message reply = {.kind = MESSAGE_ABSENT, .id = message->id};
     bool found = false;
     status result = OK;
+    if (event->kind == WIRE_JOINED) return node->issuer ? issuer_joined(node->issuer, io, event->peer) : OK;
+    if (event->kind == WIRE_TIMEOUT) return node->issuer ? issuer_tick(node->issuer, io) : OK;
     switch (message->kind) {
     case MESSAGE_GET:
         buf_clear(&node->bulk);
@@ -76,22 +73,17 @@ static status node_on_message(void *self, struct io_thread *io, struct wire_peer
         if (found) reply.kind = MESSAGE_RECORD;
         reply.bulk = node->bulk.data;
         reply.bulk_size = node->bulk.size;
-        return io_thread_reply(io, peer, &reply);
+        return io_thread_reply(io, event->peer, &reply);
     case MESSAGE_GET_WEIGHTS:
     case MESSAGE_FETCH:
         result = weights_server_answer(node->weights_server, message, &reply, &node->arena, &node->bulk);
-        if (result == OK) result = io_thread_reply(io, peer, &reply);
+        if (result == OK) result = io_thread_reply(io, event->peer, &reply);
         arena_release(&node->arena);
         return result;
     default:
         if (node->issuer) return issuer_message(node->issuer, io, message);
-        return node->collector ? collector_message(node->collector, io, peer, message) : OK;
+        return node->collector ? collector_message(node->collector, io, event->peer, message) : OK;
     }
-}
-
-static status node_on_tick(void *self, struct io_thread *io) {
-    struct node *node = self;
-    return node->issuer ? issuer_tick(node->issuer, io) : OK;
 }
 
 static void node_on_report(void *self, struct message_status *counters) {
@@ -261,11 +253,7 @@ status node_enter(struct stage_context *context, const char *path) {
 status node_run(struct stage_context *context) {
     struct node *node = context->node;
     const struct stage *stage = context->stage;
-    const struct io_hooks hooks = {.self = node,
-                                   .joined = node_on_joined,
-                                   .message = node_on_message,
-                                   .tick = node_on_tick,
-                                   .report = node_on_report};
+    const struct io_hooks hooks = {.self = node, .event = node_on_event, .report = node_on_report};
     const struct channel channel = {node, node_receive, node_deliver, node_refuse};
     bool source = stage->group_at != NULL;
     if (stage->fingerprint) node->weights.hash = stage->fingerprint(context->state);
