@@ -122,6 +122,10 @@ status buf_append(struct buf *buf, const void *data, size_t size) {
     return OK;
 }
 
+int buf_write(void *buf, const char *data, size_t size) {
+    return buf_append(buf, data, size) == OK ? 0 : -1;
+}
+
 status buf_puts(struct buf *buf, const char *text) {
     return buf_append(buf, text, strlen(text));
 }

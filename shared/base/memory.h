@@ -59,6 +59,9 @@ status buf_reserve(struct buf *buf, size_t more);
 // Appends `size` bytes, which must not lie in the buffer. UNAVAILABLE.
 status buf_append(struct buf *buf, const void *data, size_t size);
 
+// buf_append as msgpack-c calls it: returns 0, or -1 when memory is short. `buf` is a struct buf.
+int buf_write(void *buf, const char *data, size_t size);
+
 // Appends a NUL-terminated text. UNAVAILABLE.
 status buf_puts(struct buf *buf, const char *text);
 

@@ -251,10 +251,6 @@ status group_section_from_msgpack(struct group *group, enum group_section sectio
 
 static int group_pack_object(msgpack_packer *out, const struct field_table *table, const void *object, int section);
 
-static int group_pack_append(void *context, const char *data, size_t size) {
-    return buf_append(context, data, size) == OK ? 0 : -1;
-}
-
 static int group_pack_string(msgpack_packer *out, const struct string *string) {
     return string->data ? msgpack_pack_str_with_body(out, string->data, string->size) : msgpack_pack_nil(out);
 }
@@ -346,7 +342,7 @@ static int group_pack_object(msgpack_packer *out, const struct field_table *tabl
 
 static status group_pack(const struct group *group, int section, struct buf *out) {
     msgpack_packer packer;
-    msgpack_packer_init(&packer, out, group_pack_append);
+    msgpack_packer_init(&packer, out, buf_write);
     return group_pack_object(&packer, &group_table, group, section) ? fail_oom() : OK;
 }
 

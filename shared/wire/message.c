@@ -111,15 +111,11 @@ static size_t message_field_count(const struct message_row *row) {
     return count;
 }
 
-static int message_write(void *out, const char *data, size_t size) {
-    return buf_append(out, data, size) == OK ? 0 : -1;
-}
-
 status message_encode(const struct wire_message *message, struct buf *out) {
     if (!message_known(message->kind)) return fail(BUG, "unknown message kind %d", message->kind);
     const struct message_row *row = &message_table[message->kind];
     msgpack_packer packer;
-    msgpack_packer_init(&packer, out, message_write);
+    msgpack_packer_init(&packer, out, buf_write);
     int failed = msgpack_pack_array(&packer, message_field_count(row) + 1);
     if (!failed) failed = msgpack_pack_int(&packer, (int)message->kind);
     for (const struct message_field *field = row->fields; field->type != FIELD_END && !failed; field++) {
