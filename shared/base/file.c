@@ -1,6 +1,7 @@
 #include "shared/base/file.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -11,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { file_read_size = 1 << 16, dir_open_limit = 16 };
@@ -224,6 +226,18 @@ status dir_remove(const char *path) {
     if (nftw(path, file_remove_entry, dir_open_limit, FTW_DEPTH | FTW_PHYS))
         return file_fail(UNAVAILABLE, path, "cannot remove: ");
     return OK;
+}
+
+void dir_remove_old(const char *path, const char *prefix, const char *keep, int64_t seconds) {
+    DIR *dir = opendir(path);
+    struct stat info;
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        const char *name = entry->d_name;
+        if (strncmp(name, prefix, strlen(prefix)) != 0 || !strcmp(name, keep)) continue;
+        if (seconds && (fstatat(dirfd(dir), name, &info, 0) || time(NULL) - info.st_mtime <= seconds)) continue;
+        (void)unlinkat(dirfd(dir), name, 0);
+    }
+    if (dir) closedir(dir);
 }
 
 bool path_exists(const char *path) {

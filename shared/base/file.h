@@ -83,6 +83,10 @@ status dir_sync(const char *path);
 // Removes a directory and everything in it. A missing one is fine. UNAVAILABLE.
 status dir_remove(const char *path);
 
+// Removes the files of a directory whose names begin with `prefix`, except `keep` and those that were modified in the
+// last `seconds` (0: none). A file that cannot be removed stays; a missing directory is fine.
+void dir_remove_old(const char *path, const char *prefix, const char *keep, int64_t seconds);
+
 // Whether `path` exists, as a dangling symbolic link too.
 bool path_exists(const char *path);
 

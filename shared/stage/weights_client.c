@@ -1,21 +1,19 @@
 // A copy is named after its content, so that the replicas of a machine share it.
 #include "shared/stage/weights_client.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/stage/signals.h"
 
-enum { CHUNK_BYTES = 4 << 20 };
+enum { CHUNK_BYTES = 4 << 20, OLD_SECONDS = 600 };
 
 status weights_client_latest(struct io_thread *io, bool reference, struct remote_weights *out) {
     enum { PAUSE_US = 100000 };
@@ -74,21 +72,6 @@ static status weights_client_copy(struct io_thread *io, const struct remote_weig
     return result;
 }
 
-// Removes other copies of the kind that are older than ten minutes: no process opens those any more.
-static void weights_client_remove_old(const char *dir, const char *prefix, const char *keep) {
-    enum { OLD_SECONDS = 600 };
-    DIR *entries = opendir(dir);
-    struct dirent *entry;
-    struct stat info;
-    while (entries && (entry = readdir(entries))) {
-        if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0 || !strcmp(entry->d_name, keep)) continue;
-        int at = dirfd(entries);
-        if (!fstatat(at, entry->d_name, &info, 0) && time(NULL) - info.st_mtime > OLD_SECONDS)
-            (void)unlinkat(at, entry->d_name, 0); // another replica may have been quicker
-    }
-    if (entries) closedir(entries);
-}
-
 // Whether there is a regular file of that size.
 static bool weights_client_has(const char *path, int64_t size) {
     struct stat info;
@@ -110,7 +93,7 @@ status weights_client_download(struct io_thread *io, const char *dir, bool copy,
     if (remote->copied && !weights_client_has(path.data, remote->size)) {
         log_debug("fetching version %lld, %lld bytes", (long long)remote->weights.version, (long long)remote->size);
         TRY_TO(result, done, weights_client_copy(io, remote, path.data));
-        weights_client_remove_old(dir, prefix, name.data);
+        dir_remove_old(dir, prefix, name.data, OLD_SECONDS); // no process opens those any more
     }
     free(remote->local);
     remote->local = path.data;

@@ -9,7 +9,7 @@
 struct remote_weights {
     int64_t policy;               // the step at which optim is
     struct stage_weights weights; // path: NULL before weights_client_download, then that of `local`
-    char *path;                   // the file on optim's machine, "" for the weights of the model folder
+    char *path;                   // the file on optim's machine, "" for the weights of the model's directory
     char *local;                  // the file on this machine
     bool copied;                  // it is a copy, not optim's own file
     int64_t size;

@@ -19,7 +19,7 @@ struct served_weights {
     bool present;
     int64_t version;
     uint64_t hash;
-    char *path; // "" for the weights of the model folder
+    char *path; // "" for the weights of the model's directory
 };
 
 struct weights_server {

@@ -81,7 +81,7 @@ struct wire_message {
     int64_t policy;    // WEIGHTS: the step at which optim is
     int64_t version;   // WEIGHTS
     int64_t hash;      // WEIGHTS, FETCH, CHUNK: of the weights, its 64 bits
-    const char *path;  // WEIGHTS: the file on the server's machine, "" for the weights of the model folder
+    const char *path;  // WEIGHTS: the file on the server's machine, "" for the weights of the model's directory
     int64_t offset, size;           // FETCH, CHUNK: which bytes; WEIGHTS: of the whole file
     int64_t code;                   // END: the exit code
     struct message_status counters; // STATUS

@@ -1,10 +1,6 @@
 // The weights that the other stages of a run load: a file of the policy after each step, and a file of the reference
 // whenever it has changed. Version 0 has no file: it is the directory that every stage has opened.
-#include <dirent.h>
-#include <fcntl.h>
-#include <string.h>
-#include <unistd.h>
-
+#include "shared/base/file.h"
 #include "stages/optim/optim.h"
 
 static char *publish_name(struct arena *arena, bool reference, int64_t version) {
@@ -47,14 +43,10 @@ void publish_remove_old(const struct optim *optim) {
     struct arena arena = {0};
     const char *policy = publish_name(&arena, false, model_version(optim->model));
     const char *reference = publish_name(&arena, true, optim->ema_step);
-    const char *path = stage_weights_dir(optim->context);
-    DIR *dir = path && policy && reference ? opendir(path) : NULL;
-    for (struct dirent *entry; dir && (entry = readdir(dir));) {
-        const char *name = entry->d_name;
-        bool ours = !strncmp(name, "policy-", 7) || !strncmp(name, "reference-", 10);
-        if (ours && strcmp(name, policy) != 0 && strcmp(name, reference) != 0)
-            (void)unlinkat(dirfd(dir), name, 0); // a file that stays costs only space
+    const char *dir = stage_weights_dir(optim->context);
+    if (dir && policy && reference) {
+        dir_remove_old(dir, "policy-", policy, 0);
+        dir_remove_old(dir, "reference-", reference, 0);
     }
-    if (dir) closedir(dir);
     arena_release(&arena);
 }

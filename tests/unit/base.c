@@ -144,6 +144,12 @@ static void test_files_are_written_atomically(void **state) {
     assert_int_equal(file_read(path, &content), OK);
     assert_string_equal(content.data, "two");
     buf_release(&content);
+    char *newest = path_join(&arena, folder, "weights-2"), *older = path_join(&arena, folder, "weights-1");
+    assert_int_equal(file_write_atomic(newest, "", 0) | file_write_atomic(older, "", 0), OK);
+    dir_remove_old(folder, "weights-", "weights-2", 600);
+    assert_true(path_exists(older));
+    dir_remove_old(folder, "weights-", "weights-2", 0);
+    assert_true(path_exists(newest) && path_exists(path) && !path_exists(older));
     assert_int_equal(dir_remove(folder), OK);
     assert_false(path_exists(folder));
     assert_int_equal(file_read(path, &content), DATAERR);
