@@ -202,9 +202,15 @@ static status node_receive(void *self, int capacity, int timeout_ms, struct grou
     return OK;
 }
 
-static status node_deliver(void *self, struct group **group) {
+static status node_deliver(void *self, struct group **group, status outcome) {
     struct node *node = self;
     int64_t tokens = 0;
+    status result;
+    if (outcome != OK) {
+        result = fail_prefix(outcome, "group %s", (*group)->id.data);
+        group_free(group);
+        return result;
+    }
     for (size_t i = 0; i < (*group)->completion_count; i++) tokens += (int64_t)(*group)->completions[i].tokens.count;
     node->held--;
     assert(node->held >= 0);
@@ -214,15 +220,7 @@ static status node_deliver(void *self, struct group **group) {
     node->quarantined = (int64_t)node->context->quarantined;
     node->found = (int64_t)node->context->found;
     pthread_mutex_unlock(&node->lock);
-    status result =
-        node->collector ? collector_settle(node->collector, node->io, *group) : io_thread_send(node->io, *group);
-    group_free(group);
-    return result;
-}
-
-static status node_refuse(void *self, struct group **group) {
-    (void)self;
-    status result = fail_prefix(DATAERR, "group %s", (*group)->id.data);
+    result = node->collector ? collector_settle(node->collector, node->io, *group) : io_thread_send(node->io, *group);
     group_free(group);
     return result;
 }
@@ -254,7 +252,7 @@ status node_run(struct stage_context *context) {
     struct node *node = context->node;
     const struct stage *stage = context->stage;
     const struct io_hooks hooks = {.self = node, .event = node_on_event, .report = node_on_report};
-    const struct channel channel = {node, node_receive, node_deliver, node_refuse};
+    const struct channel channel = {node, node_receive, node_deliver};
     bool source = stage->group_at != NULL;
     if (stage->fingerprint) node->weights.hash = stage->fingerprint(context->state);
     if (source) TRY(issuer_open(&node->issuer, context, &node->config));

@@ -59,7 +59,7 @@ static status runner_deliver(struct runner *runner, struct group **group) {
     enum { PROGRESS_SECONDS = 10 };
     struct stage_context *context = runner->context;
     context->groups++;
-    TRY(runner->channel->deliver(runner->channel->self, group));
+    TRY(runner->channel->deliver(runner->channel->self, group, OK));
     const double now = clock_monotonic();
     if (context->node || now - context->progress_at < PROGRESS_SECONDS) return OK;
     context->progress_at = now;
@@ -72,7 +72,7 @@ static status runner_deliver(struct runner *runner, struct group **group) {
 static status runner_settle(struct runner *runner, const struct held_group *held, status result) {
     struct stage_context *context = runner->context;
     struct group *group = held->group;
-    if (result == DATAERR) return runner->channel->refuse(runner->channel->self, &group);
+    if (result == DATAERR) return runner->channel->deliver(runner->channel->self, &group, DATAERR);
     if (result == BAD_SAMPLE) result = group_quarantine(group, context->stage->name, "%s", fail_text());
     if (result == OK && group->quarantine.present) context->quarantined++;
     if (result == OK) result = runner_add_times(group, context->stage->name, held->received_at);
@@ -121,7 +121,7 @@ static status runner_begin(struct runner *runner, struct group *group) {
     struct held_group held = {.group = group, .received_at = clock_realtime()};
     bool found = false;
     if (group->quarantine.present) return runner_deliver(runner, &group);
-    if (group_check(group, stage->needs) != OK) return runner->channel->refuse(runner->channel->self, &group);
+    if (group_check(group, stage->needs) != OK) return runner->channel->deliver(runner->channel->self, &group, DATAERR);
     if (context->store && stage->section >= 0) {
         status result = runner_find_section(context, &held.key, group, &found);
         if (result != OK) group_free(&group);

@@ -28,10 +28,9 @@ struct channel {
     // Waits up to timeout_ms (-1: until there is one or the program is asked to stop) for a group. `capacity`: how many
     // the stage could hold. OK with NULL in *out: none yet. END: no more will come.
     status (*receive)(void *self, int capacity, int timeout_ms, struct group **out);
-    // Sends a finished group on and frees it. END: the reader is gone.
-    status (*deliver)(void *self, struct group **group);
-    // A group that the stage cannot read, for the reason in fail_text(); frees it.
-    status (*refuse)(void *self, struct group **group);
+    // Sends a finished group on and frees it. END: the reader is gone. `outcome` is OK, or DATAERR for a group that the
+    // stage cannot read, for the reason in fail_text(): it is not sent.
+    status (*deliver)(void *self, struct group **group, status outcome);
 };
 
 // Passes groups from the channel through the open stage until the channel ends or the program is asked to stop. What

@@ -105,38 +105,28 @@ static status stdio_receive(void *self, int capacity, int timeout_ms, struct gro
     return slot->passing ? OK : fail_oom();
 }
 
-// The slot of a group; a new one for a group of a source.
-static status stdio_find_slot(struct stdio_filter *filter, const struct group *group, struct stdio_slot **out) {
-    for (size_t i = 0; i < filter->count; i++) {
-        *out = stdio_slot(filter, i);
-        if ((*out)->group == group) return OK;
+static status stdio_deliver(void *self, struct group **group, status outcome) {
+    struct stdio_filter *filter = self;
+    struct stdio_slot *slot = NULL;
+    status result = OK;
+    for (size_t i = 0; i < filter->count && !slot; i++)
+        if (stdio_slot(filter, i)->group == *group) slot = stdio_slot(filter, i);
+    if (!slot) result = stdio_add_slot(filter, &slot); // a source's group
+    if (result == OK && outcome != OK) {
+        result = stdio_refuse_slot(filter, slot);
+    } else if (result == OK) {
+        result = slot->passing ? buf_puts(&slot->done, slot->passing) : group_to_json(*group, &slot->done);
+        if (result == OK) result = buf_puts(&slot->done, "\n");
+        slot->group = NULL;
+        if (result == OK) result = stdio_flush(filter);
     }
-    return stdio_add_slot(filter, out);
-}
-
-static status stdio_deliver(void *self, struct group **group) {
-    struct stdio_filter *filter = self;
-    struct stdio_slot *slot;
-    status result = stdio_find_slot(filter, *group, &slot);
-    if (result == OK && slot->passing) result = buf_puts(&slot->done, slot->passing);
-    if (result == OK && !slot->passing) result = group_to_json(*group, &slot->done);
-    if (result == OK) result = buf_puts(&slot->done, "\n");
-    if (result == OK) slot->group = NULL;
     group_free(group);
-    return result == OK ? stdio_flush(filter) : result;
-}
-
-static status stdio_refuse(void *self, struct group **group) {
-    struct stdio_filter *filter = self;
-    struct stdio_slot *slot;
-    status result = stdio_find_slot(filter, *group, &slot);
-    group_free(group);
-    return result == OK ? stdio_refuse_slot(filter, slot) : result;
+    return result;
 }
 
 status stdio_run(struct stage_context *context, int input, int output) {
     struct stdio_filter filter = {.lines = {.fd = input}, .output = output};
-    struct channel channel = {&filter, stdio_receive, stdio_deliver, stdio_refuse};
+    struct channel channel = {&filter, stdio_receive, stdio_deliver};
     status result = runner_run(context, &channel);
     if (result == OK) result = stdio_flush(&filter);
     while (filter.count) {
