@@ -7,6 +7,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,17 +23,18 @@ struct locked_key {
 };
 
 struct frames_stage {
+    struct worker_pool *pool;
     struct sampling_config sampling;
     const char *media_root;
     double seconds_per_grid;   // NaN: measured
     struct frame_store *store; // NULL without --store
-    struct worker_pool *pool;
-    int thread_count;        // that may decode at the same time
-    atomic_int active_count; // groups that the pool's threads are working on
-    pthread_mutex_t lock;    // of locked_keys
+    int thread_count;          // that may decode at the same time
+    atomic_int active_count;   // groups that the pool's threads are working on
+    pthread_mutex_t lock;      // of locked_keys
     pthread_cond_t key_released;
     struct locked_key *locked_keys;
 };
+static_assert(offsetof(struct frames_stage, pool) == 0, "as the functions of worker_pool.h need");
 
 // Waits until no other thread has locked own->key, and locks it.
 static void frames_lock_key(struct frames_stage *stage, struct locked_key *own) {
@@ -170,20 +172,6 @@ static status frames_open(void **state, struct stage_context *context) {
     return worker_pool_new(&stage->pool, workers, frames_work, stage);
 }
 
-static int frames_capacity(void *state) {
-    return worker_pool_capacity(((struct frames_stage *)state)->pool);
-}
-
-static status frames_submit(void *state, struct group *group) {
-    return worker_pool_submit(((struct frames_stage *)state)->pool, group);
-}
-
-static status frames_poll(void *state, bool draining, struct group **done) {
-    (void)draining;
-    const double seconds = 0.05;
-    return worker_pool_poll(((struct frames_stage *)state)->pool, seconds, done);
-}
-
 static status frames_serve(void *state, const char *key, struct buf *record, bool *found) {
     struct frames_stage *stage = state;
     struct frames_view view = {0};
@@ -211,9 +199,9 @@ static const struct stage frames_stage_table = {
     .section = SECTION_MEDIA,
     .open = frames_open,
     .usable = frames_usable,
-    .capacity = frames_capacity,
-    .submit = frames_submit,
-    .poll = frames_poll,
+    .capacity = worker_pool_capacity,
+    .submit = worker_pool_submit,
+    .poll = worker_pool_poll,
     .serve_frames = frames_serve,
     .close = frames_close,
 };

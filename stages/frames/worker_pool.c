@@ -1,10 +1,8 @@
 #include "stages/frames/worker_pool.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdbool.h>
 #include <stdlib.h>
 
 #include "shared/base/clock.h"
@@ -109,14 +107,16 @@ void worker_pool_free(struct worker_pool **out) {
     *out = NULL;
 }
 
-int worker_pool_capacity(struct worker_pool *pool) {
+int worker_pool_capacity(void *state) {
+    struct worker_pool *pool = *(struct worker_pool **)state;
     pthread_mutex_lock(&pool->lock);
     int capacity = pool->thread_count * 2 - pool->job_count;
     pthread_mutex_unlock(&pool->lock);
     return capacity;
 }
 
-status worker_pool_submit(struct worker_pool *pool, struct group *group) {
+status worker_pool_submit(void *state, struct group *group) {
+    struct worker_pool *pool = *(struct worker_pool **)state;
     struct job *job;
     TRY(NEW(&job, 1));
     job->group = group;
@@ -128,8 +128,10 @@ status worker_pool_submit(struct worker_pool *pool, struct group *group) {
     return OK;
 }
 
-status worker_pool_poll(struct worker_pool *pool, double seconds, struct group **done) {
-    double deadline = clock_monotonic() + seconds;
+status worker_pool_poll(void *state, bool draining, struct group **done) {
+    struct worker_pool *pool = *(struct worker_pool **)state;
+    const double deadline = clock_monotonic() + 0.05;
+    (void)draining; // the groups in the pool are finished either way
     *done = NULL;
     pthread_mutex_lock(&pool->lock);
     bool empty = pool->job_count == 0;
