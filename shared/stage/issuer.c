@@ -19,14 +19,14 @@ struct issuer {
     struct stage_context *context;
     struct ledger *ledger;
     int64_t total, per_step, staleness;
-    int64_t step;         // of optim
-    bool ready;           // optim has sent its POSITION
-    bool reissue;         // everything in flight is to be issued again
-    bool finished;        // the supervisors were told that the run is finished, or that it is refused
-    bool supervised;      // a supervisor was there
-    struct buf refusal;   // why the run cannot go on; empty: it can
-    struct buf notice;    // for the person, not sent yet
-    const char *folder;   // of the run
+    int64_t step;       // of optim
+    bool ready;         // optim has sent its POSITION
+    bool reissue;       // everything in flight is to be issued again
+    bool finished;      // the supervisors were told that the run is finished, or that it is refused
+    bool supervised;    // a supervisor was there
+    struct buf refusal; // why the run cannot go on; empty: it can
+    struct buf notice;  // for the person, not sent yet
+    const char *run_dir;
     double settled_at;    // when a group was last settled
     struct buf in_flight; // a set of seqs
 };
@@ -42,7 +42,7 @@ status issuer_open(struct issuer **out, struct stage_context *context, const str
     *out = NULL;
     TRY(NEW(&issuer, 1));
     issuer->context = context;
-    issuer->folder = config->folder;
+    issuer->run_dir = config->folder;
     issuer->per_step = options->groups_per_step;
     issuer->staleness = options->max_staleness;
     issuer->settled_at = clock_monotonic();
@@ -184,38 +184,10 @@ static int64_t issuer_trained_steps(const struct issuer *issuer) {
     return (ledger_count(issuer->ledger, LEDGER_TRAINED) + issuer->per_step - 1) / issuer->per_step;
 }
 
-static status issuer_on_position(struct issuer *issuer, const struct wire_message *message) {
-    const int64_t trained = issuer_trained_steps(issuer), seq = message->seq == -1 ? 0 : message->seq;
-    issuer->finished = false;
-    buf_clear(&issuer->refusal);
-    if (message->seq == -1 && trained > 0) {
-        // It was probably started with another directory: its checkpoints still exist.
-        issuer->ready = false;
-        return buf_printf(&issuer->refusal,
-                          "optim's directory is empty, but the ledger has %lld trained steps: start optim with the "
-                          "directory of its checkpoints, or remove %s/ledger.lmdb to train from the beginning",
-                          (long long)trained, issuer->folder);
-    }
-    TRY(ledger_rewind_to(issuer->ledger, seq));
-    issuer->step = message->step;
-    issuer->ready = issuer->reissue = true;
-    const int64_t lost = trained - issuer_trained_steps(issuer);
-    if (lost <= 0) return OK;
-    buf_clear(&issuer->notice);
-    TRY(buf_printf(
-        &issuer->notice,
-        "optim goes back from step %lld to step %lld: the steps since its newest checkpoint are trained again",
-        (long long)(message->step + lost), (long long)message->step));
-    log_info("%s", issuer->notice.data);
-    return OK;
-}
-
 status issuer_message(struct issuer *issuer, struct io_thread *io, const struct wire_message *message) {
     const int64_t seq = message->seq;
     int64_t ahead = 0;
     switch (message->kind) {
-    case MESSAGE_POSITION:
-        return issuer_on_position(issuer, message);
     case MESSAGE_TRAINED:
         return issuer_settle(issuer, io, message, LEDGER_TRAINED);
     case MESSAGE_QUARANTINED:
@@ -229,9 +201,34 @@ status issuer_message(struct issuer *issuer, struct io_thread *io, const struct 
         for (int64_t i = ledger_settled(issuer->ledger); i < seq; i++)
             if (ledger_state_of(issuer->ledger, i) == LEDGER_IN_FLIGHT) ahead++;
         return issuer_issue(issuer, io, seq, ahead);
+    case MESSAGE_POSITION:
+        break;
     default:
         return OK;
     }
+    const int64_t trained = issuer_trained_steps(issuer);
+    issuer->finished = false;
+    buf_clear(&issuer->refusal);
+    if (seq == -1 && trained > 0) {
+        // It was probably started with another directory: its checkpoints still exist.
+        issuer->ready = false;
+        return buf_printf(&issuer->refusal,
+                          "optim's directory is empty, but the ledger has %lld trained steps: start optim with the "
+                          "directory of its checkpoints, or remove %s/ledger.lmdb to train from the beginning",
+                          (long long)trained, issuer->run_dir);
+    }
+    TRY(ledger_rewind_to(issuer->ledger, seq == -1 ? 0 : seq));
+    issuer->step = message->step;
+    issuer->ready = issuer->reissue = true;
+    const int64_t lost = trained - issuer_trained_steps(issuer);
+    if (lost <= 0) return OK;
+    buf_clear(&issuer->notice);
+    TRY(buf_printf(
+        &issuer->notice,
+        "optim goes back from step %lld to step %lld: the steps since its newest checkpoint are trained again",
+        (long long)(message->step + lost), (long long)message->step));
+    log_info("%s", issuer->notice.data);
+    return OK;
 }
 
 // ---- counters ----
