@@ -26,35 +26,12 @@ static status refscore_open(void **state, struct stage_context *context) {
     return stage_model_open(&self->model, context);
 }
 
-// Finds the answer of completion i and computes its mean log-probability and its mean probability.
-static status refscore_add_answer(const struct refscore *self, struct reference *reference, size_t i,
-                                  const struct int_array *tokens, const float *logprobs) {
-    const struct model_info *info = model_get_info(self->model.model);
-    struct answer_span span;
-    bool ended = false;
-    for (size_t k = 0; tokens->count && k < info->eos_count; k++)
-        if (info->eos_ids[k] == tokens->data[tokens->count - 1]) ended = true;
-    TRY(answer_span_find(input_builder_tokenizer(self->model.input), self->rule, tokens->data, tokens->count, ended,
-                         &span));
-    reference->answer_span.data[i] = (struct span){span.found ? (int64_t)span.first : -1, (int64_t)span.end};
-    reference->answer_logprob.data[i] = reference->answer_probability.data[i] = NAN;
-    if (!span.found) return OK;
-    assert(span.first <= span.end && span.end <= tokens->count);
-    const size_t count = span.end - span.first;
-    double logprob_sum = 0, probability_sum = 0;
-    for (size_t t = span.first; t < span.end; t++) {
-        logprob_sum += logprobs[t];
-        probability_sum += exp((double)logprobs[t]);
-    }
-    reference->answer_logprob.data[i] = count ? logprob_sum / (double)count : 0;
-    reference->answer_probability.data[i] = count ? probability_sum / (double)count : 1;
-    return OK;
-}
-
 static status refscore_work(void *state, struct group *group) {
     struct refscore *self = state;
     struct reference *reference = &group->reference;
     const size_t count = group->completion_count;
+    const struct model_info *info = model_get_info(self->model.model);
+    const struct tokenizer *tokenizer = input_builder_tokenizer(self->model.input);
     struct stage_input input = {0};
     status result = OK;
     TRY_TO(result, done, stage_input_open(self->model.input, group, INPUT_COMPLETIONS, &input));
@@ -75,8 +52,27 @@ static status refscore_work(void *state, struct group *group) {
         logprobs[i] = reference->logprobs[i].data;
     }
     TRY_TO(result, done, model_score(self->model.model, &input.prompt, completions, count, logprobs));
-    for (size_t i = 0; i < count; i++)
-        TRY_TO(result, done, refscore_add_answer(self, reference, i, &input.completions[i], logprobs[i]));
+    // The answer of each completion: its mean log-probability and its mean probability.
+    for (size_t i = 0; i < count; i++) {
+        const struct int_array *tokens = &input.completions[i];
+        double logprob_sum = 0, probability_sum = 0;
+        struct answer_span span;
+        bool ended = false;
+        for (size_t k = 0; tokens->count && k < info->eos_count; k++)
+            ended |= info->eos_ids[k] == tokens->data[tokens->count - 1];
+        TRY_TO(result, done, answer_span_find(tokenizer, self->rule, tokens->data, tokens->count, ended, &span));
+        reference->answer_span.data[i] = (struct span){span.found ? (int64_t)span.first : -1, (int64_t)span.end};
+        reference->answer_logprob.data[i] = reference->answer_probability.data[i] = NAN;
+        if (!span.found) continue;
+        assert(span.first <= span.end && span.end <= tokens->count);
+        for (size_t t = span.first; t < span.end; t++) {
+            logprob_sum += logprobs[i][t];
+            probability_sum += exp((double)logprobs[i][t]);
+        }
+        const size_t length = span.end - span.first;
+        reference->answer_logprob.data[i] = length ? logprob_sum / (double)length : 0;
+        reference->answer_probability.data[i] = length ? probability_sum / (double)length : 1;
+    }
     reference->version = model_version(self->model.model);
     if (!self->keep_logprobs) {
         reference->logprobs = NULL;
