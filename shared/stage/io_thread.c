@@ -239,12 +239,12 @@ status io_thread_call(struct io_thread *io, const char *stage, const char *purpo
     io_wake(io);
     while (rpc.state != RPC_DONE && !signals_stopping() && io->failure == OK) io_wait(io);
     status failure = io_failure(io);
-    struct rpc **place = &io->rpcs;
-    while (*place != &rpc) {
-        assert(*place);
-        place = &(*place)->next;
+    struct rpc **link = &io->rpcs;
+    while (*link != &rpc) {
+        assert(*link);
+        link = &(*link)->next;
     }
-    *place = rpc.next;
+    *link = rpc.next;
     pthread_mutex_unlock(&io->lock);
     return failure == OK ? rpc.result : failure;
 }

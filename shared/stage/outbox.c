@@ -16,10 +16,10 @@ status outbox_add(struct outbox *outbox, int64_t seq, const char *id, uint64_t r
     }
     *entry = (struct outbox_entry){.seq = seq, .id = copy, .data = *data, .readers = readers};
     *data = (struct buf){0};
-    struct outbox_entry **place = &outbox->first;
-    while (*place && (*place)->seq <= seq) place = &(*place)->next;
-    entry->next = *place;
-    *place = entry;
+    struct outbox_entry **link = &outbox->first;
+    while (*link && (*link)->seq <= seq) link = &(*link)->next;
+    entry->next = *link;
+    *link = entry;
     assert(!entry->next || entry->next->seq > seq);
     return OK;
 }
@@ -41,12 +41,12 @@ void outbox_take(struct outbox *outbox, struct outbox_entry *given, int reader) 
     assert(given->readers >> reader & 1);
     given->readers &= ~((uint64_t)1 << reader);
     if (given->readers) return;
-    struct outbox_entry **place = &outbox->first;
-    while (*place != given) {
-        assert(*place);
-        place = &(*place)->next;
+    struct outbox_entry **link = &outbox->first;
+    while (*link != given) {
+        assert(*link);
+        link = &(*link)->next;
     }
-    *place = given->next;
+    *link = given->next;
     outbox_entry_free(given);
 }
 

@@ -155,16 +155,16 @@ static status message_read_value(struct message_reader *reader, const msgpack_ob
 
 static status message_decode_field(struct wire_message *message, struct arena *arena, const struct message_row *row,
                                    const struct message_field *field, const msgpack_object *value) {
-    void *place = (char *)message + field->offset;
+    void *member = (char *)message + field->offset;
     if (field->type == FIELD_INT) {
         bool fits = value->type == MSGPACK_OBJECT_NEGATIVE_INTEGER ||
                     (value->type == MSGPACK_OBJECT_POSITIVE_INTEGER && value->via.u64 <= INT64_MAX);
         if (!fits) return fail(DATAERR, "%s: %s is not an integer", row->name, field->name);
-        *(int64_t *)place = value->via.i64;
+        *(int64_t *)member = value->via.i64;
     } else if (field->type == FIELD_REAL) {
         if (value->type != MSGPACK_OBJECT_FLOAT64 && value->type != MSGPACK_OBJECT_FLOAT32)
             return fail(DATAERR, "%s: %s is not a number", row->name, field->name);
-        *(double *)place = value->via.f64;
+        *(double *)member = value->via.f64;
     } else {
         if (value->type != MSGPACK_OBJECT_STR) return fail(DATAERR, "%s: %s is not a string", row->name, field->name);
         const msgpack_object_str *text = &value->via.str;
@@ -173,7 +173,7 @@ static status message_decode_field(struct wire_message *message, struct arena *a
             return fail(DATAERR, "%s: %s has a NUL", row->name, field->name);
         const char *copy = arena_strndup(arena, text->size ? text->ptr : "", text->size);
         if (!copy) return fail_oom();
-        *(const char **)place = copy;
+        *(const char **)member = copy;
     }
     return OK;
 }

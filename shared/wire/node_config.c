@@ -40,27 +40,27 @@ status node_config_write(const struct node_config *config, struct buf *out) {
 
 // ---- reading ----
 
-static status node_config_keep(struct node_config *config, const char **place, const char *value) {
-    *place = arena_strndup(&config->arena, value, strlen(value));
-    return *place ? OK : fail_oom();
+static status node_config_set_string(struct node_config *config, const char **out, const char *value) {
+    *out = arena_strndup(&config->arena, value, strlen(value));
+    return *out ? OK : fail_oom();
 }
 
 static status node_config_append(struct node_config *config, const char ***list, size_t *count, const char *value) {
     TRY(RESIZE(list, *count + 1));
-    return node_config_keep(config, &(*list)[(*count)++], value);
+    return node_config_set_string(config, &(*list)[(*count)++], value);
 }
 
 static status node_config_read_line(struct node_config *config, char *line) {
     char *value = strchr(line, ' ');
     if (!value) return fail(DATAERR, "'%s' has no value", line);
     *value++ = 0;
-    if (!strcmp(line, "run")) return node_config_keep(config, &config->run, value);
-    if (!strcmp(line, "folder")) return node_config_keep(config, &config->folder, value);
-    if (!strcmp(line, "stage")) return node_config_keep(config, &config->stage, value);
-    if (!strcmp(line, "machine")) return node_config_keep(config, &config->machine, value);
-    if (!strcmp(line, "from")) return node_config_keep(config, &config->from, value);
-    if (!strcmp(line, "secret")) return node_config_keep(config, &config->secret, value);
-    if (!strcmp(line, "home")) return node_config_keep(config, &config->home, value);
+    if (!strcmp(line, "run")) return node_config_set_string(config, &config->run, value);
+    if (!strcmp(line, "folder")) return node_config_set_string(config, &config->folder, value);
+    if (!strcmp(line, "stage")) return node_config_set_string(config, &config->stage, value);
+    if (!strcmp(line, "machine")) return node_config_set_string(config, &config->machine, value);
+    if (!strcmp(line, "from")) return node_config_set_string(config, &config->from, value);
+    if (!strcmp(line, "secret")) return node_config_set_string(config, &config->secret, value);
+    if (!strcmp(line, "home")) return node_config_set_string(config, &config->home, value);
     if (!strcmp(line, "command")) return node_config_append(config, &config->command, &config->command_count, value);
     if (!strcmp(line, "listen")) return node_config_append(config, &config->listen, &config->listen_count, value);
     if (!strcmp(line, "reader")) return node_config_append(config, &config->readers, &config->reader_count, value);
@@ -80,10 +80,10 @@ static status node_config_read_line(struct node_config *config, char *line) {
     TRY(RESIZE(&config->endpoints, config->endpoint_count + 1));
     struct node_endpoint *endpoint = &config->endpoints[config->endpoint_count++];
     *endpoint = (struct node_endpoint){.replica = (int)strtol(replica, NULL, 10)};
-    TRY(node_config_keep(config, &endpoint->stage, stage));
-    TRY(node_config_keep(config, &endpoint->machine, strcmp(machine, "-") != 0 ? machine : ""));
-    TRY(node_config_keep(config, &endpoint->address, rest));
-    return strcmp(key, "-") != 0 ? node_config_keep(config, &endpoint->key, key) : OK;
+    TRY(node_config_set_string(config, &endpoint->stage, stage));
+    TRY(node_config_set_string(config, &endpoint->machine, strcmp(machine, "-") != 0 ? machine : ""));
+    TRY(node_config_set_string(config, &endpoint->address, rest));
+    return strcmp(key, "-") != 0 ? node_config_set_string(config, &endpoint->key, key) : OK;
 }
 
 status node_config_read(struct node_config *config, const char *path) {

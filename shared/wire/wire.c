@@ -69,10 +69,10 @@ static void wire_peer_free(struct wire_peer *peer) {
     free(peer);
 }
 
-static status wire_set_string(char **place, const char *text) {
-    free(*place);
-    *place = strdup(text);
-    return *place ? OK : fail_oom();
+static status wire_set_string(char **string, const char *text) {
+    free(*string);
+    *string = strdup(text);
+    return *string ? OK : fail_oom();
 }
 
 // Adds a peer to the end of the list, not open yet.
@@ -475,14 +475,14 @@ out:
 // Frees dead peers and lists the sockets and descriptors to poll.
 static status wire_update_items(struct wire *wire) {
     size_t count = wire->fd_count + (wire->server ? 1 : 0), at = 0;
-    for (struct wire_peer **place = &wire->peers; *place;) {
-        struct wire_peer *peer = *place;
+    for (struct wire_peer **link = &wire->peers; *link;) {
+        struct wire_peer *peer = *link;
         if (!peer->dead) {
             count += peer->socket ? 1 : 0;
-            place = &peer->next;
+            link = &peer->next;
             continue;
         }
-        *place = peer->next;
+        *link = peer->next;
         if (peer->socket) wire->changed = true;
         wire_peer_free(peer);
     }

@@ -80,8 +80,8 @@ status io_thread_reply(struct io_thread *io, struct wire_peer *peer, const struc
 
 // ---- the last stage
 
-static status position(void *state, int64_t *step, int64_t *place) {
-    *step = *place = *(int64_t *)state;
+static status position(void *state, int64_t *step, int64_t *seq) {
+    *step = *seq = *(int64_t *)state;
     return OK;
 }
 

@@ -113,9 +113,9 @@ static status source_describe(void *state, int64_t *count, uint64_t *hash) {
     return OK;
 }
 
-static status source_group_at(void *state, int64_t place, struct group **out) {
+static status source_group_at(void *state, int64_t seq, struct group **out) {
     (void)state;
-    (void)place;
+    (void)seq;
     static const char text[] = GROUP("s", "made");
     return group_from_json(out, text, sizeof text - 2);
 }
