@@ -135,7 +135,8 @@ static void parameter_close_range(struct parameter_table *table, int index) {
     table->ranges[index] = (struct parameter_range){start, table->elements - start, index % 2 == 0, index >= 2};
 }
 
-static status parameter_add_text(struct parameter_table *table, const struct model_config *config) {
+// Adds the language model, then the vision tower; of each first the matrices, then the vectors.
+static status parameter_table_fill(struct parameter_table *table, const struct model_config *config) {
     const struct text_config *text = &config->text;
     struct parameter_builder builder = {table,
                                         false,
@@ -153,12 +154,9 @@ static status parameter_add_text(struct parameter_table *table, const struct mod
     for (int i = 0; i < text->num_hidden_layers; i++) TRY(parameter_block_vectors(&builder, &table->text[i], i));
     TRY(parameter_single(&builder, &table->norm, PARAMETER_NORM, 1, text->hidden_size, "model.norm.weight"));
     parameter_close_range(table, 1);
-    return OK;
-}
 
-static status parameter_add_vision(struct parameter_table *table, const struct model_config *config) {
     const struct vision_config *vision = &config->vision;
-    struct parameter_builder builder = {
+    builder = (struct parameter_builder){
         table, true, vision->hidden_size, vision->intermediate_size, vision->hidden_size, vision->hidden_size};
     int64_t pixels = (int64_t)3 * vision->temporal_patch_size * vision->patch_size * vision->patch_size;
     int64_t merged = vision->hidden_size * vision->spatial_merge_size * vision->spatial_merge_size;
@@ -196,8 +194,7 @@ status parameter_table_new(struct parameter_table **out, const struct model_conf
     table->vision = arena_alloc(&table->arena, depth * sizeof *table->vision);
     status result = OK;
     if (!table->list || !table->text || !table->vision) TRY_TO(result, failed, fail_oom());
-    TRY_TO(result, failed, parameter_add_text(table, config));
-    TRY_TO(result, failed, parameter_add_vision(table, config));
+    TRY_TO(result, failed, parameter_table_fill(table, config));
     assert(table->count <= capacity);
     *out = table;
     return OK;
