@@ -92,19 +92,41 @@ static void pipeline_parse_stages(struct parsed_file *file, struct yaml_tree *tr
     }
 }
 
-static void pipeline_parse_machines(struct parsed_file *file, struct yaml_tree *tree, const yaml_node_t *node) {
+void parse_tree(struct parsed_file *file, struct yaml_tree *tree) {
     struct pipeline *pipeline = file->pipeline;
-    pipeline->machines_at = yaml_node_location(node);
-    if (node->type != YAML_MAPPING_NODE) {
-        diagnostic_add(&file->diagnostics, pipeline->machines_at, "machines: expected a mapping of machines, not %s",
-                       yaml_node_kind(node));
+    const yaml_node_t *root = tree->root, *machines_node = NULL;
+    if (!root || root->type != YAML_MAPPING_NODE) {
+        diagnostic_add(&file->diagnostics, (struct location){1, 1},
+                       "a pipeline file is a mapping with `run` and `stages`, not %s", yaml_node_kind(root));
         return;
     }
-    yaml_node_pair_t *pair = node->data.mapping.pairs.start;
-    size_t count = (size_t)(node->data.mapping.pairs.top - pair);
-    pipeline->machines = arena_alloc(&pipeline->arena, (count + 1) * sizeof *pipeline->machines);
+    for (yaml_node_pair_t *pair = root->data.mapping.pairs.start; pair < root->data.mapping.pairs.top; pair++) {
+        const yaml_node_t *name_node = yaml_tree_node(tree, pair->key);
+        const yaml_node_t *value_node = yaml_tree_node(tree, pair->value);
+        const char *name = yaml_node_string(name_node);
+        bool stages = name && !strcmp(name, "stages"), machines = name && !strcmp(name, "machines");
+        if ((stages && pipeline->stages_at.line) || (machines && pipeline->machines_at.line)) {
+            diagnostic_add(&file->diagnostics, yaml_node_location(name_node), "%s is given twice", name);
+        } else if (stages) {
+            pipeline_parse_stages(file, tree, value_node);
+        } else if (machines) {
+            machines_node = value_node;
+            pipeline->machines_at = yaml_node_location(value_node);
+        } else {
+            pipeline_parse_key(file, &pipeline->keys, name_node, value_node);
+        }
+    }
+    if (!pipeline->stages_at.line) diagnostic_add(&file->diagnostics, yaml_node_location(root), "missing: stages");
+    if (!machines_node) return;
+    if (machines_node->type != YAML_MAPPING_NODE) {
+        diagnostic_add(&file->diagnostics, pipeline->machines_at, "machines: expected a mapping of machines, not %s",
+                       yaml_node_kind(machines_node));
+        return;
+    }
+    yaml_node_pair_t *pair = machines_node->data.mapping.pairs.start, *end = machines_node->data.mapping.pairs.top;
+    pipeline->machines = arena_alloc(&pipeline->arena, (size_t)(end - pair + 1) * sizeof *pipeline->machines);
     if (!pipeline->machines) file->diagnostics.out_of_memory = true;
-    for (; pair < node->data.mapping.pairs.top && pipeline->machines; pair++) {
+    for (; pair < end && pipeline->machines; pair++) {
         const yaml_node_t *name_node = yaml_tree_node(tree, pair->key);
         const char *name = yaml_node_string(name_node);
         struct location at = yaml_node_location(name_node);
@@ -121,32 +143,6 @@ static void pipeline_parse_machines(struct parsed_file *file, struct yaml_tree *
         pipeline->machine_count++;
         pipeline_parse_keys(file, tree, &machine->keys, yaml_tree_node(tree, pair->value), machine->name);
     }
-}
-
-void parse_tree(struct parsed_file *file, struct yaml_tree *tree) {
-    struct pipeline *pipeline = file->pipeline;
-    const yaml_node_t *root = tree->root;
-    if (!root || root->type != YAML_MAPPING_NODE) {
-        diagnostic_add(&file->diagnostics, (struct location){1, 1},
-                       "a pipeline file is a mapping with `run` and `stages`, not %s", yaml_node_kind(root));
-        return;
-    }
-    for (yaml_node_pair_t *pair = root->data.mapping.pairs.start; pair < root->data.mapping.pairs.top; pair++) {
-        const yaml_node_t *name_node = yaml_tree_node(tree, pair->key);
-        const yaml_node_t *value_node = yaml_tree_node(tree, pair->value);
-        const char *name = yaml_node_string(name_node);
-        bool stages = name && !strcmp(name, "stages"), machines = name && !strcmp(name, "machines");
-        if ((stages && pipeline->stages_at.line) || (machines && pipeline->machines_at.line)) {
-            diagnostic_add(&file->diagnostics, yaml_node_location(name_node), "%s is given twice", name);
-        } else if (stages) {
-            pipeline_parse_stages(file, tree, value_node);
-        } else if (machines) {
-            pipeline_parse_machines(file, tree, value_node);
-        } else {
-            pipeline_parse_key(file, &pipeline->keys, name_node, value_node);
-        }
-    }
-    if (!pipeline->stages_at.line) diagnostic_add(&file->diagnostics, yaml_node_location(root), "missing: stages");
 }
 
 void parse_override(struct parsed_file *file, const char *set) {
