@@ -33,29 +33,6 @@ static status records_add(struct records *records, const char *start, const stru
     return OK;
 }
 
-// Moves to the end of an array's element: to a comma or bracket that is neither in a string nor in brackets of its own.
-static void records_skip_element(struct records_cursor *cursor) {
-    size_t depth = 0;
-    bool in_string = false;
-    for (; cursor->at < cursor->end; cursor->at++) {
-        char c = *cursor->at;
-        cursor->line += c == '\n';
-        if (in_string) {
-            if (c == '\\' && cursor->at + 1 < cursor->end) cursor->at++;
-            in_string = c != '"';
-        } else if (c == '"') {
-            in_string = true;
-        } else if (c == '[' || c == '{') {
-            depth++;
-        } else if (c == ']' || c == '}') {
-            if (!depth) return;
-            depth--;
-        } else if (c == ',' && !depth) {
-            return;
-        }
-    }
-}
-
 status records_parse(struct records *records, const char *name, const char *data, size_t size) {
     static const char byte_order_mark[] = "\xef\xbb\xbf";
     if (size >= 3 && !memcmp(data, byte_order_mark, 3)) data += 3, size -= 3;
@@ -76,8 +53,22 @@ status records_parse(struct records *records, const char *name, const char *data
     while (more) {
         records_skip_space(&cursor);
         const char *start = cursor.at;
-        size_t line = cursor.line;
-        records_skip_element(&cursor);
+        size_t line = cursor.line, depth = 0;
+        bool in_string = false;
+        // The element ends at a comma or bracket that is neither in a string nor in brackets of its own.
+        for (; cursor.at < cursor.end; cursor.at++) {
+            char c = *cursor.at;
+            if (!in_string && depth == 0 && (c == ']' || c == '}' || c == ',')) break;
+            cursor.line += c == '\n';
+            if (in_string && c == '\\' && cursor.at + 1 < cursor.end) {
+                cursor.at++;
+            } else if (c == '"') {
+                in_string = !in_string;
+            } else if (!in_string) {
+                depth += c == '[' || c == '{';
+                depth -= c == ']' || c == '}';
+            }
+        }
         if (cursor.at == cursor.end) return fail(DATAERR, "%s:%zu: the array is not closed", name, line);
         if (cursor.at == start) return fail(DATAERR, "%s:%zu: an element is missing", name, line);
         TRY(records_add(records, start, &cursor, line));
