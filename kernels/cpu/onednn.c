@@ -218,35 +218,6 @@ const struct packed_layout *onednn_layout(const struct onednn *onednn, enum elem
     return &onednn->layouts[type];
 }
 
-// Asks oneDNN for its own choice of format for a typical product. If it is the blocked format that gemm.c writes, every
-// product uses that format; otherwise the matrix stays plain, and rows are padded, so that every product of one layout
-// runs through the same code.
-static struct packed_layout onednn_choose_layout(dnnl_engine_t engine, enum element type) {
-    const struct matmul_shape typical = {.type = type, .rows = 128, .columns = 256, .inner = 768};
-    struct packed_layout layout = {
-        .usable = false, .pair = 1, .unit = 1, .rows = 16, .rows_min = 16, .columns = packed_block};
-    dnnl_primitive_desc_t desc;
-    if (matmul_describe(&desc, engine, &typical, dnnl_format_tag_any) != OK) return layout;
-    layout.usable = true;
-    const char *name;
-    struct onednn_desc packed = {0};
-    if (matmul_is_brgemm(desc, &name) && onednn_desc_init(&packed, onednn_types[type], matmul_packed_tag(type),
-                                                          typical.inner, typical.columns) == dnnl_success) {
-        const_dnnl_memory_desc_t chosen = dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0);
-        if (dnnl_memory_desc_equal(chosen, onednn_desc_get(&packed))) {
-            layout.blocked = true;
-            layout.pair = type == ELEMENT_BF16 ? 2 : 1;
-            layout.unit = 16 * layout.pair;
-            layout.rows = 1;
-            layout.rows_min = onednn_rows_min;
-            layout.columns = packed_columns_most;
-        }
-        onednn_desc_release(&packed);
-    }
-    dnnl_primitive_desc_destroy(desc);
-    return layout;
-}
-
 status onednn_new(struct onednn **out, int threads) {
     struct onednn *onednn;
     TRY(NEW(&onednn, 1));
@@ -264,8 +235,34 @@ status onednn_new(struct onednn **out, int threads) {
                onednn_check(dnnl_stream_create(&onednn->streams[i], onednn->engine, dnnl_stream_default_flags),
                             "stream_create"));
     }
-    for (enum element type = ELEMENT_F32; type <= ELEMENT_BF16; type++)
-        onednn->layouts[type] = onednn_choose_layout(onednn->engine, type);
+    // Asks oneDNN for its own choice of format for a typical product. If it is the blocked format that gemm.c writes,
+    // every product uses that format; otherwise the matrix stays plain, and rows are padded, so that every product of
+    // one layout runs through the same code.
+    for (enum element type = ELEMENT_F32; type <= ELEMENT_BF16; type++) {
+        const struct matmul_shape typical = {.type = type, .rows = 128, .columns = 256, .inner = 768};
+        struct packed_layout *layout = &onednn->layouts[type];
+        *layout = (struct packed_layout){
+            .usable = false, .pair = 1, .unit = 1, .rows = 16, .rows_min = 16, .columns = packed_block};
+        dnnl_primitive_desc_t desc;
+        if (matmul_describe(&desc, onednn->engine, &typical, dnnl_format_tag_any) != OK) continue;
+        layout->usable = true;
+        const char *name;
+        struct onednn_desc packed = {0};
+        if (matmul_is_brgemm(desc, &name) && onednn_desc_init(&packed, onednn_types[type], matmul_packed_tag(type),
+                                                              typical.inner, typical.columns) == dnnl_success) {
+            const_dnnl_memory_desc_t chosen = dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0);
+            if (dnnl_memory_desc_equal(chosen, onednn_desc_get(&packed))) {
+                layout->blocked = true;
+                layout->pair = type == ELEMENT_BF16 ? 2 : 1;
+                layout->unit = 16 * layout->pair;
+                layout->rows = 1;
+                layout->rows_min = onednn_rows_min;
+                layout->columns = packed_columns_most;
+            }
+            onednn_desc_release(&packed);
+        }
+        dnnl_primitive_desc_destroy(desc);
+    }
     *out = onednn;
     return OK;
 failed:
