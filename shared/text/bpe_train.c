@@ -154,36 +154,11 @@ static status bpe_train_count_pairs(struct bpe_trainer *t, uint32_t index, int s
     return OK;
 }
 
-// Replaces a pair by its token in every word that contains it.
-static status bpe_train_merge_pair(struct bpe_trainer *t, int32_t left, int32_t right, int32_t new_id) {
-    struct bpe_train_pair *pair = bpe_train_pair_slot(t, left, right);
-    uint32_t *words = pair->words; // owned here, because counting may move or extend the table's entry
-    size_t count = pair->word_count;
-    pair->words = NULL;
-    pair->word_count = pair->word_room = 0;
-    status result = OK;
-    for (size_t i = 0; i < count && result == OK; i++) {
-        struct bpe_train_word *word = &t->words[words[i]];
-        uint32_t first = 0, length = 0;
-        while (first + 1 < word->length && (word->ids[first] != left || word->ids[first + 1] != right)) first++;
-        if (first + 1 >= word->length) continue; // listed twice, or the word has changed
-        result = bpe_train_count_pairs(t, words[i], -1);
-        for (uint32_t k = 0; k < word->length; k++) {
-            bool here = k + 1 < word->length && word->ids[k] == left && word->ids[k + 1] == right;
-            word->ids[length++] = here ? new_id : word->ids[k];
-            k += here;
-        }
-        word->length = length;
-        if (result == OK) result = bpe_train_count_pairs(t, words[i], 1);
-    }
-    free(words);
-    return result;
-}
-
 // Merges pairs until there are `vocab_size` tokens or no pair occurs twice.
 static status bpe_train_merge_pairs(struct bpe_trainer *t, struct buf *merges, size_t vocab_size) {
     struct vocab *v = t->vocab;
-    while (v->size < vocab_size && t->heap_count) {
+    status result = OK;
+    while (result == OK && v->size < vocab_size && t->heap_count) {
         struct bpe_train_candidate *heap = t->heap, top = heap[0], last = heap[--t->heap_count];
         size_t at = 0;
         for (size_t child; (child = at * 2 + 1) < t->heap_count; at = child) {
@@ -208,9 +183,30 @@ static status bpe_train_merge_pairs(struct bpe_trainer *t, struct buf *merges, s
             new_id = (int32_t)v->size;
             TRY(vocab_add(v, token, strlen(token), new_id));
         }
-        TRY(bpe_train_merge_pair(t, top.left, top.right, new_id));
+        // The words are owned here, because counting may move or extend the table's entry.
+        struct bpe_train_pair *pair = bpe_train_pair_slot(t, top.left, top.right);
+        uint32_t *words = pair->words;
+        size_t word_count = pair->word_count;
+        pair->words = NULL;
+        pair->word_count = pair->word_room = 0;
+        for (size_t i = 0; i < word_count && result == OK; i++) { // replaces the pair by its token
+            struct bpe_train_word *word = &t->words[words[i]];
+            uint32_t first = 0, length = 0;
+            while (first + 1 < word->length && (word->ids[first] != top.left || word->ids[first + 1] != top.right))
+                first++;
+            if (first + 1 >= word->length) continue; // listed twice, or the word has changed
+            result = bpe_train_count_pairs(t, words[i], -1);
+            for (uint32_t k = 0; k < word->length; k++) {
+                bool here = k + 1 < word->length && word->ids[k] == top.left && word->ids[k + 1] == top.right;
+                word->ids[length++] = here ? new_id : word->ids[k];
+                k += here;
+            }
+            word->length = length;
+            if (result == OK) result = bpe_train_count_pairs(t, words[i], 1);
+        }
+        free(words);
     }
-    return OK;
+    return result;
 }
 
 status bpe_train(struct vocab *v, struct buf *merges, const char *text, size_t size, size_t vocab_size) {
