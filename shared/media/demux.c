@@ -13,7 +13,7 @@ enum { demux_io_buffer_size = 256 << 10, demux_max_pixels = 100 * 1000 * 1000 };
 
 // Decoders count their padding, too.
 enum { demux_max_padded_pixels = demux_max_pixels + demux_max_pixels / 16 };
-static_assert(demux_max_padded_pixels <= INT32_MAX / 8, "eight bytes a pixel fit an int");
+static_assert(demux_max_padded_pixels <= INT32_MAX / 8, "eight bytes per pixel fit an int");
 
 static int demux_read_bytes(void *context, uint8_t *out, int size) {
     struct demuxer *demuxer = context;
@@ -90,7 +90,7 @@ status demuxer_open(struct demuxer *demuxer, const char *path, int threads, enum
     if (index == AVERROR_DECODER_NOT_FOUND) return fail(BAD_SAMPLE, "FFmpeg has no decoder for its video");
     if (index < 0) return fail(BAD_SAMPLE, "has no video stream");
     demuxer->stream = demuxer->format->streams[index];
-    // The cover of an audio file is no video.
+    // The cover of an audio file is not a video.
     if (demuxer->stream->disposition & AV_DISPOSITION_ATTACHED_PIC) return fail(BAD_SAMPLE, "has no video stream");
     for (unsigned i = 0; i < demuxer->format->nb_streams; i++) {
         if ((int)i != index) demuxer->format->streams[i]->discard = AVDISCARD_ALL;
@@ -107,7 +107,7 @@ status demuxer_new_decoder(AVCodecContext **out, const struct demuxer *demuxer, 
     decoder->thread_count = threads;
     decoder->pkt_timebase = demuxer->stream->time_base;
     decoder->max_pixels = demux_max_padded_pixels;
-    if (kind == DEMUX_IMAGE) decoder->idct_algo = FF_IDCT_INT; // of all, nearest to libjpeg's
+    if (kind == DEMUX_IMAGE) decoder->idct_algo = FF_IDCT_INT; // the nearest to libjpeg's
     code = avcodec_open2(decoder, codec, NULL);
     return code < 0 ? ffmpeg_fail(code, "cannot open its decoder") : OK;
 }
@@ -127,7 +127,7 @@ status demuxer_read(struct demuxer *demuxer, AVPacket *packet) {
     for (;;) {
         ffmpeg_clear_error();
         int code = av_read_frame(demuxer->format, packet);
-        // Of a truncated file FFmpeg logs an error and then reports an ordinary end.
+        // For a truncated file FFmpeg logs an error and then reports an ordinary end.
         if (code == AVERROR_EOF && !ffmpeg_has_error()) return END;
         if (code < 0) return ffmpeg_fail(code == AVERROR_EOF ? 0 : code, "the file is truncated");
         assert(packet->stream_index >= 0);

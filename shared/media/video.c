@@ -273,8 +273,8 @@ static status video_decode_by_pts(struct video *video) {
         ranges[queue.count++] = (struct decode_range){.first = first, .last = last};
     }
     queue.ranges = ranges;
-    // The first range, which decides the frames' size, runs alone with all threads in the codec; the others run beside
-    // each other, since one thread a range is faster than several in one.
+    // The first range, which decides the frames' size, runs alone with all threads in the codec. The others run in
+    // parallel, because one thread per range is faster than several threads in one range.
     int threads = video_thread_count(video);
     assert(queue.count > 0 && threads <= video_max_threads);
     decode_range_run(&ranges[0], &video->decoder);

@@ -205,7 +205,7 @@ status generator_add(struct generator *generator, const struct generate_request 
     generator->waiting = request;
     return OK;
 failed:
-    for (struct request **at = &generator->running; *at; at = &(*at)->next) { // where it is if its prefill failed
+    for (struct request **at = &generator->running; *at; at = &(*at)->next) { // it is there if its prefill failed
         if (*at != request) continue;
         *at = request->next;
         break;

@@ -132,7 +132,7 @@ status sequence_make(struct sequence *sequence, struct arena *arena, const struc
 
     TRY(sequence_add_prompt(sequence, config, prompt));
     int64_t row = sequence->prompt_rows, slot = cache_round_up(sequence->prompt_rows), target = 0;
-    for (size_t i = 0; i < count; i++) { // one branch a completion
+    for (size_t i = 0; i < count; i++) { // one branch per completion
         const int64_t *ids = completions[i].tokens, branch_rows = (int64_t)completions[i].count - 1;
         assert(slot % BRANCH_ALIGNMENT == 0 && row + branch_rows <= sequence->rows);
         assert(slot + branch_rows <= sequence->cache_rows);
