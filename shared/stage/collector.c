@@ -1,5 +1,6 @@
-// The outcome of a group is kept until the source's ledger has it: a source that is restarted asks for it again. The
-// source says so in its RUN_INFO, so that in an undisturbed run an entry a group stays: it must be small.
+// The outcome of a group is kept until the source's ledger has it, because a source that is restarted asks for it
+// again. Only a RUN_INFO tells how much the ledger has. A run without restarts therefore keeps an entry for each group,
+// so an entry must be small.
 #include "shared/stage/collector.h"
 
 #include <assert.h>
@@ -104,7 +105,7 @@ static void collector_advance(struct collector *collector) {
     }
 }
 
-// Adds an entry, zeroed gaps before it included.
+// Adds an entry. Seqs before it that are not settled yet get zeroed entries.
 static status collector_add_entry(struct collector *collector, int64_t seq, const struct settled *entry) {
     if (seq < collector->log_begin) return fail(BUG, "group %lld was settled before", (long long)seq);
     size_t at = (size_t)(seq - collector->log_begin);
@@ -136,7 +137,8 @@ static status collector_resend(const struct collector *collector, struct io_thre
     return OK;
 }
 
-// A source forgets what is from POSITION on, so what it lacks below is sent before, what is settled above behind.
+// A source forgets everything from the seq of POSITION on. So the outcomes below that seq are sent before POSITION, and
+// those above it afterwards.
 status collector_message(struct collector *collector, struct io_thread *io, struct wire_peer *peer,
                          const struct wire_message *message) {
     const bool counts_steps = collector->context->stage->position != NULL;

@@ -25,7 +25,7 @@ struct issuer {
     bool finished;      // the supervisors were told that the run is finished, or that it is refused
     bool supervised;    // a supervisor was there
     struct buf refusal; // why the run cannot go on; empty: it can
-    struct buf notice;  // for the person, not sent yet
+    struct buf notice;  // for the user, not sent yet
     const char *run_dir;
     double settled_at;    // when a group was last settled
     struct buf in_flight; // a set of seqs
@@ -126,8 +126,8 @@ status issuer_tick(struct issuer *issuer, struct io_thread *io) {
     while (ledger_next_unissued(ledger) < issuer->total && ledger_in_flight(ledger) < in_flight_max)
         TRY(issuer_issue(issuer, io, ledger_next_unissued(ledger), ledger_in_flight(ledger)));
     if (issuer->finished || ledger_settled(ledger) < issuer->total) return OK;
-    // Every step trains per_step groups. What is over was quarantined when neither optim nor the source lived to record
-    // it.
+    // Every step trains per_step groups. The remainder was quarantined, but optim and the source ended before they
+    // could record it.
     int64_t unused = ledger_count(ledger, LEDGER_UNUSED), trained = ledger_count(ledger, LEDGER_TRAINED);
     int64_t unrecorded = trained % issuer->per_step;
     issuer->finished = true;

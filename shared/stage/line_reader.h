@@ -7,7 +7,7 @@
 #include "shared/base/memory.h"
 #include "shared/base/status.h"
 
-// Zeroed but for `fd`, it is at the beginning of the input.
+// With `fd` set and everything else zeroed, it is at the beginning of the input.
 struct line_reader {
     int fd;
     struct buf buffer;

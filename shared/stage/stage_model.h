@@ -11,7 +11,7 @@
 #include "shared/stage/stage.h"
 #include "shared/text/tokenizer.h"
 
-// Makes inputs: has the tokenizer and finds frames. One a process.
+// Makes inputs: has the tokenizer and finds frames. One per process.
 struct input_builder;
 
 // Reads the tokenizer of the option `model`'s directory and opens the store of the option `store`. Free with
@@ -41,7 +41,7 @@ struct stage_input {
 };
 
 // Fills `input` from the group: uses its prompt_tokens, or makes them and puts them into the group; finds its frames.
-// DATAERR "not a group: ..." when it lacks what is needed, BAD_SAMPLE when its medium cannot be had or does not fit.
+// DATAERR "not a group: ..." when it lacks what is needed, BAD_SAMPLE when its medium cannot be read or does not fit.
 // Release `input` in any case, before the group is freed.
 status stage_input_open(struct input_builder *builder, struct group *group, enum input_parts parts,
                         struct stage_input *input);

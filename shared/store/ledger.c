@@ -1,5 +1,5 @@
-// The ledger on LMDB: one record a group. The key is the group's seq as 8 bytes in big-endian order, so that LMDB
-// iterates by seq. The states are also held in memory, one byte a group.
+// The ledger on LMDB: one record per group. The key is the group's seq as 8 bytes in big-endian order, so that LMDB
+// iterates by seq. The states are also held in memory, one byte per group.
 #include "shared/store/ledger.h"
 
 #include <assert.h>

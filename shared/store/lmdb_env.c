@@ -1,4 +1,4 @@
-// One LMDB environment a file and process, shared by all handles to it; transactions; growing the map.
+// One LMDB environment per file and process, shared by all handles to it; transactions; growing the map.
 #include "shared/store/lmdb_env.h"
 
 #include <assert.h>

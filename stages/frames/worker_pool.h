@@ -20,7 +20,7 @@ status worker_pool_new(struct worker_pool **out, int count, status (*work)(void 
 // that were not polled stay with whoever submitted them.
 void worker_pool_free(struct worker_pool **pool);
 
-// Returns how many more groups can be submitted. The queue holds one waiting group a thread, so that no thread idles.
+// Returns how many more groups can be submitted. The queue holds one waiting group per thread, so that no thread idles.
 int worker_pool_capacity(void *state);
 
 // Appends a group to the queue; it belongs to the pool until it is polled. UNAVAILABLE when memory is short.

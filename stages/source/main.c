@@ -1,6 +1,6 @@
 // caravan-source: makes a group of each sample of a data set, in the order in which they are to be trained.
 //
-// In a pipeline the runner asks for groups by their number (seq) and keeps the ledger; nothing of that is here.
+// In a pipeline the runner asks for groups by their number (seq) and keeps the ledger; neither is done here.
 #include "shared/data/dataset.h"
 #include "shared/stage/stage.h"
 
