@@ -74,9 +74,11 @@ static status node_on_event(void *self, struct io_thread *io, const struct wire_
         reply.bulk = node->bulk.data;
         reply.bulk_size = node->bulk.size;
         return io_thread_reply(io, event->peer, &reply);
-    case MESSAGE_GET_WEIGHTS:
     case MESSAGE_FETCH:
-        result = weights_server_answer(node->weights_server, message, &reply, &node->arena, &node->bulk);
+        TRY(weights_server_chunk(node->weights_server, message, &reply, &node->bulk));
+        return io_thread_reply(io, event->peer, &reply);
+    case MESSAGE_GET_WEIGHTS:
+        result = weights_server_latest(node->weights_server, message, &reply, &node->arena);
         if (result == OK) result = io_thread_reply(io, event->peer, &reply);
         arena_release(&node->arena);
         return result;

@@ -76,46 +76,16 @@ void weights_server_recycle(struct weights_server *server, bool reference, const
     free(old.path);
 }
 
-// The lock is held.
-static status weights_server_read_chunk(const struct weights_server *server, const struct wire_message *request,
-                                        struct wire_message *reply, struct buf *bulk) {
-    const struct served_weights *found = NULL;
-    for (int kind = 0; kind < 2; kind++)
-        for (int i = 0; i < VERSIONS_MAX && !found; i++) {
-            const struct served_weights *entry = &server->versions[kind][i];
-            if (entry->present && (int64_t)entry->hash == request->hash && *entry->path) found = entry;
-        }
-    if (!found) return OK;
-    int fd = open(found->path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return fail(UNAVAILABLE, "%s: %s", found->path, strerror(errno));
-    size_t size = request->size > 0 && request->size < CHUNK_MAX ? (size_t)request->size : CHUNK_MAX;
-    buf_clear(bulk);
-    status result = buf_reserve(bulk, size);
-    ssize_t got = result == OK ? fd_pread(fd, bulk->data, size, request->offset) : 0;
-    if (got < 0) result = fail(UNAVAILABLE, "%s: %s", found->path, strerror(errno));
-    close(fd);
-    TRY(result);
-    bulk->size = (size_t)got;
-    *reply = (struct wire_message){.kind = MESSAGE_CHUNK,
-                                   .hash = request->hash,
-                                   .offset = request->offset,
-                                   .bulk = bulk->data,
-                                   .bulk_size = bulk->size};
-    return OK;
-}
-
-status weights_server_answer(struct weights_server *server, const struct wire_message *request,
-                             struct wire_message *reply, struct arena *arena, struct buf *bulk) {
+status weights_server_latest(struct weights_server *server, const struct wire_message *request,
+                             struct wire_message *reply, struct arena *arena) {
     const struct served_weights *policy = &server->versions[0][0];
     const struct served_weights *latest = &server->versions[request->reference == 1][0];
     struct stat info = {0};
     status result = OK;
-    assert(request->kind == MESSAGE_GET_WEIGHTS || request->kind == MESSAGE_FETCH);
+    assert(request->kind == MESSAGE_GET_WEIGHTS);
     *reply = (struct wire_message){.kind = MESSAGE_ABSENT, .id = ""};
     pthread_mutex_lock(&server->lock);
-    if (request->kind == MESSAGE_FETCH) {
-        result = weights_server_read_chunk(server, request, reply, bulk);
-    } else if (policy->present && latest->present && *latest->path && stat(latest->path, &info)) {
+    if (policy->present && latest->present && *latest->path && stat(latest->path, &info)) {
         result = fail(UNAVAILABLE, "%s: %s", latest->path, strerror(errno));
     } else if (policy->present && latest->present) {
         *reply = (struct wire_message){.kind = MESSAGE_WEIGHTS,
@@ -128,5 +98,38 @@ status weights_server_answer(struct weights_server *server, const struct wire_me
         if (!reply->path) result = fail_oom();
     }
     pthread_mutex_unlock(&server->lock);
+    return result;
+}
+
+status weights_server_chunk(struct weights_server *server, const struct wire_message *request,
+                            struct wire_message *reply, struct buf *bulk) {
+    const size_t size = request->size > 0 && request->size < CHUNK_MAX ? (size_t)request->size : CHUNK_MAX;
+    const struct served_weights *found = NULL;
+    status result = OK;
+    int fd = -1;
+    assert(request->kind == MESSAGE_FETCH);
+    *reply = (struct wire_message){.kind = MESSAGE_ABSENT, .id = ""};
+    pthread_mutex_lock(&server->lock);
+    for (int kind = 0; kind < 2; kind++)
+        for (int i = 0; i < VERSIONS_MAX && !found; i++) {
+            const struct served_weights *entry = &server->versions[kind][i];
+            if (entry->present && (int64_t)entry->hash == request->hash && *entry->path) found = entry;
+        }
+    if (!found) goto done;
+    fd = open(found->path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", found->path, strerror(errno)));
+    buf_clear(bulk);
+    TRY_TO(result, done, buf_reserve(bulk, size));
+    const ssize_t got = fd_pread(fd, bulk->data, size, request->offset);
+    if (got < 0) TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", found->path, strerror(errno)));
+    bulk->size = (size_t)got;
+    *reply = (struct wire_message){.kind = MESSAGE_CHUNK,
+                                   .hash = request->hash,
+                                   .offset = request->offset,
+                                   .bulk = bulk->data,
+                                   .bulk_size = bulk->size};
+done:
+    pthread_mutex_unlock(&server->lock);
+    if (fd >= 0) close(fd);
     return result;
 }

@@ -21,9 +21,14 @@ status weights_server_put(struct weights_server *server, const struct stage_weig
 // Renames the file of the oldest version of that kind to `path`, if the next weights_server_put would remove it.
 void weights_server_recycle(struct weights_server *server, bool reference, const char *path);
 
-// Answers GET_WEIGHTS and FETCH. *reply is WEIGHTS (its path in `arena`), CHUNK (its bytes in `bulk`), or ABSENT when
-// there is nothing of the kind. UNAVAILABLE when the file cannot be read.
-status weights_server_answer(struct weights_server *server, const struct wire_message *request,
-                             struct wire_message *reply, struct arena *arena, struct buf *bulk);
+// Answers GET_WEIGHTS: *reply is WEIGHTS, its path in `arena`, or ABSENT when there are none yet. UNAVAILABLE when the
+// file cannot be found.
+status weights_server_latest(struct weights_server *server, const struct wire_message *request,
+                             struct wire_message *reply, struct arena *arena);
+
+// Answers FETCH: *reply is CHUNK, its bytes in `bulk`, or ABSENT when there is no such file any more. UNAVAILABLE when
+// the file cannot be read.
+status weights_server_chunk(struct weights_server *server, const struct wire_message *request,
+                            struct wire_message *reply, struct buf *bulk);
 
 #endif

@@ -45,8 +45,10 @@ static void publish(struct fixture *fixture, bool reference, int version) {
 }
 
 static enum message_kind answer(struct fixture *fixture, struct wire_message request) {
-    assert_int_equal(weights_server_answer(fixture->server, &request, &fixture->reply, &fixture->arena, &fixture->bulk),
-                     OK);
+    if (request.kind == MESSAGE_FETCH)
+        assert_int_equal(weights_server_chunk(fixture->server, &request, &fixture->reply, &fixture->bulk), OK);
+    else
+        assert_int_equal(weights_server_latest(fixture->server, &request, &fixture->reply, &fixture->arena), OK);
     return fixture->reply.kind;
 }
 
