@@ -105,35 +105,37 @@ status processes_start(struct processes *processes, double now) {
     return OK;
 }
 
-// Says how a process ended: by a signal, or with an exit code and the last line of its log, without the line's time.
-static const char *process_describe(const struct process *process, int state) {
+status processes_reap(struct processes *processes, double now, struct process **ended, const char **how) {
     static char text[LINE_SIZE + 64];
     char tail[LINE_SIZE];
-    ssize_t size = 0;
-    if (WIFSIGNALED(state)) {
-        snprintf(text, sizeof text, "was killed by signal %d (%s)", WTERMSIG(state), strsignal(WTERMSIG(state)));
-        return text;
+    int state = 0;
+    *ended = NULL;
+    *how = text;
+    while (!*ended) {
+        siginfo_t info = {0};
+        // Until it is reaped no other process or group can have its number.
+        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) || !info.si_pid) return OK;
+        for (size_t i = 0; i < processes->count && !*ended; i++)
+            if (processes->list[i].pid == info.si_pid) *ended = &processes->list[i];
+        if (*ended) process_kill(*ended);
+        if (waitpid(info.si_pid, &state, 0) != info.si_pid) return fail(BUG, "waitpid: %s", strerror(errno));
     }
-    int fd = open(process->log, O_RDONLY | O_CLOEXEC);
-    if (fd >= 0) {
-        off_t end = lseek(fd, 0, SEEK_END), most = LINE_SIZE - 1;
-        size = fd_pread(fd, tail, (size_t)most, end > most ? end - most : 0);
-        close(fd);
-    }
-    while (size > 0 && tail[size - 1] == '\n') size--;
-    tail[size > 0 ? size : 0] = 0;
-    const char *newline = strrchr(tail, '\n'), *line = log_skip_time(newline ? newline + 1 : tail);
-    snprintf(text, sizeof text, "ended with exit code %d: %s", WEXITSTATUS(state), *line ? line : "its log is empty");
-    return text;
-}
-
-// Decides about a process that has ended. A process that was killed is always restarted. One that failed is
-// restarted after a pause that doubles, up to MAX_FAILURES times in a row; a wrong command line or bad input that shows
-// at the start ends the run at once.
-static status process_schedule_restart(struct process *process, int state, double now, const char *how) {
+    struct process *process = *ended;
+    process->pid = 0;
     int number = WIFSIGNALED(state) ? WTERMSIG(state) : 0, code = WIFEXITED(state) ? WEXITSTATUS(state) : BUG;
+    if (number) {
+        snprintf(text, sizeof text, "was killed by signal %d (%s)", number, strsignal(number));
+    } else {
+        // The last line of its log tells more than the code.
+        file_read_tail(process->log, tail, sizeof tail);
+        for (size_t size = strlen(tail); size > 0 && tail[size - 1] == '\n'; size--) tail[size - 1] = 0;
+        const char *newline = strrchr(tail, '\n'), *line = log_skip_time(newline ? newline + 1 : tail);
+        snprintf(text, sizeof text, "ended with exit code %d: %s", code, *line ? line : "its log is empty");
+    }
+    // A process that was killed is always restarted. One that failed is restarted after a pause that doubles, up to
+    // MAX_FAILURES times in a row; a wrong command line or bad input that shows at the start ends the run at once.
     bool early = now - process->started < EARLY_SECONDS;
-    bool useless = WIFEXITED(state) && (code == USAGE || code == DATAERR) && !process->ready;
+    bool useless = !number && (code == USAGE || code == DATAERR) && !process->ready;
     if (!early && process->ready) process->failures = 0;
     process->start_after = now + restart_seconds;
     if (number == SIGKILL || number == SIGTERM || number == SIGINT || number == SIGHUP) return OK;
@@ -142,25 +144,7 @@ static status process_schedule_restart(struct process *process, int state, doubl
     if (early) process->start_after = now + restart_seconds * (1 << doublings);
     if (process->failures < (useless ? 1 : MAX_FAILURES)) return OK;
     return fail(code == USAGE || code == DATAERR || code == UNAVAILABLE ? (status)code : BUG, "%s %s", process->name,
-                how);
-}
-
-status processes_reap(struct processes *processes, double now, struct process **ended, const char **how) {
-    *ended = NULL;
-    for (;;) {
-        siginfo_t info = {0};
-        int state;
-        // Until it is reaped no other process or group can have its number.
-        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) || !info.si_pid) return OK;
-        for (size_t i = 0; i < processes->count && !*ended; i++)
-            if (processes->list[i].pid == info.si_pid) *ended = &processes->list[i];
-        if (*ended) process_kill(*ended);
-        if (waitpid(info.si_pid, &state, 0) != info.si_pid) return fail(BUG, "waitpid: %s", strerror(errno));
-        if (!*ended) continue; // not one of ours
-        (*ended)->pid = 0;
-        *how = process_describe(*ended, state);
-        return process_schedule_restart(*ended, state, now, *how);
-    }
+                text);
 }
 
 void processes_terminate(const struct processes *processes) {
