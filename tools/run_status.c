@@ -34,6 +34,7 @@ struct run_status {
     size_t count;
     struct missing_group *missing;
     size_t missing_count;
+    int64_t *lost;     // what run_status_find_lost has found
     double first_time; // seconds: when the source first had groups in flight, 0: not yet
     int64_t first_settled;
 };
@@ -63,6 +64,7 @@ void run_status_free(struct run_status **run_status) {
     }
     free((*run_status)->rows);
     free((*run_status)->missing);
+    free((*run_status)->lost);
     free(*run_status);
     *run_status = NULL;
 }
@@ -218,13 +220,15 @@ status run_status_table(const struct run_status *run_status, double now, struct 
 
 // ---- lost groups ----
 
-status run_status_find_lost(struct run_status *run_status, double now, status (*lost)(void *context, int64_t seq),
-                            void *context) {
+status run_status_find_lost(struct run_status *run_status, double now, const int64_t **seqs, size_t *count) {
     const struct message_status *source = run_status_source(run_status);
     struct missing_group *missing = NULL;
     int64_t *in_flight = NULL, *in_hand = NULL;
     size_t in_flight_count = 0, in_hand_count = 0, missing_count = 0;
     status result = OK;
+    free(run_status->lost);
+    *seqs = run_status->lost = NULL;
+    *count = 0;
     if (!source) return OK;
     for (size_t i = 0; i < run_status->count; i++) {
         const struct row *row = &run_status->rows[i];
@@ -235,6 +239,7 @@ status run_status_find_lost(struct run_status *run_status, double now, status (*
         if (!whole) goto done;
     }
     TRY_TO(result, done, seq_set_parse(source->in_flight, &in_flight, &in_flight_count, NULL));
+    TRY_TO(result, done, NEW(&run_status->lost, in_flight_count));
     TRY_TO(result, done, NEW(&missing, in_flight_count));
     for (size_t i = 0; i < in_flight_count; i++) {
         int64_t seq = in_flight[i];
@@ -250,11 +255,12 @@ status run_status_find_lost(struct run_status *run_status, double now, status (*
     free(run_status->missing);
     run_status->missing = missing;
     run_status->missing_count = missing_count;
-    for (size_t i = 0; i < missing_count && result == OK; i++) {
+    for (size_t i = 0; i < missing_count; i++) {
         if (now - missing[i].since < lost_seconds) continue;
         missing[i].since = now;
-        result = lost(context, missing[i].seq);
+        run_status->lost[(*count)++] = missing[i].seq;
     }
+    *seqs = run_status->lost;
 done:
     free(in_flight);
     free(in_hand);

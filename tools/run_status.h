@@ -30,10 +30,9 @@ status run_status_table(const struct run_status *run_status, double now, struct 
 // Returns the steps trained so far, -1 while unknown.
 int64_t run_status_step(const struct run_status *run_status);
 
-// Calls `lost` for every group that is in flight and that no replica has had in progress for three reports. It is
-// called again for the same group after another three. Nothing is done while a report is too old. Returns the first
-// failure of `lost`, or UNAVAILABLE.
-status run_status_find_lost(struct run_status *run_status, double now, status (*lost)(void *context, int64_t seq),
-                            void *context);
+// Finds the groups that are in flight and that no replica has had in progress for three reports: *seqs is an array of
+// *count, valid until the next call. A group is found again after another three reports. None is found while a report
+// is too old. UNAVAILABLE.
+status run_status_find_lost(struct run_status *run_status, double now, const int64_t **seqs, size_t *count);
 
 #endif

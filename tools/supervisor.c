@@ -63,26 +63,6 @@ static void supervisor_log(const struct supervisor *supervisor, const char *form
     log_info("%s", text);
 }
 
-static status supervisor_show_progress(struct supervisor *supervisor) {
-    double now = clock_monotonic();
-    int64_t step = run_status_step(supervisor->run_status);
-    double pause = supervisor->terminal ? 0.5 : step != supervisor->progress_step ? 2 : PLAIN_SECONDS;
-    if (now - supervisor->progress_time < pause) return OK;
-    supervisor->progress_time = now;
-    supervisor->progress_step = step;
-    buf_clear(&supervisor->line);
-    TRY(run_status_line(supervisor->run_status, now, &supervisor->line));
-    if (!supervisor->terminal) {
-        log_info("%s", supervisor->line.data);
-        return OK;
-    }
-    struct winsize size = {0};
-    int width = !ioctl(STDERR_FILENO, TIOCGWINSZ, &size) && size.ws_col ? size.ws_col : 80;
-    fprintf(stderr, "\r\033[K%.*s", width - 1, supervisor->line.data);
-    fflush(stderr);
-    return OK;
-}
-
 // ---- stopping ----
 
 // Sends a message to the clients that watch the run and, if it comes from this machine, to the other machines'
@@ -164,12 +144,20 @@ static void supervisor_on_signals(struct supervisor *supervisor) {
     }
 }
 
-static status supervisor_on_message(struct supervisor *supervisor, const struct wire_peer *peer,
-                                    const struct wire_message *message) {
-    bool from_here = strcmp(wire_peer_name(peer), SUPERVISOR_NAME) != 0;
+static status supervisor_on_event(struct supervisor *supervisor, const struct wire_event *event) {
+    const struct wire_message *message = &event->message;
+    const bool from_here = !event->peer || strcmp(wire_peer_name(event->peer), SUPERVISOR_NAME) != 0;
+    const bool machine = !from_here && wire_peer_is_client(event->peer);
     struct processes *processes = &supervisor->processes;
     const struct replica *replica;
     status result;
+    if (event->kind == WIRE_REFUSED) return fail(UNAVAILABLE, "%s", message->reason);
+    if (event->kind == WIRE_READABLE) supervisor_on_signals(supervisor);
+    if (event->kind == WIRE_JOINED && machine)
+        supervisor_log(supervisor, "%s is connected", wire_peer_machine(event->peer));
+    if (event->kind == WIRE_GONE && machine && !supervisor->stopping)
+        supervisor_log(supervisor, "%s is disconnected; waiting for it", wire_peer_machine(event->peer));
+    if (event->kind != WIRE_MESSAGE) return OK;
     switch (message->kind) {
     case MESSAGE_STATUS:
         result = run_status_update(supervisor->run_status, message, clock_monotonic());
@@ -196,79 +184,71 @@ static status supervisor_on_message(struct supervisor *supervisor, const struct 
     }
 }
 
-static status supervisor_on_event(struct supervisor *supervisor, const struct wire_event *event) {
-    bool machine =
-        event->peer && wire_peer_is_client(event->peer) && !strcmp(wire_peer_name(event->peer), SUPERVISOR_NAME);
-    switch (event->kind) {
-    case WIRE_JOINED:
-        if (machine) supervisor_log(supervisor, "%s is connected", wire_peer_machine(event->peer));
-        return OK;
-    case WIRE_GONE:
-        if (machine && !supervisor->stopping)
-            supervisor_log(supervisor, "%s is disconnected; waiting for it", wire_peer_machine(event->peer));
-        return OK;
-    case WIRE_REFUSED:
-        return fail(UNAVAILABLE, "%s", event->message.reason);
-    case WIRE_MESSAGE:
-        return supervisor_on_message(supervisor, event->peer, &event->message);
-    case WIRE_READABLE:
-        supervisor_on_signals(supervisor);
-        return OK;
-    default:
-        return OK;
-    }
-}
-
 // ---- time ----
 
-// Sets machines_ready when all other machines' supervisors have answered. The processes are started then; their sockets
-// would find each other anyway, but a user wants to know which machine is missing.
-static status supervisor_wait_for_machines(struct supervisor *supervisor) {
-    const struct deployment *deployment = supervisor->deployment;
-    struct buf missing = {0};
-    status result = OK;
-    for (size_t i = 0; i < supervisor->machine_count && result == OK; i++) {
-        size_t machine = i < (size_t)deployment->here ? i : i + 1;
-        if (!wire_peer_open(supervisor->machines[i]))
-            result = buf_printf(&missing, "%s%s (%s)", missing.size ? ", " : "",
-                                deployment_machine(deployment, (int)machine),
-                                deployment->pipeline->machines[machine].address);
-    }
-    supervisor->machines_ready = result == OK && missing.size == 0;
-    if (result == OK && missing.size && clock_monotonic() - supervisor->waiting_time > PLAIN_SECONDS) {
-        supervisor->waiting_time = clock_monotonic();
-        supervisor_log(supervisor, "waiting for %s", missing.data);
-    }
-    buf_release(&missing);
-    return result;
-}
-
-// Called by run_status_find_lost.
-static status supervisor_reissue(void *context, int64_t seq) {
-    struct supervisor *supervisor = context;
-    const struct wire_message reissue = {.kind = MESSAGE_REISSUE, .seq = seq, .reason = "no process has it any more"};
-    return wire_send(supervisor->wire, supervisor->source, &reissue, NULL);
-}
-
+// Does what is due: waits for the other machines, starts processes, has lost groups issued again, shows the progress.
 static status supervisor_on_tick(struct supervisor *supervisor) {
-    double now = clock_monotonic();
+    const struct deployment *deployment = supervisor->deployment;
+    const double now = clock_monotonic();
+    const int64_t *lost = NULL;
+    size_t lost_count = 0;
+    struct buf *line = &supervisor->line;
     if (supervisor->stopping) {
         supervisor_kill_late(supervisor);
         return OK;
     }
-    if (!supervisor->machines_ready) TRY(supervisor_wait_for_machines(supervisor));
-    if (!supervisor->machines_ready) return OK;
+    buf_clear(line);
+    // The sockets of the processes would find each other anyway, but a user wants to know which machine is missing.
+    for (size_t i = 0; i < supervisor->machine_count && !supervisor->machines_ready; i++) {
+        size_t machine = i < (size_t)deployment->here ? i : i + 1;
+        if (wire_peer_open(supervisor->machines[i])) continue;
+        TRY(buf_printf(line, "%s%s (%s)", line->size ? ", " : "", deployment_machine(deployment, (int)machine),
+                       deployment->pipeline->machines[machine].address));
+    }
+    if (line->size) {
+        if (now - supervisor->waiting_time > PLAIN_SECONDS) {
+            supervisor->waiting_time = now;
+            supervisor_log(supervisor, "waiting for %s", line->data);
+        }
+        return OK;
+    }
+    supervisor->machines_ready = true;
     TRY(processes_start(&supervisor->processes, now));
-    if (supervisor->source) TRY(run_status_find_lost(supervisor->run_status, now, supervisor_reissue, supervisor));
-    return supervisor_show_progress(supervisor);
+    if (supervisor->source) TRY(run_status_find_lost(supervisor->run_status, now, &lost, &lost_count));
+    for (size_t i = 0; i < lost_count; i++) {
+        const struct wire_message reissue = {
+            .kind = MESSAGE_REISSUE, .seq = lost[i], .reason = "no process has it any more"};
+        TRY(wire_send(supervisor->wire, supervisor->source, &reissue, NULL));
+    }
+    int64_t step = run_status_step(supervisor->run_status);
+    double pause = supervisor->terminal ? 0.5 : step != supervisor->progress_step ? 2 : PLAIN_SECONDS;
+    if (now - supervisor->progress_time < pause) return OK;
+    supervisor->progress_time = now;
+    supervisor->progress_step = step;
+    TRY(run_status_line(supervisor->run_status, now, line));
+    if (!supervisor->terminal) {
+        log_info("%s", line->data);
+        return OK;
+    }
+    struct winsize size = {0};
+    int width = !ioctl(STDERR_FILENO, TIOCGWINSZ, &size) && size.ws_col ? size.ws_col : 80;
+    fprintf(stderr, "\r\033[K%.*s", width - 1, line->data);
+    fflush(stderr);
+    return OK;
 }
 
 // ---- opening, and the loop ----
 
-// Makes SIGCHLD and the signals that stop a run readable from signal_fd. A signal that was ignored at the start stays
-// ignored: `nohup` ignores SIGHUP, a shell's background job SIGINT.
-static status supervisor_open_signals(struct supervisor *supervisor) {
+// Opens the signals, the list of processes (none is started), the table of their reports, and the wire. What was opened
+// is released by the caller, after a failure too.
+static status supervisor_open(struct supervisor *supervisor) {
     static const int stops[] = {SIGINT, SIGTERM, SIGHUP};
+    struct deployment *deployment = supervisor->deployment;
+    const struct pipeline *pipeline = deployment->pipeline;
+    const struct replica *own = deployment_supervisor(deployment, deployment->here),
+                         *source = deployment_find(deployment, "source", 1);
+    // SIGCHLD and the signals that stop a run become readable from signal_fd. A signal that was ignored at the start
+    // stays ignored: `nohup` ignores SIGHUP, a shell's background job SIGINT.
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGCHLD);
@@ -280,14 +260,9 @@ static status supervisor_open_signals(struct supervisor *supervisor) {
     signal(SIGPIPE, SIG_IGN);
     if (sigprocmask(SIG_BLOCK, &set, NULL)) return fail(BUG, "sigprocmask: %s", strerror(errno));
     supervisor->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    return supervisor->signal_fd < 0 ? fail(UNAVAILABLE, "signalfd: %s", strerror(errno)) : OK;
-}
-
-static status supervisor_open_wire(struct supervisor *supervisor) {
-    struct deployment *deployment = supervisor->deployment;
-    const struct pipeline *pipeline = deployment->pipeline;
-    const struct replica *own = deployment_supervisor(deployment, deployment->here),
-                         *source = deployment_find(deployment, "source", 1);
+    if (supervisor->signal_fd < 0) return fail(UNAVAILABLE, "signalfd: %s", strerror(errno));
+    TRY(processes_init(&supervisor->processes, deployment));
+    TRY(run_status_new(&supervisor->run_status, deployment));
     const char *path = arena_printf(&deployment->arena, "%s/wiring/" SUPERVISOR_NAME "-%d", pipeline->run, own->number);
     if (!path) return fail_oom();
     TRY(deployment_write_config(deployment, own, path));
@@ -322,10 +297,7 @@ status supervisor_run(struct deployment *deployment) {
                                     .terminal = isatty(STDERR_FILENO),
                                     .waiting_time = -PLAIN_SECONDS};
     status result;
-    TRY_TO(result, done, supervisor_open_signals(&supervisor));
-    TRY_TO(result, done, processes_init(&supervisor.processes, deployment));
-    TRY_TO(result, done, run_status_new(&supervisor.run_status, deployment));
-    TRY_TO(result, done, supervisor_open_wire(&supervisor));
+    TRY_TO(result, done, supervisor_open(&supervisor));
     assert(supervisor.machine_count == deployment->machines - 1);
     while (result == OK && !(supervisor.stopping && !processes_running(&supervisor.processes))) {
         struct wire_event event;
