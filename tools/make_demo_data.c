@@ -169,24 +169,28 @@ static status make_add_example(const struct make_options *given, struct buf *out
     int letter = make_wrong(word, given->wrong_answer, key, 2);
     char completion[128], reasoning[64];
     struct buf prompt = {0};
-    TRY(buf_printf(&prompt, "%sOptions:\\n", question->text));
-    for (int i = 0; i < choices; i++) TRY(buf_printf(&prompt, "%c. %s\\n", 'A' + i, question->words[i]));
+    status result;
+    TRY_TO(result, done, buf_printf(&prompt, "%sOptions:\\n", question->text));
+    for (int i = 0; i < choices; i++)
+        TRY_TO(result, done, buf_printf(&prompt, "%c. %s\\n", 'A' + i, question->words[i]));
     snprintf(reasoning, sizeof reasoning, "%s %s.", question->reasoning, question->words[word]);
     snprintf(completion, sizeof completion, "<think>%s</think><answer>%c</answer>", reasoning, 'A' + letter);
-    status result =
+    TRY_TO(
+        result, done,
         buf_printf(out,
                    "{\"v\": 1, \"id\": \"w-%06d\", \"sample_id\": \"w-%06d\", \"prompt\": {\"messages\": [{\"role\": "
                    "\"user\", \"content\": "
                    "[{\"type\": \"video\", \"video\": \"clips/%04d.mp4\"}, {\"type\": \"text\", \"text\": \"%s\"}]}], "
                    "\"problem_type\": \"multiple choice\", \"solution\": \"<answer>%c</answer>\"}, "
                    "\"completions\": [{\"text\": \"%s\", \"finish\": \"eos\"}], \"advantages\": [1]}\n",
-                   example, example, clip, prompt.data, 'A' + right, completion);
-    for (char *c = prompt.data; result == OK && *c; c++) {
+                   example, example, clip, prompt.data, 'A' + right, completion));
+    for (char *c = prompt.data; *c; c++) {
         bool newline = c[0] == '\\' && c[1] == 'n';
-        result = buf_append(corpus, newline ? "\n" : c, 1);
+        TRY_TO(result, done, buf_append(corpus, newline ? "\n" : c, 1));
         c += newline;
     }
-    if (result == OK) result = buf_printf(corpus, "%s\n", completion);
+    result = buf_printf(corpus, "%s\n", completion);
+done:
     buf_release(&prompt);
     return result;
 }

@@ -144,6 +144,11 @@ static void test_files_are_written_atomically(void **state) {
     assert_int_equal(file_read(path, &content), OK);
     assert_string_equal(content.data, "two");
     buf_release(&content);
+    char tail[4], short_tail[3];
+    file_read_tail(path, tail, sizeof tail);
+    assert_string_equal(tail, "two");
+    file_read_tail(path, short_tail, sizeof short_tail);
+    assert_string_equal(short_tail, "wo");
     char *newest = path_join(&arena, folder, "weights-2"), *older = path_join(&arena, folder, "weights-1");
     assert_int_equal(file_write_atomic(newest, "", 0) | file_write_atomic(older, "", 0), OK);
     dir_remove_old(folder, "weights-", "weights-2", 600);
@@ -153,6 +158,8 @@ static void test_files_are_written_atomically(void **state) {
     assert_int_equal(dir_remove(folder), OK);
     assert_false(path_exists(folder));
     assert_int_equal(file_read(path, &content), DATAERR);
+    file_read_tail(path, tail, sizeof tail);
+    assert_string_equal(tail, "");
     arena_release(&arena);
 }
 
