@@ -28,39 +28,39 @@ struct deployment {
 };
 
 // Deploys the pipeline as seen from a machine (NULL: the only one). `secret`: key file, NULL for the user's own. USAGE
-// when the machine is not there, is not named where there are several, or has no key. The pipeline must outlive the
-// deployment.
+// if the pipeline has no such machine, if it has several and `machine` is NULL, or if a machine has no valid key. The
+// pipeline must outlive the deployment.
 status deployment_init(struct deployment *deployment, struct pipeline *pipeline, const char *machine,
                        const char *secret);
 
 // Frees what it holds.
 void deployment_release(struct deployment *deployment);
 
-// Writes the configuration of a replica to `path`. UNAVAILABLE when the disk refuses.
+// Writes the configuration of a replica to `path`. UNAVAILABLE when the file cannot be written.
 status deployment_write_config(const struct deployment *deployment, const struct replica *replica, const char *path);
 
-// The supervisor of a machine.
+// Returns the supervisor of a machine.
 const struct replica *deployment_supervisor(const struct deployment *deployment, int machine);
 
-// The replica with that stage name and number, NULL if there is none.
+// Returns the replica with that stage name and number, NULL if there is none.
 const struct replica *deployment_find(const struct deployment *deployment, const char *stage, int number);
 
-// A machine's name, "" if there is one only.
+// Returns a machine's name, "" if there is only one.
 const char *deployment_machine(const struct deployment *deployment, int machine);
 
-// A replica as people call it: "rollout", "rollout-2". Valid as long as the deployment.
+// Returns the name of a replica for messages: "rollout", "rollout-2". Valid as long as the deployment.
 const char *deployment_name(struct deployment *deployment, const struct replica *replica);
 
-// The stage name of a replica in messages.
+// Returns the stage name of a replica as wire messages have it.
 const char *replica_stage(const struct replica *replica);
 
-// How `replica` is reached from `deployment->here`.
+// Returns the endpoint at which `deployment->here` reaches the replica.
 const char *deployment_endpoint(const struct deployment *deployment, const struct replica *replica);
 
 // Returns the greatest number of descriptors that a process of the deployment may need.
 size_t deployment_max_fds(const struct deployment *deployment);
 
-// The key file of this user: ~/.config/caravan/machine.key. NULL when memory is short.
+// Returns the path of this user's key file: ~/.config/caravan/machine.key. NULL when memory is short.
 const char *deployment_key_file(struct arena *arena);
 
 #endif

@@ -1,4 +1,4 @@
-// What all subcommands do in the same way: options, operands, pipeline files, exit codes.
+// The functions that all subcommands share: options, operands, pipeline files, exit codes.
 #include <stdio.h>
 
 #include "shared/base/file.h"

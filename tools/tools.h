@@ -25,7 +25,7 @@ status subcommand_write_file(const char *dir, const char *name, const struct buf
 // Logs a failure and returns the exit code: 0 for OK and END.
 int subcommand_exit(status result);
 
-// The first member of the options of such a subcommand.
+// The first member of the options of a subcommand that reads a pipeline file.
 struct pipeline_file_options {
     struct string_list set;
 };
