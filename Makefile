@@ -70,7 +70,7 @@ $(LIBRARY): $(LIB_OBJECTS)
 	@rm -f $@
 	ar rcs $@ $^
 
-# A stage's folder is its executable; the tool is every file in tools/.
+# A stage's directory is its executable; the tool is every file in tools/.
 define stage_rule
 $(BUILD)/bin/caravan-$(1): $(patsubst %.c,$(BUILD)/%.o,$(wildcard stages/$(1)/*.c)) $(LIBRARY)
 	@mkdir -p $$(@D)

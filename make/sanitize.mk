@@ -1,4 +1,4 @@
-# The test suite once more under gcc's sanitizers, each in a build folder of its own.
+# The test suite once more under gcc's sanitizers, each in a build directory of its own.
 # gcc warns falsely at times about instrumented code, so that warnings are no errors here; the plain build has them.
 # (Full debug information makes gcc spend many minutes on the unrolled kernels, so only line tables are kept.)
 ASAN_FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer

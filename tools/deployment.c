@@ -228,7 +228,7 @@ status deployment_write_config(const struct deployment *deployment, const struct
     const struct pipeline *pipeline = deployment->pipeline;
     const struct pipeline_stage *stage = replica->stage, *stages = pipeline->stages;
     struct node_config config = {.run = deployment->run,
-                                 .folder = pipeline->run,
+                                 .run_dir = pipeline->run,
                                  .stage = replica_stage(replica),
                                  .replica = replica->number,
                                  .machine = deployment_machine(deployment, replica->machine),

@@ -42,14 +42,14 @@ status issuer_open(struct issuer **out, struct stage_context *context, const str
     *out = NULL;
     TRY(NEW(&issuer, 1));
     issuer->context = context;
-    issuer->run_dir = config->folder;
+    issuer->run_dir = config->run_dir;
     issuer->per_step = options->groups_per_step;
     issuer->staleness = options->max_staleness;
     issuer->settled_at = clock_monotonic();
     assert(issuer->per_step > 0 && issuer->staleness >= 0);
     struct ledger_config ledger = {.groups_per_step = issuer->per_step};
     TRY_TO(result, done, stage->describe(context->state, &issuer->total, &ledger.data));
-    const char *path = path_join(&memory, config->folder, "ledger.lmdb");
+    const char *path = path_join(&memory, config->run_dir, "ledger.lmdb");
     TRY_TO(result, done, path ? OK : fail_oom());
     TRY_TO(result, done, ledger_open(&issuer->ledger, path, &ledger));
     *out = issuer;

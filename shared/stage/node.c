@@ -244,7 +244,7 @@ status node_enter(struct stage_context *context, const char *path) {
     snprintf(suffix, sizeof suffix, "%s%s%s", number, *machine ? "@" : "", machine);
     log_suffix(suffix);
     TRY(weights_server_new(&node->weights_server));
-    const char *dir = path_join(&memory, node->config.folder, "weights");
+    const char *dir = path_join(&memory, node->config.run_dir, "weights");
     node->weights_dir = dir ? strdup(dir) : NULL;
     arena_release(&memory);
     return node->weights_dir ? dir_make(node->weights_dir) : fail_oom();

@@ -17,7 +17,7 @@ static status node_config_add_line(struct buf *out, const char *word, const char
 status node_config_write(const struct node_config *config, struct buf *out) {
     TRY(buf_puts(out, "caravan-wiring 1\n"));
     TRY(node_config_add_line(out, "run", config->run));
-    TRY(node_config_add_line(out, "folder", config->folder));
+    TRY(node_config_add_line(out, "folder", config->run_dir));
     TRY(buf_printf(out, "stage %s\nreplica %d\n", config->stage, config->replica));
     if (*config->machine) TRY(node_config_add_line(out, "machine", config->machine));
     if (*config->from) TRY(node_config_add_line(out, "from", config->from));
@@ -55,7 +55,7 @@ static status node_config_read_line(struct node_config *config, char *line) {
     if (!value) return fail(DATAERR, "'%s' has no value", line);
     *value++ = 0;
     if (!strcmp(line, "run")) return node_config_set_string(config, &config->run, value);
-    if (!strcmp(line, "folder")) return node_config_set_string(config, &config->folder, value);
+    if (!strcmp(line, "folder")) return node_config_set_string(config, &config->run_dir, value);
     if (!strcmp(line, "stage")) return node_config_set_string(config, &config->stage, value);
     if (!strcmp(line, "machine")) return node_config_set_string(config, &config->machine, value);
     if (!strcmp(line, "from")) return node_config_set_string(config, &config->from, value);
@@ -103,7 +103,7 @@ status node_config_read(struct node_config *config, const char *path) {
         }
     }
     if (result == OK &&
-        (!config->run || !config->folder || !config->stage || config->replica < 1 || !config->listen_count))
+        (!config->run || !config->run_dir || !config->stage || config->replica < 1 || !config->listen_count))
         result = fail(DATAERR, "%s: truncated", path);
     if (result == OK && config->secret) result = wire_key_read(&config->security, config->secret);
     for (size_t i = 0; config->secret && i < config->endpoint_count && result == OK; i++)

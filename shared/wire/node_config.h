@@ -24,9 +24,9 @@ struct node_endpoint {
 
 struct node_config {
     struct arena arena;
-    const char *run;    // the pipeline's fingerprint
-    const char *folder; // the run's directory on this machine
-    const char *stage;  // of the replica itself
+    const char *run;     // the pipeline's fingerprint
+    const char *run_dir; // the run's directory on this machine
+    const char *stage;   // of the replica itself
     int replica;
     const char *machine;  // "" on one machine
     const char *from;     // the stage whose groups it reads, "" for the source

@@ -62,10 +62,10 @@ static status time_cold(const char *path, const struct sampling_config *sampling
 // What the frames stage does for a stored video: computes the key of the file, maps the frames and reads every pixel.
 static status time_cached(const char *path, const struct sampling_config *sampling, const struct frames *frames,
                           double *each) {
-    char folder[] = "/tmp/caravan-bench-XXXXXX", key[frame_key_size];
+    char dir[] = "/tmp/caravan-bench-XXXXXX", key[frame_key_size];
     struct frame_store *store = NULL;
-    if (!mkdtemp(folder)) return fail(UNAVAILABLE, "%s: cannot be made", folder);
-    status result = frame_store_open(&store, folder, 0, false);
+    if (!mkdtemp(dir)) return fail(UNAVAILABLE, "%s: cannot be made", dir);
+    status result = frame_store_open(&store, dir, 0, false);
     if (result == OK) result = media_key(key, path, true, sampling, store);
     if (result == OK) result = frame_store_put(store, key, frames);
     double start = clock_monotonic();
@@ -80,7 +80,7 @@ static status time_cached(const char *path, const struct sampling_config *sampli
     }
     *each = (clock_monotonic() - start) / lookups;
     frame_store_close(&store);
-    (void)dir_remove(folder);
+    (void)dir_remove(dir);
     return sum || result != OK ? result : fail(BUG, "the cached clip is black");
 }
 

@@ -2,12 +2,12 @@
 # Decoding and resizing a clip: cold, from the cache, and with PEER_PYTHON against decord and torchvision, interleaved.
 # BENCH_CLIPS names other clips than the drawn one.
 set -euo pipefail
-build=$(dirname "$BIN") folder=$(dirname "$BIN")/bench
-mkdir -p "$folder"
+build=$(dirname "$BIN") dir=$(dirname "$BIN")/bench
+mkdir -p "$dir"
 echo "== media: a clip of 30 s, 640x360, decoded and resized to 16 frames"
 "$build/tests/bench/media" resize
-[ -f "$folder/clip.mp4" ] || "$build/tests/bench/media" draw "$folder/clip.mp4"
-for clip in ${BENCH_CLIPS:-$folder/clip.mp4}; do
+[ -f "$dir/clip.mp4" ] || "$build/tests/bench/media" draw "$dir/clip.mp4"
+for clip in ${BENCH_CLIPS:-$dir/clip.mp4}; do
     lines=
     for round in 1 2 3; do
         lines+=$("$build/tests/bench/media" decode "$clip")$'\n'

@@ -3,18 +3,18 @@
 # interleaved (caravan, peer, caravan), and then as a table of ratios beside the ones that caravan asks of itself.
 # BENCH_WORK and BENCH_PRECISION narrow it.
 set -euo pipefail
-build=$(dirname "$BIN") folder=$(dirname "$BIN")/bench
-mkdir -p "$folder"
+build=$(dirname "$BIN") dir=$(dirname "$BIN")/bench
+mkdir -p "$dir"
 echo "== one group: 1,176 tokens of prompt with a 16-frame clip, 8 completions of 128 tokens"
-[ -f "$folder/model/config.json" ] ||
-    "$BIN/caravan" init "$folder/model" --shape tests/bench/shape.json --train-tokenizer README.md --seed 1
-lines=$folder/model.txt
+[ -f "$dir/model/config.json" ] ||
+    "$BIN/caravan" init "$dir/model" --shape tests/bench/shape.json --train-tokenizer README.md --seed 1
+lines=$dir/model.txt
 : >"$lines"
 
-ours() { "$build/tests/bench/model_bench" "$folder/model" "$1" "$2" | sed 's/^/caravan /' | tee -a "$lines"; }
+ours() { "$build/tests/bench/model_bench" "$dir/model" "$1" "$2" | sed 's/^/caravan /' | tee -a "$lines"; }
 # Without this glibc gives large blocks back to the system at every free, and PyTorch's decoding takes twice its time in page faults.
 peer_memory=(MALLOC_MMAP_THRESHOLD_=8000000000 MALLOC_TRIM_THRESHOLD_=16000000000 MALLOC_TOP_PAD_=268435456)
-peer() { env "${peer_memory[@]}" "$PEER_PYTHON" tests/bench/peer.py "$folder/model" "$1" "$2" 2>/dev/null | sed 's/^/peer /' | tee -a "$lines"; }
+peer() { env "${peer_memory[@]}" "$PEER_PYTHON" tests/bench/peer.py "$dir/model" "$1" "$2" 2>/dev/null | sed 's/^/peer /' | tee -a "$lines"; }
 
 for precision in ${BENCH_PRECISION:-float32 bfloat16}; do
     for work in ${BENCH_WORK:-rollout score train}; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""peer.py FOLDER rollout-released|rollout|score|train|train-shipped float32|bfloat16: PyTorch and transformers on the work of model.c.
+"""peer.py DIR rollout-released|rollout|score|train|train-shipped float32|bfloat16: PyTorch and transformers on the work of model.c.
 
 Same weights, same sizes: a 16-frame clip of 252 x 392 and 168 tokens of text, 8 completions of 128 tokens. Prints a line in model.c's form.
 The peer is given its best: no recomputed activations, the tower's attention by windows (but for train-shipped), and from model.sh an allocator that keeps
@@ -9,11 +9,11 @@ import torch
 from transformers import Qwen2_5_VLForConditionalGeneration
 from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl as modeling
 
-FOLDER, WORK, PRECISION = sys.argv[1:4]
+DIR, WORK, PRECISION = sys.argv[1:4]
 FRAMES, HEIGHT, WIDTH, TEXT, GROUP, NEW = 16, 252, 392, 168, 8, 128
 torch.manual_seed(1)
 torch.set_num_threads(2)
-model = Qwen2_5_VLForConditionalGeneration.from_pretrained(FOLDER, torch_dtype=getattr(torch, PRECISION), attn_implementation="sdpa")
+model = Qwen2_5_VLForConditionalGeneration.from_pretrained(DIR, torch_dtype=getattr(torch, PRECISION), attn_implementation="sdpa")
 config = model.config
 grid = torch.tensor([[FRAMES // 2, HEIGHT // 14, WIDTH // 14]])
 vision = int(grid.prod()) // 4

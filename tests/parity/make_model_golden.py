@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """make_model_golden.py DIR [SEED]: tiny random Qwen2.5-VL models and what Hugging Face (transformers 4.51.3, float32) computes.
 
-For each configuration DIR/NAME/ gets a model folder and
+For each configuration DIR/NAME/ gets a model directory and
   golden.json         prompt, media, completions, settings of three optimizer steps, greedy tokens
   golden.safetensors  log-probabilities, logits of the last prompt token, every gradient of step 1, weights after step 3
 Frames are not stored: pixel i of medium m is a hash of both, which the test computes again."""
@@ -71,9 +71,9 @@ def nested_name(name):
     return "model.language_model." + name[6:] if name.startswith("model.") else name
 
 
-def write_folder(folder, c, config, model):
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("*"):
+def write_directory(directory, c, config, model):
+    directory.mkdir(parents=True, exist_ok=True)
+    for old in directory.glob("*"):
         old.unlink()
     dtype = torch.bfloat16 if c["dtype"] == "bfloat16" else torch.float32
     tensors = {k: p.detach().to(dtype).contiguous() for k, p in model.named_parameters()}
@@ -96,19 +96,19 @@ def write_folder(folder, c, config, model):
     else:
         out.update(text, torch_dtype=c["dtype"], tie_word_embeddings=c["tied"], rope_theta=c["theta"],
                    rope_scaling={"type": "mrope", "mrope_section": c["text"][5]})
-    (folder / "config.json").write_text(json.dumps(out, indent=1) + "\n")
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 0]}) + "\n")
-    (folder / "preprocessor_config.json").write_text(json.dumps({
+    (directory / "config.json").write_text(json.dumps(out, indent=1) + "\n")
+    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 0]}) + "\n")
+    (directory / "preprocessor_config.json").write_text(json.dumps({
         "image_mean": MEAN, "image_std": STD, "patch_size": c["vision"][5], "temporal_patch_size": 2, "merge_size": c["vision"][6]}) + "\n")
     if c["layout"] != "shards":
-        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+        save_file(tensors, directory / "model.safetensors", {"format": "pt"})
         return
     names, parts = sorted(tensors), {}
     for i, name in enumerate(names):
         parts.setdefault(f"model-{1 + 2 * i // len(names):05d}-of-00002.safetensors", {})[name] = tensors[name]
     for file, part in parts.items():
-        save_file(part, folder / file, {"format": "pt"})
-    (folder / "model.safetensors.index.json").write_text(json.dumps({
+        save_file(part, directory / file, {"format": "pt"})
+    (directory / "model.safetensors.index.json").write_text(json.dumps({
         "metadata": {"total_size": sum(t.numel() * 4 for t in tensors.values())},
         "weight_map": {n: f for f, part in parts.items() for n in part}}) + "\n")
 
@@ -191,13 +191,13 @@ def greedy(case, model, count):
     return tokens if min(margin) > 1e-3 else None
 
 
-def make(folder, name, c):
+def make(directory, name, c):
     config, model = build(c)
     case = Case(c, config)
     tokens = greedy(case, model, 12)
     if tokens is None:  # or two tokens all but equal, left to rounding
-        return make(folder, name, {**c, "seed": c["seed"] + 1000})
-    write_folder(folder, c, config, model)
+        return make(directory, name, {**c, "seed": c["seed"] + 1000})
+    write_directory(directory, c, config, model)
     noise = torch.Generator().manual_seed(200 + c["seed"])
     near = lambda row, scale: (row + scale * torch.randn(row.shape, generator=noise)).tolist()
     with torch.no_grad():
@@ -230,8 +230,8 @@ def make(folder, name, c):
     tensors.update({"update." + n: p.detach() - before[n] for n, p in named.items()})
     golden = dict(prompt=case.prompt, media=case.media, completions=case.completions, steps=steps, settings=settings,
                   greedy=tokens)
-    (folder / "golden.json").write_text(json.dumps(golden) + "\n")
-    save_file({k: t.detach().float().contiguous().clone() for k, t in tensors.items()}, folder / "golden.safetensors")
+    (directory / "golden.json").write_text(json.dumps(golden) + "\n")
+    save_file({k: t.detach().float().contiguous().clone() for k, t in tensors.items()}, directory / "golden.safetensors")
     print(name, sum(p.numel() for p in named.values()), "parameters,", len(case.prompt), "tokens, greedy", golden["greedy"],
           "norms", [round(s["norm"], 4) for s in steps])
 

@@ -6,11 +6,11 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, tr
 
 binary, path = sys.argv[1:3]
 limit = int(sys.argv[3]) if len(sys.argv) > 3 else 2048
-with tempfile.TemporaryDirectory() as folder:
+with tempfile.TemporaryDirectory() as directory:
     start = time.time()
-    subprocess.run([f"{binary}/caravan", "init", folder, "--shape", "tiny", "--vocab-size", str(limit), "--train-tokenizer", path], check=True)
+    subprocess.run([f"{binary}/caravan", "init", directory, "--shape", "tiny", "--vocab-size", str(limit), "--train-tokenizer", path], check=True)
     seconds = time.time() - start
-    ours = json.load(open(folder + "/tokenizer.json"))
+    ours = json.load(open(directory + "/tokenizer.json"))
 pattern = ours["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"]
 peer = Tokenizer(models.BPE())
 peer.normalizer = normalizers.NFC()

@@ -132,12 +132,12 @@ static void test_a_shared_file_is_not_written_over(void **state) {
 
 static void test_files_are_written_atomically(void **state) {
     (void)state;
-    char folder[] = "/tmp/caravan-base-XXXXXX";
-    assert_non_null(mkdtemp(folder));
+    char dir[] = "/tmp/caravan-base-XXXXXX";
+    assert_non_null(mkdtemp(dir));
     struct arena arena = {0};
-    char *path = path_join(&arena, folder, "a/b/file");
+    char *path = path_join(&arena, dir, "a/b/file");
     assert_int_equal(file_write_atomic(path, "x", 1), UNAVAILABLE);
-    assert_int_equal(dir_make(path_join(&arena, folder, "a/b")), OK);
+    assert_int_equal(dir_make(path_join(&arena, dir, "a/b")), OK);
     assert_int_equal(file_write_atomic(path, "one", 3), OK);
     assert_int_equal(file_write_atomic(path, "two", 3), OK);
     struct buf content = {0};
@@ -149,14 +149,14 @@ static void test_files_are_written_atomically(void **state) {
     assert_string_equal(tail, "two");
     file_read_tail(path, short_tail, sizeof short_tail);
     assert_string_equal(short_tail, "wo");
-    char *newest = path_join(&arena, folder, "weights-2"), *older = path_join(&arena, folder, "weights-1");
+    char *newest = path_join(&arena, dir, "weights-2"), *older = path_join(&arena, dir, "weights-1");
     assert_int_equal(file_write_atomic(newest, "", 0) | file_write_atomic(older, "", 0), OK);
-    dir_remove_old(folder, "weights-", "weights-2", 600);
+    dir_remove_old(dir, "weights-", "weights-2", 600);
     assert_true(path_exists(older));
-    dir_remove_old(folder, "weights-", "weights-2", 0);
+    dir_remove_old(dir, "weights-", "weights-2", 0);
     assert_true(path_exists(newest) && path_exists(path) && !path_exists(older));
-    assert_int_equal(dir_remove(folder), OK);
-    assert_false(path_exists(folder));
+    assert_int_equal(dir_remove(dir), OK);
+    assert_false(path_exists(dir));
     assert_int_equal(file_read(path, &content), DATAERR);
     file_read_tail(path, tail, sizeof tail);
     assert_string_equal(tail, "");

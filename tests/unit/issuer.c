@@ -83,7 +83,7 @@ const void *stage_options(const struct stage_context *context) {
 }
 
 struct fixture {
-    char folder[64];
+    char dir[64];
     struct source_options options;
     struct stage_context context;
     struct node_config config;
@@ -94,14 +94,14 @@ struct fixture {
 static void open_issuer(struct fixture *fixture, int64_t max_staleness) {
     static int number;
     *fixture = (struct fixture){0};
-    snprintf(fixture->folder, sizeof fixture->folder, "/tmp/caravan-unit-issuer-%d-%d", (int)getpid(), number++);
+    snprintf(fixture->dir, sizeof fixture->dir, "/tmp/caravan-unit-issuer-%d-%d", (int)getpid(), number++);
     fixture->options.groups_per_step = PER_STEP;
     fixture->options.max_staleness = max_staleness;
     fixture->context.stage = &source;
     fixture->context.options.values = &fixture->options;
-    fixture->config.folder = fixture->folder;
+    fixture->config.run_dir = fixture->dir;
     char command[128];
-    snprintf(command, sizeof command, "mkdir -p %s", fixture->folder);
+    snprintf(command, sizeof command, "mkdir -p %s", fixture->dir);
     assert_int_equal(system(command), 0);
     assert_int_equal(issuer_open(&fixture->issuer, &fixture->context, &fixture->config), OK);
 }
@@ -109,7 +109,7 @@ static void open_issuer(struct fixture *fixture, int64_t max_staleness) {
 static void close_issuer(struct fixture *fixture) {
     char command[128];
     issuer_close(&fixture->issuer);
-    snprintf(command, sizeof command, "rm -rf %s", fixture->folder);
+    snprintf(command, sizeof command, "rm -rf %s", fixture->dir);
     assert_int_equal(system(command), 0);
 }
 

@@ -9,19 +9,19 @@
 #include "shared/store/ledger.h"
 #include "shared/wire/seq_set.h"
 
-static char folder[64], path[96];
+static char dir[64], path[96];
 static const struct ledger_config config = {.data = 77, .groups_per_step = 2};
 
 static int set_up(void **state) {
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/caravan-ledger-%d", (int)getpid());
-    snprintf(path, sizeof path, "%s/ledger.lmdb", folder);
-    return dir_make(folder) == OK ? 0 : -1;
+    snprintf(dir, sizeof dir, "/tmp/caravan-ledger-%d", (int)getpid());
+    snprintf(path, sizeof path, "%s/ledger.lmdb", dir);
+    return dir_make(dir) == OK ? 0 : -1;
 }
 
 static int tear_down(void **state) {
     (void)state;
-    return dir_remove(folder) == OK ? 0 : -1;
+    return dir_remove(dir) == OK ? 0 : -1;
 }
 
 static struct ledger *open_ledger(void) {

@@ -8,28 +8,28 @@
 #include "shared/config/pipeline.h"
 #include "shared/config/stage_options.h"
 
-static char folder[] = "/tmp/caravan-pipeline-XXXXXX";
+static char dir[] = "/tmp/caravan-pipeline-XXXXXX";
 
 static char *below(const char *name) {
     static char path[4][256];
     static int turn;
     turn = (turn + 1) % 4;
-    snprintf(path[turn], sizeof path[turn], "%s/%s", folder, name);
+    snprintf(path[turn], sizeof path[turn], "%s/%s", dir, name);
     return path[turn];
 }
 
-static int make_folder(void **state) {
+static int make_directory(void **state) {
     (void)state;
-    if (!mkdtemp(folder) || dir_make(below("model")) != OK) return 1;
+    if (!mkdtemp(dir) || dir_make(below("model")) != OK) return 1;
     if (file_write_atomic(below("train.jsonl"), "", 0) != OK ||
         file_write_atomic(below("mine.py"), "#!/bin/cat\n", 11) != OK)
         return 1;
     return chmod(below("mine.py"), 0755);
 }
 
-static int remove_folder(void **state) {
+static int remove_directory(void **state) {
     (void)state;
-    return (int)dir_remove(folder);
+    return (int)dir_remove(dir);
 }
 
 static status read_text(struct pipeline **out, const char *text, const char *const *sets, size_t count,
@@ -66,7 +66,7 @@ static void check_good(const struct pipeline *pipeline) {
     assert_int_equal(stages[0].from, -1);
     assert_int_equal(stages[1].replicas, 2);
     assert_int_equal(stages[1].on, 0);
-    assert_string_equal(pipeline_value(&stages[1], "media_root"), folder);
+    assert_string_equal(pipeline_value(&stages[1], "media_root"), dir);
     assert_string_equal(pipeline_value(&stages[2], "group_size"), "4");
     assert_string_equal(pipeline_value(&stages[2], "seed"), "9");
     assert_string_equal(pipeline_value(&stages[2], "store"), below("runs/demo/store"));
@@ -248,5 +248,5 @@ int main(void) {
         cmocka_unit_test(test_from_orders_the_flow),    cmocka_unit_test(test_mistakes_have_their_place),
         cmocka_unit_test(test_all_mistakes_at_once),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

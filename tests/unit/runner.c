@@ -369,9 +369,9 @@ static void test_usage(void **state) {
 // The second run finds its sections; another seed does not.
 static void test_store_is_looked_up(void **state) {
     (void)state;
-    char folder[] = "/tmp/caravan-runner-XXXXXX", option[64];
-    assert_non_null(mkdtemp(folder));
-    snprintf(option, sizeof option, "--store=%s", folder);
+    char dir[] = "/tmp/caravan-runner-XXXXXX", option[64];
+    assert_non_null(mkdtemp(dir));
+    snprintf(option, sizeof option, "--store=%s", dir);
     const char *seeds[] = {"--seed=1", "--seed=1", "--seed=2"};
     const char *said[] = {"0 found", "2 found", "0 found"};
     for (int i = 0; i < 3; i++) {
@@ -385,7 +385,7 @@ static void test_store_is_looked_up(void **state) {
         buf_release(&out);
         buf_release(&log);
     }
-    assert_int_equal(dir_remove(folder), OK);
+    assert_int_equal(dir_remove(dir), OK);
 }
 
 int main(void) {

@@ -7,7 +7,7 @@
 #include "shared/stage/weights_server.h"
 
 struct fixture {
-    char folder[64], path[5][96];
+    char dir[64], path[5][96];
     struct weights_server *server;
     struct wire_message reply;
     struct arena arena;
@@ -18,10 +18,10 @@ static void open_server(struct fixture *fixture) {
     static int number;
     char command[128];
     *fixture = (struct fixture){0};
-    snprintf(fixture->folder, sizeof fixture->folder, "/tmp/caravan-unit-weights-%d-%d", (int)getpid(), number++);
-    snprintf(command, sizeof command, "mkdir -p %s", fixture->folder);
+    snprintf(fixture->dir, sizeof fixture->dir, "/tmp/caravan-unit-weights-%d-%d", (int)getpid(), number++);
+    snprintf(command, sizeof command, "mkdir -p %s", fixture->dir);
     assert_int_equal(system(command), 0);
-    for (int i = 0; i < 5; i++) snprintf(fixture->path[i], sizeof fixture->path[i], "%s/%d", fixture->folder, i);
+    for (int i = 0; i < 5; i++) snprintf(fixture->path[i], sizeof fixture->path[i], "%s/%d", fixture->dir, i);
     assert_int_equal(weights_server_new(&fixture->server), OK);
 }
 
@@ -30,7 +30,7 @@ static void close_server(struct fixture *fixture) {
     weights_server_free(&fixture->server);
     arena_release(&fixture->arena);
     buf_release(&fixture->bulk);
-    snprintf(command, sizeof command, "rm -rf %s", fixture->folder);
+    snprintf(command, sizeof command, "rm -rf %s", fixture->dir);
     assert_int_equal(system(command), 0);
 }
 

@@ -353,7 +353,7 @@ static void node_config_survives_writing(void **state) {
     const char *listen[] = {"ipc:///tmp/a b/x"}, *readers[] = {"rollout"}, *command[] = {"/x/y", "--k", ""};
     struct node_endpoint endpoints[] = {{"frames", 2, "", "ipc:///tmp/a b/y", NULL}};
     struct node_config in = {.run = "r",
-                             .folder = "/runs/a run",
+                             .run_dir = "/runs/a run",
                              .stage = "frames",
                              .replica = 2,
                              .machine = "",
@@ -374,7 +374,7 @@ static void node_config_survives_writing(void **state) {
     assert_int_equal(node_config_write(&in, &text), OK);
     assert_int_equal(file_write_atomic(path, text.data, text.size), OK);
     assert_int_equal(node_config_read(&out, path), OK);
-    assert_string_equal(out.folder, "/runs/a run");
+    assert_string_equal(out.run_dir, "/runs/a run");
     assert_string_equal(out.from, "source");
     assert_true(out.last);
     assert_string_equal(out.command[2], "");
@@ -385,7 +385,7 @@ static void node_config_survives_writing(void **state) {
     assert_int_equal(file_write_atomic(path, "caravan-wiring 1\nrun r\nwhat x\n", 30), OK);
     assert_int_equal(node_config_read(&out, path), DATAERR);
     assert_non_null(strstr(fail_text(), "line 3: unknown key 'what'"));
-    in.folder = "/runs/two\nlines";
+    in.run_dir = "/runs/two\nlines";
     assert_int_equal(node_config_write(&in, &text), USAGE);
     buf_release(&text);
     unlink(path);
