@@ -21,7 +21,7 @@ enum { lmdb_full_disk_bytes = 64 << 10 }; // with fewer free bytes an I/O error 
 enum { lmdb_remap_txns = 256 };           // after so many transactions the file is mapped again
 static const size_t lmdb_default_mapsize = (size_t)1 << 40, lmdb_min_mapsize = (size_t)1 << 30;
 
-// LMDB forbids to open a file twice in a process, so all handles to a file share one of these.
+// LMDB forbids opening a file twice in a process, so all handles to a file share one of these.
 struct shared_env {
     struct shared_env *next;
     MDB_env *mdb;
@@ -34,7 +34,7 @@ struct shared_env {
     pthread_cond_t txn_ended;
     int txn_count; // open transactions of this process; the map may only be resized when it is 0
     int ended;     // transactions since the file was mapped
-    int map_error; // from mapping the file again: nothing can be done with it any more
+    int map_error; // of mapping the file again: the environment is then unusable
 };
 
 struct lmdb_env {
@@ -83,7 +83,7 @@ static void lmdb_exit_damaged(MDB_env *mdb, const char *message) {
     _exit(DATAERR);
 }
 
-// path is kept by LMDB.
+// LMDB keeps `path` itself, not a copy. Returns LMDB's code.
 static int lmdb_open(MDB_env **out, char *path, const struct lmdb_options *options, size_t mapsize) {
     unsigned flags = MDB_NOSUBDIR | MDB_NOTLS | MDB_NORDAHEAD;
     if (options->read_only) flags |= MDB_RDONLY;
@@ -178,6 +178,16 @@ static status lmdb_set_mapsize(struct shared_env *shared, size_t size) {
     return result;
 }
 
+// Returns the size of this process's map. Under the lock, because mdb_env_info reads the map, which another thread may
+// be mapping again.
+static size_t lmdb_mapsize(struct shared_env *shared) {
+    MDB_envinfo info;
+    pthread_mutex_lock(&shared->lock);
+    mdb_env_info(shared->mdb, &info);
+    pthread_mutex_unlock(&shared->lock);
+    return info.me_mapsize;
+}
+
 // Counts a transaction that begins (1) or has ended (-1). Every lmdb_remap_txns transactions the file is mapped again:
 // the pages that were read would otherwise count as this process's resident memory for as long as it runs.
 static void lmdb_count_txn(struct shared_env *shared, int change) {
@@ -248,12 +258,9 @@ bool lmdb_txn_commit(struct lmdb_txn **txn, status *result) {
     }
     lmdb_txn_end(txn);
     if (*result == OK || !map_full) return false;
-    MDB_envinfo before, after;
-    mdb_env_info(shared->mdb, &before);
+    size_t before = lmdb_mapsize(shared);
     *result = lmdb_set_mapsize(shared, 0); // another process may have grown it already
-    mdb_env_info(shared->mdb, &after);
-    if (*result == OK && after.me_mapsize <= before.me_mapsize)
-        *result = lmdb_set_mapsize(shared, before.me_mapsize * 2);
+    if (*result == OK && lmdb_mapsize(shared) <= before) *result = lmdb_set_mapsize(shared, before * 2);
     return *result == OK;
 }
 
