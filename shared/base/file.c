@@ -79,8 +79,8 @@ ssize_t fd_pread(int fd, void *data, size_t size, off_t offset) {
 status fd_reserve_standard(void) {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
         if (fcntl(fd, F_GETFD) >= 0) continue;
-        int got =
-            open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_WRONLY); // the wrong way round, so that use fails
+        // Opened in the wrong direction, so that using the stream fails.
+        int got = open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_WRONLY);
         if (got < 0) return file_fail(UNAVAILABLE, "/dev/null", "");
         assert(got == fd); // open returns the lowest free number
     }
@@ -154,7 +154,7 @@ status file_write_atomic(const char *path, const void *data, size_t size) {
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) TRY_TO(result, done, file_fail(UNAVAILABLE, path, "cannot write: "));
     if (!fd_write_all(fd, data, size) || fsync(fd)) result = file_fail(UNAVAILABLE, path, "cannot write: ");
-    close(fd);
+    if (close(fd) && result == OK) result = file_fail(UNAVAILABLE, path, "cannot write: ");
     if (result == OK && rename(temporary, path)) result = file_fail(UNAVAILABLE, path, "cannot write: ");
     if (result == OK)
         result = dir_sync(dir);
@@ -182,7 +182,9 @@ status file_lock_exclusive(const char *path, int *fd) {
     *fd = -1;
     // Readers of the old file keep it: only its name goes.
     if (!unlink(path) || errno == ENOENT) *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    return *fd >= 0 ? OK : file_fail(UNAVAILABLE, path, "cannot write: ");
+    if (*fd < 0) return file_fail(UNAVAILABLE, path, "cannot write: ");
+    (void)flock(*fd, LOCK_EX | LOCK_NB); // fails only on a file system without locks
+    return OK;
 }
 
 // ---- directories and paths ----

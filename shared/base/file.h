@@ -61,7 +61,8 @@ status file_map_open(struct file_map *map, const char *path);
 void file_map_release(struct file_map *map);
 
 // Replaces the file at `path` atomically: writes PATH.tmp, syncs it, renames it and syncs the directory. A reader sees
-// the old content or the new. UNAVAILABLE; the old file is then untouched and PATH.tmp removed.
+// the old content or the new. UNAVAILABLE; the old file is then untouched and PATH.tmp removed, unless only the sync of
+// the directory failed.
 status file_write_atomic(const char *path, const void *data, size_t size);
 
 // Opens `path` for reading. Until *fd is closed, file_lock_exclusive does not open the same file. DATAERR if the file
@@ -69,7 +70,7 @@ status file_write_atomic(const char *path, const void *data, size_t size);
 status file_lock_shared(const char *path, int *fd);
 
 // Opens `path` for writing: the existing file, with its content, if no process has a lock on it, else a new empty file
-// of that name. Until *fd is closed, file_lock_shared fails. UNAVAILABLE.
+// of that name. Until *fd is closed, file_lock_shared fails, except on a file system without locks. UNAVAILABLE.
 status file_lock_exclusive(const char *path, int *fd);
 
 // ---- directories and paths ----

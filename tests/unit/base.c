@@ -121,6 +121,7 @@ static void test_a_shared_file_is_not_written_over(void **state) {
     assert_int_equal(file_lock_shared(path, &held), OK);
     assert_int_equal(file_lock_exclusive(path, &fd), OK); // one reads it: the new file is another
     assert_int_equal(lseek(fd, 0, SEEK_END), 0);
+    assert_int_equal(file_lock_shared(path, &none), DATAERR);
     char content[3];
     assert_int_equal(read(held, content, 3), 3);
     assert_memory_equal(content, "old", 3);
@@ -163,7 +164,7 @@ static void test_files_are_written_atomically(void **state) {
     arena_release(&arena);
 }
 
-// What log_info writes to standard error for "text 7".
+// Sets line[] to what log_info writes to standard error for "text 7".
 static void read_logged_line(char line[256]) {
     int ends[2], saved = dup(STDERR_FILENO);
     assert_int_equal(pipe(ends), 0);
