@@ -1,5 +1,7 @@
-// SEED-Bench-R1: negatives are drawn and options are shuffled by the sample's id, so that a sample has the same
-// question wherever it is in the file and in every epoch.
+// The formats of annotation files, one function each, and what they share.
+//
+// In SEED-Bench-R1, negatives are drawn and options are shuffled by the sample's id, so that a sample has the same
+// question wherever it stands in the file and in every epoch.
 #include "shared/data/format.h"
 
 #include <assert.h>
@@ -121,7 +123,8 @@ static status format_read_caravan(const struct format_options *options, json_obj
     // group_from_json requires an id, which a record may lack, so a copy with another id is parsed.
     json_object *copy = NULL, *id = json_object_new_string("-");
     status result = id && !json_object_deep_copy(record, &copy, NULL) ? OK : fail_oom();
-    if (result == OK && !json_object_object_add(copy, "id", id)) id = NULL; // the copy owns it now
+    if (result == OK && json_object_object_add(copy, "id", id)) result = fail_oom();
+    if (result == OK) id = NULL; // the copy owns it now
     if (result == OK) result = json_print(&printed, copy);
     if (result == OK) result = group_from_json(out, printed.data, printed.size);
     json_object_put(copy);

@@ -138,7 +138,7 @@ status media_path(char **path, struct arena *arena, const char *media_root, stru
     if (!uri.data || uri.size == 0) return fail(BAD_SAMPLE, "the image or video has no path");
     if (memchr(uri.data, 0, uri.size)) return fail(BAD_SAMPLE, "the path contains a NUL");
     char *name = arena_strndup(arena, uri.data, uri.size);
-    if (!name) return fail(UNAVAILABLE, "out of memory");
+    if (!name) return fail_oom();
     bool is_file_uri = strncmp(name, "file://", 7) == 0;
     size_t scheme = strspn(name, scheme_chars);
     if (is_file_uri) {
@@ -160,7 +160,7 @@ status media_path(char **path, struct arena *arena, const char *media_root, stru
         *out = 0;
         *path = path_join(arena, media_root, name);
     }
-    return *path ? OK : fail(UNAVAILABLE, "out of memory");
+    return *path ? OK : fail_oom();
 }
 
 status media_get(struct frames_view *view, const struct media_source *source, const struct group *group, size_t index) {

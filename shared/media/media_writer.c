@@ -151,7 +151,8 @@ status clip_writer_add(struct clip_writer *writer, const uint8_t *rgb) {
     int code = av_frame_make_writable(frame);
     if (code < 0) return clip_writer_fail(writer, "allocate a frame", code);
     int stride = 3 * frame->width;
-    sws_scale(writer->scaler, &rgb, &stride, 0, frame->height, frame->data, frame->linesize);
+    int rows = sws_scale(writer->scaler, &rgb, &stride, 0, frame->height, frame->data, frame->linesize);
+    if (rows != frame->height) return fail(UNAVAILABLE, "%s: cannot convert a frame", writer->file->url);
     frame->pts = writer->count++;
     return clip_writer_encode(writer, frame);
 }
