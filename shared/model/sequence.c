@@ -80,11 +80,15 @@ static status sequence_add_prompt(struct sequence *sequence, const struct model_
         for (int t = 0; t < grid.time; t++) {
             float scaled = (float)t * (float)medium->seconds_per_grid;
             scaled = scaled * config->vision.tokens_per_second;
+            if (!(scaled < (float)MAX_ROWS))
+                return fail(BAD_SAMPLE, "seconds_per_grid is %g: position ids exceed %d", medium->seconds_per_grid,
+                            MAX_ROWS);
             int32_t time = medium->video ? start + (int32_t)scaled : start;
             for (int k = 0; k < height * width; k++)
                 sequence->position_ids[i++] = (struct position_id){{time, start + k / width, start + k % width}};
             if (time > largest) largest = time;
         }
+        if (largest >= MAX_ROWS) return fail(BAD_SAMPLE, "position ids exceed %d", MAX_ROWS);
         sequence->next_position = largest + 1;
     }
     if (media < prompt->media_count)

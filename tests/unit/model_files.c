@@ -7,6 +7,7 @@
 #include "shared/model/model_config.h"
 #include "shared/model/parameters.h"
 #include "shared/model/safetensors.h"
+#include "shared/model/sequence.h"
 
 static const char text_keys[] = "\"vocab_size\":64,\"hidden_size\":16,\"intermediate_size\":24,\"num_hidden_layers\":2,"
                                 "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"rms_norm_eps\":1e-6";
@@ -29,15 +30,15 @@ static void expect_message(const char *part) {
     assert_non_null(strstr(fail_text(), part));
 }
 
-// A file image with this header and `room` bytes of data.
-static status open_image(const char *header, size_t room) {
+// A file image with this header and `data_size` bytes of data.
+static status open_image(const char *header, size_t data_size) {
     struct buf image = {0};
     size_t length = strlen(header);
     for (int i = 0; i < 8; i++) assert_int_equal(buf_append(&image, &(char){(char)(length >> 8 * i)}, 1), OK);
     assert_int_equal(buf_puts(&image, header), OK);
-    assert_int_equal(buf_reserve(&image, room + 1), OK);
-    memset(image.data + image.size, 0, room);
-    image.size += room;
+    assert_int_equal(buf_reserve(&image, data_size + 1), OK);
+    memset(image.data + image.size, 0, data_size);
+    image.size += data_size;
     struct safetensors *store = NULL;
     status result = safetensors_open_memory(&store, image.data, image.size, "x.safetensors");
     safetensors_close(&store);
@@ -49,7 +50,7 @@ static void test_lying_headers_are_refused_by_name(void **state) {
     (void)state;
     const struct {
         const char *header;
-        size_t room;
+        size_t data_size;
         const char *says;
     } cases[] = {
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 4, "a: data_offsets [0, 8] lie outside"},
@@ -69,7 +70,7 @@ static void test_lying_headers_are_refused_by_name(void **state) {
         {"[]", 0, "not a JSON object"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        assert_int_equal(open_image(cases[i].header, cases[i].room), DATAERR);
+        assert_int_equal(open_image(cases[i].header, cases[i].data_size), DATAERR);
         assert_non_null(strstr(fail_text(), "x.safetensors"));
         expect_message(cases[i].says);
     }
@@ -249,6 +250,29 @@ static void test_parameters_are_matched_in_both_namings(void **state) {
     parameter_table_free(&table);
 }
 
+// Position ids are int32. A clip whose time axis would leave their range is refused before they are computed.
+static void test_position_ids_stay_in_their_range(void **state) {
+    (void)state;
+    static struct model_config config;
+    static const char fast_vision[] = "\"vision_config\":{\"hidden_size\":8,\"num_heads\":2,\"out_hidden_size\":16,"
+                                      "\"tokens_per_second\":1e6}";
+    assert_int_equal(
+        parse(&config, "{%s,%s,%s,\"rope_scaling\":{\"mrope_section\":[1,1,2]}}", text_keys, token_keys, fast_vision),
+        OK);
+    struct model_medium clip = {.video = true, .frames = 4, .height = 28, .width = 28, .seconds_per_grid = 1};
+    const int64_t tokens[] = {3, 2, 2, 4};
+    const struct model_prompt prompt = {tokens, 4, &clip, 1};
+    struct sequence sequence;
+    struct arena arena = {0};
+    assert_int_equal(sequence_make(&sequence, &arena, &config, &prompt, NULL, 0), OK);
+    assert_int_equal(sequence.position_ids[2].axis[0], 1000001);
+    assert_int_equal(sequence.next_position, 1000003);
+    clip.seconds_per_grid = 9000;
+    assert_int_equal(sequence_make(&sequence, &arena, &config, &prompt, NULL, 0), BAD_SAMPLE);
+    expect_message("seconds_per_grid");
+    arena_release(&arena);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lying_headers_are_refused_by_name),
@@ -258,6 +282,7 @@ int main(void) {
         cmocka_unit_test(test_config_layouts_agree),
         cmocka_unit_test(test_insane_values_are_refused_by_key),
         cmocka_unit_test(test_parameters_are_matched_in_both_namings),
+        cmocka_unit_test(test_position_ids_stay_in_their_range),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
