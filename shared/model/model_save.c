@@ -63,7 +63,11 @@ status model_save(struct model *model, const char *dir) {
     }
     entries = opendir(model->dir);
     if (!entries) TRY_TO(result, done, fail(DATAERR, "%s: %s", model->dir, strerror(errno)));
-    for (struct dirent *entry; (entry = readdir(entries));) { // copies what is neither weights nor training state
+    for (;;) { // copies what is neither weights nor training state
+        errno = 0;
+        const struct dirent *entry = readdir(entries);
+        if (!entry && errno) TRY_TO(result, done, fail(DATAERR, "%s: %s", model->dir, strerror(errno)));
+        if (!entry) break;
         const char *name = entry->d_name;
         if (name[0] == '.' || strcmp(name, TRAINING_TENSORS) == 0 || strcmp(name, TRAINING_COUNTERS) == 0) continue;
         size_t i = 0;
