@@ -32,48 +32,56 @@ struct safetensors_writer {
     size_t used; // of these
 };
 
+// Adds a value to an object, which owns it then, and returns it. NULL, and the value is freed, if either is NULL or
+// memory is short.
+static json_object *safetensors_header_add(json_object *object, const char *key, json_object *value) {
+    if (object && value && json_object_object_add(object, key, value) == 0) return value;
+    json_object_put(value);
+    return NULL;
+}
+
+// Appends an integer to an array. False if the array is NULL or memory is short.
+static bool safetensors_header_append(json_object *array, int64_t number) {
+    json_object *value = array ? json_object_new_int64(number) : NULL;
+    if (value && json_object_array_add(array, value) == 0) return true;
+    json_object_put(value);
+    return false;
+}
+
 // The header: its length, and its JSON, padded with blanks to a multiple of 8 bytes. *data_size = the bytes that
 // follow.
 static status safetensors_header(struct buf *header, const struct stored_tensor *tensors, size_t count,
                                  size_t *data_size) {
     static const char *const types[] = {[ELEMENT_F32] = "F32", [ELEMENT_BF16] = "BF16", [ELEMENT_F16] = "F16"};
-    json_object *root = json_object_new_object(), *metadata = json_object_new_object();
+    json_object *root = json_object_new_object();
+    json_object *metadata = safetensors_header_add(root, "__metadata__", json_object_new_object());
     char prefix[PREFIX_SIZE] = {0};
     status result = OK;
-    if (!root || !metadata) TRY_TO(result, done, fail_oom());
-    json_object_object_add(metadata, "format", json_object_new_string("pt"));
-    json_object_object_add(root, "__metadata__", json_object_get(metadata));
+    if (!safetensors_header_add(metadata, "format", json_object_new_string("pt"))) TRY_TO(result, done, fail_oom());
     *data_size = 0;
     for (size_t i = 0; i < count; i++) {
         const struct stored_tensor *tensor = &tensors[i];
         size_t end = *data_size + (size_t)stored_tensor_count(tensor) * element_size(tensor->type);
         assert((size_t)tensor->type < sizeof types / sizeof *types);
-        json_object *entry = json_object_new_object();
-        json_object *shape = json_object_new_array(), *offsets = json_object_new_array();
-        if (!entry || !shape || !offsets) {
-            json_object_put(entry);
-            json_object_put(shape);
-            json_object_put(offsets);
-            TRY_TO(result, done, fail_oom());
-        }
-        for (int d = 0; d < tensor->rank; d++) json_object_array_add(shape, json_object_new_int64(tensor->shape[d]));
-        json_object_array_add(offsets, json_object_new_int64((int64_t)*data_size));
-        json_object_array_add(offsets, json_object_new_int64((int64_t)end));
-        json_object_object_add(entry, "dtype", json_object_new_string(types[tensor->type]));
-        json_object_object_add(entry, "shape", shape);
-        json_object_object_add(entry, "data_offsets", offsets);
-        json_object_object_add(root, tensor->name, entry);
+        json_object *entry = safetensors_header_add(root, tensor->name, json_object_new_object());
+        bool complete = safetensors_header_add(entry, "dtype", json_object_new_string(types[tensor->type]));
+        json_object *shape = safetensors_header_add(entry, "shape", json_object_new_array());
+        for (int d = 0; d < tensor->rank; d++)
+            complete = complete && safetensors_header_append(shape, tensor->shape[d]);
+        json_object *offsets = safetensors_header_add(entry, "data_offsets", json_object_new_array());
+        complete = complete && shape && safetensors_header_append(offsets, (int64_t)*data_size) &&
+                   safetensors_header_append(offsets, (int64_t)end);
+        if (!complete) TRY_TO(result, done, fail_oom());
         *data_size = end;
     }
     TRY_TO(result, done, buf_append(header, prefix, sizeof prefix));
-    TRY_TO(result, done,
-           buf_puts(header,
-                    json_object_to_json_string_ext(root, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE)));
+    const char *text = json_object_to_json_string_ext(root, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE);
+    if (!text) TRY_TO(result, done, fail_oom());
+    TRY_TO(result, done, buf_puts(header, text));
     while (header->size % 8) TRY_TO(result, done, buf_append(header, " ", 1));
     size_t length = header->size - PREFIX_SIZE;
     for (int i = 0; i < PREFIX_SIZE; i++) header->data[i] = (char)(length >> 8 * i);
 done:
-    json_object_put(metadata);
     json_object_put(root);
     return result;
 }
@@ -140,7 +148,7 @@ status safetensors_create(struct safetensors_writer **out, const char *path, con
     if (!writer->path || !writer->temporary) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, safetensors_header(&header, tensors, count, &writer->remaining));
     TRY_TO(result, done, file_lock_exclusive(writer->temporary, &writer->fd));
-    struct stat info; // a file that was there before is overwritten, and what it has more is cut off
+    struct stat info; // a file that was there before is overwritten, and what lies behind the new end is cut off
     size_t size = header.size + writer->remaining;
     if ((fstat(writer->fd, &info) || (size_t)info.st_size > size) && ftruncate(writer->fd, (off_t)size))
         TRY_TO(result, done, safetensors_error(writer));
