@@ -1,4 +1,4 @@
-// Times the model's work on one group: bench-model DIR rollout|score|train float32|bfloat16 [THREADS].
+// Times the model's work on one group: model_bench DIR rollout|score|train float32|bfloat16 [THREADS].
 // A 16-frame clip of 252 x 392 and 168 tokens of text (1,176 in all), 8 completions of 128 tokens, all random.
 // Prints one line: work, precision, seconds, tokens of completions a second, peak memory, processor seconds.
 #include <stdio.h>
@@ -151,9 +151,9 @@ static status bench_run(struct bench *bench, const char *dir, const char *kind, 
 }
 
 int main(int argc, char **argv) {
-    log_open("bench-model");
+    log_open("model_bench");
     if (argc < 4) {
-        log_info("usage: bench-model DIR rollout|score|train float32|bfloat16 [THREADS]");
+        log_info("usage: model_bench DIR rollout|score|train float32|bfloat16 [THREADS]");
         return USAGE;
     }
     struct bench *bench;
