@@ -146,21 +146,14 @@ static void attention_reference_rope(const struct attention_setup *s, double *ro
     }
 }
 
-static double *attention_doubles(struct harness *h, struct tensor t) {
-    float *values = harness_values(h, t);
-    double *out = harness_memory(h, (size_t)(t.rows * t.columns) * sizeof *out);
-    for (int64_t i = 0; i < t.rows * t.columns; i++) out[i] = values[i];
-    return out;
-}
-
 static void attention_check_rope(struct harness *h) {
     struct attention_layout l = attention_random_layout(h);
     struct attention_setup s = attention_setup_new(h, "rope", &l);
     float *cos = harness_values(h, s.cos), *sin = harness_values(h, s.sin);
-    double *want = attention_doubles(h, s.plain);
+    double *want = harness_doubles(h, s.plain);
     attention_reference_rope(&s, want, cos, sin, l.tokens, 1);
     harness_near(h, "qkv", s.qkv, want, 2e-6, 0);
-    want = attention_doubles(h, s.qkv);
+    want = harness_doubles(h, s.qkv);
     attention_reference_rope(&s, want, cos, sin, l.tokens, -1);
     harness_ok(h, h->ops->rope_grad(h->backend, s.qkv, s.cos, s.sin, s.heads));
     harness_near(h, "grad_qkv", s.qkv, want, 2e-6, 0);
@@ -257,7 +250,7 @@ static struct attention_reference attention_reference_new(struct harness *h, con
     size_t heads = (size_t)(l->tokens * s->heads.query);
     return (struct attention_reference){.setup = s,
                                         .layout = l,
-                                        .qkv = attention_doubles(h, s->qkv),
+                                        .qkv = harness_doubles(h, s->qkv),
                                         .out = harness_memory(h, heads * (size_t)s->heads.size * sizeof(double)),
                                         .lse = harness_memory(h, heads * sizeof(double))};
 }
@@ -291,7 +284,7 @@ static void attention_check_grad(struct harness *h, struct attention_layout l) {
     if (h->first) {
         r = attention_reference_new(h, &s, &l);
         r.stored_out = harness_values(h, s.out);
-        r.grad_out = attention_doubles(h, grad_out);
+        r.grad_out = harness_doubles(h, grad_out);
         r.grad_qkv = harness_memory(h, (size_t)(l.tokens * s.columns) * sizeof(double));
         attention_reference_run(&r);
     }

@@ -3,12 +3,6 @@
 
 #include <string.h>
 
-static double *gather_scatter_to_double(struct harness *h, const float *values, int64_t count) {
-    double *out = harness_memory(h, (size_t)count * sizeof *out);
-    for (int64_t i = 0; i < count; i++) out[i] = values[i];
-    return out;
-}
-
 static void gather_scatter_check_gather(struct harness *h) {
     int64_t rows = harness_range(h, 1, 40), table_rows = harness_range(h, 1, 50), columns = harness_range(h, 1, 200);
     enum element from = harness_float_type(h), to = harness_float_type(h);
@@ -20,7 +14,7 @@ static void gather_scatter_check_gather(struct harness *h) {
     harness_ok(h, h->ops->gather(h->backend, out, table, index));
     double *want = NULL;
     if (h->first) {
-        double *values = gather_scatter_to_double(h, harness_values(h, table), table_rows * columns);
+        double *values = harness_doubles(h, table);
         int32_t *numbers = harness_numbers(h, index);
         want = harness_memory(h, (size_t)(rows * columns) * sizeof *want);
         for (int64_t i = 0; i < rows * columns; i++) want[i] = values[numbers[i / columns] * columns + i % columns];
@@ -41,7 +35,7 @@ static void gather_scatter_check_scatter(struct harness *h) {
         numbers[i] = (int32_t)((i * 7 + 3) % out_rows); // distinct unless 7 divides out_rows
     for (int64_t i = 0; i < rows && out_rows % 7 == 0; i++) numbers[i] = (int32_t)(out_rows - 1 - i);
     harness_set(h, index, numbers);
-    double *want = gather_scatter_to_double(h, harness_values(h, out), out_rows * columns);
+    double *want = harness_doubles(h, out);
     harness_ok(h, h->ops->scatter(h->backend, out, in, index));
     if (h->first) {
         float *values = harness_values(h, in);
@@ -62,8 +56,9 @@ static void gather_scatter_check_scatter_add(struct harness *h) {
     float *values = harness_values(h, in);
     int32_t *numbers = harness_numbers(h, index);
     for (int64_t i = 0; i < rows * columns; i++) sums[numbers[i / columns] * columns + i % columns] += values[i];
-    harness_near(h, "out", out, gather_scatter_to_double(h, sums, out_rows * columns), 0,
-                 0); // float32 in the order of i: to the bit
+    double *want = harness_memory(h, (size_t)(out_rows * columns) * sizeof *want);
+    for (int64_t i = 0; i < out_rows * columns; i++) want[i] = (double)sums[i];
+    harness_near(h, "out", out, want, 0, 0); // float32 in the order of i: to the bit
 }
 
 static void gather_scatter_check_add(struct harness *h) {
@@ -72,7 +67,7 @@ static void gather_scatter_check_add(struct harness *h) {
     harness_case(h, "add %lld x %lld, types %d %d", (long long)rows, (long long)columns, from, to);
     struct tensor in = harness_tensor(h, from, rows, columns, FILL_EDGES, 1),
                   out = harness_tensor(h, to, rows, columns, FILL_EDGES, 1);
-    double *want = gather_scatter_to_double(h, harness_values(h, out), rows * columns);
+    double *want = harness_doubles(h, out);
     harness_ok(h, h->ops->add(h->backend, out, in));
     float *values = harness_values(h, in);
     for (int64_t i = 0; i < rows * columns; i++) want[i] = (float)(want[i] + values[i]);
