@@ -27,7 +27,7 @@ static void activations_check_swiglu(struct harness *h) {
     harness_ok(h, h->ops->swiglu_grad(h->backend, grad_in, grad_out, in));
     double *x = harness_doubles(h, in), *g = harness_doubles(h, grad_out), *want = harness_doubles(h, out),
            *want_grad = harness_doubles(h, grad_in);
-    double most = 0; // silu' has a zero: what it is a factor of sets the error there
+    double most = 0; // near a zero of silu', the error is in proportion to the factor of silu'
     for (int64_t i = 0; i < rows * columns; i++) {
         int64_t gate = i / columns * 2 * columns + i % columns, up = gate + columns;
         most = fmax(most, fabs(g[i] * x[up]));

@@ -5,7 +5,8 @@
 #include <math.h>
 #include <stdio.h>
 
-// want[M,N] = a[M,L] b[N,L]^T, all dense; places by strides so that every transpose is the same loop.
+// want[M,N] = a[M,L] b[N,L]^T. `s` holds the strides of a's rows and columns, then of b's, so that one loop serves
+// every transpose.
 static double *linear_product(struct harness *h, const float *a, const float *b, int64_t m, int64_t n, int64_t l,
                               const int64_t *s) {
     double *want = harness_memory(h, (size_t)(m * n) * sizeof *want);
@@ -43,8 +44,8 @@ struct linear_case {
 };
 
 // The error allowed in a float32 sum of `terms` products of standard normal numbers. A chain's partial sums grow as the
-// square root of their number, so its rounding errors add up to 2^-24 / sqrt(3) * terms / sqrt(2) on average: six times
-// that, and no less than what short sums had.
+// square root of their number, so its rounding errors add up to 2^-24 / sqrt(3) * terms / sqrt(2) on average. The bound
+// is six times that, and for short sums 3e-6 times the square root of their number.
 static double linear_bound(int64_t terms) {
     return fmax(3e-6 * sqrt((double)terms), 1.5e-7 * (double)terms) + 1e-6;
 }

@@ -80,9 +80,9 @@ static void lm_head_reference_grad(struct harness *h, const struct lm_head_case 
     double *logits = lm_head_logits_of(h, s, in, plain);
     int32_t *targets = harness_numbers(h, s->targets);
     for (int64_t row = 0; row < s->rows; row++) {
-        double *line = logits + row * s->vocabulary, lse = lm_head_lse_of(line, s->vocabulary);
+        double *row_logits = logits + row * s->vocabulary, lse = lm_head_lse_of(row_logits, s->vocabulary);
         for (int64_t v = 0; v < s->vocabulary; v++) {
-            double g = dlogprob[row] * ((v == targets[row]) - exp(line[v] - lse));
+            double g = dlogprob[row] * ((v == targets[row]) - exp(row_logits[v] - lse));
             for (int64_t c = 0; c < s->channels; c++) {
                 grad_in[row * s->channels + c] += g * plain[v * s->channels + c];
                 grad_lm_head[v * s->channels + c] += g * in[row * s->channels + c];

@@ -13,7 +13,7 @@ static int logits_by_token(const void *a, const void *b) {
     return x->token < y->token ? -1 : 1;
 }
 
-// The tokens by rank, and settings many of them are kept.
+// Sorts the tokens by rank. Returns how many of them top-k and top-p keep.
 static int64_t logits_reference_order(struct ranked *order, const float *logits, int64_t count,
                                       struct sampling settings) {
     double max = -INFINITY, total = 0, sum = 0;

@@ -1,4 +1,4 @@
-// rmsnorm and its grad_x, against double precision.
+// rmsnorm and its gradient, against double precision.
 #include "tests/ops/harness.h"
 
 #include <math.h>
