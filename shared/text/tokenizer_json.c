@@ -37,8 +37,7 @@ static status tokenizer_json_read_model(struct tokenizer *t, struct json_object 
         if (!json_object_object_get_ex(model, unsupported[i], &value) || !value) continue;
         bool off = json_object_is_type(value, json_type_string) ? !json_object_get_string_len(value)
                                                                 : json_object_get_double(value) == 0;
-        if (!off)
-            return fail(DATAERR, "model.%s: %s is not supported", unsupported[i], json_object_to_json_string(value));
+        if (!off) return fail(DATAERR, "%s: %s is not supported", unsupported[i], json_object_to_json_string(value));
     }
     TRY(json_get(model, "vocab", json_type_object, &value));
     if (!value) return fail(DATAERR, "vocab: missing");
