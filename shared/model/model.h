@@ -44,18 +44,20 @@ void model_free(struct model **model);
 const struct model_info *model_get_info(const struct model *model);
 
 // *hash = a hash of the configuration and of the weights as they are used (names, shapes, bits). It is the same in
-// every process, and part of the key under which results computed with these weights are stored. After a step it reads
-// all weights; otherwise it is known.
+// every process, and part of the key under which results computed with these weights are stored. The first call
+// after a step reads all weights; later calls return the same hash at once.
 status model_hash(struct model *model, uint64_t *hash);
 
 // The version of the weights (0 after model_open).
 int64_t model_version(const struct model *model);
 
-// Replaces all weights by those of `path`, a file that model_publish wrote, whose hash must be `hash`. DATAERR if they
-// are others: the old weights stay in use. After UNAVAILABLE the model can only be freed.
+// Replaces all weights with those of `path`, a file that model_publish wrote. Their hash must be `hash`: otherwise
+// DATAERR, and the old weights stay in use. After UNAVAILABLE the model can only be freed. BUG for a model in training,
+// here and in model_reset.
 status model_swap(struct model *model, const char *path, int64_t version, uint64_t hash);
 
-// Goes back to the weights of the directory, version 0, whose hash must be `hash`. DATAERR if it is another.
+// Goes back to the weights of the directory, version 0. Their hash must be `hash`: otherwise DATAERR, and the present
+// weights stay in use.
 status model_reset(struct model *model, uint64_t hash);
 
 // One image or clip of a prompt, in the order of the placeholders in its tokens.

@@ -196,7 +196,7 @@ status safetensors_open_dir(struct safetensors **out, const char *dir) {
     TRY_TO(result, done, NEW(&files, (size_t)json_object_object_length(weight_map)));
     json_object_object_foreach(weight_map, name, file) {
         if (!json_object_is_type(file, json_type_string) || strchr(json_object_get_string(file), '/'))
-            TRY_TO(result, done, fail(DATAERR, "%s: weight_map: %.200s is not mapped to a file name", dir, name));
+            TRY_TO(result, done, fail(DATAERR, "%s: weight_map: %.200s is not mapped to a file name", path, name));
         files[count++] = json_object_get_string(file);
     }
     qsort(files, count, sizeof *files, safetensors_compare_strings);

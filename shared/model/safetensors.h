@@ -75,8 +75,8 @@ status safetensors_write(struct safetensors_writer *writer, const void *data, si
 // safetensors_write with the signature of an element_sink; `writer` is a struct safetensors_writer.
 status safetensors_sink(void *writer, const void *data, size_t size);
 
-// Renames PATH.tmp to PATH; a durable file is on the disk before. BUG if bytes are missing. After any failure PATH is
-// as before and PATH.tmp is removed. Frees the writer and sets it to NULL.
+// Renames PATH.tmp to PATH; a durable file is on the disk before. BUG if bytes are missing. After any failure
+// before the renaming PATH is as it was and PATH.tmp is removed. Frees the writer and sets it to NULL.
 status safetensors_finish(struct safetensors_writer **writer);
 
 // Removes PATH.tmp and frees the writer. NULL is fine; sets *writer to NULL.

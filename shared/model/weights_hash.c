@@ -33,7 +33,7 @@ status weights_hasher_new(struct weights_hasher **out, const struct model_config
     const struct text_config *text = &config->text;
     const struct vision_config *vision = &config->vision;
     const double numbers[] = {
-        // everything that changes a result, but sizes: the parameters' shapes follow
+        // everything that changes a result except sizes, which are in the parameters' shapes
         text->num_attention_heads,
         text->num_key_value_heads,
         text->head_dim,

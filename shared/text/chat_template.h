@@ -29,7 +29,8 @@ struct vision_grid {
 };
 
 // Appends the tokens of a group's prompt with as many placeholders for each medium as it has vision tokens: for an
-// image height/pixels * width/pixels, for a video frames/frames times as many. The group must have its media.
+// image (height / grid.pixels) * (width / grid.pixels), for a video (its frames / grid.frames) times as many. The group
+// must have its media.
 // BAD_SAMPLE when a text of the prompt contains a placeholder, so that the placeholders do not match the media; DATAERR
 // when the size of a medium is not a multiple of the grid, or the number of media is not that of the prompt.
 status chat_template_encode_prompt(const struct tokenizer *t, const struct group *group, struct vision_grid grid,

@@ -42,8 +42,8 @@ void tokenizer_offsets(const struct tokenizer *t, const int64_t *ids, size_t cou
 // Returns the id of a token by its text ("<|im_end|>"), -1 if there is none.
 int64_t tokenizer_token_to_id(const struct tokenizer *t, const char *token);
 
-// Returns the bytes that a token decodes to, valid as long as the tokenizer. NULL and *size 0 for an
-// id that is not in the vocabulary.
+// Returns the bytes that a token decodes to, valid as long as the tokenizer. NULL and *size 0 for an id that is not
+// in the vocabulary.
 const char *tokenizer_piece(const struct tokenizer *t, int64_t id, size_t *size);
 
 // Returns whether an id is a special token, which skip_special drops.

@@ -39,8 +39,8 @@ status tokenizer_read_json(struct tokenizer *t, struct json_object *json);
 // Reads vocab.json and merges.txt of a directory; normalizer and pattern are Qwen2's. DATAERR with the file.
 status tokenizer_read_vocab_files(struct tokenizer *t, const char *dir);
 
-// Reads tokenizer_config.json if the directory has one: added tokens and which of them are
-// special. DATAERR with the file.
+// Reads tokenizer_config.json if the directory has one: added tokens and which of them are special. DATAERR with the
+// file.
 status tokenizer_read_config(struct tokenizer *t, const char *dir);
 
 // Reads added_tokens of tokenizer.json. DATAERR with the index and the error.

@@ -49,9 +49,9 @@ size_t byte_to_unicode(unsigned char byte, char out[2]);
 // Frees all of it and leaves an empty vocabulary.
 void vocab_release(struct vocab *v);
 
-// Adds a token. A token with a character outside the byte-level alphabet (an added token with a space,
-// for example) decodes to its own UTF-8. DATAERR when the id is out of range or belongs to another
-// token, or the token has another id.
+// Adds a token. A token with a character outside the byte-level alphabet (an added token with a space, for example)
+// decodes to its own UTF-8. DATAERR when the id is out of range or belongs to another token, or the token has another
+// id.
 status vocab_add(struct vocab *v, const char *token, size_t size, int64_t id);
 
 // Returns the id of a token, -1 if there is none.
