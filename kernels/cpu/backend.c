@@ -105,8 +105,8 @@ GUARDED(sample,
         (backend, tokens, logprobs, in, lm_head, settings, uniform))
 GUARDED(square_sum, (struct backend * backend, double *sum, struct tensor in), (backend, sum, in))
 GUARDED(adamw,
-        (struct backend * backend, const struct adamw_range *ranges, size_t count, const struct adamw_options *rates),
-        (backend, ranges, count, rates))
+        (struct backend * backend, const struct adamw_range *ranges, size_t count, const struct adamw_options *options),
+        (backend, ranges, count, options))
 GUARDED(ema, (struct backend * backend, struct tensor average, struct tensor in, double decay),
         (backend, average, in, decay))
 

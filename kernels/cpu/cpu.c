@@ -1,5 +1,5 @@
 // What every operation uses: views of tensors and checks of their bounds, conversions between element types, rounding
-// to nearest even, and loops that are distributed over the threads of the pool. No operation stands here.
+// to nearest even, and loops that are distributed over the threads of the pool. This file has no operation.
 #include "kernels/cpu/cpu.h"
 
 #include <assert.h>

@@ -23,7 +23,7 @@ enum scratch_slot {
     SCRATCH_GRAD_IN,    // float32 sums of the gradient of the head's input
     SCRATCH_ROWS,       // for each thread: rows in float32
     SCRATCH_ATTENTION,  // scores, a share for each thread
-    SCRATCH_SUMS,       // partial sums
+    SCRATCH_SUMS,       // partial sums; the bias of a product in float32
     SCRATCH_SLOTS,
 };
 

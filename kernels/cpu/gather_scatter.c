@@ -130,8 +130,8 @@ static void gather_patch(const struct patchify_job *job, int64_t row, float *out
             // An image has one frame for every time of a patch.
             const unsigned char *pixels = tensor_row(job->frames, frame < s->frames ? frame : s->frames - 1);
             for (int dy = 0; dy < s->patch_size; dy++) {
-                const unsigned char *line = pixels + ((y + dy) * s->width + x) * 3 + channel;
-                for (int dx = 0; dx < s->patch_size; dx++) *out++ = job->values[channel][line[dx * 3]];
+                const unsigned char *pixel_row = pixels + ((y + dy) * s->width + x) * 3 + channel;
+                for (int dx = 0; dx < s->patch_size; dx++) *out++ = job->values[channel][pixel_row[dx * 3]];
             }
         }
     }

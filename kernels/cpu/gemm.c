@@ -31,8 +31,7 @@ struct pack_job {
 };
 
 static size_t gemm_block_bytes(const struct packed_layout *layout, enum element type, int64_t inner) {
-    int64_t padded = (inner + layout->unit - 1) / layout->unit * layout->unit;
-    return (size_t)(packed_block * padded) * element_size(type);
+    return (size_t)(packed_block * gemm_round_up(inner, layout->unit)) * element_size(type);
 }
 
 size_t packed_bytes(const struct cpu_backend *cpu, enum element type, int64_t outputs, int64_t inner) {

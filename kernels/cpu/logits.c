@@ -137,7 +137,7 @@ static void logits_keep_highest(struct sampler *sampler, bool by_count, double b
 static void logits_narrow(struct sampler *sampler, float limit) {
     int64_t found =
         sampler->cpu->simd.row_compact_ge(sampler->logits, sampler->count, limit, sampler->tokens, max_candidates);
-    if (found > max_candidates || found == 0) return; // none if the limit is NaN
+    if (found > max_candidates || found == 0) return; // found is 0 if the limit is NaN
     for (int64_t i = 0; i < found; i++) sampler->candidates[i] = sampler->logits[sampler->tokens[i]];
     sampler->logits = sampler->candidates;
     sampler->count = found;

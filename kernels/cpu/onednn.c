@@ -1,5 +1,6 @@
 // The cache of oneDNN's products, by shape, with the least recently used dropped first; and the choice of the packed
-// layout. The threads and the blocking are ours (gemm.c): oneDNN computes one tile in one thread.
+// layout. gemm.c divides a product into tiles and distributes them over the threads: oneDNN computes one tile in one
+// thread.
 #include "kernels/cpu/onednn.h"
 
 #include <assert.h>
