@@ -178,7 +178,6 @@ int groups_main(int argc, char **argv) {
         TRY_TO(result, done, groups_print(&output, group));
         group_free(&group);
     }
-    if (fflush(stdout)) result = fail(UNAVAILABLE, "cannot write to standard output");
 done:
     if (result != OK && result != END) fail_prefix(result, "groups");
     group_free(&group);

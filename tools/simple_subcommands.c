@@ -100,7 +100,6 @@ int reference_main(int argc, char **argv) {
     TRY_TO(result, done, buf_puts(&page, "## The group\n\n"));
     TRY_TO(result, done, group_reference_page(&page));
     fwrite(page.data, 1, page.size, stdout);
-    if (fflush(stdout)) result = fail(UNAVAILABLE, "cannot write to standard output");
 done:
     buf_release(&page);
     options_release(&options);

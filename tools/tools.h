@@ -22,7 +22,8 @@ status subcommand_parse(struct options *options, const struct option_table *tabl
 // Replaces the file `name` in a directory atomically. UNAVAILABLE.
 status subcommand_write_file(const char *dir, const char *name, const struct buf *content);
 
-// Logs a failure and returns the exit code: 0 for OK and END.
+// Flushes standard output, logs a failure and returns the exit code: 0 for OK and END, that of UNAVAILABLE when the
+// output could not be written.
 int subcommand_exit(status result);
 
 // The first member of the options of a subcommand that reads a pipeline file.
