@@ -43,8 +43,8 @@ const char *deployment_endpoint(const struct deployment *deployment, const struc
 }
 
 size_t deployment_max_fds(const struct deployment *deployment) {
-    // A process without peers has about 20: standard streams, libzmq's own, stores, logs, a clip or a
-    // checkpoint. A connection to a process and one from it have 3.
+    // A process without peers has about 20: standard streams, libzmq's own, stores, logs, a clip or a checkpoint. A
+    // connection to a process and one from it have 3.
     enum { OWN = 40, CONNECTION = 3 };
     return OWN + CONNECTION * deployment->count;
 }
@@ -125,7 +125,8 @@ done:
 }
 
 // Makes the list of replicas with their endpoints, and sets `sockets`. The replicas of one machine have consecutive
-// ports. The path of a Unix socket is short: if the run's directory is too deep, the sockets go to the user's own.
+// ports. The path of a Unix socket is short: if the run's directory has a long path, the sockets go to
+// XDG_RUNTIME_DIR or /tmp.
 static status deployment_make_replicas(struct deployment *deployment) {
     const struct pipeline *pipeline = deployment->pipeline;
     const size_t max_path = sizeof((struct sockaddr_un *)0)->sun_path - 1, max_number = 12;

@@ -110,7 +110,7 @@ done:
     return result;
 }
 
-// The standard deviation of the weights of one part of the model, by the config.
+// Returns the standard deviation of the weights of one part of the model: initializer_range of the config.
 static float init_range_of(json_object *config, const char *part) {
     json_object *inner, *value;
     float range;

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/base/rng.h"
 #include "shared/base/file.h"
 #include "shared/base/pool.h"
+#include "shared/base/rng.h"
 #include "shared/model/parameters.h"
 #include "shared/model/safetensors.h"
 #include "tools/init.h"
@@ -122,7 +122,8 @@ static int64_t init_parameter_bytes(const struct init_weights *weights, const st
     return parameter->count * (weights->type == ELEMENT_F32 ? 4 : 2);
 }
 
-// The shard that starts at a parameter: as many as SHARD holds, one at least.
+// Returns where the shard that begins at parameter `first` ends: it has as many parameters as fit into SHARD bytes, at
+// least one.
 static size_t shard_end(const struct init_weights *weights, const struct parameter_table *table, size_t first) {
     int64_t bytes = init_parameter_bytes(weights, &table->list[first]);
     size_t end = first + 1;

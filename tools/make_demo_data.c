@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/base/rng.h"
 #include "shared/base/file.h"
 #include "shared/base/memory.h"
+#include "shared/base/rng.h"
 #include "shared/media/media_writer.h"
 #include "tools/tools.h"
 

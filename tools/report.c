@@ -21,15 +21,15 @@ struct interval {
 
 struct intervals {
     struct interval *data;
-    size_t count, room;
+    size_t count, capacity;
 };
 
+// What is known of one file.
 struct column {
     const char *name, *path;
-    size_t groups, quarantined, completions, rewarded, likely;
-    double accuracy, format, total, bonus, likelihood; // sums
-    double tokens, prompt_tokens;
-    size_t truncated;
+    size_t groups, quarantined, completions, truncated;
+    size_t rewarded, likelihood_count; // completions that have rewards, that have a likelihood
+    double accuracy, format, total, bonus, likelihood, tokens, prompt_tokens; // sums
     struct intervals work[stage_count];
 };
 
@@ -61,7 +61,7 @@ static status report_add_group(struct column *column, const struct group *group)
     }
     for (size_t i = 0; i < group->reference.answer_logprob.count; i++) {
         if (isnan(group->reference.answer_logprob.data[i])) continue;
-        column->likely++;
+        column->likelihood_count++;
         column->likelihood += exp(group->reference.answer_logprob.data[i]);
     }
     struct json_object *times = group->times.data ? json_tokener_parse(group->times.data) : NULL;
@@ -71,11 +71,12 @@ static status report_add_group(struct column *column, const struct group *group)
         struct json_object *pair;
         if (!json_object_object_get_ex(times, stage_names[i], &pair)) continue;
         if (!json_object_is_type(pair, json_type_array) || json_object_array_length(pair) != 2) continue;
-        if (work->count == work->room) {
-            work->room = work->room ? 2 * work->room : 64;
-            TRY_TO(result, done, RESIZE(&work->data, work->room));
+        if (work->count == work->capacity) {
+            size_t capacity = work->capacity ? 2 * work->capacity : 64;
+            TRY_TO(result, done, RESIZE(&work->data, capacity));
+            work->capacity = capacity;
         }
-        assert(work->count < work->room);
+        assert(work->count < work->capacity);
         work->data[work->count++] = (struct interval){json_object_get_double(json_object_array_get_idx(pair, 0)),
                                                       json_object_get_double(json_object_array_get_idx(pair, 1))};
     }
@@ -126,14 +127,14 @@ static void report_print_table(struct column *columns, int count) {
                                             report_per(column->format, column->rewarded),
                                             report_per(column->total, column->rewarded),
                                             report_per(column->bonus, column->rewarded),
-                                            report_per(column->likelihood, column->likely),
+                                            report_per(column->likelihood, column->likelihood_count),
                                             report_per(column->tokens, column->completions),
                                             report_per((double)column->truncated, column->completions),
                                             (double)column->work[0].count / report_busy(&column->work[0]),
                                             column->tokens / report_busy(&column->work[1]),
                                             all_tokens / report_busy(&column->work[2]),
                                             all_tokens / report_busy(&column->work[4])};
-        static_assert(sizeof measured == sizeof values[c], "a value a row");
+        static_assert(sizeof measured == sizeof values[c], "one value per row");
         memcpy(values[c], measured, sizeof measured);
         printf(" %16s", column->name);
     }

@@ -166,7 +166,7 @@ status run_status_line(const struct run_status *run_status, double now, struct b
     }
     if (optim->known && !isnan(optim->report.reward))
         TRY(buf_printf(out, ", reward %.3f, accuracy %.3f", optim->report.reward, optim->report.accuracy));
-    // A stage's state, once if all its replicas have the same.
+    // The state of each stage. A replica in the same state as the one before it is not listed.
     for (size_t i = 0; i < run_status->count; i++) {
         const struct replica *replica = rows[i].replica;
         const char *state = row_state(&rows[i], now);

@@ -23,8 +23,8 @@
 
 enum {
     TICK_MS = 200,
-    STOP_SECONDS = 60, // given to the processes to end by themselves
-    PLAIN_SECONDS = 10,
+    STOP_SECONDS = 60,  // given to the processes to end by themselves
+    PLAIN_SECONDS = 10, // between two lines of progress that do not go to a terminal
     MESSAGE_SIZE = 1024,
 };
 
@@ -41,7 +41,7 @@ struct supervisor {
     bool machines_ready; // the other machines' supervisors have answered once
     bool stopping;       // the processes have been asked to stop
     bool interrupted;    // by a signal
-    bool killed;         // those that did not stop
+    bool killed;         // the processes that did not end in time have been killed
     status result;       // of the run, once it is stopping
     char reason[MESSAGE_SIZE];
     double stop_time, progress_time, waiting_time; // seconds: the stop, and the last lines about progress and waiting
@@ -239,8 +239,8 @@ static status supervisor_on_tick(struct supervisor *supervisor) {
 
 // ---- opening, and the loop ----
 
-// Opens the signals, the list of processes (none is started), the table of their reports, and the wire. What was opened
-// is released by the caller, after a failure too.
+// Opens the signals, the list of processes (none is started), the table of their reports, and the wire. The caller
+// releases what was opened, after a failure too.
 static status supervisor_open(struct supervisor *supervisor) {
     static const int stops[] = {SIGINT, SIGTERM, SIGHUP};
     struct deployment *deployment = supervisor->deployment;

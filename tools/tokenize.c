@@ -4,9 +4,8 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/base/log.h"
-#include "shared/stage/line_reader.h"
 #include "shared/base/json.h"
+#include "shared/stage/line_reader.h"
 #include "shared/text/chat_template.h"
 #include "shared/text/tokenizer.h"
 #include "tools/tools.h"

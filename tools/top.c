@@ -57,8 +57,9 @@ struct top {
     struct run_status *run_status;
     struct wire *wire;
     struct node_config config;
-    bool terminal, once, heard, over;
-    double pause, shown, began;
+    bool terminal, once;
+    bool answered, ended;          // the supervisor has sent something; the run has ended
+    double pause, shown, began;    // seconds: between two updates; clock_monotonic() of the last one and of the start
     char notices[NOTICES][NOTICE]; // the last ones
     size_t notice_count;
     struct buf text;
@@ -82,7 +83,7 @@ static status top_show(struct top *top) {
     for (size_t i = count > STEPS ? count - STEPS : 0; i < count; i++) {
         const char *line = lines[i % STEPS], *reward = strstr(line, "\"reward\": "), *end = strchr(line, '\n');
         const char *accuracy = strstr(line, "\"accuracy\": "), *loss = strstr(line, "\"loss\": ");
-        if (!end || !reward || !accuracy || !loss || reward > end || accuracy > end) continue;
+        if (!end || !reward || !accuracy || !loss || reward > end || accuracy > end || loss > end) continue;
         TRY(buf_printf(text, "step %-6lld reward %7.3f  accuracy %6.3f  loss %9.3g\n", atoll(line + 9),
                        atof(reward + 10), atof(accuracy + 12), atof(loss + 8)));
     }
@@ -96,25 +97,25 @@ static status top_show(struct top *top) {
 // Shows the run until it ends or the user stops this program.
 static status top_watch(struct top *top) {
     enum { WAIT_MS = 100 };
-    while (!signals_stopping() && !top->over) {
+    while (!signals_stopping() && !top->ended) {
         struct wire_event event;
         const struct wire_message *message = &event.message;
         TRY(wire_poll(top->wire, WAIT_MS, &event));
         if (event.kind == WIRE_REFUSED) return fail(UNAVAILABLE, "%s", message->reason);
-        if (event.kind == WIRE_GONE) top->over = true;
+        if (event.kind == WIRE_GONE) top->ended = true;
         if (event.kind == WIRE_MESSAGE) {
-            top->heard = true;
+            top->answered = true;
             if (message->kind == MESSAGE_STATUS) TRY(run_status_update(top->run_status, message, clock_monotonic()));
             if (message->kind == MESSAGE_NOTICE)
                 snprintf(top->notices[top->notice_count++ % NOTICES], NOTICE, "%s: %s", message->name, message->reason);
             if (message->kind == MESSAGE_END) {
                 printf("%s\n", message->reason);
-                top->over = true;
+                top->ended = true;
             }
         }
-        if (!top->heard && clock_monotonic() - top->began > ANSWER_SECONDS)
+        if (!top->answered && clock_monotonic() - top->began > ANSWER_SECONDS)
             return fail(UNAVAILABLE, "no run of this file is active in %s", top->deployment.pipeline->run);
-        if (!top->heard || clock_monotonic() - top->shown < top->pause) continue;
+        if (!top->answered || clock_monotonic() - top->shown < top->pause) continue;
         // All replicas have reported after a second.
         if (top->once && clock_monotonic() - top->began < 2) continue;
         top->shown = clock_monotonic();

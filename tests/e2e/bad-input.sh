@@ -132,17 +132,17 @@ for bytes in 0 5 100 1000000; do
     broken && head -c $bytes model/model.safetensors >broken/model.safetensors
     expect 65 "broken/model.safetensors: " stage rollout --model broken
 done
-# lie FROM TO PATTERN: replaces FROM in the header by TO, which must be as long; the message must match PATTERN.
-lie() {
+# edit_header FROM TO PATTERN: replaces FROM in the header by TO, which must be as long; the message must match PATTERN.
+edit_header() {
     broken
     LC_ALL=C sed -i "s/$1/$2/" broken/model.safetensors
     cmp -s model/model.safetensors broken/model.safetensors && fail "the header has no $1"
     expect 65 "broken/model.safetensors: $3" stage rollout --model broken
 }
-lie '"data_offsets":\[0,' '"data_offsets":[9,' 'tensor '
-lie '"F32"' '"I99"' 'tensor .*dtype I99'
-lie 'model.norm.weight' 'model.morn.weight' 'tensor model.norm.weight is missing'
-lie '\[512,128\]' '[128,512]' 'tensor .* has shape \[128, 512\]'
+edit_header '"data_offsets":\[0,' '"data_offsets":[9,' 'tensor '
+edit_header '"F32"' '"I99"' 'tensor .*dtype I99'
+edit_header 'model.norm.weight' 'model.morn.weight' 'tensor model.norm.weight is missing'
+edit_header '\[512,128\]' '[128,512]' 'tensor .* has shape \[128, 512\]'
 broken && mv broken/model.safetensors broken/model-00001-of-00002.safetensors
 echo '{"weight_map":{"model.norm.weight":"model-00002-of-00002.safetensors"}}' >broken/model.safetensors.index.json
 expect 65 "broken/model-00002-of-00002.safetensors: No such file" stage rollout --model broken

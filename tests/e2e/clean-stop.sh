@@ -7,7 +7,7 @@ make_model >/dev/null 2>&1
 make_pipeline ""
 weights=$work/stopped/weights
 
-timeout 120 "$bin/caravan" run "$work/p.yaml" --set run="$work/plain" 2>"$work/plain.err" || fail "plain: $(cat "$work/plain.err")"
+run plain || fail "plain: $(cat "$work/plain.err")"
 want=$(weights_of plain)
 
 # The last step of the metrics and the newest checkpoint or state of the run.

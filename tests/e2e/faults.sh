@@ -6,12 +6,6 @@ make_data 2
 make_model
 make_pipeline ""
 
-run() {
-    name=$1
-    shift
-    timeout 120 "$bin/caravan" run "$work/p.yaml" --set run="$work/$name" "$@" 2>"$work/$name.err"
-}
-
 run plain || fail "plain: $(cat "$work/plain.err")"
 grep -q "done: 8 steps, 16 groups trained, 0 quarantined" "$work/plain.err" || fail "plain: $(cat "$work/plain.err")"
 check_steps plain 8

@@ -26,6 +26,13 @@ stages:
 END
 }
 
+# run NAME OPTION...: runs the pipeline to its end in $work/NAME, with its standard error in $work/NAME.err.
+run() {
+    name=$1
+    shift
+    timeout 120 "$bin/caravan" run "$work/p.yaml" --set run="$work/$name" "$@" 2>"$work/$name.err"
+}
+
 # weights_of RUN: prints the hash of the weights of its last checkpoint.
 weights_of() {
     sha256sum "$work/$1/checkpoints/latest/model.safetensors" | cut -d' ' -f1
@@ -37,7 +44,7 @@ check_steps() {
     seq 1 "$2" | cmp - "$work/steps" || fail "$1: steps $(tr '\n' ' ' <"$work/steps")"
 }
 
-# Waits until the metrics of a run have a step.
+# wait_for_step RUN STEP: waits until the metrics of the run have the step.
 wait_for_step() {
     for _ in $(seq 600); do
         if grep -qs "\"step\": $2," "$work/$1/metrics.jsonl"; then return; fi

@@ -6,11 +6,6 @@ make_data 2
 make_model
 make_pipeline ""
 
-run() {
-    name=$1
-    shift
-    timeout 120 "$bin/caravan" run "$work/p.yaml" --set run="$work/$name" "$@" 2>"$work/$name.err"
-}
 # wait_for NAME FILE: until the file is there and not empty.
 wait_for() {
     for turn in $(seq 300); do
