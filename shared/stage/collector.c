@@ -40,7 +40,7 @@ struct collector {
     int64_t log_settled;   // entries of the log that are settled
     int64_t settled_below; // every seq below is settled and not withheld
     int64_t unused;
-    bool finished;           // so is the stage
+    bool finished;           // the stage has written what must not be lost
     double reward, accuracy; // means over the last step
     double reward_sum, accuracy_sum;
     int64_t rewarded, rewarded_step; // groups in the sums; the step that they belong to

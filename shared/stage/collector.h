@@ -10,8 +10,8 @@
 
 struct collector;
 
-// For the stage that `context` has open, which must outlive the collector; begins at its position. UNAVAILABLE when
-// memory is short. Free with collector_close.
+// Makes the collector of the stage that `context` has open, which must outlive it; begins at the stage's position.
+// UNAVAILABLE when memory is short; or the failure of `position`. Free with collector_close.
 status collector_open(struct collector **out, struct stage_context *context);
 
 // NULL is fine; sets *collector to NULL.

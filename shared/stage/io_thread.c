@@ -48,7 +48,6 @@ struct rpc {
     struct wire_peer *peer; // SENT: to whom
     int asked;              // replicas that answered ABSENT
     enum rpc_state state;
-    status result;
 };
 
 // A group that the worker has.
@@ -103,7 +102,7 @@ static void io_wait(struct io_thread *io) {
     cond_wait_until(&io->changed, &io->lock, clock_monotonic() + seconds);
 }
 
-// Locked. The failure that ended the thread, as the caller's own.
+// Locked. Returns the failure that ended the thread, with its text in the caller's fail_text().
 static status io_failure(const struct io_thread *io) {
     return io->failure == OK ? OK : fail(io->failure, "%s", io->failure_text ? io->failure_text : "out of memory");
 }
@@ -226,13 +225,8 @@ status io_thread_broadcast(struct io_thread *io, const char *purpose, const stru
 
 status io_thread_call(struct io_thread *io, const char *stage, const char *purpose, const struct wire_message *request,
                       struct wire_message *reply, struct arena *arena, struct buf *bulk) {
-    struct rpc rpc = {.stage = stage,
-                      .purpose = purpose,
-                      .request = request,
-                      .reply = reply,
-                      .arena = arena,
-                      .bulk = bulk,
-                      .result = END};
+    struct rpc rpc = {
+        .stage = stage, .purpose = purpose, .request = request, .reply = reply, .arena = arena, .bulk = bulk};
     pthread_mutex_lock(&io->lock);
     rpc.next = io->rpcs;
     io->rpcs = &rpc;
@@ -246,7 +240,7 @@ status io_thread_call(struct io_thread *io, const char *stage, const char *purpo
     }
     *link = rpc.next;
     pthread_mutex_unlock(&io->lock);
-    return failure == OK ? rpc.result : failure;
+    return failure != OK ? failure : rpc.state == RPC_DONE ? OK : END;
 }
 
 // ---- the I/O thread: groups to the next stages ----
@@ -343,10 +337,9 @@ static status io_connect_stage(struct io_thread *io, const char *stage, const ch
     return OK;
 }
 
-// Locked.
-static void io_finish_rpc(struct io_thread *io, struct rpc *rpc, status result) {
+// Locked. The reply is complete.
+static void io_finish_rpc(struct io_thread *io, struct rpc *rpc) {
     assert(mutex_is_held(&io->lock) && rpc->state != RPC_DONE);
-    rpc->result = result;
     rpc->state = RPC_DONE;
     pthread_cond_broadcast(&io->changed);
 }
@@ -370,7 +363,7 @@ static status io_send_rpc(struct io_thread *io, struct rpc *rpc) {
     }
     if (!exists || there > 0) {
         rpc->reply->kind = MESSAGE_ABSENT;
-        io_finish_rpc(io, rpc, OK);
+        io_finish_rpc(io, rpc);
     }
     return OK;
 }
@@ -448,7 +441,7 @@ static status io_on_message(struct io_thread *io, const struct wire_event *event
     const struct wire_message *message = &event->message;
     struct upstream *upstream = wire_peer_is_client(peer) ? NULL : io_upstream(peer);
     struct rpc *rpc;
-    status result;
+    status result = OK;
     switch (message->kind) {
     case MESSAGE_CREDIT:
         return wire_peer_is_client(peer) ? io_answer_credit(io, peer) : OK;
@@ -479,10 +472,10 @@ static status io_on_message(struct io_thread *io, const struct wire_event *event
         } else if (rpc) {
             result = io_copy_message(message, rpc->reply, rpc->arena);
             if (result == OK && message->bulk) result = buf_append(rpc->bulk, message->bulk, message->bulk_size);
-            io_finish_rpc(io, rpc, result);
+            if (result == OK) io_finish_rpc(io, rpc);
         }
         pthread_mutex_unlock(&io->lock);
-        return OK;
+        return result;
     default:
         return io->hooks.event(io->hooks.self, io, event);
     }

@@ -134,7 +134,9 @@ static status runner_begin(struct runner *runner, struct group *group) {
     if (stage->work) return runner_settle(runner, &held, stage->work(context->state, group));
     if (runner->count == runner->capacity) {
         size_t capacity = runner->capacity ? runner->capacity * 2 : 16;
-        TRY(RESIZE(&runner->held, capacity));
+        status result = RESIZE(&runner->held, capacity);
+        if (result != OK) group_free(&group);
+        TRY(result);
         runner->capacity = capacity;
     }
     status result = stage->submit(context->state, group);

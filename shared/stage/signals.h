@@ -7,7 +7,7 @@
 
 #include "shared/base/status.h"
 
-// Installs the handlers. Once a program.
+// Installs the handlers; called once. UNAVAILABLE when there is no pipe for signals_fd.
 status signals_open(void);
 
 // Whether the program was asked to stop.

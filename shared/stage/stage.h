@@ -37,7 +37,7 @@ struct stage {
     // there is nothing to set up.
     status (*open)(void **state, struct stage_context *context);
 
-    // Returns a hash of everything else that the section depends on, beside the group and the options: the weights.
+    // Returns a hash of everything else that the section depends on besides the group and the options: the weights.
     // NULL: nothing.
     uint64_t (*fingerprint)(void *state);
 

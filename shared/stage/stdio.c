@@ -17,7 +17,7 @@ struct stdio_slot {
     size_t line;
     char *passing;   // a quarantined group's line, to be written as it came
     struct buf done; // the line to be written
-    char *refused;   // why the line is no group
+    char *refused;   // why the line is not a group
 };
 
 struct stdio_filter {
@@ -25,7 +25,7 @@ struct stdio_filter {
     int output;
     struct stdio_slot *slots; // a ring in the order of the lines
     size_t first, count, capacity;
-    bool closed; // no more lines are read: one was no group
+    bool closed; // a line was not a group, so no more are read
 };
 
 static struct stdio_slot *stdio_slot(struct stdio_filter *filter, size_t index) {
@@ -40,7 +40,7 @@ static void stdio_release_slot(struct stdio_slot *slot) {
     *slot = (struct stdio_slot){0};
 }
 
-// A new slot at the end.
+// Adds a slot at the end, for the line that was read last.
 static status stdio_add_slot(struct stdio_filter *filter, struct stdio_slot **out) {
     if (filter->count == filter->capacity) {
         size_t capacity = filter->capacity ? filter->capacity * 2 : 64;
@@ -57,7 +57,7 @@ static status stdio_add_slot(struct stdio_filter *filter, struct stdio_slot **ou
     return OK;
 }
 
-// Writes the slots at the front that are done. DATAERR when the one in front is no group.
+// Writes the slots at the front that are done. DATAERR when the line of the first one is not a group.
 static status stdio_flush(struct stdio_filter *filter) {
     while (filter->count) {
         struct stdio_slot *slot = stdio_slot(filter, 0);
@@ -73,7 +73,7 @@ static status stdio_flush(struct stdio_filter *filter) {
     return OK;
 }
 
-// A line is no group: nothing behind it is read any more.
+// Records that a line is not a group, for the reason in fail_text(). Nothing after it is read.
 static status stdio_refuse_slot(struct stdio_filter *filter, struct stdio_slot *slot) {
     assert(!slot->refused && !slot->done.size);
     filter->closed = true;
@@ -102,7 +102,9 @@ static status stdio_receive(void *self, int capacity, int timeout_ms, struct gro
     slot->group = *out;
     if (!(*out)->quarantine.present) return OK;
     slot->passing = strndup(line, size);
-    return slot->passing ? OK : fail_oom();
+    if (slot->passing) return OK;
+    group_free(out);
+    return fail_oom();
 }
 
 static status stdio_deliver(void *self, struct group **group, status outcome) {

@@ -10,7 +10,7 @@
 // ---- writing ----
 
 static status node_config_add_line(struct buf *out, const char *word, const char *value) {
-    if (strchr(value, '\n')) return fail(USAGE, "the path contains a line break: %s", value);
+    if (strchr(value, '\n')) return fail(USAGE, "a path or an argument contains a line break: %s", value);
     return buf_printf(out, "%s %s\n", word, value);
 }
 
@@ -30,7 +30,7 @@ status node_config_write(const struct node_config *config, struct buf *out) {
     for (size_t i = 0; i < config->endpoint_count; i++) {
         const struct node_endpoint *endpoint = &config->endpoints[i];
         if (strchr(endpoint->address, '\n'))
-            return fail(USAGE, "the path contains a line break: %s", endpoint->address);
+            return fail(USAGE, "a path or an argument contains a line break: %s", endpoint->address);
         TRY(buf_printf(out, "desk %s %d %s %s %s\n", endpoint->stage, endpoint->replica,
                        *endpoint->machine ? endpoint->machine : "-", endpoint->key ? endpoint->key : "-",
                        endpoint->address));

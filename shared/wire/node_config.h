@@ -51,10 +51,10 @@ status node_config_read(struct node_config *config, const char *path);
 // Frees what it holds; a zeroed one is fine.
 void node_config_release(struct node_config *config);
 
-// Appends a config as such a file.
+// Appends a config as such a file. USAGE when a value contains a line break, UNAVAILABLE when memory is short.
 status node_config_write(const struct node_config *config, struct buf *out);
 
-// The security to open a wire with, NULL for none.
+// Returns the security to open a wire with, NULL for none. Valid as long as the config.
 const struct wire_security *node_config_security(const struct node_config *config);
 
 #endif

@@ -22,7 +22,7 @@ struct wire_security {
 // Whether `key` looks like a key: 40 characters of Z85.
 bool wire_key_valid(const char *key);
 
-// A new pair of keys. UNAVAILABLE when libzmq has no CURVE.
+// Makes a new pair of keys. UNAVAILABLE when libzmq has no CURVE.
 status wire_key_make(struct wire_security *out);
 
 // Writes a new key file, mode 0600; USAGE when the file exists, UNAVAILABLE when the disk refuses.
@@ -38,7 +38,7 @@ status wire_admit(struct wire_security *security, const char *key);
 // Frees what it holds, wipes the secret, and leaves no security.
 void wire_security_release(struct wire_security *security);
 
-// Answers libzmq's question whether a client may connect (ZAP, RFC 27), in a thread of its own.
+// Answers libzmq's requests whether a client may connect (ZAP, RFC 27), in a thread of its own.
 struct zap;
 
 // Starts the handler of a libzmq context, which admits the keys in `security`; that must outlive it. UNAVAILABLE when

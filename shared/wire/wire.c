@@ -3,6 +3,7 @@
 #include "shared/wire/wire.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zmq.h>
@@ -18,6 +19,7 @@ enum {
     RECONNECT_MS = 50,
     RECONNECT_MAX_MS = 500,
     ROUTING_ID_MAX = 32, // bytes
+    REASON_MAX = 1024,   // of a refusal, bytes
 };
 static_assert(DEAD_MS > 2 * HEARTBEAT_MS, "one heartbeat may come late");
 static_assert(CHECK_MS < HEARTBEAT_MS, "heartbeats are sent in time");
@@ -315,21 +317,23 @@ static void wire_set_event(struct wire_event *event, enum wire_event_kind kind, 
     event->peer = peer;
 }
 
-// Why a client is refused because of its fingerprint, NULL if it is welcome.
-static const char *wire_compare_runs(struct wire *wire, const struct wire_message *hello) {
-    const struct wire_self *self = &wire->self;
+// Compares a client's fingerprint with ours. *reason says why it is refused, "" if it is not.
+static void wire_compare_runs(const struct wire_self *self, const struct wire_message *hello,
+                              char (*reason)[REASON_MAX]) {
     size_t word = 0, same = 0; // where the word in which they differ begins
     for (; self->run[same] && self->run[same] == hello->run[same]; same++)
         if (self->run[same] == ' ') word = same + 1;
     const char *difference = self->run + word, *equals = strchr(difference, '=');
-    if (self->run[same] == hello->run[same] || (word && !strcmp(hello->purpose, "watch"))) return NULL;
+    **reason = 0;
+    if (self->run[same] == hello->run[same] || (word && !strcmp(hello->purpose, "watch"))) return;
     if (word && equals)
-        return arena_printf(&wire->arena, "%.*s's settings differ between %.100s-%d%s%.100s and %s-%d%s%s",
-                            (int)(equals - difference), difference, hello->name, (int)hello->replica,
-                            *hello->machine ? " on " : "", hello->machine, self->name, self->replica,
-                            *self->machine ? " on " : "", self->machine);
-    return arena_printf(&wire->arena, "%s-%d belongs to another run than %s-%d: their pipeline files differ",
-                        hello->name, (int)hello->replica, self->name, self->replica);
+        snprintf(*reason, sizeof *reason, "%.*s's settings differ between %.100s-%d%s%.100s and %s-%d%s%s",
+                 (int)(equals - difference), difference, hello->name, (int)hello->replica,
+                 *hello->machine ? " on " : "", hello->machine, self->name, self->replica, *self->machine ? " on " : "",
+                 self->machine);
+    else
+        snprintf(*reason, sizeof *reason, "%.100s-%d belongs to another run than %s-%d: their pipeline files differ",
+                 hello->name, (int)hello->replica, self->name, self->replica);
 }
 
 static status wire_on_client_message(struct wire *wire, const char *routing_id, size_t size, struct wire_event *event) {
@@ -337,7 +341,7 @@ static status wire_on_client_message(struct wire *wire, const char *routing_id, 
     const struct wire_message *message = &event->message, unknown = {.kind = MESSAGE_UNKNOWN_PEER};
     struct wire_peer *peer = wire_find_client(wire, routing_id, size);
     const int replica = (int)message->replica;
-    const char *refusal = NULL;
+    char refusal[REASON_MAX] = "";
     bool gone;
     if (peer && peer->lost) return OK;
     if (!peer && message->kind != MESSAGE_HELLO)
@@ -350,15 +354,15 @@ static status wire_on_client_message(struct wire *wire, const char *routing_id, 
         return OK;
     }
     if (message->protocol != WIRE_PROTOCOL) {
-        refusal = arena_printf(&wire->arena, "%s-%d uses protocol %d, but %s-%d uses protocol %d", message->name,
-                               replica, (int)message->protocol, self->name, self->replica, WIRE_PROTOCOL);
+        snprintf(refusal, sizeof refusal, "%.100s-%d uses protocol %d, but %s-%d uses protocol %d", message->name,
+                 replica, (int)message->protocol, self->name, self->replica, WIRE_PROTOCOL);
     } else if (message->schema != WIRE_SCHEMA) {
-        refusal = arena_printf(&wire->arena, "%s-%d has version %d of the group, but %s-%d has version %d",
-                               message->name, replica, (int)message->schema, self->name, self->replica, WIRE_SCHEMA);
+        snprintf(refusal, sizeof refusal, "%.100s-%d has version %d of the group, but %s-%d has version %d",
+                 message->name, replica, (int)message->schema, self->name, self->replica, WIRE_SCHEMA);
     } else {
-        refusal = wire_compare_runs(wire, message);
+        wire_compare_runs(self, message, &refusal);
     }
-    if (refusal) return wire_refuse(wire, routing_id, size, refusal);
+    if (*refusal) return wire_refuse(wire, routing_id, size, refusal);
     if (!peer) {
         TRY(wire_peer_new(wire, message->name, message->machine, message->purpose, &peer));
         assert(size <= sizeof peer->routing_id);

@@ -18,7 +18,7 @@ struct wire_peer;
 // Who this process is; the strings must outlive the wire.
 struct wire_self {
     // A fingerprint of the pipeline: clients with another one are refused. Words between spaces: a hash of its form,
-    // then NAME=HASH of each stage's settings; of those who only watch, the first word counts.
+    // then NAME=HASH of each stage's settings; for the purpose "watch" only the first word is compared.
     const char *run;
     const char *name;
     int replica;
@@ -29,7 +29,7 @@ struct wire_self {
 enum wire_event_kind {
     WIRE_TIMEOUT,  // nothing happened in time
     WIRE_READABLE, // `fd` is readable
-    WIRE_JOINED,   // the peer is there, perhaps again: nothing that was sent to it before holds
+    WIRE_JOINED,   // a conversation has begun, perhaps anew: earlier requests to the peer will not be answered
     WIRE_GONE,     // the peer left, died or was restarted; a server will be JOINED when it is back
     WIRE_REFUSED,  // the server does not admit us: message.reason
     WIRE_MESSAGE,  // `message` came from the peer
@@ -70,31 +70,32 @@ status wire_poll(struct wire *wire, int timeout_ms, struct wire_event *event);
 // when the sockets fail.
 status wire_send(struct wire *wire, struct wire_peer *peer, const struct wire_message *message, bool *gone);
 
-// The first open peer with that purpose among our clients, or among the servers that we connected to. NULL: none.
+// Returns the first open peer with that purpose among our clients, or among the servers that we connected to. NULL:
+// none.
 struct wire_peer *wire_first_peer(struct wire *wire, const char *purpose, bool clients);
 
-// The next open peer of the same purpose and role. NULL: no more. Peers are valid until the next wire_poll.
+// Returns the next open peer of the same purpose and role. NULL: no more. Peers are valid until the next wire_poll.
 struct wire_peer *wire_next_peer(struct wire_peer *peer);
 
-// Whether a conversation with the peer is open.
+// Returns whether a conversation with the peer is open.
 bool wire_peer_open(const struct wire_peer *peer);
 
-// The stage that the peer is a replica of; "" before the first opening.
+// Returns the stage that the peer is a replica of, "" before the first opening. Valid as long as the peer.
 const char *wire_peer_name(const struct wire_peer *peer);
 
-// The machine on which the peer runs.
+// Returns the machine on which the peer runs, "" before the first opening and if there is only one machine.
 const char *wire_peer_machine(const struct wire_peer *peer);
 
-// Which replica it is, from 1.
+// Returns which replica it is, from 1; 0 before the first opening.
 int wire_peer_replica(const struct wire_peer *peer);
 
-// What the conversation is for.
+// Returns what the conversation is for.
 const char *wire_peer_purpose(const struct wire_peer *peer);
 
-// Whether the peer connected to us, rather than we to it.
+// Returns true if the peer connected to us, false if we connected to it.
 bool wire_peer_is_client(const struct wire_peer *peer);
 
-// A pointer that the caller may set and that stays with the peer, NULL at first.
+// Returns a pointer that the caller may set and that stays with the peer, NULL at first.
 void **wire_peer_tag(struct wire_peer *peer);
 
 #endif

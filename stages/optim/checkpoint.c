@@ -1,5 +1,6 @@
-// What outlives the process: OUT/step-NNNNNN, a model directory with the training state and the file `progress` in it,
-// and OUT/state-NNNNNN, the latter two alone. Each is written under another name and renamed when it is complete.
+// The directories that outlive the process: a checkpoint, OUT/step-NNNNNN, is a model directory with the training state
+// and the file `progress`; a state, OUT/state-NNNNNN, has only the latter two. Each is written under another name and
+// renamed when it is complete.
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>

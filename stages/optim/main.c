@@ -70,7 +70,8 @@ static status optim_submit(void *state, struct group *group) {
     return OK;
 }
 
-// Writes the last checkpoint, unless the last one has everything; a state has everything too, but no model directory.
+// Writes the last checkpoint, unless the newest one has the last step already. A state of that step is as good, unless
+// a model directory is needed.
 static status optim_save_last(struct optim *optim, bool need_whole) {
     if (optim->untrained)
         log_info("%zu groups did not fill a step of %lld and were not trained", optim->untrained,
@@ -133,7 +134,7 @@ static status optim_poll(void *state, bool draining, struct group **done) {
     return OK;
 }
 
-// Also saves what was trained before a failure of the stage or a request to stop.
+// After a failure of the stage or a request to stop, too, saves what was trained.
 static status optim_close(void *state) {
     struct optim *optim = state;
     if (!optim) return OK;
