@@ -11,13 +11,13 @@ void diagnostic_add(struct diagnostics *diagnostics, struct location at, const c
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    if (diagnostics->count == diagnostics->room) {
-        size_t room = diagnostics->room * 2 + 16;
-        if (RESIZE(&diagnostics->list, room) != OK) {
+    if (diagnostics->count == diagnostics->capacity) {
+        size_t capacity = diagnostics->capacity * 2 + 16;
+        if (RESIZE(&diagnostics->list, capacity) != OK) {
             diagnostics->out_of_memory = true;
             return;
         }
-        diagnostics->room = room;
+        diagnostics->capacity = capacity;
     }
     const char *copy = arena_strndup(&diagnostics->arena, text, strlen(text));
     if (!copy) diagnostics->out_of_memory = true;

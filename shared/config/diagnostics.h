@@ -22,7 +22,7 @@ struct diagnostic {
 struct diagnostics {
     struct arena arena; // of the texts
     struct diagnostic *list;
-    size_t count, room;
+    size_t count, capacity;
     bool out_of_memory; // something could not be kept; diagnostics_report then fails
 };
 

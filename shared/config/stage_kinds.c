@@ -8,11 +8,11 @@
 
 #include "shared/config/stage_options.h"
 
-#define WHOLE   9007199254740992.0 // 2^53: the largest range in which a double holds every integer
-#define ENDLESS 1e300
-#define TINY    1e-9
+#define MAX_INTEGER  9007199254740992.0 // 2^53: the largest range in which a double holds every integer
+#define UNBOUNDED    1e300
+#define MIN_POSITIVE 1e-9
 
-// What several stages share, spelled once.
+// Options that several stages share.
 #define MODEL(owner)                                                                                                   \
     {                                                                                                                  \
         .name = "model", .offset = offsetof(struct owner, model.dir), .type = OPTION_FILE, .required = true,           \
@@ -26,7 +26,7 @@
 #define SEED(owner)                                                                                                    \
     {                                                                                                                  \
         .name = "seed", .offset = offsetof(struct owner, seed), .type = OPTION_INT, .default_value = "42",             \
-        .high = WHOLE, .from_source = true, .help = "seed of all random numbers"                                       \
+        .high = MAX_INTEGER, .from_source = true, .help = "seed of all random numbers"                                 \
     }
 #define GROUP_SIZE(owner)                                                                                              \
     {                                                                                                                  \
@@ -122,7 +122,7 @@ static const struct option source_options[] = {
      .offset = offsetof(struct source_options, limit),
      .type = OPTION_INT,
      .low = 1,
-     .high = WHOLE,
+     .high = MAX_INTEGER,
      .help = "use the first N samples (default: all)"},
     {.name = "shuffle",
      .offset = offsetof(struct source_options, shuffle),
@@ -197,7 +197,7 @@ static const struct option frames_options[] = {
      .offset = offsetof(struct frames_options, seconds_per_grid),
      .type = OPTION_NUMBER_OR,
      .default_value = "1.0",
-     .low = TINY,
+     .low = MIN_POSITIVE,
      .high = 1e6,
      .choices = "measured",
      .help = "seconds between two frame pairs; measured: from the sampled rate"},
@@ -212,7 +212,7 @@ static const struct option frames_options[] = {
      .offset = offsetof(struct frames_options, store_limit),
      .type = OPTION_INT,
      .low = 1,
-     .high = WHOLE,
+     .high = MAX_INTEGER,
      .not_hashed = true,
      .help = "maximum bytes of the store's frames; the least recently used are evicted (default: no limit)"},
     {0},
@@ -232,7 +232,7 @@ static const struct option rollout_options[] = {
      .offset = offsetof(struct rollout_options, top_p),
      .type = OPTION_NUMBER,
      .default_value = "0.95",
-     .low = TINY,
+     .low = MIN_POSITIVE,
      .high = 1,
      .help = "probability mass that nucleus sampling keeps; 1 is off"},
     {.name = "top_k",
@@ -288,15 +288,15 @@ static const struct option reward_options[] = {
      .offset = offsetof(struct reward_stage_options, coefficient),
      .type = OPTION_NUMBER,
      .default_value = "0.5",
-     .low = -ENDLESS,
-     .high = ENDLESS,
+     .low = -UNBOUNDED,
+     .high = UNBOUNDED,
      .help = "factor of the bonus"},
     {.name = "margin",
      .offset = offsetof(struct reward_stage_options, margin),
      .type = OPTION_NUMBER_OR,
      .default_value = "none",
-     .low = -ENDLESS,
-     .high = ENDLESS,
+     .low = -UNBOUNDED,
+     .high = UNBOUNDED,
      .choices = "none",
      .help = "how far below the mean likelihood the bonus begins"},
     {.name = "upper_bound",
@@ -336,7 +336,7 @@ static const struct option optim_options[] = {
      .offset = offsetof(struct optim_options, steps),
      .type = OPTION_INT,
      .low = 1,
-     .high = WHOLE,
+     .high = MAX_INTEGER,
      .help = "steps of the learning rate schedule"},
     {.name = "lr",
      .offset = offsetof(struct optim_options, lr),
@@ -354,7 +354,7 @@ static const struct option optim_options[] = {
      .offset = offsetof(struct optim_options, warmup),
      .type = OPTION_INT,
      .default_value = "0",
-     .high = WHOLE,
+     .high = MAX_INTEGER,
      .help = "steps of linear warm-up"},
     {.name = "weight_decay",
      .offset = offsetof(struct optim_options, weight_decay),
@@ -366,13 +366,13 @@ static const struct option optim_options[] = {
      .offset = offsetof(struct optim_options, beta1),
      .type = OPTION_NUMBER,
      .default_value = "0.9",
-     .high = 1 - TINY,
+     .high = 1 - MIN_POSITIVE,
      .help = "AdamW's decay of the first moment"},
     {.name = "beta2",
      .offset = offsetof(struct optim_options, beta2),
      .type = OPTION_NUMBER,
      .default_value = "0.999",
-     .high = 1 - TINY,
+     .high = 1 - MIN_POSITIVE,
      .help = "AdamW's decay of the second moment"},
     {.name = "epsilon",
      .offset = offsetof(struct optim_options, epsilon),
@@ -384,13 +384,13 @@ static const struct option optim_options[] = {
      .offset = offsetof(struct optim_options, clip_norm),
      .type = OPTION_NUMBER,
      .default_value = "5",
-     .high = ENDLESS,
+     .high = UNBOUNDED,
      .help = "maximum norm of the gradient; 0 is off"},
     {.name = "kl",
      .offset = offsetof(struct optim_options, kl),
      .type = OPTION_NUMBER,
      .default_value = "0",
-     .high = ENDLESS,
+     .high = UNBOUNDED,
      .help = "weight of the KL term; 0 is off"},
     {.name = "clip_low",
      .offset = offsetof(struct optim_options, clip_low),
@@ -402,7 +402,7 @@ static const struct option optim_options[] = {
      .offset = offsetof(struct optim_options, clip_high),
      .type = OPTION_NUMBER,
      .default_value = "0.2",
-     .high = ENDLESS,
+     .high = UNBOUNDED,
      .help = "upper clip of the ratio, on stale data only"},
     {.name = "train_vision",
      .offset = offsetof(struct optim_options, train_vision),
@@ -413,7 +413,7 @@ static const struct option optim_options[] = {
      .offset = offsetof(struct optim_options, ema_every),
      .type = OPTION_INT,
      .default_value = "10",
-     .high = WHOLE,
+     .high = MAX_INTEGER,
      .help = "steps between two updates of the reference; 0 keeps the first model"},
     {.name = "ema_decay",
      .offset = offsetof(struct optim_options, ema_decay),
@@ -425,7 +425,7 @@ static const struct option optim_options[] = {
      .offset = offsetof(struct optim_options, save_every),
      .type = OPTION_INT,
      .low = 1,
-     .high = WHOLE,
+     .high = MAX_INTEGER,
      .not_hashed = true,
      .help = "steps between two checkpoints (default: the last step only)"},
     {.name = "gradients",

@@ -24,10 +24,10 @@ static void records_skip_space(struct records_cursor *cursor) {
 static status records_add(struct records *records, const char *start, const struct records_cursor *cursor,
                           size_t line) {
     assert(start <= cursor->at && cursor->at <= cursor->end);
-    if (records->count == records->room) {
-        size_t room = records->room ? records->room * 2 : 256;
-        TRY(RESIZE(&records->items, room));
-        records->room = room;
+    if (records->count == records->capacity) {
+        size_t capacity = records->capacity ? records->capacity * 2 : 256;
+        TRY(RESIZE(&records->items, capacity));
+        records->capacity = capacity;
     }
     records->items[records->count++] = (struct record){start, (size_t)(cursor->at - start), line};
     return OK;

@@ -18,7 +18,7 @@ struct records {
     struct file_map map;
     struct record *items;
     size_t count;
-    size_t room;
+    size_t capacity;
 };
 
 // Opens `path` and finds its records: a file whose first character is [ is an array, any other is JSON lines, in which

@@ -155,8 +155,8 @@ static void color_jpeg_chroma(const AVFrame *frame, int plane, int y, int *work,
 void color_jpeg_row(const AVFrame *frame, int y, int *scratch, uint8_t *out) {
     enum { bits = 16, half = 1 << (bits - 1) };
     const int r_cr = 91881, b_cb = 116130, g_cr = 46802, g_cb = 22554; // the BT.601 coefficients x 2^16, rounded
-    int room = frame->width + 2;
-    int *cb = scratch, *cr = scratch + room, *work = scratch + 2 * (ptrdiff_t)room;
+    int stride = frame->width + 2;
+    int *cb = scratch, *cr = scratch + stride, *work = scratch + 2 * (ptrdiff_t)stride;
     color_jpeg_chroma(frame, 1, y, work, cb);
     color_jpeg_chroma(frame, 2, y, work, cr);
     const uint8_t *luma = color_plane_row(frame, 0, y);

@@ -10,8 +10,8 @@
 #include "shared/base/memory.h"
 #include "shared/store/lmdb_env.h"
 
-enum { ledger_format = 1, DBI_META = 0, DBI_ORDERS = 1, ledger_key_size = 8 };
-static const char *const ledger_dbis[] = {"meta", "orders", NULL};
+enum { ledger_format = 1, DBI_META = 0, DBI_ENTRIES = 1, ledger_key_size = 8 };
+static const char *const ledger_dbis[] = {"meta", "orders", NULL}; // names on disk
 static const int64_t ledger_max_seq = ((int64_t)1 << 40) - 1;
 
 struct ledger {
@@ -138,7 +138,7 @@ static status ledger_set_entry(struct ledger *ledger, const struct ledger_entry 
     do {
         struct ledger_entry before = {.id = ""};
         result = lmdb_txn_begin_write(ledger->env, &txn);
-        if (result == OK) result = lmdb_txn_get(txn, DBI_ORDERS, key, &stored);
+        if (result == OK) result = lmdb_txn_get(txn, DBI_ENTRIES, key, &stored);
         if (result == OK && stored.data) result = ledger_decode(stored, entry->seq, &before);
         const struct ledger_record record = {
             .state = entry->state,
@@ -153,7 +153,7 @@ static status ledger_set_entry(struct ledger *ledger, const struct ledger_entry 
             const char *string = strings[i] ? strings[i] : "";
             result = buf_append(&value, string, strlen(string) + 1);
         }
-        if (result == OK) result = lmdb_txn_put(txn, DBI_ORDERS, key, (struct lmdb_val){value.data, value.size});
+        if (result == OK) result = lmdb_txn_put(txn, DBI_ENTRIES, key, (struct lmdb_val){value.data, value.size});
     } while (lmdb_txn_commit(&txn, &result));
     buf_release(&value);
     return result == OK ? ledger_set_state(ledger, entry) : result;
@@ -186,7 +186,7 @@ status ledger_rewind_to(struct ledger *ledger, int64_t seq) {
         for (int64_t i = seq; result == OK && i < end; i++) {
             uint8_t key[ledger_key_size];
             ledger_make_key(i, key);
-            result = lmdb_txn_del(txn, DBI_ORDERS, (struct lmdb_val){key, sizeof key}, NULL);
+            result = lmdb_txn_del(txn, DBI_ENTRIES, (struct lmdb_val){key, sizeof key}, NULL);
         }
     } while (lmdb_txn_commit(&txn, &result));
     TRY(result);
@@ -207,7 +207,7 @@ status ledger_each(struct ledger *ledger, int64_t first,
     uint8_t first_key[ledger_key_size];
     ledger_make_key(first, first_key);
     TRY(lmdb_txn_begin_read(ledger->env, &txn));
-    status result = lmdb_cursor_init(&cursor, txn, DBI_ORDERS, (struct lmdb_val){first_key, sizeof first_key});
+    status result = lmdb_cursor_init(&cursor, txn, DBI_ENTRIES, (struct lmdb_val){first_key, sizeof first_key});
     while (result == OK && cursor.key.data) {
         const uint8_t *key = cursor.key.data;
         uint64_t seq = 0;

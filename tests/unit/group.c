@@ -1,4 +1,4 @@
-// The group: JSON and msgpack there and back, what is refused, sections.
+// The group: JSON and msgpack written and read back, what is refused, sections.
 #include <math.h>
 #include "tests/unit/unit.h"
 
@@ -74,7 +74,7 @@ static void test_fields_are_read(void **state) {
     group_free(&group);
 }
 
-static void test_null_and_whole_floats(void **state) {
+static void test_null_and_integral_floats(void **state) {
     (void)state;
     struct group *group =
         read_json("{\"id\":\"a\"," PROMPT ",\"quarantine\":null,\"media\":null,\"prompt_tokens\":[1.0,2e2]}");
@@ -89,7 +89,7 @@ struct bad_line {
     const char *says;
 };
 
-static void test_what_is_no_group(void **state) {
+static void test_what_is_not_a_group(void **state) {
     (void)state;
     static const struct bad_line lines[] = {
         {"", "not JSON"},
@@ -215,8 +215,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_everything_comes_back),
         cmocka_unit_test(test_fields_are_read),
-        cmocka_unit_test(test_null_and_whole_floats),
-        cmocka_unit_test(test_what_is_no_group),
+        cmocka_unit_test(test_null_and_integral_floats),
+        cmocka_unit_test(test_what_is_not_a_group),
         cmocka_unit_test(test_deep_nesting_is_refused),
         cmocka_unit_test(test_sections),
         cmocka_unit_test(test_broken_msgpack),

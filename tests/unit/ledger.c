@@ -1,5 +1,5 @@
-// The ledger: what became of each group, through restarts and through an optim that goes back; and what waits in
-// queues.
+// The ledger: the state of each group, after restarts and after optim went back to a checkpoint. Also the outbox and
+// the sets of sequence numbers.
 #include "tests/unit/unit.h"
 
 #include <unistd.h>
@@ -116,15 +116,15 @@ static void test_other_data_is_refused(void **state) {
     assert_null(ledger);
 }
 
-static void the_outbox_gives_each_reader_the_groups_in_order(void **state) {
+static void test_outbox_gives_each_reader_the_groups_in_order(void **state) {
     (void)state;
     struct outbox outbox = {0};
-    const int64_t orders[3] = {5, 2, 9};
+    const int64_t seqs[3] = {5, 2, 9};
     const char *ids[3] = {"five", "two", "nine"};
     for (int i = 0; i < 3; i++) {
         struct buf data = {0};
         assert_int_equal(buf_puts(&data, ids[i]), OK);
-        assert_int_equal(outbox_add(&outbox, orders[i], ids[i], 3, &data), OK);
+        assert_int_equal(outbox_add(&outbox, seqs[i], ids[i], 3, &data), OK);
     }
     assert_int_equal(outbox_count(&outbox, 1), 3);
     assert_string_equal(outbox_first(&outbox, 0)->id, "two");
@@ -139,14 +139,14 @@ static void the_outbox_gives_each_reader_the_groups_in_order(void **state) {
     assert_int_equal(outbox_count(&outbox, -1), 0);
 }
 
-static void check_seq_set(int64_t *orders, size_t count, const char *text) {
+static void check_seq_set(int64_t *seqs, size_t count, const char *text) {
     struct buf out = {0};
-    assert_int_equal(seq_set_format(orders, count, &out), OK);
+    assert_int_equal(seq_set_format(seqs, count, &out), OK);
     assert_string_equal(out.data, text);
     buf_release(&out);
 }
 
-static void seq_sets_are_short_strings(void **state) {
+static void test_seq_sets_are_short_strings(void **state) {
     (void)state;
     check_seq_set(NULL, 0, "");
     check_seq_set((int64_t[]){7, 3, 4, 5, -1, 12, 4}, 7, "3-5 7 12");
@@ -171,8 +171,8 @@ int main(void) {
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_rewind_to_optim),
         cmocka_unit_test(test_other_data_is_refused),
-        cmocka_unit_test(the_outbox_gives_each_reader_the_groups_in_order),
-        cmocka_unit_test(seq_sets_are_short_strings),
+        cmocka_unit_test(test_outbox_gives_each_reader_the_groups_in_order),
+        cmocka_unit_test(test_seq_sets_are_short_strings),
     };
     return cmocka_run_group_tests_name("ledger", tests, set_up, tear_down);
 }

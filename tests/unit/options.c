@@ -22,7 +22,7 @@ struct given {
     };
 };
 
-static void fresh(struct given *given, const char *stage) {
+static void init_defaults(struct given *given, const char *stage) {
     const struct stage_kind *kind = stage_kind_find(stage);
     assert_non_null(kind);
     assert_true(kind->options.size <= sizeof *given - offsetof(struct given, source));
@@ -110,14 +110,14 @@ static void test_choices_have_their_numbers(void **state) {
 static void test_published_defaults(void **state) {
     (void)state;
     struct given given;
-    fresh(&given, "optim");
+    init_defaults(&given, "optim");
     assert_true(given.optim.lr == 1e-6);
     assert_true(given.optim.clip_norm == 5);
     assert_true(given.optim.train_vision);
     assert_int_equal(given.optim.schedule, OPTIM_SCHEDULE_COSINE);
     assert_int_equal(given.optim.save_every, 0);
     options_release(&given.options);
-    fresh(&given, "reward");
+    init_defaults(&given, "reward");
     assert_true(isnan(given.reward.length_reward.from) && isnan(given.reward.length_reward.to));
     assert_true(isnan(given.reward.margin));
     assert_true(given.reward.upper_bound == 0.95);
@@ -127,7 +127,7 @@ static void test_published_defaults(void **state) {
 static void test_both_spellings_and_forms(void **state) {
     (void)state;
     struct given given;
-    fresh(&given, "source");
+    init_defaults(&given, "source");
     assert_int_equal(arguments(&given, "--data /dev/null --group-size=3 --max_staleness 2 --no-shuffle --stdio"), OK);
     assert_int_equal(given.source.group_size, 3);
     assert_int_equal(given.source.max_staleness, 2);
@@ -175,7 +175,7 @@ static void test_mistakes_are_named(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct given given;
-        fresh(&given, cases[i].stage);
+        init_defaults(&given, cases[i].stage);
         assert_int_equal(arguments(&given, cases[i].words), cases[i].code);
         assert_string_equal(fail_text(), cases[i].said);
         options_release(&given.options);
@@ -185,7 +185,7 @@ static void test_mistakes_are_named(void **state) {
 static void test_ranges(void **state) {
     (void)state;
     struct given given;
-    fresh(&given, "reward");
+    init_defaults(&given, "reward");
     assert_int_equal(arguments(&given, "--length-reward 320..512 --margin none --upper-bound none --device cuda:1"),
                      OK);
     assert_true(given.reward.length_reward.from == 320 && given.reward.length_reward.to == 512);
@@ -213,7 +213,7 @@ static status with_config(struct given *given, const char *content, const char *
 static void test_config_file(void **state) {
     (void)state;
     struct given given;
-    fresh(&given, "frames");
+    init_defaults(&given, "frames");
     assert_int_equal(with_config(&given, "fps: 1.5\nmax_frames: 8\nstore: here\n", "--max-frames 12"), OK);
     assert_true(given.frames.fps == 1.5);
     assert_int_equal(given.frames.max_frames, 12);
@@ -232,7 +232,7 @@ static void test_config_file(void **state) {
 static uint64_t hash_of_stage(const char *stage, const char *words) {
     struct given given;
     uint64_t hash;
-    fresh(&given, stage);
+    init_defaults(&given, stage);
     assert_int_equal(arguments(&given, words), OK);
     assert_int_equal(options_hash(&given.options, &hash), OK);
     options_release(&given.options);
