@@ -57,7 +57,7 @@ static void pipeline_validate_unknown_key(struct parsed_file *file, const char *
                                           const struct option_table *table, const struct option_table *more) {
     for (int i = 0; i < STAGE_COUNT; i++) {
         if (!option_find(&stage_kinds[i].options, key->name)) continue;
-        diagnostic_add(&file->diagnostics, key->name_at, "%s: no such key: %s; it is one of %s", owner, key->name,
+        diagnostic_add(&file->diagnostics, key->name_at, "%s: no such key: %s; it is a key of %s", owner, key->name,
                        stage_kinds[i].name);
         return;
     }

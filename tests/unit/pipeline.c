@@ -1,4 +1,4 @@
-// Pipeline files: what is handed down, where mistakes are said to be, and that what is written reads back the same.
+// Pipeline files: what stages inherit, where mistakes are located, and that what is written reads back the same.
 #include "tests/unit/unit.h"
 
 #include <sys/stat.h>
@@ -12,10 +12,10 @@ static char dir[] = "/tmp/caravan-pipeline-XXXXXX";
 
 static char *below(const char *name) {
     static char path[4][256];
-    static int turn;
-    turn = (turn + 1) % 4;
-    snprintf(path[turn], sizeof path[turn], "%s/%s", dir, name);
-    return path[turn];
+    static int next;
+    next = (next + 1) % 4;
+    snprintf(path[next], sizeof path[next], "%s/%s", dir, name);
+    return path[next];
 }
 
 static int make_directory(void **state) {
@@ -88,7 +88,7 @@ static void check_good(const struct pipeline *pipeline) {
     options_release(&options);
 }
 
-static void test_handed_down_and_written(void **state) {
+static void test_inherited_and_written(void **state) {
     (void)state;
     struct pipeline *pipeline;
     struct buf mistakes = {0}, text = {0};
@@ -167,7 +167,7 @@ static void test_mistakes_have_their_place(void **state) {
         {"a: [1\nb: 2", ":2:2: not YAML"},
         {HEAD TAIL "---\nx: 1\n", ":9:1: a second YAML document"},
         {HEAD TAIL "sead: 3\n", ":8:1: pipeline: no such key: sead; did you mean seed?"},
-        {HEAD TAIL "fps: 3\n", ":8:1: pipeline: no such key: fps; it is one of frames"},
+        {HEAD TAIL "fps: 3\n", ":8:1: pipeline: no such key: fps; it is a key of frames"},
         {HEAD TAIL "seed: x\n", ":8:7: pipeline: seed: 'x' is not an integer"},
         {HEAD TAIL "seed: [x]\n", ":8:7: seed: expected a value, not an array"},
         {HEAD TAIL "seed: 1\nseed: 2\n", ":9:1: seed is given twice"},
@@ -183,7 +183,7 @@ static void test_mistakes_have_their_place(void **state) {
         {HEAD "  - frame: {}\n" TAIL, ":5:5: frame: no such stage; did you mean frames?"},
         {HEAD "  - frames: {fps: 0}\n" TAIL, ":5:19: frames: fps: 0 is out of range"},
         {HEAD "  - frames: {fpss: 1}\n" TAIL, ":5:14: frames: no such key: fpss; did you mean fps?"},
-        {HEAD "  - frames: {top_k: 1}\n" TAIL, ":5:14: frames: no such key: top_k; it is one of rollout"},
+        {HEAD "  - frames: {top_k: 1}\n" TAIL, ":5:14: frames: no such key: top_k; it is a key of rollout"},
         {HEAD "  - frames: {stdio: true}\n" TAIL, ":5:14: frames: stdio: allowed on the command line only"},
         {HEAD "  - frames: {max_frames: 2}\n" TAIL, ":5:26: frames: min_frames: 4 is above max_frames, which is 2"},
         {HEAD "  - frames: {replicas: 0}\n" TAIL, ":5:24: frames: replicas: 0 is out of range: 1 to 256"},
@@ -244,8 +244,8 @@ static void test_all_mistakes_at_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_handed_down_and_written), cmocka_unit_test(test_set_goes_on_top),
-        cmocka_unit_test(test_from_orders_the_flow),    cmocka_unit_test(test_mistakes_have_their_place),
+        cmocka_unit_test(test_inherited_and_written), cmocka_unit_test(test_set_goes_on_top),
+        cmocka_unit_test(test_from_orders_the_flow),  cmocka_unit_test(test_mistakes_have_their_place),
         cmocka_unit_test(test_all_mistakes_at_once),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
