@@ -5,7 +5,7 @@ FORMATTED = $(or $(shell git ls-files '*.c' '*.h' 2>/dev/null),$(shell find $(wi
 LAYOUT_VERSION := 14
 
 .PHONY: lint lint-if-there
-lint: compile_commands.json $(LIBRARY) ## zero warnings: clang-format, clang-tidy, layers, comments, symbols
+lint: compile_commands.json $(LIBRARY) ## zero warnings: clang-format, clang-tidy, layers, comments, names, symbols
 	@if clang-format --version | grep -q 'version $(LAYOUT_VERSION)\.'; then clang-format --dry-run -Werror $(FORMATTED); \
 	 else echo "layout left out: it is that of clang-format $(LAYOUT_VERSION), and this is $$(clang-format --version)"; fi
 	python3 tests/lint/layers .

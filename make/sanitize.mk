@@ -1,11 +1,12 @@
 # The test suite once more under gcc's sanitizers, each in a build directory of its own.
-# gcc warns falsely at times about instrumented code, so that warnings are no errors here; the plain build has them.
+# gcc gives some false warnings about instrumented code, so warnings are not errors here; the plain build shows the
+# real ones.
 # (Full debug information makes gcc spend many minutes on the unrolled kernels, so only line tables are kept.)
 ASAN_FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 TSAN_FLAGS := -fsanitize=thread -fno-omit-frame-pointer
 
-# What a stage of a pipeline reports would end in its log, and the stage be started again: so reports go to files, and one
-# that is there fails the target.
+# A report of a stage in a pipeline would only reach the stage's log, and the supervisor would restart the stage. So reports
+# are written to files, and the target fails if there is one.
 REPORTED = { status=$$?; ls $(1)/report.* >/dev/null 2>&1 && head -60 $(1)/report.* && exit 1; exit $$status; }
 
 .PHONY: sanitize sanitize-thread

@@ -83,8 +83,8 @@ static void *pool_worker_main(void *argument) {
         for (int i = 0; i < pool_spins && pool_loop(pool) == seen; i++) pool_relax();
         if (pool_loop(pool) != seen) continue;
         pthread_mutex_lock(&pool->lock);
-        atomic_fetch_add(&pool->sleeping,
-                         1); // before the ticket is read; pool_start_loop writes it and then reads this
+        // Written before the ticket is read; pool_start_loop writes the ticket and then reads this.
+        atomic_fetch_add(&pool->sleeping, 1);
         while (pool_loop(pool) == seen) pthread_cond_wait(&pool->loop_started, &pool->lock);
         atomic_fetch_sub(&pool->sleeping, 1);
         pthread_mutex_unlock(&pool->lock);

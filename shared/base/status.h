@@ -1,7 +1,8 @@
 // The result of a library call: a named code, and one line of text for a person.
 //
-// Library functions return a status; only a program's main turns it into an exit code. Two things end the process from
-// within: a failed assert, which is a bug, and LMDB finding its own file damaged, which it reports by ending us.
+// Library functions return a status; only a program's main turns it into an exit code. The library ends the process in
+// two cases only: a failed assert, which is a bug, and an LMDB file whose structure is broken (lmdb_env.c).
+// Any function that allocates may return UNAVAILABLE because memory is short, also where its comment does not say so.
 // The message of the last failure belongs to the calling thread and is valid until its next failure.
 #ifndef SHARED_BASE_STATUS_H
 #define SHARED_BASE_STATUS_H
@@ -20,7 +21,7 @@ typedef enum status {
 // Sets this thread's failure message and returns `code`: return fail(DATAERR, "%s: empty", path).
 status fail(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// Puts "PREFIX: " in front of the failure message and returns `code`. A caller says so where the failure happened.
+// Puts "PREFIX: " in front of the failure message and returns `code`. So a caller adds where the failure happened.
 status fail_prefix(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Sets the failure message "out of memory" and returns UNAVAILABLE.

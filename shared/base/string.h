@@ -17,16 +17,16 @@ struct string {
     size_t size;
 };
 
-// The string of a NUL-terminated C string.
+// Returns the C string with its length, without a copy.
 struct string string_of(const char *text);
 
 // Whether a string is present and equals the C string.
 bool string_equals(struct string string, const char *other);
 
-// The bytes [from, to) of a string, from <= to <= size.
+// Returns the bytes [from, to) of a string, from <= to <= size.
 struct string string_slice(struct string string, size_t from, size_t to);
 
-// The position of the first `part` at or after `from`, SIZE_MAX if there is none.
+// Returns the position of the first `part` at or after `from`, SIZE_MAX if there is none.
 size_t string_find(struct string string, const char *part, size_t from);
 
 // Returns the length of the well-formed UTF-8 sequence at data (1 to 4), or minus the length of the ill-formed part

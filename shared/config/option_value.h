@@ -6,16 +6,16 @@
 
 // The fields that an option's type uses; the others are NaN or zero.
 struct option_value {
-    struct option_range range; // `from` is any other number's value too; NaN for one of the choices
+    struct option_range range; // `from` is also the value of the other number types; NaN for one of the choices
     int64_t integer;
-    int choice; // the index of the word among the choices, -1: not one of them
+    int choice; // the index of the string among the choices, -1: not one of them
     bool boolean;
 };
 
 // Parses a string as a value of the option, without looking for files. USAGE with "NAME: what is wrong".
 status option_value_parse(struct option_value *value, const struct option *option, const char *text);
 
-// Parses a finite decimal number. False if the string is not one.
+// Parses a finite decimal number. Returns false if the string is not one.
 bool parse_double(const char *text, double *number);
 
 #endif

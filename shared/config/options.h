@@ -44,7 +44,7 @@ struct option {
     double low, high;          // OPTION_INT, OPTION_NUMBER, OPTION_NUMBER_OR
     const char *choices;       // words separated by '|'
     const char *not_above;     // the name of a numeric option whose value may not be below this one's
-    const char *below_run;     // in a pipeline, where unset: this directory in the run's
+    const char *below_run;     // in a pipeline, where unset: this directory below the run's
     bool from_source;          // in a pipeline, where unset: as the source has it
     bool same_as_source;       // in a pipeline: it must have the source's value
     bool command_line_only;    // not to be written in a pipeline file
@@ -65,7 +65,7 @@ struct option_table {
     size_t size;                  // of the struct
 };
 
-// The option of that name, NULL if there is none. '-' and '_' are the same.
+// Returns the option of that name, NULL if there is none. '-' and '_' are the same.
 const struct option *option_find(const struct option_table *table, const char *name);
 
 // "Did you mean": the known name that is nearest to a mistyped one.
@@ -75,28 +75,29 @@ struct nearest {
     char question[128];
 };
 
-// An empty search.
+// Returns an empty search for a name like `typed`, which must outlive the search.
 struct nearest nearest_to(const char *typed);
 
 // Keeps `name` if it is nearer than those before. It must outlive the search.
 void nearest_offer(struct nearest *nearest, const char *name);
 
-// "; did you mean NAME?", or "" when no name is near. Valid as long as *nearest.
+// Returns "; did you mean NAME?", or "" when no name is near. Valid as long as *nearest.
 const char *nearest_question(struct nearest *nearest);
 
-// The nearest name of an option in a table, NULL when none is near.
+// Returns the nearest name of an option in a table, NULL when none is near.
 const char *option_suggest(const struct option_table *table, const char *name);
 
-// The index of `word` among `choices` ("a|b|c", or NULL), -1 if it is not one of them.
+// Returns the index of `word` among `choices` ("a|b|c", or NULL), -1 if it is not one of them.
 int choice_index(const char *choices, const char *word);
 
-// What an option takes, as --help shows it: "N", "FILE", "a|b". NULL when memory is short.
+// Returns what an option takes, as --help shows it: "N", "FILE", "a|b". NULL when memory is short.
 const char *option_argument(const struct option *option, struct arena *arena);
 
 // Checks a value against an option, not whether files exist. USAGE with "NAME: what is wrong".
 status option_check(const struct option *option, const char *value);
 
-// Puts `dir` before a relative path of OPTION_FILE or OPTION_PATH; other values are copied. NULL when memory is short.
+// Returns a value with `dir` before a relative path of OPTION_FILE or OPTION_PATH; other values are copied. NULL when
+// memory is short.
 char *option_absolute(const struct option *option, const char *dir, const char *value, struct arena *arena);
 
 // A table's struct while it is filled. The strings in it live as long as this.
@@ -106,7 +107,7 @@ struct options {
     struct arena arena;
 };
 
-// Fills the struct with the defaults. Release with options_release.
+// Fills the struct with the defaults. UNAVAILABLE. Release with options_release, also after a failure.
 status options_init(struct options *options, const struct option_table *table, void *values);
 
 // Frees the strings; a zeroed struct is fine.
@@ -131,7 +132,7 @@ status options_check(const struct options *options);
 // the same values always have the same hash. UNAVAILABLE when memory is short.
 status options_hash(const struct options *options, uint64_t *hash);
 
-// Appends the --help text of a table.
+// Appends the --help text of a table. UNAVAILABLE.
 status options_help(const struct option_table *table, struct buf *out);
 
 #endif

@@ -78,7 +78,7 @@ static int pipeline_yaml_append(void *out, unsigned char *data, size_t size) {
     return buf_append(out, data, size) == OK;
 }
 
-// Each of these returns the index of a node, 0 when memory is short; a node 0 given to another makes that one 0 too.
+// Each of these returns the index of a node, 0 when memory is short or when it was given the node 0.
 static int pipeline_yaml_string(yaml_document_t *yaml, const char *text) {
     return yaml_document_add_scalar(yaml, NULL, (const yaml_char_t *)text, (int)strlen(text), YAML_ANY_SCALAR_STYLE);
 }

@@ -71,23 +71,23 @@ status pipeline_read(struct pipeline **out, const char *path, const char *const 
 status pipeline_parse(struct pipeline **out, const char *path, const char *text, size_t size, const char *const *sets,
                       size_t count, struct buf *diagnostics);
 
-// NULL is fine; sets *pipeline to NULL.
+// Frees the pipeline and sets *pipeline to NULL; NULL is fine.
 void pipeline_free(struct pipeline **pipeline);
 
-// The stage of that name, NULL if there is none.
+// Returns the stage of that name, NULL if there is none.
 struct pipeline_stage *pipeline_find_stage(const struct pipeline *pipeline, const char *name);
 
-// The key of that name, NULL if the list has none.
+// Returns the key of that name, NULL if the list has none.
 struct pipeline_key *key_list_find(const struct key_list *keys, const char *name);
 
-// How many keys the list has.
+// Returns the number of keys in the list.
 size_t key_list_count(const struct key_list *keys);
 
-// Sets or replaces a key; `name` and `value` are copied into the arena. NULL when memory is short.
+// Sets or replaces a key and returns it; `name` and `value` are copied into the arena. NULL when memory is short.
 struct pipeline_key *key_list_set(struct key_list *keys, struct arena *arena, const char *name, const char *value,
                                   struct location name_at, struct location value_at);
 
-// The value of a stage's key as given or inherited, NULL if it is at its default.
+// Returns the value of a stage's key as given or inherited, NULL if it is at its default.
 const char *pipeline_value(const struct pipeline_stage *stage, const char *key);
 
 // Sets or replaces a key of a stage, for what the supervisor adds. The strings are copied. UNAVAILABLE when memory is
@@ -95,16 +95,17 @@ const char *pipeline_value(const struct pipeline_stage *stage, const char *key);
 status pipeline_set(struct pipeline *pipeline, struct pipeline_stage *stage, const char *key, const char *value);
 
 // Fills the options of a stage that is not a user's program; `values` is the struct of its kind. USAGE or DATAERR as
-// options_set. Release with options_release.
+// options_set. Release with options_release, also after a failure.
 status pipeline_options(const struct pipeline_stage *stage, struct options *options, void *values);
 
 // Appends the pipeline as YAML that reads back as the same one: all paths absolute, inherited values written out.
+// UNAVAILABLE.
 status pipeline_write(const struct pipeline *pipeline, struct buf *out);
 
-// Appends the flow as a graph in Graphviz's dot language.
+// Appends the flow as a graph in Graphviz's dot language. UNAVAILABLE.
 status pipeline_dot(const struct pipeline *pipeline, struct buf *out);
 
-// Appends the flow as lines of text for a terminal.
+// Appends the flow as lines of text for a terminal. UNAVAILABLE.
 status pipeline_text(const struct pipeline *pipeline, struct buf *out);
 
 #endif

@@ -24,10 +24,10 @@ extern const struct stage_kind stage_kinds[STAGE_COUNT];
 // are in struct common_options, the first member of every stage's struct.
 extern const struct option common_options[];
 
-// The kind of that name, NULL if there is none.
+// Returns the kind of that name, NULL if there is none.
 const struct stage_kind *stage_kind_find(const char *name);
 
-// Appends the reference of all stages' options as Markdown tables.
+// Appends the reference of all stages' options as Markdown tables. UNAVAILABLE.
 status stage_kinds_markdown(struct buf *out);
 
 #endif

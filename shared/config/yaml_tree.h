@@ -21,16 +21,16 @@ status yaml_tree_read(struct yaml_tree *tree, const char *data, size_t size, str
 // Frees the tree; a zeroed document is fine.
 void yaml_tree_release(struct yaml_tree *tree);
 
-// The node with that index, NULL for 0. The document owns it.
+// Returns the node with that index, NULL for 0. The document owns it.
 yaml_node_t *yaml_tree_node(struct yaml_tree *tree, int index);
 
-// Where a node begins.
+// Returns where a node begins.
 struct location yaml_node_location(const yaml_node_t *node);
 
-// The string of a scalar; NULL for any other node and for a string with a NUL inside.
+// Returns the string of a scalar, owned by the document; NULL for any other node and for a string with a NUL inside.
 const char *yaml_node_string(const yaml_node_t *node);
 
-// What a node is, for messages: "an array", "a mapping", "a string".
+// Returns what a node is, for messages: "an array", "a mapping", "a string".
 const char *yaml_node_kind(const yaml_node_t *node);
 
 #endif

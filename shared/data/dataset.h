@@ -14,10 +14,11 @@ struct dataset;
 
 // Opens what the options of `source` name (data, format, media_root, template, epochs, limit, shuffle, seed) and
 // checks every record. DATAERR "FILE:LINE: FIELD: what is wrong" when one is invalid. When several are, the first 20
-// messages are logged and the failure is their number. Free with dataset_free.
+// messages are logged and the failure is their number. USAGE when a template is given for a format whose records
+// contain their messages. Free with dataset_free.
 status dataset_open(struct dataset **out, const struct source_options *options);
 
-// NULL is fine; sets *dataset to NULL.
+// Frees the data set and sets *dataset to NULL; NULL is fine.
 void dataset_free(struct dataset **dataset);
 
 // Returns the number of groups in all epochs together.

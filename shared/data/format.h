@@ -1,5 +1,5 @@
-// The formats of annotation files. A format turns one record into a group: a function of the record, the
-// options and the line number alone.
+// The formats of annotation files. A format turns one record into a group, which depends on the record, the options and
+// the line number alone.
 #ifndef SHARED_DATA_FORMAT_H
 #define SHARED_DATA_FORMAT_H
 

@@ -178,10 +178,10 @@ struct group {
     struct quarantine quarantine;
 };
 
-// An empty group on the heap. Free with group_free.
+// Makes an empty group on the heap. UNAVAILABLE. Free with group_free.
 status group_new(struct group **out);
 
-// NULL is fine; sets *group to NULL.
+// Frees the group with everything in its arena and sets *group to NULL; NULL is fine.
 void group_free(struct group **group);
 
 // Reads one JSON object. DATAERR, for instance "not a group: completions[2].text: missing": not JSON, wrong types, v
@@ -189,13 +189,13 @@ void group_free(struct group **group);
 // absent; an absent v is 1. problem_type is not checked here, but by source and reward.
 status group_from_json(struct group **out, const char *json, size_t size);
 
-// Appends the group as one line of JSON, without the newline.
+// Appends the group as one line of JSON, without the newline. UNAVAILABLE.
 status group_to_json(const struct group *group, struct buf *out);
 
 // Reads one msgpack map. DATAERR as above, and for a key unknown to the table that does not carry JSON.
 status group_from_msgpack(struct group **out, const void *data, size_t size);
 
-// Appends the group as one msgpack map.
+// Appends the group as one msgpack map. UNAVAILABLE.
 status group_to_msgpack(const struct group *group, struct buf *out);
 
 // What a stage needs of the group before it can work; DATAERR "not a group: ..." names what is missing.
@@ -210,7 +210,7 @@ enum group_need {
 // Checks what `needs` (group_need, or-ed) says. DATAERR.
 status group_check(const struct group *group, unsigned needs);
 
-// Quarantines the group: later stages pass it through unchanged. Records `stage` and the formatted reason.
+// Quarantines the group: later stages pass it through unchanged. Records `stage` and the formatted reason. UNAVAILABLE.
 status group_quarantine(struct group *group, const char *stage, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

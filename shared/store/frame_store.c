@@ -1,7 +1,7 @@
 // The store of frames on LMDB: three databases, one with the records, one with the time of their last use, one with the
 // hashes of files.
 //
-// Surprising: a read also has to write, namely the time of use. Such small writes are collected in memory and written
+// The surprise: a read also has to write, namely the time of use. Such small writes are collected in memory and written
 // with the next put, so that readers do not wait for the writer's lock.
 #include "shared/store/frame_store.h"
 

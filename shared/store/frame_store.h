@@ -64,7 +64,7 @@ status frame_store_get(struct frame_store *store, const char *key, struct frames
 // disk is full; the store is then unchanged.
 status frame_store_put(struct frame_store *store, const char *key, const struct frames *frames);
 
-// Stores a record that came from another process. DATAERR when it is not a record.
+// Stores a record that came from another process. DATAERR when it is not a record, otherwise as frame_store_put.
 status frame_store_put_record(struct frame_store *store, const char *key, const void *record, size_t size);
 
 // Calls visit for each key in order; `bytes` is the record's size, `used` the time of its last use in seconds since
@@ -74,7 +74,8 @@ status frame_store_each(struct frame_store *store,
                                         double used),
                         void *context);
 
-// Deletes one record; *found says whether it existed.
+// Deletes one record; *found says whether it existed. DATAERR when the key is not 32 hex digits, UNAVAILABLE when the
+// disk fails.
 status frame_store_evict(struct frame_store *store, const char *key, bool *found);
 
 // What stat says of a file. As long as it is the same, the content's hash need not be computed again.
@@ -83,11 +84,12 @@ struct file_stamp {
     int64_t modified, changed; // nanoseconds since 1970
 };
 
-// *found, hash = the hash that was remembered for this path and stamp.
+// *found, hash = the hash that was remembered for this path and stamp. UNAVAILABLE when the store cannot be read.
 status frame_store_recall_hash(struct frame_store *store, const char *path, const struct file_stamp *stamp,
                                uint8_t hash[16], bool *found);
 
-// Remembers the hash of the file's content. It is written to the disk with the next put or at close.
+// Remembers the hash of the file's content. It is written to the disk with the next put, when too many wait, or at
+// close. UNAVAILABLE when the disk fails.
 status frame_store_remember_hash(struct frame_store *store, const char *path, const struct file_stamp *stamp,
                                  const uint8_t hash[16]);
 
