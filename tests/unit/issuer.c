@@ -121,6 +121,21 @@ static void tick(struct fixture *fixture) {
     assert_int_equal(issuer_tick(fixture->issuer, &fixture->io), OK);
 }
 
+// Opens the issuer with a supervisor and with an optim that begins to train.
+static void open_supervised_issuer(struct fixture *fixture) {
+    const struct wire_message position = {.kind = MESSAGE_POSITION, .step = 0, .seq = 0};
+    struct wire_peer supervisor = {"report", "caravan"};
+    open_issuer(fixture, 0);
+    assert_int_equal(issuer_joined(fixture->issuer, &fixture->io, &supervisor), OK);
+    tell(fixture, position);
+    tick(fixture);
+}
+
+// Optim reports that the group at `seq` was trained.
+static void tell_trained(struct fixture *fixture, int64_t seq) {
+    tell(fixture, (struct wire_message){.kind = MESSAGE_TRAINED, .seq = seq, .id = "", .step = seq / PER_STEP + 1});
+}
+
 static void nothing_is_issued_before_the_position(void **state) {
     (void)state;
     struct fixture fixture;
@@ -150,8 +165,7 @@ static void staleness_bounds_the_groups_in_flight(void **state) {
     tick(&fixture);
     tick(&fixture);
     assert_int_equal(fixture.io.put_count, 2 * PER_STEP);
-    for (int64_t seq = 0; seq < PER_STEP; seq++)
-        tell(&fixture, (struct wire_message){.kind = MESSAGE_TRAINED, .seq = seq, .id = "", .step = 1});
+    for (int64_t seq = 0; seq < PER_STEP; seq++) tell_trained(&fixture, seq);
     tick(&fixture);
     assert_int_equal(fixture.io.put_count, 3 * PER_STEP);
     assert_int_equal(fixture.io.policy[0], 0);
@@ -180,13 +194,8 @@ static void a_lost_group_is_issued_again(void **state) {
 static void an_optim_that_lost_its_directory_is_refused(void **state) {
     (void)state;
     struct fixture fixture;
-    struct wire_peer supervisor = {"report", "caravan"};
-    open_issuer(&fixture, 0);
-    assert_int_equal(issuer_joined(fixture.issuer, &fixture.io, &supervisor), OK);
-    tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = 0});
-    tick(&fixture);
-    for (int64_t seq = 0; seq < PER_STEP; seq++)
-        tell(&fixture, (struct wire_message){.kind = MESSAGE_TRAINED, .seq = seq, .id = "", .step = 1});
+    open_supervised_issuer(&fixture);
+    for (int64_t seq = 0; seq < PER_STEP; seq++) tell_trained(&fixture, seq);
     tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = -1});
     tick(&fixture);
     tick(&fixture);
@@ -201,14 +210,10 @@ static void an_optim_that_lost_its_directory_is_refused(void **state) {
 static void an_older_checkpoint_is_trained_again_with_a_notice(void **state) {
     (void)state;
     struct fixture fixture;
-    struct wire_peer supervisor = {"report", "caravan"};
-    open_issuer(&fixture, 0);
-    assert_int_equal(issuer_joined(fixture.issuer, &fixture.io, &supervisor), OK);
-    tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = 0});
+    open_supervised_issuer(&fixture);
     for (int64_t seq = 0; seq < 2 * PER_STEP; seq++) {
         tick(&fixture);
-        tell(&fixture,
-             (struct wire_message){.kind = MESSAGE_TRAINED, .seq = seq, .id = "", .step = seq / PER_STEP + 1});
+        tell_trained(&fixture, seq);
     }
     tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 1, .seq = PER_STEP});
     fixture.io.put_count = 0;
@@ -246,8 +251,7 @@ static void the_end_is_told_once_everything_is_settled(void **state) {
         } else if (seq == 9) {
             tell(&fixture, (struct wire_message){.kind = MESSAGE_UNUSED, .seq = seq, .id = ""});
         } else {
-            tell(&fixture,
-                 (struct wire_message){.kind = MESSAGE_TRAINED, .seq = seq, .id = "", .step = seq / PER_STEP + 1});
+            tell_trained(&fixture, seq);
         }
     }
     tick(&fixture);

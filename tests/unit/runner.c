@@ -85,7 +85,7 @@ static const struct stage holding = {.name = "reward",
                                      .submit = hold_submit,
                                      .poll = hold_poll};
 
-// Hands one held group back at a time, and not before the others behind it were asked for.
+// Returns one held group per call, although the stage could hold more.
 static status hurry_poll(void *state, bool draining, struct group **done) {
     (void)draining;
     if (held_count == 0) return END;
@@ -172,7 +172,7 @@ static int child_finish(struct child *child, struct buf *out, struct buf *log) {
     return WIFEXITED(code) ? WEXITSTATUS(code) : -WTERMSIG(code);
 }
 
-// One line from the child, within a second.
+// One line from the child; waits five seconds for each byte.
 static char *child_read_line(const struct child *child) {
     static char line[4096];
     size_t size = 0;
@@ -202,12 +202,12 @@ static char *ids(const struct buf *out) {
     return text;
 }
 
-static void expect(const struct stage *stage, const char *input, int code, const char *order, const char *said) {
+static void expect(const struct stage *stage, const char *input, int code, const char *order, const char *logged) {
     struct buf out = {0}, log = {0};
     assert_int_equal(run(stage, input, &out, &log), code);
     assert_string_equal(out.data ? ids(&out) : "", order);
-    if (said) assert_non_null(log.data);
-    if (said && !strstr(log.data, said)) assert_string_equal(log.data, said);
+    if (logged) assert_non_null(log.data);
+    if (logged && !strstr(log.data, logged)) assert_string_equal(log.data, logged);
     buf_release(&out);
     buf_release(&log);
 }
@@ -347,7 +347,7 @@ static void test_source_writes_its_groups(void **state) {
 static void test_usage(void **state) {
     (void)state;
     static const struct {
-        const char *option, *value, *said;
+        const char *option, *value, *logged;
         int code;
     } cases[] = {
         {"--sed", "1", "caravan-test: --sed: no such option; did you mean --seed?", 64},
@@ -359,7 +359,7 @@ static void test_usage(void **state) {
         struct buf out = {0}, log = {0};
         struct child child = child_start(&simple, cases[i].option, cases[i].value);
         assert_int_equal(child_finish(&child, &out, &log), cases[i].code);
-        assert_non_null(strstr(log.data, cases[i].said));
+        assert_non_null(strstr(log.data, cases[i].logged));
         assert_int_equal(out.size, 0);
         buf_release(&out);
         buf_release(&log);
@@ -373,14 +373,14 @@ static void test_store_is_looked_up(void **state) {
     assert_non_null(mkdtemp(dir));
     snprintf(option, sizeof option, "--store=%s", dir);
     const char *seeds[] = {"--seed=1", "--seed=1", "--seed=2"};
-    const char *said[] = {"0 found", "2 found", "0 found"};
+    const char *logged[] = {"0 found", "2 found", "0 found"};
     for (int i = 0; i < 3; i++) {
         struct buf out = {0}, log = {0};
         struct child child = child_start(&simple, option, seeds[i]);
         child_write(&child, GROUP("a", "") GROUP("b", ""));
         assert_int_equal(child_finish(&child, &out, &log), 0);
         assert_string_equal(ids(&out), "a b ");
-        assert_non_null(strstr(log.data, said[i]));
+        assert_non_null(strstr(log.data, logged[i]));
         assert_non_null(strstr(out.data, i == 2 ? "\"advantages\":[2" : "\"advantages\":[1"));
         buf_release(&out);
         buf_release(&log);

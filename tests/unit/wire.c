@@ -122,16 +122,16 @@ static void name_endpoint(struct pair *pair) {
     snprintf(pair->endpoint, sizeof pair->endpoint, "ipc:///tmp/caravan-unit-%d-%d", (int)getpid(), number++);
 }
 
-// Lets both sides live until one of them has an event of that kind; false after five seconds.
+// Polls both sides until `who` has an event of that kind. Returns false after about five seconds.
 static bool until(struct pair *pair, struct wire *who, enum wire_event_kind kind, struct wire_event *event) {
     for (int i = 0; i < 500; i++) {
         struct wire *both[2] = {pair->server, pair->client};
         for (int k = 0; k < 2; k++) {
-            struct wire_event heard;
+            struct wire_event got;
             if (!both[k]) continue;
-            assert_int_equal(wire_poll(both[k], 5, &heard), OK);
-            if (both[k] == who && heard.kind == kind) {
-                *event = heard;
+            assert_int_equal(wire_poll(both[k], 5, &got), OK);
+            if (both[k] == who && got.kind == kind) {
+                *event = got;
                 return true;
             }
         }
@@ -220,6 +220,28 @@ static void another_run_is_refused(void **state) {
     close_pair(&pair);
 }
 
+// The reason that the server sends is cut to fit a message.
+static void a_long_name_is_refused(void **state) {
+    (void)state;
+    static char name[4000]; // one that fits HELLO, with its NUL
+    struct pair pair = {0};
+    struct wire_event event;
+    memset(name, 'x', sizeof name - 1);
+    name_endpoint(&pair);
+    open_server(&pair, "form source=1", NULL);
+    const char *runs[] = {"other", "form source=2"};
+    for (int i = 0; i < 2; i++) {
+        struct wire_self self = self_of(name, runs[i], NULL);
+        self.machine = name;
+        assert_int_equal(wire_open(&pair.client, &self), OK);
+        assert_int_equal(wire_connect(pair.client, pair.endpoint, NULL, "flow", &pair.peer), OK);
+        assert_true(until(&pair, pair.client, WIRE_REFUSED, &event));
+        assert_true(strlen(event.message.reason) < 1024);
+        wire_close(&pair.client);
+    }
+    close_pair(&pair);
+}
+
 static void a_descriptor_wakes(void **state) {
     (void)state;
     struct wire *wire;
@@ -278,7 +300,7 @@ static void interrupt_all_threads(void) {
     closedir(threads);
 }
 
-static void a_signal_does_not_close_the_door(void **state) {
+static void a_signal_does_not_end_authentication(void **state) {
     (void)state;
     struct wire_security inside = {0};
     struct wire_event event;
@@ -517,9 +539,10 @@ int main(void) {
         cmocka_unit_test(a_server_that_comes_back_is_joined_again),
         cmocka_unit_test(another_run_is_refused),
         cmocka_unit_test(other_settings_are_refused_by_name),
+        cmocka_unit_test(a_long_name_is_refused),
         cmocka_unit_test(a_descriptor_wakes),
         cmocka_unit_test(only_admitted_machines_come_in),
-        cmocka_unit_test(a_signal_does_not_close_the_door),
+        cmocka_unit_test(a_signal_does_not_end_authentication),
         cmocka_unit_test(closing_survives_signals),
         cmocka_unit_test(key_files_are_private),
         cmocka_unit_test(node_config_survives_writing),
