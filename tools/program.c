@@ -1,5 +1,5 @@
-// caravan program: a user's program as a stage of a run. Started by `caravan run`, not by a user: the program gets a
-// group a line on its standard input and answers with the group on its standard output.
+// caravan program: a user's program as a stage of a run. Started by `caravan run`, not by a user: the program gets one
+// group per line on its standard input and answers with the group on its standard output.
 //
 // The program and what it starts stay in the process group of this adapter, which the supervisor kills as a whole.
 #include <assert.h>

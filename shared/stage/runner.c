@@ -63,7 +63,7 @@ static status runner_deliver(struct runner *runner, struct group **group) {
     const double now = clock_monotonic();
     if (context->node || now - context->progress_at < PROGRESS_SECONDS) return OK;
     context->progress_at = now;
-    log_info("%zu groups, %zu quarantined, %.2f a second", context->groups, context->quarantined,
+    log_info("%zu groups, %zu quarantined, %.2f groups/s", context->groups, context->quarantined,
              (double)context->groups / (now - context->started));
     return OK;
 }

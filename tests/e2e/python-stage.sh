@@ -1,5 +1,5 @@
 #!/bin/sh
-# The example program in pipelines/examples handles a group a line and keeps unknown fields.
+# The example program in pipelines/examples handles one group per line and keeps unknown fields.
 set -eu
 command -v python3 >/dev/null || { echo "skipped: python3 is not installed"; exit 0; }
 work=$(mktemp -d)

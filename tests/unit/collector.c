@@ -100,7 +100,7 @@ static void send_run_info(struct collector *collector, struct io_thread *io, int
     assert_int_equal(collector_message(collector, io, NULL, &run_info), OK);
 }
 
-// Trains every group that comes, one a step.
+// Trains every group that comes, one per step.
 static void train(struct collector *collector, struct io_thread *io, int64_t end) {
     io->incoming_end = end;
     for (;;) {
