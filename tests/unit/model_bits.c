@@ -14,11 +14,11 @@ struct samples {
 // The case's prompt, or its text alone.
 static struct model_prompt prompt_of(struct model_case *it, const struct model *model, int request) {
     if (request != 1) return it->prompt;
-    const struct model_info *facts = model_get_info(model);
+    const struct model_info *info = model_get_info(model);
     int64_t *words = arena_alloc(&it->arena, it->prompt.count * sizeof *words);
     size_t count = 0;
     for (size_t i = 0; i < it->prompt.count; i++)
-        if (it->prompt.tokens[i] != facts->image_token_id && it->prompt.tokens[i] != facts->video_token_id)
+        if (it->prompt.tokens[i] != info->image_token_id && it->prompt.tokens[i] != info->video_token_id)
             words[count++] = it->prompt.tokens[i];
     return (struct model_prompt){words, count, NULL, 0};
 }

@@ -300,7 +300,8 @@ static double size_of(const float *values, size_t count) {
     return sqrt(sum);
 }
 
-// Each third tensor's gradient against the difference of the objective along it, which no golden data made.
+// Compares the gradient of every third tensor with finite differences of the objective along it. Uses no golden
+// results.
 static void test_finite_differences(void **state) {
     (void)state;
     struct model_case *it = &cases[0]; // stored in float32, in one file
@@ -322,13 +323,13 @@ static void test_finite_differences(void **state) {
     double maximum = 0;
     for (size_t i = 0; i < safetensors_count(gradients); i += 3) {
         const struct stored_tensor *tensor = safetensors_at(gradients, i);
-        double slope = size_of(tensor->data, tensor->size / 4);
-        if (slope < 1e-3) continue; // lost in the rounding of the objective
-        double by = 1e-3 / slope;   // moves the tensor by a distance of 1e-3
+        double norm = size_of(tensor->data, tensor->size / 4);
+        if (norm < 1e-3) continue; // lost in the rounding of the objective
+        double by = 1e-3 / norm;   // moves the tensor by a distance of 1e-3
         double up = objective_moved(it, dir, completions, tensor, tensor->data, by);
         double down = objective_moved(it, dir, completions, tensor, tensor->data, -by);
-        double difference = fabs((up - down) / (2 * by * slope * slope) - 1);
-        if (!(difference <= 0.02)) print_error("%s: %g apart, slope %g\n", tensor->name, difference, slope);
+        double difference = fabs((up - down) / (2 * by * norm * norm) - 1);
+        if (!(difference <= 0.02)) print_error("%s: %g apart, norm %g\n", tensor->name, difference, norm);
         if (!(difference <= maximum)) maximum = difference;
     }
     print_message("finite differences: %.2g at most\n", maximum);
