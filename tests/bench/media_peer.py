@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""media_peer.py FILE: decord and torchvision on a clip, as the published preprocessing uses them. Prints a line in media.c's form."""
+"""media_peer.py FILE HEIGHT WIDTH: decord and torchvision on a clip, as the published preprocessing uses them. Prints a line in media.c's form."""
 import sys, time
 import decord
 import torch

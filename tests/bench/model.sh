@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The model's work on one group: rollout, scoring, a training step, each precision; with PEER_PYTHON against PyTorch and transformers on the same weights,
-# interleaved (caravan, peer, caravan), and then as a table of ratios beside the ones that caravan asks of itself.
+# interleaved (caravan, peer, caravan), and then as a table of ratios beside their targets.
 # BENCH_WORK and BENCH_PRECISION narrow it.
 set -euo pipefail
 build=$(dirname "$BIN") dir=$(dirname "$BIN")/bench

@@ -2,7 +2,7 @@
 """peer.py DIR rollout-released|rollout|score|train|train-shipped float32|bfloat16: PyTorch and transformers on the work of model_bench.c.
 
 Same weights, same sizes: a 16-frame clip of 252 x 392 and 168 tokens of text, 8 completions of 128 tokens. Prints a line in model_bench.c's form.
-The peer is given its best: no recomputed activations, the tower's attention by windows (but for train-shipped), and from model.sh an allocator that keeps
+The peer has its fastest settings: no recomputed activations, the tower's attention by windows (but for train-shipped), and from model.sh an allocator that keeps
 its pages."""
 import resource, sys, time
 import torch

@@ -1,14 +1,14 @@
-// As many multiplications as one thread can do, for the peak that rates are compared with.
+// Loops that multiply as fast as one thread can. Their rate is the peak that the operations are compared with.
 #ifndef TESTS_OPS_PEAK_H
 #define TESTS_OPS_PEAK_H
 
 // Does peak_flops_f32() floating-point operations.
 float peak_multiply_f32(void);
-// How many.
+// Returns the number of these operations.
 double peak_flops_f32(void);
 // Does peak_flops_bf16() operations on bfloat16 (on float32 where the processor has no such instruction).
 float peak_multiply_bf16(void);
-// How many.
+// Returns the number of these operations.
 double peak_flops_bf16(void);
 
 #endif

@@ -1,4 +1,4 @@
-// Rates of operations, beside the machine's peaks measured in the same run.
+// Rates of operations, as shares of the machine's peaks, which are measured in the same run.
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static double timing_seconds_of(clockid_t clock) {
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-// Of the clock on the wall, or of the processor.
+// Seconds of the monotonic clock, or of processor time.
 static double timing_now(const struct harness_state *s) {
     return s->busy ? timing_seconds_of(CLOCK_PROCESS_CPUTIME_ID) : timing_seconds_of(CLOCK_MONOTONIC);
 }
