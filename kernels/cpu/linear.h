@@ -1,4 +1,4 @@
-// The two packed forms of a weight, and products with a packed matrix.
+// The two packed forms of a weight, and products with a packed matrix. UNAVAILABLE when memory is short.
 #ifndef KERNELS_CPU_LINEAR_H
 #define KERNELS_CPU_LINEAR_H
 

@@ -42,10 +42,10 @@ struct generator {
 };
 
 // Prefills a request's prompt into its region and samples the first token of each completion. BAD_SAMPLE as in
-// model_check.
+// model_check; UNAVAILABLE when memory is short.
 status generator_prefill(struct generator *generator, struct request *request, const struct model_prompt *prompt);
 
-// Decodes one token for each batch row with a request.
+// Decodes one token for each batch row with a request. UNAVAILABLE when memory is short.
 status generator_decode(struct generator *generator);
 
 #endif

@@ -1,5 +1,5 @@
 // The language model over one packed sequence: token embeddings, the vision tower's embeddings in place of the
-// placeholders, and the blocks. The final norm and the head are the caller's.
+// placeholders, and the blocks. The final norm and the head are the caller's. UNAVAILABLE when memory is short.
 #ifndef SHARED_MODEL_TEXT_MODEL_H
 #define SHARED_MODEL_TEXT_MODEL_H
 

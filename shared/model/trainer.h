@@ -36,7 +36,8 @@ status ema_read(const struct trainer *trainer, int64_t offset, int64_t count, fl
 // Writes `count` elements of the reference, from element `offset` on. UNAVAILABLE when the file cannot be written.
 status ema_write(const struct trainer *trainer, int64_t offset, int64_t count, const float *values);
 
-// Passes the reference's values of a parameter, converted to `type`, to the sink.
+// Passes the reference's values of a parameter, converted to `type`, to the sink. Returns the sink's failure;
+// UNAVAILABLE when memory is short or the file cannot be read.
 status ema_download(struct model *model, const struct parameter *parameter, enum element type, element_sink *sink,
                     void *context);
 

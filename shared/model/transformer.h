@@ -4,6 +4,7 @@
 //   m = rmsnorm(x'; norm2)        y  = x' + down(silu(gate(m)) * up(m))
 //
 // The next norm computes the sum x + delta, so a forward state carries both: the output of a block is x + delta.
+// A failure is the backend's (kernels/ops.h).
 #ifndef SHARED_MODEL_TRANSFORMER_H
 #define SHARED_MODEL_TRANSFORMER_H
 

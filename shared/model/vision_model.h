@@ -3,7 +3,7 @@
 //   patches -> linear -> window order -> blocks -> rmsnorm -> units of merge x merge patches -> linear, GELU, linear
 //
 // A unit (spatial_merge_size x spatial_merge_size patches) becomes one token. The embeddings stay in window order;
-// layout.window_index says which token each of them is.
+// layout.window_index says which token each of them is. UNAVAILABLE when memory is short.
 #ifndef SHARED_MODEL_VISION_MODEL_H
 #define SHARED_MODEL_VISION_MODEL_H
 

@@ -37,10 +37,10 @@ status weights_load(struct weights **out, struct backend *backend, const struct 
 // NULL is fine; sets *weights to NULL.
 void weights_free(struct weights **weights);
 
-// Training: rounds the vectors again from the master.
+// Training: rounds the vectors again from the master. A failure is the backend's (kernels/ops.h).
 status weights_refresh(struct weights *weights);
 
-// *hash = the hash of the configuration and of the bits in use.
+// *hash = the hash of the configuration and of the bits in use. UNAVAILABLE when memory is short.
 status weights_hash(struct weights *weights, const struct model_config *config, uint64_t *hash);
 
 // A parameter in a float32 buffer laid out as the table says, as rows x columns.
@@ -49,10 +49,11 @@ struct tensor param_tensor(struct buffer *buffer, const struct fused_param *para
 // The elements [offset, offset + count) of such a buffer as one row.
 struct tensor range_tensor(struct buffer *buffer, int64_t offset, int64_t count);
 
-// Receives elements of parameters, in the order of the table, some at a time.
+// Receives elements of parameters, in the order of the table, some at a time. A failure ends the download.
 typedef status element_sink(void *context, const void *elements, size_t bytes);
 
-// Passes a parameter of a float32 buffer laid out as the table says, converted to `type`, to the sink.
+// Passes a parameter of a float32 buffer laid out as the table says, converted to `type`, to the sink. Returns the
+// sink's failure; UNAVAILABLE when memory is short.
 status parameter_download(struct backend *backend, struct buffer *buffer, const struct parameter *parameter,
                           enum element type, element_sink *sink, void *context);
 

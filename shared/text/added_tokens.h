@@ -58,6 +58,7 @@ status added_tokens_add(struct added_tokens *a, const char *content, size_t size
 const struct added_token *added_tokens_find(const struct added_tokens *a, const char *content, size_t size);
 
 // Sorts the tokens into their sets, once, after all have been added. Normalizes those that match normalized text.
+// UNAVAILABLE when memory is short.
 status added_tokens_build(struct added_tokens *a, enum normalize_form form);
 
 struct added_token_match {
@@ -67,7 +68,7 @@ struct added_token_match {
 };
 
 // Finds the next token of the set in text[from..size): sets *found, and *match if it is true. `taken` is the end of the
-// last match, which a match that takes white space does not overlap.
+// last match, which a match that takes white space does not overlap. DATAERR as in regex_find.
 status added_tokens_next(const struct added_tokens *a, const struct added_token_set *set, const char *text, size_t size,
                          size_t from, size_t taken, bool *found, struct added_token_match *match);
 

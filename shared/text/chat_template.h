@@ -17,7 +17,7 @@ extern const char chat_template_jinja[];
 // with a default system message unless the first message is the system's. UNAVAILABLE when memory is short.
 status chat_template_render(const struct message *messages, size_t count, struct buf *out);
 
-// Appends the tokens of the rendered messages. DATAERR when a text is not UTF-8.
+// Appends the tokens of the rendered messages. DATAERR when a text is not UTF-8, UNAVAILABLE when memory is short.
 status chat_template_encode(const struct tokenizer *t, const struct message *messages, size_t count,
                             struct token_list *out);
 

@@ -1,6 +1,7 @@
 // The tokenizer: Qwen2's byte-level BPE, read from a model directory. Text to token ids and back.
 //
 // No id is assumed: special tokens are looked up by their text. Text is UTF-8 with its length and may contain NULs.
+// Every function that returns a status returns UNAVAILABLE when memory is short.
 #ifndef SHARED_TEXT_TOKENIZER_H
 #define SHARED_TEXT_TOKENIZER_H
 
