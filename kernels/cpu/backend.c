@@ -10,19 +10,18 @@
 #define ENTRY(name) .name = cpu_##name,
 static const struct operations backend_operations = {.name = "cpu", CPU_OPERATIONS(ENTRY)};
 
-// backend_guarded_NAME: opens the buffers, calls cpu_NAME, and closes them again.
+// backend_guarded_NAME: opens the buffers, calls cpu_NAME, and closes them again. Memory is freed without reading it,
+// so the buffers stay closed.
 #define GUARDED(name, parameters, arguments)                                                                           \
     static status backend_guarded_##name parameters {                                                                  \
-        cpu_guard(cpu_of(backend), true);                                                                              \
+        TRY(cpu_guard(cpu_of(backend), true));                                                                         \
         status result = cpu_##name arguments;                                                                          \
-        cpu_guard(cpu_of(backend), false);                                                                             \
-        return result;                                                                                                 \
+        status closed = cpu_guard(cpu_of(backend), false);                                                             \
+        return result != OK ? result : closed;                                                                         \
     }
 #define GUARDED_FREE(name, type)                                                                                       \
     static void backend_guarded_##name(struct backend *backend, type **thing) {                                        \
-        cpu_guard(cpu_of(backend), true);                                                                              \
         cpu_##name(backend, thing);                                                                                    \
-        cpu_guard(cpu_of(backend), false);                                                                             \
     }
 
 GUARDED(buffer_new, (struct backend * backend, size_t bytes, struct buffer **out), (backend, bytes, out))
@@ -116,7 +115,6 @@ static const struct operations backend_guarded_operations = {.name = "cpu", CPU_
 // ---- opening and closing ----
 
 static void backend_close_cpu(struct cpu_backend *cpu) {
-    if (cpu->guarded) cpu_guard(cpu, true);
     onednn_free(&cpu->onednn);
     for (int slot = 0; slot < SCRATCH_SLOTS; slot++) pages_unmap(&cpu->scratch[slot]);
     pages_release_idle(cpu);

@@ -5,6 +5,7 @@
 // pages cost several times as much as writing to them. Idle and used pages together never exceed the most that was in
 // use at one time.
 #include <assert.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -160,11 +161,13 @@ void cpu_buffer_free(struct backend *backend, struct buffer **pointer) {
     *pointer = NULL;
 }
 
-void cpu_guard(struct cpu_backend *cpu, bool open) {
+status cpu_guard(struct cpu_backend *cpu, bool open) {
     for (const struct buffer *buffer = cpu->buffers; buffer; buffer = buffer->next) {
         assert(buffer->pages.data);
-        mprotect(buffer->data, buffer->pages.bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+        if (mprotect(buffer->data, buffer->pages.bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
+            return fail(UNAVAILABLE, "cannot protect the memory of a tensor: %s", strerror(errno));
     }
+    return OK;
 }
 
 // ---- copies ----

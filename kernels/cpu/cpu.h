@@ -82,8 +82,8 @@ void pages_release_idle(struct cpu_backend *cpu);
 void parallel_for(struct cpu_backend *cpu, int64_t count, int64_t block,
                   void (*work)(void *context, int64_t first, int64_t end, int thread), void *context);
 
-// Makes every buffer accessible (open) or inaccessible. Only in guarded mode.
-void cpu_guard(struct cpu_backend *cpu, bool open);
+// Makes every buffer accessible (open) or inaccessible. Only in guarded mode. UNAVAILABLE when the system refuses.
+status cpu_guard(struct cpu_backend *cpu, bool open);
 
 // Returns BUG with the condition if it does not hold: the caller broke the contract of ops.h.
 #define CHECK(condition)                                                                                               \
