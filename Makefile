@@ -19,7 +19,7 @@ LINT_DEBIAN := clang-format clang-tidy python3
 FUZZ_DEBIAN := clang libclang-rt-dev
 E2E_DEBIAN  := procps iproute2
 
-# The flags are asked for when the first file is compiled, and then kept: until `make deps` there may be no pkg-config.
+# pkg-config runs once, when the first file is compiled: before `make deps` it may not be installed.
 PACKAGE_CFLAGS = $(eval PACKAGE_CFLAGS := $$(shell pkg-config --cflags $(PACKAGES)))$(PACKAGE_CFLAGS)
 PACKAGE_LIBS   = $(eval PACKAGE_LIBS := $$(shell pkg-config --libs $(PACKAGES)) -ldnnl -lgomp)$(PACKAGE_LIBS)
 
@@ -31,9 +31,9 @@ CFLAGS    += -std=c17 $(OPTIMIZE) $(WARNINGS) -ffp-contract=off -fno-math-errno 
 LDFLAGS   += -pthread $(SANITIZE)
 LDLIBS    += $(PACKAGE_LIBS) -lm
 
-# Vector code is chosen at run time; a file's suffix says what it is compiled for.
-%_avx2.o:   VECTOR := -mavx2 -mfma -mf16c
-%_avx512.o: VECTOR := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512
+# SIMD code is chosen at run time; a file's suffix says what it is compiled for.
+%_avx2.o:   SIMD_FLAGS := -mavx2 -mfma -mf16c
+%_avx512.o: SIMD_FLAGS := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512
 
 LIB_SOURCES  := $(wildcard shared/*/*.c kernels/cpu/*.c)
 LIB_OBJECTS  := $(LIB_SOURCES:%.c=$(BUILD)/%.o)
@@ -50,20 +50,20 @@ HEADERS      := $(wildcard shared/*/*.h kernels/*.h kernels/cpu/*.h)
 .DEFAULT_GOAL := all
 .SECONDARY:
 
-all: $(PROGRAMS) ## every executable into build/bin
+all: $(PROGRAMS) ## build every executable into build/bin
 
-help: ## what can be typed
+help: ## list the targets
 	@grep -hE '^[a-z_.-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 deps: ## install the Debian packages that the build needs
 	@tools/deps --install $(DEBIAN)
 
-packages: # a line that says what is missing, instead of a compiler's
+packages: # names the missing packages, before the compiler fails without them
 	@tools/deps --check $(DEBIAN)
 
 $(BUILD)/%.o: %.c | packages
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) $(VECTOR) -MMD -MP -c -o $@ $<
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(SIMD_FLAGS) -MMD -MP -c -o $@ $<
 
 $(LIBRARY): $(LIB_OBJECTS)
 	@mkdir -p $(@D)
@@ -88,26 +88,26 @@ $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(LIBRARY)
 $(BUILD)/tests/ops/harness: $(OPS_SOURCES:%.c=$(BUILD)/%.o) $(LIBRARY)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
 
-unit: $(UNIT_TESTS) ## unit tests alone
+unit: $(UNIT_TESTS) ## run the unit tests
 	@tests/run-unit $(UNIT_TESTS)
 
-ops: $(OPS_HARNESS) ## every version of every operation against the reference
+ops: $(OPS_HARNESS) ## check every version of every operation against the reference
 	$(OPS_HARNESS)
 
-e2e: all ## the programs together, as a user runs them
+e2e: all ## run the programs together, as a user does
 	@tools/deps --check $(E2E_DEBIAN)
 	@BUILD=$(BUILD) tests/run-e2e
 
-demo: deps ## from nothing to a trained small model and a table, in minutes, on the CPU
+demo: deps ## train and evaluate a small model from random weights, in minutes, on the CPU
 	@$(MAKE) --no-print-directory all
 	@BIN=$(BUILD)/bin tools/demo
 
-reference: all ## write REFERENCE.md anew from the tables
+reference: all ## write REFERENCE.md again from the tables
 	$(BUILD)/bin/caravan reference > REFERENCE.md
 
-check: unit ops e2e
+check: unit ops e2e ## run the unit, operation and end-to-end tests
 
-test: deps ## set-up, build, every test, static checks, fuzz seeds, sanitizers
+test: deps ## install packages, build, run every test, static checks, fuzz seeds, sanitizers
 	@tools/deps --install $(E2E_DEBIAN) $(LINT_DEBIAN) $(FUZZ_DEBIAN) || true
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory lint-if-there fuzz-if-there
@@ -116,9 +116,9 @@ test: deps ## set-up, build, every test, static checks, fuzz seeds, sanitizers
 include $(wildcard make/*.mk)
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 
-install: all ## into PREFIX (/usr/local)
+install: all ## install the executables into PREFIX (/usr/local)
 	install -d $(DESTDIR)$(PREFIX)/bin
 	install -m 755 $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin/
 
-clean: ## what was built
+clean: ## remove everything that was built
 	rm -rf build build-* compile_commands.json

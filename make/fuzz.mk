@@ -24,11 +24,11 @@ $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/fuzz/parsers.a
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 
-fuzz: fuzz-tools ## FUZZ_SECONDS (600) of libFuzzer on each parser
+fuzz: fuzz-tools ## run libFuzzer on each parser for FUZZ_SECONDS (600)
 	+@$(FUZZ_MAKE) -s fuzz-targets
 	@tests/run-fuzz $(FUZZ_BUILD) $(FUZZ_SECONDS) "$(FUZZ_OPTIONS)" $(FUZZ_NAMES)
 
-fuzz-smoke: fuzz-tools ## every fuzz target on its seeds and for SMOKE_SECONDS (5)
+fuzz-smoke: fuzz-tools ## run every fuzz target on its seeds and for SMOKE_SECONDS (5)
 	+@$(FUZZ_MAKE) -s fuzz-targets
 	@tests/run-fuzz $(FUZZ_BUILD) $(SMOKE_SECONDS) "$(FUZZ_OPTIONS)" $(FUZZ_NAMES)
 

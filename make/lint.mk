@@ -1,11 +1,11 @@
 # Layout, chosen static checks, include layers and circles, naming rules, a comment on every public prototype.
 # In an unpacked archive git lists nothing.
 FORMATTED = $(or $(shell git ls-files '*.c' '*.h' 2>/dev/null),$(shell find $(wildcard */) -name 'build*' -prune -o -name '*.[ch]' -print))
-# Each version of clang-format lays out some lines in another way.
+# Each version of clang-format lays out some lines differently.
 LAYOUT_VERSION := 14
 
 .PHONY: lint lint-if-there
-lint: compile_commands.json $(LIBRARY) ## zero warnings: clang-format, clang-tidy, layers, comments, names, symbols
+lint: compile_commands.json $(LIBRARY) ## run the static checks: clang-format, clang-tidy, layers, comments, names, symbols
 	@if clang-format --version | grep -q 'version $(LAYOUT_VERSION)\.'; then clang-format --dry-run -Werror $(FORMATTED); \
 	 else echo "layout left out: it is that of clang-format $(LAYOUT_VERSION), and this is $$(clang-format --version)"; fi
 	python3 tests/lint/layers .
@@ -22,5 +22,5 @@ lint-if-there:
 format: ## lay out all C files
 	clang-format -i $(FORMATTED)
 
-compile_commands.json: ## for editors and clang-tidy
+compile_commands.json: ## write it for editors and clang-tidy
 	@tools/compile-commands "$(subst ",\",$(CC) $(CPPFLAGS) $(CFLAGS))" $(LIB_SOURCES) $(TOOL_SOURCES) $(wildcard stages/*/*.c tests/*/*.c) > $@

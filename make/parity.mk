@@ -1,10 +1,10 @@
-# Golden data made anew by the peer and compared. PEER_PYTHON names a Python with torch 2.7, torchvision, transformers
-# 4.51.3; SEED other random models than the committed ones.
+# The peer makes new golden data, and the tests compare with it. PEER_PYTHON names a Python with torch 2.7, torchvision and
+# transformers 4.51.3; SEED selects other random models than the committed ones.
 PEER_PYTHON ?=
 SEED        ?= 0
 
 .PHONY: parity parity-peer parity-model
-parity: parity-model ## compare anew with Hugging Face: make parity PEER_PYTHON=/path/to/python
+parity: parity-model ## compare with Hugging Face again: make parity PEER_PYTHON=/path/to/python
 
 parity-peer:
 	@test -n "$(PEER_PYTHON)" || { echo "make parity PEER_PYTHON=/path/to/python (with torch and transformers 4.51.3)"; exit 64; }

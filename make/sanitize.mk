@@ -10,14 +10,14 @@ TSAN_FLAGS := -fsanitize=thread -fno-omit-frame-pointer
 REPORTED = { status=$$?; ls $(1)/report.* >/dev/null 2>&1 && head -60 $(1)/report.* && exit 1; exit $$status; }
 
 .PHONY: sanitize sanitize-thread
-sanitize: ## unit, operation and end-to-end tests under the address and undefined sanitizers
+sanitize: ## run unit, operation and end-to-end tests under the address and undefined sanitizers
 	@rm -f build-asan/report.*; mkdir -p build-asan
 	+@UBSAN_OPTIONS=print_stacktrace=1:log_path=$(CURDIR)/build-asan/report \
 	 ASAN_OPTIONS=detect_stack_use_after_return=1:log_path=$(CURDIR)/build-asan/report \
 	 $(MAKE) --no-print-directory -s BUILD=build-asan OPTIMIZE="-O1 -g1 -fno-var-tracking" WERROR= SANITIZE="$(ASAN_FLAGS)" check; \
 	 $(call REPORTED,build-asan)
 
-sanitize-thread: ## the same under the thread sanitizer
+sanitize-thread: ## run the same tests under the thread sanitizer
 	@rm -f build-tsan/report.*; mkdir -p build-tsan
 	+@TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1:log_path=$(CURDIR)/build-tsan/report \
 	 $(MAKE) --no-print-directory -s BUILD=build-tsan OPTIMIZE="-O1 -g1 -fno-var-tracking" WERROR= SANITIZE="$(TSAN_FLAGS)" check; \
