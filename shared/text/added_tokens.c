@@ -36,10 +36,10 @@ status added_tokens_add(struct added_tokens *a, const char *content, size_t size
         a->tokens[index].flags = flags;
         return OK;
     }
-    if (a->count == a->room) {
-        size_t room = a->room ? a->room * 2 : 64;
-        TRY(RESIZE(&a->tokens, room));
-        a->room = room;
+    if (a->count == a->capacity) {
+        size_t capacity = a->capacity ? a->capacity * 2 : 64;
+        TRY(RESIZE(&a->tokens, capacity));
+        a->capacity = capacity;
     }
     char *copy = arena_strndup(&a->memory, content, size);
     if (!copy) return fail_oom();

@@ -41,7 +41,7 @@ struct added_tokens {
     struct arena memory;
     struct added_token *tokens; // in the order of added_tokens_add
     size_t count;
-    size_t room;
+    size_t capacity;
     struct added_token_set raw, normalized;
     struct regex *word, *space; // one character of a word, one of white space
 };

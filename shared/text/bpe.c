@@ -78,10 +78,10 @@ static status bpe_heap_push(struct bpe *b, int32_t index) {
     int32_t next = b->symbols[index].next;
     const struct vocab_merge *merge = vocab_find_merge(b->vocab, b->symbols[index].id, b->symbols[next].id);
     if (!merge) return OK;
-    if (b->heap_count == b->heap_room) {
-        size_t room = b->heap_room ? b->heap_room * 2 : 1024;
-        TRY(RESIZE(&b->heap, room));
-        b->heap_room = room;
+    if (b->heap_count == b->heap_capacity) {
+        size_t capacity = b->heap_capacity ? b->heap_capacity * 2 : 1024;
+        TRY(RESIZE(&b->heap, capacity));
+        b->heap_capacity = capacity;
     }
     struct bpe_candidate candidate = {(uint64_t)merge->rank << 32 | (uint32_t)index, merge->new_id};
     size_t at = b->heap_count++;
@@ -143,9 +143,9 @@ static status bpe_encode_uncached(struct bpe *b, const char *word, size_t size, 
         if (id >= 0 && !b->vocab->entries[id].added_only) return token_list_append(out, id);
     }
     if (size > MAX_WORD_SIZE) return fail(DATAERR, "a word of %zu bytes is too long", size);
-    if (size > b->symbol_room) {
+    if (size > b->symbol_capacity) {
         TRY(RESIZE(&b->symbols, size * 2));
-        b->symbol_room = size * 2;
+        b->symbol_capacity = size * 2;
     }
     size_t count = 0; // of symbols
     bool last_unknown = false;
@@ -157,7 +157,7 @@ static status bpe_encode_uncached(struct bpe *b, const char *word, size_t size, 
         b->symbols[count++].id = id;
         last_unknown = unknown;
     }
-    assert(count <= b->symbol_room);
+    assert(count <= b->symbol_capacity);
     if (count <= SHORT_SYMBOLS) {
         count = bpe_merge_short(b, count);
     } else {

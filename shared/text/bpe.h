@@ -18,9 +18,9 @@ struct bpe {
     bool fuse_unk;         // one unk_id for a run of them
     bool ignore_merges;    // a word that is a token is not merged
     struct bpe_symbol *symbols;
-    size_t symbol_room;
+    size_t symbol_capacity;
     struct bpe_candidate *heap;
-    size_t heap_count, heap_room;
+    size_t heap_count, heap_capacity;
     struct bpe_cache_entry *cache;
 };
 

@@ -25,7 +25,7 @@ struct bpe_train_pair {
     int32_t left, right; // left < 0: an empty slot
     int64_t count;
     uint32_t *words; // indices of words that contain or contained it; some are listed twice
-    size_t word_count, word_room;
+    size_t word_count, word_capacity;
 };
 
 struct bpe_train_candidate {
@@ -37,13 +37,13 @@ struct bpe_trainer {
     struct vocab *vocab;
     struct arena memory;
     struct bpe_train_word *words;
-    size_t word_count, word_room;
+    size_t word_count, word_capacity;
     uint32_t *word_slots; // index + 1; 0: empty
     size_t word_mask;
     struct bpe_train_pair *pairs;
     size_t pair_count, pair_mask;
     struct bpe_train_candidate *heap;
-    size_t heap_count, heap_room;
+    size_t heap_count, heap_capacity;
 };
 
 // Returns the slot of a word, or the empty slot where it belongs.
@@ -59,14 +59,14 @@ static uint32_t *bpe_train_word_slot(const struct bpe_trainer *t, const char *te
 // Counts one word of the text. The tokens of a new word are those of its bytes.
 static status bpe_train_count_word(void *context, const char *text, size_t size) {
     struct bpe_trainer *t = context;
-    if (t->word_count == t->word_room) {
-        size_t room = t->word_room ? t->word_room * 2 : 1024;
-        TRY(RESIZE(&t->words, room));
-        t->word_room = room;
+    if (t->word_count == t->word_capacity) {
+        size_t capacity = t->word_capacity ? t->word_capacity * 2 : 1024;
+        TRY(RESIZE(&t->words, capacity));
+        t->word_capacity = capacity;
         free(t->word_slots);
         t->word_slots = NULL;
-        TRY(NEW(&t->word_slots, room * 2));
-        t->word_mask = room * 2 - 1;
+        TRY(NEW(&t->word_slots, capacity * 2));
+        t->word_mask = capacity * 2 - 1;
         for (size_t i = 0; i < t->word_count; i++)
             *bpe_train_word_slot(t, t->words[i].text, t->words[i].size) = (uint32_t)i + 1;
     }
@@ -107,10 +107,10 @@ static bool bpe_train_is_before(const struct bpe_train_candidate *a, const struc
 
 static status bpe_train_heap_push(struct bpe_trainer *t, struct bpe_train_candidate candidate) {
     struct bpe_train_candidate *heap = t->heap;
-    if (t->heap_count == t->heap_room) {
-        size_t room = t->heap_room ? t->heap_room * 2 : 4096;
-        TRY(RESIZE(&t->heap, room));
-        t->heap_room = room;
+    if (t->heap_count == t->heap_capacity) {
+        size_t capacity = t->heap_capacity ? t->heap_capacity * 2 : 4096;
+        TRY(RESIZE(&t->heap, capacity));
+        t->heap_capacity = capacity;
         heap = t->heap;
     }
     size_t at = t->heap_count++;
@@ -144,10 +144,10 @@ static status bpe_train_count_pairs(struct bpe_trainer *t, uint32_t index, int s
         if (sign < 0) continue;
         TRY(bpe_train_heap_push(t, (struct bpe_train_candidate){pair->count, pair->left, pair->right}));
         if (pair->word_count && pair->words[pair->word_count - 1] == index) continue;
-        if (pair->word_count == pair->word_room) {
-            size_t room = pair->word_room ? pair->word_room * 2 : 4;
-            TRY(RESIZE(&pair->words, room));
-            pair->word_room = room;
+        if (pair->word_count == pair->word_capacity) {
+            size_t capacity = pair->word_capacity ? pair->word_capacity * 2 : 4;
+            TRY(RESIZE(&pair->words, capacity));
+            pair->word_capacity = capacity;
         }
         pair->words[pair->word_count++] = index;
     }
@@ -188,7 +188,7 @@ static status bpe_train_merge_pairs(struct bpe_trainer *t, struct buf *merges, s
         uint32_t *words = pair->words;
         size_t word_count = pair->word_count;
         pair->words = NULL;
-        pair->word_count = pair->word_room = 0;
+        pair->word_count = pair->word_capacity = 0;
         for (size_t i = 0; i < word_count && result == OK; i++) { // replaces the pair by its token
             struct bpe_train_word *word = &t->words[words[i]];
             uint32_t first = 0, length = 0;

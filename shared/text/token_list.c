@@ -6,11 +6,11 @@
 #include "shared/base/memory.h"
 
 status token_list_append(struct token_list *list, int64_t id) {
-    assert(list->count <= list->room);
-    if (list->count == list->room) {
-        size_t room = list->room ? list->room * 2 : 256;
-        TRY(RESIZE(&list->data, room));
-        list->room = room;
+    assert(list->count <= list->capacity);
+    if (list->count == list->capacity) {
+        size_t capacity = list->capacity ? list->capacity * 2 : 256;
+        TRY(RESIZE(&list->data, capacity));
+        list->capacity = capacity;
     }
     list->data[list->count++] = id;
     return OK;

@@ -11,7 +11,7 @@
 struct token_list {
     int64_t *data;
     size_t count;
-    size_t room;
+    size_t capacity;
 };
 
 // Appends one id. UNAVAILABLE when memory is short.

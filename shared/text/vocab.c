@@ -105,10 +105,10 @@ status vocab_add(struct vocab *v, const char *token, size_t size, int64_t id) {
     if (*slot == id) return OK;
     if (*slot >= 0)
         return fail(DATAERR, "token \"%.*s\" has two ids, %d and %lld", (int)size, token, *slot, (long long)id);
-    size_t room = v->room ? v->room : 4096;
-    while (room <= (size_t)id) room *= 2;
-    if (room > v->room) TRY(RESIZE(&v->entries, room));
-    v->room = room;
+    size_t capacity = v->capacity ? v->capacity : 4096;
+    while (capacity <= (size_t)id) capacity *= 2;
+    if (capacity > v->capacity) TRY(RESIZE(&v->entries, capacity));
+    v->capacity = capacity;
     if ((size_t)id >= v->size) {
         memset(v->entries + v->size, 0, ((size_t)id + 1 - v->size) * sizeof *v->entries);
         v->size = (size_t)id + 1;

@@ -34,7 +34,7 @@ struct vocab {
     struct arena memory;
     struct vocab_entry *entries; // by id
     size_t size;                 // the highest id + 1
-    size_t room;
+    size_t capacity;
     size_t count;   // entries that hold a token
     int32_t *slots; // hash table of ids by token, open addressing; -1: empty
     size_t slot_mask;
