@@ -108,8 +108,7 @@ static void attention_set_angles(struct harness *h, struct tensor cos, struct te
 
 static struct attention_setup attention_setup_new(struct harness *h, const char *what,
                                                   const struct attention_layout *l) {
-    struct attention_setup s = {.heads = attention_random_heads(h, l->tokens),
-                                .type = harness_unit(h) < 0.5 ? ELEMENT_F32 : ELEMENT_BF16};
+    struct attention_setup s = {.heads = attention_random_heads(h, l->tokens), .type = harness_float_type(h)};
     s.scale = 1 / sqrtf((float)s.heads.size);
     s.columns = (s.heads.query + 2 * s.heads.key) * s.heads.size;
     harness_case(h, "%s: %lld tokens in %zu spans, %lld rows, H=%d K=%d D=%d, type %d", what, (long long)l->tokens,
