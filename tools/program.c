@@ -77,43 +77,47 @@ static int program_stop(struct program *program) {
     return state;
 }
 
-// Waits until the program can be written to or read from; END when this process is asked to stop.
-static status program_wait(int fd, short events) {
+// Waits until a descriptor is ready; END when this process is asked to stop.
+static status program_wait(struct pollfd *fds, nfds_t count) {
     enum { SLICE_MS = 100 };
-    struct pollfd ready = {.fd = fd, .events = events};
     while (!signals_stopping()) {
-        int got = poll(&ready, 1, SLICE_MS);
+        int got = poll(fds, count, SLICE_MS);
         if (got < 0 && errno != EINTR) return fail(UNAVAILABLE, "poll: %s", strerror(errno));
         if (got > 0) return OK;
     }
     return END;
 }
 
-// Writes program->line, reads the program's answer and replaces the group by it. BAD_SAMPLE: the program has ended.
-// DATAERR: the answer is not that group. END when this process is asked to stop.
+// Writes program->line, reads the program's answer and replaces the group by it. Reads while it writes, too: a program
+// such as cat answers before it has the whole line, and the pipes hold less than a long line. BAD_SAMPLE: the program
+// has ended. DATAERR: the answer is not that group. END when this process is asked to stop.
 static status program_exchange(struct program *program, struct group *group) {
     enum { PIPE_SIZE = 4096, READ_SIZE = 65536 }; // a pipe that is ready takes PIPE_SIZE bytes without blocking
-    const char *newline;
-    for (size_t done = 0; done < program->line.size;) {
-        size_t size = program->line.size - done < PIPE_SIZE ? program->line.size - done : PIPE_SIZE;
-        TRY(program_wait(program->in, POLLOUT));
-        ssize_t written = write(program->in, program->line.data + done, size);
-        if (written < 0 && errno == EINTR) continue;
-        if (written < 0) return BAD_SAMPLE;
-        done += (size_t)written;
-    }
-    while (!(newline = program->buffer.size ? memchr(program->buffer.data, '\n', program->buffer.size) : NULL)) {
-        TRY(program_wait(program->out, POLLIN));
-        TRY(buf_reserve(&program->buffer, READ_SIZE));
-        ssize_t got = fd_read(program->out, program->buffer.data + program->buffer.size, READ_SIZE);
+    const struct buf *line = &program->line;
+    struct buf *buffer = &program->buffer;
+    const char *newline = buffer->size ? memchr(buffer->data, '\n', buffer->size) : NULL;
+    for (size_t done = 0; done < line->size || !newline;) {
+        struct pollfd fds[] = {{.fd = program->out, .events = POLLIN},
+                               {.fd = done < line->size ? program->in : -1, .events = POLLOUT}};
+        TRY(program_wait(fds, 2));
+        if (fds[1].revents) {
+            size_t size = line->size - done < PIPE_SIZE ? line->size - done : PIPE_SIZE;
+            ssize_t written = write(program->in, line->data + done, size);
+            if (written < 0 && errno != EINTR) return BAD_SAMPLE;
+            if (written > 0) done += (size_t)written;
+        }
+        if (!fds[0].revents) continue;
+        TRY(buf_reserve(buffer, READ_SIZE));
+        ssize_t got = fd_read(program->out, buffer->data + buffer->size, READ_SIZE);
         if (got <= 0) return BAD_SAMPLE;
-        program->buffer.size += (size_t)got;
+        buffer->size += (size_t)got;
+        newline = memchr(buffer->data, '\n', buffer->size);
     }
     struct group *answer, before = *group;
-    size_t size = (size_t)(newline - program->buffer.data);
-    assert(size < program->buffer.size);
-    TRY(group_from_json(&answer, program->buffer.data, size));
-    memmove(program->buffer.data, newline + 1, program->buffer.size -= size + 1);
+    size_t size = (size_t)(newline - buffer->data);
+    assert(size < buffer->size);
+    TRY(group_from_json(&answer, buffer->data, size));
+    memmove(buffer->data, newline + 1, buffer->size -= size + 1);
     if (strcmp(answer->id.data, group->id.data) != 0) {
         status result = fail(DATAERR, "received group %s, but answered with group %s", group->id.data, answer->id.data);
         group_free(&answer);

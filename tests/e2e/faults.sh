@@ -58,6 +58,18 @@ run mortal --set force.program="$work/mortal.sh" || fail "mortal: $(cat "$work/m
 grep -q "starting it again" "$work/mortal/logs/force.log" || fail "the program did not die: $(cat "$work/mortal.sh")"
 [ "$(weights_of mortal)" = "$want" ] || fail "the weights differ after a program that exits"
 
+# A program that answers before it has read the whole line gets lines that are longer than its pipes hold.
+cat >"$work/pad.sh" <<'END'
+#!/bin/sh
+pad=$(head -c 100000 /dev/zero | tr '\0' x)
+exec sed -u -e "s/}$/,\"a\":\"$pad\"}/" -e "s/}$/,\"b\":\"$pad\"}/" -e "s/}$/,\"c\":\"$pad\"}/" \
+    -e "s/}$/,\"d\":\"$pad\"}/"
+END
+chmod +x "$work/pad.sh"
+sed 's/^  - optim:/  - pad: {program: .\/pad.sh}\n  - copy: {program: cat}\n&/' "$work/p.yaml" >"$work/long.yaml"
+timeout 120 "$bin/caravan" run "$work/long.yaml" --set run="$work/long" 2>"$work/long.err" || fail "long: $(cat "$work/long.err")"
+[ "$(weights_of long)" = "$want" ] || fail "the weights differ after a program that copies long lines"
+
 # With max_staleness 1 every group is trained, and none is more than one step old.
 run stale --set source.max_staleness=1 || fail "stale: $(cat "$work/stale.err")"
 check_steps stale 8
