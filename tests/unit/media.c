@@ -235,7 +235,7 @@ static void test_clips(void **state) {
         int count, height, width, used;
         double seconds_per_grid;
         assert_int_equal(sscanf(line, "%d %d %d %lf%n", &count, &height, &width, &seconds_per_grid, &used), 4);
-        struct frames_view fast, sequential;
+        struct frames_view fast, sequential, threaded;
         assert_int_equal(media_decode(&fast, path, true, &sampling, NULL), OK);
         assert_int_equal(fast.frames.count, count);
         assert_int_equal(fast.frames.height, height);
@@ -251,8 +251,11 @@ static void test_clips(void **state) {
         assert_int_equal(media_decode(&sequential, path, true, &sampling, &(struct media_options){.sequential = true}),
                          OK);
         assert_memory_equal(sequential.frames.pixels, fast.frames.pixels, frames_bytes(&fast.frames));
+        assert_int_equal(media_decode(&threaded, path, true, &sampling, &(struct media_options){.threads = 4}), OK);
+        assert_memory_equal(threaded.frames.pixels, fast.frames.pixels, frames_bytes(&fast.frames));
         frames_view_release(&fast);
         frames_view_release(&sequential);
+        frames_view_release(&threaded);
     }
     assert_int_equal(cases, 14);
 }
