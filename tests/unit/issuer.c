@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include "shared/base/file.h"
 #include "shared/stage/issuer.h"
 
 // ---- the I/O thread: records what is put into the flow and what is sent
@@ -100,17 +101,13 @@ static void open_issuer(struct fixture *fixture, int64_t max_staleness) {
     fixture->context.stage = &source;
     fixture->context.options.values = &fixture->options;
     fixture->config.run_dir = fixture->dir;
-    char command[128];
-    snprintf(command, sizeof command, "mkdir -p %s", fixture->dir);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(dir_make(fixture->dir), OK);
     assert_int_equal(issuer_open(&fixture->issuer, &fixture->context, &fixture->config), OK);
 }
 
 static void close_issuer(struct fixture *fixture) {
-    char command[128];
     issuer_close(&fixture->issuer);
-    snprintf(command, sizeof command, "rm -rf %s", fixture->dir);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(dir_remove(fixture->dir), OK);
 }
 
 static void tell(struct fixture *fixture, struct wire_message message) {

@@ -16,22 +16,18 @@ struct fixture {
 
 static void open_server(struct fixture *fixture) {
     static int number;
-    char command[128];
     *fixture = (struct fixture){0};
     snprintf(fixture->dir, sizeof fixture->dir, "/tmp/caravan-unit-weights-%d-%d", (int)getpid(), number++);
-    snprintf(command, sizeof command, "mkdir -p %s", fixture->dir);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(dir_make(fixture->dir), OK);
     for (int i = 0; i < 5; i++) snprintf(fixture->path[i], sizeof fixture->path[i], "%s/%d", fixture->dir, i);
     assert_int_equal(weights_server_new(&fixture->server), OK);
 }
 
 static void close_server(struct fixture *fixture) {
-    char command[128];
     weights_server_free(&fixture->server);
     arena_release(&fixture->arena);
     buf_release(&fixture->bulk);
-    snprintf(command, sizeof command, "rm -rf %s", fixture->dir);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(dir_remove(fixture->dir), OK);
 }
 
 // Writes the file of a version, whose hash is 100 and the version, and publishes it.

@@ -4,14 +4,15 @@
 
 #include <dirent.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <unistd.h>
 
 #include "shared/base/file.h"
 #include "shared/group/group.h"
-#include "shared/wire/wire.h"
 #include "shared/wire/node_config.h"
+#include "shared/wire/wire.h"
 
 static const enum message_kind kinds[] = {
     MESSAGE_HELLO,    MESSAGE_WELCOME,     MESSAGE_REFUSED, MESSAGE_UNKNOWN_PEER, MESSAGE_HEARTBEAT,
@@ -359,9 +360,7 @@ static void key_files_are_private(void **state) {
     assert_int_equal(wire_key_read(&read, path), OK);
     assert_string_equal(read.secret, made.secret);
     assert_string_equal(read.public, made.public);
-    char command[128];
-    snprintf(command, sizeof command, "chmod 644 %s", path);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(chmod(path, 0644), 0);
     assert_int_equal(wire_key_read(&read, path), DATAERR);
     unlink(path);
     assert_int_equal(wire_key_read(&read, path), DATAERR);
