@@ -1,7 +1,7 @@
 // Descriptors, whole files, locks, directories and paths.
 //
-// What cannot be read is DATAERR, because the user named it; what cannot be written is UNAVAILABLE. The fd_* loops
-// report errno instead, because only their caller knows what a failure means.
+// A file that cannot be read is DATAERR, because the user named it; one that cannot be written is UNAVAILABLE. The fd_*
+// loops report errno instead, because only their caller knows what a failure means.
 #ifndef SHARED_BASE_FILE_H
 #define SHARED_BASE_FILE_H
 

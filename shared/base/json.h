@@ -1,7 +1,7 @@
 // Strict JSON over json-c, with exact numbers.
 //
-// What json-c's strict mode lets pass (NaN, 'single quotes', `1.`, control characters, surrogates, NULs in keys) is an
-// error here. Numbers keep their text: integers that do not fit into 64 bits, and -0, come out as doubles with the
+// json-c would accept NaN, 'single quotes', `1.`, control characters, surrogates in UTF-8 and NULs in keys; here they
+// are errors. Numbers keep their text: integers that do not fit into 64 bits, and -0, come out as doubles with the
 // number's own text. Print values with json_print, never with json-c's printer.
 #ifndef SHARED_BASE_JSON_H
 #define SHARED_BASE_JSON_H

@@ -1,4 +1,4 @@
-// Messages for people, on standard error, one line a call: "PROGRAM: text". Standard output is for data alone.
+// Messages for people, on standard error, one line per call: "PROGRAM: text". Standard output is for data alone.
 //
 // A stage of a pipeline run also names its replica and machine and puts the time in front:
 // "2026-01-02T03:04:05.678Z caravan-rollout-2@gpu1: text". The log_* settings are made before other threads start.

@@ -1,4 +1,4 @@
-// What is wrong in a pipeline file, and where. All diagnostics of a file are collected, sorted and shown at once.
+// The mistakes in a pipeline file, each with its location. All those of a file are collected, sorted and shown at once.
 #ifndef SHARED_CONFIG_DIAGNOSTICS_H
 #define SHARED_CONFIG_DIAGNOSTICS_H
 

@@ -128,7 +128,7 @@ status options_parse(struct options *options, int argc, char **argv, int *rest);
 // USAGE, naming them, when required options are unset or two contradict each other (not_above).
 status options_check(const struct options *options);
 
-// A hash of every option that changes what a stage computes (not threads, store ...). The store's keys depend on it:
+// *hash = a hash of every option that changes what a stage computes (not threads, store ...). The store's keys use it:
 // the same values always have the same hash. UNAVAILABLE when memory is short.
 status options_hash(const struct options *options, uint64_t *hash);
 

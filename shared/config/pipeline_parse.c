@@ -1,5 +1,5 @@
-// The syntax of a pipeline file: which YAML node may stand where. What the names and values mean is
-// pipeline_validate.c's.
+// The syntax of a pipeline file: which YAML node may stand where. pipeline_validate.c checks what the names and values
+// mean.
 #include <string.h>
 
 #include "shared/config/parsed_file.h"

@@ -174,7 +174,7 @@ static void pipeline_validate_inherit_dirs(struct parsed_file *file, struct pipe
                                       path_join(&file->pipeline->arena, run->value, option->below_run), run);
 }
 
-// Gives the stage what the file or the source says and it does not.
+// Gives the stage the values of the file or the source for the keys that it lacks.
 static void pipeline_validate_inherit_values(struct parsed_file *file, struct pipeline_stage *stage,
                                              const struct option *options) {
     const struct pipeline_stage *source = pipeline_find_stage(file->pipeline, stage_kinds[STAGE_SOURCE].name);

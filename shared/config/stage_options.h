@@ -1,5 +1,5 @@
-// The options of each stage as plain structs, filled from the tables in stage_kinds.c. What an option means stands
-// there too.
+// The options of each stage as plain structs, filled from the tables in stage_kinds.c, which also say what each option
+// means.
 #ifndef SHARED_CONFIG_STAGE_OPTIONS_H
 #define SHARED_CONFIG_STAGE_OPTIONS_H
 

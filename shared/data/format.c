@@ -203,7 +203,7 @@ static status format_add_medium(struct group *group, struct format_media *media,
 static status format_read_seed_bench_r1(const struct format_options *options, json_object *record, size_t line,
                                         struct group **out) {
     static const char *const keys[] = {"choice_a", "choice_b", "choice_c", "choice_d"};
-    static_assert(sizeof keys / sizeof *keys == CHOICES, "one key a choice");
+    static_assert(sizeof keys / sizeof *keys == CHOICES, "one key per choice");
     struct string choices[CHOICES] = {0}, problem;
     struct buf question = {0};
     struct format_media media = {0};

@@ -104,7 +104,7 @@ struct completion {
     struct unknown_fields unknown;
     struct int_array tokens;     // with the end-of-sequence token if there was one
     struct float_array logprobs; // of the policy at temperature 1, over the full vocabulary
-    struct int_array versions;   // policy version, a token
+    struct int_array versions;   // of the policy, one per token
     struct string text;          // without special tokens
     struct string finish;        // "eos" or "length"
 };
@@ -116,7 +116,7 @@ struct reference {
     struct span_array answer_span;
     struct double_array answer_logprob;     // mean over the span; NaN: no answer
     struct double_array answer_probability; // mean of the answer tokens' probabilities
-    struct float_array *logprobs;           // one array a completion, or NULL
+    struct float_array *logprobs;           // one array per completion, or NULL
     size_t logprob_count;
     struct string_array generated;
 };

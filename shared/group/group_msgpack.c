@@ -1,7 +1,7 @@
 // A group as one msgpack map, both ways, by the table of fields. Arrays of floats and doubles are flat: one bin of
 // little-endian numbers. A key that the table does not know carries an ext of type 1 with its JSON text.
 //
-// What is read is not trusted: lengths are checked against the bytes present before msgpack-c allocates for them,
+// The input is not trusted: lengths are checked against the bytes present before msgpack-c allocates for them,
 // strings must be UTF-8, unknown keys JSON.
 #include <assert.h>
 #include <math.h>

@@ -61,7 +61,7 @@ static status media_hash_file(int fd, const char *path, struct frame_store *stor
     return result == OK && store && is_old ? frame_store_remember_hash(store, path, &stamp, hash) : result;
 }
 
-// What is hashed. The version changes when the same file and values would give other frames.
+// The bytes whose hash is the key. The version changes when the same file and values would give other frames.
 struct media_key_input {
     char version[17];
     char kind;

@@ -78,7 +78,7 @@ status frame_store_each(struct frame_store *store,
 // disk fails.
 status frame_store_evict(struct frame_store *store, const char *key, bool *found);
 
-// What stat says of a file. As long as it is the same, the content's hash need not be computed again.
+// Fields of stat's result. While they are the same, the hash of the file's content need not be computed again.
 struct file_stamp {
     uint64_t device, inode, size;
     int64_t modified, changed; // nanoseconds since 1970

@@ -18,7 +18,7 @@ struct group_store {
 };
 
 status group_store_open(struct group_store **out, const char *directory, bool read_only) {
-    // What a power failure undoes is computed again.
+    // Sections that a power failure undoes are computed again.
     const struct lmdb_options options = {.read_only = read_only, .lazy = true};
     struct arena arena = {0};
     TRY(NEW(out, 1));

@@ -36,7 +36,7 @@ struct ledger_entry {
     const char *reason; // QUARANTINED: why
 };
 
-// What the run was started with. A ledger is only continued with the same values.
+// The data and settings of the run. A ledger is only continued with the same values.
 struct ledger_config {
     uint64_t data; // a hash of the data and of all settings that determine the groups
     int64_t groups_per_step;

@@ -1,4 +1,4 @@
-// An LMDB file with several named databases: opened once a process, grows by itself, safe for many processes.
+// An LMDB file with several named databases: opened once per process, grows by itself, safe for many processes.
 //
 // The surprise: a write may have to start again. When the map is full, LMDB cannot continue the transaction.
 // lmdb_txn_commit then aborts it, grows the map and says so, and the caller repeats the writes:
