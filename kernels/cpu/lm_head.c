@@ -2,8 +2,8 @@
 // exist only for one block of rows at a time.
 #include <assert.h>
 
-#include "kernels/cpu/logits.h"
 #include "kernels/cpu/linear.h"
+#include "kernels/cpu/logits.h"
 
 enum {
     block_logits = 1 << 22, // logits of a block: 16 MiB,

@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/base/memory.h"
 #include "shared/base/json.h"
+#include "shared/base/memory.h"
 
 enum { MAX_HEADER = 100 << 20, MAX_SHARDS = 100000, PREFIX_SIZE = 8 };
 

@@ -6,12 +6,12 @@
 #include <unistd.h>
 
 #include "shared/base/clock.h"
-#include "shared/base/rng.h"
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/base/memory.h"
-#include "shared/media/media_writer.h"
+#include "shared/base/rng.h"
 #include "shared/media/media.h"
+#include "shared/media/media_writer.h"
 #include "shared/media/resize.h"
 
 enum { height = 360, width = 640, rate = 30, seconds = 30, rounds = 5, lookups = 200 };

@@ -7,9 +7,9 @@
 #include <sys/resource.h>
 
 #include "shared/base/clock.h"
-#include "shared/base/rng.h"
 #include "shared/base/log.h"
 #include "shared/base/memory.h"
+#include "shared/base/rng.h"
 #include "shared/model/model.h"
 
 enum {

@@ -1,8 +1,8 @@
 // Reads tokenizer.json, a NUL byte and a text. A tokenizer that loads must encode any text and decode any tokens.
 #include "tests/fuzz/fuzz.h"
 
-#include "shared/text/tokenizer_internal.h"
 #include "shared/text/chat_template.h"
+#include "shared/text/tokenizer_internal.h"
 
 static void tokenizer_use(const struct tokenizer *t, const char *text, size_t size) {
     struct token_list tokens = {0};

@@ -3,8 +3,8 @@
 #include "tests/unit/unit.h"
 
 #include "shared/base/file.h"
-#include "shared/text/tokenizer.h"
 #include "shared/text/bpe_train.h"
+#include "shared/text/tokenizer.h"
 #include "shared/text/tokenizer_train.h"
 
 static void test_known_merges(void **state) {

@@ -6,9 +6,9 @@
 #include "shared/base/file.h"
 #include "shared/base/json.h"
 #include "shared/reward/accuracy.h"
-#include "shared/reward/reward.h"
 #include "shared/reward/porter.h"
 #include "shared/reward/python_text.h"
+#include "shared/reward/reward.h"
 
 static json_object *golden;
 
