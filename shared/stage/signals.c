@@ -1,18 +1,22 @@
 #include "shared/stage/signals.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t signals_stop;
+// Any thread may run the handler, so this is atomic, not only volatile.
+static atomic_int signals_stop;
+static_assert(ATOMIC_INT_LOCK_FREE == 2, "a signal handler may set it");
 static int signals_pipe[2] = {-1, -1};
 
 static void signals_on_stop(int number) {
     (void)number;
     int saved_errno = errno;
-    signals_stop = 1;
+    atomic_store(&signals_stop, 1);
     ssize_t size = write(signals_pipe[1], "", 1); // a full pipe is readable, too
     (void)size;
     errno = saved_errno;
@@ -28,7 +32,7 @@ status signals_open(void) {
 }
 
 bool signals_stopping(void) {
-    return signals_stop != 0;
+    return atomic_load(&signals_stop) != 0;
 }
 
 int signals_fd(void) {
