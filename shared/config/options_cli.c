@@ -159,7 +159,8 @@ static status options_parse_all(struct options *options, int argc, char **argv, 
             continue;
         }
         char name[64];
-        const char *argument = argv[at] + 2, *next = at + 1 < argc ? argv[at + 1] : NULL;
+        const bool more = at + 1 < argc;
+        const char *argument = argv[at] + 2;
         size_t length = strcspn(argument, "=");
         const char *value = argument[length] ? argument + length + 1 : NULL;
         snprintf(name, sizeof name, "%.*s", (int)length, argument);
@@ -174,12 +175,10 @@ static status options_parse_all(struct options *options, int argc, char **argv, 
             if (near) return fail(USAGE, "--%s: no such option; did you mean --%s?", name, near);
             return fail(USAGE, "--%s: no such option", name);
         }
-        if (!value && option->type == OPTION_BOOL && (!next || option_check(option, next) != OK)) value = "true";
-        if (!value && !next) return fail(USAGE, "--%s: a value is missing", name);
-        if (!value) {
-            value = next;
-            at++;
-        }
+        if (!value && option->type == OPTION_BOOL && (!more || option_check(option, argv[at + 1]) != OK))
+            value = "true";
+        if (!value && !more) return fail(USAGE, "--%s: a value is missing", name);
+        if (!value) value = argv[++at];
         bool is_config = !strcmp(option->name, "config");
         if (config != is_config) continue;
         TRY(options_set(options, option->name, value));
