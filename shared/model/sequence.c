@@ -78,12 +78,12 @@ static status sequence_add_prompt(struct sequence *sequence, const struct model_
         int merge = config->vision.spatial_merge_size, height = grid.height / merge, width = grid.width / merge;
         int32_t start = sequence->next_position, largest = start + (height > width ? height : width) - 1;
         for (int t = 0; t < grid.time; t++) {
-            float scaled = (float)t * (float)medium->seconds_per_grid;
+            float scaled = medium->video ? (float)t * (float)medium->seconds_per_grid : 0;
             scaled = scaled * config->vision.tokens_per_second;
             if (!(scaled < (float)MAX_ROWS))
                 return fail(BAD_SAMPLE, "seconds_per_grid is %g: position ids exceed %d", medium->seconds_per_grid,
                             MAX_ROWS);
-            int32_t time = medium->video ? start + (int32_t)scaled : start;
+            int32_t time = start + (int32_t)scaled;
             for (int k = 0; k < height * width; k++)
                 sequence->position_ids[i++] = (struct position_id){{time, start + k / width, start + k % width}};
             if (time > largest) largest = time;

@@ -1,4 +1,5 @@
 // Model directories: safetensors files with false headers, configurations in every layout, the table of parameters.
+#include <math.h>
 #include <unistd.h>
 #include "tests/unit/unit.h"
 
@@ -270,6 +271,13 @@ static void test_position_ids_stay_in_their_range(void **state) {
     clip.seconds_per_grid = 9000;
     assert_int_equal(sequence_make(&sequence, &arena, &config, &prompt, NULL, 0), BAD_SAMPLE);
     expect_message("seconds_per_grid");
+    // An image has no seconds_per_grid.
+    const int64_t image_tokens[] = {3, 1, 4};
+    const struct model_medium image = {.frames = 1, .height = 28, .width = 28, .seconds_per_grid = NAN};
+    const struct model_prompt image_prompt = {image_tokens, 3, &image, 1};
+    assert_int_equal(sequence_make(&sequence, &arena, &config, &image_prompt, NULL, 0), OK);
+    assert_int_equal(sequence.position_ids[1].axis[0], 1);
+    assert_int_equal(sequence.next_position, 3);
     arena_release(&arena);
 }
 
