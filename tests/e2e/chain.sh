@@ -24,6 +24,21 @@ sed 's/.*"reference":{\(.*\)"rewards":.*/\1/' "$work/float32.jsonl" | grep -o '"
 [ -s "$work/sampled" ] || fail "no log-probabilities were found"
 cmp "$work/sampled" "$work/scored" || fail "sampler and scorer differ"
 
+# Questions about an image and about a clip go through all stages together.
+media=$PWD/tests/data/media
+cat >"$work/images.jsonl" <<END
+{"problem_id": 0, "problem": "What is it?", "data_type": "image", "problem_type": "free-form", "options": [], "path": "$media/alpha.png", "solution": "<answer>x</answer>"}
+{"problem_id": 1, "problem": "What is it?", "data_type": "video", "problem_type": "free-form", "options": [], "path": "$media/b-frames.mp4", "solution": "<answer>x</answer>"}
+END
+"$bin/caravan-source" --stdio --data "$work/images.jsonl" --format video-r1 --template none |
+    "$bin/caravan-frames" --stdio --store "$work/store" $small |
+    "$bin/caravan-rollout" --stdio --store "$work/store" --model "$work/model" --precision float32 --group-size 2 --max-new-tokens 8 --threads 1 |
+    "$bin/caravan-refscore" --stdio --store "$work/store" --model "$work/model" --precision float32 |
+    "$bin/caravan-reward" --stdio --method grpo |
+    "$bin/caravan-optim" --stdio --store "$work/store" --model "$work/model" --precision float32 --out "$work/images" --groups-per-step 2 \
+        --steps 1 --lr 1e-3 >"$work/images.out"
+[ "$(grep -c '"trained":{"step":1}' "$work/images.out")" = 2 ] || fail "images: not both groups were trained: $(cat "$work/images.out")"
+
 # Equal seeds give equal groups, for any number of threads and whatever else is in the batch.
 run_rollout() {
     "$bin/caravan-rollout" --stdio --store "$work/store-$1" --model "$work/model" --group-size "$2" --max-new-tokens 12 --threads "$3" --precision float32 |
