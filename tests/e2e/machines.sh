@@ -25,6 +25,8 @@ else
     ip netns del $space-2 2>/dev/null || true
     echo "no network namespaces here: two ports of one machine"
 fi
+# Two runs of this script, as under two sanitizers at once, need ports of their own.
+port=$((10000 + $$ % 500 * 40))
 
 key_one=$("$bin/caravan" keygen "$work/one.key")
 key_two=$("$bin/caravan" keygen "$work/two.key")
@@ -32,8 +34,8 @@ key_two=$("$bin/caravan" keygen "$work/two.key")
 make_pipeline "on: two"
 cat >>"$work/p.yaml" <<END
 machines:
-  one: {address: $one, port: 5700, key: "$key_one"}
-  two: {address: $two, port: 5800, key: "$key_two"}
+  one: {address: $one, port: $port, key: "$key_one"}
+  two: {address: $two, port: $((port + 20)), key: "$key_two"}
 END
 
 expect 64 "say which one this is" "$bin/caravan" run "$work/p.yaml"
