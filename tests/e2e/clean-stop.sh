@@ -45,7 +45,7 @@ done
 # What a crash may leave: half a checkpoint; in the metrics lines of later steps and half a line.
 mkdir "$work/stopped/checkpoints/step-000099.tmp"
 printf '%s\n%s' '{"first": {"step": 1}, "step": 99}' '{"step": 1, "lo' >>"$work/stopped/metrics.jsonl"
-timeout 120 "$bin/caravan" run "$work/p.yaml" --set run="$work/stopped" 2>>"$work/stopped.err" || fail "stopped: $(cat "$work/stopped.err")"
+timeout -k 10 120 "$bin/caravan" run "$work/p.yaml" --set run="$work/stopped" 2>>"$work/stopped.err" || fail "stopped: $(cat "$work/stopped.err")"
 check_steps stopped 8
 [ ! -e "$work/stopped/checkpoints/step-000099.tmp" ] || fail "half a checkpoint stays: $(ls "$work/stopped/checkpoints")"
 [ "$(weights_of stopped)" = "$want" ] || fail "a run that was stopped three times trains other weights"

@@ -67,7 +67,7 @@ exec sed -u -e "s/}$/,\"a\":\"$pad\"}/" -e "s/}$/,\"b\":\"$pad\"}/" -e "s/}$/,\"
 END
 chmod +x "$work/pad.sh"
 sed 's/^  - optim:/  - pad: {program: .\/pad.sh}\n  - copy: {program: cat}\n&/' "$work/p.yaml" >"$work/long.yaml"
-timeout 120 "$bin/caravan" run "$work/long.yaml" --set run="$work/long" 2>"$work/long.err" || fail "long: $(cat "$work/long.err")"
+timeout -k 10 120 "$bin/caravan" run "$work/long.yaml" --set run="$work/long" 2>"$work/long.err" || fail "long: $(cat "$work/long.err")"
 [ "$(weights_of long)" = "$want" ] || fail "the weights differ after a program that copies long lines"
 
 # With max_staleness 1 every group is trained, and none is more than one step old.
@@ -84,7 +84,7 @@ wait_for_step moved 5
 kill -TERM $pid
 wait $pid || fail "moved: $(cat "$work/moved.err")"
 expect 65 "optim's directory is empty, but the ledger has [5-8] trained steps: " \
-    timeout 60 "$bin/caravan" run "$work/p.yaml" --set run="$work/moved" --set optim.out="$work/elsewhere"
+    timeout -k 10 60 "$bin/caravan" run "$work/p.yaml" --set run="$work/moved" --set optim.out="$work/elsewhere"
 if grep "starting it again" "$work/err"; then fail "a refused run went on"; fi
 if grep -q "goes back" "$work/moved/logs/source.log"; then fail "the ledger's history is gone"; fi
 [ ! -e "$work/elsewhere/metrics.jsonl" ] || fail "steps were trained again in another directory"

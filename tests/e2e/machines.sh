@@ -47,14 +47,14 @@ start_one() {
     name=$1
     shift
     mkdir -p "$work/$name"
-    $in_one timeout 120 "$bin/caravan" run "$work/p.yaml" --machine one --key "$work/one.key" --set run="$work/$name" "$@" \
+    $in_one timeout -k 10 120 "$bin/caravan" run "$work/p.yaml" --machine one --key "$work/one.key" --set run="$work/$name" "$@" \
         2>"$work/$name.err" &
     first=$!
 }
 start_two() {
     name=$1
     shift
-    second="exec timeout 120 $bin/caravan run $work/p.yaml --machine two --key $work/two.key --set run=$work/$name $*"
+    second="exec timeout -k 10 120 $bin/caravan run $work/p.yaml --machine two --key $work/two.key --set run=$work/$name $*"
     if [ -n "$in_two" ]; then
         $in_two "mount -t tmpfs none $work/one && $second" 2>"$work/$name.err" &
     else

@@ -30,7 +30,7 @@ END
 run() {
     name=$1
     shift
-    timeout 120 "$bin/caravan" run "$work/p.yaml" --set run="$work/$name" "$@" 2>"$work/$name.err"
+    timeout -k 10 120 "$bin/caravan" run "$work/p.yaml" --set run="$work/$name" "$@" 2>"$work/$name.err"
 }
 
 # weights_of RUN: prints the hash of the weights of its last checkpoint.
