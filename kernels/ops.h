@@ -178,8 +178,10 @@ struct operations {
     // ---- attention ----
 
     // *out = memory for `rows` rows of keys and values in each of `layers` layers. rope writes rows, attention reads
-    // them. The caller frees it with kv_cache_free.
-    status (*kv_cache_new)(struct backend *, struct kv_cache **out, int layers, int64_t rows, struct heads heads);
+    // them. `type` is that of qkv, F32 or BF16; a backend may keep the values in float32. The caller frees the cache
+    // with kv_cache_free.
+    status (*kv_cache_new)(struct backend *, struct kv_cache **out, enum element type, int layers, int64_t rows,
+                           struct heads heads);
     // NULL is fine; sets *cache to NULL.
     void (*kv_cache_free)(struct backend *, struct kv_cache **cache);
     // qkv [T, (H+2K)D] holds query, key and value heads. Rotates queries and keys in place: the pairs (j, j + D/2) by

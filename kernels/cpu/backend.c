@@ -71,8 +71,10 @@ GUARDED(swiglu_grad,
 GUARDED(gelu, (struct backend * backend, struct tensor out, struct tensor in), (backend, out, in))
 GUARDED(gelu_grad, (struct backend * backend, struct tensor grad_in, struct tensor grad_out, struct tensor in),
         (backend, grad_in, grad_out, in))
-GUARDED(kv_cache_new, (struct backend * backend, struct kv_cache **out, int layers, int64_t rows, struct heads heads),
-        (backend, out, layers, rows, heads))
+GUARDED(kv_cache_new,
+        (struct backend * backend, struct kv_cache **out, enum element type, int layers, int64_t rows,
+         struct heads heads),
+        (backend, out, type, layers, rows, heads))
 GUARDED_FREE(kv_cache_free, struct kv_cache)
 GUARDED(rope,
         (struct backend * backend, struct tensor qkv, struct tensor cos, struct tensor sin, struct heads heads,

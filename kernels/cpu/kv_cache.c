@@ -7,8 +7,10 @@
 #include "kernels/cpu/cpu.h"
 #include "shared/base/memory.h"
 
-status cpu_kv_cache_new(struct backend *backend, struct kv_cache **out, int layers, int64_t rows, struct heads heads) {
+status cpu_kv_cache_new(struct backend *backend, struct kv_cache **out, enum element type, int layers, int64_t rows,
+                        struct heads heads) {
     *out = NULL;
+    CHECK(type == ELEMENT_F32 || type == ELEMENT_BF16);
     CHECK(layers > 0 && rows > 0 && heads.size > 0 && heads.size % 2 == 0);
     CHECK(heads.key > 0 && heads.query % heads.key == 0);
     struct kv_cache *cache;

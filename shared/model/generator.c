@@ -82,8 +82,8 @@ static status generator_find_cache_rows(struct generator *generator, const struc
     generator->prompt_area_rows = requests * request->cache_rows * 5 / 4;
     int64_t cache_rows = rows * generator->cache_rows_per_row + cache_round_up(generator->prompt_area_rows);
     ops->kv_cache_free(model->backend, &generator->cache);
-    TRY(ops->kv_cache_new(model->backend, &generator->cache, model->config.text.num_hidden_layers, cache_rows,
-                          model->weights->text.heads));
+    TRY(ops->kv_cache_new(model->backend, &generator->cache, model->weights->type, model->config.text.num_hidden_layers,
+                          cache_rows, model->weights->text.heads));
     *cache_begin = generator_find_gap(generator, request->cache_rows);
     assert(*cache_begin >= 0 && *cache_begin % BRANCH_ALIGNMENT == 0);
     return OK;

@@ -111,7 +111,8 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
                                   .layered = cache != NULL,
                                   .cache = cache};
     if (!cache) {
-        TRY(kv_scratch_reserve(&model->text_kv, model->backend, sequence->cache_rows, fwd->transformer->heads));
+        TRY(kv_scratch_reserve(&model->text_kv, model->backend, model->weights->type, sequence->cache_rows,
+                               fwd->transformer->heads));
         fwd->cache = model->text_kv.cache;
     }
     TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 1, sequence->cache_slots, &fwd->cache_slots));

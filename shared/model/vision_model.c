@@ -147,7 +147,8 @@ static status vision_start(struct vision_state *state, struct model *model, stru
                                   .transformer = &model->weights->vision,
                                   .workspace = workspace,
                                   .rows = grid_patches(state->grid)};
-    TRY(kv_scratch_reserve(&model->vision_kv, model->backend, fwd->rows, fwd->transformer->heads));
+    TRY(kv_scratch_reserve(&model->vision_kv, model->backend, model->weights->type, fwd->rows,
+                           fwd->transformer->heads));
     fwd->cache = model->vision_kv.cache;
 
     int32_t *cache_slots = arena_alloc(arena, (size_t)fwd->rows * sizeof *cache_slots);

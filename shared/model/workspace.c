@@ -66,10 +66,11 @@ void workspace_release(struct workspace *workspace) {
     *workspace = (struct workspace){.backend = backend};
 }
 
-status kv_scratch_reserve(struct kv_scratch *kv, struct backend *backend, int64_t rows, struct heads heads) {
+status kv_scratch_reserve(struct kv_scratch *kv, struct backend *backend, enum element type, int64_t rows,
+                          struct heads heads) {
     if (kv->rows >= rows) return OK;
     kv_scratch_release(kv, backend);
-    TRY(backend->ops->kv_cache_new(backend, &kv->cache, 1, rows, heads));
+    TRY(backend->ops->kv_cache_new(backend, &kv->cache, type, 1, rows, heads));
     kv->rows = rows;
     return OK;
 }

@@ -47,8 +47,10 @@ struct kv_scratch {
     int64_t rows;
 };
 
-// Makes room for at least `rows` rows. UNAVAILABLE when memory is short.
-status kv_scratch_reserve(struct kv_scratch *kv, struct backend *backend, int64_t rows, struct heads heads);
+// Makes room for at least `rows` rows of keys and values of a qkv of `type`, which is the same in every call.
+// UNAVAILABLE when memory is short.
+status kv_scratch_reserve(struct kv_scratch *kv, struct backend *backend, enum element type, int64_t rows,
+                          struct heads heads);
 
 // Frees the cache.
 void kv_scratch_release(struct kv_scratch *kv, struct backend *backend);

@@ -81,7 +81,7 @@ static struct attention_layout attention_random_layout(struct harness *h) {
 
 static struct kv_cache *attention_nan_cache(struct harness *h, const struct attention_setup *s, int64_t rows) {
     struct kv_cache *cache;
-    harness_ok(h, h->ops->kv_cache_new(h->backend, &cache, 2, rows, s->heads));
+    harness_ok(h, h->ops->kv_cache_new(h->backend, &cache, s->type, 2, rows, s->heads));
     struct tensor qkv = harness_dense(h, s->type, rows, s->columns, FILL_ZERO, 0);
     struct tensor angles = harness_dense(h, ELEMENT_F32, rows, s->heads.size / 2, FILL_ZERO, 0);
     struct tensor slots = harness_index(h, rows, rows);
@@ -386,9 +386,10 @@ static void attention_check_refusals(struct harness *h) {
     harness_case(h, "refusals");
     struct heads heads = {2, 1, 4};
     struct kv_cache *cache = NULL;
-    harness_hold(h, h->ops->kv_cache_new(h->backend, &cache, 1, 16, (struct heads){3, 2, 4}) == BUG && !cache,
+    harness_hold(h,
+                 h->ops->kv_cache_new(h->backend, &cache, ELEMENT_F32, 1, 16, (struct heads){3, 2, 4}) == BUG && !cache,
                  "key heads that do not divide the query heads");
-    harness_ok(h, h->ops->kv_cache_new(h->backend, &cache, 1, 16, heads));
+    harness_ok(h, h->ops->kv_cache_new(h->backend, &cache, ELEMENT_F32, 1, 16, heads));
     struct tensor qkv = harness_dense(h, ELEMENT_F32, 1, 16, FILL_NORMAL, 1),
                   out = harness_dense(h, ELEMENT_F32, 1, 8, FILL_ZERO, 0);
     struct tensor angles = harness_dense(h, ELEMENT_F32, 1, 2, FILL_ZERO, 0), slots = harness_index(h, 1, 1);
@@ -476,7 +477,7 @@ static void attention_time_layout(struct harness *h, const char *name, struct he
     harness_set(h, t.setup.slots, slots);
     // True rotations: with other factors, repeated calls of rope would shrink qkv to denormals.
     attention_set_angles(h, t.setup.cos, t.setup.sin);
-    harness_ok(h, h->ops->kv_cache_new(h->backend, &t.setup.cache, 1, rows, heads));
+    harness_ok(h, h->ops->kv_cache_new(h->backend, &t.setup.cache, ELEMENT_F32, 1, rows, heads));
     double flops = 4 * attention_pairs(spans, count) * heads.query * heads.size;
     double bytes = 8.0 * (double)tokens * (double)columns;
     if (all) harness_time(h, 0, bytes, attention_run_rope, &t, "rope %s", name);
