@@ -3,7 +3,7 @@
 // The CPU backend (kernels/cpu) is the reference for every other backend. A backend owns its memory: code above this
 // header reads and writes the contents of a tensor only through upload and download. Operations may run
 // asynchronously, in the order of the calls. Host memory that is passed by pointer is read before the call returns.
-// What an operation returns to the host (download, square_sum) is complete when the call returns.
+// What an operation returns to the host (download, square_sum, digest) is complete when the call returns.
 //
 // Dimension letters: T tokens (rows), C channels, H query heads, K key/value heads, D head size, I inner channels,
 // V vocabulary, P patches, B sequences in a decode batch; a product has M x N outputs and inner length L.
@@ -15,8 +15,15 @@
 // the same row.
 //
 // Types. Activations and their gradients are F32 or BF16. BF16 values are rounded to nearest even once, when they are
-// stored; all arithmetic in between is float32. Parameter gradients, optimizer state, statistics and log-probabilities
-// are F32.
+// stored; all arithmetic in between is float32. Gradients of matrices are F32 or BF16. Other gradients of parameters,
+// statistics and log-probabilities are F32.
+//
+// Pairs. A float32 number may be kept as a pair: a BF16 number, which is the float32 rounded to nearest even, and a
+// U16 remainder, which is its low sixteen bits. The float32's bits are (bf16 - (remainder > 0x8000)) << 16 | remainder.
+// A remainder of 0x8000 that was rounded up cannot be told from one that was rounded down: the pair then holds the next
+// larger magnitude, with the remainder 0x8001. Every other number but NaN is held exactly; NaN stays NaN.
+//
+// Random bits. mix is the function ops_mix64 below; it is used by adamw and digest.
 //
 // Every operation returns BUG when a shape, a type or an index breaks the contract, and UNAVAILABLE when memory is
 // short.
@@ -29,7 +36,7 @@
 
 #include "shared/base/status.h"
 
-enum element { ELEMENT_F32, ELEMENT_BF16, ELEMENT_F16, ELEMENT_I32, ELEMENT_U8 };
+enum element { ELEMENT_F32, ELEMENT_BF16, ELEMENT_F16, ELEMENT_I32, ELEMENT_U8, ELEMENT_U16 };
 
 struct backend;
 struct buffer;   // memory of a backend
@@ -86,12 +93,20 @@ struct sampling {
     int top_k;         // 0: off
 };
 
-// One range of parameters. The four tensors are dense and have the same number of elements.
+// One range of parameters. All tensors are dense and have the same number of elements. The arithmetic is float32; each
+// result is rounded once, when it is stored.
+//
+// A BF16 second moment that were rounded to nearest could never fall: with beta2 0.999 a step changes it by less than
+// half a unit of its last place. So it is rounded stochastically. Element e = offset + i has sixteen random bits, the
+// bits 16 (e % 4) to 16 (e % 4) + 15 of mix(mix(mix(key) ^ step) ^ e / 4). They are added to the bits of the float32,
+// of which the upper sixteen are stored.
 struct adamw_range {
-    struct tensor param;      // F32, updated
-    struct tensor grad;       // F32
-    struct tensor exp_avg;    // F32 first moment, updated
-    struct tensor exp_avg_sq; // F32 second moment, updated
+    struct tensor param;      // F32, or the BF16 of a pair; updated
+    struct tensor remainder;  // the U16 of the pair, updated; none for an F32 param
+    struct tensor grad;       // F32 or BF16
+    struct tensor exp_avg;    // first moment, F32 or BF16; updated
+    struct tensor exp_avg_sq; // second moment, F32, or BF16 rounded stochastically; updated
+    int64_t offset;           // of the first element among all parameters, a multiple of 4
     bool decay;               // whether weight_decay applies
 };
 
@@ -99,7 +114,16 @@ struct adamw_options {
     double lr, beta1, beta2, eps, weight_decay;
     double grad_scale; // every gradient is multiplied by it first (clipping)
     int64_t step;      // 1 for the first step
+    uint64_t key;      // of the random bits
 };
+
+// Returns the next output of SplitMix64 after the state x: every bit of the result depends on every bit of x.
+static inline uint64_t ops_mix64(uint64_t x) {
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
 
 struct operations {
     const char *name; // "cpu", "cuda"
@@ -110,8 +134,8 @@ struct operations {
     status (*buffer_new)(struct backend *, size_t bytes, struct buffer **out);
     // NULL is fine; sets *buffer to NULL.
     void (*buffer_free)(struct backend *, struct buffer **buffer);
-    // out = the host's dense rows, converted from `type` to out.type. Float types convert into each other; I32 and U8
-    // are copied unchanged.
+    // out = the host's dense rows, converted from `type` to out.type. Float types convert into each other; I32, U8 and
+    // U16 are copied unchanged.
     status (*upload)(struct backend *, struct tensor out, const void *host, enum element type);
     // The host's dense rows = in, converted to `type`. Waits for everything that `in` depends on.
     status (*download)(struct backend *, void *host, enum element type, struct tensor in);
@@ -128,7 +152,8 @@ struct operations {
     status (*gather)(struct backend *, struct tensor out, struct tensor table, struct tensor index);
     // out[index[i]] = in[i], converted; the indices are distinct.
     status (*scatter)(struct backend *, struct tensor out, struct tensor in, struct tensor index);
-    // out[index[i]] += in[i], in the order of i; out F32; an index may be repeated.
+    // out[index[i]] += in[i], in the order of i; an index may be repeated. out is F32 or BF16; the rows of one index
+    // are added in float32 and rounded once.
     status (*scatter_add)(struct backend *, struct tensor out, struct tensor in, struct tensor index);
     // out += in.
     status (*add)(struct backend *, struct tensor out, struct tensor in);
@@ -151,8 +176,8 @@ struct operations {
     // grad_in[M,L] = grad_out[M,N] W; += when `add`. grad_out has the weight's type. Not for prepacked weights.
     status (*linear_grad_input)(struct backend *, struct tensor grad_in, struct tensor grad_out, struct weight *,
                                 bool add);
-    // grad_weight F32 [N,L] += grad_out^T in; grad_bias F32 [1,N] += column sums of grad_out (or none).
-    // `in` and grad_out have the same type.
+    // grad_weight [N,L] += grad_out^T in; grad_bias F32 [1,N] += column sums of grad_out (or none). grad_weight is F32,
+    // or BF16 and rounded once a call. `in` and grad_out have the same type.
     status (*linear_grad_weight)(struct backend *, struct tensor grad_weight, struct tensor grad_bias,
                                  struct tensor grad_out, struct tensor in);
 
@@ -210,7 +235,8 @@ struct operations {
     // none). Logits are F32 and exist only for one block of tokens at a time.
     status (*logprob)(struct backend *, struct tensor logprob, struct tensor lse, struct tensor in,
                       struct weight *lm_head, struct tensor targets);
-    // For dlogprob F32 [T,1] = d loss / d logprob: grad_in [T,C] (overwritten), grad_lm_head F32 [V,C] += (or none).
+    // For dlogprob F32 [T,1] = d loss / d logprob: grad_in [T,C] (overwritten), grad_lm_head [V,C] += (or none).
+    // grad_lm_head is F32, or BF16 and rounded once a call.
     status (*logprob_grad)(struct backend *, struct tensor grad_in, struct tensor grad_lm_head, struct tensor in,
                            struct weight *lm_head, struct tensor targets, struct tensor lse, struct tensor dlogprob);
     // Samples a token for each row of `in` [B,C], by temperature, then top-k, then top-p: tokens I32 [B,1].
@@ -219,14 +245,23 @@ struct operations {
     status (*sample)(struct backend *, struct tensor tokens, struct tensor logprobs, struct tensor in,
                      struct weight *lm_head, const struct sampling *settings, const double *uniform);
 
-    // ---- the optimizer ----
+    // ---- the optimizer; its tensors are dense ----
 
-    // *sum += the sum of squares of `in` (F32), in double; waits.
+    // *sum += the sum of squares of `in` (F32 or BF16), in double; waits.
     status (*square_sum)(struct backend *, double *sum, struct tensor in);
     // One AdamW step over all ranges: decoupled weight decay, bias correction, eps outside the square root.
     status (*adamw)(struct backend *, const struct adamw_range *ranges, size_t count, const struct adamw_options *);
-    // average = decay * average + (1 - decay) * in. F32.
-    status (*ema)(struct backend *, struct tensor average, struct tensor in, double decay);
+    // average = decay * average + (1 - decay) * in. Each of the two is F32 without a remainder, or a pair.
+    status (*ema)(struct backend *, struct tensor average, struct tensor average_remainder, struct tensor in,
+                  struct tensor in_remainder, double decay);
+    // The pairs (out BF16, remainder U16) = in F32.
+    status (*split_f32)(struct backend *, struct tensor out, struct tensor remainder, struct tensor in);
+    // out F32 = the pairs (in BF16, remainder U16).
+    status (*join_f32)(struct backend *, struct tensor out, struct tensor in, struct tensor remainder);
+    // *sum += the sum, modulo 2^64, of mix(w_i ^ mix(first + i)) over the 8-byte words w_i of `in` (any type), read as
+    // little-endian numbers; the last one is padded with zeros. The order of adding does not matter, so the sum is the
+    // same on all backends, and that of a tensor is the sum of its parts'. Waits.
+    status (*digest)(struct backend *, struct tensor in, uint64_t first, uint64_t *sum);
 };
 
 // The struct of every backend begins with this.

@@ -108,8 +108,15 @@ GUARDED(square_sum, (struct backend * backend, double *sum, struct tensor in), (
 GUARDED(adamw,
         (struct backend * backend, const struct adamw_range *ranges, size_t count, const struct adamw_options *options),
         (backend, ranges, count, options))
-GUARDED(ema, (struct backend * backend, struct tensor average, struct tensor in, double decay),
-        (backend, average, in, decay))
+GUARDED(ema,
+        (struct backend * backend, struct tensor average, struct tensor average_remainder, struct tensor in,
+         struct tensor in_remainder, double decay),
+        (backend, average, average_remainder, in, in_remainder, decay))
+GUARDED(split_f32, (struct backend * backend, struct tensor out, struct tensor remainder, struct tensor in),
+        (backend, out, remainder, in))
+GUARDED(join_f32, (struct backend * backend, struct tensor out, struct tensor in, struct tensor remainder),
+        (backend, out, in, remainder))
+GUARDED(digest, (struct backend * backend, struct tensor in, uint64_t first, uint64_t *sum), (backend, in, first, sum))
 
 #define GUARDED_ENTRY(name) .name = backend_guarded_##name,
 static const struct operations backend_guarded_operations = {.name = "cpu", CPU_OPERATIONS(GUARDED_ENTRY)};

@@ -10,9 +10,9 @@
 static_assert(sizeof(float) == 4 && sizeof(int32_t) == 4 && sizeof(uint16_t) == 2, "sizes of elements");
 
 size_t element_size(enum element type) {
-    static const size_t sizes[] = {
-        [ELEMENT_F32] = 4, [ELEMENT_BF16] = 2, [ELEMENT_F16] = 2, [ELEMENT_I32] = 4, [ELEMENT_U8] = 1};
-    static_assert(sizeof sizes / sizeof *sizes == ELEMENT_U8 + 1, "a size for every type");
+    static const size_t sizes[] = {[ELEMENT_F32] = 4, [ELEMENT_BF16] = 2, [ELEMENT_F16] = 2,
+                                   [ELEMENT_I32] = 4, [ELEMENT_U8] = 1,   [ELEMENT_U16] = 2};
+    static_assert(sizeof sizes / sizeof *sizes == ELEMENT_U16 + 1, "a size for every type");
     return sizes[type];
 }
 

@@ -21,6 +21,7 @@ enum scratch_slot {
     SCRATCH_LOGITS,     // a block of logits
     SCRATCH_DLOGITS,    // the gradients of a block of logits, in bfloat16
     SCRATCH_GRAD_IN,    // float32 sums of the gradient of the head's input
+    SCRATCH_GRAD_HEAD,  // float32 sums of the gradient of a part of the head
     SCRATCH_ROWS,       // for each thread: rows in float32
     SCRATCH_ATTENTION,  // scores, a share for each thread
     SCRATCH_SUMS,       // partial sums; the bias of a product in float32
@@ -111,7 +112,7 @@ static inline bool tensor_dense(struct tensor t) {
 
 // The address of a row's first element.
 static inline void *tensor_row(struct tensor t, int64_t row) {
-    size_t size = t.type == ELEMENT_U8 ? 1 : t.type == ELEMENT_BF16 || t.type == ELEMENT_F16 ? 2 : 4;
+    size_t size = t.type == ELEMENT_U8 ? 1 : t.type == ELEMENT_F32 || t.type == ELEMENT_I32 ? 4 : 2;
     return t.buffer->data + t.offset + (size_t)(row * t.stride) * size;
 }
 
@@ -198,9 +199,8 @@ void cpu_row_write(const struct cpu_backend *cpu, struct tensor t, int64_t row, 
 void cpu_convert(const struct cpu_backend *cpu, void *out, enum element to, const void *in, enum element from,
                  size_t count);
 
-// out[index[i]] += row i of `in`, in the order of i; without an index every row is added to row 0 (gather_scatter.c).
-// `out` is F32.
-void cpu_add_rows(struct cpu_backend *cpu, struct tensor out, struct tensor in, struct tensor index);
+// out [1,C] F32 += the rows of `in`, in their order (gather_scatter.c).
+void cpu_add_rows(struct cpu_backend *cpu, struct tensor out, struct tensor in);
 
 // Returns UNAVAILABLE with the reason if products in `type` cannot be computed on this processor.
 status cpu_supports(struct cpu_backend *cpu, enum element type);
@@ -241,7 +241,10 @@ status cpu_supports(struct cpu_backend *cpu, enum element type);
     X(sample)                                                                                                          \
     X(square_sum)                                                                                                      \
     X(adamw)                                                                                                           \
-    X(ema)
+    X(ema)                                                                                                             \
+    X(split_f32)                                                                                                       \
+    X(join_f32)                                                                                                        \
+    X(digest)
 
 #define CPU_DECLARE(name) extern __typeof__(*((struct operations *)0)->name) cpu_##name;
 CPU_OPERATIONS(CPU_DECLARE)

@@ -6,7 +6,7 @@
 
 enum {
     task_elements = 1 << 14, // elements that a task copies
-    sum_columns = 256,       // columns of a task of cpu_add_rows
+    sum_columns = 256,       // columns of a task of cpu_add_rows and scatter_add
     part_columns = 256,      // columns that add converts at once
     task_patches = 16,
 };
@@ -57,7 +57,7 @@ status cpu_scatter(struct backend *backend, struct tensor out, struct tensor in,
     return OK;
 }
 
-// Adds a range of columns of every row, so that each sum is taken in the order of the rows.
+// A task adds a range of columns of every row, so that each sum is taken in the order of the rows.
 static void gather_add_rows_task(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct gather_job *job = context;
@@ -66,20 +66,54 @@ static void gather_add_rows_task(void *context, int64_t first, int64_t end, int 
     assert(end - first <= sum_columns);
     for (int64_t i = 0; i < part.rows; i++) {
         const float *in = cpu_row_read(job->cpu, part, i, values);
-        int64_t row = tensor_none(job->index) ? 0 : *tensor_i32(job->index, i);
-        job->cpu->simd.add(tensor_f32(job->out, row) + first, in, (size_t)(end - first));
+        job->cpu->simd.add(tensor_f32(job->out, 0) + first, in, (size_t)(end - first));
     }
 }
 
-void cpu_add_rows(struct cpu_backend *cpu, struct tensor out, struct tensor in, struct tensor index) {
-    struct gather_job job = {.cpu = cpu, .out = out, .in = in, .index = index};
+void cpu_add_rows(struct cpu_backend *cpu, struct tensor out, struct tensor in) {
+    struct gather_job job = {.cpu = cpu, .out = out, .in = in};
     parallel_for(cpu, in.columns, sum_columns, gather_add_rows_task, &job);
 }
 
+// The rows of `in` with the same index are a list: first[index] is the first of them, next[i] follows i, -1 ends it.
+struct scatter_add_job {
+    struct cpu_backend *cpu;
+    struct tensor out, in, index;
+    int32_t *first, *next;
+};
+
+// Adds a range of columns of every row. Each row of `out` is read and stored once.
+static void gather_scatter_add_task(void *context, int64_t begin, int64_t end, int thread) {
+    (void)thread;
+    const struct scatter_add_job *job = context;
+    struct tensor in = tensor_columns(job->in, begin, end - begin);
+    struct tensor out = tensor_columns(job->out, begin, end - begin);
+    float sums[sum_columns], values[sum_columns];
+    assert(end - begin <= sum_columns);
+    for (int32_t i = 0; i < in.rows; i++) {
+        int32_t row = *tensor_i32(job->index, i);
+        if (job->first[row] != i) continue;
+        float *sum = out.type == ELEMENT_F32 ? tensor_f32(out, row) : sums;
+        if (sum == sums) cpu_row_read(job->cpu, out, row, sums);
+        for (int32_t at = i; at >= 0; at = job->next[at])
+            job->cpu->simd.add(sum, cpu_row_read(job->cpu, in, at, values), (size_t)(end - begin));
+        if (sum == sums) cpu_row_write(job->cpu, out, row, sums);
+    }
+}
+
 status cpu_scatter_add(struct backend *backend, struct tensor out, struct tensor in, struct tensor index) {
-    CHECK(tensor_is(out, ELEMENT_F32, out.rows, in.columns) && tensor_is(in, -1, in.rows, in.columns));
-    CHECK(gather_index_fits(index, in.rows, out.rows));
-    cpu_add_rows(cpu_of(backend), out, in, index);
+    struct scatter_add_job job = {.cpu = cpu_of(backend), .out = out, .in = in, .index = index};
+    CHECK(tensor_is(out, -1, out.rows, in.columns) && tensor_is(in, -1, in.rows, in.columns));
+    CHECK(gather_index_fits(index, in.rows, out.rows) && in.rows <= INT32_MAX && out.rows <= INT32_MAX);
+    TRY(cpu_scratch(job.cpu, SCRATCH_SUMS, (size_t)(out.rows + in.rows) * sizeof *job.first, &job.first));
+    job.next = job.first + out.rows;
+    for (int64_t i = 0; i < in.rows; i++) job.first[*tensor_i32(index, i)] = -1;
+    for (int64_t i = in.rows - 1; i >= 0; i--) {
+        int32_t row = *tensor_i32(index, i);
+        job.next[i] = job.first[row];
+        job.first[row] = (int32_t)i;
+    }
+    parallel_for(job.cpu, in.columns, sum_columns, gather_scatter_add_task, &job);
     return OK;
 }
 

@@ -8,7 +8,7 @@
 #include "shared/base/memory.h"
 
 enum {
-    chunk_rows = 2048, // rows that a weight gradient adds up at once
+    chunk_rows = 2048, // rows that a float32 weight gradient adds up at once
     pair_rows = 16,    // rows of pairs that are transposed at once
     pair_columns = gemm_tile_rows,
 };
@@ -207,13 +207,14 @@ static void *linear_read_columns(const void *context, int64_t first, int64_t row
 status cpu_linear_grad_weight(struct backend *backend, struct tensor grad_weight, struct tensor grad_bias,
                               struct tensor grad_out, struct tensor in) {
     struct cpu_backend *cpu = cpu_of(backend);
-    CHECK(tensor_is(grad_weight, ELEMENT_F32, grad_out.columns, in.columns));
+    CHECK(tensor_is(grad_weight, -1, grad_out.columns, in.columns));
     CHECK(tensor_is(in, -1, grad_out.rows, in.columns));
     CHECK(tensor_is(grad_out, (int)in.type, in.rows, grad_out.columns));
     CHECK(tensor_none(grad_bias) || tensor_is(grad_bias, ELEMENT_F32, 1, grad_out.columns));
-    if (!tensor_none(grad_bias)) cpu_add_rows(cpu, grad_bias, grad_out, (struct tensor){0});
-    for (int64_t first = 0; first < in.rows; first += chunk_rows) {
-        int64_t rows = in.rows - first < chunk_rows ? in.rows - first : chunk_rows;
+    if (!tensor_none(grad_bias)) cpu_add_rows(cpu, grad_bias, grad_out);
+    int64_t chunk = grad_weight.type == ELEMENT_F32 ? chunk_rows : in.rows; // BF16 is rounded once
+    for (int64_t first = 0; first < in.rows; first += chunk) {
+        int64_t rows = in.rows - first < chunk ? in.rows - first : chunk;
         struct linear_job job = {.cpu = cpu,
                                  .out = grad_weight,
                                  .in = tensor_rows(grad_out, first, rows),

@@ -114,9 +114,10 @@ status cpu_logprob_grad(struct backend *backend, struct tensor grad_in, struct t
     CHECK(lm_head_input_fits(in, lm_head) && tensor_is(grad_in, -1, in.rows, in.columns));
     CHECK(lm_head_targets_fit(targets, in.rows, vocabulary));
     CHECK(tensor_is(lse, ELEMENT_F32, in.rows, 1) && tensor_is(dlogprob, ELEMENT_F32, in.rows, 1));
-    CHECK(tensor_none(grad_lm_head) || tensor_is(grad_lm_head, ELEMENT_F32, vocabulary, in.columns));
-    struct buffer logits_buffer, dlogits_buffer, sums_buffer;
+    CHECK(tensor_none(grad_lm_head) || tensor_is(grad_lm_head, -1, vocabulary, in.columns));
+    struct buffer logits_buffer, dlogits_buffer, sums_buffer, head_buffer;
     struct tensor logits, dlogits, sums = grad_in; // F32: added up over the parts
+    struct tensor head_sums = {0};                 // F32: of a part of a BF16 grad_lm_head, added up over the blocks
     int64_t block = lm_head_min(in.rows, grad_rows), most = lm_head_min(part_vocabulary, vocabulary);
     TRY(cpu_scratch_tensor(cpu, SCRATCH_LOGITS, &logits_buffer, &logits, ELEMENT_F32, block, most));
     dlogits = logits; // in place, unless the products are of another type
@@ -124,12 +125,20 @@ status cpu_logprob_grad(struct backend *backend, struct tensor grad_in, struct t
         TRY(cpu_scratch_tensor(cpu, SCRATCH_DLOGITS, &dlogits_buffer, &dlogits, in.type, block, most));
     if (grad_in.type != ELEMENT_F32)
         TRY(cpu_scratch_tensor(cpu, SCRATCH_GRAD_IN, &sums_buffer, &sums, ELEMENT_F32, in.rows, in.columns));
+    if (grad_lm_head.type != ELEMENT_F32)
+        TRY(cpu_scratch_tensor(cpu, SCRATCH_GRAD_HEAD, &head_buffer, &head_sums, ELEMENT_F32, most, in.columns));
     for (int64_t token = 0; token < vocabulary; token += part_vocabulary) {
         // The two packed forms of a part of the vocabulary serve all rows.
         int64_t columns = lm_head_min(part_vocabulary, vocabulary - token);
         struct packed_matrix matrix, transpose;
         TRY(weight_packed(cpu, lm_head, token, columns, &matrix));
         TRY(weight_packed_transpose(cpu, lm_head, token, columns, &transpose));
+        struct tensor part = {0}, part_sums = {0}; // of grad_lm_head
+        if (!tensor_none(grad_lm_head)) part = part_sums = tensor_rows(grad_lm_head, token, columns);
+        if (!tensor_none(head_sums)) {
+            part_sums = tensor_rows(head_sums, 0, columns);
+            TRY(cpu_zero(backend, part_sums));
+        }
         for (int64_t first = 0; first < in.rows; first += block) {
             int64_t rows = lm_head_min(block, in.rows - first);
             struct tensor block_in = tensor_rows(in, first, rows);
@@ -144,10 +153,10 @@ status cpu_logprob_grad(struct backend *backend, struct tensor grad_in, struct t
             parallel_for(cpu, rows, 1, lm_head_dlogits_task, &job);
             TRY(linear_packed(cpu, tensor_rows(sums, first, rows), job.dlogits, transpose, (struct tensor){0},
                               token > 0));
-            if (!tensor_none(grad_lm_head))
-                TRY(cpu_linear_grad_weight(backend, tensor_rows(grad_lm_head, token, columns), (struct tensor){0},
-                                           job.dlogits, block_in));
+            if (!tensor_none(part_sums))
+                TRY(cpu_linear_grad_weight(backend, part_sums, (struct tensor){0}, job.dlogits, block_in));
         }
+        if (!tensor_none(head_sums)) TRY(cpu_add(backend, part, part_sums));
     }
     return grad_in.type == ELEMENT_F32 ? OK : cpu_copy(backend, grad_in, sums);
 }

@@ -1,66 +1,169 @@
-// The sum of squares, AdamW and the exponential moving average: passes over float32 memory, in fixed blocks.
+// The sum of squares, AdamW, the exponential moving average, pairs and the digest: passes over dense memory, in fixed
+// blocks. The arithmetic is that of float32 arrays; numbers of another type go through arrays of a part of a block.
 #include <assert.h>
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
 
-enum { block_elements = 1 << 16 };
+enum {
+    block_elements = 1 << 16,
+    part_elements = 1024, // four such arrays of float32 fit the first-level cache
+};
 
-static_assert(block_elements % 8 == 0, "only the last block has elements besides whole lanes");
+static_assert(block_elements % part_elements == 0 && part_elements % 8 == 0,
+              "only the last part has elements besides whole lanes");
+
+// Numbers in memory: float32, bfloat16, or pairs if there are remainders.
+struct optimizer_array {
+    void *data;
+    uint16_t *remainder;
+    bool bf16;
+};
 
 struct optimizer_job {
     const struct cpu_backend *cpu;
-    enum { SQUARE_SUM, ADAMW, EMA } operation;
-    const float *in;
-    double *sums;           // of each block
-    float *average, weight; // of ema
-    const struct adamw_range *range;
+    struct optimizer_array param, grad, exp_avg, exp_avg_sq; // of adamw
     struct adamw_factors factors;
+    uint64_t seed, offset;          // of the random bits
+    struct optimizer_array average; // of ema
+    struct optimizer_array in;      // of ema and square_sum
+    float weight;                   // of `in` in the average
+    const unsigned char *bytes;     // of digest,
+    size_t byte_count;              // how many,
+    uint64_t first;                 // and the number of the first word
+    union optimizer_sum *sums;      // of each block
 };
 
-static bool optimizer_dense_f32(struct tensor t, int64_t elements) {
-    return tensor_is(t, ELEMENT_F32, t.rows, t.columns) && tensor_dense(t) && t.rows * t.columns == elements;
+union optimizer_sum {
+    double squares;
+    uint64_t words;
+};
+
+static bool optimizer_dense(struct tensor t, int type, int64_t elements) {
+    return tensor_is(t, type, t.rows, t.columns) && tensor_dense(t) && t.rows * t.columns == elements;
 }
 
-static void optimizer_task(void *context, int64_t first, int64_t end, int thread) {
+// Whether t and its remainder are F32 and none, or a pair.
+static bool optimizer_number(struct tensor t, struct tensor remainder, int64_t elements) {
+    if (tensor_none(remainder)) return optimizer_dense(t, ELEMENT_F32, elements);
+    return optimizer_dense(t, ELEMENT_BF16, elements) && optimizer_dense(remainder, ELEMENT_U16, elements);
+}
+
+static struct optimizer_array optimizer_array_of(struct tensor t, struct tensor remainder) {
+    return (struct optimizer_array){.data = tensor_row(t, 0),
+                                    .remainder = tensor_none(remainder) ? NULL : tensor_row(remainder, 0),
+                                    .bf16 = t.type == ELEMENT_BF16};
+}
+
+// Returns the elements from `first` on as float32: the array's own memory, or `part` after conversion.
+static float *optimizer_read(const struct simd *simd, const struct optimizer_array *array, int64_t first, size_t count,
+                             float part[part_elements]) {
+    if (!array->bf16) return (float *)array->data + first;
+    const uint16_t *in = (const uint16_t *)array->data + first;
+    if (array->remainder) {
+        simd->join_f32(part, in, array->remainder + first, count);
+    } else {
+        simd->f32_from_bf16(part, in, count);
+    }
+    return part;
+}
+
+// Stores what optimizer_read returned.
+static void optimizer_write(const struct simd *simd, const struct optimizer_array *array, int64_t first, size_t count,
+                            const float *values) {
+    if (!array->bf16) return;
+    uint16_t *out = (uint16_t *)array->data + first;
+    if (array->remainder) {
+        simd->split_f32(out, array->remainder + first, values, count);
+    } else {
+        simd->bf16_from_f32(out, values, count);
+    }
+}
+
+static size_t optimizer_part(int64_t at, int64_t end) {
+    return (size_t)(end - at < part_elements ? end - at : part_elements);
+}
+
+// ---- the sum of squares and the digest ----
+
+static void optimizer_square_sum_task(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct optimizer_job *job = context;
     const struct simd *simd = &job->cpu->simd;
-    const struct adamw_range *r = job->range;
-    size_t count = (size_t)(end - first);
-    switch (job->operation) {
-    case SQUARE_SUM:
-        job->sums[first / block_elements] = simd->square_sum(job->in + first, count);
-        break;
-    case ADAMW:
-        simd->adamw(tensor_f32(r->param, 0) + first, tensor_f32(r->grad, 0) + first, tensor_f32(r->exp_avg, 0) + first,
-                    tensor_f32(r->exp_avg_sq, 0) + first, count, &job->factors);
-        break;
-    case EMA:
-        simd->ema(job->average + first, job->in + first, count, job->weight);
-        break;
+    float part[part_elements];
+    double sum = 0;
+    if (!job->in.bf16) sum = simd->square_sum((const float *)job->in.data + first, (size_t)(end - first));
+    for (int64_t at = first; at < end && job->in.bf16; at += part_elements) {
+        size_t count = optimizer_part(at, end);
+        sum += simd->square_sum(optimizer_read(simd, &job->in, at, count, part), count);
     }
+    job->sums[first / block_elements].squares = sum;
 }
 
 status cpu_square_sum(struct backend *backend, double *sum, struct tensor in) {
     struct cpu_backend *cpu = cpu_of(backend);
     int64_t count = in.rows * in.columns, blocks = (count + block_elements - 1) / block_elements;
-    CHECK(optimizer_dense_f32(in, count));
-    struct optimizer_job job = {.cpu = cpu, .operation = SQUARE_SUM, .in = tensor_f32(in, 0)};
-    TRY(cpu_scratch(cpu, SCRATCH_SUMS, (size_t)blocks * sizeof(double), &job.sums));
-    parallel_for(cpu, count, block_elements, optimizer_task, &job);
-    for (int64_t i = 0; i < blocks; i++) *sum += job.sums[i];
+    CHECK(optimizer_dense(in, -1, count));
+    struct optimizer_job job = {.cpu = cpu, .in = optimizer_array_of(in, (struct tensor){0})};
+    TRY(cpu_scratch(cpu, SCRATCH_SUMS, (size_t)blocks * sizeof *job.sums, &job.sums));
+    parallel_for(cpu, count, block_elements, optimizer_square_sum_task, &job);
+    for (int64_t i = 0; i < blocks; i++) *sum += job.sums[i].squares;
     return OK;
+}
+
+// Of words of eight bytes.
+static void optimizer_digest_task(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct optimizer_job *job = context;
+    size_t begin = (size_t)first * 8, bytes = (size_t)(end - first) * 8;
+    if (begin + bytes > job->byte_count) bytes = job->byte_count - begin;
+    job->sums[first / block_elements].words =
+        job->cpu->simd.digest(job->bytes + begin, bytes, job->first + (uint64_t)first);
+}
+
+status cpu_digest(struct backend *backend, struct tensor in, uint64_t first, uint64_t *sum) {
+    struct cpu_backend *cpu = cpu_of(backend);
+    CHECK(tensor_fits(in) && tensor_dense(in));
+    size_t bytes = (size_t)(in.rows * in.columns) * element_size(in.type);
+    int64_t words = (int64_t)((bytes + 7) / 8), blocks = (words + block_elements - 1) / block_elements;
+    struct optimizer_job job = {.cpu = cpu, .bytes = tensor_row(in, 0), .byte_count = bytes, .first = first};
+    TRY(cpu_scratch(cpu, SCRATCH_SUMS, (size_t)blocks * sizeof *job.sums, &job.sums));
+    parallel_for(cpu, words, block_elements, optimizer_digest_task, &job);
+    for (int64_t i = 0; i < blocks; i++) *sum += job.sums[i].words;
+    return OK;
+}
+
+// ---- AdamW ----
+
+static void optimizer_adamw_task(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct optimizer_job *job = context;
+    const struct simd *simd = &job->cpu->simd;
+    float parts[4][part_elements];
+    for (int64_t at = first; at < end; at += part_elements) {
+        size_t count = optimizer_part(at, end);
+        float *param = optimizer_read(simd, &job->param, at, count, parts[0]);
+        float *grad = optimizer_read(simd, &job->grad, at, count, parts[1]);
+        float *exp_avg = optimizer_read(simd, &job->exp_avg, at, count, parts[2]);
+        float *exp_avg_sq = optimizer_read(simd, &job->exp_avg_sq, at, count, parts[3]);
+        simd->adamw(param, grad, exp_avg, exp_avg_sq, count, &job->factors);
+        optimizer_write(simd, &job->param, at, count, param);
+        optimizer_write(simd, &job->exp_avg, at, count, exp_avg);
+        if (job->exp_avg_sq.bf16)
+            simd->bf16_stochastic((uint16_t *)job->exp_avg_sq.data + at, exp_avg_sq, count, job->seed,
+                                  (job->offset + (uint64_t)at) / 4);
+    }
 }
 
 // The bias correction of the first moment is part of the step size, that of the second is under the root.
 status cpu_adamw(struct backend *backend, const struct adamw_range *ranges, size_t count,
                  const struct adamw_options *options) {
+    const struct tensor none = {0};
     CHECK(options->step >= 1);
     double correction1 = 1 - pow(options->beta1, (double)options->step);
     double correction2 = 1 - pow(options->beta2, (double)options->step);
     struct optimizer_job job = {.cpu = cpu_of(backend),
-                                .operation = ADAMW,
+                                .seed = ops_mix64(ops_mix64(options->key) ^ (uint64_t)options->step),
                                 .factors = {
                                     .grad_scale = (float)options->grad_scale,
                                     .beta1 = (float)options->beta1,
@@ -74,23 +177,80 @@ status cpu_adamw(struct backend *backend, const struct adamw_range *ranges, size
     for (size_t i = 0; i < count; i++) {
         const struct adamw_range *r = &ranges[i];
         int64_t elements = r->param.rows * r->param.columns;
-        CHECK(optimizer_dense_f32(r->param, elements) && optimizer_dense_f32(r->grad, elements));
-        CHECK(optimizer_dense_f32(r->exp_avg, elements) && optimizer_dense_f32(r->exp_avg_sq, elements));
-        job.range = r;
+        CHECK(optimizer_number(r->param, r->remainder, elements) && optimizer_dense(r->grad, -1, elements));
+        CHECK(optimizer_dense(r->exp_avg, -1, elements) && optimizer_dense(r->exp_avg_sq, -1, elements));
+        CHECK(r->offset >= 0 && r->offset % 4 == 0);
+        job.param = optimizer_array_of(r->param, r->remainder);
+        job.grad = optimizer_array_of(r->grad, none);
+        job.exp_avg = optimizer_array_of(r->exp_avg, none);
+        job.exp_avg_sq = optimizer_array_of(r->exp_avg_sq, none);
+        job.offset = (uint64_t)r->offset;
         job.factors.decay = r->decay ? (float)(1 - options->lr * options->weight_decay) : 1.0f;
-        parallel_for(cpu_of(backend), elements, block_elements, optimizer_task, &job);
+        parallel_for(cpu_of(backend), elements, block_elements, optimizer_adamw_task, &job);
     }
     return OK;
 }
 
-status cpu_ema(struct backend *backend, struct tensor average, struct tensor in, double decay) {
+// ---- the moving average, and pairs ----
+
+static void optimizer_ema_task(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct optimizer_job *job = context;
+    const struct simd *simd = &job->cpu->simd;
+    float parts[2][part_elements];
+    for (int64_t at = first; at < end; at += part_elements) {
+        size_t count = optimizer_part(at, end);
+        float *average = optimizer_read(simd, &job->average, at, count, parts[0]);
+        simd->ema(average, optimizer_read(simd, &job->in, at, count, parts[1]), count, job->weight);
+        optimizer_write(simd, &job->average, at, count, average);
+    }
+}
+
+status cpu_ema(struct backend *backend, struct tensor average, struct tensor average_remainder, struct tensor in,
+               struct tensor in_remainder, double decay) {
     int64_t count = average.rows * average.columns;
-    CHECK(optimizer_dense_f32(average, count) && optimizer_dense_f32(in, count));
+    CHECK(optimizer_number(average, average_remainder, count) && optimizer_number(in, in_remainder, count));
     struct optimizer_job job = {.cpu = cpu_of(backend),
-                                .operation = EMA,
-                                .in = tensor_f32(in, 0),
-                                .average = tensor_f32(average, 0),
+                                .in = optimizer_array_of(in, in_remainder),
+                                .average = optimizer_array_of(average, average_remainder),
                                 .weight = (float)(1 - decay)};
-    parallel_for(cpu_of(backend), count, block_elements, optimizer_task, &job);
+    parallel_for(cpu_of(backend), count, block_elements, optimizer_ema_task, &job);
     return OK;
+}
+
+struct pairs_job {
+    const struct simd *simd;
+    float *values;
+    uint16_t *high, *remainder;
+};
+
+static void optimizer_split_task(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct pairs_job *job = context;
+    job->simd->split_f32(job->high + first, job->remainder + first, job->values + first, (size_t)(end - first));
+}
+
+static void optimizer_join_task(void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct pairs_job *job = context;
+    job->simd->join_f32(job->values + first, job->high + first, job->remainder + first, (size_t)(end - first));
+}
+
+static status optimizer_pairs(struct cpu_backend *cpu, struct tensor high, struct tensor remainder,
+                              struct tensor values,
+                              void (*task)(void *context, int64_t first, int64_t end, int thread)) {
+    int64_t count = values.rows * values.columns;
+    CHECK(optimizer_dense(high, ELEMENT_BF16, count) && optimizer_dense(remainder, ELEMENT_U16, count));
+    CHECK(optimizer_dense(values, ELEMENT_F32, count));
+    struct pairs_job job = {&cpu->simd, tensor_f32(values, 0), tensor_bf16(high, 0), tensor_row(remainder, 0)};
+    parallel_for(cpu, count, block_elements, task, &job);
+    return OK;
+}
+
+status cpu_split_f32(struct backend *backend, struct tensor out, struct tensor remainder, struct tensor in) {
+    return optimizer_pairs(cpu_of(backend), out, remainder, in, optimizer_split_task);
+}
+
+status cpu_join_f32(struct backend *backend, struct tensor out, struct tensor in, struct tensor remainder) {
+    return optimizer_pairs(cpu_of(backend), in, remainder, out, optimizer_join_task);
 }

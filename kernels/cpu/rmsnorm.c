@@ -74,6 +74,6 @@ status cpu_rmsnorm_grad(struct backend *backend, struct tensor grad_x, struct te
     if (!tensor_none(grad_scale))
         TRY(cpu_scratch_tensor(cpu, SCRATCH_SUMS, &sums, &job.sums, ELEMENT_F32, blocks, x.columns));
     parallel_for(cpu, x.rows, block, rmsnorm_grad_task, &job);
-    if (!tensor_none(grad_scale)) cpu_add_rows(cpu, grad_scale, job.sums, (struct tensor){0});
+    if (!tensor_none(grad_scale)) cpu_add_rows(cpu, grad_scale, job.sums);
     return OK;
 }

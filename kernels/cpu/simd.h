@@ -45,6 +45,14 @@ struct simd {
     void (*add)(float *out, const float *in, size_t count);
     // Returns the sum of squares, taken in eight lanes of double by index.
     double (*square_sum)(const float *in, size_t count);
+    // The pairs (out, remainder) = in (kernels/ops.h).
+    void (*split_f32)(uint16_t *out, uint16_t *remainder, const float *in, size_t count);
+    // out = the pairs (in, remainder).
+    void (*join_f32)(float *out, const uint16_t *in, const uint16_t *remainder, size_t count);
+    // out = in, rounded to bfloat16 stochastically by the random bits of mix(seed ^ (first + i / 4)) (kernels/ops.h).
+    void (*bf16_stochastic)(uint16_t *out, const float *in, size_t count, uint64_t seed, uint64_t first);
+    // Returns the sum of mix(w_i ^ mix(first + i)) over the words of 8 bytes, the last one padded with zeros.
+    uint64_t (*digest)(const unsigned char *data, size_t bytes, uint64_t first);
     // One AdamW step (struct adamw_factors).
     void (*adamw)(float *param, const float *grad, float *exp_avg, float *exp_avg_sq, size_t count,
                   const struct adamw_factors *factors);

@@ -62,6 +62,7 @@ static status trainer_adamw(struct model *model, int first, int end, const struc
             .grad = range_tensor(trainer->grads, range->offset, range->count),
             .exp_avg = range_tensor(trainer->exp_avg, range->offset, range->count),
             .exp_avg_sq = range_tensor(trainer->exp_avg_sq, range->offset, range->count),
+            .offset = range->offset,
             .decay = range->decay,
         };
     }
@@ -151,7 +152,7 @@ status model_update_ema(struct model *model, double decay) {
         struct tensor ema, master = range_tensor(model->weights->master, offset, count);
         TRY_TO(result, done, ema_read(trainer, offset, count, values));
         TRY_TO(result, done, workspace_upload(&model->workspace, ELEMENT_F32, 1, count, values, &ema));
-        TRY_TO(result, done, ops->ema(model->backend, ema, master, decay));
+        TRY_TO(result, done, ops->ema(model->backend, ema, (struct tensor){0}, master, (struct tensor){0}, decay));
         TRY_TO(result, done, ops->download(model->backend, values, ELEMENT_F32, ema));
         workspace_restore(&model->workspace, mark);
         TRY_TO(result, done, ema_write(trainer, offset, count, values));

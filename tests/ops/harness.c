@@ -136,8 +136,8 @@ static struct tensor harness_place(struct harness *h, enum element type, int64_t
 
 static struct tensor harness_filled(struct harness *h, struct tensor t, enum fill fill, double scale) {
     float *values = harness_allocated(calloc((size_t)(t.rows * t.columns) + 1, sizeof *values));
-    harness_fill_values(h, values, t.rows * t.columns, fill, scale);
-    harness_must(h->ops->upload(h->backend, t, values, ELEMENT_F32));
+    if (t.type <= ELEMENT_F16) harness_fill_values(h, values, t.rows * t.columns, fill, scale);
+    harness_set(h, t, values);
     free(values);
     return t;
 }
@@ -182,7 +182,23 @@ int32_t *harness_numbers(struct harness *h, struct tensor t) {
 }
 
 void harness_set(struct harness *h, struct tensor t, const void *values) {
-    harness_must(h->ops->upload(h->backend, t, values, t.type == ELEMENT_I32 ? ELEMENT_I32 : ELEMENT_F32));
+    harness_must(h->ops->upload(h->backend, t, values, t.type <= ELEMENT_F16 ? ELEMENT_F32 : t.type));
+}
+
+uint16_t *harness_words(struct harness *h, struct tensor t) {
+    uint16_t *words = harness_memory(h, (size_t)(t.rows * t.columns) * sizeof *words);
+    harness_must(h->ops->download(h->backend, words, ELEMENT_U16, t));
+    return words;
+}
+
+float harness_rounded(float value, enum element type) {
+    if (type == ELEMENT_F32) return value;
+    union {
+        float f;
+        uint32_t u;
+    } bits = {value};
+    bits.u = (bits.u + 0x7fff + (bits.u >> 16 & 1)) & 0xffff0000u;
+    return bits.f;
 }
 
 // ---- verdicts ----

@@ -51,7 +51,8 @@ void *harness_memory(struct harness *h, size_t bytes);
 
 // ---- tensors, as long as the case ----
 
-// Within a larger buffer full of a pattern that must survive; rows sometimes farther apart than they are long.
+// Within a larger buffer full of a pattern that must survive; rows sometimes farther apart than they are long. Integer
+// types are filled with zeros.
 struct tensor harness_tensor(struct harness *h, enum element type, int64_t rows, int64_t columns, enum fill fill,
                              double scale);
 
@@ -71,8 +72,14 @@ double *harness_doubles(struct harness *h, struct tensor t);
 // An I32 tensor's values, dense, as long as the case.
 int32_t *harness_numbers(struct harness *h, struct tensor t);
 
-// Sets a tensor's values from dense float32 or int32.
+// Sets a tensor's values from dense float32; those of I32, U8 and U16 from their own type.
 void harness_set(struct harness *h, struct tensor t, const void *values);
+
+// A U16 tensor's values, dense, as long as the case.
+uint16_t *harness_words(struct harness *h, struct tensor t);
+
+// The value after a round trip through a type, F32 or BF16 (nearest even). Not for NaN.
+float harness_rounded(float value, enum element type);
 
 // ---- verdicts ----
 
@@ -103,6 +110,6 @@ void harness_time(struct harness *h, double flops, double bytes, status (*work)(
 // ---- the suites ----
 
 extern const struct suite suite_memory, suite_gather_scatter, suite_patchify, suite_linear, suite_lm_head,
-    suite_optimizer, suite_attention, suite_rmsnorm, suite_activations, suite_logits;
+    suite_optimizer, suite_pairs, suite_attention, suite_rmsnorm, suite_activations, suite_logits;
 
 #endif

@@ -20,26 +20,16 @@ static double *linear_product(struct harness *h, const float *a, const float *b,
     return want;
 }
 
-static float linear_rounded(float value, enum element type) {
-    if (type == ELEMENT_F32) return value;
-    union {
-        float f;
-        uint32_t u;
-    } bits = {value};
-    bits.u = (bits.u + 0x7fff + (bits.u >> 16 & 1)) & 0xffff0000u;
-    return bits.f;
-}
-
 // The master weights' values as the products see them.
 static float *linear_weight_values(struct harness *h, struct tensor plain, enum element type) {
     float *values = harness_values(h, plain);
-    for (int64_t i = 0; i < plain.rows * plain.columns; i++) values[i] = linear_rounded(values[i], type);
+    for (int64_t i = 0; i < plain.rows * plain.columns; i++) values[i] = harness_rounded(values[i], type);
     return values;
 }
 
 struct linear_case {
     int64_t m, n, l;
-    enum element type, plain, out;
+    enum element type, plain, out, grad;
     bool bias, add;
 };
 
@@ -100,7 +90,7 @@ static void linear_check_input_gradient(struct harness *h, const struct linear_c
 
 static void linear_check_weight_gradient(struct harness *h, const struct linear_case *s, struct tensor in) {
     struct tensor grad_out = harness_tensor(h, s->type, s->m, s->n, FILL_NORMAL, 1);
-    struct tensor out = harness_tensor(h, ELEMENT_F32, s->n, s->l, FILL_NORMAL, 1);
+    struct tensor out = harness_tensor(h, s->grad, s->n, s->l, FILL_NORMAL, 1);
     struct tensor bias = s->bias ? harness_dense(h, ELEMENT_F32, 1, s->n, FILL_NORMAL, 1) : (struct tensor){0};
     float *before = harness_values(h, out), *bias_before = s->bias ? harness_values(h, bias) : NULL;
     harness_ok(h, h->ops->linear_grad_weight(h->backend, out, bias, grad_out, in));
@@ -119,8 +109,9 @@ static void linear_check_weight_gradient(struct harness *h, const struct linear_
 
 static void linear_check_shape(struct harness *h, const struct linear_case *s) {
     static const char *const names[] = {"f32", "bf16", "f16"};
-    harness_case(h, "M=%lld N=%lld L=%lld %s, plain %s, out %s%s%s", (long long)s->m, (long long)s->n, (long long)s->l,
-                 names[s->type], names[s->plain], names[s->out], s->bias ? ", bias" : "", s->add ? ", add" : "");
+    harness_case(h, "M=%lld N=%lld L=%lld %s, plain %s, out %s, grad %s%s%s", (long long)s->m, (long long)s->n,
+                 (long long)s->l, names[s->type], names[s->plain], names[s->out], names[s->grad],
+                 s->bias ? ", bias" : "", s->add ? ", add" : "");
     struct tensor plain = harness_tensor(h, s->plain, s->n, s->l, FILL_NORMAL, 1);
     struct tensor in = harness_tensor(h, s->type, s->m, s->l, FILL_NORMAL, 1);
     struct weight *fresh;
@@ -163,6 +154,7 @@ static void linear_check(struct harness *h) {
         s.l = widths[harness_range(h, 0, count - 1)];
         s.plain = (enum element)harness_range(h, ELEMENT_F32, ELEMENT_F16);
         s.out = harness_unit(h) < 0.5 ? s.type : ELEMENT_F32;
+        s.grad = harness_float_type(h);
         s.bias = harness_unit(h) < 0.5;
         s.add = harness_unit(h) < 0.5;
         linear_check_shape(h, &s);
@@ -173,7 +165,7 @@ static void linear_check(struct harness *h) {
     for (size_t i = 0; i < sizeof deep / sizeof *deep; i++) {
         for (enum element type = ELEMENT_F32; type <= (half ? ELEMENT_BF16 : ELEMENT_F32); type++) {
             linear_check_shape(
-                h, &(struct linear_case){deep[i][0], deep[i][1], deep[i][2], type, type, type, i % 2, !(i % 2)});
+                h, &(struct linear_case){deep[i][0], deep[i][1], deep[i][2], type, type, type, type, i % 2, !(i % 2)});
         }
     }
 }

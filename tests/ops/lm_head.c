@@ -97,7 +97,7 @@ static void lm_head_check_logprob_grad(struct harness *h) {
                   sums = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_ZERO, 0);
     struct tensor dlogprob = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_NORMAL, 1);
     struct tensor grad_in = harness_tensor(h, s.type, s.rows, s.channels, FILL_NORMAL, 1);
-    struct tensor grad_lm_head = harness_tensor(h, ELEMENT_F32, s.vocabulary, s.channels, FILL_NORMAL, 1);
+    struct tensor grad_lm_head = harness_tensor(h, harness_float_type(h), s.vocabulary, s.channels, FILL_NORMAL, 1);
     float *before = harness_values(h, grad_lm_head);
     harness_ok(h, h->ops->logprob(h->backend, logprob, sums, s.in, s.head, s.targets));
     harness_ok(h, h->ops->logprob_grad(h->backend, grad_in, grad_lm_head, s.in, s.head, s.targets, sums, dlogprob));
@@ -112,6 +112,28 @@ static void lm_head_check_logprob_grad(struct harness *h) {
     harness_near(h, "grad_in", grad_in, want, coarse, coarse);
     harness_near(h, "grad_lm_head", grad_lm_head, want_head, coarse * sqrt((double)s.rows), coarse);
     h->ops->weight_free(h->backend, &s.head);
+}
+
+// A bfloat16 gradient of more rows than a block is the float32 one, rounded once.
+static void lm_head_check_rounded_grad(struct harness *h) {
+    enum { rows = 1100, channels = 5, vocabulary = 37 };
+    harness_case(h, "logprob_grad of %d rows in bfloat16", rows);
+    struct tensor in = harness_dense(h, ELEMENT_F32, rows, channels, FILL_NORMAL, 1),
+                  plain = harness_dense(h, ELEMENT_F32, vocabulary, channels, FILL_NORMAL, 0.5);
+    struct tensor targets = harness_index(h, rows, vocabulary),
+                  logprob = harness_dense(h, ELEMENT_F32, rows, 1, FILL_ZERO, 0),
+                  sums = harness_dense(h, ELEMENT_F32, rows, 1, FILL_ZERO, 0),
+                  dlogprob = harness_dense(h, ELEMENT_F32, rows, 1, FILL_NORMAL, 1);
+    struct tensor grad_in = harness_dense(h, ELEMENT_F32, rows, channels, FILL_ZERO, 0);
+    struct tensor fine = harness_dense(h, ELEMENT_F32, vocabulary, channels, FILL_ZERO, 0),
+                  coarse = harness_dense(h, ELEMENT_BF16, vocabulary, channels, FILL_ZERO, 0);
+    struct weight *head;
+    harness_ok(h, h->ops->weight_new(h->backend, &head, plain, ELEMENT_F32, false));
+    harness_ok(h, h->ops->logprob(h->backend, logprob, sums, in, head, targets));
+    harness_ok(h, h->ops->logprob_grad(h->backend, grad_in, fine, in, head, targets, sums, dlogprob));
+    harness_ok(h, h->ops->logprob_grad(h->backend, grad_in, coarse, in, head, targets, sums, dlogprob));
+    harness_near(h, "grad_lm_head", coarse, harness_doubles(h, fine), 1e-5, 1e-6);
+    h->ops->weight_free(h->backend, &head);
 }
 
 // ---- sampling ----
@@ -215,6 +237,7 @@ static void lm_head_check(struct harness *h) {
         lm_head_check_logprob_grad(h);
         lm_head_check_sample(h);
     }
+    lm_head_check_rounded_grad(h);
     lm_head_check_frequencies(h);
 }
 

@@ -1,13 +1,16 @@
-// square_sum, adamw over several steps, ema.
+// square_sum; adamw over several steps, in all types, and with a second moment in bfloat16 over thousands of steps;
+// ema.
 #include "tests/ops/harness.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 static void optimizer_check_square_sum(struct harness *h) {
     int64_t rows = harness_range(h, 1, 5), columns = harness_range(h, 1, harness_unit(h) < 0.3 ? 70000 : 300);
-    harness_case(h, "square_sum %lld x %lld", (long long)rows, (long long)columns);
-    struct tensor in = harness_dense(h, ELEMENT_F32, rows, columns, FILL_EDGES, 1);
+    enum element type = harness_float_type(h);
+    harness_case(h, "square_sum %lld x %lld, type %d", (long long)rows, (long long)columns, type);
+    struct tensor in = harness_dense(h, type, rows, columns, FILL_EDGES, 1);
     double sum = 0.25, want = 0.25;
     harness_ok(h, h->ops->square_sum(h->backend, &sum, in));
     float *values = harness_values(h, in);
@@ -42,20 +45,42 @@ static void optimizer_adamw_reference_step(const struct adamw_reference *r, cons
     }
 }
 
+// A float32 tensor of random numbers, and the same numbers as a pair if `param` is BF16.
+static struct tensor optimizer_param(struct harness *h, int64_t rows, int64_t columns, struct tensor *param,
+                                     struct tensor *remainder) {
+    struct tensor fine = harness_dense(h, ELEMENT_F32, rows, columns, FILL_NORMAL, 1);
+    *param = fine;
+    *remainder = (struct tensor){0};
+    if (harness_float_type(h) == ELEMENT_F32) return fine;
+    *param = harness_dense(h, ELEMENT_BF16, rows, columns, FILL_ZERO, 0);
+    *remainder = harness_dense(h, ELEMENT_U16, rows, columns, FILL_ZERO, 0);
+    harness_ok(h, h->ops->split_f32(h->backend, *param, *remainder, fine));
+    harness_ok(h, h->ops->join_f32(h->backend, fine, *param, *remainder));
+    return fine;
+}
+
+// The values of a BF16 moment, which was rounded; those of an F32 moment stay as they are.
+static double *optimizer_rounded_moment(struct harness *h, struct tensor moment, double *values) {
+    return moment.type == ELEMENT_F32 ? values : harness_doubles(h, moment);
+}
+
 static void optimizer_check_adamw(struct harness *h) {
     enum { ranges = 2, steps = 3 };
     harness_case(h, "adamw");
     struct adamw_range range[ranges];
+    struct tensor fine[ranges]; // float32 parameters
     struct adamw_reference want[ranges];
     double scales[] = {1, 1e-3, 1e3, 1e-7};
     for (int i = 0; i < ranges; i++) {
         int64_t rows = harness_range(h, 1, 3), columns = harness_range(h, 1, harness_unit(h) < 0.2 ? 70000 : 200);
-        range[i].param = harness_dense(h, ELEMENT_F32, rows, columns, FILL_NORMAL, 1);
-        range[i].grad = harness_dense(h, ELEMENT_F32, rows, columns, FILL_EDGES, scales[harness_range(h, 0, 3)]);
-        range[i].exp_avg = harness_dense(h, ELEMENT_F32, rows, columns, FILL_ZERO, 0);
-        range[i].exp_avg_sq = harness_dense(h, ELEMENT_F32, rows, columns, FILL_ZERO, 0);
+        fine[i] = optimizer_param(h, rows, columns, &range[i].param, &range[i].remainder);
+        range[i].grad =
+            harness_dense(h, harness_float_type(h), rows, columns, FILL_EDGES, scales[harness_range(h, 0, 3)]);
+        range[i].exp_avg = harness_dense(h, harness_float_type(h), rows, columns, FILL_ZERO, 0);
+        range[i].exp_avg_sq = harness_dense(h, harness_float_type(h), rows, columns, FILL_ZERO, 0);
+        range[i].offset = 4 * harness_range(h, 0, 1 << 20);
         range[i].decay = i % 2 == 0;
-        want[i] = (struct adamw_reference){harness_doubles(h, range[i].param), harness_doubles(h, range[i].exp_avg),
+        want[i] = (struct adamw_reference){harness_doubles(h, fine[i]), harness_doubles(h, range[i].exp_avg),
                                            harness_doubles(h, range[i].exp_avg_sq), harness_values(h, range[i].grad),
                                            rows * columns};
     }
@@ -66,14 +91,109 @@ static void optimizer_check_adamw(struct harness *h) {
                                         .eps = 1e-8,
                                         .weight_decay = 0.01,
                                         .grad_scale = step == 2 ? 0.37 : 1,
-                                        .step = step};
+                                        .step = step,
+                                        .key = 99};
+        for (int i = 0; i < ranges; i++) {
+            want[i].m = optimizer_rounded_moment(h, range[i].exp_avg, want[i].m);
+            want[i].v = optimizer_rounded_moment(h, range[i].exp_avg_sq, want[i].v);
+        }
         harness_ok(h, h->ops->adamw(h->backend, range, ranges, &options));
         for (int i = 0; i < ranges; i++) optimizer_adamw_reference_step(&want[i], &options, range[i].decay);
     }
     for (int i = 0; i < ranges; i++) {
-        harness_near(h, "parameter", range[i].param, want[i].x, 1e-6, 1e-6);
+        if (range[i].param.type == ELEMENT_BF16)
+            harness_ok(h, h->ops->join_f32(h->backend, fine[i], range[i].param, range[i].remainder));
+        harness_near(h, "parameter", fine[i], want[i].x, 1e-6, 1e-6);
         harness_near(h, "exp_avg", range[i].exp_avg, want[i].m, 1e-30, 2e-6);
-        harness_near(h, "exp_avg_sq", range[i].exp_avg_sq, want[i].v, 1e-37, 2e-6);
+        bool coarse = range[i].exp_avg_sq.type == ELEMENT_BF16; // rounded up or down
+        harness_near(h, "exp_avg_sq", range[i].exp_avg_sq, want[i].v, 1e-37, coarse ? 0x1p-8 : 2e-6);
+    }
+}
+
+static uint32_t optimizer_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    return bits;
+}
+
+// The random bits of element `e`, by the definition in kernels/ops.h.
+static uint32_t optimizer_random(const struct adamw_options *options, uint64_t e) {
+    uint64_t word = ops_mix64(ops_mix64(ops_mix64(options->key) ^ (uint64_t)options->step) ^ e / 4);
+    return word >> (16 * (e % 4)) & 0xffff;
+}
+
+// A small step moves a pair by what it moves a float32, and a BF16 second moment is the float32 one, rounded as the
+// random bits say. The tie makes one unit of a float32's last place.
+static void optimizer_check_pairs(struct harness *h) {
+    int64_t columns = harness_range(h, 1, 3000), offset = 4 * harness_range(h, 0, INT64_C(1) << 35);
+    harness_case(h, "adamw on %lld pairs and numbers", (long long)columns);
+    struct adamw_range fine = {.decay = true, .offset = offset}, pair = fine;
+    fine.param = harness_dense(h, ELEMENT_F32, 1, columns, FILL_NORMAL, 1);
+    fine.grad = pair.grad = harness_dense(h, ELEMENT_BF16, 1, columns, FILL_NORMAL, 1e-3);
+    fine.exp_avg = harness_dense(h, ELEMENT_F32, 1, columns, FILL_NORMAL, 1e-3);
+    pair.exp_avg = harness_dense(h, ELEMENT_F32, 1, columns, FILL_ZERO, 0);
+    fine.exp_avg_sq = harness_dense(h, ELEMENT_F32, 1, columns, FILL_ZERO, 0);
+    pair.exp_avg_sq = harness_dense(h, ELEMENT_BF16, 1, columns, FILL_ZERO, 0);
+    pair.param = harness_dense(h, ELEMENT_BF16, 1, columns, FILL_ZERO, 0);
+    pair.remainder = harness_dense(h, ELEMENT_U16, 1, columns, FILL_ZERO, 0);
+    struct tensor joined = harness_dense(h, ELEMENT_F32, 1, columns, FILL_ZERO, 0);
+    harness_ok(h, h->ops->copy(h->backend, pair.exp_avg, fine.exp_avg));
+    harness_ok(h, h->ops->split_f32(h->backend, pair.param, pair.remainder, fine.param));
+    harness_ok(h, h->ops->join_f32(h->backend, fine.param, pair.param, pair.remainder));
+    struct adamw_options options = {.lr = 1e-6, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01};
+    options.grad_scale = 0.5;
+    options.step = harness_range(h, 1, 5000);
+    options.key = (uint64_t)harness_range(h, 0, INT64_MAX - 1);
+    harness_ok(h, h->ops->adamw(h->backend, &fine, 1, &options));
+    harness_ok(h, h->ops->adamw(h->backend, &pair, 1, &options));
+    harness_ok(h, h->ops->join_f32(h->backend, joined, pair.param, pair.remainder));
+    const float *one = harness_values(h, fine.param), *other = harness_values(h, joined);
+    const float *v = harness_values(h, fine.exp_avg_sq), *rounded = harness_values(h, pair.exp_avg_sq);
+    for (int64_t i = 0; i < columns; i++) {
+        uint32_t bits = optimizer_bits(one[i]), tie = (bits & 0x1ffff) == 0x18000;
+        harness_hold(h, optimizer_bits(other[i]) == bits + tie, "element %lld: %08x, not %08x", (long long)i,
+                     optimizer_bits(other[i]), bits + tie);
+        uint32_t want = optimizer_bits(v[i]) + optimizer_random(&options, (uint64_t)(offset + i));
+        harness_hold(h, optimizer_bits(rounded[i]) >> 16 == want >> 16, "second moment %lld: %08x, not %08x",
+                     (long long)i, optimizer_bits(rounded[i]), want & 0xffff0000);
+    }
+    pair.offset += 2;
+    harness_hold(h, h->ops->adamw(h->backend, &pair, 1, &options) == BUG, "an offset within a word");
+    pair.offset = 0;
+    pair.remainder = (struct tensor){0};
+    harness_hold(h, h->ops->adamw(h->backend, &pair, 1, &options) == BUG, "a BF16 parameter without a remainder");
+}
+
+// A constant gradient: a BF16 second moment comes to its square from below and from above, where it would stay far away
+// if it were rounded to nearest.
+static void optimizer_check_second_moment(struct harness *h) {
+    enum { count = 256, steps = 5000 };
+    harness_case(h, "a second moment over %d steps", steps);
+    static const float starts[] = {0, 2};
+    struct adamw_range range = {.param = harness_dense(h, ELEMENT_F32, 1, count, FILL_NORMAL, 1),
+                                .grad = harness_dense(h, ELEMENT_F32, 1, count, FILL_ZERO, 0),
+                                .exp_avg = harness_dense(h, ELEMENT_F32, 1, count, FILL_ZERO, 0),
+                                .exp_avg_sq = harness_dense(h, ELEMENT_BF16, 1, count, FILL_ZERO, 0)};
+    float ones[count], before[count];
+    for (int i = 0; i < count; i++) ones[i] = 1;
+    harness_set(h, range.grad, ones);
+    for (size_t start = 0; start < sizeof starts / sizeof *starts; start++) {
+        for (int i = 0; i < count; i++) before[i] = starts[start];
+        harness_set(h, range.exp_avg_sq, before);
+        struct adamw_options options = {.lr = 1e-6, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .grad_scale = 1};
+        float nearest = starts[start];
+        for (options.step = 1; options.step <= steps; options.step++) {
+            harness_ok(h, h->ops->adamw(h->backend, &range, 1, &options));
+            nearest = harness_rounded(0.999f * nearest + 0.001f, ELEMENT_BF16);
+        }
+        const float *values = harness_values(h, range.exp_avg_sq);
+        double mean = 0, exact = 1 + (starts[start] - 1) * pow(0.999, steps);
+        for (int i = 0; i < count; i++) mean += (double)values[i] / count;
+        harness_hold(h, fabs(mean - exact) <= 0.005 && fabs(mean - 1) <= 0.02, "from %g: mean %g, not %g",
+                     starts[start], mean, exact);
+        harness_hold(h, fabs((double)nearest - 1) > 0.3, "from %g: rounding to nearest would suffice: %g",
+                     starts[start], nearest);
+        harness_same(h, "exp_avg_sq", range.exp_avg_sq);
     }
 }
 
@@ -84,21 +204,50 @@ static void optimizer_check_ema(struct harness *h) {
                   in = harness_dense(h, ELEMENT_F32, 2, columns, FILL_EDGES, 1);
     double *want = harness_doubles(h, average);
     float *values = harness_values(h, in);
-    harness_ok(h, h->ops->ema(h->backend, average, in, 0.995));
+    const struct tensor none = {0};
+    harness_ok(h, h->ops->ema(h->backend, average, none, in, none, 0.995));
     for (int64_t i = 0; i < 2 * columns; i++) want[i] = 0.995 * want[i] + 0.005 * values[i];
     harness_near(h, "ema", average, want, 5e-7, 1e-6);
     harness_set(h, in, values = harness_values(h, average)); // apart from -0, which becomes 0, nothing changes
-    harness_ok(h, h->ops->ema(h->backend, average, in, 0.995));
+    harness_ok(h, h->ops->ema(h->backend, average, none, in, none, 0.995));
     for (int64_t i = 0; i < 2 * columns; i++) want[i] = values[i];
     harness_near(h, "the ema of equal tensors", average, want, 0, 0);
+}
+
+// The average of pairs is that of the numbers, apart from ties.
+static void optimizer_check_ema_of_pairs(struct harness *h) {
+    int64_t columns = harness_range(h, 1, 3000);
+    harness_case(h, "ema of %lld pairs", (long long)columns);
+    struct tensor fine[2], high[2], remainder[2]; // the average and the input
+    for (int i = 0; i < 2; i++) {
+        fine[i] = harness_dense(h, ELEMENT_F32, 1, columns, FILL_EDGES, 1);
+        high[i] = harness_dense(h, ELEMENT_BF16, 1, columns, FILL_ZERO, 0);
+        remainder[i] = harness_dense(h, ELEMENT_U16, 1, columns, FILL_ZERO, 0);
+        harness_ok(h, h->ops->split_f32(h->backend, high[i], remainder[i], fine[i]));
+        harness_ok(h, h->ops->join_f32(h->backend, fine[i], high[i], remainder[i]));
+    }
+    const struct tensor none = {0};
+    harness_ok(h, h->ops->ema(h->backend, fine[0], none, fine[1], none, 0.995));
+    harness_ok(h, h->ops->ema(h->backend, high[0], remainder[0], high[1], remainder[1], 0.995));
+    harness_ok(h, h->ops->join_f32(h->backend, fine[1], high[0], remainder[0]));
+    const float *one = harness_values(h, fine[0]), *other = harness_values(h, fine[1]);
+    for (int64_t i = 0; i < columns; i++) {
+        uint32_t bits = optimizer_bits(one[i]), tie = (bits & 0x1ffff) == 0x18000;
+        harness_hold(h, optimizer_bits(other[i]) == bits + tie, "element %lld: %08x, not %08x", (long long)i,
+                     optimizer_bits(other[i]), bits + tie);
+    }
+    harness_hold(h, h->ops->ema(h->backend, high[0], none, high[1], none, 0.995) == BUG, "a bfloat16 average");
 }
 
 static void optimizer_check(struct harness *h) {
     for (int i = 0; i < 15; i++) {
         optimizer_check_square_sum(h);
         optimizer_check_adamw(h);
+        optimizer_check_pairs(h);
         optimizer_check_ema(h);
+        optimizer_check_ema_of_pairs(h);
     }
+    optimizer_check_second_moment(h);
 }
 
 struct optimizer_timing {
@@ -115,7 +264,8 @@ static status optimizer_run_adamw(void *context) {
 
 static status optimizer_run_ema(void *context) {
     struct optimizer_timing *t = context;
-    return t->h->ops->ema(t->h->backend, t->range.exp_avg, t->range.grad, 0.995);
+    const struct tensor none = {0};
+    return t->h->ops->ema(t->h->backend, t->range.exp_avg, none, t->range.grad, none, 0.995);
 }
 
 static status optimizer_run_square_sum(void *context) {
@@ -134,6 +284,11 @@ static void optimizer_time_all(struct harness *h) {
     harness_time(h, 0, 28 * elements, optimizer_run_adamw, &t, "adamw 16 M");
     harness_time(h, 0, 12 * elements, optimizer_run_ema, &t, "ema 16 M");
     harness_time(h, 0, 4 * elements, optimizer_run_square_sum, &t, "square_sum 16 M");
+    t.range.param = harness_dense(h, ELEMENT_BF16, 4096, 4096, FILL_NORMAL, 1);
+    t.range.remainder = harness_dense(h, ELEMENT_U16, 4096, 4096, FILL_ZERO, 0);
+    for (int i = 1; i < 4; i++)
+        *parts[i] = harness_dense(h, ELEMENT_BF16, 4096, 4096, i == 3 ? FILL_ZERO : FILL_NORMAL, 1);
+    harness_time(h, 0, 18 * elements, optimizer_run_adamw, &t, "adamw 16 M, pairs and bf16 moments");
 }
 
 const struct suite suite_optimizer = {"optimizer", optimizer_check, optimizer_time_all};
