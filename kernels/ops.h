@@ -39,9 +39,10 @@
 enum element { ELEMENT_F32, ELEMENT_BF16, ELEMENT_F16, ELEMENT_I32, ELEMENT_U8, ELEMENT_U16 };
 
 struct backend;
-struct buffer;   // memory of a backend
-struct weight;   // a matrix prepared for products
-struct kv_cache; // keys and values of all layers, in the backend's own layout
+struct buffer;         // memory of a backend
+struct weight;         // a matrix prepared for products
+struct kv_cache;       // keys and values of all layers, in the backend's own layout
+struct attention_plan; // what the query rows of one pass attend to, prepared for attention
 
 // A view of rows x columns elements of a buffer. Two consecutive rows start `stride` elements apart.
 // A zeroed tensor (buffer NULL) means "none".
@@ -54,7 +55,7 @@ struct tensor {
     int64_t stride;
 };
 
-// A range of query rows of one attention call, and the cache rows that they attend to. Query row i of the span attends
+// A range of query rows of one pass, and the cache rows that they attend to. Query row i of the span attends
 // to the cache rows [prefix_begin, prefix_begin + prefix_len) and [kv_begin, kv_begin + visible + (causal ? i : 0)).
 //   a prompt                            prefix_len 0, visible 1, causal
 //   a branch after a prompt             prefix = the prompt's rows, kv_begin = the branch's rows, visible 1, causal
@@ -217,17 +218,25 @@ struct operations {
     // The transpose of rope, in place, on the gradients of queries and keys; the gradients of values stay.
     status (*rope_grad)(struct backend *, struct tensor grad_qkv, struct tensor cos, struct tensor sin,
                         struct heads heads);
-    // out[T,H*D] = softmax(q k^T * scale) v over the cache rows that each span names. The spans cover every row of out
-    // exactly once. lse F32 [T,H] is stored for the gradient (or none): the log of each sum of exponentials of scaled
-    // scores.
-    status (*attention)(struct backend *, struct tensor out, struct tensor qkv, struct heads heads, float scale,
-                        struct kv_cache *, int layer, const struct attention_span *spans, size_t count,
-                        struct tensor lse);
+    // *out = the spans of one pass, prepared for attention; every layer uses the same plan. The spans cover each of the
+    // pass's T rows exactly once. cache_slots I32 [T,1] are the slots that rope is given; attention_grad alone needs
+    // them (or none). They are read when attention_grad is called, and must live as long. The caller frees the plan
+    // with attention_plan_free.
+    status (*attention_plan_new)(struct backend *, struct attention_plan **out, struct heads heads,
+                                 const struct attention_span *spans, size_t count, struct tensor cache_slots);
+    // NULL is fine; sets *plan to NULL. Operations that were called with the plan may still be under way.
+    void (*attention_plan_free)(struct backend *, struct attention_plan **plan);
+    // out[T,H*D] = softmax(q k^T * scale) v over the cache rows that each span of the plan names; the plan and the
+    // cache were made for the same heads. lse F32 [T,H] is stored for the gradient (or none): the log of each sum of
+    // exponentials of scaled scores.
+    status (*attention)(struct backend *, struct tensor out, struct tensor qkv, float scale, struct kv_cache *,
+                        int layer, const struct attention_plan *, struct tensor lse);
     // grad_qkv [T, (H+2K)D] (overwritten) = the gradient of attention. The gradient of a cache row goes to the token t
-    // whose slots[t] is that row; every cache row that a span names was written by one of the T tokens.
+    // whose cache_slots[t] is that row; every cache row that a span names was written by one of the T tokens. The plan
+    // has cache_slots.
     status (*attention_grad)(struct backend *, struct tensor grad_qkv, struct tensor grad_out, struct tensor out,
-                             struct tensor qkv, struct heads heads, float scale, struct kv_cache *, int layer,
-                             struct tensor slots, const struct attention_span *spans, size_t count, struct tensor lse);
+                             struct tensor qkv, float scale, struct kv_cache *, int layer,
+                             const struct attention_plan *, struct tensor lse);
 
     // ---- the language model head ----
 

@@ -10,38 +10,35 @@
 // tests/ops/attention.c.
 #include <assert.h>
 
-#include "kernels/cpu/attention_tiles.h"
+#include "kernels/cpu/attention_plan.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/kv_cache.h"
 #include "kernels/cpu/q_tile.h"
 
 enum {
-    thread_scores = 160 << 10, // floats of p and score gradients that a thread should use at a time
-    batch_floats = 2 << 20,    // of grad tiles in a batch
+    batch_floats = 2 << 20, // of grad tiles in a batch
     batch_tiles = 512,
     kv_rows = 96, // cache rows per task of the second pass
 };
 
 static_assert(kv_rows % kv_block == 0, "a task of the second pass has whole blocks of keys");
-static_assert(_Alignof(struct q_tile_start) <= _Alignof(struct q_tile), "starts are stored after an array of tiles");
 
 struct attention_grad_job {
     const struct cpu_backend *cpu;
-    struct tensor grad_qkv, grad_out, out, qkv, slots, lse;
+    struct tensor grad_qkv, grad_out, out, qkv, lse;
     struct heads heads;
     float scale;
     const struct kv_cache *cache;
     int layer;
-    const struct attention_span *spans;
-    const struct q_tile_start *starts;
+    const struct attention_plan *plan;
     int64_t tiles;            // per key/value head
     int64_t kv_begin, kv_len; // the cache rows that the spans name, rounded to whole blocks
     int64_t columns;          // of a row of scores
-    int width, max_rows;      // max_rows: of a tile
-    float *key_rows;          // [K][kv_len][width]
-    float *value_blocks;      // [K][kv_len / 16][D][16]
-    float *grad_keys;         // [K][kv_len][width]
-    float *grad_values;       // [K][kv_len][width]
+    int width;
+    float *key_rows;     // [K][kv_len][width]
+    float *value_blocks; // [K][kv_len / 16][D][16]
+    float *grad_keys;    // [K][kv_len][width]
+    float *grad_values;  // [K][kv_len][width]
     struct q_tile *batch;
     float *batch_scratch;           // grad_tile_size floats for each tile of the batch
     size_t grad_tile_size;          // floats
@@ -58,7 +55,7 @@ struct grad_tile {
 
 static struct grad_tile attention_grad_tile_at(const struct attention_grad_job *job, int64_t index) {
     float *scratch = job->batch_scratch + (size_t)index * job->grad_tile_size;
-    int64_t scores = job->max_rows * job->columns, rows = (int64_t)job->max_rows * job->width;
+    int64_t max_rows = job->plan->grad.max_rows, scores = max_rows * job->columns, rows = max_rows * job->width;
     return (struct grad_tile){scratch, scratch + scores, scratch + 2 * scores, scratch + 2 * scores + rows};
 }
 
@@ -92,7 +89,8 @@ static void attention_grad_queries(void *context, int task, int thread) {
     struct q_tile *tile = &job->batch[task];
     int size = job->heads.size, width = job->width;
     int64_t index = job->batch_begin + task;
-    q_tile_init(tile, job->spans, job->heads, job->starts[index % job->tiles], (int)(index / job->tiles));
+    q_tile_init(tile, job->plan->spans, job->heads, job->plan->grad.starts[index % job->tiles],
+                (int)(index / job->tiles));
     struct grad_tile grad = attention_grad_tile_at(job, task);
     float *panels = job->scratch + (size_t)thread * job->scratch_size, *rows = panels + q_tile_max * width;
     float delta[q_tile_max] = {0};
@@ -179,7 +177,7 @@ static void attention_grad_keys_values(void *context, int task, int thread) {
 // row.
 static void attention_grad_write_head(const struct attention_grad_job *job, int64_t token, const float *sums,
                                       int kv_head, int column) {
-    int64_t row = *tensor_i32(job->slots, token) - job->kv_begin, size = job->heads.size;
+    int64_t row = *tensor_i32(job->plan->cache_slots, token) - job->kv_begin, size = job->heads.size;
     void *out = tensor_row(tensor_columns(job->grad_qkv, column * size, size), token);
     if (row >= 0 && row < job->kv_len) {
         const float *sum = sums + (kv_head * job->kv_len + row) * job->width;
@@ -202,32 +200,10 @@ static void attention_grad_write_rows(void *context, int64_t first, int64_t end,
 
 // ---- the operation ----
 
-// Finds the cache rows that the spans name, chooses the sizes of tiles and batches, and divides one scratch buffer
-// memory. *batch = tiles per batch. None of the sizes affects the bits of the result.
-static status attention_grad_plan(struct cpu_backend *cpu, struct attention_grad_job *job, size_t count,
-                                  int64_t *batch) {
-    int64_t begin = INT64_MAX, end = 0;
-    for (size_t i = 0; i < count; i++) {
-        const struct attention_span *span = &job->spans[i];
-        if (span->q_len == 0) continue;
-        int64_t own_end = span->kv_begin + attention_span_kv_len(span),
-                prefix_end = span->prefix_begin + span->prefix_len;
-        if (span->kv_begin < begin) begin = span->kv_begin;
-        if (own_end > end) end = own_end;
-        if (span->prefix_len > 0 && span->prefix_begin < begin) begin = span->prefix_begin;
-        if (span->prefix_len > 0 && prefix_end > end) end = prefix_end;
-    }
-    if (begin > end) begin = end;
-    job->kv_begin = begin / kv_block * kv_block;
-    job->kv_len = kv_block_align(end - job->kv_begin);
-
-    job->columns = q_tiles_score_columns(job->spans, count);
-    job->width = job->cache->width;
-    job->max_rows = q_tile_max;
-    static_assert(q_tile_max / q_panel == 4, "halving q_tile_max ends at one panel");
-    while (job->max_rows > q_panel && 2 * job->max_rows * job->columns > thread_scores) job->max_rows /= 2;
-    job->tiles = (int64_t)q_tiles_split(job->spans, count, job->heads, job->max_rows, NULL);
-    job->grad_tile_size = (size_t)(2 * job->max_rows * (job->columns + job->width));
+// Chooses the number of tiles in a batch and divides one scratch buffer; neither affects the bits of the result.
+static status attention_grad_divide(struct cpu_backend *cpu, struct attention_grad_job *job, int64_t *batch) {
+    int64_t max_rows = job->plan->grad.max_rows;
+    job->grad_tile_size = (size_t)(2 * max_rows * (job->columns + job->width));
     job->scratch_size = 2 * (size_t)q_tile_max * (size_t)job->width;
     int threads = pool_threads(cpu->pool);
     *batch = batch_floats / (int64_t)job->grad_tile_size;
@@ -238,10 +214,8 @@ static status attention_grad_plan(struct cpu_backend *cpu, struct attention_grad
     size_t rows = (size_t)(job->heads.key * job->kv_len * job->width);
     size_t blocks = (size_t)(job->heads.key * job->kv_len * job->heads.size);
     size_t floats = 3 * rows + blocks + (size_t)*batch * job->grad_tile_size + (size_t)threads * job->scratch_size;
-    size_t tile_bytes = (size_t)*batch * sizeof(struct q_tile);
-    size_t start_bytes = (size_t)job->tiles * sizeof(struct q_tile_start);
     float *scratch;
-    TRY(cpu_scratch(cpu, SCRATCH_ATTENTION, floats * sizeof(float) + tile_bytes + start_bytes, &scratch));
+    TRY(cpu_scratch(cpu, SCRATCH_ATTENTION, floats * sizeof(float) + (size_t)*batch * sizeof(struct q_tile), &scratch));
     job->key_rows = scratch;
     job->grad_keys = job->key_rows + rows;
     job->grad_values = job->grad_keys + rows;
@@ -250,38 +224,40 @@ static status attention_grad_plan(struct cpu_backend *cpu, struct attention_grad
     job->scratch = job->batch_scratch + (size_t)*batch * job->grad_tile_size;
     job->batch = (void *)(job->scratch + (size_t)threads * job->scratch_size);
     assert((uintptr_t)job->batch % _Alignof(struct q_tile) == 0); // all sizes before it are multiples of 16 floats
-    struct q_tile_start *starts = (struct q_tile_start *)(job->batch + *batch);
-    q_tiles_split(job->spans, count, job->heads, job->max_rows, starts);
-    job->starts = starts;
     return OK;
 }
 
 status cpu_attention_grad(struct backend *backend, struct tensor grad_qkv, struct tensor grad_out, struct tensor out,
-                          struct tensor qkv, struct heads heads, float scale, struct kv_cache *cache, int layer,
-                          struct tensor slots, const struct attention_span *spans, size_t count, struct tensor lse) {
+                          struct tensor qkv, float scale, struct kv_cache *cache, int layer,
+                          const struct attention_plan *plan, struct tensor lse) {
     struct cpu_backend *cpu = cpu_of(backend);
+    struct heads heads = plan->heads;
     int64_t rows = out.rows, columns = (heads.query + 2 * heads.key) * heads.size;
-    CHECK(kv_cache_fits(cache, layer, heads) && kv_cache_has_slots(cache, slots, rows));
+    CHECK(kv_cache_fits(cache, layer, heads) && plan->kv_end <= cache->rows && plan->rows == rows);
+    CHECK(kv_cache_has_slots(cache, plan->cache_slots, rows));
     CHECK(tensor_is(qkv, -1, rows, columns) && tensor_is(grad_qkv, -1, rows, columns));
     CHECK(tensor_is(out, -1, rows, heads.query * heads.size));
     CHECK(tensor_is(grad_out, -1, rows, heads.query * heads.size));
     CHECK(tensor_is(lse, ELEMENT_F32, rows, heads.query));
-    CHECK(attention_spans_fit(cache, spans, count, rows));
     if (rows == 0) return OK;
     struct attention_grad_job job = {.cpu = cpu,
                                      .grad_qkv = grad_qkv,
                                      .grad_out = grad_out,
                                      .out = out,
                                      .qkv = qkv,
-                                     .slots = slots,
                                      .lse = lse,
                                      .heads = heads,
                                      .scale = scale,
                                      .cache = cache,
                                      .layer = layer,
-                                     .spans = spans};
+                                     .plan = plan,
+                                     .tiles = plan->grad.count,
+                                     .columns = plan->columns,
+                                     .width = cache->width};
+    job.kv_begin = plan->kv_begin / kv_block * kv_block;
+    job.kv_len = kv_block_align(plan->kv_end - job.kv_begin);
     int64_t batch;
-    TRY(attention_grad_plan(cpu, &job, count, &batch));
+    TRY(attention_grad_divide(cpu, &job, &batch));
     int64_t tiles = job.tiles * heads.key, kv_tasks = (job.kv_len + kv_rows - 1) / kv_rows;
     pool_run(cpu->pool, (int)(job.kv_len / kv_block * heads.key), attention_grad_prepare, &job);
     for (job.batch_begin = 0; job.batch_begin < tiles; job.batch_begin += batch) {

@@ -83,15 +83,19 @@ GUARDED(rope,
 GUARDED(rope_grad,
         (struct backend * backend, struct tensor grad_qkv, struct tensor cos, struct tensor sin, struct heads heads),
         (backend, grad_qkv, cos, sin, heads))
+GUARDED(attention_plan_new,
+        (struct backend * backend, struct attention_plan **out, struct heads heads, const struct attention_span *spans,
+         size_t count, struct tensor cache_slots),
+        (backend, out, heads, spans, count, cache_slots))
+GUARDED_FREE(attention_plan_free, struct attention_plan)
 GUARDED(attention,
-        (struct backend * backend, struct tensor out, struct tensor qkv, struct heads heads, float scale,
-         struct kv_cache *cache, int layer, const struct attention_span *spans, size_t count, struct tensor lse),
-        (backend, out, qkv, heads, scale, cache, layer, spans, count, lse))
+        (struct backend * backend, struct tensor out, struct tensor qkv, float scale, struct kv_cache *cache, int layer,
+         const struct attention_plan *plan, struct tensor lse),
+        (backend, out, qkv, scale, cache, layer, plan, lse))
 GUARDED(attention_grad,
         (struct backend * backend, struct tensor grad_qkv, struct tensor grad_out, struct tensor out, struct tensor qkv,
-         struct heads heads, float scale, struct kv_cache *cache, int layer, struct tensor slots,
-         const struct attention_span *spans, size_t count, struct tensor lse),
-        (backend, grad_qkv, grad_out, out, qkv, heads, scale, cache, layer, slots, spans, count, lse))
+         float scale, struct kv_cache *cache, int layer, const struct attention_plan *plan, struct tensor lse),
+        (backend, grad_qkv, grad_out, out, qkv, scale, cache, layer, plan, lse))
 GUARDED(logprob,
         (struct backend * backend, struct tensor logprob, struct tensor lse, struct tensor in, struct weight *lm_head,
          struct tensor targets),

@@ -234,6 +234,8 @@ status cpu_supports(struct cpu_backend *cpu, enum element type);
     X(kv_cache_free)                                                                                                   \
     X(rope)                                                                                                            \
     X(rope_grad)                                                                                                       \
+    X(attention_plan_new)                                                                                              \
+    X(attention_plan_free)                                                                                             \
     X(attention)                                                                                                       \
     X(attention_grad)                                                                                                  \
     X(logprob)                                                                                                         \

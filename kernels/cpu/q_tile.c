@@ -22,20 +22,6 @@ int64_t attention_span_kv_len(const struct attention_span *span) {
     return span->q_len > 0 ? q_tile_span_visible(span, span->q_len - 1) : span->visible;
 }
 
-bool attention_spans_fit(const struct kv_cache *cache, const struct attention_span *spans, size_t count, int64_t rows) {
-    int64_t covered = 0;
-    for (size_t i = 0; i < count; i++) {
-        const struct attention_span *span = &spans[i];
-        if (span->q_begin < 0 || span->q_len < 0 || span->q_begin + span->q_len > rows) return false;
-        if (span->prefix_begin < 0 || span->prefix_len < 0) return false;
-        if (span->prefix_begin + span->prefix_len > cache->rows) return false;
-        if (span->kv_begin < 0 || span->visible < 0 || span->prefix_len + span->visible < 1) return false;
-        if (span->kv_begin + attention_span_kv_len(span) > cache->rows) return false;
-        covered += span->q_len;
-    }
-    return covered == rows;
-}
-
 static int64_t q_tile_span_rows(const struct attention_span *span, struct heads heads) {
     return span->q_len * (heads.query / heads.key);
 }

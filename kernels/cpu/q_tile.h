@@ -49,10 +49,6 @@ struct score_run {
     int64_t len;     // how many the last row of the range sees
 };
 
-// Whether the spans stay within the cache and cover each of `rows` query rows once; only the number of covered rows is
-// checked, not whether spans overlap.
-bool attention_spans_fit(const struct kv_cache *cache, const struct attention_span *spans, size_t count, int64_t rows);
-
 // How many cache rows of its own range the last query row of a span sees.
 int64_t attention_span_kv_len(const struct attention_span *span);
 

@@ -59,7 +59,7 @@ status generator_prefill(struct generator *generator, struct request *request, c
     size_t count = (size_t)request->count;
     struct arena arena = {0};
     struct sequence sequence;
-    struct text_state text;
+    struct text_state text = {0};
     status result = OK;
     TRY_TO(result, done, sequence_make(&sequence, &arena, &model->config, prompt, NULL, 0));
     assert(sequence.span_count == 1 && sequence.cache_rows == request->cache_rows);
@@ -83,6 +83,7 @@ status generator_prefill(struct generator *generator, struct request *request, c
     TRY_TO(result, done, model->backend->ops->gather(model->backend, normed, last_normed, index));
     TRY_TO(result, done, generator_sample(generator, &arena, normed, rows));
 done:
+    text_release(&text, model);
     workspace_restore(workspace, (struct workspace_mark){0});
     arena_release(&arena);
     return result;
@@ -139,6 +140,7 @@ status generator_decode(struct generator *generator) {
     int64_t hidden_size = model->config.text.hidden_size;
     struct arena arena = {0};
     struct decode_inputs inputs;
+    struct attention_plan *plan = NULL;
     status result = OK;
     TRY_TO(result, done, decode_inputs_make(&inputs, &arena, generator));
     if (inputs.count == 0) goto done;
@@ -148,15 +150,18 @@ status generator_decode(struct generator *generator) {
                                 .rows = inputs.count,
                                 .cache = generator->cache,
                                 .layered = true};
-    struct attention_spans spans = {inputs.spans, (size_t)inputs.count};
     struct tensor normed;
     TRY_TO(result, done, workspace_upload(workspace, ELEMENT_I32, fwd.rows, 1, inputs.cache_slots, &fwd.cache_slots));
+    TRY_TO(result, done,
+           model->backend->ops->attention_plan_new(model->backend, &plan, fwd.transformer->heads, inputs.spans,
+                                                   (size_t)inputs.count, (struct tensor){0}));
+    fwd.plan = plan;
     TRY_TO(result, done, text_rope(model, &fwd, inputs.position_ids));
     TRY_TO(result, done, workspace_alloc(workspace, type, fwd.rows, hidden_size, &fwd.x));
     TRY_TO(result, done, workspace_alloc(workspace, type, fwd.rows, hidden_size, &fwd.delta));
     TRY_TO(result, done, workspace_alloc(workspace, type, fwd.rows, hidden_size, &normed));
     TRY_TO(result, done, text_embed(model, fwd.x, inputs.tokens, fwd.rows));
-    for (int i = 0; i < fwd.transformer->block_count; i++) TRY_TO(result, done, block_forward(&fwd, i, spans));
+    for (int i = 0; i < fwd.transformer->block_count; i++) TRY_TO(result, done, block_forward(&fwd, i));
     TRY_TO(result, done, forward_norm(&fwd, normed, model->weights->norm, (struct tensor){0}));
     TRY_TO(result, done, generator_sample(generator, &arena, normed, inputs.rows));
     for (int i = 0; i < generator->options.rows; i++) {
@@ -164,6 +169,7 @@ status generator_decode(struct generator *generator) {
         if (row->request && generator_complete(row->request, row->completion)) row->request = NULL;
     }
 done:
+    model->backend->ops->attention_plan_free(model->backend, &plan);
     workspace_restore(workspace, (struct workspace_mark){0});
     arena_release(&arena);
     return result;

@@ -80,7 +80,7 @@ status model_score(struct model *model, const struct model_prompt *prompt, const
     if (count == 0) return OK;
     struct arena arena = {0};
     struct sequence sequence;
-    struct text_state text;
+    struct text_state text = {0};
     struct head_state head;
     status result = OK;
     TRY_TO(result, done, sequence_make(&sequence, &arena, &model->config, prompt, completions, count));
@@ -94,6 +94,7 @@ status model_score(struct model *model, const struct model_prompt *prompt, const
         all += completions[i].count;
     }
 done:
+    text_release(&text, model);
     workspace_restore(&model->workspace, (struct workspace_mark){0});
     arena_release(&arena);
     return result;
@@ -159,7 +160,7 @@ status model_accumulate(struct model *model, const struct model_prompt *prompt,
     struct workspace *workspace = &model->workspace;
     struct arena arena = {0};
     struct sequence sequence;
-    struct text_state text;
+    struct text_state text = {0};
     struct head_state head;
     status result = OK;
     struct model_completion *plain = arena_alloc(&arena, count * sizeof *plain);
@@ -188,6 +189,7 @@ status model_accumulate(struct model *model, const struct model_prompt *prompt,
     if (prompt->media_count) trainer->vision_has_grad = true;
     if (nonzero) TRY_TO(result, done, text_backward(&text, model, &arena, trainer->grads));
 done:
+    text_release(&text, model);
     workspace_restore(workspace, (struct workspace_mark){0});
     arena_release(&arena);
     return result;

@@ -116,6 +116,10 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
         fwd->cache = model->text_kv.cache;
     }
     TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 1, sequence->cache_slots, &fwd->cache_slots));
+    struct tensor grad_slots = training ? fwd->cache_slots : (struct tensor){0};
+    TRY(model->backend->ops->attention_plan_new(model->backend, &state->plan, fwd->transformer->heads, sequence->spans,
+                                                sequence->span_count, grad_slots));
+    fwd->plan = state->plan;
     TRY(text_rope(model, fwd, sequence->position_ids));
     TRY(workspace_alloc(workspace, type, fwd->rows, hidden_size, &fwd->x));
     TRY(workspace_alloc(workspace, type, fwd->rows, hidden_size, &fwd->delta));
@@ -131,22 +135,22 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
         struct workspace_mark mark = workspace_save(workspace);
         struct vision_state vision;
         struct tensor rows;
-        TRY(vision_forward(&vision, model, arena, &state->chunks[i].medium, false));
+        status result = vision_forward(&vision, model, arena, &state->chunks[i].medium, false);
+        vision_release(&vision, model);
+        TRY(result);
         TRY(text_chunk_rows(&state->chunks[i], model, &vision.layout, &rows));
         TRY(model->backend->ops->scatter(model->backend, fwd->x, vision.embeds, rows));
         workspace_restore(workspace, mark);
     }
-    struct attention_spans spans = {sequence->spans, sequence->span_count};
-    for (int i = 0; i < layers; i++) TRY(block_forward(fwd, i, spans));
+    for (int i = 0; i < layers; i++) TRY(block_forward(fwd, i));
     return OK;
 }
 
 status text_backward(struct text_state *state, struct model *model, struct arena *arena, struct buffer *grads) {
     const struct operations *ops = model->backend->ops;
-    struct attention_spans spans = {state->sequence->spans, state->sequence->span_count};
     struct workspace *workspace = &model->workspace;
     state->fwd.grads = grads;
-    for (int i = state->fwd.transformer->block_count - 1; i >= 0; i--) TRY(block_backward(&state->fwd, i, spans));
+    for (int i = state->fwd.transformer->block_count - 1; i >= 0; i--) TRY(block_backward(&state->fwd, i));
 
     // The gradient of the embedding matrix. Placeholders have none.
     const struct sequence *sequence = state->sequence;
@@ -179,9 +183,15 @@ status text_backward(struct text_state *state, struct model *model, struct arena
     for (size_t i = state->chunk_count; i-- > 0;) {
         struct workspace_mark mark = workspace_save(workspace);
         struct vision_state vision;
-        TRY(vision_forward(&vision, model, arena, &state->chunks[i].medium, true));
-        TRY(vision_backward(&vision, model, state->chunks[i].grad_embeds, grads));
+        status result = vision_forward(&vision, model, arena, &state->chunks[i].medium, true);
+        if (result == OK) result = vision_backward(&vision, model, state->chunks[i].grad_embeds, grads);
+        vision_release(&vision, model);
+        TRY(result);
         workspace_restore(workspace, mark);
     }
     return OK;
+}
+
+void text_release(struct text_state *state, struct model *model) {
+    model->backend->ops->attention_plan_free(model->backend, &state->plan);
 }

@@ -19,12 +19,13 @@ struct text_state {
     struct vision_chunk *chunks;
     size_t chunk_count;
     struct forward_state fwd;
+    struct attention_plan *plan;
     struct workspace_mark mark; // the workspace before the language model's part
 };
 
 // Computes the media and all blocks; the caller norms fwd.x + fwd.delta. `cache` has a layer for each block
 // (generation); NULL: a scratch cache of one layer. With `training`, keeps what text_backward needs in the workspace.
-// The arena holds the host's part. BAD_SAMPLE as in grid_of.
+// The arena holds the host's part. The caller calls text_release, also after a failure. BAD_SAMPLE as in grid_of.
 status text_forward(struct text_state *state, struct model *model, struct arena *arena,
                     const struct model_prompt *prompt, const struct sequence *sequence, struct kv_cache *cache,
                     bool training);
@@ -33,6 +34,9 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
 // block's output. The tower is computed again, chunk by chunk, after the language model's part of the workspace is
 // free.
 status text_backward(struct text_state *state, struct model *model, struct arena *arena, struct buffer *grads);
+
+// Frees what is not in the workspace or the arena. A zeroed state is fine.
+void text_release(struct text_state *state, struct model *model);
 
 // x [T,C] = the embeddings of the host's tokens.
 status text_embed(struct model *model, struct tensor x, const int32_t *tokens, int64_t count);

@@ -45,8 +45,7 @@ status forward_norm(struct forward_state *fwd, struct tensor out, struct tensor 
 }
 
 // From n to m: delta = out(attention(rope(qkv(normed)))), then normed = rmsnorm(x + delta; norm2).
-static status block_attention_forward(struct forward_state *fwd, int index, struct attention_spans spans,
-                                      const struct block_activations *act) {
+static status block_attention_forward(struct forward_state *fwd, int index, const struct block_activations *act) {
     struct backend *backend = fwd->weights->backend;
     const struct operations *ops = backend->ops;
     const struct transformer *transformer = fwd->transformer;
@@ -54,14 +53,14 @@ static status block_attention_forward(struct forward_state *fwd, int index, stru
     int layer = fwd->layered ? index : 0;
     TRY(ops->linear(backend, act->qkv, act->normed, block->qkv, block->qkv_bias));
     TRY(ops->rope(backend, act->qkv, fwd->cos, fwd->sin, transformer->heads, fwd->cache, layer, fwd->cache_slots));
-    TRY(ops->attention(backend, act->attended, act->qkv, transformer->heads, transformer->attention_scale, fwd->cache,
-                       layer, spans.items, spans.count, act->lse));
+    TRY(ops->attention(backend, act->attended, act->qkv, transformer->attention_scale, fwd->cache, layer, fwd->plan,
+                       act->lse));
     TRY(ops->linear(backend, fwd->delta, act->attended, block->out, block->out_bias));
     fwd->has_delta = true;
     return forward_norm(fwd, act->normed, block->norm2, act->rstd2);
 }
 
-status block_forward(struct forward_state *fwd, int index, struct attention_spans spans) {
+status block_forward(struct forward_state *fwd, int index) {
     assert(index >= 0 && index < fwd->transformer->block_count);
     struct backend *backend = fwd->weights->backend;
     const struct operations *ops = backend->ops;
@@ -71,7 +70,7 @@ status block_forward(struct forward_state *fwd, int index, struct attention_span
     TRY(block_alloc(fwd, false, &act));
     TRY(forward_norm(fwd, act.normed, block->norm1, act.rstd1));
     if (fwd->block_inputs) TRY(ops->copy(backend, fwd->block_inputs[index], fwd->x));
-    TRY(block_attention_forward(fwd, index, spans, &act));
+    TRY(block_attention_forward(fwd, index, &act));
 
     // delta = down(swiglu(gate_up(normed))), one chunk of rows after another.
     int64_t intermediate_size = fwd->transformer->intermediate_size, chunk = block_mlp_chunk(fwd);
@@ -116,8 +115,8 @@ static status block_linear_backward(struct forward_state *fwd, struct tensor gra
 }
 
 // grad_normed [T,C] = the gradient of n through attention.
-static status block_attention_backward(struct forward_state *fwd, int index, struct attention_spans spans,
-                                       struct tensor grad_normed, const struct block_activations *act) {
+static status block_attention_backward(struct forward_state *fwd, int index, struct tensor grad_normed,
+                                       const struct block_activations *act) {
     struct backend *backend = fwd->weights->backend;
     const struct operations *ops = backend->ops;
     const struct transformer *transformer = fwd->transformer;
@@ -130,16 +129,15 @@ static status block_attention_backward(struct forward_state *fwd, int index, str
     TRY(workspace_alloc(fwd->workspace, fwd->weights->type, fwd->rows, act->qkv.columns, &grad_qkv));
     TRY(block_linear_backward(fwd, grad_attended, grad_out, act->attended, block->out, &params->out,
                               &params->out_bias));
-    TRY(ops->attention_grad(backend, grad_qkv, grad_attended, act->attended, act->qkv, transformer->heads,
-                            transformer->attention_scale, fwd->cache, fwd->layered ? index : 0, fwd->cache_slots,
-                            spans.items, spans.count, act->lse));
+    TRY(ops->attention_grad(backend, grad_qkv, grad_attended, act->attended, act->qkv, transformer->attention_scale,
+                            fwd->cache, fwd->layered ? index : 0, fwd->plan, act->lse));
     TRY(ops->rope_grad(backend, grad_qkv, fwd->cos, fwd->sin, transformer->heads));
     TRY(block_linear_backward(fwd, grad_normed, grad_qkv, act->normed, block->qkv, &params->qkv, &params->qkv_bias));
     workspace_restore(fwd->workspace, mark);
     return OK;
 }
 
-status block_backward(struct forward_state *fwd, int index, struct attention_spans spans) {
+status block_backward(struct forward_state *fwd, int index) {
     assert(index >= 0 && index < fwd->transformer->block_count && fwd->block_inputs);
     struct backend *backend = fwd->weights->backend;
     const struct operations *ops = backend->ops;
@@ -155,7 +153,7 @@ status block_backward(struct forward_state *fwd, int index, struct attention_spa
     TRY(ops->copy(backend, fwd->x, input));
     fwd->has_delta = false;
     TRY(forward_norm(fwd, act.normed, block->norm1, act.rstd1));
-    TRY(block_attention_forward(fwd, index, spans, &act));
+    TRY(block_attention_forward(fwd, index, &act));
 
     // grad_normed [T,C] = the gradient of m through the MLP, one chunk of rows after another.
     int64_t intermediate_size = fwd->transformer->intermediate_size, chunk = block_mlp_chunk(fwd);
@@ -183,7 +181,7 @@ status block_backward(struct forward_state *fwd, int index, struct attention_spa
 
     // The output of the first norm again, which the second norm has overwritten.
     TRY(ops->rmsnorm(backend, act.normed, input, none, block->norm1, fwd->transformer->eps, act.rstd1));
-    TRY(block_attention_backward(fwd, index, spans, grad_normed, &act));
+    TRY(block_attention_backward(fwd, index, grad_normed, &act));
     TRY(ops->rmsnorm_grad(backend, fwd->grad_x, block_param_grad(fwd, &params->norm1), grad_normed, input, block->norm1,
                           act.rstd1));
     workspace_restore(fwd->workspace, mark);

@@ -39,26 +39,21 @@ struct forward_state {
     struct tensor cos, sin;    // F32 [T, D/2]
     struct tensor cache_slots; // I32 [T,1]: the cache row of each row
     struct kv_cache *cache;
+    const struct attention_plan *plan; // what the rows attend to
     bool layered;                // the cache has a layer for each block (generation); otherwise all blocks share one
     struct tensor *block_inputs; // each block's x, kept for the backward pass; NULL: not kept
     struct buffer *grads;        // of all parameters, F32, laid out as the parameter table says
     struct tensor grad_x;        // F32 [T,C]: of the output, then of each block's input
 };
 
-// What the rows attend to.
-struct attention_spans {
-    const struct attention_span *items;
-    size_t count;
-};
-
 // out = rmsnorm(x + delta; scale), and x = x + delta. rstd (or none) is kept for the backward pass.
 status forward_norm(struct forward_state *fwd, struct tensor out, struct tensor scale, struct tensor rstd);
 
 // Computes block `index` for all rows. Its output is x + delta.
-status block_forward(struct forward_state *fwd, int index, struct attention_spans spans);
+status block_forward(struct forward_state *fwd, int index);
 
 // Turns grad_x, the gradient of the output of block `index`, into the gradient of its input, and adds the gradients of
 // its parameters to grads. Computes the block again from block_inputs[index].
-status block_backward(struct forward_state *fwd, int index, struct attention_spans spans);
+status block_backward(struct forward_state *fwd, int index);
 
 #endif

@@ -84,11 +84,10 @@ status vision_layout_make(struct vision_layout *layout, struct arena *arena, con
     return OK;
 }
 
-static struct attention_spans vision_spans(const struct vision_state *state, const struct model_config *config,
-                                           int block) {
-    const struct vision_layout *layout = &state->layout;
-    if (config->vision.fullatt_blocks[block]) return (struct attention_spans){layout->frame_spans, layout->frame_count};
-    return (struct attention_spans){layout->window_spans, layout->window_count};
+// The plan of one block: all others have window attention.
+static const struct attention_plan *vision_plan(const struct vision_state *state, const struct model_config *config,
+                                                int block) {
+    return config->vision.fullatt_blocks[block] ? state->frame_plan : state->window_plan;
 }
 
 // *patches [P, 3 * temporal_patch_size * patch_size^2] = the normalized pixels, in the processor's order.
@@ -161,6 +160,12 @@ static status vision_start(struct vision_state *state, struct model *model, stru
     TRY(workspace_upload(workspace, ELEMENT_F32, fwd->rows, pairs, state->layout.cos, &fwd->cos));
     TRY(workspace_upload(workspace, ELEMENT_F32, fwd->rows, pairs, state->layout.sin, &fwd->sin));
     TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 1, cache_slots, &fwd->cache_slots));
+    const struct vision_layout *layout = &state->layout;
+    struct tensor grad_slots = training ? fwd->cache_slots : (struct tensor){0};
+    TRY(model->backend->ops->attention_plan_new(model->backend, &state->window_plan, fwd->transformer->heads,
+                                                layout->window_spans, layout->window_count, grad_slots));
+    TRY(model->backend->ops->attention_plan_new(model->backend, &state->frame_plan, fwd->transformer->heads,
+                                                layout->frame_spans, layout->frame_count, grad_slots));
 
     if (training) {
         int depth = fwd->transformer->block_count;
@@ -201,7 +206,10 @@ status vision_forward(struct vision_state *state, struct model *model, struct ar
     workspace_restore(&model->workspace, embed_mark);
 
     int depth = fwd->transformer->block_count;
-    for (int i = 0; i < depth; i++) TRY(block_forward(fwd, i, vision_spans(state, &model->config, i)));
+    for (int i = 0; i < depth; i++) {
+        fwd->plan = vision_plan(state, &model->config, i);
+        TRY(block_forward(fwd, i));
+    }
     struct merger_activations merger;
     TRY(vision_merge(state, model, &merger));
     if (training) TRY(ops->copy(model->backend, state->block_inputs[depth], fwd->x));
@@ -253,8 +261,10 @@ status vision_backward(struct vision_state *state, struct model *model, struct t
                           merger.rstd));
     workspace_restore(workspace, merger_mark);
 
-    for (int i = fwd->transformer->block_count - 1; i >= 0; i--)
-        TRY(block_backward(fwd, i, vision_spans(state, &model->config, i)));
+    for (int i = fwd->transformer->block_count - 1; i >= 0; i--) {
+        fwd->plan = vision_plan(state, &model->config, i);
+        TRY(block_backward(fwd, i));
+    }
 
     // The patch embedding: the rows go back to the processor's order, and the patches are computed again.
     struct tensor patches, grad_embedded;
@@ -265,4 +275,9 @@ status vision_backward(struct vision_state *state, struct model *model, struct t
                                 grad_embedded, patches));
     workspace_restore(workspace, mark);
     return OK;
+}
+
+void vision_release(struct vision_state *state, struct model *model) {
+    model->backend->ops->attention_plan_free(model->backend, &state->window_plan);
+    model->backend->ops->attention_plan_free(model->backend, &state->frame_plan);
 }

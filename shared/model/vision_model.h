@@ -32,13 +32,14 @@ struct vision_state {
     struct grid_thw grid;
     struct vision_layout layout;
     struct forward_state fwd;
+    struct attention_plan *window_plan, *frame_plan;
     struct tensor frames, patch_order, patch_rows; // U8 frames; I32 [P,1]
     struct tensor *block_inputs;                   // [depth + 1]: each block's x, and the merger's; NULL: not kept
     struct tensor embeds;                          // [units, out_hidden_size]
 };
 
 // Computes state->embeds. With `training`, keeps what vision_backward needs in the workspace. The arena holds the
-// host's part. BAD_SAMPLE as in grid_of.
+// host's part. The caller calls vision_release, also after a failure. BAD_SAMPLE as in grid_of.
 status vision_forward(struct vision_state *state, struct model *model, struct arena *arena,
                       const struct model_medium *medium, bool training);
 
@@ -46,5 +47,8 @@ status vision_forward(struct vision_state *state, struct model *model, struct ar
 // products.
 status vision_backward(struct vision_state *state, struct model *model, struct tensor grad_embeds,
                        struct buffer *grads);
+
+// Frees what is not in the workspace or the arena.
+void vision_release(struct vision_state *state, struct model *model);
 
 #endif

@@ -24,6 +24,7 @@ struct attention_setup {
     int64_t columns;                                     // (H + 2K) D
     struct tensor plain, qkv, cos, sin, slots, out, lse; // plain: before rotation
     struct kv_cache *cache;
+    struct attention_plan *plan;
 };
 
 // ---- layouts ----
@@ -106,6 +107,17 @@ static void attention_set_angles(struct harness *h, struct tensor cos, struct te
     harness_set(h, sin, sines);
 }
 
+// Makes the plan of spans that no longer exist afterwards.
+static struct attention_plan *attention_plan_of(struct harness *h, struct heads heads,
+                                                const struct attention_span *spans, size_t count, struct tensor slots) {
+    struct attention_plan *plan;
+    struct attention_span *copy = harness_memory(h, count * sizeof *copy);
+    memcpy(copy, spans, count * sizeof *copy);
+    harness_ok(h, h->ops->attention_plan_new(h->backend, &plan, heads, copy, count, slots));
+    memset(copy, 0xff, count * sizeof *copy);
+    return plan;
+}
+
 static struct attention_setup attention_setup_new(struct harness *h, const char *what,
                                                   const struct attention_layout *l) {
     struct attention_setup s = {.heads = attention_random_heads(h, l->tokens), .type = harness_float_type(h)};
@@ -125,7 +137,13 @@ static struct attention_setup attention_setup_new(struct harness *h, const char 
     s.cache = attention_nan_cache(h, &s, l->rows);
     harness_ok(h, h->ops->copy(h->backend, s.qkv, s.plain));
     harness_ok(h, h->ops->rope(h->backend, s.qkv, s.cos, s.sin, s.heads, s.cache, 1, s.slots));
+    s.plan = attention_plan_of(h, s.heads, l->spans, l->count, s.slots);
     return s;
+}
+
+static void attention_setup_release(struct harness *h, struct attention_setup *s) {
+    h->ops->attention_plan_free(h->backend, &s->plan);
+    h->ops->kv_cache_free(h->backend, &s->cache);
 }
 
 // ---- rope ----
@@ -156,7 +174,7 @@ static void attention_check_rope(struct harness *h) {
     attention_reference_rope(&s, want, cos, sin, l.tokens, -1);
     harness_ok(h, h->ops->rope_grad(h->backend, s.qkv, s.cos, s.sin, s.heads));
     harness_near(h, "grad_qkv", s.qkv, want, 2e-6, 0);
-    h->ops->kv_cache_free(h->backend, &s.cache);
+    attention_setup_release(h, &s);
 }
 
 // ---- the reference ----
@@ -254,14 +272,13 @@ static struct attention_reference attention_reference_new(struct harness *h, con
                                         .lse = harness_memory(h, heads * sizeof(double))};
 }
 
-static void attention_run(struct harness *h, const struct attention_setup *s, const struct attention_layout *l) {
-    harness_ok(
-        h, h->ops->attention(h->backend, s->out, s->qkv, s->heads, s->scale, s->cache, 1, l->spans, l->count, s->lse));
+static void attention_run(struct harness *h, const struct attention_setup *s) {
+    harness_ok(h, h->ops->attention(h->backend, s->out, s->qkv, s->scale, s->cache, 1, s->plan, s->lse));
 }
 
 static void attention_check_forward(struct harness *h, struct attention_layout l) {
     struct attention_setup s = attention_setup_new(h, "attention", &l);
-    attention_run(h, &s, &l);
+    attention_run(h, &s);
     struct attention_reference r = {0};
     if (h->first) {
         r = attention_reference_new(h, &s, &l);
@@ -269,16 +286,16 @@ static void attention_check_forward(struct harness *h, struct attention_layout l
     }
     harness_near(h, "out", s.out, r.out, 3e-5, 3e-5); // scores are float32 sums of up to 128 products
     harness_near(h, "lse", s.lse, r.lse, 2e-6, 2e-6);
-    h->ops->kv_cache_free(h->backend, &s.cache);
+    attention_setup_release(h, &s);
 }
 
 static void attention_check_grad(struct harness *h, struct attention_layout l) {
     struct attention_setup s = attention_setup_new(h, "attention_grad", &l);
-    attention_run(h, &s, &l);
+    attention_run(h, &s);
     struct tensor grad_out = harness_tensor(h, s.type, l.tokens, s.heads.query * s.heads.size, FILL_NORMAL, 1);
     struct tensor grad_qkv = harness_tensor(h, s.type, l.tokens, s.columns, FILL_NORMAL, 1);
-    harness_ok(h, h->ops->attention_grad(h->backend, grad_qkv, grad_out, s.out, s.qkv, s.heads, s.scale, s.cache, 1,
-                                         s.slots, l.spans, l.count, s.lse));
+    harness_ok(
+        h, h->ops->attention_grad(h->backend, grad_qkv, grad_out, s.out, s.qkv, s.scale, s.cache, 1, s.plan, s.lse));
     struct attention_reference r = {0};
     if (h->first) {
         r = attention_reference_new(h, &s, &l);
@@ -288,7 +305,7 @@ static void attention_check_grad(struct harness *h, struct attention_layout l) {
         attention_reference_run(&r);
     }
     harness_near(h, "grad_qkv", grad_qkv, r.grad_qkv, 5e-5, 5e-5);
-    h->ops->kv_cache_free(h->backend, &s.cache);
+    attention_setup_release(h, &s);
 }
 
 // ---- token by token ----
@@ -335,7 +352,9 @@ static void attention_decode_step(struct harness *h, const struct attention_deco
     struct tensor lse = tensor_rows(d->lse, 0, count);
     harness_ok(h, ops->rope(h->backend, qkv, tensor_rows(d->cos, 0, count), tensor_rows(d->sin, 0, count), s->heads,
                             d->cache, 1, tensor_rows(d->slots, 0, count)));
-    harness_ok(h, ops->attention(h->backend, out, qkv, s->heads, s->scale, d->cache, 1, spans, span_count, lse));
+    struct attention_plan *plan = attention_plan_of(h, s->heads, spans, span_count, (struct tensor){0});
+    harness_ok(h, ops->attention(h->backend, out, qkv, s->scale, d->cache, 1, plan, lse));
+    ops->attention_plan_free(h->backend, &plan);
     for (int64_t i = 0; i < count; i++) {
         harness_equal(h, "out", tensor_rows(out, i, 1), tensor_rows(s->out, tokens[i], 1));
         harness_equal(h, "lse", tensor_rows(lse, i, 1), tensor_rows(s->lse, tokens[i], 1));
@@ -367,7 +386,7 @@ static void attention_check_decoding(struct harness *h) {
     struct attention_layout packed = attention_branches(h, prompt, branches, lengths),
                             moved = attention_branches(h, prompt, branches, lengths);
     struct attention_setup s = attention_setup_new(h, "decoding", &packed);
-    attention_run(h, &s, &packed);
+    attention_run(h, &s);
     struct attention_decoding d = attention_decoding_new(h, &s, &packed, &moved);
     int64_t tokens[max_tokens] = {0}, cut = harness_range(h, 1, prompt);
     for (int64_t t = 0; t < prompt; t++) tokens[t] = t;
@@ -379,7 +398,30 @@ static void attention_check_decoding(struct harness *h) {
     if (cut < prompt) attention_decode_step(h, &d, tokens + cut, &rest, prompt - cut, 1);
     attention_decode_branches(h, &d);
     h->ops->kv_cache_free(h->backend, &d.cache);
-    h->ops->kv_cache_free(h->backend, &s.cache);
+    attention_setup_release(h, &s);
+}
+
+static bool attention_refuses_plan(struct harness *h, struct heads heads, struct attention_span span,
+                                   struct tensor slots) {
+    struct attention_plan *plan;
+    return h->ops->attention_plan_new(h->backend, &plan, heads, &span, 1, slots) == BUG && !plan;
+}
+
+static void attention_check_plan_refusals(struct harness *h) {
+    harness_case(h, "refusals of plans");
+    struct heads heads = {2, 1, 4};
+    struct tensor none = {0}, slots = harness_index(h, 2, 16);
+    struct attention_span span = {.q_len = 1, .visible = 7};
+    harness_hold(h, attention_refuses_plan(h, (struct heads){3, 2, 4}, span, none), "key heads that do not divide");
+    harness_hold(h, attention_refuses_plan(h, heads, span, slots), "more slots than rows");
+    span.q_begin = 1;
+    harness_hold(h, attention_refuses_plan(h, heads, span, none), "a span beyond the rows");
+    span = (struct attention_span){.q_len = 1, .kv_begin = -1, .visible = 7};
+    harness_hold(h, attention_refuses_plan(h, heads, span, none), "a span before the cache");
+    span = (struct attention_span){.q_len = 1};
+    harness_hold(h, attention_refuses_plan(h, heads, span, none), "a row that sees nothing");
+    struct attention_plan *plan = NULL;
+    h->ops->attention_plan_free(h->backend, &plan);
 }
 
 static void attention_check_refusals(struct harness *h) {
@@ -396,11 +438,24 @@ static void attention_check_refusals(struct harness *h) {
     harness_set(h, slots, (int32_t[]){16});
     harness_hold(h, h->ops->rope(h->backend, qkv, angles, angles, heads, cache, 0, slots) == BUG,
                  "a slot beyond the cache");
-    struct attention_span beyond = {.q_len = 1, .kv_begin = 10, .visible = 7};
-    harness_hold(h, h->ops->attention(h->backend, out, qkv, heads, 1, cache, 0, &beyond, 1, (struct tensor){0}) == BUG,
-                 "a span beyond the cache");
-    harness_hold(h, h->ops->attention(h->backend, out, qkv, heads, 1, cache, 0, &beyond, 0, (struct tensor){0}) == BUG,
-                 "a row without a span");
+    struct attention_span span = {.q_len = 1, .kv_begin = 10, .visible = 7};
+    struct tensor none = {0}, lse = harness_dense(h, ELEMENT_F32, 1, 2, FILL_ZERO, 0);
+    struct attention_plan *plan = attention_plan_of(h, heads, &span, 1, none);
+    harness_hold(h, h->ops->attention(h->backend, out, qkv, 1, cache, 0, plan, none) == BUG, "a span beyond the cache");
+    h->ops->attention_plan_free(h->backend, &plan);
+    plan = attention_plan_of(h, heads, &span, 0, none);
+    harness_hold(h, h->ops->attention(h->backend, out, qkv, 1, cache, 0, plan, none) == BUG, "a row without a span");
+    h->ops->attention_plan_free(h->backend, &plan);
+    span.kv_begin = 9;
+    plan = attention_plan_of(h, (struct heads){2, 2, 2}, &span, 1, none);
+    harness_hold(h, h->ops->attention(h->backend, out, qkv, 1, cache, 0, plan, none) == BUG, "a plan for other heads");
+    h->ops->attention_plan_free(h->backend, &plan);
+    plan = attention_plan_of(h, heads, &span, 1, none);
+    struct tensor grad_qkv = harness_dense(h, ELEMENT_F32, 1, 16, FILL_ZERO, 0);
+    harness_ok(h, h->ops->attention(h->backend, out, qkv, 1, cache, 0, plan, lse));
+    harness_hold(h, h->ops->attention_grad(h->backend, grad_qkv, out, out, qkv, 1, cache, 0, plan, lse) == BUG,
+                 "a gradient without slots");
+    h->ops->attention_plan_free(h->backend, &plan);
     h->ops->kv_cache_free(h->backend, &cache);
 }
 
@@ -415,6 +470,7 @@ static void attention_check(struct harness *h) {
     struct attention_layout l = attention_branches(h, 900, 3, (int64_t[]){250, 256, 240});
     attention_check_forward(h, l);
     attention_check_grad(h, l);
+    attention_check_plan_refusals(h);
     attention_check_refusals(h);
 }
 
@@ -424,22 +480,19 @@ struct attention_timing {
     struct harness *h;
     struct attention_setup setup;
     struct tensor grad_out, grad_qkv;
-    const struct attention_span *spans;
-    size_t count;
 };
 
 static status attention_run_forward(void *context) {
     struct attention_timing *t = context;
     const struct attention_setup *s = &t->setup;
-    return t->h->ops->attention(t->h->backend, s->out, s->qkv, s->heads, s->scale, s->cache, 0, t->spans, t->count,
-                                s->lse);
+    return t->h->ops->attention(t->h->backend, s->out, s->qkv, s->scale, s->cache, 0, s->plan, s->lse);
 }
 
 static status attention_run_grad(void *context) {
     struct attention_timing *t = context;
     const struct attention_setup *s = &t->setup;
-    return t->h->ops->attention_grad(t->h->backend, t->grad_qkv, t->grad_out, s->out, s->qkv, s->heads, s->scale,
-                                     s->cache, 0, s->slots, t->spans, t->count, s->lse);
+    return t->h->ops->attention_grad(t->h->backend, t->grad_qkv, t->grad_out, s->out, s->qkv, s->scale, s->cache, 0,
+                                     s->plan, s->lse);
 }
 
 static status attention_run_rope(void *context) {
@@ -463,7 +516,7 @@ static void attention_time_layout(struct harness *h, const char *name, struct he
                                   const struct attention_span *spans, size_t count, bool all) {
     harness_case(h, "timing %s", name);
     int64_t columns = (heads.query + 2 * heads.key) * heads.size, out_columns = heads.query * heads.size;
-    struct attention_timing t = {.h = h, .spans = spans, .count = count};
+    struct attention_timing t = {.h = h};
     t.setup = (struct attention_setup){.heads = heads,
                                        .scale = 1 / sqrtf((float)heads.size),
                                        .qkv = harness_dense(h, ELEMENT_F32, tokens, columns, FILL_NORMAL, 1),
@@ -478,6 +531,7 @@ static void attention_time_layout(struct harness *h, const char *name, struct he
     // True rotations: with other factors, repeated calls of rope would shrink qkv to denormals.
     attention_set_angles(h, t.setup.cos, t.setup.sin);
     harness_ok(h, h->ops->kv_cache_new(h->backend, &t.setup.cache, ELEMENT_F32, 1, rows, heads));
+    t.setup.plan = attention_plan_of(h, heads, spans, count, t.setup.slots);
     double flops = 4 * attention_pairs(spans, count) * heads.query * heads.size;
     double bytes = 8.0 * (double)tokens * (double)columns;
     if (all) harness_time(h, 0, bytes, attention_run_rope, &t, "rope %s", name);
@@ -487,7 +541,7 @@ static void attention_time_layout(struct harness *h, const char *name, struct he
         t.grad_qkv = harness_dense(h, ELEMENT_F32, tokens, columns, FILL_ZERO, 0);
         harness_time(h, 2.5 * flops, 0, attention_run_grad, &t, "attention_grad %s", name);
     }
-    h->ops->kv_cache_free(h->backend, &t.setup.cache);
+    attention_setup_release(h, &t.setup);
 }
 
 static void attention_time_group(struct harness *h, struct heads heads, const char *packed_name,
