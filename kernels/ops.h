@@ -3,7 +3,8 @@
 // The CPU backend (kernels/cpu) is the reference for every other backend. A backend owns its memory: code above this
 // header reads and writes the contents of a tensor only through upload and download. Operations may run
 // asynchronously, in the order of the calls. Host memory that is passed by pointer is read before the call returns.
-// What an operation returns to the host (download, square_sum, digest) is complete when the call returns.
+// What an operation returns to the host (download, square_sum, digest, decode_batch_read) is complete when the call
+// returns.
 //
 // Dimension letters: T tokens (rows), C channels, H query heads, K key/value heads, D head size, I inner channels,
 // V vocabulary, P patches, B sequences in a decode batch; a product has M x N outputs and inner length L.
@@ -92,6 +93,29 @@ struct sampling {
     float temperature; // 0: greedy, the smallest token id among the largest logits
     float top_p;       // 1: off; the token that crosses the bound is kept
     int top_k;         // 0: off
+};
+
+// A completion that is decoded, as it is before the next step.
+struct decode_row {
+    int32_t token;                    // its last token, the input of the step; not read if len is 0
+    int32_t position;                 // of that token, on all three axes
+    int32_t prefix_begin, prefix_len; // the cache rows of its prompt
+    int32_t kv_begin;                 // the cache row of its first token; the token at index i has kv_begin + i
+    int32_t len, max_len;             // tokens that it has, `token` included, and may have
+    struct sampling sampling;
+    uint64_t key, completion; // the token at index i is drawn with the number rng_uniform(key, completion, i)
+};
+
+// Completions that are decoded side by side, each in a slot of its own. The fields describe the rows that the next step
+// computes: one for each slot at work, in the order of the slots. They may change with every decode_batch_set and
+// sample, and belong to the batch. A row of len 0 has no input: it takes part in `sample` only, with what predicts its
+// first token.
+struct decode_batch {
+    int rows;
+    struct tensor tokens;       // I32 [rows,1]
+    struct tensor position_ids; // I32 [rows,3]
+    struct tensor cache_slots;  // I32 [rows,1]
+    struct attention_plan *plan;
 };
 
 // One range of parameters. All tensors are dense and have the same number of elements. The arithmetic is float32; each
@@ -248,11 +272,25 @@ struct operations {
     // grad_lm_head is F32, or BF16 and rounded once a call.
     status (*logprob_grad)(struct backend *, struct tensor grad_in, struct tensor grad_lm_head, struct tensor in,
                            struct weight *lm_head, struct tensor targets, struct tensor lse, struct tensor dlogprob);
-    // Samples a token for each row of `in` [B,C], by temperature, then top-k, then top-p: tokens I32 [B,1].
-    // logprobs F32 [B,1] are the tokens' log-probabilities at temperature 1 over the whole vocabulary. settings[b] and
-    // uniform[b], a random number in [0,1), are on the host.
-    status (*sample)(struct backend *, struct tensor tokens, struct tensor logprobs, struct tensor in,
-                     struct weight *lm_head, const struct sampling *settings, const double *uniform);
+
+    // ---- decoding ----
+
+    // *out = a batch of `capacity` idle slots. A completion ends with a token of eos_ids [eos_count]. The caller frees
+    // it with decode_batch_free.
+    status (*decode_batch_new)(struct backend *, struct decode_batch **out, int capacity, struct heads heads,
+                               const int32_t *eos_ids, size_t eos_count);
+    // NULL is fine; sets *batch to NULL.
+    void (*decode_batch_free)(struct backend *, struct decode_batch **batch);
+    // From the next step on, `slot` is at work on `row` (0 <= len < max_len), or idle if `row` is NULL.
+    status (*decode_batch_set)(struct backend *, struct decode_batch *, int slot, const struct decode_row *row);
+    // One step: samples a token for each row of `in` [rows,C], by temperature, then top-k, then top-p. The tokens
+    // become the inputs of the next step. A completion that has ended, or has max_len tokens, makes its slot idle.
+    // Log-probabilities are those of `logprob`: at temperature 1, over the whole vocabulary.
+    status (*sample)(struct backend *, struct decode_batch *, struct tensor in, struct weight *lm_head);
+    // What the call `step` of sample (0 is the batch's first) drew, for each slot: its token and log-probability, or -1
+    // and 0 if it was idle. Waits for that step alone; only the last two steps can be read.
+    status (*decode_batch_read)(struct backend *, struct decode_batch *, int64_t step, int32_t *tokens,
+                                float *logprobs);
 
     // ---- the optimizer; its tensors are dense ----
 

@@ -104,10 +104,19 @@ GUARDED(logprob_grad,
         (struct backend * backend, struct tensor grad_in, struct tensor grad_lm_head, struct tensor in,
          struct weight *lm_head, struct tensor targets, struct tensor lse, struct tensor dlogprob),
         (backend, grad_in, grad_lm_head, in, lm_head, targets, lse, dlogprob))
-GUARDED(sample,
-        (struct backend * backend, struct tensor tokens, struct tensor logprobs, struct tensor in,
-         struct weight *lm_head, const struct sampling *settings, const double *uniform),
-        (backend, tokens, logprobs, in, lm_head, settings, uniform))
+GUARDED(decode_batch_new,
+        (struct backend * backend, struct decode_batch **out, int capacity, struct heads heads, const int32_t *eos_ids,
+         size_t eos_count),
+        (backend, out, capacity, heads, eos_ids, eos_count))
+GUARDED_FREE(decode_batch_free, struct decode_batch)
+GUARDED(decode_batch_set,
+        (struct backend * backend, struct decode_batch *batch, int slot, const struct decode_row *row),
+        (backend, batch, slot, row))
+GUARDED(sample, (struct backend * backend, struct decode_batch *batch, struct tensor in, struct weight *lm_head),
+        (backend, batch, in, lm_head))
+GUARDED(decode_batch_read,
+        (struct backend * backend, struct decode_batch *batch, int64_t step, int32_t *tokens, float *logprobs),
+        (backend, batch, step, tokens, logprobs))
 GUARDED(square_sum, (struct backend * backend, double *sum, struct tensor in), (backend, sum, in))
 GUARDED(adamw,
         (struct backend * backend, const struct adamw_range *ranges, size_t count, const struct adamw_options *options),

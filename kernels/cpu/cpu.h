@@ -240,7 +240,11 @@ status cpu_supports(struct cpu_backend *cpu, enum element type);
     X(attention_grad)                                                                                                  \
     X(logprob)                                                                                                         \
     X(logprob_grad)                                                                                                    \
+    X(decode_batch_new)                                                                                                \
+    X(decode_batch_free)                                                                                               \
+    X(decode_batch_set)                                                                                                \
     X(sample)                                                                                                          \
+    X(decode_batch_read)                                                                                               \
     X(square_sum)                                                                                                      \
     X(adamw)                                                                                                           \
     X(ema)                                                                                                             \

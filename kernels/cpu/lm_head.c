@@ -2,6 +2,7 @@
 // exist only for one block of rows at a time.
 #include <assert.h>
 
+#include "kernels/cpu/decode_batch.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/logits.h"
 
@@ -165,41 +166,34 @@ status cpu_logprob_grad(struct backend *backend, struct tensor grad_in, struct t
 
 struct sample_job {
     const struct cpu_backend *cpu;
-    struct tensor logits, tokens, logprobs;
-    const struct sampling *settings;
-    const double *uniform;
+    struct tensor logits; // of the rows from `first` on
+    struct cpu_decode_batch *batch;
+    int64_t first;
 };
 
 static void lm_head_sample_task(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct sample_job *job = context;
-    for (int64_t row = first; row < end; row++) {
-        logits_sample(job->cpu, tensor_i32(job->tokens, row), tensor_f32(job->logprobs, row),
-                      tensor_f32(job->logits, row), job->logits.columns, job->settings[row], job->uniform[row]);
-    }
+    for (int64_t row = first; row < end; row++)
+        decode_batch_draw(job->cpu, job->batch, job->first + row, tensor_f32(job->logits, row), job->logits.columns);
 }
 
-status cpu_sample(struct backend *backend, struct tensor tokens, struct tensor logprobs, struct tensor in,
-                  struct weight *lm_head, const struct sampling *settings, const double *uniform) {
+status cpu_sample(struct backend *backend, struct decode_batch *batch, struct tensor in, struct weight *lm_head) {
     struct cpu_backend *cpu = cpu_of(backend);
+    struct cpu_decode_batch *it = cpu_decode_batch_of(batch);
     int64_t vocabulary = weight_outputs(lm_head), block = lm_head_block(in.rows, vocabulary);
-    CHECK(lm_head_input_fits(in, lm_head));
-    CHECK(tensor_is(tokens, ELEMENT_I32, in.rows, 1) && tensor_is(logprobs, ELEMENT_F32, in.rows, 1));
+    CHECK(lm_head_input_fits(in, lm_head) && in.rows == batch->rows);
     struct packed_matrix matrix;
     TRY(weight_packed(cpu, lm_head, 0, vocabulary, &matrix));
     struct buffer buffer;
     struct tensor logits;
     TRY(cpu_scratch_tensor(cpu, SCRATCH_LOGITS, &buffer, &logits, ELEMENT_F32, block, vocabulary));
+    decode_batch_begin(it);
     for (int64_t first = 0; first < in.rows; first += block) {
         int64_t rows = lm_head_min(block, in.rows - first);
-        struct sample_job job = {cpu,
-                                 tensor_rows(logits, 0, rows),
-                                 tensor_rows(tokens, first, rows),
-                                 tensor_rows(logprobs, first, rows),
-                                 settings + first,
-                                 uniform + first};
+        struct sample_job job = {cpu, tensor_rows(logits, 0, rows), it, first};
         TRY(linear_packed(cpu, job.logits, tensor_rows(in, first, rows), matrix, (struct tensor){0}, false));
         parallel_for(cpu, rows, 1, lm_head_sample_task, &job);
     }
-    return OK;
+    return decode_batch_end(backend, it);
 }

@@ -1,4 +1,4 @@
-// The generator's scheduling: which request waits, which completion has a batch row, what is finished.
+// The generator's scheduling: which request waits, which completion has a slot, what is finished.
 #include "shared/model/generator.h"
 
 #include <assert.h>
@@ -15,10 +15,22 @@ status generator_new(struct generator **out, struct model *model, const struct g
     generator->model = model;
     generator->options = *options;
     if (generator->options.rows < 1) generator->options.rows = DEFAULT_ROWS;
-    generator->cache_rows_per_row = cache_round_up(options->max_new_tokens);
-    status result = NEW(&generator->batch, (size_t)generator->options.rows);
-    if (result != OK) generator_free(&generator);
+    generator->cache_rows_per_slot = cache_round_up(options->max_new_tokens);
+    struct backend *backend = model->backend;
+    size_t slots = (size_t)generator->options.rows, eos_count = model->info.eos_count;
+    status result = OK;
+    TRY_TO(result, failed, NEW(&generator->slots, slots));
+    TRY_TO(result, failed, NEW(&generator->tokens, slots));
+    TRY_TO(result, failed, NEW(&generator->logprobs, slots));
+    TRY_TO(result, failed, NEW(&generator->eos_ids, eos_count));
+    for (size_t i = 0; i < eos_count; i++) generator->eos_ids[i] = (int32_t)model->info.eos_ids[i];
+    TRY_TO(result, failed,
+           backend->ops->decode_batch_new(backend, &generator->batch, generator->options.rows,
+                                          model->weights->text.heads, generator->eos_ids, eos_count));
     *out = generator;
+    return OK;
+failed:
+    generator_free(&generator);
     return result;
 }
 
@@ -38,8 +50,13 @@ void generator_free(struct generator **generator) {
     generator_free_requests(&it->waiting);
     generator_free_requests(&it->finished);
     generator_free_requests(&it->returned);
-    it->model->backend->ops->kv_cache_free(it->model->backend, &it->cache);
-    free(it->batch);
+    struct backend *backend = it->model->backend;
+    backend->ops->decode_batch_free(backend, &it->batch);
+    backend->ops->kv_cache_free(backend, &it->cache);
+    free(it->slots);
+    free(it->tokens);
+    free(it->logprobs);
+    free(it->eos_ids);
     free(it);
     *generator = NULL;
 }
@@ -57,7 +74,7 @@ bool generator_busy(const struct generator *generator) {
 
 // The first gap of the prompt area that holds `rows` rows; -1 if there is none now.
 static int64_t generator_find_gap(const struct generator *generator, int64_t rows) {
-    int64_t begin = generator->options.rows * generator->cache_rows_per_row, at = begin;
+    int64_t begin = generator->options.rows * generator->cache_rows_per_slot, at = begin;
     for (const struct request *request = generator->running; request;) {
         if (at + rows <= request->cache_begin || request->cache_begin + request->cache_rows <= at) {
             request = request->next;
@@ -80,7 +97,7 @@ static status generator_find_cache_rows(struct generator *generator, const struc
     if (*cache_begin >= 0 || generator->running) return OK;
     int64_t rows = generator->options.rows, requests = rows / request->count + 2;
     generator->prompt_area_rows = requests * request->cache_rows * 5 / 4;
-    int64_t cache_rows = rows * generator->cache_rows_per_row + cache_round_up(generator->prompt_area_rows);
+    int64_t cache_rows = rows * generator->cache_rows_per_slot + cache_round_up(generator->prompt_area_rows);
     ops->kv_cache_free(model->backend, &generator->cache);
     TRY(ops->kv_cache_new(model->backend, &generator->cache, model->weights->type, model->config.text.num_hidden_layers,
                           cache_rows, model->weights->text.heads));
@@ -108,9 +125,9 @@ static void generator_collect(struct generator *generator) {
     }
 }
 
-// Gives free batch rows to completions that have none, those of the oldest request first.
+// Gives free slots to completions that have none, those of the oldest request first.
 static void generator_schedule(struct generator *generator) {
-    int row = 0;
+    int slot = 0;
     for (struct request *request = generator->running; request; request = request->next) {
         while (request->scheduled < request->count) {
             const struct generated *result = &request->results[request->scheduled];
@@ -118,9 +135,9 @@ static void generator_schedule(struct generator *generator) {
                 request->scheduled++;
                 continue;
             }
-            while (row < generator->options.rows && generator->batch[row].request) row++;
-            if (row == generator->options.rows) return;
-            generator->batch[row] = (struct batch_row){request, request->scheduled++};
+            while (slot < generator->options.rows && generator->slots[slot].request) slot++;
+            if (slot == generator->options.rows) return;
+            generator->slots[slot] = (struct generator_slot){request, request->scheduled++, false};
         }
     }
 }

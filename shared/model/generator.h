@@ -1,7 +1,7 @@
-// What the two files of the generator share: requests, and the batch rows in which completions are decoded.
+// What the two files of the generator share: requests, and the slots in which completions are decoded.
 //
-// One cache with all layers holds first the cache rows of every batch row, for generated tokens, and then the prompt
-// area, where each running request has a region for its prompt. Every region starts at a multiple of BRANCH_ALIGNMENT.
+// One cache with all layers holds first the cache rows of every slot, for generated tokens, and then the prompt area,
+// where each running request has a region for its prompt. Every region starts at a multiple of BRANCH_ALIGNMENT.
 #ifndef SHARED_MODEL_GENERATOR_H
 #define SHARED_MODEL_GENERATOR_H
 
@@ -20,32 +20,38 @@ struct request {
     int64_t prompt_rows;
     int32_t next_position; // of the first token of a completion
     struct generated *results;
-    int scheduled, finished; // completions that have or had a batch row; completions that are complete
+    int scheduled, finished; // completions that have or had a slot; completions that are complete
 };
 
-struct batch_row {
+struct generator_slot {
     struct request *request; // NULL: free
     int completion;
+    bool set; // the decode batch has the completion
 };
 
 struct generator {
     struct model *model;
     struct generator_options options;
     struct kv_cache *cache;
-    int64_t cache_rows_per_row; // for the generated tokens of each batch row
+    int64_t cache_rows_per_slot; // for its generated tokens
     int64_t prompt_area_rows;
-    struct batch_row *batch;  // [options.rows]
-    struct request *running;  // prefilled and not finished, the oldest first
-    struct request *waiting;  // not prefilled; one at most
-    struct request *finished; // not returned yet
-    struct request *returned; // by the last generator_pop
+    int32_t *eos_ids; // [model->info.eos_count]
+    struct decode_batch *batch;
+    int64_t steps;                // of the batch so far
+    struct generator_slot *slots; // [options.rows]
+    int32_t *tokens;              // [options.rows]: what a step drew
+    float *logprobs;              // [options.rows]
+    struct request *running;      // prefilled and not finished, the oldest first
+    struct request *waiting;      // not prefilled; one at most
+    struct request *finished;     // not returned yet
+    struct request *returned;     // by the last generator_pop
 };
 
 // Prefills a request's prompt into its region and samples the first token of each completion. BAD_SAMPLE as in
 // model_check; UNAVAILABLE when memory is short.
 status generator_prefill(struct generator *generator, struct request *request, const struct model_prompt *prompt);
 
-// Decodes one token for each batch row with a request. UNAVAILABLE when memory is short.
+// Decodes one token for each slot with a request. UNAVAILABLE when memory is short.
 status generator_decode(struct generator *generator);
 
 #endif

@@ -1,7 +1,6 @@
-// The generator's computations: the prefill of a prompt, one token for each batch row, and sampling.
+// The generator's computations: the prefill of a prompt, and one token for each slot.
 #include <assert.h>
 
-#include "shared/base/rng.h"
 #include "shared/model/generator.h"
 #include "shared/model/text_model.h"
 
@@ -11,52 +10,58 @@ static bool generator_complete(const struct request *request, int completion) {
     return result->ended || result->count == (size_t)request->max_new_tokens;
 }
 
-// Samples a token for each row of `normed` [B,C], keyed by (request, completion, position), and appends it to the
-// completion that rows[b] names.
-static status generator_sample(struct generator *generator, struct arena *arena, struct tensor normed,
-                               const struct batch_row *rows) {
-    struct model *model = generator->model;
-    const struct operations *ops = model->backend->ops;
-    size_t count = (size_t)normed.rows;
-    struct sampling *settings = arena_alloc(arena, count * sizeof *settings);
-    double *uniform = arena_alloc(arena, count * sizeof *uniform);
-    int32_t *tokens = arena_alloc(arena, count * sizeof *tokens);
-    float *logprobs = arena_alloc(arena, count * sizeof *logprobs);
-    if (!settings || !uniform || !tokens || !logprobs) return fail_oom();
-    for (size_t i = 0; i < count; i++) {
-        const struct request *request = rows[i].request;
-        size_t position = request->results[rows[i].completion].count;
-        settings[i] = request->sampling;
-        uniform[i] = rng_uniform(request->key, (uint64_t)rows[i].completion, position);
-    }
-    struct tensor device_tokens, device_logprobs;
-    TRY(workspace_alloc(&model->workspace, ELEMENT_I32, normed.rows, 1, &device_tokens));
-    TRY(workspace_alloc(&model->workspace, ELEMENT_F32, normed.rows, 1, &device_logprobs));
-    TRY(ops->sample(model->backend, device_tokens, device_logprobs, normed, model->weights->lm_head, settings,
-                    uniform));
-    TRY(ops->download(model->backend, tokens, ELEMENT_I32, device_tokens));
-    TRY(ops->download(model->backend, logprobs, ELEMENT_F32, device_logprobs));
-    for (size_t i = 0; i < count; i++) {
-        struct request *request = rows[i].request;
-        struct generated *result = &request->results[rows[i].completion];
-        assert(result->count < (size_t)request->max_new_tokens);
-        result->tokens[result->count] = tokens[i];
-        result->logprobs[result->count] = logprobs[i];
-        result->versions[result->count++] = model->version;
-        for (size_t k = 0; k < model->info.eos_count; k++)
-            if (model->info.eos_ids[k] == tokens[i]) result->ended = true;
-        if (generator_complete(request, rows[i].completion)) request->finished++;
-    }
-    return OK;
+// Appends a token that was drawn with the weights of `version` to a completion.
+static void generator_append_token(struct generator *generator, struct request *request, int completion, int32_t token,
+                                   float logprob, int64_t version) {
+    struct generated *result = &request->results[completion];
+    assert(token >= 0 && !result->ended && result->count < (size_t)request->max_new_tokens);
+    result->tokens[result->count] = token;
+    result->logprobs[result->count] = logprob;
+    result->versions[result->count++] = version;
+    for (size_t i = 0; i < generator->model->info.eos_count; i++)
+        if (generator->eos_ids[i] == token) result->ended = true;
+    if (generator_complete(request, completion)) request->finished++;
 }
 
-// Computes the prompt, then samples from its last row, once for each completion.
+// Samples the first token of each completion from the prompt's last row, last_normed [1,C].
+static status generator_sample_first(struct generator *generator, struct arena *arena, struct request *request,
+                                     struct tensor last_normed) {
+    struct model *model = generator->model;
+    struct backend *backend = model->backend;
+    const struct operations *ops = backend->ops;
+    size_t count = (size_t)request->count;
+    struct decode_batch *batch = NULL;
+    struct tensor index, normed;
+    status result = OK;
+    int32_t *zeros = arena_alloc(arena, count * sizeof *zeros); // the only row of last_normed
+    int32_t *tokens = arena_alloc(arena, count * sizeof *tokens);
+    float *logprobs = arena_alloc(arena, count * sizeof *logprobs);
+    if (!zeros || !tokens || !logprobs) return fail_oom();
+    TRY_TO(result, done,
+           ops->decode_batch_new(backend, &batch, request->count, model->weights->text.heads, generator->eos_ids,
+                                 model->info.eos_count));
+    for (int i = 0; i < request->count; i++) {
+        const struct decode_row row = {
+            .max_len = 1, .sampling = request->sampling, .key = request->key, .completion = (uint64_t)i};
+        TRY_TO(result, done, ops->decode_batch_set(backend, batch, i, &row));
+    }
+    assert(batch->rows == request->count);
+    TRY_TO(result, done, workspace_upload(&model->workspace, ELEMENT_I32, request->count, 1, zeros, &index));
+    TRY_TO(result, done,
+           workspace_alloc(&model->workspace, last_normed.type, request->count, last_normed.columns, &normed));
+    TRY_TO(result, done, ops->gather(backend, normed, last_normed, index));
+    TRY_TO(result, done, ops->sample(backend, batch, normed, model->weights->lm_head));
+    TRY_TO(result, done, ops->decode_batch_read(backend, batch, 0, tokens, logprobs));
+    for (int i = 0; i < request->count; i++)
+        generator_append_token(generator, request, i, tokens[i], logprobs[i], model->version);
+done:
+    ops->decode_batch_free(backend, &batch);
+    return result;
+}
+
 status generator_prefill(struct generator *generator, struct request *request, const struct model_prompt *prompt) {
     struct model *model = generator->model;
     struct workspace *workspace = &model->workspace;
-    enum element type = model->weights->type;
-    int64_t hidden_size = model->config.text.hidden_size;
-    size_t count = (size_t)request->count;
     struct arena arena = {0};
     struct sequence sequence;
     struct text_state text = {0};
@@ -68,20 +73,14 @@ status generator_prefill(struct generator *generator, struct request *request, c
     request->next_position = sequence.next_position;
     TRY_TO(result, done, text_forward(&text, model, &arena, prompt, &sequence, generator->cache, false));
 
-    int32_t *zeros = arena_alloc(&arena, count * sizeof *zeros); // the only row of last_normed
-    struct batch_row *rows = arena_alloc(&arena, count * sizeof *rows);
-    if (!zeros || !rows) TRY_TO(result, done, fail_oom());
-    for (int i = 0; i < request->count; i++) rows[i] = (struct batch_row){request, i};
-    struct tensor index, last_normed, normed;
-    TRY_TO(result, done, workspace_upload(workspace, ELEMENT_I32, request->count, 1, zeros, &index));
-    TRY_TO(result, done, workspace_alloc(workspace, type, 1, hidden_size, &last_normed));
-    TRY_TO(result, done, workspace_alloc(workspace, type, request->count, hidden_size, &normed));
+    struct tensor last_normed;
+    TRY_TO(result, done,
+           workspace_alloc(workspace, model->weights->type, 1, model->config.text.hidden_size, &last_normed));
     struct forward_state last = text.fwd;
     last.x = tensor_rows(text.fwd.x, text.fwd.rows - 1, 1);
     last.delta = tensor_rows(text.fwd.delta, text.fwd.rows - 1, 1);
     TRY_TO(result, done, forward_norm(&last, last_normed, model->weights->norm, (struct tensor){0}));
-    TRY_TO(result, done, model->backend->ops->gather(model->backend, normed, last_normed, index));
-    TRY_TO(result, done, generator_sample(generator, &arena, normed, rows));
+    TRY_TO(result, done, generator_sample_first(generator, &arena, request, last_normed));
 done:
     text_release(&text, model);
     workspace_restore(workspace, (struct workspace_mark){0});
@@ -89,88 +88,89 @@ done:
     return result;
 }
 
-// The inputs of one decoding step, on the host: one row for each batch row with a request.
-struct decode_inputs {
-    int count;
-    struct batch_row *rows;
-    int32_t *tokens, *cache_slots;
-    struct position_id *position_ids;
-    struct attention_span *spans;
-};
-
-static status decode_inputs_make(struct decode_inputs *inputs, struct arena *arena, struct generator *generator) {
-    size_t capacity = (size_t)generator->options.rows;
-    *inputs = (struct decode_inputs){
-        .rows = arena_alloc(arena, capacity * sizeof *inputs->rows),
-        .tokens = arena_alloc(arena, capacity * sizeof *inputs->tokens),
-        .cache_slots = arena_alloc(arena, capacity * sizeof *inputs->cache_slots),
-        .position_ids = arena_alloc(arena, capacity * sizeof *inputs->position_ids),
-        .spans = arena_alloc(arena, capacity * sizeof *inputs->spans),
-    };
-    if (!inputs->rows || !inputs->tokens || !inputs->cache_slots || !inputs->position_ids || !inputs->spans)
-        return fail_oom();
+// Gives the decode batch the completions that have got a slot. *busy = the slots with a completion.
+static status generator_set_slots(struct generator *generator, int *busy) {
+    struct backend *backend = generator->model->backend;
+    *busy = 0;
     for (int i = 0; i < generator->options.rows; i++) {
-        const struct request *request = generator->batch[i].request;
+        struct generator_slot *slot = &generator->slots[i];
+        const struct request *request = slot->request;
         if (!request) continue;
-        const struct generated *result = &request->results[generator->batch[i].completion];
-        int64_t at = (int64_t)result->count - 1; // the input is the completion's last token, at this position in it
-        int64_t cache_begin = i * generator->cache_rows_per_row;
-        int32_t position = request->next_position + (int32_t)at;
-        assert(at >= 0 && at < generator->cache_rows_per_row);
-        int row = inputs->count++;
-        inputs->rows[row] = generator->batch[i];
-        inputs->tokens[row] = (int32_t)result->tokens[at];
-        inputs->cache_slots[row] = (int32_t)(cache_begin + at);
-        inputs->position_ids[row] = (struct position_id){{position, position, position}};
-        inputs->spans[row] = (struct attention_span){.q_begin = row,
-                                                     .q_len = 1,
-                                                     .prefix_begin = request->cache_begin,
-                                                     .prefix_len = request->prompt_rows,
-                                                     .kv_begin = cache_begin,
-                                                     .visible = at + 1,
-                                                     .causal = false};
+        ++*busy;
+        if (slot->set) continue;
+        const struct generated *result = &request->results[slot->completion];
+        assert(result->count > 0 && result->count < (size_t)request->max_new_tokens);
+        int32_t len = (int32_t)result->count;
+        const struct decode_row row = {.token = (int32_t)result->tokens[len - 1],
+                                       .position = request->next_position + len - 1,
+                                       .prefix_begin = (int32_t)request->cache_begin,
+                                       .prefix_len = (int32_t)request->prompt_rows,
+                                       .kv_begin = (int32_t)(i * generator->cache_rows_per_slot),
+                                       .len = len,
+                                       .max_len = request->max_new_tokens,
+                                       .sampling = request->sampling,
+                                       .key = request->key,
+                                       .completion = (uint64_t)slot->completion};
+        TRY(backend->ops->decode_batch_set(backend, generator->batch, i, &row));
+        slot->set = true;
+    }
+    return OK;
+}
+
+// Computes the rows of the batch and samples.
+static status generator_compute_step(struct generator *generator, struct arena *arena) {
+    struct model *model = generator->model;
+    struct backend *backend = model->backend;
+    const struct operations *ops = backend->ops;
+    struct workspace *workspace = &model->workspace;
+    struct decode_batch *batch = generator->batch;
+    enum element type = model->weights->type;
+    int64_t hidden_size = model->config.text.hidden_size;
+    struct forward_state fwd = {.weights = model->weights,
+                                .transformer = &model->weights->text,
+                                .workspace = workspace,
+                                .rows = batch->rows,
+                                .cache_slots = batch->cache_slots,
+                                .plan = batch->plan,
+                                .cache = generator->cache,
+                                .layered = true};
+    struct position_id *position_ids = arena_alloc(arena, (size_t)batch->rows * sizeof *position_ids);
+    if (!position_ids) return fail_oom();
+    struct tensor normed;
+    TRY(ops->download(backend, position_ids, ELEMENT_I32, batch->position_ids));
+    TRY(text_rope(model, &fwd, position_ids));
+    TRY(workspace_alloc(workspace, type, fwd.rows, hidden_size, &fwd.x));
+    TRY(workspace_alloc(workspace, type, fwd.rows, hidden_size, &fwd.delta));
+    TRY(workspace_alloc(workspace, type, fwd.rows, hidden_size, &normed));
+    TRY(ops->gather(backend, fwd.x, model->weights->embedding, batch->tokens));
+    for (int i = 0; i < fwd.transformer->block_count; i++) TRY(block_forward(&fwd, i));
+    TRY(forward_norm(&fwd, normed, model->weights->norm, (struct tensor){0}));
+    return ops->sample(backend, batch, normed, model->weights->lm_head);
+}
+
+// Appends what a step drew to the completions, and frees the slots of those that are complete.
+static status generator_read_step(struct generator *generator, int64_t step, int64_t version) {
+    struct backend *backend = generator->model->backend;
+    TRY(backend->ops->decode_batch_read(backend, generator->batch, step, generator->tokens, generator->logprobs));
+    for (int i = 0; i < generator->options.rows; i++) {
+        struct generator_slot *slot = &generator->slots[i];
+        if (generator->tokens[i] < 0) continue;
+        assert(slot->request && slot->set);
+        generator_append_token(generator, slot->request, slot->completion, generator->tokens[i], generator->logprobs[i],
+                               version);
+        if (generator_complete(slot->request, slot->completion)) *slot = (struct generator_slot){0};
     }
     return OK;
 }
 
 status generator_decode(struct generator *generator) {
-    struct model *model = generator->model;
-    struct workspace *workspace = &model->workspace;
-    enum element type = model->weights->type;
-    int64_t hidden_size = model->config.text.hidden_size;
+    int busy;
+    TRY(generator_set_slots(generator, &busy));
+    if (busy == 0) return OK;
     struct arena arena = {0};
-    struct decode_inputs inputs;
-    struct attention_plan *plan = NULL;
-    status result = OK;
-    TRY_TO(result, done, decode_inputs_make(&inputs, &arena, generator));
-    if (inputs.count == 0) goto done;
-    struct forward_state fwd = {.weights = model->weights,
-                                .transformer = &model->weights->text,
-                                .workspace = workspace,
-                                .rows = inputs.count,
-                                .cache = generator->cache,
-                                .layered = true};
-    struct tensor normed;
-    TRY_TO(result, done, workspace_upload(workspace, ELEMENT_I32, fwd.rows, 1, inputs.cache_slots, &fwd.cache_slots));
-    TRY_TO(result, done,
-           model->backend->ops->attention_plan_new(model->backend, &plan, fwd.transformer->heads, inputs.spans,
-                                                   (size_t)inputs.count, (struct tensor){0}));
-    fwd.plan = plan;
-    TRY_TO(result, done, text_rope(model, &fwd, inputs.position_ids));
-    TRY_TO(result, done, workspace_alloc(workspace, type, fwd.rows, hidden_size, &fwd.x));
-    TRY_TO(result, done, workspace_alloc(workspace, type, fwd.rows, hidden_size, &fwd.delta));
-    TRY_TO(result, done, workspace_alloc(workspace, type, fwd.rows, hidden_size, &normed));
-    TRY_TO(result, done, text_embed(model, fwd.x, inputs.tokens, fwd.rows));
-    for (int i = 0; i < fwd.transformer->block_count; i++) TRY_TO(result, done, block_forward(&fwd, i));
-    TRY_TO(result, done, forward_norm(&fwd, normed, model->weights->norm, (struct tensor){0}));
-    TRY_TO(result, done, generator_sample(generator, &arena, normed, inputs.rows));
-    for (int i = 0; i < generator->options.rows; i++) {
-        struct batch_row *row = &generator->batch[i];
-        if (row->request && generator_complete(row->request, row->completion)) row->request = NULL;
-    }
-done:
-    model->backend->ops->attention_plan_free(model->backend, &plan);
-    workspace_restore(workspace, (struct workspace_mark){0});
+    status result = generator_compute_step(generator, &arena);
+    workspace_restore(&generator->model->workspace, (struct workspace_mark){0});
     arena_release(&arena);
-    return result;
+    if (result != OK) return result;
+    return generator_read_step(generator, generator->steps++, generator->model->version);
 }

@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "shared/base/rng.h"
 #include "tests/ops/ranked.h"
+#include "tests/ops/sampling.h"
 
 struct lm_head_case {
     int64_t rows, channels, vocabulary;
@@ -165,65 +167,97 @@ static bool lm_head_is_allowed(const double *logits, int64_t count, const struct
     return logits[token] >= least;
 }
 
+// A random row of a batch; its random number is sometimes close to 0.
+static struct decode_row lm_head_random_row(struct harness *h, int64_t vocabulary) {
+    const struct sampling how = {.temperature = harness_unit(h) < 0.2 ? 0 : (float)(0.1 + 1.5 * harness_unit(h)),
+                                 .top_p = harness_unit(h) < 0.3 ? 1 : (float)harness_unit(h),
+                                 .top_k = harness_unit(h) < 0.4 ? 0 : (int)harness_range(h, 1, vocabulary)};
+    struct decode_row row = {.max_len = 1, .sampling = how};
+    if (harness_unit(h) < 0.1) {
+        row.key = sampling_key(0, 1e-3);
+    } else {
+        row.key = (uint64_t)(harness_unit(h) * 0x1p53);
+        row.completion = (uint64_t)harness_range(h, 0, 9);
+        row.len = (int32_t)harness_range(h, 0, 20);
+        row.max_len = row.len + 1;
+    }
+    return row;
+}
+
 static void lm_head_check_sample(struct harness *h) {
     struct lm_head_case s = lm_head_set_up(h, "sample", harness_unit(h) < 0.5 ? 0.1 : 1);
-    struct sampling *how = harness_memory(h, (size_t)s.rows * sizeof *how);
-    double *uniform = harness_memory(h, (size_t)s.rows * sizeof *uniform);
-    for (int64_t i = 0; i < s.rows; i++) {
-        how[i] = (struct sampling){.temperature = harness_unit(h) < 0.2 ? 0 : (float)(0.1 + 1.5 * harness_unit(h)),
-                                   .top_p = harness_unit(h) < 0.3 ? 1 : (float)harness_unit(h),
-                                   .top_k = harness_unit(h) < 0.4 ? 0 : (int)harness_range(h, 1, s.vocabulary)};
-        uniform[i] = harness_unit(h) < 0.1 ? 0 : harness_unit(h);
-    }
+    struct decode_row *rows = harness_memory(h, (size_t)s.rows * sizeof *rows);
+    for (int64_t i = 0; i < s.rows; i++) rows[i] = lm_head_random_row(h, s.vocabulary);
+    int32_t *numbers = harness_memory(h, (size_t)s.rows * sizeof *numbers);
+    float *values = harness_memory(h, (size_t)s.rows * sizeof *values);
     struct tensor tokens = harness_index(h, s.rows, s.vocabulary),
                   logprobs = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_ZERO, 0);
     struct tensor score = harness_dense(h, ELEMENT_F32, s.rows, 1, FILL_ZERO, 0);
-    harness_ok(h, h->ops->sample(h->backend, tokens, logprobs, s.in, s.head, how, uniform));
+    sampling_step(h, s.in, s.head, rows, numbers, values);
+    harness_set(h, tokens, numbers);
+    harness_set(h, logprobs, values);
     harness_same(h, "tokens", tokens);
     harness_ok(h, h->ops->logprob(h->backend, score, (struct tensor){0}, s.in, s.head, tokens));
     harness_equal(h, "log-probabilities from sample and from logprob", logprobs, score);
     if (h->first) {
         double *logits = lm_head_logits_of(h, &s, harness_values(h, s.in), harness_values(h, s.plain));
-        int32_t *numbers = harness_numbers(h, tokens);
         for (int64_t i = 0; i < s.rows; i++) {
-            bool allowed = lm_head_is_allowed(logits + i * s.vocabulary, s.vocabulary, &how[i], numbers[i]);
+            const struct sampling *how = &rows[i].sampling;
+            bool allowed = lm_head_is_allowed(logits + i * s.vocabulary, s.vocabulary, how, numbers[i]);
             harness_hold(h, allowed, "row %lld: token %d is outside temperature %g, top-k %d, top-p %g", (long long)i,
-                         numbers[i], how[i].temperature, how[i].top_k, how[i].top_p);
+                         numbers[i], how->temperature, how->top_k, how->top_p);
         }
     }
     h->ops->weight_free(h->backend, &s.head);
 }
 
+enum { frequency_draws = 4000 };
+
+// Keys whose random numbers are evenly spread: key i gives one close to (i + 0.5) / frequency_draws.
+static const uint64_t *lm_head_even_keys(void) {
+    static uint64_t keys[frequency_draws];
+    static bool found[frequency_draws];
+    static int missing = frequency_draws;
+    for (uint64_t key = 0; missing; key++) {
+        double uniform = rng_uniform(key, 0, 0) * frequency_draws;
+        int place = (int)uniform;
+        if (found[place] || fabs(uniform - place - 0.5) > 0.004) continue;
+        keys[place] = key;
+        found[place] = true;
+        missing--;
+    }
+    return keys;
+}
+
 // Samples the same row many times with evenly spread random numbers: each token must come as often as it is probable.
 static void lm_head_check_frequencies(struct harness *h) {
-    enum { draws = 4000, vocabulary = 40 };
+    enum { draws = frequency_draws, part = draws / 20, vocabulary = 40 };
+    const struct sampling how = {.temperature = 0.8f, .top_p = 0.9f, .top_k = 30};
     harness_case(h, "frequencies");
     struct tensor in = harness_dense(h, ELEMENT_F32, draws, 1, FILL_ZERO, 0),
                   plain = harness_dense(h, ELEMENT_F32, vocabulary, 1, FILL_NORMAL, 1.5);
     float *ones = harness_memory(h, draws * sizeof *ones);
-    double *uniform = harness_memory(h, draws * sizeof *uniform);
-    struct sampling *how = harness_memory(h, draws * sizeof *how);
+    float *logprobs = harness_memory(h, draws * sizeof *logprobs);
+    int32_t *numbers = harness_memory(h, draws * sizeof *numbers);
+    struct decode_row *rows = harness_memory(h, draws * sizeof *rows);
     for (int i = 0; i < draws; i++) {
         ones[i] = 1;
-        uniform[i] = (i + 0.5) / draws;
-        how[i] = (struct sampling){.temperature = 0.8f, .top_p = 0.9f, .top_k = 30};
+        rows[i] = (struct decode_row){.max_len = 1, .sampling = how, .key = lm_head_even_keys()[i]};
     }
     harness_set(h, in, ones);
     struct weight *head;
     harness_ok(h, h->ops->weight_new(h->backend, &head, plain, ELEMENT_F32, true));
-    struct tensor tokens = harness_index(h, draws, vocabulary),
-                  logprobs = harness_dense(h, ELEMENT_F32, draws, 1, FILL_ZERO, 0);
-    harness_ok(h, h->ops->sample(h->backend, tokens, logprobs, in, head, how, uniform));
+    for (int i = 0; i < draws; i += part) // a batch of all draws would take long to fill
+        sampling_step(h, tensor_rows(in, i, part), head, rows + i, numbers + i, logprobs + i);
     h->ops->weight_free(h->backend, &head);
     float *logits = harness_values(h, plain);
-    int32_t *numbers = harness_numbers(h, tokens);
     struct ranked order[vocabulary];
     int seen[vocabulary] = {0};
     for (int i = 0; i < vocabulary; i++) order[i] = (struct ranked){.logit = logits[i], .token = i};
     qsort(order, vocabulary, sizeof *order, by_rank);
     for (int i = 0; i < draws; i++) seen[numbers[i]]++;
     double sum;
-    int64_t kept = lm_head_kept_tokens(order, vocabulary, &how[0], &sum);
+    int64_t kept = lm_head_kept_tokens(order, vocabulary, &how, &sum);
     for (int i = 0; i < vocabulary; i++) {
         double expected = i < kept ? draws * exp((order[i].logit - order[0].logit) / (double)0.8f) / sum : 0;
         harness_hold(h, fabs(seen[order[i].token] - expected) <= 1.01, "token %d was sampled %d times instead of %.1f",
@@ -246,9 +280,8 @@ static void lm_head_check(struct harness *h) {
 struct lm_head_timing {
     struct harness *h;
     struct weight *head;
-    struct tensor in, targets, logprob, sums, dlogprob, grad_in, grad_lm_head, tokens;
-    struct sampling how[8];
-    double uniform[8];
+    struct tensor in, targets, logprob, sums, dlogprob, grad_in, grad_lm_head;
+    struct decode_batch *batch;
 };
 
 static status lm_head_run_logprob(void *context) {
@@ -264,8 +297,7 @@ static status lm_head_run_logprob_grad(void *context) {
 
 static status lm_head_run_sample(void *context) {
     struct lm_head_timing *t = context;
-    return t->h->ops->sample(t->h->backend, t->tokens, tensor_rows(t->logprob, 0, 8), tensor_rows(t->in, 0, 8), t->head,
-                             t->how, t->uniform);
+    return t->h->ops->sample(t->h->backend, t->batch, tensor_rows(t->in, 0, 8), t->head);
 }
 
 static void lm_head_time_type(struct harness *h, enum element type) {
@@ -279,17 +311,18 @@ static void lm_head_time_type(struct harness *h, enum element type) {
                                .sums = harness_dense(h, ELEMENT_F32, rows, 1, FILL_ZERO, 0),
                                .dlogprob = harness_dense(h, ELEMENT_F32, rows, 1, FILL_NORMAL, 1),
                                .grad_in = harness_dense(h, type, rows, channels, FILL_ZERO, 0),
-                               .grad_lm_head = harness_dense(h, ELEMENT_F32, vocabulary, channels, FILL_ZERO, 0),
-                               .tokens = harness_index(h, 8, 2)};
+                               .grad_lm_head = harness_dense(h, ELEMENT_F32, vocabulary, channels, FILL_ZERO, 0)};
     struct tensor plain = harness_dense(h, type, vocabulary, channels, FILL_NORMAL, 0.05);
     double flops = 2.0 * rows * vocabulary * channels;
+    harness_ok(h, h->ops->decode_batch_new(h->backend, &t.batch, 8, (struct heads){2, 1, 4}, NULL, 0));
     for (int i = 0; i < 8; i++) {
-        t.how[i] = (struct sampling){1, 0.95f, 50};
-        t.uniform[i] = harness_unit(h);
+        const struct decode_row row = {.max_len = INT32_MAX, .sampling = {1, 0.95f, 50}, .completion = (uint64_t)i};
+        harness_ok(h, h->ops->decode_batch_set(h->backend, t.batch, i, &row));
     }
     harness_ok(h, h->ops->weight_new(h->backend, &t.head, plain, type, true));
     harness_time(h, flops, 0, lm_head_run_logprob, &t, "%s logprob 1024x768x32000", name);
     harness_time(h, flops / 128, 0, lm_head_run_sample, &t, "%s sample 8x768x32000", name);
+    h->ops->decode_batch_free(h->backend, &t.batch);
     h->ops->weight_free(h->backend, &t.head);
     harness_ok(h, h->ops->weight_new(h->backend, &t.head, plain, type, false));
     harness_time(h, 3 * flops, 0, lm_head_run_logprob_grad, &t, "%s logprob_grad 1024x768x32000", name);

@@ -1,12 +1,40 @@
-// Rows of logits with the lengths of real vocabularies: log-sum-exp, and sampling against a reference that sorts the
-// tokens and computes in double.
+// Sampling of rows of logits with the lengths of real vocabularies, against a reference that sorts the tokens and
+// computes in double. A head of one column, applied to 1, gives exactly the logits that a test wants.
 #include "tests/ops/harness.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-#include "kernels/cpu/logits.h"
+#include "shared/base/rng.h"
 #include "tests/ops/ranked.h"
+#include "tests/ops/sampling.h"
+
+static struct weight *logits_head(struct harness *h, const float *logits, int64_t count) {
+    struct tensor plain = harness_dense(h, ELEMENT_F32, count, 1, FILL_ZERO, 0);
+    struct weight *head = NULL;
+    harness_set(h, plain, logits);
+    harness_ok(h, h->ops->weight_new(h->backend, &head, plain, ELEMENT_F32, true));
+    return head;
+}
+
+// F32 [rows,1] of ones.
+static struct tensor logits_ones(struct harness *h, int64_t rows) {
+    struct tensor ones = harness_dense(h, ELEMENT_F32, rows, 1, FILL_ZERO, 0);
+    float *values = harness_memory(h, (size_t)rows * sizeof *values);
+    for (int64_t i = 0; i < rows; i++) values[i] = 1;
+    harness_set(h, ones, values);
+    return ones;
+}
+
+// Samples `rows` tokens from the same logits, with the random numbers of keys[0..rows).
+static void logits_sample(struct harness *h, const float *logits, int64_t count, struct sampling settings,
+                          const uint64_t *keys, int64_t rows, int32_t *tokens, float *logprobs) {
+    struct weight *head = logits_head(h, logits, count);
+    struct decode_row *row = harness_memory(h, (size_t)rows * sizeof *row);
+    for (int64_t i = 0; i < rows; i++) row[i] = (struct decode_row){.max_len = 1, .sampling = settings, .key = keys[i]};
+    sampling_step(h, logits_ones(h, rows), head, row, tokens, logprobs);
+    h->ops->weight_free(h->backend, &head);
+}
 
 static int logits_by_token(const void *a, const void *b) {
     const struct ranked *x = a, *y = b;
@@ -69,11 +97,11 @@ static void logits_check_sample(struct harness *h) {
     harness_case(h, "sample of %lld, temperature %g, top-p %g, top-k %d", (long long)count,
                  (double)settings.temperature, (double)settings.top_p, settings.top_k);
     float *logits = logits_random(h, count);
-    double uniform = harness_unit(h);
+    uint64_t key = (uint64_t)(harness_unit(h) * 0x1p53);
     struct tensor tokens = harness_index(h, 1, 1), logprobs = harness_dense(h, ELEMENT_F32, 1, 1, FILL_ZERO, 0);
     int32_t token;
     float logprob;
-    logits_sample(cpu_of(h->backend), &token, &logprob, logits, count, settings, uniform);
+    logits_sample(h, logits, count, settings, &key, 1, &token, &logprob);
     harness_set(h, tokens, &token);
     harness_set(h, logprobs, &logprob);
     harness_same(h, "token", tokens);
@@ -82,6 +110,7 @@ static void logits_check_sample(struct harness *h) {
     want = -log(want);
     harness_near(h, "logprob", logprobs, &want, 2e-6, 2e-6);
     if (!h->first) return;
+    double uniform = rng_uniform(key, 0, 0);
     harness_hold(h, logits_is_sampled(h, logits, count, settings, uniform, token),
                  "token %d is not where uniform %g falls", token, uniform);
 }
@@ -95,7 +124,7 @@ static void logits_check_greedy(struct harness *h) {
         if (logits[i] >= max) best = (int32_t)i;
         if (logits[i] >= max) max = logits[i];
     }
-    logits_sample(cpu_of(h->backend), &token, &logprob, logits, count, (struct sampling){0, 0.5f, 3}, 0.7);
+    logits_sample(h, logits, count, (struct sampling){0, 0.5f, 3}, &(uint64_t){0}, 1, &token, &logprob);
     harness_hold(h, token == best, "token %d, not %d", token, best);
 }
 
@@ -105,16 +134,20 @@ static void logits_check_top_k(struct harness *h) {
     enum { count = 9000 }; // more than the candidates to which a sampler narrows
     struct sampling settings = {1e7f, 1, top_ks[harness_range(h, 0, 5)]};
     harness_case(h, "each of the top %d", settings.top_k);
-    float *logits = logits_random(h, count), logprob;
+    float *logits = logits_random(h, count);
     for (int64_t i = 0; i < count; i++) logits[i] = fmaxf(logits[i], -100);
     struct ranked *order = harness_memory(h, count * sizeof *order);
     int64_t kept = logits_reference_order(order, logits, count, settings);
     qsort(order, (size_t)kept, sizeof *order, logits_by_token);
-    for (int64_t i = 0; i < kept; i++) {
-        int32_t token;
-        logits_sample(cpu_of(h->backend), &token, &logprob, logits, count, settings, ((double)i + 0.5) / (double)kept);
-        harness_hold(h, token == order[i].token, "sample %lld: token %d, not %d", (long long)i, token, order[i].token);
-    }
+    uint64_t *keys = harness_memory(h, (size_t)kept * sizeof *keys);
+    int32_t *tokens = harness_memory(h, (size_t)kept * sizeof *tokens);
+    float *logprobs = harness_memory(h, (size_t)kept * sizeof *logprobs);
+    for (int64_t i = 0; i < kept; i++)
+        keys[i] = sampling_key(((double)i + 0.3) / (double)kept, ((double)i + 0.7) / (double)kept);
+    logits_sample(h, logits, count, settings, keys, kept, tokens, logprobs);
+    for (int64_t i = 0; i < kept; i++)
+        harness_hold(h, tokens[i] == order[i].token, "sample %lld: token %d, not %d", (long long)i, tokens[i],
+                     order[i].token);
 }
 
 // Logits of a broken model, which are not finite, give some token of the vocabulary.
@@ -129,8 +162,8 @@ static void logits_check_not_finite(struct harness *h) {
             if (i >= 3 && i < 6 && t == 5) logits[t] = 1;
         }
         int32_t token = -1;
-        logits_sample(cpu_of(h->backend), &token, &logprob, logits, count, (struct sampling){1, 0.95f, i % 2 ? 50 : 0},
-                      0.5);
+        const struct sampling settings = {1, 0.95f, i % 2 ? 50 : 0};
+        logits_sample(h, logits, count, settings, (uint64_t[]){sampling_key(0.49, 0.51)}, 1, &token, &logprob);
         harness_hold(h, token >= 0 && token < count, "token %d", token);
     }
 }
@@ -148,31 +181,32 @@ static void logits_check(struct harness *h) {
 
 struct logits_timing {
     struct harness *h;
-    float *logits;
-    int64_t count;
-    struct sampling settings;
+    struct decode_batch *batch;
+    struct tensor in;
+    struct weight *head;
 };
 
 static status logits_run_sample(void *context) {
     struct logits_timing *t = context;
-    int32_t token;
-    float logprob;
-    logits_sample(cpu_of(t->h->backend), &token, &logprob, t->logits, t->count, t->settings, 0.3);
-    return OK;
+    return t->h->ops->sample(t->h->backend, t->batch, t->in, t->head);
 }
 
 static void logits_time(struct harness *h) {
     enum { count = 151936 };
     harness_case(h, "timing");
-    struct logits_timing t = {.h = h, .logits = harness_memory(h, count * sizeof *t.logits), .count = count};
-    for (int64_t i = 0; i < count; i++) t.logits[i] = (float)(2 * harness_normal(h) + (i < 40 ? 12 : 0));
+    float *logits = harness_memory(h, count * sizeof *logits);
+    for (int64_t i = 0; i < count; i++) logits[i] = (float)(2 * harness_normal(h) + (i < 40 ? 12 : 0));
+    struct logits_timing t = {.h = h, .in = logits_ones(h, 1), .head = logits_head(h, logits, count)};
+    harness_ok(h, h->ops->decode_batch_new(h->backend, &t.batch, 1, (struct heads){2, 1, 4}, NULL, 0));
     const struct sampling variants[] = {{0, 1, 0}, {1, 1, 0}, {1, 0.95f, 0}, {1, 0.95f, 50}};
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
-        t.settings = variants[i];
-        harness_time(h, 0, 4.0 * count, logits_run_sample, &t,
-                     "logits_sample of 151936, temperature %g, top-p %g, top-k %d", (double)t.settings.temperature,
-                     (double)t.settings.top_p, t.settings.top_k);
+        const struct decode_row row = {.max_len = INT32_MAX, .sampling = variants[i]};
+        harness_ok(h, h->ops->decode_batch_set(h->backend, t.batch, 0, &row));
+        harness_time(h, 0, 4.0 * count, logits_run_sample, &t, "sample of 151936, temperature %g, top-p %g, top-k %d",
+                     (double)variants[i].temperature, (double)variants[i].top_p, variants[i].top_k);
     }
+    h->ops->decode_batch_free(h->backend, &t.batch);
+    h->ops->weight_free(h->backend, &t.head);
 }
 
 const struct suite suite_logits = {"logits", logits_check, logits_time};

@@ -7,9 +7,9 @@
 #include "kernels/cpu/cpu.h"
 #include "tests/ops/state.h"
 
-static const struct suite *const suites[] = {&suite_memory,  &suite_gather_scatter, &suite_patchify, &suite_linear,
-                                             &suite_lm_head, &suite_optimizer,      &suite_pairs,    &suite_attention,
-                                             &suite_rmsnorm, &suite_activations,    &suite_logits};
+static const struct suite *const suites[] = {
+    &suite_memory, &suite_gather_scatter, &suite_patchify, &suite_linear,      &suite_lm_head, &suite_optimizer,
+    &suite_pairs,  &suite_attention,      &suite_rmsnorm,  &suite_activations, &suite_logits,  &suite_decode_batch};
 
 // Every version must give the bits of the first.
 struct version {

@@ -1,0 +1,153 @@
+// Decode batches over many steps, in which completions join, end and leave, against the same rules on the host. Each
+// row draws what it draws alone in a batch of its own.
+#include "tests/ops/harness.h"
+
+#include <string.h>
+
+#include "tests/ops/sampling.h"
+
+enum { max_slots = 9, channels = 5, vocabulary = 12, steps = 30 };
+
+static const int32_t eos_ids[] = {3, 7};
+static const struct heads batch_heads = {2, 1, 4};
+
+// What the test knows of a batch.
+struct batch_case {
+    struct decode_batch *batch;
+    struct weight *head;
+    int capacity;
+    bool at_work[max_slots];
+    struct decode_row rows[max_slots];
+    int32_t tokens[2][max_slots]; // of the last two steps
+    float logprobs[2][max_slots];
+};
+
+static struct decode_row batch_random_row(struct harness *h) {
+    int32_t len = (int32_t)harness_range(h, 0, 6);
+    return (struct decode_row){.token = (int32_t)harness_range(h, 0, vocabulary - 1),
+                               .position = (int32_t)harness_range(h, 0, 1000),
+                               .prefix_len = (int32_t)harness_range(h, 0, 40),
+                               .kv_begin = (int32_t)harness_range(h, 0, 100),
+                               .len = len,
+                               .max_len = len + (int32_t)harness_range(h, 1, 9),
+                               .sampling = {(float)harness_range(h, 0, 1), 0.9f, 0},
+                               .key = (uint64_t)(harness_unit(h) * 0x1p53),
+                               .completion = (uint64_t)harness_range(h, 0, 3)};
+}
+
+// Sets some idle slots, and makes one of those at work idle.
+static void batch_change_slots(struct harness *h, struct batch_case *it) {
+    for (int slot = 0; slot < it->capacity; slot++) {
+        double change = harness_unit(h);
+        if (it->at_work[slot] ? change > 0.05 : change > 0.3) continue;
+        it->at_work[slot] = !it->at_work[slot];
+        if (it->at_work[slot]) it->rows[slot] = batch_random_row(h);
+        const struct decode_row *row = it->at_work[slot] ? &it->rows[slot] : NULL;
+        harness_ok(h, h->ops->decode_batch_set(h->backend, it->batch, slot, row));
+    }
+}
+
+static void batch_expect_inputs(struct harness *h, const struct batch_case *it) {
+    const struct decode_batch *batch = it->batch;
+    int rows = 0;
+    for (int slot = 0; slot < it->capacity; slot++) rows += it->at_work[slot];
+    harness_hold(h,
+                 batch->rows == rows && batch->tokens.rows == rows && batch->position_ids.rows == rows &&
+                     batch->cache_slots.rows == rows,
+                 "%d rows, not %d", batch->rows, rows);
+    if (rows == 0 || batch->rows != rows) return;
+    int32_t *tokens = harness_numbers(h, batch->tokens), *position_ids = harness_numbers(h, batch->position_ids),
+            *cache_slots = harness_numbers(h, batch->cache_slots);
+    for (int slot = 0, at = 0; slot < it->capacity; slot++) {
+        const struct decode_row *row = &it->rows[slot];
+        if (!it->at_work[slot]) continue;
+        const int32_t *position = position_ids + 3 * at;
+        harness_hold(h, row->len == 0 || (tokens[at] == row->token && cache_slots[at] == row->kv_begin + row->len - 1),
+                     "slot %d: token %d in cache row %d", slot, tokens[at], cache_slots[at]);
+        harness_hold(h, position[0] == row->position && position[1] == row->position && position[2] == row->position,
+                     "slot %d: position %d, not %d", slot, position[0], row->position);
+        at++;
+    }
+}
+
+// What the rows draw, each alone in a batch; then the rows move on.
+static void batch_expected_step(struct harness *h, struct batch_case *it, struct tensor in, int step) {
+    int32_t *tokens = it->tokens[step % 2];
+    float *logprobs = it->logprobs[step % 2];
+    for (int slot = 0, at = 0; slot < it->capacity; slot++) {
+        struct decode_row *row = &it->rows[slot];
+        tokens[slot] = -1;
+        logprobs[slot] = 0;
+        if (!it->at_work[slot]) continue;
+        sampling_step(h, tensor_rows(in, at++, 1), it->head, row, &tokens[slot], &logprobs[slot]);
+        row->token = tokens[slot];
+        row->position++;
+        row->len++;
+        it->at_work[slot] = row->len < row->max_len && row->token != eos_ids[0] && row->token != eos_ids[1];
+    }
+}
+
+static void batch_expect_draws(struct harness *h, const struct batch_case *it, int step) {
+    int32_t tokens[max_slots];
+    float logprobs[max_slots];
+    harness_ok(h, h->ops->decode_batch_read(h->backend, it->batch, step, tokens, logprobs));
+    for (int slot = 0; slot < it->capacity; slot++)
+        harness_hold(h, tokens[slot] == it->tokens[step % 2][slot], "step %d, slot %d: token %d, not %d", step, slot,
+                     tokens[slot], it->tokens[step % 2][slot]);
+    harness_hold(h, memcmp(logprobs, it->logprobs[step % 2], (size_t)it->capacity * sizeof *logprobs) == 0,
+                 "step %d: other log-probabilities than those of the rows alone", step);
+}
+
+static void batch_check_steps(struct harness *h) {
+    struct batch_case it = {.capacity = (int)harness_range(h, 1, max_slots)};
+    harness_case(h, "%d slots", it.capacity);
+    struct tensor plain = harness_dense(h, ELEMENT_F32, vocabulary, channels, FILL_NORMAL, 0.7);
+    struct tensor in = harness_dense(h, ELEMENT_F32, max_slots + steps, channels, FILL_NORMAL, 1);
+    harness_ok(h, h->ops->weight_new(h->backend, &it.head, plain, ELEMENT_F32, true));
+    harness_ok(h, h->ops->decode_batch_new(h->backend, &it.batch, it.capacity, batch_heads, eos_ids, 2));
+    for (int step = 0; step < steps; step++) {
+        batch_change_slots(h, &it);
+        batch_expect_inputs(h, &it);
+        struct tensor rows = tensor_rows(in, step, it.batch->rows);
+        harness_ok(h, h->ops->sample(h->backend, it.batch, rows, it.head));
+        if (step) batch_expect_draws(h, &it, step - 1);
+        batch_expected_step(h, &it, rows, step);
+        batch_expect_draws(h, &it, step);
+    }
+    h->ops->decode_batch_free(h->backend, &it.batch);
+    h->ops->weight_free(h->backend, &it.head);
+}
+
+static void batch_check_refusals(struct harness *h) {
+    const struct operations *ops = h->ops;
+    struct decode_batch *batch = NULL;
+    struct weight *head = NULL;
+    int32_t tokens[2];
+    float logprobs[2];
+    harness_case(h, "refusals");
+    harness_hold(h, ops->decode_batch_new(h->backend, &batch, 0, batch_heads, NULL, 0) == BUG && !batch, "no slots");
+    struct tensor in = harness_dense(h, ELEMENT_F32, 2, channels, FILL_NORMAL, 1),
+                  plain = harness_dense(h, ELEMENT_F32, vocabulary, channels, FILL_NORMAL, 1);
+    harness_ok(h, ops->weight_new(h->backend, &head, plain, ELEMENT_F32, true));
+    harness_ok(h, ops->decode_batch_new(h->backend, &batch, 2, batch_heads, NULL, 0));
+    struct decode_row row = {.max_len = 9};
+    for (int slot = 0; slot < 2; slot++) harness_ok(h, ops->decode_batch_set(h->backend, batch, slot, &row));
+    harness_hold(h, ops->decode_batch_set(h->backend, batch, 2, &row) == BUG, "a slot beyond the capacity");
+    row.len = 9;
+    harness_hold(h, ops->decode_batch_set(h->backend, batch, 0, &row) == BUG, "a completion with all its tokens");
+    harness_hold(h, ops->sample(h->backend, batch, tensor_rows(in, 0, 1), head) == BUG, "fewer rows than the batch's");
+    harness_hold(h, ops->decode_batch_read(h->backend, batch, 0, tokens, logprobs) == BUG, "a step that is to come");
+    for (int step = 0; step < 3; step++) harness_ok(h, ops->sample(h->backend, batch, in, head));
+    harness_ok(h, ops->decode_batch_read(h->backend, batch, 1, tokens, logprobs));
+    harness_hold(h, ops->decode_batch_read(h->backend, batch, 0, tokens, logprobs) == BUG, "a step too long ago");
+    ops->decode_batch_free(h->backend, &batch);
+    ops->decode_batch_free(h->backend, &batch); // NULL
+    ops->weight_free(h->backend, &head);
+}
+
+static void batch_check(struct harness *h) {
+    for (int i = 0; i < 10; i++) batch_check_steps(h);
+    batch_check_refusals(h);
+}
+
+const struct suite suite_decode_batch = {"decode_batch", batch_check, NULL};
