@@ -4,6 +4,7 @@ ifeq ($(origin CC),default)
 CC        := gcc
 endif
 PREFIX    ?= /usr/local
+LIBDIR    ?= $(PREFIX)/lib
 OPTIMIZE  ?= -O2 -g
 SANITIZE  ?=
 # CI: WERROR=-Werror
@@ -13,7 +14,7 @@ VERSION   := 0.1.0
 # msgpack-c calls itself msgpack in Debian 12 and msgpack-c in Debian 13.
 PACKAGES   = libzmq $(shell pkg-config --exists msgpack-c && echo msgpack-c || echo msgpack) lmdb libavformat libavcodec \
              libswscale libavutil yaml-0.1 json-c libpcre2-8 libutf8proc libxxhash
-DEBIAN    := gcc make pkg-config libzmq3-dev libmsgpack-dev liblmdb-dev libavformat-dev libavcodec-dev libswscale-dev \
+DEBIAN    := gcc g++ make pkg-config libzmq3-dev libmsgpack-dev liblmdb-dev libavformat-dev libavcodec-dev libswscale-dev \
              libavutil-dev libyaml-dev libjson-c-dev libpcre2-dev libutf8proc-dev libxxhash-dev libdnnl-dev libcmocka-dev
 LINT_DEBIAN := clang-format clang-tidy python3
 FUZZ_DEBIAN := clang libclang-rt-dev
@@ -35,7 +36,7 @@ LDLIBS    += $(PACKAGE_LIBS) -lm
 %_avx2.o:   SIMD_FLAGS := -mavx2 -mfma -mf16c
 %_avx512.o: SIMD_FLAGS := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512
 
-LIB_SOURCES  := $(wildcard shared/*/*.c kernels/cpu/*.c)
+LIB_SOURCES  := $(wildcard shared/*/*.c kernels/*.c kernels/cpu/*.c)
 LIB_OBJECTS  := $(LIB_SOURCES:%.c=$(BUILD)/%.o)
 LIBRARY      := $(BUILD)/libcaravan.a
 STAGES       := $(patsubst stages/%/main.c,%,$(wildcard stages/*/main.c))
@@ -45,6 +46,8 @@ UNIT_TESTS   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/unit/*.c))
 OPS_SOURCES  := $(wildcard tests/ops/*.c)
 OPS_HARNESS  := $(if $(OPS_SOURCES),$(BUILD)/tests/ops/harness)
 HEADERS      := $(wildcard shared/*/*.h kernels/*.h kernels/cpu/*.h)
+
+include make/cuda.mk
 
 .PHONY: all help reference deps packages test check unit ops e2e demo bench parity lint format sanitize fuzz fuzz-smoke install clean compile_commands.json
 .DEFAULT_GOAL := all
@@ -113,7 +116,7 @@ test: deps ## install packages, build, run every test, static checks, fuzz seeds
 	@$(MAKE) --no-print-directory lint-if-there fuzz-if-there
 	@$(MAKE) --no-print-directory sanitize sanitize-thread
 
-include $(wildcard make/*.mk)
+include $(filter-out make/cuda.mk,$(wildcard make/*.mk))
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 
 install: all ## install the executables into PREFIX (/usr/local)

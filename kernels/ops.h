@@ -151,7 +151,13 @@ static inline uint64_t ops_mix64(uint64_t x) {
 }
 
 struct operations {
-    const char *name; // "cpu", "cuda"
+    const char *name; // "cpu", "cuda", "emulated"
+
+    // ---- the backend ----
+
+    // What backend_close and backend_supports call.
+    void (*close)(struct backend *);
+    status (*supports)(struct backend *, enum element type);
 
     // ---- memory ----
 
@@ -317,7 +323,7 @@ struct backend {
 };
 
 struct backend_options {
-    const char *device; // "cpu", "cuda", "cuda:N"; NULL: the best one available
+    const char *device; // "cpu", "cuda", "cuda:N", "emulated" (a GPU's code on the CPU); NULL: a GPU, or else the CPU
     int threads;        // 0: all
     bool guarded;       // for tests: buffers are unreadable outside operations
 };

@@ -1,4 +1,4 @@
-// Opening and closing backends by device name, and the tables of the CPU's operations.
+// Opening and closing the CPU's backend, and the tables of its operations.
 #include <stdlib.h>
 
 #include "kernels/cpu/cpu.h"
@@ -7,8 +7,22 @@
 
 // ---- the operations, and the same with buffers that can be read during a call only ----
 
-#define ENTRY(name) .name = cpu_##name,
-static const struct operations backend_operations = {.name = "cpu", CPU_OPERATIONS(ENTRY)};
+static void backend_close_cpu(struct backend *backend) {
+    struct cpu_backend *cpu = cpu_of(backend);
+    onednn_free(&cpu->onednn);
+    for (int slot = 0; slot < SCRATCH_SLOTS; slot++) pages_unmap(&cpu->scratch[slot]);
+    pages_release_idle(cpu);
+    pool_free(&cpu->pool);
+    free(cpu);
+}
+
+static status backend_supports_type(struct backend *backend, enum element type) {
+    return cpu_supports(cpu_of(backend), type);
+}
+
+#define ABOUT_BACKEND .name = "cpu", .close = backend_close_cpu, .supports = backend_supports_type
+#define ENTRY(name)   .name = cpu_##name,
+static const struct operations backend_operations = {ABOUT_BACKEND, CPU_OPERATIONS(ENTRY)};
 
 // backend_guarded_NAME: opens the buffers, calls cpu_NAME, and closes them again. Memory is freed without reading it,
 // so the buffers stay closed.
@@ -132,24 +146,12 @@ GUARDED(join_f32, (struct backend * backend, struct tensor out, struct tensor in
 GUARDED(digest, (struct backend * backend, struct tensor in, uint64_t first, uint64_t *sum), (backend, in, first, sum))
 
 #define GUARDED_ENTRY(name) .name = backend_guarded_##name,
-static const struct operations backend_guarded_operations = {.name = "cpu", CPU_OPERATIONS(GUARDED_ENTRY)};
+static const struct operations backend_guarded_operations = {ABOUT_BACKEND, CPU_OPERATIONS(GUARDED_ENTRY)};
 
 // ---- opening and closing ----
 
-static void backend_close_cpu(struct cpu_backend *cpu) {
-    onednn_free(&cpu->onednn);
-    for (int slot = 0; slot < SCRATCH_SLOTS; slot++) pages_unmap(&cpu->scratch[slot]);
-    pages_release_idle(cpu);
-    pool_free(&cpu->pool);
-    free(cpu);
-}
-
-status backend_open(struct backend **out, const struct backend_options *options) {
+status cpu_backend_open(struct backend **out, const struct backend_options *options) {
     *out = NULL;
-    const char *device = options->device ? options->device : "cpu";
-    if (strncmp(device, "cuda", 4) == 0 && (device[4] == 0 || device[4] == ':'))
-        return fail(UNAVAILABLE, "device %s: this program was built without CUDA", device);
-    if (strcmp(device, "cpu") != 0) return fail(USAGE, "unknown device %s: expected cpu, cuda or cuda:N", device);
     struct cpu_backend *cpu;
     TRY(NEW(&cpu, 1));
     cpu->guarded = options->guarded;
@@ -161,16 +163,6 @@ status backend_open(struct backend **out, const struct backend_options *options)
     *out = &cpu->base;
     return OK;
 close:
-    backend_close_cpu(cpu);
+    backend_close_cpu(&cpu->base);
     return result;
-}
-
-void backend_close(struct backend **backend) {
-    if (!*backend) return;
-    backend_close_cpu(cpu_of(*backend));
-    *backend = NULL;
-}
-
-status backend_supports(struct backend *backend, enum element type) {
-    return cpu_supports(cpu_of(backend), type);
 }

@@ -202,6 +202,9 @@ void cpu_convert(const struct cpu_backend *cpu, void *out, enum element to, cons
 // out [1,C] F32 += the rows of `in`, in their order (gather_scatter.c).
 void cpu_add_rows(struct cpu_backend *cpu, struct tensor out, struct tensor in);
 
+// Opens the CPU's backend; the caller closes it with backend_close (kernels/open.c).
+status cpu_backend_open(struct backend **out, const struct backend_options *options);
+
 // Returns UNAVAILABLE with the reason if products in `type` cannot be computed on this processor.
 status cpu_supports(struct cpu_backend *cpu, enum element type);
 
