@@ -1,0 +1,148 @@
+// Opening and closing a GPU, errors of the runtime and of kernels, views of tensors, scratch memory, and the table of
+// operations.
+#include "kernels/cuda/cuda.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/plugin.h"
+#include "shared/base/log.h"
+#include "shared/base/memory.h"
+
+enum { least_compute_capability = 80 }; // bfloat16 products and asynchronous copies
+
+#ifdef CARAVAN_EMULATED
+#define DEVICE_NAME "emulated"
+#else
+#define DEVICE_NAME "cuda"
+#endif
+
+static void backend_close_cuda(struct backend *backend);
+static status backend_supports_type(struct backend *backend, enum element type);
+
+#define ENTRY(name) .name = cuda_##name,
+static const struct operations backend_operations = {
+    .name = DEVICE_NAME, .close = backend_close_cuda, .supports = backend_supports_type, CUDA_OPERATIONS(ENTRY)};
+
+// The runtime's current device belongs to a thread.
+struct cuda_backend *cuda_of(struct backend *backend) {
+    static _Thread_local int current = -1;
+    struct cuda_backend *cuda = (struct cuda_backend *)backend;
+    if (current != cuda->device && cudaSetDevice(cuda->device) == cudaSuccess) current = cuda->device;
+    return cuda;
+}
+
+// ---- errors ----
+
+static bool backend_is_bug(cudaError_t error) {
+    return error == cudaErrorInvalidValue || error == cudaErrorInvalidConfiguration ||
+           error == cudaErrorInvalidResourceHandle || error == cudaErrorIllegalAddress ||
+           error == cudaErrorMisalignedAddress || error == cudaErrorLaunchFailure ||
+           error == cudaErrorStreamCaptureUnsupported;
+}
+
+status cuda_failed(cudaError_t error, const char *expression) {
+    (void)cudaGetLastError(); // it is reported here, and not by the next launch too
+    if (backend_is_bug(error)) return fail(BUG, "%s: %s", expression, cudaGetErrorString(error));
+    return fail(UNAVAILABLE, DEVICE_NAME ": %s", cudaGetErrorString(error));
+}
+
+status cuda_launched(const char *operation) {
+    cudaError_t error = cudaGetLastError();
+    return error == cudaSuccess ? OK : cuda_failed(error, operation);
+}
+
+// ---- opening and closing ----
+
+static void backend_close_cuda(struct backend *backend) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    if (cuda->stream) (void)cudaStreamSynchronize(cuda->stream);
+    for (int slot = 0; slot < CUDA_SCRATCH_SLOTS; slot++) (void)cudaFree(cuda->scratch[slot].data);
+    (void)cudaFree(cuda->reports);
+    cuda_staging_free(&cuda->staging);
+    if (cuda->stream) (void)cudaStreamDestroy(cuda->stream);
+    free(cuda);
+}
+
+static status backend_start(struct cuda_backend *cuda, const struct cudaDeviceProp *properties) {
+    cuda->compute_capability = properties->major * 10 + properties->minor;
+    cuda->processors = properties->multiProcessorCount;
+    cuda->shared_bytes = properties->sharedMemPerBlockOptin;
+    if (cuda->compute_capability < least_compute_capability)
+        return fail(UNAVAILABLE, "%s has compute capability %d.%d: 8.0 or more is needed", properties->name,
+                    properties->major, properties->minor);
+    CUDA_TRY(cudaSetDevice(cuda->device));
+    CUDA_TRY(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
+    CUDA_TRY(cudaMalloc((void **)&cuda->reports, sizeof *cuda->reports));
+    CUDA_TRY(cudaMemsetAsync(cuda->reports, 0, sizeof *cuda->reports, cuda->stream));
+    return cuda_staging_new(&cuda->staging);
+}
+
+static status backend_open_cuda(struct backend **out, const struct backend_options *options, int number) {
+    (void)options; // a GPU has no threads to choose, and no guarded mode
+    *out = NULL;
+    int count = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess) return fail(UNAVAILABLE, "device " DEVICE_NAME ": %s", cudaGetErrorString(error));
+    if (number < 0) number = 0;
+    if (number >= count) return fail(UNAVAILABLE, "device " DEVICE_NAME ":%d: there are %d devices", number, count);
+    struct cudaDeviceProp properties;
+    CUDA_TRY(cudaGetDeviceProperties(&properties, number));
+    struct cuda_backend *cuda;
+    TRY(NEW(&cuda, 1));
+    cuda->base.ops = &backend_operations;
+    cuda->device = number;
+    status result;
+    TRY_TO(result, close, backend_start(cuda, &properties));
+    log_debug("using %s", properties.name);
+    *out = &cuda->base;
+    return OK;
+close:
+    backend_close_cuda(&cuda->base);
+    return result;
+}
+
+static status backend_supports_type(struct backend *backend, enum element type) {
+    (void)backend;
+    if (type == ELEMENT_F32 || type == ELEMENT_BF16) return OK;
+    return fail(UNAVAILABLE, DEVICE_NAME ": products are computed in float32 or bfloat16 only");
+}
+
+// The one symbol that is seen from outside.
+extern const struct plugin caravan_plugin;
+__attribute__((visibility("default"))) const struct plugin caravan_plugin = {
+    .version = CARAVAN_VERSION, .operations_bytes = sizeof(struct operations), .open = backend_open_cuda};
+
+// ---- views ----
+
+bool tensor_fits(struct tensor t) {
+    if (tensor_none(t) || t.rows < 0 || t.columns < 0 || (t.rows > 1 && t.stride < t.columns)) return false;
+    if (t.rows == 0 || t.columns == 0) return true;
+    size_t elements = (size_t)((t.rows - 1) * t.stride + t.columns);
+    return t.offset + elements * element_size(t.type) <= t.buffer->bytes;
+}
+
+bool tensor_is(struct tensor t, int type, int64_t rows, int64_t columns) {
+    bool same_type = type < 0 ? t.type == ELEMENT_F32 || t.type == ELEMENT_BF16 : t.type == (enum element)type;
+    return same_type && t.rows == rows && t.columns == columns && tensor_fits(t);
+}
+
+bool tensor_aligned16(struct tensor t) {
+    return t.offset % 16 == 0 && (t.rows <= 1 || (size_t)t.stride * element_size(t.type) % 16 == 0);
+}
+
+// ---- scratch memory ----
+
+status cuda_scratch(struct cuda_backend *cuda, enum cuda_scratch_slot slot, size_t bytes, void *out) {
+    struct buffer *scratch = &cuda->scratch[slot];
+    if (scratch->bytes < bytes) {
+        if (cuda->recording) return fail(BUG, "scratch memory %d grows while a graph is recorded", (int)slot);
+        CUDA_TRY(cudaFree(scratch->data));
+        *scratch = (struct buffer){0};
+        CUDA_TRY(cudaMalloc((void **)&scratch->data, bytes));
+        scratch->bytes = bytes;
+    }
+    memcpy(out, &scratch->data, sizeof scratch->data);
+    return OK;
+}

@@ -1,0 +1,295 @@
+// Buffers, and copies between the host, tensors and types.
+//
+// Uploads go through a ring of pinned memory: the host's values are copied into it, and the GPU fetches them from there
+// in its own time, so that an upload does not wait. Downloads go through two halves of pinned memory: the host empties
+// one while the GPU fills the other.
+#include "kernels/cuda/cuda.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/base/memory.h"
+
+enum {
+    ring_bytes = 16 << 20,
+    piece_bytes = 4 << 20, // at most, of an upload or a download
+    ring_pieces = 64,      // that the GPU has not fetched yet, at most
+    alignment = 256,
+};
+
+// A piece of an upload, in the ring.
+struct staged_piece {
+    size_t begin, end;
+    cudaEvent_t fetched;
+};
+
+struct cuda_staging {
+    unsigned char *ring;
+    struct staged_piece pieces[ring_pieces]; // a queue: the oldest is pieces[first]
+    int first, count;
+    size_t next;            // where the next piece begins in the ring
+    unsigned char *landing; // two pieces of a download
+    cudaEvent_t landed[2];
+    uint32_t *reports; // the host's copy
+};
+
+// ---- staging memory ----
+
+void cuda_staging_free(struct cuda_staging **pointer) {
+    struct cuda_staging *staging = *pointer;
+    if (!staging) return;
+    for (int i = 0; i < ring_pieces; i++)
+        if (staging->pieces[i].fetched) (void)cudaEventDestroy(staging->pieces[i].fetched);
+    for (int i = 0; i < 2; i++)
+        if (staging->landed[i]) (void)cudaEventDestroy(staging->landed[i]);
+    (void)cudaFreeHost(staging->ring);
+    (void)cudaFreeHost(staging->landing);
+    (void)cudaFreeHost(staging->reports);
+    free(staging);
+    *pointer = NULL;
+}
+
+static status buffer_fill_staging(struct cuda_staging *staging) {
+    CUDA_TRY(cudaMallocHost((void **)&staging->ring, ring_bytes));
+    CUDA_TRY(cudaMallocHost((void **)&staging->landing, (size_t)2 * piece_bytes));
+    CUDA_TRY(cudaMallocHost((void **)&staging->reports, sizeof *staging->reports));
+    for (int i = 0; i < ring_pieces; i++)
+        CUDA_TRY(cudaEventCreateWithFlags(&staging->pieces[i].fetched, cudaEventDisableTiming));
+    for (int i = 0; i < 2; i++) CUDA_TRY(cudaEventCreateWithFlags(&staging->landed[i], cudaEventDisableTiming));
+    return OK;
+}
+
+status cuda_staging_new(struct cuda_staging **out) {
+    TRY(NEW(out, 1));
+    status result = buffer_fill_staging(*out);
+    if (result != OK) cuda_staging_free(out);
+    return result;
+}
+
+static bool buffer_overlaps(const struct cuda_staging *staging, size_t begin, size_t end) {
+    for (int i = 0; i < staging->count; i++) {
+        const struct staged_piece *piece = &staging->pieces[(staging->first + i) % ring_pieces];
+        if (begin < piece->end && piece->begin < end) return true;
+    }
+    return false;
+}
+
+// *out = the next `bytes` bytes of the ring, after the GPU has fetched what was there. buffer_stage_sent must follow.
+static status buffer_stage(struct cuda_staging *staging, size_t bytes, unsigned char **out) {
+    assert(bytes <= piece_bytes);
+    if (staging->next + bytes > ring_bytes) staging->next = 0;
+    while (staging->count == ring_pieces || buffer_overlaps(staging, staging->next, staging->next + bytes)) {
+        CUDA_TRY(cudaEventSynchronize(staging->pieces[staging->first].fetched));
+        staging->first = (staging->first + 1) % ring_pieces;
+        staging->count--;
+    }
+    *out = staging->ring + staging->next;
+    return OK;
+}
+
+// The copies of the piece from the ring are in the stream.
+static status buffer_stage_sent(struct cuda_backend *cuda, size_t bytes) {
+    struct cuda_staging *staging = cuda->staging;
+    struct staged_piece *piece = &staging->pieces[(staging->first + staging->count) % ring_pieces];
+    piece->begin = staging->next;
+    piece->end = staging->next + bytes;
+    staging->next = (piece->end + alignment - 1) / alignment * alignment;
+    staging->count++;
+    CUDA_TRY(cudaEventRecord(piece->fetched, cuda->stream));
+    return OK;
+}
+
+// ---- buffers ----
+
+status cuda_buffer_new(struct backend *backend, size_t bytes, struct buffer **out) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    *out = NULL;
+    struct buffer *buffer;
+    TRY(NEW(&buffer, 1));
+    buffer->bytes = bytes;
+    cudaError_t error = cudaMalloc((void **)&buffer->data, bytes ? bytes : alignment);
+    if (error == cudaSuccess) error = cudaMemsetAsync(buffer->data, 0, bytes, cuda->stream);
+    if (error == cudaSuccess) {
+        *out = buffer;
+        return OK;
+    }
+    (void)cudaFree(buffer->data);
+    free(buffer);
+    if (error != cudaErrorMemoryAllocation) return cuda_failed(error, "buffer_new");
+    (void)cudaGetLastError();
+    return fail(UNAVAILABLE, "out of memory: cannot allocate %zu bytes of the GPU for tensors", bytes);
+}
+
+void cuda_buffer_free(struct backend *backend, struct buffer **pointer) {
+    struct buffer *buffer = *pointer;
+    if (!buffer) return;
+    (void)cuda_of(backend);
+    (void)cudaFree(buffer->data); // waits for the operations that use it
+    free(buffer);
+    *pointer = NULL;
+}
+
+// ---- copies ----
+
+static bool buffer_convertible(enum element out, enum element in) {
+    static_assert(ELEMENT_F32 < ELEMENT_F16 && ELEMENT_BF16 < ELEMENT_F16 && ELEMENT_F16 < ELEMENT_I32,
+                  "the float types come first");
+    return out == in || (out <= ELEMENT_F16 && in <= ELEMENT_F16);
+}
+
+// A dense tensor is one long row: it is divided into pieces of any length.
+static struct tensor buffer_flattened(struct tensor t) {
+    return tensor_dense(t) ? tensor_reshape(t, 1, t.rows * t.columns) : t;
+}
+
+// A part of a tensor that fits in a piece: some rows, or some columns of one row.
+struct tensor_part {
+    struct tensor view;
+    size_t host_offset; // of its first element among the dense elements
+};
+
+static struct tensor_part buffer_part(struct tensor whole, int64_t row, int64_t column, int64_t most) {
+    struct tensor_part part = {.host_offset = (size_t)(row * whole.columns + column)};
+    int64_t rows = whole.columns ? most / whole.columns : whole.rows;
+    if (rows > 0 && column == 0) {
+        part.view = tensor_rows(whole, row, rows < whole.rows - row ? rows : whole.rows - row);
+    } else {
+        int64_t left = whole.columns - column;
+        part.view = tensor_columns(tensor_rows(whole, row, 1), column, most < left ? most : left);
+    }
+    return part;
+}
+
+// Moves (row, column) behind the part. False at the tensor's end.
+static bool buffer_next(struct tensor whole, const struct tensor_part *part, int64_t *row, int64_t *column) {
+    *column += part->view.columns;
+    if (*column == whole.columns) {
+        *row += part->view.rows;
+        *column = 0;
+    }
+    return *row < whole.rows;
+}
+
+static status buffer_upload_part(struct cuda_backend *cuda, const struct tensor_part *part, const unsigned char *host,
+                                 enum element type) {
+    size_t elements = (size_t)(part->view.rows * part->view.columns), bytes = elements * element_size(type);
+    unsigned char *staged = NULL;
+    TRY(buffer_stage(cuda->staging, bytes, &staged));
+    memcpy(staged, host + part->host_offset * element_size(type), bytes);
+    struct tensor out = part->view;
+    if (out.type == type) {
+        size_t width = (size_t)out.columns * element_size(type);
+        CUDA_TRY(cudaMemcpy2DAsync(tensor_row(out, 0), out.rows > 1 ? (size_t)out.stride * element_size(type) : width,
+                                   staged, width, width, (size_t)out.rows, cudaMemcpyHostToDevice, cuda->stream));
+    } else {
+        void *dense;
+        TRY(cuda_scratch(cuda, CUDA_SCRATCH_CONVERT, piece_bytes, &dense));
+        CUDA_TRY(cudaMemcpyAsync(dense, staged, bytes, cudaMemcpyHostToDevice, cuda->stream));
+        TRY(cuda_convert(cuda, tensor_row(out, 0), out.type, out.stride, dense, type, out.columns, out.rows,
+                         out.columns));
+    }
+    return buffer_stage_sent(cuda, bytes);
+}
+
+status cuda_upload(struct backend *backend, struct tensor out, const void *host, enum element type) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    CHECK(tensor_fits(out) && buffer_convertible(out.type, type) && !cuda->recording);
+    if (out.rows == 0 || out.columns == 0) return OK;
+    out = buffer_flattened(out);
+    int64_t row = 0, column = 0, most = piece_bytes / (int64_t)element_size(type);
+    struct tensor_part part;
+    do {
+        part = buffer_part(out, row, column, most);
+        TRY(buffer_upload_part(cuda, &part, host, type));
+    } while (buffer_next(out, &part, &row, &column));
+    return OK;
+}
+
+// Starts the copy of a part into a half of the landing memory.
+static status buffer_land(struct cuda_backend *cuda, const struct tensor_part *part, enum element type, int half) {
+    struct tensor in = part->view;
+    unsigned char *landing = cuda->staging->landing + (size_t)half * piece_bytes;
+    size_t width = (size_t)in.columns * element_size(type);
+    if (in.type == type) {
+        CUDA_TRY(cudaMemcpy2DAsync(landing, width, tensor_row(in, 0),
+                                   in.rows > 1 ? (size_t)in.stride * element_size(type) : width, width, (size_t)in.rows,
+                                   cudaMemcpyDeviceToHost, cuda->stream));
+    } else {
+        void *dense;
+        TRY(cuda_scratch(cuda, CUDA_SCRATCH_CONVERT, piece_bytes, &dense));
+        TRY(cuda_convert(cuda, dense, type, in.columns, tensor_row(in, 0), in.type, in.stride, in.rows, in.columns));
+        CUDA_TRY(cudaMemcpyAsync(landing, dense, width * (size_t)in.rows, cudaMemcpyDeviceToHost, cuda->stream));
+    }
+    CUDA_TRY(cudaEventRecord(cuda->staging->landed[half], cuda->stream));
+    return OK;
+}
+
+static status buffer_take(struct cuda_staging *staging, const struct tensor_part *part, unsigned char *host,
+                          enum element type, int half) {
+    CUDA_TRY(cudaEventSynchronize(staging->landed[half]));
+    memcpy(host + part->host_offset * element_size(type), staging->landing + (size_t)half * piece_bytes,
+           (size_t)(part->view.rows * part->view.columns) * element_size(type));
+    return OK;
+}
+
+status cuda_download(struct backend *backend, void *host, enum element type, struct tensor in) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    CHECK(tensor_fits(in) && buffer_convertible(type, in.type) && !cuda->recording);
+    if (in.rows == 0 || in.columns == 0) return cuda_wait(backend);
+    in = buffer_flattened(in);
+    size_t larger = element_size(type) > element_size(in.type) ? element_size(type) : element_size(in.type);
+    int64_t row = 0, column = 0, most = piece_bytes / (int64_t)larger;
+    struct tensor_part parts[2] = {buffer_part(in, row, column, most)};
+    int half = 0;
+    TRY(buffer_land(cuda, &parts[half], type, half));
+    while (buffer_next(in, &parts[half], &row, &column)) {
+        parts[!half] = buffer_part(in, row, column, most);
+        TRY(buffer_land(cuda, &parts[!half], type, !half));
+        TRY(buffer_take(cuda->staging, &parts[half], host, type, half));
+        half = !half;
+    }
+    TRY(buffer_take(cuda->staging, &parts[half], host, type, half));
+    return cuda_wait(backend);
+}
+
+status cuda_copy(struct backend *backend, struct tensor out, struct tensor in) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    CHECK(tensor_fits(out) && tensor_fits(in) && out.rows == in.rows && out.columns == in.columns);
+    CHECK(buffer_convertible(out.type, in.type));
+    return cuda_convert(cuda, tensor_row(out, 0), out.type, out.stride, tensor_row(in, 0), in.type, in.stride, out.rows,
+                        out.columns);
+}
+
+status cuda_zero(struct backend *backend, struct tensor out) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    CHECK(tensor_fits(out));
+    size_t size = element_size(out.type), width = (size_t)out.columns * size;
+    if (tensor_dense(out)) {
+        CUDA_TRY(cudaMemsetAsync(tensor_row(out, 0), 0, (size_t)out.rows * width, cuda->stream));
+    } else {
+        CUDA_TRY(
+            cudaMemset2DAsync(tensor_row(out, 0), (size_t)out.stride * size, 0, width, (size_t)out.rows, cuda->stream));
+    }
+    return OK;
+}
+
+// ---- waiting ----
+
+static const char *buffer_report_text(uint32_t reports) {
+    if (reports & CUDA_REPORT_INDEX) return "an index is outside its table";
+    if (reports & CUDA_REPORT_SLOT) return "a cache slot is outside the cache";
+    if (reports & CUDA_REPORT_TARGET) return "a target is outside the vocabulary";
+    return "a position is outside the rope table";
+}
+
+status cuda_wait(struct backend *backend) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    CHECK(!cuda->recording);
+    uint32_t *reports = cuda->staging->reports;
+    CUDA_TRY(cudaMemcpyAsync(reports, cuda->reports, sizeof *reports, cudaMemcpyDeviceToHost, cuda->stream));
+    CUDA_TRY(cudaStreamSynchronize(cuda->stream));
+    if (!*reports) return OK;
+    CUDA_TRY(cudaMemsetAsync(cuda->reports, 0, sizeof *reports, cuda->stream));
+    return fail(BUG, "the contents of a tensor break the contract: %s", buffer_report_text(*reports));
+}

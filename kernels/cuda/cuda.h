@@ -1,0 +1,145 @@
+// What the files of the CUDA backend share, in C and in C++: its struct, views of tensors and their checks, scratch
+// memory, errors, and the list of operations.
+//
+// Every operation NAME of kernels/ops.h is the function cuda_NAME. Its kernels and the host function that starts them
+// are in one .cu file. All work of a backend is in one stream, in the order of the calls. The same sources are compiled
+// for GPUs and, with g++, for the emulator (device.h).
+#ifndef KERNELS_CUDA_CUDA_H
+#define KERNELS_CUDA_CUDA_H
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "kernels/ops.h"
+
+// Scratch memory, by what it is used for. One operation at a time uses a slot.
+enum cuda_scratch_slot {
+    CUDA_SCRATCH_CONVERT, // values of an upload or a download, in the other type
+    CUDA_SCRATCH_SLOTS,
+};
+
+// Broken promises about contents, which kernels find (report_error of device.h). One bit each.
+enum cuda_report {
+    CUDA_REPORT_INDEX = 1,    // of a row of a table
+    CUDA_REPORT_SLOT = 2,     // of a row of a key/value cache
+    CUDA_REPORT_TARGET = 4,   // a token outside the vocabulary
+    CUDA_REPORT_POSITION = 8, // a row outside a rope table
+};
+
+struct buffer {
+    unsigned char *data; // on the device, aligned to 256
+    size_t bytes;
+};
+
+struct cuda_staging; // pinned host memory through which uploads and downloads go (buffer.c)
+
+struct cuda_backend {
+    struct backend base;
+    int device;
+    int compute_capability; // 80, 90, ...
+    int processors;         // streaming multiprocessors
+    size_t shared_bytes;    // dynamic shared memory that one block may have
+    cudaStream_t stream;
+    uint32_t *reports; // on the device: the bits of enum cuda_report that kernels have set since the last wait
+    bool recording;    // operations are recorded into a graph: they may not allocate or wait
+    struct cuda_staging *staging;
+    struct buffer scratch[CUDA_SCRATCH_SLOTS];
+};
+
+// Returns the backend, and makes its GPU the one of the calling thread. Every operation begins with it.
+struct cuda_backend *cuda_of(struct backend *backend);
+
+// ---- errors ----
+
+// Returns UNAVAILABLE with the text of `error`; BUG for an error that only a wrong argument or a wrong kernel causes.
+status cuda_failed(cudaError_t error, const char *expression);
+
+// Returns from the enclosing function with cuda_failed unless the runtime's call succeeds.
+#define CUDA_TRY(expression)                                                                                           \
+    do {                                                                                                               \
+        cudaError_t cuda_try_error = (expression);                                                                     \
+        if (cuda_try_error != cudaSuccess) {                                                                           \
+            status cuda_try_status = cuda_failed(cuda_try_error, #expression);                                         \
+            fail_trace(cuda_try_status, #expression, __FILE__, __LINE__);                                              \
+            return cuda_try_status;                                                                                    \
+        }                                                                                                              \
+    } while (0)
+
+// Returns OK if the launches since the last call were accepted; otherwise BUG or UNAVAILABLE with `operation`. The
+// last line of a host function that starts kernels: return cuda_launched("rmsnorm").
+status cuda_launched(const char *operation);
+
+// Returns BUG with the condition if it does not hold: the caller broke the contract of ops.h.
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) return fail(BUG, "%s: the arguments do not satisfy %s", __func__, #condition);               \
+    } while (0)
+
+// ---- memory ----
+
+// *out = the address of at least `bytes` bytes on the device, aligned to 256, of undefined content, valid until the
+// next call for this slot. A slot never shrinks, so that a repeated step allocates nothing. UNAVAILABLE when memory is
+// short, BUG when it would have to grow while a graph is recorded. `out` is the address of a pointer.
+status cuda_scratch(struct cuda_backend *cuda, enum cuda_scratch_slot slot, size_t bytes, void *out);
+
+// out[rows, columns] = in, converted between float types or copied; strides in elements (convert.cu). Does not wait.
+status cuda_convert(struct cuda_backend *cuda, void *out, enum element to, int64_t out_stride, const void *in,
+                    enum element from, int64_t in_stride, int64_t rows, int64_t columns);
+
+// *out = new staging memory. The caller frees it with cuda_staging_free. UNAVAILABLE.
+status cuda_staging_new(struct cuda_staging **out);
+
+// NULL is fine; sets *staging to NULL.
+void cuda_staging_free(struct cuda_staging **staging);
+
+// ---- tensors ----
+
+static inline bool tensor_none(struct tensor t) {
+    return !t.buffer;
+}
+
+// No gaps between the rows.
+static inline bool tensor_dense(struct tensor t) {
+    return t.stride == t.columns || t.rows <= 1;
+}
+
+// The device's address of a row's first element; NULL if the tensor is none.
+static inline void *tensor_row(struct tensor t, int64_t row) {
+    if (tensor_none(t)) return NULL;
+    return t.buffer->data + t.offset + (size_t)(row * t.stride) * element_size(t.type);
+}
+
+// Whether the view lies within its buffer.
+bool tensor_fits(struct tensor t);
+
+// Whether the view lies within its buffer and has this type and shape; type -1 means F32 or BF16.
+bool tensor_is(struct tensor t, int type, int64_t rows, int64_t columns);
+
+// Whether every row begins at a multiple of 16 bytes.
+bool tensor_aligned16(struct tensor t);
+
+// ---- operations, by file ----
+
+#define CUDA_MEMORY_OPERATIONS(X)                                                                                      \
+    X(buffer_new)                                                                                                      \
+    X(buffer_free)                                                                                                     \
+    X(upload)                                                                                                          \
+    X(download)                                                                                                        \
+    X(zero)                                                                                                            \
+    X(copy)                                                                                                            \
+    X(wait)
+
+// Every operation that this backend has.
+#define CUDA_OPERATIONS(X) CUDA_MEMORY_OPERATIONS(X)
+
+#define CUDA_DECLARE(name) extern __typeof__(*((struct operations *)0)->name) cuda_##name;
+CUDA_OPERATIONS(CUDA_DECLARE)
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,113 @@
+// The part of CUDA's runtime API that kernels/cuda uses, under its own names, on the memory of the host (runtime.cpp).
+// The emulated build takes this header in place of the toolkit's, which it does not need.
+//
+// On some devices (emulate_devices in emulate.cpp) what is put into a stream runs at once, on others only when somebody
+// waits for it, as late as CUDA allows.
+#ifndef TESTS_EMULATE_CUDA_RUNTIME_API_H
+#define TESTS_EMULATE_CUDA_RUNTIME_API_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum cudaError {
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInvalidConfiguration = 9,
+    cudaErrorNoDevice = 100,
+    cudaErrorInvalidDevice = 101,
+    cudaErrorInvalidResourceHandle = 400,
+    cudaErrorNotReady = 600,
+    cudaErrorIllegalAddress = 700,
+    cudaErrorLaunchFailure = 719,
+    cudaErrorMisalignedAddress = 716,
+    cudaErrorStreamCaptureUnsupported = 900,
+} cudaError_t;
+
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocDefault = 0 };
+
+typedef struct emulated_stream *cudaStream_t;
+typedef struct emulated_event *cudaEvent_t;
+typedef struct emulated_graph *cudaGraph_t;
+typedef struct emulated_graph_exec *cudaGraphExec_t;
+
+struct cudaDeviceProp {
+    char name[256];
+    size_t totalGlobalMem;
+    size_t sharedMemPerBlockOptin;
+    int major, minor;
+    int multiProcessorCount;
+};
+
+// Each function does what CUDA's documentation says of it.
+cudaError_t cudaGetDeviceCount(int *count);
+// ... makes `device` the calling thread's.
+cudaError_t cudaSetDevice(int device);
+// ... of a device.
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device);
+// ... of the calling thread's device.
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
+// The text of an error.
+const char *cudaGetErrorString(cudaError_t error);
+// The last error, which is then forgotten.
+cudaError_t cudaGetLastError(void);
+
+// Memory of the device: filled with NaN, aligned to 256. It may not be read by host code.
+cudaError_t cudaMalloc(void **out, size_t bytes);
+// Waits for all streams. NULL is fine.
+cudaError_t cudaFree(void *memory);
+// Pinned memory of the host.
+cudaError_t cudaMallocHost(void **out, size_t bytes);
+// Waits for all streams. NULL is fine.
+cudaError_t cudaFreeHost(void *memory);
+// Copies of pageable host memory are done when the call returns.
+cudaError_t cudaMemcpyAsync(void *out, const void *in, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream);
+// The same, of rows.
+cudaError_t cudaMemcpy2DAsync(void *out, size_t out_pitch, const void *in, size_t in_pitch, size_t width, size_t height,
+                              enum cudaMemcpyKind kind, cudaStream_t stream);
+// Sets bytes.
+cudaError_t cudaMemsetAsync(void *out, int value, size_t bytes, cudaStream_t stream);
+// The same, of rows.
+cudaError_t cudaMemset2DAsync(void *out, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream);
+
+// A queue of work.
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
+// Waits for the stream first.
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+// Waits for the stream.
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+// The stream's later work waits for the event.
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+
+// A point in a stream.
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
+// NULL is not fine.
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+// The point behind all work of the stream so far.
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+// Waits for the work before the point.
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+
+// From now on the stream's work is recorded and does not run. Allocating and waiting are errors meanwhile.
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode);
+// The recorded work.
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out);
+// The recorded work, ready to run; independent of `graph` from then on.
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags);
+// Puts the recorded work into the stream.
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream);
+// Frees a graph.
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+// Frees a graph.
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

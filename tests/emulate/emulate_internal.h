@@ -1,0 +1,31 @@
+// What the emulator's files share: its devices and how work gets into a stream.
+#ifndef TESTS_EMULATE_EMULATE_INTERNAL_H
+#define TESTS_EMULATE_EMULATE_INTERNAL_H
+
+#include "emulate.h"
+
+namespace emulate {
+
+// How one of the emulated devices behaves. All of them compute the same bits, but for the sums of tensor cores.
+struct device {
+    const char *name;
+    int major, minor;     // its compute capability
+    size_t shared_bytes;  // dynamic shared memory that a block may have
+    bool shuffled;        // threads run in random order, otherwise by number
+    bool copies_early;    // asynchronous copies happen at once, otherwise when they are waited for
+    bool streams_late;    // work of a stream is done when somebody waits for it, otherwise at once
+    int products_at_once; // of one sum of a tensor core: sm_90 takes 16 products, sm_80 twice 8
+    int sum_bits;         // fractional bits that are kept of each term, relative to the largest: 25, or 24 on sm_80
+};
+
+// Runs kernel() as every thread of the grid, as `device` does.
+void run_grid(const struct device &device, const char *kernel_name, dim3 grid, dim3 block, size_t shared_bytes,
+              const std::function<void()> &kernel);
+
+// c[8] += a row of 16 by a matrix of 16 x 8, as the tensor cores of sm_90 (16 products at once, 25 bits) or of sm_80
+// (8 products at once, 24 bits) do.
+void add_products(float c[8], const uint16_t a[16], const uint16_t b[16][8], int products_at_once, int sum_bits);
+
+} // namespace emulate
+
+#endif

@@ -1,0 +1,405 @@
+// CUDA's runtime API on the host's memory: devices, memory, streams, events and graphs.
+//
+// A stream is a queue of closures. On a device with late streams they run when somebody waits, so that a copy which
+// reads pinned memory too late, or a missing wait, shows. Copies check that the device's side is the device's memory.
+#include "emulate_internal.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <set>
+#include <vector>
+
+using closure = std::function<void()>;
+
+struct emulated_graph {
+    std::vector<closure> work;
+};
+
+struct emulated_graph_exec {
+    std::vector<closure> work;
+};
+
+struct emulated_stream {
+    const struct emulate::device *device;
+    std::deque<closure> work;
+    struct emulated_graph *recorded; // NULL: not recording
+};
+
+struct emulated_event {
+    cudaStream_t stream; // NULL: never recorded
+    int64_t waiting;     // records that have not been reached yet
+};
+
+namespace {
+
+// The harness opens each of them as a version.
+const struct emulate::device devices[] = {
+    {"emulated, sm_90", 9, 0, 227 << 10, false, false, false, 16, 25},
+    {"emulated, sm_90, shuffled", 9, 0, 227 << 10, true, false, true, 16, 25},
+    {"emulated, sm_90, shuffled, early copies", 9, 0, 227 << 10, true, true, true, 16, 25},
+    {"emulated, sm_80", 8, 0, 163 << 10, false, false, false, 8, 24},
+};
+
+enum { device_count = sizeof devices / sizeof *devices, processors = 4 };
+
+std::recursive_mutex lock; // of all below
+std::set<cudaStream_t> streams;
+std::map<const char *, size_t> device_memory, pinned_memory; // by address: bytes
+thread_local int current_device;
+thread_local cudaError_t last_error = cudaSuccess;
+thread_local int recording; // streams of this thread that record
+
+using guard = std::lock_guard<std::recursive_mutex>;
+
+cudaError_t result(cudaError_t error) {
+    if (error != cudaSuccess) last_error = error;
+    return error;
+}
+
+[[noreturn]] void runtime_misuse(const char *what, const void *address, size_t bytes) {
+    fprintf(stderr, "emulate: %s: %p, %zu bytes\n", what, address, bytes);
+    abort();
+}
+
+bool lies_in(const std::map<const char *, size_t> &memory, const void *address, size_t bytes) {
+    const char *begin = static_cast<const char *>(address);
+    auto behind = memory.upper_bound(begin);
+    if (behind == memory.begin()) return false;
+    auto own = std::prev(behind);
+    return begin + bytes <= own->first + own->second;
+}
+
+void run_next(cudaStream_t stream) {
+    closure work = std::move(stream->work.front());
+    stream->work.pop_front();
+    work();
+}
+
+void run_all(cudaStream_t stream) {
+    while (!stream->work.empty()) run_next(stream);
+}
+
+void run_all_streams() {
+    for (cudaStream_t stream : streams) run_all(stream);
+}
+
+cudaError_t put(cudaStream_t stream, closure work) {
+    guard held(lock);
+    if (!streams.count(stream)) return result(cudaErrorInvalidResourceHandle);
+    if (stream->recorded) {
+        stream->recorded->work.push_back(std::move(work));
+        return cudaSuccess;
+    }
+    stream->work.push_back(std::move(work));
+    if (!stream->device->streams_late) run_all(stream);
+    return cudaSuccess;
+}
+
+struct rows {
+    char *out;
+    const char *in;
+    size_t out_pitch, in_pitch, width, height;
+};
+
+void copy_rows(const struct rows &r) {
+    for (size_t i = 0; i < r.height; i++) memmove(r.out + i * r.out_pitch, r.in + i * r.in_pitch, r.width);
+}
+
+size_t extent(size_t pitch, const struct rows &r) {
+    return r.height ? (r.height - 1) * pitch + r.width : 0;
+}
+
+cudaError_t copy_from_host(struct rows r, cudaStream_t stream) {
+    if (lies_in(pinned_memory, r.in, extent(r.in_pitch, r))) return put(stream, [r] { copy_rows(r); });
+    if (stream->recorded) runtime_misuse("a recorded copy of memory that is not pinned", r.in, r.width);
+    std::vector<char> values(extent(r.in_pitch, r));
+    if (!values.empty()) memcpy(values.data(), r.in, values.size());
+    return put(stream, [r, values = std::move(values)] {
+        struct rows from_values = r;
+        from_values.in = values.data();
+        copy_rows(from_values);
+    });
+}
+
+cudaError_t copy_to_host(struct rows r, cudaStream_t stream) {
+    bool pinned = lies_in(pinned_memory, r.out, extent(r.out_pitch, r));
+    if (!pinned && stream->recorded) runtime_misuse("a recorded copy to memory that is not pinned", r.out, r.width);
+    cudaError_t error = put(stream, [r] { copy_rows(r); });
+    if (!pinned && error == cudaSuccess) run_all(stream);
+    return error;
+}
+
+} // namespace
+
+void emulate::launch(const char *kernel_name, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                     std::function<void()> kernel) {
+    guard held(lock);
+    if (!streams.count(stream)) {
+        result(cudaErrorInvalidResourceHandle);
+        return;
+    }
+    const struct device *device = stream->device;
+    bool fits = grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.x <= INT32_MAX && grid.y <= 65535 && grid.z <= 65535 &&
+                block.x > 0 && block.x <= 1024 && block.y == 1 && block.z == 1;
+    if (!fits || shared_bytes > device->shared_bytes) {
+        result(fits ? cudaErrorInvalidValue : cudaErrorInvalidConfiguration);
+        return;
+    }
+    put(stream, [=, kernel = std::move(kernel)] { run_grid(*device, kernel_name, grid, block, shared_bytes, kernel); });
+}
+
+// ---- devices and errors ----
+
+cudaError_t cudaGetDeviceCount(int *count) {
+    *count = device_count;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) {
+    if (device < 0 || device >= device_count) return result(cudaErrorInvalidDevice);
+    current_device = device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int number) {
+    if (number < 0 || number >= device_count) return result(cudaErrorInvalidDevice);
+    const struct emulate::device *device = &devices[number];
+    *out = {};
+    snprintf(out->name, sizeof out->name, "%s", device->name);
+    out->totalGlobalMem = (size_t)8 << 30;
+    out->sharedMemPerBlockOptin = device->shared_bytes;
+    out->major = device->major;
+    out->minor = device->minor;
+    out->multiProcessorCount = processors;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
+    guard held(lock);
+    size_t used = 0;
+    for (const auto &memory : device_memory) used += memory.second;
+    *total_bytes = (size_t)8 << 30;
+    *free_bytes = used < *total_bytes ? *total_bytes - used : 0;
+    return cudaSuccess;
+}
+
+const char *cudaGetErrorString(cudaError_t error) {
+    switch (error) {
+    case cudaSuccess:
+        return "no error";
+    case cudaErrorInvalidValue:
+        return "invalid argument";
+    case cudaErrorMemoryAllocation:
+        return "out of memory";
+    case cudaErrorInvalidConfiguration:
+        return "invalid configuration argument";
+    case cudaErrorInvalidDevice:
+        return "invalid device ordinal";
+    case cudaErrorInvalidResourceHandle:
+        return "invalid resource handle";
+    case cudaErrorStreamCaptureUnsupported:
+        return "operation not permitted when stream is capturing";
+    default:
+        return "an error that the emulator does not make";
+    }
+}
+
+cudaError_t cudaGetLastError(void) {
+    cudaError_t error = last_error;
+    last_error = cudaSuccess;
+    return error;
+}
+
+// ---- memory ----
+
+static cudaError_t allocate(std::map<const char *, size_t> *among, void **out, size_t bytes) {
+    guard held(lock);
+    *out = nullptr;
+    if (recording) return result(cudaErrorStreamCaptureUnsupported);
+    if (bytes == 0) return cudaSuccess;
+    if (posix_memalign(out, 256, bytes) != 0) return result(cudaErrorMemoryAllocation);
+    memset(*out, 0xff, bytes);
+    (*among)[static_cast<const char *>(*out)] = bytes;
+    return cudaSuccess;
+}
+
+static cudaError_t release(std::map<const char *, size_t> *among, void *memory) {
+    guard held(lock);
+    if (!memory) return cudaSuccess;
+    if (recording) return result(cudaErrorStreamCaptureUnsupported);
+    run_all_streams();
+    if (among->erase(static_cast<const char *>(memory)) != 1) runtime_misuse("freed what was not allocated", memory, 0);
+    free(memory);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void **out, size_t bytes) {
+    return allocate(&device_memory, out, bytes);
+}
+
+cudaError_t cudaFree(void *memory) {
+    return release(&device_memory, memory);
+}
+
+cudaError_t cudaMallocHost(void **out, size_t bytes) {
+    return allocate(&pinned_memory, out, bytes);
+}
+
+cudaError_t cudaFreeHost(void *memory) {
+    return release(&pinned_memory, memory);
+}
+
+cudaError_t cudaMemcpy2DAsync(void *out, size_t out_pitch, const void *in, size_t in_pitch, size_t width, size_t height,
+                              enum cudaMemcpyKind kind, cudaStream_t stream) {
+    guard held(lock);
+    if (!streams.count(stream)) return result(cudaErrorInvalidResourceHandle);
+    if (height > 1 && (out_pitch < width || in_pitch < width)) return result(cudaErrorInvalidValue);
+    struct rows r = {static_cast<char *>(out), static_cast<const char *>(in), out_pitch, in_pitch, width, height};
+    if (width == 0 || height == 0) return cudaSuccess;
+    if (kind != cudaMemcpyDeviceToHost && !lies_in(device_memory, out, extent(out_pitch, r)))
+        runtime_misuse("a copy to what is not the device's memory", out, extent(out_pitch, r));
+    if (kind != cudaMemcpyHostToDevice && !lies_in(device_memory, in, extent(in_pitch, r)))
+        runtime_misuse("a copy of what is not the device's memory", in, extent(in_pitch, r));
+    if (kind == cudaMemcpyHostToDevice) return copy_from_host(r, stream);
+    if (kind == cudaMemcpyDeviceToHost) return copy_to_host(r, stream);
+    return put(stream, [r] { copy_rows(r); });
+}
+
+cudaError_t cudaMemcpyAsync(void *out, const void *in, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
+    return cudaMemcpy2DAsync(out, bytes, in, bytes, bytes, 1, kind, stream);
+}
+
+cudaError_t cudaMemset2DAsync(void *out, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream) {
+    guard held(lock);
+    struct rows r = {static_cast<char *>(out), nullptr, pitch, 0, width, height};
+    if (width == 0 || height == 0) return cudaSuccess;
+    if (height > 1 && pitch < width) return result(cudaErrorInvalidValue);
+    if (!lies_in(device_memory, out, extent(pitch, r)))
+        runtime_misuse("a memset of what is not the device's memory", out, extent(pitch, r));
+    return put(stream, [r, value] {
+        for (size_t i = 0; i < r.height; i++) memset(r.out + i * r.out_pitch, value, r.width);
+    });
+}
+
+cudaError_t cudaMemsetAsync(void *out, int value, size_t bytes, cudaStream_t stream) {
+    return cudaMemset2DAsync(out, bytes, value, bytes, 1, stream);
+}
+
+// ---- streams and events ----
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
+    guard held(lock);
+    (void)flags;
+    *out = new emulated_stream{&devices[current_device], {}, nullptr};
+    streams.insert(*out);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    guard held(lock);
+    if (!streams.count(stream)) return result(cudaErrorInvalidResourceHandle);
+    run_all(stream);
+    streams.erase(stream);
+    delete stream;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    guard held(lock);
+    if (!streams.count(stream)) return result(cudaErrorInvalidResourceHandle);
+    if (recording) return result(cudaErrorStreamCaptureUnsupported);
+    run_all(stream);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
+    (void)flags;
+    *out = new emulated_event{};
+    return cudaSuccess;
+}
+
+// What has been put into the stream goes on without the event.
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    guard held(lock);
+    if (event->waiting) run_all(event->stream);
+    delete event;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    guard held(lock);
+    if (!streams.count(stream)) return result(cudaErrorInvalidResourceHandle);
+    if (stream->recorded) return result(cudaErrorStreamCaptureUnsupported);
+    if (event->waiting && event->stream != stream) run_all(event->stream);
+    event->stream = stream;
+    event->waiting++;
+    return put(stream, [event] { event->waiting--; });
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    guard held(lock);
+    if (recording) return result(cudaErrorStreamCaptureUnsupported);
+    while (event->waiting) run_next(event->stream);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+    guard held(lock);
+    (void)flags;
+    if (stream->recorded) return result(cudaErrorStreamCaptureUnsupported);
+    if (event->stream == stream) return cudaSuccess;
+    return put(stream, [event] {
+        while (event->waiting) run_next(event->stream);
+    });
+}
+
+// ---- graphs ----
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
+    guard held(lock);
+    (void)mode;
+    if (!streams.count(stream)) return result(cudaErrorInvalidResourceHandle);
+    if (stream->recorded) return result(cudaErrorStreamCaptureUnsupported);
+    stream->recorded = new emulated_graph{};
+    recording++;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
+    guard held(lock);
+    *out = nullptr;
+    if (!stream->recorded) return result(cudaErrorInvalidValue);
+    *out = stream->recorded;
+    stream->recorded = nullptr;
+    recording--;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags) {
+    (void)flags;
+    *out = new emulated_graph_exec{graph->work};
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+    guard held(lock);
+    if (!streams.count(stream)) return result(cudaErrorInvalidResourceHandle);
+    for (const closure &work : graph->work) {
+        cudaError_t error = put(stream, work);
+        if (error != cudaSuccess) return error;
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+    delete graph;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+    delete graph;
+    return cudaSuccess;
+}
