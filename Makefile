@@ -94,8 +94,10 @@ $(BUILD)/tests/ops/harness: $(OPS_SOURCES:%.c=$(BUILD)/%.o) $(LIBRARY)
 unit: $(UNIT_TESTS) ## run the unit tests
 	@tests/run-unit $(UNIT_TESTS)
 
-ops: $(OPS_HARNESS) ## check every version of every operation against the reference
-	$(OPS_HARNESS)
+# A GPU is checked with DEVICE=cuda.
+DEVICE ?= cpu emulated
+ops: $(OPS_HARNESS) $(if $(filter emulated,$(DEVICE)),$(EMULATED)) ## check every version of every operation against the reference
+	@set -e; for device in $(DEVICE); do CARAVAN_LIB=$(BUILD)/lib $(OPS_HARNESS) --device $$device; done
 
 e2e: all ## run the programs together, as a user does
 	@tools/deps --check $(E2E_DEBIAN)

@@ -70,7 +70,7 @@ static void activations_check_exp(struct harness *h) {
     float *in = harness_values(h, x), *out = harness_memory(h, count * sizeof *out);
     memcpy(in, (float[]){0, -0.0f, -87, -87.5f, -1e30f, -INFINITY, 87.9f, 88.5f, INFINITY, NAN}, 10 * sizeof *in);
     y = harness_dense(h, ELEMENT_F32, 1, count, FILL_ZERO, 0);
-    cpu_of(h->backend)->simd.row_scaled_exp(out, in, count, 0, 1, 1);
+    h->cpu->simd.row_scaled_exp(out, in, count, 0, 1, 1);
     harness_set(h, y, out);
     harness_same(h, "exp", y);
     for (int i = 0; i < count; i++) {
@@ -86,7 +86,7 @@ static void activations_check(struct harness *h) {
         activations_check_swiglu(h);
         activations_check_gelu(h);
     }
-    activations_check_exp(h);
+    if (h->cpu) activations_check_exp(h);
 }
 
 // ---- timing ----

@@ -1,4 +1,5 @@
-// The harness of the operations: checks and times every version (plain, SIMD, threads, guarded) of every operation.
+// The harness of the operations: checks and times every version (plain, SIMD, threads, guarded; of the emulator, orders
+// of the threads) of every operation of a device.
 //
 // A suite's `check` runs once a version, each time with the same random numbers. The first version's results are
 // compared with a double-precision reference written out in the suite; every further version's must be the same bits.
@@ -11,7 +12,8 @@
 struct harness {
     struct backend *backend;
     const struct operations *ops;
-    bool first; // this version is compared with the reference
+    struct cpu_backend *cpu; // NULL on another device
+    bool first;              // this version is compared with the reference
     struct harness_state *state;
 };
 

@@ -1,74 +1,88 @@
-// The command line: harness [--seed N] [--only SUITE] [--time [SUITE] [--threads N | --busy]]
+// The command line: harness [--device NAME] [--seed N] [--only SUITE] [--time [SUITE] [--threads N | --busy]]
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "kernels/cpu/cpu.h"
 #include "tests/ops/state.h"
+#include "tests/ops/versions.h"
 
-static const struct suite *const suites[] = {
-    &suite_memory, &suite_gather_scatter, &suite_patchify, &suite_linear,      &suite_lm_head, &suite_optimizer,
-    &suite_pairs,  &suite_attention,      &suite_rmsnorm,  &suite_activations, &suite_logits,  &suite_decode_batch};
+#define OPERATION(name) offsetof(struct operations, name)
 
-// Every version must give the bits of the first.
-struct version {
-    const char *name;
-    enum simd_level level;
-    int threads;
-    bool guarded;
+// The suites, and what they call; a suite is left out on a device that lacks one of these operations.
+static const struct entry {
+    const struct suite *suite;
+    size_t operations[6];
+} entries[] = {
+    {&suite_memory, {0}},
+    {&suite_gather_scatter, {OPERATION(gather), OPERATION(scatter), OPERATION(scatter_add), OPERATION(add)}},
+    {&suite_patchify, {OPERATION(patchify)}},
+    {&suite_linear, {OPERATION(linear), OPERATION(linear_grad_input), OPERATION(linear_grad_weight)}},
+    {&suite_lm_head, {OPERATION(weight_new), OPERATION(logprob), OPERATION(logprob_grad), OPERATION(sample)}},
+    {&suite_optimizer, {OPERATION(square_sum), OPERATION(adamw), OPERATION(ema)}},
+    {&suite_pairs, {OPERATION(split_f32), OPERATION(join_f32), OPERATION(digest)}},
+    {&suite_attention, {OPERATION(rope), OPERATION(rope_grad), OPERATION(attention), OPERATION(attention_grad)}},
+    {&suite_rmsnorm, {OPERATION(rmsnorm), OPERATION(rmsnorm_grad)}},
+    {&suite_activations, {OPERATION(swiglu), OPERATION(swiglu_grad), OPERATION(gelu), OPERATION(gelu_grad)}},
+    {&suite_logits, {OPERATION(weight_new), OPERATION(sample)}},
+    {&suite_decode_batch, {OPERATION(weight_new), OPERATION(sample)}},
 };
 
-static const struct version versions[] = {
-    {"plain, 1 thread", SIMD_PLAIN, 1, false},    {"AVX2, 1 thread", SIMD_AVX2, 1, false},
-    {"AVX-512, 1 thread", SIMD_AVX512, 1, false}, {"best, 2 threads", SIMD_AVX512, 2, false},
-    {"best, 3 threads", SIMD_AVX512, 3, false},   {"best, guarded", SIMD_AVX512, 2, true},
-};
-
-static void harness_open_version(struct harness *h, const struct version *v) {
-    struct backend_options options = {.device = "cpu", .threads = v->threads, .guarded = v->guarded};
-    harness_must(backend_open(&h->backend, &options));
-    enum simd_level best = simd_best();
-    simd_choose(&cpu_of(h->backend)->simd, v->level < best ? v->level : best);
-    h->ops = h->backend->ops;
+static bool harness_lacks(const struct harness *h, const struct entry *entry) {
+    for (const size_t *at = entry->operations; *at; at++) {
+        void (*operation)(void);
+        memcpy(&operation, (const char *)h->ops + *at, sizeof operation);
+        if (!operation) return true;
+    }
+    return false;
 }
 
-static void harness_check_suite(struct harness *h, const struct suite *suite, uint64_t stream) {
+static void harness_check_suite(struct harness *h, const struct entry *entry, uint64_t stream) {
     struct harness_state *s = h->state;
+    const struct suite *suite = entry->suite;
     s->suite = suite->name;
-    s->digest_count = 0;
     int failed = s->failed, cases = s->cases;
     clock_t start = clock();
-    for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) {
+    for (size_t i = 0; i < s->version_count; i++) {
+        const struct version *version = &s->versions[i];
         s->stream = stream;
         s->drawn = s->digest_next = 0;
-        s->version = versions[i].name;
-        h->first = i == 0;
-        harness_open_version(h, &versions[i]);
-        suite->check(h);
+        s->version = version->name;
+        h->first = version->own_bits;
+        if (version->own_bits) s->first_version = version->name;
+        if (version->own_bits) s->digest_count = 0;
+        harness_must(version_open(h, version));
+        bool lacks = harness_lacks(h, entry);
+        if (!lacks) suite->check(h);
         harness_end(h);
         backend_close(&h->backend);
+        if (!lacks) continue;
+        printf("%-10s left out: this device lacks some of its operations\n", suite->name);
+        return;
     }
     printf("%-10s %5d cases, %d failed, %.1f s\n", suite->name, s->cases - cases, s->failed - failed,
            (double)(clock() - start) / CLOCKS_PER_SEC);
 }
 
-static void harness_time_suite(struct harness *h, const struct suite *suite) {
-    if (!suite->time) return;
+static void harness_time_suite(struct harness *h, const struct entry *entry) {
+    const struct suite *suite = entry->suite;
+    if (!suite->time || harness_lacks(h, entry)) return;
     h->state->suite = suite->name;
     suite->time(h);
     harness_end(h);
 }
 
 int main(int count, char **arguments) {
-    struct harness_state state = {.seed = (uint64_t)time(NULL), .first_version = versions[0].name, .seconds = 0.2};
+    struct harness_state state = {.seed = (uint64_t)time(NULL), .seconds = 0.2};
     struct harness h = {.state = &state};
-    const char *only = NULL;
+    const char *only = NULL, *device = "cpu";
     bool timing = false;
     for (int i = 1; i < count; i++) {
         bool more = i + 1 < count && arguments[i + 1][0] != '-';
         if (strcmp(arguments[i], "--seed") == 0 && more) {
             state.seed = strtoull(arguments[++i], NULL, 0);
+        } else if (strcmp(arguments[i], "--device") == 0 && more) {
+            device = arguments[++i];
         } else if (strcmp(arguments[i], "--only") == 0 && more) {
             only = arguments[++i];
         } else if (strcmp(arguments[i], "--threads") == 0 && more) {
@@ -80,21 +94,31 @@ int main(int count, char **arguments) {
             timing = true;
             if (more) only = arguments[++i];
         } else {
-            fprintf(stderr, "usage: harness [--seed N] [--only SUITE] [--time [SUITE] [--threads N | --busy]]\n");
+            fprintf(
+                stderr,
+                "usage: harness [--device NAME] [--seed N] [--only SUITE] [--time [SUITE] [--threads N | --busy]]\n");
             return 64;
         }
     }
-    printf("seed %llu\n", (unsigned long long)state.seed);
+    state.versions = versions_of(device, &state.version_count);
+    if (!state.versions) {
+        fprintf(stderr, "harness: no device %s\n", device);
+        return 64;
+    }
+    printf("device %s, seed %llu\n", device, (unsigned long long)state.seed);
     if (timing) {
-        harness_open_version(&h, &(struct version){"timed", SIMD_AVX512, state.threads, false});
+        struct version timed = state.versions[state.version_count - 1];
+        timed.threads = state.threads;
+        timed.guarded = false;
+        harness_must(version_open(&h, &timed));
         harness_peaks(&state);
     }
     int ran = 0;
-    for (size_t i = 0; i < sizeof suites / sizeof *suites; i++) {
-        if (only && strcmp(only, suites[i]->name) != 0) continue;
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
+        if (only && strcmp(only, entries[i].suite->name) != 0) continue;
         ran++;
-        if (timing) harness_time_suite(&h, suites[i]);
-        if (!timing) harness_check_suite(&h, suites[i], i);
+        if (timing) harness_time_suite(&h, &entries[i]);
+        if (!timing) harness_check_suite(&h, &entries[i], i);
     }
     backend_close(&h.backend);
     free(state.digests);

@@ -11,7 +11,9 @@ struct placed_tensor {
 };
 
 struct harness_state {
-    uint64_t seed, stream, drawn; // stream: of the suite
+    uint64_t seed, stream, drawn;   // stream: of the suite
+    const struct version *versions; // of the device
+    size_t version_count;
     const char *suite, *version, *first_version;
     char name[256]; // of the case
     struct placed_tensor placed[64];

@@ -1,0 +1,54 @@
+#include "tests/ops/versions.h"
+
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+
+static const struct version cpu_versions[] = {
+    {.name = "plain, 1 thread", .device = "cpu", .threads = 1, .own_bits = true, .simd = SIMD_PLAIN},
+    {.name = "AVX2, 1 thread", .device = "cpu", .threads = 1, .simd = SIMD_AVX2},
+    {.name = "AVX-512, 1 thread", .device = "cpu", .threads = 1, .simd = SIMD_AVX512},
+    {.name = "best, 2 threads", .device = "cpu", .threads = 2, .simd = SIMD_AVX512},
+    {.name = "best, 3 threads", .device = "cpu", .threads = 3, .simd = SIMD_AVX512},
+    {.name = "best, guarded", .device = "cpu", .threads = 2, .guarded = true, .simd = SIMD_AVX512},
+};
+
+// The emulator's devices (tests/emulate/runtime.cpp).
+static const struct version emulated_versions[] = {
+    {.name = "sm_90, in order", .device = "emulated:0", .own_bits = true},
+    {.name = "sm_90, shuffled, late copies", .device = "emulated:1"},
+    {.name = "sm_90, shuffled, early copies", .device = "emulated:2"},
+    {.name = "sm_80, in order", .device = "emulated:3", .own_bits = true},
+};
+
+// A GPU has one version; a second run must give its bits again.
+static struct version cuda_versions[] = {
+    {.name = "first run", .own_bits = true},
+    {.name = "second run"},
+};
+
+const struct version *versions_of(const char *device, size_t *count) {
+    if (strcmp(device, "cpu") == 0) {
+        *count = sizeof cpu_versions / sizeof *cpu_versions;
+        return cpu_versions;
+    }
+    if (strcmp(device, "emulated") == 0) {
+        *count = sizeof emulated_versions / sizeof *emulated_versions;
+        return emulated_versions;
+    }
+    if (strncmp(device, "cuda", 4) != 0) return NULL;
+    *count = sizeof cuda_versions / sizeof *cuda_versions;
+    for (size_t i = 0; i < *count; i++) cuda_versions[i].device = device;
+    return cuda_versions;
+}
+
+status version_open(struct harness *h, const struct version *v) {
+    struct backend_options options = {.device = v->device, .threads = v->threads, .guarded = v->guarded};
+    TRY(backend_open(&h->backend, &options));
+    h->ops = h->backend->ops;
+    h->cpu = strcmp(v->device, "cpu") == 0 ? cpu_of(h->backend) : NULL;
+    if (!h->cpu) return OK;
+    enum simd_level best = simd_best(), level = (enum simd_level)v->simd;
+    simd_choose(&h->cpu->simd, level < best ? level : best);
+    return OK;
+}
