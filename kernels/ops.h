@@ -195,11 +195,11 @@ struct operations {
 
     // ---- products ----
 
-    // *out = the matrix plain [N,L] (any float type) prepared for products computed in `type` (F32 or BF16). The caller
-    // frees it with weight_free. With `prepack` it is packed now, and `plain` may be freed afterwards (rollout,
-    // scoring). Otherwise `plain` is rounded to `type` and packed again at each use, and must outlive the weight
-    // (training). The bits of the products are the same in both cases.
-    status (*weight_new)(struct backend *, struct weight **out, struct tensor plain, enum element type, bool prepack);
+    // *out = the matrix plain [N,L] (F32 or BF16) prepared for products, which are computed in its type. The caller
+    // frees it with weight_free. A backend that packs packs it now with `prepack`, and `plain` may be freed afterwards
+    // (rollout, scoring). In all other cases `plain` must outlive the weight, which follows its changes (training). The
+    // bits of the products are the same. UNAVAILABLE if the backend cannot compute in the type.
+    status (*weight_new)(struct backend *, struct weight **out, struct tensor plain, bool prepack);
     // NULL is fine; sets *weight to NULL.
     void (*weight_free)(struct backend *, struct weight **weight);
     // out[M,N] = in[M,L] W^T + bias; bias [1,N] or none. `in` has the weight's type; out has the same type or F32.

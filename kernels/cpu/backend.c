@@ -56,9 +56,8 @@ GUARDED(scatter_add, (struct backend * backend, struct tensor out, struct tensor
 GUARDED(add, (struct backend * backend, struct tensor out, struct tensor in), (backend, out, in))
 GUARDED(patchify, (struct backend * backend, struct tensor out, struct tensor frames, const struct patch_shape *shape),
         (backend, out, frames, shape))
-GUARDED(weight_new,
-        (struct backend * backend, struct weight **out, struct tensor plain, enum element type, bool prepack),
-        (backend, out, plain, type, prepack))
+GUARDED(weight_new, (struct backend * backend, struct weight **out, struct tensor plain, bool prepack),
+        (backend, out, plain, prepack))
 GUARDED_FREE(weight_free, struct weight)
 GUARDED(linear,
         (struct backend * backend, struct tensor out, struct tensor in, struct weight *weight, struct tensor bias),

@@ -10,7 +10,7 @@ enum {
     tasks_per_thread = 6,
 };
 
-static_assert(part_inner % 2 == 0 && packed_block * part_inner * sizeof(uint32_t) <= 32 << 10,
+static_assert(part_inner % 2 == 0 && packed_block * part_inner * sizeof(uint16_t) <= 32 << 10,
               "a part holds whole pairs and fits the first-level cache");
 
 static int64_t gemm_min(int64_t a, int64_t b) {
@@ -21,7 +21,7 @@ static int64_t gemm_round_up(int64_t value, int64_t unit) {
     return (value + unit - 1) / unit * unit;
 }
 
-// ---- packing: a matrix is transposed, rounded and stored in the blocks of 64 outputs that oneDNN's products read ----
+// ---- packing: a matrix is transposed and stored in the blocks of 64 outputs that oneDNN's products read ----
 
 struct pack_job {
     const struct cpu_backend *cpu;
@@ -46,16 +46,16 @@ void *packed_at(const struct cpu_backend *cpu, const struct packed_matrix *matri
            (size_t)(column / packed_block) * gemm_block_bytes(layout, matrix->type, matrix->inner);
 }
 
-// Packs part after part of each block of outputs. The elements are converted to the packed type in `part` first, unless
-// both matrices are float32, with a zero after an odd count. Pairs of bfloat16 are transposed as words of four bytes,
-// like float32; bfloat16 without pairs is transposed element by element.
+// Packs part after part of each block of outputs. Pairs of bfloat16 are transposed as words of four bytes, like
+// float32; they are copied to `part` first, with a zero after an odd count. bfloat16 without pairs is transposed
+// element by element.
 static void gemm_pack_rows_task(void *context, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct pack_job *job = context;
     const struct simd *simd = &job->cpu->simd;
-    enum element type = job->out->type, in_type = job->matrix.type;
-    size_t size = element_size(type), in_size = element_size(in_type);
-    uint32_t part[packed_block * part_inner] = {0};
+    enum element type = job->out->type;
+    uint32_t part[packed_block * part_inner / 2] = {0};
+    uint16_t *halves = (uint16_t *)part;
     int64_t inner = job->out->inner;
     for (int64_t row = first * packed_block; row < end * packed_block; row += packed_block) {
         int64_t rows = gemm_min(job->out->outputs - row, packed_block);
@@ -64,39 +64,35 @@ static void gemm_pack_rows_task(void *context, int64_t first, int64_t end, int t
             memset(words, 0, gemm_block_bytes(job->layout, type, inner));
         for (int64_t at = 0; at < inner; at += part_inner) {
             int64_t count = gemm_min(inner - at, part_inner);
-            if (in_type == ELEMENT_F32 && type == ELEMENT_F32) {
+            if (type == ELEMENT_F32) {
                 const uint32_t *in = (const uint32_t *)tensor_f32(job->matrix, row) + at;
                 simd->transpose(words + at * packed_block, packed_block, in, job->matrix.stride, rows, count);
                 continue;
             }
             for (int64_t i = 0; i < rows; i++) {
-                char *out = (char *)part + (size_t)(i * part_inner) * size;
-                const char *in = (const char *)tensor_row(job->matrix, row + i) + (size_t)at * in_size;
-                cpu_convert(job->cpu, out, type, in, in_type, (size_t)count);
-                if (count & 1) memset(out + (size_t)count * size, 0, size);
+                uint16_t *out = halves + i * part_inner;
+                memcpy(out, tensor_bf16(job->matrix, row + i) + at, (size_t)count * sizeof *out);
+                if (count & 1) out[count] = 0;
             }
-            if (type == ELEMENT_F32) {
-                simd->transpose(words + at * packed_block, packed_block, part, part_inner, rows, count);
-            } else if (job->layout->pair == 2) {
+            if (job->layout->pair == 2) {
                 simd->transpose(words + at / 2 * packed_block, packed_block, part, part_inner / 2, rows,
                                 (count + 1) / 2);
             } else {
                 uint16_t *out = (uint16_t *)words + at * packed_block;
-                const uint16_t *in = (const uint16_t *)part;
                 for (int64_t i = 0; i < rows * count; i++)
-                    out[i % count * packed_block + i / count] = in[i / count * part_inner + i % count];
+                    out[i % count * packed_block + i / count] = halves[i / count * part_inner + i % count];
             }
         }
     }
 }
 
-// Converts the columns [column, column + columns) of one row to the packed type; zeros past the last row or column.
+// Copies the columns [column, column + columns) of one row; zeros past the last row or column.
 static void gemm_pack_read_columns(const struct pack_job *job, void *out, int64_t row, int64_t column,
                                    int64_t columns) {
-    size_t size = element_size(job->out->type), in_size = element_size(job->matrix.type);
+    size_t size = element_size(job->out->type);
     if (row < job->matrix.rows) {
-        const char *in = (const char *)tensor_row(job->matrix, row) + (size_t)column * in_size;
-        cpu_convert(job->cpu, out, job->out->type, in, job->matrix.type, (size_t)columns);
+        const char *in = (const char *)tensor_row(job->matrix, row) + (size_t)column * size;
+        memcpy(out, in, (size_t)columns * size);
         memset((char *)out + (size_t)columns * size, 0, (size_t)(packed_block - columns) * size);
     } else {
         memset(out, 0, packed_block * size);
@@ -134,12 +130,12 @@ static void gemm_pack_blocks(struct cpu_backend *cpu, const struct packed_matrix
 }
 
 void pack_rows(struct cpu_backend *cpu, const struct packed_matrix *out, struct tensor matrix) {
-    assert(matrix.rows == out->outputs && matrix.columns == out->inner);
+    assert(matrix.type == out->type && matrix.rows == out->outputs && matrix.columns == out->inner);
     gemm_pack_blocks(cpu, out, matrix, gemm_pack_rows_task);
 }
 
 void pack_columns(struct cpu_backend *cpu, const struct packed_matrix *out, struct tensor matrix) {
-    assert(matrix.columns == out->outputs && matrix.rows <= out->inner);
+    assert(matrix.type == out->type && matrix.columns == out->outputs && matrix.rows <= out->inner);
     gemm_pack_blocks(cpu, out, matrix, gemm_pack_columns_task);
 }
 

@@ -42,10 +42,10 @@ size_t packed_bytes(const struct cpu_backend *cpu, enum element type, int64_t ou
 // Where the block of outputs that starts at `column`, a multiple of 64, begins.
 void *packed_at(const struct cpu_backend *cpu, const struct packed_matrix *matrix, int64_t column);
 
-// Packs a matrix of outputs x inner, of any float type, into out->data, rounded to out->type.
+// Packs a matrix of outputs x inner, of out->type, into out->data.
 void pack_rows(struct cpu_backend *cpu, const struct packed_matrix *out, struct tensor matrix);
 
-// Packs a matrix of inner x outputs. out->inner may exceed its rows: the rest is zeros.
+// Packs a matrix of inner x outputs, of out->type. out->inner may exceed its rows: the rest is zeros.
 void pack_columns(struct cpu_backend *cpu, const struct packed_matrix *out, struct tensor matrix);
 
 #endif

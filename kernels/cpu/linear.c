@@ -46,17 +46,16 @@ status cpu_supports(struct cpu_backend *cpu, enum element type) {
                 type == ELEMENT_BF16 ? "bfloat16" : "float32");
 }
 
-status cpu_weight_new(struct backend *backend, struct weight **out, struct tensor plain, enum element type,
-                      bool prepack) {
+status cpu_weight_new(struct backend *backend, struct weight **out, struct tensor plain, bool prepack) {
     struct cpu_backend *cpu = cpu_of(backend);
     *out = NULL;
     CHECK(tensor_fits(plain) && plain.type <= ELEMENT_F16 && plain.rows > 0 && plain.columns > 0);
-    TRY(cpu_supports(cpu, type));
+    TRY(cpu_supports(cpu, plain.type));
     struct weight *w;
     TRY(NEW(&w, 1));
-    w->packed = (struct packed_matrix){.type = type, .outputs = plain.rows, .inner = plain.columns};
+    w->packed = (struct packed_matrix){.type = plain.type, .outputs = plain.rows, .inner = plain.columns};
     if (prepack) {
-        status result = pages_get(cpu, packed_bytes(cpu, type, plain.rows, plain.columns), &w->pages);
+        status result = pages_get(cpu, packed_bytes(cpu, plain.type, plain.rows, plain.columns), &w->pages);
         if (result != OK) {
             free(w);
             return result;

@@ -18,10 +18,6 @@ status model_open(struct model **out, const char *dir, const struct model_option
     model->options = *options;
     model->dir = arena_strndup(&model->arena, dir, strlen(dir));
     if (!model->dir) TRY_TO(result, failed, fail_oom());
-    if (options->scratch) {
-        model->options.scratch = arena_strndup(&model->arena, options->scratch, strlen(options->scratch));
-        if (!model->options.scratch) TRY_TO(result, failed, fail_oom());
-    }
     const struct model_config *config = &model->config;
     const struct backend_options backend = {options->device, options->threads, options->guarded};
     TRY_TO(result, failed, model_config_read(&model->config, dir));
@@ -54,7 +50,7 @@ status model_open(struct model **out, const char *dir, const struct model_option
                         NULL));
     if (options->training) {
         TRY_TO(result, failed, trainer_new(&model->trainer, model));
-        if (options->ema) TRY_TO(result, failed, ema_open(model));
+        if (options->ema) TRY_TO(result, failed, ema_new(model));
     } else {
         safetensors_close(&model->store);
     }
@@ -109,7 +105,7 @@ status model_swap(struct model *model, const char *path, int64_t version, uint64
     TRY(file_lock_shared(path, &lock));
     status result = OK;
     TRY_TO(result, done, safetensors_open(&store, path));
-    result = weights_hash_stored(&model->config, model->table, store, type, &found);
+    result = weights_hash_stored(model->backend, &model->config, model->table, store, type, &found);
     if (result != OK) TRY_TO(result, done, fail_prefix(result, "%s", path));
     if (found != hash) TRY_TO(result, done, model_wrong_hash(path, found, hash));
     weights_free(&model->weights); // first, so that the new ones can use the memory

@@ -17,11 +17,10 @@ struct model_options {
     const char *device;    // NULL: the best one
     int threads;           // 0: all
     const char *precision; // "float32", "bfloat16"; NULL: the device's default
-    bool training;         // for model_accumulate and model_step: float32 master weights are kept, nothing is packed
+    bool training;         // for model_accumulate and model_step: the float32 weights are kept, nothing is packed
     bool train_vision;     // training: the vision tower too
     bool ema;              // training: a reference is kept, a moving average that starts as the opened weights
     bool guarded;          // tests: buffers are unreadable outside operations
-    const char *scratch;   // a directory for what need not stay in memory (the float32 reference); NULL: /tmp
 };
 
 // The values of the configuration that callers need.
@@ -191,7 +190,7 @@ status model_update_ema(struct model *model, double decay);
 // Writes a model directory in the layout and types of the opened one (config, tokenizer and the rest are copied).
 status model_save(struct model *model, const char *dir);
 
-// Writes the training state (master weights, moments, reference, step, version) into `dir`, which must exist.
+// Writes the training state (float32 weights, moments, reference, step, version) into `dir`, which must exist.
 status model_save_state(struct model *model, const char *dir);
 
 // Reads the training state from `dir`. DATAERR names what is missing or does not fit.

@@ -35,8 +35,8 @@ static status model_save_tensors(struct model *model, const struct stored_tensor
             index = table->embedding.first;
         }
         TRY_TO(result, failed,
-               parameter_download(model->backend, model->weights->master, &table->list[index], stored->type,
-                                  safetensors_sink, writer));
+               parameter_download(model->backend, &model->weights->values, &model->weights->remainders,
+                                  &table->list[index], stored->type, safetensors_sink, writer));
     }
     return safetensors_finish(&writer);
 failed:
@@ -94,6 +94,7 @@ done:
 status model_save_grads(struct model *model, const char *path) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
     const struct parameter_table *table = model->table;
+    const struct param_array none = {0};
     struct arena arena = {0};
     struct safetensors_writer *writer = NULL;
     status result = OK;
@@ -112,8 +113,8 @@ status model_save_grads(struct model *model, const char *path) {
     for (size_t i = 0; i < table->count; i++) {
         if (table->list[i].offset >= model->trainer->elements) continue;
         TRY_TO(result, done,
-               parameter_download(model->backend, model->trainer->grads, &table->list[i], ELEMENT_F32, safetensors_sink,
-                                  writer));
+               parameter_download(model->backend, &model->trainer->grads, &none, &table->list[i], ELEMENT_F32,
+                                  safetensors_sink, writer));
     }
     result = safetensors_finish(&writer);
 done:
@@ -122,47 +123,31 @@ done:
     return result;
 }
 
-// Passes bits to a file and to its hash.
-struct publication {
-    struct safetensors_writer *writer;
-    struct weights_hasher *hasher;
-};
-
-static status publication_write(void *context, const void *elements, size_t bytes) {
-    struct publication *publication = context;
-    TRY(weights_hasher_update(publication->hasher, elements, bytes));
-    return safetensors_write(publication->writer, elements, bytes);
-}
-
 status model_publish(struct model *model, bool reference, const char *path, uint64_t *hash) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
-    if (reference && model->trainer->ema_fd < 0) return fail(BUG, "the model was opened without a reference");
+    const struct param_array none = {0}, *values = &model->weights->values;
+    if (reference) values = &model->trainer->reference;
+    if (!values->buffer) return fail(BUG, "the model was opened without a reference");
     const struct parameter_table *table = model->table;
     enum element type = model->weights->type;
-    struct publication publication = {0};
+    struct safetensors_writer *writer = NULL;
     struct stored_tensor *tensors = NULL;
     status result = OK;
+    TRY_TO(result, done,
+           reference ? weights_hash_array(model->backend, &model->config, values, hash) : model_hash(model, hash));
     TRY_TO(result, done, NEW(&tensors, table->count));
     for (size_t i = 0; i < table->count; i++) {
         const struct parameter *parameter = &table->list[i];
         tensors[i] = (struct stored_tensor){.name = parameter->name, .type = type, .rank = parameter->rank};
         memcpy(tensors[i].shape, parameter->shape, sizeof parameter->shape);
     }
-    TRY_TO(result, done, weights_hasher_new(&publication.hasher, &model->config, type));
-    TRY_TO(result, done, safetensors_create(&publication.writer, path, tensors, table->count, false));
-    for (size_t i = 0; i < table->count; i++) {
-        const struct parameter *parameter = &table->list[i];
-        weights_hasher_parameter(publication.hasher, parameter);
+    TRY_TO(result, done, safetensors_create(&writer, path, tensors, table->count, false));
+    for (size_t i = 0; i < table->count; i++)
         TRY_TO(result, done,
-               reference ? ema_download(model, parameter, type, publication_write, &publication)
-                         : parameter_download(model->backend, model->weights->master, parameter, type,
-                                              publication_write, &publication));
-    }
-    *hash = weights_hasher_digest(publication.hasher);
-    result = safetensors_finish(&publication.writer);
+               parameter_download(model->backend, values, &none, &table->list[i], type, safetensors_sink, writer));
+    result = safetensors_finish(&writer);
 done:
-    safetensors_abort(&publication.writer);
-    weights_hasher_free(&publication.hasher);
+    safetensors_abort(&writer);
     free(tensors);
     return result;
 }

@@ -19,11 +19,13 @@ static void parameter_align(struct parameter_table *table) {
     table->elements = (table->elements + PARAM_ALIGNMENT - 1) / PARAM_ALIGNMENT * PARAM_ALIGNMENT;
 }
 
-// Starts a fused parameter at the next aligned offset.
-static struct fused_param parameter_start(struct parameter_builder *builder, int64_t rows, int64_t columns) {
+// Starts a fused parameter at the next aligned offset. It stays where it is as long as the table.
+static void parameter_start(struct parameter_builder *builder, struct fused_param *fused, int64_t rows,
+                            int64_t columns) {
     struct parameter_table *table = builder->table;
     parameter_align(table);
-    return (struct fused_param){.first = table->count, .offset = table->elements, .rows = rows, .columns = columns};
+    *fused = (struct fused_param){.first = table->count, .offset = table->elements, .rows = rows, .columns = columns};
+    table->fused[table->fused_count++] = fused;
 }
 
 // Appends a parameter to a fused one. A vector of `columns` elements has rank 1. NULL as name: memory was short.
@@ -55,7 +57,7 @@ static status parameter_append(struct parameter_builder *builder, struct fused_p
 // A fused parameter that is a single one.
 static status parameter_single(struct parameter_builder *builder, struct fused_param *fused, enum parameter_kind kind,
                                int64_t rows, int64_t columns, const char *name) {
-    *fused = parameter_start(builder, rows, columns);
+    parameter_start(builder, fused, rows, columns);
     return parameter_append(builder, fused, kind, rows, columns, name);
 }
 
@@ -75,7 +77,7 @@ static status parameter_qkv(struct parameter_builder *builder, struct fused_para
     bool bias = kind == PARAMETER_BIAS;
     int64_t size = builder->query_size + 2 * builder->key_size;
     int64_t rows = bias ? 1 : size, columns = bias ? size : builder->hidden_size;
-    *fused = parameter_start(builder, rows, columns);
+    parameter_start(builder, fused, rows, columns);
     if (builder->vision)
         return parameter_append(builder, fused, kind, rows, columns,
                                 parameter_block_name(builder, block, bias ? "attn.qkv.bias" : "attn.qkv.weight"));
@@ -95,7 +97,7 @@ static status parameter_gate_up(struct parameter_builder *builder, struct fused_
     };
     bool bias = kind == PARAMETER_BIAS;
     int64_t size = builder->intermediate_size, columns = bias ? size : builder->hidden_size;
-    *fused = parameter_start(builder, bias ? 1 : 2 * size, bias ? 2 * size : columns);
+    parameter_start(builder, fused, bias ? 1 : 2 * size, bias ? 2 * size : columns);
     for (int i = 0; i < 2; i++)
         TRY(parameter_append(builder, fused, kind, bias ? 1 : size, columns,
                              parameter_block_name(builder, block, names[i][bias])));
@@ -193,7 +195,8 @@ status parameter_table_new(struct parameter_table **out, const struct model_conf
     table->text = arena_alloc(&table->arena, layers * sizeof *table->text);
     table->vision = arena_alloc(&table->arena, depth * sizeof *table->vision);
     status result = OK;
-    if (!table->list || !table->text || !table->vision) TRY_TO(result, failed, fail_oom());
+    table->fused = arena_alloc(&table->arena, capacity * sizeof *table->fused);
+    if (!table->list || !table->text || !table->vision || !table->fused) TRY_TO(result, failed, fail_oom());
     TRY_TO(result, failed, parameter_table_fill(table, config));
     assert(table->count <= capacity);
     *out = table;

@@ -51,7 +51,9 @@ struct parameter_table {
     struct fused_param embedding, lm_head, norm; // a tied model has no lm_head
     struct block_params *text;                   // [num_hidden_layers]
     struct fused_param patch_embed, merger_norm, merger_fc1, merger_fc1_bias, merger_fc2, merger_fc2_bias;
-    struct block_params *vision; // [depth]
+    struct block_params *vision;      // [depth]
+    const struct fused_param **fused; // all of them, in the order of the array
+    size_t fused_count;
 };
 
 // Makes the table for a configuration. UNAVAILABLE when memory is short; DATAERR when the model is too large for 64

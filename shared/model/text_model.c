@@ -146,7 +146,8 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
     return OK;
 }
 
-status text_backward(struct text_state *state, struct model *model, struct arena *arena, struct buffer *grads) {
+status text_backward(struct text_state *state, struct model *model, struct arena *arena,
+                     const struct param_array *grads) {
     const struct operations *ops = model->backend->ops;
     struct workspace *workspace = &model->workspace;
     state->fwd.grads = grads;

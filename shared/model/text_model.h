@@ -33,7 +33,8 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
 // Adds the gradients of all blocks, the embedding and the tower to grads, given fwd.grad_x, the gradient of the last
 // block's output. The tower is computed again, chunk by chunk, after the language model's part of the workspace is
 // free.
-status text_backward(struct text_state *state, struct model *model, struct arena *arena, struct buffer *grads);
+status text_backward(struct text_state *state, struct model *model, struct arena *arena,
+                     const struct param_array *grads);
 
 // Frees what is not in the workspace or the arena. A zeroed state is fine.
 void text_release(struct text_state *state, struct model *model);

@@ -2,38 +2,25 @@
 #include "shared/model/trainer.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "shared/base/file.h"
-
-enum { CHUNK_ELEMENTS = 1 << 20 };
-// The parameter table's ranges: two of the language model, then two of the vision tower.
-enum { TEXT_RANGES = 2, ALL_RANGES = 4 };
-static_assert(sizeof(float) == 4, "the training state is float32");
-static_assert(sizeof((struct parameter_table){0}.ranges) / sizeof(struct parameter_range) == ALL_RANGES,
-              "the optimizer updates every range of the table");
+enum { TEXT_RANGES = 2 }; // of the parameter table; those of the vision tower follow
 
 status trainer_new(struct trainer **out, struct model *model) {
     *out = NULL;
     struct trainer *trainer = NULL;
-    const struct operations *ops = model->backend->ops;
     TRY(NEW(&trainer, 1));
-    trainer->ema_fd = -1;
-    trainer->range_count = model->options.train_vision ? ALL_RANGES : TEXT_RANGES;
+    trainer->range_count = model->options.train_vision ? PARAM_RANGES : TEXT_RANGES;
     const struct parameter_range *last = &model->table->ranges[trainer->range_count - 1];
     trainer->elements = last->offset + last->count;
     assert(trainer->elements <= model->table->elements);
     status result = OK;
-    size_t bytes = (size_t)trainer->elements * sizeof(float);
-    TRY_TO(result, failed, ops->buffer_new(model->backend, bytes, &trainer->grads));
-    TRY_TO(result, failed, ops->buffer_new(model->backend, bytes, &trainer->exp_avg));
-    TRY_TO(result, failed, ops->buffer_new(model->backend, bytes, &trainer->exp_avg_sq));
+    struct param_array *arrays[] = {&trainer->grads, &trainer->exp_avg, &trainer->exp_avg_sq};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        TRY_TO(
+            result, failed,
+            param_array_init(arrays[i], model->backend, model->table, trainer->range_count, ELEMENT_F32, ELEMENT_F32));
     *out = trainer;
     return OK;
 failed:
@@ -43,25 +30,27 @@ failed:
 
 void trainer_free(struct trainer **trainer, struct backend *backend) {
     if (!*trainer) return;
-    backend->ops->buffer_free(backend, &(*trainer)->grads);
-    backend->ops->buffer_free(backend, &(*trainer)->exp_avg);
-    backend->ops->buffer_free(backend, &(*trainer)->exp_avg_sq);
-    if ((*trainer)->ema_fd >= 0) close((*trainer)->ema_fd);
+    param_array_release(&(*trainer)->grads, backend);
+    param_array_release(&(*trainer)->exp_avg, backend);
+    param_array_release(&(*trainer)->exp_avg_sq, backend);
+    param_array_release(&(*trainer)->reference, backend);
+    param_array_release(&(*trainer)->reference_remainders, backend);
     free(*trainer);
     *trainer = NULL;
 }
 
 static status trainer_adamw(struct model *model, int first, int end, const struct adamw_options *options) {
     const struct trainer *trainer = model->trainer;
-    struct adamw_range ranges[ALL_RANGES];
-    assert(first >= 0 && first < end && end <= ALL_RANGES);
+    struct adamw_range ranges[PARAM_RANGES];
+    assert(first >= 0 && first < end && end <= PARAM_RANGES);
     for (int i = first; i < end; i++) {
         const struct parameter_range *range = &model->table->ranges[i];
         ranges[i - first] = (struct adamw_range){
-            .param = range_tensor(model->weights->master, range->offset, range->count),
-            .grad = range_tensor(trainer->grads, range->offset, range->count),
-            .exp_avg = range_tensor(trainer->exp_avg, range->offset, range->count),
-            .exp_avg_sq = range_tensor(trainer->exp_avg_sq, range->offset, range->count),
+            .param = param_range(&model->weights->values, i),
+            .remainder = param_range(&model->weights->remainders, i),
+            .grad = param_range(&trainer->grads, i),
+            .exp_avg = param_range(&trainer->exp_avg, i),
+            .exp_avg_sq = param_range(&trainer->exp_avg_sq, i),
             .offset = range->offset,
             .decay = range->decay,
         };
@@ -76,7 +65,8 @@ status model_step(struct model *model, const struct optimizer_options *options, 
     if (!trainer) return fail(BUG, "the model was not opened for training");
     const struct operations *ops = model->backend->ops;
     double squares = 0;
-    TRY(ops->square_sum(model->backend, &squares, range_tensor(trainer->grads, 0, trainer->elements)));
+    for (int i = 0; i < trainer->range_count; i++)
+        TRY(ops->square_sum(model->backend, &squares, param_range(&trainer->grads, i)));
     *norm = sqrt(squares);
     if (!isfinite(*norm)) return fail(DATAERR, "the gradient of step %lld is not finite", (long long)trainer->step + 1);
     double scale = options->max_grad_norm > 0 ? options->max_grad_norm / (*norm + 1e-6) : 1;
@@ -93,97 +83,37 @@ status model_step(struct model *model, const struct optimizer_options *options, 
         TRY(trainer_adamw(model, TEXT_RANGES, trainer->range_count, &adamw));
     }
     trainer->vision_has_grad = false;
-    TRY(ops->zero(model->backend, range_tensor(trainer->grads, 0, trainer->elements)));
+    for (int i = 0; i < trainer->range_count; i++) TRY(ops->zero(model->backend, param_range(&trainer->grads, i)));
     trainer->step++;
     model->version++;
-    return weights_refresh(model->weights);
-}
-
-status ema_read(const struct trainer *trainer, int64_t offset, int64_t count, float *out) {
-    if (fd_pread_all(trainer->ema_fd, out, (size_t)count * sizeof *out, (off_t)offset * (off_t)sizeof *out)) return OK;
-    return fail(UNAVAILABLE, "%s: cannot read the reference's file: %s", trainer->ema_dir, strerror(errno));
-}
-
-status ema_write(const struct trainer *trainer, int64_t offset, int64_t count, const float *values) {
-    if (fd_pwrite_all(trainer->ema_fd, values, (size_t)count * sizeof *values, (off_t)offset * (off_t)sizeof *values))
-        return OK;
-    return fail(UNAVAILABLE, "%s: cannot write the reference's file: %s", trainer->ema_dir, strerror(errno));
-}
-
-status ema_open(struct model *model) {
-    struct trainer *trainer = model->trainer;
-    if (trainer->ema_fd >= 0) return OK;
-    float *values = NULL;
-    status result = OK;
-    char path[4096];
-    trainer->ema_dir = model->options.scratch ? model->options.scratch : "/tmp";
-    snprintf(path, sizeof path, "%s/caravan-reference-XXXXXX", trainer->ema_dir);
-    trainer->ema_fd = mkostemp(path, O_CLOEXEC);
-    if (trainer->ema_fd < 0) return fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno));
-    unlink(path); // the disk space is freed when the process ends
-    TRY_TO(result, failed, NEW(&values, CHUNK_ELEMENTS));
-    int64_t elements = model->table->elements;
-    for (int64_t offset = 0; offset < elements; offset += CHUNK_ELEMENTS) {
-        int64_t count = elements - offset < CHUNK_ELEMENTS ? elements - offset : CHUNK_ELEMENTS;
-        TRY_TO(result, failed,
-               model->backend->ops->download(model->backend, values, ELEMENT_F32,
-                                             range_tensor(model->weights->master, offset, count)));
-        TRY_TO(result, failed, ema_write(trainer, offset, count, values));
-    }
-    free(values);
+    model->weights->hash_known = false;
     return OK;
-failed:
-    free(values);
-    close(trainer->ema_fd);
-    trainer->ema_fd = -1;
-    return result;
+}
+
+status ema_new(struct model *model) {
+    struct trainer *trainer = model->trainer;
+    const struct weights *weights = model->weights;
+    struct backend *backend = model->backend;
+    TRY(param_array_init(&trainer->reference, backend, model->table, PARAM_RANGES, weights->type, weights->type));
+    if (weights->remainders.buffer)
+        TRY(param_array_init(&trainer->reference_remainders, backend, model->table, PARAM_RANGES, ELEMENT_U16,
+                             ELEMENT_U16));
+    for (int i = 0; i < PARAM_RANGES; i++) {
+        TRY(backend->ops->copy(backend, param_range(&trainer->reference, i), param_range(&weights->values, i)));
+        if (weights->remainders.buffer)
+            TRY(backend->ops->copy(backend, param_range(&trainer->reference_remainders, i),
+                                   param_range(&weights->remainders, i)));
+    }
+    return OK;
 }
 
 status model_update_ema(struct model *model, double decay) {
-    struct trainer *trainer = model->trainer;
-    if (!trainer || trainer->ema_fd < 0) return fail(BUG, "the model was opened without a reference");
-    const struct operations *ops = model->backend->ops;
-    float *values = NULL;
-    TRY(NEW(&values, CHUNK_ELEMENTS));
-    status result = OK;
-    struct workspace_mark mark = workspace_save(&model->workspace);
-    for (int64_t offset = 0; offset < trainer->elements; offset += CHUNK_ELEMENTS) {
-        int64_t count = trainer->elements - offset < CHUNK_ELEMENTS ? trainer->elements - offset : CHUNK_ELEMENTS;
-        struct tensor ema, master = range_tensor(model->weights->master, offset, count);
-        TRY_TO(result, done, ema_read(trainer, offset, count, values));
-        TRY_TO(result, done, workspace_upload(&model->workspace, ELEMENT_F32, 1, count, values, &ema));
-        TRY_TO(result, done, ops->ema(model->backend, ema, (struct tensor){0}, master, (struct tensor){0}, decay));
-        TRY_TO(result, done, ops->download(model->backend, values, ELEMENT_F32, ema));
-        workspace_restore(&model->workspace, mark);
-        TRY_TO(result, done, ema_write(trainer, offset, count, values));
-    }
-done:
-    workspace_restore(&model->workspace, mark);
-    free(values);
-    return result;
-}
-
-status ema_download(struct model *model, const struct parameter *parameter, enum element type, element_sink *sink,
-                    void *context) {
-    float *values = NULL;
-    char *converted = NULL;
-    status result = OK;
-    size_t size = element_size(type);
-    struct workspace_mark mark = workspace_save(&model->workspace);
-    TRY_TO(result, done, NEW(&values, CHUNK_ELEMENTS));
-    TRY_TO(result, done, mem_new(&converted, CHUNK_ELEMENTS, size));
-    for (int64_t first = 0; first < parameter->count; first += CHUNK_ELEMENTS) {
-        int64_t count = parameter->count - first < CHUNK_ELEMENTS ? parameter->count - first : CHUNK_ELEMENTS;
-        struct tensor tensor;
-        TRY_TO(result, done, ema_read(model->trainer, parameter->offset + first, count, values));
-        TRY_TO(result, done, workspace_upload(&model->workspace, ELEMENT_F32, 1, count, values, &tensor));
-        TRY_TO(result, done, model->backend->ops->download(model->backend, converted, type, tensor));
-        workspace_restore(&model->workspace, mark);
-        TRY_TO(result, done, sink(context, converted, (size_t)count * size));
-    }
-done:
-    workspace_restore(&model->workspace, mark);
-    free(values);
-    free(converted);
-    return result;
+    const struct trainer *trainer = model->trainer;
+    const struct weights *weights = model->weights;
+    if (!trainer || !trainer->reference.buffer) return fail(BUG, "the model was opened without a reference");
+    for (int i = 0; i < trainer->range_count; i++)
+        TRY(model->backend->ops->ema(model->backend, param_range(&trainer->reference, i),
+                                     param_range(&trainer->reference_remainders, i), param_range(&weights->values, i),
+                                     param_range(&weights->remainders, i), decay));
+    return OK;
 }

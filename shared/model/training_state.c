@@ -1,5 +1,6 @@
-// The training state's files beside a checkpoint: all tensors in float32, each under its parameter's flat name with a
-// prefix ("master.model.norm.weight"), and the counters in JSON.
+// The training state's files beside a checkpoint: tensors, each under its parameter's flat name with a prefix
+// ("master.model.norm.weight"), and the counters in JSON. Weights and reference are stored in float32, moments in the
+// type in which they are kept, so that nothing is lost.
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,25 +9,41 @@
 #include "shared/base/json.h"
 #include "shared/model/trainer.h"
 
-enum { CHUNK_ELEMENTS = 1 << 18 };
-
-// What is stored for each parameter. The reference is in a file, the rest is in buffers.
+// What is stored for each parameter.
 enum training_state_kind { MASTER, EXP_AVG, EXP_AVG_SQ, EMA, STATE_KINDS };
 
 static const char *const training_state_prefixes[] = {"master", "first", "second", "reference"}; // as on disk
 static_assert(sizeof training_state_prefixes / sizeof *training_state_prefixes == STATE_KINDS,
               "one prefix for each kind");
 
-static struct buffer *training_state_buffer(const struct model *model, enum training_state_kind kind) {
-    assert(kind != EMA);
+// The array of a kind, and its remainders, if its numbers are pairs.
+struct training_state_array {
+    const struct param_array *values, *remainders;
+};
+
+static struct training_state_array training_state_array(const struct model *model, enum training_state_kind kind) {
+    static const struct param_array none;
     const struct trainer *trainer = model->trainer;
-    return kind == MASTER ? model->weights->master : kind == EXP_AVG ? trainer->exp_avg : trainer->exp_avg_sq;
+    const struct training_state_array arrays[] = {
+        [MASTER] = {&model->weights->values, &model->weights->remainders},
+        [EXP_AVG] = {&trainer->exp_avg, &none},
+        [EXP_AVG_SQ] = {&trainer->exp_avg_sq, &none},
+        [EMA] = {&trainer->reference, &trainer->reference_remainders},
+    };
+    return arrays[kind];
+}
+
+// The type in which a parameter's tensor is stored.
+static enum element training_state_type(const struct model *model, enum training_state_kind kind,
+                                        const struct parameter *parameter) {
+    if (kind == MASTER || kind == EMA) return ELEMENT_F32;
+    return param_type(training_state_array(model, kind).values, parameter);
 }
 
 // Whether a state has this kind for a parameter: only trained parameters have moments.
 static bool training_state_has(const struct model *model, enum training_state_kind kind,
                                const struct parameter *parameter) {
-    if (kind == EMA) return model->trainer->ema_fd >= 0;
+    if (kind == EMA) return model->trainer->reference.buffer;
     return kind == MASTER || parameter->offset < model->trainer->elements;
 }
 
@@ -52,7 +69,8 @@ status model_save_state(struct model *model, const char *dir) {
             const struct parameter *parameter = &table->list[i];
             if (!training_state_has(model, kind, parameter)) continue;
             struct stored_tensor *tensor = &tensors[count++];
-            *tensor = (struct stored_tensor){.type = ELEMENT_F32, .rank = parameter->rank};
+            *tensor =
+                (struct stored_tensor){.type = training_state_type(model, kind, parameter), .rank = parameter->rank};
             tensor->name = training_state_name(&arena, kind, parameter);
             if (!tensor->name) TRY_TO(result, done, fail_oom());
             memcpy(tensor->shape, parameter->shape, sizeof parameter->shape);
@@ -63,12 +81,10 @@ status model_save_state(struct model *model, const char *dir) {
         for (size_t i = 0; i < table->count; i++) {
             const struct parameter *parameter = &table->list[i];
             if (!training_state_has(model, kind, parameter)) continue;
-            if (kind == EMA)
-                TRY_TO(result, done, ema_download(model, parameter, ELEMENT_F32, safetensors_sink, writer));
-            else
-                TRY_TO(result, done,
-                       parameter_download(model->backend, training_state_buffer(model, kind), parameter, ELEMENT_F32,
-                                          safetensors_sink, writer));
+            struct training_state_array array = training_state_array(model, kind);
+            TRY_TO(result, done,
+                   parameter_download(model->backend, array.values, array.remainders, parameter,
+                                      training_state_type(model, kind, parameter), safetensors_sink, writer));
         }
     }
     TRY_TO(result, done, safetensors_finish(&writer));
@@ -84,30 +100,11 @@ done:
     return result;
 }
 
-// Copies a stored tensor to where it belongs; `values` holds CHUNK_ELEMENTS, since the stored data may be unaligned.
-static status training_state_read_tensor(struct model *model, enum training_state_kind kind,
-                                         const struct parameter *parameter, const struct stored_tensor *stored,
-                                         float *values) {
-    for (int64_t first = 0; first < parameter->count; first += CHUNK_ELEMENTS) {
-        int64_t count = parameter->count - first < CHUNK_ELEMENTS ? parameter->count - first : CHUNK_ELEMENTS;
-        int64_t offset = parameter->offset + first;
-        memcpy(values, (const char *)stored->data + first * 4, (size_t)count * 4);
-        if (kind == EMA)
-            TRY(ema_write(model->trainer, offset, count, values));
-        else
-            TRY(model->backend->ops->upload(
-                model->backend, range_tensor(training_state_buffer(model, kind), offset, count), values, ELEMENT_F32));
-    }
-    safetensors_release_pages(stored);
-    return OK;
-}
-
 status model_load_state(struct model *model, const char *dir) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
     struct arena arena = {0};
     json_object *counters = NULL;
     struct safetensors *store = NULL;
-    float *values = NULL;
     int64_t step = 0, vision_step = 0, version = 0;
     status result = OK;
     char *path = path_join(&arena, dir, TRAINING_TENSORS);
@@ -121,7 +118,6 @@ status model_load_state(struct model *model, const char *dir) {
                fail(DATAERR, "%s: step, tower_step and version are not three non-negative integers", counters_path));
 
     // Goes over the table twice, so that nothing is changed before every tensor was found.
-    TRY_TO(result, done, NEW(&values, CHUNK_ELEMENTS));
     TRY_TO(result, done, safetensors_open(&store, path));
     for (int pass = 0; pass < 2; pass++) {
         for (enum training_state_kind kind = 0; kind < STATE_KINDS; kind++) {
@@ -132,22 +128,26 @@ status model_load_state(struct model *model, const char *dir) {
                 if (!name) TRY_TO(result, done, fail_oom());
                 const struct stored_tensor *stored = safetensors_find(store, name);
                 if (!stored) TRY_TO(result, done, fail(DATAERR, "%s: tensor %s is missing", path, name));
-                if (stored->type != ELEMENT_F32 || stored_tensor_count(stored) != parameter->count)
+                enum element type = training_state_type(model, kind, parameter);
+                if (stored->type != type || stored_tensor_count(stored) != parameter->count)
                     TRY_TO(result, done,
-                           fail(DATAERR, "%s: tensor %s is not %lld float32 numbers", path, name,
-                                (long long)parameter->count));
-                if (pass == 1) TRY_TO(result, done, training_state_read_tensor(model, kind, parameter, stored, values));
+                           fail(DATAERR, "%s: tensor %s is not %lld %s numbers", path, name,
+                                (long long)parameter->count, type == ELEMENT_F32 ? "float32" : "bfloat16"));
+                if (pass == 0) continue;
+                struct training_state_array array = training_state_array(model, kind);
+                TRY_TO(result, done,
+                       parameter_upload(model->backend, array.values, array.remainders, parameter, stored->data, type));
+                safetensors_release_pages(stored);
             }
         }
     }
     model->trainer->step = step;
     model->trainer->vision_step = vision_step;
     model->version = version;
-    TRY_TO(result, done, weights_refresh(model->weights));
+    model->weights->hash_known = false;
 done:
     safetensors_close(&store);
     json_object_put(counters);
-    free(values);
     arena_release(&arena);
     return result;
 }

@@ -42,8 +42,8 @@ struct forward_state {
     const struct attention_plan *plan; // what the rows attend to
     bool layered;                // the cache has a layer for each block (generation); otherwise all blocks share one
     struct tensor *block_inputs; // each block's x, kept for the backward pass; NULL: not kept
-    struct buffer *grads;        // of all parameters, F32, laid out as the parameter table says
-    struct tensor grad_x;        // F32 [T,C]: of the output, then of each block's input
+    const struct param_array *grads; // of all trained parameters
+    struct tensor grad_x;            // F32 [T,C]: of the output, then of each block's input
 };
 
 // out = rmsnorm(x + delta; scale), and x = x + delta. rstd (or none) is kept for the backward pass.

@@ -219,7 +219,7 @@ status vision_forward(struct vision_state *state, struct model *model, struct ar
 }
 
 // The gradients of a linear layer's input, weight and bias.
-static status vision_linear_backward(struct model *model, struct buffer *grads, struct tensor grad_in,
+static status vision_linear_backward(struct model *model, const struct param_array *grads, struct tensor grad_in,
                                      struct tensor grad_out, struct tensor in, struct weight *weight,
                                      const struct fused_param *param, const struct fused_param *bias) {
     const struct operations *ops = model->backend->ops;
@@ -228,7 +228,7 @@ static status vision_linear_backward(struct model *model, struct buffer *grads, 
 }
 
 status vision_backward(struct vision_state *state, struct model *model, struct tensor grad_embeds,
-                       struct buffer *grads) {
+                       const struct param_array *grads) {
     const struct operations *ops = model->backend->ops;
     struct workspace *workspace = &model->workspace;
     struct workspace_mark mark = workspace_save(workspace);

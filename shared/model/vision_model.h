@@ -46,7 +46,7 @@ status vision_forward(struct vision_state *state, struct model *model, struct ar
 // Adds the gradients of the tower's parameters to grads, given the gradient of state->embeds in the type of the
 // products.
 status vision_backward(struct vision_state *state, struct model *model, struct tensor grad_embeds,
-                       struct buffer *grads);
+                       const struct param_array *grads);
 
 // Frees what is not in the workspace or the arena.
 void vision_release(struct vision_state *state, struct model *model);

@@ -8,69 +8,39 @@
 #include "shared/base/memory.h"
 #include "shared/model/weights_hash.h"
 
-enum { CHUNK_ELEMENTS = 1 << 18, VECTOR_ALIGNMENT = 32 }; // elements
-static_assert(sizeof(float) == 4, "a float32 buffer holds 4 bytes an element");
+enum { UNPACKED_ALIGNMENT = 64 }; // bytes
 
 // What is passed along while weights are loaded.
 struct weights_loader {
     struct weights *weights;
     const struct stored_tensor **found; // by parameter
-    struct weights_hasher *hasher;      // NULL if the hash is known, and in training, where it is computed on demand
-    int64_t vector_elements;            // of weights->vectors, allocated so far
+    size_t unpacked_bytes;              // of weights->unpacked, given away so far
     struct buffer *staging;             // one matrix after another, before it is packed
     size_t staging_size;
+    bool digested; // whether the hash is computed while the weights are loaded
+    uint64_t digest;
 };
 
-struct tensor range_tensor(struct buffer *buffer, int64_t offset, int64_t count) {
-    assert(buffer && offset >= 0 && count >= 0);
-    return (struct tensor){buffer, (size_t)offset * sizeof(float), ELEMENT_F32, 1, count, count};
-}
-
-struct tensor param_tensor(struct buffer *buffer, const struct fused_param *param) {
-    assert(buffer && param->count > 0);
-    size_t bytes = (size_t)param->offset * sizeof(float);
-    return (struct tensor){buffer, bytes, ELEMENT_F32, param->rows, param->columns, param->columns};
-}
-
-// Elements [first, first + count) of a dense tensor as one row.
-static struct tensor weights_slice(struct tensor whole, int64_t first, int64_t count) {
-    assert(whole.stride == whole.columns && first + count <= whole.rows * whole.columns);
-    whole.offset += (size_t)first * element_size(whole.type);
-    return (struct tensor){whole.buffer, whole.offset, whole.type, 1, count, count};
-}
-
-// Passes the elements of one dense row, converted to `type`, to the sink.
-static status weights_download(struct backend *backend, struct tensor row, enum element type, element_sink *sink,
-                               void *context) {
-    char *host = NULL;
-    size_t size = element_size(type);
-    int64_t chunk = row.columns < CHUNK_ELEMENTS ? row.columns : CHUNK_ELEMENTS;
-    TRY(mem_new(&host, (size_t)chunk, size));
-    status result = OK;
-    for (int64_t first = 0; first < row.columns; first += chunk) {
-        int64_t count = row.columns - first < chunk ? row.columns - first : chunk;
-        TRY_TO(result, done, backend->ops->download(backend, host, type, weights_slice(row, first, count)));
-        TRY_TO(result, done, sink(context, host, (size_t)count * size));
+// Fills a parameter of the array that training keeps.
+static status weights_fill_values(struct weights_loader *loader, const struct fused_param *param) {
+    struct weights *weights = loader->weights;
+    for (size_t i = param->first; i < param->first + param->count; i++) {
+        const struct stored_tensor *stored = loader->found[i];
+        TRY(parameter_upload(weights->backend, &weights->values, &weights->remainders, &weights->table->list[i],
+                             stored->data, stored->type));
+        safetensors_release_pages(stored);
     }
-done:
-    free(host);
-    return result;
+    return OK;
 }
 
-status parameter_download(struct backend *backend, struct buffer *buffer, const struct parameter *parameter,
-                          enum element type, element_sink *sink, void *context) {
-    struct tensor row = range_tensor(buffer, parameter->offset, parameter->count);
-    return weights_download(backend, row, type, sink, context);
-}
-
-// Fills a parameter's dense tensor from the store, and adds it to the hash.
+// Fills a dense tensor with a parameter, and adds it to the digest.
 static status weights_fill(struct weights_loader *loader, const struct fused_param *param, struct tensor out) {
     struct backend *backend = loader->weights->backend;
-    enum element type = loader->weights->type;
     for (size_t i = param->first; i < param->first + param->count; i++) {
         const struct parameter *parameter = &loader->weights->table->list[i];
         const struct stored_tensor *stored = loader->found[i];
-        struct tensor row = weights_slice(out, parameter->offset - param->offset, parameter->count);
+        struct tensor row = tensor_reshape(out, 1, parameter->count);
+        row.offset += (size_t)(parameter->offset - param->offset) * element_size(out.type);
         bool aligned = (uintptr_t)stored->data % element_size(stored->type) == 0;
         char *copy = NULL; // the data of a file may be unaligned
         if (!aligned) {
@@ -80,24 +50,22 @@ static status weights_fill(struct weights_loader *loader, const struct fused_par
         status result = backend->ops->upload(backend, row, aligned ? stored->data : copy, stored->type);
         free(copy);
         TRY(result);
-        if (loader->hasher) {
-            weights_hasher_parameter(loader->hasher, parameter);
-            TRY(stored->type == type ? weights_hasher_update(loader->hasher, stored->data, stored->size)
-                                     : weights_download(backend, row, type, weights_hasher_update, loader->hasher));
-        }
         safetensors_release_pages(stored);
     }
-    return OK;
+    return loader->digested ? weights_digest(backend, param, out, &loader->digest) : OK;
 }
 
-// Prepares a matrix from the master, which stays, or from a staging buffer.
+static bool weights_packed(const struct weights *weights) {
+    return !weights->values.buffer;
+}
+
+// Prepares a matrix from the array, which stays, or from a staging buffer.
 static status weights_load_matrix(struct weights_loader *loader, const struct fused_param *param, struct weight **out) {
     struct weights *weights = loader->weights;
     struct backend *backend = weights->backend;
-    if (weights->training) {
-        struct tensor plain = param_tensor(weights->master, param);
-        TRY(weights_fill(loader, param, plain));
-        return backend->ops->weight_new(backend, out, plain, weights->type, false);
+    if (!weights_packed(weights)) {
+        TRY(weights_fill_values(loader, param));
+        return backend->ops->weight_new(backend, out, param_tensor(&weights->values, param), false);
     }
     size_t bytes = (size_t)param->rows * (size_t)param->columns * element_size(weights->type);
     if (loader->staging_size < bytes) {
@@ -108,28 +76,29 @@ static status weights_load_matrix(struct weights_loader *loader, const struct fu
     }
     struct tensor plain = {loader->staging, 0, weights->type, param->rows, param->columns, param->columns};
     TRY(weights_fill(loader, param, plain));
-    TRY(backend->ops->weight_new(backend, out, plain, weights->type, true));
+    TRY(backend->ops->weight_new(backend, out, plain, true));
     return backend->ops->wait(backend);
 }
 
-// Whether vectors and the embedding are read from the master as they are.
-static bool weights_read_master(const struct weights *weights) {
-    return weights->training && weights->type == ELEMENT_F32;
+// Bytes that a parameter takes in weights->unpacked.
+static size_t weights_unpacked_bytes(const struct weights *weights, const struct fused_param *param) {
+    size_t bytes = (size_t)param->rows * (size_t)param->columns * element_size(weights->type);
+    return (bytes + UNPACKED_ALIGNMENT - 1) / UNPACKED_ALIGNMENT * UNPACKED_ALIGNMENT;
 }
 
-static status weights_load_vector(struct weights_loader *loader, const struct fused_param *param, struct tensor *out) {
+// Loads what is read unpacked: a vector or the embedding. A vector that does not exist is none.
+static status weights_load_unpacked(struct weights_loader *loader, const struct fused_param *param,
+                                    struct tensor *out) {
     struct weights *weights = loader->weights;
     if (param->count == 0) return OK;
-    if (weights->training) {
-        struct tensor master = param_tensor(weights->master, param);
-        TRY(weights_fill(loader, param, master));
-        *out = master;
-        if (weights->type == ELEMENT_F32) return OK;
+    if (!weights_packed(weights)) {
+        *out = param_tensor(&weights->values, param);
+        return weights_fill_values(loader, param);
     }
-    size_t offset = (size_t)loader->vector_elements * element_size(weights->type);
-    *out = (struct tensor){weights->vectors, offset, weights->type, 1, param->columns, param->columns};
-    loader->vector_elements += (param->columns + VECTOR_ALIGNMENT - 1) / VECTOR_ALIGNMENT * VECTOR_ALIGNMENT;
-    return weights->training ? OK : weights_fill(loader, param, *out);
+    *out = (struct tensor){weights->unpacked, loader->unpacked_bytes, weights->type,
+                           param->rows,       param->columns,         param->columns};
+    loader->unpacked_bytes += weights_unpacked_bytes(weights, param);
+    return weights_fill(loader, param, *out);
 }
 
 static status weights_load_block_matrices(struct weights_loader *loader, struct transformer *transformer) {
@@ -148,47 +117,53 @@ static status weights_load_block_vectors(struct weights_loader *loader, struct t
     for (int i = 0; i < transformer->block_count; i++) {
         const struct block_params *params = &transformer->params[i];
         struct block *block = &transformer->blocks[i];
-        TRY(weights_load_vector(loader, &params->norm1, &block->norm1));
-        TRY(weights_load_vector(loader, &params->norm2, &block->norm2));
-        TRY(weights_load_vector(loader, &params->qkv_bias, &block->qkv_bias));
-        TRY(weights_load_vector(loader, &params->out_bias, &block->out_bias));
-        TRY(weights_load_vector(loader, &params->gate_up_bias, &block->gate_up_bias));
-        TRY(weights_load_vector(loader, &params->down_bias, &block->down_bias));
+        TRY(weights_load_unpacked(loader, &params->norm1, &block->norm1));
+        TRY(weights_load_unpacked(loader, &params->norm2, &block->norm2));
+        TRY(weights_load_unpacked(loader, &params->qkv_bias, &block->qkv_bias));
+        TRY(weights_load_unpacked(loader, &params->out_bias, &block->out_bias));
+        TRY(weights_load_unpacked(loader, &params->gate_up_bias, &block->gate_up_bias));
+        TRY(weights_load_unpacked(loader, &params->down_bias, &block->down_bias));
     }
     return OK;
 }
 
-// Loads everything in the order of the table, which is the order of the hash.
+// Makes room for the weights in the order of the table.
+static status weights_allocate(struct weights *weights, bool training) {
+    struct backend *backend = weights->backend;
+    const struct parameter_table *table = weights->table;
+    if (training) {
+        TRY(param_array_init(&weights->values, backend, table, PARAM_RANGES, weights->type, weights->type));
+        if (weights->type == ELEMENT_F32) return OK;
+        return param_array_init(&weights->remainders, backend, table, PARAM_RANGES, ELEMENT_U16, ELEMENT_U16);
+    }
+    size_t bytes = 0;
+    for (size_t i = 0; i < table->fused_count; i++) {
+        const struct fused_param *param = table->fused[i];
+        if (param->rows == 1 || param == &table->embedding) bytes += weights_unpacked_bytes(weights, param);
+    }
+    return backend->ops->buffer_new(backend, bytes, &weights->unpacked);
+}
+
+// Loads everything in the order of the table.
 static status weights_load_all(struct weights_loader *loader) {
     struct weights *weights = loader->weights;
     const struct operations *ops = weights->backend->ops;
     const struct parameter_table *table = weights->table;
-    const struct fused_param *embedding = &table->embedding;
-    if (weights->training) {
-        weights->embedding = param_tensor(weights->master, embedding);
-    } else {
-        size_t bytes = (size_t)embedding->rows * (size_t)embedding->columns * element_size(weights->type);
-        TRY(ops->buffer_new(weights->backend, bytes, &weights->embedding_rows));
-        weights->embedding = (struct tensor){
-            weights->embedding_rows, 0, weights->type, embedding->rows, embedding->columns, embedding->columns};
-    }
-    TRY(weights_fill(loader, embedding, weights->embedding));
+    TRY(weights_load_unpacked(loader, &table->embedding, &weights->embedding));
     if (!table->lm_head.count)
-        TRY(ops->weight_new(weights->backend, &weights->lm_head, weights->embedding, weights->type,
-                            !weights->training));
+        TRY(ops->weight_new(weights->backend, &weights->lm_head, weights->embedding, weights_packed(weights)));
     TRY(weights_load_block_matrices(loader, &weights->text));
     if (table->lm_head.count) TRY(weights_load_matrix(loader, &table->lm_head, &weights->lm_head));
     TRY(weights_load_block_vectors(loader, &weights->text));
-    TRY(weights_load_vector(loader, &table->norm, &weights->norm));
+    TRY(weights_load_unpacked(loader, &table->norm, &weights->norm));
     TRY(weights_load_matrix(loader, &table->patch_embed, &weights->patch_embed));
     TRY(weights_load_block_matrices(loader, &weights->vision));
     TRY(weights_load_matrix(loader, &table->merger_fc1, &weights->merger_fc1));
     TRY(weights_load_matrix(loader, &table->merger_fc2, &weights->merger_fc2));
     TRY(weights_load_block_vectors(loader, &weights->vision));
-    TRY(weights_load_vector(loader, &table->merger_norm, &weights->merger_norm));
-    TRY(weights_load_vector(loader, &table->merger_fc1_bias, &weights->merger_fc1_bias));
-    TRY(weights_load_vector(loader, &table->merger_fc2_bias, &weights->merger_fc2_bias));
-    return weights_refresh(weights);
+    TRY(weights_load_unpacked(loader, &table->merger_norm, &weights->merger_norm));
+    TRY(weights_load_unpacked(loader, &table->merger_fc1_bias, &weights->merger_fc1_bias));
+    return weights_load_unpacked(loader, &table->merger_fc2_bias, &weights->merger_fc2_bias);
 }
 
 status weights_load(struct weights **out, struct backend *backend, const struct model_config *config,
@@ -200,11 +175,10 @@ status weights_load(struct weights **out, struct backend *backend, const struct 
     struct weights *weights = NULL;
     status result = OK;
     TRY(NEW(&weights, 1));
-    struct weights_loader loader = {.weights = weights};
-    *weights = (struct weights){.backend = backend, .table = table, .type = type, .training = training};
+    struct weights_loader loader = {.weights = weights, .digested = !training && !hash};
+    *weights = (struct weights){.backend = backend, .table = table, .type = type};
     TRY_TO(result, done, NEW(&loader.found, table->count));
     TRY_TO(result, done, parameter_table_match(table, store, loader.found));
-    if (!training && !hash) TRY_TO(result, done, weights_hasher_new(&loader.hasher, config, type));
     weights->text = (struct transformer){
         .params = table->text,
         .block_count = text->num_hidden_layers,
@@ -225,24 +199,16 @@ status weights_load(struct weights **out, struct backend *backend, const struct 
     };
     TRY_TO(result, done, NEW(&weights->text.blocks, (size_t)text->num_hidden_layers));
     TRY_TO(result, done, NEW(&weights->vision.blocks, (size_t)vision->depth));
-    if (training)
-        TRY_TO(result, done,
-               backend->ops->buffer_new(backend, (size_t)table->elements * sizeof(float), &weights->master));
-    if (!weights_read_master(weights)) {
-        size_t elements = 0;
-        for (size_t i = 0; i < table->count; i++)
-            if (table->list[i].kind != PARAMETER_MATRIX) elements += (size_t)table->list[i].count + VECTOR_ALIGNMENT;
-        TRY_TO(result, done, backend->ops->buffer_new(backend, elements * element_size(type), &weights->vectors));
-    }
+    TRY_TO(result, done, weights_allocate(weights, training));
     TRY_TO(result, done, weights_load_all(&loader));
-    if (hash || loader.hasher) weights->hash = hash ? *hash : weights_hasher_digest(loader.hasher);
-    weights->hash_known = hash || loader.hasher;
+    weights->hash_known = !training;
+    if (hash) weights->hash = *hash;
+    if (loader.digested) TRY_TO(result, done, weights_hash_finish(config, table, type, loader.digest, &weights->hash));
     *out = weights;
     weights = NULL;
 done:
     backend->ops->buffer_free(backend, &loader.staging);
     weights_free(&weights);
-    weights_hasher_free(&loader.hasher);
     free(loader.found);
     return result;
 }
@@ -268,61 +234,16 @@ void weights_free(struct weights **weights) {
     ops->weight_free(it->backend, &it->patch_embed);
     ops->weight_free(it->backend, &it->merger_fc1);
     ops->weight_free(it->backend, &it->merger_fc2);
-    ops->buffer_free(it->backend, &it->master);
-    ops->buffer_free(it->backend, &it->vectors);
-    ops->buffer_free(it->backend, &it->embedding_rows);
+    param_array_release(&it->values, it->backend);
+    param_array_release(&it->remainders, it->backend);
+    ops->buffer_free(it->backend, &it->unpacked);
     free(it);
     *weights = NULL;
 }
 
-static status weights_refresh_vector(struct weights *weights, const struct fused_param *param, struct tensor vector) {
-    if (param->count == 0) return OK;
-    return weights->backend->ops->copy(weights->backend, vector, param_tensor(weights->master, param));
-}
-
-static status weights_refresh_blocks(struct weights *weights, const struct transformer *transformer) {
-    for (int i = 0; i < transformer->block_count; i++) {
-        const struct block_params *params = &transformer->params[i];
-        const struct block *block = &transformer->blocks[i];
-        TRY(weights_refresh_vector(weights, &params->norm1, block->norm1));
-        TRY(weights_refresh_vector(weights, &params->norm2, block->norm2));
-        TRY(weights_refresh_vector(weights, &params->qkv_bias, block->qkv_bias));
-        TRY(weights_refresh_vector(weights, &params->out_bias, block->out_bias));
-        TRY(weights_refresh_vector(weights, &params->gate_up_bias, block->gate_up_bias));
-        TRY(weights_refresh_vector(weights, &params->down_bias, block->down_bias));
-    }
-    return OK;
-}
-
-status weights_refresh(struct weights *weights) {
-    weights->hash_known = false;
-    if (!weights->training || weights_read_master(weights)) return OK;
-    const struct parameter_table *table = weights->table;
-    TRY(weights_refresh_blocks(weights, &weights->text));
-    TRY(weights_refresh_blocks(weights, &weights->vision));
-    TRY(weights_refresh_vector(weights, &table->norm, weights->norm));
-    TRY(weights_refresh_vector(weights, &table->merger_norm, weights->merger_norm));
-    TRY(weights_refresh_vector(weights, &table->merger_fc1_bias, weights->merger_fc1_bias));
-    return weights_refresh_vector(weights, &table->merger_fc2_bias, weights->merger_fc2_bias);
-}
-
 status weights_hash(struct weights *weights, const struct model_config *config, uint64_t *hash) {
-    status result = OK;
-    struct weights_hasher *hasher = NULL;
-    if (!weights->hash_known) {
-        TRY_TO(result, done, weights_hasher_new(&hasher, config, weights->type));
-        for (size_t i = 0; i < weights->table->count; i++) {
-            const struct parameter *parameter = &weights->table->list[i];
-            weights_hasher_parameter(hasher, parameter);
-            TRY_TO(result, done,
-                   parameter_download(weights->backend, weights->master, parameter, weights->type,
-                                      weights_hasher_update, hasher));
-        }
-        weights->hash = weights_hasher_digest(hasher);
-        weights->hash_known = true;
-    }
+    if (!weights->hash_known) TRY(weights_hash_array(weights->backend, config, &weights->values, &weights->hash));
+    weights->hash_known = true;
     *hash = weights->hash;
-done:
-    weights_hasher_free(&hasher);
-    return result;
+    return OK;
 }

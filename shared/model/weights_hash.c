@@ -11,28 +11,22 @@
 static_assert(ELEMENT_F32 == 0 && ELEMENT_BF16 == 1, "the type is hashed by its number");
 static_assert(sizeof(double) == 8 && sizeof((struct parameter){0}.shape[0]) == 8, "numbers are hashed by their bits");
 
-struct weights_hasher {
-    XXH3_state_t *state;
-};
+enum { STAGING_BYTES = 4 << 20 }; // of a file's data at a time
 
-static void weights_hasher_number(struct weights_hasher *hasher, double number) {
-    XXH3_64bits_update(hasher->state, &number, sizeof number);
+static_assert(STAGING_BYTES % 8 == 0, "the data is divided between whole words");
+
+status weights_digest(struct backend *backend, const struct fused_param *param, struct tensor values,
+                      uint64_t *digest) {
+    uint64_t first = (uint64_t)param->offset * element_size(values.type);
+    assert(first % 8 == 0);
+    return backend->ops->digest(backend, values, first / 8, digest);
 }
 
-status weights_hasher_new(struct weights_hasher **out, const struct model_config *config, enum element type) {
-    *out = NULL;
-    struct weights_hasher *hasher = NULL;
-    TRY(NEW(&hasher, 1));
-    hasher->state = XXH3_createState();
-    if (!hasher->state) {
-        free(hasher);
-        return fail_oom();
-    }
-    XXH3_64bits_reset(hasher->state);
-    weights_hasher_number(hasher, type);
+static void weights_hash_numbers(XXH3_state_t *state, const struct model_config *config, enum element type) {
     const struct text_config *text = &config->text;
     const struct vision_config *vision = &config->vision;
     const double numbers[] = {
+        type,
         // everything that changes a result except sizes, which are in the parameters' shapes
         text->num_attention_heads,
         text->num_key_value_heads,
@@ -59,51 +53,85 @@ status weights_hasher_new(struct weights_hasher **out, const struct model_config
         (double)config->image_token_id,
         (double)config->video_token_id,
     };
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) weights_hasher_number(hasher, numbers[i]);
-    for (int i = 0; i < vision->depth; i++) weights_hasher_number(hasher, vision->fullatt_blocks[i]);
-    *out = hasher;
+    XXH3_64bits_update(state, numbers, sizeof numbers);
+    for (int i = 0; i < vision->depth; i++) {
+        double number = vision->fullatt_blocks[i];
+        XXH3_64bits_update(state, &number, sizeof number);
+    }
+}
+
+status weights_hash_finish(const struct model_config *config, const struct parameter_table *table, enum element type,
+                           uint64_t digest, uint64_t *hash) {
+    XXH3_state_t *state = XXH3_createState();
+    if (!state) return fail_oom();
+    XXH3_64bits_reset(state);
+    weights_hash_numbers(state, config, type);
+    for (size_t i = 0; i < table->count; i++) {
+        const struct parameter *parameter = &table->list[i];
+        XXH3_64bits_update(state, parameter->name, strlen(parameter->name) + 1);
+        XXH3_64bits_update(state, parameter->shape, (size_t)parameter->rank * sizeof *parameter->shape);
+    }
+    XXH3_64bits_update(state, &digest, sizeof digest);
+    *hash = XXH3_64bits_digest(state);
+    XXH3_freeState(state);
     return OK;
 }
 
-void weights_hasher_free(struct weights_hasher **hasher) {
-    if (!*hasher) return;
-    XXH3_freeState((*hasher)->state);
-    free(*hasher);
-    *hasher = NULL;
+status weights_hash_array(struct backend *backend, const struct model_config *config, const struct param_array *values,
+                          uint64_t *hash) {
+    uint64_t digest = 0;
+    for (size_t i = 0; i < values->table->fused_count; i++) {
+        const struct fused_param *param = values->table->fused[i];
+        TRY(weights_digest(backend, param, param_tensor(values, param), &digest));
+    }
+    return weights_hash_finish(config, values->table, values->types[0], digest, hash);
 }
 
-void weights_hasher_parameter(struct weights_hasher *hasher, const struct parameter *parameter) {
-    XXH3_64bits_update(hasher->state, parameter->name, strlen(parameter->name) + 1);
-    XXH3_64bits_update(hasher->state, parameter->shape, (size_t)parameter->rank * sizeof *parameter->shape);
-}
-
-status weights_hasher_update(void *hasher, const void *elements, size_t bytes) {
-    XXH3_64bits_update(((struct weights_hasher *)hasher)->state, elements, bytes);
+// Adds the digest of a fused parameter, whose tensors lie apart in the file: brings them together in `staging`, piece
+// by piece.
+static status weights_digest_stored(struct backend *backend, struct buffer *staging, const struct fused_param *param,
+                                    const struct stored_tensor *const *found, enum element type, uint64_t *digest) {
+    size_t filled = 0, digested = 0; // bytes
+    size_t total = (size_t)(param->rows * param->columns) * element_size(type);
+    uint64_t first = (uint64_t)param->offset * element_size(type) / 8;
+    for (size_t i = param->first; i < param->first + param->count; i++) {
+        const char *data = found[i]->data;
+        for (size_t at = 0, now; at < found[i]->size; at += now) {
+            now = found[i]->size - at < STAGING_BYTES - filled ? found[i]->size - at : STAGING_BYTES - filled;
+            struct tensor piece = {staging, filled, ELEMENT_U8, 1, (int64_t)now, (int64_t)now};
+            TRY(backend->ops->upload(backend, piece, data + at, ELEMENT_U8));
+            filled += now;
+            if (filled < STAGING_BYTES && digested + filled < total) continue;
+            struct tensor all = {staging, 0, ELEMENT_U8, 1, (int64_t)filled, (int64_t)filled};
+            TRY(backend->ops->digest(backend, all, first + digested / 8, digest));
+            digested += filled;
+            filled = 0;
+        }
+    }
+    assert(digested == total);
     return OK;
 }
 
-uint64_t weights_hasher_digest(const struct weights_hasher *hasher) {
-    return XXH3_64bits_digest(hasher->state);
-}
-
-status weights_hash_stored(const struct model_config *config, const struct parameter_table *table,
-                           const struct safetensors *store, enum element type, uint64_t *hash) {
+status weights_hash_stored(struct backend *backend, const struct model_config *config,
+                           const struct parameter_table *table, const struct safetensors *store, enum element type,
+                           uint64_t *hash) {
     const struct stored_tensor **found = NULL;
-    struct weights_hasher *hasher = NULL;
+    struct buffer *staging = NULL;
+    uint64_t digest = 0;
     status result = OK;
     TRY_TO(result, done, NEW(&found, table->count));
     TRY_TO(result, done, parameter_table_match(table, store, found));
-    TRY_TO(result, done, weights_hasher_new(&hasher, config, type));
     for (size_t i = 0; i < table->count; i++) {
         if (found[i]->type != type)
             TRY_TO(result, done,
                    fail(DATAERR, "tensor %s has another type than the model computes in", found[i]->name));
-        weights_hasher_parameter(hasher, &table->list[i]);
-        TRY_TO(result, done, weights_hasher_update(hasher, found[i]->data, found[i]->size));
     }
-    *hash = weights_hasher_digest(hasher);
+    TRY_TO(result, done, backend->ops->buffer_new(backend, STAGING_BYTES, &staging));
+    for (size_t i = 0; i < table->fused_count; i++)
+        TRY_TO(result, done, weights_digest_stored(backend, staging, table->fused[i], found, type, &digest));
+    result = weights_hash_finish(config, table, type, digest, hash);
 done:
-    weights_hasher_free(&hasher);
+    backend->ops->buffer_free(backend, &staging);
     free(found);
     return result;
 }

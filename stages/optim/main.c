@@ -37,7 +37,6 @@ static status optim_open(void **state, struct stage_context *context) {
         .training = true,
         .train_vision = options->train_vision,
         .ema = options->ema_every > 0,
-        .scratch = options->out,
     };
     TRY(model_open(&optim->model, options->model.dir, &model_options));
     const struct model_info *info = model_get_info(optim->model);

@@ -103,7 +103,7 @@ static void batch_check_steps(struct harness *h) {
     harness_case(h, "%d slots", it.capacity);
     struct tensor plain = harness_dense(h, ELEMENT_F32, vocabulary, channels, FILL_NORMAL, 0.7);
     struct tensor in = harness_dense(h, ELEMENT_F32, max_slots + steps, channels, FILL_NORMAL, 1);
-    harness_ok(h, h->ops->weight_new(h->backend, &it.head, plain, ELEMENT_F32, true));
+    harness_ok(h, h->ops->weight_new(h->backend, &it.head, plain, true));
     harness_ok(h, h->ops->decode_batch_new(h->backend, &it.batch, it.capacity, batch_heads, eos_ids, 2));
     for (int step = 0; step < steps; step++) {
         batch_change_slots(h, &it);
@@ -128,7 +128,7 @@ static void batch_check_refusals(struct harness *h) {
     harness_hold(h, ops->decode_batch_new(h->backend, &batch, 0, batch_heads, NULL, 0) == BUG && !batch, "no slots");
     struct tensor in = harness_dense(h, ELEMENT_F32, 2, channels, FILL_NORMAL, 1),
                   plain = harness_dense(h, ELEMENT_F32, vocabulary, channels, FILL_NORMAL, 1);
-    harness_ok(h, ops->weight_new(h->backend, &head, plain, ELEMENT_F32, true));
+    harness_ok(h, ops->weight_new(h->backend, &head, plain, true));
     harness_ok(h, ops->decode_batch_new(h->backend, &batch, 2, batch_heads, NULL, 0));
     struct decode_row row = {.max_len = 9};
     for (int slot = 0; slot < 2; slot++) harness_ok(h, ops->decode_batch_set(h->backend, batch, slot, &row));

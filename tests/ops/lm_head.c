@@ -27,7 +27,7 @@ static struct lm_head_case lm_head_set_up(struct harness *h, const char *what, d
     s.in = harness_tensor(h, s.type, s.rows, s.channels, FILL_NORMAL, 1);
     s.plain = harness_dense(h, s.type, s.vocabulary, s.channels, FILL_NORMAL, scale);
     s.targets = harness_index(h, s.rows, s.vocabulary);
-    harness_ok(h, h->ops->weight_new(h->backend, &s.head, s.plain, s.type, false));
+    harness_ok(h, h->ops->weight_new(h->backend, &s.head, s.plain, false));
     return s;
 }
 
@@ -130,7 +130,7 @@ static void lm_head_check_rounded_grad(struct harness *h) {
     struct tensor fine = harness_dense(h, ELEMENT_F32, vocabulary, channels, FILL_ZERO, 0),
                   coarse = harness_dense(h, ELEMENT_BF16, vocabulary, channels, FILL_ZERO, 0);
     struct weight *head;
-    harness_ok(h, h->ops->weight_new(h->backend, &head, plain, ELEMENT_F32, false));
+    harness_ok(h, h->ops->weight_new(h->backend, &head, plain, false));
     harness_ok(h, h->ops->logprob(h->backend, logprob, sums, in, head, targets));
     harness_ok(h, h->ops->logprob_grad(h->backend, grad_in, fine, in, head, targets, sums, dlogprob));
     harness_ok(h, h->ops->logprob_grad(h->backend, grad_in, coarse, in, head, targets, sums, dlogprob));
@@ -246,7 +246,7 @@ static void lm_head_check_frequencies(struct harness *h) {
     }
     harness_set(h, in, ones);
     struct weight *head;
-    harness_ok(h, h->ops->weight_new(h->backend, &head, plain, ELEMENT_F32, true));
+    harness_ok(h, h->ops->weight_new(h->backend, &head, plain, true));
     for (int i = 0; i < draws; i += part) // a batch of all draws would take long to fill
         sampling_step(h, tensor_rows(in, i, part), head, rows + i, numbers + i, logprobs + i);
     h->ops->weight_free(h->backend, &head);
@@ -319,12 +319,12 @@ static void lm_head_time_type(struct harness *h, enum element type) {
         const struct decode_row row = {.max_len = INT32_MAX, .sampling = {1, 0.95f, 50}, .completion = (uint64_t)i};
         harness_ok(h, h->ops->decode_batch_set(h->backend, t.batch, i, &row));
     }
-    harness_ok(h, h->ops->weight_new(h->backend, &t.head, plain, type, true));
+    harness_ok(h, h->ops->weight_new(h->backend, &t.head, plain, true));
     harness_time(h, flops, 0, lm_head_run_logprob, &t, "%s logprob 1024x768x32000", name);
     harness_time(h, flops / 128, 0, lm_head_run_sample, &t, "%s sample 8x768x32000", name);
     h->ops->decode_batch_free(h->backend, &t.batch);
     h->ops->weight_free(h->backend, &t.head);
-    harness_ok(h, h->ops->weight_new(h->backend, &t.head, plain, type, false));
+    harness_ok(h, h->ops->weight_new(h->backend, &t.head, plain, false));
     harness_time(h, 3 * flops, 0, lm_head_run_logprob_grad, &t, "%s logprob_grad 1024x768x32000", name);
     h->ops->weight_free(h->backend, &t.head);
 }

@@ -13,7 +13,7 @@ static struct weight *logits_head(struct harness *h, const float *logits, int64_
     struct tensor plain = harness_dense(h, ELEMENT_F32, count, 1, FILL_ZERO, 0);
     struct weight *head = NULL;
     harness_set(h, plain, logits);
-    harness_ok(h, h->ops->weight_new(h->backend, &head, plain, ELEMENT_F32, true));
+    harness_ok(h, h->ops->weight_new(h->backend, &head, plain, true));
     return head;
 }
 

@@ -94,24 +94,12 @@ static void expect_training_agrees(struct model_case *it, struct model *model, c
     }
 }
 
-// Whether this machine computes in bfloat16; float32 it must.
-static bool computes(struct model_case *it, const char *precision) {
-    struct model *model = NULL;
-    status result = model_open(&model, it->dir, &(struct model_options){.device = "cpu", .precision = precision});
-    model_free(&model);
-    if (result == OK) return true;
-    print_message("left out: %s\n", fail_text());
-    assert_string_equal(precision, "bfloat16");
-    assert_int_equal(result, UNAVAILABLE);
-    return false;
-}
-
 static void sampler_scorer_trainer(const char *precision) {
     for (int c = 0; c < CASES; c++) {
         struct model_case it;
         case_open(&it, case_names[c]);
         static struct samples first, other;
-        for (int threads = 1; threads <= 3 && computes(&it, precision); threads++) {
+        for (int threads = 1; threads <= 3 && case_computes(&it, precision); threads++) {
             struct model *model = case_model(&it, &(struct model_options){.precision = precision, .threads = threads});
             sample_all(&it, model, threads == 1 ? 64 : threads == 2 ? 3 : 5, threads == 1 ? &first : &other);
             if (threads > 1) assert_memory_equal(&other, &first, sizeof first);
@@ -166,7 +154,7 @@ static uint64_t hash_of(struct model *model) {
 static void publish_and_swap(const char *precision, const char *name) {
     struct model_case it;
     case_open(&it, name);
-    if (!computes(&it, precision)) {
+    if (!case_computes(&it, precision)) {
         case_close(&it);
         return;
     }

@@ -111,6 +111,18 @@ static inline struct model *case_model(const struct model_case *it, const struct
     return model;
 }
 
+// Whether this machine computes in bfloat16; float32 it must.
+static inline bool case_computes(const struct model_case *it, const char *precision) {
+    struct model *model = NULL;
+    status result = model_open(&model, it->dir, &(struct model_options){.device = "cpu", .precision = precision});
+    model_free(&model);
+    if (result == OK) return true;
+    print_message("left out: %s\n", fail_text());
+    assert_string_equal(precision, "bfloat16");
+    assert_int_equal(result, UNAVAILABLE);
+    return false;
+}
+
 // |a - b| / |b| over all elements.
 static inline double relative_distance(const float *a, const float *b, size_t count) {
     double difference = 0, size = 0;
