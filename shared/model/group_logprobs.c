@@ -75,8 +75,24 @@ static status group_head_backward(const struct head_state *head, struct model *m
     return OK;
 }
 
+// Keeps the targets whose tokens are wanted.
+static void group_keep_targets(struct sequence *sequence, const struct model_completion *completions, size_t count,
+                               const struct token_range *wanted) {
+    int64_t from = 0, kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        assert(wanted[i].first <= wanted[i].end && wanted[i].end <= completions[i].count);
+        for (size_t t = 0; t < completions[i].count; t++, from++) {
+            if (t < wanted[i].first || t >= wanted[i].end) continue;
+            sequence->logit_rows[kept] = sequence->logit_rows[from];
+            sequence->target_ids[kept++] = sequence->target_ids[from];
+        }
+    }
+    assert(from == sequence->target_count);
+    sequence->target_count = kept;
+}
+
 status model_score(struct model *model, const struct model_prompt *prompt, const struct model_completion *completions,
-                   size_t count, float *const *logprobs) {
+                   size_t count, const struct token_range *wanted, float *const *logprobs) {
     if (count == 0) return OK;
     struct arena arena = {0};
     struct sequence sequence;
@@ -84,14 +100,17 @@ status model_score(struct model *model, const struct model_prompt *prompt, const
     struct head_state head;
     status result = OK;
     TRY_TO(result, done, sequence_make(&sequence, &arena, &model->config, prompt, completions, count));
+    if (wanted) group_keep_targets(&sequence, completions, count, wanted);
+    if (sequence.target_count == 0) goto done;
     float *all = arena_alloc(&arena, (size_t)sequence.target_count * sizeof *all);
     if (!all) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, text_forward(&text, model, &arena, prompt, &sequence, NULL, false));
     TRY_TO(result, done, group_head_forward(&head, model, &text, false));
     TRY_TO(result, done, model->backend->ops->download(model->backend, all, ELEMENT_F32, head.logprobs));
     for (size_t i = 0; i < count; i++) {
-        memcpy(logprobs[i], all, completions[i].count * sizeof *all);
-        all += completions[i].count;
+        const struct token_range range = wanted ? wanted[i] : (struct token_range){0, completions[i].count};
+        memcpy(logprobs[i] + range.first, all, (range.end - range.first) * sizeof *all);
+        all += range.end - range.first;
     }
 done:
     text_release(&text, model);

@@ -85,10 +85,16 @@ struct model_completion {
 status model_check(const struct model *model, const struct model_prompt *prompt,
                    const struct model_completion *completions, size_t count);
 
+// Tokens of a completion: those from `first` up to and without `end`.
+struct token_range {
+    size_t first, end;
+};
+
 // logprobs[i][t], arrays of the caller, = the log-probability of token t of completion i, given the prompt and the
-// tokens before it in its completion. The prompt is computed once. BAD_SAMPLE as in model_check.
+// tokens before it in its completion. The prompt is computed once. With `wanted`, only the tokens wanted[i] of
+// completion i are scored, and the others' log-probabilities stay as they are. BAD_SAMPLE as in model_check.
 status model_score(struct model *model, const struct model_prompt *prompt, const struct model_completion *completions,
-                   size_t count, float *const *logprobs);
+                   size_t count, const struct token_range *wanted, float *const *logprobs);
 
 // ---- generation: several groups side by side ----
 

@@ -40,31 +40,35 @@ static status refscore_work(void *state, struct group *group) {
     reference->logprobs = arena_alloc(&group->arena, count * sizeof *reference->logprobs);
     struct model_completion *completions = arena_alloc(&group->arena, count * sizeof *completions);
     float **logprobs = arena_alloc(&group->arena, count * sizeof *logprobs);
-    if (!reference->answer_span.data || !reference->logprobs || !completions || !logprobs)
+    struct answer_span *spans = arena_alloc(&group->arena, count * sizeof *spans);
+    struct token_range *answers = arena_alloc(&group->arena, count * sizeof *answers);
+    if (!reference->answer_span.data || !reference->logprobs || !completions || !logprobs || !spans || !answers)
         TRY_TO(result, done, fail_oom());
     reference->answer_span.count = reference->logprob_count = count;
     TRY_TO(result, done, group_doubles(group, &reference->answer_logprob, count));
     TRY_TO(result, done, group_doubles(group, &reference->answer_probability, count));
     for (size_t i = 0; i < count; i++) {
         const struct int_array *tokens = &input.completions[i];
+        bool ended = false;
+        for (size_t k = 0; tokens->count && k < info->eos_count; k++)
+            ended |= info->eos_ids[k] == tokens->data[tokens->count - 1];
+        TRY_TO(result, done, answer_span_find(tokenizer, self->rule, tokens->data, tokens->count, ended, &spans[i]));
+        assert(spans[i].first <= spans[i].end && spans[i].end <= tokens->count);
+        if (spans[i].found) answers[i] = (struct token_range){spans[i].first, spans[i].end};
         TRY_TO(result, done, group_floats(group, &reference->logprobs[i], tokens->count));
         completions[i] = (struct model_completion){tokens->data, tokens->count};
         logprobs[i] = reference->logprobs[i].data;
     }
-    TRY_TO(result, done, model_score(self->model.model, &input.prompt, completions, count, logprobs));
+    TRY_TO(result, done,
+           model_score(self->model.model, &input.prompt, completions, count, self->keep_logprobs ? NULL : answers,
+                       logprobs));
     // The answer of each completion: its mean log-probability and its mean probability.
     for (size_t i = 0; i < count; i++) {
-        const struct int_array *tokens = &input.completions[i];
+        const struct answer_span span = spans[i];
         double logprob_sum = 0, probability_sum = 0;
-        struct answer_span span;
-        bool ended = false;
-        for (size_t k = 0; tokens->count && k < info->eos_count; k++)
-            ended |= info->eos_ids[k] == tokens->data[tokens->count - 1];
-        TRY_TO(result, done, answer_span_find(tokenizer, self->rule, tokens->data, tokens->count, ended, &span));
         reference->answer_span.data[i] = (struct span){span.found ? (int64_t)span.first : -1, (int64_t)span.end};
         reference->answer_logprob.data[i] = reference->answer_probability.data[i] = NAN;
         if (!span.found) continue;
-        assert(span.first <= span.end && span.end <= tokens->count);
         for (size_t t = span.first; t < span.end; t++) {
             logprob_sum += logprobs[i][t];
             probability_sum += exp((double)logprobs[i][t]);

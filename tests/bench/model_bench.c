@@ -101,7 +101,7 @@ static status bench_score(struct bench *bench, int64_t *tokens) {
         logprobs[i] = bench->logprobs[i];
     }
     *tokens = GROUP_SIZE * COMPLETION_TOKENS;
-    return model_score(bench->model, &bench->prompt, completions, GROUP_SIZE, logprobs);
+    return model_score(bench->model, &bench->prompt, completions, GROUP_SIZE, NULL, logprobs);
 }
 
 static status bench_train(struct bench *bench, int64_t *tokens) {

@@ -72,10 +72,33 @@ static void expect_scores(struct model_case *it, struct model *model, const stru
         for (int i = 0; i < GROUP; i++) rows[i] = got[i];
         completions_of(samples, request, completions);
         struct model_prompt prompt = prompt_of(it, model, request);
-        MUST(model_score(model, &prompt, completions, GROUP, rows));
+        MUST(model_score(model, &prompt, completions, GROUP, NULL, rows));
         for (int i = 0; i < GROUP; i++)
             assert_memory_equal(got[i], samples->logprobs[request][i], completions[i].count * sizeof(float));
     }
+}
+
+// Some tokens alone have the log-probabilities that they have among all, and nothing else is written.
+static void expect_wanted_scores(struct model_case *it, struct model *model, const struct samples *samples) {
+    struct model_completion completions[GROUP];
+    struct token_range wanted[GROUP];
+    float got[GROUP][NEW_TOKENS], want[GROUP][NEW_TOKENS], *rows[GROUP];
+    completions_of(samples, 0, completions);
+    for (int i = 0; i < GROUP; i++) {
+        size_t count = completions[i].count, first = i == 1 ? count : count / 3; // one has none
+        wanted[i] = (struct token_range){first, i == 2 ? count : first + (count - first) / 2};
+        rows[i] = got[i];
+        for (size_t t = 0; t < NEW_TOKENS; t++)
+            got[i][t] = want[i][t] = t < wanted[i].first || t >= wanted[i].end ? 7 : samples->logprobs[0][i][t];
+    }
+    for (int i = 0; i < GROUP; i++)
+        for (size_t t = wanted[i].first; t < wanted[i].end; t++) got[i][t] = 0;
+    struct model_prompt prompt = prompt_of(it, model, 0);
+    MUST(model_score(model, &prompt, completions, GROUP, wanted, rows));
+    assert_memory_equal(got, want, sizeof got);
+    memset(wanted, 0, sizeof wanted);
+    MUST(model_score(model, &prompt, completions, GROUP, wanted, rows));
+    assert_memory_equal(got, want, sizeof got);
 }
 
 static void expect_training_agrees(struct model_case *it, struct model *model, const struct samples *samples) {
@@ -104,6 +127,7 @@ static void sampler_scorer_trainer(const char *precision) {
             sample_all(&it, model, threads == 1 ? 64 : threads == 2 ? 3 : 5, threads == 1 ? &first : &other);
             if (threads > 1) assert_memory_equal(&other, &first, sizeof first);
             expect_scores(&it, model, &first);
+            expect_wanted_scores(&it, model, &first);
             model_free(&model);
             model = case_model(
                 &it, &(struct model_options){
@@ -142,7 +166,7 @@ static void score_case(struct model *model, const struct model_case *it, float o
     float *rows[COMPLETIONS];
     memset(out, 0, sizeof(float[COMPLETIONS][MAX_TOKENS]));
     for (int i = 0; i < COMPLETIONS; i++) rows[i] = out[i];
-    MUST(model_score(model, &it->prompt, it->completions, COMPLETIONS, rows));
+    MUST(model_score(model, &it->prompt, it->completions, COMPLETIONS, NULL, rows));
 }
 
 static uint64_t hash_of(struct model *model) {
@@ -270,7 +294,7 @@ static void test_a_checkpoint_keeps_the_layout(void **state) {
 static void expect_bad_sample(struct model *model, const struct model_prompt *prompt,
                               const struct model_completion *completion, const char *says) {
     float got[MAX_TOKENS], *row = got;
-    assert_int_equal(model_score(model, prompt, completion, 1, &row), BAD_SAMPLE);
+    assert_int_equal(model_score(model, prompt, completion, 1, NULL, &row), BAD_SAMPLE);
     if (!strstr(fail_text(), says)) print_error("%s\n", fail_text());
     assert_non_null(strstr(fail_text(), says));
 }

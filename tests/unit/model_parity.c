@@ -7,7 +7,7 @@ static struct model_case cases[CASES];
 static void score_case(struct model *model, const struct model_case *it, float out[COMPLETIONS][MAX_TOKENS]) {
     float *rows[COMPLETIONS];
     for (int i = 0; i < COMPLETIONS; i++) rows[i] = out[i];
-    MUST(model_score(model, &it->prompt, it->completions, COMPLETIONS, rows));
+    MUST(model_score(model, &it->prompt, it->completions, COMPLETIONS, NULL, rows));
 }
 
 static void test_log_probabilities(void **state) {
@@ -51,7 +51,7 @@ static void test_whole_distribution(void **state) {
             rows[i] = &got[i];
             completions[i] = (struct model_completion){&tokens[i], 1};
         }
-        MUST(model_score(model, &it->prompt, completions, count, rows));
+        MUST(model_score(model, &it->prompt, completions, count, NULL, rows));
         const float *logits = safetensors_find(it->tensors, "logits")->data;
         double sum = 0, maximum = 0;
         for (size_t i = 0; i < count; i++) sum += exp((double)logits[i]);
@@ -230,7 +230,7 @@ static void test_packed_is_separate(void **state) {
         double maximum = 0;
         for (size_t i = 0; i < COMPLETIONS; i++) {
             MUST(model_accumulate(separate, &it->prompt, &completions[i], 1, &loss, 1.0 / COMPLETIONS, &result));
-            MUST(model_score(packed, &it->prompt, &it->completions[i], 1, &row));
+            MUST(model_score(packed, &it->prompt, &it->completions[i], 1, NULL, &row));
             for (size_t t = 0; t < it->completions[i].count; t++)
                 maximum = fmax(maximum, fabs((double)alone[t] - together[i][t]));
         }
