@@ -20,7 +20,7 @@ CPPFLAGS       += -DCARAVAN_LIBDIR='"$(LIBDIR)"'
 CUDA_HOST    := $(wildcard kernels/cuda/*.c)
 CUDA_DEVICE  := $(wildcard kernels/cuda/*.cu)
 CXX_WARNINGS := -Wall -Wextra -Wredundant-decls -Wpointer-arith -Wvla -Wshadow -Wconversion -Wsign-conversion -Wundef \
-                -Wformat=2 -Wcast-qual -Wimplicit-fallthrough $(WERROR)
+                -Wformat=2 -Wcast-qual -Wimplicit-fallthrough -Wno-unknown-pragmas $(WERROR)
 
 # ---- emulated ----
 

@@ -28,7 +28,7 @@ struct bf16 {
 
 #include <cuda_runtime.h>
 
-#define DEVICE static __device__ __forceinline__
+#define DEVICE            static __device__ __forceinline__
 
 // ---- arithmetic, each operation rounded to nearest even ----
 
@@ -84,10 +84,9 @@ template <typename T> DEVICE T shuffle(T v, int lane) {
     return __shfl_sync(0xffffffffu, v, lane);
 }
 
-// Returns a word with the bit of each lane whose condition holds.
-DEVICE uint32_t ballot(bool condition) {
-    return __ballot_sync(0xffffffffu, condition);
-}
+// Returns a word with the bit of each lane whose condition holds. CUDA's headers have a function of this name for old
+// devices.
+#define ballot(condition) __ballot_sync(0xffffffffu, (condition))
 
 // Waits for the other lanes; what they wrote to memory before is then visible.
 DEVICE void sync_warp() {
