@@ -1,104 +1,99 @@
-// Conversions between element types: `copy`, and the conversions of uploads and downloads.
-#include "kernels/cuda/cuda.h"
-#include "kernels/cuda/device.h"
+// Rows that are copied or converted from one float type to another, row by row or by an index of rows.
+#include "kernels/cuda/convert.h"
 
-enum { convert_threads = 256, convert_most_blocks = 8192 };
-
-// An IEEE half.
-struct f16 {
-    uint16_t bits;
+// out row i = in row i; with an index, one of the two rows is index[i]. Columns are elements, or units of a copy.
+struct convert_args {
+    struct device_rows out, in;
+    const int32_t *index; // or NULL
+    int64_t index_stride;
+    bool scatter; // the index is of rows of `out`, not of `in`
+    int64_t rows, columns, indexed_rows;
+    uint32_t *reports;
 };
 
-DEVICE float convert_to_f32(float value) {
-    return value;
+// Returns the indexed row of row i, or i without an index; -1 if it is out of range, which is reported once.
+DEVICE int64_t convert_row(const struct convert_args &a, int64_t i) {
+    if (!a.index) return i;
+    int64_t row = a.index[i * a.index_stride];
+    if (row >= 0 && row < a.indexed_rows) return row;
+    if (blockIdx.x == 0 && threadIdx.x == 0) report_error(a.reports, CUDA_REPORT_INDEX);
+    return -1;
 }
 
-DEVICE float convert_to_f32(struct bf16 value) {
-    return f32_from_bf16(value);
-}
-
-DEVICE float convert_to_f32(struct f16 value) {
-    uint32_t sign = (uint32_t)(value.bits & 0x8000) << 16, rest = value.bits & 0x7fff;
-    if (rest >= 0x7c00) return f32_from_bits(sign | 0x7f800000 | (rest & 0x3ff) << 13); // infinity, NaN
-    if (rest >= 0x400) return f32_from_bits(sign | ((rest << 13) + (112u << 23)));
-    return f32_from_bits(sign | bits_from_f32((float)rest * 0x1p-24f));
-}
-
-DEVICE void convert_from_f32(float *out, float value) {
-    *out = value;
-}
-
-DEVICE void convert_from_f32(struct bf16 *out, float value) {
-    *out = bf16_from_f32(value);
-}
-
-// Rounds to nearest even; NaN becomes the quiet NaN of its sign.
-DEVICE void convert_from_f32(struct f16 *out, float value) {
-    uint32_t bits = bits_from_f32(value), sign = bits >> 16 & 0x8000;
-    bits &= 0x7fffffff;
-    if (bits > 0x7f800000) {
-        out->bits = (uint16_t)(sign | 0x7e00);
-    } else if (bits >= 0x477ff000) { // 65520 and more
-        out->bits = (uint16_t)(sign | 0x7c00);
-    } else if (bits < 0x38800000) { // below the smallest normal half: a multiple of 2^-24
-        // The sum has its last place at 2^-24, and rounds to even.
-        out->bits = (uint16_t)(sign | (bits_from_f32(add_rn(f32_from_bits(bits), 0.5f)) - 0x3f000000));
-    } else {
-        bits += 0xfff + (bits >> 13 & 1);
-        out->bits = (uint16_t)(sign | ((bits >> 13) - (112u << 10)));
+template <typename unit> __global__ void __launch_bounds__(row_threads) copy_kernel(struct convert_args a) {
+    int64_t column = grid_unit();
+    for (int64_t i = blockIdx.y; i < a.rows && column < a.columns; i += gridDim.y) {
+        int64_t row = convert_row(a, i), out = a.scatter ? row : i, in = a.scatter ? i : row;
+        if (row < 0) continue;
+        ((unit *)(a.out.data + out * a.out.stride))[column] = ((const unit *)(a.in.data + in * a.in.stride))[column];
     }
 }
 
-template <typename T> DEVICE void convert_element(T *out, T value) {
-    *out = value;
-}
-
-template <typename T, typename F> DEVICE void convert_element(T *out, F value) {
-    convert_from_f32(out, convert_to_f32(value));
-}
-
-template <typename T, typename F>
-__global__ void convert_kernel(T *out, int64_t out_stride, const F *in, int64_t in_stride, int64_t rows,
-                               int64_t columns) {
-    int64_t step = (int64_t)gridDim.x * blockDim.x;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows * columns; i += step) {
-        int64_t row = i / columns, column = i - row * columns;
-        convert_element(out + row * out_stride + column, in[row * in_stride + column]);
+__global__ void __launch_bounds__(row_threads) convert_kernel(struct convert_args a) {
+    int64_t column = grid_unit() * octet;
+    for (int64_t i = blockIdx.y; i < a.rows && column < a.columns; i += gridDim.y) {
+        int64_t row = convert_row(a, i), out = a.scatter ? row : i, in = a.scatter ? i : row;
+        if (row < 0) continue;
+        float values[octet];
+        octet_load<LAYOUT_ANY>(values, a.in, in, column, a.columns);
+        octet_store<LAYOUT_ANY>(a.out, out, column, a.columns, values);
     }
 }
 
-template <typename T, typename F>
-static void convert_launch(struct cuda_backend *cuda, void *out, int64_t out_stride, const void *in, int64_t in_stride,
-                           int64_t rows, int64_t columns) {
-    int64_t blocks = (rows * columns + convert_threads - 1) / convert_threads;
-    if (blocks > convert_most_blocks) blocks = convert_most_blocks;
-    LAUNCH((convert_kernel<T, F>), (unsigned)blocks, convert_threads, 0, cuda->stream, (T *)out, out_stride,
-           (const F *)in, in_stride, rows, columns);
+// Copies units of 16 bytes where rows consist of them, otherwise elements.
+static void convert_copy(struct cuda_backend *cuda, struct convert_args a) {
+    int64_t size = (int64_t)element_size(a.in.type), bytes = a.columns * size;
+    if (a.out.aligned && a.in.aligned && bytes % 16 == 0) size = 16;
+    a.columns = bytes / size;
+    dim3 grid = grid_of(a.columns, a.rows);
+    if (size == 16)
+        LAUNCH(copy_kernel<struct words16>, grid, row_threads, 0, cuda->stream, a);
+    else if (size == 4)
+        LAUNCH(copy_kernel<uint32_t>, grid, row_threads, 0, cuda->stream, a);
+    else if (size == 2)
+        LAUNCH(copy_kernel<uint16_t>, grid, row_threads, 0, cuda->stream, a);
+    else
+        LAUNCH(copy_kernel<uint8_t>, grid, row_threads, 0, cuda->stream, a);
 }
 
-template <typename T>
-static void convert_to(struct cuda_backend *cuda, void *out, int64_t out_stride, const void *in, enum element from,
-                       int64_t in_stride, int64_t rows, int64_t columns) {
-    if (from == ELEMENT_F32) convert_launch<T, float>(cuda, out, out_stride, in, in_stride, rows, columns);
-    if (from == ELEMENT_BF16) convert_launch<T, struct bf16>(cuda, out, out_stride, in, in_stride, rows, columns);
-    if (from == ELEMENT_F16) convert_launch<T, struct f16>(cuda, out, out_stride, in, in_stride, rows, columns);
+static bool convert_is_float(enum element type) {
+    return type == ELEMENT_F32 || type == ELEMENT_BF16 || type == ELEMENT_F16;
 }
 
-extern "C" status cuda_convert(struct cuda_backend *cuda, void *out, enum element to, int64_t out_stride,
-                               const void *in, enum element from, int64_t in_stride, int64_t rows, int64_t columns) {
-    if (rows == 0 || columns == 0) return OK;
-    if (to == from) {
-        size_t size = element_size(to), width = (size_t)columns * size;
-        if (rows == 1 || (out_stride == columns && in_stride == columns)) {
-            CUDA_TRY(cudaMemcpyAsync(out, in, (size_t)rows * width, cudaMemcpyDeviceToDevice, cuda->stream));
-        } else {
-            CUDA_TRY(cudaMemcpy2DAsync(out, (size_t)out_stride * size, in, (size_t)in_stride * size, width,
-                                       (size_t)rows, cudaMemcpyDeviceToDevice, cuda->stream));
-        }
-        return OK;
-    }
-    if (to == ELEMENT_F32) convert_to<float>(cuda, out, out_stride, in, from, in_stride, rows, columns);
-    if (to == ELEMENT_BF16) convert_to<struct bf16>(cuda, out, out_stride, in, from, in_stride, rows, columns);
-    if (to == ELEMENT_F16) convert_to<struct f16>(cuda, out, out_stride, in, from, in_stride, rows, columns);
+static status convert_run(struct cuda_backend *cuda, const struct convert_args *a) {
+    CHECK(a->in.type == a->out.type || (convert_is_float(a->in.type) && convert_is_float(a->out.type)));
+    if (a->rows == 0 || a->columns == 0) return OK;
+    if (a->in.type == a->out.type)
+        convert_copy(cuda, *a);
+    else
+        LAUNCH(convert_kernel, grid_of(octets_of(a->columns), a->rows), row_threads, 0, cuda->stream, *a);
     return cuda_launched("convert");
+}
+
+status cuda_convert_indexed(struct cuda_backend *cuda, struct tensor out, struct tensor in, struct tensor index,
+                            bool scatter) {
+    struct convert_args args = {
+        device_rows_of(out), device_rows_of(in), (const int32_t *)tensor_row(index, 0), index.stride, scatter,
+        index.rows,          out.columns,        scatter ? out.rows : in.rows,          cuda->reports};
+    return convert_run(cuda, &args);
+}
+
+static struct device_rows convert_rows_of(const void *data, enum element type, int64_t stride, int64_t rows) {
+    int64_t bytes = stride * (int64_t)element_size(type);
+    bool aligned = (uintptr_t)data % 16 == 0 && (rows <= 1 || bytes % 16 == 0);
+    return {(char *)(uintptr_t)data, bytes, type, aligned};
+}
+
+status cuda_convert(struct cuda_backend *cuda, void *out, enum element to, int64_t out_stride, const void *in,
+                    enum element from, int64_t in_stride, int64_t rows, int64_t columns) {
+    if (rows > 1 && out_stride == columns && in_stride == columns) { // one long row
+        columns *= rows;
+        rows = 1;
+    }
+    struct convert_args args = {};
+    args.out = convert_rows_of(out, to, out_stride, rows);
+    args.in = convert_rows_of(in, from, in_stride, rows);
+    args.rows = rows;
+    args.columns = columns;
+    return convert_run(cuda, &args);
 }

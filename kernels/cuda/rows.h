@@ -1,0 +1,209 @@
+// Rows of tensors as kernels see them, eight elements at a time, and sums over a block.
+//
+// A row is divided into octets of eight elements from its first one; the last octet may be shorter. A thread reads and
+// writes whole octets. So the order in which a kernel adds the elements of a row depends on its length alone, and not
+// on how the row lies in memory: aligned rows are read with loads of 16 bytes, others element by element.
+#ifndef KERNELS_CUDA_ROWS_H
+#define KERNELS_CUDA_ROWS_H
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/device.h"
+
+enum { octet = 8, row_threads = 128, grid_rows = 65535 };
+
+// What a kernel is compiled for. LAYOUT_F32 and LAYOUT_BF16: every operand has this type, aligned rows and whole
+// octets. LAYOUT_ANY: each operand's type and alignment are looked up when the kernel runs.
+enum layout { LAYOUT_ANY, LAYOUT_F32, LAYOUT_BF16 };
+
+// A tensor of floats on the device; none if `data` is NULL.
+struct device_rows {
+    char *data;
+    int64_t stride; // bytes
+    enum element type;
+    bool aligned; // every row begins at a multiple of 16 bytes
+};
+
+// What one load of 16 bytes reads.
+struct alignas(16) words16 {
+    uint32_t word[4];
+};
+
+// ---- in host code ----
+
+static inline struct device_rows device_rows_of(struct tensor t) {
+    struct device_rows out = {};
+    if (tensor_none(t)) return out;
+    out.data = (char *)tensor_row(t, 0);
+    out.stride = t.stride * (int64_t)element_size(t.type);
+    out.type = t.type;
+    out.aligned = tensor_aligned16(t);
+    return out;
+}
+
+// The layout that a kernel may be compiled for, if these are its operands besides those that it reads as LAYOUT_ANY.
+// Every operand has `columns` columns; zeroed ones do not count.
+static inline enum layout layout_of(int64_t columns, const struct device_rows *operands, int count) {
+    bool f32 = columns % octet == 0, bf16 = f32;
+    for (int i = 0; i < count; i++) {
+        if (!operands[i].data) continue;
+        f32 = f32 && operands[i].aligned && operands[i].type == ELEMENT_F32;
+        bf16 = bf16 && operands[i].aligned && operands[i].type == ELEMENT_BF16;
+    }
+    return f32 ? LAYOUT_F32 : bf16 ? LAYOUT_BF16 : LAYOUT_ANY;
+}
+
+// Starts kernel<layout>(...) for one of the three layouts.
+#define LAUNCH_LAYOUT(layout, kernel, grid, block, shared_bytes, stream, ...)                                          \
+    do {                                                                                                               \
+        if ((layout) == LAYOUT_F32)                                                                                    \
+            LAUNCH((kernel<LAYOUT_F32>), grid, block, shared_bytes, stream, __VA_ARGS__);                              \
+        else if ((layout) == LAYOUT_BF16)                                                                              \
+            LAUNCH((kernel<LAYOUT_BF16>), grid, block, shared_bytes, stream, __VA_ARGS__);                             \
+        else                                                                                                           \
+            LAUNCH((kernel<LAYOUT_ANY>), grid, block, shared_bytes, stream, __VA_ARGS__);                              \
+    } while (0)
+
+static inline int64_t octets_of(int64_t columns) {
+    return (columns + octet - 1) / octet;
+}
+
+// A grid of blocks of row_threads threads over `units` units of a row (x) and over rows (y). A kernel takes the rows
+// blockIdx.y, blockIdx.y + gridDim.y ...
+static inline dim3 grid_of(int64_t units, int64_t rows) {
+    return dim3((unsigned)((units + row_threads - 1) / row_threads),
+                (unsigned)(rows < grid_rows ? rows : (int64_t)grid_rows));
+}
+
+// ---- octets ----
+
+// The index of the thread in a grid of grid_of: the unit of a row that it works on.
+DEVICE int64_t grid_unit() {
+    return (int64_t)blockIdx.x * row_threads + threadIdx.x;
+}
+
+DEVICE float f32_from_f16(uint16_t half) {
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = half & 0x7fff;
+    if (rest >= 0x7c00) return f32_from_bits(sign | 0x7f800000 | (rest & 0x3ff) << 13); // infinity, NaN
+    if (rest >= 0x400) return f32_from_bits(sign | ((rest << 13) + (112u << 23)));
+    return f32_from_bits(sign | bits_from_f32(mul_rn((float)rest, 0x1p-24f)));
+}
+
+// Rounds to nearest even; NaN becomes the quiet NaN of its sign.
+DEVICE uint16_t f16_from_f32(float value) {
+    uint32_t bits = bits_from_f32(value), sign = bits >> 16 & 0x8000;
+    bits &= 0x7fffffff;
+    if (bits > 0x7f800000) return (uint16_t)(sign | 0x7e00);
+    if (bits >= 0x477ff000) return (uint16_t)(sign | 0x7c00); // 65520 and more
+    if (bits < 0x38800000) {                                  // below the smallest normal half: a multiple of 2^-24
+        // The sum's last place is 2^-24: it rounds to even.
+        return (uint16_t)(sign | (bits_from_f32(add_rn(f32_from_bits(bits), 0.5f)) - 0x3f000000));
+    }
+    bits += 0xfff + (bits >> 13 & 1);
+    return (uint16_t)(sign | ((bits >> 13) - (112u << 10)));
+}
+
+DEVICE float element_load(const char *row, enum element type, int64_t i) {
+    if (type == ELEMENT_F32) return ((const float *)row)[i];
+    if (type == ELEMENT_BF16) return f32_from_bf16(((const struct bf16 *)row)[i]);
+    return f32_from_f16(((const uint16_t *)row)[i]);
+}
+
+DEVICE void element_store(char *row, enum element type, int64_t i, float value) {
+    if (type == ELEMENT_F32)
+        ((float *)row)[i] = value;
+    else if (type == ELEMENT_BF16)
+        ((struct bf16 *)row)[i] = bf16_from_f32(value);
+    else
+        ((uint16_t *)row)[i] = f16_from_f32(value);
+}
+
+DEVICE void octet_unpack_bf16(float out[octet], struct words16 in) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        out[2 * i] = f32_from_bits(in.word[i] << 16);
+        out[2 * i + 1] = f32_from_bits(in.word[i] & 0xffff0000);
+    }
+}
+
+DEVICE struct words16 octet_pack_bf16(const float in[octet]) {
+    struct words16 out;
+#pragma unroll
+    for (int i = 0; i < 4; i++) out.word[i] = pack_bf16(in[2 * i], in[2 * i + 1]);
+    return out;
+}
+
+DEVICE void octet_load_f32(float out[octet], const char *from) {
+    struct words16 low = ((const struct words16 *)from)[0], high = ((const struct words16 *)from)[1];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        out[i] = f32_from_bits(low.word[i]);
+        out[4 + i] = f32_from_bits(high.word[i]);
+    }
+}
+
+DEVICE void octet_store_f32(char *to, const float in[octet]) {
+    struct words16 low, high;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        low.word[i] = bits_from_f32(in[i]);
+        high.word[i] = bits_from_f32(in[4 + i]);
+    }
+    ((struct words16 *)to)[0] = low;
+    ((struct words16 *)to)[1] = high;
+}
+
+// out = the octet of `row` that begins at column i, of `columns`; elements after the row's end are 0.
+template <int layout>
+DEVICE void octet_load(float out[octet], const struct device_rows &rows, int64_t row, int64_t i, int64_t columns) {
+    const char *from = rows.data + row * rows.stride;
+    bool whole = rows.aligned && columns - i >= octet;
+    if (layout == LAYOUT_F32 || (layout == LAYOUT_ANY && whole && rows.type == ELEMENT_F32)) {
+        octet_load_f32(out, from + i * 4);
+    } else if (layout == LAYOUT_BF16 || (whole && rows.type == ELEMENT_BF16)) {
+        octet_unpack_bf16(out, *(const struct words16 *)(from + i * 2));
+    } else {
+#pragma unroll
+        for (int e = 0; e < octet; e++) {
+            out[e] = 0;
+            if (i + e < columns) out[e] = element_load(from, rows.type, i + e);
+        }
+    }
+}
+
+// The reverse: rounds to the type of `rows`; elements after the row's end are dropped.
+template <int layout>
+DEVICE void octet_store(const struct device_rows &rows, int64_t row, int64_t i, int64_t columns,
+                        const float in[octet]) {
+    char *to = rows.data + row * rows.stride;
+    bool whole = rows.aligned && columns - i >= octet;
+    if (layout == LAYOUT_F32 || (layout == LAYOUT_ANY && whole && rows.type == ELEMENT_F32)) {
+        octet_store_f32(to + i * 4, in);
+    } else if (layout == LAYOUT_BF16 || (whole && rows.type == ELEMENT_BF16)) {
+        *(struct words16 *)(to + i * 2) = octet_pack_bf16(in);
+    } else {
+#pragma unroll
+        for (int e = 0; e < octet; e++)
+            if (i + e < columns) element_store(to, rows.type, i + e, in[e]);
+    }
+}
+
+// Rounds an octet to the type of `rows`, F32 or BF16.
+template <int layout> DEVICE void octet_round(float values[octet], const struct device_rows &rows) {
+    if (layout == LAYOUT_BF16 || (layout == LAYOUT_ANY && rows.type == ELEMENT_BF16))
+        octet_unpack_bf16(values, octet_pack_bf16(values));
+}
+
+// ---- sums over a block ----
+
+// Returns the sum of the threads' values, added in an order that the number of threads fixes. Every thread of the block
+// calls. `shared` has room for a T of each warp; it may be used again after the next barrier.
+template <typename T> DEVICE T block_sum(T value, T *shared) {
+    for (int lanes = 16; lanes > 0; lanes /= 2) value += shuffle_xor(value, lanes);
+    if (lane_id() == 0) shared[threadIdx.x / 32] = value;
+    __syncthreads();
+    T sum = shared[0];
+    for (int warp = 1; warp < (int)blockDim.x / 32; warp++) sum += shared[warp];
+    return sum;
+}
+
+#endif
