@@ -18,6 +18,7 @@ extern "C" {
 // Scratch memory, by what it is used for. One operation at a time uses a slot.
 enum cuda_scratch_slot {
     CUDA_SCRATCH_CONVERT, // values of an upload or a download, in the other type
+    CUDA_SCRATCH_SUMS,    // sums of blocks, which are added up afterwards
     CUDA_SCRATCH_SLOTS,
 };
 
@@ -132,8 +133,14 @@ bool tensor_aligned16(struct tensor t);
     X(copy)                                                                                                            \
     X(wait)
 
+#define CUDA_ROW_OPERATIONS(X)                                                                                         \
+    X(rmsnorm)                                                                                                         \
+    X(rmsnorm_grad)
+
 // Every operation that this backend has.
-#define CUDA_OPERATIONS(X) CUDA_MEMORY_OPERATIONS(X)
+#define CUDA_OPERATIONS(X)                                                                                             \
+    CUDA_MEMORY_OPERATIONS(X)                                                                                          \
+    CUDA_ROW_OPERATIONS(X)
 
 #define CUDA_DECLARE(name) extern __typeof__(*((struct operations *)0)->name) cuda_##name;
 CUDA_OPERATIONS(CUDA_DECLARE)
