@@ -135,7 +135,11 @@ bool tensor_aligned16(struct tensor t);
 
 #define CUDA_ROW_OPERATIONS(X)                                                                                         \
     X(rmsnorm)                                                                                                         \
-    X(rmsnorm_grad)
+    X(rmsnorm_grad)                                                                                                    \
+    X(swiglu)                                                                                                          \
+    X(swiglu_grad)                                                                                                     \
+    X(gelu)                                                                                                            \
+    X(gelu_grad)
 
 // Every operation that this backend has.
 #define CUDA_OPERATIONS(X)                                                                                             \
