@@ -141,10 +141,19 @@ bool tensor_aligned16(struct tensor t);
     X(gelu)                                                                                                            \
     X(gelu_grad)
 
+#define CUDA_OPTIMIZER_OPERATIONS(X)                                                                                   \
+    X(square_sum)                                                                                                      \
+    X(adamw)                                                                                                           \
+    X(ema)                                                                                                             \
+    X(split_f32)                                                                                                       \
+    X(join_f32)                                                                                                        \
+    X(digest)
+
 // Every operation that this backend has.
 #define CUDA_OPERATIONS(X)                                                                                             \
     CUDA_MEMORY_OPERATIONS(X)                                                                                          \
-    CUDA_ROW_OPERATIONS(X)
+    CUDA_ROW_OPERATIONS(X)                                                                                             \
+    CUDA_OPTIMIZER_OPERATIONS(X)
 
 #define CUDA_DECLARE(name) extern __typeof__(*((struct operations *)0)->name) cuda_##name;
 CUDA_OPERATIONS(CUDA_DECLARE)
