@@ -53,7 +53,7 @@ include make/cuda.mk
 .DEFAULT_GOAL := all
 .SECONDARY:
 
-all: $(PROGRAMS) ## build every executable into build/bin
+all: $(PROGRAMS) $(CUDA_PLUGIN) ## build every executable into build/bin, and with CUDA=1 the plug-in for GPUs into build/lib
 
 help: ## list the targets
 	@grep -hE '^[a-z_.-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -94,12 +94,10 @@ $(BUILD)/tests/ops/harness: $(OPS_SOURCES:%.c=$(BUILD)/%.o) $(LIBRARY)
 unit: $(UNIT_TESTS) ## run the unit tests
 	@tests/run-unit $(UNIT_TESTS)
 
-# A GPU is checked with DEVICE=cuda.
-DEVICE ?= cpu emulated
 ops: $(OPS_HARNESS) $(if $(filter emulated,$(DEVICE)),$(EMULATED)) ## check every version of every operation against the reference
 	@set -e; for device in $(DEVICE); do CARAVAN_LIB=$(BUILD)/lib $(OPS_HARNESS) --device $$device; done
 
-e2e: all ## run the programs together, as a user does
+e2e: all $(if $(filter emulated,$(DEVICE)),$(EMULATED)) ## run the programs together, as a user does
 	@tools/deps --check $(E2E_DEBIAN)
 	@BUILD=$(BUILD) tests/run-e2e
 
@@ -121,9 +119,10 @@ test: deps ## install packages, build, run every test, static checks, fuzz seeds
 include $(filter-out make/cuda.mk,$(wildcard make/*.mk))
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 
-install: all ## install the executables into PREFIX (/usr/local)
-	install -d $(DESTDIR)$(PREFIX)/bin
+install: all ## install the executables into PREFIX (/usr/local), and the plug-in for GPUs into LIBDIR (PREFIX/lib)
+	install -d $(DESTDIR)$(PREFIX)/bin $(if $(CUDA_PLUGIN),$(DESTDIR)$(LIBDIR))
 	install -m 755 $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin/
+	$(if $(CUDA_PLUGIN),install -m 755 $(CUDA_PLUGIN) $(DESTDIR)$(LIBDIR)/)
 
 clean: ## remove everything that was built
 	rm -rf build build-* compile_commands.json

@@ -1,8 +1,8 @@
 # The backends that are plug-ins, both from kernels/cuda: build/lib/libcaravan-cuda.so for GPUs (nvcc) and
 # build/lib/libcaravan-emulated.so, which runs the same sources on the CPU (g++ and tests/emulate; for tests).
 #
-# make builds the plug-in for GPUs where nvcc is found. CUDA=1 insists on it, CUDA=0 leaves it out.
-CUDA ?=
+# CUDA=1 builds the plug-in for GPUs; CUDA=0 leaves it out.
+CUDA ?= 0
 NVCC ?= $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 ifeq ($(origin CXX),default)
 CXX := g++
@@ -21,6 +21,9 @@ CUDA_HOST    := $(wildcard kernels/cuda/*.c)
 CUDA_DEVICE  := $(wildcard kernels/cuda/*.cu)
 CXX_WARNINGS := -Wall -Wextra -Wredundant-decls -Wpointer-arith -Wvla -Wshadow -Wconversion -Wsign-conversion -Wundef \
                 -Wformat=2 -Wcast-qual -Wimplicit-fallthrough -Wno-unknown-pragmas $(WERROR)
+
+# The devices that are tested; a GPU with DEVICE=cuda.
+DEVICE ?= cpu emulated
 
 # ---- emulated ----
 
@@ -49,5 +52,48 @@ $(EMULATED): $(EMULATED_OBJECTS)
 	@mkdir -p $(@D)
 	$(CXX) -shared -pthread $(SANITIZE) -o $@ $^
 
+$(BUILD)/tests/unit/emulator: $(patsubst %.cpp,$(BUILD)/emulated/%.o,tests/unit/emulator.cpp $(wildcard tests/emulate/*.cpp))
+	@mkdir -p $(@D)
+	$(CXX) $(LDFLAGS) -o $@ $^ -lcmocka
+
+UNIT_TESTS += $(if $(findstring thread,$(SANITIZE)),,$(BUILD)/tests/unit/emulator)
+
 .PHONY: emulated
 emulated: $(EMULATED) ## build the plug-in that runs the GPU's code on the CPU
+
+# ---- for GPUs ----
+
+# Code for each kind of GPU, and PTX for those to come. A spill or any other warning of ptxas is an error.
+CUDA_CODE    := -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90,code=sm_90 \
+                -gencode arch=compute_100,code=sm_100 -gencode arch=compute_120,code=sm_120
+NVCC_FLAGS   := -std=c++17 -O3 --fmad=false -Werror all-warnings -Xptxas -v,-warn-spills,-warn-lmem-usage $(CUDA_CODE) \
+                -Xcompiler -fPIC,-fvisibility=hidden,-ffp-contract=off
+CUDA_HEADERS := $(if $(NVCC),-isystem $(patsubst %/bin/,%/include,$(dir $(NVCC))))
+CUDA_PLUGIN  := $(if $(filter 0,$(CUDA)),,$(if $(NVCC),$(BUILD)/lib/libcaravan-cuda.so))
+CUDA_OBJECTS := $(CUDA_HOST:%.c=$(BUILD)/cuda/%.o) $(CUDA_DEVICE:%.cu=$(BUILD)/cuda/%.cu.o)
+
+$(BUILD)/cuda/%.o: %.c | packages
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CUDA_HEADERS) $(CFLAGS) -fPIC -fvisibility=hidden -MMD -MP -c -o $@ $<
+
+# What ptxas says of each kernel is kept in FILE.ptxas.
+$(BUILD)/cuda/%.cu.o: %.cu | packages
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCC_FLAGS) -I. -DCARAVAN_VERSION='"$(VERSION)"' -MMD -MP -MF $(@:.o=.d) -c -o $@ $< >$(@:.o=.ptxas) 2>&1 || \
+	    { grep -v 'ptxas info' $(@:.o=.ptxas) >&2; rm -f $@; exit 1; }
+
+$(BUILD)/lib/libcaravan-cuda.so: $(CUDA_OBJECTS)
+	@mkdir -p $(@D)
+	$(NVCC) -shared -cudart static -Xlinker --exclude-libs,ALL -o $@ $^
+
+# kernels/cuda/registers.txt lists the registers of each kernel, as of one version of nvcc. Others give other numbers.
+.PHONY: registers registers-update
+$(BUILD)/registers.txt: $(CUDA_PLUGIN) tools/cuda-registers
+	@tools/cuda-registers "$(NVCC)" $(filter %.cu.o,$(CUDA_OBJECTS)) > $@
+
+registers: $(BUILD)/registers.txt ## compare the registers of CUDA's kernels with the committed table
+	@if [ "$$(head -n 1 $<)" = "$$(head -n 1 kernels/cuda/registers.txt)" ]; then diff -u kernels/cuda/registers.txt $<; \
+	 else echo "registers left out: the table is of $$(head -n 1 kernels/cuda/registers.txt), this is $$(head -n 1 $<)"; fi
+
+registers-update: $(BUILD)/registers.txt ## write that table again
+	cp $< kernels/cuda/registers.txt

@@ -1,6 +1,6 @@
 # Layout, chosen static checks, include layers and circles, naming rules, a comment on every public prototype.
 # In an unpacked archive git lists nothing.
-FORMATTED = $(or $(shell git ls-files '*.c' '*.h' 2>/dev/null),$(shell find $(wildcard */) -name 'build*' -prune -o -name '*.[ch]' -print))
+FORMATTED = $(or $(shell git ls-files '*.c' '*.h' '*.cu' '*.cpp' 2>/dev/null),$(shell find $(wildcard */) -name 'build*' -prune -o -name '*.[ch]' -print -o -name '*.cu' -print -o -name '*.cpp' -print))
 # Each version of clang-format lays out some lines differently.
 LAYOUT_VERSION := 14
 
@@ -23,4 +23,4 @@ format: ## lay out all C files
 	clang-format -i $(FORMATTED)
 
 compile_commands.json: ## write it for editors and clang-tidy
-	@tools/compile-commands "$(subst ",\",$(CC) $(CPPFLAGS) $(CFLAGS))" $(LIB_SOURCES) $(TOOL_SOURCES) $(wildcard stages/*/*.c tests/*/*.c) > $@
+	@tools/compile-commands "$(subst ",\",$(CC) $(CPPFLAGS) $(EMULATED_FLAGS) $(CFLAGS))" $(LIB_SOURCES) $(CUDA_HOST) $(TOOL_SOURCES) $(wildcard stages/*/*.c tests/*/*.c) > $@

@@ -357,6 +357,16 @@ struct shared_region {
     }
 };
 
+// Between the end of shared memory and the page behind it are up to 127 bytes that nobody may write.
+static void check_shared_end() {
+#ifndef __SANITIZE_ADDRESS__
+    for (const char *at = block.shared + block.shared_bytes; reinterpret_cast<uintptr_t>(at) % 128; at++)
+        if (*at)
+            misuse({}, "byte %zu of %zu bytes of shared memory was written", (size_t)(at - block.shared),
+                   block.shared_bytes);
+#endif
+}
+
 static void map_stacks() {
     if (stacks) return;
     size_t each = page_bytes + stack_bytes;
@@ -424,6 +434,7 @@ void run_grid(const struct device &device, const char *kernel_name, dim3 grid, d
                 begin_block(block_size.x);
                 self = &host;
                 run(next_fibre());
+                check_shared_end();
             }
         }
     }
