@@ -65,8 +65,12 @@ status option_value_parse(struct option_value *value, const struct option *optio
     case OPTION_CHOICE:
         return fail(USAGE, "%s: '%s' is not one of %s", option->name, text, option->choices);
     case OPTION_DEVICE: {
-        size_t digits = strncmp(text, "cuda:", 5) ? 0 : strspn(text + 5, "0123456789");
-        if (choice_index("cpu|cuda", text) >= 0 || (digits >= 1 && digits <= 3 && !text[5 + digits])) return OK;
+        // "emulated" is for tests: a GPU's code on the CPU.
+        const char *colon = strchr(text, ':');
+        size_t digits = colon ? strspn(colon + 1, "0123456789") : 0;
+        bool numbered = strncmp(text, "cuda:", 5) == 0 || strncmp(text, "emulated:", 9) == 0;
+        if (choice_index("cpu|cuda|emulated", text) >= 0) return OK;
+        if (numbered && digits >= 1 && digits <= 3 && !colon[1 + digits]) return OK;
         return option_value_mismatch(option, "cpu, cuda or cuda:N", text);
     }
     case OPTION_INT: {
