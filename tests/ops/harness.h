@@ -88,6 +88,9 @@ float harness_rounded(float value, enum element type);
 // The call must have succeeded.
 void harness_ok(struct harness *h, status result);
 
+// The call, or the next wait, must report BUG: a promise about the contents of a tensor is broken.
+void harness_broken(struct harness *h, status called, const char *what);
+
 // Something must hold.
 void harness_hold(struct harness *h, bool holds, const char *format, ...) __attribute__((format(printf, 3, 4)));
 

@@ -265,6 +265,24 @@ static void lm_head_check_frequencies(struct harness *h) {
     }
 }
 
+static void lm_head_check_refusals(struct harness *h) {
+    harness_case(h, "refusals");
+    struct tensor plain = harness_dense(h, ELEMENT_F32, 6, 8, FILL_NORMAL, 1),
+                  in = harness_dense(h, ELEMENT_F32, 2, 8, FILL_NORMAL, 1),
+                  grad_in = harness_dense(h, ELEMENT_F32, 2, 8, FILL_ZERO, 0),
+                  logprob = harness_dense(h, ELEMENT_F32, 2, 1, FILL_ZERO, 0);
+    struct tensor lse = harness_dense(h, ELEMENT_F32, 2, 1, FILL_NORMAL, 1), none = {0};
+    struct tensor targets = harness_index(h, 2, 6);
+    struct weight *head;
+    harness_ok(h, h->ops->weight_new(h->backend, &head, plain, false));
+    harness_set(h, targets, (int32_t[]){1, 6});
+    harness_broken(h, h->ops->logprob(h->backend, logprob, none, in, head, targets), "a target beyond the vocabulary");
+    harness_set(h, targets, (int32_t[]){-1, 2});
+    harness_broken(h, h->ops->logprob_grad(h->backend, grad_in, none, in, head, targets, lse, logprob),
+                   "a negative target");
+    h->ops->weight_free(h->backend, &head);
+}
+
 static void lm_head_check(struct harness *h) {
     for (int i = 0; i < 12; i++) {
         lm_head_check_logprob(h);
@@ -273,6 +291,7 @@ static void lm_head_check(struct harness *h) {
     }
     lm_head_check_rounded_grad(h);
     lm_head_check_frequencies(h);
+    lm_head_check_refusals(h);
 }
 
 // ---- timing ----
