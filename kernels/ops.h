@@ -26,9 +26,11 @@
 //
 // Random bits. mix is the function ops_mix64 below; it is used by adamw and digest.
 //
-// Every operation returns BUG when a shape or a type breaks the contract, and UNAVAILABLE when memory is short. A broken
-// promise about the contents of a tensor (an index, a cache slot or a target out of range) is BUG here or at the next
-// wait or download, which reports it once; nothing outside the named tensors is written.
+// Alignment. Rows of what the model passes begin at multiples of 16 bytes; other views are right, but may be slower.
+//
+// Every operation returns BUG when a shape or a type breaks the contract, and UNAVAILABLE when memory is short. A
+// broken promise about the contents of a tensor (an index, a cache slot or a target out of range) is BUG here or at the
+// next wait or download, which reports it once; nothing outside the named tensors is written.
 #ifndef KERNELS_OPS_H
 #define KERNELS_OPS_H
 

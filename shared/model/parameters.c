@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PARAM_ALIGNMENT = 16 };                        // elements: a fused parameter starts at a multiple
+enum { PARAM_ALIGNMENT = 64 };                        // elements: a fused parameter starts at a multiple
 enum { MAX_PER_BLOCK = 15, MAX_OUTSIDE_BLOCKS = 16 }; // parameters
 
 // What stays the same while the parameters of the language model or of the tower are added.

@@ -6,7 +6,7 @@
 
 #include "shared/base/memory.h"
 
-enum { MIN_CHUNK = 32 << 20, ALIGNMENT = 64 };
+enum { MIN_CHUNK = 32 << 20, ALIGNMENT = 256 };
 static_assert((ALIGNMENT & (ALIGNMENT - 1)) == 0, "an alignment is a power of two");
 static_assert(MIN_CHUNK % ALIGNMENT == 0, "a chunk holds whole units of alignment");
 

@@ -24,7 +24,8 @@ struct workspace_mark {
     size_t chunk, used, live;
 };
 
-// *out = rows x columns elements of undefined content, dense, aligned to 64 bytes. UNAVAILABLE when memory is short.
+// *out = rows x columns elements of undefined content, dense, at a multiple of 256 bytes of its buffer. UNAVAILABLE
+// when memory is short.
 status workspace_alloc(struct workspace *workspace, enum element type, int64_t rows, int64_t columns,
                        struct tensor *out);
 
