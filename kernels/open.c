@@ -83,6 +83,10 @@ void backend_close(struct backend **backend) {
     *backend = NULL;
 }
 
+status backend_get_info(struct backend *backend, struct backend_info *out) {
+    return backend->ops->info(backend, out);
+}
+
 status backend_supports(struct backend *backend, enum element type) {
     return backend->ops->supports(backend, type);
 }

@@ -153,14 +153,30 @@ static inline uint64_t ops_mix64(uint64_t x) {
     return x ^ x >> 31;
 }
 
+// What the model asks a backend about itself.
+struct backend_info {
+    const char *device; // as backend_options names it, with its number: "cpu", "cuda:0"; lives as long as the backend
+    bool packs;         // a prepacked weight is a copy of its own
+    bool asynchronous;  // operations may still run when their calls have returned
+    // Working memory is bounded by computing long passes in chunks. A chunk with more rows than these does not make a
+    // product faster.
+    int64_t chunk_rows[2];        // of a transformer block's MLP in training, in F32 and in BF16
+    int64_t chunk_patches;        // of a clip in the vision tower
+    uint64_t memory, memory_free; // bytes of the device; 0: memory is the system's, and the device does not limit it
+};
+
+// A buffer's name in another process.
+enum { IPC_HANDLE_BYTES = 128 };
+
 struct operations {
     const char *name; // "cpu", "cuda", "emulated"
 
     // ---- the backend ----
 
-    // What backend_close and backend_supports call.
+    // What backend_close, backend_supports and backend_get_info call.
     void (*close)(struct backend *);
     status (*supports)(struct backend *, enum element type);
+    status (*info)(struct backend *, struct backend_info *out);
 
     // ---- memory ----
 
@@ -179,6 +195,14 @@ struct operations {
     status (*copy)(struct backend *, struct tensor out, struct tensor in);
     // Waits until every operation called so far is done; returns the first failure of an asynchronous operation.
     status (*wait)(struct backend *);
+    // handle = a name under which another process on this machine, with the same device, can import the buffer. Nothing
+    // is copied. The buffer must outlive every import. This and buffer_import are NULL on a backend that cannot share.
+    status (*buffer_export)(struct backend *, const struct buffer *, unsigned char handle[IPC_HANDLE_BYTES]);
+    // *out = the memory of a buffer of `bytes` bytes that another process exported: what one process writes, the other
+    // reads. The caller frees it with buffer_free, which leaves the exporter's memory as it is. UNAVAILABLE when the
+    // exporter or its buffer is gone.
+    status (*buffer_import)(struct backend *, const unsigned char handle[IPC_HANDLE_BYTES], size_t bytes,
+                            struct buffer **out);
 
     // ---- rows ----
 
@@ -337,6 +361,9 @@ status backend_open(struct backend **out, const struct backend_options *options)
 
 // NULL is fine; sets *backend to NULL. Everything created with it must be freed before.
 void backend_close(struct backend **backend);
+
+// *out = the facts about a backend; memory_free is that of now. UNAVAILABLE when the device does not answer.
+status backend_get_info(struct backend *backend, struct backend_info *out);
 
 // OK if the backend can compute products in `type`; otherwise UNAVAILABLE with the reason.
 status backend_supports(struct backend *backend, enum element type);

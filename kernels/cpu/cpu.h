@@ -208,7 +208,7 @@ status cpu_backend_open(struct backend **out, const struct backend_options *opti
 // Returns UNAVAILABLE with the reason if products in `type` cannot be computed on this processor.
 status cpu_supports(struct cpu_backend *cpu, enum element type);
 
-// Every operation of the contract.
+// Every operation of the contract but buffer_export and buffer_import: the CPU's memory is not shared.
 #define CPU_OPERATIONS(X)                                                                                              \
     X(buffer_new)                                                                                                      \
     X(buffer_free)                                                                                                     \

@@ -3,6 +3,7 @@
 #include "kernels/cuda/cuda.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,10 +21,14 @@ enum { least_compute_capability = 80 }; // bfloat16 products and asynchronous co
 
 static void backend_close_cuda(struct backend *backend);
 static status backend_supports_type(struct backend *backend, enum element type);
+static status backend_info_cuda(struct backend *backend, struct backend_info *out);
 
 #define ENTRY(name) .name = cuda_##name,
-static const struct operations backend_operations = {
-    .name = DEVICE_NAME, .close = backend_close_cuda, .supports = backend_supports_type, CUDA_OPERATIONS(ENTRY)};
+static const struct operations backend_operations = {.name = DEVICE_NAME,
+                                                     .close = backend_close_cuda,
+                                                     .supports = backend_supports_type,
+                                                     .info = backend_info_cuda,
+                                                     CUDA_OPERATIONS(ENTRY)};
 
 // The runtime's current device belongs to a thread.
 struct cuda_backend *cuda_of(struct backend *backend) {
@@ -93,6 +98,7 @@ static status backend_open_cuda(struct backend **out, const struct backend_optio
     TRY(NEW(&cuda, 1));
     cuda->base.ops = &backend_operations;
     cuda->device = number;
+    snprintf(cuda->name, sizeof cuda->name, DEVICE_NAME ":%d", number);
     status result;
     TRY_TO(result, close, backend_start(cuda, &properties));
     log_debug("using %s", properties.name);
@@ -107,6 +113,20 @@ static status backend_supports_type(struct backend *backend, enum element type) 
     (void)backend;
     if (type == ELEMENT_F32 || type == ELEMENT_BF16) return OK;
     return fail(UNAVAILABLE, DEVICE_NAME ": products are computed in float32 or bfloat16 only");
+}
+
+// Passes are not divided: short kernels would leave a GPU idle.
+static status backend_info_cuda(struct backend *backend, struct backend_info *out) {
+    const struct cuda_backend *cuda = cuda_of(backend);
+    size_t available, total;
+    CUDA_TRY(cudaMemGetInfo(&available, &total));
+    *out = (struct backend_info){.device = cuda->name,
+                                 .asynchronous = true,
+                                 .chunk_rows = {INT64_MAX, INT64_MAX},
+                                 .chunk_patches = INT64_MAX,
+                                 .memory = total,
+                                 .memory_free = available};
+    return OK;
 }
 
 // The one symbol that is seen from outside.

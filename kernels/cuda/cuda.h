@@ -40,6 +40,7 @@ struct cuda_staging; // pinned host memory through which uploads and downloads g
 struct cuda_backend {
     struct backend base;
     int device;
+    char name[24];          // "cuda:0"
     int compute_capability; // 80, 90, ...
     int processors;         // streaming multiprocessors
     size_t shared_bytes;    // dynamic shared memory that one block may have

@@ -130,6 +130,7 @@ static status generator_compute_step(struct generator *generator, struct arena *
                                 .transformer = &model->weights->text,
                                 .workspace = workspace,
                                 .rows = batch->rows,
+                                .chunk_rows = model->backend_info.chunk_rows[type],
                                 .cache_slots = batch->cache_slots,
                                 .plan = batch->plan,
                                 .cache = generator->cache,

@@ -22,6 +22,7 @@ status model_open(struct model **out, const char *dir, const struct model_option
     const struct backend_options backend = {options->device, options->threads, options->guarded};
     TRY_TO(result, failed, model_config_read(&model->config, dir));
     TRY_TO(result, failed, backend_open(&model->backend, &backend));
+    TRY_TO(result, failed, backend_get_info(model->backend, &model->backend_info));
     model->workspace.backend = model->backend;
     const char *precision = options->precision;
     if (!precision) precision = strcmp(model->backend->ops->name, "cpu") == 0 ? "float32" : "bfloat16";

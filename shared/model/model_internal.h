@@ -13,6 +13,7 @@ struct trainer;
 struct model {
     struct arena arena; // the strings below
     struct backend *backend;
+    struct backend_info backend_info; // memory_free is that of the opening
     struct model_options options;
     const char *dir;
     struct model_config config;

@@ -4,8 +4,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { MAX_CHUNK_PATCHES = 2048 }; // a chunk of one frame pair may be larger
-
 status text_embed(struct model *model, struct tensor x, const int32_t *tokens, int64_t count) {
     struct workspace_mark mark = workspace_save(&model->workspace);
     struct tensor index;
@@ -50,9 +48,11 @@ status text_rope(struct model *model, struct forward_state *fwd, const struct po
     return result;
 }
 
-// Divides the prompt's media into chunks.
-static status text_split_media(struct text_state *state, const struct model_config *config, struct arena *arena,
+// Divides the prompt's media into chunks of at most chunk_patches patches; a chunk of one frame pair may be larger.
+static status text_split_media(struct text_state *state, const struct model *model, struct arena *arena,
                                const struct model_prompt *prompt) {
+    const struct model_config *config = &model->config;
+    int64_t chunk_patches = model->backend_info.chunk_patches;
     int frames_per_pair = config->vision.temporal_patch_size;
     size_t frames = 0;
     for (size_t i = 0; i < prompt->media_count; i++) frames += (size_t)prompt->media[i].frames;
@@ -63,7 +63,7 @@ static status text_split_media(struct text_state *state, const struct model_conf
         struct grid_thw grid;
         TRY(grid_of(&grid, config, medium));
         int64_t pair_patches = (int64_t)grid.height * grid.width, pair_tokens = grid_tokens(grid, config) / grid.time;
-        int64_t pairs = MAX_CHUNK_PATCHES / pair_patches > 1 ? MAX_CHUNK_PATCHES / pair_patches : 1;
+        int64_t pairs = chunk_patches / pair_patches > 1 ? chunk_patches / pair_patches : 1;
         int chunk_frames = (int)(pairs < grid.time ? pairs : grid.time) * frames_per_pair;
         for (int frame = 0; frame < medium->frames; frame += chunk_frames) {
             struct vision_chunk *chunk = &state->chunks[state->chunk_count++];
@@ -96,7 +96,7 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
     enum element type = model->weights->type;
     int64_t hidden_size = model->config.text.hidden_size;
     *state = (struct text_state){.sequence = sequence};
-    TRY(text_split_media(state, &model->config, arena, prompt));
+    TRY(text_split_media(state, model, arena, prompt));
     for (size_t i = 0; training && model->options.train_vision && i < state->chunk_count; i++) {
         struct grid_thw grid;
         TRY(grid_of(&grid, &model->config, &state->chunks[i].medium));
@@ -108,6 +108,7 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
                                   .transformer = &model->weights->text,
                                   .workspace = workspace,
                                   .rows = sequence->rows,
+                                  .chunk_rows = model->backend_info.chunk_rows[type],
                                   .layered = cache != NULL,
                                   .cache = cache};
     if (!cache) {

@@ -29,12 +29,11 @@ static status block_alloc(const struct forward_state *fwd, bool backward, struct
 }
 
 // The number of rows whose MLP activations, the widest of all, exist at the same time: the rows are divided into chunks
-// of equal length. In training each chunk packs the weights again. That costs relatively more in bfloat16, whose
-// products are faster and whose rows are half as large.
+// of equal length.
 static int64_t block_mlp_chunk(const struct forward_state *fwd) {
-    int64_t max_rows = fwd->weights->type == ELEMENT_BF16 ? 4096 : 1152;
-    int64_t chunks = (fwd->rows + max_rows - 1) / max_rows;
-    return (fwd->rows + chunks - 1) / chunks;
+    assert(fwd->chunk_rows > 0);
+    int64_t chunks = (fwd->rows - 1) / fwd->chunk_rows + 1;
+    return (fwd->rows - 1) / chunks + 1;
 }
 
 status forward_norm(struct forward_state *fwd, struct tensor out, struct tensor scale, struct tensor rstd) {

@@ -34,6 +34,7 @@ struct forward_state {
     const struct transformer *transformer;
     struct workspace *workspace;
     int64_t rows;
+    int64_t chunk_rows;        // the most rows that an MLP computes at the same time
     struct tensor x, delta;    // [T,C]; delta is undefined before the first block
     bool has_delta;            // delta is still to be added to x
     struct tensor cos, sin;    // F32 [T, D/2]

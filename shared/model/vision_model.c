@@ -145,7 +145,8 @@ static status vision_start(struct vision_state *state, struct model *model, stru
     *fwd = (struct forward_state){.weights = model->weights,
                                   .transformer = &model->weights->vision,
                                   .workspace = workspace,
-                                  .rows = grid_patches(state->grid)};
+                                  .rows = grid_patches(state->grid),
+                                  .chunk_rows = model->backend_info.chunk_rows[type]};
     TRY(kv_scratch_reserve(&model->vision_kv, model->backend, model->weights->type, fwd->rows,
                            fwd->transformer->heads));
     fwd->cache = model->vision_kv.cache;

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -115,6 +116,18 @@ static void memory_check_devices(struct harness *h) {
     backend_close(&none);
 }
 
+// A backend with memory of its own says how much; only a backend that shares memory can export and import it.
+static void memory_check_info(struct harness *h) {
+    harness_case(h, "info");
+    struct backend_info info = {0};
+    harness_ok(h, backend_get_info(h->backend, &info));
+    harness_hold(h, info.device && strncmp(info.device, h->ops->name, strlen(h->ops->name)) == 0, "the device's name");
+    harness_hold(h, info.chunk_rows[ELEMENT_F32] > 0 && info.chunk_rows[ELEMENT_BF16] > 0 && info.chunk_patches > 0,
+                 "the lengths of chunks");
+    harness_hold(h, info.memory_free <= info.memory, "more memory is free than there is");
+    harness_hold(h, !h->ops->buffer_export == !h->ops->buffer_import, "export without import");
+}
+
 // Returns the signal that ends a child process that reads a buffer's memory outside an operation, or 0.
 static int memory_signal_of_reading(const unsigned char *memory) {
     pid_t child = fork();
@@ -137,6 +150,7 @@ static void memory_check_guard(struct harness *h) {
 
 static void memory_check(struct harness *h) {
     memory_check_devices(h);
+    memory_check_info(h);
     if (h->cpu) memory_check_guard(h);
     for (int i = 0; i < 60; i++) memory_check_copy(h);
     memory_check_round(h, ELEMENT_BF16);
