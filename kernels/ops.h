@@ -275,6 +275,9 @@ struct operations {
     // The transpose of rope, in place, on the gradients of queries and keys; the gradients of values stay.
     status (*rope_grad)(struct backend *, struct tensor grad_qkv, struct tensor cos, struct tensor sin,
                         struct heads heads);
+    // Writes keys and values to the cache as rope did, from the qkv that rope left.
+    status (*kv_cache_write)(struct backend *, struct tensor qkv, struct heads heads, struct kv_cache *, int layer,
+                             struct tensor slots);
     // *out = the spans of one pass, prepared for attention; every layer uses the same plan. The spans cover each of the
     // pass's T rows exactly once. cache_slots I32 [T,1] are the slots that rope is given; attention_grad alone needs
     // them (or none). They are read when attention_grad is called, and must live as long. The caller frees the plan

@@ -110,6 +110,10 @@ GUARDED(rope,
 GUARDED(rope_grad,
         (struct backend * backend, struct tensor grad_qkv, struct tensor cos, struct tensor sin, struct heads heads),
         (backend, grad_qkv, cos, sin, heads))
+GUARDED(kv_cache_write,
+        (struct backend * backend, struct tensor qkv, struct heads heads, struct kv_cache *cache, int layer,
+         struct tensor slots),
+        (backend, qkv, heads, cache, layer, slots))
 GUARDED(attention_plan_new,
         (struct backend * backend, struct attention_plan **out, struct heads heads, const struct attention_span *spans,
          size_t count, struct tensor cache_slots),

@@ -236,6 +236,7 @@ status cpu_supports(struct cpu_backend *cpu, enum element type);
     X(kv_cache_new)                                                                                                    \
     X(kv_cache_free)                                                                                                   \
     X(rope)                                                                                                            \
+    X(kv_cache_write)                                                                                                  \
     X(rope_grad)                                                                                                       \
     X(attention_plan_new)                                                                                              \
     X(attention_plan_free)                                                                                             \

@@ -1,4 +1,4 @@
-// The KV cache: allocation, addresses and checks. See kv_cache.h for the memory layout.
+// The KV cache: allocation, addresses, checks, and writing rows. See kv_cache.h for the memory layout.
 #include "kernels/cpu/kv_cache.h"
 
 #include <assert.h>
@@ -49,7 +49,7 @@ float *kv_cache_values(const struct kv_cache *cache, int layer, int kv_head) {
 }
 
 // The loop over heads is outside, so that a block of keys stays in the first-level cache while its rows are filled.
-void kv_cache_write(const struct kv_cache *cache, int layer, const int32_t *slots, const float *kv, int64_t stride,
+void kv_cache_store(const struct kv_cache *cache, int layer, const int32_t *slots, const float *kv, int64_t stride,
                     int64_t count) {
     int size = cache->heads.size;
     for (int head = 0; head < cache->heads.key; head++) {
@@ -62,6 +62,47 @@ void kv_cache_write(const struct kv_cache *cache, int layer, const int32_t *slot
             memcpy(head_values + slots[i] * cache->width, value, (size_t)size * sizeof *value);
         }
     }
+}
+
+struct kv_cache_job {
+    const struct cpu_backend *cpu;
+    const struct kv_cache *cache;
+    int layer;
+    struct tensor kv, slots; // kv: the keys and values of qkv
+    float *scratch;          // kv_block rows in float32 for each thread, unless kv is F32
+};
+
+static void kv_cache_task(void *context, int64_t first, int64_t end, int thread) {
+    const struct kv_cache_job *job = context;
+    const struct tensor *kv = &job->kv;
+    int32_t slots[kv_block] = {0};
+    assert(end - first <= kv_block);
+    for (int64_t row = first; row < end; row++) slots[row - first] = *tensor_i32(job->slots, row);
+    if (kv->type == ELEMENT_F32) {
+        kv_cache_store(job->cache, job->layer, slots, tensor_f32(*kv, first), kv->stride, end - first);
+        return;
+    }
+    float *rows = job->scratch + thread * kv_block * kv->columns;
+    for (int64_t row = first; row < end; row++) {
+        cpu_convert(job->cpu, rows + (row - first) * kv->columns, ELEMENT_F32, tensor_row(*kv, row), kv->type,
+                    (size_t)kv->columns);
+    }
+    kv_cache_store(job->cache, job->layer, slots, rows, kv->columns, end - first);
+}
+
+status cpu_kv_cache_write(struct backend *backend, struct tensor qkv, struct heads heads, struct kv_cache *cache,
+                          int layer, struct tensor slots) {
+    struct cpu_backend *cpu = cpu_of(backend);
+    int64_t query_size = (int64_t)heads.query * heads.size, kv_size = 2 * (int64_t)heads.key * heads.size;
+    CHECK(kv_cache_fits(cache, layer, heads) && kv_cache_has_slots(cache, slots, qkv.rows));
+    CHECK(tensor_is(qkv, -1, qkv.rows, query_size + kv_size));
+    struct kv_cache_job job = {
+        .cpu = cpu, .cache = cache, .layer = layer, .kv = tensor_columns(qkv, query_size, kv_size), .slots = slots};
+    size_t bytes = (size_t)(kv_block * kv_size) * sizeof(float);
+    if (qkv.type != ELEMENT_F32)
+        TRY(cpu_scratch(cpu, SCRATCH_ROWS, (size_t)pool_threads(cpu->pool) * bytes, &job.scratch));
+    parallel_for(cpu, qkv.rows, kv_block, kv_cache_task, &job);
+    return OK;
 }
 
 bool kv_cache_fits(const struct kv_cache *cache, int layer, struct heads heads) {

@@ -31,7 +31,7 @@ float *kv_cache_values(const struct kv_cache *cache, int layer, int kv_head);
 
 // Stores `count` tokens in the rows slots[0..count) of all key/value heads of a layer. Token i is at
 // kv[i * stride]: K heads of keys, then K heads of values, D floats each.
-void kv_cache_write(const struct kv_cache *cache, int layer, const int32_t *slots, const float *kv, int64_t stride,
+void kv_cache_store(const struct kv_cache *cache, int layer, const int32_t *slots, const float *kv, int64_t stride,
                     int64_t count);
 
 // Whether `layer` exists and the cache was made for these heads.

@@ -1,6 +1,6 @@
-// rope, attention and their gradients: prompts with branches, windows and decoding. The results are compared with a
-// reference in double precision, which is also the plain formula of both operations. A sequence that is decoded token
-// by token, with other cache rows, must give the same bits as the packed sequence.
+// rope, kv_cache_write, attention and the gradients: prompts with branches, windows and decoding. The results are
+// compared with a reference in double precision, which is also the plain formula of both operations. A sequence that is
+// decoded token by token, with other cache rows, must give the same bits as the packed sequence.
 //
 // Every cache is filled with NaN before a case, so that a read of a row that a span does not see shows in the results.
 #include "tests/ops/harness.h"
@@ -289,9 +289,21 @@ static void attention_check_forward(struct harness *h, struct attention_layout l
     attention_setup_release(h, &s);
 }
 
+// Another cache that is written from the rotated qkv must do the same as the one that rope has written.
+static void attention_check_written_again(struct harness *h, const struct attention_setup *s,
+                                          const struct attention_layout *l) {
+    struct tensor out = harness_tensor(h, s->type, s->out.rows, s->out.columns, FILL_NORMAL, 1);
+    struct kv_cache *cache = attention_nan_cache(h, s, l->rows);
+    harness_ok(h, h->ops->kv_cache_write(h->backend, s->qkv, s->heads, cache, 1, s->slots));
+    harness_ok(h, h->ops->attention(h->backend, out, s->qkv, s->scale, cache, 1, s->plan, (struct tensor){0}));
+    harness_equal(h, "out, with the cache written again", out, s->out);
+    h->ops->kv_cache_free(h->backend, &cache);
+}
+
 static void attention_check_grad(struct harness *h, struct attention_layout l) {
     struct attention_setup s = attention_setup_new(h, "attention_grad", &l);
     attention_run(h, &s);
+    attention_check_written_again(h, &s, &l);
     struct tensor grad_out = harness_tensor(h, s.type, l.tokens, s.heads.query * s.heads.size, FILL_NORMAL, 1);
     struct tensor grad_qkv = harness_tensor(h, s.type, l.tokens, s.columns, FILL_NORMAL, 1);
     harness_ok(
@@ -437,6 +449,7 @@ static void attention_check_refusals(struct harness *h) {
     struct tensor angles = harness_dense(h, ELEMENT_F32, 1, 2, FILL_ZERO, 0), slots = harness_index(h, 1, 1);
     harness_set(h, slots, (int32_t[]){16});
     harness_broken(h, h->ops->rope(h->backend, qkv, angles, angles, heads, cache, 0, slots), "a slot beyond the cache");
+    harness_broken(h, h->ops->kv_cache_write(h->backend, qkv, heads, cache, 0, slots), "a slot beyond the cache");
     struct attention_span span = {.q_len = 1, .kv_begin = 10, .visible = 7};
     struct tensor none = {0}, lse = harness_dense(h, ELEMENT_F32, 1, 2, FILL_ZERO, 0);
     struct attention_plan *plan = attention_plan_of(h, heads, &span, 1, none);
