@@ -14,6 +14,7 @@ extern "C" {
 #endif
 
 #include "kernels/ops.h"
+#include "shared/base/memory.h"
 
 // Scratch memory, by what it is used for. One operation at a time uses a slot.
 enum cuda_scratch_slot {
@@ -150,11 +151,19 @@ bool tensor_aligned16(struct tensor t);
     X(join_f32)                                                                                                        \
     X(digest)
 
+#define CUDA_PRODUCT_OPERATIONS(X)                                                                                     \
+    X(weight_new)                                                                                                      \
+    X(weight_free)                                                                                                     \
+    X(linear)                                                                                                          \
+    X(linear_grad_input)                                                                                               \
+    X(linear_grad_weight)
+
 // Every operation that this backend has.
 #define CUDA_OPERATIONS(X)                                                                                             \
     CUDA_MEMORY_OPERATIONS(X)                                                                                          \
     CUDA_ROW_OPERATIONS(X)                                                                                             \
-    CUDA_OPTIMIZER_OPERATIONS(X)
+    CUDA_OPTIMIZER_OPERATIONS(X)                                                                                       \
+    CUDA_PRODUCT_OPERATIONS(X)
 
 #define CUDA_DECLARE(name) extern __typeof__(*((struct operations *)0)->name) cuda_##name;
 CUDA_OPERATIONS(CUDA_DECLARE)

@@ -133,6 +133,72 @@ static void linear_check_shape(struct harness *h, const struct linear_case *s) {
     h->ops->weight_free(h->backend, &fresh);
 }
 
+// ---- the same bits in every way ----
+
+// The same values in rows that are `gap` elements farther apart, with others between them.
+static struct tensor linear_apart(struct harness *h, struct tensor dense, int64_t gap) {
+    struct tensor wide = harness_dense(h, dense.type, dense.rows, dense.columns + gap, FILL_NORMAL, 1);
+    struct tensor out = tensor_columns(wide, 0, dense.columns);
+    harness_ok(h, h->ops->copy(h->backend, out, dense));
+    return out;
+}
+
+// A backend may compute few rows, or rows that are not aligned, in other ways: all of them give the same bits.
+static void linear_check_ways(struct harness *h, int64_t m, int64_t n, int64_t l, enum element type) {
+    static const int64_t few[] = {1, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65};
+    harness_case(h, "M=%lld N=%lld L=%lld %s in several ways", (long long)m, (long long)n, (long long)l,
+                 type == ELEMENT_F32 ? "f32" : "bf16");
+    struct tensor plain = harness_dense(h, type, n, l, FILL_NORMAL, 1),
+                  in = harness_dense(h, type, m, l, FILL_NORMAL, 1);
+    struct tensor bias = harness_dense(h, type, 1, n, FILL_NORMAL, 1);
+    struct tensor out = harness_dense(h, type, m, n, FILL_ZERO, 0), again = harness_dense(h, type, m, n, FILL_ZERO, 0);
+    struct tensor far = linear_apart(h, in, 1);
+    struct weight *weight, *weight_apart;
+    harness_ok(h, h->ops->weight_new(h->backend, &weight, plain, false));
+    harness_ok(h, h->ops->weight_new(h->backend, &weight_apart, linear_apart(h, plain, 3), false));
+    harness_ok(h, h->ops->linear(h->backend, out, in, weight, bias));
+    double *want = NULL;
+    if (h->first) {
+        float *values = harness_values(h, bias);
+        want = linear_product(h, harness_values(h, in), harness_values(h, plain), m, n, l, (int64_t[]){l, 1, l, 1});
+        for (int64_t i = 0; i < m * n; i++) want[i] += values[i % n];
+    }
+    harness_near(h, "out", out, want, linear_bound(l), 1e-5);
+    for (size_t i = 0; i < sizeof few / sizeof *few && few[i] <= m; i++) {
+        struct tensor part = tensor_rows(again, m - few[i], few[i]);
+        harness_ok(h, h->ops->linear(h->backend, part, tensor_rows(in, m - few[i], few[i]), weight, bias));
+        harness_equal(h, "the last rows alone", part, tensor_rows(out, m - few[i], few[i]));
+    }
+    harness_ok(h, h->ops->linear(h->backend, again, far, weight, bias));
+    harness_equal(h, "rows that are apart", again, out);
+    harness_ok(h, h->ops->linear(h->backend, again, in, weight_apart, bias));
+    harness_equal(h, "a weight whose rows are apart", again, out);
+    struct tensor grad_in = harness_dense(h, type, m, l, FILL_ZERO, 0),
+                  other = harness_dense(h, type, m, l, FILL_ZERO, 0);
+    harness_ok(h, h->ops->linear_grad_input(h->backend, grad_in, out, weight, false));
+    harness_ok(h, h->ops->linear_grad_input(h->backend, other, linear_apart(h, out, 5), weight_apart, false));
+    harness_equal(h, "gradients of rows that are apart", other, grad_in);
+    struct tensor grad_weight = harness_dense(h, ELEMENT_F32, n, l, FILL_ZERO, 0),
+                  grad_apart = harness_dense(h, ELEMENT_F32, n, l, FILL_ZERO, 0);
+    harness_ok(h, h->ops->linear_grad_weight(h->backend, grad_weight, (struct tensor){0}, out, in));
+    harness_ok(h, h->ops->linear_grad_weight(h->backend, grad_apart, (struct tensor){0}, linear_apart(h, out, 5), far));
+    harness_equal(h, "a weight's gradient from rows that are apart", grad_apart, grad_weight);
+    h->ops->weight_free(h->backend, &weight);
+    h->ops->weight_free(h->backend, &weight_apart);
+}
+
+// One more and one less than tiles have, and many outputs.
+static void linear_check_all_ways(struct harness *h) {
+    static const int64_t shapes[][3] = {{65, 8, 8},     {127, 129, 24}, {128, 128, 32},  {129, 127, 40}, {130, 136, 64},
+                                        {100, 264, 72}, {257, 16, 136}, {70, 120, 1000}, {66, 8200, 16}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        for (enum element type = ELEMENT_F32; type <= ELEMENT_BF16; type++) {
+            if (backend_supports(h->backend, type) == OK)
+                linear_check_ways(h, shapes[i][0], shapes[i][1], shapes[i][2], type);
+        }
+    }
+}
+
 static void linear_check_refusals(struct harness *h) {
     harness_case(h, "refusals");
     struct tensor plain = harness_dense(h, ELEMENT_F32, 6, 8, FILL_NORMAL, 1),
@@ -155,6 +221,7 @@ static void linear_check_refusals(struct harness *h) {
 
 static void linear_check(struct harness *h) {
     linear_check_refusals(h);
+    linear_check_all_ways(h);
     static const int64_t widths[] = {1, 2, 5, 16, 17, 31, 32, 40, 63, 64, 65, 100, 101, 128, 152, 200, 256, 257, 320};
     enum { count = sizeof widths / sizeof *widths };
     bool half = backend_supports(h->backend, ELEMENT_BF16) == OK;

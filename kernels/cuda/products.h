@@ -1,0 +1,78 @@
+// Matrix products on the device, for linear.cu and lm_head.cu, and weights.
+//
+// The canonical product of bfloat16: each output is one float32 accumulator, to which the inner elements are added in
+// steps of sixteen, k = 0, 16, 32 ..., by mma.sync m16n8k16; past the end they are zeros. Neither the tiles nor the
+// other rows and columns of the call change an output's bits. A product of float32 is one chain of fused
+// multiply-adds in the order of k.
+#ifndef KERNELS_CUDA_PRODUCTS_H
+#define KERNELS_CUDA_PRODUCTS_H
+
+#include "kernels/cuda/cuda.h"
+
+// A matrix in device memory. Its rows are the outer index of the product (M or N) and its columns the inner one (k), or
+// the other way round if it is `transposed`. Two consecutive rows start `stride` elements apart.
+struct operand {
+    const void *data;
+    int64_t outer, inner, stride;
+    bool transposed;
+};
+
+// out[M,N] = a b^T, plus bias[N] unless it is NULL, plus `out` as it was if `add`. The sums are float32 and rounded
+// once.
+struct product {
+    struct operand a, b;
+    enum element type; // of a and b: F32 or BF16
+    void *out;
+    enum element out_type; // F32 or BF16
+    int64_t out_stride;
+    const void *bias;
+    enum element bias_type; // F32 or BF16
+    bool add;
+};
+
+// A matrix of products: a view of the parameters.
+struct weight {
+    struct tensor plain;
+    bool prepacked; // as the caller asked; nothing is packed on this backend
+};
+
+// The operand that a tensor is.
+static inline struct operand operand_of(struct tensor t, bool transposed) {
+    struct operand out = {tensor_row(t, 0), transposed ? t.columns : t.rows, transposed ? t.rows : t.columns, t.stride,
+                          transposed};
+    return out;
+}
+
+// A product of operands of `type` whose outputs are a whole tensor; the caller adds a bias or sets `add`.
+static inline struct product product_of(struct tensor out, struct operand a, struct operand b, enum element type) {
+    struct product p = {a, b, type, tensor_row(out, 0), out.type, out.stride, NULL, ELEMENT_F32, false};
+    return p;
+}
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Whether every row begins at a multiple of 16 bytes.
+bool operand_aligned(const struct operand *operand);
+
+// Computes a product with the kernel that its type and shape ask for. Nothing happens if it has no outputs.
+status product_run(struct cuda_backend *cuda, const struct product *product);
+
+// The canonical product of bfloat16, of any shape (gemm.cu); if `a` is transposed, `b` is too.
+status gemm_bf16(struct cuda_backend *cuda, const struct product *product);
+
+// The product of float32, of any shape (gemm_f32.cu).
+status gemm_f32(struct cuda_backend *cuda, const struct product *product);
+
+// Whether gemm_skinny takes this product: bfloat16, at most 64 rows of `a`, aligned, nothing transposed.
+bool gemm_skinny_fits(const struct product *product);
+
+// The canonical product for few rows of `a` (gemm_skinny.cu).
+status gemm_skinny(struct cuda_backend *cuda, const struct product *product);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
