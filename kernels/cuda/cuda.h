@@ -20,6 +20,9 @@ extern "C" {
 enum cuda_scratch_slot {
     CUDA_SCRATCH_CONVERT, // values of an upload or a download, in the other type
     CUDA_SCRATCH_SUMS,    // sums of blocks, which are added up afterwards
+    CUDA_SCRATCH_LOGITS,  // a block of logits
+    CUDA_SCRATCH_DLOGITS, // the gradients of a block of logits, in bfloat16
+    CUDA_SCRATCH_GRAD_IN, // float32 sums of the gradient of the head's input
     CUDA_SCRATCH_SLOTS,
 };
 
@@ -156,7 +159,9 @@ bool tensor_aligned16(struct tensor t);
     X(weight_free)                                                                                                     \
     X(linear)                                                                                                          \
     X(linear_grad_input)                                                                                               \
-    X(linear_grad_weight)
+    X(linear_grad_weight)                                                                                              \
+    X(logprob)                                                                                                         \
+    X(logprob_grad)
 
 // Every operation that this backend has.
 #define CUDA_OPERATIONS(X)                                                                                             \

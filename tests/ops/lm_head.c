@@ -20,7 +20,7 @@ static struct lm_head_case lm_head_set_up(struct harness *h, const char *what, d
     bool half = backend_supports(h->backend, ELEMENT_BF16) == OK;
     struct lm_head_case s = {.rows = harness_range(h, 1, harness_unit(h) < 0.2 ? 150 : 12),
                              .channels = harness_range(h, 1, 70),
-                             .vocabulary = harness_range(h, 2, harness_unit(h) < 0.3 ? 5000 : 300),
+                             .vocabulary = harness_range(h, 2, harness_unit(h) < 0.3 ? 9000 : 300),
                              .type = half && harness_unit(h) < 0.5 ? ELEMENT_BF16 : ELEMENT_F32};
     harness_case(h, "%s: %lld rows, C=%lld, V=%lld, type %d", what, (long long)s.rows, (long long)s.channels,
                  (long long)s.vocabulary, s.type);
