@@ -139,6 +139,11 @@ bool tensor_aligned16(struct tensor t);
     X(wait)
 
 #define CUDA_ROW_OPERATIONS(X)                                                                                         \
+    X(gather)                                                                                                          \
+    X(scatter)                                                                                                         \
+    X(scatter_add)                                                                                                     \
+    X(add)                                                                                                             \
+    X(patchify)                                                                                                        \
     X(rmsnorm)                                                                                                         \
     X(rmsnorm_grad)                                                                                                    \
     X(swiglu)                                                                                                          \
