@@ -25,6 +25,10 @@ static void activations_check_swiglu(struct harness *h) {
     struct tensor grad_in = harness_tensor(h, type, rows, 2 * columns, FILL_NORMAL, 1);
     harness_ok(h, h->ops->swiglu(h->backend, out, in));
     harness_ok(h, h->ops->swiglu_grad(h->backend, grad_in, grad_out, in));
+    struct tensor in_place = harness_tensor(h, type, rows, 2 * columns, FILL_ZERO, 0);
+    harness_ok(h, h->ops->copy(h->backend, in_place, in));
+    harness_ok(h, h->ops->swiglu_grad(h->backend, in_place, grad_out, in_place));
+    harness_equal(h, "grad_gate_up in place", in_place, grad_in);
     double *x = harness_doubles(h, in), *g = harness_doubles(h, grad_out), *want = harness_doubles(h, out),
            *want_grad = harness_doubles(h, grad_in);
     double most = 0; // near a zero of silu', the error is in proportion to the factor of silu'
