@@ -81,6 +81,14 @@ struct heads {
     int size;  // D, even
 };
 
+// The angles of the rotary position embedding, by position. cos, sin F32 [positions, D/2]. A row has three positions,
+// one for each axis. Pair j is rotated by the angle at (position, j); the first sections[0] pairs take the position of
+// axis 0, the next sections[1] that of axis 1, all others that of axis 2.
+struct rope_table {
+    struct tensor cos, sin;
+    int sections[3];
+};
+
 // uint8 RGB frames to patches, in the order of Hugging Face's processor.
 struct patch_shape {
     int frames;              // 1 for an image: its frame is repeated temporal_patch_size times
@@ -267,13 +275,13 @@ struct operations {
                            struct heads heads);
     // NULL is fine; sets *cache to NULL.
     void (*kv_cache_free)(struct backend *, struct kv_cache **cache);
-    // qkv [T, (H+2K)D] holds query, key and value heads. Rotates queries and keys in place: the pairs (j, j + D/2) by
-    // the angles whose cosines and sines are in cos, sin F32 [T, D/2]. Then writes keys and values to the cache rows
-    // slots[t] (I32 [T,1]) of `layer`.
-    status (*rope)(struct backend *, struct tensor qkv, struct tensor cos, struct tensor sin, struct heads heads,
-                   struct kv_cache *, int layer, struct tensor slots);
+    // qkv [T, (H+2K)D] holds query, key and value heads. Rotates queries and keys in place: pair j, which is (j, j +
+    // D/2), by the table's angle at the position position_ids[t][axis] (I32 [T,3]). Then writes keys and values to the
+    // cache rows cache_slots[t] (I32 [T,1]) of `layer`.
+    status (*rope)(struct backend *, struct tensor qkv, const struct rope_table *, struct tensor position_ids,
+                   struct heads heads, struct kv_cache *, int layer, struct tensor cache_slots);
     // The transpose of rope, in place, on the gradients of queries and keys; the gradients of values stay.
-    status (*rope_grad)(struct backend *, struct tensor grad_qkv, struct tensor cos, struct tensor sin,
+    status (*rope_grad)(struct backend *, struct tensor grad_qkv, const struct rope_table *, struct tensor position_ids,
                         struct heads heads);
     // Writes keys and values to the cache as rope did, from the qkv that rope left.
     status (*kv_cache_write)(struct backend *, struct tensor qkv, struct heads heads, struct kv_cache *, int layer,

@@ -104,12 +104,13 @@ GUARDED(kv_cache_new,
         (backend, out, type, layers, rows, heads))
 GUARDED_FREE(kv_cache_free, struct kv_cache)
 GUARDED(rope,
-        (struct backend * backend, struct tensor qkv, struct tensor cos, struct tensor sin, struct heads heads,
-         struct kv_cache *cache, int layer, struct tensor slots),
-        (backend, qkv, cos, sin, heads, cache, layer, slots))
+        (struct backend * backend, struct tensor qkv, const struct rope_table *table, struct tensor position_ids,
+         struct heads heads, struct kv_cache *cache, int layer, struct tensor cache_slots),
+        (backend, qkv, table, position_ids, heads, cache, layer, cache_slots))
 GUARDED(rope_grad,
-        (struct backend * backend, struct tensor grad_qkv, struct tensor cos, struct tensor sin, struct heads heads),
-        (backend, grad_qkv, cos, sin, heads))
+        (struct backend * backend, struct tensor grad_qkv, const struct rope_table *table, struct tensor position_ids,
+         struct heads heads),
+        (backend, grad_qkv, table, position_ids, heads))
 GUARDED(kv_cache_write,
         (struct backend * backend, struct tensor qkv, struct heads heads, struct kv_cache *cache, int layer,
          struct tensor slots),

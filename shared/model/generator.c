@@ -181,6 +181,17 @@ static status generator_copy_prompt(struct request *request, const struct model_
     return OK;
 }
 
+// Checks now, and not when it is prefilled, that a request can be computed. BAD_SAMPLE as in model_check.
+static status generator_check(const struct generator *generator, const struct generate_request *request) {
+    struct arena arena = {0};
+    struct sequence sequence;
+    status result = sequence_make(&sequence, &arena, &generator->model->config, &request->prompt, NULL, 0);
+    // The last token of a completion is not computed.
+    if (result == OK) result = sequence_check_position((int64_t)sequence.next_position + request->max_new_tokens - 2);
+    arena_release(&arena);
+    return result;
+}
+
 status generator_add(struct generator *generator, const struct generate_request *from) {
     int max_new_tokens = generator->options.max_new_tokens;
     if (from->count < 1) return fail(USAGE, "%d completions were requested", from->count);
@@ -189,7 +200,7 @@ status generator_add(struct generator *generator, const struct generate_request 
     if (!(from->temperature >= 0) || !(from->top_p > 0 && from->top_p <= 1) || from->top_k < 0)
         return fail(USAGE, "temperature %g, top_p %g, top_k %d", (double)from->temperature, (double)from->top_p,
                     from->top_k);
-    TRY(model_check(generator->model, &from->prompt, NULL, 0)); // now, and not when it is prefilled
+    TRY(generator_check(generator, from));
     struct request *request = NULL;
     TRY(NEW(&request, 1));
     *request = (struct request){.tag = from->tag,

@@ -71,6 +71,10 @@ status generator_prefill(struct generator *generator, struct request *request, c
     for (int64_t i = 0; i < sequence.rows; i++) sequence.cache_slots[i] += (int32_t)request->cache_begin;
     sequence.spans[0].kv_begin = request->cache_begin;
     request->next_position = sequence.next_position;
+    // Also for the steps, whose position ids the backend counts.
+    TRY_TO(result, done,
+           rope_angles_reserve(&model->text_rope, model->backend,
+                               (int64_t)sequence.next_position + request->max_new_tokens));
     TRY_TO(result, done, text_forward(&text, model, &arena, prompt, &sequence, generator->cache, false));
 
     struct tensor last_normed;
@@ -118,7 +122,7 @@ static status generator_set_slots(struct generator *generator, int *busy) {
 }
 
 // Computes the rows of the batch and samples.
-static status generator_compute_step(struct generator *generator, struct arena *arena) {
+static status generator_compute_step(struct generator *generator) {
     struct model *model = generator->model;
     struct backend *backend = model->backend;
     const struct operations *ops = backend->ops;
@@ -131,15 +135,13 @@ static status generator_compute_step(struct generator *generator, struct arena *
                                 .workspace = workspace,
                                 .rows = batch->rows,
                                 .chunk_rows = model->backend_info.chunk_rows[type],
+                                .rope = &model->text_rope.table,
+                                .position_ids = batch->position_ids,
                                 .cache_slots = batch->cache_slots,
                                 .plan = batch->plan,
                                 .cache = generator->cache,
                                 .layered = true};
-    struct position_id *position_ids = arena_alloc(arena, (size_t)batch->rows * sizeof *position_ids);
-    if (!position_ids) return fail_oom();
     struct tensor normed;
-    TRY(ops->download(backend, position_ids, ELEMENT_I32, batch->position_ids));
-    TRY(text_rope(model, &fwd, position_ids));
     TRY(workspace_alloc(workspace, type, fwd.rows, hidden_size, &fwd.x));
     TRY(workspace_alloc(workspace, type, fwd.rows, hidden_size, &fwd.delta));
     TRY(workspace_alloc(workspace, type, fwd.rows, hidden_size, &normed));
@@ -168,10 +170,8 @@ status generator_decode(struct generator *generator) {
     int busy;
     TRY(generator_set_slots(generator, &busy));
     if (busy == 0) return OK;
-    struct arena arena = {0};
-    status result = generator_compute_step(generator, &arena);
+    status result = generator_compute_step(generator);
     workspace_restore(&generator->model->workspace, (struct workspace_mark){0});
-    arena_release(&arena);
     if (result != OK) return result;
     return generator_read_step(generator, generator->steps++, generator->model->version);
 }

@@ -31,6 +31,8 @@ status model_open(struct model **out, const char *dir, const struct model_option
         TRY_TO(result, failed, fail(USAGE, "precision %s is not float32 or bfloat16", precision));
     TRY_TO(result, failed, backend_supports(model->backend, type));
     TRY_TO(result, failed, parameter_table_new(&model->table, config));
+    rope_angles_init_text(&model->text_rope, &config->text, type);
+    rope_angles_init_vision(&model->vision_rope, &config->vision);
     model->info = (struct model_info){
         .vocab_size = config->text.vocab_size,
         .image_token_id = config->image_token_id,
@@ -69,6 +71,8 @@ void model_free(struct model **model) {
         trainer_free(&it->trainer, it->backend);
         weights_free(&it->weights);
         workspace_release(&it->workspace);
+        rope_angles_release(&it->text_rope, it->backend);
+        rope_angles_release(&it->vision_rope, it->backend);
         kv_scratch_release(&it->text_kv, it->backend);
         kv_scratch_release(&it->vision_kv, it->backend);
     }

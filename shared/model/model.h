@@ -132,7 +132,7 @@ void generator_free(struct generator **generator);
 bool generator_can_add(const struct generator *generator);
 
 // Adds a request: prefills its prompt now, or lets it wait inside until its prompt fits. At most one waits (BUG
-// otherwise). USAGE: a setting is out of range; BAD_SAMPLE as in model_check.
+// otherwise). USAGE: a setting is out of range; BAD_SAMPLE as in model_check, for completions of max_new_tokens.
 status generator_add(struct generator *generator, const struct generate_request *request);
 
 // Decodes one token for each row with a completion. Finished requests are kept for generator_pop.

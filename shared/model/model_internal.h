@@ -3,6 +3,7 @@
 #define SHARED_MODEL_MODEL_INTERNAL_H
 
 #include "shared/model/model.h"
+#include "shared/model/rope_angles.h"
 #include "shared/model/sequence.h"
 #include "shared/model/transformer.h"
 #include "shared/model/weights.h"
@@ -23,6 +24,7 @@ struct model {
     struct model_info info;
     int64_t version;
     struct workspace workspace;
+    struct rope_angles text_rope, vision_rope;
     struct kv_scratch text_kv, vision_kv; // for scoring and training
     struct trainer *trainer;              // NULL unless training
 };

@@ -3,11 +3,12 @@
 #include "shared/model/sequence.h"
 
 #include <assert.h>
+#include <math.h>
 
 static_assert(sizeof(struct position_id) == 3 * sizeof(int32_t), "position ids are packed");
 static_assert((BRANCH_ALIGNMENT & (BRANCH_ALIGNMENT - 1)) == 0, "an alignment is a power of two");
 
-enum { MAX_ROWS = INT32_MAX / 4 }; // rows, cache slots and position ids are int32
+enum { MAX_ROWS = INT32_MAX / 4 }; // rows and cache slots are int32
 
 status grid_of(struct grid_thw *grid, const struct model_config *config, const struct model_medium *medium) {
     const struct vision_config *vision = &config->vision;
@@ -45,6 +46,11 @@ static status sequence_check_tokens(const struct model_config *config, const int
     return OK;
 }
 
+status sequence_check_position(int64_t position) {
+    if (position <= MAX_POSITION) return OK;
+    return fail(BAD_SAMPLE, "position id %lld is above %d", (long long)position, MAX_POSITION);
+}
+
 static void sequence_add_text(struct sequence *sequence, int64_t row) {
     sequence->text_rows[sequence->text_count] = (int32_t)row;
     sequence->text_ids[sequence->text_count++] = sequence->tokens[row];
@@ -57,6 +63,7 @@ static status sequence_add_prompt(struct sequence *sequence, const struct model_
         int64_t token = prompt->tokens[i];
         if (token != config->image_token_id && token != config->video_token_id) {
             int32_t position = sequence->next_position++;
+            TRY(sequence_check_position(position));
             sequence->position_ids[i++] = (struct position_id){{position, position, position}};
             continue;
         }
@@ -80,15 +87,15 @@ static status sequence_add_prompt(struct sequence *sequence, const struct model_
         for (int t = 0; t < grid.time; t++) {
             float scaled = medium->video ? (float)t * (float)medium->seconds_per_grid : 0;
             scaled = scaled * config->vision.tokens_per_second;
-            if (!(scaled < (float)MAX_ROWS))
-                return fail(BAD_SAMPLE, "seconds_per_grid is %g: position ids exceed %d", medium->seconds_per_grid,
-                            MAX_ROWS);
+            if (!(scaled <= (float)MAX_POSITION))
+                return fail(BAD_SAMPLE, "position id %.0f is above %d: seconds_per_grid is %g",
+                            (double)start + floor((double)scaled), MAX_POSITION, medium->seconds_per_grid);
             int32_t time = start + (int32_t)scaled;
             for (int k = 0; k < height * width; k++)
                 sequence->position_ids[i++] = (struct position_id){{time, start + k / width, start + k % width}};
             if (time > largest) largest = time;
         }
-        if (largest >= MAX_ROWS) return fail(BAD_SAMPLE, "position ids exceed %d", MAX_ROWS);
+        TRY(sequence_check_position(largest));
         sequence->next_position = largest + 1;
     }
     if (media < prompt->media_count)
@@ -140,6 +147,7 @@ status sequence_make(struct sequence *sequence, struct arena *arena, const struc
         const int64_t *ids = completions[i].tokens, branch_rows = (int64_t)completions[i].count - 1;
         assert(slot % BRANCH_ALIGNMENT == 0 && row + branch_rows <= sequence->rows);
         assert(slot + branch_rows <= sequence->cache_rows);
+        TRY(sequence_check_position(sequence->next_position + branch_rows - 1));
         if (branch_rows)
             sequence->spans[sequence->span_count++] = (struct attention_span){.q_begin = row,
                                                                               .q_len = branch_rows,

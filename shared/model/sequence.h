@@ -10,7 +10,10 @@
 #include "shared/model/model.h"
 #include "shared/model/model_config.h"
 
-enum { BRANCH_ALIGNMENT = 16 }; // a branch starts at a multiple of this row of the cache
+enum {
+    BRANCH_ALIGNMENT = 16,  // a branch starts at a multiple of this row of the cache
+    MAX_POSITION = 1 << 18, // the published models' positions are below 128,000
+};
 
 // A position in time, height and width; the three are equal for text.
 struct position_id {
@@ -53,9 +56,13 @@ struct sequence {
 };
 
 // Lays out a prompt and its completions (count may be 0). Everything is allocated in the arena. BAD_SAMPLE if tokens
-// and media do not match, a token is outside the vocabulary or a completion is empty; UNAVAILABLE when memory is short.
+// and media do not match, a token is outside the vocabulary, a completion is empty or a position is above MAX_POSITION;
+// UNAVAILABLE when memory is short.
 status sequence_make(struct sequence *sequence, struct arena *arena, const struct model_config *config,
                      const struct model_prompt *prompt, const struct model_completion *completions, size_t count);
+
+// BAD_SAMPLE if the position is above MAX_POSITION.
+status sequence_check_position(int64_t position);
 
 // Rounds a number of cache rows up to a multiple of BRANCH_ALIGNMENT.
 int64_t cache_round_up(int64_t rows);

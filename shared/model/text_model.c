@@ -1,7 +1,6 @@
 #include "shared/model/text_model.h"
 
 #include <assert.h>
-#include <math.h>
 #include <stdlib.h>
 
 status text_embed(struct model *model, struct tensor x, const int32_t *tokens, int64_t count) {
@@ -13,39 +12,15 @@ status text_embed(struct model *model, struct tensor x, const int32_t *tokens, i
     return OK;
 }
 
-static float text_round_bf16(float value) {
-    union {
-        float number;
-        uint32_t bits;
-    } it = {value};
-    it.bits = (it.bits + 0x7fffu + (it.bits >> 16 & 1)) & 0xffff0000u;
-    return it.number;
-}
-
-// Hugging Face computes the angles in float32, and rounds cosines and sines to the type of the activations.
-status text_rope(struct model *model, struct forward_state *fwd, const struct position_id *position_ids) {
-    const struct text_config *text = &model->config.text;
-    struct workspace *workspace = &model->workspace;
-    bool rounded = model->weights->type == ELEMENT_BF16;
-    int pairs = text->head_dim / 2;
-    size_t count = (size_t)fwd->rows * (size_t)pairs;
-    float *cosines = NULL;
-    TRY(NEW(&cosines, 2 * count));
-    float *sines = cosines + count;
-    for (int j = 0; j < pairs; j++) {
-        float frequency = 1.0f / (float)pow((double)text->rope_theta, (double)((float)(2 * j) / (float)text->head_dim));
-        int axis = j < text->mrope_section[0] ? 0 : j < text->mrope_section[0] + text->mrope_section[1] ? 1 : 2;
-        for (int64_t i = 0; i < fwd->rows; i++) {
-            float angle = (float)position_ids[i].axis[axis] * frequency;
-            float c = (float)cos((double)angle), s = (float)sin((double)angle);
-            cosines[i * pairs + j] = rounded ? text_round_bf16(c) : c;
-            sines[i * pairs + j] = rounded ? text_round_bf16(s) : s;
-        }
+status text_set_positions(struct model *model, struct forward_state *fwd, const struct position_id *position_ids) {
+    int32_t largest = 0;
+    for (int64_t i = 0; i < fwd->rows; i++) {
+        for (int axis = 0; axis < 3; axis++)
+            if (position_ids[i].axis[axis] > largest) largest = position_ids[i].axis[axis];
     }
-    status result = workspace_upload(workspace, ELEMENT_F32, fwd->rows, pairs, cosines, &fwd->cos);
-    if (result == OK) result = workspace_upload(workspace, ELEMENT_F32, fwd->rows, pairs, sines, &fwd->sin);
-    free(cosines);
-    return result;
+    TRY(rope_angles_reserve(&model->text_rope, model->backend, (int64_t)largest + 1));
+    fwd->rope = &model->text_rope.table;
+    return workspace_upload(&model->workspace, ELEMENT_I32, fwd->rows, 3, position_ids, &fwd->position_ids);
 }
 
 // Divides the prompt's media into chunks of at most chunk_patches patches; a chunk of one frame pair may be larger.
@@ -121,7 +96,7 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
     TRY(model->backend->ops->attention_plan_new(model->backend, &state->plan, fwd->transformer->heads, sequence->spans,
                                                 sequence->span_count, grad_slots));
     fwd->plan = state->plan;
-    TRY(text_rope(model, fwd, sequence->position_ids));
+    TRY(text_set_positions(model, fwd, sequence->position_ids));
     TRY(workspace_alloc(workspace, type, fwd->rows, hidden_size, &fwd->x));
     TRY(workspace_alloc(workspace, type, fwd->rows, hidden_size, &fwd->delta));
     int layers = fwd->transformer->block_count;

@@ -42,7 +42,7 @@ void text_release(struct text_state *state, struct model *model);
 // x [T,C] = the embeddings of the host's tokens.
 status text_embed(struct model *model, struct tensor x, const int32_t *tokens, int64_t count);
 
-// Computes and uploads fwd->cos and fwd->sin for the host's position ids, one for each of fwd->rows.
-status text_rope(struct model *model, struct forward_state *fwd, const struct position_id *position_ids);
+// Uploads the host's position ids, one for each of fwd->rows, and sets fwd->rope.
+status text_set_positions(struct model *model, struct forward_state *fwd, const struct position_id *position_ids);
 
 #endif

@@ -51,7 +51,8 @@ static status block_attention_forward(struct forward_state *fwd, int index, cons
     const struct block *block = &transformer->blocks[index];
     int layer = fwd->layered ? index : 0;
     TRY(ops->linear(backend, act->qkv, act->normed, block->qkv, block->qkv_bias));
-    TRY(ops->rope(backend, act->qkv, fwd->cos, fwd->sin, transformer->heads, fwd->cache, layer, fwd->cache_slots));
+    TRY(ops->rope(backend, act->qkv, fwd->rope, fwd->position_ids, transformer->heads, fwd->cache, layer,
+                  fwd->cache_slots));
     TRY(ops->attention(backend, act->attended, act->qkv, transformer->attention_scale, fwd->cache, layer, fwd->plan,
                        act->lse));
     TRY(ops->linear(backend, fwd->delta, act->attended, block->out, block->out_bias));
@@ -130,7 +131,7 @@ static status block_attention_backward(struct forward_state *fwd, int index, str
                               &params->out_bias));
     TRY(ops->attention_grad(backend, grad_qkv, grad_attended, act->attended, act->qkv, transformer->attention_scale,
                             fwd->cache, fwd->layered ? index : 0, fwd->plan, act->lse));
-    TRY(ops->rope_grad(backend, grad_qkv, fwd->cos, fwd->sin, transformer->heads));
+    TRY(ops->rope_grad(backend, grad_qkv, fwd->rope, fwd->position_ids, transformer->heads));
     TRY(block_linear_backward(fwd, grad_normed, grad_qkv, act->normed, block->qkv, &params->qkv, &params->qkv_bias));
     workspace_restore(fwd->workspace, mark);
     return OK;

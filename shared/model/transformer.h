@@ -34,11 +34,12 @@ struct forward_state {
     const struct transformer *transformer;
     struct workspace *workspace;
     int64_t rows;
-    int64_t chunk_rows;        // the most rows that an MLP computes at the same time
-    struct tensor x, delta;    // [T,C]; delta is undefined before the first block
-    bool has_delta;            // delta is still to be added to x
-    struct tensor cos, sin;    // F32 [T, D/2]
-    struct tensor cache_slots; // I32 [T,1]: the cache row of each row
+    int64_t chunk_rows;            // the most rows that an MLP computes at the same time
+    struct tensor x, delta;        // [T,C]; delta is undefined before the first block
+    bool has_delta;                // delta is still to be added to x
+    const struct rope_table *rope; // it has every position of position_ids
+    struct tensor position_ids;    // I32 [T,3]
+    struct tensor cache_slots;     // I32 [T,1]: the cache row of each row
     struct kv_cache *cache;
     const struct attention_plan *plan; // what the rows attend to
     bool layered;                // the cache has a layer for each block (generation); otherwise all blocks share one

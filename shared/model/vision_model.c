@@ -1,7 +1,6 @@
 #include "shared/model/vision_model.h"
 
 #include <assert.h>
-#include <math.h>
 #include <string.h>
 
 // A frame pair of the grid, in units.
@@ -35,22 +34,20 @@ status vision_layout_make(struct vision_layout *layout, struct arena *arena, con
     const struct vision_config *vision = &config->vision;
     int merge = vision->spatial_merge_size;
     size_t patches = (size_t)grid_patches(grid), tokens = (size_t)grid_tokens(grid, config);
-    size_t angles = patches * (size_t)(vision->head_dim / 2) * sizeof(float);
     *layout = (struct vision_layout){
         .patch_order = arena_alloc(arena, patches * sizeof *layout->patch_order),
         .patch_rows = arena_alloc(arena, patches * sizeof *layout->patch_rows),
         .window_index = arena_alloc(arena, tokens * sizeof *layout->window_index),
         .window_spans = arena_alloc(arena, tokens * sizeof *layout->window_spans),
         .frame_spans = arena_alloc(arena, (size_t)grid.time * sizeof *layout->frame_spans),
-        .cos = arena_alloc(arena, angles),
-        .sin = arena_alloc(arena, angles),
+        .position_ids = arena_alloc(arena, patches * sizeof *layout->position_ids),
     };
     if (!layout->patch_order || !layout->patch_rows || !layout->window_index || !layout->window_spans ||
-        !layout->frame_spans || !layout->cos || !layout->sin)
+        !layout->frame_spans || !layout->position_ids)
         return fail_oom();
     struct vision_units units = {grid.height / merge, grid.width / merge,
                                  vision->window_size / merge / vision->patch_size, (int64_t)merge * merge};
-    assert(units.window > 0 && vision->head_dim % 4 == 0);
+    assert(units.window > 0);
     int64_t frame_rows = (int64_t)grid.height * grid.width;
     for (int time = 0; time < grid.time; time++) {
         for (int y = 0; y < units.height; y += units.window)
@@ -60,26 +57,14 @@ status vision_layout_make(struct vision_layout *layout, struct arena *arena, con
     }
     assert((size_t)layout->unit_count == tokens && layout->window_count <= tokens);
 
-    // The height rotates the first quarter of a head's dimensions, the width the second. rope_theta is 10000 in every
-    // published model. All frame pairs have the same angles.
-    int pairs = vision->head_dim / 2, quarter = pairs / 2;
-    for (int j = 0; j < pairs; j++) {
-        int axis = j / quarter, pair = j % quarter;
-        float frequency = 1.0f / (float)pow(10000.0, (double)((float)(2 * pair) / (float)pairs));
-        for (int64_t i = 0; i < frame_rows; i++) {
-            int64_t unit = layout->patch_order[i] / units.patches_per_unit;
-            int in_unit = (int)(layout->patch_order[i] % units.patches_per_unit);
-            int row = (int)(unit / units.width) * merge + in_unit / merge;
-            int column = (int)(unit % units.width) * merge + in_unit % merge;
-            float angle = (float)(axis ? column : row) * frequency;
-            layout->cos[i * pairs + j] = (float)cos((double)angle);
-            layout->sin[i * pairs + j] = (float)sin((double)angle);
-        }
-    }
-    int64_t frame_angles = frame_rows * pairs;
-    for (int time = 1; time < grid.time; time++) {
-        memcpy(layout->cos + time * frame_angles, layout->cos, (size_t)frame_angles * sizeof *layout->cos);
-        memcpy(layout->sin + time * frame_angles, layout->sin, (size_t)frame_angles * sizeof *layout->sin);
+    // Row and column of every patch, the same in all frame pairs.
+    for (int64_t i = 0; i < frame_rows; i++) {
+        int32_t unit = (int32_t)(layout->patch_order[i] / units.patches_per_unit);
+        int32_t in_unit = (int32_t)(layout->patch_order[i] % units.patches_per_unit);
+        int32_t row = unit / units.width * merge + in_unit / merge,
+                column = unit % units.width * merge + in_unit % merge;
+        for (int time = 0; time < grid.time; time++)
+            layout->position_ids[time * frame_rows + i] = (struct position_id){{row, column}};
     }
     return OK;
 }
@@ -154,12 +139,14 @@ static status vision_start(struct vision_state *state, struct model *model, stru
     int32_t *cache_slots = arena_alloc(arena, (size_t)fwd->rows * sizeof *cache_slots);
     if (!cache_slots) return fail_oom();
     for (int64_t i = 0; i < fwd->rows; i++) cache_slots[i] = (int32_t)i;
-    int64_t pixels = (int64_t)medium->height * medium->width * 3, pairs = model->config.vision.head_dim / 2;
+    int64_t pixels = (int64_t)medium->height * medium->width * 3;
+    int positions = state->grid.height > state->grid.width ? state->grid.height : state->grid.width;
+    TRY(rope_angles_reserve(&model->vision_rope, model->backend, positions));
+    fwd->rope = &model->vision_rope.table;
     TRY(workspace_upload(workspace, ELEMENT_U8, medium->frames, pixels, medium->pixels, &state->frames));
     TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 1, state->layout.patch_order, &state->patch_order));
     TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 1, state->layout.patch_rows, &state->patch_rows));
-    TRY(workspace_upload(workspace, ELEMENT_F32, fwd->rows, pairs, state->layout.cos, &fwd->cos));
-    TRY(workspace_upload(workspace, ELEMENT_F32, fwd->rows, pairs, state->layout.sin, &fwd->sin));
+    TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 3, state->layout.position_ids, &fwd->position_ids));
     TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 1, cache_slots, &fwd->cache_slots));
     const struct vision_layout *layout = &state->layout;
     struct tensor grad_slots = training ? fwd->cache_slots : (struct tensor){0};

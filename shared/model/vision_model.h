@@ -20,7 +20,7 @@ struct vision_layout {
     size_t window_count;
     struct attention_span *frame_spans; // for the blocks with full attention: a frame pair each
     size_t frame_count;
-    float *cos, *sin; // [P, head_dim / 2], in window order
+    struct position_id *position_ids; // [P]: the row and column of each row's patch
 };
 
 // Everything is allocated in the arena. UNAVAILABLE when memory is short.

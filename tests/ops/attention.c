@@ -21,8 +21,9 @@ struct attention_setup {
     struct heads heads;
     float scale;
     enum element type;
-    int64_t columns;                                     // (H + 2K) D
-    struct tensor plain, qkv, cos, sin, slots, out, lse; // plain: before rotation
+    int64_t columns; // (H + 2K) D
+    struct rope_table table;
+    struct tensor plain, qkv, position_ids, slots, out, lse; // plain: before rotation
     struct kv_cache *cache;
     struct attention_plan *plan;
 };
@@ -80,31 +81,51 @@ static struct attention_layout attention_random_layout(struct harness *h) {
 
 // ---- set-up ----
 
+// I32 [tokens,3] below `positions`; for half of the tokens all three are equal, as for text.
+static struct tensor attention_positions(struct harness *h, int64_t tokens, int64_t positions) {
+    struct tensor position_ids = tensor_reshape(harness_index(h, 3 * tokens, positions), tokens, 3);
+    int32_t *numbers = harness_numbers(h, position_ids);
+    for (int64_t t = 0; t < tokens; t++) {
+        if (harness_unit(h) < 0.5) numbers[3 * t + 1] = numbers[3 * t + 2] = numbers[3 * t];
+    }
+    harness_set(h, position_ids, numbers);
+    return position_ids;
+}
+
 static struct kv_cache *attention_nan_cache(struct harness *h, const struct attention_setup *s, int64_t rows) {
     struct kv_cache *cache;
     harness_ok(h, h->ops->kv_cache_new(h->backend, &cache, s->type, 2, rows, s->heads));
     struct tensor qkv = harness_dense(h, s->type, rows, s->columns, FILL_ZERO, 0);
-    struct tensor angles = harness_dense(h, ELEMENT_F32, rows, s->heads.size / 2, FILL_ZERO, 0);
-    struct tensor slots = harness_index(h, rows, rows);
+    struct tensor angles = harness_dense(h, ELEMENT_F32, 1, s->heads.size / 2, FILL_ZERO, 0);
+    struct tensor slots = harness_index(h, rows, rows), position_ids = attention_positions(h, rows, 1);
     float *values = harness_values(h, qkv);
     int32_t *numbers = harness_numbers(h, slots);
     for (int64_t i = 0; i < rows * s->columns; i++) values[i] = NAN;
     for (int64_t i = 0; i < rows; i++) numbers[i] = (int32_t)i;
     harness_set(h, qkv, values);
     harness_set(h, slots, numbers);
-    harness_ok(h, h->ops->rope(h->backend, qkv, angles, angles, s->heads, cache, 1, slots));
+    struct rope_table table = {angles, angles, {0}};
+    harness_ok(h, h->ops->rope(h->backend, qkv, &table, position_ids, s->heads, cache, 1, slots));
     return cache;
 }
 
-static void attention_set_angles(struct harness *h, struct tensor cos, struct tensor sin) {
-    float *cosines = harness_values(h, cos), *sines = harness_values(h, sin);
-    for (int64_t i = 0; i < cos.rows * cos.columns; i++) {
+// Angles of `positions` positions, and sections of random sizes. The rotations are true ones: with other factors,
+// repeated calls of rope would shrink qkv to denormals.
+static struct rope_table attention_table(struct harness *h, int64_t positions, int pairs) {
+    struct rope_table table = {.cos = harness_tensor(h, ELEMENT_F32, positions, pairs, FILL_ZERO, 0),
+                               .sin = harness_tensor(h, ELEMENT_F32, positions, pairs, FILL_ZERO, 0)};
+    table.sections[0] = (int)harness_range(h, 0, pairs);
+    table.sections[1] = (int)harness_range(h, 0, pairs - table.sections[0]);
+    table.sections[2] = pairs - table.sections[0] - table.sections[1];
+    float *cosines = harness_values(h, table.cos), *sines = harness_values(h, table.sin);
+    for (int64_t i = 0; i < positions * pairs; i++) {
         double angle = 10 * harness_normal(h);
         cosines[i] = (float)__builtin_cos(angle);
         sines[i] = (float)__builtin_sin(angle);
     }
-    harness_set(h, cos, cosines);
-    harness_set(h, sin, sines);
+    harness_set(h, table.cos, cosines);
+    harness_set(h, table.sin, sines);
+    return table;
 }
 
 // Makes the plan of spans that no longer exist afterwards.
@@ -127,16 +148,16 @@ static struct attention_setup attention_setup_new(struct harness *h, const char 
                  l->count, (long long)l->rows, s.heads.query, s.heads.key, s.heads.size, s.type);
     s.plain = harness_tensor(h, s.type, l->tokens, s.columns, FILL_NORMAL, harness_unit(h) < 0.3 ? 2 : 1);
     s.qkv = harness_tensor(h, s.type, l->tokens, s.columns, FILL_ZERO, 0);
-    s.cos = harness_tensor(h, ELEMENT_F32, l->tokens, s.heads.size / 2, FILL_ZERO, 0);
-    s.sin = harness_tensor(h, ELEMENT_F32, l->tokens, s.heads.size / 2, FILL_ZERO, 0);
+    int64_t positions = harness_range(h, 1, 2 * l->tokens);
+    s.table = attention_table(h, positions, s.heads.size / 2);
+    s.position_ids = attention_positions(h, l->tokens, positions);
     s.slots = harness_index(h, l->tokens, 1);
     s.out = harness_tensor(h, s.type, l->tokens, s.heads.query * s.heads.size, FILL_NORMAL, 1);
     s.lse = harness_tensor(h, ELEMENT_F32, l->tokens, s.heads.query, FILL_NORMAL, 1);
-    attention_set_angles(h, s.cos, s.sin);
     harness_set(h, s.slots, l->slots);
     s.cache = attention_nan_cache(h, &s, l->rows);
     harness_ok(h, h->ops->copy(h->backend, s.qkv, s.plain));
-    harness_ok(h, h->ops->rope(h->backend, s.qkv, s.cos, s.sin, s.heads, s.cache, 1, s.slots));
+    harness_ok(h, h->ops->rope(h->backend, s.qkv, &s.table, s.position_ids, s.heads, s.cache, 1, s.slots));
     s.plan = attention_plan_of(h, s.heads, l->spans, l->count, s.slots);
     return s;
 }
@@ -149,13 +170,16 @@ static void attention_setup_release(struct harness *h, struct attention_setup *s
 // ---- rope ----
 
 static void attention_reference_rope(const struct attention_setup *s, double *rows, const float *cos, const float *sin,
-                                     int64_t tokens, double sign) {
+                                     const int32_t *position_ids, int64_t tokens, double sign) {
     int half = s->heads.size / 2;
+    const int *sections = s->table.sections;
     for (int64_t t = 0; t < tokens; t++) {
         for (int head = 0; head < s->heads.query + s->heads.key; head++) {
             double *low = rows + t * s->columns + head * s->heads.size, *high = low + half;
             for (int j = 0; j < half; j++) {
-                double a = low[j], b = high[j], c = cos[t * half + j], d = sign * sin[t * half + j];
+                int axis = j < sections[0] ? 0 : j < sections[0] + sections[1] ? 1 : 2;
+                int64_t at = (int64_t)position_ids[3 * t + axis] * half + j;
+                double a = low[j], b = high[j], c = cos[at], d = sign * sin[at];
                 low[j] = a * c - b * d;
                 high[j] = b * c + a * d;
             }
@@ -166,13 +190,14 @@ static void attention_reference_rope(const struct attention_setup *s, double *ro
 static void attention_check_rope(struct harness *h) {
     struct attention_layout l = attention_random_layout(h);
     struct attention_setup s = attention_setup_new(h, "rope", &l);
-    float *cos = harness_values(h, s.cos), *sin = harness_values(h, s.sin);
+    float *cos = harness_values(h, s.table.cos), *sin = harness_values(h, s.table.sin);
+    int32_t *position_ids = harness_numbers(h, s.position_ids);
     double *want = harness_doubles(h, s.plain);
-    attention_reference_rope(&s, want, cos, sin, l.tokens, 1);
+    attention_reference_rope(&s, want, cos, sin, position_ids, l.tokens, 1);
     harness_near(h, "qkv", s.qkv, want, 2e-6, 0);
     want = harness_doubles(h, s.qkv);
-    attention_reference_rope(&s, want, cos, sin, l.tokens, -1);
-    harness_ok(h, h->ops->rope_grad(h->backend, s.qkv, s.cos, s.sin, s.heads));
+    attention_reference_rope(&s, want, cos, sin, position_ids, l.tokens, -1);
+    harness_ok(h, h->ops->rope_grad(h->backend, s.qkv, &s.table, s.position_ids, s.heads));
     harness_near(h, "grad_qkv", s.qkv, want, 2e-6, 0);
     attention_setup_release(h, &s);
 }
@@ -326,7 +351,7 @@ struct attention_decoding {
     const struct attention_setup *setup;
     const struct attention_layout *moved; // the tokens of the packed sequence in other cache rows
     struct kv_cache *cache;
-    struct tensor qkv, cos, sin, slots, out, lse; // of one step
+    struct tensor qkv, position_ids, slots, out, lse; // of one step
 };
 
 static struct attention_decoding attention_decoding_new(struct harness *h, const struct attention_setup *s,
@@ -339,8 +364,7 @@ static struct attention_decoding attention_decoding_new(struct harness *h, const
         .moved = moved,
         .cache = attention_nan_cache(h, s, moved->rows),
         .qkv = harness_tensor(h, s->type, rows, s->columns, FILL_ZERO, 0),
-        .cos = harness_tensor(h, ELEMENT_F32, rows, s->heads.size / 2, FILL_ZERO, 0),
-        .sin = harness_tensor(h, ELEMENT_F32, rows, s->heads.size / 2, FILL_ZERO, 0),
+        .position_ids = attention_positions(h, rows, 1),
         .slots = harness_index(h, rows, 1),
         .out = harness_tensor(h, s->type, rows, s->heads.query * s->heads.size, FILL_ZERO, 0),
         .lse = harness_tensor(h, ELEMENT_F32, rows, s->heads.query, FILL_ZERO, 0)};
@@ -356,14 +380,14 @@ static void attention_decode_step(struct harness *h, const struct attention_deco
     for (int64_t i = 0; i < count; i++) {
         slots[i] = d->moved->slots[tokens[i]];
         harness_ok(h, ops->copy(h->backend, tensor_rows(d->qkv, i, 1), tensor_rows(s->plain, tokens[i], 1)));
-        harness_ok(h, ops->copy(h->backend, tensor_rows(d->cos, i, 1), tensor_rows(s->cos, tokens[i], 1)));
-        harness_ok(h, ops->copy(h->backend, tensor_rows(d->sin, i, 1), tensor_rows(s->sin, tokens[i], 1)));
+        harness_ok(
+            h, ops->copy(h->backend, tensor_rows(d->position_ids, i, 1), tensor_rows(s->position_ids, tokens[i], 1)));
     }
     harness_set(h, tensor_rows(d->slots, 0, count), slots);
     struct tensor qkv = tensor_rows(d->qkv, 0, count), out = tensor_rows(d->out, 0, count);
     struct tensor lse = tensor_rows(d->lse, 0, count);
-    harness_ok(h, ops->rope(h->backend, qkv, tensor_rows(d->cos, 0, count), tensor_rows(d->sin, 0, count), s->heads,
-                            d->cache, 1, tensor_rows(d->slots, 0, count)));
+    harness_ok(h, ops->rope(h->backend, qkv, &s->table, tensor_rows(d->position_ids, 0, count), s->heads, d->cache, 1,
+                            tensor_rows(d->slots, 0, count)));
     struct attention_plan *plan = attention_plan_of(h, s->heads, spans, span_count, (struct tensor){0});
     harness_ok(h, ops->attention(h->backend, out, qkv, s->scale, d->cache, 1, plan, lse));
     ops->attention_plan_free(h->backend, &plan);
@@ -446,10 +470,29 @@ static void attention_check_refusals(struct harness *h) {
     harness_ok(h, h->ops->kv_cache_new(h->backend, &cache, ELEMENT_F32, 1, 16, heads));
     struct tensor qkv = harness_dense(h, ELEMENT_F32, 1, 16, FILL_NORMAL, 1),
                   out = harness_dense(h, ELEMENT_F32, 1, 8, FILL_ZERO, 0);
-    struct tensor angles = harness_dense(h, ELEMENT_F32, 1, 2, FILL_ZERO, 0), slots = harness_index(h, 1, 1);
+    struct rope_table table = attention_table(h, 5, 2);
+    struct tensor slots = harness_index(h, 1, 1), position_ids = attention_positions(h, 1, 1);
     harness_set(h, slots, (int32_t[]){16});
-    harness_broken(h, h->ops->rope(h->backend, qkv, angles, angles, heads, cache, 0, slots), "a slot beyond the cache");
+    harness_broken(h, h->ops->rope(h->backend, qkv, &table, position_ids, heads, cache, 0, slots),
+                   "a slot beyond the cache");
     harness_broken(h, h->ops->kv_cache_write(h->backend, qkv, heads, cache, 0, slots), "a slot beyond the cache");
+    for (int axis = 0; axis < 3; axis++) {
+        int32_t beyond[3] = {0}, before[3] = {0};
+        beyond[axis] = 5;
+        before[axis] = -1;
+        harness_set(h, position_ids, beyond);
+        harness_broken(h, h->ops->rope_grad(h->backend, qkv, &table, position_ids, heads),
+                       "a position beyond the table");
+        harness_set(h, position_ids, before);
+        harness_broken(h, h->ops->rope_grad(h->backend, qkv, &table, position_ids, heads),
+                       "a position before the table");
+    }
+    harness_set(h, position_ids, (int32_t[3]){4, 4, 4});
+    harness_ok(h, h->ops->rope_grad(h->backend, qkv, &table, position_ids, heads));
+    table.sections[0] = 2;
+    table.sections[1] = 1;
+    harness_hold(h, h->ops->rope_grad(h->backend, qkv, &table, position_ids, heads) == BUG,
+                 "sections of too many pairs");
     struct attention_span span = {.q_len = 1, .kv_begin = 10, .visible = 7};
     struct tensor none = {0}, lse = harness_dense(h, ELEMENT_F32, 1, 2, FILL_ZERO, 0);
     struct attention_plan *plan = attention_plan_of(h, heads, &span, 1, none);
@@ -510,7 +553,7 @@ static status attention_run_grad(void *context) {
 static status attention_run_rope(void *context) {
     struct attention_timing *t = context;
     const struct attention_setup *s = &t->setup;
-    return t->h->ops->rope(t->h->backend, s->qkv, s->cos, s->sin, s->heads, s->cache, 0, s->slots);
+    return t->h->ops->rope(t->h->backend, s->qkv, &s->table, s->position_ids, s->heads, s->cache, 0, s->slots);
 }
 
 static double attention_pairs(const struct attention_span *spans, size_t count) {
@@ -532,16 +575,14 @@ static void attention_time_layout(struct harness *h, const char *name, struct he
     t.setup = (struct attention_setup){.heads = heads,
                                        .scale = 1 / sqrtf((float)heads.size),
                                        .qkv = harness_dense(h, ELEMENT_F32, tokens, columns, FILL_NORMAL, 1),
-                                       .cos = harness_dense(h, ELEMENT_F32, tokens, heads.size / 2, FILL_ZERO, 0),
-                                       .sin = harness_dense(h, ELEMENT_F32, tokens, heads.size / 2, FILL_ZERO, 0),
+                                       .table = attention_table(h, tokens, heads.size / 2),
+                                       .position_ids = attention_positions(h, tokens, tokens),
                                        .slots = harness_index(h, tokens, 1),
                                        .out = harness_dense(h, ELEMENT_F32, tokens, out_columns, FILL_ZERO, 0),
                                        .lse = harness_dense(h, ELEMENT_F32, tokens, heads.query, FILL_ZERO, 0)};
     int32_t *slots = harness_memory(h, (size_t)tokens * sizeof *slots);
     for (int64_t i = 0; i < tokens; i++) slots[i] = (int32_t)i;
     harness_set(h, t.setup.slots, slots);
-    // True rotations: with other factors, repeated calls of rope would shrink qkv to denormals.
-    attention_set_angles(h, t.setup.cos, t.setup.sin);
     harness_ok(h, h->ops->kv_cache_new(h->backend, &t.setup.cache, ELEMENT_F32, 1, rows, heads));
     t.setup.plan = attention_plan_of(h, heads, spans, count, t.setup.slots);
     double flops = 4 * attention_pairs(spans, count) * heads.query * heads.size;

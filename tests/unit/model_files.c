@@ -251,12 +251,12 @@ static void test_parameters_are_matched_in_both_namings(void **state) {
     parameter_table_free(&table);
 }
 
-// Position ids are int32. A clip whose time axis would leave their range is refused before they are computed.
+// The longest prompt ends at position MAX_POSITION. Whatever goes beyond it is refused with its position.
 static void test_position_ids_stay_in_their_range(void **state) {
     (void)state;
     static struct model_config config;
     static const char fast_vision[] = "\"vision_config\":{\"hidden_size\":8,\"num_heads\":2,\"out_hidden_size\":16,"
-                                      "\"tokens_per_second\":1e6}";
+                                      "\"tokens_per_second\":1e5}";
     assert_int_equal(
         parse(&config, "{%s,%s,%s,\"rope_scaling\":{\"mrope_section\":[1,1,2]}}", text_keys, token_keys, fast_vision),
         OK);
@@ -266,11 +266,14 @@ static void test_position_ids_stay_in_their_range(void **state) {
     struct sequence sequence;
     struct arena arena = {0};
     assert_int_equal(sequence_make(&sequence, &arena, &config, &prompt, NULL, 0), OK);
-    assert_int_equal(sequence.position_ids[2].axis[0], 1000001);
-    assert_int_equal(sequence.next_position, 1000003);
+    assert_int_equal(sequence.position_ids[2].axis[0], 100001);
+    assert_int_equal(sequence.next_position, 100003);
     clip.seconds_per_grid = 9000;
     assert_int_equal(sequence_make(&sequence, &arena, &config, &prompt, NULL, 0), BAD_SAMPLE);
-    expect_message("seconds_per_grid");
+    expect_message("position id 900000001 is above 262144: seconds_per_grid is 9000");
+    clip.seconds_per_grid = 2.62144; // the medium begins at position 1
+    assert_int_equal(sequence_make(&sequence, &arena, &config, &prompt, NULL, 0), BAD_SAMPLE);
+    expect_message("position id 262145 is above 262144");
     // An image has no seconds_per_grid.
     const int64_t image_tokens[] = {3, 1, 4};
     const struct model_medium image = {.frames = 1, .height = 28, .width = 28, .seconds_per_grid = NAN};
@@ -278,6 +281,30 @@ static void test_position_ids_stay_in_their_range(void **state) {
     assert_int_equal(sequence_make(&sequence, &arena, &config, &image_prompt, NULL, 0), OK);
     assert_int_equal(sequence.position_ids[1].axis[0], 1);
     assert_int_equal(sequence.next_position, 3);
+    arena_release(&arena);
+}
+
+static void test_a_completion_ends_at_the_last_position(void **state) {
+    (void)state;
+    static struct model_config config;
+    static int64_t tokens[MAX_POSITION + 2];
+    assert_int_equal(
+        parse(&config, "{%s,%s,%s,\"rope_scaling\":{\"mrope_section\":[1,1,2]}}", text_keys, token_keys, vision), OK);
+    for (int i = 0; i < MAX_POSITION + 2; i++) tokens[i] = 3;
+    struct sequence sequence;
+    struct arena arena = {0};
+    struct model_prompt prompt = {tokens, MAX_POSITION + 1, NULL, 0};
+    assert_int_equal(sequence_make(&sequence, &arena, &config, &prompt, NULL, 0), OK);
+    assert_int_equal(sequence.position_ids[MAX_POSITION].axis[2], MAX_POSITION);
+    prompt.count++;
+    assert_int_equal(sequence_make(&sequence, &arena, &config, &prompt, NULL, 0), BAD_SAMPLE);
+    expect_message("position id 262145 is above 262144");
+    prompt.count = MAX_POSITION;
+    struct model_completion completion = {tokens, 2}; // its last token is not computed
+    assert_int_equal(sequence_make(&sequence, &arena, &config, &prompt, &completion, 1), OK);
+    completion.count = 3;
+    assert_int_equal(sequence_make(&sequence, &arena, &config, &prompt, &completion, 1), BAD_SAMPLE);
+    expect_message("position id 262145 is above 262144");
     arena_release(&arena);
 }
 
@@ -291,6 +318,7 @@ int main(void) {
         cmocka_unit_test(test_insane_values_are_refused_by_key),
         cmocka_unit_test(test_parameters_are_matched_in_both_namings),
         cmocka_unit_test(test_position_ids_stay_in_their_range),
+        cmocka_unit_test(test_a_completion_ends_at_the_last_position),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,81 @@
+// Angles are computed in float32, as in Hugging Face, and their cosines and sines in double.
+#include "shared/model/rope_angles.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "shared/base/memory.h"
+
+enum { MIN_POSITIONS = 1024 };
+
+// Hugging Face rounds the cosines and sines of the language model to the type of the activations.
+void rope_angles_init_text(struct rope_angles *angles, const struct text_config *text, enum element type) {
+    int pairs = text->head_dim / 2;
+    *angles = (struct rope_angles){
+        .theta = (double)text->rope_theta, .pairs = pairs, .period = pairs, .rounded = type == ELEMENT_BF16};
+    for (int axis = 0; axis < 3; axis++) angles->table.sections[axis] = text->mrope_section[axis];
+}
+
+// The row rotates the first quarter of a head's dimensions, the column the second. rope_theta is 10000 in every
+// published model.
+void rope_angles_init_vision(struct rope_angles *angles, const struct vision_config *vision) {
+    int quarter = vision->head_dim / 4;
+    assert(vision->head_dim % 4 == 0);
+    *angles = (struct rope_angles){.theta = 10000, .pairs = 2 * quarter, .period = quarter};
+    angles->table.sections[0] = angles->table.sections[1] = quarter;
+}
+
+static float rope_angles_round(float value) {
+    union {
+        float number;
+        uint32_t bits;
+    } it = {value};
+    it.bits = (it.bits + 0x7fffu + (it.bits >> 16 & 1)) & 0xffff0000u;
+    return it.number;
+}
+
+static void rope_angles_fill(const struct rope_angles *angles, float *cosines, float *sines, int64_t positions) {
+    for (int j = 0; j < angles->pairs; j++) {
+        float exponent = (float)(2 * (j % angles->period)) / (float)(2 * angles->period);
+        float frequency = 1.0f / (float)pow(angles->theta, (double)exponent);
+        for (int64_t position = 0; position < positions; position++) {
+            float angle = (float)position * frequency;
+            float c = (float)cos((double)angle), s = (float)sin((double)angle);
+            cosines[position * angles->pairs + j] = angles->rounded ? rope_angles_round(c) : c;
+            sines[position * angles->pairs + j] = angles->rounded ? rope_angles_round(s) : s;
+        }
+    }
+}
+
+status rope_angles_reserve(struct rope_angles *angles, struct backend *backend, int64_t positions) {
+    struct rope_table *table = &angles->table;
+    if (table->cos.rows >= positions) return OK;
+    int64_t rows = table->cos.rows ? table->cos.rows : MIN_POSITIONS;
+    while (rows < positions) rows *= 2;
+    size_t count = (size_t)rows * (size_t)angles->pairs, bytes = count * sizeof(float);
+    struct buffer *buffer = NULL;
+    float *values = NULL;
+    status result = OK;
+    TRY_TO(result, done, NEW(&values, 2 * count));
+    rope_angles_fill(angles, values, values + count, rows);
+    TRY_TO(result, done, backend->ops->buffer_new(backend, 2 * bytes, &buffer));
+    struct tensor cosines = {buffer, 0, ELEMENT_F32, rows, angles->pairs, angles->pairs}, sines = cosines;
+    sines.offset = bytes;
+    TRY_TO(result, done, backend->ops->upload(backend, cosines, values, ELEMENT_F32));
+    TRY_TO(result, done, backend->ops->upload(backend, sines, values + count, ELEMENT_F32));
+    backend->ops->buffer_free(backend, &angles->values);
+    angles->values = buffer;
+    table->cos = cosines;
+    table->sin = sines;
+    buffer = NULL;
+done:
+    backend->ops->buffer_free(backend, &buffer);
+    free(values);
+    return result;
+}
+
+void rope_angles_release(struct rope_angles *angles, struct backend *backend) {
+    backend->ops->buffer_free(backend, &angles->values);
+    angles->table.cos = angles->table.sin = (struct tensor){0};
+}
