@@ -433,6 +433,16 @@ static const struct option optim_options[] = {
      .type = OPTION_PATH,
      .not_hashed = true,
      .help = "write the last step's gradients before clipping to this safetensors file"},
+    {.name = "gradient_precision",
+     .offset = offsetof(struct optim_options, gradient_precision),
+     .type = OPTION_NAME,
+     .choices = "float32|bfloat16",
+     .help = "type of the matrices' gradients (default: float32 on the CPU, bfloat16 on CUDA)"},
+    {.name = "moment_precision",
+     .offset = offsetof(struct optim_options, moment_precision),
+     .type = OPTION_NAME,
+     .choices = "float32|bfloat16",
+     .help = "type of AdamW's moments of matrices (default: float32 on the CPU, bfloat16 on CUDA)"},
     {0},
 };
 

@@ -86,8 +86,9 @@ struct optim_options {
     bool train_vision;
     int64_t ema_every; // 0: never
     double ema_decay;
-    int64_t save_every;    // 0: the last step only
-    const char *gradients; // NULL: not asked for
+    int64_t save_every;                                // 0: the last step only
+    const char *gradients;                             // NULL: not asked for
+    const char *gradient_precision, *moment_precision; // "float32", "bfloat16"; NULL: the device's default
 };
 
 #endif

@@ -10,6 +10,14 @@
 #include "shared/model/trainer.h"
 #include "shared/model/weights_hash.h"
 
+// *type = what an option names; the backend's default if it is NULL.
+static status model_precision(const struct backend *backend, const char *option, const char *name, enum element *type) {
+    if (!name) name = strcmp(backend->ops->name, "cpu") == 0 ? "float32" : "bfloat16";
+    *type = strcmp(name, "bfloat16") == 0 ? ELEMENT_BF16 : ELEMENT_F32;
+    if (*type == ELEMENT_BF16 || strcmp(name, "float32") == 0) return OK;
+    return fail(USAGE, "%s %s is not float32 or bfloat16", option, name);
+}
+
 status model_open(struct model **out, const char *dir, const struct model_options *options) {
     *out = NULL;
     struct model *model = NULL;
@@ -24,11 +32,10 @@ status model_open(struct model **out, const char *dir, const struct model_option
     TRY_TO(result, failed, backend_open(&model->backend, &backend));
     TRY_TO(result, failed, backend_get_info(model->backend, &model->backend_info));
     model->workspace.backend = model->backend;
-    const char *precision = options->precision;
-    if (!precision) precision = strcmp(model->backend->ops->name, "cpu") == 0 ? "float32" : "bfloat16";
-    enum element type = strcmp(precision, "bfloat16") == 0 ? ELEMENT_BF16 : ELEMENT_F32;
-    if (type == ELEMENT_F32 && strcmp(precision, "float32") != 0)
-        TRY_TO(result, failed, fail(USAGE, "precision %s is not float32 or bfloat16", precision));
+    enum element type, grads, moments;
+    TRY_TO(result, failed, model_precision(model->backend, "precision", options->precision, &type));
+    TRY_TO(result, failed, model_precision(model->backend, "gradient_precision", options->gradient_precision, &grads));
+    TRY_TO(result, failed, model_precision(model->backend, "moment_precision", options->moment_precision, &moments));
     TRY_TO(result, failed, backend_supports(model->backend, type));
     TRY_TO(result, failed, parameter_table_new(&model->table, config));
     rope_angles_init_text(&model->text_rope, &config->text, type);
@@ -52,7 +59,7 @@ status model_open(struct model **out, const char *dir, const struct model_option
            weights_load(&model->weights, model->backend, config, model->table, model->store, type, options->training,
                         NULL));
     if (options->training) {
-        TRY_TO(result, failed, trainer_new(&model->trainer, model));
+        TRY_TO(result, failed, trainer_new(&model->trainer, model, grads, moments));
         if (options->ema) TRY_TO(result, failed, ema_new(model));
     } else {
         safetensors_close(&model->store);

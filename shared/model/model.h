@@ -16,11 +16,12 @@ struct model;
 struct model_options {
     const char *device;    // NULL: the best one
     int threads;           // 0: all
-    const char *precision; // "float32", "bfloat16"; NULL: the device's default
-    bool training;         // for model_accumulate and model_step: the float32 weights are kept, nothing is packed
-    bool train_vision;     // training: the vision tower too
-    bool ema;              // training: a reference is kept, a moving average that starts as the opened weights
-    bool guarded;          // tests: buffers are unreadable outside operations
+    const char *precision; // "float32", "bfloat16"; NULL: the device's default, bfloat16 on a GPU
+    const char *gradient_precision, *moment_precision; // training: of matrices, likewise; those of vectors are float32
+    bool training;     // for model_accumulate and model_step: the float32 weights are kept, nothing is packed
+    bool train_vision; // training: the vision tower too
+    bool ema;          // training: a reference is kept, a moving average that starts as the opened weights
+    bool guarded;      // tests: buffers are unreadable outside operations
 };
 
 // The values of the configuration that callers need.

@@ -7,7 +7,7 @@
 
 enum { TEXT_RANGES = 2 }; // of the parameter table; those of the vision tower follow
 
-status trainer_new(struct trainer **out, struct model *model) {
+status trainer_new(struct trainer **out, struct model *model, enum element grads, enum element moments) {
     *out = NULL;
     struct trainer *trainer = NULL;
     TRY(NEW(&trainer, 1));
@@ -18,9 +18,9 @@ status trainer_new(struct trainer **out, struct model *model) {
     status result = OK;
     struct param_array *arrays[] = {&trainer->grads, &trainer->exp_avg, &trainer->exp_avg_sq};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
-        TRY_TO(
-            result, failed,
-            param_array_init(arrays[i], model->backend, model->table, trainer->range_count, ELEMENT_F32, ELEMENT_F32));
+        TRY_TO(result, failed,
+               param_array_init(arrays[i], model->backend, model->table, trainer->range_count, i == 0 ? grads : moments,
+                                ELEMENT_F32));
     *out = trainer;
     return OK;
 failed:

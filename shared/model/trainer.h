@@ -12,7 +12,7 @@
 struct trainer {
     int64_t elements;                              // trained ones: the first of the parameter table's elements
     int range_count;                               // the parameter table's ranges with trained elements
-    struct param_array grads, exp_avg, exp_avg_sq; // of the trained ranges
+    struct param_array grads, exp_avg, exp_avg_sq; // of the trained ranges; those of vectors are float32
     struct param_array reference;                  // in the form of the weights; no array: there is no reference
     struct param_array reference_remainders;
     int64_t step;         // optimizer steps
@@ -20,8 +20,9 @@ struct trainer {
     bool vision_has_grad; // a group with media was accumulated since the last step
 };
 
-// Allocates the state of a model that is opened for training. UNAVAILABLE when memory is short.
-status trainer_new(struct trainer **out, struct model *model);
+// Allocates the state of a model that is opened for training, with gradients and moments of matrices in these types.
+// UNAVAILABLE when memory is short.
+status trainer_new(struct trainer **out, struct model *model, enum element grads, enum element moments);
 
 // NULL is fine; sets *trainer to NULL.
 void trainer_free(struct trainer **trainer, struct backend *backend);

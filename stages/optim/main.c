@@ -34,6 +34,8 @@ static status optim_open(void **state, struct stage_context *context) {
         .device = options->model.common.device,
         .threads = (int)options->model.common.threads,
         .precision = options->model.common.precision,
+        .gradient_precision = options->gradient_precision,
+        .moment_precision = options->moment_precision,
         .training = true,
         .train_vision = options->train_vision,
         .ema = options->ema_every > 0,

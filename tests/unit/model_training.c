@@ -118,8 +118,11 @@ static void test_bfloat16_updates_float32_weights(void **state) {
         struct model_case it;
         case_open(&it, case_names[c]);
         if (case_computes(&it, "bfloat16")) {
-            struct model *model = case_model(
-                &it, &(struct model_options){.precision = "bfloat16", .training = true, .train_vision = true});
+            struct model *model = case_model(&it, &(struct model_options){.precision = "bfloat16",
+                                                                          .gradient_precision = "float32",
+                                                                          .moment_precision = "float32",
+                                                                          .training = true,
+                                                                          .train_vision = true});
             struct saved_state before, after;
             state_save(&it, model, &before);
             for (int step = 1; step <= STEPS; step++) {
@@ -193,18 +196,86 @@ static void expect_exact_reload(const char *name, const struct model_options *op
 static void test_a_reload_is_exact(void **state) {
     (void)state;
     static const char *const precisions[] = {"float32", "bfloat16"};
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 8; i++) {
         for (int c = 0; c < CASES; c++)
-            expect_exact_reload(case_names[c],
-                                &(struct model_options){
-                                    .precision = precisions[i], .training = true, .train_vision = c != 2, .ema = true});
+            expect_exact_reload(case_names[c], &(struct model_options){.precision = precisions[i % 2],
+                                                                       .gradient_precision = precisions[i / 2 % 2],
+                                                                       .moment_precision = precisions[i / 4],
+                                                                       .training = true,
+                                                                       .train_vision = c != 2,
+                                                                       .ema = true});
     }
+}
+
+// The distance between what `steps` steps change in two models, relative to the change itself, over all parameters.
+static double distance_of_changes(struct model_case *it, const struct saved_state *start, const struct saved_state *one,
+                                  const struct saved_state *other) {
+    double difference = 0, change = 0;
+    for (size_t t = 0; t < safetensors_count(start->store); t++) {
+        const struct stored_tensor *tensor = safetensors_at(start->store, t);
+        if (strncmp(tensor->name, "master.", 7) != 0) continue;
+        const float *from = values_of(it, tensor), *a = state_values(it, one, "master", tensor->name + 7),
+                    *b = state_values(it, other, "master", tensor->name + 7);
+        for (int64_t i = 0; i < stored_tensor_count(tensor); i++) {
+            difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+            change += ((double)a[i] - from[i]) * ((double)a[i] - from[i]);
+        }
+    }
+    return sqrt(difference / change);
+}
+
+// Gradients and moments in bfloat16 change the weights almost as those in float32 do. The state's file has the moments
+// in their type, and a model that keeps another type refuses it.
+static void test_coarse_gradients_and_moments(void **state) {
+    (void)state;
+    struct model_case it;
+    case_open(&it, "pairs");
+    struct model_options options = {.precision = "float32", .training = true, .train_vision = true, .ema = true};
+    struct model *fine = case_model(&it, &options);
+    options.gradient_precision = options.moment_precision = "bfloat16";
+    struct model *coarse = case_model(&it, &options);
+    struct saved_state start, one, other;
+    state_save(&it, fine, &start);
+    for (int i = 0; i < STEPS; i++) {
+        train_a_step(&it, fine);
+        train_a_step(&it, coarse);
+    }
+    state_save(&it, fine, &one);
+    state_save(&it, coarse, &other);
+    double distance = distance_of_changes(&it, &start, &one, &other);
+    print_message("gradients and moments in bfloat16: %.2g of the change\n", distance);
+    assert_true(distance > 0 && distance < 0.05);
+    static const char *const moments[] = {"first", "second"};
+    for (int i = 0; i < 2; i++) {
+        const char *names[] = {"model.embed_tokens.weight", "model.norm.weight"};
+        const enum element types[] = {ELEMENT_BF16, ELEMENT_F32};
+        for (int j = 0; j < 2; j++) {
+            const struct stored_tensor *tensor =
+                safetensors_find(other.store, arena_printf(&it.arena, "%s.%s", moments[i], names[j]));
+            assert_non_null(tensor);
+            assert_int_equal(tensor->type, types[j]);
+        }
+    }
+    assert_int_equal(model_load_state(fine, other.dir), DATAERR);
+    assert_non_null(strstr(fail_text(), "float32 numbers"));
+    struct model *none = NULL;
+    options.moment_precision = "float16";
+    options.device = "cpu";
+    assert_int_equal(model_open(&none, it.dir, &options), USAGE);
+    assert_non_null(strstr(fail_text(), "moment_precision float16"));
+    state_release(&start);
+    state_release(&one);
+    state_release(&other);
+    model_free(&fine);
+    model_free(&coarse);
+    case_close(&it);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bfloat16_updates_float32_weights),
         cmocka_unit_test(test_a_reload_is_exact),
+        cmocka_unit_test(test_coarse_gradients_and_moments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
