@@ -71,6 +71,23 @@ static struct attention_layout attention_windows(struct harness *h) {
     return l;
 }
 
+// Rows that attend to later rows alone, which have the first ones as their prefix: only a prefix names the first cache
+// rows.
+static struct attention_layout attention_crossed(struct harness *h) {
+    int64_t begin = harness_range(h, 16, 60), first = harness_range(h, 17, 40), second = harness_range(h, 1, 20);
+    struct attention_layout l = {.tokens = first + second, .rows = begin + first + second, .count = 2};
+    l.spans[0] = (struct attention_span){.q_len = first, .kv_begin = begin + first, .visible = second};
+    l.spans[1] = (struct attention_span){.q_begin = first,
+                                         .q_len = second,
+                                         .prefix_begin = begin,
+                                         .prefix_len = first,
+                                         .kv_begin = begin + first,
+                                         .visible = 1,
+                                         .causal = true};
+    for (int64_t t = 0; t < l.tokens; t++) l.slots[t] = (int32_t)(begin + t);
+    return l;
+}
+
 static struct attention_layout attention_random_layout(struct harness *h) {
     if (harness_unit(h) < 0.3) return attention_windows(h);
     int64_t lengths[5];
@@ -498,6 +515,11 @@ static void attention_check_refusals(struct harness *h) {
     struct attention_plan *plan = attention_plan_of(h, heads, &span, 1, none);
     harness_hold(h, h->ops->attention(h->backend, out, qkv, 1, cache, 0, plan, none) == BUG, "a span beyond the cache");
     h->ops->attention_plan_free(h->backend, &plan);
+    struct attention_span prefix = {.q_len = 1, .prefix_begin = 10, .prefix_len = 7, .visible = 1};
+    plan = attention_plan_of(h, heads, &prefix, 1, none);
+    harness_hold(h, h->ops->attention(h->backend, out, qkv, 1, cache, 0, plan, none) == BUG,
+                 "a prefix beyond the cache");
+    h->ops->attention_plan_free(h->backend, &plan);
     plan = attention_plan_of(h, heads, &span, 0, none);
     harness_hold(h, h->ops->attention(h->backend, out, qkv, 1, cache, 0, plan, none) == BUG, "a row without a span");
     h->ops->attention_plan_free(h->backend, &plan);
@@ -521,6 +543,8 @@ static void attention_check(struct harness *h) {
         attention_check_grad(h, attention_random_layout(h));
         attention_check_decoding(h);
     }
+    attention_check_forward(h, attention_crossed(h));
+    attention_check_grad(h, attention_crossed(h));
     // Long enough for several groups of key blocks and several batches of tiles.
     struct attention_layout l = attention_branches(h, 900, 3, (int64_t[]){250, 256, 240});
     attention_check_forward(h, l);
