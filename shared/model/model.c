@@ -32,6 +32,8 @@ status model_open(struct model **out, const char *dir, const struct model_option
     TRY_TO(result, failed, backend_open(&model->backend, &backend));
     TRY_TO(result, failed, backend_get_info(model->backend, &model->backend_info));
     model->workspace.backend = model->backend;
+    if (options->kept_activations < -1 || options->kept_activations >= KEPT_LEVELS)
+        TRY_TO(result, failed, fail(USAGE, "there is no level %d of kept activations", options->kept_activations));
     enum element type, grads, moments;
     TRY_TO(result, failed, model_precision(model->backend, "precision", options->precision, &type));
     TRY_TO(result, failed, model_precision(model->backend, "gradient_precision", options->gradient_precision, &grads));

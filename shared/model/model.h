@@ -21,7 +21,11 @@ struct model_options {
     bool training;     // for model_accumulate and model_step: the float32 weights are kept, nothing is packed
     bool train_vision; // training: the vision tower too
     bool ema;          // training: a reference is kept, a moving average that starts as the opened weights
-    bool guarded;      // tests: buffers are unreadable outside operations
+    // training: what each layer of the language model keeps of its forward pass, which need not be computed again then:
+    // 0 its input, 1 also its attention, 2 also its MLP; -1: as much as the device's memory allows, on the CPU 0. The
+    // results are the same.
+    int kept_activations;
+    bool guarded; // tests: buffers are unreadable outside operations
 };
 
 // The values of the configuration that callers need.

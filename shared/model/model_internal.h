@@ -24,6 +24,7 @@ struct model {
     struct model_info info;
     int64_t version;
     struct workspace workspace;
+    size_t workspace_limit; // what it may grow to with kept activations; 0: not known yet
     struct rope_angles text_rope, vision_rope;
     struct kv_scratch text_kv, vision_kv; // for scoring and training
     struct trainer *trainer;              // NULL unless training

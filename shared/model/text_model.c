@@ -63,6 +63,47 @@ static status text_chunk_rows(const struct vision_chunk *chunk, struct model *mo
     return result;
 }
 
+// *left = the bytes of the workspace that a training pass does not need otherwise. A device with memory of its own
+// gives it three quarters of what was free before the first pass; the last quarter is for the backend's own use and for
+// other processes.
+static status text_memory_left(struct model *model, const struct forward_state *fwd, size_t *left) {
+    struct backend_info info;
+    *left = 0;
+    TRY(backend_get_info(model->backend, &info));
+    if (!info.memory) return OK;
+    if (!model->workspace_limit)
+        model->workspace_limit = workspace_size(&model->workspace) + (size_t)(info.memory_free / 4 * 3);
+    const struct transformer *transformer = fwd->transformer;
+    enum element type = fwd->weights->type;
+    // x, delta, the gradients of the rows, and what the head needs of them (group_logprobs.c).
+    size_t row_bytes = (size_t)transformer->hidden_size * (5 * element_size(type) + 2 * sizeof(float));
+    size_t needed = model->workspace.live + (size_t)fwd->rows * row_bytes +
+                    block_work_bytes(transformer, type, fwd->rows, fwd->chunk_rows) +
+                    (size_t)transformer->block_count * block_kept_bytes(transformer, type, fwd->rows, KEEP_INPUT);
+    if (needed < model->workspace_limit) *left = model->workspace_limit - needed;
+    return OK;
+}
+
+// Allocates what each layer keeps.
+static status text_keep(struct forward_state *fwd, struct model *model, struct arena *arena) {
+    int layers = fwd->transformer->block_count, wanted = model->options.kept_activations;
+    size_t left = 0, bytes[KEPT_LEVELS];
+    fwd->kept = arena_alloc(arena, (size_t)layers * sizeof *fwd->kept);
+    if (!fwd->kept) return fail_oom();
+    for (enum kept_level level = 0; level < KEPT_LEVELS; level++)
+        bytes[level] = block_kept_bytes(fwd->transformer, fwd->weights->type, fwd->rows, level);
+    if (wanted < 0) TRY(text_memory_left(model, fwd, &left));
+    for (int i = 0; i < layers; i++) {
+        enum kept_level level = wanted < 0 ? KEEP_MLP : (enum kept_level)wanted;
+        if (wanted < 0) {
+            while (level > KEEP_INPUT && bytes[level] - bytes[KEEP_INPUT] > left) level--;
+            left -= bytes[level] - bytes[KEEP_INPUT];
+        }
+        TRY(block_keep(fwd, level, &fwd->kept[i]));
+    }
+    return OK;
+}
+
 status text_forward(struct text_state *state, struct model *model, struct arena *arena,
                     const struct model_prompt *prompt, const struct sequence *sequence, struct kv_cache *cache,
                     bool training) {
@@ -99,13 +140,7 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
     TRY(text_set_positions(model, fwd, sequence->position_ids));
     TRY(workspace_alloc(workspace, type, fwd->rows, hidden_size, &fwd->x));
     TRY(workspace_alloc(workspace, type, fwd->rows, hidden_size, &fwd->delta));
-    int layers = fwd->transformer->block_count;
-    if (training) {
-        fwd->block_inputs = arena_alloc(arena, (size_t)layers * sizeof *fwd->block_inputs);
-        if (!fwd->block_inputs) return fail_oom();
-        for (int i = 0; i < layers; i++)
-            TRY(workspace_alloc(workspace, type, fwd->rows, hidden_size, &fwd->block_inputs[i]));
-    }
+    if (training) TRY(text_keep(fwd, model, arena));
     TRY(text_embed(model, fwd->x, sequence->tokens, sequence->rows));
     for (size_t i = 0; i < state->chunk_count; i++) {
         struct workspace_mark mark = workspace_save(workspace);
@@ -118,7 +153,7 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
         TRY(model->backend->ops->scatter(model->backend, fwd->x, vision.embeds, rows));
         workspace_restore(workspace, mark);
     }
-    for (int i = 0; i < layers; i++) TRY(block_forward(fwd, i));
+    for (int i = 0; i < fwd->transformer->block_count; i++) TRY(block_forward(fwd, i));
     return OK;
 }
 

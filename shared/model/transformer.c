@@ -4,28 +4,66 @@
 
 #include "shared/model/weights.h"
 
-// What a block computes on the way. The backward pass alone needs rstd and lse; otherwise they are none.
-struct block_activations {
-    struct tensor normed;       // [T,C]: the output of norm1, later of norm2
-    struct tensor rstd1, rstd2; // F32 [T,1]
-    struct tensor qkv;          // [T, (H+2K)D]
-    struct tensor attended;     // [T, H*D]
-    struct tensor lse;          // F32 [T,H]
-};
+static int64_t block_qkv_size(const struct transformer *transformer) {
+    return (int64_t)(transformer->heads.query + 2 * transformer->heads.key) * transformer->heads.size;
+}
 
-static status block_alloc(const struct forward_state *fwd, bool backward, struct block_activations *out) {
+static int64_t block_attended_size(const struct transformer *transformer) {
+    return (int64_t)transformer->heads.query * transformer->heads.size;
+}
+
+// The backward pass alone needs rstd and lse; without it they are none.
+static status block_alloc_attention(const struct forward_state *fwd, bool backward, struct block_activations *out) {
     struct workspace *workspace = fwd->workspace;
     enum element type = fwd->weights->type;
     struct heads heads = fwd->transformer->heads;
     assert(fwd->rows > 0 && heads.query % heads.key == 0);
-    *out = (struct block_activations){0};
-    TRY(workspace_alloc(workspace, type, fwd->rows, fwd->transformer->hidden_size, &out->normed));
-    TRY(workspace_alloc(workspace, type, fwd->rows, (int64_t)(heads.query + 2 * heads.key) * heads.size, &out->qkv));
-    TRY(workspace_alloc(workspace, type, fwd->rows, (int64_t)heads.query * heads.size, &out->attended));
+    TRY(workspace_alloc(workspace, type, fwd->rows, block_qkv_size(fwd->transformer), &out->qkv));
+    TRY(workspace_alloc(workspace, type, fwd->rows, block_attended_size(fwd->transformer), &out->attended));
     if (!backward) return OK;
     TRY(workspace_alloc(workspace, ELEMENT_F32, fwd->rows, 1, &out->rstd1));
     TRY(workspace_alloc(workspace, ELEMENT_F32, fwd->rows, 1, &out->rstd2));
     return workspace_alloc(workspace, ELEMENT_F32, fwd->rows, heads.query, &out->lse);
+}
+
+status block_keep(const struct forward_state *fwd, enum kept_level level, struct block_activations *kept) {
+    struct workspace *workspace = fwd->workspace;
+    const struct transformer *transformer = fwd->transformer;
+    enum element type = fwd->weights->type;
+    *kept = (struct block_activations){0};
+    TRY(workspace_alloc(workspace, type, fwd->rows, transformer->hidden_size, &kept->input));
+    if (level < KEEP_ATTENTION) return OK;
+    TRY(workspace_alloc(workspace, type, fwd->rows, transformer->hidden_size, &kept->residual));
+    TRY(block_alloc_attention(fwd, true, kept));
+    if (level < KEEP_MLP) return OK;
+    return workspace_alloc(workspace, type, fwd->rows, 2 * transformer->intermediate_size, &kept->gate_up);
+}
+
+size_t block_kept_bytes(const struct transformer *transformer, enum element type, int64_t rows, enum kept_level level) {
+    int64_t columns = transformer->hidden_size, statistics = 0;
+    if (level >= KEEP_ATTENTION) {
+        columns += transformer->hidden_size + block_qkv_size(transformer) + block_attended_size(transformer);
+        statistics = 2 + transformer->heads.query;
+    }
+    if (level >= KEEP_MLP) columns += 2 * transformer->intermediate_size;
+    return (size_t)rows * ((size_t)columns * element_size(type) + (size_t)statistics * sizeof(float));
+}
+
+size_t block_work_bytes(const struct transformer *transformer, enum element type, int64_t rows, int64_t chunk_rows) {
+    int64_t hidden_size = transformer->hidden_size, chunk = rows < chunk_rows ? rows : chunk_rows;
+    int64_t attention = block_qkv_size(transformer) + block_attended_size(transformer);
+    size_t activations = block_kept_bytes(transformer, type, rows, KEEP_ATTENTION) -
+                         block_kept_bytes(transformer, type, rows, KEEP_INPUT); // with `normed` for `residual`
+    size_t in_mlp = (size_t)(chunk * (hidden_size + 3 * transformer->intermediate_size)) * element_size(type);
+    size_t in_attention = (size_t)(rows * (hidden_size + attention)) * element_size(type);
+    return activations + (in_mlp > in_attention ? in_mlp : in_attention);
+}
+
+// *out = what the block keeps, and working memory for the rest but `residual` and `gate_up`.
+static status block_alloc(const struct forward_state *fwd, int index, bool backward, struct block_activations *out) {
+    *out = fwd->kept ? fwd->kept[index] : (struct block_activations){0};
+    TRY(workspace_alloc(fwd->workspace, fwd->weights->type, fwd->rows, fwd->transformer->hidden_size, &out->normed));
+    return out->qkv.buffer ? OK : block_alloc_attention(fwd, backward, out);
 }
 
 // The number of rows whose MLP activations, the widest of all, exist at the same time: the rows are divided into chunks
@@ -67,19 +105,22 @@ status block_forward(struct forward_state *fwd, int index) {
     const struct block *block = &fwd->transformer->blocks[index];
     struct workspace_mark mark = workspace_save(fwd->workspace);
     struct block_activations act;
-    TRY(block_alloc(fwd, false, &act));
+    TRY(block_alloc(fwd, index, false, &act));
     TRY(forward_norm(fwd, act.normed, block->norm1, act.rstd1));
-    if (fwd->block_inputs) TRY(ops->copy(backend, fwd->block_inputs[index], fwd->x));
+    if (act.input.buffer) TRY(ops->copy(backend, act.input, fwd->x));
     TRY(block_attention_forward(fwd, index, &act));
+    if (act.residual.buffer) TRY(ops->copy(backend, act.residual, fwd->x));
 
     // delta = down(swiglu(gate_up(normed))), one chunk of rows after another.
     int64_t intermediate_size = fwd->transformer->intermediate_size, chunk = block_mlp_chunk(fwd);
-    struct tensor gate_up_chunk, hidden_chunk;
-    TRY(workspace_alloc(fwd->workspace, fwd->weights->type, chunk, 2 * intermediate_size, &gate_up_chunk));
+    bool kept = act.gate_up.buffer;
+    struct tensor hidden_chunk;
+    if (!kept) TRY(workspace_alloc(fwd->workspace, fwd->weights->type, chunk, 2 * intermediate_size, &act.gate_up));
     TRY(workspace_alloc(fwd->workspace, fwd->weights->type, chunk, intermediate_size, &hidden_chunk));
     for (int64_t first = 0; first < fwd->rows; first += chunk) {
         int64_t rows = fwd->rows - first < chunk ? fwd->rows - first : chunk;
-        struct tensor gate_up = tensor_rows(gate_up_chunk, 0, rows), hidden = tensor_rows(hidden_chunk, 0, rows);
+        struct tensor gate_up = tensor_rows(act.gate_up, kept ? first : 0, rows);
+        struct tensor hidden = tensor_rows(hidden_chunk, 0, rows);
         TRY(ops->linear(backend, gate_up, tensor_rows(act.normed, first, rows), block->gate_up, block->gate_up_bias));
         TRY(ops->swiglu(backend, hidden, gate_up));
         TRY(ops->linear(backend, tensor_rows(fwd->delta, first, rows), hidden, block->down, block->down_bias));
@@ -137,37 +178,55 @@ static status block_attention_backward(struct forward_state *fwd, int index, str
     return OK;
 }
 
+// The block again, up to its second norm, as far as it was not kept: normed, residual, and the cache that the blocks
+// share.
+static status block_attention_again(struct forward_state *fwd, int index, struct block_activations *act) {
+    struct backend *backend = fwd->weights->backend;
+    const struct operations *ops = backend->ops;
+    const struct transformer *transformer = fwd->transformer;
+    const struct block *block = &transformer->blocks[index];
+    if (act->residual.buffer) {
+        TRY(ops->kv_cache_write(backend, act->qkv, transformer->heads, fwd->cache, fwd->layered ? index : 0,
+                                fwd->cache_slots));
+        return ops->rmsnorm(backend, act->normed, act->residual, (struct tensor){0}, block->norm2, transformer->eps,
+                            act->rstd2);
+    }
+    TRY(ops->copy(backend, fwd->x, act->input));
+    fwd->has_delta = false;
+    TRY(forward_norm(fwd, act->normed, block->norm1, act->rstd1));
+    TRY(block_attention_forward(fwd, index, act));
+    act->residual = fwd->x;
+    return OK;
+}
+
 status block_backward(struct forward_state *fwd, int index) {
-    assert(index >= 0 && index < fwd->transformer->block_count && fwd->block_inputs);
+    assert(index >= 0 && index < fwd->transformer->block_count && fwd->kept && fwd->kept[index].input.buffer);
     struct backend *backend = fwd->weights->backend;
     const struct operations *ops = backend->ops;
     const struct block *block = &fwd->transformer->blocks[index];
     const struct block_params *params = &fwd->transformer->params[index];
-    struct tensor none = {0}, input = fwd->block_inputs[index];
+    struct tensor none = {0};
     struct tensor grad_normed = fwd->delta; // delta is free after the second norm
     struct workspace_mark mark = workspace_save(fwd->workspace);
     struct block_activations act;
-    TRY(block_alloc(fwd, true, &act));
-
-    // The block again, up to its second norm: x becomes x'.
-    TRY(ops->copy(backend, fwd->x, input));
-    fwd->has_delta = false;
-    TRY(forward_norm(fwd, act.normed, block->norm1, act.rstd1));
-    TRY(block_attention_forward(fwd, index, &act));
+    TRY(block_alloc(fwd, index, true, &act));
+    TRY(block_attention_again(fwd, index, &act));
 
     // grad_normed [T,C] = the gradient of m through the MLP, one chunk of rows after another.
     int64_t intermediate_size = fwd->transformer->intermediate_size, chunk = block_mlp_chunk(fwd);
     struct workspace_mark mlp_mark = workspace_save(fwd->workspace);
-    struct tensor gate_up_chunk, hidden_chunk; // each is overwritten by its own gradient
-    TRY(workspace_alloc(fwd->workspace, fwd->weights->type, chunk, 2 * intermediate_size, &gate_up_chunk));
+    bool kept = act.gate_up.buffer;
+    struct tensor hidden_chunk; // like gate_up, it is overwritten by its own gradient
+    if (!kept) TRY(workspace_alloc(fwd->workspace, fwd->weights->type, chunk, 2 * intermediate_size, &act.gate_up));
     TRY(workspace_alloc(fwd->workspace, fwd->weights->type, chunk, intermediate_size, &hidden_chunk));
     for (int64_t first = 0; first < fwd->rows; first += chunk) {
         int64_t rows = fwd->rows - first < chunk ? fwd->rows - first : chunk;
         struct tensor in = tensor_rows(act.normed, first, rows), grad_out;
-        struct tensor gate_up = tensor_rows(gate_up_chunk, 0, rows), hidden = tensor_rows(hidden_chunk, 0, rows);
+        struct tensor gate_up = tensor_rows(act.gate_up, kept ? first : 0, rows);
+        struct tensor hidden = tensor_rows(hidden_chunk, 0, rows);
         struct workspace_mark chunk_mark = workspace_save(fwd->workspace);
         TRY(block_round_grad(fwd, first, rows, &grad_out));
-        TRY(ops->linear(backend, gate_up, in, block->gate_up, block->gate_up_bias));
+        if (!kept) TRY(ops->linear(backend, gate_up, in, block->gate_up, block->gate_up_bias));
         TRY(ops->swiglu(backend, hidden, gate_up));
         TRY(block_linear_backward(fwd, hidden, grad_out, hidden, block->down, &params->down, &params->down_bias));
         TRY(ops->swiglu_grad(backend, gate_up, hidden, gate_up));
@@ -176,14 +235,14 @@ status block_backward(struct forward_state *fwd, int index) {
         workspace_restore(fwd->workspace, chunk_mark);
     }
     workspace_restore(fwd->workspace, mlp_mark);
-    TRY(ops->rmsnorm_grad(backend, fwd->grad_x, block_param_grad(fwd, &params->norm2), grad_normed, fwd->x,
+    TRY(ops->rmsnorm_grad(backend, fwd->grad_x, block_param_grad(fwd, &params->norm2), grad_normed, act.residual,
                           block->norm2, act.rstd2));
 
     // The output of the first norm again, which the second norm has overwritten.
-    TRY(ops->rmsnorm(backend, act.normed, input, none, block->norm1, fwd->transformer->eps, act.rstd1));
+    TRY(ops->rmsnorm(backend, act.normed, act.input, none, block->norm1, fwd->transformer->eps, act.rstd1));
     TRY(block_attention_backward(fwd, index, grad_normed, &act));
-    TRY(ops->rmsnorm_grad(backend, fwd->grad_x, block_param_grad(fwd, &params->norm1), grad_normed, input, block->norm1,
-                          act.rstd1));
+    TRY(ops->rmsnorm_grad(backend, fwd->grad_x, block_param_grad(fwd, &params->norm1), grad_normed, act.input,
+                          block->norm1, act.rstd1));
     workspace_restore(fwd->workspace, mark);
     return OK;
 }

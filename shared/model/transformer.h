@@ -28,6 +28,27 @@ struct transformer {
     int64_t hidden_size, intermediate_size;
 };
 
+// What a block computes on the way to its output.
+struct block_activations {
+    struct tensor input;        // [T,C]: x
+    struct tensor normed;       // [T,C]: the output of norm1, later of norm2
+    struct tensor rstd1, rstd2; // F32 [T,1]
+    struct tensor qkv;          // [T, (H+2K)D], rotated
+    struct tensor attended;     // [T, H*D]
+    struct tensor lse;          // F32 [T,H]
+    struct tensor residual;     // [T,C]: x'
+    struct tensor gate_up;      // [T, 2I]
+};
+
+// What a block keeps of it for the backward pass, which computes the rest again. The gradients have the same bits at
+// every level.
+enum kept_level {
+    KEEP_INPUT,     // the input alone
+    KEEP_ATTENTION, // all but `normed` and `gate_up`: of the forward pass, gate_up's product alone is computed twice
+    KEEP_MLP,       // all but `normed`: no product is computed twice
+    KEPT_LEVELS,
+};
+
 // The rows of one pass through a transformer. T rows, C = transformer->hidden_size.
 struct forward_state {
     const struct weights *weights;
@@ -42,8 +63,8 @@ struct forward_state {
     struct tensor cache_slots;     // I32 [T,1]: the cache row of each row
     struct kv_cache *cache;
     const struct attention_plan *plan; // what the rows attend to
-    bool layered;                // the cache has a layer for each block (generation); otherwise all blocks share one
-    struct tensor *block_inputs; // each block's x, kept for the backward pass; NULL: not kept
+    bool layered;                   // the cache has a layer for each block (generation); otherwise all blocks share one
+    struct block_activations *kept; // of each block, for the backward pass; NULL: nothing
     const struct param_array *grads; // of all trained parameters
     struct tensor grad_x;            // F32 [T,C]: of the output, then of each block's input
 };
@@ -51,11 +72,20 @@ struct forward_state {
 // out = rmsnorm(x + delta; scale), and x = x + delta. rstd (or none) is kept for the backward pass.
 status forward_norm(struct forward_state *fwd, struct tensor out, struct tensor scale, struct tensor rstd);
 
-// Computes block `index` for all rows. Its output is x + delta.
+// Computes block `index` for all rows, and fills in kept[index]. Its output is x + delta.
 status block_forward(struct forward_state *fwd, int index);
 
+// Returns the bytes that one block keeps at a level for `rows` rows computed in `type`.
+size_t block_kept_bytes(const struct transformer *transformer, enum element type, int64_t rows, enum kept_level level);
+
+// Returns the bytes of working memory that block_backward needs at most, for `rows` rows in chunks of chunk_rows.
+size_t block_work_bytes(const struct transformer *transformer, enum element type, int64_t rows, int64_t chunk_rows);
+
+// *kept = memory for what one block keeps at a level; all other tensors are none.
+status block_keep(const struct forward_state *fwd, enum kept_level level, struct block_activations *kept);
+
 // Turns grad_x, the gradient of the output of block `index`, into the gradient of its input, and adds the gradients of
-// its parameters to grads. Computes the block again from block_inputs[index].
+// its parameters to grads. Computes again what kept[index] lacks, and overwrites its gate_up.
 status block_backward(struct forward_state *fwd, int index);
 
 #endif

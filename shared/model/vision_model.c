@@ -157,11 +157,10 @@ static status vision_start(struct vision_state *state, struct model *model, stru
 
     if (training) {
         int depth = fwd->transformer->block_count;
-        state->block_inputs = arena_alloc(arena, (size_t)(depth + 1) * sizeof *state->block_inputs);
-        if (!state->block_inputs) return fail_oom();
-        for (int i = 0; i <= depth; i++)
-            TRY(workspace_alloc(workspace, type, fwd->rows, fwd->transformer->hidden_size, &state->block_inputs[i]));
-        fwd->block_inputs = state->block_inputs;
+        fwd->kept = arena_alloc(arena, (size_t)depth * sizeof *fwd->kept);
+        if (!fwd->kept) return fail_oom();
+        for (int i = 0; i < depth; i++) TRY(block_keep(fwd, KEEP_INPUT, &fwd->kept[i]));
+        TRY(workspace_alloc(workspace, type, fwd->rows, fwd->transformer->hidden_size, &state->merger_input));
     }
     return workspace_alloc(workspace, type, grid_tokens(state->grid, &model->config),
                            model->config.vision.out_hidden_size, &state->embeds);
@@ -200,7 +199,7 @@ status vision_forward(struct vision_state *state, struct model *model, struct ar
     }
     struct merger_activations merger;
     TRY(vision_merge(state, model, &merger));
-    if (training) TRY(ops->copy(model->backend, state->block_inputs[depth], fwd->x));
+    if (training) TRY(ops->copy(model->backend, state->merger_input, fwd->x));
     TRY(ops->linear(model->backend, state->embeds, merger.gelu_out, weights->merger_fc2, weights->merger_fc2_bias));
     workspace_restore(&model->workspace, mark);
     return OK;
@@ -225,6 +224,7 @@ status vision_backward(struct vision_state *state, struct model *model, struct t
     const struct parameter_table *table = model->table;
     int64_t hidden_size = fwd->transformer->hidden_size;
     fwd->grads = grads;
+    fwd->cache = model->vision_kv.cache; // a later medium may have needed a larger one
     TRY(vision_alloc_rows(state, model));
     TRY(workspace_alloc(workspace, ELEMENT_F32, fwd->rows, hidden_size, &fwd->grad_x));
 
@@ -232,7 +232,7 @@ status vision_backward(struct vision_state *state, struct model *model, struct t
     struct workspace_mark merger_mark = workspace_save(workspace);
     struct tensor grad_fc1, grad_gelu;
     struct merger_activations merger;
-    TRY(ops->copy(model->backend, fwd->x, state->block_inputs[fwd->transformer->block_count]));
+    TRY(ops->copy(model->backend, fwd->x, state->merger_input));
     fwd->has_delta = false;
     TRY(vision_merge(state, model, &merger));
     TRY(workspace_alloc(workspace, weights->type, merger.fc1_out.rows, merger.fc1_out.columns, &grad_fc1));

@@ -34,7 +34,7 @@ struct vision_state {
     struct forward_state fwd;
     struct attention_plan *window_plan, *frame_plan;
     struct tensor frames, patch_order, patch_rows; // U8 frames; I32 [P,1]
-    struct tensor *block_inputs;                   // [depth + 1]: each block's x, and the merger's; NULL: not kept
+    struct tensor merger_input;                    // [P,C]: the merger's x; none: not kept
     struct tensor embeds;                          // [units, out_hidden_size]
 };
 
@@ -44,11 +44,11 @@ status vision_forward(struct vision_state *state, struct model *model, struct ar
                       const struct model_medium *medium, bool training);
 
 // Adds the gradients of the tower's parameters to grads, given the gradient of state->embeds in the type of the
-// products.
+// products; it may be state->embeds. Other media may have been computed since vision_forward.
 status vision_backward(struct vision_state *state, struct model *model, struct tensor grad_embeds,
                        const struct param_array *grads);
 
-// Frees what is not in the workspace or the arena.
+// Frees what is not in the workspace or the arena. A zeroed state is fine.
 void vision_release(struct vision_state *state, struct model *model);
 
 #endif

@@ -59,6 +59,12 @@ void workspace_restore(struct workspace *workspace, struct workspace_mark mark) 
     workspace->peak = peak;
 }
 
+size_t workspace_size(const struct workspace *workspace) {
+    size_t size = 0;
+    for (size_t i = 0; i < workspace->count; i++) size += workspace->chunks[i].size;
+    return size;
+}
+
 void workspace_release(struct workspace *workspace) {
     struct backend *backend = workspace->backend;
     for (size_t i = 0; i < workspace->count; i++) backend->ops->buffer_free(backend, &workspace->chunks[i].memory);

@@ -39,6 +39,9 @@ struct workspace_mark workspace_save(const struct workspace *workspace);
 // Frees everything that was allocated after the mark.
 void workspace_restore(struct workspace *workspace, struct workspace_mark mark);
 
+// Returns the bytes of all its memory, in use or not.
+size_t workspace_size(const struct workspace *workspace);
+
 // Frees all memory.
 void workspace_release(struct workspace *workspace);
 

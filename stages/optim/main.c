@@ -38,6 +38,7 @@ static status optim_open(void **state, struct stage_context *context) {
         .moment_precision = options->moment_precision,
         .training = true,
         .train_vision = options->train_vision,
+        .kept_activations = -1,
         .ema = options->ema_every > 0,
     };
     TRY(model_open(&optim->model, options->model.dir, &model_options));

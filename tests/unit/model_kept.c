@@ -1,0 +1,195 @@
+// What training keeps of its forward pass: what is kept is not computed again, and the gradients have the same bits
+// whatever is kept. The products are counted by a table of operations in front of the backend's.
+#include "shared/model/model_internal.h"
+#include "tests/unit/model_case.h"
+
+static struct {
+    const struct operations *ops; // the backend's
+    struct operations table;
+    int products, attentions; // calls of linear, attention
+    uint64_t memory;          // what info tells of the device's memory, all of it free
+} counter;
+
+static status counted_linear(struct backend *backend, struct tensor out, struct tensor in, struct weight *weight,
+                             struct tensor bias) {
+    counter.products++;
+    return counter.ops->linear(backend, out, in, weight, bias);
+}
+
+static status counted_attention(struct backend *backend, struct tensor out, struct tensor qkv, float scale,
+                                struct kv_cache *cache, int layer, const struct attention_plan *plan,
+                                struct tensor lse) {
+    counter.attentions++;
+    return counter.ops->attention(backend, out, qkv, scale, cache, layer, plan, lse);
+}
+
+static status counted_info(struct backend *backend, struct backend_info *out) {
+    TRY(counter.ops->info(backend, out));
+    out->memory = out->memory_free = counter.memory;
+    return OK;
+}
+
+static void count_operations(struct model *model) {
+    counter.ops = model->backend->ops;
+    counter.table = *counter.ops;
+    counter.table.linear = counted_linear;
+    counter.table.attention = counted_attention;
+    counter.table.info = counted_info;
+    model->backend->ops = &counter.table;
+}
+
+// What one group's gradient took, and the gradient.
+struct pass {
+    int products, attentions;
+    struct buf grads; // the file that model_save_grads writes
+};
+
+static void take_pass(struct model_case *it, struct model *model, struct pass *out) {
+    struct train_completion completions[COMPLETIONS];
+    json_object *step = json_object_array_get_idx(key_of(it->golden, "steps"), 0);
+    case_step(it, step, completions);
+    struct train_result result;
+    count_operations(model);
+    counter.products = counter.attentions = 0;
+    MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &(struct loss_options){0}, 1, &result));
+    *out = (struct pass){counter.products, counter.attentions, {0}};
+    model->backend->ops = counter.ops;
+    char *dir = case_dir(it), *path = path_join(&it->arena, dir, "gradients");
+    MUST(model_save_grads(model, path));
+    MUST(file_read(path, &out->grads));
+    MUST(dir_remove(dir));
+}
+
+static struct model *training_model(struct model_case *it, const char *precision, int kept, bool vision) {
+    return case_model(it,
+                      &(struct model_options){
+                          .precision = precision, .training = true, .train_vision = vision, .kept_activations = kept});
+}
+
+static void expect_same_grads(struct pass *pass, const struct pass *other) {
+    assert_int_equal(pass->grads.size, other->grads.size);
+    assert_memory_equal(pass->grads.data, other->grads.data, pass->grads.size);
+    buf_release(&pass->grads);
+}
+
+static bool computes(const char *precision) {
+    struct backend *backend = NULL;
+    MUST(backend_open(&backend, &(struct backend_options){.device = "cpu"}));
+    bool can = backend_supports(backend, strcmp(precision, "float32") == 0 ? ELEMENT_F32 : ELEMENT_BF16) == OK;
+    backend_close(&backend);
+    if (!can) print_message("left out: %s\n", precision);
+    return can;
+}
+
+// Level 1 spares the products of query, key and value and of attention's output, and attention itself; level 2 spares
+// gate_up's product, too. Without a level the CPU keeps as much as level 0.
+static void levels_agree(const char *precision) {
+    for (int c = 0; c < CASES && computes(precision); c++) {
+        struct model_case it;
+        case_open(&it, case_names[c]);
+        struct pass pass, first = {0};
+        for (int level = 0; level <= 3; level++) {
+            struct model *model = training_model(&it, precision, level < 3 ? level : -1, c % 2 == 0);
+            int layers = model->config.text.num_hidden_layers;
+            counter.memory = 0;
+            take_pass(&it, model, level ? &pass : &first);
+            if (level) {
+                int kept = level % 3;
+                assert_int_equal(first.products - pass.products, kept == 2 ? 3 * layers : kept == 1 ? 2 * layers : 0);
+                assert_int_equal(first.attentions - pass.attentions, kept ? layers : 0);
+                expect_same_grads(&pass, &first);
+            }
+            model_free(&model);
+        }
+        buf_release(&first.grads);
+        case_close(&it);
+    }
+}
+
+static void test_levels_agree_float32(void **state) {
+    (void)state;
+    levels_agree("float32");
+}
+
+static void test_levels_agree_bfloat16(void **state) {
+    (void)state;
+    levels_agree("bfloat16");
+}
+
+// On a device with memory of its own, -1 keeps what there is room for: more and more layers at the highest level.
+static void test_as_much_as_there_is_memory_for(void **state) {
+    (void)state;
+    struct model_case it;
+    case_open(&it, "even");
+    struct pass least, pass;
+    struct model *model = training_model(&it, "float32", 0, false);
+    int layers = model->config.text.num_hidden_layers, seen = 0, between = 0;
+    counter.memory = 0;
+    take_pass(&it, model, &least);
+    model_free(&model);
+    for (size_t limit = 1 << 15; limit < 1 << 23; limit += limit / 8) {
+        model = training_model(&it, "float32", -1, false);
+        counter.memory = model->backend_info.memory = 80u << 20;
+        model->workspace_limit = limit;
+        take_pass(&it, model, &pass);
+        int spared = least.products - pass.products;
+        assert_in_range(spared, seen, 3 * layers);
+        between += spared > seen && spared < 3 * layers;
+        seen = spared;
+        expect_same_grads(&pass, &least);
+        model_free(&model);
+    }
+    assert_int_equal(seen, 3 * layers);
+    assert_true(between > 0);
+
+    // The limit itself is found before the first pass, and leaves a quarter of what is free.
+    model = training_model(&it, "float32", -1, false);
+    model->backend_info.memory = counter.memory;
+    take_pass(&it, model, &pass);
+    assert_in_range(model->workspace_limit, 60u << 20, (60u << 20) + workspace_size(&model->workspace));
+    expect_same_grads(&pass, &least);
+    model_free(&model);
+    buf_release(&least.grads);
+    case_close(&it);
+}
+
+// The bytes by which -1 decides are those that are allocated, but for the padding of each tensor.
+static void test_kept_bytes(void **state) {
+    (void)state;
+    struct model_case it;
+    case_open(&it, "pairs");
+    struct model *model = training_model(&it, "float32", 0, true);
+    struct forward_state fwd = {
+        .weights = model->weights, .transformer = &model->weights->text, .workspace = &model->workspace, .rows = 333};
+    for (enum kept_level level = 0; level < KEPT_LEVELS; level++) {
+        struct block_activations kept;
+        size_t before = model->workspace.live;
+        MUST(block_keep(&fwd, level, &kept));
+        size_t bytes = block_kept_bytes(fwd.transformer, ELEMENT_F32, fwd.rows, level);
+        assert_in_range(model->workspace.live - before, bytes, bytes + 8 * 256);
+        workspace_restore(&model->workspace, (struct workspace_mark){0});
+    }
+    model_free(&model);
+    case_close(&it);
+}
+
+static void test_an_unknown_level_is_refused(void **state) {
+    (void)state;
+    struct model_case it;
+    case_open(&it, "even");
+    struct model *model = NULL;
+    struct model_options options = {.device = "cpu", .training = true, .kept_activations = KEPT_LEVELS};
+    assert_int_equal(model_open(&model, it.dir, &options), USAGE);
+    options.kept_activations = -2;
+    assert_int_equal(model_open(&model, it.dir, &options), USAGE);
+    case_close(&it);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_levels_agree_float32),           cmocka_unit_test(test_levels_agree_bfloat16),
+        cmocka_unit_test(test_as_much_as_there_is_memory_for), cmocka_unit_test(test_kept_bytes),
+        cmocka_unit_test(test_an_unknown_level_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
