@@ -52,27 +52,30 @@ static status text_split_media(struct text_state *state, const struct model *mod
     return OK;
 }
 
-// *rows I32 [units,1] = the row of the sequence of each of a chunk's embeddings, which are in window order.
-static status text_chunk_rows(const struct vision_chunk *chunk, struct model *model, const struct vision_layout *layout,
-                              struct tensor *rows) {
-    int32_t *host = NULL;
-    TRY(NEW(&host, (size_t)layout->unit_count));
-    for (int64_t i = 0; i < layout->unit_count; i++) host[i] = (int32_t)chunk->first_row + layout->window_index[i];
-    status result = workspace_upload(&model->workspace, ELEMENT_I32, layout->unit_count, 1, host, rows);
-    free(host);
-    return result;
+// Computes a chunk in the tower and puts its embeddings, which are in window order, into x.
+static status text_embed_chunk(struct vision_chunk *chunk, struct model *model, struct arena *arena, struct tensor x,
+                               bool training) {
+    struct tensor rows;
+    TRY(vision_forward(&chunk->vision, model, arena, &chunk->medium, training));
+    const struct vision_layout *layout = &chunk->vision.layout;
+    chunk->rows = arena_alloc(arena, (size_t)layout->unit_count * sizeof *chunk->rows);
+    if (!chunk->rows) return fail_oom();
+    for (int64_t i = 0; i < layout->unit_count; i++)
+        chunk->rows[i] = (int32_t)chunk->first_row + layout->window_index[i];
+    TRY(workspace_upload(&model->workspace, ELEMENT_I32, layout->unit_count, 1, chunk->rows, &rows));
+    return model->backend->ops->scatter(model->backend, x, chunk->vision.embeds, rows);
 }
 
 // *left = the bytes of the workspace that a training pass does not need otherwise. A device with memory of its own
 // gives it three quarters of what was free before the first pass; the last quarter is for the backend's own use and for
-// other processes.
+// other processes. On the CPU it does not grow beyond what the largest pass has needed.
 static status text_memory_left(struct model *model, const struct forward_state *fwd, size_t *left) {
     struct backend_info info;
     *left = 0;
     TRY(backend_get_info(model->backend, &info));
-    if (!info.memory) return OK;
-    if (!model->workspace_limit)
+    if (info.memory && !model->workspace_limit)
         model->workspace_limit = workspace_size(&model->workspace) + (size_t)(info.memory_free / 4 * 3);
+    size_t limit = info.memory ? model->workspace_limit : model->workspace.peak;
     const struct transformer *transformer = fwd->transformer;
     enum element type = fwd->weights->type;
     // x, delta, the gradients of the rows, and what the head needs of them (group_logprobs.c).
@@ -80,7 +83,47 @@ static status text_memory_left(struct model *model, const struct forward_state *
     size_t needed = model->workspace.live + (size_t)fwd->rows * row_bytes +
                     block_work_bytes(transformer, type, fwd->rows, fwd->chunk_rows) +
                     (size_t)transformer->block_count * block_kept_bytes(transformer, type, fwd->rows, KEEP_INPUT);
-    if (needed < model->workspace_limit) *left = model->workspace_limit - needed;
+    if (needed < limit) *left = limit - needed;
+    return OK;
+}
+
+// Decides whether the tower's block inputs stay in memory until the backward pass.
+static status text_keep_vision(struct text_state *state, struct model *model) {
+    const struct transformer *vision = &model->weights->vision;
+    size_t bytes = 0, left;
+    for (size_t i = 0; i < state->chunk_count; i++) {
+        struct grid_thw grid;
+        TRY(grid_of(&grid, &model->config, &state->chunks[i].medium));
+        bytes += (size_t)(vision->block_count + 1) *
+                 block_kept_bytes(vision, model->weights->type, grid_patches(grid), KEEP_INPUT);
+    }
+    TRY(text_memory_left(model, &state->fwd, &left));
+    state->vision_kept = bytes <= left;
+    return OK;
+}
+
+// Computes all media and puts their embeddings into x.
+static status text_embed_media(struct text_state *state, struct model *model, struct arena *arena, bool training) {
+    struct workspace *workspace = &model->workspace;
+    bool train_vision = training && model->options.train_vision;
+    if (train_vision) TRY(text_keep_vision(state, model));
+    for (size_t i = 0; i < state->chunk_count; i++) {
+        struct vision_chunk *chunk = &state->chunks[i];
+        if (train_vision && !state->vision_kept) {
+            struct grid_thw grid;
+            TRY(grid_of(&grid, &model->config, &chunk->medium));
+            TRY(workspace_alloc(workspace, model->weights->type, grid_tokens(grid, &model->config),
+                                model->config.text.hidden_size, &chunk->grad_embeds));
+        }
+        struct workspace_mark mark = workspace_save(workspace);
+        TRY(text_embed_chunk(chunk, model, arena, state->fwd.x, state->vision_kept));
+        if (state->vision_kept) {
+            chunk->grad_embeds = chunk->vision.embeds; // which are not needed any more
+            continue;
+        }
+        vision_release(&chunk->vision, model);
+        workspace_restore(workspace, mark);
+    }
     return OK;
 }
 
@@ -92,7 +135,7 @@ static status text_keep(struct forward_state *fwd, struct model *model, struct a
     if (!fwd->kept) return fail_oom();
     for (enum kept_level level = 0; level < KEPT_LEVELS; level++)
         bytes[level] = block_kept_bytes(fwd->transformer, fwd->weights->type, fwd->rows, level);
-    if (wanted < 0) TRY(text_memory_left(model, fwd, &left));
+    if (wanted < 0 && model->backend_info.memory) TRY(text_memory_left(model, fwd, &left));
     for (int i = 0; i < layers; i++) {
         enum kept_level level = wanted < 0 ? KEEP_MLP : (enum kept_level)wanted;
         if (wanted < 0) {
@@ -113,13 +156,6 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
     int64_t hidden_size = model->config.text.hidden_size;
     *state = (struct text_state){.sequence = sequence};
     TRY(text_split_media(state, model, arena, prompt));
-    for (size_t i = 0; training && model->options.train_vision && i < state->chunk_count; i++) {
-        struct grid_thw grid;
-        TRY(grid_of(&grid, &model->config, &state->chunks[i].medium));
-        TRY(workspace_alloc(workspace, type, grid_tokens(grid, &model->config), hidden_size,
-                            &state->chunks[i].grad_embeds));
-    }
-    state->mark = workspace_save(workspace);
     *fwd = (struct forward_state){.weights = model->weights,
                                   .transformer = &model->weights->text,
                                   .workspace = workspace,
@@ -132,27 +168,18 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
                                fwd->transformer->heads));
         fwd->cache = model->text_kv.cache;
     }
+    TRY(workspace_alloc(workspace, type, fwd->rows, hidden_size, &fwd->x));
+    TRY(text_embed(model, fwd->x, sequence->tokens, sequence->rows));
+    TRY(text_embed_media(state, model, arena, training));
+    state->mark = workspace_save(workspace);
     TRY(workspace_upload(workspace, ELEMENT_I32, fwd->rows, 1, sequence->cache_slots, &fwd->cache_slots));
     struct tensor grad_slots = training ? fwd->cache_slots : (struct tensor){0};
     TRY(model->backend->ops->attention_plan_new(model->backend, &state->plan, fwd->transformer->heads, sequence->spans,
                                                 sequence->span_count, grad_slots));
     fwd->plan = state->plan;
     TRY(text_set_positions(model, fwd, sequence->position_ids));
-    TRY(workspace_alloc(workspace, type, fwd->rows, hidden_size, &fwd->x));
     TRY(workspace_alloc(workspace, type, fwd->rows, hidden_size, &fwd->delta));
     if (training) TRY(text_keep(fwd, model, arena));
-    TRY(text_embed(model, fwd->x, sequence->tokens, sequence->rows));
-    for (size_t i = 0; i < state->chunk_count; i++) {
-        struct workspace_mark mark = workspace_save(workspace);
-        struct vision_state vision;
-        struct tensor rows;
-        status result = vision_forward(&vision, model, arena, &state->chunks[i].medium, false);
-        vision_release(&vision, model);
-        TRY(result);
-        TRY(text_chunk_rows(&state->chunks[i], model, &vision.layout, &rows));
-        TRY(model->backend->ops->scatter(model->backend, fwd->x, vision.embeds, rows));
-        workspace_restore(workspace, mark);
-    }
     for (int i = 0; i < fwd->transformer->block_count; i++) TRY(block_forward(fwd, i));
     return OK;
 }
@@ -181,29 +208,26 @@ status text_backward(struct text_state *state, struct model *model, struct arena
 
     // The gradients of the media's rows are copied to below state->mark, where they outlive the language model's part.
     for (size_t i = 0; i < state->chunk_count; i++) {
+        const struct vision_chunk *chunk = &state->chunks[i];
         struct workspace_mark mark = workspace_save(workspace);
-        struct grid_thw grid;
-        struct vision_layout layout;
         struct tensor rows;
-        TRY(grid_of(&grid, &model->config, &state->chunks[i].medium));
-        TRY(vision_layout_make(&layout, arena, &model->config, grid));
-        TRY(text_chunk_rows(&state->chunks[i], model, &layout, &rows));
-        TRY(ops->gather(model->backend, state->chunks[i].grad_embeds, state->fwd.grad_x, rows));
+        TRY(workspace_upload(workspace, ELEMENT_I32, chunk->grad_embeds.rows, 1, chunk->rows, &rows));
+        TRY(ops->gather(model->backend, chunk->grad_embeds, state->fwd.grad_x, rows));
         workspace_restore(workspace, mark);
     }
     workspace_restore(workspace, state->mark);
     for (size_t i = state->chunk_count; i-- > 0;) {
+        struct vision_chunk *chunk = &state->chunks[i];
         struct workspace_mark mark = workspace_save(workspace);
-        struct vision_state vision;
-        status result = vision_forward(&vision, model, arena, &state->chunks[i].medium, true);
-        if (result == OK) result = vision_backward(&vision, model, state->chunks[i].grad_embeds, grads);
-        vision_release(&vision, model);
-        TRY(result);
+        if (!state->vision_kept) TRY(vision_forward(&chunk->vision, model, arena, &chunk->medium, true));
+        TRY(vision_backward(&chunk->vision, model, chunk->grad_embeds, grads));
+        vision_release(&chunk->vision, model);
         workspace_restore(workspace, mark);
     }
     return OK;
 }
 
 void text_release(struct text_state *state, struct model *model) {
+    for (size_t i = 0; i < state->chunk_count; i++) vision_release(&state->chunks[i].vision, model);
     model->backend->ops->attention_plan_free(model->backend, &state->plan);
 }

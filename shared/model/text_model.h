@@ -9,7 +9,9 @@
 // which bounds the memory.
 struct vision_chunk {
     struct model_medium medium;
-    int64_t first_row;         // the row of the sequence where its placeholders begin
+    int64_t first_row; // the row of the sequence where its placeholders begin
+    struct vision_state vision;
+    int32_t *rows;             // [units], on the host: the row of the sequence of each of its embeddings
     struct tensor grad_embeds; // only where the tower is trained
 };
 
@@ -18,9 +20,10 @@ struct text_state {
     const struct sequence *sequence;
     struct vision_chunk *chunks;
     size_t chunk_count;
+    bool vision_kept; // the tower's activations stay in the workspace until the backward pass
     struct forward_state fwd;
     struct attention_plan *plan;
-    struct workspace_mark mark; // the workspace before the language model's part
+    struct workspace_mark mark; // the workspace before the language model's part, with x and the tower's below it
 };
 
 // Computes the media and all blocks; the caller norms fwd.x + fwd.delta. `cache` has a layer for each block
@@ -31,8 +34,8 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
                     bool training);
 
 // Adds the gradients of all blocks, the embedding and the tower to grads, given fwd.grad_x, the gradient of the last
-// block's output. The tower is computed again, chunk by chunk, after the language model's part of the workspace is
-// free.
+// block's output. The tower comes last, chunk by chunk, when the language model's part of the workspace is free; what
+// was not kept of it is computed again.
 status text_backward(struct text_state *state, struct model *model, struct arena *arena,
                      const struct param_array *grads);
 

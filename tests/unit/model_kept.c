@@ -6,8 +6,8 @@
 static struct {
     const struct operations *ops; // the backend's
     struct operations table;
-    int products, attentions; // calls of linear, attention
-    uint64_t memory;          // what info tells of the device's memory, all of it free
+    int products, attentions, patches; // calls of linear, attention, patchify
+    uint64_t memory;                   // what info tells of the device's memory, all of it free
 } counter;
 
 static status counted_linear(struct backend *backend, struct tensor out, struct tensor in, struct weight *weight,
@@ -23,6 +23,12 @@ static status counted_attention(struct backend *backend, struct tensor out, stru
     return counter.ops->attention(backend, out, qkv, scale, cache, layer, plan, lse);
 }
 
+static status counted_patchify(struct backend *backend, struct tensor out, struct tensor frames,
+                               const struct patch_shape *shape) {
+    counter.patches++;
+    return counter.ops->patchify(backend, out, frames, shape);
+}
+
 static status counted_info(struct backend *backend, struct backend_info *out) {
     TRY(counter.ops->info(backend, out));
     out->memory = out->memory_free = counter.memory;
@@ -34,13 +40,14 @@ static void count_operations(struct model *model) {
     counter.table = *counter.ops;
     counter.table.linear = counted_linear;
     counter.table.attention = counted_attention;
+    counter.table.patchify = counted_patchify;
     counter.table.info = counted_info;
     model->backend->ops = &counter.table;
 }
 
 // What one group's gradient took, and the gradient.
 struct pass {
-    int products, attentions;
+    int products, attentions, patches;
     struct buf grads; // the file that model_save_grads writes
 };
 
@@ -50,9 +57,9 @@ static void take_pass(struct model_case *it, struct model *model, struct pass *o
     case_step(it, step, completions);
     struct train_result result;
     count_operations(model);
-    counter.products = counter.attentions = 0;
+    counter.products = counter.attentions = counter.patches = 0;
     MUST(model_accumulate(model, &it->prompt, completions, COMPLETIONS, &(struct loss_options){0}, 1, &result));
-    *out = (struct pass){counter.products, counter.attentions, {0}};
+    *out = (struct pass){counter.products, counter.attentions, counter.patches, {0}};
     model->backend->ops = counter.ops;
     char *dir = case_dir(it), *path = path_join(&it->arena, dir, "gradients");
     MUST(model_save_grads(model, path));
@@ -173,6 +180,42 @@ static void test_kept_bytes(void **state) {
     case_close(&it);
 }
 
+// The tower's forward pass is computed once if there is room for the inputs of its blocks: on the CPU, if an earlier
+// pass has needed as much. Its patches are made again for the gradient of their embedding.
+static void test_the_tower_is_computed_once(void **state) {
+    (void)state;
+    counter.memory = 0;
+    for (int c = 0; c < CASES; c++) {
+        struct model_case it;
+        case_open(&it, case_names[c]);
+        struct pass twice, once, frozen;
+        struct model *model = training_model(&it, "float32", 0, false);
+        take_pass(&it, model, &frozen);
+        model_free(&model);
+        int chunks = frozen.patches;
+        model = training_model(&it, "float32", 0, true);
+        int depth = model->config.vision.depth;
+        take_pass(&it, model, &twice);
+        model_free(&model);
+        model = training_model(&it, "float32", 0, true);
+        model->workspace.peak = 64 << 20;
+        take_pass(&it, model, &once);
+        model_free(&model);
+        // The backward pass: a block's three products again, and the merger's first.
+        assert_int_equal(once.products - frozen.products, chunks * (3 * depth + 1));
+        assert_int_equal(once.attentions - frozen.attentions, chunks * depth);
+        assert_int_equal(once.patches, 2 * chunks);
+        assert_int_equal(twice.products - once.products,
+                         chunks * (4 * depth + 3)); // and the patches', and the merger's
+        assert_int_equal(twice.attentions - once.attentions, chunks * depth);
+        assert_int_equal(twice.patches, 3 * chunks);
+        expect_same_grads(&once, &twice);
+        buf_release(&twice.grads);
+        buf_release(&frozen.grads);
+        case_close(&it);
+    }
+}
+
 static void test_an_unknown_level_is_refused(void **state) {
     (void)state;
     struct model_case it;
@@ -189,7 +232,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_levels_agree_float32),           cmocka_unit_test(test_levels_agree_bfloat16),
         cmocka_unit_test(test_as_much_as_there_is_memory_for), cmocka_unit_test(test_kept_bytes),
-        cmocka_unit_test(test_an_unknown_level_is_refused),
+        cmocka_unit_test(test_the_tower_is_computed_once),     cmocka_unit_test(test_an_unknown_level_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
