@@ -18,11 +18,12 @@ extern "C" {
 
 // Scratch memory, by what it is used for. One operation at a time uses a slot.
 enum cuda_scratch_slot {
-    CUDA_SCRATCH_CONVERT, // values of an upload or a download, in the other type
-    CUDA_SCRATCH_SUMS,    // sums of blocks, which are added up afterwards
-    CUDA_SCRATCH_LOGITS,  // a block of logits
-    CUDA_SCRATCH_DLOGITS, // the gradients of a block of logits, in bfloat16
-    CUDA_SCRATCH_GRAD_IN, // float32 sums of the gradient of the head's input
+    CUDA_SCRATCH_CONVERT,   // values of an upload or a download, in the other type
+    CUDA_SCRATCH_SUMS,      // sums of blocks, which are added up afterwards
+    CUDA_SCRATCH_LOGITS,    // a block of logits
+    CUDA_SCRATCH_DLOGITS,   // the gradients of a block of logits, in bfloat16
+    CUDA_SCRATCH_GRAD_IN,   // float32 sums of the gradient of the head's input
+    CUDA_SCRATCH_ATTENTION, // sums of its gradient
     CUDA_SCRATCH_SLOTS,
 };
 
@@ -168,12 +169,20 @@ bool tensor_aligned16(struct tensor t);
     X(logprob)                                                                                                         \
     X(logprob_grad)
 
+#define CUDA_ATTENTION_OPERATIONS(X)                                                                                   \
+    X(kv_cache_new)                                                                                                    \
+    X(kv_cache_free)                                                                                                   \
+    X(kv_cache_write)                                                                                                  \
+    X(rope)                                                                                                            \
+    X(rope_grad)
+
 // Every operation that this backend has.
 #define CUDA_OPERATIONS(X)                                                                                             \
     CUDA_MEMORY_OPERATIONS(X)                                                                                          \
     CUDA_ROW_OPERATIONS(X)                                                                                             \
     CUDA_OPTIMIZER_OPERATIONS(X)                                                                                       \
-    CUDA_PRODUCT_OPERATIONS(X)
+    CUDA_PRODUCT_OPERATIONS(X)                                                                                         \
+    CUDA_ATTENTION_OPERATIONS(X)
 
 #define CUDA_DECLARE(name) extern __typeof__(*((struct operations *)0)->name) cuda_##name;
 CUDA_OPERATIONS(CUDA_DECLARE)

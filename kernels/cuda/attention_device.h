@@ -1,0 +1,299 @@
+// What the kernels of attention are made of: the arguments of a layer, query rows, and products of tiles on tensor
+// cores.
+//
+// In the tensor-core kernels a warp owns sixteen rows of a product, and a thread the elements that mma_bf16 gives it:
+// of each eight columns the two at 2 (lane % 4), in the rows lane / 4 and lane / 4 + 8. Tiles stand in shared memory
+// row by row, D + 8 elements apart, so that ldmatrix meets no bank conflict.
+#ifndef KERNELS_CUDA_ATTENTION_DEVICE_H
+#define KERNELS_CUDA_ATTENTION_DEVICE_H
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/device.h"
+
+static const float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
+
+enum { tensor_threads = 128 }; // four warps, sixteen rows each
+
+// The matrices of eight columns side by side in a product.
+template <int columns> constexpr size_t column_tiles = (size_t)columns / 8;
+
+// A layer of a pass. Strides are in elements.
+struct attention_args {
+    const void *qkv; // [T, (H+2K)D]
+    void *out;       // [T,H*D]
+    float *lse;      // [T,H], or NULL
+    int64_t qkv_stride, out_stride, lse_stride;
+    const void *keys, *values; // [K][rows][D]
+    int64_t cache_rows;
+    int heads, key_heads, size; // H, K, D
+    float scale;
+    bool qkv_aligned, out_paired; // rows begin at multiples of 16 bytes
+    const struct attention_tile *tiles;
+    int tile_count;
+};
+
+// What the gradient adds. `out` of attention_args is read.
+struct attention_grad_args {
+    struct attention_args layer;
+    const void *grad_out; // [T,H*D]
+    void *grad_qkv;       // [T, (H+2K)D]
+    int64_t grad_out_stride, grad_qkv_stride;
+    bool grad_out_aligned, grad_qkv_paired;
+    float *delta; // [T,H]: out . grad_out
+    const int32_t *slots;
+    int64_t slot_stride;
+    const struct grad_block *blocks;
+    const struct grad_part *parts;
+    int block_count, part_count;
+    float *partial; // [K][part_count][2][key_block][D]: gradients of keys, of values
+};
+
+// ---- elements ----
+
+DEVICE float f32_from(float v) {
+    return v;
+}
+
+DEVICE float f32_from(struct bf16 v) {
+    return f32_from_bf16(v);
+}
+
+DEVICE void store_f32(float *to, float v) {
+    *to = v;
+}
+
+DEVICE void store_f32(struct bf16 *to, float v) {
+    *to = bf16_from_f32(v);
+}
+
+// ---- query rows ----
+
+// The token of a row of a tile.
+DEVICE int64_t tile_token(const struct attention_tile *tile, int row, int group) {
+    return tile->q_begin + (tile->first + row) / group;
+}
+
+// The query head of a row of a tile.
+DEVICE int tile_head(const struct attention_tile *tile, int row, int group, int key_head) {
+    return key_head * group + (tile->first + row) % group;
+}
+
+// How many own cache rows a row of a tile sees.
+DEVICE int tile_visible(const struct attention_tile *tile, int row, int group) {
+    return tile->visible + (tile->causal ? (tile->first + row) / group : 0);
+}
+
+// ---- shared memory ----
+
+// to[0..8) = from[0..8), or zeros if `from` is NULL; there after cp_async_wait and a barrier.
+DEVICE void load_eight(struct bf16 *to, const struct bf16 *from, bool aligned) {
+    if (from && aligned)
+        cp_async16(to, from, 16);
+    else
+        for (int i = 0; i < 8; i++) to[i].bits = from ? from[i].bits : 0;
+}
+
+// to[row] = from[row] of `rows` dense rows of D elements, for row < there; zeros for the rest. The rows of `from` are
+// aligned.
+template <int D, int rows> DEVICE void load_rows(struct bf16 *to, const struct bf16 *from, int there) {
+    for (int i = (int)threadIdx.x; i < rows * (D / 8); i += tensor_threads) {
+        int row = i / (D / 8), column = i % (D / 8) * 8;
+        cp_async16(to + row * (D + 8) + column, row < there ? from + row * D + column : from, row < there ? 16 : 0);
+    }
+}
+
+// to[i] = row first + i of a tile in `from` [T,H*D], for i < rows; zeros after the tile's last row.
+template <int D, int rows>
+DEVICE void load_queries(struct bf16 *to, const void *from, int64_t stride, bool aligned,
+                         const struct attention_tile *tile, int first, int group, int key_head) {
+    for (int i = (int)threadIdx.x; i < rows * (D / 8); i += tensor_threads) {
+        int row = first + i / (D / 8), column = i % (D / 8) * 8;
+        const struct bf16 *head = NULL;
+        if (row < tile->rows)
+            head = (const struct bf16 *)from + tile_token(tile, row, group) * stride +
+                   tile_head(tile, row, group, key_head) * D + column;
+        load_eight(to + i / (D / 8) * (D + 8) + column, head, aligned);
+    }
+}
+
+// ---- products ----
+
+// scores[16,columns] = a[16,D] b[columns,D]^T: `a` is the warp's first row. Every score is one sum over d, in order.
+template <int D, int columns>
+DEVICE void tile_scores(float scores[column_tiles<columns>][4], const struct bf16 *a, const struct bf16 *b) {
+    int lane = lane_id();
+#pragma unroll
+    for (int j = 0; j < columns / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) scores[j][e] = 0;
+#pragma unroll
+    for (int d = 0; d < D; d += 16) {
+        uint32_t left[4];
+        ldmatrix_x4<false>(left, a + lane % 16 * (D + 8) + d + lane / 16 * 8);
+#pragma unroll
+        for (int j = 0; j < columns / 8; j += 2) {
+            uint32_t right[4];
+            ldmatrix_x4<false>(right, b + (j * 8 + lane / 16 * 8 + lane % 8) * (D + 8) + d + lane / 8 % 2 * 8);
+            mma_bf16(scores[j], left, right);
+            mma_bf16(scores[j + 1], left, right + 2);
+        }
+    }
+}
+
+// out[16,D] += factors[16,inner] b[inner,D]; the factors are rounded to bfloat16.
+template <int D, int inner>
+DEVICE void tile_add(float out[column_tiles<D>][4], const float factors[column_tiles<inner>][4], const struct bf16 *b) {
+    int lane = lane_id();
+#pragma unroll
+    for (int j = 0; j < inner / 8; j += 2) {
+        uint32_t left[4] = {pack_bf16(factors[j][0], factors[j][1]), pack_bf16(factors[j][2], factors[j][3]),
+                            pack_bf16(factors[j + 1][0], factors[j + 1][1]),
+                            pack_bf16(factors[j + 1][2], factors[j + 1][3])};
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 2) {
+            uint32_t right[4];
+            ldmatrix_x4<true>(right, b + (j * 8 + lane % 16) * (D + 8) + n * 8 + lane / 16 * 8);
+            mma_bf16(out[n], left, right);
+            mma_bf16(out[n + 1], left, right + 2);
+        }
+    }
+}
+
+// ---- softmax ----
+
+// The softmax of one chunk of keys for the two rows of a thread: the largest score (times log2(e)), the sum of
+// exponentials, and the sum of values weighted by them. `sum` is of the thread's own columns until chunk_finish.
+template <int D> struct chunk_sums { float max[2], sum[2], out[column_tiles<D>][4]; };
+
+template <int D> DEVICE void chunk_clear(struct chunk_sums<D> *chunk) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        chunk->max[i] = -INFINITY;
+        chunk->sum[i] = 0;
+    }
+#pragma unroll
+    for (int n = 0; n < D / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) chunk->out[n][e] = 0;
+}
+
+// Adds a block of keys, of which the thread's rows see the first visible[0] and visible[1]. A key that a row does not
+// see leaves the row's sums as they are, to the bit. `q` is the warp's first row.
+template <int D>
+DEVICE void chunk_add(struct chunk_sums<D> *chunk, const struct bf16 *q, const struct bf16 *keys,
+                      const struct bf16 *values, const int visible[2], float scale_log2) {
+    int column = 2 * (lane_id() % 4);
+    float p[key_block / 8][4], max[2] = {chunk->max[0], chunk->max[1]}, fade[2];
+    tile_scores<D, key_block>(p, q, keys);
+#pragma unroll
+    for (int j = 0; j < key_block / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            bool seen = j * 8 + column + e % 2 < visible[e / 2];
+            p[j][e] = seen ? mul_rn(p[j][e], scale_log2) : -INFINITY;
+            max[e / 2] = fmaxf(max[e / 2], p[j][e]);
+        }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        max[i] = fmaxf(max[i], shuffle_xor(max[i], 1));
+        max[i] = fmaxf(max[i], shuffle_xor(max[i], 2));
+        fade[i] = chunk->max[i] == -INFINITY ? 0.0f : exp2_approx(add_rn(chunk->max[i], -max[i]));
+        chunk->max[i] = max[i];
+        chunk->sum[i] = mul_rn(chunk->sum[i], fade[i]);
+    }
+#pragma unroll
+    for (int j = 0; j < key_block / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            p[j][e] = p[j][e] == -INFINITY ? 0.0f : exp2_approx(add_rn(p[j][e], -max[e / 2]));
+            chunk->sum[e / 2] = add_rn(chunk->sum[e / 2], p[j][e]);
+        }
+#pragma unroll
+    for (int n = 0; n < D / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) chunk->out[n][e] = mul_rn(chunk->out[n][e], fade[e / 2]);
+    tile_add<D, key_block>(chunk->out, p, values);
+}
+
+// Completes the sums of exponentials over the columns.
+template <int D> DEVICE void chunk_finish(struct chunk_sums<D> *chunk) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        chunk->sum[i] = add_rn(chunk->sum[i], shuffle_xor(chunk->sum[i], 1));
+        chunk->sum[i] = add_rn(chunk->sum[i], shuffle_xor(chunk->sum[i], 2));
+    }
+}
+
+// Merges the largest score and the sum of a chunk into those of the chunks before it. *keep and *take are the factors
+// for chunk_merge. A chunk in which a row sees no key changes nothing.
+DEVICE void chunk_merge_sums(float *max, float *sum, float chunk_max, float chunk_sum, float *keep, float *take) {
+    float now = fmaxf(*max, chunk_max);
+    *keep = *max == -INFINITY ? 0.0f : exp2_approx(add_rn(*max, -now));
+    *take = chunk_max == -INFINITY ? 0.0f : exp2_approx(add_rn(chunk_max, -now));
+    *sum = fma_rn(*sum, *keep, mul_rn(chunk_sum, *take));
+    *max = now;
+}
+
+// Returns an output of all chunks so far.
+DEVICE float chunk_merge(float total, float chunk, float keep, float take) {
+    return fma_rn(total, keep, mul_rn(chunk, take));
+}
+
+// The log of the sum of exponentials of a row.
+DEVICE float lse_of(float max, float sum) {
+    return mul_rn(add_rn(max, log2f(sum)), ln_2);
+}
+
+// ---- results ----
+
+// to[0], to[1] = the two numbers, rounded. `paired`: they are written together.
+DEVICE void store_pair(struct bf16 *to, float low, float high, bool paired) {
+    uint32_t pair = pack_bf16(low, high);
+    if (paired) {
+        *(uint32_t *)(void *)to = pair;
+    } else {
+        to[0].bits = (uint16_t)pair;
+        to[1].bits = (uint16_t)(pair >> 16);
+    }
+}
+
+// ---- the gradient ----
+
+// The block that holds a cache row; NULL if no span names the row.
+DEVICE const struct grad_block *grad_block_of(const struct attention_grad_args *a, int64_t slot) {
+    int low = 0, high = a->block_count; // the blocks before `low` end at or before the slot
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (a->blocks[middle].begin + a->blocks[middle].rows <= slot)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < a->block_count && slot >= a->blocks[low].begin ? &a->blocks[low] : NULL;
+}
+
+// ---- the versions of attention ----
+
+// Whether tensor cores compute attention for these heads: it depends on nothing else, since the bits differ.
+static inline bool attention_on_tensor_cores(struct heads heads, enum element type) {
+    return type == ELEMENT_BF16 && (heads.size == 64 || heads.size == 80 || heads.size == 128) &&
+           heads.query / heads.key <= tile_rows;
+}
+
+// Fills the arguments of a layer (attention.cu).
+void attention_args_init(struct attention_args *args, struct tensor out, struct tensor qkv, float scale,
+                         const struct kv_cache *cache, int layer, const struct attention_plan *plan, struct tensor lse);
+
+// Starts the kernels for tokens of which each has a tile, on tensor cores (attention_decode.cu).
+status attention_decode(struct cuda_backend *cuda, const struct attention_plan *plan,
+                        const struct attention_args *args);
+
+// Starts the kernels for any head size (attention_plain.cu).
+status attention_plain(struct cuda_backend *cuda, const struct attention_plan *plan, const struct attention_args *args,
+                       enum element type);
+
+// Starts the kernels of the gradient for any head size (attention_plain.cu).
+status attention_plain_grad(struct cuda_backend *cuda, const struct attention_plan *plan,
+                            const struct attention_grad_args *args, enum element type);
+
+#endif

@@ -1,0 +1,166 @@
+// Rotary position embedding of queries and keys, and the writing of keys and values into the KV cache.
+//
+// The cache holds the rotated keys after rounding, so that they have the same bits as those in qkv. A token whose
+// position is not in the table or whose cache slot does not exist is reported and left as it is. The slot -1 is that of
+// an idle row of decoding, which is rotated and not written.
+#include "kernels/cuda/attention_device.h"
+
+enum { rope_threads = 128, no_slot = -1 };
+
+struct rope_args {
+    void *qkv; // [T, (H+2K)D]
+    int64_t stride;
+    const float *cos, *sin; // [positions, D/2]
+    int64_t cos_stride, sin_stride, positions;
+    int section0, section1;      // pairs with the first and with the second of a token's positions
+    const int32_t *position_ids; // [T,3]
+    int64_t position_stride;
+    int heads, key_heads, size;
+    void *keys, *values; // [K][rows][D] of the layer; NULL in the gradient: nothing is written
+    int64_t cache_rows;
+    const int32_t *slots;
+    int64_t slot_stride;
+    uint32_t *reports;
+};
+
+DEVICE int rope_axis(const struct rope_args *a, int pair) {
+    return pair < a->section0 ? 0 : pair < a->section0 + a->section1 ? 1 : 2;
+}
+
+// Rotates one pair of a head; `sign` is -1 in the gradient.
+template <typename T> DEVICE void rope_rotate(T *low, T *high, float cos, float sin) {
+    float a = f32_from(*low), b = f32_from(*high);
+    store_f32(low, add_rn(mul_rn(a, cos), -mul_rn(b, sin)));
+    store_f32(high, add_rn(mul_rn(b, cos), mul_rn(a, sin)));
+}
+
+// Whether the token's positions and slot exist.
+DEVICE bool rope_token_valid(const struct rope_args *a, const int32_t *positions, int64_t slot) {
+    for (int axis = 0; axis < 3; axis++) {
+        if (positions[axis] >= 0 && positions[axis] < a->positions) continue;
+        if (threadIdx.x == 0) report_error(a->reports, CUDA_REPORT_POSITION);
+        return false;
+    }
+    if (!a->keys || (slot >= no_slot && slot < a->cache_rows)) return true;
+    if (threadIdx.x == 0) report_error(a->reports, CUDA_REPORT_SLOT);
+    return false;
+}
+
+// A block for each token.
+template <typename T> __global__ void rope_kernel(struct rope_args a) {
+    int64_t token = blockIdx.x;
+    int half = a.size / 2, rotated = a.heads + a.key_heads;
+    const int32_t *positions = a.position_ids + token * a.position_stride;
+    int64_t slot = a.keys ? a.slots[token * a.slot_stride] : 0;
+    if (!rope_token_valid(&a, positions, slot)) return;
+    T *row = (T *)a.qkv + token * a.stride;
+    for (int i = (int)threadIdx.x; i < rotated * half; i += rope_threads) {
+        int head = i / half, pair = i % half;
+        int64_t position = positions[rope_axis(&a, pair)];
+        float cos = a.cos[position * a.cos_stride + pair], sin = a.sin[position * a.sin_stride + pair];
+        T *low = row + head * a.size + pair, *high = low + half;
+        rope_rotate(low, high, cos, a.keys ? sin : -sin);
+        if (!a.keys || head < a.heads || slot == no_slot) continue;
+        T *key = (T *)a.keys + ((head - a.heads) * a.cache_rows + slot) * a.size + pair;
+        key[0] = *low;
+        key[half] = *high;
+    }
+    for (int i = (int)threadIdx.x; a.keys && slot != no_slot && i < a.key_heads * a.size; i += rope_threads) {
+        int head = i / a.size, d = i % a.size;
+        ((T *)a.values)[(head * a.cache_rows + slot) * a.size + d] = row[rotated * a.size + i];
+    }
+}
+
+// A block for each token: its keys and values go to its slot.
+template <typename T> __global__ void kv_cache_write_kernel(struct rope_args a) {
+    int64_t token = blockIdx.x, slot = a.slots[token * a.slot_stride];
+    if (slot < no_slot || slot >= a.cache_rows) {
+        if (threadIdx.x == 0) report_error(a.reports, CUDA_REPORT_SLOT);
+        return;
+    }
+    const T *row = (const T *)a.qkv + token * a.stride + a.heads * a.size;
+    for (int i = (int)threadIdx.x; slot != no_slot && i < a.key_heads * a.size; i += rope_threads) {
+        int64_t to = (i / a.size * a.cache_rows + slot) * a.size + i % a.size;
+        ((T *)a.keys)[to] = row[i];
+        ((T *)a.values)[to] = row[a.key_heads * a.size + i];
+    }
+}
+
+static void rope_set_qkv(struct rope_args *args, const struct cuda_backend *cuda, struct tensor qkv,
+                         struct heads heads) {
+    args->qkv = tensor_row(qkv, 0);
+    args->stride = qkv.stride;
+    args->heads = heads.query;
+    args->key_heads = heads.key;
+    args->size = heads.size;
+    args->reports = cuda->reports;
+}
+
+static status rope_run(struct cuda_backend *cuda, struct rope_args *args, struct tensor qkv,
+                       const struct rope_table *table, struct tensor position_ids, struct heads heads) {
+    CHECK(heads.size > 0 && heads.size % 2 == 0 && heads.key > 0 && heads.query % heads.key == 0);
+    CHECK(tensor_is(qkv, -1, qkv.rows, (heads.query + 2 * heads.key) * heads.size));
+    CHECK(tensor_is(table->cos, ELEMENT_F32, table->cos.rows, heads.size / 2));
+    CHECK(tensor_is(table->sin, ELEMENT_F32, table->cos.rows, heads.size / 2));
+    CHECK(tensor_is(position_ids, ELEMENT_I32, qkv.rows, 3));
+    CHECK(table->sections[0] >= 0 && table->sections[1] >= 0);
+    CHECK(table->sections[0] + table->sections[1] <= heads.size / 2);
+    if (qkv.rows == 0) return OK;
+    rope_set_qkv(args, cuda, qkv, heads);
+    args->cos = (const float *)tensor_row(table->cos, 0);
+    args->sin = (const float *)tensor_row(table->sin, 0);
+    args->cos_stride = table->cos.stride;
+    args->sin_stride = table->sin.stride;
+    args->positions = table->cos.rows;
+    args->section0 = table->sections[0];
+    args->section1 = table->sections[1];
+    args->position_ids = (const int32_t *)tensor_row(position_ids, 0);
+    args->position_stride = position_ids.stride;
+    if (qkv.type == ELEMENT_F32)
+        LAUNCH(rope_kernel<float>, (unsigned)qkv.rows, rope_threads, 0, cuda->stream, *args);
+    else
+        LAUNCH(rope_kernel<struct bf16>, (unsigned)qkv.rows, rope_threads, 0, cuda->stream, *args);
+    return cuda_launched("rope");
+}
+
+// Fills what rope and kv_cache_write have in common.
+static status rope_cache_args(struct rope_args *args, struct tensor qkv, struct heads heads,
+                              const struct kv_cache *cache, int layer, struct tensor cache_slots) {
+    CHECK(kv_cache_fits(cache, layer, heads, qkv.type));
+    CHECK(tensor_is(cache_slots, ELEMENT_I32, qkv.rows, 1));
+    *args = {};
+    args->keys = kv_cache_layer(cache, cache->keys, layer);
+    args->values = kv_cache_layer(cache, cache->values, layer);
+    args->cache_rows = cache->rows;
+    args->slots = (const int32_t *)tensor_row(cache_slots, 0);
+    args->slot_stride = cache_slots.stride;
+    return OK;
+}
+
+status cuda_rope(struct backend *backend, struct tensor qkv, const struct rope_table *table, struct tensor position_ids,
+                 struct heads heads, struct kv_cache *cache, int layer, struct tensor cache_slots) {
+    struct rope_args args;
+    TRY(rope_cache_args(&args, qkv, heads, cache, layer, cache_slots));
+    return rope_run(cuda_of(backend), &args, qkv, table, position_ids, heads);
+}
+
+status cuda_kv_cache_write(struct backend *backend, struct tensor qkv, struct heads heads, struct kv_cache *cache,
+                           int layer, struct tensor cache_slots) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    struct rope_args args;
+    TRY(rope_cache_args(&args, qkv, heads, cache, layer, cache_slots));
+    CHECK(tensor_is(qkv, -1, qkv.rows, (heads.query + 2 * heads.key) * heads.size));
+    if (qkv.rows == 0) return OK;
+    rope_set_qkv(&args, cuda, qkv, heads);
+    if (qkv.type == ELEMENT_F32)
+        LAUNCH(kv_cache_write_kernel<float>, (unsigned)qkv.rows, rope_threads, 0, cuda->stream, args);
+    else
+        LAUNCH(kv_cache_write_kernel<struct bf16>, (unsigned)qkv.rows, rope_threads, 0, cuda->stream, args);
+    return cuda_launched("kv_cache_write");
+}
+
+status cuda_rope_grad(struct backend *backend, struct tensor grad_qkv, const struct rope_table *table,
+                      struct tensor position_ids, struct heads heads) {
+    struct rope_args args = {};
+    return rope_run(cuda_of(backend), &args, grad_qkv, table, position_ids, heads);
+}
