@@ -174,7 +174,10 @@ bool tensor_aligned16(struct tensor t);
     X(kv_cache_free)                                                                                                   \
     X(kv_cache_write)                                                                                                  \
     X(rope)                                                                                                            \
-    X(rope_grad)
+    X(rope_grad)                                                                                                       \
+    X(attention_plan_new)                                                                                              \
+    X(attention_plan_free)                                                                                             \
+    X(attention)
 
 // Every operation that this backend has.
 #define CUDA_OPERATIONS(X)                                                                                             \

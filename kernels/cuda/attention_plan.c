@@ -1,0 +1,299 @@
+// Making an attention plan: it checks the spans, cuts their rows into tiles and, for the gradient, the cache rows that
+// they name into blocks. The arrays are made on the host and copied to the device once. See attention.h.
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/attention.h"
+#include "shared/base/memory.h"
+
+// Cache rows [begin, end).
+struct plan_interval {
+    int64_t begin, end;
+};
+
+// A plan's arrays on the host.
+struct plan_arrays {
+    struct attention_tile *tiles;
+    struct plan_interval *intervals; // disjoint, in order: what the spans name
+    size_t interval_count;
+    struct grad_block *blocks;
+    struct grad_part *parts;
+};
+
+static void plan_arrays_release(struct plan_arrays *arrays) {
+    free(arrays->tiles);
+    free(arrays->intervals);
+    free(arrays->blocks);
+    free(arrays->parts);
+}
+
+// ---- spans ----
+
+static int64_t attention_plan_span_kv_len(const struct attention_span *span) {
+    return span->visible + (span->causal && span->q_len > 0 ? span->q_len - 1 : 0);
+}
+
+// Whether a span lies within `rows` query rows and names no negative range; *kv_end = where its cache rows end, if
+// that is more.
+static bool attention_plan_span_valid(const struct attention_span *span, int64_t rows, int64_t *kv_end) {
+    if (span->q_begin < 0 || span->q_len < 0 || span->q_begin + span->q_len > rows) return false;
+    if (span->prefix_begin < 0 || span->prefix_len < 0) return false;
+    if (span->kv_begin < 0 || span->visible < 0 || span->prefix_len + span->visible < 1) return false;
+    int64_t own_end = span->kv_begin + attention_plan_span_kv_len(span);
+    int64_t prefix_end = span->prefix_len > 0 ? span->prefix_begin + span->prefix_len : 0;
+    if (own_end > *kv_end) *kv_end = own_end;
+    if (prefix_end > *kv_end) *kv_end = prefix_end;
+    return true;
+}
+
+// ---- tiles ----
+
+// Whether each span is one token, so that decoding's kernels apply.
+static bool attention_plan_is_decoding(const struct attention_span *spans, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (spans[i].q_len != 1) return false;
+    return count > 0 && count <= decode_max_rows;
+}
+
+// Cuts the spans into tiles of at most max_rows rows. Returns how many there are; writes them to `tiles` unless it is
+// NULL.
+static int64_t attention_plan_cut_tiles(const struct attention_span *spans, size_t count, int group, int max_rows,
+                                        struct attention_tile *tiles) {
+    int64_t cut = 0;
+    for (const struct attention_span *span = spans; span < spans + count; span++) {
+        int64_t rows = span->q_len * group;
+        for (int64_t first = 0; first < rows; first += max_rows, cut++) {
+            if (!tiles) continue;
+            tiles[cut] = (struct attention_tile){.q_begin = (int32_t)span->q_begin,
+                                                 .first = (int32_t)first,
+                                                 .rows = (int32_t)(rows - first < max_rows ? rows - first : max_rows),
+                                                 .prefix_begin = (int32_t)span->prefix_begin,
+                                                 .prefix_len = (int32_t)span->prefix_len,
+                                                 .kv_begin = (int32_t)span->kv_begin,
+                                                 .visible = (int32_t)span->visible,
+                                                 .causal = span->causal};
+        }
+    }
+    return cut;
+}
+
+// ---- blocks of cache rows ----
+
+static int attention_plan_compare_intervals(const void *a, const void *b) {
+    const struct plan_interval *left = a, *right = b;
+    return (left->begin > right->begin) - (left->begin < right->begin);
+}
+
+// The cache rows that the spans name, without repetition. Ranges that only touch stay apart: blocks then begin where
+// the prompt and the branches begin.
+static status attention_plan_find_intervals(struct plan_arrays *arrays, const struct attention_span *spans,
+                                            size_t count) {
+    TRY(NEW(&arrays->intervals, 2 * count));
+    size_t found = 0;
+    for (const struct attention_span *span = spans; span < spans + count; span++) {
+        struct plan_interval own = {span->kv_begin, span->kv_begin + attention_plan_span_kv_len(span)};
+        struct plan_interval prefix = {span->prefix_begin, span->prefix_begin + span->prefix_len};
+        if (span->q_len > 0 && own.end > own.begin) arrays->intervals[found++] = own;
+        if (span->q_len > 0 && prefix.end > prefix.begin) arrays->intervals[found++] = prefix;
+    }
+    if (found) qsort(arrays->intervals, found, sizeof *arrays->intervals, attention_plan_compare_intervals);
+    for (size_t i = 0; i < found; i++) {
+        struct plan_interval next = arrays->intervals[i], *last = arrays->intervals + arrays->interval_count - 1;
+        if (arrays->interval_count == 0 || next.begin >= last->end)
+            arrays->intervals[arrays->interval_count++] = next;
+        else if (next.end > last->end)
+            last->end = next.end;
+    }
+    return OK;
+}
+
+// Cuts the intervals into blocks. Returns how many there are; writes them to `blocks` unless it is NULL.
+static int attention_plan_cut_blocks(const struct plan_arrays *arrays, struct grad_block *blocks) {
+    int cut = 0;
+    for (size_t i = 0; i < arrays->interval_count; i++) {
+        struct plan_interval interval = arrays->intervals[i];
+        for (int64_t begin = interval.begin; begin < interval.end; begin += key_block, cut++) {
+            int64_t rows = interval.end - begin < key_block ? interval.end - begin : key_block;
+            if (blocks) blocks[cut] = (struct grad_block){.begin = (int32_t)begin, .rows = (int32_t)rows};
+        }
+    }
+    return cut;
+}
+
+// Whether a row of the tile sees a cache row of the block in its prefix or in its own rows.
+static bool attention_plan_tile_sees(const struct attention_tile *tile, const struct grad_block *block, int group,
+                                     bool is_prefix) {
+    int32_t begin = tile->kv_begin, len = tile->visible;
+    if (tile->causal) len += (tile->first + tile->rows - 1) / group;
+    if (is_prefix) {
+        begin = tile->prefix_begin;
+        len = tile->prefix_len;
+    }
+    return block->begin < begin + len && begin < block->begin + block->rows;
+}
+
+// Lists, for each block, the tiles that see it: first in their own rows, then in their prefix. Sets the blocks' parts.
+// Returns how many parts there are; writes them to `parts` unless it is NULL.
+static int attention_plan_list_parts(struct plan_arrays *arrays, int block_count, int tile_count, int group,
+                                     struct grad_part *parts) {
+    int found = 0;
+    for (struct grad_block *block = arrays->blocks; block < arrays->blocks + block_count; block++) {
+        block->first_part = found;
+        for (int is_prefix = 0; is_prefix < 2; is_prefix++) {
+            struct grad_part part = {.begin = block->begin, .rows = block->rows, .is_prefix = is_prefix};
+            for (int tile = 0; tile <= tile_count; tile++) {
+                bool sees =
+                    tile < tile_count && attention_plan_tile_sees(&arrays->tiles[tile], block, group, is_prefix);
+                if (part.tiles > 0 && (!sees || part.tiles == part_tiles)) {
+                    if (parts) parts[found] = part;
+                    found++;
+                    part.tiles = 0;
+                }
+                if (!sees) continue;
+                if (part.tiles++ == 0) part.first_tile = tile;
+            }
+        }
+        block->parts = found - block->first_part;
+    }
+    return found;
+}
+
+static status attention_plan_make_parts(struct plan_arrays *arrays, struct attention_plan *plan,
+                                        const struct attention_span *spans, size_t count) {
+    int group = plan->heads.query / plan->heads.key;
+    TRY(attention_plan_find_intervals(arrays, spans, count));
+    plan->block_count = attention_plan_cut_blocks(arrays, NULL);
+    TRY(NEW(&arrays->blocks, (size_t)plan->block_count));
+    attention_plan_cut_blocks(arrays, arrays->blocks);
+    plan->part_count = attention_plan_list_parts(arrays, plan->block_count, plan->tile_count, group, NULL);
+    TRY(NEW(&arrays->parts, (size_t)plan->part_count));
+    attention_plan_list_parts(arrays, plan->block_count, plan->tile_count, group, arrays->parts);
+    return OK;
+}
+
+// ---- on the device ----
+
+// The next `bytes` bytes of the plan's memory, aligned to 64; *offset moves behind them.
+static size_t attention_plan_place(size_t *offset, size_t bytes) {
+    size_t place = *offset;
+    *offset += (bytes + 63) / 64 * 64;
+    return place;
+}
+
+// Allocates the plan's memory and copies the arrays to it.
+static status attention_plan_store(struct cuda_backend *cuda, struct attention_plan *plan,
+                                   const struct plan_arrays *arrays, bool decoding) {
+    struct backend *backend = &cuda->base;
+    size_t bytes = 0, tile_bytes = (size_t)plan->tile_count * sizeof *plan->tiles;
+    size_t block_bytes = (size_t)plan->block_count * sizeof *plan->blocks;
+    size_t part_bytes = (size_t)plan->part_count * sizeof *plan->parts;
+    size_t tiles = attention_plan_place(&bytes, tile_bytes), blocks = attention_plan_place(&bytes, block_bytes);
+    size_t parts = attention_plan_place(&bytes, part_bytes), uploaded = bytes;
+    size_t decode = attention_plan_place(&bytes, decoding ? sizeof *plan->decode : 0);
+    if (bytes == 0) return OK;
+    TRY(cuda_buffer_new(backend, bytes, &plan->memory));
+    plan->tiles = (struct attention_tile *)(void *)(plan->memory->data + tiles);
+    plan->blocks = (struct grad_block *)(void *)(plan->memory->data + blocks);
+    plan->parts = (struct grad_part *)(void *)(plan->memory->data + parts);
+    if (decoding) plan->decode = (struct decode_work *)(void *)(plan->memory->data + decode);
+
+    unsigned char *host;
+    TRY(NEW(&host, uploaded));
+    memcpy(host + tiles, arrays->tiles, tile_bytes);
+    if (block_bytes) memcpy(host + blocks, arrays->blocks, block_bytes);
+    if (part_bytes) memcpy(host + parts, arrays->parts, part_bytes);
+    struct tensor all = {plan->memory, 0, ELEMENT_U8, 1, (int64_t)uploaded, (int64_t)uploaded};
+    status result = cuda_upload(backend, all, host, ELEMENT_U8);
+    free(host);
+    return result;
+}
+
+static status attention_plan_fill(struct cuda_backend *cuda, struct attention_plan *plan, struct plan_arrays *arrays,
+                                  const struct attention_span *spans, size_t count) {
+    int group = plan->heads.query / plan->heads.key;
+    bool decoding = tensor_none(plan->cache_slots) && attention_plan_is_decoding(spans, count);
+    plan->max_rows = decoding ? group : tile_rows;
+    plan->tile_count = (int)attention_plan_cut_tiles(spans, count, group, plan->max_rows, NULL);
+    TRY(NEW(&arrays->tiles, (size_t)plan->tile_count));
+    attention_plan_cut_tiles(spans, count, group, plan->max_rows, arrays->tiles);
+    if (!tensor_none(plan->cache_slots)) TRY(attention_plan_make_parts(arrays, plan, spans, count));
+    TRY(attention_plan_store(cuda, plan, arrays, decoding));
+    if (!decoding) return OK;
+    for (size_t i = 0; i < count; i++) TRY(attention_plan_reserve(cuda, plan, spans[i].prefix_len, spans[i].visible));
+    return attention_plan_divide(cuda, plan);
+}
+
+status cuda_attention_plan_new(struct backend *backend, struct attention_plan **out, struct heads heads,
+                               const struct attention_span *spans, size_t count, struct tensor cache_slots) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    *out = NULL;
+    CHECK(heads.key > 0 && heads.query > 0 && heads.query % heads.key == 0);
+    int64_t rows = 0, kv_end = 0;
+    for (size_t i = 0; i < count; i++) rows += spans[i].q_len;
+    for (size_t i = 0; i < count; i++) CHECK(attention_plan_span_valid(&spans[i], rows, &kv_end));
+    CHECK(kv_end <= INT32_MAX && rows <= INT32_MAX / (heads.query / heads.key));
+    CHECK(tensor_none(cache_slots) || tensor_is(cache_slots, ELEMENT_I32, rows, 1));
+    struct attention_plan *plan;
+    TRY(NEW(&plan, 1));
+    plan->heads = heads;
+    plan->rows = rows;
+    plan->kv_end = kv_end;
+    plan->cache_slots = cache_slots;
+    struct plan_arrays arrays = {0};
+    status result = attention_plan_fill(cuda, plan, &arrays, spans, count);
+    plan_arrays_release(&arrays);
+    if (result != OK) cuda_attention_plan_free(backend, &plan);
+    *out = plan;
+    return result;
+}
+
+void cuda_attention_plan_free(struct backend *backend, struct attention_plan **plan) {
+    if (!*plan) return;
+    cuda_buffer_free(backend, &(*plan)->memory);
+    cuda_buffer_free(backend, &(*plan)->sums_memory);
+    free(*plan);
+    *plan = NULL;
+}
+
+status attention_plan_reserve(struct cuda_backend *cuda, struct attention_plan *plan, int64_t prefix_len,
+                              int64_t kv_len) {
+    struct backend *backend = &cuda->base;
+    int64_t chunks = (prefix_len + chunk_keys - 1) / chunk_keys + (kv_len + chunk_keys - 1) / chunk_keys;
+    if (chunks <= plan->sums.max_chunks) return OK;
+    size_t row = (size_t)chunks * (size_t)(plan->heads.size + 2) * sizeof(float);
+    struct buffer *memory;
+    TRY(cuda_buffer_new(backend, (size_t)plan->rows * (size_t)plan->heads.query * row, &memory));
+    struct decode_sums sums = {(float *)(void *)memory->data, (int32_t)chunks};
+    struct tensor stored = {.buffer = plan->memory, .type = ELEMENT_U8, .rows = 1};
+    stored.offset = (size_t)((unsigned char *)plan->decode - plan->memory->data) + offsetof(struct decode_work, sums);
+    stored.columns = stored.stride = (int64_t)sizeof sums;
+    status result = cuda_upload(backend, stored, &sums, ELEMENT_U8);
+    if (result == OK) {
+        struct buffer *before = plan->sums_memory;
+        plan->sums_memory = memory;
+        plan->sums = sums;
+        memory = before;
+    }
+    cuda_buffer_free(backend, &memory);
+    return result;
+}
+
+status attention_plan_for_decoding(struct cuda_backend *cuda, struct attention_plan **out, struct heads heads,
+                                   int rows) {
+    *out = NULL;
+    CHECK(heads.key > 0 && heads.query > 0 && heads.query % heads.key == 0);
+    CHECK(rows > 0 && rows <= decode_max_rows);
+    struct attention_plan *plan;
+    TRY(NEW(&plan, 1));
+    int group = heads.query / heads.key;
+    *plan = (struct attention_plan){.heads = heads, .rows = rows, .tile_count = rows, .max_rows = group};
+    struct attention_tile tiles[decode_max_rows];
+    for (int i = 0; i < rows; i++) tiles[i] = (struct attention_tile){.q_begin = i, .rows = group};
+    struct plan_arrays arrays = {.tiles = tiles};
+    status result = attention_plan_store(cuda, plan, &arrays, true);
+    if (result == OK) result = attention_plan_divide(cuda, plan);
+    if (result != OK) cuda_attention_plan_free(&cuda->base, &plan);
+    *out = plan;
+    return result;
+}
