@@ -177,7 +177,8 @@ bool tensor_aligned16(struct tensor t);
     X(rope_grad)                                                                                                       \
     X(attention_plan_new)                                                                                              \
     X(attention_plan_free)                                                                                             \
-    X(attention)
+    X(attention)                                                                                                       \
+    X(attention_grad)
 
 // Every operation that this backend has.
 #define CUDA_OPERATIONS(X)                                                                                             \
