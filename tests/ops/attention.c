@@ -156,9 +156,9 @@ static struct attention_plan *attention_plan_of(struct harness *h, struct heads 
     return plan;
 }
 
-static struct attention_setup attention_setup_new(struct harness *h, const char *what,
-                                                  const struct attention_layout *l) {
-    struct attention_setup s = {.heads = attention_random_heads(h, l->tokens), .type = harness_float_type(h)};
+static struct attention_setup attention_setup_of(struct harness *h, const char *what, const struct attention_layout *l,
+                                                 struct heads heads, enum element type) {
+    struct attention_setup s = {.heads = heads, .type = type};
     s.scale = 1 / sqrtf((float)s.heads.size);
     s.columns = (s.heads.query + 2 * s.heads.key) * s.heads.size;
     harness_case(h, "%s: %lld tokens in %zu spans, %lld rows, H=%d K=%d D=%d, type %d", what, (long long)l->tokens,
@@ -177,6 +177,12 @@ static struct attention_setup attention_setup_new(struct harness *h, const char 
     harness_ok(h, h->ops->rope(h->backend, s.qkv, &s.table, s.position_ids, s.heads, s.cache, 1, s.slots));
     s.plan = attention_plan_of(h, s.heads, l->spans, l->count, s.slots);
     return s;
+}
+
+static struct attention_setup attention_setup_new(struct harness *h, const char *what,
+                                                  const struct attention_layout *l) {
+    struct heads heads = attention_random_heads(h, l->tokens);
+    return attention_setup_of(h, what, l, heads, harness_float_type(h));
 }
 
 static void attention_setup_release(struct harness *h, struct attention_setup *s) {
@@ -318,17 +324,44 @@ static void attention_run(struct harness *h, const struct attention_setup *s) {
     harness_ok(h, h->ops->attention(h->backend, s->out, s->qkv, s->scale, s->cache, 1, s->plan, s->lse));
 }
 
-static void attention_check_forward(struct harness *h, struct attention_layout l) {
-    struct attention_setup s = attention_setup_new(h, "attention", &l);
-    attention_run(h, &s);
+// Whether a GPU computes these heads on tensor cores, which take probabilities and gradients of scores in bfloat16.
+static bool attention_on_tensor_cores(const struct harness *h, const struct attention_setup *s) {
+    int size = s->heads.size;
+    return !h->cpu && s->type == ELEMENT_BF16 && (size == 64 || size == 80 || size == 128);
+}
+
+// `out` is near `want` by `bound`; on tensor cores by `rounded`, and by 0.5 % over the whole tensor.
+static void attention_near(struct harness *h, const struct attention_setup *s, const char *what, struct tensor out,
+                           const double *want, double bound, double rounded) {
+    bool tensor_cores = attention_on_tensor_cores(h, s);
+    harness_near(h, what, out, want, tensor_cores ? rounded : bound, bound);
+    if (!tensor_cores || !h->first) return;
+    const float *values = harness_values(h, out);
+    double error = 0, sum = 0;
+    for (int64_t i = 0; i < out.rows * out.columns; i++) {
+        error += (values[i] - want[i]) * (values[i] - want[i]);
+        sum += want[i] * want[i];
+    }
+    harness_hold(h, sqrt(error) <= 0.005 * sqrt(sum), "%s: relative error %.3g", what, sqrt(error / sum));
+}
+
+static void attention_check_forward_of(struct harness *h, struct attention_setup *s, const struct attention_layout *l) {
+    attention_run(h, s);
     struct attention_reference r = {0};
     if (h->first) {
-        r = attention_reference_new(h, &s, &l);
+        r = attention_reference_new(h, s, l);
         attention_reference_run(&r);
     }
-    harness_near(h, "out", s.out, r.out, 3e-5, 3e-5); // scores are float32 sums of up to 128 products
-    harness_near(h, "lse", s.lse, r.lse, 2e-6, 2e-6);
-    attention_setup_release(h, &s);
+    // Scores are float32 sums of up to 128 products. A rounded probability is off by 2^-9 of itself, and a value is at
+    // most 7.
+    attention_near(h, s, "out", s->out, r.out, 3e-5, 7 * 0x1p-9);
+    harness_near(h, "lse", s->lse, r.lse, 2e-6, 2e-6);
+    attention_setup_release(h, s);
+}
+
+static void attention_check_forward(struct harness *h, struct attention_layout l) {
+    struct attention_setup s = attention_setup_new(h, "attention", &l);
+    attention_check_forward_of(h, &s, &l);
 }
 
 // Another cache that is written from the rotated qkv must do the same as the one that rope has written.
@@ -342,24 +375,29 @@ static void attention_check_written_again(struct harness *h, const struct attent
     h->ops->kv_cache_free(h->backend, &cache);
 }
 
-static void attention_check_grad(struct harness *h, struct attention_layout l) {
-    struct attention_setup s = attention_setup_new(h, "attention_grad", &l);
-    attention_run(h, &s);
-    attention_check_written_again(h, &s, &l);
-    struct tensor grad_out = harness_tensor(h, s.type, l.tokens, s.heads.query * s.heads.size, FILL_NORMAL, 1);
-    struct tensor grad_qkv = harness_tensor(h, s.type, l.tokens, s.columns, FILL_NORMAL, 1);
-    harness_ok(
-        h, h->ops->attention_grad(h->backend, grad_qkv, grad_out, s.out, s.qkv, s.scale, s.cache, 1, s.plan, s.lse));
+static void attention_check_grad_of(struct harness *h, struct attention_setup *s, const struct attention_layout *l) {
+    attention_run(h, s);
+    attention_check_written_again(h, s, l);
+    struct tensor grad_out = harness_tensor(h, s->type, l->tokens, s->heads.query * s->heads.size, FILL_NORMAL, 1);
+    struct tensor grad_qkv = harness_tensor(h, s->type, l->tokens, s->columns, FILL_NORMAL, 1);
+    harness_ok(h, h->ops->attention_grad(h->backend, grad_qkv, grad_out, s->out, s->qkv, s->scale, s->cache, 1, s->plan,
+                                         s->lse));
     struct attention_reference r = {0};
     if (h->first) {
-        r = attention_reference_new(h, &s, &l);
-        r.stored_out = harness_values(h, s.out);
+        r = attention_reference_new(h, s, l);
+        r.stored_out = harness_values(h, s->out);
         r.grad_out = harness_doubles(h, grad_out);
-        r.grad_qkv = harness_memory(h, (size_t)(l.tokens * s.columns) * sizeof(double));
+        r.grad_qkv = harness_memory(h, (size_t)(l->tokens * s->columns) * sizeof(double));
         attention_reference_run(&r);
     }
-    harness_near(h, "grad_qkv", grad_qkv, r.grad_qkv, 5e-5, 5e-5);
-    attention_setup_release(h, &s);
+    // The gradients of a key and a value are sums over the heads that use them.
+    attention_near(h, s, "grad_qkv", grad_qkv, r.grad_qkv, 5e-5, 0.03 * sqrt(s->heads.query / s->heads.key));
+    attention_setup_release(h, s);
+}
+
+static void attention_check_grad(struct harness *h, struct attention_layout l) {
+    struct attention_setup s = attention_setup_new(h, "attention_grad", &l);
+    attention_check_grad_of(h, &s, &l);
 }
 
 // ---- token by token ----
@@ -374,8 +412,7 @@ struct attention_decoding {
 static struct attention_decoding attention_decoding_new(struct harness *h, const struct attention_setup *s,
                                                         const struct attention_layout *packed,
                                                         const struct attention_layout *moved) {
-    int64_t rows = packed->spans[0].q_len;
-    if (rows < max_spans) rows = max_spans;
+    int64_t rows = packed->tokens;
     return (struct attention_decoding){
         .setup = s,
         .moved = moved,
@@ -414,22 +451,45 @@ static void attention_decode_step(struct harness *h, const struct attention_deco
     }
 }
 
-static void attention_decode_branches(struct harness *h, const struct attention_decoding *d) {
-    for (int64_t position = 0; position < max_tokens; position++) {
-        int64_t tokens[max_spans], active = 0;
+// Decodes the branches side by side: all but the last `single` tokens of each in one step, and then token by token.
+static void attention_decode_branches(struct harness *h, const struct attention_decoding *d, int64_t single) {
+    int64_t tokens[max_tokens], done[max_spans] = {0};
+    for (int64_t step = 0; step <= single; step++) {
         struct attention_span spans[max_spans];
+        int64_t active = 0;
+        size_t count = 0;
         for (size_t b = 1; b < d->moved->count; b++) {
             const struct attention_span *branch = &d->moved->spans[b];
-            if (position >= branch->q_len) continue;
-            tokens[active] = branch->q_begin + position;
-            spans[active] = *branch;
-            spans[active].q_begin = active;
-            spans[active].q_len = 1;
-            spans[active].visible = position + 1;
-            spans[active++].causal = false;
+            int64_t len = step == 0 ? branch->q_len - single : done[b] < branch->q_len ? 1 : 0;
+            if (len <= 0) continue;
+            spans[count] = *branch;
+            spans[count].q_begin = active;
+            spans[count].q_len = len;
+            spans[count].visible = done[b] + 1;
+            spans[count++].causal = len > 1;
+            for (; len > 0; len--) tokens[active++] = branch->q_begin + done[b]++;
         }
-        if (active) attention_decode_step(h, d, tokens, spans, active, (size_t)active);
+        if (active) attention_decode_step(h, d, tokens, spans, active, count);
     }
+}
+
+// Decodes the tokens of a packed sequence in other cache rows: the prompt in two pieces, then the branches.
+static void attention_check_decoding_of(struct harness *h, struct attention_setup *s,
+                                        const struct attention_layout *packed, const struct attention_layout *moved,
+                                        int64_t cut, int64_t single) {
+    attention_run(h, s);
+    struct attention_decoding d = attention_decoding_new(h, s, packed, moved);
+    int64_t tokens[max_tokens] = {0}, prompt = packed->spans[0].q_len;
+    for (int64_t t = 0; t < prompt; t++) tokens[t] = t;
+    struct attention_span first = moved->spans[0], rest = first;
+    first.q_len = cut;
+    rest.q_len = prompt - cut;
+    rest.visible = cut + 1;
+    attention_decode_step(h, &d, tokens, &first, cut, 1);
+    if (cut < prompt) attention_decode_step(h, &d, tokens + cut, &rest, prompt - cut, 1);
+    attention_decode_branches(h, &d, single);
+    h->ops->kv_cache_free(h->backend, &d.cache);
+    attention_setup_release(h, s);
 }
 
 static void attention_check_decoding(struct harness *h) {
@@ -439,19 +499,51 @@ static void attention_check_decoding(struct harness *h) {
     struct attention_layout packed = attention_branches(h, prompt, branches, lengths),
                             moved = attention_branches(h, prompt, branches, lengths);
     struct attention_setup s = attention_setup_new(h, "decoding", &packed);
-    attention_run(h, &s);
-    struct attention_decoding d = attention_decoding_new(h, &s, &packed, &moved);
-    int64_t tokens[max_tokens] = {0}, cut = harness_range(h, 1, prompt);
-    for (int64_t t = 0; t < prompt; t++) tokens[t] = t;
-    struct attention_span first = moved.spans[0], rest = first; // the prompt in two pieces
-    first.q_len = cut;
-    rest.q_len = prompt - cut;
-    rest.visible = cut + 1;
-    attention_decode_step(h, &d, tokens, &first, cut, 1);
-    if (cut < prompt) attention_decode_step(h, &d, tokens + cut, &rest, prompt - cut, 1);
-    attention_decode_branches(h, &d);
-    h->ops->kv_cache_free(h->backend, &d.cache);
-    attention_setup_release(h, &s);
+    attention_check_decoding_of(h, &s, &packed, &moved, harness_range(h, 1, prompt), max_tokens);
+}
+
+// ---- edges ----
+
+struct attention_edge {
+    struct heads heads;
+    int64_t prompt;
+    int branches;
+    int64_t lengths[4];
+};
+
+// Around the sizes of the tensor cores' versions: tiles of 64 query rows, blocks of 64 keys, chunks of 512 keys.
+static const struct attention_edge attention_decoding_edges[] = {
+    {{7, 1, 128}, 63, 3, {65, 1, 64}}, {{8, 1, 64}, 64, 3, {63, 66, 2}}, {{4, 2, 80}, 65, 4, {1, 1, 2, 1}},
+    {{1, 1, 64}, 511, 2, {2, 1}},      {{1, 1, 64}, 512, 1, {3}},        {{1, 1, 128}, 513, 1, {2}},
+    {{1, 1, 64}, 2, 3, {511, 514, 1}},
+};
+
+// The last one has more tiles than one part of the gradient of keys.
+static const struct attention_edge attention_reference_edges[] = {
+    {{7, 1, 128}, 63, 2, {65, 1}},
+    {{2, 2, 80}, 129, 2, {64, 65}},
+    {{1, 1, 64}, 513, 1, {2}},
+    {{32, 1, 64}, 130, 1, {3}},
+};
+
+static void attention_check_edges(struct harness *h) {
+    size_t count = sizeof attention_decoding_edges / sizeof *attention_decoding_edges;
+    for (const struct attention_edge *edge = attention_decoding_edges; edge < attention_decoding_edges + count;
+         edge++) {
+        struct attention_layout packed = attention_branches(h, edge->prompt, edge->branches, edge->lengths),
+                                moved = attention_branches(h, edge->prompt, edge->branches, edge->lengths);
+        struct attention_setup s = attention_setup_of(h, "decoding", &packed, edge->heads, ELEMENT_BF16);
+        attention_check_decoding_of(h, &s, &packed, &moved, edge->prompt / 2, 4);
+    }
+    count = sizeof attention_reference_edges / sizeof *attention_reference_edges;
+    for (const struct attention_edge *edge = attention_reference_edges; edge < attention_reference_edges + count;
+         edge++) {
+        struct attention_layout l = attention_branches(h, edge->prompt, edge->branches, edge->lengths);
+        struct attention_setup s = attention_setup_of(h, "attention", &l, edge->heads, ELEMENT_BF16);
+        attention_check_forward_of(h, &s, &l);
+        s = attention_setup_of(h, "attention_grad", &l, edge->heads, ELEMENT_BF16);
+        attention_check_grad_of(h, &s, &l);
+    }
 }
 
 static bool attention_refuses_plan(struct harness *h, struct heads heads, struct attention_span span,
@@ -549,6 +641,7 @@ static void attention_check(struct harness *h) {
     struct attention_layout l = attention_branches(h, 900, 3, (int64_t[]){250, 256, 240});
     attention_check_forward(h, l);
     attention_check_grad(h, l);
+    attention_check_edges(h);
     attention_check_plan_refusals(h);
     attention_check_refusals(h);
 }
