@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_ROWS = 64 };
-
 status generator_new(struct generator **out, struct model *model, const struct generator_options *options) {
     *out = NULL;
     if (options->max_new_tokens < 1) return fail(USAGE, "max_new_tokens is %d, not 1 or more", options->max_new_tokens);
@@ -14,7 +12,7 @@ status generator_new(struct generator **out, struct model *model, const struct g
     TRY(NEW(&generator, 1));
     generator->model = model;
     generator->options = *options;
-    if (generator->options.rows < 1) generator->options.rows = DEFAULT_ROWS;
+    if (generator->options.rows < 1) generator->options.rows = GENERATOR_ROWS;
     generator->cache_rows_per_slot = cache_round_up(options->max_new_tokens);
     struct backend *backend = model->backend;
     size_t slots = (size_t)generator->options.rows, eos_count = model->info.eos_count;
@@ -86,6 +84,12 @@ static int64_t generator_find_gap(const struct generator *generator, int64_t row
     return at + rows <= begin + generator->prompt_area_rows ? at : -1;
 }
 
+int64_t generator_cache_rows(int64_t slots, int64_t rows_per_slot, int64_t count, int64_t prompt_rows,
+                             int64_t *prompt_area_rows) {
+    *prompt_area_rows = (slots / count + 2) * prompt_rows * 5 / 4;
+    return slots * rows_per_slot + cache_round_up(*prompt_area_rows);
+}
+
 // *cache_begin = the first of the cache rows in which a request's prompt can be computed now; -1: there are none. If
 // nothing is running, a new cache is made whose prompt area has room for as many requests like this one as can be
 // decoded side by side.
@@ -95,9 +99,8 @@ static status generator_find_cache_rows(struct generator *generator, const struc
     const struct operations *ops = model->backend->ops;
     *cache_begin = generator->cache ? generator_find_gap(generator, request->cache_rows) : -1;
     if (*cache_begin >= 0 || generator->running) return OK;
-    int64_t rows = generator->options.rows, requests = rows / request->count + 2;
-    generator->prompt_area_rows = requests * request->cache_rows * 5 / 4;
-    int64_t cache_rows = rows * generator->cache_rows_per_slot + cache_round_up(generator->prompt_area_rows);
+    int64_t cache_rows = generator_cache_rows(generator->options.rows, generator->cache_rows_per_slot, request->count,
+                                              request->cache_rows, &generator->prompt_area_rows);
     ops->kv_cache_free(model->backend, &generator->cache);
     TRY(ops->kv_cache_new(model->backend, &generator->cache, model->weights->type, model->config.text.num_hidden_layers,
                           cache_rows, model->weights->text.heads));

@@ -47,6 +47,11 @@ struct generator {
     struct request *returned;     // by the last generator_pop
 };
 
+// Returns the cache rows of a generator whose requests have `count` completions and prompts of prompt_rows cache rows.
+// *prompt_area_rows = those of the prompt area.
+int64_t generator_cache_rows(int64_t slots, int64_t rows_per_slot, int64_t count, int64_t prompt_rows,
+                             int64_t *prompt_area_rows);
+
 // Prefills a request's prompt into its region and samples the first token of each completion. BAD_SAMPLE as in
 // model_check; UNAVAILABLE when memory is short.
 status generator_prefill(struct generator *generator, struct request *request, const struct model_prompt *prompt);

@@ -28,6 +28,26 @@ struct model_options {
     bool guarded; // tests: buffers are unreadable outside operations
 };
 
+// What a model needs of a GPU's memory, by item. `training`, `train_vision`, `ema` and the precisions are as in
+// model_options; without training, the model scores, or generates.
+struct memory_request {
+    const char *precision, *gradient_precision, *moment_precision; // NULL: bfloat16
+    bool training, train_vision, ema, generates;
+    int64_t prompt_tokens, group_size, new_tokens; // of the largest group
+};
+
+struct memory_item {
+    const char *name;
+    uint64_t bytes;
+};
+
+enum { MEMORY_ITEMS = 8 };
+
+// Computes the items from the configuration in `dir` alone: out[0..*count), at most MEMORY_ITEMS. The memory that the
+// driver and the operations themselves take is not included. DATAERR as in model_open.
+status model_memory_needs(const char *dir, const struct memory_request *request, struct memory_item *out,
+                          size_t *count);
+
 // The values of the configuration that callers need.
 struct model_info {
     int64_t vocab_size, image_token_id, video_token_id, vision_start_token_id, vision_end_token_id;
@@ -105,8 +125,10 @@ status model_score(struct model *model, const struct model_prompt *prompt, const
 
 struct generator;
 
+enum { GENERATOR_ROWS = 64 };
+
 struct generator_options {
-    int rows;           // the most completions that are decoded side by side (0: 64)
+    int rows;           // the most completions that are decoded side by side (0: GENERATOR_ROWS)
     int max_new_tokens; // of any request
 };
 

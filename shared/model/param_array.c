@@ -13,15 +13,23 @@ static_assert(sizeof((struct parameter_table){0}.ranges) / sizeof(struct paramet
 
 status param_array_init(struct param_array *array, struct backend *backend, const struct parameter_table *table,
                         int ranges, enum element matrices, enum element vectors) {
-    size_t bytes = 0;
+    size_t end = 0;
     assert(ranges > 0 && ranges <= PARAM_RANGES);
     *array = (struct param_array){.table = table};
     for (int i = 0; i < ranges; i++) {
         array->types[i] = table->ranges[i].decay ? matrices : vectors; // exactly matrices decay
-        array->starts[i] = bytes;
-        bytes += (size_t)table->ranges[i].count * element_size(array->types[i]);
+        array->starts[i] = end;
+        end += (size_t)table->ranges[i].count * element_size(array->types[i]);
     }
-    return backend->ops->buffer_new(backend, bytes, &array->buffer);
+    assert(end == param_array_bytes(table, ranges, matrices, vectors));
+    return backend->ops->buffer_new(backend, end, &array->buffer);
+}
+
+size_t param_array_bytes(const struct parameter_table *table, int ranges, enum element matrices, enum element vectors) {
+    size_t bytes = 0;
+    for (int i = 0; i < ranges; i++)
+        bytes += (size_t)table->ranges[i].count * element_size(table->ranges[i].decay ? matrices : vectors);
+    return bytes;
 }
 
 void param_array_release(struct param_array *array, struct backend *backend) {

@@ -22,6 +22,9 @@ struct param_array {
 status param_array_init(struct param_array *array, struct backend *backend, const struct parameter_table *table,
                         int ranges, enum element matrices, enum element vectors);
 
+// Returns the bytes of such an array.
+size_t param_array_bytes(const struct parameter_table *table, int ranges, enum element matrices, enum element vectors);
+
 // Frees the array and zeroes the struct. A zeroed struct is fine.
 void param_array_release(struct param_array *array, struct backend *backend);
 

@@ -66,6 +66,15 @@ static status text_embed_chunk(struct vision_chunk *chunk, struct model *model, 
     return model->backend->ops->scatter(model->backend, x, chunk->vision.embeds, rows);
 }
 
+// Of each row: x, delta, its gradient, and what the head needs (group_logprobs.c).
+size_t text_pass_bytes(const struct transformer *transformer, enum element type, int64_t rows, int64_t chunk_rows,
+                       bool training) {
+    size_t row_bytes = (size_t)transformer->hidden_size * (5 * element_size(type) + 2 * sizeof(float));
+    size_t inputs = training ? block_kept_bytes(transformer, type, rows, KEEP_INPUT) : 0;
+    return (size_t)rows * row_bytes + block_work_bytes(transformer, type, rows, chunk_rows) +
+           (size_t)transformer->block_count * inputs;
+}
+
 // *left = the bytes of the workspace that a training pass does not need otherwise. A device with memory of its own
 // gives it three quarters of what was free before the first pass; the last quarter is for the backend's own use and for
 // other processes. On the CPU it does not grow beyond what the largest pass has needed.
@@ -78,11 +87,7 @@ static status text_memory_left(struct model *model, const struct forward_state *
     size_t limit = info.memory ? model->workspace_limit : model->workspace.peak;
     const struct transformer *transformer = fwd->transformer;
     enum element type = fwd->weights->type;
-    // x, delta, the gradients of the rows, and what the head needs of them (group_logprobs.c).
-    size_t row_bytes = (size_t)transformer->hidden_size * (5 * element_size(type) + 2 * sizeof(float));
-    size_t needed = model->workspace.live + (size_t)fwd->rows * row_bytes +
-                    block_work_bytes(transformer, type, fwd->rows, fwd->chunk_rows) +
-                    (size_t)transformer->block_count * block_kept_bytes(transformer, type, fwd->rows, KEEP_INPUT);
+    size_t needed = model->workspace.live + text_pass_bytes(transformer, type, fwd->rows, fwd->chunk_rows, true);
     if (needed < limit) *left = limit - needed;
     return OK;
 }

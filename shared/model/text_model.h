@@ -42,6 +42,10 @@ status text_backward(struct text_state *state, struct model *model, struct arena
 // Frees what is not in the workspace or the arena. A zeroed state is fine.
 void text_release(struct text_state *state, struct model *model);
 
+// Returns the bytes of working memory that a pass over `rows` rows needs; in training with the layers' inputs.
+size_t text_pass_bytes(const struct transformer *transformer, enum element type, int64_t rows, int64_t chunk_rows,
+                       bool training);
+
 // x [T,C] = the embeddings of the host's tokens.
 status text_embed(struct model *model, struct tensor x, const int32_t *tokens, int64_t count);
 

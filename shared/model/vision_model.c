@@ -205,6 +205,19 @@ status vision_forward(struct vision_state *state, struct model *model, struct ar
     return OK;
 }
 
+// x, delta and their gradient; with them a block, the merger with its gradients, or the patches and their embeddings.
+size_t vision_pass_bytes(const struct vision_config *config, const struct transformer *transformer, enum element type,
+                         int64_t patches) {
+    size_t size = element_size(type), hidden_size = (size_t)transformer->hidden_size;
+    size_t pixels = (size_t)(3 * config->temporal_patch_size * config->patch_size * config->patch_size);
+    size_t always = (size_t)patches * hidden_size * (2 * size + sizeof(float));
+    size_t block = block_work_bytes(transformer, type, patches, patches);
+    size_t merger = (size_t)patches * 5 * hidden_size * size;
+    size_t embedding = (size_t)patches * (pixels + hidden_size) * size;
+    size_t most = block > merger ? block : merger;
+    return always + (most > embedding ? most : embedding);
+}
+
 // The gradients of a linear layer's input, weight and bias.
 static status vision_linear_backward(struct model *model, const struct param_array *grads, struct tensor grad_in,
                                      struct tensor grad_out, struct tensor in, struct weight *weight,

@@ -43,6 +43,10 @@ struct vision_state {
 status vision_forward(struct vision_state *state, struct model *model, struct arena *arena,
                       const struct model_medium *medium, bool training);
 
+// Returns the bytes of working memory that the tower's passes over `patches` patches need, beside the blocks' inputs.
+size_t vision_pass_bytes(const struct vision_config *config, const struct transformer *transformer, enum element type,
+                         int64_t patches);
+
 // Adds the gradients of the tower's parameters to grads, given the gradient of state->embeds in the type of the
 // products; it may be state->embeds. Other media may have been computed since vision_forward.
 status vision_backward(struct vision_state *state, struct model *model, struct tensor grad_embeds,

@@ -1,5 +1,6 @@
-// What training keeps of its forward pass: what is kept is not computed again, and the gradients have the same bits
-// whatever is kept. The products are counted by a table of operations in front of the backend's.
+// What training keeps of its forward pass, and the memory that it needs: what is kept is not computed again, and the
+// gradients have the same bits whatever is kept. The products are counted by a table of operations in front of the
+// backend's.
 #include "shared/model/model_internal.h"
 #include "tests/unit/model_case.h"
 
@@ -216,6 +217,55 @@ static void test_the_tower_is_computed_once(void **state) {
     }
 }
 
+static uint64_t item_bytes(const struct memory_item *items, size_t count, const char *name) {
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(items[i].name, name) == 0) return items[i].bytes;
+    return 0;
+}
+
+// What `caravan plan` says before anything runs, against what is then allocated.
+static void test_needs_are_those_of_a_pass(void **state) {
+    (void)state;
+    counter.memory = 0;
+    for (int c = 0; c < CASES; c++) {
+        struct model_case it;
+        case_open(&it, case_names[c]);
+        struct memory_request request = {.precision = "float32",
+                                         .gradient_precision = "float32",
+                                         .moment_precision = "float32",
+                                         .training = true,
+                                         .train_vision = true,
+                                         .prompt_tokens = (int64_t)it.prompt.count,
+                                         .group_size = COMPLETIONS,
+                                         .new_tokens = MAX_TOKENS};
+        struct memory_item items[MEMORY_ITEMS];
+        size_t count;
+        MUST(model_memory_needs(it.dir, &request, items, &count));
+        struct pass pass;
+        struct model *model = training_model(&it, "float32", 0, true);
+        take_pass(&it, model, &pass);
+        uint64_t bytes = (uint64_t)model->table->elements * sizeof(float);
+        assert_int_equal(item_bytes(items, count, "weights"), bytes);
+        assert_int_equal(item_bytes(items, count, "gradients"), bytes);
+        assert_int_equal(item_bytes(items, count, "moments"), 2 * bytes);
+        assert_int_equal(item_bytes(items, count, "remainders of the weights"), 0);
+        assert_int_equal(item_bytes(items, count, "reference"), 0);
+        uint64_t work = item_bytes(items, count, "working memory") + item_bytes(items, count, "the tower's inputs");
+        assert_in_range(model->workspace.peak, work / 8, work + work / 8 + 200 * 256); // indices, frames and padding
+        buf_release(&pass.grads);
+        model_free(&model);
+
+        request.precision = request.gradient_precision = request.moment_precision = NULL;
+        request.ema = true;
+        MUST(model_memory_needs(it.dir, &request, items, &count));
+        assert_int_equal(item_bytes(items, count, "weights"), bytes / 2);
+        assert_int_equal(item_bytes(items, count, "remainders of the weights"), bytes / 2);
+        assert_int_equal(item_bytes(items, count, "reference"), bytes);
+        assert_in_range(item_bytes(items, count, "moments"), bytes, 2 * bytes - 1); // those of vectors are float32
+        case_close(&it);
+    }
+}
+
 static void test_an_unknown_level_is_refused(void **state) {
     (void)state;
     struct model_case it;
@@ -233,6 +283,7 @@ int main(void) {
         cmocka_unit_test(test_levels_agree_float32),           cmocka_unit_test(test_levels_agree_bfloat16),
         cmocka_unit_test(test_as_much_as_there_is_memory_for), cmocka_unit_test(test_kept_bytes),
         cmocka_unit_test(test_the_tower_is_computed_once),     cmocka_unit_test(test_an_unknown_level_is_refused),
+        cmocka_unit_test(test_needs_are_those_of_a_pass),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

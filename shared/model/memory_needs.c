@@ -1,0 +1,90 @@
+// What a model needs of a GPU's memory. The sizes come from the functions that stand beside what allocates them.
+#include <assert.h>
+#include <string.h>
+
+#include "shared/model/generator.h"
+#include "shared/model/text_model.h"
+
+struct memory_list {
+    struct memory_item *items;
+    size_t *count;
+};
+
+static void memory_add(struct memory_list *list, const char *name, size_t bytes) {
+    assert(*list->count < MEMORY_ITEMS);
+    if (bytes) list->items[(*list->count)++] = (struct memory_item){name, bytes};
+}
+
+static enum element memory_type(const char *precision) {
+    return precision && strcmp(precision, "float32") == 0 ? ELEMENT_F32 : ELEMENT_BF16;
+}
+
+static struct transformer memory_text(const struct text_config *text) {
+    return (struct transformer){.block_count = text->num_hidden_layers,
+                                .heads = {text->num_attention_heads, text->num_key_value_heads, text->head_dim},
+                                .hidden_size = text->hidden_size,
+                                .intermediate_size = text->intermediate_size};
+}
+
+static struct transformer memory_vision(const struct vision_config *vision) {
+    return (struct transformer){.block_count = vision->depth,
+                                .heads = {vision->num_heads, vision->num_heads, vision->head_dim},
+                                .hidden_size = vision->hidden_size,
+                                .intermediate_size = vision->intermediate_size};
+}
+
+static size_t memory_cache_bytes(struct heads heads, enum element type, int64_t rows) {
+    return (size_t)(2 * (int64_t)heads.key * heads.size * rows) * element_size(type);
+}
+
+static void memory_add_weights(struct memory_list *list, const struct parameter_table *table,
+                               const struct memory_request *request) {
+    enum element type = memory_type(request->precision);
+    enum element grads = memory_type(request->gradient_precision), moments = memory_type(request->moment_precision);
+    int trained = request->train_vision ? PARAM_RANGES : PARAM_RANGES / 2;
+    size_t weights = param_array_bytes(table, PARAM_RANGES, type, type);
+    size_t remainders = type == ELEMENT_BF16 ? param_array_bytes(table, PARAM_RANGES, ELEMENT_U16, ELEMENT_U16) : 0;
+    memory_add(list, "weights", weights);
+    if (!request->training) return;
+    memory_add(list, "remainders of the weights", remainders);
+    memory_add(list, "gradients", param_array_bytes(table, trained, grads, ELEMENT_F32));
+    memory_add(list, "moments", 2 * param_array_bytes(table, trained, moments, ELEMENT_F32));
+    memory_add(list, "reference", request->ema ? weights + remainders : 0);
+}
+
+// The longest group: every completion has all its tokens, and all of the prompt may be media.
+static void memory_add_passes(struct memory_list *list, const struct model_config *config,
+                              const struct memory_request *request) {
+    enum element type = memory_type(request->precision);
+    struct transformer text = memory_text(&config->text), vision = memory_vision(&config->vision);
+    int64_t merge = config->vision.spatial_merge_size, patches = request->prompt_tokens * merge * merge;
+    int64_t slot_rows = cache_round_up(request->new_tokens), prompt_rows = cache_round_up(request->prompt_tokens);
+    int64_t rows = request->prompt_tokens, area;
+    if (!request->generates) rows += request->group_size * request->new_tokens;
+    size_t tower_inputs = (size_t)(vision.block_count + 1) * block_kept_bytes(&vision, type, patches, KEEP_INPUT);
+    size_t tower = vision_pass_bytes(&config->vision, &vision, type, patches);
+    size_t pass = text_pass_bytes(&text, type, rows, rows, request->training);
+    memory_add(list, "the tower's inputs", request->training && request->train_vision ? tower_inputs : 0);
+    memory_add(list, "working memory", pass > tower ? pass : tower);
+    int64_t cache_rows = request->generates
+                             ? text.block_count * generator_cache_rows(GENERATOR_ROWS, slot_rows, request->group_size,
+                                                                       prompt_rows, &area)
+                             : prompt_rows + request->group_size * slot_rows;
+    memory_add(list, "cache of keys and values",
+               memory_cache_bytes(text.heads, type, cache_rows) + memory_cache_bytes(vision.heads, type, patches));
+}
+
+status model_memory_needs(const char *dir, const struct memory_request *request, struct memory_item *out,
+                          size_t *count) {
+    struct model_config config;
+    struct parameter_table *table;
+    *count = 0;
+    assert(request->prompt_tokens > 0 && request->group_size > 0 && request->new_tokens > 0);
+    TRY(model_config_read(&config, dir));
+    TRY(parameter_table_new(&table, &config));
+    struct memory_list list = {out, count};
+    memory_add_weights(&list, table, request);
+    memory_add_passes(&list, &config, request);
+    parameter_table_free(&table);
+    return OK;
+}
