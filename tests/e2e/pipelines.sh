@@ -1,6 +1,6 @@
 #!/bin/sh
 # caravan check finds no mistake in the pipeline files of this repository but missing files, which a user provides. It
-# finds every mistake in a bad file and names its line and column.
+# finds every mistake in a bad file and names its line and column. caravan plan adds up a GPU's memory.
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -49,4 +49,30 @@ code=0
 
 code=0
 "$BIN/caravan" check "$work/good.yaml" --set frames.fps=0 2>"$work/out" || code=$?
+[ "$code" = 64 ]
+
+# The published 3B shape in bfloat16: 3.75 G parameters of 2 bytes each. What does not fit is 65, with what to change.
+cat >"$work/model/config.json" <<END
+{"architectures": ["Qwen2_5_VLForConditionalGeneration"], "model_type": "qwen2_5_vl", "hidden_act": "silu",
+ "hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36, "num_attention_heads": 16,
+ "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "vocab_size": 151936,
+ "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}, "tie_word_embeddings": true,
+ "image_token_id": 151655, "video_token_id": 151656, "vision_start_token_id": 151652, "vision_end_token_id": 151653,
+ "vision_config": {"depth": 32, "hidden_act": "silu", "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16,
+  "in_chans": 3, "out_hidden_size": 2048, "patch_size": 14, "spatial_merge_size": 2, "spatial_patch_size": 14,
+  "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31], "tokens_per_second": 2, "temporal_patch_size": 2}}
+END
+set -- "$work/good.yaml" --set rollout.max_prompt_tokens=2500 --set optim.ema_every=10
+"$BIN/caravan" plan "$@" --gpu h100 >"$work/out"
+[ "$(grep -c '^      7\.51  weights$' "$work/out")" = 3 ]
+grep -q '^     15\.02  reference$' "$work/out"
+grep -q '^together 7[0-9]\.[0-9]* of 85\.52 GB$' "$work/out"
+code=0
+"$BIN/caravan" plan "$@" --gpu h100 --set optim.moment_precision=float32 >"$work/out" 2>&1 || code=$?
+[ "$code" = 65 ]
+grep -q '^     15\.0[0-9]  optim\.moment_precision: bfloat16$' "$work/out"
+"$BIN/caravan" plan "$@" --gpu 10 --set rollout.device=cpu --set refscore.device=cpu --set optim.device=cpu >"$work/out"
+grep -q '^no stage computes on a GPU$' "$work/out"
+code=0
+"$BIN/caravan" plan "$@" --gpu h300 2>"$work/out" || code=$?
 [ "$code" = 64 ]

@@ -1,0 +1,255 @@
+// caravan plan FILE --gpu GPU: what each stage of a pipeline will take of a GPU's memory, item by item, computed from
+// the model's configuration before anything runs.
+//
+// The largest group counts: a prompt of rollout's max_prompt_tokens, all of them media, and group_size completions of
+// max_new_tokens. Stages on one machine with the same `device` share its GPU.
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/config/stage_options.h"
+#include "shared/model/model.h"
+#include "tools/tools.h"
+
+enum { PLANNED_STAGES = 64, MEBIBYTE = 1 << 20 };
+// The allowance for the driver's context of one process and for the operations' own working memory.
+static const uint64_t process_bytes = 640 * (uint64_t)MEBIBYTE;
+
+struct plan_options {
+    struct pipeline_file_options file;
+    const char *gpu;
+};
+
+static const struct option plan_options[] = {
+    {.name = "gpu",
+     .offset = offsetof(struct plan_options, gpu),
+     .type = OPTION_STRING,
+     .required = true,
+     .help = "h100 (80 GB), h200 (141 GB), or the bytes of a GPU's memory"},
+    PIPELINE_SET,
+    {0},
+};
+static const struct option_table plan_table = {.program = "caravan plan",
+                                               .operands = "FILE",
+                                               .help = "says what each stage takes of a GPU's memory",
+                                               .options = plan_options,
+                                               .size = sizeof(struct plan_options)};
+
+// A stage that computes on a GPU.
+struct planned_stage {
+    const char *name, *dir, *device;
+    int on, replicas;
+    struct memory_request request;
+};
+
+struct memory_plan {
+    uint64_t capacity;
+    struct arena arena;
+    struct planned_stage stages[PLANNED_STAGES];
+    size_t count;
+};
+
+static status plan_capacity(const char *gpu, uint64_t *bytes) {
+    if (strcmp(gpu, "h100") == 0) {
+        *bytes = (uint64_t)81559 * MEBIBYTE;
+    } else if (strcmp(gpu, "h200") == 0) {
+        *bytes = (uint64_t)143771 * MEBIBYTE;
+    } else {
+        char *end;
+        errno = 0;
+        *bytes = strtoull(gpu, &end, 10);
+        if (gpu[0] < '0' || gpu[0] > '9' || *end || errno || !*bytes)
+            return fail(USAGE, "--gpu: %s is not h100, h200 or a number of bytes", gpu);
+    }
+    return OK;
+}
+
+// The options of every stage that has a model, whatever its kind.
+union model_stage_options {
+    struct stage_model_options model;
+    struct rollout_options rollout;
+    struct refscore_options refscore;
+    struct optim_options optim;
+};
+
+// Adds a stage unless it computes on the CPU. `group` has the sizes of the largest group.
+static status plan_add_stage(struct memory_plan *plan, const struct pipeline_stage *stage,
+                             const struct memory_request *group) {
+    union model_stage_options values;
+    struct options options = {0};
+    status result = pipeline_options(stage, &options, &values);
+    const struct stage_model_options *model = &values.model;
+    if (result == OK && (!model->common.device || strcmp(model->common.device, "cpu") != 0)) {
+        if (plan->count == PLANNED_STAGES) TRY_TO(result, done, fail(DATAERR, "more than %d stages", PLANNED_STAGES));
+        struct planned_stage *planned = &plan->stages[plan->count++];
+        const char *device =
+            model->common.device && strcmp(model->common.device, "cuda:0") ? model->common.device : "cuda";
+        *planned = (struct planned_stage){.name = stage->name,
+                                          .dir = arena_strndup(&plan->arena, model->dir, strlen(model->dir)),
+                                          .device = arena_strndup(&plan->arena, device, strlen(device)),
+                                          .on = stage->on,
+                                          .replicas = stage->replicas,
+                                          .request = *group};
+        if (!planned->dir || !planned->device) TRY_TO(result, done, fail_oom());
+        struct memory_request *request = &planned->request;
+        // Copies of the names, which end with the options; bfloat16 is a GPU's default.
+        request->precision = model->common.precision && !strcmp(model->common.precision, "float32") ? "float32" : NULL;
+        request->generates = stage->kind == &stage_kinds[STAGE_ROLLOUT];
+        request->training = stage->kind == &stage_kinds[STAGE_OPTIM];
+        if (request->training) {
+            const struct optim_options *optim = &values.optim;
+            request->train_vision = optim->train_vision;
+            request->ema = optim->ema_every > 0;
+            bool wide = optim->gradient_precision && !strcmp(optim->gradient_precision, "float32");
+            request->gradient_precision = wide ? "float32" : NULL;
+            wide = optim->moment_precision && !strcmp(optim->moment_precision, "float32");
+            request->moment_precision = wide ? "float32" : NULL;
+        }
+    }
+done:
+    options_release(&options);
+    return result;
+}
+
+static status plan_make(struct memory_plan *plan, const struct pipeline *pipeline) {
+    const struct pipeline_stage *rollout = pipeline_find_stage(pipeline, "rollout");
+    if (!rollout || rollout->kind != &stage_kinds[STAGE_ROLLOUT])
+        return fail(DATAERR, "there is no rollout, whose options say how long a group may be");
+    struct rollout_options values;
+    struct options options = {0};
+    struct memory_request group = {0};
+    status result = pipeline_options(rollout, &options, &values);
+    if (result == OK) {
+        group.prompt_tokens = values.max_prompt_tokens;
+        group.group_size = values.group_size;
+        group.new_tokens = values.max_new_tokens;
+    }
+    options_release(&options);
+    for (size_t i = 0; result == OK && i < pipeline->stage_count; i++) {
+        const struct stage_kind *kind = pipeline->stages[i].kind;
+        bool has_model = kind == &stage_kinds[STAGE_ROLLOUT] || kind == &stage_kinds[STAGE_REFSCORE] ||
+                         kind == &stage_kinds[STAGE_OPTIM];
+        if (has_model) result = plan_add_stage(plan, &pipeline->stages[i], &group);
+    }
+    return result;
+}
+
+static double plan_gb(uint64_t bytes) {
+    return (double)bytes * 1e-9;
+}
+
+static bool plan_same_gpu(const struct planned_stage *a, const struct planned_stage *b) {
+    return a->on == b->on && strcmp(a->device, b->device) == 0;
+}
+
+// *total = the bytes of all stages on the GPU of stage `first`. Prints the items if `print`.
+static status plan_sum(const struct memory_plan *plan, size_t first, bool print, uint64_t *total) {
+    *total = 0;
+    for (size_t i = first; i < plan->count; i++) {
+        const struct planned_stage *stage = &plan->stages[i];
+        struct memory_item items[MEMORY_ITEMS];
+        size_t count;
+        if (!plan_same_gpu(stage, &plan->stages[first])) continue;
+        TRY(model_memory_needs(stage->dir, &stage->request, items, &count));
+        uint64_t bytes = process_bytes;
+        for (size_t k = 0; k < count; k++) bytes += items[k].bytes;
+        *total += bytes * (uint64_t)stage->replicas;
+        if (!print) continue;
+        printf("%s: %.2f GB", stage->name, plan_gb(bytes));
+        printf(stage->replicas > 1 ? ", %d times\n" : "\n", stage->replicas);
+        for (size_t k = 0; k < count; k++) printf("  %8.2f  %s\n", plan_gb(items[k].bytes), items[k].name);
+        printf("  %8.2f  the driver and the operations\n", plan_gb(process_bytes));
+    }
+    return OK;
+}
+
+// ---- what to change when it does not fit ----
+
+static void change_precision(struct memory_request *request) {
+    request->precision = NULL;
+}
+
+static void change_gradients(struct memory_request *request) {
+    request->gradient_precision = NULL;
+}
+
+static void change_moments(struct memory_request *request) {
+    request->moment_precision = NULL;
+}
+
+static void change_prompt(struct memory_request *request) {
+    request->prompt_tokens = (request->prompt_tokens + 1) / 2;
+}
+
+static void change_completion(struct memory_request *request) {
+    request->new_tokens = (request->new_tokens + 1) / 2;
+}
+
+static void change_vision(struct memory_request *request) {
+    request->train_vision = false;
+}
+
+static const struct plan_change {
+    const char *what;
+    void (*apply)(struct memory_request *request);
+} plan_changes[] = {
+    {"precision: bfloat16", change_precision},
+    {"optim.gradient_precision: bfloat16", change_gradients},
+    {"optim.moment_precision: bfloat16", change_moments},
+    {"half of rollout.max_prompt_tokens", change_prompt},
+    {"half of rollout.max_new_tokens", change_completion},
+    {"optim.train_vision: false", change_vision},
+};
+
+// Prints what each change would save on the GPU of stage `first`.
+static status plan_advise(const struct memory_plan *plan, size_t first, uint64_t total) {
+    printf("each of these changes alone would save (GB):\n");
+    for (size_t i = 0; i < sizeof plan_changes / sizeof *plan_changes; i++) {
+        struct memory_plan changed = *plan;
+        uint64_t bytes;
+        for (size_t k = 0; k < changed.count; k++) plan_changes[i].apply(&changed.stages[k].request);
+        TRY(plan_sum(&changed, first, false, &bytes));
+        if (bytes < total) printf("  %8.2f  %s\n", plan_gb(total - bytes), plan_changes[i].what);
+    }
+    printf("or give a stage another GPU, with `device` or `on`\n");
+    return OK;
+}
+
+// Prints every GPU's stages and sum. DATAERR if one does not fit.
+static status plan_print(const struct memory_plan *plan, const struct pipeline *pipeline) {
+    uint64_t total, largest = 0;
+    for (size_t i = 0; i < plan->count; i++) {
+        const struct planned_stage *stage = &plan->stages[i];
+        size_t before = 0;
+        while (before < i && !plan_same_gpu(&plan->stages[before], stage)) before++;
+        if (before < i) continue;
+        printf("%s%s%s\n", stage->device, stage->on < 0 ? "" : " of ",
+               stage->on < 0 ? "" : pipeline->machines[stage->on].name);
+        TRY(plan_sum(plan, i, true, &total));
+        printf("together %.2f of %.2f GB\n", plan_gb(total), plan_gb(plan->capacity));
+        if (total > plan->capacity) TRY(plan_advise(plan, i, total));
+        if (total > largest) largest = total;
+    }
+    if (!plan->count) printf("no stage computes on a GPU\n");
+    if (largest <= plan->capacity) return OK;
+    return fail(DATAERR, "the pipeline needs %.2f GB of a GPU that has %.2f", plan_gb(largest),
+                plan_gb(plan->capacity));
+}
+
+int plan_main(int argc, char **argv) {
+    struct plan_options given = {0};
+    struct options options = {0};
+    struct pipeline *pipeline = NULL;
+    struct memory_plan plan = {0};
+    const char *path;
+    status result = subcommand_open_pipeline(&pipeline, &options, &plan_table, &given, argc, argv, &path);
+    if (result == OK) result = plan_capacity(given.gpu, &plan.capacity);
+    if (result == OK) result = plan_make(&plan, pipeline);
+    if (result == OK) result = plan_print(&plan, pipeline);
+    arena_release(&plan.arena);
+    pipeline_free(&pipeline);
+    options_release(&options);
+    return subcommand_exit(result);
+}
