@@ -160,15 +160,6 @@ bool tensor_aligned16(struct tensor t);
     X(join_f32)                                                                                                        \
     X(digest)
 
-#define CUDA_PRODUCT_OPERATIONS(X)                                                                                     \
-    X(weight_new)                                                                                                      \
-    X(weight_free)                                                                                                     \
-    X(linear)                                                                                                          \
-    X(linear_grad_input)                                                                                               \
-    X(linear_grad_weight)                                                                                              \
-    X(logprob)                                                                                                         \
-    X(logprob_grad)
-
 #define CUDA_ATTENTION_OPERATIONS(X)                                                                                   \
     X(kv_cache_new)                                                                                                    \
     X(kv_cache_free)                                                                                                   \
@@ -179,6 +170,20 @@ bool tensor_aligned16(struct tensor t);
     X(attention_plan_free)                                                                                             \
     X(attention)                                                                                                       \
     X(attention_grad)
+
+#define CUDA_PRODUCT_OPERATIONS(X)                                                                                     \
+    X(weight_new)                                                                                                      \
+    X(weight_free)                                                                                                     \
+    X(linear)                                                                                                          \
+    X(linear_grad_input)                                                                                               \
+    X(linear_grad_weight)                                                                                              \
+    X(logprob)                                                                                                         \
+    X(logprob_grad)                                                                                                    \
+    X(decode_batch_new)                                                                                                \
+    X(decode_batch_free)                                                                                               \
+    X(decode_batch_set)                                                                                                \
+    X(decode_batch_read)                                                                                               \
+    X(sample)
 
 // Every operation that this backend has.
 #define CUDA_OPERATIONS(X)                                                                                             \

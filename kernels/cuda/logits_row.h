@@ -17,10 +17,16 @@ DEVICE float logits_larger(float a, float b) {
     return a > b || b != b ? a : b;
 }
 
+// Returns combine(v of all lanes). Every lane calls.
+template <typename T, typename F> DEVICE T logits_reduce_warp(T v, F combine) {
+    for (int lanes = 16; lanes > 0; lanes /= 2) v = combine(v, shuffle_xor(v, lanes));
+    return v;
+}
+
 // Returns combine(v of all threads), in an order that the number of threads determines; `shared` has room for a T of
 // each warp. Every thread calls.
 template <typename T, typename F> DEVICE T logits_reduce(T v, T *shared, F combine) {
-    for (int lanes = 16; lanes > 0; lanes /= 2) v = combine(v, shuffle_xor(v, lanes));
+    v = logits_reduce_warp(v, combine);
     __syncthreads(); // everybody has read what was in `shared` before
     if (lane_id() == 0) shared[threadIdx.x / 32] = v;
     __syncthreads();

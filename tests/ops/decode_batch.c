@@ -47,10 +47,16 @@ static void batch_change_slots(struct harness *h, struct batch_case *it) {
     }
 }
 
+// The row of a slot. On the CPU only the slots at work have rows, on other devices all slots have.
+static int batch_row(const struct harness *h, const struct batch_case *it, int slot) {
+    int row = 0;
+    for (int i = 0; i < slot; i++) row += !h->cpu || it->at_work[i];
+    return row;
+}
+
 static void batch_expect_inputs(struct harness *h, const struct batch_case *it) {
     const struct decode_batch *batch = it->batch;
-    int rows = 0;
-    for (int slot = 0; slot < it->capacity; slot++) rows += it->at_work[slot];
+    int rows = batch_row(h, it, it->capacity);
     harness_hold(h,
                  batch->rows == rows && batch->tokens.rows == rows && batch->position_ids.rows == rows &&
                      batch->cache_slots.rows == rows,
@@ -58,15 +64,19 @@ static void batch_expect_inputs(struct harness *h, const struct batch_case *it) 
     if (rows == 0 || batch->rows != rows) return;
     int32_t *tokens = harness_numbers(h, batch->tokens), *position_ids = harness_numbers(h, batch->position_ids),
             *cache_slots = harness_numbers(h, batch->cache_slots);
-    for (int slot = 0, at = 0; slot < it->capacity; slot++) {
+    for (int slot = 0; slot < it->capacity; slot++) {
         const struct decode_row *row = &it->rows[slot];
-        if (!it->at_work[slot]) continue;
+        int at = batch_row(h, it, slot);
+        if (!it->at_work[slot]) {
+            harness_hold(h, h->cpu || cache_slots[at] == -1, "slot %d is idle and writes cache row %d", slot,
+                         h->cpu ? 0 : cache_slots[at]);
+            continue;
+        }
         const int32_t *position = position_ids + 3 * at;
         harness_hold(h, row->len == 0 || (tokens[at] == row->token && cache_slots[at] == row->kv_begin + row->len - 1),
                      "slot %d: token %d in cache row %d", slot, tokens[at], cache_slots[at]);
         harness_hold(h, position[0] == row->position && position[1] == row->position && position[2] == row->position,
                      "slot %d: position %d, not %d", slot, position[0], row->position);
-        at++;
     }
 }
 
@@ -74,12 +84,14 @@ static void batch_expect_inputs(struct harness *h, const struct batch_case *it) 
 static void batch_expected_step(struct harness *h, struct batch_case *it, struct tensor in, int step) {
     int32_t *tokens = it->tokens[step % 2];
     float *logprobs = it->logprobs[step % 2];
-    for (int slot = 0, at = 0; slot < it->capacity; slot++) {
+    struct batch_case before = *it; // the rows of this step
+    for (int slot = 0; slot < it->capacity; slot++) {
         struct decode_row *row = &it->rows[slot];
         tokens[slot] = -1;
         logprobs[slot] = 0;
         if (!it->at_work[slot]) continue;
-        sampling_step(h, tensor_rows(in, at++, 1), it->head, row, &tokens[slot], &logprobs[slot]);
+        sampling_step(h, tensor_rows(in, batch_row(h, &before, slot), 1), it->head, row, &tokens[slot],
+                      &logprobs[slot]);
         row->token = tokens[slot];
         row->position++;
         row->len++;
