@@ -17,16 +17,16 @@ template <int rows, int warps> struct skinny_shape {
     static constexpr int threads = 32 * warps, columns = 16 * warps;
     using in_reader = piece_reader<rows, skinny_inner, threads, false>;
     using weight_reader = piece_reader<columns, skinny_inner, threads, false>;
-    struct stage {
+    struct skinny_stage {
         struct bf16 weight[weight_reader::elements], in[in_reader::elements];
     };
-    static constexpr int fitting = skinny_shared / (int)sizeof(stage);
+    static constexpr int fitting = skinny_shared / (int)sizeof(skinny_stage);
     static constexpr int stages = fitting < skinny_most_stages ? fitting : skinny_most_stages;
 };
 
 template <int rows, int warps> __global__ void __launch_bounds__(32 * warps) gemm_skinny_kernel(struct product p) {
     using shape = skinny_shape<rows, warps>;
-    auto *stages = (typename shape::stage *)dynamic_shared();
+    auto *stages = (typename shape::skinny_stage *)dynamic_shared();
     int warp = (int)threadIdx.x / 32, lane = lane_id();
     int64_t column = (int64_t)blockIdx.x * shape::columns, inner = p.a.inner;
     typename shape::in_reader in(p.a, 0);
@@ -50,7 +50,7 @@ template <int rows, int warps> __global__ void __launch_bounds__(32 * warps) gem
     for (int64_t step = 0; step < inner; step += skinny_inner) {
         cp_async_wait<shape::stages - 2>();
         __syncthreads(); // this step has arrived, and everybody is done with the stage that is copied to next
-        const typename shape::stage *current = &stages[(to + 1) % shape::stages];
+        const typename shape::skinny_stage *current = &stages[(to + 1) % shape::stages];
         copy();
 #pragma unroll
         for (int k = 0; k < skinny_inner; k += 16) {
@@ -80,7 +80,7 @@ template <int rows, int warps> static void gemm_skinny_launch(struct cuda_backen
     using shape = skinny_shape<rows, warps>;
     int64_t blocks = (p->b.outer + shape::columns - 1) / shape::columns;
     LAUNCH((gemm_skinny_kernel<rows, warps>), (unsigned)blocks, shape::threads,
-           (size_t)shape::stages * sizeof(typename shape::stage), cuda->stream, *p);
+           (size_t)shape::stages * sizeof(typename shape::skinny_stage), cuda->stream, *p);
 }
 
 template <int rows> static void gemm_skinny_launch_rows(struct cuda_backend *cuda, const struct product *p) {
