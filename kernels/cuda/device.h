@@ -177,18 +177,28 @@ DEVICE float f32_from_bf16(struct bf16 v) {
 
 // Rounds to nearest even; NaN stays NaN.
 DEVICE struct bf16 bf16_from_f32(float value) {
-    uint32_t wide = bits_from_f32(value);
     struct bf16 out;
+#ifdef CARAVAN_EMULATED
+    uint32_t wide = bits_from_f32(value);
     if ((wide & 0x7fffffffu) > 0x7f800000u)
         out.bits = (uint16_t)(wide >> 16 | 0x40);
     else
         out.bits = (uint16_t)((wide + 0x7fffu + (wide >> 16 & 1)) >> 16);
+#else
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(out.bits) : "f"(value));
+#endif
     return out;
 }
 
 // The two numbers rounded to bfloat16, `lo` in the low half.
 DEVICE uint32_t pack_bf16(float lo, float hi) {
+#ifdef CARAVAN_EMULATED
     return bf16_from_f32(lo).bits | (uint32_t)bf16_from_f32(hi).bits << 16;
+#else
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(hi), "f"(lo));
+    return pair;
+#endif
 }
 
 // 1 / sqrt(a): the root is rounded, and the quotient is rounded.
