@@ -473,6 +473,34 @@ static void attention_decode_branches(struct harness *h, const struct attention_
     }
 }
 
+// The last token of each branch once more, with the plan of a decode batch; one more slot is idle.
+static void attention_check_batch(struct harness *h, const struct attention_decoding *d) {
+    const struct attention_setup *s = d->setup;
+    int branches = (int)d->moved->count - 1;
+    struct decode_batch *batch;
+    harness_ok(h, h->ops->decode_batch_new(h->backend, &batch, branches + 1, s->heads, NULL, 0));
+    for (int b = 0; b < branches; b++) {
+        const struct attention_span *branch = &d->moved->spans[b + 1];
+        struct decode_row row = {.prefix_begin = (int32_t)branch->prefix_begin,
+                                 .prefix_len = (int32_t)branch->prefix_len,
+                                 .kv_begin = (int32_t)branch->kv_begin,
+                                 .len = (int32_t)branch->q_len,
+                                 .max_len = (int32_t)branch->q_len + 1};
+        harness_ok(h, h->ops->decode_batch_set(h->backend, batch, b, &row));
+        struct tensor last = tensor_rows(s->qkv, branch->q_begin + branch->q_len - 1, 1);
+        harness_ok(h, h->ops->copy(h->backend, tensor_rows(d->qkv, b, 1), last));
+    }
+    struct tensor qkv = tensor_rows(d->qkv, 0, batch->rows), out = tensor_rows(d->out, 0, batch->rows);
+    struct tensor none = {0};
+    harness_ok(h, h->ops->attention(h->backend, out, qkv, s->scale, d->cache, 1, batch->plan, none));
+    for (int b = 0; b < branches; b++) {
+        const struct attention_span *branch = &d->moved->spans[b + 1];
+        struct tensor want = tensor_rows(s->out, branch->q_begin + branch->q_len - 1, 1);
+        harness_equal(h, "out of a decode batch", tensor_rows(out, b, 1), want);
+    }
+    h->ops->decode_batch_free(h->backend, &batch);
+}
+
 // Decodes the tokens of a packed sequence in other cache rows: the prompt in two pieces, then the branches.
 static void attention_check_decoding_of(struct harness *h, struct attention_setup *s,
                                         const struct attention_layout *packed, const struct attention_layout *moved,
@@ -488,6 +516,7 @@ static void attention_check_decoding_of(struct harness *h, struct attention_setu
     attention_decode_step(h, &d, tokens, &first, cut, 1);
     if (cut < prompt) attention_decode_step(h, &d, tokens + cut, &rest, prompt - cut, 1);
     attention_decode_branches(h, &d, single);
+    attention_check_batch(h, &d);
     h->ops->kv_cache_free(h->backend, &d.cache);
     attention_setup_release(h, s);
 }
