@@ -4,7 +4,7 @@
 // header reads and writes the contents of a tensor only through upload and download. Operations may run
 // asynchronously, in the order of the calls. Host memory that is passed by pointer is read before the call returns.
 // What an operation returns to the host (download, square_sum, digest, decode_batch_read) is complete when the call
-// returns.
+// returns. What is freed may still be in use by operations that were called before.
 //
 // Dimension letters: T tokens (rows), C channels, H query heads, K key/value heads, D head size, I inner channels,
 // V vocabulary, P patches, B sequences in a decode batch; a product has M x N outputs and inner length L.
@@ -46,6 +46,7 @@ struct backend;
 struct buffer;         // memory of a backend
 struct weight;         // a matrix prepared for products
 struct kv_cache;       // keys and values of all layers, in the backend's own layout
+struct graph;          // a recorded sequence of operations
 struct attention_plan; // what the query rows of one pass attend to, prepared for attention
 
 // A view of rows x columns elements of a buffer. Two consecutive rows start `stride` elements apart.
@@ -121,6 +122,10 @@ struct decode_row {
 // computes: one for each slot at work, in the order of the slots. They may change with every decode_batch_set and
 // sample, and belong to the batch. A row of len 0 has no input: it takes part in `sample` only, with what predicts its
 // first token.
+//
+// On a backend that records graphs there is a row for each slot, and the fields stay the same as long as the batch
+// lives; only what the tensors hold changes. The row of an idle slot has some valid token and position, the cache slot
+// -1, and results that nobody reads.
 struct decode_batch {
     int rows;
     struct tensor tokens;       // I32 [rows,1]
@@ -277,7 +282,7 @@ struct operations {
     void (*kv_cache_free)(struct backend *, struct kv_cache **cache);
     // qkv [T, (H+2K)D] holds query, key and value heads. Rotates queries and keys in place: pair j, which is (j, j +
     // D/2), by the table's angle at the position position_ids[t][axis] (I32 [T,3]). Then writes keys and values to the
-    // cache rows cache_slots[t] (I32 [T,1]) of `layer`.
+    // cache rows cache_slots[t] (I32 [T,1]) of `layer`; a slot of -1 writes nothing.
     status (*rope)(struct backend *, struct tensor qkv, const struct rope_table *, struct tensor position_ids,
                    struct heads heads, struct kv_cache *, int layer, struct tensor cache_slots);
     // The transpose of rope, in place, on the gradients of queries and keys; the gradients of values stay.
@@ -335,6 +340,21 @@ struct operations {
     // and 0 if it was idle. Waits for that step alone; only the last two steps can be read.
     status (*decode_batch_read)(struct backend *, struct decode_batch *, int64_t step, int32_t *tokens,
                                 float *logprobs);
+
+    // ---- graphs; the four operations are NULL on a backend that does not record ----
+
+    // From now on operations are recorded and not computed. Only operations that neither allocate, free, wait nor read
+    // the host's memory can be recorded. The sequence must have been computed once before, so that the backend has the
+    // working memory for it.
+    status (*graph_begin)(struct backend *);
+    // Ends the recording, also after a failure in between: *out = what was recorded. The caller frees it with
+    // graph_free.
+    status (*graph_end)(struct backend *, struct graph **out);
+    // Computes the operations of a graph, as if they were called again with the same arguments. Everything that they
+    // were called with must still exist.
+    status (*graph_launch)(struct backend *, const struct graph *graph);
+    // NULL is fine; sets *graph to NULL.
+    void (*graph_free)(struct backend *, struct graph **graph);
 
     // ---- the optimizer; its tensors are dense ----
 

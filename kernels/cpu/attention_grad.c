@@ -234,7 +234,7 @@ status cpu_attention_grad(struct backend *backend, struct tensor grad_qkv, struc
     struct heads heads = plan->heads;
     int64_t rows = out.rows, columns = (heads.query + 2 * heads.key) * heads.size;
     CHECK(kv_cache_fits(cache, layer, heads) && plan->kv_end <= cache->rows && plan->rows == rows);
-    CHECK(kv_cache_has_slots(cache, plan->cache_slots, rows));
+    CHECK(kv_cache_has_slots(cache, plan->cache_slots, rows, 0));
     CHECK(tensor_is(qkv, -1, rows, columns) && tensor_is(grad_qkv, -1, rows, columns));
     CHECK(tensor_is(out, -1, rows, heads.query * heads.size));
     CHECK(tensor_is(grad_out, -1, rows, heads.query * heads.size));

@@ -55,7 +55,8 @@ void kv_cache_store(const struct kv_cache *cache, int layer, const int32_t *slot
     for (int head = 0; head < cache->heads.key; head++) {
         float *head_keys = kv_cache_keys(cache, layer, head), *head_values = kv_cache_values(cache, layer, head);
         for (int64_t i = 0; i < count; i++) {
-            assert(slots[i] >= 0 && slots[i] < cache->rows);
+            assert(slots[i] >= -1 && slots[i] < cache->rows);
+            if (slots[i] < 0) continue;
             const float *key = kv + i * stride + head * size, *value = key + cache->heads.key * size;
             float *column = head_keys + slots[i] / kv_block * kv_block * size + slots[i] % kv_block;
             for (int d = 0; d < size; d++) column[d * kv_block] = key[d];
@@ -94,7 +95,7 @@ status cpu_kv_cache_write(struct backend *backend, struct tensor qkv, struct hea
                           int layer, struct tensor slots) {
     struct cpu_backend *cpu = cpu_of(backend);
     int64_t query_size = (int64_t)heads.query * heads.size, kv_size = 2 * (int64_t)heads.key * heads.size;
-    CHECK(kv_cache_fits(cache, layer, heads) && kv_cache_has_slots(cache, slots, qkv.rows));
+    CHECK(kv_cache_fits(cache, layer, heads) && kv_cache_has_slots(cache, slots, qkv.rows, -1));
     CHECK(tensor_is(qkv, -1, qkv.rows, query_size + kv_size));
     struct kv_cache_job job = {
         .cpu = cpu, .cache = cache, .layer = layer, .kv = tensor_columns(qkv, query_size, kv_size), .slots = slots};
@@ -110,11 +111,11 @@ bool kv_cache_fits(const struct kv_cache *cache, int layer, struct heads heads) 
            heads.size == cache->heads.size;
 }
 
-bool kv_cache_has_slots(const struct kv_cache *cache, struct tensor slots, int64_t rows) {
+bool kv_cache_has_slots(const struct kv_cache *cache, struct tensor slots, int64_t rows, int32_t least) {
     if (!tensor_is(slots, ELEMENT_I32, rows, 1)) return false;
     for (int64_t row = 0; row < rows; row++) {
         int32_t slot = *tensor_i32(slots, row);
-        if (slot < 0 || slot >= cache->rows) return false;
+        if (slot < least || slot >= cache->rows) return false;
     }
     return true;
 }

@@ -30,14 +30,14 @@ float *kv_cache_keys(const struct kv_cache *cache, int layer, int kv_head);
 float *kv_cache_values(const struct kv_cache *cache, int layer, int kv_head);
 
 // Stores `count` tokens in the rows slots[0..count) of all key/value heads of a layer. Token i is at
-// kv[i * stride]: K heads of keys, then K heads of values, D floats each.
+// kv[i * stride]: K heads of keys, then K heads of values, D floats each. A token with the slot -1 is not stored.
 void kv_cache_store(const struct kv_cache *cache, int layer, const int32_t *slots, const float *kv, int64_t stride,
                     int64_t count);
 
 // Whether `layer` exists and the cache was made for these heads.
 bool kv_cache_fits(const struct kv_cache *cache, int layer, struct heads heads);
 
-// Whether `slots` is I32 [rows,1] and every slot is a row of the cache.
-bool kv_cache_has_slots(const struct kv_cache *cache, struct tensor slots, int64_t rows);
+// Whether `slots` is I32 [rows,1] and every slot is at least `least` and less than the rows of the cache.
+bool kv_cache_has_slots(const struct kv_cache *cache, struct tensor slots, int64_t rows, int32_t least);
 
 #endif

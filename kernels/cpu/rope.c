@@ -98,7 +98,7 @@ static status rope_run(struct cpu_backend *cpu, struct rope_job *job) {
 
 status cpu_rope(struct backend *backend, struct tensor qkv, const struct rope_table *table, struct tensor position_ids,
                 struct heads heads, struct kv_cache *cache, int layer, struct tensor cache_slots) {
-    CHECK(kv_cache_fits(cache, layer, heads) && kv_cache_has_slots(cache, cache_slots, qkv.rows));
+    CHECK(kv_cache_fits(cache, layer, heads) && kv_cache_has_slots(cache, cache_slots, qkv.rows, -1));
     struct rope_job job = {.cpu = cpu_of(backend),
                            .table = table,
                            .qkv = qkv,

@@ -130,6 +130,55 @@ static void batch_check_steps(struct harness *h) {
     h->ops->weight_free(h->backend, &it.head);
 }
 
+// Rotates random rows, which sets the cache rows `slots`.
+static void batch_rotate(struct harness *h, struct kv_cache *cache, int64_t rows, const int32_t *slots) {
+    int64_t columns = (batch_heads.query + 2 * batch_heads.key) * batch_heads.size, pairs = batch_heads.size / 2;
+    struct tensor qkv = harness_dense(h, ELEMENT_F32, rows, columns, FILL_NORMAL, 1);
+    struct tensor cache_slots = harness_index(h, rows, 1), position_ids = harness_dense(h, ELEMENT_I32, rows, 3, 0, 0);
+    struct rope_table table = {.cos = harness_dense(h, ELEMENT_F32, 1, pairs, FILL_NORMAL, 1),
+                               .sin = harness_dense(h, ELEMENT_F32, 1, pairs, FILL_NORMAL, 1)};
+    harness_set(h, position_ids, harness_memory(h, (size_t)rows * 3 * sizeof(int32_t)));
+    harness_set(h, cache_slots, slots);
+    harness_ok(h, h->ops->rope(h->backend, qkv, &table, position_ids, batch_heads, cache, 0, cache_slots));
+}
+
+// A batch's plan is that of its rows; what a row without a cache row rotates is not kept.
+static void batch_check_attention(struct harness *h) {
+    enum { cache_rows = 160 };
+    struct attention_span spans[max_slots];
+    struct decode_batch *batch = NULL;
+    struct attention_plan *plan = NULL;
+    struct kv_cache *cache = NULL;
+    struct tensor none = {0};
+    int32_t slots[cache_rows];
+    int count = (int)harness_range(h, 1, max_slots);
+    harness_case(h, "attention of %d slots", count);
+    for (int i = 0; i < cache_rows; i++) slots[i] = i;
+    harness_ok(h, h->ops->kv_cache_new(h->backend, &cache, ELEMENT_F32, 1, cache_rows, batch_heads));
+    batch_rotate(h, cache, cache_rows, slots);
+    harness_ok(h, h->ops->decode_batch_new(h->backend, &batch, count, batch_heads, NULL, 0));
+    for (int slot = 0; slot < count; slot++) {
+        struct decode_row row = batch_random_row(h);
+        row.len++; // it has an input
+        row.max_len++;
+        spans[slot] = (struct attention_span){slot, 1, row.prefix_begin, row.prefix_len, row.kv_begin, row.len, false};
+        harness_ok(h, h->ops->decode_batch_set(h->backend, batch, slot, &row));
+    }
+    harness_ok(h, h->ops->attention_plan_new(h->backend, &plan, batch_heads, spans, (size_t)count, none));
+    struct tensor qkv = harness_dense(h, ELEMENT_F32, count, 16, FILL_NORMAL, 1);
+    struct tensor out = harness_dense(h, ELEMENT_F32, count, 8, FILL_ZERO, 0),
+                  want = harness_dense(h, ELEMENT_F32, count, 8, FILL_ZERO, 0);
+    harness_ok(h, h->ops->attention(h->backend, want, qkv, 0.5f, cache, 0, plan, none));
+    slots[0] = slots[1] = slots[2] = -1;
+    batch_rotate(h, cache, 3, slots);
+    harness_ok(h, h->ops->attention(h->backend, out, qkv, 0.5f, cache, 0, batch->plan, none));
+    harness_same(h, "attended", out);
+    harness_equal(h, "attended by the batch's plan", out, want);
+    h->ops->attention_plan_free(h->backend, &plan);
+    h->ops->decode_batch_free(h->backend, &batch);
+    h->ops->kv_cache_free(h->backend, &cache);
+}
+
 static void batch_check_refusals(struct harness *h) {
     const struct operations *ops = h->ops;
     struct decode_batch *batch = NULL;
@@ -158,7 +207,10 @@ static void batch_check_refusals(struct harness *h) {
 }
 
 static void batch_check(struct harness *h) {
-    for (int i = 0; i < 10; i++) batch_check_steps(h);
+    for (int i = 0; i < 10; i++) {
+        batch_check_steps(h);
+        batch_check_attention(h);
+    }
     batch_check_refusals(h);
 }
 
