@@ -15,6 +15,7 @@ status generator_new(struct generator **out, struct model *model, const struct g
     if (generator->options.rows < 1) generator->options.rows = GENERATOR_ROWS;
     generator->cache_rows_per_slot = cache_round_up(options->max_new_tokens);
     struct backend *backend = model->backend;
+    generator->workspace.backend = backend;
     size_t slots = (size_t)generator->options.rows, eos_count = model->info.eos_count;
     status result = OK;
     TRY_TO(result, failed, NEW(&generator->slots, slots));
@@ -49,7 +50,9 @@ void generator_free(struct generator **generator) {
     generator_free_requests(&it->finished);
     generator_free_requests(&it->returned);
     struct backend *backend = it->model->backend;
+    generator_drop_graph(it);
     backend->ops->decode_batch_free(backend, &it->batch);
+    workspace_release(&it->workspace);
     backend->ops->kv_cache_free(backend, &it->cache);
     free(it->slots);
     free(it->tokens);
@@ -101,6 +104,7 @@ static status generator_find_cache_rows(struct generator *generator, const struc
     if (*cache_begin >= 0 || generator->running) return OK;
     int64_t cache_rows = generator_cache_rows(generator->options.rows, generator->cache_rows_per_slot, request->count,
                                               request->cache_rows, &generator->prompt_area_rows);
+    generator_drop_graph(generator);
     ops->kv_cache_free(model->backend, &generator->cache);
     TRY(ops->kv_cache_new(model->backend, &generator->cache, model->weights->type, model->config.text.num_hidden_layers,
                           cache_rows, model->weights->text.heads));

@@ -29,6 +29,14 @@ struct generator_slot {
     bool set; // the decode batch has the completion
 };
 
+// A step as a graph, on a backend that records. It refers to the weights, the cache and the angles by their place.
+struct step_graph {
+    struct graph *graph;      // NULL: not recorded yet
+    bool computed;            // a step has been computed with these:
+    int64_t weights_replaced; // of the model, then
+    int64_t positions;        // of the table of angles, which grows, then
+};
+
 struct generator {
     struct model *model;
     struct generator_options options;
@@ -37,14 +45,17 @@ struct generator {
     int64_t prompt_area_rows;
     int32_t *eos_ids; // [model->info.eos_count]
     struct decode_batch *batch;
-    int64_t steps;                // of the batch so far
+    int64_t asked, read;          // steps of the batch that were asked for, and of these those that were read
+    int64_t versions[2];          // the weights of the last two steps; of step i: versions[i % 2]
     struct generator_slot *slots; // [options.rows]
     int32_t *tokens;              // [options.rows]: what a step drew
     float *logprobs;              // [options.rows]
-    struct request *running;      // prefilled and not finished, the oldest first
-    struct request *waiting;      // not prefilled; one at most
-    struct request *finished;     // not returned yet
-    struct request *returned;     // by the last generator_pop
+    struct workspace workspace;   // of a step
+    struct step_graph graph;
+    struct request *running;  // prefilled and not finished, the oldest first
+    struct request *waiting;  // not prefilled; one at most
+    struct request *finished; // not returned yet
+    struct request *returned; // by the last generator_pop
 };
 
 // Returns the cache rows of a generator whose requests have `count` completions and prompts of prompt_rows cache rows.
@@ -56,7 +67,11 @@ int64_t generator_cache_rows(int64_t slots, int64_t rows_per_slot, int64_t count
 // model_check; UNAVAILABLE when memory is short.
 status generator_prefill(struct generator *generator, struct request *request, const struct model_prompt *prompt);
 
-// Decodes one token for each slot with a request. UNAVAILABLE when memory is short.
+// Frees the graph of a step, if there is one. The next step is computed.
+void generator_drop_graph(struct generator *generator);
+
+// Asks the backend for one token for each slot with a request, and reads the step before, or this one if the backend is
+// not asynchronous. UNAVAILABLE when memory is short.
 status generator_decode(struct generator *generator);
 
 #endif

@@ -126,8 +126,8 @@ static status generator_compute_step(struct generator *generator) {
     struct model *model = generator->model;
     struct backend *backend = model->backend;
     const struct operations *ops = backend->ops;
-    struct workspace *workspace = &model->workspace;
-    struct decode_batch *batch = generator->batch;
+    struct workspace *workspace = &generator->workspace;
+    const struct decode_batch *batch = generator->batch;
     enum element type = model->weights->type;
     int64_t hidden_size = model->config.text.hidden_size;
     struct forward_state fwd = {.weights = model->weights,
@@ -142,36 +142,82 @@ static status generator_compute_step(struct generator *generator) {
                                 .cache = generator->cache,
                                 .layered = true};
     struct tensor normed;
-    TRY(workspace_alloc(workspace, type, fwd.rows, hidden_size, &fwd.x));
-    TRY(workspace_alloc(workspace, type, fwd.rows, hidden_size, &fwd.delta));
-    TRY(workspace_alloc(workspace, type, fwd.rows, hidden_size, &normed));
-    TRY(ops->gather(backend, fwd.x, model->weights->embedding, batch->tokens));
-    for (int i = 0; i < fwd.transformer->block_count; i++) TRY(block_forward(&fwd, i));
-    TRY(forward_norm(&fwd, normed, model->weights->norm, (struct tensor){0}));
-    return ops->sample(backend, batch, normed, model->weights->lm_head);
+    status result = OK;
+    TRY_TO(result, done, workspace_alloc(workspace, type, fwd.rows, hidden_size, &fwd.x));
+    TRY_TO(result, done, workspace_alloc(workspace, type, fwd.rows, hidden_size, &fwd.delta));
+    TRY_TO(result, done, workspace_alloc(workspace, type, fwd.rows, hidden_size, &normed));
+    TRY_TO(result, done, ops->gather(backend, fwd.x, model->weights->embedding, batch->tokens));
+    for (int i = 0; i < fwd.transformer->block_count; i++) TRY_TO(result, done, block_forward(&fwd, i));
+    TRY_TO(result, done, forward_norm(&fwd, normed, model->weights->norm, (struct tensor){0}));
+    TRY_TO(result, done, ops->sample(backend, generator->batch, normed, model->weights->lm_head));
+done:
+    workspace_restore(workspace, (struct workspace_mark){0});
+    return result;
 }
 
-// Appends what a step drew to the completions, and frees the slots of those that are complete.
-static status generator_read_step(struct generator *generator, int64_t step, int64_t version) {
+void generator_drop_graph(struct generator *generator) {
     struct backend *backend = generator->model->backend;
+    if (generator->graph.graph) backend->ops->graph_free(backend, &generator->graph.graph);
+    generator->graph = (struct step_graph){0};
+}
+
+static status generator_record_step(struct generator *generator) {
+    struct backend *backend = generator->model->backend;
+    TRY(workspace_reserve(&generator->workspace));
+    TRY(backend->ops->graph_begin(backend));
+    status result = generator_compute_step(generator);
+    status ended = backend->ops->graph_end(backend, &generator->graph.graph);
+    if (result == OK) result = ended;
+    if (result != OK) generator_drop_graph(generator);
+    return result;
+}
+
+// One step of the batch. Where steps are recorded, the first one with a cache and weights is computed, the second is
+// recorded, and from then on the graph is launched.
+static status generator_run_step(struct generator *generator) {
+    struct model *model = generator->model;
+    struct backend *backend = model->backend;
+    struct step_graph *graph = &generator->graph;
+    if (!backend->ops->graph_begin) return generator_compute_step(generator);
+    if (graph->weights_replaced != model->weights_replaced || graph->positions != model->text_rope.table.cos.rows)
+        generator_drop_graph(generator);
+    if (!graph->computed) {
+        TRY(generator_compute_step(generator));
+        graph->computed = true;
+        graph->weights_replaced = model->weights_replaced;
+        graph->positions = model->text_rope.table.cos.rows;
+        return OK;
+    }
+    if (!graph->graph) TRY(generator_record_step(generator));
+    return backend->ops->graph_launch(backend, graph->graph);
+}
+
+// Reads the oldest step that has not been read: appends what it drew to the completions, and frees the slots of those
+// that are complete. A slot that was given to another completion since then was idle in that step, and drew nothing.
+static status generator_read_step(struct generator *generator) {
+    struct backend *backend = generator->model->backend;
+    int64_t step = generator->read;
     TRY(backend->ops->decode_batch_read(backend, generator->batch, step, generator->tokens, generator->logprobs));
+    generator->read++;
     for (int i = 0; i < generator->options.rows; i++) {
         struct generator_slot *slot = &generator->slots[i];
         if (generator->tokens[i] < 0) continue;
         assert(slot->request && slot->set);
         generator_append_token(generator, slot->request, slot->completion, generator->tokens[i], generator->logprobs[i],
-                               version);
+                               generator->versions[step % 2]);
         if (generator_complete(slot->request, slot->completion)) *slot = (struct generator_slot){0};
     }
     return OK;
 }
 
 status generator_decode(struct generator *generator) {
-    int busy;
+    int busy, unread = 0;
     TRY(generator_set_slots(generator, &busy));
-    if (busy == 0) return OK;
-    status result = generator_compute_step(generator);
-    workspace_restore(&generator->model->workspace, (struct workspace_mark){0});
-    if (result != OK) return result;
-    return generator_read_step(generator, generator->steps++, generator->model->version);
+    if (busy && generator->batch->rows) {
+        TRY(generator_run_step(generator));
+        generator->versions[generator->asked++ % 2] = generator->model->version;
+        unread = generator->model->backend_info.asynchronous; // the backend computes on while this is read
+    }
+    while (generator->asked - generator->read > unread) TRY(generator_read_step(generator));
+    return OK;
 }

@@ -123,6 +123,7 @@ status model_swap(struct model *model, const char *path, int64_t version, uint64
     if (result != OK) TRY_TO(result, done, fail_prefix(result, "%s", path));
     if (found != hash) TRY_TO(result, done, model_wrong_hash(path, found, hash));
     weights_free(&model->weights); // first, so that the new ones can use the memory
+    model->weights_replaced++;
     TRY_TO(result, done,
            weights_load(&model->weights, model->backend, &model->config, model->table, store, type, false, &hash));
     model->version = version;
@@ -148,6 +149,7 @@ status model_reset(struct model *model, uint64_t hash) {
         weights_load(&weights, model->backend, &model->config, model->table, store, model->weights->type, false, NULL));
     if (weights->hash != hash) TRY_TO(result, done, model_wrong_hash(model->dir, weights->hash, hash));
     weights_free(&model->weights);
+    model->weights_replaced++;
     model->weights = weights;
     model->version = 0;
     weights = NULL;

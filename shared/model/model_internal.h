@@ -21,6 +21,7 @@ struct model {
     struct parameter_table *table;
     struct safetensors *store; // training: stays open for its names, types and first values
     struct weights *weights;
+    int64_t weights_replaced; // how often model_swap and model_reset have replaced them
     struct model_info info;
     int64_t version;
     struct workspace workspace;

@@ -43,6 +43,16 @@ status workspace_upload(struct workspace *workspace, enum element type, int64_t 
     return rows ? workspace->backend->ops->upload(workspace->backend, *out, host, type) : OK;
 }
 
+status workspace_reserve(struct workspace *workspace) {
+    assert(workspace->live == 0 && workspace->count < 2); // several chunks are freed when nothing is in use
+    if (workspace->count) return OK;
+    struct workspace_mark mark = workspace_save(workspace);
+    struct tensor any;
+    TRY(workspace_alloc(workspace, ELEMENT_U8, 1, 1, &any));
+    workspace_restore(workspace, mark);
+    return OK;
+}
+
 struct workspace_mark workspace_save(const struct workspace *workspace) {
     return (struct workspace_mark){workspace->chunk, workspace->used, workspace->live};
 }

@@ -33,6 +33,10 @@ status workspace_alloc(struct workspace *workspace, enum element type, int64_t r
 status workspace_upload(struct workspace *workspace, enum element type, int64_t rows, int64_t columns, const void *host,
                         struct tensor *out);
 
+// Allocates the memory now that the largest use so far needs, so that the next one like it allocates nothing. Nothing
+// may be in use. UNAVAILABLE when memory is short.
+status workspace_reserve(struct workspace *workspace);
+
 // Returns a mark of everything that is allocated now.
 struct workspace_mark workspace_save(const struct workspace *workspace);
 

@@ -1,0 +1,179 @@
+// The generator on a backend that is asynchronous and records its steps: the same completions as on the CPU, to the
+// bit, when requests join and leave, when the weights are swapped and when memory moves between two steps.
+#include "tests/unit/model_case.h"
+#include "tests/unit/recording_backend.h"
+
+enum { REQUESTS = 5, GROUP = 4, NEW_TOKENS = 24 };
+
+struct samples {
+    int64_t tokens[REQUESTS][GROUP][NEW_TOKENS], versions[REQUESTS][GROUP][NEW_TOKENS];
+    float logprobs[REQUESTS][GROUP][NEW_TOKENS];
+    size_t count[REQUESTS][GROUP];
+    bool ended[REQUESTS][GROUP];
+};
+
+static void take_finished(struct generator *generator, struct samples *out) {
+    void *tag = NULL;
+    int count = 0;
+    for (const struct generated *got; (got = generator_pop(generator, &tag, &count));) {
+        int request = (int)(intptr_t)tag;
+        for (int i = 0; i < count; i++) {
+            out->count[request][i] = got[i].count;
+            out->ended[request][i] = got[i].ended;
+            memcpy(out->tokens[request][i], got[i].tokens, got[i].count * sizeof(int64_t));
+            memcpy(out->versions[request][i], got[i].versions, got[i].count * sizeof(int64_t));
+            memcpy(out->logprobs[request][i], got[i].logprobs, got[i].count * sizeof(float));
+        }
+    }
+}
+
+// The first request is short: the cache that is made for it has no room for the others' prompts.
+static struct generate_request request_of(const struct model_case *it, int request) {
+    static const int64_t words[] = {5, 6, 7};
+    return (struct generate_request){.prompt = request ? it->prompt : (struct model_prompt){words, 3, NULL, 0},
+                                     .count = 1 + request % GROUP,
+                                     .temperature = request == 2 ? 0 : 1.5f,
+                                     .top_p = 0.98f,
+                                     .max_new_tokens = NEW_TOKENS - 7 * (request % 3),
+                                     .key = (uint64_t)request + 20,
+                                     .tag = (void *)(intptr_t)request};
+}
+
+// Requests join as soon as they can, but the last one when all others have left. With few slots a slot is given to
+// another completion several times.
+static void sample_all(const struct model_case *it, struct model *model, int slots, struct samples *out) {
+    memset(out, 0, sizeof *out);
+    struct generator *generator = NULL;
+    MUST(generator_new(&generator, model, &(struct generator_options){.rows = slots, .max_new_tokens = NEW_TOKENS}));
+    for (int i = 0; i < REQUESTS; i++) {
+        while (i == REQUESTS - 1 ? generator_busy(generator) : !generator_can_add(generator))
+            MUST(generator_step(generator));
+        const struct generate_request request = request_of(it, i);
+        MUST(generator_add(generator, &request));
+        take_finished(generator, out);
+    }
+    while (generator_busy(generator)) MUST(generator_step(generator));
+    take_finished(generator, out);
+    generator_free(&generator);
+}
+
+static void test_requests_join_and_leave(void **state) {
+    (void)state;
+    int ended = 0, full = 0;
+    for (int c = 0; c < CASES; c++) {
+        static struct samples want, got;
+        struct model_case it;
+        case_open(&it, case_names[c]);
+        struct model *model = case_model(&it, &(struct model_options){.precision = "float32", .threads = 2});
+        sample_all(&it, model, 3, &want);
+        recording_backend_enter(model);
+        for (int slots = 1; slots <= 9; slots += 4) {
+            sample_all(&it, model, slots, &got);
+            assert_memory_equal(&got, &want, sizeof want);
+        }
+        assert_int_equal(recorder.early_reads, 0);
+        assert_true(recorder.recorded >= 3 && recorder.launched > 10 * recorder.recorded);
+        for (int i = 0; i < REQUESTS; i++) {
+            for (int k = 0; k < i % GROUP + 1; k++) {
+                ended += want.ended[i][k];
+                full += !want.ended[i][k];
+            }
+        }
+        model_free(&model);
+        case_close(&it);
+    }
+    assert_true(ended > 0 && full > 0); // completions end in both ways
+}
+
+// Samples one request and calls `change` between two steps.
+static void sample_changed(const struct model_case *it, struct model *model, void (*change)(struct model *, void *),
+                           void *context, struct samples *out) {
+    memset(out, 0, sizeof *out);
+    struct generator *generator = NULL;
+    MUST(generator_new(&generator, model, &(struct generator_options){.rows = GROUP, .max_new_tokens = NEW_TOKENS}));
+    const struct generate_request request = request_of(it, 3);
+    MUST(generator_add(generator, &request));
+    for (int step = 0; generator_busy(generator); step++) {
+        if (step == 7) change(model, context);
+        MUST(generator_step(generator));
+    }
+    take_finished(generator, out);
+    generator_free(&generator);
+}
+
+struct published {
+    const char *path;
+    uint64_t hash;
+};
+
+static void swap_weights(struct model *model, void *context) {
+    const struct published *to = context;
+    MUST(model_swap(model, to->path, 5, to->hash));
+}
+
+// A token has the version of the weights with which its step was asked for, also if it is read after the swap.
+static void test_weights_are_swapped_between_steps(void **state) {
+    (void)state;
+    static struct samples want, got;
+    struct model_case it;
+    case_open(&it, "pairs");
+    struct model *trained = case_model(&it, &(struct model_options){.precision = "float32", .training = true});
+    struct train_completion completions[COMPLETIONS];
+    struct train_result result;
+    double norm;
+    case_step(&it, json_object_array_get_idx(key_of(it.golden, "steps"), 0), completions);
+    MUST(model_accumulate(trained, &it.prompt, completions, COMPLETIONS, &(struct loss_options){0}, 1, &result));
+    MUST(model_step(trained, &(struct optimizer_options){3e-3, 0.9, 0.99, 1e-8, 0.01, 1.0}, &norm));
+    char *dir = case_dir(&it);
+    struct published to = {.path = path_join(&it.arena, dir, "weights")};
+    MUST(model_publish(trained, false, to.path, &to.hash));
+    model_free(&trained);
+
+    struct model *model = case_model(&it, &(struct model_options){.precision = "float32"});
+    sample_changed(&it, model, swap_weights, &to, &want);
+    model_free(&model);
+    model = case_model(&it, &(struct model_options){.precision = "float32"});
+    recording_backend_enter(model);
+    sample_changed(&it, model, swap_weights, &to, &got);
+    assert_memory_equal(&got, &want, sizeof want);
+    int across = 0;
+    for (int i = 0; i < GROUP; i++) { // before the swap there were the first token and seven steps
+        assert_true(want.count[3][i] <= 7 || want.versions[3][i][7] == 0);
+        assert_true(want.count[3][i] <= 8 || want.versions[3][i][8] == 5);
+        across += want.count[3][i] > 8;
+    }
+    assert_true(across > 0);
+    assert_int_equal(recorder.recorded, 2);
+    MUST(dir_remove(dir));
+    model_free(&model);
+    case_close(&it);
+}
+
+static void grow_angles(struct model *model, void *context) {
+    (void)context;
+    MUST(rope_angles_reserve(&model->text_rope, model->backend, 2 * model->text_rope.table.cos.rows));
+}
+
+static void test_angles_move_between_steps(void **state) {
+    (void)state;
+    static struct samples want, got;
+    struct model_case it;
+    case_open(&it, "even");
+    struct model *model = case_model(&it, &(struct model_options){.precision = "float32"});
+    sample_changed(&it, model, grow_angles, NULL, &want);
+    recording_backend_enter(model);
+    sample_changed(&it, model, grow_angles, NULL, &got);
+    assert_memory_equal(&got, &want, sizeof want);
+    assert_int_equal(recorder.recorded, 2);
+    model_free(&model);
+    case_close(&it);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_requests_join_and_leave),
+        cmocka_unit_test(test_weights_are_swapped_between_steps),
+        cmocka_unit_test(test_angles_move_between_steps),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
