@@ -97,8 +97,8 @@ done:
 }
 
 // One chunk, aligned. `wide`: an F32 tensor of its length where the values are pairs.
-static status parameter_upload_chunk(struct backend *backend, struct tensor values, struct tensor remainders,
-                                     struct tensor wide, const void *host, enum element type) {
+static status param_array_upload(struct backend *backend, struct tensor values, struct tensor remainders,
+                                 struct tensor wide, const void *host, enum element type) {
     const struct operations *ops = backend->ops;
     if (!remainders.buffer) return ops->upload(backend, values, host, type);
     TRY(ops->upload(backend, wide, host, type));
@@ -120,9 +120,9 @@ status parameter_upload(struct backend *backend, const struct param_array *value
         const char *data = (const char *)host + (size_t)first * size;
         if (copy) data = memcpy(copy, data, (size_t)count * size);
         TRY_TO(result, done,
-               parameter_upload_chunk(backend, param_slice(values, parameter->offset + first, count),
-                                      param_slice(remainders, parameter->offset + first, count),
-                                      (struct tensor){wide, 0, ELEMENT_F32, 1, count, count}, data, type));
+               param_array_upload(backend, param_slice(values, parameter->offset + first, count),
+                                  param_slice(remainders, parameter->offset + first, count),
+                                  (struct tensor){wide, 0, ELEMENT_F32, 1, count, count}, data, type));
     }
 done:
     backend->ops->buffer_free(backend, &wide);

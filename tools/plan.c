@@ -167,27 +167,27 @@ static status plan_sum(const struct memory_plan *plan, size_t first, bool print,
 
 // ---- what to change when it does not fit ----
 
-static void change_precision(struct memory_request *request) {
+static void plan_change_precision(struct memory_request *request) {
     request->precision = NULL;
 }
 
-static void change_gradients(struct memory_request *request) {
+static void plan_change_gradients(struct memory_request *request) {
     request->gradient_precision = NULL;
 }
 
-static void change_moments(struct memory_request *request) {
+static void plan_change_moments(struct memory_request *request) {
     request->moment_precision = NULL;
 }
 
-static void change_prompt(struct memory_request *request) {
+static void plan_change_prompt(struct memory_request *request) {
     request->prompt_tokens = (request->prompt_tokens + 1) / 2;
 }
 
-static void change_completion(struct memory_request *request) {
+static void plan_change_completion(struct memory_request *request) {
     request->new_tokens = (request->new_tokens + 1) / 2;
 }
 
-static void change_vision(struct memory_request *request) {
+static void plan_change_vision(struct memory_request *request) {
     request->train_vision = false;
 }
 
@@ -195,12 +195,12 @@ static const struct plan_change {
     const char *what;
     void (*apply)(struct memory_request *request);
 } plan_changes[] = {
-    {"precision: bfloat16", change_precision},
-    {"optim.gradient_precision: bfloat16", change_gradients},
-    {"optim.moment_precision: bfloat16", change_moments},
-    {"half of rollout.max_prompt_tokens", change_prompt},
-    {"half of rollout.max_new_tokens", change_completion},
-    {"optim.train_vision: false", change_vision},
+    {"precision: bfloat16", plan_change_precision},
+    {"optim.gradient_precision: bfloat16", plan_change_gradients},
+    {"optim.moment_precision: bfloat16", plan_change_moments},
+    {"half of rollout.max_prompt_tokens", plan_change_prompt},
+    {"half of rollout.max_new_tokens", plan_change_completion},
+    {"optim.train_vision: false", plan_change_vision},
 };
 
 // Prints what each change would save on the GPU of stage `first`.
