@@ -34,6 +34,9 @@ const struct version *versions_of(const char *device, size_t *count) {
     }
     if (strcmp(device, "emulated") == 0) {
         *count = sizeof emulated_versions / sizeof *emulated_versions;
+#ifdef __SANITIZE_ADDRESS__
+        *count = 1; // an access out of bounds does not depend on the order of threads; a version takes minutes
+#endif
         return emulated_versions;
     }
     if (strncmp(device, "cuda", 4) != 0) return NULL;
