@@ -91,8 +91,8 @@ $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(LIBRARY)
 $(BUILD)/tests/ops/harness: $(OPS_SOURCES:%.c=$(BUILD)/%.o) $(LIBRARY)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
 
-unit: $(UNIT_TESTS) ## run the unit tests
-	@tests/run-unit $(UNIT_TESTS)
+unit: $(UNIT_TESTS) $(if $(filter emulated,$(DEVICE)),$(EMULATED)) ## run the unit tests
+	@CARAVAN_LIB=$(BUILD)/lib tests/run-unit $(UNIT_TESTS)
 
 ops: $(OPS_HARNESS) $(if $(filter emulated,$(DEVICE)),$(EMULATED)) ## check every version of every operation against the reference
 	@set -e; for device in $(DEVICE); do CARAVAN_LIB=$(BUILD)/lib $(OPS_HARNESS) --device $$device; done

@@ -147,7 +147,8 @@ status model_reset(struct model *model, uint64_t hash) {
     TRY_TO(
         result, done,
         weights_load(&weights, model->backend, &model->config, model->table, store, model->weights->type, false, NULL));
-    if (weights->hash != hash) TRY_TO(result, done, model_wrong_hash(model->dir, weights->hash, hash));
+    TRY_TO(result, done, weights_hash(weights, &model->config, &found));
+    if (found != hash) TRY_TO(result, done, model_wrong_hash(model->dir, found, hash));
     weights_free(&model->weights);
     model->weights_replaced++;
     model->weights = weights;

@@ -17,11 +17,11 @@ struct weights_loader {
     size_t unpacked_bytes;              // of weights->unpacked, given away so far
     struct buffer *staging;             // one matrix after another, before it is packed
     size_t staging_size;
-    bool digested; // whether the hash is computed while the weights are loaded
+    bool digested; // whether the hash of packed weights is computed while they are loaded
     uint64_t digest;
 };
 
-// Fills a parameter of the array that training keeps.
+// Fills a parameter of the array.
 static status weights_fill_values(struct weights_loader *loader, const struct fused_param *param) {
     struct weights *weights = loader->weights;
     for (size_t i = param->first; i < param->first + param->count; i++) {
@@ -131,9 +131,11 @@ static status weights_load_block_vectors(struct weights_loader *loader, struct t
 static status weights_allocate(struct weights *weights, bool training) {
     struct backend *backend = weights->backend;
     const struct parameter_table *table = weights->table;
-    if (training) {
+    struct backend_info info;
+    TRY(backend_get_info(backend, &info));
+    if (training || !info.packs) {
         TRY(param_array_init(&weights->values, backend, table, PARAM_RANGES, weights->type, weights->type));
-        if (weights->type == ELEMENT_F32) return OK;
+        if (!training || weights->type == ELEMENT_F32) return OK;
         return param_array_init(&weights->remainders, backend, table, PARAM_RANGES, ELEMENT_U16, ELEMENT_U16);
     }
     size_t bytes = 0;
@@ -175,7 +177,7 @@ status weights_load(struct weights **out, struct backend *backend, const struct 
     struct weights *weights = NULL;
     status result = OK;
     TRY(NEW(&weights, 1));
-    struct weights_loader loader = {.weights = weights, .digested = !training && !hash};
+    struct weights_loader loader = {.weights = weights, .digested = !hash};
     *weights = (struct weights){.backend = backend, .table = table, .type = type};
     TRY_TO(result, done, NEW(&loader.found, table->count));
     TRY_TO(result, done, parameter_table_match(table, store, loader.found));
@@ -201,9 +203,10 @@ status weights_load(struct weights **out, struct backend *backend, const struct 
     TRY_TO(result, done, NEW(&weights->vision.blocks, (size_t)vision->depth));
     TRY_TO(result, done, weights_allocate(weights, training));
     TRY_TO(result, done, weights_load_all(&loader));
-    weights->hash_known = !training;
+    weights->hash_known = hash || weights_packed(weights); // an array is hashed when it is asked for
     if (hash) weights->hash = *hash;
-    if (loader.digested) TRY_TO(result, done, weights_hash_finish(config, table, type, loader.digest, &weights->hash));
+    if (!hash && weights_packed(weights))
+        TRY_TO(result, done, weights_hash_finish(config, table, type, loader.digest, &weights->hash));
     *out = weights;
     weights = NULL;
 done:

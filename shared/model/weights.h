@@ -1,9 +1,9 @@
 // A model's weights on a backend: matrices prepared for products, vectors in the type of the activations.
 //
-// Training keeps all parameters as one array in the type of the products, in the order of the table; in bfloat16 it
-// keeps the remainders of the float32 numbers beside it (kernels/ops.h). Products, norms and the embedding read this
-// array as it is. Sampling and scoring keep packed matrices, and unpacked only what is not a product's matrix. Both
-// compute with the same bits.
+// All parameters are one array in the type of the products, in the order of the table; training in bfloat16 keeps the
+// remainders of the float32 numbers beside it (kernels/ops.h). Products, norms and the embedding read this array as it
+// is. Only on a backend that packs, sampling and scoring keep packed matrices instead, and unpacked what is not a
+// product's matrix. Both compute with the same bits.
 #ifndef SHARED_MODEL_WEIGHTS_H
 #define SHARED_MODEL_WEIGHTS_H
 
@@ -17,15 +17,15 @@ struct weights {
     struct backend *backend;
     const struct parameter_table *table;
     enum element type;             // of products and activations
-    struct param_array values;     // training: in `type`
+    struct param_array values;     // in `type`; no array: the matrices are packed
     struct param_array remainders; // training in BF16: U16
-    struct buffer *unpacked;       // otherwise: the embedding and the vectors, in `type`
+    struct buffer *unpacked;       // beside packed matrices: the embedding and the vectors, in `type`
     struct tensor embedding;       // [V,C]
     struct weight *lm_head, *patch_embed, *merger_fc1, *merger_fc2;
     struct tensor norm, merger_norm, merger_fc1_bias, merger_fc2_bias;
     struct transformer text, vision;
     uint64_t hash;
-    bool hash_known; // in training, since the last change
+    bool hash_known; // since the last change
 };
 
 // Loads the weights of a store for computing in `type`. `hash`: their hash if it is known already, else NULL. DATAERR

@@ -271,11 +271,54 @@ static void test_coarse_gradients_and_moments(void **state) {
     case_close(&it);
 }
 
+static uint64_t hash_of(struct model *model) {
+    uint64_t hash = 0;
+    MUST(model_hash(model, &hash));
+    return hash;
+}
+
+// A device that packs nothing gives the same weights the same hash, and takes over published ones.
+static void test_weights_are_the_same_on_a_device_that_does_not_pack(void **state) {
+    (void)state;
+    for (int c = 0; c < CASES; c++) {
+        struct model_case it;
+        case_open(&it, case_names[c]);
+        for (int i = 0; i < 2; i++) {
+            struct model_options options = {.precision = i ? "bfloat16" : "float32", .device = "emulated"};
+            struct model *scorer = NULL;
+            status result = model_open(&scorer, it.dir, &options);
+            if (result != OK) print_message("left out: %s\n", fail_text());
+            if (result == UNAVAILABLE || !case_computes(&it, options.precision)) {
+                model_free(&scorer);
+                continue;
+            }
+            assert_int_equal(result, OK);
+            options = (struct model_options){
+                .precision = options.precision, .training = true, .train_vision = true, .ema = true};
+            struct model *trained = case_model(&it, &options);
+            uint64_t first = hash_of(trained), hash = 0;
+            assert_true(hash_of(scorer) == first);
+            train_a_step(&it, trained);
+            char *dir = case_dir(&it), *path = path_join(&it.arena, dir, "weights");
+            MUST(model_publish(trained, true, path, &hash));
+            MUST(model_swap(scorer, path, 1, hash));
+            assert_true(hash != first && hash_of(scorer) == hash);
+            MUST(model_reset(scorer, first));
+            assert_true(hash_of(scorer) == first);
+            MUST(dir_remove(dir));
+            model_free(&trained);
+            model_free(&scorer);
+        }
+        case_close(&it);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bfloat16_updates_float32_weights),
         cmocka_unit_test(test_a_reload_is_exact),
         cmocka_unit_test(test_coarse_gradients_and_moments),
+        cmocka_unit_test(test_weights_are_the_same_on_a_device_that_does_not_pack),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
