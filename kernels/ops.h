@@ -107,6 +107,8 @@ struct sampling {
     int top_k;         // 0: off
 };
 
+enum { DECODE_ROWS_MOST = 256 }; // rows that every backend decodes side by side
+
 // A completion that is decoded, as it is before the next step.
 struct decode_row {
     int32_t token;                    // its last token, the input of the step; not read if len is 0
@@ -324,8 +326,8 @@ struct operations {
 
     // ---- decoding ----
 
-    // *out = a batch of `capacity` idle slots. A completion ends with a token of eos_ids [eos_count]. The caller frees
-    // it with decode_batch_free.
+    // *out = a batch of `capacity` idle slots; every backend has room for DECODE_ROWS_MOST. A completion ends with a
+    // token of eos_ids [eos_count]. The caller frees it with decode_batch_free.
     status (*decode_batch_new)(struct backend *, struct decode_batch **out, int capacity, struct heads heads,
                                const int32_t *eos_ids, size_t eos_count);
     // NULL is fine; sets *batch to NULL.

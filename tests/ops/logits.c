@@ -144,7 +144,10 @@ static void logits_check_top_k(struct harness *h) {
     float *logprobs = harness_memory(h, (size_t)kept * sizeof *logprobs);
     for (int64_t i = 0; i < kept; i++)
         keys[i] = sampling_key(((double)i + 0.3) / (double)kept, ((double)i + 0.7) / (double)kept);
-    logits_sample(h, logits, count, settings, keys, kept, tokens, logprobs);
+    for (int64_t first = 0, rows; first < kept; first += rows) {
+        rows = kept - first < DECODE_ROWS_MOST ? kept - first : DECODE_ROWS_MOST;
+        logits_sample(h, logits, count, settings, keys + first, rows, tokens + first, logprobs + first);
+    }
     for (int64_t i = 0; i < kept; i++)
         harness_hold(h, tokens[i] == order[i].token, "sample %lld: token %d, not %d", (long long)i, tokens[i],
                      order[i].token);

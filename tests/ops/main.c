@@ -105,6 +105,7 @@ int main(int count, char **arguments) {
         fprintf(stderr, "harness: no device %s\n", device);
         return 64;
     }
+    setvbuf(stdout, NULL, _IOLBF, 0); // the seed and the suites so far are seen, whatever happens
     printf("device %s, seed %llu\n", device, (unsigned long long)state.seed);
     if (timing) {
         struct version timed = state.versions[state.version_count - 1];
