@@ -13,6 +13,7 @@ struct harness {
     struct backend *backend;
     const struct operations *ops;
     struct cpu_backend *cpu; // NULL on another device
+    bool emulated;           // the emulator runs: products of ten million steps take seconds
     bool first;              // this version is compared with the reference
     struct harness_state *state;
 };

@@ -49,6 +49,7 @@ status version_open(struct harness *h, const struct version *v) {
     struct backend_options options = {.device = v->device, .threads = v->threads, .guarded = v->guarded};
     TRY(backend_open(&h->backend, &options));
     h->ops = h->backend->ops;
+    h->emulated = strncmp(v->device, "emulated", 8) == 0;
     h->cpu = strcmp(v->device, "cpu") == 0 ? cpu_of(h->backend) : NULL;
     if (!h->cpu) return OK;
     enum simd_level best = simd_best(), level = (enum simd_level)v->simd;
