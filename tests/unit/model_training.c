@@ -277,7 +277,14 @@ static uint64_t hash_of(struct model *model) {
     return hash;
 }
 
-// A device that packs nothing gives the same weights the same hash, and takes over published ones.
+static void score_case(const struct model_case *it, struct model *model, float out[COMPLETIONS][MAX_TOKENS]) {
+    float *rows[COMPLETIONS];
+    for (int i = 0; i < COMPLETIONS; i++) rows[i] = out[i];
+    MUST(model_score(model, &it->prompt, it->completions, COMPLETIONS, NULL, rows));
+}
+
+// A device that packs nothing gives the same weights the same hash, takes over published ones
+// and computes with them.
 static void test_weights_are_the_same_on_a_device_that_does_not_pack(void **state) {
     (void)state;
     for (int c = 0; c < CASES; c++) {
@@ -303,6 +310,15 @@ static void test_weights_are_the_same_on_a_device_that_does_not_pack(void **stat
             MUST(model_publish(trained, true, path, &hash));
             MUST(model_swap(scorer, path, 1, hash));
             assert_true(hash != first && hash_of(scorer) == hash);
+            float fine[COMPLETIONS][MAX_TOKENS] = {0}, other[COMPLETIONS][MAX_TOKENS] = {0};
+            struct model *packed = case_model(&it, &(struct model_options){.precision = options.precision});
+            MUST(model_swap(packed, path, 1, hash));
+            score_case(&it, packed, fine);
+            score_case(&it, scorer, other);
+            double distance = relative_distance(other[0], fine[0], COMPLETIONS * MAX_TOKENS);
+            print_message("%s, %s: log-probabilities differ by %.2g\n", case_names[c], options.precision, distance);
+            assert_true(distance < (i ? 1e-2 : 1e-5));
+            model_free(&packed);
             MUST(model_reset(scorer, first));
             assert_true(hash_of(scorer) == first);
             MUST(dir_remove(dir));
