@@ -11,11 +11,12 @@ static void optimizer_check_square_sum(struct harness *h) {
     enum element type = harness_float_type(h);
     harness_case(h, "square_sum %lld x %lld, type %d", (long long)rows, (long long)columns, type);
     struct tensor in = harness_dense(h, type, rows, columns, FILL_EDGES, 1);
-    double sum = 0.25, want = 0.25;
+    double sum = 0.25;
+    long double want = 0.25L; // in double, the sum of that many numbers is too far from the exact one
     harness_ok(h, h->ops->square_sum(h->backend, &sum, in));
     float *values = harness_values(h, in);
-    for (int64_t i = 0; i < rows * columns; i++) want += (double)values[i] * values[i];
-    harness_hold(h, fabs(sum - want) <= 1e-12 * want, "%.17g, not %.17g", sum, want);
+    for (int64_t i = 0; i < rows * columns; i++) want += (long double)values[i] * values[i];
+    harness_hold(h, fabsl(sum - want) <= 1e-12L * want, "%.17g, not %.17Lg", sum, want);
     struct tensor both =
         harness_dense(h, ELEMENT_F32, 1, 2, FILL_ZERO, 0); // the bits of the double must be the same in all versions
     union {
