@@ -201,8 +201,8 @@ static status attention_plan_store(struct cuda_backend *cuda, struct attention_p
     unsigned char *host;
     TRY(NEW(&host, uploaded));
     memcpy(host + tiles, arrays->tiles, tile_bytes);
-    if (block_bytes) memcpy(host + blocks, arrays->blocks, block_bytes);
-    if (part_bytes) memcpy(host + parts, arrays->parts, part_bytes);
+    if (arrays->blocks) memcpy(host + blocks, arrays->blocks, block_bytes);
+    if (arrays->parts) memcpy(host + parts, arrays->parts, part_bytes);
     struct tensor all = {plan->memory, 0, ELEMENT_U8, 1, (int64_t)uploaded, (int64_t)uploaded};
     status result = cuda_upload(backend, all, host, ELEMENT_U8);
     free(host);

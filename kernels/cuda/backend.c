@@ -47,6 +47,7 @@ static bool backend_is_bug(cudaError_t error) {
            error == cudaErrorStreamCaptureUnsupported;
 }
 
+#undef cuda_failed // cuda.h defines it for the static analyzer
 status cuda_failed(cudaError_t error, const char *expression) {
     (void)cudaGetLastError(); // it is reported here, and not by the next launch too
     if (backend_is_bug(error)) return fail(BUG, "%s: %s", expression, cudaGetErrorString(error));

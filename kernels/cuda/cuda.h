@@ -64,6 +64,10 @@ struct cuda_backend *cuda_of(struct backend *backend);
 // Returns UNAVAILABLE with the text of `error`; BUG for an error that only a wrong argument or a wrong kernel causes.
 status cuda_failed(cudaError_t error, const char *expression);
 
+#ifdef __clang_analyzer__ // it does not see that the function never returns OK
+#define cuda_failed(error, expression) ((cuda_failed)((error), (expression)), UNAVAILABLE)
+#endif
+
 // Returns from the enclosing function with cuda_failed unless the runtime's call succeeds.
 #define CUDA_TRY(expression)                                                                                           \
     do {                                                                                                               \
