@@ -85,7 +85,7 @@ static status plan_add_stage(struct memory_plan *plan, const struct pipeline_sta
         if (plan->count == PLANNED_STAGES) TRY_TO(result, done, fail(DATAERR, "more than %d stages", PLANNED_STAGES));
         struct planned_stage *planned = &plan->stages[plan->count++];
         const char *device =
-            model->common.device && strcmp(model->common.device, "cuda:0") ? model->common.device : "cuda";
+            model->common.device && strcmp(model->common.device, "cuda:0") != 0 ? model->common.device : "cuda";
         *planned = (struct planned_stage){.name = stage->name,
                                           .dir = arena_strndup(&plan->arena, model->dir, strlen(model->dir)),
                                           .device = arena_strndup(&plan->arena, device, strlen(device)),

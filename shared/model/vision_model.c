@@ -209,7 +209,8 @@ status vision_forward(struct vision_state *state, struct model *model, struct ar
 size_t vision_pass_bytes(const struct vision_config *config, const struct transformer *transformer, enum element type,
                          int64_t patches) {
     size_t size = element_size(type), hidden_size = (size_t)transformer->hidden_size;
-    size_t pixels = (size_t)(3 * config->temporal_patch_size * config->patch_size * config->patch_size);
+    size_t pixels =
+        (size_t)3 * (size_t)config->temporal_patch_size * (size_t)config->patch_size * (size_t)config->patch_size;
     size_t always = (size_t)patches * hidden_size * (2 * size + sizeof(float));
     size_t block = block_work_bytes(transformer, type, patches, patches);
     size_t merger = (size_t)patches * 5 * hidden_size * size;

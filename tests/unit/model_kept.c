@@ -226,7 +226,7 @@ static void add_images(struct model_case *it, const struct model_info *info, str
     size_t count = 0;
     for (int i = 0; i < 2; i++) {
         int side = i ? 6 : 1;
-        size_t bytes = (size_t)(3 * side * unit * side * unit);
+        size_t bytes = (size_t)3 * (size_t)(side * unit) * (size_t)(side * unit);
         uint8_t *pixels = arena_alloc(&it->arena, bytes);
         for (size_t k = 0; k < bytes; k++) pixels[k] = (uint8_t)(k * 37 % 251);
         media[i] = (struct model_medium){.frames = 1, .height = side * unit, .width = side * unit, .pixels = pixels};
