@@ -7,6 +7,9 @@
 #include <functional>
 #include <sys/wait.h>
 #include <unistd.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#endif
 
 #include "tests/emulate/emulate_internal.h"
 
@@ -55,6 +58,9 @@ static bool ends_badly(const std::function<void()> &work, char (&text)[4096]) {
         dup2(ends[1], 2);
         signal(SIGSEGV, SIG_DFL);
         signal(SIGABRT, SIG_DFL);
+#ifdef __SANITIZE_ADDRESS__
+        __sanitizer_set_report_path("stderr"); // what is reported here is wanted
+#endif
         work();
         _exit(0);
     }
