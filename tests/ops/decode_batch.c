@@ -207,7 +207,7 @@ static void batch_check_refusals(struct harness *h) {
 }
 
 static void batch_check(struct harness *h) {
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < harness_repeats(h, 10); i++) {
         batch_check_steps(h);
         batch_check_attention(h);
     }

@@ -60,6 +60,10 @@ void harness_case(struct harness *h, const char *format, ...) {
     h->state->cases++;
 }
 
+int harness_repeats(const struct harness *h, int count) {
+    return h->emulated ? (count + 3) / 4 : count;
+}
+
 void *harness_memory(struct harness *h, size_t bytes) {
     struct harness_state *s = h->state;
     if (s->block_count == sizeof s->blocks / sizeof *s->blocks) {

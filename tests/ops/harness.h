@@ -13,7 +13,7 @@ struct harness {
     struct backend *backend;
     const struct operations *ops;
     struct cpu_backend *cpu; // NULL on another device
-    bool emulated;           // the emulator runs: products of ten million steps take seconds
+    bool emulated;           // the emulator runs: a product of a million steps takes seconds
     bool first;              // this version is compared with the reference
     struct harness_state *state;
 };
@@ -36,6 +36,9 @@ enum fill {
 // Starts a case: ends the one before (its tensors' surroundings are checked, its memory freed) and names the
 // parameters for failure messages.
 void harness_case(struct harness *h, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+// How many random cases of a kind are tried: `count`, and a quarter of it where the emulator runs.
+int harness_repeats(const struct harness *h, int count);
 
 // A random integer in [low, high]; the two ends are more likely.
 int64_t harness_range(struct harness *h, int64_t low, int64_t high);

@@ -193,7 +193,7 @@ static void linear_check_all_ways(struct harness *h) {
                                         {100, 264, 72}, {257, 16, 136}, {70, 120, 1000}, {66, 8200, 16}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         for (enum element type = ELEMENT_F32; type <= ELEMENT_BF16; type++) {
-            if (h->emulated && type == ELEMENT_F32 && shapes[i][0] * shapes[i][1] * shapes[i][2] > 5000000) continue;
+            if (h->emulated && shapes[i][0] * shapes[i][1] * shapes[i][2] > 5000000) continue;
             if (backend_supports(h->backend, type) == OK)
                 linear_check_ways(h, shapes[i][0], shapes[i][1], shapes[i][2], type);
         }
@@ -226,7 +226,7 @@ static void linear_check(struct harness *h) {
     static const int64_t widths[] = {1, 2, 5, 16, 17, 31, 32, 40, 63, 64, 65, 100, 101, 128, 152, 200, 256, 257, 320};
     enum { count = sizeof widths / sizeof *widths };
     bool half = backend_supports(h->backend, ELEMENT_BF16) == OK;
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < harness_repeats(h, 60); i++) {
         struct linear_case s = {.type = half && harness_unit(h) < 0.5 ? ELEMENT_BF16 : ELEMENT_F32};
         s.m = harness_range(h, 1, harness_unit(h) < 0.2 ? 300 : 70);
         s.n = widths[harness_range(h, 0, count - 1)];
@@ -241,7 +241,7 @@ static void linear_check(struct harness *h) {
     static const int64_t deep[][3] = {{3, 40, 1176},  {2, 17, 3420},   {5, 24, 11008},  {1, 9, 18944},
                                       {2050, 24, 33}, {790, 1100, 37}, {140, 1500, 300}};
     for (size_t i = 0; i < sizeof deep / sizeof *deep; i++) {
-        if (h->emulated && deep[i][0] * deep[i][1] * deep[i][2] > 10000000) continue;
+        if (h->emulated && (deep[i][2] > 4000 || deep[i][0] * deep[i][1] * deep[i][2] > 10000000)) continue;
         for (enum element type = ELEMENT_F32; type <= (half ? ELEMENT_BF16 : ELEMENT_F32); type++) {
             linear_check_shape(
                 h, &(struct linear_case){deep[i][0], deep[i][1], deep[i][2], type, type, type, i % 2, !(i % 2)});

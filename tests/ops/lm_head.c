@@ -287,7 +287,7 @@ static void lm_head_check_refusals(struct harness *h) {
 }
 
 static void lm_head_check(struct harness *h) {
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < harness_repeats(h, 12); i++) {
         lm_head_check_logprob(h);
         lm_head_check_logprob_grad(h);
         lm_head_check_sample(h);

@@ -172,11 +172,11 @@ static void logits_check_not_finite(struct harness *h) {
 }
 
 static void logits_check(struct harness *h) {
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < harness_repeats(h, 40); i++) {
         logits_check_sample(h);
         logits_check_greedy(h);
     }
-    for (int i = 0; i < 12; i++) logits_check_top_k(h);
+    for (int i = 0; i < harness_repeats(h, 12); i++) logits_check_top_k(h);
     logits_check_not_finite(h);
 }
 
