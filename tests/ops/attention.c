@@ -390,8 +390,9 @@ static void attention_check_grad_of(struct harness *h, struct attention_setup *s
         r.grad_qkv = harness_memory(h, (size_t)(l->tokens * s->columns) * sizeof(double));
         attention_reference_run(&r);
     }
-    // The gradients of a key and a value are sums over the heads that use them.
-    attention_near(h, s, "grad_qkv", grad_qkv, r.grad_qkv, 5e-5, 0.03 * sqrt((double)s->heads.query / s->heads.key));
+    // A rounded gradient of a score is off by 2^-9 of itself, and the terms of an element add up to 50 or less. The
+    // gradients of a key and a value are sums over the heads that use them.
+    attention_near(h, s, "grad_qkv", grad_qkv, r.grad_qkv, 5e-5, 0.1 * sqrt((double)s->heads.query / s->heads.key));
     attention_setup_release(h, s);
 }
 
