@@ -659,7 +659,7 @@ static void attention_check_refusals(struct harness *h) {
 }
 
 static void attention_check(struct harness *h) {
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < harness_repeats(h, 10); i++) {
         attention_check_rope(h);
         attention_check_forward(h, attention_random_layout(h));
         attention_check_grad(h, attention_random_layout(h));
@@ -667,10 +667,12 @@ static void attention_check(struct harness *h) {
     }
     attention_check_forward(h, attention_crossed(h));
     attention_check_grad(h, attention_crossed(h));
-    // Long enough for several groups of key blocks and several batches of tiles.
+    // Long enough for several groups of key blocks and several batches of the CPU's tiles.
     struct attention_layout l = attention_branches(h, 900, 3, (int64_t[]){250, 256, 240});
-    attention_check_forward(h, l);
-    attention_check_grad(h, l);
+    if (!h->emulated) {
+        attention_check_forward(h, l);
+        attention_check_grad(h, l);
+    }
     attention_check_edges(h);
     attention_check_plan_refusals(h);
     attention_check_refusals(h);
