@@ -26,8 +26,8 @@ kill -HUP $pid
 wait $pid || fail "nohup: $(cat "$work/nohup.err")"
 grep -q "done: 8 steps" "$work/nohup.err" || fail "a SIGHUP that is ignored stopped the run: $(cat "$work/nohup.err")"
 
-# Without nohup it stops the run.
-"$bin/caravan" run "$work/p.yaml" --set run="$work/hup" --set source.epochs=100 2>"$work/hup.err" &
+# Without nohup it stops the run; the tests themselves may be under nohup.
+env --default-signal=HUP "$bin/caravan" run "$work/p.yaml" --set run="$work/hup" --set source.epochs=100 2>"$work/hup.err" &
 pid=$!
 wait_for hup "$work/hup/metrics.jsonl"
 kill -HUP $pid
