@@ -1,39 +1,9 @@
-// What every operation uses: views of tensors and checks of their bounds, conversions between element types, rounding
-// to nearest even, and loops that are distributed over the threads of the pool. This file has no operation.
+// What every operation uses: checks of the bounds of tensors, conversions between element types, rounding to nearest
+// even, and loops that are distributed over the threads of the pool. This file has no operation.
 #include "kernels/cpu/cpu.h"
 
 #include <assert.h>
 #include <limits.h>
-
-// ---- views ----
-
-static_assert(sizeof(float) == 4 && sizeof(int32_t) == 4 && sizeof(uint16_t) == 2, "sizes of elements");
-
-size_t element_size(enum element type) {
-    static const size_t sizes[] = {[ELEMENT_F32] = 4, [ELEMENT_BF16] = 2, [ELEMENT_F16] = 2,
-                                   [ELEMENT_I32] = 4, [ELEMENT_U8] = 1,   [ELEMENT_U16] = 2};
-    static_assert(sizeof sizes / sizeof *sizes == ELEMENT_U16 + 1, "a size for every type");
-    return sizes[type];
-}
-
-struct tensor tensor_rows(struct tensor whole, int64_t first, int64_t rows) {
-    whole.offset += (size_t)(first * whole.stride) * element_size(whole.type);
-    whole.rows = rows;
-    return whole;
-}
-
-struct tensor tensor_columns(struct tensor whole, int64_t first, int64_t columns) {
-    whole.offset += (size_t)first * element_size(whole.type);
-    whole.columns = columns;
-    return whole;
-}
-
-struct tensor tensor_reshape(struct tensor whole, int64_t rows, int64_t columns) {
-    whole.rows = rows;
-    whole.columns = columns;
-    whole.stride = columns;
-    return whole;
-}
 
 bool tensor_fits(struct tensor t) {
     if (tensor_none(t) || t.rows < 0 || t.columns < 0 || (t.rows > 1 && t.stride < t.columns)) return false;
