@@ -1,23 +1,9 @@
-// What every operation uses: checks of the bounds of tensors, conversions between element types, rounding to nearest
-// even, and loops that are distributed over the threads of the pool. This file has no operation.
+// What every operation uses: conversions between element types, rounding to nearest even, and loops that are
+// distributed over the threads of the pool. This file has no operation.
 #include "kernels/cpu/cpu.h"
 
 #include <assert.h>
 #include <limits.h>
-
-bool tensor_fits(struct tensor t) {
-    if (tensor_none(t) || t.rows < 0 || t.columns < 0 || (t.rows > 1 && t.stride < t.columns)) return false;
-    if (t.rows == 0 || t.columns == 0) return true;
-    size_t elements = (size_t)((t.rows - 1) * t.stride + t.columns);
-    return t.offset + elements * element_size(t.type) <= t.buffer->bytes;
-}
-
-bool tensor_is(struct tensor t, int type, int64_t rows, int64_t columns) {
-    bool same_type = type < 0 ? t.type == ELEMENT_F32 || t.type == ELEMENT_BF16 : t.type == (enum element)type;
-    return same_type && t.rows == rows && t.columns == columns && tensor_fits(t);
-}
-
-// ---- conversions ----
 
 static void cpu_convert_to_f32(const struct cpu_backend *cpu, float *out, const void *in, enum element from,
                                size_t count) {

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "kernels/cpu/simd.h"
-#include "kernels/ops.h"
+#include "kernels/tensor.h"
 #include "shared/base/pool.h"
 
 // Scratch memory, by what it is used for. One operation at a time uses a slot.
@@ -96,18 +96,14 @@ static inline struct cpu_backend *cpu_of(struct backend *backend) {
     return (struct cpu_backend *)backend;
 }
 
-static inline bool tensor_none(struct tensor t) {
-    return !t.buffer;
+// Whether the view lies within its buffer.
+static inline bool tensor_fits(struct tensor t) {
+    return !tensor_none(t) && tensor_within(t, t.buffer->bytes);
 }
 
-// Whether the view lies within its buffer.
-bool tensor_fits(struct tensor t);
-
 // Whether the view lies within its buffer and has this type and shape; type -1 means F32 or BF16.
-bool tensor_is(struct tensor t, int type, int64_t rows, int64_t columns);
-
-static inline bool tensor_dense(struct tensor t) {
-    return t.stride == t.columns || t.rows <= 1;
+static inline bool tensor_is(struct tensor t, int type, int64_t rows, int64_t columns) {
+    return tensor_shaped(t, type, rows, columns) && tensor_fits(t);
 }
 
 // The address of a row's first element.

@@ -182,11 +182,8 @@ static void gather_patches_task(void *context, int64_t first, int64_t end, int t
 }
 
 status cpu_patchify(struct backend *backend, struct tensor out, struct tensor frames, const struct patch_shape *s) {
-    int64_t unit = (int64_t)s->patch_size * s->merge_size;
-    int64_t columns = (int64_t)3 * s->temporal_patch_size * s->patch_size * s->patch_size;
-    CHECK(s->frames > 0 && s->height % unit == 0 && s->width % unit == 0);
-    int64_t times = (s->frames + s->temporal_patch_size - 1) / s->temporal_patch_size;
-    int64_t patches = times * (s->height / s->patch_size) * (s->width / s->patch_size);
+    int64_t patches, columns;
+    CHECK(patch_shape_counts(s, &patches, &columns));
     CHECK(tensor_is(frames, ELEMENT_U8, s->frames, (int64_t)s->height * s->width * 3));
     CHECK(tensor_is(out, -1, patches, columns));
     struct patchify_job job = {.cpu = cpu_of(backend), .out = out, .frames = frames, .shape = s};

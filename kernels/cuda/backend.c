@@ -137,18 +137,6 @@ __attribute__((visibility("default"))) const struct plugin caravan_plugin = {
 
 // ---- views ----
 
-bool tensor_fits(struct tensor t) {
-    if (tensor_none(t) || t.rows < 0 || t.columns < 0 || (t.rows > 1 && t.stride < t.columns)) return false;
-    if (t.rows == 0 || t.columns == 0) return true;
-    size_t elements = (size_t)((t.rows - 1) * t.stride + t.columns);
-    return t.offset + elements * element_size(t.type) <= t.buffer->bytes;
-}
-
-bool tensor_is(struct tensor t, int type, int64_t rows, int64_t columns) {
-    bool same_type = type < 0 ? t.type == ELEMENT_F32 || t.type == ELEMENT_BF16 : t.type == (enum element)type;
-    return same_type && t.rows == rows && t.columns == columns && tensor_fits(t);
-}
-
 bool tensor_aligned16(struct tensor t) {
     return t.offset % 16 == 0 && (t.rows <= 1 || (size_t)t.stride * element_size(t.type) % 16 == 0);
 }

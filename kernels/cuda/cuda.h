@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#include "kernels/ops.h"
+#include "kernels/tensor.h"
 #include "shared/base/memory.h"
 
 // Scratch memory, by what it is used for. One operation at a time uses a slot.
@@ -108,13 +108,14 @@ void cuda_staging_free(struct cuda_staging **staging);
 
 // ---- tensors ----
 
-static inline bool tensor_none(struct tensor t) {
-    return !t.buffer;
+// Whether the view lies within its buffer.
+static inline bool tensor_fits(struct tensor t) {
+    return !tensor_none(t) && tensor_within(t, t.buffer->bytes);
 }
 
-// No gaps between the rows.
-static inline bool tensor_dense(struct tensor t) {
-    return t.stride == t.columns || t.rows <= 1;
+// Whether the view lies within its buffer and has this type and shape; type -1 means F32 or BF16.
+static inline bool tensor_is(struct tensor t, int type, int64_t rows, int64_t columns) {
+    return tensor_shaped(t, type, rows, columns) && tensor_fits(t);
 }
 
 // The device's address of a row's first element; NULL if the tensor is none.
@@ -122,12 +123,6 @@ static inline void *tensor_row(struct tensor t, int64_t row) {
     if (tensor_none(t)) return NULL;
     return t.buffer->data + t.offset + (size_t)(row * t.stride) * element_size(t.type);
 }
-
-// Whether the view lies within its buffer.
-bool tensor_fits(struct tensor t);
-
-// Whether the view lies within its buffer and has this type and shape; type -1 means F32 or BF16.
-bool tensor_is(struct tensor t, int type, int64_t rows, int64_t columns);
 
 // Whether every row begins at a multiple of 16 bytes.
 bool tensor_aligned16(struct tensor t);
