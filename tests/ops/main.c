@@ -7,39 +7,12 @@
 #include "tests/ops/state.h"
 #include "tests/ops/versions.h"
 
-#define OPERATION(name) offsetof(struct operations, name)
+static const struct suite *const suites[] = {
+    &suite_memory, &suite_gather_scatter, &suite_patchify, &suite_linear,      &suite_lm_head, &suite_optimizer,
+    &suite_pairs,  &suite_attention,      &suite_rmsnorm,  &suite_activations, &suite_logits,  &suite_decode_batch};
 
-// The suites, and what they call; a suite is left out on a device that lacks one of these operations.
-static const struct entry {
-    const struct suite *suite;
-    size_t operations[6];
-} entries[] = {
-    {&suite_memory, {0}},
-    {&suite_gather_scatter, {OPERATION(gather), OPERATION(scatter), OPERATION(scatter_add), OPERATION(add)}},
-    {&suite_patchify, {OPERATION(patchify)}},
-    {&suite_linear, {OPERATION(linear), OPERATION(linear_grad_input), OPERATION(linear_grad_weight)}},
-    {&suite_lm_head, {OPERATION(weight_new), OPERATION(logprob), OPERATION(logprob_grad), OPERATION(sample)}},
-    {&suite_optimizer, {OPERATION(square_sum), OPERATION(adamw), OPERATION(ema)}},
-    {&suite_pairs, {OPERATION(split_f32), OPERATION(join_f32), OPERATION(digest)}},
-    {&suite_attention, {OPERATION(rope), OPERATION(rope_grad), OPERATION(attention), OPERATION(attention_grad)}},
-    {&suite_rmsnorm, {OPERATION(rmsnorm), OPERATION(rmsnorm_grad)}},
-    {&suite_activations, {OPERATION(swiglu), OPERATION(swiglu_grad), OPERATION(gelu), OPERATION(gelu_grad)}},
-    {&suite_logits, {OPERATION(weight_new), OPERATION(sample)}},
-    {&suite_decode_batch, {OPERATION(weight_new), OPERATION(sample)}},
-};
-
-static bool harness_lacks(const struct harness *h, const struct entry *entry) {
-    for (const size_t *at = entry->operations; *at; at++) {
-        void (*operation)(void);
-        memcpy(&operation, (const char *)h->ops + *at, sizeof operation);
-        if (!operation) return true;
-    }
-    return false;
-}
-
-static void harness_check_suite(struct harness *h, const struct entry *entry, uint64_t stream) {
+static void harness_check_suite(struct harness *h, const struct suite *suite, uint64_t stream) {
     struct harness_state *s = h->state;
-    const struct suite *suite = entry->suite;
     s->suite = suite->name;
     int failed = s->failed, cases = s->cases;
     clock_t start = clock();
@@ -52,24 +25,12 @@ static void harness_check_suite(struct harness *h, const struct entry *entry, ui
         if (version->own_bits) s->first_version = version->name;
         if (version->own_bits) s->digest_count = 0;
         harness_must(version_open(h, version));
-        bool lacks = harness_lacks(h, entry);
-        if (!lacks) suite->check(h);
+        suite->check(h);
         harness_end(h);
         backend_close(&h->backend);
-        if (!lacks) continue;
-        printf("%-10s left out: this device lacks some of its operations\n", suite->name);
-        return;
     }
     printf("%-10s %5d cases, %d failed, %.1f s\n", suite->name, s->cases - cases, s->failed - failed,
            (double)(clock() - start) / CLOCKS_PER_SEC);
-}
-
-static void harness_time_suite(struct harness *h, const struct entry *entry) {
-    const struct suite *suite = entry->suite;
-    if (!suite->time || harness_lacks(h, entry)) return;
-    h->state->suite = suite->name;
-    suite->time(h);
-    harness_end(h);
 }
 
 int main(int count, char **arguments) {
@@ -115,11 +76,14 @@ int main(int count, char **arguments) {
         harness_peaks(&state);
     }
     int ran = 0;
-    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
-        if (only && strcmp(only, entries[i].suite->name) != 0) continue;
+    for (size_t i = 0; i < sizeof suites / sizeof *suites; i++) {
+        if (only && strcmp(only, suites[i]->name) != 0) continue;
         ran++;
-        if (timing) harness_time_suite(&h, &entries[i]);
-        if (!timing) harness_check_suite(&h, &entries[i], i);
+        if (!timing) harness_check_suite(&h, suites[i], i);
+        if (!timing || !suites[i]->time) continue;
+        state.suite = suites[i]->name;
+        suites[i]->time(&h);
+        harness_end(&h);
     }
     backend_close(&h.backend);
     free(state.digests);
