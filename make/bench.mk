@@ -7,8 +7,8 @@ $(BUILD)/tests/bench/%: $(BUILD)/tests/bench/%.o $(LIBRARY)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 .PHONY: bench soak
-bench: all $(BENCHES) $(OPS_HARNESS) ## measure operations, one group, a clip, stages, the pipeline; PyTorch too with PEER_PYTHON=...
+bench: programs $(BENCHES) $(OPS_HARNESS) ## measure operations, one group, a clip, stages, the pipeline; PyTorch too with PEER_PYTHON=...
 	@BUILD=$(BUILD) PEER_PYTHON=$(PEER_PYTHON) tests/bench/run
 
-soak: all ## measure optim's memory over 20,000 groups
+soak: programs ## measure optim's memory over 20,000 groups
 	@BUILD=$(BUILD) sh tests/bench/soak.sh
