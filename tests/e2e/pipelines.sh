@@ -67,6 +67,9 @@ set -- "$work/good.yaml" --set rollout.max_prompt_tokens=2500 --set optim.ema_ev
 [ "$(grep -c '^      7\.51  weights$' "$work/out")" = 3 ]
 grep -q '^     15\.02  reference$' "$work/out"
 grep -q '^together 7[0-9]\.[0-9]* of 85\.52 GB$' "$work/out"
+# The run of 3B in this repository fits on the GPU that it is for.
+"$BIN/caravan" plan pipelines/seed-bench-r1-care-3b.yaml --gpu h100 --set model="$work/model" \
+    --set source.data="$work/data/train.jsonl" --set source.media_root="$work/data" >/dev/null
 code=0
 "$BIN/caravan" plan "$@" --gpu h100 --set optim.moment_precision=float32 >"$work/out" 2>&1 || code=$?
 [ "$code" = 65 ]
