@@ -74,6 +74,7 @@ static void backend_close_cuda(struct backend *backend) {
 static status backend_start(struct cuda_backend *cuda, const struct cudaDeviceProp *properties) {
     cuda->compute_capability = properties->major * 10 + properties->minor;
     cuda->processors = properties->multiProcessorCount;
+    cuda->uuid = properties->uuid;
     cuda->shared_bytes = properties->sharedMemPerBlockOptin;
     if (cuda->compute_capability < least_compute_capability)
         return fail(UNAVAILABLE, "%s has compute capability %d.%d: 8.0 or more is needed", properties->name,

@@ -124,10 +124,60 @@ status cuda_buffer_new(struct backend *backend, size_t bytes, struct buffer **ou
 void cuda_buffer_free(struct backend *backend, struct buffer **pointer) {
     struct buffer *buffer = *pointer;
     if (!buffer) return;
-    (void)cuda_of(backend);
-    (void)cudaFree(buffer->data); // waits for the operations that use it
+    struct cuda_backend *cuda = cuda_of(backend);
+    if (buffer->imported) {
+        (void)cudaStreamSynchronize(cuda->stream); // operations may still use it
+        (void)cudaIpcCloseMemHandle(buffer->data);
+    } else {
+        (void)cudaFree(buffer->data); // waits for the operations that use it
+    }
     free(buffer);
     *pointer = NULL;
+}
+
+// ---- buffers of other processes ----
+
+// What a handle of ops.h holds. CUDA's handle names a whole allocation, as a buffer is one.
+struct buffer_name {
+    cudaIpcMemHandle_t memory;
+    cudaUUID_t device;
+    size_t bytes;
+};
+static_assert(sizeof(struct buffer_name) <= IPC_HANDLE_BYTES, "a handle has room for the name");
+
+status cuda_buffer_export(struct backend *backend, const struct buffer *buffer,
+                          unsigned char handle[IPC_HANDLE_BYTES]) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    CHECK(!buffer->imported && !cuda->recording);
+    struct buffer_name name = {.device = cuda->uuid, .bytes = buffer->bytes};
+    CUDA_TRY(cudaIpcGetMemHandle(&name.memory, buffer->data));
+    memset(handle, 0, IPC_HANDLE_BYTES);
+    memcpy(handle, &name, sizeof name);
+    return OK;
+}
+
+status cuda_buffer_import(struct backend *backend, const unsigned char handle[IPC_HANDLE_BYTES], size_t bytes,
+                          struct buffer **out) {
+    struct cuda_backend *cuda = cuda_of(backend);
+    struct buffer *buffer;
+    struct buffer_name name;
+    *out = NULL;
+    memcpy(&name, handle, sizeof name);
+    CHECK(name.bytes == bytes && !cuda->recording);
+    if (memcmp(&name.device, &cuda->uuid, sizeof name.device) != 0)
+        return fail(UNAVAILABLE, "the memory of another process is on another device than %s", cuda->name);
+    TRY(NEW(&buffer, 1));
+    *buffer = (struct buffer){.bytes = bytes, .imported = true};
+    // A process that opens a handle again gets the same address, and closes it as often.
+    cudaError_t error = cudaIpcOpenMemHandle((void **)&buffer->data, name.memory, cudaIpcMemLazyEnablePeerAccess);
+    if (error == cudaSuccess) {
+        *out = buffer;
+        return OK;
+    }
+    free(buffer);
+    (void)cudaGetLastError();
+    return fail(UNAVAILABLE, "%s: the memory of another process cannot be used: %s", cuda->name,
+                cudaGetErrorString(error));
 }
 
 // ---- copies ----

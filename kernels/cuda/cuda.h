@@ -38,6 +38,7 @@ enum cuda_report {
 struct buffer {
     unsigned char *data; // on the device, aligned to 256
     size_t bytes;
+    bool imported; // another process's memory
 };
 
 struct cuda_staging; // pinned host memory through which uploads and downloads go (buffer.c)
@@ -46,6 +47,7 @@ struct cuda_backend {
     struct backend base;
     int device;
     char name[24];          // "cuda:0"
+    cudaUUID_t uuid;        // of the GPU
     int compute_capability; // 80, 90, ...
     int processors;         // streaming multiprocessors
     size_t shared_bytes;    // dynamic shared memory that one block may have
@@ -132,6 +134,8 @@ bool tensor_aligned16(struct tensor t);
 #define CUDA_MEMORY_OPERATIONS(X)                                                                                      \
     X(buffer_new)                                                                                                      \
     X(buffer_free)                                                                                                     \
+    X(buffer_export)                                                                                                   \
+    X(buffer_import)                                                                                                   \
     X(upload)                                                                                                          \
     X(download)                                                                                                        \
     X(zero)                                                                                                            \

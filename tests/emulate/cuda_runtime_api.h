@@ -19,6 +19,8 @@ typedef enum cudaError {
     cudaErrorInvalidConfiguration = 9,
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
+    cudaErrorDeviceUninitialized = 201,
+    cudaErrorMapBufferObjectFailed = 205,
     cudaErrorInvalidResourceHandle = 400,
     cudaErrorNotReady = 600,
     cudaErrorIllegalAddress = 700,
@@ -30,14 +32,24 @@ typedef enum cudaError {
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocDefault = 0 };
+enum { cudaIpcMemLazyEnablePeerAccess = 1 };
 
 typedef struct emulated_stream *cudaStream_t;
 typedef struct emulated_event *cudaEvent_t;
 typedef struct emulated_graph *cudaGraph_t;
 typedef struct emulated_graph_exec *cudaGraphExec_t;
 
+typedef struct cudaUUID {
+    char bytes[16];
+} cudaUUID_t;
+
+typedef struct cudaIpcMemHandle {
+    char reserved[64];
+} cudaIpcMemHandle_t;
+
 struct cudaDeviceProp {
     char name[256];
+    cudaUUID_t uuid;
     size_t totalGlobalMem;
     size_t sharedMemPerBlockOptin;
     int major, minor;
@@ -61,6 +73,13 @@ cudaError_t cudaGetLastError(void);
 cudaError_t cudaMalloc(void **out, size_t bytes);
 // Waits for all streams. NULL is fine.
 cudaError_t cudaFree(void *memory);
+// A name under which another process can map an allocation of cudaMalloc; `memory` is its first byte.
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *out, void *memory);
+// The memory of another process, under the same address for each handle of it. cudaErrorDeviceUninitialized for the
+// process's own memory, cudaErrorMapBufferObjectFailed when the memory is gone.
+cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned flags);
+// Once for each time that it was opened. Does not wait.
+cudaError_t cudaIpcCloseMemHandle(void *memory);
 // Pinned memory of the host.
 cudaError_t cudaMallocHost(void **out, size_t bytes);
 // Waits for all streams. NULL is fine.

@@ -4,6 +4,9 @@
 
 #include "emulate.h"
 
+#include <cstddef>
+#include <cstdint>
+
 namespace emulate {
 
 // How one of the emulated devices behaves. All of them compute the same bits, but for the sums of tensor cores.
@@ -25,6 +28,34 @@ void run_grid(const struct device &device, const char *kernel_name, dim3 grid, d
 // c[8] += a row of 16 by a matrix of 16 x 8, as the tensor cores of sm_90 (16 products at once, 25 bits) or of sm_80
 // (8 products at once, 24 bits) do.
 void add_products(float c[8], const uint16_t a[16], const uint16_t b[16][8], int products_at_once, int sum_bits);
+
+// Memory that processes can share (shared_memory.cpp).
+
+// What another process needs to find shared memory. The memory is a file without a name, which the process that shares
+// it keeps open.
+struct shared_name {
+    int process, descriptor;
+    uint64_t device, inode; // of the file
+    size_t bytes;
+};
+
+// Returns memory of whole pages, of which the first `bytes` bytes may be used; NULL when there is none.
+void *pages_new(size_t bytes);
+
+// Frees pages that are not shared.
+void pages_free(void *pages);
+
+// Makes the pages shared, where they are and with what they hold. Returns false when there are no files or no memory.
+bool pages_share(void *pages, size_t bytes, struct shared_name *out);
+
+// Makes them the process's own again, before they are freed.
+void pages_unshare(void *pages, const struct shared_name *name);
+
+// Returns the pages that another process shares; NULL when they are gone.
+void *shared_map(const struct shared_name *name);
+
+// Unmaps them; the other process keeps them.
+void shared_unmap(void *pages, const struct shared_name *name);
 
 } // namespace emulate
 

@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <unistd.h>
 #include <vector>
 
 using closure = std::function<void()>;
@@ -35,6 +36,11 @@ struct emulated_event {
 
 namespace {
 
+struct import {
+    struct emulate::shared_name name;
+    int opened; // times
+};
+
 // The harness opens each of them as a version.
 const struct emulate::device devices[] = {
     {"emulated, sm_90", 9, 0, 227 << 10, false, false, false, 16, 25},
@@ -47,7 +53,9 @@ enum { device_count = sizeof devices / sizeof *devices, processors = 4 };
 
 std::recursive_mutex lock; // of all below
 std::set<cudaStream_t> streams;
-std::map<const char *, size_t> device_memory, pinned_memory; // by address: bytes
+std::map<const char *, size_t> device_memory, pinned_memory;  // by address: bytes
+std::map<const char *, struct emulate::shared_name> exported; // of device_memory
+std::map<const char *, struct import> imported;               // memory of other processes
 thread_local int current_device;
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local int recording; // streams of this thread that record
@@ -70,6 +78,16 @@ bool lies_in(const std::map<const char *, size_t> &memory, const void *address, 
     if (behind == memory.begin()) return false;
     auto own = std::prev(behind);
     return begin + bytes <= own->first + own->second;
+}
+
+// Whether the device may use the bytes.
+bool on_device(const void *address, size_t bytes) {
+    const char *begin = static_cast<const char *>(address);
+    if (lies_in(device_memory, begin, bytes)) return true;
+    auto behind = imported.upper_bound(begin);
+    if (behind == imported.begin()) return false;
+    auto own = std::prev(behind);
+    return begin + bytes <= own->first + own->second.name.bytes;
 }
 
 void run_next(cudaStream_t stream) {
@@ -169,6 +187,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int number) {
     const struct emulate::device *device = &devices[number];
     *out = {};
     snprintf(out->name, sizeof out->name, "%s", device->name);
+    snprintf(out->uuid.bytes, sizeof out->uuid.bytes, "emulated %d", number);
     out->totalGlobalMem = (size_t)8 << 30;
     out->sharedMemPerBlockOptin = device->shared_bytes;
     out->major = device->major;
@@ -198,6 +217,10 @@ const char *cudaGetErrorString(cudaError_t error) {
         return "invalid configuration argument";
     case cudaErrorInvalidDevice:
         return "invalid device ordinal";
+    case cudaErrorDeviceUninitialized:
+        return "invalid device context";
+    case cudaErrorMapBufferObjectFailed:
+        return "mapping of buffer object failed";
     case cudaErrorInvalidResourceHandle:
         return "invalid resource handle";
     case cudaErrorStreamCaptureUnsupported:
@@ -215,41 +238,104 @@ cudaError_t cudaGetLastError(void) {
 
 // ---- memory ----
 
-static cudaError_t allocate(std::map<const char *, size_t> *among, void **out, size_t bytes) {
+cudaError_t cudaMalloc(void **out, size_t bytes) {
+    guard held(lock);
+    *out = nullptr;
+    if (recording) return result(cudaErrorStreamCaptureUnsupported);
+    if (bytes == 0) return cudaSuccess;
+    *out = emulate::pages_new(bytes);
+    if (!*out) return result(cudaErrorMemoryAllocation);
+    memset(*out, 0xff, bytes);
+    device_memory[static_cast<const char *>(*out)] = bytes;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFree(void *memory) {
+    guard held(lock);
+    if (!memory) return cudaSuccess;
+    if (recording) return result(cudaErrorStreamCaptureUnsupported);
+    run_all_streams();
+    const char *address = static_cast<const char *>(memory);
+    if (device_memory.erase(address) != 1) runtime_misuse("freed what was not allocated", memory, 0);
+    auto shared = exported.find(address);
+    if (shared != exported.end()) {
+        emulate::pages_unshare(memory, &shared->second);
+        exported.erase(shared);
+    }
+    emulate::pages_free(memory);
+    return cudaSuccess;
+}
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *out, void *memory) {
+    guard held(lock);
+    auto own = device_memory.find(static_cast<const char *>(memory));
+    if (own == device_memory.end()) return result(cudaErrorInvalidValue);
+    if (recording) return result(cudaErrorStreamCaptureUnsupported);
+    struct emulate::shared_name name;
+    auto shared = exported.find(own->first);
+    if (shared != exported.end()) {
+        name = shared->second;
+    } else {
+        if (!emulate::pages_share(memory, own->second, &name)) return result(cudaErrorMemoryAllocation);
+        exported[own->first] = name;
+    }
+    *out = {};
+    static_assert(sizeof name <= sizeof out->reserved, "a handle is a name");
+    memcpy(out->reserved, &name, sizeof name);
+    return cudaSuccess;
+}
+
+cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned flags) {
+    guard held(lock);
+    *out = nullptr;
+    struct emulate::shared_name name;
+    memcpy(&name, handle.reserved, sizeof name);
+    if (flags != cudaIpcMemLazyEnablePeerAccess) return result(cudaErrorInvalidValue);
+    if (recording) return result(cudaErrorStreamCaptureUnsupported);
+    if (name.process == getpid()) return result(cudaErrorDeviceUninitialized);
+    for (auto &other : imported) {
+        if (other.second.name.inode != name.inode) continue;
+        other.second.opened++;
+        *out = const_cast<char *>(other.first);
+        return cudaSuccess;
+    }
+    *out = emulate::shared_map(&name);
+    if (!*out) return result(cudaErrorMapBufferObjectFailed);
+    imported[static_cast<const char *>(*out)] = {name, 1};
+    return cudaSuccess;
+}
+
+cudaError_t cudaIpcCloseMemHandle(void *memory) {
+    guard held(lock);
+    auto own = imported.find(static_cast<const char *>(memory));
+    if (own == imported.end()) return result(cudaErrorInvalidValue);
+    if (recording) return result(cudaErrorStreamCaptureUnsupported);
+    if (--own->second.opened) return cudaSuccess;
+    emulate::shared_unmap(memory, &own->second.name);
+    imported.erase(own);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMallocHost(void **out, size_t bytes) {
     guard held(lock);
     *out = nullptr;
     if (recording) return result(cudaErrorStreamCaptureUnsupported);
     if (bytes == 0) return cudaSuccess;
     if (posix_memalign(out, 256, bytes) != 0) return result(cudaErrorMemoryAllocation);
     memset(*out, 0xff, bytes);
-    (*among)[static_cast<const char *>(*out)] = bytes;
+    pinned_memory[static_cast<const char *>(*out)] = bytes;
     return cudaSuccess;
 }
 
-static cudaError_t release(std::map<const char *, size_t> *among, void *memory) {
+cudaError_t cudaFreeHost(void *memory) {
     guard held(lock);
     if (!memory) return cudaSuccess;
     if (recording) return result(cudaErrorStreamCaptureUnsupported);
     run_all_streams();
-    if (among->erase(static_cast<const char *>(memory)) != 1) runtime_misuse("freed what was not allocated", memory, 0);
+    if (pinned_memory.erase(static_cast<const char *>(memory)) != 1)
+        runtime_misuse("freed what was not allocated", memory, 0);
     free(memory);
     return cudaSuccess;
-}
-
-cudaError_t cudaMalloc(void **out, size_t bytes) {
-    return allocate(&device_memory, out, bytes);
-}
-
-cudaError_t cudaFree(void *memory) {
-    return release(&device_memory, memory);
-}
-
-cudaError_t cudaMallocHost(void **out, size_t bytes) {
-    return allocate(&pinned_memory, out, bytes);
-}
-
-cudaError_t cudaFreeHost(void *memory) {
-    return release(&pinned_memory, memory);
 }
 
 cudaError_t cudaMemcpy2DAsync(void *out, size_t out_pitch, const void *in, size_t in_pitch, size_t width, size_t height,
@@ -259,9 +345,9 @@ cudaError_t cudaMemcpy2DAsync(void *out, size_t out_pitch, const void *in, size_
     if (height > 1 && (out_pitch < width || in_pitch < width)) return result(cudaErrorInvalidValue);
     struct rows r = {static_cast<char *>(out), static_cast<const char *>(in), out_pitch, in_pitch, width, height};
     if (width == 0 || height == 0) return cudaSuccess;
-    if (kind != cudaMemcpyDeviceToHost && !lies_in(device_memory, out, extent(out_pitch, r)))
+    if (kind != cudaMemcpyDeviceToHost && !on_device(out, extent(out_pitch, r)))
         runtime_misuse("a copy to what is not the device's memory", out, extent(out_pitch, r));
-    if (kind != cudaMemcpyHostToDevice && !lies_in(device_memory, in, extent(in_pitch, r)))
+    if (kind != cudaMemcpyHostToDevice && !on_device(in, extent(in_pitch, r)))
         runtime_misuse("a copy of what is not the device's memory", in, extent(in_pitch, r));
     if (kind == cudaMemcpyHostToDevice) return copy_from_host(r, stream);
     if (kind == cudaMemcpyDeviceToHost) return copy_to_host(r, stream);
@@ -277,7 +363,7 @@ cudaError_t cudaMemset2DAsync(void *out, size_t pitch, int value, size_t width, 
     struct rows r = {static_cast<char *>(out), nullptr, pitch, 0, width, height};
     if (width == 0 || height == 0) return cudaSuccess;
     if (height > 1 && pitch < width) return result(cudaErrorInvalidValue);
-    if (!lies_in(device_memory, out, extent(pitch, r)))
+    if (!on_device(out, extent(pitch, r)))
         runtime_misuse("a memset of what is not the device's memory", out, extent(pitch, r));
     return put(stream, [r, value] {
         for (size_t i = 0; i < r.height; i++) memset(r.out + i * r.out_pitch, value, r.width);

@@ -492,6 +492,50 @@ static void test_graph(void **state) {
     }
 }
 
+// Memory of another process may be used to its end, and is closed, not freed.
+static void test_imports(void **state) {
+    (void)state;
+    int ends[2];
+    cudaIpcMemHandle_t handle;
+    assert_int_equal(pipe(ends), 0);
+    pid_t exporter = fork();
+    if (exporter == 0) {
+        struct machine other(natural);
+        bool exported = cudaIpcGetMemHandle(&handle, other.data + 1) == cudaErrorInvalidValue &&
+                        cudaIpcGetMemHandle(&handle, other.data) == cudaSuccess;
+        if (exported && write(ends[1], &handle, sizeof handle) == sizeof handle) pause();
+        _exit(1);
+    }
+    close(ends[1]);
+    assert_int_equal(read(ends[0], &handle, sizeof handle), sizeof handle);
+    close(ends[0]);
+    {
+        struct machine m(natural);
+        void *data, *again;
+        assert_int_equal(cudaIpcOpenMemHandle(&data, handle, 0), cudaErrorInvalidValue);
+        assert_int_equal(cudaIpcOpenMemHandle(&data, handle, cudaIpcMemLazyEnablePeerAccess), cudaSuccess);
+        assert_int_equal(cudaIpcOpenMemHandle(&again, handle, cudaIpcMemLazyEnablePeerAccess), cudaSuccess);
+        assert_ptr_equal(again, data);
+        assert_int_equal(cudaIpcCloseMemHandle(again), cudaSuccess);
+        float *results = m.results;
+        cudaMemcpyAsync(results, data, sizeof m.results, cudaMemcpyDeviceToHost, m.stream);
+        for (int t = 0; t < threads; t++) assert_true(results[t] == 0);
+        char text[4096];
+        auto beyond = [&] { cudaMemsetAsync(data, 0, sizeof m.results + 1, m.stream); };
+        assert_true(ends_badly(beyond, text));
+        assert_non_null(strstr(text, "not the device's memory"));
+        assert_true(ends_badly([&] { cudaFree(data); }, text));
+        assert_non_null(strstr(text, "freed what was not allocated"));
+        auto outside = [&] { static_cast<char *>(data)[4096] = 1; };
+        assert_true(ends_badly(outside, text));
+        assert_int_equal(cudaIpcCloseMemHandle(data), cudaSuccess);
+        assert_int_equal(cudaIpcCloseMemHandle(data), cudaErrorInvalidValue);
+        (void)cudaGetLastError();
+    }
+    kill(exporter, SIGKILL);
+    assert_int_equal(waitpid(exporter, nullptr, 0), exporter);
+}
+
 static void test_refused_launches(void **state) {
     (void)state;
     struct machine m(sm_80);
@@ -522,6 +566,7 @@ int main() {
         cmocka_unit_test(test_streams),
         cmocka_unit_test(test_events),
         cmocka_unit_test(test_graph),
+        cmocka_unit_test(test_imports),
         cmocka_unit_test(test_refused_launches),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
