@@ -27,6 +27,7 @@ typedef enum cudaError {
     cudaErrorLaunchFailure = 719,
     cudaErrorMisalignedAddress = 716,
     cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureInvalidated = 901,
 } cudaError_t;
 
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
@@ -112,9 +113,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 // Waits for the work before the point.
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 
-// From now on the stream's work is recorded and does not run. Allocating and waiting are errors meanwhile.
+// From now on the stream's work is recorded and does not run. Allocating, freeing, waiting and events are errors of the
+// calling thread meanwhile, after which nothing more is recorded. CUDA would record events.
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode);
-// The recorded work.
+// The recorded work. cudaErrorStreamCaptureInvalidated, and NULL, after one of those errors.
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out);
 // The recorded work, ready to run; independent of `graph` from then on.
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags);

@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <unistd.h>
 #include <vector>
 
@@ -17,6 +18,8 @@ using closure = std::function<void()>;
 
 struct emulated_graph {
     std::vector<closure> work;
+    std::thread::id recorder;
+    bool refused; // something was called that cannot be recorded
 };
 
 struct emulated_graph_exec {
@@ -58,13 +61,22 @@ std::map<const char *, struct emulate::shared_name> exported; // of device_memor
 std::map<const char *, struct import> imported;               // memory of other processes
 thread_local int current_device;
 thread_local cudaError_t last_error = cudaSuccess;
-thread_local int recording; // streams of this thread that record
 
 using guard = std::lock_guard<std::recursive_mutex>;
 
 cudaError_t result(cudaError_t error) {
     if (error != cudaSuccess) last_error = error;
     return error;
+}
+
+// Whether this thread records a stream, and so may not allocate or wait. What it has recorded is then lost.
+bool refused_while_recording() {
+    bool refused = false;
+    for (cudaStream_t stream : streams) {
+        if (!stream->recorded || stream->recorded->recorder != std::this_thread::get_id()) continue;
+        refused = stream->recorded->refused = true;
+    }
+    return refused;
 }
 
 [[noreturn]] void runtime_misuse(const char *what, const void *address, size_t bytes) {
@@ -108,6 +120,7 @@ cudaError_t put(cudaStream_t stream, closure work) {
     guard held(lock);
     if (!streams.count(stream)) return result(cudaErrorInvalidResourceHandle);
     if (stream->recorded) {
+        if (stream->recorded->refused) return result(cudaErrorStreamCaptureInvalidated);
         stream->recorded->work.push_back(std::move(work));
         return cudaSuccess;
     }
@@ -225,6 +238,8 @@ const char *cudaGetErrorString(cudaError_t error) {
         return "invalid resource handle";
     case cudaErrorStreamCaptureUnsupported:
         return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated:
+        return "operation failed due to a previous error during capture";
     default:
         return "an error that the emulator does not make";
     }
@@ -241,7 +256,7 @@ cudaError_t cudaGetLastError(void) {
 cudaError_t cudaMalloc(void **out, size_t bytes) {
     guard held(lock);
     *out = nullptr;
-    if (recording) return result(cudaErrorStreamCaptureUnsupported);
+    if (refused_while_recording()) return result(cudaErrorStreamCaptureUnsupported);
     if (bytes == 0) return cudaSuccess;
     *out = emulate::pages_new(bytes);
     if (!*out) return result(cudaErrorMemoryAllocation);
@@ -253,7 +268,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
 cudaError_t cudaFree(void *memory) {
     guard held(lock);
     if (!memory) return cudaSuccess;
-    if (recording) return result(cudaErrorStreamCaptureUnsupported);
+    if (refused_while_recording()) return result(cudaErrorStreamCaptureUnsupported);
     run_all_streams();
     const char *address = static_cast<const char *>(memory);
     if (device_memory.erase(address) != 1) runtime_misuse("freed what was not allocated", memory, 0);
@@ -270,7 +285,7 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *out, void *memory) {
     guard held(lock);
     auto own = device_memory.find(static_cast<const char *>(memory));
     if (own == device_memory.end()) return result(cudaErrorInvalidValue);
-    if (recording) return result(cudaErrorStreamCaptureUnsupported);
+    if (refused_while_recording()) return result(cudaErrorStreamCaptureUnsupported);
     struct emulate::shared_name name;
     auto shared = exported.find(own->first);
     if (shared != exported.end()) {
@@ -291,7 +306,7 @@ cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned
     struct emulate::shared_name name;
     memcpy(&name, handle.reserved, sizeof name);
     if (flags != cudaIpcMemLazyEnablePeerAccess) return result(cudaErrorInvalidValue);
-    if (recording) return result(cudaErrorStreamCaptureUnsupported);
+    if (refused_while_recording()) return result(cudaErrorStreamCaptureUnsupported);
     if (name.process == getpid()) return result(cudaErrorDeviceUninitialized);
     for (auto &other : imported) {
         if (other.second.name.inode != name.inode) continue;
@@ -309,7 +324,7 @@ cudaError_t cudaIpcCloseMemHandle(void *memory) {
     guard held(lock);
     auto own = imported.find(static_cast<const char *>(memory));
     if (own == imported.end()) return result(cudaErrorInvalidValue);
-    if (recording) return result(cudaErrorStreamCaptureUnsupported);
+    if (refused_while_recording()) return result(cudaErrorStreamCaptureUnsupported);
     if (--own->second.opened) return cudaSuccess;
     emulate::shared_unmap(memory, &own->second.name);
     imported.erase(own);
@@ -319,7 +334,7 @@ cudaError_t cudaIpcCloseMemHandle(void *memory) {
 cudaError_t cudaMallocHost(void **out, size_t bytes) {
     guard held(lock);
     *out = nullptr;
-    if (recording) return result(cudaErrorStreamCaptureUnsupported);
+    if (refused_while_recording()) return result(cudaErrorStreamCaptureUnsupported);
     if (bytes == 0) return cudaSuccess;
     if (posix_memalign(out, 256, bytes) != 0) return result(cudaErrorMemoryAllocation);
     memset(*out, 0xff, bytes);
@@ -330,7 +345,7 @@ cudaError_t cudaMallocHost(void **out, size_t bytes) {
 cudaError_t cudaFreeHost(void *memory) {
     guard held(lock);
     if (!memory) return cudaSuccess;
-    if (recording) return result(cudaErrorStreamCaptureUnsupported);
+    if (refused_while_recording()) return result(cudaErrorStreamCaptureUnsupported);
     run_all_streams();
     if (pinned_memory.erase(static_cast<const char *>(memory)) != 1)
         runtime_misuse("freed what was not allocated", memory, 0);
@@ -396,7 +411,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     guard held(lock);
     if (!streams.count(stream)) return result(cudaErrorInvalidResourceHandle);
-    if (recording) return result(cudaErrorStreamCaptureUnsupported);
+    if (refused_while_recording()) return result(cudaErrorStreamCaptureUnsupported);
     run_all(stream);
     return cudaSuccess;
 }
@@ -418,7 +433,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     guard held(lock);
     if (!streams.count(stream)) return result(cudaErrorInvalidResourceHandle);
-    if (stream->recorded) return result(cudaErrorStreamCaptureUnsupported);
+    if (refused_while_recording()) return result(cudaErrorStreamCaptureUnsupported);
     if (event->waiting && event->stream != stream) run_all(event->stream);
     event->stream = stream;
     event->waiting++;
@@ -427,7 +442,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     guard held(lock);
-    if (recording) return result(cudaErrorStreamCaptureUnsupported);
+    if (refused_while_recording()) return result(cudaErrorStreamCaptureUnsupported);
     while (event->waiting) run_next(event->stream);
     return cudaSuccess;
 }
@@ -435,7 +450,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
     guard held(lock);
     (void)flags;
-    if (stream->recorded) return result(cudaErrorStreamCaptureUnsupported);
+    if (refused_while_recording()) return result(cudaErrorStreamCaptureUnsupported);
     if (event->stream == stream) return cudaSuccess;
     return put(stream, [event] {
         while (event->waiting) run_next(event->stream);
@@ -449,19 +464,23 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
     (void)mode;
     if (!streams.count(stream)) return result(cudaErrorInvalidResourceHandle);
     if (stream->recorded) return result(cudaErrorStreamCaptureUnsupported);
-    stream->recorded = new emulated_graph{};
-    recording++;
+    stream->recorded = new emulated_graph{{}, std::this_thread::get_id(), false};
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
     guard held(lock);
     *out = nullptr;
+    if (!streams.count(stream)) return result(cudaErrorInvalidResourceHandle);
     if (!stream->recorded) return result(cudaErrorInvalidValue);
-    *out = stream->recorded;
+    struct emulated_graph *recorded = stream->recorded;
     stream->recorded = nullptr;
-    recording--;
-    return cudaSuccess;
+    if (!recorded->refused) {
+        *out = recorded;
+        return cudaSuccess;
+    }
+    delete recorded;
+    return result(cudaErrorStreamCaptureInvalidated);
 }
 
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags) {

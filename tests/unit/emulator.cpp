@@ -467,29 +467,71 @@ static void test_events(void **state) {
     }
 }
 
+// Kernels, copies and memsets of a stream are recorded, and run whenever the graph is launched.
 static void test_graph(void **state) {
     (void)state;
     for (int device = 0; device < devices; device++) {
         struct machine m(device);
         cudaGraph_t graph;
         cudaGraphExec_t exec;
-        float value = 1, *refused;
+        float value = 1, *zeroed, *pinned;
+        assert_int_equal(cudaMalloc((void **)&zeroed, sizeof m.results), cudaSuccess);
+        assert_int_equal(cudaMallocHost((void **)&pinned, sizeof m.results), cudaSuccess);
         assert_int_equal(cudaStreamBeginCapture(m.stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
         LAUNCH(add_kernel, 1, threads, 0, m.stream, m.data, value);
         value = 100; // the argument has been copied
-        assert_int_equal(cudaMalloc((void **)&refused, 4), cudaErrorStreamCaptureUnsupported);
-        assert_int_equal(cudaStreamSynchronize(m.stream), cudaErrorStreamCaptureUnsupported);
+        assert_int_equal(cudaMemsetAsync(zeroed, 0, sizeof m.results, m.stream), cudaSuccess);
+        LAUNCH(add_kernel, 1, threads, 0, m.stream, zeroed, 7.0f);
+        assert_int_equal(cudaMemcpyAsync(pinned, m.data, sizeof m.results, cudaMemcpyDeviceToHost, m.stream),
+                         cudaSuccess);
         assert_int_equal(cudaStreamEndCapture(m.stream, &graph), cudaSuccess);
-        assert_int_equal(cudaGetLastError(), cudaErrorStreamCaptureUnsupported);
         assert_int_equal(cudaGraphInstantiateWithFlags(&exec, graph, 0), cudaSuccess);
         cudaGraphDestroy(graph);
         m.download();
         assert_true(m.results[5] == 0); // it was recorded only
-        for (int i = 0; i < 3; i++) cudaGraphLaunch(exec, m.stream);
-        m.download();
-        assert_true(m.results[5] == 3);
+        for (int i = 1; i <= 3; i++) {
+            assert_int_equal(cudaGraphLaunch(exec, m.stream), cudaSuccess);
+            assert_int_equal(cudaStreamSynchronize(m.stream), cudaSuccess);
+            assert_true(pinned[5] == (float)i);
+            assert_int_equal(cudaMemcpyAsync(m.results, zeroed, sizeof m.results, cudaMemcpyDeviceToHost, m.stream),
+                             cudaSuccess);
+            assert_true(m.results[5] == 7);
+        }
         cudaGraphExecDestroy(exec);
+        cudaFree(zeroed);
+        cudaFreeHost(pinned);
     }
+}
+
+// Each of them is refused while a stream is recorded, and what was recorded is lost.
+static void test_refused_in_graph(void **state) {
+    (void)state;
+    struct machine m(late);
+    float *memory, *refused;
+    cudaEvent_t event;
+    assert_int_equal(cudaMalloc((void **)&memory, 4), cudaSuccess);
+    assert_int_equal(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+    const std::function<cudaError_t()> calls[] = {
+        [&] { return cudaMalloc((void **)&refused, 4); }, [&] { return cudaFree(memory); },
+        [&] { return cudaStreamSynchronize(m.stream); },  [&] { return cudaEventRecord(event, m.stream); },
+        [&] { return cudaEventSynchronize(event); },      [&] { return cudaStreamWaitEvent(m.stream, event, 0); },
+    };
+    for (const auto &call : calls) {
+        cudaGraph_t graph;
+        assert_int_equal(cudaStreamBeginCapture(m.stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+        assert_int_equal(call(), cudaErrorStreamCaptureUnsupported);
+        assert_int_equal(cudaGetLastError(), cudaErrorStreamCaptureUnsupported);
+        LAUNCH(add_kernel, 1, threads, 0, m.stream, m.data, 1.0f);
+        assert_int_equal(cudaGetLastError(), cudaErrorStreamCaptureInvalidated);
+        assert_int_equal(cudaStreamEndCapture(m.stream, &graph), cudaErrorStreamCaptureInvalidated);
+        assert_null(graph);
+        assert_int_equal(cudaGetLastError(), cudaErrorStreamCaptureInvalidated);
+    }
+    LAUNCH(add_kernel, 1, threads, 0, m.stream, m.data, 1.0f); // the stream works again
+    m.download();
+    assert_true(m.results[5] == 1);
+    assert_int_equal(cudaEventDestroy(event), cudaSuccess);
+    assert_int_equal(cudaFree(memory), cudaSuccess);
 }
 
 // Memory of another process may be used to its end, and is closed, not freed.
@@ -566,6 +608,7 @@ int main() {
         cmocka_unit_test(test_streams),
         cmocka_unit_test(test_events),
         cmocka_unit_test(test_graph),
+        cmocka_unit_test(test_refused_in_graph),
         cmocka_unit_test(test_imports),
         cmocka_unit_test(test_refused_launches),
     };
