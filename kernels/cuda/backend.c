@@ -44,7 +44,7 @@ static bool backend_is_bug(cudaError_t error) {
     return error == cudaErrorInvalidValue || error == cudaErrorInvalidConfiguration ||
            error == cudaErrorInvalidResourceHandle || error == cudaErrorIllegalAddress ||
            error == cudaErrorMisalignedAddress || error == cudaErrorLaunchFailure ||
-           error == cudaErrorStreamCaptureUnsupported;
+           error == cudaErrorStreamCaptureUnsupported || error == cudaErrorStreamCaptureInvalidated;
 }
 
 #undef cuda_failed // cuda.h defines it for the static analyzer
@@ -65,6 +65,7 @@ static void backend_close_cuda(struct backend *backend) {
     struct cuda_backend *cuda = cuda_of(backend);
     if (cuda->stream) (void)cudaStreamSynchronize(cuda->stream);
     for (int slot = 0; slot < CUDA_SCRATCH_SLOTS; slot++) (void)cudaFree(cuda->scratch[slot].data);
+    cuda_scratch_free_outgrown(cuda);
     (void)cudaFree(cuda->reports);
     cuda_staging_free(&cuda->staging);
     if (cuda->stream) (void)cudaStreamDestroy(cuda->stream);
@@ -144,12 +145,29 @@ bool tensor_aligned16(struct tensor t) {
 
 // ---- scratch memory ----
 
+void cuda_scratch_free_outgrown(struct cuda_backend *cuda) {
+    for (size_t i = 0; i < cuda->outgrown_count; i++) (void)cudaFree(cuda->outgrown[i]);
+    free(cuda->outgrown);
+    cuda->outgrown = NULL;
+    cuda->outgrown_count = 0;
+}
+
+static status backend_drop_scratch(struct cuda_backend *cuda, struct buffer *scratch) {
+    if (cuda->graphs && scratch->data) {
+        TRY(RESIZE(&cuda->outgrown, cuda->outgrown_count + 1));
+        cuda->outgrown[cuda->outgrown_count++] = scratch->data;
+    } else {
+        CUDA_TRY(cudaFree(scratch->data));
+    }
+    *scratch = (struct buffer){0};
+    return OK;
+}
+
 status cuda_scratch(struct cuda_backend *cuda, enum cuda_scratch_slot slot, size_t bytes, void *out) {
     struct buffer *scratch = &cuda->scratch[slot];
     if (scratch->bytes < bytes) {
         if (cuda->recording) return fail(BUG, "scratch memory %d grows while a graph is recorded", (int)slot);
-        CUDA_TRY(cudaFree(scratch->data));
-        *scratch = (struct buffer){0};
+        TRY(backend_drop_scratch(cuda, scratch));
         CUDA_TRY(cudaMalloc((void **)&scratch->data, bytes));
         scratch->bytes = bytes;
     }

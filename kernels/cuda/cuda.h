@@ -53,9 +53,12 @@ struct cuda_backend {
     size_t shared_bytes;    // dynamic shared memory that one block may have
     cudaStream_t stream;
     uint32_t *reports; // on the device: the bits of enum cuda_report that kernels have set since the last wait
-    bool recording;    // operations are recorded into a graph: they may not allocate or wait
     struct cuda_staging *staging;
     struct buffer scratch[CUDA_SCRATCH_SLOTS];
+    struct graph *recording; // operations are recorded into it, and may not allocate or wait; NULL: they are computed
+    int graphs;              // that exist
+    void **outgrown;         // scratch memory that graphs may still use
+    size_t outgrown_count;
 };
 
 // Returns the backend, and makes its GPU the one of the calling thread. Every operation begins with it.
@@ -94,9 +97,13 @@ status cuda_launched(const char *operation);
 // ---- memory ----
 
 // *out = the address of at least `bytes` bytes on the device, aligned to 256, of undefined content, valid until the
-// next call for this slot. A slot never shrinks, so that a repeated step allocates nothing. UNAVAILABLE when memory is
-// short, BUG when it would have to grow while a graph is recorded. `out` is the address of a pointer.
+// next call for this slot; what graphs were recorded with stays valid as long as there are graphs. A slot never
+// shrinks, so that a repeated step allocates nothing. UNAVAILABLE when memory is short, BUG when it would have to grow
+// while a graph is recorded. `out` is the address of a pointer.
 status cuda_scratch(struct cuda_backend *cuda, enum cuda_scratch_slot slot, size_t bytes, void *out);
+
+// Frees scratch memory that was outgrown while there were graphs.
+void cuda_scratch_free_outgrown(struct cuda_backend *cuda);
 
 // out[rows, columns] = in, converted between float types or copied; strides in elements (convert.cu). Does not wait.
 status cuda_convert(struct cuda_backend *cuda, void *out, enum element to, int64_t out_stride, const void *in,
@@ -188,13 +195,20 @@ bool tensor_aligned16(struct tensor t);
     X(decode_batch_read)                                                                                               \
     X(sample)
 
+#define CUDA_GRAPH_OPERATIONS(X)                                                                                       \
+    X(graph_begin)                                                                                                     \
+    X(graph_end)                                                                                                       \
+    X(graph_launch)                                                                                                    \
+    X(graph_free)
+
 // Every operation that this backend has.
 #define CUDA_OPERATIONS(X)                                                                                             \
     CUDA_MEMORY_OPERATIONS(X)                                                                                          \
     CUDA_ROW_OPERATIONS(X)                                                                                             \
     CUDA_OPTIMIZER_OPERATIONS(X)                                                                                       \
     CUDA_PRODUCT_OPERATIONS(X)                                                                                         \
-    CUDA_ATTENTION_OPERATIONS(X)
+    CUDA_ATTENTION_OPERATIONS(X)                                                                                       \
+    CUDA_GRAPH_OPERATIONS(X)
 
 #define CUDA_DECLARE(name) extern __typeof__(*((struct operations *)0)->name) cuda_##name;
 CUDA_OPERATIONS(CUDA_DECLARE)

@@ -155,7 +155,7 @@ status cuda_decode_batch_set(struct backend *backend, struct decode_batch *batch
                              const struct decode_row *row) {
     struct cuda_backend *cuda = cuda_of(backend);
     struct cuda_decode_batch *it = cuda_decode_batch_of(batch);
-    CHECK(slot >= 0 && slot < it->state.capacity);
+    CHECK(slot >= 0 && slot < it->state.capacity && !cuda->recording);
     CHECK(!row || (row->len >= 0 && row->len < row->max_len && row->prefix_len >= 0));
     struct cuda_decode_slot value;
     memset(&value, 0, sizeof value);
@@ -188,7 +188,7 @@ status decode_batch_asked(struct cuda_backend *cuda, struct cuda_decode_batch *i
 status cuda_decode_batch_read(struct backend *backend, struct decode_batch *batch, int64_t step, int32_t *tokens,
                               float *logprobs) {
     struct cuda_decode_batch *it = cuda_decode_batch_of(batch);
-    (void)cuda_of(backend);
+    CHECK(!cuda_of(backend)->recording);
     CHECK(step >= 0 && step < it->steps && step >= it->steps - 2);
     CUDA_TRY(cudaEventSynchronize(it->done[step % 2]));
     const struct decode_draw *drawn = it->history + step % 2 * it->state.capacity;

@@ -47,8 +47,12 @@ static inline struct cuda_decode_batch *cuda_decode_batch_of(struct decode_batch
 // Ends a step: notes what was drawn, moves the slots on, and prepares the inputs of the next step. May be recorded.
 status decode_batch_advance(struct cuda_backend *cuda, struct cuda_decode_batch *batch);
 
-// Notes that the stream has got one more step, which decode_batch_read can then wait for.
+// Notes that the stream has got one more step, which decode_batch_read can then wait for. Not while a graph is
+// recorded: a recorded step is noted when the graph is launched.
 status decode_batch_asked(struct cuda_backend *cuda, struct cuda_decode_batch *batch);
+
+// Notes that each launch of the graph that is recorded computes a step of `batch` (graph.c). UNAVAILABLE.
+status graph_add_step(struct cuda_backend *cuda, struct decode_batch *batch);
 
 #ifdef __cplusplus
 }

@@ -294,5 +294,5 @@ status cuda_sample(struct backend *backend, struct decode_batch *batch, struct t
     }
     TRY(cuda_launched("sample"));
     TRY(decode_batch_advance(cuda, cuda_decode_batch_of(batch)));
-    return decode_batch_asked(cuda, cuda_decode_batch_of(batch));
+    return cuda->recording ? graph_add_step(cuda, batch) : decode_batch_asked(cuda, cuda_decode_batch_of(batch));
 }

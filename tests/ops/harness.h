@@ -119,6 +119,7 @@ void harness_time(struct harness *h, double flops, double bytes, status (*work)(
 // ---- the suites ----
 
 extern const struct suite suite_memory, suite_gather_scatter, suite_patchify, suite_linear, suite_lm_head,
-    suite_optimizer, suite_pairs, suite_attention, suite_rmsnorm, suite_activations, suite_logits, suite_decode_batch;
+    suite_optimizer, suite_pairs, suite_attention, suite_rmsnorm, suite_activations, suite_logits, suite_decode_batch,
+    suite_graph;
 
 #endif
