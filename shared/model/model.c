@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
+#include "shared/base/log.h"
 #include "shared/model/model_internal.h"
 #include "shared/model/trainer.h"
 #include "shared/model/weights_hash.h"
@@ -73,12 +74,19 @@ failed:
     return result;
 }
 
+// Gives back what the weights were borrowed from; they are not used any more.
+static void model_return_borrowed(struct model *model) {
+    shared_weights_release(&model->borrowed, model->backend);
+    model->backend->ops->buffer_free(model->backend, &model->copied);
+}
+
 void model_free(struct model **model) {
     struct model *it = *model;
     if (!it) return;
     if (it->backend) {
         trainer_free(&it->trainer, it->backend);
         weights_free(&it->weights);
+        model_return_borrowed(it);
         workspace_release(&it->workspace);
         rope_angles_release(&it->text_rope, it->backend);
         rope_angles_release(&it->vision_rope, it->backend);
@@ -110,8 +118,7 @@ static status model_wrong_hash(const char *path, uint64_t found, uint64_t hash) 
                 (unsigned long long)hash);
 }
 
-status model_swap(struct model *model, const char *path, int64_t version, uint64_t hash) {
-    if (model->trainer) return fail(BUG, "the weights of a model in training cannot be replaced");
+static status model_swap_file(struct model *model, const char *path, int64_t version, uint64_t hash) {
     enum element type = model->weights->type;
     struct safetensors *store = NULL;
     uint64_t found = 0;
@@ -123,6 +130,7 @@ status model_swap(struct model *model, const char *path, int64_t version, uint64
     if (result != OK) TRY_TO(result, done, fail_prefix(result, "%s", path));
     if (found != hash) TRY_TO(result, done, model_wrong_hash(path, found, hash));
     weights_free(&model->weights); // first, so that the new ones can use the memory
+    model_return_borrowed(model);
     model->weights_replaced++;
     TRY_TO(result, done,
            weights_load(&model->weights, model->backend, &model->config, model->table, store, type, false, &hash));
@@ -131,6 +139,70 @@ done:
     safetensors_close(&store);
     close(lock);
     return result;
+}
+
+// Lets the weights be those of another process, or room for a copy of them.
+static status model_borrow(struct model *model, struct shared_weights *lent, enum element type, uint64_t hash) {
+    struct backend *backend = model->backend;
+    const bool copied = shared_weights_copied(lent);
+    struct buffer *copy = NULL;
+    weights_free(&model->weights); // first, so that a copy can use the memory
+    model->weights_replaced++;
+    model_return_borrowed(model);
+    model->borrowed = *lent;
+    *lent = (struct shared_weights){0};
+    if (copied)
+        TRY(backend->ops->buffer_new(backend, param_array_bytes(model->table, PARAM_RANGES, type, type), &copy));
+    model->copied = copy;
+    log_info("%s: weights in the memory of another process, %s", model->borrowed.path,
+             copied ? "which are copied on the device" : "which are used in place");
+    return weights_borrow(&model->weights, backend, &model->config, model->table, type,
+                          copied ? copy : model->borrowed.imported, hash);
+}
+
+// Copies the borrowed weights to the model's own memory. BAD_SAMPLE when they changed meanwhile.
+static status model_copy_borrowed(struct model *model) {
+    struct backend *backend = model->backend;
+    enum element type = model->weights->type;
+    struct param_array from;
+    param_array_view(&from, model->borrowed.imported, model->table, PARAM_RANGES, type, type);
+    for (int i = 0; i < PARAM_RANGES; i++)
+        TRY(backend->ops->copy(backend, param_range(&model->weights->values, i), param_range(&from, i)));
+    TRY(backend->ops->wait(backend));
+    if (shared_weights_intact(&model->borrowed)) return OK;
+    return fail(BAD_SAMPLE, "%s: the weights changed while they were copied", model->borrowed.path);
+}
+
+static status model_swap_lent(struct model *model, const char *path, int64_t version, uint64_t hash) {
+    enum element type = model->weights->type;
+    uint64_t layout;
+    if (model->borrowed.page && strcmp(model->borrowed.path, path) == 0) {
+        TRY(shared_weights_take(&model->borrowed, hash));
+    } else {
+        struct shared_weights lent = {0};
+        TRY(weights_hash_finish(&model->config, model->table, type, 0, &layout));
+        TRY(shared_weights_borrow(&lent, model->backend, layout,
+                                  param_array_bytes(model->table, PARAM_RANGES, type, type), path));
+        status result = shared_weights_take(&lent, hash);
+        if (result == OK) result = model_borrow(model, &lent, type, hash);
+        shared_weights_release(&lent, model->backend);
+        TRY(result);
+    }
+    if (model->copied) TRY(model_copy_borrowed(model));
+    model->weights->hash = hash;
+    model->version = version;
+    return OK;
+}
+
+status model_swap(struct model *model, const char *path, int64_t version, uint64_t hash) {
+    bool lent;
+    if (model->trainer) return fail(BUG, "the weights of a model in training cannot be replaced");
+    TRY(shared_weights_is_page(path, &lent));
+    return lent ? model_swap_lent(model, path, version, hash) : model_swap_file(model, path, version, hash);
+}
+
+bool model_weights_intact(const struct model *model) {
+    return !model->borrowed.page || model->copied || shared_weights_intact(&model->borrowed);
 }
 
 status model_reset(struct model *model, uint64_t hash) {
@@ -150,6 +222,7 @@ status model_reset(struct model *model, uint64_t hash) {
     TRY_TO(result, done, weights_hash(weights, &model->config, &found));
     if (found != hash) TRY_TO(result, done, model_wrong_hash(model->dir, found, hash));
     weights_free(&model->weights);
+    model_return_borrowed(model);
     model->weights_replaced++;
     model->weights = weights;
     model->version = 0;

@@ -76,10 +76,18 @@ status model_hash(struct model *model, uint64_t *hash);
 // The version of the weights (0 after model_open).
 int64_t model_version(const struct model *model);
 
-// Replaces all weights with those of `path`, a file that model_publish wrote. Their hash must be `hash`: otherwise
-// DATAERR, and the old weights stay in use. After UNAVAILABLE the model can only be freed. BUG for a model in training,
-// here and in model_reset.
+// Replaces all weights with those of `path`, a file that model_publish or model_lend wrote. Their hash must be `hash`:
+// otherwise DATAERR, and the old weights stay in use. After UNAVAILABLE the model can only be freed. BUG for a model in
+// training, here and in model_reset.
+//
+// Lent weights are borrowed or copied on the device. DATAERR when their process is gone or they are another model's;
+// BAD_SAMPLE when they are changing or are another version by now: the model is then not to be used before the next
+// model_swap.
 status model_swap(struct model *model, const char *path, int64_t version, uint64_t hash);
+
+// Whether the weights are still those of the last model_swap. Borrowed weights change when the process that lent them
+// takes a step: a result counts only if this holds after it was computed.
+bool model_weights_intact(const struct model *model);
 
 // Goes back to the weights of the directory, version 0. Their hash must be `hash`: otherwise DATAERR, and the present
 // weights stay in use.
@@ -232,5 +240,14 @@ status model_load_state(struct model *model, const char *dir);
 // Writes one file with the weights as they are computed with, the policy's or the reference's, for model_swap. *hash is
 // their hash.
 status model_publish(struct model *model, bool reference, const char *path, uint64_t *hash);
+
+// Whether the model's device can share memory with other processes: whether model_lend works.
+bool model_can_lend(const struct model *model);
+
+// Like model_publish, but the weights stay where they are: the file at `path` tells processes on this machine and this
+// device where. They compute with them in place or, if `copied`, with copies of their own. The first call for the
+// policy, or for the reference, writes the file; later ones must have the same arguments. model_step, model_update_ema
+// and model_load_state change the weights; from then on until the next call nobody can take them over.
+status model_lend(struct model *model, bool reference, bool copied, const char *path, uint64_t *hash);
 
 #endif

@@ -5,6 +5,7 @@
 #include "shared/model/model.h"
 #include "shared/model/rope_angles.h"
 #include "shared/model/sequence.h"
+#include "shared/model/shared_weights.h"
 #include "shared/model/transformer.h"
 #include "shared/model/weights.h"
 #include "shared/model/workspace.h"
@@ -21,7 +22,9 @@ struct model {
     struct parameter_table *table;
     struct safetensors *store; // training: stays open for its names, types and first values
     struct weights *weights;
-    int64_t weights_replaced; // how often model_swap and model_reset have replaced them
+    struct shared_weights borrowed; // another process's weights; zeroed: none
+    struct buffer *copied;          // own memory with a copy of them; NULL: they are used in place
+    int64_t weights_replaced;       // how often model_swap and model_reset have replaced them
     struct model_info info;
     int64_t version;
     struct workspace workspace;

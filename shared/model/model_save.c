@@ -1,5 +1,5 @@
 // What a model in training writes for other programs: a model directory like the one that it was opened from, its
-// gradients, and published weights.
+// gradients, and published or lent weights.
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
@@ -123,18 +123,22 @@ done:
     return result;
 }
 
-status model_publish(struct model *model, bool reference, const char *path, uint64_t *hash) {
+// *values = what is published, *hash = its hash.
+static status model_published(struct model *model, bool reference, const struct param_array **values, uint64_t *hash) {
     if (!model->trainer) return fail(BUG, "the model was not opened for training");
-    const struct param_array none = {0}, *values = &model->weights->values;
-    if (reference) values = &model->trainer->reference;
-    if (!values->buffer) return fail(BUG, "the model was opened without a reference");
+    *values = reference ? &model->trainer->reference : &model->weights->values;
+    if (!(*values)->buffer) return fail(BUG, "the model was opened without a reference");
+    return reference ? weights_hash_array(model->backend, &model->config, *values, hash) : model_hash(model, hash);
+}
+
+status model_publish(struct model *model, bool reference, const char *path, uint64_t *hash) {
+    const struct param_array none = {0}, *values;
+    TRY(model_published(model, reference, &values, hash));
     const struct parameter_table *table = model->table;
     enum element type = model->weights->type;
     struct safetensors_writer *writer = NULL;
     struct stored_tensor *tensors = NULL;
     status result = OK;
-    TRY_TO(result, done,
-           reference ? weights_hash_array(model->backend, &model->config, values, hash) : model_hash(model, hash));
     TRY_TO(result, done, NEW(&tensors, table->count));
     for (size_t i = 0; i < table->count; i++) {
         const struct parameter *parameter = &table->list[i];
@@ -150,4 +154,24 @@ done:
     safetensors_abort(&writer);
     free(tensors);
     return result;
+}
+
+bool model_can_lend(const struct model *model) {
+    return model->backend->ops->buffer_export != NULL;
+}
+
+status model_lend(struct model *model, bool reference, bool copied, const char *path, uint64_t *hash) {
+    const struct param_array *values;
+    TRY(model_published(model, reference, &values, hash));
+    struct shared_weights *lent = &model->trainer->lent[reference];
+    enum element type = model->weights->type;
+    if (!lent->page) {
+        uint64_t layout;
+        TRY(weights_hash_finish(&model->config, model->table, type, 0, &layout));
+        TRY(shared_weights_lend(lent, model->backend, values->buffer,
+                                param_array_bytes(model->table, PARAM_RANGES, type, type), layout, copied, path));
+    }
+    assert(strcmp(lent->path, path) == 0);
+    shared_weights_end_change(lent, *hash);
+    return OK;
 }

@@ -11,18 +11,23 @@ enum { CHUNK_ELEMENTS = 1 << 18 };
 static_assert(sizeof((struct parameter_table){0}.ranges) / sizeof(struct parameter_range) == PARAM_RANGES,
               "an array has a type for every range of the table");
 
-status param_array_init(struct param_array *array, struct backend *backend, const struct parameter_table *table,
-                        int ranges, enum element matrices, enum element vectors) {
+void param_array_view(struct param_array *array, struct buffer *buffer, const struct parameter_table *table, int ranges,
+                      enum element matrices, enum element vectors) {
     size_t end = 0;
     assert(ranges > 0 && ranges <= PARAM_RANGES);
-    *array = (struct param_array){.table = table};
+    *array = (struct param_array){.table = table, .buffer = buffer};
     for (int i = 0; i < ranges; i++) {
         array->types[i] = table->ranges[i].decay ? matrices : vectors; // exactly matrices decay
         array->starts[i] = end;
         end += (size_t)table->ranges[i].count * element_size(array->types[i]);
     }
     assert(end == param_array_bytes(table, ranges, matrices, vectors));
-    return backend->ops->buffer_new(backend, end, &array->buffer);
+}
+
+status param_array_init(struct param_array *array, struct backend *backend, const struct parameter_table *table,
+                        int ranges, enum element matrices, enum element vectors) {
+    param_array_view(array, NULL, table, ranges, matrices, vectors);
+    return backend->ops->buffer_new(backend, param_array_bytes(table, ranges, matrices, vectors), &array->buffer);
 }
 
 size_t param_array_bytes(const struct parameter_table *table, int ranges, enum element matrices, enum element vectors) {

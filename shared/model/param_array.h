@@ -22,6 +22,10 @@ struct param_array {
 status param_array_init(struct param_array *array, struct backend *backend, const struct parameter_table *table,
                         int ranges, enum element matrices, enum element vectors);
 
+// An array like that of param_array_init in memory that exists: `buffer`, which must outlive it.
+void param_array_view(struct param_array *array, struct buffer *buffer, const struct parameter_table *table, int ranges,
+                      enum element matrices, enum element vectors);
+
 // Returns the bytes of such an array.
 size_t param_array_bytes(const struct parameter_table *table, int ranges, enum element matrices, enum element vectors);
 

@@ -30,6 +30,7 @@ failed:
 
 void trainer_free(struct trainer **trainer, struct backend *backend) {
     if (!*trainer) return;
+    for (int i = 0; i < 2; i++) shared_weights_release(&(*trainer)->lent[i], backend);
     param_array_release(&(*trainer)->grads, backend);
     param_array_release(&(*trainer)->exp_avg, backend);
     param_array_release(&(*trainer)->exp_avg_sq, backend);
@@ -77,6 +78,7 @@ status model_step(struct model *model, const struct optimizer_options *options, 
                                   .weight_decay = options->weight_decay,
                                   .grad_scale = scale < 1 ? scale : 1,
                                   .step = trainer->step + 1};
+    shared_weights_begin_change(&trainer->lent[0]);
     TRY(trainer_adamw(model, 0, TEXT_RANGES, &adamw));
     if (trainer->vision_has_grad && trainer->range_count > TEXT_RANGES) {
         adamw.step = ++trainer->vision_step;
@@ -108,9 +110,10 @@ status ema_new(struct model *model) {
 }
 
 status model_update_ema(struct model *model, double decay) {
-    const struct trainer *trainer = model->trainer;
+    struct trainer *trainer = model->trainer;
     const struct weights *weights = model->weights;
     if (!trainer || !trainer->reference.buffer) return fail(BUG, "the model was opened without a reference");
+    shared_weights_begin_change(&trainer->lent[1]);
     for (int i = 0; i < trainer->range_count; i++)
         TRY(model->backend->ops->ema(model->backend, param_range(&trainer->reference, i),
                                      param_range(&trainer->reference_remainders, i), param_range(&weights->values, i),

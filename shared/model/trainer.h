@@ -15,9 +15,10 @@ struct trainer {
     struct param_array grads, exp_avg, exp_avg_sq; // of the trained ranges; those of vectors are float32
     struct param_array reference;                  // in the form of the weights; no array: there is no reference
     struct param_array reference_remainders;
-    int64_t step;         // optimizer steps
-    int64_t vision_step;  // those of them in which the vision tower had a gradient
-    bool vision_has_grad; // a group with media was accumulated since the last step
+    struct shared_weights lent[2]; // the weights and the reference, for other processes; zeroed: not lent
+    int64_t step;                  // optimizer steps
+    int64_t vision_step;           // those of them in which the vision tower had a gradient
+    bool vision_has_grad;          // a group with media was accumulated since the last step
 };
 
 // Allocates the state of a model that is opened for training, with gradients and moments of matrices in these types.

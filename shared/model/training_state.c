@@ -120,6 +120,7 @@ status model_load_state(struct model *model, const char *dir) {
     // Goes over the table twice, so that nothing is changed before every tensor was found.
     TRY_TO(result, done, safetensors_open(&store, path));
     for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; pass == 1 && i < 2; i++) shared_weights_begin_change(&model->trainer->lent[i]);
         for (enum training_state_kind kind = 0; kind < STATE_KINDS; kind++) {
             for (size_t i = 0; i < model->table->count; i++) {
                 const struct parameter *parameter = &model->table->list[i];

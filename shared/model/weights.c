@@ -13,7 +13,7 @@ enum { UNPACKED_ALIGNMENT = 64 }; // bytes
 // What is passed along while weights are loaded.
 struct weights_loader {
     struct weights *weights;
-    const struct stored_tensor **found; // by parameter
+    const struct stored_tensor **found; // by parameter; NULL: the array has its values already
     size_t unpacked_bytes;              // of weights->unpacked, given away so far
     struct buffer *staging;             // one matrix after another, before it is packed
     size_t staging_size;
@@ -24,7 +24,7 @@ struct weights_loader {
 // Fills a parameter of the array.
 static status weights_fill_values(struct weights_loader *loader, const struct fused_param *param) {
     struct weights *weights = loader->weights;
-    for (size_t i = param->first; i < param->first + param->count; i++) {
+    for (size_t i = param->first; loader->found && i < param->first + param->count; i++) {
         const struct stored_tensor *stored = loader->found[i];
         TRY(parameter_upload(weights->backend, &weights->values, &weights->remainders, &weights->table->list[i],
                              stored->data, stored->type));
@@ -168,19 +168,14 @@ static status weights_load_all(struct weights_loader *loader) {
     return weights_load_unpacked(loader, &table->merger_fc2_bias, &weights->merger_fc2_bias);
 }
 
-status weights_load(struct weights **out, struct backend *backend, const struct model_config *config,
-                    const struct parameter_table *table, const struct safetensors *store, enum element type,
-                    bool training, const uint64_t *hash) {
-    *out = NULL;
+// Returns weights without any values, which weights_load_all can fill.
+static status weights_new(struct weights **out, struct backend *backend, const struct model_config *config,
+                          const struct parameter_table *table, enum element type) {
     const struct text_config *text = &config->text;
     const struct vision_config *vision = &config->vision;
-    struct weights *weights = NULL;
-    status result = OK;
-    TRY(NEW(&weights, 1));
-    struct weights_loader loader = {.weights = weights, .digested = !hash};
+    TRY(NEW(out, 1));
+    struct weights *weights = *out;
     *weights = (struct weights){.backend = backend, .table = table, .type = type};
-    TRY_TO(result, done, NEW(&loader.found, table->count));
-    TRY_TO(result, done, parameter_table_match(table, store, loader.found));
     weights->text = (struct transformer){
         .params = table->text,
         .block_count = text->num_hidden_layers,
@@ -199,8 +194,22 @@ status weights_load(struct weights **out, struct backend *backend, const struct 
         .hidden_size = vision->hidden_size,
         .intermediate_size = vision->intermediate_size,
     };
-    TRY_TO(result, done, NEW(&weights->text.blocks, (size_t)text->num_hidden_layers));
-    TRY_TO(result, done, NEW(&weights->vision.blocks, (size_t)vision->depth));
+    status result = NEW(&weights->text.blocks, (size_t)text->num_hidden_layers);
+    if (result == OK) result = NEW(&weights->vision.blocks, (size_t)vision->depth);
+    if (result != OK) weights_free(out);
+    return result;
+}
+
+status weights_load(struct weights **out, struct backend *backend, const struct model_config *config,
+                    const struct parameter_table *table, const struct safetensors *store, enum element type,
+                    bool training, const uint64_t *hash) {
+    *out = NULL;
+    struct weights *weights = NULL;
+    status result = OK;
+    TRY(weights_new(&weights, backend, config, table, type));
+    struct weights_loader loader = {.weights = weights, .digested = !hash};
+    TRY_TO(result, done, NEW(&loader.found, table->count));
+    TRY_TO(result, done, parameter_table_match(table, store, loader.found));
     TRY_TO(result, done, weights_allocate(weights, training));
     TRY_TO(result, done, weights_load_all(&loader));
     weights->hash_known = hash || weights_packed(weights); // an array is hashed when it is asked for
@@ -213,6 +222,22 @@ done:
     backend->ops->buffer_free(backend, &loader.staging);
     weights_free(&weights);
     free(loader.found);
+    return result;
+}
+
+status weights_borrow(struct weights **out, struct backend *backend, const struct model_config *config,
+                      const struct parameter_table *table, enum element type, struct buffer *values, uint64_t hash) {
+    *out = NULL;
+    struct weights *weights;
+    TRY(weights_new(&weights, backend, config, table, type));
+    param_array_view(&weights->values, values, table, PARAM_RANGES, type, type);
+    weights->borrowed = true;
+    weights->hash = hash;
+    weights->hash_known = true;
+    struct weights_loader loader = {.weights = weights};
+    status result = weights_load_all(&loader);
+    if (result != OK) weights_free(&weights);
+    *out = weights;
     return result;
 }
 
@@ -237,7 +262,7 @@ void weights_free(struct weights **weights) {
     ops->weight_free(it->backend, &it->patch_embed);
     ops->weight_free(it->backend, &it->merger_fc1);
     ops->weight_free(it->backend, &it->merger_fc2);
-    param_array_release(&it->values, it->backend);
+    if (!it->borrowed) param_array_release(&it->values, it->backend);
     param_array_release(&it->remainders, it->backend);
     ops->buffer_free(it->backend, &it->unpacked);
     free(it);

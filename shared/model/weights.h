@@ -18,6 +18,7 @@ struct weights {
     const struct parameter_table *table;
     enum element type;             // of products and activations
     struct param_array values;     // in `type`; no array: the matrices are packed
+    bool borrowed;                 // the array is in memory that is not freed with the weights
     struct param_array remainders; // training in BF16: U16
     struct buffer *unpacked;       // beside packed matrices: the embedding and the vectors, in `type`
     struct tensor embedding;       // [V,C]
@@ -33,6 +34,11 @@ struct weights {
 status weights_load(struct weights **out, struct backend *backend, const struct model_config *config,
                     const struct parameter_table *table, const struct safetensors *store, enum element type,
                     bool training, const uint64_t *hash);
+
+// Makes weights of an array of values in `type` that is in `values` already, on a backend that does not pack; `hash` is
+// theirs. `values` must outlive them. UNAVAILABLE when memory is short.
+status weights_borrow(struct weights **out, struct backend *backend, const struct model_config *config,
+                      const struct parameter_table *table, enum element type, struct buffer *values, uint64_t hash);
 
 // NULL is fine; sets *weights to NULL.
 void weights_free(struct weights **weights);

@@ -1,0 +1,60 @@
+// Weights that several processes of one machine use where they are, in the memory of one device. The process that
+// trains them lends them: it writes a small file that says where they are, and that all of them map. Other processes
+// borrow them: they import the memory that the file names.
+//
+// The file is a struct shared_weights_page. Its generation is odd while the weights change in place. A result is that
+// of the version that was borrowed if the generation is the same before and after.
+#ifndef SHARED_MODEL_SHARED_WEIGHTS_H
+#define SHARED_MODEL_SHARED_WEIGHTS_H
+
+#include "kernels/ops.h"
+
+struct shared_weights_page;
+
+// One process's view of the file and the memory.
+struct shared_weights {
+    char *path;
+    struct shared_weights_page *page; // mapped
+    struct buffer *imported;          // of the borrower; of the lender NULL
+    uint64_t generation;              // of the borrower: of the weights that it took
+};
+
+// ---- the lender ----
+
+// Writes the file for an array of weights, `values` of `bytes` bytes; `layout` is a hash of what is where in it.
+// `copied`: others may only copy the weights. They count as changing until the first shared_weights_end_change. Release
+// with shared_weights_release. UNAVAILABLE when memory cannot be exported or the file cannot be written.
+status shared_weights_lend(struct shared_weights *shared, struct backend *backend, const struct buffer *values,
+                           size_t bytes, uint64_t layout, bool copied, const char *path);
+
+// Before the weights change. Fine twice, and for a zeroed struct.
+void shared_weights_begin_change(struct shared_weights *shared);
+
+// The change is complete on the device; `hash` is that of the weights now. Fine without a change.
+void shared_weights_end_change(struct shared_weights *shared, uint64_t hash);
+
+// ---- the borrower ----
+
+// Whether the file at `path` is such a page, and not weights. DATAERR when it cannot be read.
+status shared_weights_is_page(const char *path, bool *is_page);
+
+// Maps the file and imports the memory. DATAERR when the weights have another layout or size, or the lender is gone.
+// Release with shared_weights_release, after everything that uses `imported`.
+status shared_weights_borrow(struct shared_weights *shared, struct backend *backend, uint64_t layout, size_t bytes,
+                             const char *path);
+
+// Whether the weights may only be copied.
+bool shared_weights_copied(const struct shared_weights *shared);
+
+// Notes the present generation. BAD_SAMPLE when the weights are changing or are not those of `hash` any more.
+status shared_weights_take(struct shared_weights *shared, uint64_t hash);
+
+// Whether the weights are still those that were taken. Called after what was computed with them has been read.
+bool shared_weights_intact(const struct shared_weights *shared);
+
+// ---- both ----
+
+// Unmaps the file, which stays, and frees what was imported. A zeroed struct is fine.
+void shared_weights_release(struct shared_weights *shared, struct backend *backend);
+
+#endif

@@ -1,0 +1,278 @@
+// Weights that one process trains and lends, and another one borrows or copies, on the emulator: it shares memory.
+#include "tests/unit/model_case.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+// A short prompt without media: the emulator is slow.
+static const int64_t tokens[] = {5, 6, 7, 8, 9};
+static const struct model_prompt prompt = {.tokens = tokens, .count = 3};
+static const struct model_completion answers[] = {{&tokens[1], 2}, {&tokens[2], 3}};
+enum { ANSWERS = 2, LONGEST = 3 };
+
+// ---- the process that trains: does what the other one asks ----
+
+enum request {
+    STEP = 's',      // changes policy and reference; nothing is lent again
+    LEND = 'l',      // policy and reference
+    PUBLISH = 'p',   // the policy, to a file
+    REFERENCE = 'r', // the reference, to a file
+};
+
+struct lender {
+    pid_t process;
+    int to, from;
+    bool copied;
+    struct model_case it;
+    char *dir, *policy, *reference, *file;
+};
+
+// The hashes of policy and reference, as far as the request makes them.
+struct answer {
+    uint64_t policy, reference;
+};
+
+static status lender_step(struct model *model) {
+    const struct optimizer_options rates = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+    const struct loss_options loss = {.clip_low = 0.2, .clip_high = 0.2};
+    const struct train_completion completions[ANSWERS] = {{.completion = answers[0], .advantage = 1},
+                                                          {.completion = answers[1], .advantage = -1}};
+    struct train_result result;
+    double norm;
+    TRY(model_accumulate(model, &prompt, completions, ANSWERS, &loss, 1, &result));
+    TRY(model_step(model, &rates, &norm));
+    return model_update_ema(model, 0.5);
+}
+
+static void lender_run(struct lender *lender, int from, int to) {
+    struct model *model = NULL;
+    const struct model_options options = {
+        .device = "emulated", .precision = "bfloat16", .training = true, .train_vision = true, .ema = true};
+    status result = model_open(&model, lender->it.dir, &options);
+    for (char request; result == OK && read(from, &request, 1) == 1;) {
+        struct answer answer = {0};
+        if (request == STEP) {
+            result = lender_step(model);
+        } else if (request == LEND) {
+            result = model_lend(model, false, lender->copied, lender->policy, &answer.policy);
+            if (result == OK) result = model_lend(model, true, lender->copied, lender->reference, &answer.reference);
+        } else {
+            bool reference = request == REFERENCE;
+            result = model_publish(model, reference, lender->file, reference ? &answer.reference : &answer.policy);
+        }
+        if (result == OK && write(to, &answer, sizeof answer) != sizeof answer) result = BUG;
+    }
+    if (result != OK) fprintf(stderr, "lender: %s\n", fail_text());
+    model_free(&model);
+    _exit(result != OK);
+}
+
+static void lender_start(struct lender *lender, bool copied) {
+    int there[2], back[2];
+    *lender = (struct lender){.copied = copied};
+    case_open(&lender->it, "even");
+    lender->dir = case_dir(&lender->it);
+    lender->policy = path_join(&lender->it.arena, lender->dir, "policy");
+    lender->reference = path_join(&lender->it.arena, lender->dir, "reference");
+    lender->file = path_join(&lender->it.arena, lender->dir, "file");
+    assert_int_equal(pipe(there), 0);
+    assert_int_equal(pipe(back), 0);
+    lender->process = fork();
+    if (lender->process == 0) {
+        close(there[1]);
+        close(back[0]);
+        lender_run(lender, there[0], back[1]);
+    }
+    close(there[0]);
+    close(back[1]);
+    lender->to = there[1];
+    lender->from = back[0];
+}
+
+static struct answer ask(const struct lender *lender, char request) {
+    struct answer answer;
+    assert_int_equal(write(lender->to, &request, 1), 1);
+    assert_int_equal(read(lender->from, &answer, sizeof answer), sizeof answer);
+    return answer;
+}
+
+// Ends the process, by SIGKILL if `killed`; one that could not open the device has ended.
+static void lender_end(struct lender *lender, bool killed) {
+    int how = -1;
+    if (killed) kill(lender->process, SIGKILL);
+    close(lender->to);
+    assert_int_equal(waitpid(lender->process, &how, 0), lender->process);
+    assert_true(killed || how == 0);
+    close(lender->from);
+}
+
+static void lender_release(struct lender *lender) {
+    MUST(dir_remove(lender->dir));
+    case_close(&lender->it);
+}
+
+// ---- the process that borrows ----
+
+struct scores {
+    float logprobs[ANSWERS][LONGEST];
+};
+
+static struct scores score(struct model *model) {
+    struct scores scores = {0};
+    float *const rows[ANSWERS] = {scores.logprobs[0], scores.logprobs[1]};
+    MUST(model_score(model, &prompt, answers, ANSWERS, NULL, rows));
+    return scores;
+}
+
+static bool same(const struct scores *a, const struct scores *b) {
+    return memcmp(a, b, sizeof *a) == 0;
+}
+
+// NULL where there is no emulator.
+static struct model *borrower_open(const struct lender *lender) {
+    struct model *model = NULL;
+    status result =
+        model_open(&model, lender->it.dir, &(struct model_options){.device = "emulated", .precision = "bfloat16"});
+    if (result != OK) print_message("left out: %s\n", fail_text());
+    assert_true(result == OK || result == UNAVAILABLE);
+    return model;
+}
+
+// The scores with the weights in a file.
+static struct scores score_file(const struct lender *lender, uint64_t hash) {
+    struct model *model = borrower_open(lender);
+    MUST(model_swap(model, lender->file, 1, hash));
+    assert_true(model_weights_intact(model));
+    struct scores scores = score(model);
+    model_free(&model);
+    return scores;
+}
+
+// Borrowed weights give the bits of published ones; a step of the lender is seen at once, and a new version is the same
+// memory.
+static void test_weights_are_borrowed(void **state) {
+    (void)state;
+    struct lender lender;
+    lender_start(&lender, false);
+    struct model *model = borrower_open(&lender);
+    if (!model) {
+        lender_end(&lender, true);
+        lender_release(&lender);
+        return;
+    }
+    uint64_t initial, found;
+    struct scores first = score(model);
+    struct answer lent = ask(&lender, LEND);
+    MUST(model_hash(model, &initial));
+    assert_true(lent.policy == initial && lent.reference == initial);
+    MUST(model_swap(model, lender.policy, 0, initial));
+    struct scores borrowed = score(model);
+    assert_true(same(&borrowed, &first) && model_weights_intact(model));
+
+    ask(&lender, STEP);
+    assert_false(model_weights_intact(model));
+    assert_int_equal(model_swap(model, lender.policy, 0, initial), BAD_SAMPLE);
+    lent = ask(&lender, LEND);
+    assert_true(lent.policy != initial && lent.reference != initial && lent.policy != lent.reference);
+    assert_false(model_weights_intact(model)); // until they are taken over
+    assert_int_equal(model_swap(model, lender.policy, 0, initial), BAD_SAMPLE);
+    assert_false(model_weights_intact(model));
+    MUST(model_swap(model, lender.policy, 1, lent.policy));
+    assert_true(model_weights_intact(model) && model_version(model) == 1);
+    MUST(model_hash(model, &found));
+    assert_true(found == lent.policy);
+    borrowed = score(model);
+    ask(&lender, PUBLISH);
+    struct scores published = score_file(&lender, lent.policy);
+    assert_true(same(&borrowed, &published) && !same(&borrowed, &first));
+    MUST(model_swap(model, lender.reference, 1, lent.reference));
+    borrowed = score(model);
+    ask(&lender, REFERENCE);
+    published = score_file(&lender, lent.reference);
+    assert_true(same(&borrowed, &published) && !same(&borrowed, &first));
+
+    // The lender's death leaves what was borrowed. Nobody can borrow it any more, and the old weights stay in use.
+    lender_end(&lender, true);
+    borrowed = score(model);
+    assert_true(same(&borrowed, &published) && model_weights_intact(model));
+    assert_int_equal(model_swap(model, lender.policy, 1, lent.policy), DATAERR);
+    MUST(model_hash(model, &found));
+    assert_true(found == lent.reference && model_weights_intact(model));
+    MUST(model_reset(model, initial));
+    borrowed = score(model);
+    assert_true(same(&borrowed, &first) && model_weights_intact(model));
+    model_free(&model);
+    lender_release(&lender);
+}
+
+// Copied weights stay as they are while the lender takes a step.
+static void test_weights_are_copied(void **state) {
+    (void)state;
+    struct lender lender;
+    lender_start(&lender, true);
+    struct model *model = borrower_open(&lender);
+    if (!model) {
+        lender_end(&lender, true);
+        lender_release(&lender);
+        return;
+    }
+    struct answer lent = ask(&lender, LEND);
+    MUST(model_swap(model, lender.policy, 0, lent.policy));
+    struct scores first = score(model);
+    ask(&lender, STEP);
+    struct scores again = score(model);
+    assert_true(model_weights_intact(model) && same(&first, &again));
+    assert_int_equal(model_swap(model, lender.policy, 0, lent.policy), BAD_SAMPLE);
+    lent = ask(&lender, LEND);
+    MUST(model_swap(model, lender.policy, 1, lent.policy));
+    again = score(model);
+    ask(&lender, PUBLISH);
+    struct scores published = score_file(&lender, lent.policy);
+    assert_true(same(&again, &published) && !same(&again, &first));
+    MUST(model_swap(model, lender.file, 2, lent.policy));
+    lender_end(&lender, false); // nothing is borrowed any more
+    again = score(model);
+    assert_true(same(&again, &published));
+    model_free(&model);
+    lender_release(&lender);
+}
+
+// A model in another precision, and a file that is no page, are refused; the old weights stay.
+static void test_other_weights_are_refused(void **state) {
+    (void)state;
+    struct lender lender;
+    lender_start(&lender, false);
+    struct model *model = NULL;
+    const struct model_options options = {.device = "emulated", .precision = "float32"};
+    if (model_open(&model, lender.it.dir, &options) != OK) {
+        lender_end(&lender, true);
+        lender_release(&lender);
+        return;
+    }
+    uint64_t before, after;
+    MUST(model_hash(model, &before));
+    struct answer lent = ask(&lender, LEND);
+    assert_int_equal(model_swap(model, lender.policy, 1, lent.policy), DATAERR);
+    assert_non_null(strstr(fail_text(), "another precision"));
+    MUST(file_write_atomic(lender.file, "caravlnt", 8));
+    assert_int_equal(model_swap(model, lender.file, 1, lent.policy), DATAERR);
+    assert_int_equal(model_swap(model, "/nonexistent", 1, lent.policy), DATAERR);
+    MUST(model_hash(model, &after));
+    assert_true(before == after && model_version(model) == 0);
+    struct model *cpu = case_model(&lender.it, &(struct model_options){.precision = "float32"});
+    assert_false(model_can_lend(cpu));
+    model_free(&cpu);
+    model_free(&model);
+    lender_end(&lender, false);
+    lender_release(&lender);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_weights_are_borrowed),
+        cmocka_unit_test(test_weights_are_copied),
+        cmocka_unit_test(test_other_weights_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
