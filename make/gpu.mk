@@ -1,11 +1,43 @@
-# Measurements on a GPU: never part of a test.
+# Measurements and checks on a GPU: never part of a test. A machine with a GPU may lack a compiler and every library:
+# build/gpu.tar.gz has all that they need.
 GPU_BENCH := $(BUILD)/tests/gpu/bench
 
 $(BUILD)/tests/gpu/%: $(BUILD)/tests/gpu/%.o $(LIBRARY)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-.PHONY: gpu-bench
-gpu-bench: $(GPU_BENCH) $(CUDA_PLUGIN) ## measure operations that a GPU's memory limits; lines of JSON in build/gpu-bench.json
-	@CARAVAN_LIB=$(BUILD)/lib $(GPU_BENCH) --device cuda > $(BUILD)/gpu-bench.json
+# ---- the archive ----
 
-e2e: $(GPU_BENCH) # its smoke test is tests/e2e/gpu-bench.sh
+# Programs that find their libraries beside themselves. They are linked with no_media.o, and so need no FFmpeg.
+PACK          := $(BUILD)/gpu
+PACK_CASES    := model_parity model_bits
+PACK_TESTS    := harness bench questions $(PACK_CASES)
+PACK_PROGRAMS := $(patsubst $(BUILD)/bin/%,$(PACK)/bin/%,$(PROGRAMS)) $(PACK_TESTS:%=$(PACK)/bin/%)
+PACK_LINK      = $(CC) $(LDFLAGS) -s -Wl,--as-needed -Wl,--disable-new-dtags -Wl,-rpath,'$$ORIGIN/../lib' -o $@ $^ $(LDLIBS)
+
+# pack_rule PROGRAM,OBJECTS,LIBRARIES
+define pack_rule
+$(PACK)/bin/$(1): $(2) $(BUILD)/tests/gpu/no_media.o $(LIBRARY)
+	@mkdir -p $$(@D)
+	$$(PACK_LINK) $(3)
+endef
+$(foreach stage,$(STAGES),$(eval $(call pack_rule,caravan-$(stage),$(patsubst %.c,$(BUILD)/%.o,$(wildcard stages/$(stage)/*.c)))))
+$(foreach case,$(PACK_CASES),$(eval $(call pack_rule,$(case),$(BUILD)/tests/unit/$(case).o,-lcmocka)))
+$(foreach test,bench questions,$(eval $(call pack_rule,$(test),$(BUILD)/tests/gpu/$(test).o)))
+$(eval $(call pack_rule,caravan,$(TOOL_SOURCES:%.c=$(BUILD)/%.o)))
+$(eval $(call pack_rule,harness,$(OPS_SOURCES:%.c=$(BUILD)/%.o),-lcmocka))
+
+.PHONY: gpu-pack gpu-pack-programs gpu-check gpu-bench
+gpu-pack-programs: $(PACK_PROGRAMS) $(EMULATED)
+
+gpu-pack: programs gpu-pack-programs $(CUDA_PLUGIN) ## make build/gpu.tar.gz, which checks and measures a GPU without a compiler there
+	@test -n "$(CUDA_PLUGIN)" || { echo "gpu-pack needs nvcc and not CUDA=0" >&2; exit 69; }
+	@BIN=$(BUILD)/bin tools/gpu-pack $(PACK) $(BUILD)/gpu.tar.gz $(EMULATED) $(CUDA_PLUGIN)
+
+gpu-check: gpu-pack ## check this machine's GPU: what only a GPU can answer, operations, model, a pipeline; into build/gpu-check
+	$(PACK)/check --out $(BUILD)/gpu-check
+
+gpu-bench: gpu-pack ## measure operations on this machine's GPU; into build/gpu-bench
+	$(PACK)/check --out $(BUILD)/gpu-bench bench
+
+# For tests/e2e/gpu-bench.sh and gpu-check.sh.
+e2e: $(GPU_BENCH) $(if $(SANITIZE),,gpu-pack-programs)

@@ -307,7 +307,7 @@ static void test_faults_are_told_apart(void **state) {
     struct model *model = NULL;
     assert_int_equal(model_open(&model, it.dir, &(struct model_options){.device = "cpu", .precision = "int8"}), USAGE);
     assert_int_equal(model_open(&model, it.dir, &(struct model_options){.device = "tpu"}), USAGE);
-    assert_int_equal(model_open(&model, it.dir, &(struct model_options){.device = "cuda"}), UNAVAILABLE);
+    assert_int_equal(model_open(&model, it.dir, &(struct model_options){.device = "cuda:99"}), UNAVAILABLE);
     assert_int_equal(model_open(&model, "/nowhere", &(struct model_options){.device = "cpu"}), DATAERR);
     assert_null(model);
     model = case_model(&it, &(struct model_options){.precision = "float32"});

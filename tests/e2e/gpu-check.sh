@@ -1,0 +1,36 @@
+# The archive for GPU machines, packed with the emulator alone: unpacked elsewhere it needs glibc and what it brings. Its
+# check answers the questions, measures, and trains through SIGKILL; a device that is not there stops no item.
+. tests/e2e/common.sh
+pack=$bin/../gpu/bin
+[ -e "$pack/questions" ] || exit 0 # the sanitizers' builds lack it
+mkdir -p "$work/pack/gpu" "$work/there"
+cp -R "$pack" "$work/pack/gpu/"
+BIN=$bin tools/gpu-pack "$work/pack/gpu" "$work/gpu.tar.gz" "$bin/../lib/libcaravan-emulated.so" 2>/dev/null >"$work/out"
+rm -r "$work/pack"
+cd "$work/there"
+tar -xzf ../gpu.tar.gz
+ldd gpu/bin/* | awk '/=> / { print $3 }' | grep -v "^$work/there/" | sort -u >"$work/foreign"
+if grep -Ev '/lib(c|m|dl|rt|pthread|resolv)\.so' "$work/foreign"; then fail "libraries that the archive lacks"; fi
+
+# check DEVICE ITEM...: runs the archive's check without this shell's environment.
+check() {
+    device=$1
+    shift
+    env -i PATH="$PATH" DEVICE="$device" BENCH=--tiny STEPS=4 gpu/check "$@" >"$work/table" 2>"$work/err" </dev/null
+}
+
+check emulated machine questions bench || fail "$(cat "$work/table")"
+[ "$(grep -c '"result": "ok"' gpu-check/check.json)" = 3 ] || fail "$(cat gpu-check/check.json)"
+[ "$(grep -c '"like": "sm_90", "equal": \([0-9]*\), "of": \1}' gpu-check/questions.json)" = 8 ] || fail "$(cat gpu-check/questions.json)"
+grep '"like": "sm_80"' gpu-check/questions.json | grep -q '"equal": \([0-9]*\), "of": \1}' && fail "the two kinds of tensor cores agree"
+grep -q '"us_called"' gpu-check/questions.json && grep -q '"exported"' gpu-check/questions.json || fail "$(cat gpu-check/questions.json)"
+grep -q '"item": "digest", .*"us": ' gpu-check/bench.json || fail "nothing was measured: $(cat gpu-check/bench.log)"
+
+check cpu pipeline || fail "$(cat "$work/table")"
+grep -q 'equal to the bit' gpu-check/pipeline.json || fail "$(cat gpu-check/pipeline.log)"
+
+if check cuda:99 machine questions linear; then fail "there is a device cuda:99"; fi
+grep -q '"item": "machine", .*"result": "ok"' gpu-check/check.json || fail "$(cat gpu-check/check.json)"
+grep -q '"item": "questions", .*"result": "exit 69"' gpu-check/check.json || fail "$(cat gpu-check/check.json)"
+grep -q '"item": "linear", .*"result": "exit 69"' gpu-check/check.json || fail "$(cat gpu-check/check.json)"
+expect 64 "no item products" gpu/check products
