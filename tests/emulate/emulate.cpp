@@ -455,8 +455,7 @@ void multiply_matrices(void *const arguments[32]) {
             for (int r = 0; r < 2; r++) c[g + r * 8][t + i] = own->c[2 * r + i];
         }
     }
-    for (int row = 0; row < 16; row++)
-        add_products(c[row], a[row], b, block.device->products_at_once, block.device->sum_bits);
+    add_products(c, a, 16, b, block.device->products_at_once, block.device->sum_bits);
     for (int lane = 0; lane < warp_lanes; lane++) {
         auto *own = static_cast<mma_operands *>(arguments[lane]);
         for (int r = 0; r < 4; r++) own->c[r] = c[lane / 4 + r / 2 * 8][2 * (lane % 4) + r % 2];

@@ -25,9 +25,10 @@ struct device {
 void run_grid(const struct device &device, const char *kernel_name, dim3 grid, dim3 block, size_t shared_bytes,
               const std::function<void()> &kernel);
 
-// c[8] += a row of 16 by a matrix of 16 x 8, as the tensor cores of sm_90 (16 products at once, 25 bits) or of sm_80
-// (8 products at once, 24 bits) do.
-void add_products(float c[8], const uint16_t a[16], const uint16_t b[16][8], int products_at_once, int sum_bits);
+// c[rows,8] += a[rows,16] b[16,8], as the tensor cores of sm_90 (16 products at once, 25 bits) or of sm_80 (8 products
+// at once, 24 bits) do.
+void add_products(float c[][8], const uint16_t a[][16], int rows, const uint16_t b[16][8], int products_at_once,
+                  int sum_bits);
 
 // Memory that processes can share (shared_memory.cpp).
 

@@ -95,23 +95,53 @@ static float add_one_by_one(float c, const uint16_t a[16], const uint16_t b[16][
     return std::isnan(c) ? f32_from_bits(0x7fffffff) : c;
 }
 
-void add_products(float c[columns], const uint16_t a[16], const uint16_t b[16][columns], int products_at_once,
-                  int sum_bits) {
-    float odd[columns];
-    bool is_odd[columns] = {};
-    struct term a_terms[16], b_terms[16][columns];
+// A matrix of 16 x 8, and what is found out about it once for all rows.
+struct factor {
+    const uint16_t (*bits)[columns];
+    struct term terms[16][columns];
+    bool zero, odd[columns]; // all of it is zero; a column that is not finite
+};
+
+static struct factor factor_of(const uint16_t b[16][columns]) {
+    struct factor factor = {b, {}, true, {}};
     for (int k = 0; k < 16; k++) {
-        a_terms[k] = term_of_bf16(a[k]);
         for (int j = 0; j < columns; j++) {
-            b_terms[k][j] = term_of_bf16(b[k][j]);
-            is_odd[j] |= !finite_bf16(a[k]) || !finite_bf16(b[k][j]) || !std::isfinite(c[j]);
+            factor.terms[k][j] = term_of_bf16(b[k][j]);
+            factor.zero &= !(b[k][j] & 0x7fff);
+            factor.odd[j] |= !finite_bf16(b[k][j]);
         }
     }
-    for (int j = 0; j < columns; j++)
-        if (is_odd[j]) odd[j] = add_one_by_one(c[j], a, b, j);
-    for (int k = 0; k < 16; k += products_at_once) add_sum(c, a_terms + k, b_terms + k, products_at_once, sum_bits);
+    return factor;
+}
+
+static void add_row(float c[columns], const uint16_t a[16], const struct factor &b, int products_at_once,
+                    int sum_bits) {
+    float odd[columns];
+    bool is_odd[columns], a_odd = false;
+    struct term terms[16];
+    uint16_t any = 0;
+    for (int k = 0; k < 16; k++) {
+        terms[k] = term_of_bf16(a[k]);
+        any |= a[k] & 0x7fff;
+        a_odd |= !finite_bf16(a[k]);
+    }
+    for (int j = 0; j < columns; j++) {
+        is_odd[j] = a_odd || b.odd[j] || !std::isfinite(c[j]);
+        if (is_odd[j]) odd[j] = add_one_by_one(c[j], a, b.bits, j);
+    }
+    if (b.zero || !any) { // much of a tile that is not full
+        for (int j = 0; j < columns; j++) c[j] += 0.0f;
+    } else {
+        for (int k = 0; k < 16; k += products_at_once) add_sum(c, terms + k, b.terms + k, products_at_once, sum_bits);
+    }
     for (int j = 0; j < columns; j++)
         if (is_odd[j]) c[j] = odd[j];
+}
+
+void add_products(float c[][columns], const uint16_t a[][16], int rows, const uint16_t b[16][columns],
+                  int products_at_once, int sum_bits) {
+    const struct factor factor = factor_of(b);
+    for (int row = 0; row < rows; row++) add_row(c[row], a[row], factor, products_at_once, sum_bits);
 }
 
 } // namespace emulate

@@ -348,7 +348,7 @@ struct products {
     }
     float sum(int device, float c) const {
         float sums[8] = {c, c, c, c, c, c, c, c};
-        emulate::add_products(sums, a, b, device == sm_80 ? 8 : 16, device == sm_80 ? 24 : 25);
+        emulate::add_products(&sums, &a, 1, b, device == sm_80 ? 8 : 16, device == sm_80 ? 24 : 25);
         for (int j = 1; j < 8; j++) assert_memory_equal(&sums[j], &sums[0], sizeof sums[0]);
         return sums[0];
     }
