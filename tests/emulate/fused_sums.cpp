@@ -15,7 +15,8 @@
 
 namespace emulate {
 
-enum { columns = 8, least_exponent = -1000, product_fraction = 14, f32_fraction = 23 };
+enum { columns = 8, product_fraction = 14, f32_fraction = 23 };
+enum { zero_exponent = -1000 }; // of a zero: so small that neither it nor a product with it is the largest
 
 // mantissa * 2^(exponent - fraction), with the sign in the mantissa.
 struct term {
@@ -23,7 +24,7 @@ struct term {
 };
 
 static inline struct term term_of(uint32_t sign, int32_t exponent, int32_t fraction, int32_t hidden_bit, int bias) {
-    struct term term = {fraction, 1 - bias}; // zero, or below the normal numbers
+    struct term term = {fraction, fraction ? 1 - bias : zero_exponent}; // zero, or below the normal numbers
     if (exponent) term = {fraction | hidden_bit, exponent - bias};
     if (sign) term.mantissa = -term.mantissa;
     return term;
@@ -57,30 +58,29 @@ static inline int32_t cut(int32_t mantissa, int up, int down) {
     return mantissa < 0 ? -size : size;
 }
 
-VECTORIZED static void add_sum(float c[columns], const struct term *a, const struct term (*b)[columns], int count,
-                               int sum_bits) {
+VECTORIZED static void add_sum(float c[columns], const struct term *a, const int32_t (*b_mantissas)[columns],
+                               const int32_t (*b_exponents)[columns], int count, int sum_bits) {
     int32_t largest[columns], sum[columns];
     struct term old[columns];
     for (int j = 0; j < columns; j++) {
         old[j] = term_of_f32(c[j]);
-        largest[j] = old[j].mantissa ? old[j].exponent : least_exponent;
+        largest[j] = old[j].exponent;
         sum[j] = 0;
     }
     for (int k = 0; k < count; k++) {
         for (int j = 0; j < columns; j++) {
-            int32_t product = a[k].mantissa * b[k][j].mantissa, exponent = a[k].exponent + b[k][j].exponent;
-            if (product && exponent > largest[j]) largest[j] = exponent;
+            int32_t exponent = a[k].exponent + b_exponents[k][j];
+            largest[j] = exponent > largest[j] ? exponent : largest[j];
         }
     }
     for (int k = 0; k < count; k++) {
         for (int j = 0; j < columns; j++) {
-            int32_t product = a[k].mantissa * b[k][j].mantissa, exponent = a[k].exponent + b[k][j].exponent;
-            sum[j] += cut(product, sum_bits - product_fraction, product ? largest[j] - exponent : 0);
+            int32_t product = a[k].mantissa * b_mantissas[k][j], exponent = a[k].exponent + b_exponents[k][j];
+            sum[j] += cut(product, sum_bits - product_fraction, largest[j] - exponent);
         }
     }
     for (int j = 0; j < columns; j++) {
-        int down = old[j].mantissa ? largest[j] - old[j].exponent : 0;
-        int64_t all = (int64_t)sum[j] + cut(old[j].mantissa, sum_bits - f32_fraction, down);
+        int64_t all = (int64_t)sum[j] + cut(old[j].mantissa, sum_bits - f32_fraction, largest[j] - old[j].exponent);
         c[j] = all ? rounded_towards_zero((double)all * power_of_two(largest[j] - sum_bits)) : 0;
     }
 }
@@ -98,15 +98,17 @@ static float add_one_by_one(float c, const uint16_t a[16], const uint16_t b[16][
 // A matrix of 16 x 8, and what is found out about it once for all rows.
 struct factor {
     const uint16_t (*bits)[columns];
-    struct term terms[16][columns];
+    int32_t mantissas[16][columns], exponents[16][columns];
     bool zero, odd[columns]; // all of it is zero; a column that is not finite
 };
 
-static struct factor factor_of(const uint16_t b[16][columns]) {
-    struct factor factor = {b, {}, true, {}};
+VECTORIZED static struct factor factor_of(const uint16_t b[16][columns]) {
+    struct factor factor = {b, {}, {}, true, {}};
     for (int k = 0; k < 16; k++) {
         for (int j = 0; j < columns; j++) {
-            factor.terms[k][j] = term_of_bf16(b[k][j]);
+            struct term term = term_of_bf16(b[k][j]);
+            factor.mantissas[k][j] = term.mantissa;
+            factor.exponents[k][j] = term.exponent;
             factor.zero &= !(b[k][j] & 0x7fff);
             factor.odd[j] |= !finite_bf16(b[k][j]);
         }
@@ -132,7 +134,8 @@ static void add_row(float c[columns], const uint16_t a[16], const struct factor 
     if (b.zero || !any) { // much of a tile that is not full
         for (int j = 0; j < columns; j++) c[j] += 0.0f;
     } else {
-        for (int k = 0; k < 16; k += products_at_once) add_sum(c, terms + k, b.terms + k, products_at_once, sum_bits);
+        for (int k = 0; k < 16; k += products_at_once)
+            add_sum(c, terms + k, b.mantissas + k, b.exponents + k, products_at_once, sum_bits);
     }
     for (int j = 0; j < columns; j++)
         if (is_odd[j]) c[j] = odd[j];
