@@ -112,11 +112,12 @@ static void graph_record_step(struct harness *h, const struct graph_decoder *it,
     harness_ok(h, h->ops->graph_end(h->backend, out));
 }
 
-// Every fifth step a slot is given to another completion, of at most 1 + 2 slot tokens: some have ended by then, others
-// are replaced. A slot is made idle at step 6. Later prompts have two chunks of keys, the first ones have one.
+// Every seventh step a slot is given to another completion, of at most 1 + 2 slot tokens: some have ended by then,
+// others are replaced. A slot is made idle at step 6, and some steps follow each other without a change. Later prompts
+// have two chunks of keys, the first ones have one.
 static void graph_change_slots(struct harness *h, struct graph_decoder decoders[2], int step) {
     for (int slot = 0; slot < slots; slot++) {
-        if (step > 0 && (step + slot) % 5 != 0) continue;
+        if (step > 0 && (step + slot) % 7 != 0) continue;
         int32_t len = (int32_t)harness_range(h, 1, 6);
         int32_t prefix_len = (int32_t)(step < 5 ? harness_range(h, 1, 90) : harness_range(h, 513, prompt_rows));
         const struct decode_row row = {.token = (int32_t)harness_range(h, 0, vocabulary - 1),
