@@ -1,8 +1,9 @@
 # Measurements and checks on a GPU: never part of a test. A machine with a GPU may lack a compiler and every library:
 # build/gpu.tar.gz has all that they need.
-GPU_BENCH := $(BUILD)/tests/gpu/bench
+GPU_BENCH         := $(BUILD)/tests/gpu/bench
+GPU_BENCH_OBJECTS := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/gpu/bench*.c))
 
-$(BUILD)/tests/gpu/%: $(BUILD)/tests/gpu/%.o $(LIBRARY)
+$(GPU_BENCH): $(GPU_BENCH_OBJECTS) $(LIBRARY)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 # ---- the archive ----
@@ -22,7 +23,8 @@ $(PACK)/bin/$(1): $(2) $(BUILD)/tests/gpu/no_media.o $(LIBRARY)
 endef
 $(foreach stage,$(STAGES),$(eval $(call pack_rule,caravan-$(stage),$(patsubst %.c,$(BUILD)/%.o,$(wildcard stages/$(stage)/*.c)))))
 $(foreach case,$(PACK_CASES),$(eval $(call pack_rule,$(case),$(BUILD)/tests/unit/$(case).o,-lcmocka)))
-$(foreach test,bench questions,$(eval $(call pack_rule,$(test),$(BUILD)/tests/gpu/$(test).o)))
+$(eval $(call pack_rule,bench,$(GPU_BENCH_OBJECTS)))
+$(eval $(call pack_rule,questions,$(BUILD)/tests/gpu/questions.o))
 $(eval $(call pack_rule,caravan,$(TOOL_SOURCES:%.c=$(BUILD)/%.o)))
 $(eval $(call pack_rule,harness,$(OPS_SOURCES:%.c=$(BUILD)/%.o),-lcmocka))
 

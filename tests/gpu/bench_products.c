@@ -1,0 +1,349 @@
+// The items that arithmetic limits, or the memory of weights and of the KV cache: products, attention, the language
+// model head, and rope, which feeds the cache.
+#include <stdlib.h>
+
+#include "shared/base/memory.h"
+#include "tests/gpu/bench.h"
+
+// ---- products ----
+
+// in [m, l], weight [n, l], out [m, n].
+static status bench_product(struct bench *b, int64_t m, int64_t n, int64_t l) {
+    TRY(bench_tensor(b, ELEMENT_BF16, m, l));
+    TRY(bench_tensor(b, ELEMENT_BF16, n, l));
+    return bench_tensor(b, ELEMENT_BF16, m, n);
+}
+
+static status bench_set_up_square(struct bench *b) {
+    return bench_product(b, b->shape->square, b->shape->square, b->shape->square);
+}
+
+static int64_t bench_qkv_columns(struct heads heads) {
+    return (int64_t)(heads.query + 2 * heads.key) * heads.size;
+}
+
+static status bench_set_up_qkv(struct bench *b) {
+    return bench_product(b, b->shape->rows, bench_qkv_columns(b->shape->heads), b->shape->hidden);
+}
+
+static status bench_set_up_out(struct bench *b) {
+    return bench_product(b, b->shape->rows, b->shape->hidden, b->shape->hidden);
+}
+
+static status bench_set_up_gate_up(struct bench *b) {
+    return bench_product(b, b->shape->rows, 2 * b->shape->inner, b->shape->hidden);
+}
+
+static status bench_set_up_down(struct bench *b) {
+    return bench_product(b, b->shape->rows, b->shape->hidden, b->shape->inner);
+}
+
+static status bench_set_up_vision_gate_up(struct bench *b) {
+    return bench_product(b, b->shape->patches, 2 * b->shape->vision_inner, b->shape->vision_hidden);
+}
+
+static status bench_set_up_vision_down(struct bench *b) {
+    return bench_product(b, b->shape->patches, b->shape->vision_hidden, b->shape->vision_inner);
+}
+
+static status bench_set_up_decoded_qkv(struct bench *b) {
+    return bench_product(b, b->shape->decoded, bench_qkv_columns(b->shape->heads), b->shape->hidden);
+}
+
+static status bench_set_up_decoded_gate_up(struct bench *b) {
+    return bench_product(b, b->shape->decoded, 2 * b->shape->inner, b->shape->hidden);
+}
+
+static status bench_set_up_decoded_down(struct bench *b) {
+    return bench_product(b, b->shape->decoded, b->shape->hidden, b->shape->inner);
+}
+
+static status bench_prepare_weight(struct bench *b) {
+    return b->ops->weight_new(b->backend, &b->weight, b->tensors[1], false);
+}
+
+static status bench_linear(struct bench *b) {
+    return b->ops->linear(b->backend, b->tensors[2], b->tensors[0], b->weight, (struct tensor){0});
+}
+
+static status bench_linear_grad_input(struct bench *b) {
+    return b->ops->linear_grad_input(b->backend, b->tensors[0], b->tensors[2], b->weight, false);
+}
+
+static status bench_linear_grad_weight(struct bench *b) {
+    return b->ops->linear_grad_weight(b->backend, b->tensors[1], (struct tensor){0}, b->tensors[2], b->tensors[0]);
+}
+
+static double bench_grad_weight_bytes(const struct bench *b) {
+    return bench_all_bytes(b) + bench_tensor_bytes(b, 1); // it is read and written
+}
+
+static double bench_product_flops(const struct bench *b) {
+    const struct tensor *in = &b->tensors[0];
+    return 2.0 * (double)(in->rows * in->columns) * (double)b->tensors[1].rows;
+}
+
+// ---- attention ----
+
+// A tensor of I32 gets the number of the row in each of its columns.
+static status bench_number_rows(struct bench *b, struct tensor out) {
+    int32_t *numbers;
+    TRY(NEW(&numbers, (size_t)(out.rows * out.columns)));
+    for (int64_t i = 0; i < out.rows * out.columns; i++) numbers[i] = (int32_t)(i / out.columns);
+    status result = b->ops->upload(b->backend, out, numbers, ELEMENT_I32);
+    free(numbers);
+    return result;
+}
+
+enum { QKV, OUT, LSE, SLOTS, POSITIONS, COS, SIN, GRAD_QKV };
+
+// The first seven tensors, for `rows` rows; positions are those of the rows.
+static status bench_attention_tensors(struct bench *b, struct heads heads, int64_t rows) {
+    TRY(bench_tensor(b, ELEMENT_BF16, rows, bench_qkv_columns(heads)));
+    TRY(bench_tensor(b, ELEMENT_BF16, rows, (int64_t)heads.query * heads.size));
+    TRY(bench_tensor(b, ELEMENT_F32, rows, heads.query));
+    TRY(bench_tensor(b, ELEMENT_I32, rows, 1));
+    TRY(bench_tensor(b, ELEMENT_I32, rows, 3));
+    TRY(bench_tensor(b, ELEMENT_F32, rows, heads.size / 2));
+    return bench_tensor(b, ELEMENT_F32, rows, heads.size / 2);
+}
+
+static status bench_set_up_text(struct bench *b) {
+    TRY(bench_attention_tensors(b, b->shape->heads, b->shape->rows));
+    return bench_tensor(b, ELEMENT_BF16, b->shape->rows, bench_qkv_columns(b->shape->heads));
+}
+
+static status bench_set_up_windows(struct bench *b) {
+    TRY(bench_attention_tensors(b, b->shape->vision_heads, b->shape->patches));
+    return bench_tensor(b, ELEMENT_BF16, b->shape->patches, bench_qkv_columns(b->shape->vision_heads));
+}
+
+static status bench_set_up_decoded(struct bench *b) {
+    return bench_attention_tensors(b, b->shape->heads, b->shape->decoded);
+}
+
+static status bench_call_rope(struct bench *b, struct heads heads) {
+    const struct tensor *t = b->tensors;
+    struct rope_table table = {t[COS], t[SIN], {heads.size / 8, heads.size / 8, heads.size / 4}};
+    return b->ops->rope(b->backend, t[QKV], &table, t[POSITIONS], heads, b->cache, 0, t[SLOTS]);
+}
+
+// A cache of `rows` rows that holds the keys and values of the item's rows, and the plan for `spans`.
+static status bench_prepare_attention(struct bench *b, struct heads heads, int64_t rows,
+                                      const struct attention_span *spans, size_t count) {
+    const struct tensor *t = b->tensors;
+    TRY(bench_number_rows(b, t[SLOTS]));
+    TRY(bench_number_rows(b, t[POSITIONS]));
+    TRY(b->ops->kv_cache_new(b->backend, &b->cache, ELEMENT_BF16, 1, rows, heads));
+    TRY(bench_call_rope(b, heads));
+    return b->ops->attention_plan_new(b->backend, &b->plan, heads, spans, count, t[SLOTS]);
+}
+
+static status bench_attention(struct bench *b) {
+    const struct tensor *t = b->tensors;
+    return b->ops->attention(b->backend, t[OUT], t[QKV], 0.1f, b->cache, 0, b->plan, t[LSE]);
+}
+
+static status bench_attention_grad(struct bench *b) {
+    const struct tensor *t = b->tensors;
+    return b->ops->attention_grad(b->backend, t[GRAD_QKV], t[OUT], t[OUT], t[QKV], 0.1f, b->cache, 0, b->plan, t[LSE]);
+}
+
+// A prompt, and branches of equal length behind it.
+static status bench_prepare_text(struct bench *b) {
+    const struct bench_shape *s = b->shape;
+    int64_t len = (s->rows - s->prompt) / s->branches;
+    struct attention_span *spans;
+    TRY(NEW(&spans, (size_t)s->branches + 1));
+    spans[0] = (struct attention_span){.q_len = s->prompt, .visible = 1, .causal = true};
+    for (int64_t i = 0; i < s->branches; i++) {
+        int64_t first = s->prompt + i * len;
+        spans[i + 1] = (struct attention_span){first, len, 0, s->prompt, first, 1, true};
+    }
+    status result = bench_prepare_attention(b, s->heads, s->rows, spans, (size_t)s->branches + 1);
+    free(spans);
+    return result == OK ? bench_attention(b) : result; // the gradient needs lse
+}
+
+static status bench_prepare_windows(struct bench *b) {
+    const struct bench_shape *s = b->shape;
+    size_t count = (size_t)((s->patches + s->window - 1) / s->window);
+    struct attention_span *spans;
+    TRY(NEW(&spans, count));
+    for (size_t i = 0; i < count; i++) {
+        int64_t first = (int64_t)i * s->window, left = s->patches - first, len = left < s->window ? left : s->window;
+        spans[i] = (struct attention_span){.q_begin = first, .q_len = len, .kv_begin = first, .visible = len};
+    }
+    status result = bench_prepare_attention(b, s->vision_heads, s->patches, spans, count);
+    free(spans);
+    return result == OK ? bench_attention(b) : result;
+}
+
+static int64_t bench_decoded_keys(const struct bench_shape *s) {
+    return (s->decoded + 7) / 8 * s->prompt + s->decoded * s->own;
+}
+
+static status bench_prepare_decoded(struct bench *b) {
+    const struct bench_shape *s = b->shape;
+    int64_t prompts = (s->decoded + 7) / 8;
+    struct attention_span *spans;
+    TRY(NEW(&spans, (size_t)s->decoded));
+    for (int64_t i = 0; i < s->decoded; i++) {
+        int64_t own = prompts * s->prompt + i * s->own;
+        spans[i] = (struct attention_span){i, 1, i / 8 * s->prompt, s->prompt, own, s->own, false};
+    }
+    status result = bench_prepare_attention(b, s->heads, bench_decoded_keys(s), spans, (size_t)s->decoded);
+    free(spans);
+    return result;
+}
+
+static status bench_rope(struct bench *b) {
+    return bench_call_rope(b, b->shape->heads);
+}
+
+// Queries and keys are rotated in place; keys and values go to the cache.
+static double bench_rope_bytes(const struct bench *b) {
+    const struct heads *heads = &b->shape->heads;
+    return 2.0 * (double)b->shape->rows * heads->size * (2 * heads->query + 5 * heads->key);
+}
+
+static double bench_attention_bytes(const struct bench *b) {
+    return bench_tensor_bytes(b, QKV) + bench_tensor_bytes(b, OUT) + bench_tensor_bytes(b, LSE);
+}
+
+static double bench_attention_grad_bytes(const struct bench *b) {
+    return 2 * bench_attention_bytes(b) + bench_tensor_bytes(b, OUT); // out and its gradient
+}
+
+static double bench_decoded_bytes(const struct bench *b) {
+    const struct heads *heads = &b->shape->heads;
+    return 4.0 * (double)bench_decoded_keys(b->shape) * heads->key * heads->size + 2 * bench_tensor_bytes(b, OUT);
+}
+
+// Two products for each pair of a query and a key that it sees.
+static double bench_pair_flops(struct heads heads, double pairs) {
+    return 4 * pairs * heads.query * heads.size;
+}
+
+static double bench_text_flops(const struct bench *b) {
+    const struct bench_shape *s = b->shape;
+    double prompt = (double)s->prompt, len = (double)(s->rows - s->prompt) / (double)s->branches;
+    double branch = len * prompt + len * (len + 1) / 2;
+    return bench_pair_flops(s->heads, prompt * (prompt + 1) / 2 + (double)s->branches * branch);
+}
+
+static double bench_text_grad_flops(const struct bench *b) {
+    return 2.5 * bench_text_flops(b); // five products for two
+}
+
+static double bench_window_flops(const struct bench *b) {
+    return bench_pair_flops(b->shape->vision_heads, (double)(b->shape->patches * b->shape->window));
+}
+
+static double bench_window_grad_flops(const struct bench *b) {
+    return 2.5 * bench_window_flops(b);
+}
+
+// ---- the language model head ----
+
+// in, weight, targets, lse, logprob, grad_in, grad of the weight, dlogprob; rows are the completions' tokens.
+static status bench_set_up_head(struct bench *b) {
+    const struct bench_shape *s = b->shape;
+    int64_t rows = s->rows - s->prompt;
+    TRY(bench_tensor(b, ELEMENT_BF16, rows, s->hidden));
+    TRY(bench_tensor(b, ELEMENT_BF16, s->vocabulary, s->hidden));
+    TRY(bench_tensor(b, ELEMENT_I32, rows, 1));
+    TRY(bench_tensor(b, ELEMENT_F32, rows, 1));
+    return bench_tensor(b, ELEMENT_F32, rows, 1);
+}
+
+static status bench_set_up_head_grad(struct bench *b) {
+    const struct bench_shape *s = b->shape;
+    TRY(bench_set_up_head(b));
+    TRY(bench_tensor(b, ELEMENT_BF16, s->rows - s->prompt, s->hidden));
+    TRY(bench_tensor(b, ELEMENT_BF16, s->vocabulary, s->hidden));
+    return bench_tensor(b, ELEMENT_F32, s->rows - s->prompt, 1);
+}
+
+static status bench_logprob(struct bench *b) {
+    const struct tensor *t = b->tensors;
+    return b->ops->logprob(b->backend, t[4], t[3], t[0], b->weight, t[2]);
+}
+
+static status bench_prepare_head(struct bench *b) {
+    TRY(bench_prepare_weight(b));
+    return bench_logprob(b); // the gradient needs lse
+}
+
+static status bench_logprob_grad(struct bench *b) {
+    const struct tensor *t = b->tensors;
+    return b->ops->logprob_grad(b->backend, t[5], t[6], t[0], b->weight, t[2], t[3], t[7]);
+}
+
+static double bench_head_grad_bytes(const struct bench *b) {
+    return bench_all_bytes(b) + bench_tensor_bytes(b, 6);
+}
+
+static double bench_head_grad_flops(const struct bench *b) {
+    return 3 * bench_product_flops(b); // the logits once more, and both gradients
+}
+
+// in, weight.
+static status bench_set_up_sample(struct bench *b) {
+    TRY(bench_tensor(b, ELEMENT_BF16, b->shape->decoded, b->shape->hidden));
+    return bench_tensor(b, ELEMENT_BF16, b->shape->vocabulary, b->shape->hidden);
+}
+
+static status bench_prepare_sample(struct bench *b) {
+    TRY(bench_prepare_weight(b));
+    TRY(b->ops->decode_batch_new(b->backend, &b->batch, (int)b->shape->decoded, b->shape->heads, NULL, 0));
+    for (int i = 0; i < b->shape->decoded; i++) {
+        struct decode_row row = {.kv_begin = i, .max_len = 1 << 20, .sampling = {1, 0.95f, 50}, .key = 1};
+        row.completion = (uint64_t)i;
+        TRY(b->ops->decode_batch_set(b->backend, b->batch, i, &row));
+    }
+    return OK;
+}
+
+static status bench_sample(struct bench *b) {
+    return b->ops->sample(b->backend, b->batch, b->tensors[0], b->weight);
+}
+
+// ---- the items ----
+
+#define LINEAR(name, operation, set_up, bytes)                                                                         \
+    BENCH_ITEM(name, operation, bench_##operation, bench_set_up_##set_up, bench_prepare_weight, bytes,                 \
+               bench_product_flops)
+#define ATTENTION(name, operation, call, set_up, bytes, flops)                                                         \
+    BENCH_ITEM(name, operation, call, bench_set_up_##set_up, bench_prepare_##set_up, bytes, flops)
+const struct bench_item bench_product_items[] = {
+    LINEAR("large product", linear, square, bench_all_bytes),
+    LINEAR("qkv", linear, qkv, bench_all_bytes),
+    LINEAR("out", linear, out, bench_all_bytes),
+    LINEAR("gate_up", linear, gate_up, bench_all_bytes),
+    LINEAR("down", linear, down, bench_all_bytes),
+    LINEAR("gradient of gate_up's input", linear_grad_input, gate_up, bench_all_bytes),
+    LINEAR("gradient of down's input", linear_grad_input, down, bench_all_bytes),
+    LINEAR("gradient of gate_up", linear_grad_weight, gate_up, bench_grad_weight_bytes),
+    LINEAR("gradient of down", linear_grad_weight, down, bench_grad_weight_bytes),
+    LINEAR("gate_up of patches", linear, vision_gate_up, bench_all_bytes),
+    LINEAR("down of patches", linear, vision_down, bench_all_bytes),
+    LINEAR("qkv, decoding", linear, decoded_qkv, bench_all_bytes),
+    LINEAR("gate_up, decoding", linear, decoded_gate_up, bench_all_bytes),
+    LINEAR("down, decoding", linear, decoded_down, bench_all_bytes),
+    ATTENTION("rope", rope, bench_rope, text, bench_rope_bytes, NULL),
+    ATTENTION("attention", attention, bench_attention, text, bench_attention_bytes, bench_text_flops),
+    ATTENTION("attention_grad", attention_grad, bench_attention_grad, text, bench_attention_grad_bytes,
+              bench_text_grad_flops),
+    ATTENTION("attention of windows", attention, bench_attention, windows, bench_attention_bytes, bench_window_flops),
+    ATTENTION("attention_grad of windows", attention_grad, bench_attention_grad, windows, bench_attention_grad_bytes,
+              bench_window_grad_flops),
+    ATTENTION("attention, decoding", attention, bench_attention, decoded, bench_decoded_bytes, NULL),
+    BENCH_ITEM("logprob", logprob, bench_logprob, bench_set_up_head, bench_prepare_head, bench_all_bytes,
+               bench_product_flops),
+    BENCH_ITEM("logprob_grad", logprob_grad, bench_logprob_grad, bench_set_up_head_grad, bench_prepare_head,
+               bench_head_grad_bytes, bench_head_grad_flops),
+    BENCH_ITEM("sample, decoding", sample, bench_sample, bench_set_up_sample, bench_prepare_sample, bench_all_bytes,
+               NULL),
+};
+const size_t bench_product_count = sizeof bench_product_items / sizeof *bench_product_items;
