@@ -26,9 +26,12 @@ struct node {
     struct collector *collector;           // of the last stage
     struct weights_server *weights_server; // of optim
     char *weights_dir;
-    struct group *next;           // received, waits for its weights
+    struct group *next;        // received, waits for its weights
+    struct group **given_back; // by the runner, to be done again
+    size_t given_back_count;
     int64_t held;                 // groups that the stage has
     struct stage_weights weights; // in use; path is not kept
+    char *weights_path;           // on optim's machine, "" for the weights of the model's directory
     int failed_loads;             // in a row, because the file was gone or damaged
     int failed_copies;            // of these, copies
     uint64_t failed_hash;         // of the last failed load
@@ -122,6 +125,7 @@ static status node_load_weights(struct node *node, struct remote_weights *remote
     TRY(result);
     log_debug("weights of version %lld", (long long)remote->weights.version);
     result = context->stage->load_weights(context->state, &remote->weights);
+    if (result == BAD_SAMPLE) return OK;
     // What was trained with one model must not be sampled from another; fail_text() has both hashes.
     if (result == DATAERR && !remote->weights.path) {
         const char *machine = node->config.machine;
@@ -141,6 +145,9 @@ static status node_load_weights(struct node *node, struct remote_weights *remote
     node->failed_loads = node->failed_copies = 0;
     node->weights = remote->weights;
     node->weights.path = NULL;
+    free(node->weights_path);
+    node->weights_path = remote->path;
+    remote->path = NULL;
     context->weights_version = remote->weights.version;
     *verdict = VERDICT_READY;
     return OK;
@@ -155,7 +162,11 @@ static status node_prepare_weights(struct node *node, const struct group *group,
     node_end_wait(node);
     TRY(result);
     const struct stage_weights *latest = &remote.weights;
-    bool in_use = latest->version == node->weights.version && latest->hash == node->weights.hash;
+    // Another path is that of another process of optim: what its predecessor lent is gone.
+    bool in_use = latest->version == node->weights.version && latest->hash == node->weights.hash &&
+                  strcmp(remote.path, node->weights_path) == 0;
+    const struct stage *stage = node->context->stage;
+    if (in_use && stage->weights_intact) in_use = stage->weights_intact(node->context->state);
     // Optim may be behind what the group needs only if it went back since; the source then issues the group again. A
     // group that needs exactly an older version has been trained.
     const int64_t needed = group->requires.policy;
@@ -177,7 +188,9 @@ static status node_receive(void *self, int capacity, int timeout_ms, struct grou
     enum verdict verdict = VERDICT_READY;
     status result = OK;
     *out = NULL;
-    if (!node->next) {
+    if (!node->next && node->given_back_count) {
+        node->next = node->given_back[--node->given_back_count];
+    } else if (!node->next) {
         if (timeout_ms) node_begin_wait(node, "waits for groups");
         result = node->collector ? collector_receive(node->collector, node->io, timeout_ms, &node->next)
                                  : io_thread_receive(node->io, capacity, timeout_ms, &node->next);
@@ -190,6 +203,9 @@ static status node_receive(void *self, int capacity, int timeout_ms, struct grou
     if (verdict == VERDICT_DROP) {
         io_thread_drop(node->io, node->next->id.data);
         group_free(&node->next);
+        for (size_t i = 0; i < node->given_back_count; i++) group_free(&node->given_back[i]);
+        free(node->given_back);
+        free(node->weights_path);
     } else if (verdict == VERDICT_LATER) {
         enum { PAUSE_US = 2000 };
         if (timeout_ms) usleep(PAUSE_US);
@@ -201,6 +217,23 @@ static status node_receive(void *self, int capacity, int timeout_ms, struct grou
         node->taken++;
         pthread_mutex_unlock(&node->lock);
     }
+    return OK;
+}
+
+static status node_give_back(void *self, struct group **group) {
+    struct node *node = self;
+    status result = RESIZE(&node->given_back, node->given_back_count + 1);
+    if (result == OK) {
+        node->given_back[node->given_back_count++] = *group;
+        *group = NULL;
+    }
+    group_free(group);
+    TRY(result);
+    node->held--;
+    assert(node->held >= 0);
+    pthread_mutex_lock(&node->lock);
+    node->taken--;
+    pthread_mutex_unlock(&node->lock);
     return OK;
 }
 
@@ -247,14 +280,15 @@ status node_enter(struct stage_context *context, const char *path) {
     const char *dir = path_join(&memory, node->config.run_dir, "weights");
     node->weights_dir = dir ? strdup(dir) : NULL;
     arena_release(&memory);
-    return node->weights_dir ? dir_make(node->weights_dir) : fail_oom();
+    node->weights_path = strdup("");
+    return node->weights_dir && node->weights_path ? dir_make(node->weights_dir) : fail_oom();
 }
 
 status node_run(struct stage_context *context) {
     struct node *node = context->node;
     const struct stage *stage = context->stage;
     const struct io_hooks hooks = {.self = node, .event = node_on_event, .report = node_on_report};
-    const struct channel channel = {node, node_receive, node_deliver};
+    const struct channel channel = {node, node_receive, node_deliver, node_give_back};
     bool source = stage->group_at != NULL;
     if (stage->fingerprint) node->weights.hash = stage->fingerprint(context->state);
     if (source) TRY(issuer_open(&node->issuer, context, &node->config));

@@ -68,10 +68,15 @@ static status runner_deliver(struct runner *runner, struct group **group) {
     return OK;
 }
 
-// Handles what the stage returned for a group: delivers it, quarantined or not, or refuses its line.
+// Handles what the stage returned for a group: delivers it, quarantined or not, or refuses its line. What was computed
+// while the weights changed counts for nothing: it may be of no version at all, and must not be stored under one.
 static status runner_settle(struct runner *runner, const struct held_group *held, status result) {
     struct stage_context *context = runner->context;
     struct group *group = held->group;
+    if (context->stage->weights_intact && !context->stage->weights_intact(context->state)) {
+        log_debug("the weights changed under group %s", group->id.data);
+        return runner->channel->give_back(runner->channel->self, &group);
+    }
     if (result == DATAERR) return runner->channel->deliver(runner->channel->self, &group, DATAERR);
     if (result == BAD_SAMPLE) result = group_quarantine(group, context->stage->name, "%s", fail_text());
     if (result == OK && group->quarantine.present) context->quarantined++;
@@ -202,6 +207,7 @@ status runner_run(struct stage_context *context, const struct channel *channel) 
     struct runner runner = {.context = context, .channel = channel};
     const struct stage *stage = context->stage;
     assert(stage->group_at || stage->work || (stage->capacity && stage->submit && stage->poll));
+    assert(!stage->weights_intact || channel->give_back || !context->node);
     int64_t total = 0;
     uint64_t hash;
     status result = stage->group_at ? stage->describe(context->state, &total, &hash) : runner_run_filter(&runner);

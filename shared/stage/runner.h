@@ -31,6 +31,9 @@ struct channel {
     // Sends a finished group on and frees it. END: the reader is gone. `outcome` is OK, or DATAERR for a group that the
     // stage cannot read, for the reason in fail_text(): it is not sent.
     status (*deliver)(void *self, struct group **group, status outcome);
+    // Takes back a group whose weights changed while the stage had it; `receive` returns it again with present weights,
+    // unless nobody needs it any more. UNAVAILABLE when memory is short. NULL where stages have no weights of optim's.
+    status (*give_back)(void *self, struct group **group);
 };
 
 // Passes groups from the channel through the open stage until the channel ends or the program is asked to stop. What

@@ -25,6 +25,9 @@ struct stage_weights {
     const char *path; // a file for model_swap; NULL: the model's directory as it is (version 0)
 };
 
+// The name of a file of lent weights ends so. It is of use on its own machine only, and is never copied.
+#define LENT_WEIGHTS_SUFFIX ".lent"
+
 enum stage_follows { FOLLOWS_NOTHING, FOLLOWS_POLICY, FOLLOWS_REFERENCE };
 
 struct stage {
@@ -82,9 +85,13 @@ struct stage {
     // ---- in a pipeline only ----
 
     // Loads optim's weights of the kind that `follows` says, before a group that needs them; the stage has no group
-    // then. DATAERR when the file cannot be opened any more.
+    // then. DATAERR when the file cannot be opened any more; BAD_SAMPLE when optim is about to publish others.
     enum stage_follows follows;
     status (*load_weights)(void *state, const struct stage_weights *weights);
+
+    // Whether the weights are still those that load_weights loaded: lent ones change under the stage when optim takes a
+    // step. The result of a group for which they are not is thrown away, and the group is done again. NULL: always.
+    bool (*weights_intact)(void *state);
 
     // Optim, after open: the steps trained, and the seq below which everything is trained, -1 when no step was ever
     // trained in its directory.

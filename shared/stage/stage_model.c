@@ -179,6 +179,10 @@ status stage_model_load(void *state, const struct stage_weights *weights) {
     return OK;
 }
 
+bool stage_model_intact(void *model) {
+    return model_weights_intact(((const struct stage_model *)model)->model);
+}
+
 status stage_model_close(void *state) {
     struct stage_model *model = state;
     if (!model) return OK;

@@ -50,8 +50,8 @@ status stage_input_open(struct input_builder *builder, struct group *group, enum
 void stage_input_release(struct stage_input *input);
 
 // A model whose weights optim trains, with its inputs. The state of a stage that uses one begins with it and is on the
-// heap, so that stage_model_hash, stage_model_load and stage_model_close can be the stage's `fingerprint`,
-// `load_weights` and `close`.
+// heap, so that stage_model_hash, stage_model_load, stage_model_intact and stage_model_close can be the stage's
+// `fingerprint`, `load_weights`, `weights_intact` and `close`.
 struct stage_model {
     struct input_builder *input;
     struct model *model;
@@ -69,6 +69,9 @@ uint64_t stage_model_hash(void *model);
 // directory, which are needed again when optim began anew. On failure (that of model_swap or model_reset) the old ones
 // stay in use.
 status stage_model_load(void *model, const struct stage_weights *weights);
+
+// Whether the weights are still those that were loaded, as model_weights_intact.
+bool stage_model_intact(void *model);
 
 // Closes what stage_model_open has opened, and frees the stage's state. NULL is fine. Always OK.
 status stage_model_close(void *state);

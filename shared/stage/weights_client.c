@@ -78,12 +78,17 @@ static bool weights_client_has(const char *path, int64_t size) {
     return !stat(path, &info) && S_ISREG(info.st_mode) && info.st_size == size;
 }
 
+static bool weights_client_lent(const char *path) {
+    size_t length = strlen(path), suffix = strlen(LENT_WEIGHTS_SUFFIX);
+    return length > suffix && strcmp(path + length - suffix, LENT_WEIGHTS_SUFFIX) == 0;
+}
+
 status weights_client_download(struct io_thread *io, const char *dir, bool copy, struct remote_weights *remote) {
     const char *prefix = remote->weights.reference ? "pulled-reference-" : "pulled-policy-";
     struct buf name = {0}, path = {0};
     status result = OK;
     if (!*remote->path) return OK;
-    if (!copy && weights_client_has(remote->path, remote->size)) {
+    if (weights_client_lent(remote->path) || (!copy && weights_client_has(remote->path, remote->size))) {
         TRY_TO(result, done, buf_puts(&path, remote->path));
     } else {
         TRY_TO(result, done, buf_printf(&name, "%s%016llx", prefix, (unsigned long long)remote->weights.hash));

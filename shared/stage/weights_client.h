@@ -21,8 +21,8 @@ status weights_client_latest(struct io_thread *io, bool reference, struct remote
 
 // Sets weights.path to a file on this machine: optim's own file where it can be seen from here (unless `copy`), else a
 // copy in `dir`. Only the size of the file is checked here; loading it checks its hash. NULL for the weights of the
-// model directory. END as above; BAD_SAMPLE when optim has newer ones by now and this file is gone; UNAVAILABLE when
-// the disk fails.
+// model directory. A file of lent weights is not copied, even if it cannot be seen. END as above; BAD_SAMPLE when optim
+// has newer ones by now and this file is gone; UNAVAILABLE when the disk fails.
 status weights_client_download(struct io_thread *io, const char *dir, bool copy, struct remote_weights *remote);
 
 // Removes a copy that could not be loaded, so that the next weights_client_download fetches it again; logs fail_text().

@@ -95,6 +95,7 @@ static const struct stage refscore_stage = {
     .fingerprint = stage_model_hash,
     .follows = FOLLOWS_REFERENCE,
     .load_weights = stage_model_load,
+    .weights_intact = stage_model_intact,
     .work = refscore_work,
     .close = stage_model_close,
 };

@@ -111,6 +111,7 @@ static const struct stage rollout_stage = {
     .fingerprint = stage_model_hash,
     .follows = FOLLOWS_POLICY,
     .load_weights = stage_model_load,
+    .weights_intact = stage_model_intact,
     .capacity = rollout_capacity,
     .submit = rollout_submit,
     .poll = rollout_poll,

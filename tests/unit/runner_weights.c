@@ -1,0 +1,170 @@
+// The runner with weights that change while a stage has groups: what was computed with them is neither stored nor sent.
+#include "tests/unit/unit.h"
+
+#include "shared/base/clock.h"
+#include "shared/base/file.h"
+#include "shared/config/stage_kinds.h"
+#include "shared/stage/runner.h"
+
+enum { GROUPS = 3 };
+
+// ---- a stage whose result is the version of its weights
+
+struct scorer {
+    int version; // of the weights that were loaded
+    bool intact;
+    int changes_at; // the weights change during this piece of work; -1: never
+    int worked;
+    struct group *held[GROUPS];
+    int held_count;
+};
+
+static status scorer_work(void *state, struct group *group) {
+    struct scorer *scorer = state;
+    if (scorer->worked++ == scorer->changes_at) scorer->intact = false;
+    TRY(group_doubles(group, &group->advantages, 1));
+    group->advantages.data[0] = scorer->version;
+    return OK;
+}
+
+static uint64_t scorer_fingerprint(void *state) {
+    const struct scorer *scorer = state;
+    return (uint64_t)scorer->version;
+}
+
+static bool scorer_intact(void *state) {
+    const struct scorer *scorer = state;
+    return scorer->intact;
+}
+
+static int scorer_capacity(void *state) {
+    const struct scorer *scorer = state;
+    return GROUPS - scorer->held_count;
+}
+
+static status scorer_submit(void *state, struct group *group) {
+    struct scorer *scorer = state;
+    scorer->held[scorer->held_count++] = group;
+    return OK;
+}
+
+static status scorer_poll(void *state, bool draining, struct group **done) {
+    struct scorer *scorer = state;
+    (void)draining;
+    if (scorer->held_count == 0) return END;
+    *done = scorer->held[--scorer->held_count];
+    return scorer_work(scorer, *done);
+}
+
+static const struct option_table no_options = {.program = "caravan-test",
+                                               .help = "a stage for tests",
+                                               .common = common_options,
+                                               .size = sizeof(struct common_options)};
+
+static const struct stage one_by_one = {.name = "reward",
+                                        .section = SECTION_REWARD,
+                                        .fingerprint = scorer_fingerprint,
+                                        .weights_intact = scorer_intact,
+                                        .work = scorer_work};
+static const struct stage side_by_side = {.name = "reward",
+                                          .section = SECTION_REWARD,
+                                          .fingerprint = scorer_fingerprint,
+                                          .weights_intact = scorer_intact,
+                                          .capacity = scorer_capacity,
+                                          .submit = scorer_submit,
+                                          .poll = scorer_poll};
+
+// ---- a channel that loads the next weights when the stage has no group
+
+struct source {
+    struct scorer *scorer;
+    struct group *waiting[GROUPS];
+    int count, taken;          // waiting; with the stage
+    int delivered, returned;   // groups
+    double of_version[GROUPS]; // of what was delivered
+};
+
+static status source_receive(void *self, int capacity, int timeout_ms, struct group **out) {
+    struct source *source = self;
+    (void)capacity;
+    *out = NULL;
+    if (source->count == 0) return source->taken && timeout_ms == 0 ? OK : END;
+    if (!source->scorer->intact && source->taken) return OK;
+    if (!source->scorer->intact) source->scorer->version++;
+    source->scorer->intact = true;
+    *out = source->waiting[--source->count];
+    source->taken++;
+    return OK;
+}
+
+static status source_deliver(void *self, struct group **group, status outcome) {
+    struct source *source = self;
+    assert_int_equal(outcome, OK);
+    assert_int_equal((*group)->advantages.count, 1);
+    source->of_version[source->delivered++] = (*group)->advantages.data[0];
+    source->taken--;
+    group_free(group);
+    return OK;
+}
+
+static status source_give_back(void *self, struct group **group) {
+    struct source *source = self;
+    assert_null((*group)->times.data);
+    source->returned++;
+    source->taken--;
+    source->waiting[source->count++] = *group;
+    *group = NULL;
+    return OK;
+}
+
+// Passes the groups through the stage, whose weights change during the piece of work `changes_at`.
+static struct source run(const struct stage *stage, const char *store, struct scorer *scorer) {
+    struct common_options values;
+    struct stage_context context = {
+        .stage = stage, .table = &no_options, .state = scorer, .progress_at = clock_monotonic()};
+    struct source source = {.scorer = scorer};
+    const struct channel channel = {&source, source_receive, source_deliver, source_give_back};
+    assert_int_equal(options_init(&context.options, &no_options, &values), OK);
+    assert_int_equal(group_store_open(&context.store, store, false), OK);
+    for (int i = 0; i < GROUPS; i++) {
+        char text[256];
+        int size = snprintf(text, sizeof text,
+                            "{\"v\":1,\"id\":\"%d\",\"sample_id\":\"%d\",\"prompt\":{\"messages\":[{\"role\":\"user\","
+                            "\"content\":[{\"type\":\"text\",\"text\":\"?\"}]}],\"problem_type\":\"free-form\","
+                            "\"solution\":\"x\"}}",
+                            i, i);
+        assert_int_equal(group_from_json(&source.waiting[source.count++], text, (size_t)size), OK);
+    }
+    assert_int_equal(runner_run(&context, &channel), OK);
+    assert_int_equal(source.delivered, GROUPS);
+    group_store_close(&context.store);
+    options_release(&context.options);
+    return source;
+}
+
+static void test_generation_is_checked(void **state) {
+    (void)state;
+    const struct stage *const stages[] = {&one_by_one, &side_by_side};
+    for (int i = 0; i < 2; i++) {
+        char dir[] = "/tmp/caravan-runner-XXXXXX";
+        assert_non_null(mkdtemp(dir));
+        struct scorer scorer = {.version = 1, .intact = true, .changes_at = 1};
+        struct source source = run(stages[i], dir, &scorer);
+        // One by one, the second group is done again; side by side the third, which was there too.
+        assert_int_equal(source.returned, i == 0 ? 1 : 2);
+        assert_int_equal(scorer.worked, GROUPS + source.returned);
+        for (int k = 0; k < GROUPS; k++) assert_true(source.of_version[k] == (k == 0 ? 1 : 2));
+        // Nothing but the first result was stored under the old version, and the others under the new one.
+        for (int version = 1; version <= 2; version++) {
+            scorer = (struct scorer){.version = version, .intact = true, .changes_at = -1};
+            run(stages[i], dir, &scorer);
+            assert_int_equal(scorer.worked, version == 1 ? GROUPS - 1 : 1);
+        }
+        assert_int_equal(dir_remove(dir), OK);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_generation_is_checked)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
