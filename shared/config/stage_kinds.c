@@ -428,6 +428,15 @@ static const struct option optim_options[] = {
      .high = MAX_INTEGER,
      .not_hashed = true,
      .help = "steps between two checkpoints (default: the last step only)"},
+    {.name = "publish",
+     .offset = offsetof(struct optim_options, publish),
+     .type = OPTION_CHOICE,
+     .default_value = "files",
+     .choices = "files|lend|copy",
+     .not_hashed = true,
+     .help =
+         "how rollout and refscore get weights: files; lend: they use those in optim's memory on the GPU; copy: they "
+         "copy them there. caravan run chooses lend or copy if all of them have one device"},
     {.name = "gradients",
      .offset = offsetof(struct optim_options, gradients),
      .type = OPTION_PATH,

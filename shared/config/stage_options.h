@@ -74,6 +74,8 @@ struct reward_stage_options {
 
 enum optim_schedule { OPTIM_SCHEDULE_COSINE, OPTIM_SCHEDULE_CONSTANT };
 
+enum optim_publish { OPTIM_PUBLISH_FILES, OPTIM_PUBLISH_LEND, OPTIM_PUBLISH_COPY };
+
 struct optim_options {
     struct stage_model_options model;
     const char *out;
@@ -87,6 +89,7 @@ struct optim_options {
     int64_t ema_every; // 0: never
     double ema_decay;
     int64_t save_every;                                // 0: the last step only
+    int publish;                                       // optim_publish
     const char *gradients;                             // NULL: not asked for
     const char *gradient_precision, *moment_precision; // "float32", "bfloat16"; NULL: the device's default
 };

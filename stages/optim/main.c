@@ -144,6 +144,7 @@ static status optim_close(void *state) {
     input_builder_free(&optim->input); // before the model, which it refers to
     model_free(&optim->model);
     free(optim->batch);
+    free(optim->lent_name);
     free(optim);
     return result;
 }

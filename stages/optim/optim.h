@@ -29,6 +29,9 @@ struct optim {
     double saved_at;       // monotonic seconds
     double save_seconds;   // that it took, or that the first will take
 
+    // Of the files of lent weights: what is unique to this process; NULL: each version is written to a file.
+    char *lent_name;
+
     // The groups of the next step in the order in which they came; then the same groups, to be returned.
     struct group **batch;
     size_t batch_count, returned;
@@ -61,8 +64,8 @@ status step_train(struct optim *optim, struct group **groups, size_t count, stru
 
 // ---- publish.c ----
 
-// Writes the file of the newest policy, and of the newest reference if `both`, and publishes them. Does nothing outside
-// a pipeline. UNAVAILABLE.
+// Publishes the newest policy, and the newest reference if `both`: writes their files, or lends them where the option
+// `publish` says so and the device can. Does nothing outside a pipeline. UNAVAILABLE.
 status publish_weights(struct optim *optim, bool both);
 
 // Removes the files of weights that an earlier process published. Called after the first publish_weights.

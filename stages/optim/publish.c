@@ -1,22 +1,53 @@
-// The weights that the other stages of a run load: a file of the policy after each step, and a file of the reference
-// whenever it has changed. Version 0 has no file: it is the directory that every stage has opened.
+// The weights that the other stages of a run use.
+//
+// In files: one of the policy after each step, and one of the reference whenever it has changed. Version 0 has no file:
+// it is the directory that every stage has opened. Lent: every version is in the same memory of the GPU, and one small
+// file for the policy and one for the reference say where. Another process has other memory, and names the files anew.
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/base/clock.h"
 #include "shared/base/file.h"
+#include "shared/base/log.h"
 #include "stages/optim/optim.h"
 
-static char *publish_name(struct arena *arena, bool reference, int64_t version) {
-    return arena_printf(arena, "%s-%06lld.safetensors", reference ? "reference" : "policy", (long long)version);
+// Decides how to publish, once.
+static status publish_choose(struct optim *optim) {
+    struct arena arena = {0};
+    if (optim->lent_name || optim->options->publish == OPTIM_PUBLISH_FILES) return OK;
+    if (!model_can_lend(optim->model)) {
+        log_info("this device cannot lend weights: they are written to files");
+        return OK;
+    }
+    const char *name = arena_printf(&arena, "%d-%.0f", (int)getpid(), clock_realtime() * 1e6);
+    if (name) optim->lent_name = strdup(name);
+    arena_release(&arena);
+    return optim->lent_name ? OK : fail_oom();
 }
 
-static status publish_file(struct optim *optim, bool reference, int64_t version) {
-    struct stage_weights weights = {.reference = reference, .version = version};
+static char *publish_name(struct arena *arena, const struct optim *optim, bool reference) {
+    const char *kind = reference ? "reference" : "policy";
+    if (optim->lent_name) return arena_printf(arena, "%s-%s%s", kind, optim->lent_name, LENT_WEIGHTS_SUFFIX);
+    const int64_t version = reference ? optim->ema_step : model_version(optim->model);
+    return arena_printf(arena, "%s-%06lld.safetensors", kind, (long long)version);
+}
+
+static status publish_one(struct optim *optim, bool reference) {
+    struct stage_weights weights = {.reference = reference,
+                                    .version = reference ? optim->ema_step : model_version(optim->model)};
     struct arena arena = {0};
     status result = OK;
-    char *name = publish_name(&arena, reference, version);
+    char *name = publish_name(&arena, optim, reference);
     char *path = name ? arena_printf(&arena, "%s/%s", stage_weights_dir(optim->context), name) : NULL;
     char *temporary = path ? arena_printf(&arena, "%s.tmp", path) : NULL;
     if (!temporary) TRY_TO(result, done, fail_oom());
-    stage_recycle(optim->context, reference, temporary); // model_publish overwrites a file of that name
-    TRY_TO(result, done, model_publish(optim->model, reference, path, &weights.hash));
+    if (optim->lent_name) {
+        const bool copied = optim->options->publish == OPTIM_PUBLISH_COPY;
+        TRY_TO(result, done, model_lend(optim->model, reference, copied, path, &weights.hash));
+    } else {
+        stage_recycle(optim->context, reference, temporary); // model_publish overwrites a file of that name
+        TRY_TO(result, done, model_publish(optim->model, reference, path, &weights.hash));
+    }
     weights.path = path;
     result = stage_publish(optim->context, &weights);
 done:
@@ -25,24 +56,25 @@ done:
 }
 
 status publish_weights(struct optim *optim, bool both) {
-    const int64_t step = model_version(optim->model);
     struct stage_weights initial = {.hash = optim->initial_hash};
     if (!stage_weights_dir(optim->context)) return OK;
-    if (both && optim->ema_step) {
-        TRY(publish_file(optim, true, optim->ema_step));
+    TRY(publish_choose(optim));
+    const bool lent_reference = optim->lent_name && optim->options->ema_every > 0;
+    if (both && (optim->ema_step || lent_reference)) {
+        TRY(publish_one(optim, true));
     } else if (both) {
         initial.reference = true; // until its first change; the policy may be further
         TRY(stage_publish(optim->context, &initial));
     }
-    if (step) return publish_file(optim, false, step);
+    if (model_version(optim->model) || optim->lent_name) return publish_one(optim, false);
     initial.reference = false;
     return stage_publish(optim->context, &initial);
 }
 
 void publish_remove_old(const struct optim *optim) {
     struct arena arena = {0};
-    const char *policy = publish_name(&arena, false, model_version(optim->model));
-    const char *reference = publish_name(&arena, true, optim->ema_step);
+    const char *policy = publish_name(&arena, optim, false);
+    const char *reference = publish_name(&arena, optim, true);
     const char *dir = stage_weights_dir(optim->context);
     if (dir && policy && reference) {
         dir_remove_old(dir, "policy-", policy, 0);

@@ -1,0 +1,46 @@
+# Processes that share the weights in the memory of one device, on the emulator: rollout and refscore compute with optim's
+# own. The final weights are those of a run that writes each version to a file, also when rollout, refscore and optim are
+# killed in turn. With max_staleness above 0 they copy the weights.
+. tests/e2e/common.sh
+. tests/e2e/run-helpers.sh
+[ -e "$bin/../lib/libcaravan-emulated.so" ] || exit 0 # the build for the thread sanitizer lacks it
+make_data 2
+sed -e 's/"num_hidden_layers": 4/"num_hidden_layers": 1/; s/"depth": 2/"depth": 1/; s/\[1\]/[0]/' \
+    -e 's/hidden_size": 128/hidden_size": 32/; s/"hidden_size": 64/"hidden_size": 16/; s/"intermediate_size": .*,/"intermediate_size": 32,/' \
+    -e 's/_heads": 4/_heads": 2/; s/\[4, 6, 6\]/[2, 3, 3]/' pipelines/demo/shape.json >"$work/shape.json"
+"$bin/caravan" init "$work/model" --shape "$work/shape.json" --train-tokenizer "$work/data/text.txt" --seed 3
+make_pipeline ""
+options=(--set device=emulated --set source.epochs=2 --set rollout.max_new_tokens=3 --set frames.min_frames=2 --set frames.max_frames=2 --set optim.save_every=1)
+
+# borrowed RUN STAGE HOW: the stage's log must say that it has optim's weights, and how.
+borrowed() {
+    grep -q "weights in the memory of another process, which are $3" "$work/$1/logs/$2.log" ||
+        fail "$1: $2 did not use optim's weights: $(cat "$work/$1/logs/$2.log")"
+}
+
+run files "${options[@]}" --set optim.publish=files || fail "files: $(cat "$work/files.err")"
+check_steps files 4
+if grep "another process" "$work"/files/logs/*.log; then fail "weights were lent that are written to files"; fi
+
+"$bin/caravan" run "$work/p.yaml" --set run="$work/lent" "${options[@]}" 2>"$work/lent.err" &
+pid=$!
+step=0
+for stage in rollout refscore optim; do
+    step=$((step + 1))
+    wait_for_step lent $step
+    pkill -KILL -P $pid -f "caravan-$stage" || fail "there is no $stage: $(cat "$work/lent.err")"
+done
+wait $pid || fail "lent: $(cat "$work/lent.err")"
+[ "$(grep -c "killed by signal 9" "$work/lent.err")" = 3 ] || fail "not all were killed: $(cat "$work/lent.err")"
+check_steps lent 4
+borrowed lent rollout "used in place"
+[ "$(grep -o 'policy-[0-9-]*' "$work/lent/logs/rollout.log" | sort -u | wc -l)" = 2 ] || # once from each process of optim
+    fail "rollout did not use the second optim's weights: $(cat "$work/lent/logs/rollout.log")"
+borrowed lent refscore "used in place"
+if ls "$work"/lent/weights/*.safetensors 2>/dev/null; then fail "lent weights were written to files, too"; fi
+[ "$(weights_of lent)" = "$(weights_of files)" ] || fail "the weights differ from those of a run with files"
+
+run copied "${options[@]}" --set source.max_staleness=1 --set source.epochs=1 || fail "copied: $(cat "$work/copied.err")"
+check_steps copied 2
+borrowed copied rollout "copied on the device"
+borrowed copied refscore "copied on the device"
