@@ -71,19 +71,23 @@ void emulate::pages_unshare(void *pages, const struct shared_name *name) {
 void *emulate::shared_map(const struct shared_name *name) {
     char path[64];
     struct stat info;
-    void *pages = MAP_FAILED;
     snprintf(path, sizeof path, "/proc/%d/fd/%d", name->process, name->descriptor);
     int file = open(path, O_RDWR | O_CLOEXEC);
     // Another file may have the number by now.
     bool found = file >= 0 && fstat(file, &info) == 0 && info.st_dev == name->device && info.st_ino == name->inode;
     // A page on each side may not be used.
     size_t size = whole_pages(name->bytes) + 2 * page;
-    if (found) pages = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    char *inner = static_cast<char *>(pages) + page;
-    bool mapped = pages != MAP_FAILED && map_over(inner, name->bytes, file);
-    if (pages != MAP_FAILED && !mapped) munmap(pages, size);
+    char *inner = nullptr;
+    if (found) {
+        void *pages = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (pages != MAP_FAILED) inner = static_cast<char *>(pages) + page;
+    }
+    if (inner && !map_over(inner, name->bytes, file)) {
+        munmap(inner - page, size);
+        inner = nullptr;
+    }
     if (file >= 0) close(file);
-    return mapped ? inner : nullptr;
+    return inner;
 }
 
 void emulate::shared_unmap(void *pages, const struct shared_name *name) {
