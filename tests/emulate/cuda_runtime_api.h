@@ -59,6 +59,8 @@ struct cudaDeviceProp {
 
 // Each function does what CUDA's documentation says of it.
 cudaError_t cudaGetDeviceCount(int *count);
+// ... of CUDA that the driver supports.
+cudaError_t cudaDriverGetVersion(int *version);
 // ... makes `device` the calling thread's.
 cudaError_t cudaSetDevice(int device);
 // ... of a device.

@@ -189,6 +189,11 @@ cudaError_t cudaGetDeviceCount(int *count) {
     return cudaSuccess;
 }
 
+cudaError_t cudaDriverGetVersion(int *version) {
+    *version = 13000;
+    return cudaSuccess;
+}
+
 cudaError_t cudaSetDevice(int device) {
     if (device < 0 || device >= device_count) return result(cudaErrorInvalidDevice);
     current_device = device;
