@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cuda/lt.h"
 #include "kernels/plugin.h"
 #include "shared/base/log.h"
 #include "shared/base/memory.h"
@@ -66,6 +67,7 @@ static void backend_close_cuda(struct backend *backend) {
     if (cuda->stream) (void)cudaStreamSynchronize(cuda->stream);
     for (int slot = 0; slot < CUDA_SCRATCH_SLOTS; slot++) (void)cudaFree(cuda->scratch[slot].data);
     cuda_scratch_free_outgrown(cuda);
+    lt_close(cuda);
     (void)cudaFree(cuda->reports);
     cuda_staging_free(&cuda->staging);
     if (cuda->stream) (void)cudaStreamDestroy(cuda->stream);
@@ -84,7 +86,8 @@ static status backend_start(struct cuda_backend *cuda, const struct cudaDevicePr
     CUDA_TRY(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
     CUDA_TRY(cudaMalloc((void **)&cuda->reports, sizeof *cuda->reports));
     CUDA_TRY(cudaMemsetAsync(cuda->reports, 0, sizeof *cuda->reports, cuda->stream));
-    return cuda_staging_new(&cuda->staging);
+    TRY(cuda_staging_new(&cuda->staging));
+    return lt_open(cuda);
 }
 
 static status backend_open_cuda(struct backend **out, const struct backend_options *options, int number) {

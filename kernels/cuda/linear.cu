@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "kernels/cuda/gemm_tiles.h"
+#include "kernels/cuda/lt.h"
 
 enum {
     sum_rows = 128, // rows that one thread adds up
@@ -21,7 +22,10 @@ status product_run(struct cuda_backend *cuda, const struct product *p) {
     assert(p->a.inner == p->b.inner);
     if (p->a.outer == 0 || p->b.outer == 0) return OK;
     if (p->type == ELEMENT_F32) return gemm_f32(cuda, p);
-    return gemm_skinny_fits(p) ? gemm_skinny(cuda, p) : gemm_bf16(cuda, p);
+    if (gemm_skinny_fits(p)) return gemm_skinny(cuda, p);
+    bool done;
+    TRY(lt_product(cuda, p, &done));
+    return done ? OK : gemm_bf16(cuda, p);
 }
 
 // ---- weights ----
