@@ -1,0 +1,374 @@
+// cuBLASLt behind the CUDA backend, with the emulator's (tests/emulate/cublasLt.h): which algorithms are admitted, that
+// the bits of products are the same with them and without, and what is kept on disk.
+#include "tests/unit/unit.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include "kernels/ops.h"
+#include "shared/base/file.h"
+#include "tests/emulate/cublasLt.h"
+
+#define MUST(expression) assert_int_equal((expression), OK)
+
+enum { WHOLE = 1 << ALGORITHM_WHOLE, ALL = (1 << ALGORITHMS) - 1 };
+
+static struct {
+    char cache[64], plugin[4096];
+    struct emulated_cublaslt *library; // NULL without the plug-in
+} it;
+
+static struct backend *open_backend(const char *device) {
+    struct backend *backend;
+    MUST(backend_open(&backend, &(struct backend_options){.device = device}));
+    return backend;
+}
+
+static int setup(void **state) {
+    (void)state;
+    const char *dir = getenv("CARAVAN_LIB");
+    snprintf(it.plugin, sizeof it.plugin, "%s/libcaravan-emulated.so", dir ? dir : ".");
+    void *library = dlopen(it.plugin, RTLD_NOW | RTLD_LOCAL);
+    if (!library) return 0; // not built for the thread sanitizer
+    it.library = dlsym(library, "emulated_cublaslt");
+    snprintf(it.cache, sizeof it.cache, "%s", "/tmp/caravan-cublaslt-XXXXXX");
+    return it.library && mkdtemp(it.cache) ? 0 : -1;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    return it.library && dir_remove(it.cache) != OK;
+}
+
+// Nothing is kept, and these algorithms are there; the library named is used.
+static void begin(unsigned offered) {
+    if (!it.library) skip();
+    char kept[128];
+    snprintf(kept, sizeof kept, "%s/caravan", it.cache);
+    MUST(dir_remove(kept));
+    setenv("CARAVAN_CUBLASLT", it.plugin, 1);
+    setenv("XDG_CACHE_HOME", it.cache, 1);
+    *it.library = (struct emulated_cublaslt){.version = 1, .offered = offered};
+}
+
+static void forget_runs(void) {
+    memset(it.library->runs, 0, sizeof it.library->runs);
+    it.library->asked = 0;
+}
+
+static int runs_of_all(void) {
+    int runs = 0;
+    for (int i = 0; i < ALGORITHMS; i++) runs += it.library->runs[i];
+    return runs;
+}
+
+// ---- products ----
+
+struct product_case {
+    int64_t tokens, in, out;
+    bool f32, bias, forward_only;
+};
+
+// A matrix in a buffer of its own, of normal numbers; the caller frees t.buffer.
+static struct tensor matrix(struct backend *b, enum element type, int64_t rows, int64_t columns, uint64_t seed) {
+    struct tensor t = {.type = type, .rows = rows, .columns = columns, .stride = columns};
+    size_t count = (size_t)(rows * columns);
+    float *values = malloc(count * sizeof *values);
+    assert_non_null(values);
+    for (size_t i = 0; i < count; i++) values[i] = (float)(int32_t)ops_mix64(seed << 40 ^ i) * 0x1p-30f;
+    MUST(b->ops->buffer_new(b, count * element_size(type), &t.buffer));
+    MUST(b->ops->upload(b, t, values, ELEMENT_F32));
+    free(values);
+    return t;
+}
+
+// Hashes the bits of the product, of the gradient of its input and of the gradient of its weight.
+static void compute(struct backend *b, const struct product_case *c, uint64_t hashes[3]) {
+    enum element type = c->f32 ? ELEMENT_F32 : ELEMENT_BF16;
+    struct tensor t[] = {matrix(b, ELEMENT_BF16, c->tokens, c->in, 1),
+                         matrix(b, ELEMENT_BF16, c->out, c->in, 2),
+                         matrix(b, type, c->tokens, c->out, 3),
+                         matrix(b, ELEMENT_BF16, c->tokens, c->out, 4),
+                         matrix(b, type, c->tokens, c->in, 5),
+                         matrix(b, type, c->out, c->in, 6),
+                         matrix(b, type, 1, c->out, 7)};
+    struct weight *weight;
+    MUST(b->ops->weight_new(b, &weight, t[1], false));
+    MUST(b->ops->linear(b, t[2], t[0], weight, c->bias ? t[6] : (struct tensor){0}));
+    if (!c->forward_only) {
+        MUST(b->ops->linear_grad_input(b, t[4], t[3], weight, c->bias));
+        MUST(b->ops->linear_grad_weight(b, t[5], (struct tensor){0}, t[3], t[0]));
+    }
+    static const int results[] = {2, 4, 5};
+    for (int i = 0; i < 3; i++) {
+        struct tensor out = t[results[i]];
+        size_t count = (size_t)(out.rows * out.columns);
+        float *values = malloc(count * sizeof *values);
+        assert_non_null(values);
+        MUST(b->ops->download(b, values, ELEMENT_F32, out));
+        hashes[i] = 0;
+        for (size_t j = 0; j < count; j++) {
+            uint32_t bits;
+            memcpy(&bits, &values[j], sizeof bits);
+            hashes[i] = ops_mix64(hashes[i] ^ bits);
+        }
+        free(values);
+    }
+    b->ops->weight_free(b, &weight);
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) b->ops->buffer_free(b, &t[i].buffer);
+}
+
+static const struct product_case wide = {.tokens = 90, .in = 72, .out = 40, .bias = true};
+
+// ---- admission ----
+
+static const char *const devices[] = {"emulated:0", "emulated:1"};
+
+// Outputs of both types, with and without bias; sizes that end within a step or a tile; more rows than a trial has.
+static void test_same_bits(void **state) {
+    (void)state;
+    static const struct product_case cases[] = {{.tokens = 90, .in = 72, .out = 136, .bias = true},
+                                                {.tokens = 65, .in = 40, .out = 24, .f32 = true, .bias = true},
+                                                {.tokens = 130, .in = 64, .out = 8, .f32 = true},
+                                                {.tokens = 65, .in = 8, .out = 4360, .forward_only = true}};
+    for (size_t d = 0; d < sizeof devices / sizeof *devices; d++) {
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            if (d > 0 && i > 0) continue;
+            uint64_t want[3], got[3], again[3]; // the second time nothing is tried
+            begin(WHOLE);
+            setenv("CARAVAN_CUBLASLT", "none", 1);
+            struct backend *own = open_backend(devices[d]);
+            compute(own, &cases[i], want);
+            backend_close(&own);
+            assert_int_equal(it.library->asked + runs_of_all(), 0);
+            setenv("CARAVAN_CUBLASLT", it.plugin, 1);
+            struct backend *backend = open_backend(devices[d]);
+            compute(backend, &cases[i], got);
+            forget_runs();
+            compute(backend, &cases[i], again);
+            backend_close(&backend);
+            assert_memory_equal(got, want, sizeof want);
+            assert_memory_equal(again, want, sizeof want);
+            assert_int_equal(it.library->asked, 0);
+            assert_int_equal(runs_of_all(), cases[i].forward_only ? 1 : 3);
+        }
+    }
+}
+
+// Whether this algorithm alone serves any of the three products, after it has been tried or not.
+static bool is_admitted(enum emulated_algorithm algorithm, bool *tried) {
+    uint64_t hashes[3];
+    begin(1u << algorithm);
+    struct backend *backend = open_backend("emulated:0");
+    compute(backend, &wide, hashes);
+    *tried = it.library->runs[algorithm] > 0;
+    forget_runs();
+    compute(backend, &wide, hashes);
+    backend_close(&backend);
+    return it.library->runs[algorithm] > 0;
+}
+
+// What says that it splits, or wants memory to exchange parts of sums, is not even tried: here all of them would give
+// the right bits.
+static void test_declared_split(void **state) {
+    (void)state;
+    bool tried;
+    for (enum emulated_algorithm a = ALGORITHM_SPLIT; a <= ALGORITHM_WORKSPACE; a++) {
+        assert_false(is_admitted(a, &tried));
+        assert_false(tried);
+    }
+}
+
+// What splits without saying so, or from some number of tokens on, gives other bits in a trial.
+static void test_undeclared_split(void **state) {
+    (void)state;
+    bool tried;
+    for (enum emulated_algorithm a = ALGORITHM_HALVES; a <= ALGORITHM_FEW; a++) {
+        assert_false(is_admitted(a, &tried));
+        assert_true(tried);
+    }
+}
+
+static void test_refused(void **state) {
+    (void)state;
+    bool tried;
+    assert_false(is_admitted(ALGORITHM_REFUSED, &tried));
+    assert_true(tried);
+    assert_true(is_admitted(ALGORITHM_WHOLE, &tried));
+}
+
+// The first of equal bits serves, in the order of the library.
+static void test_choice(void **state) {
+    (void)state;
+    uint64_t hashes[3];
+    begin(ALL);
+    struct backend *backend = open_backend("emulated:0");
+    compute(backend, &wide, hashes);
+    forget_runs();
+    compute(backend, &wide, hashes);
+    backend_close(&backend);
+    assert_int_equal(it.library->runs[ALGORITHM_WHOLE], 3);
+    assert_int_equal(runs_of_all(), 3);
+}
+
+// Few tokens, and rows that are not aligned, are the own product's; so is everything while a graph is recorded.
+static void test_left_alone(void **state) {
+    (void)state;
+    uint64_t hashes[3];
+    begin(ALL);
+    struct backend *backend = open_backend("emulated:0");
+    compute(backend, &(struct product_case){.tokens = 64, .in = 32, .out = 24}, hashes);
+    compute(backend, &(struct product_case){.tokens = 90, .in = 33, .out = 25}, hashes);
+    struct tensor in = matrix(backend, ELEMENT_BF16, 90, 32, 1), plain = matrix(backend, ELEMENT_BF16, 24, 32, 2),
+                  out = matrix(backend, ELEMENT_BF16, 90, 24, 3);
+    struct weight *weight;
+    struct graph *graph;
+    MUST(backend->ops->weight_new(backend, &weight, plain, false));
+    MUST(backend->ops->graph_begin(backend));
+    MUST(backend->ops->linear(backend, out, in, weight, (struct tensor){0}));
+    MUST(backend->ops->graph_end(backend, &graph));
+    MUST(backend->ops->graph_launch(backend, graph));
+    MUST(backend->ops->wait(backend));
+    assert_int_equal(it.library->asked + runs_of_all(), 0);
+    backend->ops->graph_free(backend, &graph);
+    backend->ops->weight_free(backend, &weight);
+    struct tensor used[] = {in, plain, out};
+    for (int i = 0; i < 3; i++) backend->ops->buffer_free(backend, &used[i].buffer);
+    backend_close(&backend);
+}
+
+// All memory of the trials is freed.
+static void test_memory(void **state) {
+    (void)state;
+    uint64_t hashes[3], free_bytes[2];
+    begin(WHOLE);
+    struct backend *backend = open_backend("emulated:0");
+    struct backend_info info;
+    compute(backend, &(struct product_case){.tokens = 64, .in = 72, .out = 136}, hashes);
+    for (int i = 0; i < 2; i++) {
+        MUST(backend_get_info(backend, &info));
+        free_bytes[i] = info.memory_free;
+        compute(backend, &wide, hashes);
+    }
+    assert_true(it.library->asked > 0);
+    assert_true(free_bytes[0] == free_bytes[1]);
+    backend_close(&backend);
+}
+
+// ---- the file ----
+
+// Computes the case with a new backend; returns how often the library was asked for algorithms.
+static int asked_anew(const struct product_case *c) {
+    uint64_t hashes[3];
+    forget_runs();
+    struct backend *backend = open_backend("emulated:0");
+    compute(backend, c, hashes);
+    backend_close(&backend);
+    return it.library->asked;
+}
+
+// The path of the one file that is kept.
+static void kept_path(char path[512]) {
+    char dir[128];
+    snprintf(dir, sizeof dir, "%s/caravan", it.cache);
+    DIR *entries = opendir(dir);
+    assert_non_null(entries);
+    *path = 0;
+    for (struct dirent *e; (e = readdir(entries));) {
+        if (*e->d_name == '.') continue;
+        assert_int_equal(*path, 0);
+        snprintf(path, 512, "%s/%s", dir, e->d_name);
+    }
+    closedir(entries);
+    assert_int_not_equal(*path, 0);
+}
+
+static void test_kept(void **state) {
+    (void)state;
+    begin(WHOLE);
+    assert_int_equal(asked_anew(&wide), 3);
+    assert_int_equal(asked_anew(&wide), 0);
+    assert_int_equal(it.library->runs[ALGORITHM_WHOLE], 3);
+    assert_int_equal(runs_of_all(), 3);
+    struct product_case fewer = wide, more = wide;
+    fewer.tokens = 65; // of the same class
+    more.tokens = 129;
+    assert_int_equal(asked_anew(&fewer), 0);
+    assert_int_equal(asked_anew(&more), 3);
+    assert_int_equal(asked_anew(&wide), 0);
+    // That nothing is admitted is kept too.
+    begin(1 << ALGORITHM_HALVES);
+    assert_int_equal(asked_anew(&wide), 3);
+    assert_int_equal(asked_anew(&wide), 0);
+    assert_int_equal(runs_of_all(), 0);
+}
+
+// Another version of the library: everything is tried anew, once, and the old entries are gone.
+static void test_other_version(void **state) {
+    (void)state;
+    begin(WHOLE);
+    assert_int_equal(asked_anew(&wide), 3);
+    it.library->version = 2;
+    assert_int_equal(asked_anew(&wide), 3);
+    assert_int_equal(asked_anew(&wide), 0);
+    it.library->version = 1;
+    assert_int_equal(asked_anew(&wide), 3);
+}
+
+// A damaged line, half a line, and a file of something else.
+static void test_damaged_file(void **state) {
+    (void)state;
+    char path[512];
+    struct buf content = {0};
+    begin(WHOLE);
+    assert_int_equal(asked_anew(&wide), 3);
+    kept_path(path);
+    MUST(file_read(path, &content));
+    char *line = strchr(content.data, '\n') + 1;
+    line[0] = line[0] == '8' ? '9' : '8';
+    MUST(file_write_atomic(path, content.data, content.size));
+    assert_int_equal(asked_anew(&wide), 1);
+    assert_int_equal(asked_anew(&wide), 0);
+    MUST(file_write_atomic(path, content.data, content.size - 9));
+    assert_int_equal(asked_anew(&wide), 2);
+    for (size_t i = 0; i < content.size; i++) content.data[i] = (char)(i * 37);
+    MUST(file_write_atomic(path, content.data, content.size));
+    assert_int_equal(asked_anew(&wide), 3);
+    assert_int_equal(asked_anew(&wide), 0);
+    buf_release(&content);
+}
+
+static void test_no_place(void **state) {
+    (void)state;
+    begin(WHOLE);
+    setenv("XDG_CACHE_HOME", "/dev/null", 1);
+    assert_int_equal(asked_anew(&wide), 3);
+    assert_int_equal(asked_anew(&wide), 3);
+}
+
+// A library that somebody names must be there.
+static void test_named_library(void **state) {
+    (void)state;
+    begin(WHOLE);
+    struct backend *backend;
+    static const char *const names[] = {"/nowhere/libcublasLt.so", "libc.so.6"};
+    for (int i = 0; i < 2; i++) {
+        setenv("CARAVAN_CUBLASLT", names[i], 1);
+        assert_int_equal(backend_open(&backend, &(struct backend_options){.device = "emulated"}), UNAVAILABLE);
+        assert_non_null(strstr(fail_text(), names[i]));
+        assert_null(backend);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_bits),        cmocka_unit_test(test_declared_split),
+        cmocka_unit_test(test_undeclared_split), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_choice),           cmocka_unit_test(test_left_alone),
+        cmocka_unit_test(test_memory),           cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_other_version),    cmocka_unit_test(test_damaged_file),
+        cmocka_unit_test(test_no_place),         cmocka_unit_test(test_named_library),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
