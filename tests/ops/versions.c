@@ -1,5 +1,8 @@
 #include "tests/ops/versions.h"
 
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
@@ -17,14 +20,15 @@ static const struct version cpu_versions[] = {
 static const struct version emulated_versions[] = {
     {.name = "sm_90, in order", .device = "emulated:0", .own_bits = true},
     {.name = "sm_90, shuffled, late copies", .device = "emulated:1"},
-    {.name = "sm_90, shuffled, early copies", .device = "emulated:2"},
+    {.name = "sm_90, shuffled, early copies, cuBLASLt", .device = "emulated:2", .cublaslt = CUBLASLT_EMULATED},
     {.name = "sm_80, in order", .device = "emulated:3", .own_bits = true},
 };
 
-// A GPU has one version; a second run must give its bits again.
+// A GPU has one version; a second run must give its bits again, and so must one without cuBLASLt.
 static struct version cuda_versions[] = {
     {.name = "first run", .own_bits = true},
     {.name = "second run"},
+    {.name = "without cuBLASLt", .cublaslt = CUBLASLT_NONE},
 };
 
 const struct version *versions_of(const char *device, size_t *count) {
@@ -45,8 +49,23 @@ const struct version *versions_of(const char *device, size_t *count) {
     return cuda_versions;
 }
 
+// The emulator's cuBLASLt is in the plug-in. It is found if CARAVAN_LIB is set, as in make ops, and keeps nothing.
+static void version_choose_cublaslt(const struct version *v) {
+    static char given[PATH_MAX] = "?"; // $CARAVAN_CUBLASLT as the harness was started
+    const char *set = getenv("CARAVAN_CUBLASLT"), *lib = getenv("CARAVAN_LIB");
+    char path[PATH_MAX] = "none";
+    if (*given == '?') snprintf(given, sizeof given, "%s", set ? set : "");
+    if (v->cublaslt == CUBLASLT_EMULATED && lib) {
+        snprintf(path, sizeof path, "%s/libcaravan-emulated.so", lib);
+        setenv("XDG_CACHE_HOME", "/dev/null", 1);
+    }
+    unsetenv("CARAVAN_CUBLASLT");
+    if (v->cublaslt != CUBLASLT_AS_SET || *given) setenv("CARAVAN_CUBLASLT", v->cublaslt ? path : given, 1);
+}
+
 status version_open(struct harness *h, const struct version *v) {
     struct backend_options options = {.device = v->device, .threads = v->threads, .guarded = v->guarded};
+    version_choose_cublaslt(v);
     TRY(backend_open(&h->backend, &options));
     h->ops = h->backend->ops;
     h->emulated = strncmp(v->device, "emulated", 8) == 0;

@@ -10,6 +10,7 @@ struct version {
     const char *device; // for backend_open
     int threads;
     bool guarded, own_bits;
+    enum { CUBLASLT_AS_SET, CUBLASLT_NONE, CUBLASLT_EMULATED } cublaslt; // which one is there
     int simd; // the CPU's level of SIMD instructions, an enum simd_level
 };
 
