@@ -11,7 +11,7 @@ $(GPU_BENCH): $(GPU_BENCH_OBJECTS) $(LIBRARY)
 # Programs that find their libraries beside themselves. They are linked with no_media.o, and so need no FFmpeg.
 PACK          := $(BUILD)/gpu
 PACK_CASES    := model_parity model_bits
-PACK_TESTS    := harness bench questions $(PACK_CASES)
+PACK_TESTS    := harness bench questions model_bench $(PACK_CASES)
 PACK_PROGRAMS := $(patsubst $(BUILD)/bin/%,$(PACK)/bin/%,$(PROGRAMS)) $(PACK_TESTS:%=$(PACK)/bin/%)
 PACK_LINK      = $(CC) $(LDFLAGS) -s -Wl,--as-needed -Wl,--disable-new-dtags -Wl,-rpath,'$$ORIGIN/../lib' -o $@ $^ $(LDLIBS)
 
@@ -24,6 +24,7 @@ endef
 $(foreach stage,$(STAGES),$(eval $(call pack_rule,caravan-$(stage),$(patsubst %.c,$(BUILD)/%.o,$(wildcard stages/$(stage)/*.c)))))
 $(foreach case,$(PACK_CASES),$(eval $(call pack_rule,$(case),$(BUILD)/tests/unit/$(case).o,-lcmocka)))
 $(eval $(call pack_rule,bench,$(GPU_BENCH_OBJECTS)))
+$(eval $(call pack_rule,model_bench,$(BUILD)/tests/bench/model_bench.o))
 $(eval $(call pack_rule,questions,$(BUILD)/tests/gpu/questions.o))
 $(eval $(call pack_rule,caravan,$(TOOL_SOURCES:%.c=$(BUILD)/%.o)))
 $(eval $(call pack_rule,harness,$(OPS_SOURCES:%.c=$(BUILD)/%.o),-lcmocka))
@@ -38,8 +39,8 @@ gpu-pack: programs gpu-pack-programs $(CUDA_PLUGIN) ## make build/gpu.tar.gz, wh
 gpu-check: gpu-pack ## check this machine's GPU: what only a GPU can answer, operations, model, a pipeline; into build/gpu-check
 	$(PACK)/check --out $(BUILD)/gpu-check
 
-gpu-bench: gpu-pack ## measure operations on this machine's GPU; into build/gpu-bench
-	$(PACK)/check --out $(BUILD)/gpu-bench bench
+gpu-bench: gpu-pack ## measure operations, and a group with a model of 3B, on this machine's GPU; into build/gpu-bench
+	$(PACK)/check --out $(BUILD)/gpu-bench bench bench-own model rollout score train
 
 # For tests/e2e/gpu-bench.sh and gpu-check.sh.
 e2e: $(GPU_BENCH) $(if $(SANITIZE),,gpu-pack-programs)

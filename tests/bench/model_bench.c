@@ -1,6 +1,7 @@
-// Times the model's work on one group: model_bench DIR rollout|score|train float32|bfloat16 [THREADS].
+// Times the model's work on one group: model_bench DIR rollout|score|train float32|bfloat16 [THREADS [DEVICE]].
 // A 16-frame clip of 252 x 392 and 168 tokens of text (1,176 in all), 8 completions of 128 tokens, all random.
-// Prints one line: work, precision, seconds, tokens of completions a second, peak memory, processor seconds.
+// Prints one line: work, precision, seconds, tokens of completions a second, the process's peak memory, processor
+// seconds.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,8 +121,9 @@ static status bench_train(struct bench *bench, int64_t *tokens) {
     return model_step(bench->model, &rates, &norm);
 }
 
-static status bench_run(struct bench *bench, const char *dir, const char *kind, const char *precision, int threads) {
-    const struct model_options options = {.device = "cpu",
+static status bench_run(struct bench *bench, const char *dir, const char *kind, const char *precision, int threads,
+                        const char *device) {
+    const struct model_options options = {.device = device,
                                           .threads = threads,
                                           .precision = precision,
                                           .training = !strcmp(kind, "train"),
@@ -153,12 +155,13 @@ static status bench_run(struct bench *bench, const char *dir, const char *kind, 
 int main(int argc, char **argv) {
     log_open("model_bench");
     if (argc < 4) {
-        log_info("usage: model_bench DIR rollout|score|train float32|bfloat16 [THREADS]");
+        log_info("usage: model_bench DIR rollout|score|train float32|bfloat16 [THREADS [DEVICE]]");
         return USAGE;
     }
     struct bench *bench;
     status result = NEW(&bench, 1);
-    if (result == OK) result = bench_run(bench, argv[1], argv[2], argv[3], argc > 4 ? atoi(argv[4]) : 0);
+    if (result == OK)
+        result = bench_run(bench, argv[1], argv[2], argv[3], argc > 4 ? atoi(argv[4]) : 0, argc > 5 ? argv[5] : "cpu");
     if (result != OK) log_info("%s", fail_text());
     free(bench);
     return (int)result;

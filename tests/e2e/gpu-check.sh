@@ -16,7 +16,8 @@ if grep -Ev '/lib(c|m|dl|rt|pthread|resolv)\.so' "$work/foreign"; then fail "lib
 check() {
     device=$1
     shift
-    env -i PATH="$PATH" DEVICE="$device" BENCH="--tiny --only digest" STEPS=4 gpu/check "$@" >"$work/table" 2>"$work/err" </dev/null
+    env -i PATH="$PATH" DEVICE="$device" BENCH="--tiny --only digest" STEPS=4 \
+        SHAPE=data/model/config.json gpu/check "$@" >"$work/table" 2>"$work/err" </dev/null
 }
 
 check emulated machine questions bench || fail "$(cat "$work/table")"
@@ -26,7 +27,8 @@ grep '"like": "sm_80"' gpu-check/questions.json | grep -q '"equal": \([0-9]*\), 
 grep -q '"us_called"' gpu-check/questions.json && grep -q '"exported"' gpu-check/questions.json || fail "$(cat gpu-check/questions.json)"
 grep -q '"item": "digest", .*"us": ' gpu-check/bench.json || fail "nothing was measured: $(cat gpu-check/bench.log)"
 
-check cpu pipeline || fail "$(cat "$work/table")"
+check cpu pipeline model score || fail "$(cat "$work/table")"
+grep -q '{"group": "score", .*"seconds": [0-9.]*, "tokens_per_s": [0-9]*}' "$work/table" || fail "$(cat "$work/table")"
 grep -q 'equal to the bit' gpu-check/pipeline.json || fail "$(cat gpu-check/pipeline.log)"
 
 if check cuda:99 machine questions linear; then fail "there is a device cuda:99"; fi
