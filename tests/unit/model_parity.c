@@ -97,17 +97,21 @@ static struct distance compare_tensors(const struct model_case *it, const char *
     MUST(safetensors_open(&got, path));
     if (base) MUST(safetensors_open(&from, base));
     struct distance all = {0};
-    size_t compared = 0;
+    size_t compared = 0, every = (size_t)number_of(it->golden, "every"); // of the rows of matrices
     for (size_t i = 0; i < safetensors_count(it->tensors); i++) {
         const struct stored_tensor *want = safetensors_at(it->tensors, i);
         if (strncmp(want->name, prefix, strlen(prefix)) != 0) continue;
         const char *name = want->name + strlen(prefix);
         const struct stored_tensor *tensor = find_tensor(got, base ? "master." : "", name);
-        size_t count = tensor->size / 4;
-        float *values = malloc(tensor->size);
-        memcpy(values, tensor->data, tensor->size);
         const struct stored_tensor *start = from ? safetensors_find(from, tensor->name) : NULL;
-        for (size_t j = 0; start && j < count; j++) values[j] -= ((const float *)start->data)[j];
+        size_t count = want->size / 4, columns = want->rank > 1 ? count / (size_t)want->shape[0] : count;
+        assert_int_equal(want->rank > 1 ? ((size_t)tensor->shape[0] + every - 1) / every * columns : tensor->size / 4,
+                         count);
+        float *values = malloc(want->size);
+        for (size_t j = 0; j < count; j++) {
+            size_t at = j / columns * every * columns + j % columns;
+            values[j] = ((const float *)tensor->data)[at] - (start ? ((const float *)start->data)[at] : 0);
+        }
         double difference = relative_distance(values, want->data, count);
         if (!(difference <= all.maximum)) all.maximum = difference;
         for (size_t j = 0; j < count; j++) {
