@@ -4,8 +4,9 @@
 
 enum { REQUESTS = 3, GROUP = 4, NEW_TOKENS = 21 };
 
-// The completions of three requests.
+// The completions of up to three requests.
 struct samples {
+    int requests;
     int64_t tokens[REQUESTS][GROUP][NEW_TOKENS];
     float logprobs[REQUESTS][GROUP][NEW_TOKENS];
     size_t count[REQUESTS][GROUP];
@@ -38,11 +39,12 @@ static void take_finished(struct generator *generator, struct samples *out) {
 }
 
 // Few rows begin with the shortest prompt, so that the cache it makes is too small for the next, which then waits.
-static void sample_all(struct model_case *it, struct model *model, int rows, struct samples *out) {
+static void sample_all(struct model_case *it, struct model *model, int rows, int requests, struct samples *out) {
     memset(out, 0, sizeof *out);
+    out->requests = requests;
     struct generator *generator = NULL;
     MUST(generator_new(&generator, model, &(struct generator_options){.rows = rows, .max_new_tokens = NEW_TOKENS}));
-    for (int i = 0; i < REQUESTS; i++) {
+    for (int i = 0; i < requests; i++) {
         int request = rows > 3 || i > 1 ? i : 1 - i;
         while (!generator_can_add(generator)) MUST(generator_step(generator));
         MUST(generator_add(generator, &(struct generate_request){.prompt = prompt_of(it, model, request),
@@ -66,7 +68,7 @@ static void completions_of(const struct samples *samples, int request, struct mo
 }
 
 static void expect_scores(struct model_case *it, struct model *model, const struct samples *samples) {
-    for (int request = 0; request < REQUESTS; request++) {
+    for (int request = 0; request < samples->requests; request++) {
         struct model_completion completions[GROUP];
         float got[GROUP][NEW_TOKENS], *rows[GROUP];
         for (int i = 0; i < GROUP; i++) rows[i] = got[i];
@@ -102,7 +104,7 @@ static void expect_wanted_scores(struct model_case *it, struct model *model, con
 }
 
 static void expect_training_agrees(struct model_case *it, struct model *model, const struct samples *samples) {
-    for (int request = 0; request < REQUESTS; request++) {
+    for (int request = 0; request < samples->requests; request++) {
         struct model_completion completions[GROUP];
         struct train_completion train[GROUP];
         completions_of(samples, request, completions);
@@ -122,9 +124,9 @@ static void sampler_scorer_trainer(const char *precision) {
         struct model_case it;
         case_open(&it, case_names[c]);
         static struct samples first, other;
-        for (int threads = 1; threads <= 3 && case_computes(&it, precision); threads++) {
+        for (int threads = 1; threads <= 3 && case_computes(&it, case_device(), precision); threads++) {
             struct model *model = case_model(&it, &(struct model_options){.precision = precision, .threads = threads});
-            sample_all(&it, model, threads == 1 ? 64 : threads == 2 ? 3 : 5, threads == 1 ? &first : &other);
+            sample_all(&it, model, threads == 1 ? 64 : threads == 2 ? 3 : 5, REQUESTS, threads == 1 ? &first : &other);
             if (threads > 1) assert_memory_equal(&other, &first, sizeof first);
             expect_scores(&it, model, &first);
             expect_wanted_scores(&it, model, &first);
@@ -147,6 +149,36 @@ static void test_sampler_scorer_trainer_float32(void **state) {
 static void test_sampler_scorer_trainer_bfloat16(void **state) {
     (void)state;
     sampler_scorer_trainer("bfloat16");
+}
+
+// Tensor cores compute the heads of "wide".
+static void sampler_scorer_trainer_emulated(const char *name, const char *precision) {
+    struct model_case it;
+    static struct samples first, other;
+    if (!case_emulator()) return;
+    case_open(&it, name);
+    struct model_options options = {.device = "emulated", .precision = precision};
+    struct model *model = case_model(&it, &options);
+    sample_all(&it, model, 8, 2, &first);
+    sample_all(&it, model, 3, 2, &other);
+    assert_memory_equal(&other, &first, sizeof first);
+    expect_scores(&it, model, &first);
+    model_free(&model);
+    options.training = true;
+    model = case_model(&it, &options);
+    expect_training_agrees(&it, model, &first);
+    model_free(&model);
+    case_close(&it);
+}
+
+static void test_sampler_scorer_trainer_emulated_float32(void **state) {
+    (void)state;
+    sampler_scorer_trainer_emulated("even", "float32");
+}
+
+static void test_sampler_scorer_trainer_emulated_bfloat16(void **state) {
+    (void)state;
+    if (EMULATOR_IS_FAST) sampler_scorer_trainer_emulated("wide", "bfloat16");
 }
 
 static const struct optimizer_options rates = {3e-3, 0.9, 0.99, 1e-8, 0.01, 1.0};
@@ -178,7 +210,7 @@ static uint64_t hash_of(struct model *model) {
 static void publish_and_swap(const char *precision, const char *name) {
     struct model_case it;
     case_open(&it, name);
-    if (!case_computes(&it, precision)) {
+    if (!case_computes(&it, case_device(), precision)) {
         case_close(&it);
         return;
     }
@@ -236,7 +268,7 @@ static void test_a_restart_changes_no_bit(void **state) {
         MUST(model_save_state(straight, dir));
         struct model *again = NULL;
         struct model_options wanted = options;
-        wanted.device = "cpu";
+        wanted.device = case_device();
         MUST(model_open(&again, dir, &wanted));
         MUST(model_load_state(again, dir));
         assert_int_equal(model_version(again), 1);
@@ -351,8 +383,8 @@ static void test_the_whole_model_guarded(void **state) {
     float a[COMPLETIONS][MAX_TOKENS], b[COMPLETIONS][MAX_TOKENS];
     struct model *open = case_model(&it, &(struct model_options){.precision = "float32"});
     struct model *closed = case_model(&it, &(struct model_options){.precision = "float32", .guarded = true});
-    sample_all(&it, open, 5, &plain);
-    sample_all(&it, closed, 5, &guarded);
+    sample_all(&it, open, 5, REQUESTS, &plain);
+    sample_all(&it, closed, 5, REQUESTS, &guarded);
     assert_memory_equal(&plain, &guarded, sizeof plain);
     score_case(open, &it, a);
     score_case(closed, &it, b);
@@ -379,9 +411,14 @@ static void test_the_whole_model_guarded(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sampler_scorer_trainer_float32), cmocka_unit_test(test_sampler_scorer_trainer_bfloat16),
-        cmocka_unit_test(test_published_weights_are_swapped),  cmocka_unit_test(test_a_restart_changes_no_bit),
-        cmocka_unit_test(test_faults_are_told_apart),          cmocka_unit_test(test_a_checkpoint_keeps_the_layout),
+        cmocka_unit_test(test_sampler_scorer_trainer_float32),
+        cmocka_unit_test(test_sampler_scorer_trainer_bfloat16),
+        cmocka_unit_test(test_sampler_scorer_trainer_emulated_float32),
+        cmocka_unit_test(test_sampler_scorer_trainer_emulated_bfloat16),
+        cmocka_unit_test(test_published_weights_are_swapped),
+        cmocka_unit_test(test_a_restart_changes_no_bit),
+        cmocka_unit_test(test_faults_are_told_apart),
+        cmocka_unit_test(test_a_checkpoint_keeps_the_layout),
         cmocka_unit_test(test_the_whole_model_guarded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

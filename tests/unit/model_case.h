@@ -16,7 +16,7 @@ enum { CASES = 5, COMPLETIONS = 4, MAX_TOKENS = 32 };
 
 struct model_case {
     struct arena arena;
-    const char *dir;
+    const char *name, *dir;
     json_object *golden;
     struct safetensors *tensors;
     struct model_prompt prompt;
@@ -84,7 +84,7 @@ static inline void case_media(struct model_case *it) {
 }
 
 static inline void case_open(struct model_case *it, const char *name) {
-    *it = (struct model_case){0};
+    *it = (struct model_case){.name = name};
     const char *root = getenv("MODEL_GOLDEN");
     it->dir = arena_printf(&it->arena, "%s/%s", root ? root : "tests/data/model", name);
     MUST(json_parse_file(&it->golden, path_join(&it->arena, it->dir, "golden.json")));
@@ -103,24 +103,46 @@ static inline void case_close(struct model_case *it) {
     arena_release(&it->arena);
 }
 
+// The device of models that name none: MODEL_DEVICE, else the CPU.
+static inline const char *case_device(void) {
+    const char *device = getenv("MODEL_DEVICE");
+    return device ? device : "cpu";
+}
+
 static inline struct model *case_model(const struct model_case *it, const struct model_options *options) {
     struct model *model = NULL;
     struct model_options wanted = *options;
-    if (!wanted.device) wanted.device = "cpu";
+    if (!wanted.device) wanted.device = case_device();
     MUST(model_open(&model, it->dir, &wanted));
     return model;
 }
 
-// Whether this machine computes in bfloat16; float32 it must.
-static inline bool case_computes(const struct model_case *it, const char *precision) {
+// Whether the device is there and computes in this precision. The CPU computes in float32.
+static inline bool case_computes(const struct model_case *it, const char *device, const char *precision) {
     struct model *model = NULL;
-    status result = model_open(&model, it->dir, &(struct model_options){.device = "cpu", .precision = precision});
+    status result = model_open(&model, it->dir, &(struct model_options){.device = device, .precision = precision});
     model_free(&model);
     if (result == OK) return true;
     print_message("left out: %s\n", fail_text());
-    assert_string_equal(precision, "bfloat16");
     assert_int_equal(result, UNAVAILABLE);
+    assert_false(strcmp(device, "cpu") == 0 && strcmp(precision, "float32") == 0);
     return false;
+}
+
+// Under the address sanitizer the emulator takes minutes for tensor cores. The tests of operations cover them there.
+#ifdef __SANITIZE_ADDRESS__
+enum { EMULATOR_IS_FAST = false };
+#else
+enum { EMULATOR_IS_FAST = true };
+#endif
+
+// Whether the emulated GPU is there. The build for the thread sanitizer lacks it.
+static inline bool case_emulator(void) {
+    struct backend *backend = NULL;
+    status result = backend_open(&backend, &(struct backend_options){.device = "emulated"});
+    if (result != OK) print_message("left out: %s\n", fail_text());
+    backend_close(&backend);
+    return result == OK;
 }
 
 // |a - b| / |b| over all elements.

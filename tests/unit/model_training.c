@@ -117,7 +117,7 @@ static void test_bfloat16_updates_float32_weights(void **state) {
     for (int c = 0; c < CASES; c++) {
         struct model_case it;
         case_open(&it, case_names[c]);
-        if (case_computes(&it, "bfloat16")) {
+        if (case_computes(&it, case_device(), "bfloat16")) {
             struct model *model = case_model(&it, &(struct model_options){.precision = "bfloat16",
                                                                           .gradient_precision = "float32",
                                                                           .moment_precision = "float32",
@@ -170,7 +170,7 @@ static void train_a_step(struct model_case *it, struct model *model) {
 static void expect_exact_reload(const char *name, const struct model_options *options) {
     struct model_case it;
     case_open(&it, name);
-    if (case_computes(&it, options->precision)) {
+    if (case_computes(&it, case_device(), options->precision)) {
         struct model *straight = case_model(&it, options), *again = case_model(&it, options);
         struct saved_state one, other;
         for (int i = 0; i < 2; i++) train_a_step(&it, straight);
@@ -260,7 +260,7 @@ static void test_coarse_gradients_and_moments(void **state) {
     assert_non_null(strstr(fail_text(), "float32 numbers"));
     struct model *none = NULL;
     options.moment_precision = "float16";
-    options.device = "cpu";
+    options.device = case_device();
     assert_int_equal(model_open(&none, it.dir, &options), USAGE);
     assert_non_null(strstr(fail_text(), "moment_precision float16"));
     state_release(&start);
@@ -295,7 +295,7 @@ static void test_weights_are_the_same_on_a_device_that_does_not_pack(void **stat
             struct model *scorer = NULL;
             status result = model_open(&scorer, it.dir, &options);
             if (result != OK) print_message("left out: %s\n", fail_text());
-            if (result == UNAVAILABLE || !case_computes(&it, options.precision)) {
+            if (result == UNAVAILABLE || !case_computes(&it, case_device(), options.precision)) {
                 model_free(&scorer);
                 continue;
             }
