@@ -19,6 +19,15 @@ static status model_precision(const struct backend *backend, const char *option,
     return fail(USAGE, "%s %s is not float32 or bfloat16", option, name);
 }
 
+// DATAERR when the directory's weights are not those of its configuration.
+static status model_check_store(const struct model *model) {
+    const struct stored_tensor **found;
+    TRY(NEW(&found, model->table->count));
+    status result = parameter_table_match(model->table, model->store, found);
+    free(found);
+    return result;
+}
+
 status model_open(struct model **out, const char *dir, const struct model_options *options) {
     *out = NULL;
     struct model *model = NULL;
@@ -58,9 +67,14 @@ status model_open(struct model **out, const char *dir, const struct model_option
         .parameter_count = model->table->parameter_count,
     };
     TRY_TO(result, failed, safetensors_open_dir(&model->store, dir));
-    TRY_TO(result, failed,
-           weights_load(&model->weights, model->backend, config, model->table, model->store, type, options->training,
-                        NULL));
+    if (options->no_weights) {
+        TRY_TO(result, failed, model_check_store(model));
+        TRY_TO(result, failed, weights_new(&model->weights, model->backend, config, model->table, type));
+    } else {
+        TRY_TO(result, failed,
+               weights_load(&model->weights, model->backend, config, model->table, model->store, type,
+                            options->training, NULL));
+    }
     if (options->training) {
         TRY_TO(result, failed, trainer_new(&model->trainer, model, grads, moments));
         if (options->ema) TRY_TO(result, failed, ema_new(model));
@@ -208,7 +222,7 @@ bool model_weights_intact(const struct model *model) {
 status model_reset(struct model *model, uint64_t hash) {
     if (model->trainer) return fail(BUG, "the weights of a model in training cannot be replaced");
     uint64_t found;
-    if (model->version == 0) {
+    if (model->version == 0 && model->weights->embedding.buffer) {
         TRY(model_hash(model, &found));
         return found == hash ? OK : model_wrong_hash(model->dir, found, hash);
     }

@@ -25,6 +25,9 @@ struct model_options {
     // 0 its input, 1 also its attention, 2 also its MLP; -1: as much as the device's memory allows, on the CPU 0. The
     // results are the same.
     int kept_activations;
+    // The weights come with the first model_swap or model_reset: until then none are loaded, and nothing that needs
+    // them may be called. Those of the directory are only checked for being there. Not for training.
+    bool no_weights;
     bool guarded; // tests: buffers are unreadable outside operations
 };
 

@@ -168,9 +168,8 @@ static status weights_load_all(struct weights_loader *loader) {
     return weights_load_unpacked(loader, &table->merger_fc2_bias, &weights->merger_fc2_bias);
 }
 
-// Returns weights without any values, which weights_load_all can fill.
-static status weights_new(struct weights **out, struct backend *backend, const struct model_config *config,
-                          const struct parameter_table *table, enum element type) {
+status weights_new(struct weights **out, struct backend *backend, const struct model_config *config,
+                   const struct parameter_table *table, enum element type) {
     const struct text_config *text = &config->text;
     const struct vision_config *vision = &config->vision;
     TRY(NEW(out, 1));

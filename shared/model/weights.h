@@ -35,6 +35,11 @@ status weights_load(struct weights **out, struct backend *backend, const struct 
                     const struct parameter_table *table, const struct safetensors *store, enum element type,
                     bool training, const uint64_t *hash);
 
+// Makes weights without values, which can only be asked for their type and shape and be freed. UNAVAILABLE when memory
+// is short.
+status weights_new(struct weights **out, struct backend *backend, const struct model_config *config,
+                   const struct parameter_table *table, enum element type);
+
 // Makes weights of an array of values in `type` that is in `values` already, on a backend that does not pack; `hash` is
 // theirs. `values` must outlive them. UNAVAILABLE when memory is short.
 status weights_borrow(struct weights **out, struct backend *backend, const struct model_config *config,

@@ -31,7 +31,7 @@ struct node {
     size_t given_back_count;
     int64_t held;                 // groups that the stage has
     struct stage_weights weights; // in use; path is not kept
-    char *weights_path;           // on optim's machine, "" for the weights of the model's directory
+    char *weights_path;           // on optim's machine, "" for those of the model's directory; NULL: none are loaded
     int failed_loads;             // in a row, because the file was gone or damaged
     int failed_copies;            // of these, copies
     uint64_t failed_hash;         // of the last failed load
@@ -164,7 +164,7 @@ static status node_prepare_weights(struct node *node, const struct group *group,
     const struct stage_weights *latest = &remote.weights;
     // Another path is that of another process of optim: what its predecessor lent is gone.
     bool in_use = latest->version == node->weights.version && latest->hash == node->weights.hash &&
-                  strcmp(remote.path, node->weights_path) == 0;
+                  node->weights_path && strcmp(remote.path, node->weights_path) == 0;
     const struct stage *stage = node->context->stage;
     if (in_use && stage->weights_intact) in_use = stage->weights_intact(node->context->state);
     // Optim may be behind what the group needs only if it went back since; the source then issues the group again. A
@@ -280,8 +280,7 @@ status node_enter(struct stage_context *context, const char *path) {
     const char *dir = path_join(&memory, node->config.run_dir, "weights");
     node->weights_dir = dir ? strdup(dir) : NULL;
     arena_release(&memory);
-    node->weights_path = strdup("");
-    return node->weights_dir && node->weights_path ? dir_make(node->weights_dir) : fail_oom();
+    return node->weights_dir ? dir_make(node->weights_dir) : fail_oom();
 }
 
 status node_run(struct stage_context *context) {
@@ -290,7 +289,6 @@ status node_run(struct stage_context *context) {
     const struct io_hooks hooks = {.self = node, .event = node_on_event, .report = node_on_report};
     const struct channel channel = {node, node_receive, node_deliver, node_give_back};
     bool source = stage->group_at != NULL;
-    if (stage->fingerprint) node->weights.hash = stage->fingerprint(context->state);
     if (source) TRY(issuer_open(&node->issuer, context, &node->config));
     if (!source && node->config.last) TRY(collector_open(&node->collector, context));
     TRY(io_thread_open(&node->io, &node->config, &hooks, node->collector != NULL));

@@ -158,10 +158,11 @@ status stage_model_open(struct stage_model *model, struct stage_context *context
         .device = given->common.device,
         .threads = (int)given->common.threads,
         .precision = given->common.precision,
+        .no_weights = stage_in_pipeline(context),
     };
     TRY(model_open(&model->model, given->dir, &options));
     input_builder_set_model(model->input, model_get_info(model->model));
-    return model_hash(model->model, &model->hash);
+    return options.no_weights ? OK : model_hash(model->model, &model->hash);
 }
 
 uint64_t stage_model_hash(void *model) {

@@ -139,9 +139,10 @@ static struct model *borrower_open(const struct lender *lender) {
     return model;
 }
 
-// The scores with the weights in a file.
+// The scores with the weights in a file, by a model that had none before.
 static struct scores score_file(const struct lender *lender, uint64_t hash) {
-    struct model *model = borrower_open(lender);
+    struct model *model = case_model(
+        &lender->it, &(struct model_options){.device = "emulated", .precision = "bfloat16", .no_weights = true});
     MUST(model_swap(model, lender->file, 1, hash));
     assert_true(model_weights_intact(model));
     struct scores scores = score(model);
@@ -202,6 +203,13 @@ static void test_weights_are_borrowed(void **state) {
     MUST(model_reset(model, initial));
     borrowed = score(model);
     assert_true(same(&borrowed, &first) && model_weights_intact(model));
+    model_free(&model);
+    model = case_model(&lender.it,
+                       &(struct model_options){.device = "emulated", .precision = "bfloat16", .no_weights = true});
+    assert_int_equal(model_reset(model, lent.policy), DATAERR);
+    MUST(model_reset(model, initial));
+    borrowed = score(model);
+    assert_true(same(&borrowed, &first));
     model_free(&model);
     lender_release(&lender);
 }
