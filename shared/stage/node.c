@@ -203,9 +203,6 @@ static status node_receive(void *self, int capacity, int timeout_ms, struct grou
     if (verdict == VERDICT_DROP) {
         io_thread_drop(node->io, node->next->id.data);
         group_free(&node->next);
-        for (size_t i = 0; i < node->given_back_count; i++) group_free(&node->given_back[i]);
-        free(node->given_back);
-        free(node->weights_path);
     } else if (verdict == VERDICT_LATER) {
         enum { PAUSE_US = 2000 };
         if (timeout_ms) usleep(PAUSE_US);
@@ -322,6 +319,9 @@ void node_leave(struct stage_context *context) {
     collector_close(&node->collector);
     weights_server_free(&node->weights_server);
     group_free(&node->next);
+    for (size_t i = 0; i < node->given_back_count; i++) group_free(&node->given_back[i]);
+    free(node->given_back);
+    free(node->weights_path);
     node_config_release(&node->config);
     arena_release(&node->arena);
     buf_release(&node->bulk);
