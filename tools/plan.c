@@ -2,7 +2,8 @@
 // the model's configuration before anything runs.
 //
 // The largest group counts: a prompt of rollout's max_prompt_tokens, all of them media, and group_size completions of
-// max_new_tokens. Stages on one machine with the same `device` share its GPU.
+// max_new_tokens. Stages on one machine with the same `device` share its GPU, and the weights where caravan run lets
+// rollout and refscore use those of optim.
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -98,6 +99,7 @@ static status plan_add_stage(struct memory_plan *plan, const struct pipeline_sta
         request->precision = model->common.precision && !strcmp(model->common.precision, "float32") ? "float32" : NULL;
         request->generates = stage->kind == &stage_kinds[STAGE_ROLLOUT];
         request->training = stage->kind == &stage_kinds[STAGE_OPTIM];
+        request->borrows = group->borrows && !request->training;
         if (request->training) {
             const struct optim_options *optim = &values.optim;
             request->train_vision = optim->train_vision;
@@ -113,7 +115,7 @@ done:
     return result;
 }
 
-static status plan_make(struct memory_plan *plan, const struct pipeline *pipeline) {
+static status plan_make(struct memory_plan *plan, struct pipeline *pipeline) {
     const struct pipeline_stage *rollout = pipeline_find_stage(pipeline, "rollout");
     if (!rollout || rollout->kind != &stage_kinds[STAGE_ROLLOUT])
         return fail(DATAERR, "there is no rollout, whose options say how long a group may be");
@@ -127,6 +129,9 @@ static status plan_make(struct memory_plan *plan, const struct pipeline *pipelin
         group.new_tokens = values.max_new_tokens;
     }
     options_release(&options);
+    if (result == OK) result = subcommand_set_publish(pipeline);
+    const char *publish = pipeline_value(&pipeline->stages[pipeline->stage_count - 1], "publish");
+    group.borrows = publish && strcmp(publish, "lend") == 0;
     for (size_t i = 0; result == OK && i < pipeline->stage_count; i++) {
         const struct stage_kind *kind = pipeline->stages[i].kind;
         bool has_model = kind == &stage_kinds[STAGE_ROLLOUT] || kind == &stage_kinds[STAGE_REFSCORE] ||

@@ -68,44 +68,6 @@ done:
     return result;
 }
 
-// The device that a stage names; NULL for the best one.
-static const char *run_device(const struct pipeline_stage *stage) {
-    const char *device = pipeline_value(stage, "device");
-    if (!device) return NULL;
-    return strcmp(device, "cuda:0") == 0 ? "cuda" : strcmp(device, "emulated:0") == 0 ? "emulated" : device;
-}
-
-static bool run_same_value(const char *a, const char *b) {
-    return a && b ? strcmp(a, b) == 0 : !a && !b;
-}
-
-// If the file does not set optim's `publish`: the stages with weights use its memory where all of them, on its machine,
-// name its device and its precision. A group may be under way while optim takes a step unless max_staleness is 0; then
-// they copy.
-static status run_set_publish(struct deployment *deployment) {
-    struct pipeline *pipeline = deployment->pipeline;
-    struct pipeline_stage *last = &pipeline->stages[pipeline->stage_count - 1];
-    const char *device = run_device(last);
-    struct source_options source;
-    struct options parsed = {0};
-    if (last->kind != &stage_kinds[STAGE_OPTIM] || pipeline->stages[0].kind != &stage_kinds[STAGE_SOURCE]) return OK;
-    if (pipeline_value(last, "publish") || (device && strcmp(device, "cpu") == 0)) return OK;
-    const int machine = deployment_find(deployment, last->name, 1)->machine;
-    for (size_t i = 0; i < pipeline->stage_count; i++) {
-        const struct pipeline_stage *stage = &pipeline->stages[i];
-        if (!stage->kind || !stage->kind->follows_weights) continue;
-        if (!run_same_value(run_device(stage), device) ||
-            !run_same_value(pipeline_value(stage, "precision"), pipeline_value(last, "precision")))
-            return OK;
-        for (int number = 1; number <= stage->replicas; number++)
-            if (deployment_find(deployment, stage->name, number)->machine != machine) return OK;
-    }
-    status result = pipeline_options(&pipeline->stages[0], &parsed, &source);
-    if (result == OK) result = pipeline_set(pipeline, last, "publish", source.max_staleness ? "copy" : "lend");
-    options_release(&parsed);
-    return result;
-}
-
 // Makes the run's directories and its lock, writes pipeline.yaml and the link to the metrics, and runs the supervisor.
 static status run(struct deployment *deployment) {
     static const char *const dirs[] = {"store", "logs", "wiring", "weights", "checkpoints"};
@@ -137,7 +99,7 @@ static status run(struct deployment *deployment) {
     TRY_TO(result, done, dir_make(sockets));
     if (chmod(sockets, 0700)) TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", sockets, strerror(errno)));
     TRY_TO(result, done, run_set_steps(deployment));
-    TRY_TO(result, done, run_set_publish(deployment));
+    TRY_TO(result, done, subcommand_set_publish(deployment->pipeline));
     buf_clear(&path);
     TRY_TO(result, done, buf_printf(&path, "%s/pipeline.yaml", pipeline->run));
     TRY_TO(result, done, pipeline_write(pipeline, &text));

@@ -1,8 +1,10 @@
 // The functions that all subcommands share: options, operands, pipeline files, exit codes.
 #include <stdio.h>
+#include <string.h>
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
+#include "shared/config/stage_options.h"
 #include "tools/tools.h"
 
 status subcommand_parse(struct options *options, const struct option_table *table, void *values, int argc, char **argv,
@@ -49,4 +51,43 @@ int subcommand_exit(status result) {
     if (result == OK || result == END) return 0;
     log_info("%s", fail_text());
     return status_exit_code(result);
+}
+
+// ---- how weights get from optim to the other stages ----
+
+// The device that a stage names; NULL for the best one.
+static const char *subcommand_device(const struct pipeline_stage *stage) {
+    const char *device = pipeline_value(stage, "device");
+    if (!device) return NULL;
+    return strcmp(device, "cuda:0") == 0 ? "cuda" : strcmp(device, "emulated:0") == 0 ? "emulated" : device;
+}
+
+static bool subcommand_same_value(const char *a, const char *b) {
+    return a && b ? strcmp(a, b) == 0 : !a && !b;
+}
+
+// A stage without `on` runs on the first machine.
+static int subcommand_machine(const struct pipeline_stage *stage) {
+    return stage->on > 0 ? stage->on : 0;
+}
+
+status subcommand_set_publish(struct pipeline *pipeline) {
+    struct pipeline_stage *last = &pipeline->stages[pipeline->stage_count - 1];
+    const char *device = subcommand_device(last);
+    struct source_options source;
+    struct options parsed = {0};
+    if (last->kind != &stage_kinds[STAGE_OPTIM] || pipeline->stages[0].kind != &stage_kinds[STAGE_SOURCE]) return OK;
+    if (pipeline_value(last, "publish") || (device && strcmp(device, "cpu") == 0)) return OK;
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        if (!stage->kind || !stage->kind->follows_weights) continue;
+        if (!subcommand_same_value(subcommand_device(stage), device) ||
+            !subcommand_same_value(pipeline_value(stage, "precision"), pipeline_value(last, "precision")) ||
+            subcommand_machine(stage) != subcommand_machine(last))
+            return OK;
+    }
+    status result = pipeline_options(&pipeline->stages[0], &parsed, &source);
+    if (result == OK) result = pipeline_set(pipeline, last, "publish", source.max_staleness ? "copy" : "lend");
+    options_release(&parsed);
+    return result;
 }

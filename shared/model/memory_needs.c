@@ -44,7 +44,7 @@ static void memory_add_weights(struct memory_list *list, const struct parameter_
     int trained = request->train_vision ? PARAM_RANGES : PARAM_RANGES / 2;
     size_t weights = param_array_bytes(table, PARAM_RANGES, type, type);
     size_t remainders = type == ELEMENT_BF16 ? param_array_bytes(table, PARAM_RANGES, ELEMENT_U16, ELEMENT_U16) : 0;
-    memory_add(list, "weights", weights);
+    memory_add(list, "weights", request->borrows ? 0 : weights);
     if (!request->training) return;
     memory_add(list, "remainders of the weights", remainders);
     memory_add(list, "gradients", param_array_bytes(table, trained, grads, ELEMENT_F32));

@@ -36,6 +36,7 @@ struct model_options {
 struct memory_request {
     const char *precision, *gradient_precision, *moment_precision; // NULL: bfloat16
     bool training, train_vision, ema, generates;
+    bool borrows;                                  // its weights are in the memory of the process that trains
     int64_t prompt_tokens, group_size, new_tokens; // of the largest group
 };
 
