@@ -28,7 +28,6 @@
     X(Matmul)
 
 struct lt {
-    void *library;
     cublasLtHandle_t handle;
     struct admitted *admitted;
     bool tried_some; // shapes have been tried since lt_open
@@ -50,33 +49,25 @@ static const char *const lt_places[] = {
 #endif
     NULL};
 
-static void lt_unload(struct lt *lt) {
-    if (lt->handle) (void)lt->Destroy(lt->handle);
-    if (lt->library) dlclose(lt->library);
-    lt->handle = NULL;
-    lt->library = NULL;
-}
-
-// False if there is no such library, or the GPU's driver is too old for it; fail_text says which.
+// False if there is no such library, or the GPU's driver is too old for it; fail_text says which. What was loaded stays
+// so until the program ends, as plug-ins do.
 static bool lt_load(struct lt *lt, const char *path) {
-    lt->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!lt->library) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
         (void)fail(UNAVAILABLE, "cannot load cuBLASLt: %s", dlerror());
         return false;
     }
-#define LT_FIND(name) *(void **)&lt->name = dlsym(lt->library, "cublasLt" #name);
+#define LT_FIND(name) *(void **)&lt->name = dlsym(library, "cublasLt" #name);
     LT_FUNCTIONS(LT_FIND)
 #define LT_MISSING(name) || !lt->name
     if (false LT_FUNCTIONS(LT_MISSING)) {
         (void)fail(UNAVAILABLE, "%s lacks functions of cuBLASLt", path);
-    } else {
-        cublasStatus_t refused = lt->Create(&lt->handle);
-        if (refused == CUBLAS_STATUS_SUCCESS) return true;
-        (void)fail(UNAVAILABLE, "%s does not work with this GPU and driver: status %d", path, (int)refused);
-        lt->handle = NULL;
+        return false;
     }
-    lt_unload(lt);
-    return false;
+    cublasStatus_t refused = lt->Create(&lt->handle);
+    if (refused != CUBLAS_STATUS_SUCCESS)
+        (void)fail(UNAVAILABLE, "%s does not work with this GPU and driver: status %d", path, (int)refused);
+    return refused == CUBLAS_STATUS_SUCCESS;
 }
 
 // Whether a library of lt_places was loaded.
@@ -100,6 +91,12 @@ static bool lt_search(struct lt *lt) {
     return false;
 }
 
+static void lt_log_admitted(const struct lt *lt) {
+    int shapes, admitted = admitted_count(lt->admitted, &shapes);
+    log_info("cuBLASLt %zu: algorithms are admitted for %d of %d shapes of products so far", lt->GetVersion(), admitted,
+             shapes);
+}
+
 status lt_open(struct cuda_backend *cuda) {
     const char *given = getenv("CARAVAN_CUBLASLT");
     if (given && strcmp(given, "none") == 0) return OK;
@@ -114,21 +111,16 @@ status lt_open(struct cuda_backend *cuda) {
     }
     cuda->lt = lt;
     TRY(admitted_open(&lt->admitted, cuda, lt->GetVersion()));
-    int shapes, admitted = admitted_count(lt->admitted, &shapes);
-    log_info("cuBLASLt %zu serves %d of %d shapes of products that have been tried before", lt->GetVersion(), admitted,
-             shapes);
+    lt_log_admitted(lt);
     return OK;
 }
 
 void lt_close(struct cuda_backend *cuda) {
     struct lt *lt = cuda->lt;
     if (!lt) return;
-    if (lt->tried_some) {
-        int shapes, admitted = admitted_count(lt->admitted, &shapes);
-        log_debug("cuBLASLt served %d of %d shapes of products", admitted, shapes);
-    }
+    if (lt->tried_some) lt_log_admitted(lt);
     admitted_free(&lt->admitted);
-    lt_unload(lt);
+    (void)lt->Destroy(lt->handle);
     free(lt);
     cuda->lt = NULL;
 }
