@@ -212,6 +212,26 @@ static void test_choice(void **state) {
     assert_int_equal(runs_of_all(), 3);
 }
 
+// One product of 90 tokens, 32 inner elements and 24 outputs, which are the first columns of matrices with more.
+static void compute_apart(struct backend *b, int64_t in_columns, int64_t weight_columns, int64_t out_columns,
+                          bool record) {
+    struct tensor t[] = {matrix(b, ELEMENT_BF16, 90, in_columns, 1), matrix(b, ELEMENT_BF16, 24, weight_columns, 2),
+                         matrix(b, ELEMENT_BF16, 90, out_columns, 3)};
+    struct tensor in = tensor_columns(t[0], 0, 32), plain = tensor_columns(t[1], 0, 32),
+                  out = tensor_columns(t[2], 0, 24);
+    struct weight *weight;
+    struct graph *graph = NULL;
+    MUST(b->ops->weight_new(b, &weight, plain, false));
+    if (record) MUST(b->ops->graph_begin(b));
+    MUST(b->ops->linear(b, out, in, weight, (struct tensor){0}));
+    if (record) MUST(b->ops->graph_end(b, &graph));
+    if (record) MUST(b->ops->graph_launch(b, graph));
+    MUST(b->ops->wait(b));
+    b->ops->graph_free(b, &graph);
+    b->ops->weight_free(b, &weight);
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) b->ops->buffer_free(b, &t[i].buffer);
+}
+
 // Few tokens, and rows that are not aligned, are the own product's; so is everything while a graph is recorded.
 static void test_left_alone(void **state) {
     (void)state;
@@ -219,22 +239,13 @@ static void test_left_alone(void **state) {
     begin(ALL);
     struct backend *backend = open_backend("emulated:0");
     compute(backend, &(struct product_case){.tokens = 64, .in = 32, .out = 24}, hashes);
-    compute(backend, &(struct product_case){.tokens = 90, .in = 33, .out = 25}, hashes);
-    struct tensor in = matrix(backend, ELEMENT_BF16, 90, 32, 1), plain = matrix(backend, ELEMENT_BF16, 24, 32, 2),
-                  out = matrix(backend, ELEMENT_BF16, 90, 24, 3);
-    struct weight *weight;
-    struct graph *graph;
-    MUST(backend->ops->weight_new(backend, &weight, plain, false));
-    MUST(backend->ops->graph_begin(backend));
-    MUST(backend->ops->linear(backend, out, in, weight, (struct tensor){0}));
-    MUST(backend->ops->graph_end(backend, &graph));
-    MUST(backend->ops->graph_launch(backend, graph));
-    MUST(backend->ops->wait(backend));
+    compute_apart(backend, 33, 32, 24, false);
+    compute_apart(backend, 32, 33, 24, false);
+    compute_apart(backend, 32, 32, 25, false);
+    compute_apart(backend, 32, 32, 24, true);
     assert_int_equal(it.library->asked + runs_of_all(), 0);
-    backend->ops->graph_free(backend, &graph);
-    backend->ops->weight_free(backend, &weight);
-    struct tensor used[] = {in, plain, out};
-    for (int i = 0; i < 3; i++) backend->ops->buffer_free(backend, &used[i].buffer);
+    compute_apart(backend, 40, 48, 32, false);
+    assert_int_equal(it.library->asked, 1);
     backend_close(&backend);
 }
 
@@ -316,7 +327,7 @@ static void test_other_version(void **state) {
     assert_int_equal(asked_anew(&wide), 3);
 }
 
-// A damaged line, half a line, and a file of something else.
+// A line that names another algorithm, half a line, and a file of something else.
 static void test_damaged_file(void **state) {
     (void)state;
     char path[512];
@@ -325,11 +336,14 @@ static void test_damaged_file(void **state) {
     assert_int_equal(asked_anew(&wide), 3);
     kept_path(path);
     MUST(file_read(path, &content));
-    char *line = strchr(content.data, '\n') + 1;
-    line[0] = line[0] == '8' ? '9' : '8';
+    char *algorithm = strchr(content.data, '\n');
+    for (int i = 0; i < 5; i++) algorithm = strchr(algorithm + 1, ' ');
+    assert_int_equal(algorithm[1] - '0', ALGORITHM_WHOLE);
+    algorithm[1] = '0' + ALGORITHM_HALVES;
     MUST(file_write_atomic(path, content.data, content.size));
     assert_int_equal(asked_anew(&wide), 1);
     assert_int_equal(asked_anew(&wide), 0);
+    assert_int_equal(it.library->runs[ALGORITHM_HALVES], 0);
     MUST(file_write_atomic(path, content.data, content.size - 9));
     assert_int_equal(asked_anew(&wide), 2);
     for (size_t i = 0; i < content.size; i++) content.data[i] = (char)(i * 37);
