@@ -113,6 +113,12 @@ DEVICE void cp_async16(void *to, const void *from, uint32_t bytes) {
                  : "memory");
 }
 
+// The same for 8 bytes (`bytes` is 0 to 8), at multiples of 8.
+DEVICE void cp_async8(void *to, const void *from, uint32_t bytes) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes)
+                 : "memory");
+}
+
 // Makes a group of the copies that this thread has started since the last group.
 DEVICE void cp_async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");

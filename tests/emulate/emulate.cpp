@@ -30,7 +30,7 @@ enum { page_bytes = 4096, stack_bytes = 128 << 10, most_threads = 1024, warp_lan
 struct copy {
     void *to;
     const void *from;
-    uint32_t bytes;
+    uint32_t bytes, size; // the rest of `size` bytes becomes 0
     int group;
 };
 
@@ -284,10 +284,10 @@ char *shared_memory() {
     return block.shared;
 }
 
-void check_shared16(const void *p, const char *what, struct site site) {
+void check_shared(const void *p, size_t size, const char *what, struct site site) {
     auto at = reinterpret_cast<uintptr_t>(p), begin = reinterpret_cast<uintptr_t>(block.shared);
-    if (at % 16) misuse(site, "%s is at %p, no multiple of 16", what, p);
-    if (at < begin || at + 16 > begin + block.shared_bytes)
+    if (at % size) misuse(site, "%s is at %p, no multiple of %zu", what, p, size);
+    if (at < begin || at + size > begin + block.shared_bytes)
         misuse(site, "%s is at byte %lld of %zu bytes of shared memory", what, (long long)(at - begin),
                block.shared_bytes);
 }
@@ -295,19 +295,19 @@ void check_shared16(const void *p, const char *what, struct site site) {
 static void do_copy(const struct copy &copy) {
     char *to = static_cast<char *>(copy.to);
     if (copy.bytes) memcpy(to, copy.from, copy.bytes);
-    memset(to + copy.bytes, 0, 16 - copy.bytes);
+    memset(to + copy.bytes, 0, copy.size - copy.bytes);
 }
 
 // A late copy happens in copy_wait. Until then the target holds NaN.
-void copy_async(void *to, const void *from, uint32_t bytes, struct site site) {
-    check_shared16(to, "the target of a copy", site);
-    if (bytes > 16) misuse(site, "a copy of %u bytes", bytes);
-    if (bytes && reinterpret_cast<uintptr_t>(from) % 16) misuse(site, "a copy from %p, no multiple of 16", from);
-    struct copy copy = {to, from, bytes, self->groups};
+void copy_async(void *to, const void *from, uint32_t bytes, uint32_t size, struct site site) {
+    check_shared(to, size, "the target of a copy", site);
+    if (bytes > size) misuse(site, "a copy of %u bytes", bytes);
+    if (reinterpret_cast<uintptr_t>(from) % size) misuse(site, "a copy from %p, no multiple of %u", from, size);
+    struct copy copy = {to, from, bytes, size, self->groups};
     if (block.device->copies_early)
         do_copy(copy);
     else
-        memset(to, 0xff, 16);
+        memset(to, 0xff, size);
     self->copies.push_back(copy);
 }
 

@@ -79,11 +79,11 @@ void collective(void (*operation)(void *const arguments[32]), void *argument, st
 // The block's shared memory.
 char *shared_memory();
 
-// Ends the process unless [p, p + 16) lies in the block's shared memory and p is a multiple of 16.
-void check_shared16(const void *p, const char *what, struct site site);
+// Ends the process unless [p, p + size) lies in the block's shared memory and p is a multiple of `size`.
+void check_shared(const void *p, size_t size, const char *what, struct site site);
 
-// What device.h says of cp_async16, cp_async_commit and cp_async_wait.
-void copy_async(void *to, const void *from, uint32_t bytes, struct site site);
+// What device.h says of cp_async16 and cp_async8 (`size` is 16 or 8), cp_async_commit and cp_async_wait.
+void copy_async(void *to, const void *from, uint32_t bytes, uint32_t size, struct site site);
 // See copy_async.
 void copy_commit();
 // See copy_async.
@@ -216,7 +216,11 @@ inline char *dynamic_shared() {
 }
 
 inline void cp_async16(void *to, const void *from, uint32_t bytes, EMULATE_SITE) {
-    emulate::copy_async(to, from, bytes, {file, line});
+    emulate::copy_async(to, from, bytes, 16, {file, line});
+}
+
+inline void cp_async8(void *to, const void *from, uint32_t bytes, EMULATE_SITE) {
+    emulate::copy_async(to, from, bytes, 8, {file, line});
 }
 
 inline void cp_async_commit() {
@@ -228,7 +232,7 @@ template <int N> void cp_async_wait() {
 }
 
 template <bool transpose> void ldmatrix_x4(uint32_t out[4], const void *row, EMULATE_SITE) {
-    emulate::check_shared16(row, "a row of ldmatrix", {file, line});
+    emulate::check_shared(row, 16, "a row of ldmatrix", {file, line});
     emulate::ldmatrix_argument argument = {row, {}};
     emulate::collective(emulate::load_matrices<transpose>, &argument, {file, line});
     memcpy(out, argument.out, sizeof argument.out);

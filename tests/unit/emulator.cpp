@@ -256,6 +256,34 @@ template <int groups_left> static bool copying_works(int device) {
     return true;
 }
 
+// Each thread copies two numbers to the first half of a row, and one or none to the second half.
+static void small_copies_kernel(float *out) {
+    char *to = dynamic_shared() + row * threadIdx.x;
+    cp_async8(to, out + threadIdx.x / 2 * 2, 8);
+    cp_async8(to + 8, out + threadIdx.x / 2 * 2, 4 * (threadIdx.x % 2));
+    cp_async_commit();
+    cp_async_wait<0>();
+    const float *copied = (const float *)to;
+    float sum = copied[0] + 100 * copied[1] + 10000 * copied[2] + 1e6f * copied[3];
+    __syncthreads();
+    out[threadIdx.x] = sum;
+}
+
+static void test_small_copies(void **state) {
+    (void)state;
+    for (int device = 0; device < devices; device++) {
+        struct machine m(device);
+        for (int t = 0; t < threads; t++) m.results[t] = (float)(t + 1);
+        cudaMemcpyAsync(m.data, m.results, sizeof m.results, cudaMemcpyHostToDevice, m.stream);
+        LAUNCH(small_copies_kernel, 1, threads, row * threads, m.stream, m.data);
+        m.download();
+        for (int t = 0; t < threads; t++) {
+            int first = t / 2 * 2 + 1;
+            assert_true(m.results[t] == (float)(first + 100 * (first + 1) + (t % 2 ? 10000 * first : 0)));
+        }
+    }
+}
+
 static void test_copies(void **state) {
     (void)state;
     for (int device = 0; device < devices; device++) assert_true(copying_works<0>(device));
@@ -281,10 +309,17 @@ static void good_copy_kernel(float *out) {
     cp_async_wait<0>();
 }
 
+static void unaligned_small_copy_kernel(float *out) {
+    cp_async8(dynamic_shared() + row * threadIdx.x, out + 1, 8);
+    cp_async_commit();
+    cp_async_wait<0>();
+}
+
 static void test_wrong_copies(void **state) {
     (void)state;
     assert_misuse(forgotten_copy_kernel, "before its asynchronous copies are waited for", row * threads);
     assert_misuse(unaligned_copy_kernel, "no multiple of 16", row * threads);
+    assert_misuse(unaligned_small_copy_kernel, "no multiple of 8", row * threads);
     assert_misuse(good_copy_kernel, "of shared memory", row * (threads - 1));
 }
 
@@ -601,6 +636,7 @@ int main() {
         cmocka_unit_test(test_shuffle),
         cmocka_unit_test(test_wrong_collectives),
         cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_small_copies),
         cmocka_unit_test(test_wrong_copies),
         cmocka_unit_test(test_shared_memory),
         cmocka_unit_test(test_fused_sums),
