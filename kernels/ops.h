@@ -26,7 +26,8 @@
 //
 // Random bits. mix is the function ops_mix64 below; it is used by adamw and digest.
 //
-// Alignment. Rows of what the model passes begin at multiples of 16 bytes; other views are right, but may be slower.
+// Alignment. Rows of what the model passes begin at multiples of 16 bytes, or of 8 where a size of the model is no
+// multiple of 8 (the 3,420 of the vision tower); other views are right, but may be slower.
 //
 // Every operation returns BUG when a shape or a type breaks the contract, and UNAVAILABLE when memory is short. A
 // broken promise about the contents of a tensor (an index, a cache slot or a target out of range) is BUG here or at the

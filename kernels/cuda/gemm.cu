@@ -1,7 +1,8 @@
 // The canonical product of bfloat16 (products.h) in tiles of 128 x 128 outputs, of any shape and alignment.
 //
 // A block of eight warps walks over the inner length in steps of 32, and has three steps on their way to shared memory.
-// Operands whose rows are not aligned are copied element by element, and get the same bits.
+// Rows that begin at multiples of 16 or 8 bytes are copied asynchronously, others element by element. The bits are the
+// same.
 #include <assert.h>
 
 #include "kernels/cuda/gemm_tiles.h"
@@ -54,7 +55,7 @@ static __device__ __forceinline__ void gemm_add_step(float sums[4][4][4],
     }
 }
 
-template <bool a_transposed, bool b_transposed, bool aligned>
+template <bool a_transposed, bool b_transposed, int alignment>
 __global__ void __launch_bounds__(gemm_threads, 2) gemm_bf16_kernel(struct product p) {
     using stage = gemm_stage<a_transposed, b_transposed>;
     stage *stages = (stage *)dynamic_shared();
@@ -72,8 +73,8 @@ __global__ void __launch_bounds__(gemm_threads, 2) gemm_bf16_kernel(struct produ
     int to = 0;       // the stage that is copied to next
     auto copy = [&] {
         if (read < inner) {
-            a.template copy<aligned>(stages[to].a, inner - read);
-            b.template copy<aligned>(stages[to].b, inner - read);
+            a.template copy<alignment>(stages[to].a, inner - read);
+            b.template copy<alignment>(stages[to].b, inner - read);
         }
         cp_async_commit();
         read += gemm_inner;
@@ -97,10 +98,13 @@ __global__ void __launch_bounds__(gemm_threads, 2) gemm_bf16_kernel(struct produ
 template <bool a_transposed, bool b_transposed>
 static void gemm_launch(struct cuda_backend *cuda, const struct product *p, unsigned blocks) {
     size_t shared = gemm_stages * sizeof(gemm_stage<a_transposed, b_transposed>);
-    if (operand_aligned(&p->a) && operand_aligned(&p->b))
-        LAUNCH((gemm_bf16_kernel<a_transposed, b_transposed, true>), blocks, gemm_threads, shared, cuda->stream, *p);
+    int a = operand_alignment(&p->a), b = operand_alignment(&p->b), alignment = a < b ? a : b;
+    if (alignment == 16)
+        LAUNCH((gemm_bf16_kernel<a_transposed, b_transposed, 16>), blocks, gemm_threads, shared, cuda->stream, *p);
+    else if (alignment == 8)
+        LAUNCH((gemm_bf16_kernel<a_transposed, b_transposed, 8>), blocks, gemm_threads, shared, cuda->stream, *p);
     else
-        LAUNCH((gemm_bf16_kernel<a_transposed, b_transposed, false>), blocks, gemm_threads, shared, cuda->stream, *p);
+        LAUNCH((gemm_bf16_kernel<a_transposed, b_transposed, 2>), blocks, gemm_threads, shared, cuda->stream, *p);
 }
 
 status gemm_bf16(struct cuda_backend *cuda, const struct product *p) {

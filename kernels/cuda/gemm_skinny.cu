@@ -39,8 +39,8 @@ template <int rows, int warps> __global__ void __launch_bounds__(32 * warps) gem
     int to = 0;       // the stage that is copied to next
     auto copy = [&] {
         if (read < inner) {
-            weight.template copy<true>(stages[to].weight, inner - read);
-            in.template copy<true>(stages[to].in, inner - read);
+            weight.template copy<16>(stages[to].weight, inner - read);
+            in.template copy<16>(stages[to].in, inner - read);
         }
         cp_async_commit();
         read += skinny_inner;

@@ -40,9 +40,9 @@ template <int outer_count, int inner_count, int threads, bool transposed> struct
         advance = transposed ? inner_count * o.stride : inner_count;
     }
 
-    // Copies this thread's part of the next step to `piece`; `left` inner elements are left. Asynchronously if the
-    // operand is aligned.
-    template <bool aligned> __device__ __forceinline__ void copy(struct bf16 *piece, int64_t left) {
+    // Copies this thread's part of the next step to `piece`; `left` inner elements are left. Asynchronously if the rows
+    // of the operand begin at multiples of `alignment` bytes, 16 or 8.
+    template <int alignment> __device__ __forceinline__ void copy(struct bf16 *piece, int64_t left) {
         int inner_left = (int)(left < inner_count ? left : inner_count);
 #pragma unroll
         for (int i = 0; i < rows / rows_apart; i++) {
@@ -52,8 +52,12 @@ template <int outer_count, int inner_count, int threads, bool transposed> struct
             count = count < 0 ? 0 : count > chunk_elements ? chunk_elements : count;
             struct bf16 *to = piece + r * pitch + column;
             const struct bf16 *source = count ? from + i * jump : start;
-            if (aligned) {
+            if (alignment == 16) {
                 cp_async16(to, source, (uint32_t)count * (uint32_t)sizeof *to);
+            } else if (alignment == 8) {
+                int second = count > 4 ? count - 4 : 0;
+                cp_async8(to, source, (uint32_t)(count - second) * (uint32_t)sizeof *to);
+                cp_async8(to + 4, second ? source + 4 : start, (uint32_t)second * (uint32_t)sizeof *to);
             } else {
                 for (int e = 0; e < chunk_elements; e++) to[e].bits = e < count ? source[e].bits : (uint16_t)0;
             }

@@ -13,9 +13,10 @@ enum {
 
 // ---- products ----
 
-bool operand_aligned(const struct operand *o) {
-    return (uintptr_t)o->data % 16 == 0 &&
-           ((o->transposed ? o->inner : o->outer) <= 1 || o->stride % chunk_elements == 0);
+int operand_alignment(const struct operand *o) {
+    int64_t rows = o->transposed ? o->inner : o->outer;
+    uintptr_t bits = (uintptr_t)o->data | (rows > 1 ? (uintptr_t)o->stride * sizeof(struct bf16) : 0);
+    return bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : 2;
 }
 
 status product_run(struct cuda_backend *cuda, const struct product *p) {

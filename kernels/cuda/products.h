@@ -53,8 +53,13 @@ static inline struct product product_of(struct tensor out, struct operand a, str
 extern "C" {
 #endif
 
-// Whether every row begins at a multiple of 16 bytes.
-bool operand_aligned(const struct operand *operand);
+// Every row of a bfloat16 operand begins at a multiple of so many bytes: 16, 8 or 2.
+int operand_alignment(const struct operand *operand);
+
+// Whether that is 16.
+static inline bool operand_aligned(const struct operand *operand) {
+    return operand_alignment(operand) == 16;
+}
 
 // Computes a product with the kernel that its type and shape ask for. Nothing happens if it has no outputs.
 status product_run(struct cuda_backend *cuda, const struct product *product);

@@ -173,6 +173,11 @@ static void linear_check_ways(struct harness *h, int64_t m, int64_t n, int64_t l
     harness_equal(h, "rows that are apart", again, out);
     harness_ok(h, h->ops->linear(h->backend, again, in, weight_apart, bias));
     harness_equal(h, "a weight whose rows are apart", again, out);
+    struct weight *weight_near;
+    struct tensor near = linear_apart(h, in, 4);
+    harness_ok(h, h->ops->weight_new(h->backend, &weight_near, linear_apart(h, plain, 4), false));
+    harness_ok(h, h->ops->linear(h->backend, again, near, weight_near, bias));
+    harness_equal(h, "rows that begin at multiples of 8 bytes", again, out);
     struct tensor grad_in = harness_dense(h, type, m, l, FILL_ZERO, 0),
                   other = harness_dense(h, type, m, l, FILL_ZERO, 0);
     harness_ok(h, h->ops->linear_grad_input(h->backend, grad_in, out, weight, false));
@@ -183,6 +188,12 @@ static void linear_check_ways(struct harness *h, int64_t m, int64_t n, int64_t l
     harness_ok(h, h->ops->linear_grad_weight(h->backend, grad_weight, (struct tensor){0}, out, in));
     harness_ok(h, h->ops->linear_grad_weight(h->backend, grad_apart, (struct tensor){0}, linear_apart(h, out, 5), far));
     harness_equal(h, "a weight's gradient from rows that are apart", grad_apart, grad_weight);
+    struct tensor grad_near = harness_dense(h, ELEMENT_F32, n, l, FILL_ZERO, 0);
+    harness_ok(h, h->ops->linear_grad_input(h->backend, other, linear_apart(h, out, 4), weight_near, false));
+    harness_equal(h, "gradients of rows that begin at multiples of 8 bytes", other, grad_in);
+    harness_ok(h, h->ops->linear_grad_weight(h->backend, grad_near, (struct tensor){0}, linear_apart(h, out, 4), near));
+    harness_equal(h, "a weight's gradient from rows that begin at multiples of 8 bytes", grad_near, grad_weight);
+    h->ops->weight_free(h->backend, &weight_near);
     h->ops->weight_free(h->backend, &weight);
     h->ops->weight_free(h->backend, &weight_apart);
 }
