@@ -10,7 +10,7 @@ $(GPU_BENCH): $(GPU_BENCH_OBJECTS) $(LIBRARY)
 
 # Programs that find their libraries beside themselves. They are linked with no_media.o, and so need no FFmpeg.
 PACK          := $(BUILD)/gpu
-PACK_CASES    := model_parity model_bits
+PACK_CASES    := model_parity model_bits model_lending shared_buffers
 PACK_TESTS    := harness bench questions model_bench $(PACK_CASES)
 PACK_PROGRAMS := $(patsubst $(BUILD)/bin/%,$(PACK)/bin/%,$(PROGRAMS)) $(PACK_TESTS:%=$(PACK)/bin/%)
 PACK_LINK      = $(CC) $(LDFLAGS) -s -Wl,--as-needed -Wl,--disable-new-dtags -Wl,-rpath,'$$ORIGIN/../lib' -o $@ $^ $(LDLIBS)

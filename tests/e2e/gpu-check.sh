@@ -20,8 +20,8 @@ check() {
         SHAPE=data/model/config.json gpu/check "$@" >"$work/table" 2>"$work/err" </dev/null
 }
 
-check emulated machine questions bench || fail "$(cat "$work/table")"
-[ "$(grep -c '"result": "ok"' gpu-check/check.json)" = 3 ] || fail "$(cat gpu-check/check.json)"
+check emulated machine questions sharing bench || fail "$(cat "$work/table")"
+[ "$(grep -c '"result": "ok"' gpu-check/check.json)" = 4 ] || fail "$(cat gpu-check/check.json)"
 [ "$(grep -c '"like": "sm_90", "equal": \([0-9]*\), "of": \1}' gpu-check/questions.json)" = 8 ] || fail "$(cat gpu-check/questions.json)"
 grep '"like": "sm_80"' gpu-check/questions.json | grep -q '"equal": \([0-9]*\), "of": \1}' && fail "the two kinds of tensor cores agree"
 grep -q '"us_called"' gpu-check/questions.json && grep -q '"exported"' gpu-check/questions.json || fail "$(cat gpu-check/questions.json)"

@@ -1,4 +1,5 @@
-// Weights that one process trains and lends, and another one borrows or copies, on the emulator: it shares memory.
+// Weights that one process trains and lends, and another one borrows or copies, on the emulator or on MODEL_DEVICE. An
+// argument selects tests by a pattern: a process can start the lender only before it has opened a GPU itself.
 #include "tests/unit/model_case.h"
 
 #include <signal.h>
@@ -10,6 +11,11 @@ static const int64_t tokens[] = {5, 6, 7, 8, 9};
 static const struct model_prompt prompt = {.tokens = tokens, .count = 3};
 static const struct model_completion answers[] = {{&tokens[1], 2}, {&tokens[2], 3}};
 enum { ANSWERS = 2, LONGEST = 3 };
+
+static const char *shared_device(void) {
+    const char *device = getenv("MODEL_DEVICE");
+    return device ? device : "emulated";
+}
 
 // ---- the process that trains: does what the other one asks ----
 
@@ -48,7 +54,7 @@ static status lender_step(struct model *model) {
 static void lender_run(struct lender *lender, int from, int to) {
     struct model *model = NULL;
     const struct model_options options = {
-        .device = "emulated", .precision = "bfloat16", .training = true, .train_vision = true, .ema = true};
+        .device = shared_device(), .precision = "bfloat16", .training = true, .train_vision = true, .ema = true};
     status result = model_open(&model, lender->it.dir, &options);
     for (char request; result == OK && read(from, &request, 1) == 1;) {
         struct answer answer = {0};
@@ -133,7 +139,7 @@ static bool same(const struct scores *a, const struct scores *b) {
 static struct model *borrower_open(const struct lender *lender) {
     struct model *model = NULL;
     status result =
-        model_open(&model, lender->it.dir, &(struct model_options){.device = "emulated", .precision = "bfloat16"});
+        model_open(&model, lender->it.dir, &(struct model_options){.device = shared_device(), .precision = "bfloat16"});
     if (result != OK) print_message("left out: %s\n", fail_text());
     assert_true(result == OK || result == UNAVAILABLE);
     return model;
@@ -142,7 +148,7 @@ static struct model *borrower_open(const struct lender *lender) {
 // The scores with the weights in a file, by a model that had none before.
 static struct scores score_file(const struct lender *lender, uint64_t hash) {
     struct model *model = case_model(
-        &lender->it, &(struct model_options){.device = "emulated", .precision = "bfloat16", .no_weights = true});
+        &lender->it, &(struct model_options){.device = shared_device(), .precision = "bfloat16", .no_weights = true});
     MUST(model_swap(model, lender->file, 1, hash));
     assert_true(model_weights_intact(model));
     struct scores scores = score(model);
@@ -205,7 +211,7 @@ static void test_weights_are_borrowed(void **state) {
     assert_true(same(&borrowed, &first) && model_weights_intact(model));
     model_free(&model);
     model = case_model(&lender.it,
-                       &(struct model_options){.device = "emulated", .precision = "bfloat16", .no_weights = true});
+                       &(struct model_options){.device = shared_device(), .precision = "bfloat16", .no_weights = true});
     assert_int_equal(model_reset(model, lent.policy), DATAERR);
     MUST(model_reset(model, initial));
     borrowed = score(model);
@@ -252,7 +258,7 @@ static void test_other_weights_are_refused(void **state) {
     struct lender lender;
     lender_start(&lender, false);
     struct model *model = NULL;
-    const struct model_options options = {.device = "emulated", .precision = "float32"};
+    const struct model_options options = {.device = shared_device(), .precision = "float32"};
     if (model_open(&model, lender.it.dir, &options) != OK) {
         lender_end(&lender, true);
         lender_release(&lender);
@@ -268,7 +274,7 @@ static void test_other_weights_are_refused(void **state) {
     assert_int_equal(model_swap(model, "/nonexistent", 1, lent.policy), DATAERR);
     MUST(model_hash(model, &after));
     assert_true(before == after && model_version(model) == 0);
-    struct model *cpu = case_model(&lender.it, &(struct model_options){.precision = "float32"});
+    struct model *cpu = case_model(&lender.it, &(struct model_options){.device = "cpu", .precision = "float32"});
     assert_false(model_can_lend(cpu));
     model_free(&cpu);
     model_free(&model);
@@ -276,11 +282,12 @@ static void test_other_weights_are_refused(void **state) {
     lender_release(&lender);
 }
 
-int main(void) {
+int main(int count, char **arguments) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_weights_are_borrowed),
         cmocka_unit_test(test_weights_are_copied),
         cmocka_unit_test(test_other_weights_are_refused),
     };
+    if (count > 1) cmocka_set_test_filter(arguments[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
