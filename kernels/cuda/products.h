@@ -61,7 +61,8 @@ static inline bool operand_aligned(const struct operand *operand) {
     return operand_alignment(operand) == 16;
 }
 
-// Computes a product with the kernel that its type and shape ask for. Nothing happens if it has no outputs.
+// Computes a product with the kernel that its type and shape ask for, or with an algorithm of cuBLASLt that gives the
+// same bits (lt.h). Nothing happens if it has no outputs.
 status product_run(struct cuda_backend *cuda, const struct product *product);
 
 // The canonical product of bfloat16, of any shape (gemm.cu); if `a` is transposed, `b` is too.
