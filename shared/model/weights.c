@@ -36,6 +36,7 @@ static status weights_fill_values(struct weights_loader *loader, const struct fu
 // Fills a dense tensor with a parameter, and adds it to the digest.
 static status weights_fill(struct weights_loader *loader, const struct fused_param *param, struct tensor out) {
     struct backend *backend = loader->weights->backend;
+    assert(loader->found);
     for (size_t i = param->first; i < param->first + param->count; i++) {
         const struct parameter *parameter = &loader->weights->table->list[i];
         const struct stored_tensor *stored = loader->found[i];

@@ -16,7 +16,7 @@ static status publish_choose(struct optim *optim) {
     struct arena arena = {0};
     if (optim->lent_name || optim->options->publish == OPTIM_PUBLISH_FILES) return OK;
     if (!model_can_lend(optim->model)) {
-        log_info("this device cannot lend weights: they are written to files");
+        log_debug("this device cannot lend weights: they are written to files");
         return OK;
     }
     const char *name = arena_printf(&arena, "%d-%.0f", (int)getpid(), clock_realtime() * 1e6);
