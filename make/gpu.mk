@@ -40,7 +40,7 @@ gpu-check: gpu-pack ## check this machine's GPU: what only a GPU can answer, ope
 	$(PACK)/check --out $(BUILD)/gpu-check
 
 gpu-bench: gpu-pack ## measure operations, and a group with a model of 3B, on this machine's GPU; into build/gpu-bench
-	$(PACK)/check --out $(BUILD)/gpu-bench bench bench-own model rollout score train
+	$(PACK)/check --out $(BUILD)/gpu-bench bench bench-own peer model rollout score train
 
 # For tests/e2e/gpu-bench.sh and gpu-check.sh.
 e2e: $(GPU_BENCH) $(if $(SANITIZE),,gpu-pack-programs)

@@ -5,13 +5,6 @@ export CARAVAN_LIB=$bin/../lib
 [ -e "$CARAVAN_LIB/libcaravan-emulated.so" ] || exit 0 # the build for the thread sanitizer lacks it
 bench=$bin/../tests/gpu/bench
 
-"$bench" --device emulated --tiny >"$work/out" 2>"$work/err" || fail "exit $?: $(cat "$work/err")"
-items=$("$bench" --estimate | tail -n +3 | wc -l)
-[ "$items" -ge 40 ] || fail "$items items"
-measured=$(grep -Ec '^\{"item": "[^"]+", "operation": "[a-z0-9_]+", "rows": [0-9]+, .*"us": [0-9.]+, "gb_per_s": [0-9.]+, "tflop_per_s": [0-9.]+, "share": [0-9.]+\}$' "$work/out")
-[ "$measured" = "$items" ] || fail "$measured of $items operations were measured: $(cat "$work/out")"
-[ "$(grep -c '^| .* % |$' "$work/err")" = "$items" ] || fail "a table that lacks rows: $(cat "$work/err")"
-
 "$bench" --device emulated --tiny --only digest >"$work/out" 2>"$work/err" || fail "exit $?: $(cat "$work/err")"
 [ "$(wc -l <"$work/out")" = 4 ] || fail "the device, the copy, the product and the digest: $(cat "$work/out")"
 expect 64 'usage' "$bench" --size
@@ -21,4 +14,11 @@ expect 64 'unknown device' "$bench" --device abacus
 "$bench" --estimate | cut -d'|' -f 1-7 >"$work/estimates"
 grep '^|' kernels/cuda/MEASURED.md | cut -d'|' -f 1-7 >"$work/written"
 grep -Fxvf "$work/written" "$work/estimates" >"$work/out" && fail "not in MEASURED.md: $(cat "$work/out")"
-exit 0
+
+[ -e "$bin/../gpu/bin" ] || exit 0 # under a sanitizer the whole list takes half a minute
+"$bench" --device emulated --tiny >"$work/out" 2>"$work/err" || fail "exit $?: $(cat "$work/err")"
+items=$("$bench" --estimate | tail -n +3 | wc -l)
+[ "$items" -ge 40 ] || fail "$items items"
+measured=$(grep -Ec '^\{"item": "[^"]+", "operation": "[a-z0-9_]+", "rows": [0-9]+, .*"us": [0-9.]+, "gb_per_s": [0-9.]+, "tflop_per_s": [0-9.]+, "share": [0-9.]+\}$' "$work/out")
+[ "$measured" = "$items" ] || fail "$measured of $items operations were measured: $(cat "$work/out")"
+[ "$(grep -c '^| .* % |$' "$work/err")" = "$items" ] || fail "a table that lacks rows: $(cat "$work/err")"

@@ -20,11 +20,12 @@ check() {
         SHAPE=data/model/config.json gpu/check "$@" >"$work/table" 2>"$work/err" </dev/null
 }
 
-check emulated machine questions sharing bench || fail "$(cat "$work/table")"
-[ "$(grep -c '"result": "ok"' gpu-check/check.json)" = 4 ] || fail "$(cat gpu-check/check.json)"
+check emulated machine questions sharing bench peer || fail "$(cat "$work/table")"
+[ "$(grep -c '"result": "ok"' gpu-check/check.json)" = 5 ] || fail "$(cat gpu-check/check.json)"
 [ "$(grep -c '"like": "sm_90", "equal": \([0-9]*\), "of": \1}' gpu-check/questions.json)" = 8 ] || fail "$(cat gpu-check/questions.json)"
 grep '"like": "sm_80"' gpu-check/questions.json | grep -q '"equal": \([0-9]*\), "of": \1}' && fail "the two kinds of tensor cores agree"
 grep -q '"us_called"' gpu-check/questions.json && grep -q '"exported"' gpu-check/questions.json || fail "$(cat gpu-check/questions.json)"
+grep -q '"peer": "none' gpu-check/peer.json || [ -e /dev/nvidia0 ] || fail "a peer without a GPU: $(cat gpu-check/peer.log)"
 grep -q '"item": "digest", .*"us": ' gpu-check/bench.json || fail "nothing was measured: $(cat gpu-check/bench.log)"
 
 check cpu pipeline model score || fail "$(cat "$work/table")"
