@@ -61,6 +61,10 @@ UNIT_TESTS += $(if $(findstring thread,$(SANITIZE)),,$(BUILD)/tests/unit/emulato
 .PHONY: emulated
 emulated: $(EMULATED) ## build the plug-in that runs the GPU's code on the CPU
 
+.PHONY: mutations
+mutations: ## put mistakes into the kernels, one at a time, which the tests must find (takes minutes)
+	tests/emulate/mutations $(BUILD)/mutations
+
 # ---- for GPUs ----
 
 # Code for each kind of GPU, and PTX for those to come. A spill or any other warning of ptxas is an error.
