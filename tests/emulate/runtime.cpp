@@ -3,6 +3,7 @@
 // A stream is a queue of closures. On a device with late streams they run when somebody waits, so that a copy which
 // reads pinned memory too late, or a missing wait, shows. Copies check that the device's side is the device's memory.
 #include "emulate_internal.h"
+#include "emulated_memory.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -36,6 +37,9 @@ struct emulated_event {
     cudaStream_t stream; // NULL: never recorded
     int64_t waiting;     // records that have not been reached yet
 };
+
+extern "C" __attribute__((visibility("default"))) struct emulated_memory emulated_memory;
+struct emulated_memory emulated_memory;
 
 namespace {
 
@@ -179,6 +183,7 @@ void emulate::launch(const char *kernel_name, dim3 grid, dim3 block, size_t shar
         result(fits ? cudaErrorInvalidValue : cudaErrorInvalidConfiguration);
         return;
     }
+    if (emulated_memory.sizes_only) return;
     put(stream, [=, kernel = std::move(kernel)] { run_grid(*device, kernel_name, grid, block, shared_bytes, kernel); });
 }
 
@@ -216,8 +221,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int number) {
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     guard held(lock);
-    size_t used = 0;
-    for (const auto &memory : device_memory) used += memory.second;
+    size_t used = emulated_memory.used;
     *total_bytes = (size_t)8 << 30;
     *free_bytes = used < *total_bytes ? *total_bytes - used : 0;
     return cudaSuccess;
@@ -267,6 +271,8 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
     if (!*out) return result(cudaErrorMemoryAllocation);
     memset(*out, 0xff, bytes);
     device_memory[static_cast<const char *>(*out)] = bytes;
+    emulated_memory.used += bytes;
+    if (emulated_memory.used > emulated_memory.peak) emulated_memory.peak = emulated_memory.used;
     return cudaSuccess;
 }
 
@@ -275,8 +281,11 @@ cudaError_t cudaFree(void *memory) {
     if (!memory) return cudaSuccess;
     if (refused_while_recording()) return result(cudaErrorStreamCaptureUnsupported);
     run_all_streams();
-    const char *address = static_cast<const char *>(memory);
-    if (device_memory.erase(address) != 1) runtime_misuse("freed what was not allocated", memory, 0);
+    auto own = device_memory.find(static_cast<const char *>(memory));
+    if (own == device_memory.end()) runtime_misuse("freed what was not allocated", memory, 0);
+    const char *address = own->first;
+    emulated_memory.used -= own->second;
+    device_memory.erase(own);
     auto shared = exported.find(address);
     if (shared != exported.end()) {
         emulate::pages_unshare(memory, &shared->second);
