@@ -15,7 +15,7 @@
 #include "tools/tools.h"
 
 enum { PLANNED_STAGES = 64, MEBIBYTE = 1 << 20 };
-// The allowance for the driver's context of one process and for the operations' own working memory.
+// The allowance for the driver's context of one process, for copies and for small buffers.
 static const uint64_t process_bytes = 640 * (uint64_t)MEBIBYTE;
 
 struct plan_options {
@@ -165,7 +165,7 @@ static status plan_sum(const struct memory_plan *plan, size_t first, bool print,
         printf("%s: %.2f GB", stage->name, plan_gb(bytes));
         printf(stage->replicas > 1 ? ", %d times\n" : "\n", stage->replicas);
         for (size_t k = 0; k < count; k++) printf("  %8.2f  %s\n", plan_gb(items[k].bytes), items[k].name);
-        printf("  %8.2f  the driver and the operations\n", plan_gb(process_bytes));
+        printf("  %8.2f  the driver\n", plan_gb(process_bytes));
     }
     return OK;
 }

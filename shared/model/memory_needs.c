@@ -52,6 +52,50 @@ static void memory_add_weights(struct memory_list *list, const struct parameter_
     memory_add(list, "reference", request->ema ? weights + remainders : 0);
 }
 
+// What the operations of kernels/cuda allocate for themselves: logits of a block of rows, in training of a part of the
+// vocabulary with their gradients and the head's input's; and in parts, one for each block of keys and each tile_parts
+// tiles of queries that see it, the gradients of keys and values.
+enum { block_logits = 1 << 27, block_rows_least = 128, part_vocabulary = 8192, block_keys = 64, tile_parts = 64 };
+
+static int64_t memory_least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static int64_t memory_most(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+static int64_t memory_divide_up(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+
+static size_t memory_logits(const struct text_config *text, enum element type, int64_t rows, bool training) {
+    int64_t block = memory_least(rows, memory_most(block_logits / text->vocab_size, block_rows_least));
+    int64_t part = training ? memory_least(text->vocab_size, part_vocabulary) : 0;
+    size_t logits = (size_t)memory_most(block * text->vocab_size, rows * part) * sizeof(float);
+    if (!training || type == ELEMENT_F32) return logits;
+    return logits + (size_t)(rows * part) * element_size(type) + (size_t)(rows * text->hidden_size) * sizeof(float);
+}
+
+static size_t memory_grad_parts(struct heads heads, int64_t keys, int64_t queries) {
+    int64_t tiles = memory_divide_up(queries * (heads.query / heads.key), block_keys);
+    int64_t parts = memory_divide_up(keys, block_keys) * memory_divide_up(tiles, tile_parts);
+    return (size_t)(parts * 2 * block_keys * heads.size * heads.key) * sizeof(float);
+}
+
+static size_t memory_operations(const struct model_config *config, const struct memory_request *request,
+                                int64_t patches) {
+    int64_t targets = request->generates ? (int64_t)GENERATOR_ROWS : request->group_size * request->new_tokens;
+    size_t logits = memory_logits(&config->text, memory_type(request->precision), targets, request->training);
+    if (!request->training) return logits;
+    struct heads text = memory_text(&config->text).heads, vision = memory_vision(&config->vision).heads;
+    int64_t slot_blocks = memory_divide_up(request->new_tokens, block_keys) * block_keys;
+    size_t parts = memory_grad_parts(text, request->prompt_tokens, request->prompt_tokens + targets) +
+                   memory_grad_parts(text, request->group_size * slot_blocks, request->new_tokens);
+    size_t tower = request->train_vision ? memory_grad_parts(vision, patches, patches) : 0;
+    return logits + (parts > tower ? parts : tower);
+}
+
 // The longest group: every completion has all its tokens, and all of the prompt may be media.
 static void memory_add_passes(struct memory_list *list, const struct model_config *config,
                               const struct memory_request *request) {
@@ -61,11 +105,16 @@ static void memory_add_passes(struct memory_list *list, const struct model_confi
     int64_t slot_rows = cache_round_up(request->new_tokens), prompt_rows = cache_round_up(request->prompt_tokens);
     int64_t rows = request->prompt_tokens, area;
     if (!request->generates) rows += request->group_size * request->new_tokens;
-    size_t tower_inputs = (size_t)(vision.block_count + 1) * block_kept_bytes(&vision, type, patches, KEEP_INPUT);
-    size_t tower = vision_pass_bytes(&config->vision, &vision, type, patches);
+    bool train_vision = request->training && request->train_vision;
+    size_t kept = vision_kept_bytes(&config->vision, &vision, type, patches, train_vision);
+    size_t tower = vision_pass_bytes(&config->vision, &vision, type, patches, train_vision) +
+                   (train_vision ? 0 : kept) + (size_t)(rows * text.hidden_size) * element_size(type);
     size_t pass = text_pass_bytes(&text, type, rows, rows, request->training);
-    memory_add(list, "the tower's inputs", request->training && request->train_vision ? tower_inputs : 0);
+    memory_add(list, "the tower's inputs", train_vision ? kept : 0);
     memory_add(list, "working memory", pass > tower ? pass : tower);
+    pass = text_pass_bytes(&text, type, GENERATOR_ROWS, GENERATOR_ROWS, false);
+    memory_add(list, "working memory of a step", request->generates ? workspace_chunk_size(pass) : 0);
+    memory_add(list, "working memory of the operations", memory_operations(config, request, patches));
     int64_t cache_rows = request->generates
                              ? text.block_count * generator_cache_rows(GENERATOR_ROWS, slot_rows, request->group_size,
                                                                        prompt_rows, &area)

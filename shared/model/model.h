@@ -45,7 +45,7 @@ struct memory_item {
     uint64_t bytes;
 };
 
-enum { MEMORY_ITEMS = 8 };
+enum { MEMORY_ITEMS = 10 };
 
 // Computes the items from the configuration in `dir` alone: out[0..*count), at most MEMORY_ITEMS. The memory that the
 // driver and the operations themselves take is not included. DATAERR as in model_open.

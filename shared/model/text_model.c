@@ -66,13 +66,40 @@ static status text_embed_chunk(struct vision_chunk *chunk, struct model *model, 
     return model->backend->ops->scatter(model->backend, x, chunk->vision.embeds, rows);
 }
 
-// Of each row: x, delta, its gradient, and what the head needs (group_logprobs.c).
+// Of each row: x, delta, its gradient and indices; with them the blocks' inputs, and a block or the head
+// (group_logprobs.c).
 size_t text_pass_bytes(const struct transformer *transformer, enum element type, int64_t rows, int64_t chunk_rows,
                        bool training) {
-    size_t row_bytes = (size_t)transformer->hidden_size * (5 * element_size(type) + 2 * sizeof(float));
+    size_t row_bytes = (size_t)rows * (size_t)transformer->hidden_size * element_size(type);
+    size_t indices = (size_t)rows * 12 * sizeof(int32_t); // positions, slots, targets, and the head's numbers
+    size_t grad = training ? (size_t)(rows * transformer->hidden_size) * sizeof(float) : 0;
     size_t inputs = training ? block_kept_bytes(transformer, type, rows, KEEP_INPUT) : 0;
-    return (size_t)rows * row_bytes + block_work_bytes(transformer, type, rows, chunk_rows) +
-           (size_t)transformer->block_count * inputs;
+    size_t head = (training ? 4 : 2) * row_bytes, block = block_work_bytes(transformer, type, rows, chunk_rows);
+    return 2 * row_bytes + grad + indices + (size_t)transformer->block_count * inputs + (head > block ? head : block);
+}
+
+// Has the working memory of a pass ready in one piece where the device's memory is limited: of several pieces, the
+// ends would be lost.
+static status text_expect_memory(struct model *model, const struct sequence *sequence,
+                                 const struct model_prompt *prompt, int64_t chunk_rows, bool training) {
+    const struct vision_config *config = &model->config.vision;
+    const struct transformer *vision = &model->weights->vision, *text = &model->weights->text;
+    enum element type = model->weights->type;
+    bool train_vision = training && model->options.train_vision;
+    size_t kept = 0, tower = 0, x = (size_t)(sequence->rows * text->hidden_size) * element_size(type);
+    if (!model->backend_info.memory) return OK;
+    for (size_t i = 0; i < prompt->media_count; i++) {
+        struct grid_thw grid;
+        TRY(grid_of(&grid, &model->config, &prompt->media[i]));
+        int64_t patches = grid_patches(grid);
+        size_t outlives = vision_kept_bytes(config, vision, type, patches, train_vision);
+        size_t bytes = vision_pass_bytes(config, vision, type, patches, train_vision) + (train_vision ? 0 : outlives);
+        if (train_vision) kept += outlives;
+        if (bytes > tower) tower = bytes;
+    }
+    size_t pass = text_pass_bytes(text, type, sequence->rows, chunk_rows, training);
+    workspace_expect(&model->workspace, kept + (pass > x + tower ? pass : x + tower));
+    return OK;
 }
 
 // *left = the bytes of the workspace that a training pass does not need otherwise. A device with memory of its own
@@ -99,8 +126,7 @@ static status text_keep_vision(struct text_state *state, struct model *model) {
     for (size_t i = 0; i < state->chunk_count; i++) {
         struct grid_thw grid;
         TRY(grid_of(&grid, &model->config, &state->chunks[i].medium));
-        bytes += (size_t)(vision->block_count + 1) *
-                 block_kept_bytes(vision, model->weights->type, grid_patches(grid), KEEP_INPUT);
+        bytes += vision_kept_bytes(&model->config.vision, vision, model->weights->type, grid_patches(grid), true);
     }
     TRY(text_memory_left(model, &state->fwd, &left));
     state->vision_kept = bytes <= left;
@@ -173,6 +199,7 @@ status text_forward(struct text_state *state, struct model *model, struct arena 
                                fwd->transformer->heads));
         fwd->cache = model->text_kv.cache;
     }
+    TRY(text_expect_memory(model, sequence, prompt, fwd->chunk_rows, training));
     TRY(workspace_alloc(workspace, type, fwd->rows, hidden_size, &fwd->x));
     TRY(text_embed(model, fwd->x, sequence->tokens, sequence->rows));
     TRY(text_embed_media(state, model, arena, training));

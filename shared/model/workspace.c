@@ -10,6 +10,10 @@ enum { MIN_CHUNK = 32 << 20, ALIGNMENT = 256 };
 static_assert((ALIGNMENT & (ALIGNMENT - 1)) == 0, "an alignment is a power of two");
 static_assert(MIN_CHUNK % ALIGNMENT == 0, "a chunk holds whole units of alignment");
 
+size_t workspace_chunk_size(size_t bytes) {
+    return bytes > MIN_CHUNK ? bytes : MIN_CHUNK;
+}
+
 status workspace_alloc(struct workspace *workspace, enum element type, int64_t rows, int64_t columns,
                        struct tensor *out) {
     assert(rows >= 0 && columns >= 0);
@@ -20,9 +24,9 @@ status workspace_alloc(struct workspace *workspace, enum element type, int64_t r
         workspace->used = 0;
     }
     if (workspace->chunk >= workspace->count) {
-        size_t size = workspace->count ? 0 : workspace->peak;
-        if (size < bytes) size = bytes;
-        if (size < MIN_CHUNK) size = MIN_CHUNK;
+        size_t most = workspace->peak > workspace->expected ? workspace->peak : workspace->expected;
+        if (workspace->count || most < bytes) most = bytes;
+        size_t size = workspace_chunk_size(most);
         TRY(RESIZE(&workspace->chunks, workspace->count + 1));
         struct workspace_chunk *chunk = &workspace->chunks[workspace->count];
         *chunk = (struct workspace_chunk){NULL, size};
@@ -53,6 +57,15 @@ status workspace_reserve(struct workspace *workspace) {
     return OK;
 }
 
+void workspace_expect(struct workspace *workspace, size_t bytes) {
+    assert(workspace->live == 0);
+    size_t peak = workspace->peak;
+    if (workspace->expected >= bytes) return;
+    if (workspace_size(workspace) < bytes) workspace_release(workspace);
+    workspace->peak = peak;
+    workspace->expected = bytes;
+}
+
 struct workspace_mark workspace_save(const struct workspace *workspace) {
     return (struct workspace_mark){workspace->chunk, workspace->used, workspace->live};
 }
@@ -64,9 +77,10 @@ void workspace_restore(struct workspace *workspace, struct workspace_mark mark) 
     workspace->used = mark.used;
     workspace->live = mark.live;
     if (workspace->count < 2 || mark.live) return;
-    size_t peak = workspace->peak;
+    size_t peak = workspace->peak, expected = workspace->expected;
     workspace_release(workspace);
     workspace->peak = peak;
+    workspace->expected = expected;
 }
 
 size_t workspace_size(const struct workspace *workspace) {

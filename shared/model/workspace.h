@@ -18,6 +18,7 @@ struct workspace {
     size_t count;
     size_t chunk, used; // where the next tensor goes
     size_t live, peak;  // bytes allocated now, and the most so far
+    size_t expected;    // of the largest use that was announced
 };
 
 struct workspace_mark {
@@ -36,6 +37,13 @@ status workspace_upload(struct workspace *workspace, enum element type, int64_t 
 // Allocates the memory now that the largest use so far needs, so that the next one like it allocates nothing. Nothing
 // may be in use. UNAVAILABLE when memory is short.
 status workspace_reserve(struct workspace *workspace);
+
+// Announces a use of about so many bytes. Nothing may be in use. Memory that is smaller is freed, so that the next
+// allocation makes one chunk for all of it.
+void workspace_expect(struct workspace *workspace, size_t bytes);
+
+// Returns the size of the first chunk, which is made for that many bytes.
+size_t workspace_chunk_size(size_t bytes);
 
 // Returns a mark of everything that is allocated now.
 struct workspace_mark workspace_save(const struct workspace *workspace);

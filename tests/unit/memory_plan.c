@@ -1,0 +1,191 @@
+// What `caravan plan` says that each stage takes of a GPU's memory, against what the emulator's allocator then hands
+// out. Kernels compute nothing here, so the model can be larger than the other tests' models.
+#include "tests/unit/unit.h"
+
+#include <dlfcn.h>
+#include <math.h>
+
+#include "shared/base/file.h"
+#include "shared/model/model.h"
+#include "shared/model/model_config.h"
+#include "shared/model/parameters.h"
+#include "tests/emulate/emulated_memory.h"
+
+#define MUST(expression)                                                                                               \
+    do {                                                                                                               \
+        status must_status = (expression);                                                                             \
+        if (must_status != OK) print_error("%s:%d: %s\n", __FILE__, __LINE__, fail_text());                            \
+        assert_int_equal(must_status, OK);                                                                             \
+    } while (0)
+
+enum {
+    GROUP = 8,
+    NEW_TOKENS = 256,
+    UNIT_ROWS = 30, // of the clip, in units of 28 x 28 pixels
+    UNIT_COLUMNS = 68,
+    UNITS = UNIT_ROWS * UNIT_COLUMNS,
+    PROMPT = UNITS + 8,
+};
+
+static const char config_json[] =
+    "{\"architectures\": [\"Qwen2_5_VLForConditionalGeneration\"], \"model_type\": \"qwen2_5_vl\","
+    " \"image_token_id\": 1999, \"video_token_id\": 1998, \"vision_start_token_id\": 1997, \"vision_end_token_id\": "
+    "1996,"
+    " \"eos_token_id\": 1, \"bos_token_id\": 0, \"vocab_size\": 2000, \"hidden_size\": 256, \"intermediate_size\": 640,"
+    " \"num_hidden_layers\": 4, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"rms_norm_eps\": 1e-06,"
+    " \"hidden_act\": \"silu\", \"use_sliding_window\": false, \"torch_dtype\": \"bfloat16\","
+    " \"tie_word_embeddings\": false, \"rope_theta\": 1000000.0,"
+    " \"rope_scaling\": {\"type\": \"mrope\", \"mrope_section\": [8, 12, 12]}, \"vision_config\": {\"depth\": 4,"
+    " \"hidden_size\": 128, \"intermediate_size\": 320, \"num_heads\": 2, \"in_chans\": 3, \"out_hidden_size\": 256,"
+    " \"patch_size\": 14, \"spatial_merge_size\": 2, \"temporal_patch_size\": 2, \"window_size\": 112,"
+    " \"fullatt_block_indexes\": [1, 3], \"tokens_per_second\": 2}}";
+
+static struct {
+    struct emulated_memory *memory; // NULL without the plug-in
+    char dir[64];
+    int64_t tokens[PROMPT];
+    struct model_medium clip;
+    struct model_prompt prompt;
+    struct model_completion completions[GROUP];
+} it;
+
+// A model of zeros, in bfloat16.
+static void write_model(void) {
+    struct arena arena = {0};
+    struct model_config config;
+    struct parameter_table *table;
+    struct safetensors_writer *writer;
+    char path[128];
+    snprintf(path, sizeof path, "%s/config.json", it.dir);
+    MUST(file_write_atomic(path, config_json, sizeof config_json - 1));
+    MUST(model_config_read(&config, it.dir));
+    MUST(parameter_table_new(&table, &config));
+    struct stored_tensor *tensors = arena_alloc(&arena, table->count * sizeof *tensors);
+    size_t most = 0;
+    for (size_t i = 0; i < table->count; i++) {
+        const struct parameter *parameter = &table->list[i];
+        tensors[i] = (struct stored_tensor){.name = parameter->name, .type = ELEMENT_BF16, .rank = parameter->rank};
+        memcpy(tensors[i].shape, parameter->shape, sizeof parameter->shape);
+        if ((size_t)parameter->count > most) most = (size_t)parameter->count;
+    }
+    void *zeros = calloc(most, element_size(ELEMENT_BF16));
+    snprintf(path, sizeof path, "%s/model.safetensors", it.dir);
+    MUST(safetensors_create(&writer, path, tensors, table->count, true));
+    for (size_t i = 0; i < table->count; i++)
+        MUST(safetensors_write(writer, zeros, (size_t)table->list[i].count * element_size(ELEMENT_BF16)));
+    MUST(safetensors_finish(&writer));
+    free(zeros);
+    parameter_table_free(&table);
+    arena_release(&arena);
+}
+
+// The largest group: a prompt that is almost only a clip, and completions of as many tokens as there may be.
+static void make_group(void) {
+    static int64_t words[NEW_TOKENS];
+    for (int i = 0; i < NEW_TOKENS; i++) words[i] = 2;
+    for (int i = 0; i < PROMPT; i++) it.tokens[i] = i == 0 ? 1997 : i <= UNITS ? 1998 : i == UNITS + 1 ? 1996 : 2;
+    it.clip = (struct model_medium){
+        .video = true, .frames = 2, .seconds_per_grid = 1, .height = 28 * UNIT_ROWS, .width = 28 * UNIT_COLUMNS};
+    it.clip.pixels = calloc((size_t)it.clip.height * (size_t)it.clip.width, 6);
+    it.prompt = (struct model_prompt){it.tokens, PROMPT, &it.clip, 1};
+    for (int i = 0; i < GROUP; i++) it.completions[i] = (struct model_completion){words, NEW_TOKENS};
+}
+
+static int setup(void **state) {
+    (void)state;
+    const char *dir = getenv("CARAVAN_LIB");
+    char plugin[4096];
+    snprintf(plugin, sizeof plugin, "%s/libcaravan-emulated.so", dir ? dir : ".");
+    void *library = dlopen(plugin, RTLD_NOW | RTLD_LOCAL);
+    if (!library) return 0; // not built for the thread sanitizer
+    it.memory = dlsym(library, "emulated_memory");
+    snprintf(it.dir, sizeof it.dir, "%s", "/tmp/caravan-memory-plan-XXXXXX");
+    if (!it.memory || !mkdtemp(it.dir)) return -1;
+    it.memory->sizes_only = true;
+    write_model();
+    make_group();
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    free((void *)(uintptr_t)it.clip.pixels);
+    return it.memory && dir_remove(it.dir) != OK;
+}
+
+// The plan, for the numbers of the request, is within 5 % of the peak since `peak` was set to 0.
+static void expect_planned(struct memory_request request, const char *stage) {
+    struct memory_item items[MEMORY_ITEMS];
+    size_t count;
+    double planned = 0, peak = (double)it.memory->peak;
+    request.prompt_tokens = PROMPT;
+    request.group_size = GROUP;
+    request.new_tokens = NEW_TOKENS;
+    MUST(model_memory_needs(it.dir, &request, items, &count));
+    for (size_t i = 0; i < count; i++) planned += (double)items[i].bytes;
+    print_message("%s: %.1f MB planned, %.1f MB allocated\n", stage, planned * 1e-6, peak * 1e-6);
+    assert_true(fabs(planned / peak - 1) <= 0.05);
+}
+
+static struct model *open_model(struct model_options options) {
+    struct model *model = NULL;
+    options.device = "emulated";
+    it.memory->peak = it.memory->used;
+    MUST(model_open(&model, it.dir, &options));
+    return model;
+}
+
+static void test_refscore(void **state) {
+    (void)state;
+    if (!it.memory) skip();
+    static float logprobs[GROUP][NEW_TOKENS];
+    float *rows[GROUP];
+    for (int i = 0; i < GROUP; i++) rows[i] = logprobs[i];
+    struct model *model = open_model((struct model_options){0});
+    for (int i = 0; i < 2; i++) MUST(model_score(model, &it.prompt, it.completions, GROUP, NULL, rows));
+    expect_planned((struct memory_request){0}, "refscore");
+    model_free(&model);
+    assert_int_equal(it.memory->used, 0);
+}
+
+// The first step allocates what all use.
+static void test_rollout(void **state) {
+    (void)state;
+    if (!it.memory) skip();
+    struct generator *generator = NULL;
+    struct model *model = open_model((struct model_options){0});
+    MUST(generator_new(&generator, model, &(struct generator_options){.max_new_tokens = NEW_TOKENS}));
+    struct generate_request request = {
+        .prompt = it.prompt, .count = GROUP, .temperature = 1, .top_p = 1, .max_new_tokens = NEW_TOKENS};
+    MUST(generator_add(generator, &request));
+    MUST(generator_step(generator));
+    expect_planned((struct memory_request){.generates = true}, "rollout");
+    generator_free(&generator);
+    model_free(&model);
+    assert_int_equal(it.memory->used, 0);
+}
+
+static void test_optim(void **state) {
+    (void)state;
+    if (!it.memory) skip();
+    static float old_logprobs[NEW_TOKENS];
+    struct train_completion completions[GROUP];
+    for (int i = 0; i < GROUP; i++)
+        completions[i] =
+            (struct train_completion){.completion = it.completions[i], .advantage = 1, .old_logprobs = old_logprobs};
+    struct model *model = open_model((struct model_options){.training = true, .train_vision = true, .ema = true});
+    for (int i = 0; i < 2; i++) {
+        struct train_result result;
+        MUST(model_accumulate(model, &it.prompt, completions, GROUP, &(struct loss_options){0}, 1, &result));
+        MUST(model_update_ema(model, 0.5));
+    }
+    expect_planned((struct memory_request){.training = true, .train_vision = true, .ema = true}, "optim");
+    model_free(&model);
+    assert_int_equal(it.memory->used, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refscore), cmocka_unit_test(test_rollout),
+                                       cmocka_unit_test(test_optim)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
