@@ -71,6 +71,12 @@ static void question_fill(float *values, size_t count, uint64_t stream, bool wid
     }
 }
 
+static uint32_t question_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
 // Compares the device with the emulator's two kinds of tensor cores, for few rows and many, one instruction and many.
 static status question_products(const char *device) {
     static const struct { const char *name, *device; } kinds[] = {{"sm_90", "emulated:0"}, {"sm_80", "emulated:3"}};
@@ -87,7 +93,7 @@ static status question_products(const char *device) {
         for (size_t kind = 0; kind < 2; kind++) {
             TRY(question_product(kinds[kind].device, rows, inner, in, weight, like));
             size_t equal = 0;
-            for (size_t k = 0; k < count; k++) equal += memcmp(&got[k], &like[k], sizeof *got) == 0;
+            for (size_t k = 0; k < count; k++) equal += question_bits(got[k]) == question_bits(like[k]);
             printf("{\"question\": \"products\", \"rows\": %lld, \"inner\": %lld, \"data\": \"%s\", \"like\": \"%s\", "
                    "\"equal\": %zu, \"of\": %zu}\n",
                    (long long)rows, (long long)inner, wide ? "wide" : "normal", kinds[kind].name, equal, count);
