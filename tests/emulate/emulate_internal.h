@@ -43,8 +43,8 @@ struct shared_name {
 // Returns memory of whole pages, of which the first `bytes` bytes may be used; NULL when there is none.
 void *pages_new(size_t bytes);
 
-// Frees pages that are not shared.
-void pages_free(void *pages);
+// Frees pages of pages_new that are not shared.
+void pages_free(void *pages, size_t bytes);
 
 // Makes the pages shared, where they are and with what they hold. Returns false when there are no files or no memory.
 bool pages_share(void *pages, size_t bytes, struct shared_name *out);

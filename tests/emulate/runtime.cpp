@@ -283,15 +283,14 @@ cudaError_t cudaFree(void *memory) {
     run_all_streams();
     auto own = device_memory.find(static_cast<const char *>(memory));
     if (own == device_memory.end()) runtime_misuse("freed what was not allocated", memory, 0);
-    const char *address = own->first;
-    emulated_memory.used -= own->second;
-    device_memory.erase(own);
-    auto shared = exported.find(address);
+    auto shared = exported.find(own->first);
     if (shared != exported.end()) {
         emulate::pages_unshare(memory, &shared->second);
         exported.erase(shared);
     }
-    emulate::pages_free(memory);
+    emulate::pages_free(memory, own->second);
+    emulated_memory.used -= own->second;
+    device_memory.erase(own);
     return cudaSuccess;
 }
 

@@ -31,6 +31,16 @@ static void protect_rest(void *pages, size_t bytes) {
 #endif
 }
 
+// Before the pages are given back: something else may lie there afterwards.
+static void release_rest(void *pages, size_t bytes) {
+#ifdef __SANITIZE_ADDRESS__
+    __asan_unpoison_memory_region(static_cast<char *>(pages) + bytes, whole_pages(bytes) - bytes);
+#else
+    (void)pages;
+    (void)bytes;
+#endif
+}
+
 void *emulate::pages_new(size_t bytes) {
     void *pages;
     if (posix_memalign(&pages, page, whole_pages(bytes)) != 0) return nullptr;
@@ -38,7 +48,8 @@ void *emulate::pages_new(size_t bytes) {
     return pages;
 }
 
-void emulate::pages_free(void *pages) {
+void emulate::pages_free(void *pages, size_t bytes) {
+    release_rest(pages, bytes);
     free(pages);
 }
 
@@ -91,5 +102,6 @@ void *emulate::shared_map(const struct shared_name *name) {
 }
 
 void emulate::shared_unmap(void *pages, const struct shared_name *name) {
+    release_rest(pages, name->bytes);
     munmap(static_cast<char *>(pages) - page, whole_pages(name->bytes) + 2 * page);
 }
