@@ -210,8 +210,8 @@ size_t vision_kept_bytes(const struct vision_config *config, const struct transf
                          int64_t patches, bool training) {
     size_t pixels =
         (size_t)3 * (size_t)config->temporal_patch_size * (size_t)config->patch_size * (size_t)config->patch_size;
-    size_t indices = 6 * sizeof(int32_t), merged = (size_t)(config->spatial_merge_size * config->spatial_merge_size);
-    size_t embeds = (size_t)patches / merged * (size_t)config->out_hidden_size * element_size(type);
+    size_t indices = 6 * sizeof(int32_t), merge = (size_t)config->spatial_merge_size;
+    size_t embeds = (size_t)patches / (merge * merge) * (size_t)config->out_hidden_size * element_size(type);
     size_t inputs = training ? block_kept_bytes(transformer, type, patches, KEEP_INPUT) : 0;
     return (size_t)patches * (pixels + indices) + embeds + (size_t)(transformer->block_count + 1) * inputs;
 }
