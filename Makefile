@@ -55,7 +55,7 @@ include make/cuda.mk
 
 programs: $(PROGRAMS) # what the tests need: compiling the plug-in for GPUs takes minutes
 
-all: programs $(CUDA_PLUGIN) ## build every executable into build/bin, and with CUDA=1 the plug-in for GPUs into build/lib
+all: programs $(CUDA_PLUGIN) ## build every executable into build/bin, and if nvcc is there the plug-in for GPUs into build/lib
 
 help: ## list the targets
 	@grep -hE '^[a-z_.-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18

@@ -1,8 +1,9 @@
 # The backends that are plug-ins, both from kernels/cuda: build/lib/libcaravan-cuda.so for GPUs (nvcc) and
 # build/lib/libcaravan-emulated.so, which runs the same sources on the CPU (g++ and tests/emulate; for tests).
 #
-# CUDA=1 builds the plug-in for GPUs; CUDA=0 leaves it out.
-CUDA ?= 0
+# `make` and `make install` build the plug-in for GPUs if nvcc is there; CUDA=1 insists, CUDA=0 leaves it out. Tests do
+# without it: compiling it for four kinds of GPU takes minutes, and the emulator has the same sources.
+CUDA ?=
 NVCC ?= $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 ifeq ($(origin CXX),default)
 CXX := g++
