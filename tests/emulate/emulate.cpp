@@ -389,7 +389,8 @@ static void begin_block(unsigned count) {
         fibre->groups = 0;
         fibre->fake_stack = nullptr;
 #ifdef __SANITIZE_ADDRESS__
-        __asan_unpoison_memory_region(fibre->stack, fibre->stack_size);
+        // A thread ends in thread_entry, whose frame is at the top; all other functions have returned.
+        __asan_unpoison_memory_region(fibre->stack + fibre->stack_size - page_bytes, page_bytes);
 #endif
         prepare(fibre, thread_entry);
     }
