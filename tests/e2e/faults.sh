@@ -24,9 +24,6 @@ run twice --set frames.replicas=2 --set rollout.replicas=2 --set refscore.replic
 [ -f "$work/twice/logs/rollout-2.log" ] || fail "no log of the second replica"
 [ "$(weights_of twice)" = "$want" ] || fail "the weights differ with two replicas"
 
-# A program that takes its time keeps the run from ending before it is hit, however busy the machine is.
-sed '/^exec/s/$/ -e "e sleep 0.2"/; s/sed -u/sed -u -e/' "$work/force.sh" >"$work/slow.sh"
-chmod +x "$work/slow.sh"
 "$bin/caravan" run "$work/p.yaml" --set run="$work/killed" --set force.program="$work/slow.sh" 2>"$work/killed.err" &
 pid=$!
 turn=0

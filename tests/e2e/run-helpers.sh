@@ -7,7 +7,9 @@ make_pipeline() {
 #!/bin/sh
 exec sed -u 's/"advantages":\[[^]]*\]/"advantages":[1.0,-1.0]/'
 END
-    chmod +x "$work/force.sh"
+    # Takes its time, which keeps a run from ending before it is hit, however busy the machine is.
+    sed '/^exec/s/$/ -e "e sleep 0.2"/; s/sed -u/sed -u -e/' "$work/force.sh" >"$work/slow.sh"
+    chmod +x "$work/force.sh" "$work/slow.sh"
     cat >"$work/p.yaml" <<END
 name: faults
 run: run

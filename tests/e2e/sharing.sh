@@ -10,7 +10,7 @@ sed -e 's/"num_hidden_layers": 4/"num_hidden_layers": 1/; s/"depth": 2/"depth": 
     -e 's/_heads": 4/_heads": 2/; s/\[4, 6, 6\]/[2, 3, 3]/' pipelines/demo/shape.json >"$work/shape.json"
 "$bin/caravan" init "$work/model" --shape "$work/shape.json" --train-tokenizer "$work/data/text.txt" --seed 3
 make_pipeline ""
-options=(--set device=emulated --set source.groups_per_step=1 --set source.epochs=1 --set source.limit=3 --set rollout.max_new_tokens=3
+options=(--set device=emulated --set source.groups_per_step=1 --set source.epochs=1 --set source.limit=4 --set rollout.max_new_tokens=3
     --set frames.min_frames=2 --set frames.max_frames=2 --set optim.save_every=1)
 
 # borrowed RUN STAGE HOW: the stage's log must say that it has optim's weights, and how.
@@ -20,10 +20,10 @@ borrowed() {
 }
 
 run files "${options[@]}" --set optim.publish=files || fail "files: $(cat "$work/files.err")"
-check_steps files 3
+check_steps files 4
 if grep "another process" "$work"/files/logs/*.log; then fail "weights were lent that are written to files"; fi
 
-"$bin/caravan" run "$work/p.yaml" --set run="$work/lent" "${options[@]}" 2>"$work/lent.err" &
+"$bin/caravan" run "$work/p.yaml" --set run="$work/lent" --set force.program="$work/slow.sh" "${options[@]}" 2>"$work/lent.err" &
 pid=$!
 for stage in rollout refscore optim; do
     wait_for_step lent $([ $stage = optim ] && echo 2 || echo 1)
@@ -31,7 +31,7 @@ for stage in rollout refscore optim; do
 done
 wait $pid || fail "lent: $(cat "$work/lent.err")"
 [ "$(grep -c "killed by signal 9" "$work/lent.err")" = 3 ] || fail "not all were killed: $(cat "$work/lent.err")"
-check_steps lent 3
+check_steps lent 4
 borrowed lent rollout "used in place"
 [ "$(grep -o 'policy-[0-9-]*' "$work/lent/logs/rollout.log" | sort -u | wc -l)" = 2 ] || # once from each process of optim
     fail "rollout did not use the second optim's weights: $(cat "$work/lent/logs/rollout.log")"
