@@ -78,9 +78,10 @@ grep -qx 1 "$work/ages" || fail "no group was a step behind"
 if grep -qvx '[01]' "$work/ages"; then fail "some groups were more than one step old: $(cat "$work/ages")"; fi
 
 # Stopped in the middle, then started with an empty directory for optim: that is refused, and the ledger stays as it is.
+# Step 6 has groups only after the ledger has step 5.
 "$bin/caravan" run "$work/p.yaml" --set run="$work/moved" --set optim.save_every=2 2>"$work/moved.err" &
 pid=$!
-wait_for_step moved 5
+wait_for_step moved 6
 kill -TERM $pid
 wait $pid || fail "moved: $(cat "$work/moved.err")"
 expect 65 "optim's directory is empty, but the ledger has [5-8] trained steps: " \
@@ -90,10 +91,9 @@ if grep -q "goes back" "$work/moved/logs/source.log"; then fail "the ledger's hi
 [ ! -e "$work/elsewhere/metrics.jsonl" ] || fail "steps were trained again in another directory"
 
 # Optim comes back with an older checkpoint: the person is told, and the steps since are trained again.
-newest=$(basename "$(readlink "$work/moved/checkpoints/latest")")
-rm -rf "$work/moved/checkpoints/$newest" "$work/moved/checkpoints/latest" "$work"/moved/checkpoints/state-*
+rm -rf "$work"/moved/checkpoints/step-00000[5-8] "$work/moved/checkpoints/latest" "$work"/moved/checkpoints/state-*
 run moved --set optim.save_every=2 || fail "moved: $(cat "$work/moved.err")"
-grep -q "optim goes back from step [5-8] to step [2-6]" "$work/moved.err" || fail "no notice: $(cat "$work/moved.err")"
+grep -q "optim goes back from step [5-8] to step [2-4]" "$work/moved.err" || fail "no notice: $(cat "$work/moved.err")"
 check_steps moved 8
 [ "$(weights_of moved)" = "$want" ] || fail "a run that went back trains other weights"
 
