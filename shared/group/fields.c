@@ -26,6 +26,7 @@ ASSERT_OBJECT(completion);
 ASSERT_OBJECT(reference);
 ASSERT_OBJECT(consistency);
 ASSERT_OBJECT(rewards);
+ASSERT_OBJECT(scores);
 ASSERT_OBJECT(trained);
 ASSERT_OBJECT(quarantine);
 ASSERT_OBJECT(group);
@@ -64,6 +65,12 @@ static const struct field prompt_fields[] = {
     {"problem_type", FIELD_STRING, AT(prompt, problem_type), false, 0, NULL,
      "`multiple choice`, `numerical`, `OCR`, `free-form` or `regression`"},
     {"solution", FIELD_STRING, AT(prompt, solution), true, 0, NULL, "`<answer>…</answer>`"},
+    {"question", FIELD_STRING, AT(prompt, question), false, 0, NULL,
+     "the question with its options, without a template's wording"},
+    {"options", FIELD_STRINGS, AT(prompt, options), false, 0, NULL,
+     "the texts of the options, without a letter of their own"},
+    {"category", FIELD_STRING, AT(prompt, category), false, 0, NULL, "the category that an evaluation counts it in"},
+    {"level", FIELD_STRING, AT(prompt, level), false, 0, NULL, "the level of the benchmark"},
 };
 static const struct field_table prompt_table = TABLE(prompt, AT(prompt, present), prompt_fields);
 
@@ -119,6 +126,11 @@ static const struct field_table reference_table = TABLE(reference, AT(reference,
 static const struct field consistency_fields[] = {
     {"probability", FIELD_DOUBLES, AT(consistency, probability), false, 0, NULL,
      "for each completion: its probability by the consistency model (method cora)"},
+    {"model", FIELD_STRING, AT(consistency, model), false, 0, NULL, "the hash of the consistency model's weights"},
+    {"verdict", FIELD_DOUBLES, AT(consistency, verdict), false, 0, NULL,
+     "for each completion: 1 if the judge finds that the reasoning supports the answer, else 0; null: not judged"},
+    {"reason", FIELD_STRINGS, AT(consistency, reason), false, 0, NULL, "for each completion: the judge's reason"},
+    {"judge", FIELD_STRING, AT(consistency, judge), false, 0, NULL, "the name of the judge"},
 };
 static const struct field_table consistency_table = TABLE(consistency, AT(consistency, present), consistency_fields);
 
@@ -129,9 +141,24 @@ static const struct field rewards_fields[] = {
      "the length reward of each completion; absent when it is off"},
     {"bonus", FIELD_DOUBLES, AT(rewards, bonus), false, 0, NULL,
      "the bonus of each completion; absent if the method has none"},
+    {"consistency", FIELD_DOUBLES, AT(rewards, consistency), false, 0, NULL,
+     "the consistency reward of each completion (method cora)"},
     {"total", FIELD_DOUBLES, AT(rewards, total), false, 0, NULL, "the sum of the rewards of each completion"},
 };
 static const struct field_table rewards_table = TABLE(rewards, AT(rewards, present), rewards_fields);
+
+static const struct field scores_fields[] = {
+    {"accuracy", FIELD_DOUBLES, AT(scores, accuracy), false, 0, NULL,
+     "the score of each completion by the benchmark's rule"},
+    {"letter", FIELD_DOUBLES, AT(scores, letter), false, 0, NULL,
+     "for each completion: 1 if its answer has the right letter, else 0; null if the question has no letters"},
+    {"correct", FIELD_DOUBLES, AT(scores, correct), false, 0, NULL, "for each completion: 1 if its accuracy is 1"},
+    {"parsed", FIELD_DOUBLES, AT(scores, parsed), false, 0, NULL,
+     "for each completion: 1 if its first `<answer>…</answer>` has content"},
+    {"formatted", FIELD_DOUBLES, AT(scores, formatted), false, 0, NULL,
+     "for each completion: 1 if all of it has the required form"},
+};
+static const struct field_table scores_table = TABLE(scores, AT(scores, present), scores_fields);
 
 static const struct field trained_fields[] = {
     {"step", FIELD_INT, AT(trained, step), true, 0, NULL, "the optimizer step that trained it"},
@@ -160,10 +187,12 @@ static const struct field group_fields[] = {
     {"reference", FIELD_OBJECT, AT(group, reference), false, SECTION_REFERENCE, &reference_table,
      "the likelihood of the answers under the reference"},
     {"consistency", FIELD_OBJECT, AT(group, consistency), false, SECTION_CONSISTENCY, &consistency_table,
-     "the result of the consistency model"},
+     "whether the reasoning supports the answers"},
     {"rewards", FIELD_OBJECT, AT(group, rewards), false, SECTION_REWARD, &rewards_table, "the rewards by kind"},
     {"advantages", FIELD_DOUBLES, AT(group, advantages), false, SECTION_REWARD, NULL,
      "the advantage of each completion"},
+    {"scores", FIELD_OBJECT, AT(group, scores), false, SECTION_SCORES, &scores_table,
+     "the scores of the completions in an evaluation"},
     {"trained", FIELD_OBJECT, AT(group, trained), false, SECTION_TRAINED, &trained_table,
      "present when the group has been trained"},
     {"times", FIELD_JSON, AT(group, times), false, SECTION_TIMES, NULL,

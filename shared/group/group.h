@@ -88,6 +88,9 @@ struct prompt {
     size_t message_count;
     struct string problem_type; // may be absent: only reward needs it
     struct string solution;
+    struct string question;      // with its options, before a template is applied; may be absent, as all that follow
+    struct string_array options; // bare texts, without a letter of their own
+    struct string category, level;
 };
 
 // One image or clip, added by frames, in the order of the messages.
@@ -124,13 +127,25 @@ struct reference {
 struct rewards {
     struct unknown_fields unknown;
     bool present;
-    struct double_array accuracy, format, length, bonus, total;
+    struct double_array accuracy, format, length, bonus, consistency, total;
 };
 
+// What an evaluation counts. NaN: does not apply.
+struct scores {
+    struct unknown_fields unknown;
+    bool present;
+    struct double_array accuracy, letter, correct, parsed, formatted;
+};
+
+// Whether the reasoning supports the answer: by a consistency reward model, by a judge, or by both.
 struct consistency {
     struct unknown_fields unknown;
     bool present;
     struct double_array probability; // r_cons of the consistency reward model
+    struct string model;             // the hash of that model's weights
+    struct double_array verdict;     // 1, 0, NaN: not judged
+    struct string_array reason;      // of the verdict
+    struct string judge;
 };
 
 // The versions that a group may be sampled and scored with.
@@ -173,6 +188,7 @@ struct group {
     struct consistency consistency;
     struct rewards rewards;
     struct double_array advantages;
+    struct scores scores;
     struct trained trained;
     struct string times; // JSON object text: {"frames":[in,out],...}
     struct quarantine quarantine;
@@ -222,6 +238,7 @@ enum group_section {
     SECTION_REFERENCE,
     SECTION_CONSISTENCY,
     SECTION_REWARD,     // rewards, advantages
+    SECTION_SCORES,     // scores
     SECTION_TRAINED,    // trained
     SECTION_QUARANTINE, // quarantine
     SECTION_TIMES,      // times

@@ -13,7 +13,9 @@ static const char whole[] =
     "{\"v\":1,\"id\":\"e0-000017\",\"sample_id\":\"s\",\"prompt\":{\"messages\":[{\"role\":\"system\",\"content\":"
     "\"plain\"},{\"role\":\"user\",\"content\":[{\"type\":\"video\",\"video\":\"a.mp4\",\"fps\":2.50},{\"type\":"
     "\"image\",\"image\":\"file://b.png\"},{\"type\":\"text\",\"text\":\"é\\u0000\\\"\\\\\\n\"}],\"name\":null}],"
-    "\"problem_type\":\"multiple choice\",\"solution\":\"<answer>C</answer>\",\"more\":[1,2.0,{\"x\":\"y\"}]},"
+    "\"problem_type\":\"multiple "
+    "choice\",\"solution\":\"<answer>C</answer>\",\"question\":\"?\\n\",\"options\":[\"a\",\"b\"],"
+    "\"category\":\"Work\",\"level\":\"L3\",\"more\":[1,2.0,{\"x\":\"y\"}]},"
     "\"requires\":{\"policy\":3,\"reference\":2,\"exact\":1,\"order\":17},"
     "\"media\":[{\"kind\":\"video\",\"key\":\"00\",\"frames\":2,\"height\":28,\"width\":56,\"seconds_per_grid\":1,"
     "\"timestamps\":[0,0.1]},{\"kind\":\"image\",\"key\":\"01\",\"frames\":1,\"height\":28,\"width\":56}],"
@@ -22,8 +24,11 @@ static const char whole[] =
     "{\"tokens\":[],\"text\":\"b\"}],"
     "\"reference\":{\"version\":10,\"answer_span\":[[1,2],null],\"answer_logprob\":[-0.1,null],"
     "\"answer_probability\":[0.9,null],\"logprobs\":[[-1e-07,16777216],null],\"generated\":[\"x\",null]},"
-    "\"consistency\":{\"probability\":[0.25,0.3333333333333333]},"
-    "\"rewards\":{\"accuracy\":[1,0],\"format\":[1,1],\"total\":[2,1]},\"advantages\":[0.7,-0.7],"
+    "\"consistency\":{\"probability\":[0.25,0.3333333333333333],\"model\":\"0a\",\"verdict\":[1,null],"
+    "\"reason\":[\"it names C\",null],\"judge\":\"concludes\"},"
+    "\"rewards\":{\"accuracy\":[1,0],\"format\":[1,1],\"consistency\":[0.5,0],\"total\":[2,1]},\"advantages\":[0.7,-0."
+    "7],"
+    "\"scores\":{\"accuracy\":[1,0],\"letter\":[1,null],\"correct\":[1,0],\"parsed\":[1,1],\"formatted\":[1,0]},"
     "\"trained\":{\"step\":12},\"times\":{\"frames\":[1.5,2.5]},\"quarantine\":{\"stage\":\"frames\",\"reason\":\"r\"},"
     "\"z\":123456789012345678901234567890,\"a\":-0,\"pi\":3.14159265358979323846,\"e\":1E+2,\"w\":1.0,\"n\":null}";
 
@@ -154,8 +159,8 @@ static void test_sections(void **state) {
     struct buf packed = {0};
     assert_int_equal(group_section_to_msgpack(from, SECTION_REWARD, &packed), OK);
     assert_int_equal(group_section_from_msgpack(to, SECTION_REWARD, packed.data, packed.size), OK);
-    assert_json(to, "{" HEAD PROMPT ",\"rewards\":{\"accuracy\":[1,0],\"format\":[1,1],\"total\":[2,1]},"
-                    "\"advantages\":[0.7,-0.7]}");
+    assert_json(to, "{" HEAD PROMPT ",\"rewards\":{\"accuracy\":[1,0],\"format\":[1,1],\"consistency\":[0.5,0],"
+                    "\"total\":[2,1]},\"advantages\":[0.7,-0.7]}");
     buf_release(&packed);
     group_free(&from);
     group_free(&to);
