@@ -1,0 +1,51 @@
+// What the layouts share. Used inside shared/data only.
+#ifndef SHARED_DATA_FORMAT_INTERNAL_H
+#define SHARED_DATA_FORMAT_INTERNAL_H
+
+#include "shared/data/format.h"
+#include "shared/reward/accuracy.h"
+
+// ---- the layouts, each as `read` of struct format ----
+
+// A record is a group.
+status format_read_caravan(const struct format_options *options, json_object *record, size_t line, struct group **out);
+
+// SEED-Bench-R1's training and validation files.
+status format_read_seed_bench_r1(const struct format_options *options, json_object *record, size_t line,
+                                 struct group **out);
+
+// Video-R1 and the general video benchmarks.
+status format_read_video_r1(const struct format_options *options, json_object *record, size_t line, struct group **out);
+
+// ---- keys of a record; DATAERR "KEY: what is wrong" ----
+
+// Sets *out to the string of a key, valid as long as the record.
+status format_string(json_object *record, const char *key, bool allow_empty, struct string *out);
+
+// Sets *out to the array of strings of a key, valid as long as the record.
+status format_strings(json_object *record, const char *key, json_object **out);
+
+// Sets the group's sample_id to the string or the number of a key, or to the line number if there is no such key.
+status format_sample_id(struct group *group, json_object *record, const char *key, size_t line);
+
+// ---- the prompt ----
+
+enum { FORMAT_MAX_MEDIA = 2 };
+
+// The media of one record before its message is made.
+struct format_media {
+    enum part_kind kinds[FORMAT_MAX_MEDIA];
+    struct string paths[FORMAT_MAX_MEDIA];
+    size_t count;
+};
+
+// Sets *out to the path, below media_root if the path is relative; file:// in front of it stays. UNAVAILABLE.
+status format_media_path(const struct format_options *options, struct group *group, struct string path,
+                         struct string *out);
+
+// Makes the group's prompt: one user message, first the media, then the question as the template renders it. DATAERR
+// when the solution does not suit the problem type, or when the template has no section for it.
+status format_prompt(const struct format_options *options, struct group *group, enum problem_type type,
+                     const struct format_media *media, struct string question, struct string solution);
+
+#endif

@@ -1,0 +1,102 @@
+// The layout of SEED-Bench-R1's training and validation files.
+//
+// Negatives are drawn and options are shuffled by the sample's id, so that a sample has the same question wherever it
+// stands in the file and in every epoch.
+#include <assert.h>
+
+#include "shared/base/rng.h"
+#include "shared/data/format_internal.h"
+
+enum { CHOICES = 4, NEGATIVES = CHOICES - 1 };
+
+enum { STREAM_NEGATIVES, STREAM_OPTIONS }; // of random numbers
+
+// Draws three negatives without replacement and shuffles them with the answer, whose index becomes *right.
+static status format_draw_choices(const struct format_options *options, const struct group *group, json_object *record,
+                                  struct string choices[CHOICES], size_t *right) {
+    json_object *negatives;
+    struct string drawn[CHOICES];
+    size_t order[CHOICES];
+    TRY(format_string(record, "answer", false, &drawn[0]));
+    TRY(format_strings(record, "negative_answers", &negatives));
+    size_t count = json_object_array_length(negatives);
+    if (count < NEGATIVES) return fail(DATAERR, "negative_answers: %zu, but %d are needed", count, NEGATIVES);
+    struct arena arena = {0};
+    size_t *shuffled = arena_alloc(&arena, count * sizeof *shuffled);
+    if (!shuffled) return fail_oom();
+    uint64_t key = rng_key(options->seed, group->sample_id.data);
+    rng_shuffle(key, STREAM_NEGATIVES, count, shuffled);
+    for (size_t i = 0; i < NEGATIVES; i++)
+        drawn[i + 1] = json_string(json_object_array_get_idx(negatives, shuffled[i]));
+    arena_release(&arena);
+    rng_shuffle(key, STREAM_OPTIONS, CHOICES, order);
+    for (size_t i = 0; i < CHOICES; i++) {
+        choices[i] = drawn[order[i]];
+        if (order[i] == 0) *right = i;
+    }
+    return OK;
+}
+
+// Adds the medium DIR/video_source/NAME, where NAME is the string of a key.
+static status format_add_medium(struct group *group, struct format_media *media, enum part_kind kind, const char *dir,
+                                json_object *record, const char *name_key) {
+    struct string source, name;
+    struct buf path = {0};
+    assert(media->count < FORMAT_MAX_MEDIA);
+    TRY(format_string(record, "video_source", false, &source));
+    TRY(format_string(record, name_key, false, &name));
+    status result = buf_printf(&path, "%s/", dir);
+    if (result == OK) result = buf_append(&path, source.data, source.size);
+    if (result == OK) result = buf_puts(&path, "/");
+    if (result == OK) result = buf_append(&path, name.data, name.size);
+    if (result == OK) result = group_string(group, &media->paths[media->count], path.data, path.size);
+    media->kinds[media->count++] = kind;
+    buf_release(&path);
+    return result;
+}
+
+status format_read_seed_bench_r1(const struct format_options *options, json_object *record, size_t line,
+                                 struct group **out) {
+    static const char *const keys[] = {"choice_a", "choice_b", "choice_c", "choice_d"};
+    static_assert(sizeof keys / sizeof *keys == CHOICES, "one key per choice");
+    struct string choices[CHOICES] = {0}, problem;
+    struct buf question = {0};
+    struct format_media media = {0};
+    char solution[] = "<answer>A</answer>";
+    size_t right = 0;
+    status result;
+    TRY(group_new(out));
+    TRY_TO(result, done, format_sample_id(*out, record, "sample_id", line));
+    if (json_object_object_get(record, "golden_choice_idx")) {
+        struct string letter;
+        for (size_t i = 0; i < CHOICES; i++) TRY_TO(result, done, format_string(record, keys[i], false, &choices[i]));
+        TRY_TO(result, done, format_string(record, "golden_choice_idx", false, &letter));
+        for (right = 0; right < CHOICES; right++)
+            if (letter.size == 1 && (letter.data[0] == 'A' + (int)right || letter.data[0] == 'a' + (int)right)) break;
+        if (right == CHOICES) TRY_TO(result, done, fail(DATAERR, "golden_choice_idx: not a letter from A to D"));
+    } else {
+        TRY_TO(result, done, format_draw_choices(options, *out, record, choices, &right));
+    }
+    TRY_TO(result, done, format_string(record, "question", false, &problem));
+    TRY_TO(result, done, buf_append(&question, problem.data, problem.size));
+    TRY_TO(result, done, buf_puts(&question, "Options:\n"));
+    for (size_t i = 0; i < CHOICES; i++) {
+        TRY_TO(result, done, buf_printf(&question, "%c. ", (char)('A' + i)));
+        TRY_TO(result, done, buf_append(&question, choices[i].data, choices[i].size));
+        TRY_TO(result, done, buf_puts(&question, "\n"));
+    }
+    json_object *progress = json_object_object_get(record, "task_progress_metadata");
+    if (progress && !json_object_is_type(progress, json_type_array))
+        TRY_TO(result, done, fail(DATAERR, "task_progress_metadata: not an array"));
+    if (progress && json_object_array_length(progress))
+        TRY_TO(result, done, format_add_medium(*out, &media, PART_VIDEO, "videos", record, "video_basename"));
+    TRY_TO(result, done, format_add_medium(*out, &media, PART_IMAGE, "images", record, "current_observation_basename"));
+    assert(right < CHOICES);
+    solution[sizeof "<answer>" - 1] = (char)('A' + right);
+    result = format_prompt(options, *out, PROBLEM_CHOICE, &media, (struct string){question.data, question.size},
+                           string_of(solution));
+done:
+    buf_release(&question);
+    if (result != OK) group_free(out);
+    return result;
+}
