@@ -95,8 +95,8 @@ static status runner_settle(struct runner *runner, const struct held_group *held
     return runner_deliver(runner, &group);
 }
 
-// Sets *key to the key of the section that the stage is about to add. If *found, the group has the section now. What the
-// group has of that section already counts, too: two stages add to `consistency`.
+// Sets *key to the key of the section that the stage is about to add. If *found, the group has the section now. Two
+// stages add to `consistency`, so what the group has of that section already counts, too.
 static status runner_find_section(const struct stage_context *context, struct section_key *key, struct group *group,
                                   bool *found) {
     const struct stage *stage = context->stage;
@@ -106,7 +106,8 @@ static status runner_find_section(const struct stage_context *context, struct se
     status result = options_hash(&context->options, &hashes[0]);
     if (result == OK) result = buf_printf(&inputs, "%s %d ", stage->name, stage->section);
     if (result == OK) result = buf_append(&inputs, hashes, sizeof hashes);
-    for (int section = SECTION_PROMPT; section <= stage->section && result == OK; section++)
+    const int end = stage->section + (stage->section == SECTION_CONSISTENCY);
+    for (int section = SECTION_PROMPT; section < end && result == OK; section++)
         result = group_section_to_msgpack(group, (enum group_section)section, &inputs);
     if (result == OK) {
         XXH128_canonical_t canonical;
