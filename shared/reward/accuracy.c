@@ -25,12 +25,29 @@ bool problem_type_parse(struct string name, enum problem_type *out) {
     return false;
 }
 
+status problem_type_of(const struct group *group, enum problem_type *type) {
+    const struct string *name = &group->prompt.problem_type;
+    if (problem_type_parse(*name, type)) return OK;
+    return fail(DATAERR, "sample %s: problem type '%s' is not one of " PROBLEM_TYPE_NAMES,
+                group->sample_id.data ? group->sample_id.data : group->id.data, name->data ? name->data : "");
+}
+
+// Returns what stands between the first `begin` and the first `end` after it: a slice, absent without both.
+static struct string accuracy_between(struct string text, const char *begin, const char *end) {
+    size_t open = string_find(text, begin, 0);
+    if (open == SIZE_MAX) return (struct string){0};
+    open += strlen(begin);
+    size_t close = string_find(text, end, open);
+    return close == SIZE_MAX ? (struct string){0} : string_slice(text, open, close);
+}
+
 struct string answer_extract(struct string text) {
-    const size_t tag_size = sizeof "<answer>" - 1;
-    size_t open = string_find(text, "<answer>", 0);
-    size_t close = open == SIZE_MAX ? SIZE_MAX : string_find(text, "</answer>", open + tag_size);
-    if (close == SIZE_MAX) return (struct string){text.data, 0};
-    return python_strip(string_slice(text, open + tag_size, close));
+    struct string content = accuracy_between(text, "<answer>", "</answer>");
+    return content.data ? python_strip(content) : (struct string){text.data, 0};
+}
+
+struct string thinking_extract(struct string text) {
+    return accuracy_between(text, "<think>", "</think>");
 }
 
 // The regular expression matches if the text starts with <think>, ends with </answer>, and in between some </think> is
@@ -66,11 +83,14 @@ static bool accuracy_has_decimals(struct string number) {
 }
 
 status accuracy_compute(enum problem_type type, struct string solution, struct string completion, double *accuracy) {
-    struct string truth = answer_extract(solution), answer = answer_extract(completion);
+    TRY(solution_check(type, solution));
+    return accuracy_of_answer(type, answer_extract(solution), answer_extract(completion), accuracy);
+}
+
+status accuracy_of_answer(enum problem_type type, struct string truth, struct string answer, double *accuracy) {
     double rate, score, truth_number = NAN, number = NAN;
     bool truth_found = false, found = false;
     if (type == PROBLEM_NUMERICAL || type == PROBLEM_REGRESSION) {
-        TRY(solution_check(type, solution));
         TRY(python_float(truth, &truth_found, &truth_number));
         TRY(python_float(answer, &found, &number));
     }

@@ -6,6 +6,7 @@
 
 #include "shared/base/status.h"
 #include "shared/base/string.h"
+#include "shared/group/group.h"
 
 enum problem_type {
     PROBLEM_CHOICE,
@@ -25,8 +26,14 @@ bool problem_type_parse(struct string name, enum problem_type *out);
 // The five names as a list, for messages.
 #define PROBLEM_TYPE_NAMES "multiple choice, numerical, OCR, free-form, regression"
 
+// Sets *type to the problem type of the group. DATAERR with the sample's name if it has none of the five.
+status problem_type_of(const struct group *group, enum problem_type *type);
+
 // Returns what the first <answer>\s*(.*?)\s*</answer> captures, stripped: a slice, empty if nothing matches.
 struct string answer_extract(struct string text);
+
+// Returns what stands between the first <think> and the first </think> after it: a slice, absent without both.
+struct string thinking_extract(struct string text);
 
 // Returns whether the whole text matches <think>.*?</think>\s*<answer>.*?</answer>.
 bool format_matches(struct string text);
@@ -38,5 +45,8 @@ status solution_check(enum problem_type type, struct string solution);
 // Sets *accuracy to how accurate the completion's answer is, 0 to 1, by the rule of the problem's type. DATAERR as
 // solution_check, UNAVAILABLE when memory is short.
 status accuracy_compute(enum problem_type type, struct string solution, struct string completion, double *accuracy);
+
+// The same for an answer and a ground truth that are already extracted.
+status accuracy_of_answer(enum problem_type type, struct string truth, struct string answer, double *accuracy);
 
 #endif

@@ -82,11 +82,8 @@ status reward_group(struct group *group, const struct reward_options *options) {
     TRY(group_doubles(group, &rewards->format, count));
 
     enum problem_type type;
-    const struct string *name = &group->prompt.problem_type;
     const char *sample = group->sample_id.data ? group->sample_id.data : group->id.data;
-    if (!problem_type_parse(*name, &type))
-        return fail(DATAERR, "sample %s: problem type '%s' is not one of " PROBLEM_TYPE_NAMES, sample,
-                    name->data ? name->data : "");
+    TRY(problem_type_of(group, &type));
     for (size_t i = 0; i < count; i++) {
         const struct string text = group->completions[i].text;
         status result = accuracy_compute(type, group->prompt.solution, text, &rewards->accuracy.data[i]);
