@@ -321,6 +321,16 @@ static const struct option reward_options[] = {
     {0},
 };
 
+static const struct option score_options[] = {
+    {.name = "scoring",
+     .offset = offsetof(struct score_options, scoring),
+     .type = OPTION_CHOICE,
+     .default_value = "caravan",
+     .choices = "caravan|released",
+     .help = "released: OCR and free-form answers score 0, as in the released evaluation"},
+    {0},
+};
+
 static const struct option optim_options[] = {
     MODEL(optim_options),
     MEDIA_ROOT(optim_options, model.media_root),
@@ -463,6 +473,7 @@ FIRST(frames_options, common);
 FIRST(rollout_options, model);
 FIRST(refscore_options, model);
 FIRST(reward_stage_options, common);
+FIRST(score_options, common);
 FIRST(optim_options, model);
 
 #define STAGE(stage, owner, text)                                                                                      \
@@ -481,6 +492,7 @@ const struct stage_kind stage_kinds[STAGE_COUNT] = {
                         .follows_weights = true, .scores = true},
     [STAGE_REWARD] = {STAGE(reward, reward_stage_options, "computes rewards and advantages"),
                       .scored_methods = "care|densecons"},
+    [STAGE_SCORE] = {STAGE(score, score_options, "scores the completions as a benchmark's evaluation does")},
     [STAGE_OPTIM] = {STAGE(optim, optim_options, "trains the policy on finished groups"), .single = true},
 };
 

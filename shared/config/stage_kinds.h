@@ -7,7 +7,16 @@
 #include "shared/config/options.h"
 
 // Indexes of stage_kinds[], in the order of the flow.
-enum stage_id { STAGE_SOURCE, STAGE_FRAMES, STAGE_ROLLOUT, STAGE_REFSCORE, STAGE_REWARD, STAGE_OPTIM, STAGE_COUNT };
+enum stage_id {
+    STAGE_SOURCE,
+    STAGE_FRAMES,
+    STAGE_ROLLOUT,
+    STAGE_REFSCORE,
+    STAGE_REWARD,
+    STAGE_SCORE,
+    STAGE_OPTIM,
+    STAGE_COUNT
+};
 
 struct stage_kind {
     const char *name;            // of the stage in a pipeline file

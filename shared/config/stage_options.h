@@ -72,6 +72,13 @@ struct reward_stage_options {
     struct option_range length_reward;       // NaN: off
 };
 
+enum score_scoring { SCORE_SCORING_CARAVAN, SCORE_SCORING_RELEASED };
+
+struct score_options {
+    struct common_options common;
+    int scoring; // score_scoring
+};
+
 enum optim_schedule { OPTIM_SCHEDULE_COSINE, OPTIM_SCHEDULE_CONSTANT };
 
 enum optim_publish { OPTIM_PUBLISH_FILES, OPTIM_PUBLISH_LEND, OPTIM_PUBLISH_COPY };

@@ -121,13 +121,24 @@ static status runner_find_section(const struct stage_context *context, struct se
     return result;
 }
 
+// Passes a group on that the stage does not work on: a quarantined one, or one whose section was found.
+static status runner_pass(struct runner *runner, struct group *group) {
+    struct stage_context *context = runner->context;
+    if (context->store && context->stage->stores_all) {
+        status result = group_store_save(context->store, NULL, SECTION_PROMPT, group);
+        if (result != OK) group_free(&group);
+        TRY(result);
+    }
+    return runner_deliver(runner, &group);
+}
+
 // Passes a group on, finds its section in the store, or gives it to the stage. Takes the group over.
 static status runner_begin(struct runner *runner, struct group *group) {
     struct stage_context *context = runner->context;
     const struct stage *stage = context->stage;
     struct held_group held = {.group = group, .received_at = clock_realtime()};
     bool found = false;
-    if (group->quarantine.present) return runner_deliver(runner, &group);
+    if (group->quarantine.present) return runner_pass(runner, group);
     if (group_check(group, stage->needs) != OK) return runner->channel->deliver(runner->channel->self, &group, DATAERR);
     if (context->store && stage->section >= 0) {
         status result = runner_find_section(context, &held.key, group, &found);
@@ -136,7 +147,7 @@ static status runner_begin(struct runner *runner, struct group *group) {
     }
     if (found) {
         context->found++;
-        return runner_deliver(runner, &group);
+        return runner_pass(runner, group);
     }
     if (stage->work) return runner_settle(runner, &held, stage->work(context->state, group));
     if (runner->count == runner->capacity) {

@@ -1,0 +1,29 @@
+// caravan-score: scores each completion as the evaluation of a benchmark does. The rules are in shared/reward/scores.h.
+// It computes a group's scores faster than it could look them up, so it stores no section, only the groups.
+#include "shared/reward/scores.h"
+#include "shared/stage/stage.h"
+
+static status score_open(void **state, struct stage_context *context) {
+    static bool released; // a program has one stage
+    const struct score_options *options = stage_options(context);
+    released = options->scoring == SCORE_SCORING_RELEASED;
+    *state = &released;
+    return OK;
+}
+
+static status score_work(void *state, struct group *group) {
+    return score_group(group, *(const bool *)state);
+}
+
+static const struct stage score_stage = {
+    .name = "score",
+    .needs = NEED_COMPLETIONS,
+    .section = -1,
+    .stores_all = true,
+    .open = score_open,
+    .work = score_work,
+};
+
+int main(int argc, char **argv) {
+    return stage_main(&score_stage, argc, argv);
+}
