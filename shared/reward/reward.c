@@ -6,7 +6,7 @@
 
 #include "shared/reward/accuracy.h"
 
-static const double mean_tolerance = 1e-6;    // in comparisons with a mean
+static const double tolerance = 1e-6;         // in comparisons with a mean, and of an accuracy that was a float32
 static const double accuracy_threshold = 0.1; // a higher accuracy counts as accurate
 static const double length_reward = 0.2;      // of an accurate completion of the right length
 static const double advantage_epsilon = 1e-4; // added to the standard deviation
@@ -15,6 +15,11 @@ static double reward_mean(const struct double_array *values) {
     double sum = 0;
     for (size_t i = 0; i < values->count; i++) sum += values->data[i];
     return sum / (double)values->count;
+}
+
+void reward_find_accurate(const struct double_array *accuracy, bool *accurate) {
+    const double above = accuracy_threshold + tolerance, least = reward_mean(accuracy) - tolerance;
+    for (size_t i = 0; i < accuracy->count; i++) accurate[i] = accuracy->data[i] > above && accuracy->data[i] >= least;
 }
 
 // Sets *out to the likelihood of completion i's answer under the reference, NaN if it has no answer. The mean
@@ -48,15 +53,17 @@ static status reward_likelihood(const struct group *group, const struct reward_o
 static status reward_bonus(struct group *group, const struct reward_options *options) {
     struct double_array likelihoods;
     const double *accuracy = group->rewards.accuracy.data;
-    double least_accuracy = reward_mean(&group->rewards.accuracy) - mean_tolerance, sum = 0;
+    double sum = 0;
     size_t count = 0;
+    bool *accurate = arena_alloc(&group->arena, group->completion_count * sizeof *accurate);
+    if (!accurate) return fail_oom();
     TRY(group_check(group, NEED_REFERENCE));
     TRY(group_doubles(group, &likelihoods, group->completion_count));
     TRY(group_doubles(group, &group->rewards.bonus, group->completion_count));
+    reward_find_accurate(&group->rewards.accuracy, accurate);
     for (size_t i = 0; i < likelihoods.count; i++) {
         TRY(reward_likelihood(group, options, i, &likelihoods.data[i]));
-        if (!(accuracy[i] > accuracy_threshold && accuracy[i] >= least_accuracy)) continue;
-        if (isnan(likelihoods.data[i])) continue;
+        if (!accurate[i] || isnan(likelihoods.data[i])) continue;
         sum += likelihoods.data[i];
         count++;
     }
@@ -65,7 +72,7 @@ static status reward_bonus(struct group *group, const struct reward_options *opt
         double p = likelihoods.data[i], bonus = 0;
         if (options->method == METHOD_DENSECONS)
             bonus = isnan(p) ? 0 : options->coefficient * accuracy[i] * p;
-        else if (accuracy[i] > accuracy_threshold && accuracy[i] >= least_accuracy && p >= threshold - mean_tolerance)
+        else if (accurate[i] && p >= threshold - tolerance)
             bonus = options->coefficient * accuracy[i];
         group->rewards.bonus.data[i] = bonus;
     }

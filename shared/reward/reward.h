@@ -25,4 +25,8 @@ struct reward_options {
 // likelihood. DATAERR with the sample's name when its problem type is unknown, or its solution or reference is invalid.
 status reward_group(struct group *group, const struct reward_options *options);
 
+// accurate[i] = whether completion i of a group counts as accurate: its accuracy is above 0.1 and not below the group's
+// mean, each with a tolerance of 1e-6.
+void reward_find_accurate(const struct double_array *accuracy, bool *accurate);
+
 #endif

@@ -150,6 +150,30 @@ static void test_invalid_groups(void **state) {
     assert_refused("OCR", "1", ",\"reference\":{\"answer_logprob\":[0]}", 3, "completions[0].tokens: missing");
 }
 
+static void test_accurate_completions(void **state) {
+    (void)state;
+    static const struct {
+        double accuracy[3];
+        bool accurate[3];
+    } cases[] = {
+        {{1, 0, 1}, {true, false, true}},
+        {{0, 0, 0}, {false, false, false}},
+        {{0.1, 0.1, 0.1}, {false, false, false}},
+        {{0.1F, 0, 0}, {false, false, false}}, // above 0.1 as a double
+        {{0.2, 0, 0}, {true, false, false}},
+        {{0.9, 0.5, 0.2}, {true, false, false}},
+        {{0.7, 0.7, 0.7 - 1e-7}, {true, true, true}}, // the last is below the mean by less than the tolerance
+        {{0.7, 0.7, 0.7 - 1e-5}, {true, true, false}},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        double values[3];
+        bool accurate[3];
+        memcpy(values, cases[c].accuracy, sizeof values);
+        reward_find_accurate(&(struct double_array){values, 3}, accurate);
+        assert_memory_equal(accurate, cases[c].accurate, sizeof accurate);
+    }
+}
+
 static void test_answers_and_format(void **state) {
     (void)state;
     assert_int_equal(answer_extract(string_of("x<answer>")).size, 0);
@@ -173,9 +197,10 @@ int main(int argc, char **argv) {
         return 1;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_python_isspace), cmocka_unit_test(test_porter_stem),
-        cmocka_unit_test(test_python_float),   cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_invalid_groups), cmocka_unit_test(test_answers_and_format),
+        cmocka_unit_test(test_python_isspace),     cmocka_unit_test(test_porter_stem),
+        cmocka_unit_test(test_python_float),       cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_invalid_groups),     cmocka_unit_test(test_accurate_completions),
+        cmocka_unit_test(test_answers_and_format),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     json_object_put(golden);
