@@ -192,6 +192,12 @@ static double options_number(const struct options *options, const struct option 
     return number;
 }
 
+static bool options_has_choice(const struct options *options, const struct option *option, const char *word) {
+    assert(option && option->type == OPTION_CHOICE);
+    const void *field = (const char *)options->values + option->offset;
+    return *(const int *)field == choice_index(option->choices, word);
+}
+
 status options_check(const struct options *options) {
     struct buf names = {0};
     status result = OK;
@@ -201,7 +207,13 @@ status options_check(const struct options *options) {
     if (result == OK && names.size) result = fail(USAGE, "missing: %s", names.data);
     buf_release(&names);
     for (const struct option *option = NULL; (option = options_next(options->table, option)) && result == OK;) {
-        if (!option->not_above) continue;
+        const struct option_exclusion *excluded = &option->excludes;
+        if (excluded->value && options_has_choice(options, option, excluded->value) &&
+            options_has_choice(options, option_find(options->table, excluded->name), excluded->other)) {
+            result = fail(USAGE, "%s: %s does not go with %s: %s", option->name, excluded->value, excluded->name,
+                          excluded->other);
+        }
+        if (!option->not_above || result != OK) continue;
         const struct option *bound = option_find(options->table, option->not_above);
         assert(bound);
         double low = options_number(options, option), high = options_number(options, bound);

@@ -36,9 +36,15 @@ struct string_list {
     size_t count;
 };
 
+// With `value`, the option NAME of the same table may not have `other`. Both are OPTION_CHOICE.
+struct option_exclusion {
+    const char *value, *name, *other;
+};
+
 struct option {
     const char *name; // with underscores
     enum option_type type;
+    struct option_exclusion excludes;
     size_t offset;             // of the field in the table's struct
     const char *default_value; // as it would be typed; NULL: unset
     double low, high;          // OPTION_INT, OPTION_NUMBER, OPTION_NUMBER_OR
@@ -125,7 +131,7 @@ status options_read_file(struct options *options, const char *path);
 // and return END. Reads the file of --config first, so the command line wins. USAGE for what is wrong or missing.
 status options_parse(struct options *options, int argc, char **argv, int *rest);
 
-// USAGE, naming them, when required options are unset or two contradict each other (not_above).
+// USAGE, naming them, when required options are unset or two contradict each other (not_above, excludes).
 status options_check(const struct options *options);
 
 // *hash = a hash of every option that changes what a stage computes (not threads, store ...). The store's keys use it:

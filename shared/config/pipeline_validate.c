@@ -192,15 +192,34 @@ static void pipeline_validate_inherit_values(struct parsed_file *file, struct pi
     }
 }
 
+// The option's value as written, its default if it was not, NULL if it has none; *key is set if it was written.
+static const char *pipeline_validate_effective(const struct pipeline_stage *stage, const char *name,
+                                               const struct pipeline_key **key) {
+    *key = key_list_find(&stage->keys, name);
+    return *key ? (*key)->value : option_find(&stage->kind->options, name)->default_value;
+}
+
+// Checks the values that do not go together.
+static void pipeline_validate_excluded(struct parsed_file *file, const struct pipeline_stage *stage) {
+    for (const struct option *option = stage->kind->options.options; option->name; option++) {
+        const struct option_exclusion *excluded = &option->excludes;
+        if (!excluded->value) continue;
+        const struct pipeline_key *here, *there;
+        const char *value = pipeline_validate_effective(stage, option->name, &here);
+        const char *other = pipeline_validate_effective(stage, excluded->name, &there);
+        if (value && other && !strcmp(value, excluded->value) && !strcmp(other, excluded->other))
+            diagnostic_add(&file->diagnostics, (here ? here : there)->value_at, "%s: %s: %s does not go with %s: %s",
+                           stage->name, option->name, value, excluded->name, other);
+    }
+}
+
 // Checks the options whose value may not be above another's, with all inherited values in place.
 static void pipeline_validate_bounds(struct parsed_file *file, const struct pipeline_stage *stage) {
     for (const struct option *option = stage->kind->options.options; option->name; option++) {
         if (!option->not_above) continue;
-        const struct option *bound = option_find(&stage->kind->options, option->not_above);
-        const struct pipeline_key *low = key_list_find(&stage->keys, option->name),
-                                  *high = key_list_find(&stage->keys, option->not_above);
-        const char *low_value = low ? low->value : option->default_value,
-                   *high_value = high ? high->value : bound->default_value;
+        const struct pipeline_key *low, *high;
+        const char *low_value = pipeline_validate_effective(stage, option->name, &low),
+                   *high_value = pipeline_validate_effective(stage, option->not_above, &high);
         double bottom, top;
         if ((!low && !high) || !low_value || !high_value) continue;
         if (parse_double(low_value, &bottom) && parse_double(high_value, &top) && bottom > top)
@@ -245,6 +264,7 @@ void validate_pipeline(struct parsed_file *file) {
         pipeline_validate_inherit_dirs(file, stage, stage->kind->options.options);
         pipeline_validate_inherit_values(file, stage, stage->kind->options.options);
         pipeline_validate_inherit_values(file, stage, common_options);
+        pipeline_validate_excluded(file, stage);
         pipeline_validate_bounds(file, stage);
     }
     // The options that must have the source's value.

@@ -83,6 +83,12 @@ enum optim_schedule { OPTIM_SCHEDULE_COSINE, OPTIM_SCHEDULE_CONSTANT };
 
 enum optim_publish { OPTIM_PUBLISH_FILES, OPTIM_PUBLISH_LEND, OPTIM_PUBLISH_COPY };
 
+enum optim_kl_on { OPTIM_KL_ALL, OPTIM_KL_ACCURATE };
+
+enum optim_kl_parts { OPTIM_KL_WHOLE, OPTIM_KL_SEPARATE };
+
+enum optim_loss { OPTIM_LOSS_COMPLETIONS, OPTIM_LOSS_TOKENS };
+
 struct optim_options {
     struct stage_model_options model;
     const char *out;
@@ -92,6 +98,7 @@ struct optim_options {
     int schedule; // optim_schedule
     int64_t warmup;
     double weight_decay, beta1, beta2, epsilon, clip_norm, kl, clip_low, clip_high;
+    int kl_on, kl_parts, loss; // optim_kl_on, optim_kl_parts, optim_loss
     bool train_vision;
     int64_t ema_every; // 0: never
     double ema_decay;

@@ -5,6 +5,8 @@
 //   L = 1/G sum_i 1/n_i sum_t [ -s_it + beta (exp(d_it) - d_it - 1) ],  d = clamp(ref_logprob - logprob, -10, 10)
 //   s = r A. On-policy, r is 1 and its derivative is that of logprob. Stale, r = exp(logprob - old_logprob) and
 //   s = min(r A, clip(r, 1 - clip_low, 1 + clip_high) A).
+// The loss of a step over all tokens has token_weight for 1/G 1/n_i. The KL term counts 0 for an excluded completion;
+// kl_separate has 1/n of the thinking tokens, and 1/n of the answer tokens, for its 1/n_i.
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -123,10 +125,21 @@ static double group_loss_clamp(double value, double low, double high) {
     return value < low ? low : value > high ? high : value;
 }
 
+// How often the KL term counts at token t, in units of the weight of the token's loss.
+static double group_kl_share(const struct train_completion *completion, const struct loss_options *options, size_t t) {
+    const struct token_range *answer = &completion->answer;
+    if (completion->kl_excluded) return 0;
+    if (!options->kl_separate || !completion->has_answer) return 1;
+    if (t >= answer->end) return 0; // the closing tag and the end token
+    const size_t part = t < answer->first ? answer->first : answer->end - answer->first;
+    return (double)completion->completion.count / (double)part;
+}
+
 // dlogprobs[t] = weight * dL / d logprobs[t] for all tokens of the group. Fills in *out but its prompt_tokens.
 static void group_loss(const struct train_completion *completions, size_t count, const struct loss_options *options,
                        double weight, const float *logprobs, float *dlogprobs, struct train_result *out) {
     assert(count > 0);
+    assert(!options->kl_separate || !options->token_weight);
     *out = (struct train_result){0};
     int64_t compared = 0, referred = 0;
     size_t at = 0;
@@ -134,7 +147,8 @@ static void group_loss(const struct train_completion *completions, size_t count,
         const struct train_completion *completion = &completions[i];
         size_t tokens = completion->completion.count;
         assert(tokens > 0); // sequence_make refuses an empty completion
-        double share = 1.0 / ((double)count * (double)tokens);
+        assert(!completion->has_answer || completion->answer.end <= tokens);
+        double share = options->token_weight ? options->token_weight : 1.0 / ((double)count * (double)tokens);
         for (size_t t = 0; t < tokens; t++, at++) {
             double logprob = logprobs[at], advantage = completion->advantage;
             double loss = -advantage, dlogprob = -advantage;
@@ -148,10 +162,10 @@ static void group_loss(const struct train_completion *completions, size_t count,
             }
             if (completion->ref_logprobs) { // the k3 estimate of the KL divergence
                 double difference = completion->ref_logprobs[t] - logprob, d = group_loss_clamp(difference, -10, 10);
-                double kl = exp(d) - d - 1;
+                double kl = exp(d) - d - 1, beta = options->kl_beta * group_kl_share(completion, options, t);
                 out->kl += kl;
-                loss += options->kl_beta * kl;
-                dlogprob += options->kl_beta * (d == difference ? 1 - exp(d) : 0);
+                loss += beta * kl;
+                dlogprob += beta * (d == difference ? 1 - exp(d) : 0);
             }
             out->loss += share * loss;
             out->nll -= share * logprobs[at];

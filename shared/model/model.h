@@ -193,19 +193,24 @@ struct train_completion {
     const float *old_logprobs; // under the policy that sampled it; NULL: on-policy
     const float *ref_logprobs; // under the reference, for the KL term; NULL: no KL term
     bool stale;                // the clipped surrogate applies
+    bool kl_excluded;          // the KL term of this completion counts 0
+    bool has_answer;           // `answer` is set
+    struct token_range answer; // the tokens of the answer, for kl_separate
 };
 
 struct loss_options {
     double kl_beta;
     double clip_low, clip_high;
+    bool kl_separate; // a completion's KL term is its mean over the thinking tokens and its mean over the answer tokens
+    double token_weight; // the weight of each token's loss; 0: the mean over completions of the mean over their tokens
 };
 
 struct train_result {
     double loss;              // of this group
-    double nll;               // mean negative log-likelihood: over completions of the mean over tokens
+    double nll;               // negative log-likelihood, averaged as the loss is
     double logprob_diff_mean; // mean |log-probability - old_logprobs|, 0 without
     double logprob_diff_max;  // the largest of these
-    double kl;                // mean k3 estimate, 0 without
+    double kl;                // mean k3 estimate over all tokens, whether the loss counts it or not; 0 without
     int64_t tokens;           // of completions
     int64_t prompt_tokens;
 };
@@ -215,9 +220,9 @@ struct optimizer_options {
     double max_grad_norm; // 0: off
 };
 
-// Adds the gradient of `weight` times the group's loss to the gradients: forward, loss, backward. The loss is the mean
-// over the group's completions of the mean over their tokens. BAD_SAMPLE as in model_check; DATAERR: the loss is not
-// finite; BUG unless the model was opened for training, here and in all that follow.
+// Adds the gradient of `weight` times the group's loss to the gradients: forward, loss, backward. BAD_SAMPLE as in
+// model_check; DATAERR: the loss is not finite; BUG unless the model was opened for training, here and in all that
+// follow.
 status model_accumulate(struct model *model, const struct model_prompt *prompt,
                         const struct train_completion *completions, size_t count, const struct loss_options *loss,
                         double weight, struct train_result *result);

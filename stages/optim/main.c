@@ -66,9 +66,11 @@ static int optim_capacity(void *state) {
 
 static status optim_submit(void *state, struct group *group) {
     struct optim *optim = state;
-    TRY(step_check(optim, group));
+    int64_t tokens;
+    TRY(step_check(optim, group, &tokens));
     assert(!optim->returning && optim->batch_count < (size_t)optim->options->groups_per_step);
     optim->batch[optim->batch_count++] = group;
+    optim->batch_tokens += tokens;
     return OK;
 }
 
@@ -111,6 +113,7 @@ static status optim_poll(void *state, bool draining, struct group **done) {
         *done = optim->batch[optim->returned++];
         if (optim->returned < optim->batch_count) return OK;
         optim->batch_count = 0;
+        optim->batch_tokens = 0;
         optim->returning = false;
         return OK;
     }

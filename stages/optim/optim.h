@@ -35,6 +35,7 @@ struct optim {
     // The groups of the next step in the order in which they came; then the same groups, to be returned.
     struct group **batch;
     size_t batch_count, returned;
+    int64_t batch_tokens; // of all completions of these groups
     bool returning;
     size_t untrained; // groups returned that did not fill a step
     bool unsaved;     // a step was trained since the last call of on_idle
@@ -54,9 +55,9 @@ struct step_metrics {
 
 // ---- step.c ----
 
-// Checks whether a group can be trained on, so that a step does not fail halfway. DATAERR "not a group: ...";
-// BAD_SAMPLE where its prompt does not fit its media.
-status step_check(struct optim *optim, struct group *group);
+// Checks whether a group can be trained on, so that a step does not fail halfway, and sets *tokens to the number of its
+// completions' tokens. DATAERR "not a group: ..."; BAD_SAMPLE where its prompt does not fit its media.
+status step_check(struct optim *optim, struct group *group, int64_t *tokens);
 
 // Trains one step on `count` groups, in their order: accumulates gradients, clips them, updates the weights and the
 // reference, publishes both. Marks the groups as trained. DATAERR names the group that cannot be trained on.

@@ -4,31 +4,53 @@
 #include <stdlib.h>
 
 #include "shared/base/clock.h"
+#include "shared/reward/reward.h"
 #include "stages/optim/optim.h"
 
-status step_check(struct optim *optim, struct group *group) {
+// Checks what the KL term needs of a group. DATAERR.
+static status step_check_kl(const struct optim_options *options, const struct group *group,
+                            const struct int_array *completions) {
+    const struct reference *reference = &group->reference;
+    const struct double_array *accuracy = &group->rewards.accuracy;
+    const size_t count = group->completion_count;
+    if (options->kl > 0 && reference->logprob_count != count)
+        return fail(DATAERR,
+                    "not a group: reference.logprobs: missing (the KL term needs refscore with logprobs: all)");
+    if (options->kl_on == OPTIM_KL_ACCURATE && accuracy->count != count)
+        return fail(DATAERR, "not a group: rewards.accuracy: %zu for %zu completions (kl_on: accurate needs it)",
+                    accuracy->count, count);
+    if (options->kl_parts == OPTIM_KL_SEPARATE && reference->answer_span.count != count)
+        return fail(DATAERR,
+                    "not a group: reference.answer_span: %zu for %zu completions (kl_parts: separate needs it)",
+                    reference->answer_span.count, count);
+    for (size_t i = 0; i < count; i++) {
+        const size_t tokens = completions[i].count;
+        if (options->kl > 0 && reference->logprobs[i].count != tokens)
+            return fail(DATAERR, "not a group: reference.logprobs[%zu]: not one number for each token", i);
+        for (size_t t = 0; options->kl > 0 && t < tokens; t++)
+            if (!isfinite(reference->logprobs[i].data[t]))
+                return fail(DATAERR, "not a group: reference.logprobs[%zu][%zu]: null", i, t);
+        if (options->kl_on == OPTIM_KL_ACCURATE && !isfinite(accuracy->data[i]))
+            return fail(DATAERR, "not a group: rewards.accuracy[%zu]: null", i);
+        if (options->kl_parts == OPTIM_KL_SEPARATE && reference->answer_span.data[i].end > (int64_t)tokens)
+            return fail(DATAERR, "not a group: reference.answer_span[%zu]: ends after the completion's tokens", i);
+    }
+    return OK;
+}
+
+status step_check(struct optim *optim, struct group *group, int64_t *tokens) {
     struct stage_input input = {0};
     struct model_completion *completions = NULL;
-    const struct reference *reference = &group->reference;
     const size_t count = group->completion_count;
     status result = OK;
+    *tokens = 0;
     TRY_TO(result, done, stage_input_open(optim->input, group, INPUT_COMPLETIONS, &input));
-    if (optim->options->kl > 0 && reference->logprob_count != count)
-        TRY_TO(
-            result, done,
-            fail(DATAERR, "not a group: reference.logprobs: missing (the KL term needs refscore with logprobs: all)"));
-    for (size_t i = 0; optim->options->kl > 0 && i < count; i++) {
-        const struct float_array *logprobs = &reference->logprobs[i];
-        if (logprobs->count != input.completions[i].count)
-            TRY_TO(result, done,
-                   fail(DATAERR, "not a group: reference.logprobs[%zu]: not one number for each token", i));
-        for (size_t t = 0; t < logprobs->count; t++)
-            if (!isfinite(logprobs->data[t]))
-                TRY_TO(result, done, fail(DATAERR, "not a group: reference.logprobs[%zu][%zu]: null", i, t));
-    }
+    TRY_TO(result, done, step_check_kl(optim->options, group, input.completions));
     TRY_TO(result, done, NEW(&completions, count));
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         completions[i] = (struct model_completion){input.completions[i].data, input.completions[i].count};
+        *tokens += (int64_t)completions[i].count;
+    }
     result = model_check(optim->model, &input.prompt, completions, count);
 done:
     free(completions);
@@ -36,20 +58,30 @@ done:
     return result;
 }
 
-// Adds `weight` times the gradient and the metrics of one group.
-static status step_accumulate(struct optim *optim, struct group *group, double weight, struct step_metrics *metrics) {
+// Adds the gradient and the metrics of one group. `share` is its share of the step's groups.
+static status step_accumulate(struct optim *optim, struct group *group, double share, struct step_metrics *metrics) {
     const struct optim_options *options = optim->options;
     const int64_t version = model_version(optim->model);
-    const struct loss_options loss = {
-        .kl_beta = options->kl, .clip_low = options->clip_low, .clip_high = options->clip_high};
+    // The mean over the step's groups of their losses, or the mean over the step's tokens.
+    const bool by_token = options->loss == OPTIM_LOSS_TOKENS;
+    const double weight = by_token ? 1 : share;
+    const struct loss_options loss = {.kl_beta = options->kl,
+                                      .clip_low = options->clip_low,
+                                      .clip_high = options->clip_high,
+                                      .kl_separate = options->kl_parts == OPTIM_KL_SEPARATE,
+                                      .token_weight = by_token ? 1.0 / (double)optim->batch_tokens : 0};
     struct stage_input input = {0};
     struct train_completion *completions = NULL;
+    bool *accurate = NULL;
     struct train_result trained = {0};
     status result = OK;
     assert(group->advantages.count == group->completion_count);
     TRY_TO(result, done, stage_input_open(optim->input, group, INPUT_COMPLETIONS, &input));
     TRY_TO(result, done, NEW(&completions, group->completion_count));
+    TRY_TO(result, done, NEW(&accurate, group->completion_count));
+    if (options->kl_on == OPTIM_KL_ACCURATE) reward_find_accurate(&group->rewards.accuracy, accurate);
     for (size_t i = 0; i < group->completion_count; i++) {
+        const struct span *answer = loss.kl_separate ? &group->reference.answer_span.data[i] : NULL;
         const struct completion *completion = &group->completions[i];
         bool older = false; // some token was sampled by an older policy
         for (size_t t = 0; t < completion->versions.count; t++) {
@@ -65,20 +97,25 @@ static status step_accumulate(struct optim *optim, struct group *group, double w
             .old_logprobs = completion->logprobs.data,
             .ref_logprobs = loss.kl_beta > 0 ? group->reference.logprobs[i].data : NULL,
             .stale = completion->logprobs.data && older,
+            .kl_excluded = options->kl_on == OPTIM_KL_ACCURATE && !accurate[i],
         };
+        if (!answer || answer->first < 0) continue;
+        completions[i].has_answer = true;
+        completions[i].answer = (struct token_range){(size_t)answer->first, (size_t)answer->end};
     }
     TRY_TO(
         result, done,
         model_accumulate(optim->model, &input.prompt, completions, group->completion_count, &loss, weight, &trained));
     metrics->loss += weight * trained.loss;
     metrics->nll += weight * trained.nll;
-    metrics->kl += weight * trained.kl;
-    metrics->logprob_diff_mean += weight * trained.logprob_diff_mean;
+    metrics->kl += share * trained.kl;
+    metrics->logprob_diff_mean += share * trained.logprob_diff_mean;
     if (trained.logprob_diff_max > metrics->logprob_diff_max) metrics->logprob_diff_max = trained.logprob_diff_max;
     metrics->tokens += trained.tokens;
     metrics->prompt_tokens += trained.prompt_tokens;
     metrics->completions += (int64_t)group->completion_count;
 done:
+    free(accurate);
     free(completions);
     stage_input_release(&input);
     return result == OK ? OK : fail_prefix(result, "group %s", group->id.data);

@@ -120,7 +120,9 @@ static void test_whole_distribution(void **state) {
 }
 
 static struct loss_options loss_of(json_object *step) {
-    return (struct loss_options){number_of(step, "kl"), number_of(step, "clip_low"), number_of(step, "clip_high")};
+    return (struct loss_options){.kl_beta = number_of(step, "kl"),
+                                 .clip_low = number_of(step, "clip_low"),
+                                 .clip_high = number_of(step, "clip_high")};
 }
 
 // Relative distances between two sets of tensors.

@@ -186,6 +186,8 @@ static void test_mistakes_have_their_place(void **state) {
         {HEAD "  - frames: {top_k: 1}\n" TAIL, ":5:14: frames: no such key: top_k; it is a key of rollout"},
         {HEAD "  - frames: {stdio: true}\n" TAIL, ":5:14: frames: stdio: allowed on the command line only"},
         {HEAD "  - frames: {max_frames: 2}\n" TAIL, ":5:26: frames: min_frames: 4 is above max_frames, which is 2"},
+        {HEAD "  - refscore: {}\n  - reward: {}\n  - optim: {loss: tokens, kl_parts: separate}\n",
+         ":7:37: optim: kl_parts: separate does not go with loss: tokens"},
         {HEAD "  - frames: {replicas: 0}\n" TAIL, ":5:24: frames: replicas: 0 is out of range: 1 to 256"},
         {HEAD "  - frames: {on: here}\n" TAIL, ":5:18: frames: on: no machine is named here"},
         {HEAD "  - frames: {from: sorce}\n" TAIL, ":5:20: frames: from: no stage is named sorce; did you mean source?"},
