@@ -64,12 +64,28 @@ struct refscore_options {
 
 enum reward_likelihood { REWARD_LIKELIHOOD_GEOMETRIC, REWARD_LIKELIHOOD_ARITHMETIC };
 
-struct reward_stage_options {
+enum reward_beta_schedule {
+    REWARD_BETA_SCHEDULE_CONSTANT,
+    REWARD_BETA_SCHEDULE_WARMUP,
+    REWARD_BETA_SCHEDULE_DECAY,
+    REWARD_BETA_SCHEDULE_WARMUP_DECAY,
+};
+enum reward_consistency_on { REWARD_CONSISTENCY_ON_ALL, REWARD_CONSISTENCY_ON_CORRECT };
+enum reward_advantages { REWARD_ADVANTAGES_SPLIT, REWARD_ADVANTAGES_SUMMED };
+
+struct reward_options {
     struct common_options common;
-    const char *method;
+    int method;                              // method_id
     double coefficient, margin, upper_bound; // NaN: none
     int likelihood;                          // reward_likelihood
     struct option_range length_reward;       // NaN: off
+    double alpha, beta;
+    int beta_schedule; // reward_beta_schedule
+    double beta_warmup, beta_decay, consistency_floor;
+    int consistency_on; // reward_consistency_on
+    int advantages;     // reward_advantages
+    int64_t groups_per_step;
+    int64_t steps; // 0: not given
 };
 
 enum score_scoring { SCORE_SCORING_CARAVAN, SCORE_SCORING_RELEASED };

@@ -80,13 +80,20 @@ def likelihood(group, options, i):
     return p if p is None or options["upper_bound"] is None else min(p, options["upper_bound"])
 
 
+def accurate(acc):
+    mean = sum(acc) / len(acc)
+    return [a > 0.1 + 1e-6 and a >= mean - 1e-6 for a in acc]
+
+
 def bonus(group, options, acc):
+    if options["method"] == "refgen":
+        score = lambda text: accuracy(group["prompt"]["problem_type"], group["prompt"]["solution"], f"<answer>{text}</answer>")
+        return [0.0 if text is None else options["coefficient"] * score(text) for text in group["reference"]["generated"]]
     p = [likelihood(group, options, i) for i in range(len(acc))]
     c = options["coefficient"]
     if options["method"] == "densecons":
         return [c * a * (q or 0.0) for a, q in zip(acc, p)]
-    mean = sum(acc) / len(acc)
-    good = [a > 0.1 and a >= mean - 1e-6 and q is not None for a, q in zip(acc, p)]
+    good = [a and q is not None for a, q in zip(accurate(acc), p)]
     if not any(good):
         return [0.0] * len(acc)
     mu = sum(q for q, g in zip(p, good) if g) / sum(good) - (options["margin"] or 0)
@@ -102,16 +109,39 @@ def expected(group, options):
         low, high = options["length_reward"]
         many = sum(a > 0.1 for a in acc) > 1
         rewards["length"] = [0.2 if many and a > 0.1 and low <= len(c["tokens"]) <= high else 0.0 for a, c in zip(acc, group["completions"])]
-    if options["method"] in ("care", "densecons"):
+    if options["method"] in ("care", "densecons", "refgen"):
         rewards["bonus"] = bonus(group, options, acc)
     total = [sum(x) for x in zip(*rewards.values())]
-    mean = sum(total) / len(total)
-    if len(set(total)) == 1:
-        advantages = [0.0] * len(total)
-    else:
-        s = math.sqrt(sum((x - mean) ** 2 for x in total) / (len(total) - 1))
-        advantages = [(x - mean) / (s + 1e-4) for x in total]
-    return {**rewards, "total": total}, advantages
+    if options["method"] != "cora":
+        return {**rewards, "total": total}, normalised(total, 1e-4)
+    consistency = group["consistency"]["probability"]
+    summed = [a + options["coefficient"] * b for a, b in zip(total, consistency)]
+    rewards.update(consistency=consistency, total=summed)
+    if options["advantages"] == "summed":
+        return rewards, normalised(summed, 1e-4)
+    part = [options["consistency_on"] == "all" or a for a in accurate(acc)]
+    some = iter(normalised([p for p, counts in zip(consistency, part) if counts], max(1e-4, options["consistency_floor"])))
+    second = [next(some) if counts else 0.0 for counts in part]
+    return rewards, [options["alpha"] * a + beta(group, options) * b for a, b in zip(normalised(total, 1e-4), second)]
+
+
+def normalised(values, epsilon):
+    if len(set(values)) <= 1:
+        return [0.0] * len(values)
+    mean = sum(values) / len(values)
+    s = math.sqrt(sum((x - mean) ** 2 for x in values) / (len(values) - 1))
+    return [(x - mean) / (s + epsilon) for x in values]
+
+
+def beta(group, options):
+    """Rises from 0 over the first beta_warmup of the steps, falls to 0 over the last beta_decay of them."""
+    parts = options["beta_schedule"].split("-")
+    if "requires" not in group or "steps" not in options or parts == ["constant"]:
+        return options["beta"]
+    done = min(1.0, group["requires"]["order"] // options["groups_per_step"] / options["steps"])
+    rise = done / options["beta_warmup"] if "warmup" in parts and options["beta_warmup"] else 1.0
+    fall = (1 - done) / options["beta_decay"] if "decay" in parts and options["beta_decay"] else 1.0
+    return options["beta"] * max(0.0, min(1.0, rise, fall))
 
 
 def white(r):
@@ -185,10 +215,30 @@ def make_case(r, index):
     return {"options": options, "group": group, "rewards": rewards, "advantages": advantages}
 
 
+def make_method_case(r, index):
+    """A case of the methods that make_case does not have."""
+    options = {"method": r.choice(["kl-ema", "kl-ema-ha", "sepkl-ema-ha", "refgen", "refgen", "cora", "cora", "cora", "cora"]),
+               "coefficient": r.choice([0.5, 0.5, -1.5]), "length_reward": r.choice([None, None, [2, 5]])}
+    group = make_group(r, index)
+    truth = extract(group["prompt"]["solution"])
+    wrong = answers(r, group["prompt"]["problem_type"])
+    group["reference"]["generated"] = [r.choice([None, "", truth, truth, f" {truth}\u3000", r.choice(wrong)]) for _ in group["completions"]]
+    group["consistency"] = {"probability": [r.choice([0.0, 0.5, 0.5, 1.0, float32(r.random()), 0.7 + r.random() / 1e4]) for _ in group["completions"]], "model": "0"}
+    if r.random() < 0.8:
+        group["requires"] = {"policy": 0, "reference": 0, "exact": 1, "order": r.randrange(0, 90)}
+    if options["method"] == "cora":
+        options.update(alpha=r.choice([1, 1, 0, 0.3]), beta=r.choice([0.5, 0.5, 2, -1]), beta_warmup=r.choice([0.1, 0, 0.6, 1]), beta_decay=r.choice([0.3, 0, 0.7, 1]),
+                       beta_schedule=r.choice(["constant", "warmup", "decay", "warmup-decay"]), consistency_floor=r.choice([0.01, 0.01, 0, 0.2]),
+                       consistency_on=r.choice(["all", "correct"]), advantages=r.choice(["split"] * 5 + ["summed"]), groups_per_step=r.choice([1, 4]))
+        if r.random() < 0.8:
+            options["steps"] = r.choice([1, 20])
+    rewards, advantages = expected(group, options)
+    return {"options": options, "group": group, "rewards": rewards, "advantages": advantages}
+
+
 def flags(o):
-    length = o["length_reward"]
-    return ["--method", o["method"], "--coefficient", o["coefficient"], "--margin", "none" if o["margin"] is None else o["margin"], "--upper-bound",
-            "none" if o["upper_bound"] is None else o["upper_bound"], "--likelihood", o["likelihood"], "--length-reward", f"{length[0]}..{length[1]}" if length else "off"]
+    word = {"length_reward": lambda x: f"{x[0]}..{x[1]}" if x else "off"}
+    return [x for k, v in o.items() for x in ("--" + k.replace("_", "-"), word.get(k, lambda x: "none" if x is None else x)(v))]
 
 
 def compare(program, cases):
@@ -235,13 +285,15 @@ def make_numbers(r, count):
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--cases", type=int, default=60)
-    p.add_argument("--words", type=int, default=600)
+    p.add_argument("--words", type=int, default=500)
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--program")
     p.add_argument("out", nargs="?")
     args = p.parse_args()
     r = random.Random(args.seed)
     cases = [make_case(r, i) for i in range(args.cases)]
+    other = random.Random(args.seed + 1)
+    cases += [make_method_case(other, i) for i in range(len(cases), 2 * len(cases))]
     if args.out:
         data = {"white": [c for c in range(sys.maxunicode + 1) if chr(c).isspace()],
                 "stems": make_stems(r, args.words), "numbers": make_numbers(r, args.words), "groups": cases}

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
+#include "shared/config/methods.h"
 #include "shared/config/stage_kinds.h"
 #include "shared/config/stage_options.h"
 
@@ -17,7 +18,7 @@ struct given {
         struct frames_options frames;
         struct rollout_options rollout;
         struct refscore_options refscore;
-        struct reward_stage_options reward;
+        struct reward_options reward;
         struct optim_options optim;
     };
 };
@@ -103,6 +104,14 @@ static void test_choices_have_their_numbers(void **state) {
         {"logprobs", "all", STAGE_REFSCORE, REFSCORE_LOGPROBS_ALL},
         {"likelihood", "geometric", STAGE_REWARD, REWARD_LIKELIHOOD_GEOMETRIC},
         {"likelihood", "arithmetic", STAGE_REWARD, REWARD_LIKELIHOOD_ARITHMETIC},
+        {"beta_schedule", "constant", STAGE_REWARD, REWARD_BETA_SCHEDULE_CONSTANT},
+        {"beta_schedule", "warmup", STAGE_REWARD, REWARD_BETA_SCHEDULE_WARMUP},
+        {"beta_schedule", "decay", STAGE_REWARD, REWARD_BETA_SCHEDULE_DECAY},
+        {"beta_schedule", "warmup-decay", STAGE_REWARD, REWARD_BETA_SCHEDULE_WARMUP_DECAY},
+        {"consistency_on", "all", STAGE_REWARD, REWARD_CONSISTENCY_ON_ALL},
+        {"consistency_on", "correct", STAGE_REWARD, REWARD_CONSISTENCY_ON_CORRECT},
+        {"advantages", "split", STAGE_REWARD, REWARD_ADVANTAGES_SPLIT},
+        {"advantages", "summed", STAGE_REWARD, REWARD_ADVANTAGES_SUMMED},
         {"schedule", "cosine", STAGE_OPTIM, OPTIM_SCHEDULE_COSINE},
         {"schedule", "constant", STAGE_OPTIM, OPTIM_SCHEDULE_CONSTANT},
     };
@@ -111,6 +120,7 @@ static void test_choices_have_their_numbers(void **state) {
         assert_int_equal(option->type, OPTION_CHOICE);
         assert_int_equal(choice_index(option->choices, cases[i].choice), cases[i].index);
     }
+    for (int id = 0; id < METHOD_COUNT; id++) assert_int_equal(choice_index(METHOD_NAMES, methods[id].name), id);
 }
 
 static void test_published_defaults(void **state) {
@@ -127,6 +137,10 @@ static void test_published_defaults(void **state) {
     assert_true(isnan(given.reward.length_reward.from) && isnan(given.reward.length_reward.to));
     assert_true(isnan(given.reward.margin));
     assert_true(given.reward.upper_bound == 0.95);
+    assert_int_equal(given.reward.method, METHOD_CARE);
+    assert_true(given.reward.alpha == 1 && given.reward.beta == 0.5 && given.reward.consistency_floor == 0.01);
+    assert_true(given.reward.beta_warmup == 0.1 && given.reward.beta_decay == 0.3);
+    assert_int_equal(given.reward.beta_schedule, REWARD_BETA_SCHEDULE_CONSTANT);
     options_release(&given.options);
 }
 
@@ -181,6 +195,18 @@ static void test_mistakes_are_named(void **state) {
          "method: 'car' is not one of "
          "care|grpo|nokl|densecons|kl-ema|kl-ema-ha|sepkl-ema-ha|refgen|cora",
          USAGE},
+        {"reward", "--upper-bound 0", "upper_bound: 0 is out of range: 1e-09 to 1", USAGE},
+        {"reward", "--upper-bound 1.01", "upper_bound: 1.01 is out of range: 1e-09 to 1", USAGE},
+        {"reward", "--alpha inf", "alpha: 'inf' is not a number", USAGE},
+        {"reward", "--beta none", "beta: 'none' is not a number", USAGE},
+        {"reward", "--beta-schedule cosine", "beta_schedule: 'cosine' is not one of constant|warmup|decay|warmup-decay",
+         USAGE},
+        {"reward", "--beta-warmup 1.1", "beta_warmup: 1.1 is out of range: 0 to 1", USAGE},
+        {"reward", "--beta-decay -0.1", "beta_decay: -0.1 is out of range: 0 to 1", USAGE},
+        {"reward", "--consistency-floor -1", "consistency_floor: -1 is out of range: at least 0", USAGE},
+        {"reward", "--consistency-on accurate", "consistency_on: 'accurate' is not one of all|correct", USAGE},
+        {"reward", "--advantages sum", "advantages: 'sum' is not one of split|summed", USAGE},
+        {"reward", "--steps 0", "steps: 0 is out of range: 1 to 9.00719925474099e+15", USAGE},
         {"reward", "--length-reward 5..2", "length_reward: 5..2 ends before it begins", USAGE},
         {"reward", "--device gpu", "device: 'gpu' is not cpu, cuda or cuda:N", USAGE},
         {"reward", "--no-method", "--no-method: no such option; did you mean --method?", USAGE},
@@ -270,8 +296,8 @@ static void test_hash_values_stay(void **state) {
         {"rollout", "--model / --temperature 0.9 --top-k 5 --seed 7 --precision bfloat16 --device cuda:1",
          0xb31d06614f10d05b},
         {"refscore", "--model / --logprobs all --span released", 0x6e62e648c69cff1f},
-        {"reward", "--length-reward ..512 --margin 0.01", 0x65217526a1d238f4},
-        {"reward", "--length-reward 320..512 --upper-bound none --method grpo --coefficient -0", 0x4fdc8d0d58b9195b},
+        {"reward", "--length-reward ..512 --margin 0.01", 0x6cfc65b62f90ba94},
+        {"reward", "--length-reward 320..512 --upper-bound none --method grpo --coefficient -0", 0x2e4231ee3ea41fd5},
         {"optim", "--model / --out /x --steps 100 --schedule constant --train-vision no --lr 3e-5", 0x2dc63703b80d859f},
         {"optim", "--model / --out /y --save-every 3", 0x110ce3710193cf0f},
     };
@@ -287,6 +313,9 @@ static void test_hash_sees_what_counts(void **state) {
     assert_true(hash_of("--model / --temperature 0.9") != plain);
     assert_true(hash_of("--model / --seed 1") != plain);
     assert_true(hash_of("--model / --precision bfloat16") != plain);
+    const uint64_t cora = hash_of_stage("reward", "--method cora --beta-schedule decay --steps 10");
+    assert_true(hash_of_stage("reward", "--method cora --beta-schedule decay --steps 11") != cora);
+    assert_true(hash_of_stage("reward", "--method cora --beta-schedule decay --steps 10 --groups-per-step 2") != cora);
 }
 
 static void test_help_has_every_key(void **state) {

@@ -81,7 +81,7 @@ static void check_good(const struct pipeline *pipeline) {
     assert_int_equal(pipeline->machine_count, 1);
     assert_int_equal(pipeline->machines[0].port, 7000);
     assert_string_equal(pipeline->machines[0].key, "abc");
-    struct reward_stage_options reward;
+    struct reward_options reward;
     struct options options;
     assert_int_equal(pipeline_options(&stages[5], &options, &reward), OK);
     assert_true(reward.margin == 0.01);

@@ -5,6 +5,8 @@
 
 #include "shared/base/file.h"
 #include "shared/base/json.h"
+#include "shared/config/methods.h"
+#include "shared/config/stage_kinds.h"
 #include "shared/reward/accuracy.h"
 #include "shared/reward/porter.h"
 #include "shared/reward/python_text.h"
@@ -66,25 +68,17 @@ static void test_python_float(void **state) {
     }
 }
 
-static double option(json_object *options, const char *name) {
-    json_object *value = key(options, name);
-    return value ? json_object_get_double(value) : NAN;
-}
-
-static struct reward_options rules_of(json_object *options) {
-    const char *method = json_object_get_string(key(options, "method"));
-    json_object *length = key(options, "length_reward");
-    return (struct reward_options){
-        .method = !strcmp(method, "care")        ? METHOD_CARE
-                  : !strcmp(method, "densecons") ? METHOD_DENSECONS
-                                                 : METHOD_PLAIN,
-        .coefficient = option(options, "coefficient"),
-        .margin = option(options, "margin"),
-        .upper_bound = option(options, "upper_bound"),
-        .arithmetic_mean = !strcmp(json_object_get_string(key(options, "likelihood")), "arithmetic"),
-        .min_length = length ? json_object_get_double(json_object_array_get_idx(length, 0)) : NAN,
-        .max_length = length ? json_object_get_double(json_object_array_get_idx(length, 1)) : NAN,
-    };
+// Fills the options of the stage from what a row gives: a number, a word, a range [from, to], or null for none.
+static void options_of(json_object *given, struct options *options, struct reward_options *values) {
+    assert_int_equal(options_init(options, &stage_kinds[STAGE_REWARD].options, values), OK);
+    json_object_object_foreach(given, name, value) {
+        char text[64];
+        const char *none = strcmp(name, "length_reward") != 0 ? "none" : "off";
+        snprintf(text, sizeof text, "%s", value ? json_object_get_string(value) : none);
+        if (json_object_is_type(value, json_type_array))
+            snprintf(text, sizeof text, "%s..%s", string_at(value, 0), string_at(value, 1));
+        assert_int_equal(options_set(options, name, text), OK);
+    }
 }
 
 static void assert_values(const struct double_array *got, json_object *wanted) {
@@ -109,16 +103,20 @@ static void test_groups(void **state) {
     json_object *groups = key(golden, "groups");
     for (size_t i = 0; i < json_object_array_length(groups); i++) {
         json_object *row = json_object_array_get_idx(groups, i), *rewards = key(row, "rewards");
-        struct reward_options rules = rules_of(key(row, "options"));
+        struct options options;
+        struct reward_options values;
+        options_of(key(row, "options"), &options, &values);
         struct group *group = group_of(key(row, "group"));
-        assert_int_equal(reward_group(group, &rules), OK);
+        assert_int_equal(reward_group(group, &values), OK);
         assert_values(&group->rewards.accuracy, key(rewards, "accuracy"));
         assert_values(&group->rewards.format, key(rewards, "format"));
         assert_values(&group->rewards.length, key(rewards, "length"));
         assert_values(&group->rewards.bonus, key(rewards, "bonus"));
+        assert_values(&group->rewards.consistency, key(rewards, "consistency"));
         assert_values(&group->rewards.total, key(rewards, "total"));
         assert_values(&group->advantages, key(row, "advantages"));
         group_free(&group);
+        options_release(&options);
     }
 }
 
@@ -126,10 +124,15 @@ static const char line[] =
     "{\"v\":1,\"id\":\"a\",\"sample_id\":\"s7\",\"prompt\":{\"messages\":[],\"problem_type\":\"%s\","
     "\"solution\":\"<answer>%s</answer>\"},\"completions\":[{\"text\":\"<answer>1</answer>\"}]%s}";
 
-static void assert_refused(const char *type, const char *truth, const char *more, double shortest, const char *says) {
+static void assert_method_refuses(int method, const char *type, const char *truth, const char *more, double shortest,
+                                  const char *says) {
     struct buf json = {0};
     struct group *group = NULL;
-    struct reward_options rules = {METHOD_CARE, 0.5, NAN, 0.95, false, shortest, shortest};
+    struct reward_options rules = {.method = method,
+                                   .coefficient = 0.5,
+                                   .margin = NAN,
+                                   .upper_bound = 0.95,
+                                   .length_reward = {shortest, shortest}};
     assert_int_equal(buf_printf(&json, line, type, truth, more), OK);
     assert_int_equal(group_from_json(&group, json.data, json.size), OK);
     assert_int_equal(reward_group(group, &rules), DATAERR);
@@ -137,6 +140,10 @@ static void assert_refused(const char *type, const char *truth, const char *more
     assert_non_null(strstr(fail_text(), says));
     group_free(&group);
     buf_release(&json);
+}
+
+static void assert_refused(const char *type, const char *truth, const char *more, double shortest, const char *says) {
+    assert_method_refuses(METHOD_CARE, type, truth, more, shortest, says);
 }
 
 static void test_invalid_groups(void **state) {
@@ -174,6 +181,30 @@ static void test_accurate_completions(void **state) {
     }
 }
 
+// What a method needs besides the completions.
+static void test_methods_need(void **state) {
+    (void)state;
+    static const struct {
+        enum method_id method;
+        const char *more, *says;
+    } cases[] = {
+        {METHOD_DENSECONS, "", "not a group: reference: missing"},
+        {METHOD_DENSECONS, ",\"reference\":{\"answer_logprob\":[]}", "reference.answer_logprob: 0 for 1 completions"},
+        {METHOD_REFGEN, "", "not a group: reference: missing"},
+        {METHOD_REFGEN, ",\"reference\":{\"answer_logprob\":[0]}", "reference.generated: missing"},
+        {METHOD_REFGEN, ",\"reference\":{\"generated\":[\"1\",null]}", "reference.generated: 2 for 1 completions"},
+        {METHOD_CORA, "", "not a group: consistency.probability: missing"},
+        {METHOD_CORA, ",\"consistency\":{\"verdict\":[1]}", "consistency.probability: missing"},
+        {METHOD_CORA, ",\"consistency\":{\"probability\":[]}", "consistency.probability: 0 for 1 completions"},
+        {METHOD_CORA, ",\"consistency\":{\"probability\":[1,1]}", "consistency.probability: 2 for 1 completions"},
+        {METHOD_CORA, ",\"consistency\":{\"probability\":[null]}", "consistency.probability[0]: null"},
+        {METHOD_CORA, ",\"consistency\":{\"probability\":[1.5]}", "consistency.probability[0]: 1.5 is not from 0 to 1"},
+        {METHOD_CORA, ",\"consistency\":{\"probability\":[-1e-9]}", "consistency.probability[0]: -1e-09 is not"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_method_refuses(cases[i].method, "OCR", "1", cases[i].more, NAN, cases[i].says);
+}
+
 static void test_answers_and_format(void **state) {
     (void)state;
     assert_int_equal(answer_extract(string_of("x<answer>")).size, 0);
@@ -197,10 +228,10 @@ int main(int argc, char **argv) {
         return 1;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_python_isspace),     cmocka_unit_test(test_porter_stem),
-        cmocka_unit_test(test_python_float),       cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_invalid_groups),     cmocka_unit_test(test_accurate_completions),
-        cmocka_unit_test(test_answers_and_format),
+        cmocka_unit_test(test_python_isspace),       cmocka_unit_test(test_porter_stem),
+        cmocka_unit_test(test_python_float),         cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_invalid_groups),       cmocka_unit_test(test_methods_need),
+        cmocka_unit_test(test_accurate_completions), cmocka_unit_test(test_answers_and_format),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     json_object_put(golden);
