@@ -1,7 +1,7 @@
 // A pipeline file while it is being read: the pipeline as far as it is known, and everything wrong with it.
 //
-// The parts of reading call downwards only: pipeline_read.c calls pipeline_parse.c and pipeline_validate.c in this
-// order, and all of them call pipeline.c and diagnostics.c.
+// The parts of reading call downwards only: pipeline_read.c calls pipeline_parse.c, pipeline_validate.c and
+// pipeline_method.c in this order, and all of them call pipeline.c and diagnostics.c.
 #ifndef SHARED_CONFIG_PARSED_FILE_H
 #define SHARED_CONFIG_PARSED_FILE_H
 
@@ -25,5 +25,8 @@ void parse_override(struct parsed_file *file, const char *set);
 // Checks every key against its option table and every name against what it names, makes paths absolute, and completes
 // each stage with the values that it inherits.
 void validate_pipeline(struct parsed_file *file);
+
+// Sets and checks what the reward's method says of other stages. The stages are in the order of the flow.
+void validate_method(struct parsed_file *file);
 
 #endif

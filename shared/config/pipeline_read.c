@@ -49,7 +49,6 @@ done:
 static void pipeline_check_order(struct parsed_file *file) {
     const struct pipeline *pipeline = file->pipeline;
     const struct pipeline_stage *latest = NULL; // of the stages so far, the last in stage_kinds[]
-    bool scored = false;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
         if (latest && latest->kind == &stage_kinds[STAGE_OPTIM])
@@ -58,16 +57,6 @@ static void pipeline_check_order(struct parsed_file *file) {
             diagnostic_add(&file->diagnostics, stage->at, "%s: comes after %s, but must come before it", stage->name,
                            latest->name);
         if (stage->kind && (!latest || stage->kind > latest->kind)) latest = stage;
-        // A program may write the scores as well.
-        scored = scored || key_list_find(&stage->keys, "program") || (stage->kind && stage->kind->scores);
-        if (scored || !stage->kind || !stage->kind->scored_methods) continue;
-        const struct pipeline_key *method = key_list_find(&stage->keys, "method");
-        const struct option *option = option_find(&stage->kind->options, "method");
-        assert(option);
-        const char *name = method && method->value ? method->value : option->default_value;
-        if (choice_index(stage->kind->scored_methods, name) >= 0)
-            diagnostic_add(&file->diagnostics, method ? method->value_at : stage->at,
-                           "%s: method %s needs %s before it", stage->name, name, stage_kinds[STAGE_REFSCORE].name);
     }
 }
 
@@ -204,6 +193,7 @@ status pipeline_parse(struct pipeline **out, const char *path, const char *text,
         for (size_t i = 0; i < count; i++) parse_override(&file, sets[i]);
         validate_pipeline(&file);
         pipeline_sort(&file);
+        validate_method(&file);
     }
     TRY_TO(result, done, diagnostics_report(&file.diagnostics, path, diagnostics));
     TRY_TO(result, done, pipeline_finish(&file));

@@ -569,8 +569,7 @@ const struct stage_kind stage_kinds[STAGE_COUNT] = {
     [STAGE_ROLLOUT] = {STAGE(rollout, rollout_options, "samples completions from the policy"), .follows_weights = true},
     [STAGE_REFSCORE] = {STAGE(refscore, refscore_options, "scores answers under the reference model"),
                         .follows_weights = true, .scores = true},
-    [STAGE_REWARD] = {STAGE(reward, reward_options, "computes rewards and advantages"),
-                      .scored_methods = "care|densecons"},
+    [STAGE_REWARD] = {STAGE(reward, reward_options, "computes rewards and advantages")},
     [STAGE_SCORE] = {STAGE(score, score_options, "scores the completions as a benchmark's evaluation does")},
     [STAGE_OPTIM] = {STAGE(optim, optim_options, "trains the policy on finished groups"), .single = true},
 };

@@ -24,7 +24,6 @@ struct stage_kind {
     bool single;                 // has one replica at most
     bool follows_weights;        // computes with the weights that optim publishes
     bool scores;                 // writes scores under the reference into the group
-    const char *scored_methods;  // values of its option `method` that need such scores, separated by '|'; NULL: none
 };
 
 extern const struct stage_kind stage_kinds[STAGE_COUNT];

@@ -244,11 +244,95 @@ static void test_all_mistakes_at_once(void **state) {
     buf_release(&mistakes);
 }
 
+#define METHOD(name, refscore, optim)                                                                                  \
+    HEAD "  - refscore: {" refscore "}\n  - p: {program: cat}\n  - reward: {method: " name "}\n  - optim: {" optim "}" \
+         "\n"
+
+// What a method sets in other stages where the file says nothing.
+static void test_method_sets_keys(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *stage, *key, *value;
+    } cases[] = {
+        {METHOD("care", "", ""), "optim", "kl", NULL},
+        {METHOD("care", "", ""), "optim", "ema_every", NULL},
+        {METHOD("care", "", ""), "refscore", "logprobs", NULL},
+        {METHOD("grpo", "", ""), "optim", "kl", "0.04"},
+        {METHOD("grpo", "", ""), "optim", "ema_every", "0"},
+        {METHOD("grpo", "", ""), "refscore", "logprobs", "all"},
+        {METHOD("grpo", "", "kl: 0.1"), "optim", "kl", "0.1"},
+        {METHOD("nokl", "", ""), "optim", "kl", NULL},
+        {METHOD("nokl", "", ""), "optim", "ema_every", "0"},
+        {METHOD("nokl", "", "ema_every: 3"), "optim", "ema_every", "3"},
+        {METHOD("kl-ema", "", ""), "optim", "kl", "0.04"},
+        {METHOD("kl-ema", "", ""), "optim", "ema_every", NULL},
+        {METHOD("kl-ema", "", "ema_every: 3"), "optim", "ema_every", "3"},
+        {METHOD("kl-ema-ha", "", ""), "refscore", "logprobs", "all"},
+        {METHOD("sepkl-ema-ha", "", ""), "optim", "kl", "0.04"},
+        {METHOD("refgen", "", ""), "optim", "kl", NULL},
+        {METHOD("cora", "", ""), "optim", "kl", NULL},
+        {METHOD("cora", "", ""), "optim", "ema_every", "0"},
+        {METHOD("cora", "", ""), "refscore", "logprobs", NULL},
+        {METHOD("cora", "", "kl: 0.1, ema_every: 5"), "refscore", "logprobs", "all"},
+        {METHOD("cora", "", "kl: 0.1, ema_every: 5"), "optim", "ema_every", "5"},
+        {HEAD "  - p: {program: cat}\n  - optim: {kl: 0.1}\n", "optim", "kl", "0.1"},
+        {HEAD "  - p: {program: cat}\n  - reward: {method: cora}\n  - optim: {kl: 0.1}\n", "optim", "kl", "0.1"},
+        {HEAD "  - reward: {method: nokl}\n  - optim: {}\n", "optim", "ema_every", "0"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pipeline *pipeline;
+        struct buf mistakes = {0};
+        if (read_text(&pipeline, cases[i].text, NULL, 0, &mistakes) != OK) assert_string_equal(mistakes.data, "");
+        const char *value = pipeline_value(pipeline_find_stage(pipeline, cases[i].stage), cases[i].key);
+        if (!value != !cases[i].value) print_error("case %zu: %s\n", i, value ? value : "not set");
+        assert_true(!value == !cases[i].value);
+        if (value) assert_string_equal(value, cases[i].value);
+        pipeline_free(&pipeline);
+        buf_release(&mistakes);
+    }
+}
+
+static void test_method_contradictions(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *says;
+    } cases[] = {
+        {METHOD("care", "", "kl: 0.1"),
+         ":8:17: optim: kl: 0.1 contradicts method care, which has no KL term; leave it out or set 0\n"},
+        {METHOD("care", "", "ema_every: 0"), ":8:24: optim: ema_every: 0 contradicts method care, whose reference "
+                                             "follows the policy; leave it out or set 10\n"},
+        {METHOD("grpo", "", "kl: 0"), ":8:17: optim: kl: 0 contradicts method grpo, which has a KL term; "},
+        {METHOD("grpo", "", "ema_every: 10"),
+         ":8:24: optim: ema_every: 10 contradicts method grpo, whose reference is frozen; leave it out or set 0\n"},
+        {METHOD("grpo", "logprobs: answer", ""), ":5:26: refscore: logprobs: answer contradicts the KL term, which"},
+        {METHOD("nokl", "", "kl: 1"), ":8:17: optim: kl: 1 contradicts method nokl, which has no KL term"},
+        {METHOD("kl-ema", "", "ema_every: 0"), ":8:24: optim: ema_every: 0 contradicts method kl-ema, whose"},
+        {METHOD("kl-ema-ha", "", "kl: 0"), ":8:17: optim: kl: 0 contradicts method kl-ema-ha, which has a KL term"},
+        {METHOD("cora", "logprobs: answer", "kl: 1"), ":5:26: refscore: logprobs: answer contradicts the KL term"},
+        {HEAD "  - reward: {method: kl-ema}\n  - optim: {}\n", ":5:22: reward: method kl-ema needs refscore before"},
+        {HEAD "  - reward: {method: refgen}\n  - optim: {}\n", ":5:22: reward: method refgen needs refscore before"},
+        {HEAD "  - reward: {method: grpo}\n  - p: {program: cat}\n  - optim: {}\n",
+         ":5:22: reward: method grpo needs refscore before"},
+        {HEAD "  - refscore: {}\n  - reward: {method: cora}\n  - optim: {}\n",
+         ":6:22: reward: method cora needs a program before it that writes consistency.probability\n"},
+        {HEAD "  - optim: {kl: 0.1}\n", ":5:17: optim: kl above 0 needs refscore before it\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pipeline *pipeline;
+        struct buf mistakes = {0};
+        assert_int_equal(read_text(&pipeline, cases[i].text, NULL, 0, &mistakes), DATAERR);
+        assert_non_null(strstr(fail_text(), "1 mistake"));
+        if (!strstr(mistakes.data, cases[i].says)) assert_string_equal(mistakes.data, cases[i].says);
+        buf_release(&mistakes);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_inherited_and_written), cmocka_unit_test(test_set_goes_on_top),
         cmocka_unit_test(test_from_orders_the_flow),  cmocka_unit_test(test_mistakes_have_their_place),
-        cmocka_unit_test(test_all_mistakes_at_once),
+        cmocka_unit_test(test_all_mistakes_at_once),  cmocka_unit_test(test_method_sets_keys),
+        cmocka_unit_test(test_method_contradictions),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

@@ -1,0 +1,123 @@
+// What the reward's `method` means for the other stages of a pipeline: the keys that it sets where they are not given,
+// the given ones that contradict it, and the stages that must come before.
+#include <stdio.h>
+#include <string.h>
+
+#include "shared/config/methods.h"
+#include "shared/config/option_value.h"
+#include "shared/config/parsed_file.h"
+#include "shared/config/stage_options.h"
+
+// The weight of the KL term where it is not given: the papers do not say theirs; this is the usual one.
+#define DEFAULT_KL "0.04"
+
+// A pipeline's reward with its method.
+struct method_use {
+    const struct method *method;
+    const struct pipeline_stage *reward;
+    struct location at; // of the method, or of the stage if it is not given
+};
+
+static struct pipeline_stage *method_find_stage(const struct parsed_file *file, enum stage_id id) {
+    struct pipeline_stage *stage = pipeline_find_stage(file->pipeline, stage_kinds[id].name);
+    return stage && stage->kind == &stage_kinds[id] ? stage : NULL;
+}
+
+// Whether two values of an option say the same: the same word, or for a number that both are above 0 or not.
+static bool method_values_agree(const struct option *option, const char *a, const char *b) {
+    double x, y;
+    if (option->type == OPTION_CHOICE) return !strcmp(a, b);
+    return !parse_double(a, &x) || !parse_double(b, &y) || (x > 0) == (y > 0);
+}
+
+// Gives the stage `value` for a key that it lacks. A value that contradicts it is diagnosed for the reason `why`; NULL:
+// any value may be given.
+static void method_set_key(struct parsed_file *file, enum stage_id id, const char *name, const char *value,
+                           struct location at, const char *why) {
+    struct pipeline_stage *stage = method_find_stage(file, id);
+    if (!stage) return;
+    const struct option *option = option_find(&stage_kinds[id].options, name);
+    const struct pipeline_key *key = key_list_find(&stage->keys, name);
+    if (!key) {
+        if (strcmp(value, option->default_value) != 0 &&
+            !key_list_set(&stage->keys, &file->pipeline->arena, name, value, at, at))
+            file->diagnostics.out_of_memory = true;
+    } else if (why && key->value && !method_values_agree(option, key->value, value)) {
+        diagnostic_add(&file->diagnostics, key->value_at, "%s: %s: %s contradicts %s; leave it out or set %s",
+                       stage->name, name, key->value, why, value);
+    }
+}
+
+// Whether a stage before `end` writes scores under the reference; a program may write them as well.
+static bool method_is_scored(const struct pipeline *pipeline, const struct pipeline_stage *end) {
+    for (const struct pipeline_stage *stage = pipeline->stages; stage < end; stage++)
+        if (key_list_find(&stage->keys, "program") || (stage->kind && stage->kind->scores)) return true;
+    return false;
+}
+
+// Diagnoses a method whose stages are missing. Returns whether there are all.
+static bool method_check_stages(struct parsed_file *file, const struct method_use *use) {
+    const struct pipeline *pipeline = file->pipeline;
+    const struct pipeline_stage *reward = use->reward;
+    if (use->method->reference != METHOD_REFERENCE_NONE && !method_is_scored(pipeline, reward)) {
+        diagnostic_add(&file->diagnostics, use->at, "%s: method %s needs %s before it", reward->name, use->method->name,
+                       stage_kinds[STAGE_REFSCORE].name);
+        return false;
+    }
+    const struct pipeline_stage *program = pipeline->stages;
+    while (program < reward && !key_list_find(&program->keys, "program")) program++;
+    if (use->method->bonus == BONUS_CONSISTENCY && program == reward) {
+        diagnostic_add(&file->diagnostics, use->at,
+                       "%s: method %s needs a program before it that writes consistency.probability", reward->name,
+                       use->method->name);
+        return false;
+    }
+    return true;
+}
+
+// Sets and checks what the method says of other stages.
+static void method_set_keys(struct parsed_file *file, const struct method_use *use) {
+    const struct method *method = use->method;
+    char why[128];
+    snprintf(why, sizeof why, "method %s, which has %s KL term", method->name,
+             method->kl == METHOD_KL_NONE ? "no" : "a");
+    if (method->kl == METHOD_KL_NONE)
+        method_set_key(file, STAGE_OPTIM, "kl", "0", use->at, why);
+    else if (method->kl != METHOD_KL_OPTIONAL)
+        method_set_key(file, STAGE_OPTIM, "kl", DEFAULT_KL, use->at, why);
+    const bool frozen = method->reference == METHOD_REFERENCE_FROZEN, ema = method->reference == METHOD_REFERENCE_EMA;
+    snprintf(why, sizeof why, "method %s, whose reference %s", method->name,
+             frozen ? "is frozen" : "follows the policy");
+    const struct option *ema_every = option_find(&stage_kinds[STAGE_OPTIM].options, "ema_every");
+    method_set_key(file, STAGE_OPTIM, "ema_every", ema ? ema_every->default_value : "0", use->at,
+                   frozen || ema ? why : NULL);
+}
+
+// A KL term needs the log-probabilities of all tokens under the reference.
+static void method_check_kl(struct parsed_file *file) {
+    const struct pipeline_stage *optim = method_find_stage(file, STAGE_OPTIM);
+    const struct pipeline_key *kl = optim ? key_list_find(&optim->keys, "kl") : NULL;
+    double weight;
+    if (!kl || !kl->value || !parse_double(kl->value, &weight) || !(weight > 0)) return;
+    if (!method_is_scored(file->pipeline, optim))
+        diagnostic_add(&file->diagnostics, kl->value_at, "%s: kl above 0 needs %s before it", optim->name,
+                       stage_kinds[STAGE_REFSCORE].name);
+    method_set_key(file, STAGE_REFSCORE, "logprobs", "all", kl->value_at,
+                   "the KL term, which needs every token's log-probability");
+}
+
+void validate_method(struct parsed_file *file) {
+    struct method_use use = {.reward = method_find_stage(file, STAGE_REWARD)};
+    bool complete = true;
+    if (use.reward) {
+        const struct option *option = option_find(&stage_kinds[STAGE_REWARD].options, "method");
+        const struct pipeline_key *key = key_list_find(&use.reward->keys, "method");
+        const int id = choice_index(option->choices, key && key->value ? key->value : option->default_value);
+        if (id < 0) return; // diagnosed already
+        use.method = &methods[id];
+        use.at = key ? key->value_at : use.reward->at;
+        complete = method_check_stages(file, &use);
+        if (complete) method_set_keys(file, &use);
+    }
+    if (complete) method_check_kl(file);
+}
