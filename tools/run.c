@@ -37,35 +37,66 @@ static const struct option_table run_table = {.program = "caravan run",
                                               .options = run_options,
                                               .size = sizeof(struct run_options)};
 
-// If the file does not set optim's `steps`, sets it to the number of steps that the data make.
-static status run_set_steps(struct deployment *deployment) {
-    struct pipeline *pipeline = deployment->pipeline;
-    struct pipeline_stage *last = &pipeline->stages[pipeline->stage_count - 1];
+// Whether the stage runs here and computes with a number of steps that the file does not give.
+static status run_needs_steps(const struct deployment *deployment, const struct pipeline_stage *stage, bool *needed) {
+    struct optim_options optim;
+    struct reward_options reward;
+    struct options parsed = {0};
+    status result = OK;
+    *needed = false;
+    if (deployment_find(deployment, stage->name, 1)->machine != deployment->here) return OK;
+    if (stage->kind == &stage_kinds[STAGE_OPTIM]) {
+        result = pipeline_options(stage, &parsed, &optim);
+        *needed = result == OK && !optim.steps && optim.schedule != OPTIM_SCHEDULE_CONSTANT;
+    } else if (stage->kind == &stage_kinds[STAGE_REWARD]) {
+        result = pipeline_options(stage, &parsed, &reward);
+        *needed = result == OK && !reward.steps && reward.beta_schedule != REWARD_BETA_SCHEDULE_CONSTANT;
+    }
+    options_release(&parsed);
+    return result;
+}
+
+// Sets *steps to the number of steps of the run: optim's `steps`, or what the data make.
+static status run_count_steps(const struct deployment *deployment, int64_t *steps) {
+    const struct pipeline *pipeline = deployment->pipeline;
     struct optim_options optim;
     struct source_options source;
-    struct options optim_parsed = {0}, source_parsed = {0};
+    struct options parsed = {0};
     struct dataset *data = NULL;
-    if (last->kind != &stage_kinds[STAGE_OPTIM] || pipeline->stages[0].kind != &stage_kinds[STAGE_SOURCE]) return OK;
-    status result = pipeline_options(last, &optim_parsed, &optim);
-    if (result != OK || optim.steps || optim.schedule == OPTIM_SCHEDULE_CONSTANT ||
-        deployment_find(deployment, last->name, 1)->machine != deployment->here)
-        goto done;
-    result = pipeline_options(&pipeline->stages[0], &source_parsed, &source);
+    status result = pipeline_options(&pipeline->stages[pipeline->stage_count - 1], &parsed, &optim);
+    *steps = result == OK ? optim.steps : 0;
+    options_release(&parsed);
+    if (result != OK || *steps) return result;
+    result = pipeline_options(&pipeline->stages[0], &parsed, &source);
     if (result == OK) result = dataset_open(&data, &source);
     if (result == OK) {
-        char steps[32];
         int64_t count = (int64_t)dataset_count(data) / source.groups_per_step;
-        snprintf(steps, sizeof steps, "%lld", (long long)(count > 0 ? count : 1));
-        result = pipeline_set(pipeline, last, "steps", steps);
+        *steps = count > 0 ? count : 1;
     } else if (deployment->machines > 1) {
         result = fail_prefix(
             result, "this machine cannot count the steps: set optim's `steps`, or copy the data to this machine");
     }
-done:
     dataset_free(&data);
-    options_release(&source_parsed);
-    options_release(&optim_parsed);
+    options_release(&parsed);
     return result;
+}
+
+// Sets `steps` where a stage of this machine needs it: for the learning rate's schedule and for that of cora's beta.
+static status run_set_steps(struct deployment *deployment) {
+    struct pipeline *pipeline = deployment->pipeline;
+    const struct stage_kind *last = pipeline->stages[pipeline->stage_count - 1].kind;
+    int64_t steps = 0;
+    if (last != &stage_kinds[STAGE_OPTIM] || pipeline->stages[0].kind != &stage_kinds[STAGE_SOURCE]) return OK;
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        char text[32];
+        bool needed;
+        TRY(run_needs_steps(deployment, &pipeline->stages[i], &needed));
+        if (!needed) continue;
+        if (!steps) TRY(run_count_steps(deployment, &steps));
+        snprintf(text, sizeof text, "%lld", (long long)steps);
+        TRY(pipeline_set(pipeline, &pipeline->stages[i], "steps", text));
+    }
+    return OK;
 }
 
 // Makes the run's directories and its lock, writes pipeline.yaml and the link to the metrics, and runs the supervisor.
