@@ -390,6 +390,16 @@ static const struct option score_options[] = {
     {0},
 };
 
+static const struct option judge_options[] = {
+    {.name = "judge",
+     .offset = offsetof(struct judge_options, judge),
+     .type = OPTION_CHOICE,
+     .default_value = "concludes",
+     .choices = "concludes",
+     .help = "concludes: the last option that the thinking names must be the answer's"},
+    {0},
+};
+
 static const struct option optim_options[] = {
     MODEL(optim_options),
     MEDIA_ROOT(optim_options, model.media_root),
@@ -553,6 +563,7 @@ FIRST(rollout_options, model);
 FIRST(refscore_options, model);
 FIRST(reward_options, common);
 FIRST(score_options, common);
+FIRST(judge_options, common);
 FIRST(optim_options, model);
 
 #define STAGE(stage, owner, text)                                                                                      \
@@ -571,6 +582,7 @@ const struct stage_kind stage_kinds[STAGE_COUNT] = {
                         .follows_weights = true, .scores = true},
     [STAGE_REWARD] = {STAGE(reward, reward_options, "computes rewards and advantages")},
     [STAGE_SCORE] = {STAGE(score, score_options, "scores the completions as a benchmark's evaluation does")},
+    [STAGE_JUDGE] = {STAGE(judge, judge_options, "says whether the thinking of each completion supports its answer")},
     [STAGE_OPTIM] = {STAGE(optim, optim_options, "trains the policy on finished groups"), .single = true},
 };
 

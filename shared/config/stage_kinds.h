@@ -14,6 +14,7 @@ enum stage_id {
     STAGE_REFSCORE,
     STAGE_REWARD,
     STAGE_SCORE,
+    STAGE_JUDGE,
     STAGE_OPTIM,
     STAGE_COUNT
 };

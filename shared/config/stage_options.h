@@ -95,6 +95,13 @@ struct score_options {
     int scoring; // score_scoring
 };
 
+enum judge_name { JUDGE_CONCLUDES };
+
+struct judge_options {
+    struct common_options common;
+    int judge; // judge_name
+};
+
 enum optim_schedule { OPTIM_SCHEDULE_COSINE, OPTIM_SCHEDULE_CONSTANT };
 
 enum optim_publish { OPTIM_PUBLISH_FILES, OPTIM_PUBLISH_LEND, OPTIM_PUBLISH_COPY };

@@ -37,6 +37,10 @@ status group_doubles(struct group *group, struct double_array *array, size_t cou
     return field_array_new(&group->arena, array, count, sizeof *array->data);
 }
 
+status group_strings(struct group *group, struct string_array *array, size_t count) {
+    return field_array_new(&group->arena, array, count, sizeof *array->data);
+}
+
 static status group_new_objects(struct group *group, const char *name, void *array, size_t count) {
     const struct field *field = field_find(&group_table, name, strlen(name));
     assert(field && field->table);

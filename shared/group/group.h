@@ -265,6 +265,9 @@ status group_floats(struct group *group, struct float_array *array, size_t count
 // The same for doubles.
 status group_doubles(struct group *group, struct double_array *array, size_t count);
 
+// The same for strings, which are absent.
+status group_strings(struct group *group, struct string_array *array, size_t count);
+
 // Copies `size` bytes into the group's arena; bytes that are not UTF-8 become U+FFFD. UNAVAILABLE.
 status group_string(struct group *group, struct string *out, const char *data, size_t size);
 

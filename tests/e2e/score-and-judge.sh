@@ -1,4 +1,4 @@
-# The score stage and what it leaves in its store.
+# The stages score and judge, and what they leave in their store.
 . tests/e2e/common.sh
 line() { # line ID TYPE SOLUTION TEXT
     printf '{"v":1,"id":"%s","sample_id":"%s","prompt":{"messages":[],"problem_type":"%s","solution":"<answer>%s</answer>"},"completions":[{"text":"%s","mine":1.50}]}\n' "$1" "$1" "$2" "$3" "$4"
@@ -23,3 +23,17 @@ score <"$work/in.jsonl" >"$work/out" 2>"$work/err" || code=$?
 [ $code = 65 ] && grep -q "line 4: sample c: problem type 'puzzle'" "$work/err" || fail "an unknown problem type: exit $code: $(cat "$work/err")"
 [ "$(wc -l <"$work/out")" = 3 ] || fail "the lines before the bad one are not written"
 expect 64 "scoring: 'mine'" score --scoring mine
+
+judge() { "$bin/caravan-judge" --stdio --store "$work/judged" "$@"; }
+sed 's/"solution"/"options":["pan","pot","cup"],"solution"/; s/think>x</think>It is D or B. \&</; s/}$/,"consistency":{"probability":[0.5],"mine":1e400}}/' "$work/out.jsonl" >"$work/judge.in"
+sed -i "2s/.*/$set_aside/" "$work/judge.in"
+for i in 1 2; do # computed, then found
+    judge <"$work/judge.in" >"$work/judge.out" 2>"$work/err"
+    sed -n 1p "$work/judge.out" | grep -q '"consistency":{"probability":\[0.5\],"verdict":\[0\],"reason":\["the last option named is B, the answer is C"\],"judge":"concludes","mine":1e400}' ||
+        fail "verdict: $(cat "$work/judge.out")"
+    sed -n 3p "$work/judge.out" | grep -q '"verdict":\[null\],"reason":\["the question is no multiple choice"\]' || fail "no verdict: $(cat "$work/judge.out")"
+    [ "$(sed -n 2p "$work/judge.out")" = "$set_aside" ] || fail "a quarantined group was changed"
+done
+grep -q '2 found in the store' "$work/err" || fail "the verdicts are not found again: $(cat "$work/err")"
+[ "$("$bin/caravan" groups ls --store "$work/judged" | wc -l)" = 3 ] || fail "the judge's store lacks a group"
+expect 64 "judge: 'mine'" judge --judge mine

@@ -1,0 +1,174 @@
+// Sentence by sentence, since a letter counts or not by its place in the sentence. Of all mentions in a sentence the
+// one that ends last is wanted, and of those that end together the longest one; so no mention inside a longer one is
+// found.
+#include "shared/reward/concludes.h"
+
+#include <math.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "shared/reward/option_letter.h"
+#include "shared/reward/python_text.h"
+#include "shared/reward/verdict.h"
+
+// The mention of an option in a sentence. letter 0: there is none.
+struct mention {
+    size_t begin, end;
+    char letter;
+};
+
+// Returns the character at a byte, 0 at the end.
+static int32_t concludes_char_at(struct string text, size_t at) {
+    size_t length;
+    return at < text.size ? python_char_at(text, at, &length) : 0;
+}
+
+// Moves *at to the character before and returns it, 0 at the beginning.
+static int32_t concludes_step_back(struct string text, size_t *at) {
+    if (!*at) return 0;
+    do *at -= 1;
+    while (*at && ((unsigned char)text.data[*at] & 0xc0) == 0x80);
+    return concludes_char_at(text, *at);
+}
+
+static int32_t concludes_char_before(struct string text, size_t at) {
+    return concludes_step_back(text, &at);
+}
+
+// Whether a letter next to this character is part of a longer word.
+static bool concludes_joins(int32_t code) {
+    return is_word_character(code) || code == '\'' || code == 0x2019;
+}
+
+// ---- sentences ----
+
+static bool concludes_is_line_break(int32_t code) {
+    return (code >= '\n' && code <= '\r') || code == 0x85 || code == 0x2028 || code == 0x2029;
+}
+
+// Whether the character ends a sentence when white space follows: . ! ? and their relatives.
+static bool concludes_is_stop(int32_t code) {
+    return code == '.' || code == '!' || code == '?' || code == 0x2026 || code == 0x3002 || code == 0xff01 ||
+           code == 0xff1f;
+}
+
+// Whether the full stop at `at` follows a capital that stands alone, as in "B. wash".
+static bool concludes_is_numbering(struct string text, size_t at) {
+    size_t capital = at;
+    if (utf8proc_category(concludes_step_back(text, &capital)) != UTF8PROC_CATEGORY_LU) return false;
+    return !concludes_joins(concludes_step_back(text, &capital));
+}
+
+// Returns where the sentence that begins at `from` ends.
+static size_t concludes_sentence_end(struct string text, size_t from) {
+    size_t length;
+    for (size_t at = from; at < text.size; at += length) {
+        const int32_t code = python_char_at(text, at, &length);
+        const size_t next = at + length;
+        if (concludes_is_line_break(code)) return next;
+        if (!concludes_is_stop(code) || !python_isspace(concludes_char_at(text, next))) continue;
+        if (code != '.' || !concludes_is_numbering(string_slice(text, from, next), at - from)) return next;
+    }
+    return text.size;
+}
+
+// ---- mentions ----
+
+// Whether white space and a small letter follow, as behind the words I and A.
+static bool concludes_goes_on(struct string sentence, size_t at) {
+    size_t length, from = at;
+    while (at < sentence.size && python_isspace(python_char_at(sentence, at, &length))) at += length;
+    return at > from && utf8proc_category(concludes_char_at(sentence, at)) == UTF8PROC_CATEGORY_LL;
+}
+
+static bool concludes_is_first_word(struct string sentence, size_t at) {
+    size_t length;
+    for (size_t before = 0; before < at; before += length)
+        if (is_word_character(python_char_at(sentence, before, &length))) return false;
+    return true;
+}
+
+// Whether the word `option` and white space stand before `at`.
+static bool concludes_follows_option(struct string sentence, size_t at) {
+    static const char word[] = "ption";
+    const struct string before = python_strip(string_slice(sentence, 0, at));
+    const size_t end = (size_t)(before.data - sentence.data) + before.size, size = sizeof word;
+    if (end == at || before.size < size || memcmp(sentence.data + end - size + 1, word, size - 1) != 0) return false;
+    const char first = sentence.data[end - size];
+    return (first == 'o' || first == 'O') && !is_word_character(concludes_char_before(sentence, end - size));
+}
+
+// Whether the ASCII letter at `at` names an option.
+static bool concludes_is_letter(struct string sentence, size_t at) {
+    const int32_t before = concludes_char_before(sentence, at), after = concludes_char_at(sentence, at + 1);
+    const char letter = sentence.data[at];
+    if (concludes_joins(before) || concludes_joins(after)) return false;
+    if (letter >= 'a') return (before == '(' && after == ')') || concludes_follows_option(sentence, at);
+    if (letter == 'I') return !concludes_goes_on(sentence, at + 1);
+    return letter != 'A' || !concludes_goes_on(sentence, at + 1) || !concludes_is_first_word(sentence, at);
+}
+
+// Sets *last to the mention unless the one in *last ends later, or ends with it and is longer.
+static void concludes_offer(struct mention *last, size_t begin, size_t end, char letter) {
+    if (last->letter && (end < last->end || (end == last->end && begin >= last->begin))) return;
+    *last = (struct mention){begin, end, letter};
+}
+
+// Whether the mention [begin, end) cuts no word in two.
+static bool concludes_is_whole(struct string sentence, size_t begin, size_t end) {
+    return !is_word_character(concludes_char_before(sentence, begin)) &&
+           !is_word_character(concludes_char_at(sentence, end));
+}
+
+// Returns the letter of the option that the sentence names last, 0 if it names none.
+static char concludes_last_mention(struct string sentence, const struct string_array *options) {
+    const size_t count = options->count < 26 ? options->count : 26;
+    struct mention last = {0};
+    for (size_t at = sentence.size; at-- > 0 && !last.letter;) {
+        const char capital = sentence.data[at] >= 'a' ? (char)(sentence.data[at] - 'a' + 'A') : sentence.data[at];
+        if (capital < 'A' || capital >= 'A' + (int)count || !concludes_is_letter(sentence, at)) continue;
+        concludes_offer(&last, at, at + 1, capital);
+    }
+    for (size_t i = 0; i < count; i++) {
+        const struct string text = options->data[i].data ? python_strip(options->data[i]) : options->data[i];
+        if (!text.size) continue;
+        const char *found = sentence.data, *end = sentence.data + sentence.size;
+        while ((found = memmem(found, (size_t)(end - found), text.data, text.size)) != NULL) {
+            const size_t begin = (size_t)(found - sentence.data);
+            if (concludes_is_whole(sentence, begin, begin + text.size))
+                concludes_offer(&last, begin, begin + text.size, (char)('A' + i));
+            found++;
+        }
+    }
+    return last.letter;
+}
+
+char concludes_option(struct string thinking, const struct string_array *options) {
+    char option = 0;
+    for (size_t from = 0, end; from < thinking.size; from = end) {
+        end = concludes_sentence_end(thinking, from);
+        const char named = concludes_last_mention(string_slice(thinking, from, end), options);
+        if (named) option = named;
+    }
+    return option;
+}
+
+// ---- the judge ----
+
+status concludes_group(struct group *group) {
+    TRY(verdict_init(group, "concludes"));
+    for (size_t i = 0; i < group->completion_count; i++) {
+        struct string thinking;
+        char answer;
+        const char *obstacle = verdict_obstacle(group, i, &thinking, &answer);
+        const char option = obstacle ? 0 : concludes_option(thinking, &group->prompt.options);
+        if (obstacle)
+            TRY(verdict_set(group, i, NAN, "%s", obstacle));
+        else if (!option)
+            TRY(verdict_set(group, i, NAN, "the thinking names no option"));
+        else
+            TRY(verdict_set(group, i, option == answer, "the last option named is %c, the answer is %c", option,
+                            answer));
+    }
+    return OK;
+}

@@ -1,0 +1,23 @@
+// What the judges of consistency share: which completions can be judged, and how a verdict is written into the group.
+#ifndef SHARED_REWARD_VERDICT_H
+#define SHARED_REWARD_VERDICT_H
+
+#include <stddef.h>
+
+#include "shared/base/status.h"
+#include "shared/group/group.h"
+
+// Prepares the group for the verdicts of the judge of that name: makes every verdict NaN and every reason absent. The
+// other fields of `consistency` stay. DATAERR when a completion has no text or the problem type is unknown.
+status verdict_init(struct group *group, const char *judge);
+
+// Sets the verdict of completion i (1: the thinking supports the answer, 0: it does not, NaN: not judged) and its
+// reason. UNAVAILABLE when memory is short.
+status verdict_set(struct group *group, size_t i, double verdict, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+// Sets *thinking to the thinking of completion i and *answer to the letter of the option that it answers with. Returns
+// NULL, or why the completion cannot be judged: no multiple choice with options, no thinking, no such option.
+const char *verdict_obstacle(const struct group *group, size_t i, struct string *thinking, char *answer);
+
+#endif
