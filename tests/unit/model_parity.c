@@ -1,6 +1,6 @@
 // The model against Hugging Face in float32 (tests/parity/make_model_golden.py): on the CPU with all cases, and on the
 // emulated GPU with two. MODEL_DEVICE names another device, which gets all.
-#include "tests/unit/model_case.h"
+#include "tests/unit/model_compare.h"
 
 // A case, and the precision in which it is computed; NULL: both.
 struct parity_case {
@@ -125,74 +125,15 @@ static struct loss_options loss_of(json_object *step) {
                                  .clip_high = number_of(step, "clip_high")};
 }
 
-// Relative distances between two sets of tensors.
-struct distance {
-    double maximum;          // of any one tensor
-    double difference, size; // sums of squares over all
-};
-
-static double distance_of_all(const struct distance *distance) {
-    return sqrt(distance->difference / distance->size);
-}
-
-// The tensor of that flat name, behind a prefix, or of the nested name.
-static const struct stored_tensor *find_tensor(const struct safetensors *store, const char *prefix, const char *name) {
-    char other[200];
-    snprintf(other, sizeof other, "%s%s", prefix, name);
-    const struct stored_tensor *tensor = safetensors_find(store, other);
-    bool inner = strncmp(name, "model.", 6) == 0;
-    snprintf(other, sizeof other, "model.%s%s", inner ? "language_model." : "", inner ? name + 6 : name);
-    if (!tensor) tensor = safetensors_find(store, other);
-    if (!tensor) {
-        print_error("no tensor %s\n", name);
-        abort();
-    }
-    return tensor;
-}
-
-// Compares every tensor PREFIX + name of the golden file with `name` of the other (less that of `base`).
-static struct distance compare_tensors(const struct model_case *it, const char *prefix, const char *path,
-                                       const char *base) {
-    struct safetensors *got = NULL, *from = NULL;
-    MUST(safetensors_open(&got, path));
-    if (base) MUST(safetensors_open(&from, base));
-    struct distance all = {0};
-    size_t compared = 0, every = (size_t)number_of(it->golden, "every"); // of the rows of matrices
-    for (size_t i = 0; i < safetensors_count(it->tensors); i++) {
-        const struct stored_tensor *want = safetensors_at(it->tensors, i);
-        if (strncmp(want->name, prefix, strlen(prefix)) != 0) continue;
-        const char *name = want->name + strlen(prefix);
-        const struct stored_tensor *tensor = find_tensor(got, base ? "master." : "", name);
-        const struct stored_tensor *start = from ? safetensors_find(from, tensor->name) : NULL;
-        size_t count = want->size / 4, columns = want->rank > 1 ? count / (size_t)want->shape[0] : count;
-        assert_int_equal(want->rank > 1 ? ((size_t)tensor->shape[0] + every - 1) / every * columns : tensor->size / 4,
-                         count);
-        float *values = malloc(want->size);
-        for (size_t j = 0; j < count; j++) {
-            size_t at = j / columns * every * columns + j % columns;
-            values[j] = ((const float *)tensor->data)[at] - (start ? ((const float *)start->data)[at] : 0);
-        }
-        double difference = relative_distance(values, want->data, count);
-        if (!(difference <= all.maximum)) all.maximum = difference;
-        for (size_t j = 0; j < count; j++) {
-            double right = ((const float *)want->data)[j];
-            all.difference += (values[j] - right) * (values[j] - right);
-            all.size += right * right;
-        }
-        free(values);
-        compared++;
-    }
-    assert_true(compared > 20);
-    safetensors_close(&got);
-    safetensors_close(&from);
-    return all;
+static size_t case_every(const struct model_case *it) {
+    return (size_t)number_of(it->golden, "every");
 }
 
 // Compares the gradient after the first step's completions.
 static void expect_grads(struct model_case *it, struct model *model, const struct bounds *bounds) {
     char *dir = case_dir(it), *path = path_join(&it->arena, dir, "gradients.safetensors");
     MUST(model_save_grads(model, path));
-    struct distance difference = compare_tensors(it, "gradient.", path, NULL);
+    struct distance difference = compare_tensors(it->tensors, case_every(it), "gradient.", path, NULL);
     double whole = distance_of_all(&difference);
     print_message("%s: gradients %.2g, one tensor's %.2g at most\n", it->name, whole, difference.maximum);
     assert_true(whole <= bounds->grads);
@@ -230,9 +171,9 @@ static void gradients_and_three_steps(const char *precision) {
         }
         assert_int_equal(model_version(model), 3);
         MUST(model_save_state(model, after));
-        struct distance difference =
-            compare_tensors(it, "update.", path_join(&it->arena, after, "training.safetensors"),
-                            path_join(&it->arena, before, "training.safetensors"));
+        struct distance difference = compare_tensors(it->tensors, case_every(it), "update.",
+                                                     path_join(&it->arena, after, "training.safetensors"),
+                                                     path_join(&it->arena, before, "training.safetensors"));
         double whole = distance_of_all(&difference);
         print_message("%s: update of three steps %.2g, one tensor's %.2g at most\n", it->name, whole,
                       difference.maximum);
