@@ -9,10 +9,12 @@ parity: parity-model ## compare with Hugging Face again: make parity PEER_PYTHON
 parity-peer:
 	@test -n "$(PEER_PYTHON)" || { echo "make parity PEER_PYTHON=/path/to/python (with torch and transformers 4.51.3)"; exit 64; }
 
-parity-model: parity-peer $(BUILD)/tests/unit/model_parity $(BUILD)/tests/unit/model_bits
+parity-model: parity-peer $(BUILD)/tests/unit/model_parity $(BUILD)/tests/unit/model_losses $(BUILD)/tests/unit/model_bits
 	rm -rf $(BUILD)/parity/model $(BUILD)/parity/checkpoints
 	mkdir -p $(BUILD)/parity/checkpoints
 	$(PEER_PYTHON) tests/parity/make_model_golden.py $(BUILD)/parity/model $(SEED)
+	$(PEER_PYTHON) tests/parity/make_loss_golden.py $(BUILD)/parity/model
 	MODEL_GOLDEN=$(BUILD)/parity/model $(BUILD)/tests/unit/model_parity
+	MODEL_GOLDEN=$(BUILD)/parity/model $(BUILD)/tests/unit/model_losses
 	MODEL_GOLDEN=$(BUILD)/parity/model MODEL_CHECKPOINTS=$(BUILD)/parity/checkpoints $(BUILD)/tests/unit/model_bits
 	$(PEER_PYTHON) tests/parity/load_checkpoint.py $(addprefix $(BUILD)/parity/checkpoints/,even pairs thirds)

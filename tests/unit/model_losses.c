@@ -1,0 +1,121 @@
+// optim's losses against Hugging Face and torch in float64 (tests/parity/make_loss_golden.py): the KL term of all or of
+// the accurate completions, whole or in parts, and the mean over tokens. A step has two groups of two completions.
+#include "tests/unit/model_compare.h"
+
+#include "shared/reward/reward.h"
+
+enum { STEPS = 3, GROUP_SIZE = 2, GROUP_COUNT = COMPLETIONS / GROUP_SIZE };
+
+static struct model_case even;
+static json_object *golden;
+static struct safetensors *golden_tensors;
+
+static bool is_set(json_object *loss, const char *key) {
+    return json_object_get_boolean(key_of(loss, key));
+}
+
+// The step's completions with everything that this loss counts.
+static void losses_step(json_object *loss, json_object *step, struct train_completion *out) {
+    case_step(&even, step, out);
+    for (size_t i = 0; i < COMPLETIONS; i++) {
+        json_object *span = json_object_array_get_idx(key_of(step, "spans"), i);
+        if (number_of(loss, "kl") == 0) out[i].ref_logprobs = NULL;
+        if (!span || !is_set(loss, "separate")) continue;
+        out[i].has_answer = true;
+        out[i].answer.first = (size_t)json_object_get_int64(json_object_array_get_idx(span, 0));
+        out[i].answer.end = (size_t)json_object_get_int64(json_object_array_get_idx(span, 1));
+    }
+    for (size_t g = 0; is_set(loss, "accurate") && g < COMPLETIONS; g += GROUP_SIZE) {
+        double accuracy[GROUP_SIZE];
+        bool accurate[GROUP_SIZE];
+        for (size_t i = 0; i < GROUP_SIZE; i++)
+            accuracy[i] = json_object_get_double(json_object_array_get_idx(key_of(step, "accuracy"), g + i));
+        reward_find_accurate(&(struct double_array){accuracy, GROUP_SIZE}, accurate);
+        for (size_t i = 0; i < GROUP_SIZE; i++) out[g + i].kl_excluded = !accurate[i];
+    }
+}
+
+// Adds the step's gradient and returns its loss.
+static double losses_accumulate(struct model *model, json_object *loss, json_object *step) {
+    json_object *settings = key_of(golden, "settings");
+    const bool by_token = is_set(loss, "tokens");
+    struct train_completion completions[COMPLETIONS];
+    size_t tokens = 0;
+    double sum = 0;
+    losses_step(loss, step, completions);
+    for (size_t i = 0; i < COMPLETIONS; i++) tokens += completions[i].completion.count;
+    const struct loss_options options = {.kl_beta = number_of(loss, "kl"),
+                                         .clip_low = number_of(settings, "clip_low"),
+                                         .clip_high = number_of(settings, "clip_high"),
+                                         .kl_separate = is_set(loss, "separate"),
+                                         .token_weight = by_token ? 1.0 / (double)tokens : 0};
+    for (size_t g = 0; g < COMPLETIONS; g += GROUP_SIZE) {
+        const double weight = by_token ? 1 : 1.0 / GROUP_COUNT;
+        struct train_result result;
+        MUST(model_accumulate(model, &even.prompt, &completions[g], GROUP_SIZE, &options, weight, &result));
+        sum += weight * result.loss;
+    }
+    return sum;
+}
+
+// Compares the first step's gradient, and the update of three steps.
+static void check_loss(json_object *loss) {
+    json_object *settings = key_of(golden, "settings"), *values = key_of(loss, "values");
+    const char *name = json_object_get_string(key_of(loss, "name"));
+    const size_t every = (size_t)number_of(golden, "every");
+    const struct optimizer_options rates = {.lr = number_of(settings, "rate"),
+                                            .beta1 = number_of(settings, "beta1"),
+                                            .beta2 = number_of(settings, "beta2"),
+                                            .eps = number_of(settings, "epsilon"),
+                                            .weight_decay = number_of(settings, "weight_decay"),
+                                            .max_grad_norm = number_of(settings, "clip_norm")};
+    char *before = case_dir(&even), *after = case_dir(&even);
+    char *grads_path = path_join(&even.arena, before, "gradients");
+    struct model *model = case_model(&even, &(struct model_options){.precision = "float32",
+                                                                    .gradient_precision = "float32",
+                                                                    .moment_precision = "float32",
+                                                                    .training = true,
+                                                                    .train_vision = true});
+    MUST(model_save_state(model, before));
+    for (size_t s = 0; s < STEPS; s++) {
+        json_object *value = json_object_array_get_idx(values, s);
+        double norm;
+        double got = losses_accumulate(model, loss, json_object_array_get_idx(key_of(golden, "steps"), s));
+        if (s == 0) MUST(model_save_grads(model, grads_path));
+        MUST(model_step(model, &rates, &norm));
+        assert_true(fabs(got - number_of(value, "loss")) <= 1e-4 * fmax(fabs(got), 1e-2));
+        assert_true(fabs(norm / number_of(value, "norm") - 1) <= 1e-3);
+    }
+    MUST(model_save_state(model, after));
+    const struct distance grads =
+        compare_tensors(golden_tensors, every, arena_printf(&even.arena, "%s.gradient.", name), grads_path, NULL);
+    const struct distance update = compare_tensors(golden_tensors, every, arena_printf(&even.arena, "%s.update.", name),
+                                                   path_join(&even.arena, after, "training.safetensors"),
+                                                   path_join(&even.arena, before, "training.safetensors"));
+    print_message("%s: gradients %.2g, update of three steps %.2g\n", name, distance_of_all(&grads),
+                  distance_of_all(&update));
+    assert_true(distance_of_all(&grads) <= 1e-4);
+    assert_true(distance_of_all(&update) <= 1e-3);
+    model_free(&model);
+    MUST(dir_remove(before));
+    MUST(dir_remove(after));
+}
+
+static void test_losses(void **state) {
+    (void)state;
+    json_object *losses = key_of(golden, "losses");
+    assert_int_equal(json_object_array_length(losses), 6);
+    for (size_t i = 0; i < json_object_array_length(losses); i++) check_loss(json_object_array_get_idx(losses, i));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_losses)};
+    case_open(&even, "even");
+    MUST(json_parse_file(&golden, path_join(&even.arena, even.dir, "losses.json")));
+    MUST(safetensors_open(&golden_tensors, path_join(&even.arena, even.dir, "losses.safetensors")));
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    safetensors_close(&golden_tensors);
+    json_object_put(golden);
+    case_close(&even);
+    return failed;
+}
