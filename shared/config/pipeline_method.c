@@ -78,17 +78,24 @@ static bool method_check_stages(struct parsed_file *file, const struct method_us
 // Sets and checks what the method says of other stages.
 static void method_set_keys(struct parsed_file *file, const struct method_use *use) {
     const struct method *method = use->method;
-    char why[128];
-    snprintf(why, sizeof why, "method %s, which has %s KL term", method->name,
-             method->kl == METHOD_KL_NONE ? "no" : "a");
-    if (method->kl == METHOD_KL_NONE)
-        method_set_key(file, STAGE_OPTIM, "kl", "0", use->at, why);
-    else if (method->kl != METHOD_KL_OPTIONAL)
-        method_set_key(file, STAGE_OPTIM, "kl", DEFAULT_KL, use->at, why);
     const bool frozen = method->reference == METHOD_REFERENCE_FROZEN, ema = method->reference == METHOD_REFERENCE_EMA;
+    const bool term = method->kl > METHOD_KL_OPTIONAL, accurate = method->kl > METHOD_KL_ALL;
+    const bool parts = method->kl == METHOD_KL_ACCURATE_PARTS;
+    const struct option *ema_every = option_find(&stage_kinds[STAGE_OPTIM].options, "ema_every");
+    char why[128];
+    snprintf(why, sizeof why, "method %s, which has %s KL term", method->name, term ? "a" : "no");
+    if (method->kl != METHOD_KL_OPTIONAL)
+        method_set_key(file, STAGE_OPTIM, "kl", term ? DEFAULT_KL : "0", use->at, why);
+    if (term) {
+        snprintf(why, sizeof why, "method %s, whose KL term counts %s completions", method->name,
+                 accurate ? "the accurate" : "all");
+        method_set_key(file, STAGE_OPTIM, "kl_on", accurate ? "accurate" : "all", use->at, why);
+        snprintf(why, sizeof why, "method %s, whose KL term has %s", method->name,
+                 parts ? "a mean for the thinking and one for the answer" : "one mean over all tokens");
+        method_set_key(file, STAGE_OPTIM, "kl_parts", parts ? "separate" : "whole", use->at, why);
+    }
     snprintf(why, sizeof why, "method %s, whose reference %s", method->name,
              frozen ? "is frozen" : "follows the policy");
-    const struct option *ema_every = option_find(&stage_kinds[STAGE_OPTIM].options, "ema_every");
     method_set_key(file, STAGE_OPTIM, "ema_every", ema ? ema_every->default_value : "0", use->at,
                    frozen || ema ? why : NULL);
 }
