@@ -29,4 +29,7 @@ void validate_pipeline(struct parsed_file *file);
 // Sets and checks what the reward's method says of other stages. The stages are in the order of the flow.
 void validate_method(struct parsed_file *file);
 
+// Checks the keys against each other, with all inherited and set values in place.
+void validate_combinations(struct parsed_file *file);
+
 #endif

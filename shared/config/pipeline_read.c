@@ -194,6 +194,7 @@ status pipeline_parse(struct pipeline **out, const char *path, const char *text,
         validate_pipeline(&file);
         pipeline_sort(&file);
         validate_method(&file);
+        validate_combinations(&file);
     }
     TRY_TO(result, done, diagnostics_report(&file.diagnostics, path, diagnostics));
     TRY_TO(result, done, pipeline_finish(&file));

@@ -264,8 +264,15 @@ void validate_pipeline(struct parsed_file *file) {
         pipeline_validate_inherit_dirs(file, stage, stage->kind->options.options);
         pipeline_validate_inherit_values(file, stage, stage->kind->options.options);
         pipeline_validate_inherit_values(file, stage, common_options);
-        pipeline_validate_excluded(file, stage);
-        pipeline_validate_bounds(file, stage);
+    }
+}
+
+void validate_combinations(struct parsed_file *file) {
+    const struct pipeline *pipeline = file->pipeline;
+    for (size_t i = 0; i < pipeline->stage_count; i++) {
+        if (!pipeline->stages[i].kind) continue;
+        pipeline_validate_excluded(file, &pipeline->stages[i]);
+        pipeline_validate_bounds(file, &pipeline->stages[i]);
     }
     // The options that must have the source's value.
     const struct pipeline_stage *source = pipeline_find_stage(pipeline, stage_kinds[STAGE_SOURCE].name);

@@ -320,6 +320,7 @@ static void test_method_contradictions(void **state) {
         {METHOD("sepkl-ema-ha", "", "kl_parts: whole"),
          ":8:23: optim: kl_parts: whole contradicts method sepkl-ema-ha, whose KL term has a mean for the thinking"},
         {METHOD("kl-ema-ha", "", "kl_parts: separate"), ":8:23: optim: kl_parts: separate contradicts method"},
+        {METHOD("sepkl-ema-ha", "", "loss: tokens"), ":7:22: optim: kl_parts: separate does not go with loss: tokens"},
         {METHOD("cora", "logprobs: answer", "kl: 1"), ":5:26: refscore: logprobs: answer contradicts the KL term"},
         {HEAD "  - reward: {method: kl-ema}\n  - optim: {}\n", ":5:22: reward: method kl-ema needs refscore before"},
         {HEAD "  - reward: {method: refgen}\n  - optim: {}\n", ":5:22: reward: method refgen needs refscore before"},
