@@ -34,9 +34,9 @@ static status dataset_read_sample(const struct dataset *dataset, size_t index, s
     *out = NULL;
     status result = json_parse(&json, record->data, record->size);
     if (result == OK && !json_object_is_type(json, json_type_object)) result = fail(DATAERR, "not a JSON object");
-    if (result == OK) result = dataset->format->read(&dataset->options, json, record->line, out);
+    if (result == OK) result = dataset->format->read(&dataset->options, json, record->place, out);
     json_object_put(json);
-    return result == DATAERR ? fail_prefix(DATAERR, "%s:%zu", dataset->path, record->line) : result;
+    return result == DATAERR ? fail_prefix(DATAERR, "%s:%zu", dataset->path, record->place.line) : result;
 }
 
 // Reads every sample once. One mistake is the failure itself; of several the first are logged.

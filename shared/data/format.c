@@ -2,6 +2,7 @@
 #include "shared/data/format.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "shared/data/format_internal.h"
@@ -24,21 +25,27 @@ status format_strings(json_object *record, const char *key, json_object **out) {
     return OK;
 }
 
-status format_sample_id(struct group *group, json_object *record, const char *key, size_t line) {
+status format_label(struct group *group, json_object *record, const char *key, struct string *out) {
     json_object *value = json_object_object_get(record, key);
+    struct string text = json_string(value);
+    if (!value) return OK;
+    if (text.data) return group_string(group, out, text.data, text.size);
+    if (!json_object_is_type(value, json_type_int) && !json_object_is_type(value, json_type_double))
+        return fail(DATAERR, "%s: neither a string nor a number", key);
     struct buf printed = {0};
-    status result;
-    if (!value)
-        result = buf_printf(&printed, "%zu", line);
-    else if (json_object_is_type(value, json_type_string))
-        result = buf_append(&printed, json_object_get_string(value), (size_t)json_object_get_string_len(value));
-    else if (json_object_is_type(value, json_type_int) || json_object_is_type(value, json_type_double))
-        result = json_print(&printed, value);
-    else
-        result = fail(DATAERR, "%s: neither a string nor a number", key);
-    if (result == OK) result = group_string(group, &group->sample_id, printed.data, printed.size);
+    status result = json_print(&printed, value);
+    if (result == OK) result = group_string(group, out, printed.data, printed.size);
     buf_release(&printed);
     return result;
+}
+
+status format_sample_id(struct group *group, json_object *record, const char *key, size_t line) {
+    char number[24];
+    TRY(format_label(group, record, key, &group->sample_id));
+    if (group->sample_id.data) return OK;
+    int length = snprintf(number, sizeof number, "%zu", line);
+    assert(length > 0 && (size_t)length < sizeof number);
+    return group_string(group, &group->sample_id, number, (size_t)length);
 }
 
 status format_media_path(const struct format_options *options, struct group *group, struct string path,
@@ -54,6 +61,15 @@ status format_media_path(const struct format_options *options, struct group *gro
     if (result == OK) result = group_string(group, out, joined.data, joined.size);
     buf_release(&joined);
     return result;
+}
+
+status format_set_options(struct group *group, const struct string *options, size_t count) {
+    struct string_array *copies = &group->prompt.options;
+    copies->data = arena_alloc(&group->arena, count * sizeof *copies->data);
+    if (!copies->data) return fail_oom();
+    copies->count = count;
+    for (size_t i = 0; i < count; i++) TRY(group_string(group, &copies->data[i], options[i].data, options[i].size));
+    return OK;
 }
 
 status format_prompt(const struct format_options *options, struct group *group, enum problem_type type,
@@ -88,6 +104,7 @@ status format_prompt(const struct format_options *options, struct group *group, 
     if (result == OK) result = group_string(group, &part->text, rendered.data, rendered.size);
     buf_release(&rendered);
     TRY(result);
+    TRY(group_string(group, &prompt->question, question.data, question.size));
     TRY(group_string(group, &prompt->problem_type, type_name, strlen(type_name)));
     return group_string(group, &prompt->solution, solution.data, solution.size);
 }

@@ -1,5 +1,5 @@
 // The formats of annotation files. A format turns one record into a group, which depends on the record, the options and
-// the line number alone.
+// its place in the file alone.
 #ifndef SHARED_DATA_FORMAT_H
 #define SHARED_DATA_FORMAT_H
 
@@ -10,6 +10,7 @@
 #include "shared/base/json.h"
 #include "shared/base/status.h"
 #include "shared/data/prompt_template.h"
+#include "shared/data/records.h"
 #include "shared/group/group.h"
 
 struct format_options {
@@ -22,9 +23,10 @@ struct format {
     const char *name;
     bool has_messages; // records contain their messages, so the template is not used
 
-    // Makes the group of a record, which is a JSON object. The group has no id; `line` is its sample_id if the record
+    // Makes the group of a record, which is a JSON object. The group has no id; the line is its sample_id if the record
     // has none. DATAERR "FIELD: what is wrong". Free *out with group_free; it is NULL after a failure.
-    status (*read)(const struct format_options *options, json_object *record, size_t line, struct group **out);
+    status (*read)(const struct format_options *options, json_object *record, struct record_place place,
+                   struct group **out);
 };
 
 // The formats:
@@ -32,8 +34,14 @@ struct format {
 //   requires, trained, times and quarantine are dropped. sample_id is that of the record, else its id.
 // seed-bench-r1: question with answer and negative_answers, of which three are drawn and shuffled with the answer, or
 //   choice_a to choice_d with golden_choice_idx. The media are a video if task_progress_metadata is not empty, then the
-//   image of the last observation.
-// video-r1: problem, options, problem_type, data_type, path, solution. Also the format of the general video benchmarks.
+//   image of the last observation. The category is the domain, the level is task_level.
+// video-r1: problem, options, problem_type, data_type, path, solution. Also the format of the general video benchmarks,
+//   whose records have a category. A directory in the path tells the benchmark:
+//     VSI-Bench, TempCompass: original_question_type
+//     VideoMME: duration
+//     VideoMMMU: the subject in the file's name, which is validation_Art_Theory_12.mp4
+//     MMVU: the subject, which is the directory below videos
+//     MVBench: one of 20 tasks; the file has 200 records of each, in a fixed order
 extern const struct format format_all[];
 extern const size_t format_count;
 

@@ -1,7 +1,8 @@
 // The layout caravan: a record is a group.
 #include "shared/data/format_internal.h"
 
-status format_read_caravan(const struct format_options *options, json_object *record, size_t line, struct group **out) {
+status format_read_caravan(const struct format_options *options, json_object *record, struct record_place place,
+                           struct group **out) {
     const char *key = json_object_object_get(record, "sample_id") ? "sample_id" : "id";
     enum problem_type type;
     struct buf printed = {0};
@@ -24,7 +25,7 @@ status format_read_caravan(const struct format_options *options, json_object *re
     group->trained = (struct trained){0};
     group->times = (struct string){0};
     group->quarantine = (struct quarantine){0};
-    TRY_TO(result, failed, format_sample_id(group, record, key, line));
+    TRY_TO(result, failed, format_sample_id(group, record, key, place.line));
     for (size_t i = 0; i < prompt->message_count; i++)
         for (size_t k = 0; k < prompt->messages[i].part_count; k++) {
             struct part *part = &prompt->messages[i].parts[k];

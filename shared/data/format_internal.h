@@ -8,14 +8,16 @@
 // ---- the layouts, each as `read` of struct format ----
 
 // A record is a group.
-status format_read_caravan(const struct format_options *options, json_object *record, size_t line, struct group **out);
+status format_read_caravan(const struct format_options *options, json_object *record, struct record_place place,
+                           struct group **out);
 
 // SEED-Bench-R1's training and validation files.
-status format_read_seed_bench_r1(const struct format_options *options, json_object *record, size_t line,
+status format_read_seed_bench_r1(const struct format_options *options, json_object *record, struct record_place place,
                                  struct group **out);
 
 // Video-R1 and the general video benchmarks.
-status format_read_video_r1(const struct format_options *options, json_object *record, size_t line, struct group **out);
+status format_read_video_r1(const struct format_options *options, json_object *record, struct record_place place,
+                            struct group **out);
 
 // ---- keys of a record; DATAERR "KEY: what is wrong" ----
 
@@ -24,6 +26,9 @@ status format_string(json_object *record, const char *key, bool allow_empty, str
 
 // Sets *out to the array of strings of a key, valid as long as the record.
 status format_strings(json_object *record, const char *key, json_object **out);
+
+// Copies the string or the number of a key into the group. *out stays as it is if the key is missing.
+status format_label(struct group *group, json_object *record, const char *key, struct string *out);
 
 // Sets the group's sample_id to the string or the number of a key, or to the line number if there is no such key.
 status format_sample_id(struct group *group, json_object *record, const char *key, size_t line);
@@ -42,6 +47,9 @@ struct format_media {
 // Sets *out to the path, below media_root if the path is relative; file:// in front of it stays. UNAVAILABLE.
 status format_media_path(const struct format_options *options, struct group *group, struct string path,
                          struct string *out);
+
+// Copies the bare texts of the options into the group's prompt. UNAVAILABLE.
+status format_set_options(struct group *group, const struct string *options, size_t count);
 
 // Makes the group's prompt: one user message, first the media, then the question as the template renders it. DATAERR
 // when the solution does not suit the problem type, or when the template has no section for it.

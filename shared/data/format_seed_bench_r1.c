@@ -55,7 +55,7 @@ static status format_add_medium(struct group *group, struct format_media *media,
     return result;
 }
 
-status format_read_seed_bench_r1(const struct format_options *options, json_object *record, size_t line,
+status format_read_seed_bench_r1(const struct format_options *options, json_object *record, struct record_place place,
                                  struct group **out) {
     static const char *const keys[] = {"choice_a", "choice_b", "choice_c", "choice_d"};
     static_assert(sizeof keys / sizeof *keys == CHOICES, "one key per choice");
@@ -66,7 +66,7 @@ status format_read_seed_bench_r1(const struct format_options *options, json_obje
     size_t right = 0;
     status result;
     TRY(group_new(out));
-    TRY_TO(result, done, format_sample_id(*out, record, "sample_id", line));
+    TRY_TO(result, done, format_sample_id(*out, record, "sample_id", place.line));
     if (json_object_object_get(record, "golden_choice_idx")) {
         struct string letter;
         for (size_t i = 0; i < CHOICES; i++) TRY_TO(result, done, format_string(record, keys[i], false, &choices[i]));
@@ -91,6 +91,9 @@ status format_read_seed_bench_r1(const struct format_options *options, json_obje
     if (progress && json_object_array_length(progress))
         TRY_TO(result, done, format_add_medium(*out, &media, PART_VIDEO, "videos", record, "video_basename"));
     TRY_TO(result, done, format_add_medium(*out, &media, PART_IMAGE, "images", record, "current_observation_basename"));
+    TRY_TO(result, done, format_set_options(*out, choices, CHOICES));
+    TRY_TO(result, done, format_label(*out, record, "domain", &(*out)->prompt.category));
+    TRY_TO(result, done, format_label(*out, record, "task_level", &(*out)->prompt.level));
     assert(right < CHOICES);
     solution[sizeof "<answer>" - 1] = (char)('A' + right);
     result = format_prompt(options, *out, PROBLEM_CHOICE, &media, (struct string){question.data, question.size},

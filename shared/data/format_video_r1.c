@@ -2,9 +2,49 @@
 #include <assert.h>
 #include <string.h>
 
+#include "shared/data/benchmark.h"
 #include "shared/data/format_internal.h"
+#include "shared/reward/python_text.h"
 
-status format_read_video_r1(const struct format_options *options, json_object *record, size_t line,
+// Whether option number `index` begins with its own letter, as in "B. y", "(B) y" or "B y". *bare = what follows it.
+// *marked: punctuation and then white space or the end follow the letter, so that it can be nothing else.
+static bool format_skip_letter(struct string option, size_t index, struct string *bare, bool *marked) {
+    option = python_strip(option);
+    size_t at = option.size && (option.data[0] == '(' || option.data[0] == '[');
+    if (index >= 26 || at >= option.size || option.data[at] != 'A' + (int)index) return false;
+    size_t letter_end = ++at, end = option.size, length = 1;
+    while (at < end && python_isspace(python_char_at(option, at, &length))) at += length;
+    size_t space_end = at;
+    while (at < end && strchr(".:)]", option.data[at]) && option.data[at]) at++;
+    bool punctuation = at > space_end, spaced = at == end || python_isspace(python_char_at(option, at, &length));
+    *marked = punctuation && spaced;
+    *bare = python_strip(string_slice(option, at, end));
+    return punctuation || space_end > letter_end || letter_end == end;
+}
+
+// Sets the prompt's options to those of the record without their own letters. A letter that could be a word or a part
+// of one, as in "A knife" and "A.M.", counts as such only if all options begin with theirs.
+static status format_set_bare_options(struct group *group, json_object *options) {
+    size_t count = json_object_array_length(options), lettered = 0;
+    struct arena arena = {0};
+    struct string *texts = arena_alloc(&arena, count * sizeof *texts);
+    if (!texts) return fail_oom();
+    struct string bare;
+    bool marked;
+    for (size_t i = 0; i < count; i++) {
+        texts[i] = json_string(json_object_array_get_idx(options, i));
+        lettered += format_skip_letter(texts[i], i, &bare, &marked);
+    }
+    for (size_t i = 0; i < count; i++) {
+        bool skips = format_skip_letter(texts[i], i, &bare, &marked) && (marked || (lettered == count && count > 1));
+        if (skips && bare.size) texts[i] = bare; // the letter alone is the text
+    }
+    status result = format_set_options(group, texts, count);
+    arena_release(&arena);
+    return result;
+}
+
+status format_read_video_r1(const struct format_options *options, json_object *record, struct record_place place,
                             struct group **out) {
     struct string type_name, problem, kind, path, solution;
     struct buf question = {0};
@@ -12,7 +52,7 @@ status format_read_video_r1(const struct format_options *options, json_object *r
     enum problem_type type;
     status result;
     TRY(group_new(out));
-    TRY_TO(result, done, format_sample_id(*out, record, "problem_id", line));
+    TRY_TO(result, done, format_sample_id(*out, record, "problem_id", place.line));
     TRY_TO(result, done, format_string(record, "problem_type", true, &type_name));
     if (!problem_type_parse(type_name, &type))
         TRY_TO(result, done,
@@ -30,6 +70,7 @@ status format_read_video_r1(const struct format_options *options, json_object *r
             TRY_TO(result, done, buf_append(&question, choice.data, choice.size));
             TRY_TO(result, done, buf_puts(&question, "\n"));
         }
+        TRY_TO(result, done, format_set_bare_options(*out, choices));
     }
     TRY_TO(result, done, format_string(record, "data_type", true, &kind));
     TRY_TO(result, done, format_string(record, "path", false, &path));
@@ -38,6 +79,7 @@ status format_read_video_r1(const struct format_options *options, json_object *r
         TRY_TO(result, done, fail(DATAERR, "data_type: '%s' is neither image nor video", kind.data));
     if (path.size > 2 && !memcmp(path.data, "./", 2)) path = string_slice(path, 2, path.size);
     media.paths[0] = path;
+    TRY_TO(result, done, benchmark_set_category(*out, record, path, place.index));
     TRY_TO(result, done, format_string(record, "solution", false, &solution));
     if (string_find(solution, "<answer>", 0) == SIZE_MAX || string_find(solution, "</answer>", 0) == SIZE_MAX)
         TRY_TO(result, done, fail(DATAERR, "solution: no <answer>...</answer>"));

@@ -29,7 +29,8 @@ static status records_add(struct records *records, const char *start, const stru
         TRY(RESIZE(&records->items, capacity));
         records->capacity = capacity;
     }
-    records->items[records->count++] = (struct record){start, (size_t)(cursor->at - start), line};
+    records->items[records->count] = (struct record){start, (size_t)(cursor->at - start), {line, records->count}};
+    records->count++;
     return OK;
 }
 

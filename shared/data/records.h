@@ -8,10 +8,15 @@
 #include "shared/base/file.h"
 #include "shared/base/status.h"
 
+struct record_place {
+    size_t line;  // of the first character, from 1
+    size_t index; // among the records of the file, from 0
+};
+
 struct record {
     const char *data; // in the mapped file
     size_t size;
-    size_t line; // of the first character, from 1
+    struct record_place place;
 };
 
 struct records {

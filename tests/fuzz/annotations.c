@@ -21,7 +21,7 @@ static void try_record(const struct format_options *options, const struct record
     if (json_parse(&json, record->data, record->size) == OK && json_object_is_type(json, json_type_object)) {
         for (size_t i = 0; i < format_count; i++) {
             struct group *group = NULL;
-            if (format_all[i].read(options, json, record->line, &group) == OK) check_group(group);
+            if (format_all[i].read(options, json, record->place, &group) == OK) check_group(group);
             group_free(&group);
         }
     }

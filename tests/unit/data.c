@@ -20,9 +20,10 @@ static char dir[] = "/tmp/caravan-data-XXXXXX";
     "\"w4\",\"w5\"],\"task_progress_metadata\":[{\"a\":1}]," MEDIA
 #define GIVEN                                                                                                          \
     "{\"question\":\"Next?\",\"choice_a\":\"a\",\"choice_b\":\"b\",\"choice_c\":\"c\",\"choice_d\":\"d\","             \
-    "\"golden_choice_idx\":\"C\",\"task_progress_metadata\":[]," MEDIA
+    "\"golden_choice_idx\":\"C\",\"task_progress_metadata\":[],\"domain\":\"Daily life\",\"task_level\":3," MEDIA
 #define GROUP                                                                                                          \
-    "{\"id\":\"w-1\",\"prompt\":{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\",\"image\":"         \
+    "{\"id\":\"w-1\",\"prompt\":{\"category\":\"c\",\"options\":[\"A. "                                                \
+    "x\"],\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\",\"image\":"                                \
     "\"file://a.png\"},{\"type\":\"text\",\"text\":\"?\"}]}],\"problem_type\":\"OCR\",\"solution\":\"<answer>x"        \
     "</answer>\"},\"completions\":[{\"text\":\"y\",\"finish\":\"eos\"}],\"advantages\":[1],\"trained\":{\"step\":3},"  \
     "\"more\":1.0}\n"
@@ -91,6 +92,116 @@ static void test_video_r1(void **state) {
     assert_null(dataset);
 }
 
+static void assert_options(const struct group *group, const char *const *wanted) {
+    const struct string_array *options = &group->prompt.options;
+    size_t count = 0;
+    for (; wanted[count]; count++) {
+        assert_in_range(count, 0, options->count - 1);
+        assert_string_equal(options->data[count].data, wanted[count]);
+    }
+    assert_int_equal(options->count, count);
+}
+
+static void test_question_and_bare_options(void **state) {
+    (void)state;
+    static const struct {
+        const char *given, *bare[5];
+    } cases[] = {
+        {"[\"A. x\",\"B. y\"]", {"x", "y"}},
+        {"[\"(A) x\",\"[B] y\",\"C: z\",\"D . B. \"]", {"x", "y", "z", "B."}},
+        {"[\"A) A knife\",\"B.  A. x\"]", {"A knife", "A. x"}},
+        {"[\"A x\",\"B y\"]", {"x", "y"}},
+        {"[\"A.1\",\"B.2\"]", {"1", "2"}},
+        {"[\"A knife\",\"A spoon\"]", {"A knife", "A spoon"}},
+        {"[\"A.M.\",\"P.M.\"]", {"A.M.", "P.M."}},
+        {"[\"A\",\"B.\",\"C. 3\"]", {"A", "B.", "3"}},
+        {"[\"B. x\",\"A. y\",\"AC. z\"]", {"B. x", "A. y", "AC. z"}},
+        {"[\"A. x\",\"none\",\"A\xcc\x81. x\",\"\"]", {"x", "none", "A\xcc\x81. x", ""}},
+        {"[\"A knife\"]", {"A knife"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char record[512];
+        snprintf(record, sizeof record, VIDEO_R1("multiple choice", "%s", "<answer>A</answer>"), cases[i].given);
+        struct dataset *dataset = opened("video-r1", record, plain);
+        struct group *group = group_at(dataset, 0);
+        assert_options(group, cases[i].bare);
+        assert_string_equal(group->prompt.question.data, group->prompt.messages[0].parts[1].text.data);
+        assert_null(group->prompt.category.data);
+        assert_null(group->prompt.level.data);
+        group_free(&group);
+        dataset_free(&dataset);
+    }
+    struct dataset *dataset = opened("video-r1", VIDEO_R1("numerical", "[\"A. 1\"]", "<answer>1</answer>"), NULL);
+    struct group *group = group_at(dataset, 0);
+    assert_string_equal(group->prompt.question.data, "Which?");
+    assert_null(group->prompt.options.data);
+    group_free(&group);
+    dataset_free(&dataset);
+}
+
+// A record of a general video benchmark with the path and the further keys.
+#define BENCHMARK(path, more)                                                                                          \
+    "{\"problem_id\":1,\"problem\":\"?\",\"data_type\":\"video\",\"problem_type\":\"free-form\","                      \
+    "\"options\":[],\"process\":\"\",\"solution\":\"<answer>x</answer>\",\"path\":\"" path "\"" more "}\n"
+
+static void test_categories_of_benchmarks(void **state) {
+    (void)state;
+    static const struct {
+        const char *record, *category;
+    } cases[] = {
+        {BENCHMARK("./Evaluation/VSI-Bench/a/1.mp4", ",\"original_question_type\":\"room_size\""), "room_size"},
+        {BENCHMARK("./Evaluation/VSI_bench/a/1.mp4", ",\"original_question_type\":\"order\""), "order"},
+        {BENCHMARK("TempCompass/videos/1.mp4", ",\"original_question_type\":\"yes_no\""), "yes_no"},
+        {BENCHMARK("/data/VideoMME/videos/1.mp4", ",\"duration\":\"short\",\"original_question_type\":\"x\""), "short"},
+        {BENCHMARK("./Evaluation/VideoMMMU/validation_Art_Theory_12.mp4", ""), "Art_Theory"},
+        {BENCHMARK("./Evaluation/VideoMMMU/dev_Art_3", ""), "Art"},
+        {BENCHMARK("./Evaluation/VideoMMMU/validation_Art.mp4", ""), NULL},
+        {BENCHMARK("./Evaluation/VideoMMMU/Art_3.mp4", ""), NULL},
+        {BENCHMARK("./Evaluation/MMVU/videos/Civil_Engineering/0.mp4", ""), "Civil_Engineering"},
+        {BENCHMARK("./Evaluation/MMVU/videos/0.mp4", ""), NULL},
+        {BENCHMARK("./Evaluation/MMVU/0.mp4", ""), NULL},
+        {BENCHMARK("./Evaluation/MVBench/star/1.mp4", ",\"original_question_type\":\"x\""), "action_antonym"},
+        {BENCHMARK("./videos/MMVU.mp4", ",\"original_question_type\":\"x\""), NULL},
+        {BENCHMARK("./MMVU2/videos/a/0.mp4", ",\"duration\":\"x\""), NULL},
+        {BENCHMARK("./VideoMME/0.mp4", ",\"duration\":null"), NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dataset *dataset = opened("video-r1", cases[i].record, plain);
+        struct group *group = group_at(dataset, 0);
+        if (!cases[i].category) assert_null(group->prompt.category.data);
+        if (cases[i].category) assert_string_equal(group->prompt.category.data, cases[i].category);
+        assert_null(group->prompt.level.data);
+        group_free(&group);
+        dataset_free(&dataset);
+    }
+}
+
+static void test_tasks_of_mvbench(void **state) {
+    (void)state;
+    struct buf data = {0};
+    assert_int_equal(buf_puts(&data, "["), OK);
+    for (int i = 0; i < 4001; i++) {
+        if (i) assert_int_equal(buf_puts(&data, ",\n\n"), OK);
+        assert_int_equal(buf_puts(&data, BENCHMARK("./Evaluation/MVBench/a/1.mp4", "")), OK);
+    }
+    assert_int_equal(buf_puts(&data, "]"), OK);
+    struct dataset *dataset = opened("video-r1", data.data, plain);
+    static const struct {
+        size_t index;
+        const char *task;
+    } cases[] = {{199, "action_antonym"}, {200, "action_count"}, {3799, "state_change"}, {3999, "unexpected_action"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct group *group = group_at(dataset, cases[i].index);
+        assert_string_equal(group->prompt.category.data, cases[i].task);
+        group_free(&group);
+    }
+    struct group *after = group_at(dataset, 4000);
+    assert_null(after->prompt.category.data);
+    group_free(&after);
+    dataset_free(&dataset);
+    buf_release(&data);
+}
+
 static void test_seed_bench_given_choices(void **state) {
     (void)state;
     struct dataset *dataset = opened("seed-bench-r1", GIVEN, plain);
@@ -101,6 +212,10 @@ static void test_seed_bench_given_choices(void **state) {
     assert_string_equal(group->prompt.messages[0].parts[1].text.data, "Next?Options:\nA. a\nB. b\nC. c\nD. d\n");
     assert_string_equal(group->prompt.solution.data, "<answer>C</answer>");
     assert_string_equal(group->prompt.problem_type.data, "multiple choice");
+    assert_string_equal(group->prompt.question.data, "Next?Options:\nA. a\nB. b\nC. c\nD. d\n");
+    assert_options(group, (const char *[]){"a", "b", "c", "d", NULL});
+    assert_string_equal(group->prompt.category.data, "Daily life");
+    assert_string_equal(group->prompt.level.data, "3");
     group_free(&group);
     dataset_free(&dataset);
 }
@@ -152,6 +267,8 @@ static void test_caravan_keeps_given_sections(void **state) {
     assert_string_equal(group->id.data, "e0-000000");
     assert_string_equal(group->prompt.messages[0].parts[0].image.data, path);
     assert_int_equal(group->completion_count, 1);
+    assert_string_equal(group->prompt.category.data, "c");
+    assert_options(group, (const char *[]){"A. x", NULL});
     assert_int_equal(group->advantages.count, 1);
     assert_false(group->trained.present);
     assert_string_equal(group->unknown.first->json.data, "1.0");
@@ -264,6 +381,7 @@ static void test_mistakes(void **state) {
          "negative_answers: 2"},
         {"seed-bench-r1", "{\"question\":\"q\",\"golden_choice_idx\":\"A\"}", "choice_a: missing"},
         {"seed-bench-r1", "{\"sample_id\":[]}", "sample_id: neither"},
+        {"video-r1", BENCHMARK("VideoMME/1.mp4", ",\"duration\":[]"), "data.jsonl:1: duration: neither"},
         {"caravan", "{\"id\":\"a\"}", "data.jsonl:1: not a group: prompt: missing"},
         {"caravan", "{\"prompt\":{\"messages\":[],\"solution\":\"\",\"problem_type\":\"x\"}}", "of sample 1"},
         {"video-r1", "{}\n{}\n{}\n", "data.jsonl: 3 mistakes in 3 samples"},
@@ -290,6 +408,9 @@ static int remove_dir(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_video_r1),
+        cmocka_unit_test(test_question_and_bare_options),
+        cmocka_unit_test(test_categories_of_benchmarks),
+        cmocka_unit_test(test_tasks_of_mvbench),
         cmocka_unit_test(test_seed_bench_given_choices),
         cmocka_unit_test(test_seed_bench_draws_by_seed),
         cmocka_unit_test(test_caravan_keeps_given_sections),
