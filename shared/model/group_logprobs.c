@@ -7,6 +7,8 @@
 //   s = min(r A, clip(r, 1 - clip_low, 1 + clip_high) A).
 // The loss of a step over all tokens has token_weight for 1/G 1/n_i. The KL term counts 0 for an excluded completion;
 // kl_separate has 1/n of the thinking tokens, and 1/n of the answer tokens, for its 1/n_i.
+#include "shared/model/group_logprobs.h"
+
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -93,20 +95,18 @@ static void group_keep_targets(struct sequence *sequence, const struct model_com
     sequence->target_count = kept;
 }
 
-status model_score(struct model *model, const struct model_prompt *prompt, const struct model_completion *completions,
-                   size_t count, const struct token_range *wanted, float *const *logprobs) {
-    if (count == 0) return OK;
-    struct arena arena = {0};
-    struct sequence sequence;
+status group_score(struct model *model, struct arena *arena, const struct model_prompt *prompt,
+                   struct sequence *sequence, const struct model_completion *completions, size_t count,
+                   const struct token_range *wanted, struct kv_cache *cache, float *const *logprobs) {
     struct text_state text = {0};
     struct head_state head;
     status result = OK;
-    TRY_TO(result, done, sequence_make(&sequence, &arena, &model->config, prompt, completions, count));
-    if (wanted) group_keep_targets(&sequence, completions, count, wanted);
-    if (sequence.target_count == 0) goto done;
-    float *all = arena_alloc(&arena, (size_t)sequence.target_count * sizeof *all);
-    if (!all) TRY_TO(result, done, fail_oom());
-    TRY_TO(result, done, text_forward(&text, model, &arena, prompt, &sequence, NULL, false));
+    if (wanted) group_keep_targets(sequence, completions, count, wanted);
+    if (sequence->target_count == 0 && !cache) return OK;
+    float *all = arena_alloc(arena, (size_t)sequence->target_count * sizeof *all);
+    if (!all) return fail_oom();
+    TRY_TO(result, done, text_forward(&text, model, arena, prompt, sequence, cache, false));
+    if (sequence->target_count == 0) goto done;
     TRY_TO(result, done, group_head_forward(&head, model, &text, false));
     TRY_TO(result, done, model->backend->ops->download(model->backend, all, ELEMENT_F32, head.logprobs));
     for (size_t i = 0; i < count; i++) {
@@ -117,6 +117,17 @@ status model_score(struct model *model, const struct model_prompt *prompt, const
 done:
     text_release(&text, model);
     workspace_restore(&model->workspace, (struct workspace_mark){0});
+    return result;
+}
+
+status model_score(struct model *model, const struct model_prompt *prompt, const struct model_completion *completions,
+                   size_t count, const struct token_range *wanted, float *const *logprobs) {
+    if (count == 0) return OK;
+    struct arena arena = {0};
+    struct sequence sequence;
+    status result = sequence_make(&sequence, &arena, &model->config, prompt, completions, count);
+    if (result == OK)
+        result = group_score(model, &arena, prompt, &sequence, completions, count, wanted, NULL, logprobs);
     arena_release(&arena);
     return result;
 }

@@ -117,13 +117,11 @@ status sequence_make(struct sequence *sequence, struct arena *arena, const struc
     if (prompt->count > MAX_ROWS) return fail(BAD_SAMPLE, "the prompt has %zu tokens", prompt->count);
     TRY(sequence_check_tokens(config, prompt->tokens, prompt->count));
     *sequence = (struct sequence){.rows = (int64_t)prompt->count, .prompt_rows = (int64_t)prompt->count};
-    sequence->cache_rows = cache_round_up(sequence->prompt_rows);
     for (size_t i = 0; i < count; i++) {
         if (completions[i].count == 0) return fail(BAD_SAMPLE, "completion %zu is empty", i);
         TRY(sequence_check_tokens(config, completions[i].tokens, completions[i].count));
         sequence->target_count += (int64_t)completions[i].count;
         sequence->rows += (int64_t)completions[i].count - 1;
-        sequence->cache_rows += cache_round_up((int64_t)completions[i].count - 1);
         if (sequence->rows > MAX_ROWS) return fail(BAD_SAMPLE, "the completions have more than 2^29 tokens");
     }
     size_t rows = (size_t)sequence->rows, targets = (size_t)sequence->target_count;
@@ -142,31 +140,44 @@ status sequence_make(struct sequence *sequence, struct arena *arena, const struc
     if (!all) return fail_oom();
 
     TRY(sequence_add_prompt(sequence, config, prompt));
-    int64_t row = sequence->prompt_rows, slot = cache_round_up(sequence->prompt_rows), target = 0;
+    int64_t row = sequence->prompt_rows, target = 0;
     for (size_t i = 0; i < count; i++) { // one branch per completion
         const int64_t *ids = completions[i].tokens, branch_rows = (int64_t)completions[i].count - 1;
-        assert(slot % BRANCH_ALIGNMENT == 0 && row + branch_rows <= sequence->rows);
-        assert(slot + branch_rows <= sequence->cache_rows);
+        assert(row + branch_rows <= sequence->rows);
         TRY(sequence_check_position(sequence->next_position + branch_rows - 1));
         if (branch_rows)
             sequence->spans[sequence->span_count++] = (struct attention_span){.q_begin = row,
                                                                               .q_len = branch_rows,
                                                                               .prefix_len = sequence->prompt_rows,
-                                                                              .kv_begin = slot,
                                                                               .visible = 1,
                                                                               .causal = true};
         sequence->logit_rows[target] = (int32_t)(sequence->prompt_rows - 1);
         for (int64_t k = 0; k < branch_rows; k++, row++) {
             int32_t position = sequence->next_position + (int32_t)k;
             sequence->tokens[row] = (int32_t)ids[k];
-            sequence->cache_slots[row] = (int32_t)(slot + k);
             sequence->position_ids[row] = (struct position_id){{position, position, position}};
             sequence->logit_rows[target + k + 1] = (int32_t)row;
             sequence_add_text(sequence, row);
         }
         for (int64_t k = 0; k <= branch_rows; k++) sequence->target_ids[target++] = (int32_t)ids[k];
-        slot += cache_round_up(branch_rows);
     }
-    assert(row == sequence->rows && slot == sequence->cache_rows && target == sequence->target_count);
+    assert(row == sequence->rows && target == sequence->target_count);
+    sequence_place_branches(sequence, completions, count, 0, NULL);
     return OK;
+}
+
+void sequence_place_branches(struct sequence *sequence, const struct model_completion *completions, size_t count,
+                             int64_t room, int64_t *branch_begins) {
+    int64_t row = sequence->prompt_rows, begin = cache_round_up(sequence->prompt_rows);
+    struct attention_span *span = sequence->spans + 1;
+    for (size_t i = 0; i < count; i++) {
+        int64_t branch_rows = (int64_t)completions[i].count - 1;
+        assert(begin % BRANCH_ALIGNMENT == 0);
+        if (branch_begins) branch_begins[i] = begin;
+        if (branch_rows) span++->kv_begin = begin;
+        for (int64_t k = 0; k < branch_rows; k++) sequence->cache_slots[row++] = (int32_t)(begin + k);
+        begin += cache_round_up(branch_rows + room);
+    }
+    assert(row == sequence->rows && span == sequence->spans + sequence->span_count && begin <= INT32_MAX);
+    sequence->cache_rows = begin;
 }

@@ -61,6 +61,11 @@ struct sequence {
 status sequence_make(struct sequence *sequence, struct arena *arena, const struct model_config *config,
                      const struct model_prompt *prompt, const struct model_completion *completions, size_t count);
 
+// Gives each branch `room` cache rows more than it has tokens, for tokens that are decoded behind it.
+// branch_begins[i] = the first cache row of branch i.
+void sequence_place_branches(struct sequence *sequence, const struct model_completion *completions, size_t count,
+                             int64_t room, int64_t *branch_begins);
+
 // BAD_SAMPLE if the position is above MAX_POSITION.
 status sequence_check_position(int64_t position);
 
