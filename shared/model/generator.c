@@ -13,7 +13,7 @@ status generator_new(struct generator **out, struct model *model, const struct g
     generator->model = model;
     generator->options = *options;
     if (generator->options.rows < 1) generator->options.rows = GENERATOR_ROWS;
-    generator->cache_rows_per_slot = cache_round_up(options->max_new_tokens);
+    generator->cache_rows_per_slot = options->continues ? 0 : cache_round_up(options->max_new_tokens);
     struct backend *backend = model->backend;
     generator->workspace.backend = backend;
     size_t slots = (size_t)generator->options.rows, eos_count = model->info.eos_count;
@@ -33,7 +33,7 @@ failed:
     return result;
 }
 
-static void generator_free_requests(struct request **list) {
+void generator_free_requests(struct request **list) {
     while (*list) {
         struct request *next = (*list)->next;
         arena_release(&(*list)->arena);
@@ -93,17 +93,15 @@ int64_t generator_cache_rows(int64_t slots, int64_t rows_per_slot, int64_t count
     return slots * rows_per_slot + cache_round_up(*prompt_area_rows);
 }
 
-// *cache_begin = the first of the cache rows in which a request's prompt can be computed now; -1: there are none. If
-// nothing is running, a new cache is made whose prompt area has room for as many requests like this one as can be
-// decoded side by side.
-static status generator_find_cache_rows(struct generator *generator, const struct request *request,
-                                        int64_t *cache_begin) {
+status generator_find_cache_rows(struct generator *generator, const struct request *request, int64_t *cache_begin) {
     struct model *model = generator->model;
     const struct operations *ops = model->backend->ops;
     *cache_begin = generator->cache ? generator_find_gap(generator, request->cache_rows) : -1;
     if (*cache_begin >= 0 || generator->running) return OK;
-    int64_t cache_rows = generator_cache_rows(generator->options.rows, generator->cache_rows_per_slot, request->count,
-                                              request->cache_rows, &generator->prompt_area_rows);
+    int64_t cache_rows = generator->prompt_area_rows = request->cache_rows;
+    if (!generator->options.continues)
+        cache_rows = generator_cache_rows(generator->options.rows, generator->cache_rows_per_slot, request->count,
+                                          request->cache_rows, &generator->prompt_area_rows);
     generator_drop_graph(generator);
     ops->kv_cache_free(model->backend, &generator->cache);
     TRY(ops->kv_cache_new(model->backend, &generator->cache, model->weights->type, model->config.text.num_hidden_layers,
@@ -137,26 +135,36 @@ static void generator_schedule(struct generator *generator) {
     int slot = 0;
     for (struct request *request = generator->running; request; request = request->next) {
         while (request->scheduled < request->count) {
-            const struct generated *result = &request->results[request->scheduled];
-            if (result->ended || result->count == (size_t)request->max_new_tokens) {
+            if (request_is_complete(request, request->scheduled)) {
                 request->scheduled++;
                 continue;
             }
             while (slot < generator->options.rows && generator->slots[slot].request) slot++;
             if (slot == generator->options.rows) return;
-            generator->slots[slot] = (struct generator_slot){request, request->scheduled++, false};
+            struct generator_slot *free_slot = &generator->slots[slot];
+            free_slot->request = request;
+            free_slot->completion = request->scheduled++;
+            free_slot->set = false;
         }
     }
 }
 
+void generator_run(struct generator *generator, struct request *request) {
+    generator_append(&generator->running, request);
+    generator_schedule(generator);
+    generator_collect(generator);
+}
+
+// Frees the request if it cannot be computed.
 static status generator_start(struct generator *generator, struct request *request, int64_t cache_begin,
                               const struct model_prompt *prompt) {
     request->cache_begin = cache_begin;
-    generator_append(&generator->running, request);
-    TRY(generator_prefill(generator, request, prompt));
-    generator_schedule(generator);
-    generator_collect(generator);
-    return OK;
+    status result = generator_prefill(generator, request, prompt);
+    if (result == OK)
+        generator_run(generator, request);
+    else
+        generator_free_requests(&request);
+    return result;
 }
 
 static status generator_start_waiting(struct generator *generator) {
@@ -199,7 +207,13 @@ static status generator_check(const struct generator *generator, const struct ge
     return result;
 }
 
-status generator_add(struct generator *generator, const struct generate_request *from) {
+bool request_is_complete(const struct request *request, int completion) {
+    const struct generated *result = &request->results[completion];
+    bool continued = !request->branches || request->branches[completion].input_count;
+    return !continued || result->ended || result->stopped || result->count == (size_t)request->max_new_tokens;
+}
+
+status generator_request_new(struct generator *generator, const struct generate_request *from, struct request **out) {
     int max_new_tokens = generator->options.max_new_tokens;
     if (from->count < 1) return fail(USAGE, "%d completions were requested", from->count);
     if (from->max_new_tokens < 1 || from->max_new_tokens > max_new_tokens)
@@ -207,7 +221,6 @@ status generator_add(struct generator *generator, const struct generate_request 
     if (!(from->temperature >= 0) || !(from->top_p > 0 && from->top_p <= 1) || from->top_k < 0)
         return fail(USAGE, "temperature %g, top_p %g, top_k %d", (double)from->temperature, (double)from->top_p,
                     from->top_k);
-    TRY(generator_check(generator, from));
     struct request *request = NULL;
     TRY(NEW(&request, 1));
     *request = (struct request){.tag = from->tag,
@@ -215,6 +228,7 @@ status generator_add(struct generator *generator, const struct generate_request 
                                 .max_new_tokens = from->max_new_tokens,
                                 .sampling = {from->temperature, from->top_p, from->top_k},
                                 .key = from->key,
+                                .stop = from->stop,
                                 .cache_rows = cache_round_up((int64_t)from->prompt.count),
                                 .prompt_rows = (int64_t)from->prompt.count};
     status result = OK;
@@ -228,24 +242,28 @@ status generator_add(struct generator *generator, const struct generate_request 
         generated->versions = arena_alloc(&request->arena, tokens * sizeof *generated->versions);
         if (!generated->tokens || !generated->logprobs || !generated->versions) TRY_TO(result, failed, fail_oom());
     }
+    *out = request;
+    return OK;
+failed:
+    generator_free_requests(&request);
+    return result;
+}
+
+status generator_add(struct generator *generator, const struct generate_request *from) {
+    struct request *request = NULL;
+    status result = OK;
     int64_t cache_begin = -1;
+    if (generator->options.continues) return fail(BUG, "the generator continues completions");
+    TRY(generator_request_new(generator, from, &request));
+    TRY_TO(result, failed, generator_check(generator, from));
     TRY_TO(result, failed, generator_start_waiting(generator));
     if (!generator->waiting) TRY_TO(result, failed, generator_find_cache_rows(generator, request, &cache_begin));
-    if (cache_begin >= 0) {
-        TRY_TO(result, failed, generator_start(generator, request, cache_begin, &from->prompt));
-        return OK;
-    }
+    if (cache_begin >= 0) return generator_start(generator, request, cache_begin, &from->prompt);
     if (generator->waiting) TRY_TO(result, failed, fail(BUG, "another request is waiting already"));
     TRY_TO(result, failed, generator_copy_prompt(request, &from->prompt));
     generator->waiting = request;
     return OK;
 failed:
-    for (struct request **at = &generator->running; *at; at = &(*at)->next) { // it is there if its prefill failed
-        if (*at != request) continue;
-        *at = request->next;
-        break;
-    }
-    request->next = NULL;
     generator_free_requests(&request);
     return result;
 }

@@ -4,23 +4,19 @@
 #include "shared/model/generator.h"
 #include "shared/model/text_model.h"
 
-// Whether a completion needs no more tokens.
-static bool generator_complete(const struct request *request, int completion) {
-    const struct generated *result = &request->results[completion];
-    return result->ended || result->count == (size_t)request->max_new_tokens;
-}
-
 // Appends a token that was drawn with the weights of `version` to a completion.
-static void generator_append_token(struct generator *generator, struct request *request, int completion, int32_t token,
-                                   float logprob, int64_t version) {
+static status generator_append_token(struct generator *generator, struct request *request, int completion,
+                                     int32_t token, float logprob, int64_t version) {
     struct generated *result = &request->results[completion];
-    assert(token >= 0 && !result->ended && result->count < (size_t)request->max_new_tokens);
+    assert(token >= 0 && !request_is_complete(request, completion));
     result->tokens[result->count] = token;
     result->logprobs[result->count] = logprob;
     result->versions[result->count++] = version;
     for (size_t i = 0; i < generator->model->info.eos_count; i++)
         if (generator->eos_ids[i] == token) result->ended = true;
-    if (generator_complete(request, completion)) request->finished++;
+    if (request->stop && !result->ended) TRY(request->stop(request->tag, completion, token, &result->stopped));
+    if (request_is_complete(request, completion)) request->finished++;
+    return OK;
 }
 
 // Samples the first token of each completion from the prompt's last row, last_normed [1,C].
@@ -53,7 +49,7 @@ static status generator_sample_first(struct generator *generator, struct arena *
     TRY_TO(result, done, ops->sample(backend, batch, normed, model->weights->lm_head));
     TRY_TO(result, done, ops->decode_batch_read(backend, batch, 0, tokens, logprobs));
     for (int i = 0; i < request->count; i++)
-        generator_append_token(generator, request, i, tokens[i], logprobs[i], model->version);
+        TRY_TO(result, done, generator_append_token(generator, request, i, tokens[i], logprobs[i], model->version));
 done:
     ops->decode_batch_free(backend, &batch);
     return result;
@@ -92,31 +88,47 @@ done:
     return result;
 }
 
+// The state of a slot's completion before its next step.
+static struct decode_row generator_row(const struct generator *generator, int slot) {
+    const struct request *request = generator->slots[slot].request;
+    int completion = generator->slots[slot].completion;
+    const struct generated *result = &request->results[completion];
+    const struct branch *branch = request->branches ? &request->branches[completion] : NULL;
+    size_t last = result->count - 1, prefix = branch ? branch->prefix_count : 0, len = prefix + result->count;
+    const int64_t *tokens = result->tokens;
+    int64_t kv_begin = slot * generator->cache_rows_per_slot;
+    if (branch) kv_begin = branch->cache_begin;
+    if (branch && !result->count) { // a token of the prefix
+        last = branch->computed;
+        len = branch->prefix_count - (branch->input_count - 1 - last);
+        tokens = branch->inputs;
+    }
+    assert(len > 0 && !request_is_complete(request, completion));
+    return (struct decode_row){.token = (int32_t)tokens[last],
+                               .position = request->next_position + (int32_t)len - 1,
+                               .prefix_begin = (int32_t)request->cache_begin,
+                               .prefix_len = (int32_t)request->prompt_rows,
+                               .kv_begin = (int32_t)kv_begin,
+                               .len = (int32_t)len,
+                               .max_len = (int32_t)prefix + request->max_new_tokens,
+                               .sampling = request->sampling,
+                               .key = request->key,
+                               .completion = (uint64_t)completion};
+}
+
 // Gives the decode batch the completions that have got a slot. *busy = the slots with a completion.
 static status generator_set_slots(struct generator *generator, int *busy) {
     struct backend *backend = generator->model->backend;
     *busy = 0;
     for (int i = 0; i < generator->options.rows; i++) {
         struct generator_slot *slot = &generator->slots[i];
-        const struct request *request = slot->request;
-        if (!request) continue;
+        if (!slot->request) continue;
         ++*busy;
         if (slot->set) continue;
-        const struct generated *result = &request->results[slot->completion];
-        assert(result->count > 0 && result->count < (size_t)request->max_new_tokens);
-        int32_t len = (int32_t)result->count;
-        const struct decode_row row = {.token = (int32_t)result->tokens[len - 1],
-                                       .position = request->next_position + len - 1,
-                                       .prefix_begin = (int32_t)request->cache_begin,
-                                       .prefix_len = (int32_t)request->prompt_rows,
-                                       .kv_begin = (int32_t)(i * generator->cache_rows_per_slot),
-                                       .len = len,
-                                       .max_len = request->max_new_tokens,
-                                       .sampling = request->sampling,
-                                       .key = request->key,
-                                       .completion = (uint64_t)slot->completion};
+        const struct decode_row row = generator_row(generator, i);
         TRY(backend->ops->decode_batch_set(backend, generator->batch, i, &row));
         slot->set = true;
+        slot->first_step = generator->asked;
     }
     return OK;
 }
@@ -192,21 +204,39 @@ static status generator_run_step(struct generator *generator) {
     return backend->ops->graph_launch(backend, graph->graph);
 }
 
-// Reads the oldest step that has not been read: appends what it drew to the completions, and frees the slots of those
-// that are complete. A slot that was given to another completion since then was idle in that step, and drew nothing.
+// Appends what a step drew for a slot to its completion. Frees the slot if the completion is complete; if it was
+// stopped, the batch does not know, and draws on in a step that was asked for already.
+static status generator_read_slot(struct generator *generator, int64_t step, int i) {
+    struct backend *backend = generator->model->backend;
+    struct generator_slot *slot = &generator->slots[i];
+    assert(slot->request && slot->set);
+    struct request *request = slot->request;
+    struct branch *branch = request->branches ? &request->branches[slot->completion] : NULL;
+    if (branch && branch->computed + 1 < branch->input_count) { // the next token is known
+        branch->computed++;
+        slot->set = false;
+        slot->first_step = generator->asked;
+        return OK;
+    }
+    TRY(generator_append_token(generator, request, slot->completion, generator->tokens[i], generator->logprobs[i],
+                               generator->versions[step % 2]));
+    if (!request_is_complete(request, slot->completion)) return OK;
+    if (request->results[slot->completion].stopped)
+        TRY(backend->ops->decode_batch_set(backend, generator->batch, i, NULL));
+    *slot = (struct generator_slot){.first_step = generator->asked};
+    return OK;
+}
+
+// Reads the oldest step that has not been read. A slot that was given to another completion since then was idle in that
+// step, and drew nothing, or what it drew does not count.
 static status generator_read_step(struct generator *generator) {
     struct backend *backend = generator->model->backend;
     int64_t step = generator->read;
     TRY(backend->ops->decode_batch_read(backend, generator->batch, step, generator->tokens, generator->logprobs));
     generator->read++;
-    for (int i = 0; i < generator->options.rows; i++) {
-        struct generator_slot *slot = &generator->slots[i];
-        if (generator->tokens[i] < 0) continue;
-        assert(slot->request && slot->set);
-        generator_append_token(generator, slot->request, slot->completion, generator->tokens[i], generator->logprobs[i],
-                               generator->versions[step % 2]);
-        if (generator_complete(slot->request, slot->completion)) *slot = (struct generator_slot){0};
-    }
+    for (int i = 0; i < generator->options.rows; i++)
+        if (generator->tokens[i] >= 0 && step >= generator->slots[i].first_step)
+            TRY(generator_read_slot(generator, step, i));
     return OK;
 }
 

@@ -85,7 +85,8 @@ static size_t memory_grad_parts(struct heads heads, int64_t keys, int64_t querie
 
 static size_t memory_operations(const struct model_config *config, const struct memory_request *request,
                                 int64_t patches) {
-    int64_t targets = request->generates ? (int64_t)GENERATOR_ROWS : request->group_size * request->new_tokens;
+    int64_t targets = request->generates ? 0 : request->group_size * request->new_tokens;
+    if (request->generates || request->continued_tokens) targets = memory_most(targets, GENERATOR_ROWS);
     size_t logits = memory_logits(&config->text, memory_type(request->precision), targets, request->training);
     if (!request->training) return logits;
     struct heads text = memory_text(&config->text).heads, vision = memory_vision(&config->vision).heads;
@@ -113,12 +114,17 @@ static void memory_add_passes(struct memory_list *list, const struct model_confi
     memory_add(list, "the tower's inputs", train_vision ? kept : 0);
     memory_add(list, "working memory", pass > tower ? pass : tower);
     pass = text_pass_bytes(&text, type, GENERATOR_ROWS, GENERATOR_ROWS, false);
-    memory_add(list, "working memory of a step", request->generates ? workspace_chunk_size(pass) : 0);
+    bool decodes = request->generates || request->continued_tokens;
+    memory_add(list, "working memory of a step", decodes ? workspace_chunk_size(pass) : 0);
     memory_add(list, "working memory of the operations", memory_operations(config, request, patches));
     int64_t cache_rows = request->generates
                              ? text.block_count * generator_cache_rows(GENERATOR_ROWS, slot_rows, request->group_size,
                                                                        prompt_rows, &area)
                              : prompt_rows + request->group_size * slot_rows;
+    if (request->continued_tokens)
+        cache_rows +=
+            text.block_count *
+            (prompt_rows + request->group_size * cache_round_up(request->new_tokens + request->continued_tokens));
     memory_add(list, "cache of keys and values",
                memory_cache_bytes(text.heads, type, cache_rows) + memory_cache_bytes(vision.heads, type, patches));
 }

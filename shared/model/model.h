@@ -38,6 +38,7 @@ struct memory_request {
     bool training, train_vision, ema, generates;
     bool borrows;                                  // its weights are in the memory of the process that trains
     int64_t prompt_tokens, group_size, new_tokens; // of the largest group
+    int64_t continued_tokens; // scoring: what generator_continue writes behind a completion at most
 };
 
 struct memory_item {
@@ -142,6 +143,7 @@ enum { GENERATOR_ROWS = 64 };
 struct generator_options {
     int rows;           // the most completions that are decoded side by side (0: GENERATOR_ROWS)
     int max_new_tokens; // of any request
+    bool continues;     // for generator_continue, and not for generator_add
 };
 
 struct generate_request {
@@ -151,6 +153,17 @@ struct generate_request {
     int top_k, max_new_tokens;
     uint64_t key; // each random number is a function of (key, completion, position)
     void *tag;    // returned with the result
+    // Is called with each new token of a completion, but not with an end-of-sequence token: *stop = whether the
+    // completion ends with it. NULL: only those tokens and max_new_tokens end it.
+    status (*stop)(void *tag, int completion, int64_t token, bool *stop);
+};
+
+// What a completion is continued behind: its first `kept` tokens, and then `tokens` in place of its others. Without any
+// it is not continued.
+struct completion_prefix {
+    size_t kept;
+    const int64_t *tokens;
+    size_t count;
 };
 
 struct generated {
@@ -158,7 +171,8 @@ struct generated {
     float *logprobs; // at temperature 1, over the whole vocabulary
     int64_t *versions;
     size_t count;
-    bool ended; // with an end-of-sequence token
+    bool ended;   // with an end-of-sequence token
+    bool stopped; // by the request's `stop`
 };
 
 // Makes a generator over a model, to be freed before the model. USAGE: max_new_tokens is not positive.
@@ -173,6 +187,13 @@ bool generator_can_add(const struct generator *generator);
 // Adds a request: prefills its prompt now, or lets it wait inside until its prompt fits. At most one waits (BUG
 // otherwise). USAGE: a setting is out of range; BAD_SAMPLE as in model_check, for completions of max_new_tokens.
 status generator_add(struct generator *generator, const struct generate_request *request);
+
+// Computes the log-probabilities of model_score and, in the same pass, the prefix of each completion; then adds a
+// request that continues them. Its count is that of the completions, and its results have the new tokens alone, whose
+// positions count on from the prefix. No other request may run (BUG otherwise). USAGE and BAD_SAMPLE as generator_add.
+status generator_continue(struct generator *generator, const struct generate_request *request,
+                          const struct model_completion *completions, const struct completion_prefix *prefixes,
+                          const struct token_range *wanted, float *const *logprobs);
 
 // Decodes one token for each row with a completion. Finished requests are kept for generator_pop.
 status generator_step(struct generator *generator);

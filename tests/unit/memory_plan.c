@@ -21,6 +21,7 @@
 enum {
     GROUP = 8,
     NEW_TOKENS = 256,
+    CONTINUED = 32, // tokens behind a completion
     UNIT_ROWS = 30, // of the clip, in units of 28 x 28 pixels
     UNIT_COLUMNS = 68,
     UNITS = UNIT_ROWS * UNIT_COLUMNS,
@@ -151,6 +152,35 @@ static void test_refscore(void **state) {
     assert_int_equal(it.memory->used, 0);
 }
 
+static void test_refscore_that_writes_answers(void **state) {
+    (void)state;
+    if (!it.memory) {
+        skip();
+        return; // for the static analyzer
+    }
+    static float logprobs[GROUP][NEW_TOKENS];
+    float *rows[GROUP];
+    struct completion_prefix prefixes[GROUP] = {0};
+    struct generator *generator = NULL;
+    void *tag;
+    int count;
+    for (int i = 0; i < GROUP; i++) rows[i] = logprobs[i];
+    const struct generate_request request = {
+        .prompt = it.prompt, .count = GROUP, .temperature = 1, .top_p = 1, .max_new_tokens = CONTINUED};
+    struct model *model = open_model((struct model_options){0});
+    MUST(generator_new(&generator, model, &(struct generator_options){.max_new_tokens = CONTINUED, .continues = true}));
+    for (int pass = 0; pass < 2; pass++) { // in the first one no completion is continued
+        for (int i = 0; i < GROUP; i++) prefixes[i].kept = pass ? NEW_TOKENS : 0;
+        MUST(generator_continue(generator, &request, it.completions, prefixes, NULL, rows));
+        assert_int_equal(generator_pop(generator, &tag, &count) != NULL, !pass);
+    }
+    MUST(generator_step(generator)); // the first one allocates what all use
+    expect_planned((struct memory_request){.continued_tokens = CONTINUED}, "refscore that writes answers");
+    generator_free(&generator);
+    model_free(&model);
+    assert_int_equal(it.memory->used, 0);
+}
+
 // The first step allocates what all use.
 static void test_rollout(void **state) {
     (void)state;
@@ -194,7 +224,8 @@ static void test_optim(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refscore), cmocka_unit_test(test_rollout),
-                                       cmocka_unit_test(test_optim)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refscore),
+                                       cmocka_unit_test(test_refscore_that_writes_answers),
+                                       cmocka_unit_test(test_rollout), cmocka_unit_test(test_optim)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
