@@ -16,21 +16,35 @@ static const char *answer_span_piece(const struct tokenizer *tokenizer, int64_t 
     return tokenizer_is_special(tokenizer, token) ? NULL : tokenizer_piece(tokenizer, token, size);
 }
 
+// Appends the text of tokens. *content = the offset behind its last <answer>; 0: there is none.
+static status answer_span_read(const struct tokenizer *tokenizer, const int64_t *tokens, size_t count, struct buf *text,
+                               size_t *content) {
+    *content = 0;
+    TRY(buf_puts(text, ""));
+    for (size_t i = 0; i < count; i++) {
+        size_t size;
+        const char *piece = answer_span_piece(tokenizer, tokens[i], &size);
+        TRY(buf_append(text, piece, size));
+    }
+    const char *end = text->data + text->size, *at = text->data;
+    while ((at = memmem(at, (size_t)(end - at), answer_open, strlen(answer_open))))
+        *content = (size_t)((at += strlen(answer_open)) - text->data);
+    return OK;
+}
+
+size_t answer_size(const char *text, size_t size) {
+    const char *close = size ? memmem(text, size, answer_close, strlen(answer_close)) : NULL;
+    return close ? (size_t)(close - text) : size;
+}
+
 static status answer_span_find_content(const struct tokenizer *tokenizer, const int64_t *tokens, size_t count,
                                        struct answer_span *out) {
     struct buf text = {0};
-    size_t size, offset = 0;
+    size_t size, offset = 0, from;
     status result;
-    TRY_TO(result, done, buf_puts(&text, ""));
-    for (size_t i = 0; i < count; i++) {
-        const char *piece = answer_span_piece(tokenizer, tokens[i], &size);
-        TRY_TO(result, done, buf_append(&text, piece, size));
-    }
-    const char *end = text.data + text.size, *content = NULL, *at = text.data;
-    while ((at = memmem(at, (size_t)(end - at), answer_open, strlen(answer_open)))) content = at += strlen(answer_open);
-    if (!content) goto done;
-    const char *close = memmem(content, (size_t)(end - content), answer_close, strlen(answer_close));
-    size_t from = (size_t)(content - text.data), to = close ? (size_t)(close - text.data) : text.size;
+    TRY_TO(result, done, answer_span_read(tokenizer, tokens, count, &text, &from));
+    if (!from) goto done;
+    size_t to = from + answer_size(text.data + from, text.size - from);
     for (size_t i = 0; from < to && i < count; i++, offset += size) {
         answer_span_piece(tokenizer, tokens[i], &size);
         if (offset + size <= from || offset >= to) continue;
@@ -78,5 +92,40 @@ status answer_span_find(const struct tokenizer *tokenizer, enum answer_span_rule
         assert(out->first <= out->end);
         return OK;
     }
+    return OK;
+}
+
+status answer_prefix_find(const struct tokenizer *tokenizer, const int64_t *tokens, size_t count, bool ended,
+                          struct answer_prefix *out) {
+    struct buf text = {0};
+    size_t size = 0, offset = 0, end, at = 0;
+    status result;
+    *out = (struct answer_prefix){0};
+    TRY_TO(result, done, answer_span_read(tokenizer, tokens, ended && count ? count - 1 : count, &text, &end));
+    if (!end) goto done;
+    for (;; at++, offset += size) {
+        answer_span_piece(tokenizer, tokens[at], &size);
+        if (offset + size >= end) break; // the tag ends in this token
+    }
+    bool goes_on = offset + size > end;
+    if (goes_on) TRY_TO(result, done, tokenizer_encode(tokenizer, text.data + offset, end - offset, &out->cut));
+    out->found = true;
+    out->kept = at + !goes_on;
+done:
+    if (result != OK) answer_prefix_release(out);
+    buf_release(&text);
+    return result;
+}
+
+void answer_prefix_release(struct answer_prefix *prefix) {
+    token_list_release(&prefix->cut);
+    *prefix = (struct answer_prefix){0};
+}
+
+status answer_append(const struct tokenizer *tokenizer, int64_t token, struct buf *text, bool *closed) {
+    size_t size;
+    const char *piece = answer_span_piece(tokenizer, token, &size);
+    TRY(buf_append(text, piece, size));
+    *closed = answer_size(text->data, text->size) < text->size;
     return OK;
 }

@@ -85,12 +85,103 @@ static void test_rules_agree_on_well_formed_completions(void **state) {
     free(released);
 }
 
+// The prefix of a completion reads `want`, and its tokens are the completion's own up to the last ones, the cut
+// token's.
+static void expect_prefix(const struct token_list *tokens, bool ended, const char *want, size_t cut) {
+    struct answer_prefix prefix;
+    struct buf text = {0};
+    assert_int_equal(answer_prefix_find(tokenizer, tokens->data, tokens->count, ended, &prefix), OK);
+    assert_int_equal(prefix.found, want != NULL);
+    assert_int_equal(prefix.cut.count, cut);
+    assert_int_equal(buf_puts(&text, ""), OK);
+    assert_int_equal(tokenizer_decode(tokenizer, tokens->data, prefix.kept, true, &text), OK);
+    assert_int_equal(tokenizer_decode(tokenizer, prefix.cut.data, prefix.cut.count, true, &text), OK);
+    assert_string_equal(text.data, want ? want : "");
+    buf_release(&text);
+    answer_prefix_release(&prefix);
+}
+
+static void expect_text_prefix(const char *completion, bool ended, const char *want) {
+    struct token_list tokens = {0};
+    assert_int_equal(tokenizer_encode(tokenizer, completion, strlen(completion), &tokens), OK);
+    if (ended) assert_int_equal(token_list_append(&tokens, tokenizer_token_to_id(tokenizer, "<|im_end|>")), OK);
+    expect_prefix(&tokens, ended, want, 0);
+    token_list_release(&tokens);
+}
+
+static void test_prefix_up_to_the_last_tag(void **state) {
+    (void)state;
+    for (int ended = 0; ended < 2; ended++) {
+        expect_text_prefix("<think>so</think><answer> C</answer>", ended, "<think>so</think><answer>");
+        expect_text_prefix("<answer>A</answer> no <answer> B", ended, "<answer>A</answer> no <answer>");
+        expect_text_prefix("cut off at <answer>", ended, "cut off at <answer>");
+        expect_text_prefix("", ended, NULL);
+        expect_text_prefix("</answer>C<answer", ended, NULL);
+    }
+}
+
+// Tokens of any bytes: those of `parts`, and between them special ones, which are no text.
+static void test_prefix_of_odd_tokens(void **state) {
+    (void)state;
+    const int64_t special = tokenizer_token_to_id(tokenizer, "<|im_start|>");
+    struct token_list tokens = {0};
+    assert_int_equal(tokenizer_encode(tokenizer, "so <answer", 10, &tokens), OK);
+    const size_t before = tokens.count;
+    assert_int_equal(token_list_append(&tokens, special), OK);
+    expect_prefix(&tokens, false, NULL, 0);
+    // The fused token: `>` and a letter.
+    int64_t fused = -1;
+    for (int64_t id = 0; id < tokenizer_vocab_size(tokenizer) && fused < 0; id++) {
+        size_t size;
+        const char *piece = tokenizer_piece(tokenizer, id, &size);
+        if (size > 1 && piece[0] == '>') fused = id;
+    }
+    assert_true(fused >= 0);
+    assert_int_equal(token_list_append(&tokens, fused), OK);
+    assert_int_equal(token_list_append(&tokens, special), OK);
+    struct answer_prefix prefix;
+    assert_int_equal(answer_prefix_find(tokenizer, tokens.data, tokens.count, true, &prefix), OK);
+    assert_int_equal(prefix.kept, before + 1);
+    answer_prefix_release(&prefix);
+    expect_prefix(&tokens, true, "so <answer>", 1);
+    expect_prefix(&tokens, false, "so <answer>", 1);
+    token_list_release(&tokens);
+}
+
+// An answer is closed by a tag that is spread over several tokens; special tokens between them are no text.
+static void test_answer_is_read_token_by_token(void **state) {
+    (void)state;
+    const char *answer = " 12.5 </answer>";
+    struct token_list tokens = {0};
+    struct buf text = {0};
+    bool closed = false;
+    assert_int_equal(tokenizer_encode(tokenizer, answer, strlen(answer), &tokens), OK);
+    assert_true(tokens.count > 4);
+    for (size_t i = 0; i < tokens.count; i++) {
+        assert_false(closed);
+        assert_int_equal(answer_append(tokenizer, tokenizer_token_to_id(tokenizer, "<|im_start|>"), &text, &closed),
+                         OK);
+        assert_false(closed);
+        assert_int_equal(answer_append(tokenizer, tokens.data[i], &text, &closed), OK);
+    }
+    assert_true(closed);
+    assert_int_equal(answer_size(text.data, text.size), strlen(" 12.5 "));
+    assert_int_equal(answer_size("</answer>", 9), 0);
+    assert_int_equal(answer_size("open", 4), 4);
+    assert_int_equal(answer_size(NULL, 0), 0);
+    token_list_release(&tokens);
+    buf_release(&text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_content_of_the_last_answer),
         cmocka_unit_test(test_no_answer),
         cmocka_unit_test(test_eos_is_not_part_of_the_answer),
         cmocka_unit_test(test_rules_agree_on_well_formed_completions),
+        cmocka_unit_test(test_prefix_up_to_the_last_tag),
+        cmocka_unit_test(test_prefix_of_odd_tokens),
+        cmocka_unit_test(test_answer_is_read_token_by_token),
     };
     return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
 }
