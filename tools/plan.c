@@ -100,6 +100,8 @@ static status plan_add_stage(struct memory_plan *plan, const struct pipeline_sta
         request->generates = stage->kind == &stage_kinds[STAGE_ROLLOUT];
         request->training = stage->kind == &stage_kinds[STAGE_OPTIM];
         request->borrows = group->borrows && !request->training;
+        if (stage->kind == &stage_kinds[STAGE_REFSCORE] && values.refscore.generate == REFSCORE_GENERATE_ANSWER)
+            request->continued_tokens = values.refscore.generate_tokens;
         if (request->training) {
             const struct optim_options *optim = &values.optim;
             request->train_vision = optim->train_vision;

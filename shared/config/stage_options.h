@@ -56,10 +56,16 @@ struct rollout_options {
 enum refscore_span { REFSCORE_SPAN_CONTENT, REFSCORE_SPAN_RELEASED };
 enum refscore_logprobs { REFSCORE_LOGPROBS_ANSWER, REFSCORE_LOGPROBS_ALL };
 
+enum refscore_generate { REFSCORE_GENERATE_OFF, REFSCORE_GENERATE_ANSWER };
+
 struct refscore_options {
     struct stage_model_options model;
     int span;     // refscore_span
     int logprobs; // refscore_logprobs
+    int generate; // refscore_generate
+    int64_t generate_tokens;
+    double generate_temperature, generate_top_p;
+    int64_t seed;
 };
 
 enum reward_likelihood { REWARD_LIKELIHOOD_GEOMETRIC, REWARD_LIKELIHOOD_ARITHMETIC };

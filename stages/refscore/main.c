@@ -1,5 +1,6 @@
 // caravan-refscore: computes how likely the answer of each completion is under the reference model, given the prompt
-// and the completion's own reasoning before the answer. A completion without an answer has NaN (JSON null).
+// and the completion's own reasoning before the answer. A completion without an answer has NaN (JSON null). If asked
+// to, it also lets the reference write an answer of its own after that reasoning.
 #include <assert.h>
 #include <math.h>
 #include <stddef.h>
@@ -8,11 +9,13 @@
 #include "shared/stage/stage.h"
 #include "shared/stage/stage_model.h"
 #include "shared/text/answer_span.h"
+#include "stages/refscore/generate.h"
 
 struct refscore {
     struct stage_model model;
     enum answer_span_rule rule;
-    bool keep_logprobs; // write the log-probability of every token to the group
+    bool keep_logprobs;                 // write the log-probability of every token to the group
+    struct answer_generator *generator; // NULL: the reference writes no answers
 };
 static_assert(offsetof(struct refscore, model) == 0, "as the functions of stage_model.h need");
 
@@ -23,7 +26,9 @@ static status refscore_open(void **state, struct stage_context *context) {
     *state = self;
     self->rule = options->span == REFSCORE_SPAN_RELEASED ? ANSWER_SPAN_RELEASED : ANSWER_SPAN_CONTENT;
     self->keep_logprobs = options->logprobs == REFSCORE_LOGPROBS_ALL;
-    return stage_model_open(&self->model, context);
+    TRY(stage_model_open(&self->model, context));
+    if (options->generate == REFSCORE_GENERATE_OFF) return OK;
+    return answer_generator_new(&self->generator, &self->model, options);
 }
 
 static status refscore_work(void *state, struct group *group) {
@@ -42,26 +47,30 @@ static status refscore_work(void *state, struct group *group) {
     float **logprobs = arena_alloc(&group->arena, count * sizeof *logprobs);
     struct answer_span *spans = arena_alloc(&group->arena, count * sizeof *spans);
     struct token_range *answers = arena_alloc(&group->arena, count * sizeof *answers);
-    if (!reference->answer_span.data || !reference->logprobs || !completions || !logprobs || !spans || !answers)
+    bool *ended = arena_alloc(&group->arena, count * sizeof *ended);
+    if (!reference->answer_span.data || !reference->logprobs || !completions || !logprobs || !spans || !answers ||
+        !ended)
         TRY_TO(result, done, fail_oom());
     reference->answer_span.count = reference->logprob_count = count;
     TRY_TO(result, done, group_doubles(group, &reference->answer_logprob, count));
     TRY_TO(result, done, group_doubles(group, &reference->answer_probability, count));
     for (size_t i = 0; i < count; i++) {
         const struct int_array *tokens = &input.completions[i];
-        bool ended = false;
         for (size_t k = 0; tokens->count && k < info->eos_count; k++)
-            ended |= info->eos_ids[k] == tokens->data[tokens->count - 1];
-        TRY_TO(result, done, answer_span_find(tokenizer, self->rule, tokens->data, tokens->count, ended, &spans[i]));
+            ended[i] |= info->eos_ids[k] == tokens->data[tokens->count - 1];
+        TRY_TO(result, done, answer_span_find(tokenizer, self->rule, tokens->data, tokens->count, ended[i], &spans[i]));
         assert(spans[i].first <= spans[i].end && spans[i].end <= tokens->count);
         if (spans[i].found) answers[i] = (struct token_range){spans[i].first, spans[i].end};
         TRY_TO(result, done, group_floats(group, &reference->logprobs[i], tokens->count));
         completions[i] = (struct model_completion){tokens->data, tokens->count};
         logprobs[i] = reference->logprobs[i].data;
     }
-    TRY_TO(result, done,
-           model_score(self->model.model, &input.prompt, completions, count, self->keep_logprobs ? NULL : answers,
-                       logprobs));
+    const struct token_range *wanted = self->keep_logprobs ? NULL : answers;
+    if (self->generator)
+        result = answer_generator_run(self->generator, group, &input.prompt, completions, ended, wanted, logprobs);
+    else
+        result = model_score(self->model.model, &input.prompt, completions, count, wanted, logprobs);
+    TRY_TO(result, done, result);
     // The answer of each completion: its mean log-probability and its mean probability.
     for (size_t i = 0; i < count; i++) {
         const struct answer_span span = spans[i];
@@ -87,6 +96,12 @@ done:
     return result;
 }
 
+static status refscore_close(void *state) {
+    struct refscore *self = state;
+    if (self) answer_generator_free(&self->generator); // before the model, which it refers to
+    return stage_model_close(self);
+}
+
 static const struct stage refscore_stage = {
     .name = "refscore",
     .needs = NEED_COMPLETIONS,
@@ -97,7 +112,7 @@ static const struct stage refscore_stage = {
     .load_weights = stage_model_load,
     .weights_intact = stage_model_intact,
     .work = refscore_work,
-    .close = stage_model_close,
+    .close = refscore_close,
 };
 
 int main(int argc, char **argv) {

@@ -102,6 +102,8 @@ static void test_choices_have_their_numbers(void **state) {
         {"span", "released", STAGE_REFSCORE, REFSCORE_SPAN_RELEASED},
         {"logprobs", "answer", STAGE_REFSCORE, REFSCORE_LOGPROBS_ANSWER},
         {"logprobs", "all", STAGE_REFSCORE, REFSCORE_LOGPROBS_ALL},
+        {"generate", "off", STAGE_REFSCORE, REFSCORE_GENERATE_OFF},
+        {"generate", "answer", STAGE_REFSCORE, REFSCORE_GENERATE_ANSWER},
         {"likelihood", "geometric", STAGE_REWARD, REWARD_LIKELIHOOD_GEOMETRIC},
         {"likelihood", "arithmetic", STAGE_REWARD, REWARD_LIKELIHOOD_ARITHMETIC},
         {"beta_schedule", "constant", STAGE_REWARD, REWARD_BETA_SCHEDULE_CONSTANT},
@@ -132,6 +134,11 @@ static void test_published_defaults(void **state) {
     assert_true(given.optim.train_vision);
     assert_int_equal(given.optim.schedule, OPTIM_SCHEDULE_COSINE);
     assert_int_equal(given.optim.save_every, 0);
+    options_release(&given.options);
+    init_defaults(&given, "refscore");
+    assert_int_equal(given.refscore.generate, REFSCORE_GENERATE_OFF);
+    assert_int_equal(given.refscore.generate_tokens, 32);
+    assert_true(given.refscore.generate_temperature == 1 && given.refscore.generate_top_p == 0.95);
     options_release(&given.options);
     init_defaults(&given, "reward");
     assert_true(isnan(given.reward.length_reward.from) && isnan(given.reward.length_reward.to));
@@ -180,6 +187,11 @@ static void test_mistakes_are_named(void **state) {
         {"rollout", "--model /nowhere", "model: /nowhere: No such file or directory", DATAERR},
         {"rollout", "--model / file", "file: not expected here", USAGE},
         {"rollout", "", "missing: model", USAGE},
+        {"refscore", "--model / --generate all", "generate: 'all' is not one of off|answer", USAGE},
+        {"refscore", "--model / --generate-tokens 0", "generate_tokens: 0 is out of range: 1 to 65536", USAGE},
+        {"refscore", "--model / --generate-top-p 0", "generate_top_p: 0 is out of range: 1e-09 to 1", USAGE},
+        {"refscore", "--model / --generate-temperature -1", "generate_temperature: -1 is out of range: 0 to 1000",
+         USAGE},
         {"optim", "--lr 1", "missing: model, out", USAGE},
         {"optim", "--model / --out o --kl-on accurrate", "kl_on: 'accurrate' is not one of all|accurate", USAGE},
         {"optim", "--model / --out o --kl-parts parts", "kl_parts: 'parts' is not one of whole|separate", USAGE},
@@ -295,7 +307,7 @@ static void test_hash_values_stay(void **state) {
         {"rollout", "--model /", 0x8752c7f164425cc2},
         {"rollout", "--model / --temperature 0.9 --top-k 5 --seed 7 --precision bfloat16 --device cuda:1",
          0xb31d06614f10d05b},
-        {"refscore", "--model / --logprobs all --span released", 0x6e62e648c69cff1f},
+        {"refscore", "--model / --logprobs all --span released", 0x02eded779506aa94},
         {"reward", "--length-reward ..512 --margin 0.01", 0x6cfc65b62f90ba94},
         {"reward", "--length-reward 320..512 --upper-bound none --method grpo --coefficient -0", 0x2e4231ee3ea41fd5},
         {"optim", "--model / --out /x --steps 100 --schedule constant --train-vision no --lr 3e-5", 0x2dc63703b80d859f},
