@@ -121,10 +121,12 @@ static status runner_find_section(const struct stage_context *context, struct se
     return result;
 }
 
-// Passes a group on that the stage does not work on: a quarantined one, or one whose section was found.
+// Delivers a group that needs no work here: a quarantined one, or one whose section was found. The whole group is kept
+// where it leaves the pipeline, because a stage before this one may have replaced it in the store by what it knew of
+// it.
 static status runner_pass(struct runner *runner, struct group *group) {
     struct stage_context *context = runner->context;
-    if (context->store && context->stage->stores_all) {
+    if (context->store && context->last) {
         status result = group_store_save(context->store, NULL, SECTION_PROMPT, group);
         if (result != OK) group_free(&group);
         TRY(result);

@@ -14,6 +14,7 @@ struct stage_context {
     struct options options;    // values: the struct of the stage's table, see stage_options()
     void *state;               // the stage's own
     struct group_store *store; // NULL without --store
+    bool last;                 // no stage comes after it in its pipeline; also set under --stdio, where it may be so
     struct node *node;         // in a run; NULL under --stdio
     int64_t weights_version;   // of the weights in use, when they are optim's
     struct group **unfinished; // the stage has them when it is closed; freed afterwards

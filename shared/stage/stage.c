@@ -42,6 +42,7 @@ int stage_main(const struct stage *stage, int argc, char **argv) {
     if (result == OK) result = options_parse(&context.options, argc, argv, &rest);
     log_timestamps(options && options->wiring);
     if (result == OK) result = signals_open();
+    context.last = options && !options->wiring;
     if (result == OK && options->wiring) result = node_enter(&context, options->wiring);
     if (result == OK && options->store) result = group_store_open(&context.store, options->store, false);
     if (result == OK && stage->open) result = stage->open(&context.state, &context);

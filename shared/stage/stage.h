@@ -35,7 +35,6 @@ struct stage {
     const struct option_table *table; // NULL: that of its kind
     unsigned needs;                   // group_need: checked before the stage sees a group
     int section;                      // the group_section that it adds and the runner stores, or -1
-    bool stores_all; // the store gets every group: quarantined ones, too, and those it had a section of
 
     // Sets up; *state is passed to all other functions. USAGE, DATAERR or UNAVAILABLE before any group is read. NULL:
     // there is nothing to set up.

@@ -69,10 +69,14 @@ status group_store_save(struct group_store *store, const struct section_key *key
     struct lmdb_txn *txn = NULL;
     if (result == OK) {
         do {
+            struct lmdb_val stored = {0};
             result = lmdb_txn_begin_write(store->env, &txn);
-            if (result == OK && key)
+            if (result == OK && key) result = lmdb_txn_get(txn, DBI_SECTIONS, group_store_section_key(key), &stored);
+            const bool fresh = !stored.data;
+            if (result == OK && key && fresh)
                 result = lmdb_txn_put(txn, DBI_SECTIONS, group_store_section_key(key), section_value);
-            if (result == OK) result = lmdb_txn_put(txn, DBI_GROUPS, group_store_id_key(group->id, &hash), group_value);
+            if (result == OK && fresh)
+                result = lmdb_txn_put(txn, DBI_GROUPS, group_store_id_key(group->id, &hash), group_value);
         } while (lmdb_txn_commit(&txn, &result));
     }
     buf_release(&packed_group);

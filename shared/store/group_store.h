@@ -28,8 +28,9 @@ void group_store_close(struct group_store **store);
 status group_store_find(struct group_store *store, const struct section_key *key, enum group_section section,
                         struct group *group, bool *found);
 
-// Stores the complete group and, unless `key` is NULL, its section under `key`: both or neither. UNAVAILABLE when the
-// disk is full.
+// Stores the complete group and, unless `key` is NULL, its section under `key`: both or neither. If there is a section
+// under `key` already, another process was quicker: nothing is stored, because later stages may have added theirs to
+// the group since. UNAVAILABLE when the disk is full.
 status group_store_save(struct group_store *store, const struct section_key *key, enum group_section section,
                         const struct group *group);
 

@@ -12,7 +12,6 @@ static const struct stage judge_stage = {
     .name = "judge",
     .needs = NEED_COMPLETIONS,
     .section = SECTION_CONSISTENCY,
-    .stores_all = true,
     .work = judge_work,
 };
 

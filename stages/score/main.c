@@ -19,7 +19,6 @@ static const struct stage score_stage = {
     .name = "score",
     .needs = NEED_COMPLETIONS,
     .section = -1,
-    .stores_all = true,
     .open = score_open,
     .work = score_work,
 };

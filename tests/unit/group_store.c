@@ -35,6 +35,13 @@ static void test_sections_and_groups(void **state) {
     assert_int_equal(group_store_get(store, "e0-000001", &back), OK);
     assert_string_equal(back->unknown.first->json.data, "1.50");
     group_free(&back);
+    // A slower process has the same section, but less of the group than has come since.
+    struct group *less = make("e0-000001", ",\"advantages\":[1,-1]");
+    assert_int_equal(group_store_save(store, &first, SECTION_REWARD, less), OK);
+    group_free(&less);
+    assert_int_equal(group_store_get(store, "e0-000001", &back), OK);
+    assert_string_equal(back->unknown.first->json.data, "1.50");
+    group_free(&back);
     assert_int_equal(group_store_get(store, "e0-000002", &back), OK);
     assert_null(back);
     group_free(&given);

@@ -10,6 +10,7 @@
 #include "shared/base/file.h"
 #include "shared/config/stage_kinds.h"
 #include "shared/stage/stage.h"
+#include "shared/store/group_store.h"
 
 // ---- the stages: sample_id says what happens to a group
 
@@ -388,6 +389,45 @@ static void test_store_is_looked_up(void **state) {
     assert_int_equal(dir_remove(dir), OK);
 }
 
+static status count_group(void *context, const struct group *group) {
+    int *counts = context; // whole groups, quarantined ones
+    counts[0] += group->advantages.count == 1 && group->unknown.first;
+    counts[1] += group->quarantine.present;
+    return OK;
+}
+
+// What is found and what was quarantined before is kept, too, as it left: here with an unknown key and a section.
+static void test_store_keeps_whole_groups(void **state) {
+    (void)state;
+    static const char *const inputs[] = {
+        GROUP("a", ""),
+        "{\"id\":\"a\",\"sample_id\":\"\",\"prompt\":{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\","
+        "\"text\":\"?\"}]}],\"problem_type\":\"free-form\",\"solution\":\"x\"},\"mine\":1}\n",
+        "{\"id\":\"b\",\"prompt\":{\"messages\":[],\"solution\":\"\"},\"quarantine\":{\"stage\":\"frames\",\"reason\":"
+        "\"cut\"}}\n",
+    };
+    char dir[] = "/tmp/caravan-runner-XXXXXX", option[64];
+    struct group_store *store = NULL;
+    int counts[2] = {0};
+    assert_non_null(mkdtemp(dir));
+    snprintf(option, sizeof option, "--store=%s", dir);
+    for (int i = 0; i < 3; i++) {
+        struct buf out = {0}, log = {0};
+        struct child child = child_start(&simple, option, NULL);
+        child_write(&child, inputs[i]);
+        assert_int_equal(child_finish(&child, &out, &log), 0);
+        if (i == 1) assert_non_null(strstr(log.data, "1 found"));
+        buf_release(&out);
+        buf_release(&log);
+    }
+    assert_int_equal(group_store_open(&store, dir, true), OK);
+    assert_int_equal(group_store_each(store, count_group, counts), OK);
+    assert_int_equal(counts[0], 1);
+    assert_int_equal(counts[1], 1);
+    group_store_close(&store);
+    assert_int_equal(dir_remove(dir), OK);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order_is_kept),
@@ -404,6 +444,7 @@ int main(void) {
         cmocka_unit_test(test_source_writes_its_groups),
         cmocka_unit_test(test_usage),
         cmocka_unit_test(test_store_is_looked_up),
+        cmocka_unit_test(test_store_keeps_whole_groups),
     };
     signal(SIGPIPE, SIG_IGN);
     return cmocka_run_group_tests(tests, NULL, NULL);
