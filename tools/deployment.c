@@ -235,6 +235,7 @@ status deployment_write_config(const struct deployment *deployment, const struct
                                  .machine = deployment_machine(deployment, replica->machine),
                                  .from = stage && stage->from >= 0 ? stages[stage->from].name : "",
                                  .last = stage == &stages[pipeline->stage_count - 1],
+                                 .trains = pipeline_optim(pipeline) != NULL,
                                  .secret = deployment->secret};
     struct buf text = {0};
     status result;

@@ -40,7 +40,7 @@ status processes_init(struct processes *processes, struct deployment *deployment
         if (!replica->stage || replica->machine != deployment->here) continue;
         struct process *process = &processes->list[processes->count++];
         const struct pipeline_stage *stage = replica->stage;
-        size_t count = 0, capacity = key_list_count(&stage->keys) + 4;
+        size_t count = 0, capacity = key_list_count(&stage->keys) + 5;
         process->replica = replica;
         process->name = deployment_name(deployment, replica);
         process->log = arena_printf(arena, "%s/logs/%s.log", run, process->name);
@@ -51,6 +51,13 @@ status processes_init(struct processes *processes, struct deployment *deployment
         process->argv[count++] = arena_printf(arena, stage->program ? "%s/caravan" : "%s/caravan-%s", dir, stage->name);
         if (stage->program) process->argv[count++] = arena_printf(arena, "program");
         process->argv[count++] = arena_printf(arena, "--wiring=%s", config);
+        if (stage->program && stage == &deployment->pipeline->stages[deployment->pipeline->stage_count - 1]) {
+            // No later stage keeps what the program answers: it goes to the store of the stages before it.
+            const struct pipeline_stage *before = stage;
+            while (before > deployment->pipeline->stages && !before->kind) before--;
+            const char *store = before->kind ? pipeline_value(before, "store") : NULL;
+            if (store) process->argv[count++] = arena_printf(arena, "--store=%s", store);
+        }
         for (const struct pipeline_key *key = stage->keys.first; key && !stage->program; key = key->next)
             process->argv[count++] = arena_printf(arena, "--%s=%s", key->name, key->value);
         assert(count < capacity);

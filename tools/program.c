@@ -123,6 +123,9 @@ static status program_exchange(struct program *program, struct group *group) {
         group_free(&answer);
         return result;
     }
+    // When the group was issued is not the program's to say.
+    answer->requires = group->requires;
+    answer->requires.unknown = (struct unknown_fields){0};
     *group = *answer;
     *answer = before;
     group_free(&answer);
@@ -155,7 +158,7 @@ static status program_work(void *state, struct group *group) {
 
 int program_main(int argc, char **argv) {
     static const char option[] = "--wiring=";
-    bool given = argc == 2 && !strncmp(argv[1], option, sizeof option - 1);
+    bool given = argc >= 2 && !strncmp(argv[1], option, sizeof option - 1);
     const char *path = given ? argv[1] + sizeof option - 1 : "";
     struct program *program = &user_program;
     const struct node_config *config = &program->config;

@@ -1,4 +1,5 @@
 // caravan run FILE: this machine's part of a pipeline, from making the run's directory to its end.
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -63,7 +64,7 @@ static status run_count_steps(const struct deployment *deployment, int64_t *step
     struct source_options source;
     struct options parsed = {0};
     struct dataset *data = NULL;
-    status result = pipeline_options(&pipeline->stages[pipeline->stage_count - 1], &parsed, &optim);
+    status result = pipeline_options(pipeline_optim(pipeline), &parsed, &optim);
     *steps = result == OK ? optim.steps : 0;
     options_release(&parsed);
     if (result != OK || *steps) return result;
@@ -84,9 +85,8 @@ static status run_count_steps(const struct deployment *deployment, int64_t *step
 // Sets `steps` where a stage of this machine needs it: for the learning rate's schedule and for that of cora's beta.
 static status run_set_steps(struct deployment *deployment) {
     struct pipeline *pipeline = deployment->pipeline;
-    const struct stage_kind *last = pipeline->stages[pipeline->stage_count - 1].kind;
     int64_t steps = 0;
-    if (last != &stage_kinds[STAGE_OPTIM] || pipeline->stages[0].kind != &stage_kinds[STAGE_SOURCE]) return OK;
+    if (!pipeline_optim(pipeline) || pipeline->stages[0].kind != &stage_kinds[STAGE_SOURCE]) return OK;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         char text[32];
         bool needed;
@@ -102,7 +102,9 @@ static status run_set_steps(struct deployment *deployment) {
 // Makes the run's directories and its lock, writes pipeline.yaml and the link to the metrics, and runs the supervisor.
 static status run(struct deployment *deployment) {
     static const char *const dirs[] = {"store", "logs", "wiring", "weights", "checkpoints"};
+    enum { DIRS = sizeof dirs / sizeof *dirs, TRAINING_DIRS = 2 }; // the last ones are optim's
     const struct pipeline *pipeline = deployment->pipeline;
+    const struct pipeline_stage *optim = pipeline_optim(pipeline);
     const char *machine = deployment_machine(deployment, deployment->here), *sockets = deployment->sockets;
     struct buf path = {0}, text = {0}, target = {0};
     int lock = -1;
@@ -122,7 +124,7 @@ static status run(struct deployment *deployment) {
                      : fail(UNAVAILABLE, "%s: %s", path.data, strerror(errno));
         goto done;
     }
-    for (size_t i = 0; i < sizeof dirs / sizeof *dirs; i++) {
+    for (size_t i = 0; i < (optim ? DIRS : DIRS - TRAINING_DIRS); i++) {
         buf_clear(&path);
         TRY_TO(result, done, buf_printf(&path, "%s/%s", pipeline->run, dirs[i]));
         TRY_TO(result, done, dir_make(path.data));
@@ -135,16 +137,18 @@ static status run(struct deployment *deployment) {
     TRY_TO(result, done, buf_printf(&path, "%s/pipeline.yaml", pipeline->run));
     TRY_TO(result, done, pipeline_write(pipeline, &text));
     TRY_TO(result, done, file_write_atomic(path.data, text.data, text.size));
-    // Optim writes its metrics beside its checkpoints; people look for them in the run's directory.
-    const char *out = pipeline_value(&pipeline->stages[pipeline->stage_count - 1], "out");
-    size_t length = strlen(pipeline->run);
-    if (!out) out = "checkpoints";
-    bool inside = !strncmp(out, pipeline->run, length) && out[length] == '/';
-    buf_clear(&path);
-    TRY_TO(result, done, buf_printf(&path, "%s/metrics.jsonl", pipeline->run));
-    TRY_TO(result, done, buf_printf(&target, "%s/metrics.jsonl", inside ? out + length + 1 : out));
-    if (symlink(target.data, path.data) && errno != EEXIST)
-        TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", path.data, strerror(errno)));
+    if (optim) {
+        // Optim writes its metrics beside its checkpoints; people look for them in the run's directory.
+        const char *out = pipeline_value(optim, "out"); // the default is below the run's directory
+        size_t length = strlen(pipeline->run);
+        assert(out);
+        bool inside = !strncmp(out, pipeline->run, length) && out[length] == '/';
+        buf_clear(&path);
+        TRY_TO(result, done, buf_printf(&path, "%s/metrics.jsonl", pipeline->run));
+        TRY_TO(result, done, buf_printf(&target, "%s/metrics.jsonl", inside ? out + length + 1 : out));
+        if (symlink(target.data, path.data) && errno != EEXIST)
+            TRY_TO(result, done, fail(UNAVAILABLE, "%s: %s", path.data, strerror(errno)));
+    }
     result = supervisor_run(deployment);
 done:
     if (lock >= 0) close(lock);

@@ -30,7 +30,7 @@ struct missing_group {
 
 struct run_status {
     const struct deployment *deployment;
-    struct row *rows; // in the order of the stages: the source first, optim last
+    struct row *rows; // in the order of the stages: the source first, optim (if there is one) last
     size_t count;
     struct missing_group *missing;
     size_t missing_count;
@@ -85,6 +85,11 @@ static const struct message_status *run_status_source(const struct run_status *r
     return row_is_source(row) && row->known ? &row->report : NULL;
 }
 
+// The groups that the run is done with, in any order.
+static int64_t run_status_settled(const struct message_status *source) {
+    return source->done + source->run_quarantined + source->run_unused;
+}
+
 status run_status_update(struct run_status *run_status, const struct wire_message *message, double now) {
     struct row *row =
         run_status_row(run_status, deployment_find(run_status->deployment, message->name, (int)message->replica));
@@ -113,7 +118,7 @@ status run_status_update(struct run_status *run_status, const struct wire_messag
     row->reported = now;
     if (row_is_source(row) && run_status->first_time == 0 && *row->in_flight) {
         run_status->first_time = now;
-        run_status->first_settled = row->report.settled;
+        run_status->first_settled = run_status_settled(&row->report);
     }
     return OK;
 failed:
@@ -140,18 +145,18 @@ static const char *row_state(const struct row *row, double now) {
     return now - row->reported > SILENT_SECONDS ? "silent" : row->report.state;
 }
 
-// Appends the step, the groups, their rate and the time left.
+// Appends the step if the run has steps, the groups, their rate and the time left.
 static status run_status_add_progress(const struct run_status *run_status, const struct message_status *source,
                                       double now, struct buf *out) {
     double seconds = run_status->first_time > 0 ? now - run_status->first_time : 0;
-    int64_t done = source->settled - run_status->first_settled;
-    TRY(buf_printf(out, "step %lld, %lld of %lld groups", (long long)source->step, (long long)source->settled,
-                   (long long)source->total));
+    const int64_t settled = run_status_settled(source), done = settled - run_status->first_settled;
+    if (pipeline_optim(run_status->deployment->pipeline)) TRY(buf_printf(out, "step %lld, ", (long long)source->step));
+    TRY(buf_printf(out, "%lld of %lld groups", (long long)settled, (long long)source->total));
     if (seconds < 1 || done <= 0) return OK;
     double rate = (double)done / seconds;
     TRY(rate >= 1 ? buf_printf(out, ", %.1f groups/s", rate) : buf_printf(out, ", %.1f groups/min", rate * 60));
-    if (source->settled >= source->total) return OK;
-    long long left = (long long)((double)(source->total - source->settled) / rate);
+    if (settled >= source->total) return OK;
+    long long left = (long long)((double)(source->total - settled) / rate);
     return buf_printf(out, ", %lld:%02lld:%02lld left", left / 3600, left / 60 % 60, left % 60);
 }
 
@@ -187,8 +192,10 @@ status run_status_table(const struct run_status *run_status, double now, struct 
     if (source) {
         TRY(buf_puts(out, ": "));
         TRY(run_status_add_progress(run_status, source, now, out));
-        TRY(buf_printf(out, "\n%lld in flight, %lld quarantined, %lld left over", (long long)source->held,
-                       (long long)source->run_quarantined, (long long)source->run_unused));
+        TRY(buf_printf(out, "\n%lld in flight, %lld quarantined", (long long)source->held,
+                       (long long)source->run_quarantined));
+        if (pipeline_optim(run_status->deployment->pipeline))
+            TRY(buf_printf(out, ", %lld left over", (long long)source->run_unused));
     }
     if (optim->known && !isnan(optim->report.reward))
         TRY(buf_printf(out, "; last step: reward %.3f, accuracy %.3f", optim->report.reward, optim->report.accuracy));

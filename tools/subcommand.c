@@ -72,22 +72,22 @@ static int subcommand_machine(const struct pipeline_stage *stage) {
 }
 
 status subcommand_set_publish(struct pipeline *pipeline) {
-    struct pipeline_stage *last = &pipeline->stages[pipeline->stage_count - 1];
-    const char *device = subcommand_device(last);
+    struct pipeline_stage *optim = pipeline_optim(pipeline);
+    const char *device = optim ? subcommand_device(optim) : NULL;
     struct source_options source;
     struct options parsed = {0};
-    if (last->kind != &stage_kinds[STAGE_OPTIM] || pipeline->stages[0].kind != &stage_kinds[STAGE_SOURCE]) return OK;
-    if (pipeline_value(last, "publish") || (device && strcmp(device, "cpu") == 0)) return OK;
+    if (!optim || pipeline->stages[0].kind != &stage_kinds[STAGE_SOURCE]) return OK;
+    if (pipeline_value(optim, "publish") || (device && strcmp(device, "cpu") == 0)) return OK;
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         const struct pipeline_stage *stage = &pipeline->stages[i];
         if (!stage->kind || !stage->kind->follows_weights) continue;
         if (!subcommand_same_value(subcommand_device(stage), device) ||
-            !subcommand_same_value(pipeline_value(stage, "precision"), pipeline_value(last, "precision")) ||
-            subcommand_machine(stage) != subcommand_machine(last))
+            !subcommand_same_value(pipeline_value(stage, "precision"), pipeline_value(optim, "precision")) ||
+            subcommand_machine(stage) != subcommand_machine(optim))
             return OK;
     }
     status result = pipeline_options(&pipeline->stages[0], &parsed, &source);
-    if (result == OK) result = pipeline_set(pipeline, last, "publish", source.max_staleness ? "copy" : "lend");
+    if (result == OK) result = pipeline_set(pipeline, optim, "publish", source.max_staleness ? "copy" : "lend");
     options_release(&parsed);
     return result;
 }

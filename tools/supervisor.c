@@ -91,8 +91,7 @@ static void supervisor_stop(struct supervisor *supervisor, status result, const 
 // Kills the processes that have not ended STOP_SECONDS after they were asked to. Optim is spared: it may be writing a
 // checkpoint. Every other process can be killed at any time without loss.
 static void supervisor_kill_late(struct supervisor *supervisor) {
-    const struct pipeline *pipeline = supervisor->deployment->pipeline;
-    const struct pipeline_stage *optim = &pipeline->stages[pipeline->stage_count - 1];
+    const struct pipeline_stage *optim = pipeline_optim(supervisor->deployment->pipeline);
     assert(supervisor->stopping);
     if (supervisor->killed || clock_monotonic() - supervisor->stop_time < STOP_SECONDS) return;
     supervisor->killed = true;

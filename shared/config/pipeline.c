@@ -52,6 +52,11 @@ struct pipeline_stage *pipeline_find_stage(const struct pipeline *pipeline, cons
     return NULL;
 }
 
+struct pipeline_stage *pipeline_optim(const struct pipeline *pipeline) {
+    struct pipeline_stage *last = &pipeline->stages[pipeline->stage_count - 1];
+    return last->kind == &stage_kinds[STAGE_OPTIM] ? last : NULL;
+}
+
 const char *pipeline_value(const struct pipeline_stage *stage, const char *key) {
     const struct pipeline_key *found = key_list_find(&stage->keys, key);
     return found ? found->value : NULL;
@@ -183,7 +188,8 @@ static status pipeline_dot_edge(const char *from, const char *to, const char *at
 }
 
 status pipeline_dot(const struct pipeline *pipeline, struct buf *out) {
-    const struct pipeline_stage *first = pipeline->stages, *end = first + pipeline->stage_count, *last = end - 1;
+    const struct pipeline_stage *first = pipeline->stages, *end = first + pipeline->stage_count, *last = end - 1,
+                                *optim = pipeline_optim(pipeline);
     struct buf title = {0};
     status result;
     assert(pipeline->stage_count > 0);
@@ -208,10 +214,12 @@ status pipeline_dot(const struct pipeline *pipeline, struct buf *out) {
     }
     for (const struct pipeline_stage *stage = first; stage < end; stage++) {
         if (stage->from >= 0) TRY_TO(result, done, pipeline_dot_edge(first[stage->from].name, stage->name, "", out));
-        if (stage->kind && stage->kind->follows_weights)
-            TRY_TO(result, done, pipeline_dot_edge(last->name, stage->name, " [style=dashed, label=\"weights\"]", out));
+        if (optim && stage->kind && stage->kind->follows_weights)
+            TRY_TO(result, done,
+                   pipeline_dot_edge(optim->name, stage->name, " [style=dashed, label=\"weights\"]", out));
     }
-    TRY_TO(result, done, pipeline_dot_edge(last->name, first->name, " [style=dotted, label=\"trained\"]", out));
+    const char *settled = optim ? " [style=dotted, label=\"trained\"]" : " [style=dotted, label=\"done\"]";
+    TRY_TO(result, done, pipeline_dot_edge(last->name, first->name, settled, out));
     result = buf_puts(out, "}\n");
 done:
     buf_release(&title);
@@ -219,6 +227,7 @@ done:
 }
 
 status pipeline_text(const struct pipeline *pipeline, struct buf *out) {
+    const bool optim = pipeline_optim(pipeline) != NULL;
     size_t width = 0;
     struct buf title = {0};
     status result;
@@ -236,7 +245,8 @@ status pipeline_text(const struct pipeline *pipeline, struct buf *out) {
         if (stage->program) TRY_TO(result, done, buf_printf(out, " program: %s", stage->program));
         for (const struct pipeline_key *key = stage->keys.first; key; key = key->next)
             if (pipeline_shows_key(stage, key)) TRY_TO(result, done, buf_printf(out, " %s: %s", key->name, key->value));
-        if (stage->kind && stage->kind->follows_weights) TRY_TO(result, done, buf_puts(out, "  <- weights of optim"));
+        if (optim && stage->kind && stage->kind->follows_weights)
+            TRY_TO(result, done, buf_puts(out, "  <- weights of optim"));
         TRY_TO(result, done, buf_puts(out, i + 1 < pipeline->stage_count ? "\n    |\n    v\n" : "\n"));
     }
     for (size_t i = 0; i < pipeline->machine_count; i++) {

@@ -77,6 +77,9 @@ void pipeline_free(struct pipeline **pipeline);
 // Returns the stage of that name, NULL if there is none.
 struct pipeline_stage *pipeline_find_stage(const struct pipeline *pipeline, const char *name);
 
+// Returns the last stage if it is optim, NULL in a pipeline that trains nothing.
+struct pipeline_stage *pipeline_optim(const struct pipeline *pipeline);
+
 // Returns the key of that name, NULL if the list has none.
 struct pipeline_key *key_list_find(const struct key_list *keys, const char *name);
 

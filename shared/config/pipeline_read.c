@@ -1,5 +1,5 @@
-// Reading a pipeline file from the first byte to the finished pipeline. Its stages are a line from the source to the
-// optimizer: a group goes one way, so no stage has two readers.
+// Reading a pipeline file from the first byte to the finished pipeline. Its stages are a line that begins with the
+// source: a group goes one way, so no stage has two readers. Where groups are trained, the line ends with optim.
 #include <assert.h>
 #include <errno.h>
 #include <limits.h>
@@ -60,8 +60,7 @@ static void pipeline_check_order(struct parsed_file *file) {
     }
 }
 
-// Sorts the stages along the flow, from the source, each stage once, to the optimizer. A stage that does not fit is
-// diagnosed.
+// Sorts the stages along the flow, from the source, each stage once. A stage that does not fit is diagnosed.
 static void pipeline_sort(struct parsed_file *file) {
     struct pipeline *pipeline = file->pipeline;
     size_t before = file->diagnostics.count;
@@ -88,8 +87,8 @@ static void pipeline_sort(struct parsed_file *file) {
     const struct pipeline_stage *source = pipeline_find_stage(pipeline, stage_kinds[STAGE_SOURCE].name);
     if (pipeline->stage_count && !source)
         diagnostic_add(&file->diagnostics, pipeline->stages_at, "stages: missing: source, where groups come from");
-    if (pipeline->stage_count && !pipeline_find_stage(pipeline, stage_kinds[STAGE_OPTIM].name))
-        diagnostic_add(&file->diagnostics, pipeline->stages_at, "stages: missing: optim, where groups end");
+    if (pipeline->stage_count == 1 && source)
+        diagnostic_add(&file->diagnostics, pipeline->stages_at, "stages: no stage comes after source");
     if (!pipeline->stage_count && pipeline->stages_at.line)
         diagnostic_add(&file->diagnostics, pipeline->stages_at, "stages: empty");
     for (size_t i = 0; i < pipeline->stage_count; i++) {

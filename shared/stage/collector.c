@@ -33,7 +33,7 @@ struct collector {
     // Under the lock:
     bool started;   // RUN_INFO has come
     bool untrained; // no step was trained before this process started
-    int64_t total, per_step, step;
+    int64_t total, step;
     struct settled *log; // of the seqs from log_begin on
     size_t log_count, log_capacity;
     int64_t log_begin;
@@ -53,8 +53,8 @@ status collector_open(struct collector **out, struct stage_context *context) {
     collector->context = context;
     collector->reward = collector->accuracy = NAN;
     pthread_mutex_init(&collector->lock, NULL);
-    status result = OK;
-    if (context->stage->position) result = context->stage->position(context->state, &collector->step, &collector->next);
+    assert(context->stage->position);
+    status result = context->stage->position(context->state, &collector->step, &collector->next);
     collector->untrained = collector->next < 0;
     if (collector->untrained) collector->next = 0;
     collector->settled_below = collector->log_begin = collector->next;
@@ -141,16 +141,11 @@ static status collector_resend(const struct collector *collector, struct io_thre
 // those above it afterwards.
 status collector_message(struct collector *collector, struct io_thread *io, struct wire_peer *peer,
                          const struct wire_message *message) {
-    const bool counts_steps = collector->context->stage->position != NULL;
     status result;
     if (message->kind != MESSAGE_RUN_INFO) return OK;
     pthread_mutex_lock(&collector->lock);
-    if (!collector->started && !counts_steps)
-        collector->settled_below = collector->log_begin = collector->next = message->seq;
     collector->started = true;
     collector->total = message->count;
-    collector->per_step = message->per_step > 0 ? message->per_step : 1;
-    if (!counts_steps) collector->step = collector->settled_below / collector->per_step;
     const int64_t here = collector->settled_below;
     const int64_t known = message->seq < here ? message->seq : here; // the source's ledger has everything below
     if (known > collector->log_begin) {
@@ -271,9 +266,9 @@ status collector_settle(struct collector *collector, struct io_thread *io, const
     pthread_mutex_lock(&collector->lock);
     if (entry.quarantine) {
         entry.kind = MESSAGE_QUARANTINED;
-    } else if (group->trained.present || !collector->context->stage->position) {
+    } else if (group->trained.present) {
         entry.kind = MESSAGE_TRAINED;
-        entry.step = group->trained.present ? group->trained.step : seq / collector->per_step + 1;
+        entry.step = group->trained.step;
     }
     // The very last one is withheld.
     entry.withheld = collector->log_begin + collector->log_settled + 1 >= collector->total;

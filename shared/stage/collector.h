@@ -1,5 +1,5 @@
-// The last stage in a pipeline: gives it the groups in order, each seq once, skips the quarantined ones, and tells the
-// source the outcome of each group.
+// Optim in a pipeline: gives it the groups in order, each seq once, skips the quarantined ones, and tells the source
+// the outcome of each group.
 //
 // collector_message and collector_report belong to the I/O thread, the rest to the worker.
 #ifndef SHARED_STAGE_COLLECTOR_H
@@ -10,7 +10,7 @@
 
 struct collector;
 
-// Makes the collector of the stage that `context` has open, which must outlive it; begins at the stage's position.
+// Makes the collector of optim, which `context` has open and which must outlive it; begins at optim's position.
 // UNAVAILABLE when memory is short; or the failure of `position`. Free with collector_close.
 status collector_open(struct collector **out, struct stage_context *context);
 
@@ -32,7 +32,7 @@ status collector_settle(struct collector *collector, struct io_thread *io, const
 // last group, so that a run is never over too early.
 status collector_finish(struct collector *collector, struct io_thread *io);
 
-// Hook: the counters of the last stage.
+// Hook: optim's counters.
 void collector_report(struct collector *collector, struct message_status *counters);
 
 #endif

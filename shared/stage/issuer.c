@@ -1,4 +1,5 @@
-// Only optim knows what is trained: nothing is issued before it has sent its POSITION.
+// With optim, only optim knows what is trained: nothing is issued before it has sent its POSITION. Without optim, the
+// ledger knows what is done: TRAINED then means that every stage has worked on the group, and there are no steps.
 #include "shared/stage/issuer.h"
 
 #include <assert.h>
@@ -15,12 +16,17 @@
 // Seconds without a settled group after which everything in flight is issued again.
 static const double issuer_patience = 1800;
 
+// Groups in flight without optim: several replicas of rollout can decode full batches while as many clips are decoded.
+// A set of so many seqs always fits STATUS.
+static const int64_t issuer_in_flight = 256;
+
 struct issuer {
     struct stage_context *context;
     struct ledger *ledger;
     int64_t total, per_step, staleness;
+    bool trains;        // the run has optim
     int64_t step;       // of optim
-    bool ready;         // optim has sent its POSITION
+    bool ready;         // optim has sent its POSITION, or there is none
     bool reissue;       // everything in flight is to be issued again
     bool finished;      // the supervisors were told that the run is finished, or that it is refused
     bool supervised;    // a supervisor was there
@@ -46,8 +52,10 @@ status issuer_open(struct issuer **out, struct stage_context *context, const str
     issuer->per_step = options->groups_per_step;
     issuer->staleness = options->max_staleness;
     issuer->settled_at = clock_monotonic();
+    issuer->trains = config->trains;
+    issuer->ready = issuer->reissue = !config->trains;
     assert(issuer->per_step > 0 && issuer->staleness >= 0);
-    struct ledger_config ledger = {.groups_per_step = issuer->per_step};
+    struct ledger_config ledger = {.groups_per_step = issuer->trains ? issuer->per_step : 0};
     TRY_TO(result, done, stage->describe(context->state, &issuer->total, &ledger.data));
     const char *path = path_join(&memory, config->run_dir, "ledger.lmdb");
     TRY_TO(result, done, path ? OK : fail_oom());
@@ -79,10 +87,10 @@ static status issuer_issue(struct issuer *issuer, struct io_thread *io, int64_t 
     assert(issuer->ready && seq >= 0 && seq < issuer->total && ahead >= 0);
     struct group *group = NULL;
     TRY(context->stage->group_at(context->state, seq, &group));
-    int64_t policy = issuer->step + ahead / issuer->per_step - issuer->staleness;
+    int64_t policy = issuer->trains ? issuer->step + ahead / issuer->per_step - issuer->staleness : 0;
     group->requires.present = true;
     group->requires.policy = group->requires.reference = policy > 0 ? policy : 0;
-    group->requires.exact = issuer->staleness == 0;
+    group->requires.exact = issuer->trains && issuer->staleness == 0;
     group->requires.order = seq;
     status result = runner_add_times(group, context->stage->name, started);
     if (result == OK) result = ledger_issue(issuer->ledger, seq, group->id.data);
@@ -122,18 +130,20 @@ status issuer_tick(struct issuer *issuer, struct io_thread *io) {
             if (state == LEDGER_IN_FLIGHT || state == LEDGER_NEW) TRY(issuer_issue(issuer, io, seq, ahead++));
         }
     }
-    const int64_t in_flight_max = (issuer->staleness + 1) * issuer->per_step;
+    int64_t in_flight_max = (issuer->staleness + 1) * issuer->per_step;
+    if (!issuer->trains && in_flight_max < issuer_in_flight) in_flight_max = issuer_in_flight;
     while (ledger_next_unissued(ledger) < issuer->total && ledger_in_flight(ledger) < in_flight_max)
         TRY(issuer_issue(issuer, io, ledger_next_unissued(ledger), ledger_in_flight(ledger)));
     if (issuer->finished || ledger_settled(ledger) < issuer->total) return OK;
+    int64_t unused = ledger_count(ledger, LEDGER_UNUSED), trained = ledger_count(ledger, LEDGER_TRAINED);
     // Every step trains per_step groups. The remainder was quarantined, but optim and the source ended before they
     // could record it.
-    int64_t unused = ledger_count(ledger, LEDGER_UNUSED), trained = ledger_count(ledger, LEDGER_TRAINED);
-    int64_t unrecorded = trained % issuer->per_step;
+    int64_t unrecorded = issuer->trains ? trained % issuer->per_step : 0, size = 0;
     issuer->finished = true;
-    int size =
-        snprintf(summary, sizeof summary, "%lld steps, %lld groups trained, %lld quarantined", (long long)issuer->step,
-                 (long long)(trained - unrecorded), (long long)(ledger_count(ledger, LEDGER_QUARANTINED) + unrecorded));
+    if (issuer->trains) size = snprintf(summary, sizeof summary, "%lld steps, ", (long long)issuer->step);
+    size += snprintf(summary + size, sizeof summary - (size_t)size, "%lld groups %s, %lld quarantined",
+                     (long long)(trained - unrecorded), issuer->trains ? "trained" : "done",
+                     (long long)(ledger_count(ledger, LEDGER_QUARANTINED) + unrecorded));
     assert(size > 0 && (size_t)size < sizeof summary);
     if (unused)
         snprintf(summary + size, sizeof summary - (size_t)size, ", %lld left over: they did not fill a step of %lld",
@@ -150,7 +160,7 @@ status issuer_joined(struct issuer *issuer, struct io_thread *io, struct wire_pe
         issuer->supervised = true;
         issuer->finished = false;
     }
-    if (strcmp(purpose, "ledger") != 0 || !strcmp(wire_peer_name(peer), SUPERVISOR_NAME)) return OK;
+    if (!issuer->trains || strcmp(purpose, "ledger") != 0 || !strcmp(wire_peer_name(peer), SUPERVISOR_NAME)) return OK;
     const struct wire_message run_info = {.kind = MESSAGE_RUN_INFO,
                                           .count = issuer->total,
                                           .per_step = issuer->per_step,
@@ -168,8 +178,8 @@ static status issuer_settle(struct issuer *issuer, struct io_thread *io, const s
                                        .reason = message->reason};
     bool newly_settled = false;
     if (message->seq < 0 || message->seq >= issuer->total)
-        return fail(DATAERR, "optim reported group %lld, but the data set has %lld", (long long)message->seq,
-                    (long long)issuer->total);
+        return fail(DATAERR, "%s reported group %lld, but the data set has %lld",
+                    issuer->trains ? "optim" : "the last stage", (long long)message->seq, (long long)issuer->total);
     TRY(ledger_settle(issuer->ledger, &entry, &newly_settled));
     if (state == LEDGER_TRAINED && issuer->step < message->step) issuer->step = message->step;
     issuer->settled_at = clock_monotonic();
@@ -202,7 +212,8 @@ status issuer_message(struct issuer *issuer, struct io_thread *io, const struct 
             if (ledger_state_of(issuer->ledger, i) == LEDGER_IN_FLIGHT) ahead++;
         return issuer_issue(issuer, io, seq, ahead);
     case MESSAGE_POSITION:
-        break;
+        if (issuer->trains) break;
+        return OK;
     default:
         return OK;
     }
@@ -258,6 +269,7 @@ void issuer_report(struct issuer *issuer, struct message_status *counters) {
     } else if (counters->settled >= issuer->total) {
         counters->state = "finished";
     } else {
-        counters->state = ledger_next_unissued(ledger) >= issuer->total ? "all issued" : "at the bound of staleness";
+        const char *full = issuer->trains ? "at the bound of staleness" : "enough in flight";
+        counters->state = ledger_next_unissued(ledger) >= issuer->total ? "all issued" : full;
     }
 }

@@ -1,5 +1,6 @@
-// The source in a pipeline: issues groups in order, as many at once as max_staleness allows, records in the ledger what
-// became of them, and issues again what may have been lost. All calls but open and close belong to the I/O thread.
+// The source in a pipeline: issues groups in order, as many at once as max_staleness allows (without optim, as many as
+// keep rollout busy), records in the ledger what became of them, and issues again what may have been lost. All calls
+// but open and close belong to the I/O thread.
 #ifndef SHARED_STAGE_ISSUER_H
 #define SHARED_STAGE_ISSUER_H
 
@@ -18,7 +19,7 @@ void issuer_close(struct issuer **issuer);
 // Hook: sends RUN_INFO to optim.
 status issuer_joined(struct issuer *issuer, struct io_thread *io, struct wire_peer *peer);
 
-// Hook: what optim and the supervisors send. DATAERR when it is about a group that does not exist.
+// Hook: what the last stage and the supervisors send. DATAERR when it is about a group that does not exist.
 status issuer_message(struct issuer *issuer, struct io_thread *io, const struct wire_message *message);
 
 // Hook: issues what may be issued, and tells the supervisor when the run is finished.

@@ -23,7 +23,7 @@ struct node {
     struct node_config config;
     struct io_thread *io;
     struct issuer *issuer;                 // of the source
-    struct collector *collector;           // of the last stage
+    struct collector *collector;           // of optim
     struct weights_server *weights_server; // of optim
     char *weights_dir;
     struct group *next;        // received, waits for its weights
@@ -198,8 +198,8 @@ static status node_receive(void *self, int capacity, int timeout_ms, struct grou
     }
     TRY(result);
     if (!node->next) return OK;
-    if (node->context->stage->follows != FOLLOWS_NOTHING && !node->next->quarantine.present)
-        TRY(node_prepare_weights(node, node->next, &verdict));
+    const bool follows = node->config.trains && node->context->stage->follows != FOLLOWS_NOTHING;
+    if (follows && !node->next->quarantine.present) TRY(node_prepare_weights(node, node->next, &verdict));
     if (verdict == VERDICT_DROP) {
         io_thread_drop(node->io, node->next->id.data);
         group_free(&node->next);
@@ -234,6 +234,21 @@ static status node_give_back(void *self, struct group **group) {
     return OK;
 }
 
+// The last stage, unless it is optim: tells the source that the run is done with a group. Nothing is remembered here.
+// If the message is lost, the source issues the group again, and its sections are found in the store.
+static status node_settle(struct node *node, const struct group *group) {
+    enum { STRING_MAX = 1000 }; // bytes of a string that is sent
+    const struct string given[3] = {group->id, group->quarantine.stage, group->quarantine.reason};
+    char strings[3][STRING_MAX + 1];
+    for (int i = 0; i < 3; i++) snprintf(strings[i], sizeof strings[i], "%s", given[i].data ? given[i].data : "");
+    const struct wire_message message = {.kind = group->quarantine.present ? MESSAGE_QUARANTINED : MESSAGE_TRAINED,
+                                         .seq = group->requires.order,
+                                         .id = strings[0],
+                                         .name = strings[1],
+                                         .reason = strings[2]};
+    return io_thread_broadcast(node->io, "ledger", &message);
+}
+
 static status node_deliver(void *self, struct group **group, status outcome) {
     struct node *node = self;
     int64_t tokens = 0;
@@ -252,7 +267,12 @@ static status node_deliver(void *self, struct group **group, status outcome) {
     node->quarantined = (int64_t)node->context->quarantined;
     node->found = (int64_t)node->context->found;
     pthread_mutex_unlock(&node->lock);
-    result = node->collector ? collector_settle(node->collector, node->io, *group) : io_thread_send(node->io, *group);
+    if (node->collector) {
+        result = collector_settle(node->collector, node->io, *group);
+    } else {
+        result = node->config.last ? node_settle(node, *group) : OK;
+        if (result == OK) result = io_thread_send(node->io, *group);
+    }
     group_free(group);
     return result;
 }
@@ -267,6 +287,7 @@ status node_enter(struct stage_context *context, const char *path) {
     pthread_mutex_init(&node->lock, NULL);
     context->node = node;
     TRY(node_config_read(&node->config, path));
+    context->last = node->config.last;
     // As the supervisor names the process: "rollout", "rollout-2", "rollout-2@gpu1".
     char number[16] = "", suffix[64];
     const char *machine = node->config.machine;
@@ -277,7 +298,8 @@ status node_enter(struct stage_context *context, const char *path) {
     const char *dir = path_join(&memory, node->config.run_dir, "weights");
     node->weights_dir = dir ? strdup(dir) : NULL;
     arena_release(&memory);
-    return node->weights_dir ? dir_make(node->weights_dir) : fail_oom();
+    if (!node->weights_dir) return fail_oom();
+    return node->config.trains ? dir_make(node->weights_dir) : OK;
 }
 
 status node_run(struct stage_context *context) {
@@ -287,12 +309,12 @@ status node_run(struct stage_context *context) {
     const struct channel channel = {node, node_receive, node_deliver, node_give_back};
     bool source = stage->group_at != NULL;
     if (source) TRY(issuer_open(&node->issuer, context, &node->config));
-    if (!source && node->config.last) TRY(collector_open(&node->collector, context));
+    if (stage->position) TRY(collector_open(&node->collector, context));
     TRY(io_thread_open(&node->io, &node->config, &hooks, node->collector != NULL));
     TRY(io_thread_start(node->io));
     log_debug("ready");
-    // The source's work is done by the hooks. The last stage learns from RUN_INFO that it has had the last group; the
-    // others only stop when they are asked to.
+    // The source's work is done by the hooks. Optim learns from RUN_INFO that it has had the last group; the others
+    // only stop when they are asked to.
     status result = source ? OK : runner_run(context, &channel);
     const bool stopped = !source && signals_stopping();
     if (result == OK && !source && !stopped) {
@@ -339,6 +361,10 @@ status stage_publish(struct stage_context *context, const struct stage_weights *
 
 void stage_recycle(struct stage_context *context, bool reference, const char *path) {
     if (context->node) weights_server_recycle(context->node->weights_server, reference, path);
+}
+
+bool stage_follows_optim(const struct stage_context *context) {
+    return context->node && context->node->config.trains;
 }
 
 const char *stage_weights_dir(const struct stage_context *context) {

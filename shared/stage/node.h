@@ -1,12 +1,12 @@
-// A process's place in a run: the source issues groups, the last stage collects them, and every stage between takes a
-// group, makes sure that it computes with the weights that the group needs, works, and passes it on.
+// A process's place in a run: the source issues groups, and every stage takes a group, makes sure that it computes with
+// the weights that the group needs, works, and passes it on. The last stage tells the source what became of the group.
 #ifndef SHARED_STAGE_NODE_H
 #define SHARED_STAGE_NODE_H
 
 #include "shared/stage/runner.h"
 
-// Reads the node config at `path`; before the stage's open. Sets context->node, also when it fails. DATAERR when the
-// file is malformed, UNAVAILABLE when the run's directory cannot be written.
+// Reads the node config at `path`; before the stage's open. Sets context->node, also when it fails, and context->last.
+// DATAERR when the file is malformed, UNAVAILABLE when the run's directory cannot be written.
 status node_enter(struct stage_context *context, const char *path);
 
 // Runs the open stage until the program is asked to stop. OK then; otherwise what failed.

@@ -69,7 +69,7 @@ struct stage {
     status (*poll)(void *state, bool draining, struct group **done);
 
     // Called when the stage has no group, after it has returned the last one. For work that no group waits for.
-    // `run_over`: in a pipeline, the last stage has returned the last group of the run and the run is not told yet that
+    // `run_over`: in a pipeline, optim has returned the last group of the run and the run is not told yet that
     // it is over; writes what must not be lost. May be NULL.
     status (*on_idle)(void *state, bool run_over);
 
@@ -84,8 +84,8 @@ struct stage {
 
     // ---- in a pipeline only ----
 
-    // Loads optim's weights of the kind that `follows` says, before a group that needs them; the stage has no group
-    // then. DATAERR when the file cannot be opened any more; BAD_SAMPLE when optim is about to publish others.
+    // With optim, loads its weights of the kind that `follows` says, before a group that needs them; the stage has no
+    // group then. DATAERR when the file cannot be opened any more; BAD_SAMPLE when optim is about to publish others.
     enum stage_follows follows;
     status (*load_weights)(void *state, const struct stage_weights *weights);
 
@@ -116,6 +116,9 @@ bool stage_stopping(const struct stage_context *context);
 
 // True in a pipeline, false under --stdio.
 bool stage_in_pipeline(const struct stage_context *context);
+
+// Whether a model's weights come from optim: in a pipeline that has one. Elsewhere they are the model directory's.
+bool stage_follows_optim(const struct stage_context *context);
 
 // Optim, in a pipeline: publishes the newest weights of their kind. Called after open has read the checkpoint, and
 // after each step before its groups are handed back; the reference before the policy of the same step. The runner owns

@@ -158,7 +158,7 @@ status stage_model_open(struct stage_model *model, struct stage_context *context
         .device = given->common.device,
         .threads = (int)given->common.threads,
         .precision = given->common.precision,
-        .no_weights = stage_in_pipeline(context),
+        .no_weights = stage_follows_optim(context),
     };
     TRY(model_open(&model->model, given->dir, &options));
     input_builder_set_model(model->input, model_get_info(model->model));

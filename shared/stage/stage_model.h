@@ -58,9 +58,9 @@ struct stage_model {
     uint64_t hash; // of the weights in use; 0 before the first ones
 };
 
-// Opens the tokenizer, the store and the model that the stage's options name. In a pipeline it has no weights before
-// the first group: optim says which, and may lend its own. USAGE, DATAERR or UNAVAILABLE as input_builder_new and
-// model_open. Close in any case.
+// Opens the tokenizer, the store and the model that the stage's options name. In a pipeline with optim it has no
+// weights before the first group: optim says which, and may lend its own. USAGE, DATAERR or UNAVAILABLE as
+// input_builder_new and model_open. Close in any case.
 status stage_model_open(struct stage_model *model, struct stage_context *context);
 
 // Returns the hash of the weights in use; `model` is a struct stage_model.

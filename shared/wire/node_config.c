@@ -22,6 +22,7 @@ status node_config_write(const struct node_config *config, struct buf *out) {
     if (*config->machine) TRY(node_config_add_line(out, "machine", config->machine));
     if (*config->from) TRY(node_config_add_line(out, "from", config->from));
     if (config->last) TRY(buf_puts(out, "last yes\n"));
+    if (config->trains) TRY(buf_puts(out, "trains yes\n"));
     if (config->secret) TRY(node_config_add_line(out, "secret", config->secret));
     if (config->home) TRY(node_config_add_line(out, "home", config->home));
     for (size_t i = 0; i < config->command_count; i++) TRY(node_config_add_line(out, "command", config->command[i]));
@@ -66,6 +67,10 @@ static status node_config_read_line(struct node_config *config, char *line) {
     if (!strcmp(line, "reader")) return node_config_append(config, &config->readers, &config->reader_count, value);
     if (!strcmp(line, "last")) {
         config->last = true;
+        return OK;
+    }
+    if (!strcmp(line, "trains")) {
+        config->trains = true;
         return OK;
     }
     if (!strcmp(line, "replica")) {

@@ -92,7 +92,8 @@ struct fixture {
     struct io_thread io;
 };
 
-static void open_issuer(struct fixture *fixture, int64_t max_staleness) {
+// `trains`: the run has optim.
+static void open_issuer_of(struct fixture *fixture, bool trains, int64_t max_staleness) {
     static int number;
     *fixture = (struct fixture){0};
     snprintf(fixture->dir, sizeof fixture->dir, "/tmp/caravan-unit-issuer-%d-%d", (int)getpid(), number++);
@@ -101,8 +102,13 @@ static void open_issuer(struct fixture *fixture, int64_t max_staleness) {
     fixture->context.stage = &source;
     fixture->context.options.values = &fixture->options;
     fixture->config.run_dir = fixture->dir;
+    fixture->config.trains = trains;
     assert_int_equal(dir_make(fixture->dir), OK);
     assert_int_equal(issuer_open(&fixture->issuer, &fixture->context, &fixture->config), OK);
+}
+
+static void open_issuer(struct fixture *fixture, int64_t max_staleness) {
+    open_issuer_of(fixture, true, max_staleness);
 }
 
 static void close_issuer(struct fixture *fixture) {
@@ -271,6 +277,63 @@ static void a_group_that_does_not_exist_is_an_error(void **state) {
     close_issuer(&fixture);
 }
 
+// An evaluation: there is no POSITION to wait for, no step and no weights of optim's.
+static void without_optim_all_are_in_flight_at_once(void **state) {
+    (void)state;
+    struct fixture fixture;
+    struct message_status counters = {0};
+    struct wire_peer score = {"ledger", "score"}, supervisor = {"report", "caravan"};
+    open_issuer_of(&fixture, false, 0);
+    assert_int_equal(issuer_joined(fixture.issuer, &fixture.io, &supervisor), OK);
+    assert_int_equal(issuer_joined(fixture.issuer, &fixture.io, &score), OK);
+    assert_int_equal(fixture.io.replies, 0); // no RUN_INFO
+    tick(&fixture);
+    assert_int_equal(fixture.io.put_count, TOTAL);
+    for (int i = 0; i < TOTAL; i++) assert_int_equal(fixture.io.policy[i], 0);
+    issuer_report(fixture.issuer, &counters);
+    assert_string_equal(counters.state, "all issued");
+    assert_string_equal(counters.in_flight, "0-9");
+    // In any order, and twice.
+    for (int64_t seq = TOTAL - 1; seq > 0; seq--)
+        for (int i = 0; i < 2; i++)
+            tell(&fixture, (struct wire_message){.kind = MESSAGE_TRAINED, .seq = seq, .id = "x"});
+    tell(&fixture,
+         (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = -1}); // of nobody: it has no effect
+    issuer_report(fixture.issuer, &counters);
+    assert_int_equal(counters.done, TOTAL - 1);
+    assert_int_equal(counters.step, 0);
+    tick(&fixture);
+    assert_int_equal(fixture.io.broadcasts, 0);
+    tell(&fixture,
+         (struct wire_message){.kind = MESSAGE_QUARANTINED, .id = "e0-000000", .name = "frames", .reason = "cut off"});
+    tick(&fixture);
+    tick(&fixture);
+    assert_int_equal(fixture.io.broadcasts, 2); // the notice and the end
+    assert_int_equal(fixture.io.last.kind, MESSAGE_END);
+    assert_int_equal(fixture.io.last.code, 0);
+    assert_string_equal(fixture.io.reason, "9 groups done, 1 quarantined");
+    assert_int_equal(fixture.io.put_count, TOTAL);
+    close_issuer(&fixture);
+}
+
+static void without_optim_a_new_source_goes_on_from_the_ledger(void **state) {
+    (void)state;
+    struct fixture fixture;
+    open_issuer_of(&fixture, false, 0);
+    tick(&fixture);
+    for (int64_t seq = 0; seq < TOTAL; seq += 3)
+        tell(&fixture, (struct wire_message){.kind = MESSAGE_TRAINED, .seq = seq, .id = "x"});
+    issuer_close(&fixture.issuer);
+    fixture.io = (struct io_thread){0};
+    fixture.options.groups_per_step = 3; // says nothing here
+    assert_int_equal(issuer_open(&fixture.issuer, &fixture.context, &fixture.config), OK);
+    tick(&fixture);
+    static const int64_t again[] = {1, 2, 4, 5, 7, 8};
+    assert_int_equal(fixture.io.put_count, 6);
+    assert_memory_equal(fixture.io.put, again, sizeof again);
+    close_issuer(&fixture);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_issued_before_the_position),
@@ -280,6 +343,8 @@ int main(void) {
         cmocka_unit_test(an_older_checkpoint_is_trained_again_with_a_notice),
         cmocka_unit_test(the_end_is_told_once_everything_is_settled),
         cmocka_unit_test(a_group_that_does_not_exist_is_an_error),
+        cmocka_unit_test(without_optim_all_are_in_flight_at_once),
+        cmocka_unit_test(without_optim_a_new_source_goes_on_from_the_ledger),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -151,6 +151,31 @@ static void test_from_orders_the_flow(void **state) {
     buf_release(&mistakes);
 }
 
+// Any stage may be the last one. Without optim nothing is trained, and no weights go back.
+static void test_optim_may_be_left_out(void **state) {
+    (void)state;
+    static const char *const ends[] = {"  - frames: {}\n", "  - frames: {}\n  - rollout: {}\n",
+                                       "  - rollout: {}\n  - refscore: {}\n  - reward: {}\n",
+                                       "  - rollout: {}\n  - mine: {program: cat}\n", "  - optim: {program: cat}\n"};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        struct pipeline *pipeline;
+        struct buf mistakes = {0}, text = {0};
+        assert_int_equal(
+            buf_printf(&text, "run: r\nmodel: model\nstages:\n  - source: {data: train.jsonl}\n%s", ends[i]), OK);
+        if (read_text(&pipeline, text.data, NULL, 0, &mistakes) != OK) assert_string_equal(mistakes.data, "");
+        assert_null(pipeline_optim(pipeline));
+        buf_clear(&text);
+        assert_int_equal(pipeline_dot(pipeline, &text), OK);
+        assert_int_equal(pipeline_text(pipeline, &text), OK);
+        assert_null(strstr(text.data, "weights"));
+        assert_null(strstr(text.data, "trained"));
+        assert_non_null(strstr(text.data, "-> \"source\" [style=dotted, label=\"done\"]"));
+        pipeline_free(&pipeline);
+        buf_release(&text);
+        buf_release(&mistakes);
+    }
+}
+
 // Each text has one mistake, which the line must name.
 static void test_mistakes_have_their_place(void **state) {
     (void)state;
@@ -199,7 +224,8 @@ static void test_mistakes_have_their_place(void **state) {
         {HEAD "  - refscore: {}\n" TAIL, ":6:5: refscore: a second stage with this name; the first is in line 5"},
         {HEAD "  - rollout: {group_size: 4}\n" TAIL, ":5:27: rollout: group_size: 4 here, but 8 at source"},
         {HEAD "  - reward: {}\n  - optim: {}\n", ":5:5: reward: method care needs refscore before it"},
-        {HEAD "  - refscore: {}\n  - reward: {}\n", ":4:3: stages: missing: optim"},
+        {HEAD, ":4:3: stages: no stage comes after source"},
+        {HEAD "  - optim: {}\n  - a: {program: cat}\n", ":6:5: a: no stage may come after optim"},
         {HEAD TAIL "  - a: {program: cat}\n", ":8:5: a: no stage may come after optim"},
         {HEAD "  - refscore: {}\n  - rollout: {}\n  - reward: {}\n  - optim: {replicas: 1}\n",
          ":6:5: rollout: comes after refscore, but must come before it"},
@@ -345,7 +371,7 @@ int main(void) {
         cmocka_unit_test(test_inherited_and_written), cmocka_unit_test(test_set_goes_on_top),
         cmocka_unit_test(test_from_orders_the_flow),  cmocka_unit_test(test_mistakes_have_their_place),
         cmocka_unit_test(test_all_mistakes_at_once),  cmocka_unit_test(test_method_sets_keys),
-        cmocka_unit_test(test_method_contradictions),
+        cmocka_unit_test(test_method_contradictions), cmocka_unit_test(test_optim_may_be_left_out),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

@@ -380,6 +380,7 @@ static void node_config_survives_writing(void **state) {
                              .machine = "",
                              .from = "source",
                              .last = true,
+                             .trains = true,
                              .home = "/h",
                              .command = command,
                              .command_count = 3,
@@ -398,6 +399,7 @@ static void node_config_survives_writing(void **state) {
     assert_string_equal(out.run_dir, "/runs/a run");
     assert_string_equal(out.from, "source");
     assert_true(out.last);
+    assert_true(out.trains);
     assert_string_equal(out.command[2], "");
     assert_string_equal(out.endpoints[0].address, "ipc:///tmp/a b/y");
     assert_int_equal(out.endpoints[0].replica, 2);

@@ -1,0 +1,80 @@
+# Pipelines that end without optim: with a stage of caravan's, with rollout in two replicas, and with a user's program. What
+# they leave in the store is the same when stages are killed, and when the whole run is killed and started again.
+. tests/e2e/common.sh
+make_data 6
+make_model
+cat >"$work/data/one-missing.jsonl" <<END
+$(cat "$work/data/train.jsonl")
+{"problem_id": 99, "problem": "What is it?", "data_type": "video", "problem_type": "free-form", "options": [], "path": "./clips/none.mp4", "solution": "<answer>x</answer>"}
+END
+cat >"$work/p.yaml" <<END
+run: run
+model: model
+threads: 1
+precision: float32
+stages:
+  - source: {data: data/one-missing.jsonl, format: video-r1, media_root: data, group_size: 1}
+  - frames: {min_pixels: 3136, max_pixels: 3136}
+  - rollout: {max_new_tokens: 6, temperature: 0.1, top_p: 0.001, replicas: 2}
+  - reward: {method: grpo}
+END
+# A program that takes its time and drops what says in which order the groups were issued.
+cat >"$work/slow.sh" <<'END'
+#!/bin/sh
+exec sed -u -e "e sleep 0.1" -e 's/"requires":{[^}]*},//'
+END
+chmod +x "$work/slow.sh"
+sed 's/- reward:.*/&\n  - slow: {program: .\/slow.sh, replicas: 2}/' "$work/p.yaml" >"$work/slow.yaml"
+sed '/- reward:/d' "$work/p.yaml" >"$work/rollout.yaml"
+
+# run FILE NAME OPTION...: runs the pipeline to its end in $work/NAME.
+run() {
+    file=$1 name=$2
+    shift 2
+    timeout -k 10 60 "$bin/caravan" run "$work/$file.yaml" --set run="$work/$name" "$@" 2>"$work/$name.err" || fail "$name: $(cat "$work/$name.err")"
+    grep -q "done: 12 groups done, 1 quarantined" "$work/$name.err" || fail "$name: $(cat "$work/$name.err")"
+}
+
+# groups_of NAME: prints what the run has left in its store, but for the times.
+groups_of() {
+    "$bin/caravan" groups export --store "$work/$1/store" | sed 's/"times":{[^}]*}//'
+}
+
+run p plain
+groups_of plain >"$work/want"
+[ "$(grep -c '"quarantine":{"stage":"frames"' "$work/want")" = 1 ] || fail "the missing clip is not in the store"
+[ "$(grep -c '"completions":.*"rewards":' "$work/want")" = 12 ] || fail "some groups are not whole: $(cat "$work/want")"
+grep -q "quarantined" "$work/plain.err" || fail "nobody was told: $(cat "$work/plain.err")"
+for name in checkpoints weights metrics.jsonl; do
+    [ ! -e "$work/plain/$name" ] || fail "a run that trains nothing has $name"
+done
+run p plain # has nothing to do
+groups_of plain | cmp - "$work/want" || fail "running it again changed the store"
+
+run rollout rollout
+sed 's/,"rewards":{[^}]*},"advantages":\[[^]]*\]//' "$work/want" >"$work/sampled"
+groups_of rollout | cmp - "$work/sampled" || fail "rollout as the last stage: other groups"
+
+# Every process but the run itself is killed, one after the other.
+"$bin/caravan" run "$work/slow.yaml" --set run="$work/killed" 2>"$work/killed.err" &
+pid=$!
+for turn in 1 2 3 4 5 6; do
+    until children=$(pgrep -P $pid) || ! kill -0 $pid 2>/dev/null; do sleep 0.1; done
+    sleep 0.3
+    set -- $children
+    [ $# -gt 0 ] || break
+    shift $((turn * 3 % $#))
+    kill -9 "$1" 2>/dev/null || true
+done
+wait $pid || fail "killed: $(cat "$work/killed.err")"
+grep -q "killed by signal 9" "$work/killed.err" || fail "nothing was killed: $(cat "$work/killed.err")"
+groups_of killed | cmp - "$work/want" || fail "the groups differ after killed stages"
+
+# The run is killed, interrupted, and started again.
+for signal in KILL INT; do
+    got=0
+    timeout --foreground -s $signal 0.9 "$bin/caravan" run "$work/slow.yaml" --set run="$work/again" 2>>"$work/again.err" || got=$?
+    [ $got = 137 ] || [ $got = 124 ] || fail "again: exit $got: $(cat "$work/again.err")"
+done
+run slow again
+groups_of again | cmp - "$work/want" || fail "the groups differ after a run that was stopped"
