@@ -72,7 +72,7 @@ status publish_weights(struct optim *optim, bool both);
 // Removes the files of weights that an earlier process published. Called after the first publish_weights.
 void publish_remove_old(const struct optim *optim);
 
-// ---- metrics.c ----
+// ---- metrics_file.c ----
 
 // Appends a line to OUT/metrics.jsonl. UNAVAILABLE.
 status metrics_append(const char *out, const struct step_metrics *metrics);
