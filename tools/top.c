@@ -7,6 +7,7 @@
 
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
+#include "shared/base/json.h"
 #include "shared/base/log.h"
 #include "shared/stage/signals.h"
 #include "shared/wire/wire.h"
@@ -65,28 +66,77 @@ struct top {
     struct buf text;
 };
 
-// Prints the table of the stages, the results of the last steps (from the last lines of metrics.jsonl) and the last
-// notices. metrics.jsonl is missing before the first step and on a machine without optim.
-static status top_show(struct top *top) {
+// The columns of the table of steps, by their names in metrics.jsonl.
+static const struct {
+    const char *name, *title;
+    int width, digits;
+} top_columns[] = {
+    {"reward", "reward", 6, 3},
+    {"reward_std", "std", 5, 3},
+    {"accuracy", "acc", 5, 3},
+    {"all_correct", "right", 5, 2},
+    {"all_wrong", "wrong", 5, 2},
+    {"bonus_rate", "bonus", 5, 2},
+    {"consistency", "cons", 5, 3},
+    {"completion_length", "length", 6, 1},
+    {"truncated", "trunc", 5, 2},
+    {"entropy", "entr", 5, 2},
+    {"kl", "kl", 5, 3},
+    {"loss", "loss", 7, 4},
+};
+enum { TOP_COLUMNS = sizeof top_columns / sizeof *top_columns };
+
+// Appends a line of metrics.jsonl as a row of the table; nothing for a line that is none. A null is a dash.
+static status top_show_step(struct buf *text, const char *line, size_t size) {
+    json_object *metrics = NULL;
+    int64_t step;
+    double value;
+    status result = OK;
+    if (json_parse_object(&metrics, line, size, "metrics.jsonl") != OK) return OK;
+    if (!json_int(json_object_object_get(metrics, "step"), &step)) goto done;
+    TRY_TO(result, done, buf_printf(text, "%-5lld", (long long)step));
+    for (int i = 0; i < TOP_COLUMNS; i++) {
+        if (json_double(json_object_object_get(metrics, top_columns[i].name), &value))
+            TRY_TO(result, done, buf_printf(text, " %*.*f", top_columns[i].width, top_columns[i].digits, value));
+        else
+            TRY_TO(result, done, buf_printf(text, " %*s", top_columns[i].width, "-"));
+    }
+    result = buf_puts(text, "\n");
+done:
+    json_object_put(metrics);
+    return result;
+}
+
+// Appends the table of the last steps, from the last lines of metrics.jsonl, which is missing before the first step and
+// on a machine without optim.
+static status top_show_steps(struct buf *text, const char *path) {
     enum { STEPS = 5, TAIL = 8192 };
-    char path[4096], tail[TAIL];
+    char tail[TAIL];
     const char *lines[STEPS] = {0};
     size_t count = 0;
+    file_read_tail(path, tail, sizeof tail);
+    for (const char *line = strstr(tail, "{\"step\""); line && strchr(line, '\n'); line = strstr(line + 1, "{\"step\""))
+        lines[count++ % STEPS] = line;
+    if (!count) return OK;
+    TRY(buf_printf(text, "%-5s", "step"));
+    for (int i = 0; i < TOP_COLUMNS; i++) TRY(buf_printf(text, " %*s", top_columns[i].width, top_columns[i].title));
+    TRY(buf_puts(text, "\n"));
+    for (size_t i = count > STEPS ? count - STEPS : 0; i < count; i++) {
+        const char *line = lines[i % STEPS];
+        TRY(top_show_step(text, line, (size_t)(strchr(line, '\n') - line)));
+    }
+    return OK;
+}
+
+// Prints the table of the stages, that of the last steps and the last notices.
+static status top_show(struct top *top) {
+    char path[4096];
     struct buf *text = &top->text;
     buf_clear(text);
     if (top->terminal) TRY(buf_puts(text, "\033[H\033[J"));
     TRY(run_status_table(top->run_status, clock_monotonic(), text));
     snprintf(path, sizeof path, "%s/metrics.jsonl", top->deployment.pipeline->run);
-    file_read_tail(path, tail, sizeof tail);
-    for (const char *line = strstr(tail, "{\"step\""); line; line = strstr(line + 1, "{\"step\""))
-        lines[count++ % STEPS] = line;
-    for (size_t i = count > STEPS ? count - STEPS : 0; i < count; i++) {
-        const char *line = lines[i % STEPS], *reward = strstr(line, "\"reward\": "), *end = strchr(line, '\n');
-        const char *accuracy = strstr(line, "\"accuracy\": "), *loss = strstr(line, "\"loss\": ");
-        if (!end || !reward || !accuracy || !loss || reward > end || accuracy > end || loss > end) continue;
-        TRY(buf_printf(text, "step %-6lld reward %7.3f  accuracy %6.3f  loss %9.3g\n", atoll(line + 9),
-                       atof(reward + 10), atof(accuracy + 12), atof(loss + 8)));
-    }
+    TRY(top_show_steps(text, path));
     for (size_t i = top->notice_count > NOTICES ? top->notice_count - NOTICES : 0; i < top->notice_count; i++)
         TRY(buf_printf(text, "%s\n", top->notices[i % NOTICES]));
     if (!top->terminal) TRY(buf_puts(text, "\n"));

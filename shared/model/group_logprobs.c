@@ -180,6 +180,7 @@ static void group_loss(const struct train_completion *completions, size_t count,
             }
             out->loss += share * loss;
             out->nll -= share * logprobs[at];
+            out->entropy -= completion->old_logprobs ? completion->old_logprobs[t] : logprobs[at];
             dlogprobs[at] = (float)(weight * share * dlogprob);
             if (!completion->old_logprobs) continue;
             double difference = fabs(logprob - completion->old_logprobs[t]);
@@ -190,6 +191,7 @@ static void group_loss(const struct train_completion *completions, size_t count,
         referred += completion->ref_logprobs ? (int64_t)tokens : 0;
         out->tokens += (int64_t)tokens;
     }
+    out->entropy /= (double)out->tokens;
     if (compared) out->logprob_diff_mean /= (double)compared;
     if (referred) out->kl /= (double)referred;
 }

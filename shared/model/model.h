@@ -232,6 +232,7 @@ struct train_result {
     double logprob_diff_mean; // mean |log-probability - old_logprobs|, 0 without
     double logprob_diff_max;  // the largest of these
     double kl;                // mean k3 estimate over all tokens, whether the loss counts it or not; 0 without
+    double entropy;           // mean over the tokens of minus their log-probability when they were sampled
     int64_t tokens;           // of completions
     int64_t prompt_tokens;
 };

@@ -106,6 +106,23 @@ static status optim_on_idle(void *state, bool run_over) {
     return OK;
 }
 
+// Trains a step on the batch and reports it.
+static status optim_step(struct optim *optim) {
+    struct step_metrics metrics = {0};
+    char rewards[64] = ""; // supervised groups have none
+    status result = OK;
+    TRY_TO(result, done, step_train(optim, optim->batch, optim->batch_count, &metrics));
+    TRY_TO(result, done, metrics_append(optim->options->out, &metrics));
+    if (!isnan(metrics.reward))
+        snprintf(rewards, sizeof rewards, "reward %.3f, accuracy %.3f, ", metrics.reward, metrics.accuracy);
+    log_info("step %lld: loss %.4g, nll %.4g, gradient norm %.4g, %s%lld tokens, %.2f s", (long long)metrics.step,
+             metrics.loss, metrics.nll, metrics.grad_norm, rewards, (long long)metrics.tokens, metrics.seconds);
+    optim->unsaved = true;
+done:
+    metrics_release(&metrics);
+    return result;
+}
+
 static status optim_poll(void *state, bool draining, struct group **done) {
     struct optim *optim = state;
     *done = NULL;
@@ -118,15 +135,7 @@ static status optim_poll(void *state, bool draining, struct group **done) {
         return OK;
     }
     if (optim->batch_count == (size_t)optim->options->groups_per_step) {
-        struct step_metrics metrics;
-        TRY(step_train(optim, optim->batch, optim->batch_count, &metrics));
-        TRY(metrics_append(optim->options->out, &metrics));
-        char rewards[64] = ""; // supervised groups have none
-        if (!isnan(metrics.reward))
-            snprintf(rewards, sizeof rewards, "reward %.3f, accuracy %.3f, ", metrics.reward, metrics.accuracy);
-        log_info("step %lld: loss %.4g, nll %.4g, gradient norm %.4g, %s%lld tokens, %.2f s", (long long)metrics.step,
-                 metrics.loss, metrics.nll, metrics.grad_norm, rewards, (long long)metrics.tokens, metrics.seconds);
-        optim->unsaved = true;
+        TRY(optim_step(optim));
         // In a pipeline the groups are handed back first: the other stages work on while this one saves.
         if (!stage_in_pipeline(optim->context)) TRY(optim_on_idle(optim, false));
     } else if (draining && optim->batch_count) {

@@ -12,29 +12,7 @@
 static const char metrics_name[] = "metrics.jsonl";
 
 status metrics_append(const char *out, const struct step_metrics *metrics) {
-    const struct {
-        const char *name;
-        double value;
-    } fields[] = {
-        {"loss", metrics->loss},
-        {"nll", metrics->nll},
-        {"grad_norm", metrics->grad_norm},
-        {"lr", metrics->lr},
-        {"tokens", (double)metrics->tokens},
-        {"reward", metrics->reward},
-        {"accuracy", metrics->accuracy},
-        {"format", metrics->format},
-        {"bonus", metrics->bonus},
-        {"kl", metrics->kl},
-        {"logprob_difference", metrics->logprob_diff_mean},
-        {"logprob_difference_max", metrics->logprob_diff_max},
-        {"age_mean", metrics->age_mean},
-        {"age_max", (double)metrics->age_max},
-        {"groups", (double)metrics->groups},
-        {"completions", (double)metrics->completions},
-        {"prompt_tokens", (double)metrics->prompt_tokens},
-        {"seconds", metrics->seconds},
-    };
+    struct metric list[METRIC_COUNT];
     struct arena arena = {0};
     struct buf line = {0};
     int fd = -1;
@@ -42,10 +20,11 @@ status metrics_append(const char *out, const struct step_metrics *metrics) {
     char *path = path_join(&arena, out, metrics_name);
     if (!path) TRY_TO(result, done, fail_oom());
     TRY_TO(result, done, buf_printf(&line, "{\"step\": %lld", (long long)metrics->step));
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+    metrics_list(metrics, list);
+    for (size_t i = 0; i < METRIC_COUNT; i++)
         TRY_TO(result, done,
-               isfinite(fields[i].value) ? buf_printf(&line, ", \"%s\": %.9g", fields[i].name, fields[i].value)
-                                         : buf_printf(&line, ", \"%s\": null", fields[i].name));
+               isfinite(list[i].value) ? buf_printf(&line, ", \"%s\": %.9g", list[i].name, list[i].value)
+                                       : buf_printf(&line, ", \"%s\": null", list[i].name));
     TRY_TO(result, done, buf_puts(&line, "}\n"));
     fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0) TRY_TO(result, done, fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno)));

@@ -42,16 +42,39 @@ struct optim {
     bool finished;    // the run is over and its checkpoint was written or cannot be
 };
 
-// The metrics of one step, a line of metrics.jsonl. Means over completions are NaN where no group has the values.
+// The metrics of one step, a line of metrics.jsonl. A mean is NaN where no group of the step has the values.
 struct step_metrics {
     int64_t step; // from 1
     double loss, nll, kl, grad_norm, lr, seconds;
     double logprob_diff_mean, logprob_diff_max; // the sampler's against the trainer's, over on-policy tokens
     int64_t tokens, prompt_tokens, groups, completions;
     double reward, accuracy, bonus, format; // means over completions
+    double completion_length;               // mean number of tokens
+    double truncated;                       // share of the completions that ended at max_new_tokens
+    double bonus_rate;                      // share of the completions with a bonus above 0
+    double consistency;                     // mean probability of the consistency model
+    double reward_std;                      // mean over groups of the unbiased standard deviation of their rewards
+    double all_correct, all_wrong;          // share of the groups in which every accuracy is 1, or every one is 0
+    double entropy;                         // mean over sampled tokens of minus their log-probability
     double age_mean;                        // of the tokens, in steps
     int64_t age_max;
+
+    // What the means are over.
+    int64_t rewarded, rewarded_groups, rewarded_tokens; // completions, groups and tokens of groups with rewards
+    int64_t compared_groups;                            // those of two completions or more
+    int64_t judged;                                     // completions with a probability of the consistency model
+
+    double *lengths; // of every completion
+    double *rewards; // every total reward
+    size_t reward_count;
 };
+
+// A metric by its name in metrics.jsonl; a value that is not finite is missing.
+struct metric {
+    const char *name;
+    double value;
+};
+enum { METRIC_COUNT = 26 };
 
 // ---- step.c ----
 
@@ -60,8 +83,27 @@ struct step_metrics {
 status step_check(struct optim *optim, struct group *group, int64_t *tokens);
 
 // Trains one step on `count` groups, in their order: accumulates gradients, clips them, updates the weights and the
-// reference, publishes both. Marks the groups as trained. DATAERR names the group that cannot be trained on.
+// reference, publishes both. Marks the groups as trained. DATAERR names the group that cannot be trained on. Release
+// *metrics with metrics_release in any case.
 status step_train(struct optim *optim, struct group **groups, size_t count, struct step_metrics *metrics);
+
+// ---- metrics.c ----
+
+// Begins the metrics of a step on these groups. UNAVAILABLE.
+status metrics_begin(struct step_metrics *metrics, struct group *const *groups, size_t count);
+
+// Frees the arrays; a zeroed struct is fine.
+void metrics_release(struct step_metrics *metrics);
+
+// Adds a group, whose completions have these tokens: its loss with `weight`, other means of the group with `share`.
+void metrics_add(struct step_metrics *metrics, const struct group *group, const struct int_array *completions,
+                 const struct train_result *trained, double weight, double share);
+
+// Turns sums into means after the last group.
+void metrics_finish(struct step_metrics *metrics);
+
+// Lists every metric but the step.
+void metrics_list(const struct step_metrics *metrics, struct metric list[METRIC_COUNT]);
 
 // ---- publish.c ----
 

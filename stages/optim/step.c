@@ -106,14 +106,7 @@ static status step_accumulate(struct optim *optim, struct group *group, double s
     TRY_TO(
         result, done,
         model_accumulate(optim->model, &input.prompt, completions, group->completion_count, &loss, weight, &trained));
-    metrics->loss += weight * trained.loss;
-    metrics->nll += weight * trained.nll;
-    metrics->kl += share * trained.kl;
-    metrics->logprob_diff_mean += share * trained.logprob_diff_mean;
-    if (trained.logprob_diff_max > metrics->logprob_diff_max) metrics->logprob_diff_max = trained.logprob_diff_max;
-    metrics->tokens += trained.tokens;
-    metrics->prompt_tokens += trained.prompt_tokens;
-    metrics->completions += (int64_t)group->completion_count;
+    metrics_add(metrics, group, input.completions, &trained, weight, share);
 done:
     free(accurate);
     free(completions);
@@ -131,10 +124,6 @@ static double step_lr(const struct optim_options *options, int64_t step) {
     return options->lr * 0.5 * (1.0 + cos(3.14159265358979323846 * progress));
 }
 
-static void step_add(double *sum, const struct double_array *values) {
-    for (size_t i = 0; i < values->count; i++) *sum += values->data[i];
-}
-
 status step_train(struct optim *optim, struct group **groups, size_t count, struct step_metrics *metrics) {
     const double started = clock_monotonic();
     const struct optim_options *options = optim->options;
@@ -145,24 +134,11 @@ status step_train(struct optim *optim, struct group **groups, size_t count, stru
                                             .eps = options->epsilon,
                                             .weight_decay = options->weight_decay,
                                             .max_grad_norm = options->clip_norm};
-    size_t rewarded_count = 0;
-    *metrics = (struct step_metrics){.step = step, .groups = (int64_t)count, .lr = adamw.lr};
-    for (size_t i = 0; i < count; i++) {
-        const struct rewards *rewards = &groups[i]->rewards;
-        TRY(step_accumulate(optim, groups[i], 1.0 / (double)count, metrics));
-        if (!rewards->present) continue; // a supervised group
-        rewarded_count += groups[i]->completion_count;
-        step_add(&metrics->reward, &rewards->total);
-        step_add(&metrics->accuracy, &rewards->accuracy);
-        step_add(&metrics->bonus, &rewards->bonus);
-        step_add(&metrics->format, &rewards->format);
-    }
-    const double rewarded = rewarded_count ? (double)rewarded_count : NAN;
-    metrics->reward /= rewarded;
-    metrics->accuracy /= rewarded;
-    metrics->bonus /= rewarded;
-    metrics->format /= rewarded;
-    if (metrics->tokens) metrics->age_mean /= (double)metrics->tokens;
+    TRY(metrics_begin(metrics, groups, count));
+    metrics->step = step;
+    metrics->lr = adamw.lr;
+    for (size_t i = 0; i < count; i++) TRY(step_accumulate(optim, groups[i], 1.0 / (double)count, metrics));
+    metrics_finish(metrics);
 
     if (options->gradients) TRY(model_save_grads(optim->model, options->gradients));
     TRY(model_step(optim->model, &adamw, &metrics->grad_norm));

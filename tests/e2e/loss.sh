@@ -97,6 +97,29 @@ logprobs="[$far,$far]" accuracy='[1,0]'
 group a '[0,0]' $a $b | optim tokens-kl --kl 0.1 --loss tokens --kl-on accurate
 same tokens-kl one-accurate
 
+# metrics.jsonl of a step on three groups. What no group has is null.
+metric() { sed -n "s/.*\"$2\": \([^,}]*\)[,}].*/\1/p" "$1/metrics.jsonl"; }
+rewarded='"rewards":{"accuracy":[1,0.5],"format":[1,0],"bonus":[0.5,0],"total":[2.5,0.5]},"consistency":{"probability":[0.25,null]}}'
+finished='s/"text":"x"}/"text":"x","finish":"length"}/'
+logprobs= accuracy= spans=
+{
+    group a '[1,-1]' $a '[50]' | sed "s/}\$/,$rewarded/; $finished"
+    accuracy='[1,1]' group b '[0,0]' $a $b
+    accuracy='[0,0]' group c '[0,0]' $a $b | sed "s/}\$/,\"consistency\":{\"probability\":[0.5,0.75]}}/"
+} >rewarded.in
+optim metrics --groups-per-step 3 <rewarded.in
+for pair in completion_length:3.5 truncated:0.166666667 reward_std:1.41421356 all_correct:0.333333333 all_wrong:0.333333333 \
+    bonus_rate:0.166666667 consistency:0.5 kl:0; do
+    [ "$(metric metrics ${pair%:*})" = "${pair#*:}" ] || fail "$pair: $(cat metrics/metrics.jsonl)"
+done
+for name in completion_length:2.66666667 truncated:0 reward_std:null all_correct:null bonus_rate:null entropy:null consistency:null; do
+    [ "$(metric by-length ${name%:*})" = "${name#*:}" ] || fail "supervised, $name: $(cat by-length/metrics.jsonl)"
+done
+# The entropy is that of the given log-probabilities.
+logprobs= accuracy='[1,0]'
+group a '[0,0]' $a $b | sed 's/"text":"x"}/"text":"x","logprobs":[-1,-2,-3,-6]}/g' | optim entropy
+[ "$(metric entropy entropy)" = 3 ] || fail "entropy: $(cat entropy/metrics.jsonl)"
+
 # refused PATTERN OPTIONS...: optim must take the first group, which has all it needs, and refuse the second.
 refused() {
     pattern=$1 got=0
@@ -107,7 +130,7 @@ refused() {
     [ $got = 65 ] && grep -q "line 2: not a group: $pattern" err || fail "$*: exit $got, $(cat err)"
     [ "$(wc -l <out.jsonl)" = 1 ] || fail "$*: the group before the bad one is missing"
 }
-accuracy= spans=
+accuracy= spans= logprobs="[$far,$far]"
 group b '[0,0]' $a $b >bad.in
 refused 'rewards.accuracy: 0 for 2 completions' --kl-on accurate
 refused 'reference.answer_span: 0 for 2 completions' --kl-parts separate
