@@ -24,7 +24,8 @@ struct format {
     bool has_messages; // records contain their messages, so the template is not used
 
     // Makes the group of a record, which is a JSON object. The group has no id; the line is its sample_id if the record
-    // has none. DATAERR "FIELD: what is wrong". Free *out with group_free; it is NULL after a failure.
+    // has none. DATAERR "FIELD: what is wrong". A record of a kind of medium that is unknown makes a group in
+    // quarantine, without media. Free *out with group_free; it is NULL after a failure.
     status (*read)(const struct format_options *options, json_object *record, struct record_place place,
                    struct group **out);
 };

@@ -48,7 +48,7 @@ status format_read_video_r1(const struct format_options *options, json_object *r
                             struct group **out) {
     struct string type_name, problem, kind, path, solution;
     struct buf question = {0};
-    struct format_media media = {.count = 1};
+    struct format_media media = {0};
     enum problem_type type;
     status result;
     TRY(group_new(out));
@@ -75,8 +75,9 @@ status format_read_video_r1(const struct format_options *options, json_object *r
     TRY_TO(result, done, format_string(record, "data_type", true, &kind));
     TRY_TO(result, done, format_string(record, "path", false, &path));
     media.kinds[0] = string_equals(kind, "video") ? PART_VIDEO : PART_IMAGE;
-    if (media.kinds[0] == PART_IMAGE && !string_equals(kind, "image"))
-        TRY_TO(result, done, fail(DATAERR, "data_type: '%s' is neither image nor video", kind.data));
+    media.count = media.kinds[0] == PART_VIDEO || string_equals(kind, "image");
+    if (!media.count)
+        TRY_TO(result, done, group_quarantine(*out, "source", "data_type: '%s' is neither image nor video", kind.data));
     if (path.size > 2 && !memcmp(path.data, "./", 2)) path = string_slice(path, 2, path.size);
     media.paths[0] = path;
     TRY_TO(result, done, benchmark_set_category(*out, record, path, place.index));

@@ -231,6 +231,7 @@ status runner_run(struct stage_context *context, const struct channel *channel) 
         struct group *group = NULL;
         const double started = clock_realtime();
         result = stage->group_at(context->state, seq, &group);
+        if (result == OK) context->quarantined += group->quarantine.present;
         if (result == OK) result = runner_add_times(group, stage->name, started);
         if (result == OK) result = runner_deliver(&runner, &group);
         group_free(&group);

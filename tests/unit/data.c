@@ -202,6 +202,29 @@ static void test_tasks_of_mvbench(void **state) {
     buf_release(&data);
 }
 
+static void test_an_unknown_kind_is_one_quarantined_sample(void **state) {
+    (void)state;
+    struct dataset *dataset = opened("video-r1",
+                                     CHOICE "{\"problem_id\":8,\"problem\":\"?\",\"data_type\":\"audio\","
+                                            "\"problem_type\":\"OCR\",\"path\":\"a.wav\",\"solution\":"
+                                            "\"<answer>x</answer>\"}\n" CHOICE,
+                                     plain);
+    assert_int_equal(dataset_count(dataset), 3);
+    for (size_t i = 0; i < 3; i++) {
+        struct group *group = group_at(dataset, i);
+        assert_int_equal(group->quarantine.present, i == 1);
+        assert_int_equal(group->prompt.messages[0].part_count, i == 1 ? 1 : 2);
+        if (i == 1) {
+            assert_string_equal(group->sample_id.data, "8");
+            assert_string_equal(group->quarantine.stage.data, "source");
+            assert_string_equal(group->quarantine.reason.data, "data_type: 'audio' is neither image nor video");
+            assert_string_equal(group->prompt.problem_type.data, "OCR");
+        }
+        group_free(&group);
+    }
+    dataset_free(&dataset);
+}
+
 static void test_seed_bench_given_choices(void **state) {
     (void)state;
     struct dataset *dataset = opened("seed-bench-r1", GIVEN, plain);
@@ -376,6 +399,8 @@ static void test_mistakes(void **state) {
         {"video-r1", VIDEO_R1("multiple choice", "null", "<answer>A</answer>"), "options: missing"},
         {"video-r1", VIDEO_R1("regression", "[]", "<answer>-inf</answer>"), "data.jsonl:1: solution: "},
         {"video-r1", VIDEO_R1("OCR", "[]", "A"), "solution: no <answer>...</answer>"},
+        {"video-r1", "{\"problem_type\":\"OCR\",\"problem\":\"?\",\"path\":\"a\"}", "data_type: missing"},
+        {"video-r1", "{\"problem_type\":\"OCR\",\"problem\":\"?\",\"data_type\":3}", "data_type: not a string"},
         {"seed-bench-r1", "{\"question\":\"q\"}", "answer: missing"},
         {"seed-bench-r1", "{\"question\":\"q\",\"answer\":\"a\",\"negative_answers\":[\"b\",\"c\"]}",
          "negative_answers: 2"},
@@ -411,6 +436,7 @@ int main(void) {
         cmocka_unit_test(test_question_and_bare_options),
         cmocka_unit_test(test_categories_of_benchmarks),
         cmocka_unit_test(test_tasks_of_mvbench),
+        cmocka_unit_test(test_an_unknown_kind_is_one_quarantined_sample),
         cmocka_unit_test(test_seed_bench_given_choices),
         cmocka_unit_test(test_seed_bench_draws_by_seed),
         cmocka_unit_test(test_caravan_keeps_given_sections),
