@@ -33,18 +33,16 @@ status sampling_config_check(const struct sampling_config *config) {
 }
 
 status sampling_frame_count(const struct sampling_config *config, int64_t frames, double fps, int *count) {
-    // A video that is stored at the sampled rate or below cannot give more samples than it has frames.
-    bool low_rate = fps <= config->fps && frames >= 2;
-    if ((frames < config->min_frames && !low_rate) || frames < 2) {
-        return fail(BAD_SAMPLE, "the video has %lld frame%s, at least %lld are needed", (long long)frames,
-                    frames == 1 ? "" : "s", (long long)(config->min_frames > 2 ? config->min_frames : 2));
+    if (frames < 2) {
+        return fail(BAD_SAMPLE, "the video has %lld frame%s, at least 2 are needed", (long long)frames,
+                    frames == 1 ? "" : "s");
     }
     double min = (double)(config->min_frames + config->min_frames % 2);
     double max = fmin((double)(config->max_frames - config->max_frames % 2), (double)frames);
     double wanted = (double)frames / fps * config->fps;
     wanted = fmin(fmax(wanted, min), max);
     *count = 2 * (int)floor(wanted / 2);
-    assert(*count >= 0 && *count <= frames);
+    assert(*count >= 2 && *count <= frames);
     return OK;
 }
 

@@ -24,8 +24,8 @@ struct sampling_config sampling_config_default(void);
 // Returns USAGE when two values contradict each other; the message names their options.
 status sampling_config_check(const struct sampling_config *config);
 
-// *count = the even number of frames to sample from a video of `frames` frames at `fps`. BAD_SAMPLE when the video has
-// fewer than min_frames frames. A video that is stored at the sampled rate or a lower one is accepted from 2 frames on.
+// *count = the even number of frames to sample from a video of `frames` frames at `fps`: at least min_frames if the
+// video has as many. BAD_SAMPLE when the video has fewer than 2 frames.
 status sampling_frame_count(const struct sampling_config *config, int64_t frames, double fps, int *count);
 
 // Returns the index of the i-th of `count` samples from `frames` frames: round(linspace(0, frames-1, count))[i].
