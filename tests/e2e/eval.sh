@@ -1,0 +1,101 @@
+# caravan eval: the figures of scored groups as text, JSON and comma-separated values, and what it refuses.
+. tests/e2e/common.sh
+bin=$(realpath "$bin")
+cd "$work"
+eval_() { "$bin/caravan" eval "$@"; }
+number=0
+# group PROMPT ACCURACY LETTER MORE: a scored group of one completion; PROMPT and MORE are further JSON keys.
+group() {
+    number=$((number + 1))
+    printf '{"id":"e0-%d","sample_id":"s%d","prompt":{"messages":[],"solution":"<answer>C</answer>",%s},"completions":[{"text":"<think> x\\n</think>C","tokens":[1,2,3],"finish":"length"}],"scores":{"accuracy":[%s],"letter":[%s],"correct":[%d],"parsed":[0],"formatted":[1]}%s}\n' \
+        $number $number "$1" "$2" "$3" $(($2 == 1)) "${4:-}"
+}
+judged() { printf ',"consistency":{"verdict":[%s],"reason":[null],"judge":"mine"}' "$1"; }
+choice='"problem_type":"multiple choice"'
+{
+    group "$choice,\"category\":\"Work\",\"level\":\"L1\"" 1 1 "$(judged 1)"
+    group "$choice,\"category\":\"Work\",\"level\":\"L2\"" 0 1 "$(judged 0)"
+    group "$choice,\"category\":\"object_rel_direction_easy\"" 1 null "$(judged 0)"
+    echo
+    group "$choice,\"category\":\"object_rel_direction_hard\"" 0 0 "$(judged null)"
+    group '"problem_type":"regression","category":"a,\"b\""' 0 null
+    group "$choice" 1 1 ',"quarantine":{"stage":"frames","reason":"no clip"}'
+} >a.jsonl
+
+cat >expected.json <<'END'
+{"files":[{"name":"a","records":6,"answered":5,"quarantined":1,"truncated":5,"parsed":0,"formatted":5,"accuracy":0.4,"accuracy_low":0.1176208,"accuracy_high":0.7692757,"letter":0.5,"letter_low":0.1500390,"letter_high":0.8499610,"mra":0,"mean":0.3333333,"macro_mean":0.3333333,"tokens_mean":3,"categories":{"Work":{"records":2,"accuracy":0.5,"letter":1,"mra":null,"mean":0.5},"a,\"b\"":{"records":1,"accuracy":null,"letter":null,"mra":0,"mean":0},"object_rel_direction_easy":{"records":1,"accuracy":1,"letter":null,"mra":null,"mean":1},"object_rel_direction_hard":{"records":1,"accuracy":0,"letter":0,"mra":null,"mean":0}},"consistency":{"mine":{"judged":3,"consistent":1,"rate":0.3333333,"rate_correct":0.5,"consistent_correct":1,"inconsistent_correct":1,"consistent_wrong":0,"inconsistent_wrong":1}}}]}
+END
+rounded() { perl -pe 's/(\d\.\d{7})(\d*)/sprintf("%.7f", "$1$2")/ge'; }
+eval_ a.jsonl --json | rounded | diff - expected.json || fail "--json"
+
+# A store has the same figures, under its own name; a run has them in its store.
+mkdir -p runs/one
+"$bin/caravan-judge" --stdio --store runs/one/store <a.jsonl >judged.jsonl 2>/dev/null
+eval_ judged.jsonl --json --by level | sed 's/"name":"judged"/"name":"one"/' >level.json
+eval_ runs/one/ --json --by level | cmp - level.json || fail "a run"
+eval_ runs/one/store --json --by level | sed 's/"name":"store"/"name":"one"/' | cmp - level.json || fail "a store"
+grep -q '"categories":{"L1":{"records":1,.*"L2":{"records":1,' level.json || fail "--by level: $(cat level.json)"
+eval_ a.jsonl --by problem_type --csv | grep -qx 'categories.multiple choice.records,5' || fail "--by problem_type"
+
+# Several files side by side.
+head -n 2 a.jsonl >b.jsonl
+: >empty.jsonl
+eval_ --csv --any a.jsonl b.jsonl empty.jsonl >table.csv
+for line in 'name,a,b,empty' 'records,6,2,0' 'mra,0,,' 'categories.Work.mean,0.5,0.5,' '"categories.a,""b"".mra",0,,' 'consistency.mine.judged,3,2,'; do
+    grep -qxF "$line" table.csv || fail "no line $line in $(cat table.csv)"
+done
+eval_ --any a.jsonl b.jsonl >table
+for line in ' *a *b' 'records *6 *2' 'accuracy *40.0 % (11.8..76.9) *50.0 % (9.5..90.5)' '  a,"b" *0.0 % of 1 *-' 'consistency by mine' '  not_judged *1 *0' 's6: frames: no clip'; do
+    grep -qx "$line" table || fail "no line '$line' in $(cat table)"
+done
+expect 65 'a.jsonl: sample s3 is not in b.jsonl; --any' eval_ a.jsonl b.jsonl
+expect 65 'a.jsonl: sample s1 is not in empty.jsonl; --any' eval_ empty.jsonl a.jsonl
+cat a.jsonl a.jsonl >twice.jsonl
+eval_ a.jsonl twice.jsonl --csv | grep -qx 'records,6,12' || fail "the same samples twice"
+
+# Requirements.
+eval_ a.jsonl --require accuracy=0.4 --require categories.Work.mean=.5 --require 'categories.a,"b".mra=0' >out || fail "requirements that hold"
+expect 1 'b.jsonl: formatted is 2, below 3' eval_ a.jsonl b.jsonl --any --require formatted=3
+[ -s out ] || fail "no table"
+expect 64 "no number for 'mra'" eval_ a.jsonl b.jsonl --any --require mra=0
+expect 64 "no number for 'mean'" eval_ empty.jsonl --require mean=0
+expect 64 "no figure 'means'" eval_ a.jsonl --require means=0
+expect 64 "no figure 'categories.Work.mean'" eval_ a.jsonl empty.jsonl --any --require categories.Work.mean=0
+for bad in accuracy accuracy= accuracy=x accuracy=nan =0.5x; do expect 64 "'$bad' is not KEY=NUMBER" eval_ a.jsonl --require "$bad"; done
+
+# The result file of the released evaluation.
+eval_ a.jsonl --released released.json >out
+[ "$(grep -c '"problem_type"' released.json)" = 6 ] || fail "released: $(cat released.json)"
+for line in '{"problem_type":"multiple choice","solution":"<answer>C</answer>","output":"<think> x\n</think>C","prediction":"<think> x\n</think>C","reward":1,"correct":true,"process":"<think>x</think>"},' \
+    '{"problem_type":"multiple choice","solution":"<answer>C</answer>","output":"","prediction":"","reward":0,"correct":false}' \
+    '],"final_acc":[{"mean_acc":0.4,"mean_mra":0,"mean_rewards":0.3333333333333333}]}'; do
+    grep -qxF "$line" released.json || fail "no line $line in $(cat released.json)"
+done
+eval_ empty.jsonl --released released.json >out
+[ "$(cat released.json)" = '{"results":[],"final_acc":[{"mean_acc":null,"mean_mra":0,"mean_rewards":null}]}' ] || fail "released: $(cat released.json)"
+
+# Bad input.
+refused() { # refused PATTERN SED-EXPRESSION: the fifth line, changed so, is refused
+    sed "5$2" a.jsonl >bad.jsonl
+    cmp -s a.jsonl bad.jsonl && fail "$2 changes nothing"
+    expect 65 "bad.jsonl: line 5: $1" eval_ bad.jsonl
+}
+refused 'not scored' 's/"scores"/"others"/'
+refused 'not a group: scores.letter: 2 for 1 completions' 's/"letter":\[0\]/"letter":[0,0]/'
+refused 'not a group: scores.accuracy\[0\]: not from 0 to 1' 's/"accuracy":\[0\]/"accuracy":[1.5]/'
+refused 'not a group: scores.accuracy\[0\]: not from 0 to 1' 's/"accuracy":\[0\]/"accuracy":[null]/'
+refused 'not a group: completions: missing' 's/"completions"/"c"/'
+refused 'not a group: not JSON' 's/}$//'
+refused "sample s4: problem type 'puzzle'" 's/multiple choice/puzzle/'
+refused 'not a group: consistency.judge: missing' 's/"judge"/"j"/'
+refused 'not a group: consistency.verdict: 0 for 1 completions' 's/"verdict":\[null\]/"verdict":[]/'
+refused 'not a group: consistency.verdict\[0\]: not 0 or 1' 's/"verdict":\[null\]/"verdict":[0.5]/'
+sed 's/"scores"/"others"/' a.jsonl | "$bin/caravan-judge" --stdio --store bare >/dev/null 2>&1
+expect 65 'bare: group e0-1: not scored' eval_ bare
+expect 65 'none.jsonl: No such file' eval_ none.jsonl
+expect 65 'runs/groups.lmdb' eval_ runs
+expect 64 'json and csv' eval_ a.jsonl --json --csv
+expect 64 'released: takes one' eval_ a.jsonl b.jsonl --released x
+expect 64 "by: 'x'" eval_ a.jsonl --by x
+expect 64 'an operand is missing' eval_
+expect 69 'nowhere' eval_ a.jsonl --released nowhere/x
