@@ -48,7 +48,7 @@ static status run_needs_steps(const struct deployment *deployment, const struct 
     if (deployment_find(deployment, stage->name, 1)->machine != deployment->here) return OK;
     if (stage->kind == &stage_kinds[STAGE_OPTIM]) {
         result = pipeline_options(stage, &parsed, &optim);
-        *needed = result == OK && !optim.steps && optim.schedule != OPTIM_SCHEDULE_CONSTANT;
+        *needed = result == OK && !optim.steps && (optim.schedule != OPTIM_SCHEDULE_CONSTANT || optim.warmup_ratio > 0);
     } else if (stage->kind == &stage_kinds[STAGE_REWARD]) {
         result = pipeline_options(stage, &parsed, &reward);
         *needed = result == OK && !reward.steps && reward.beta_schedule != REWARD_BETA_SCHEDULE_CONSTANT;

@@ -23,6 +23,14 @@ static const struct option *options_next(const struct option_table *table, const
     return next && next->name ? next : NULL;
 }
 
+// The option's bit in `given` of struct options.
+static uint64_t options_bit(const struct option_table *table, const struct option *option) {
+    unsigned index = 0;
+    for (const struct option *other = NULL; (other = options_next(table, other)) != option;) index++;
+    assert(index < 64);
+    return UINT64_C(1) << index;
+}
+
 // ---- names ----
 
 static bool options_same_char(char a, char b) {
@@ -165,6 +173,7 @@ status options_set(struct options *options, const char *name, const char *value)
         return fail(USAGE, "%s: no such key", name);
     }
     TRY(options_store(options, option, value));
+    options->given |= options_bit(options->table, option);
     if (option->type == OPTION_FILE && choice_index(option->choices, value) < 0 && access(value, F_OK))
         return fail(DATAERR, "%s: %s: %s", option->name, value, strerror(errno));
     return OK;
@@ -212,6 +221,12 @@ status options_check(const struct options *options) {
             options_has_choice(options, option_find(options->table, excluded->name), excluded->other)) {
             result = fail(USAGE, "%s: %s does not go with %s: %s", option->name, excluded->value, excluded->name,
                           excluded->other);
+        }
+        if (option->instead_of) {
+            const struct option *other = option_find(options->table, option->instead_of);
+            uint64_t both = options_bit(options->table, option) | options_bit(options->table, other);
+            if ((options->given & both) == both)
+                result = fail(USAGE, "%s: cannot be given together with %s", option->name, other->name);
         }
         if (!option->not_above || result != OK) continue;
         const struct option *bound = option_find(options->table, option->not_above);

@@ -50,6 +50,7 @@ struct option {
     double low, high;          // OPTION_INT, OPTION_NUMBER, OPTION_NUMBER_OR
     const char *choices;       // words separated by '|'
     const char *not_above;     // the name of a numeric option whose value may not be below this one's
+    const char *instead_of;    // the name of an option that may not be given together with this one
     const char *below_run;     // in a pipeline, where unset: this directory below the run's
     bool from_source;          // in a pipeline, where unset: as the source has it
     bool same_as_source;       // in a pipeline: it must have the source's value
@@ -109,7 +110,8 @@ char *option_absolute(const struct option *option, const char *dir, const char *
 // A table's struct while it is filled. The strings in it live as long as this.
 struct options {
     const struct option_table *table;
-    void *values; // the struct, owned by the caller
+    void *values;   // the struct, owned by the caller
+    uint64_t given; // bit i: the i-th option of the table, counted with the common ones, was set after options_init
     struct arena arena;
 };
 
@@ -131,7 +133,7 @@ status options_read_file(struct options *options, const char *path);
 // and return END. Reads the file of --config first, so the command line wins. USAGE for what is wrong or missing.
 status options_parse(struct options *options, int argc, char **argv, int *rest);
 
-// USAGE, naming them, when required options are unset or two contradict each other (not_above, excludes).
+// USAGE, naming them, when required options are unset or two contradict each other (not_above, excludes, instead_of).
 status options_check(const struct options *options);
 
 // *hash = a hash of every option that changes what a stage computes (not threads, store ...). The store's keys use it:

@@ -213,6 +213,16 @@ static void pipeline_validate_excluded(struct parsed_file *file, const struct pi
     }
 }
 
+// Checks the options that may not be given together.
+static void pipeline_validate_instead_of(struct parsed_file *file, const struct pipeline_stage *stage) {
+    for (const struct option *option = stage->kind->options.options; option->name; option++) {
+        const struct pipeline_key *key = key_list_find(&stage->keys, option->name);
+        if (option->instead_of && key && key_list_find(&stage->keys, option->instead_of))
+            diagnostic_add(&file->diagnostics, key->name_at, "%s: %s: cannot be given together with %s", stage->name,
+                           option->name, option->instead_of);
+    }
+}
+
 // Checks the options whose value may not be above another's, with all inherited values in place.
 static void pipeline_validate_bounds(struct parsed_file *file, const struct pipeline_stage *stage) {
     for (const struct option *option = stage->kind->options.options; option->name; option++) {
@@ -272,6 +282,7 @@ void validate_combinations(struct parsed_file *file) {
     for (size_t i = 0; i < pipeline->stage_count; i++) {
         if (!pipeline->stages[i].kind) continue;
         pipeline_validate_excluded(file, &pipeline->stages[i]);
+        pipeline_validate_instead_of(file, &pipeline->stages[i]);
         pipeline_validate_bounds(file, &pipeline->stages[i]);
     }
     // The options that must have the source's value.

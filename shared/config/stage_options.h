@@ -126,6 +126,7 @@ struct optim_options {
     double lr;
     int schedule; // optim_schedule
     int64_t warmup;
+    double warmup_ratio;
     double weight_decay, beta1, beta2, epsilon, clip_norm, kl, clip_low, clip_high;
     int kl_on, kl_parts, loss; // optim_kl_on, optim_kl_parts, optim_loss
     bool train_vision;

@@ -20,11 +20,15 @@ static status optim_open(void **state, struct stage_context *context) {
     const struct optim_options *options = stage_options(context);
     optim->context = context;
     optim->options = options;
+    if (options->warmup_ratio > 0 && !options->steps) return fail(USAGE, "--warmup-ratio: needs --steps");
+    optim->warmup =
+        options->warmup_ratio > 0 ? (int64_t)ceil(options->warmup_ratio * (double)options->steps) : options->warmup;
     if (options->schedule == OPTIM_SCHEDULE_COSINE && !options->steps) {
         if (stage_in_pipeline(context)) return fail(BUG, "the pipeline did not set the number of steps");
         log_info("--steps is not given: the learning rate stays constant instead of falling along a cosine");
-    } else if (options->schedule == OPTIM_SCHEDULE_COSINE && options->warmup >= options->steps && options->warmup) {
-        return fail(USAGE, "--warmup: %lld steps, but the whole schedule has %lld", (long long)options->warmup,
+    } else if (options->schedule == OPTIM_SCHEDULE_COSINE && optim->warmup >= options->steps && optim->warmup) {
+        return fail(USAGE, "--%s: %lld steps, but the whole schedule has %lld",
+                    options->warmup_ratio > 0 ? "warmup-ratio" : "warmup", (long long)optim->warmup,
                     (long long)options->steps);
     }
     TRY(NEW(&optim->batch, (size_t)options->groups_per_step));

@@ -21,6 +21,7 @@ struct optim {
     struct input_builder *input;
     struct model *model;
     uint64_t initial_hash; // of the weights in options->model.dir
+    int64_t warmup;        // steps of warm-up
     int64_t ema_step;      // the step at which the reference last changed, 0: never
     int64_t cursor;        // the seq below which everything is trained
     bool never_trained;    // no process has trained a step in options->out

@@ -116,11 +116,13 @@ done:
 
 // The learning rate of a step, 0 for the first: rises linearly during the warmup, then falls along half a cosine to 0.
 // Without a number of steps it stays constant.
-static double step_lr(const struct optim_options *options, int64_t step) {
-    if (step < options->warmup) return options->lr * (double)step / (double)options->warmup;
+static double step_lr(const struct optim *optim, int64_t step) {
+    const struct optim_options *options = optim->options;
+    const int64_t warmup = optim->warmup;
+    if (step < warmup) return options->lr * (double)step / (double)warmup;
     if (options->schedule != OPTIM_SCHEDULE_COSINE || !options->steps) return options->lr;
     if (step >= options->steps) return 0;
-    double progress = (double)(step - options->warmup) / (double)(options->steps - options->warmup);
+    double progress = (double)(step - warmup) / (double)(options->steps - warmup);
     return options->lr * 0.5 * (1.0 + cos(3.14159265358979323846 * progress));
 }
 
@@ -128,7 +130,7 @@ status step_train(struct optim *optim, struct group **groups, size_t count, stru
     const double started = clock_monotonic();
     const struct optim_options *options = optim->options;
     const int64_t step = model_version(optim->model) + 1;
-    const struct optimizer_options adamw = {.lr = step_lr(options, step - 1),
+    const struct optimizer_options adamw = {.lr = step_lr(optim, step - 1),
                                             .beta1 = options->beta1,
                                             .beta2 = options->beta2,
                                             .eps = options->epsilon,

@@ -50,6 +50,7 @@ static void check_option(const struct option_table *table, const struct option *
         assert_true(choice_index(option->choices, option->excludes.value) >= 0);
         assert_true(choice_index(other->choices, option->excludes.other) >= 0);
     }
+    if (option->instead_of) assert_non_null(option_find(table, option->instead_of));
     if (option->type == OPTION_INT && !option->default_value) assert_true(option->low >= 1);
     if (option->type == OPTION_CHOICE || option->type > OPTION_INT) assert_non_null(option->default_value);
     if (option->type > OPTION_INT && option->choices) assert_null(strchr(option->choices, '|'));
@@ -201,6 +202,9 @@ static void test_mistakes_are_named(void **state) {
         {"optim", "--model / --out o --loss completions --kl-parts separate --kl-on accurate", NULL, OK},
         {"optim", "--model / --out o --loss tokens --kl-on accurate --kl 0.04", NULL, OK},
         {"frames", "--min-frames 20", "min_frames: 20 is above max_frames, which is 16", USAGE},
+        {"optim", "--model / --out /x --warmup 0 --warmup-ratio 0.1",
+         "warmup_ratio: cannot be given together with warmup", USAGE},
+        {"optim", "--model / --out /x --warmup-ratio 1.5", "warmup_ratio: 1.5 is out of range: 0 to 1", USAGE},
         {"frames", "--seconds-per-grid often", "seconds_per_grid: 'often' is neither a number nor one of measured",
          USAGE},
         {"reward", "--method car",
@@ -310,8 +314,8 @@ static void test_hash_values_stay(void **state) {
         {"refscore", "--model / --logprobs all --span released", 0x02eded779506aa94},
         {"reward", "--length-reward ..512 --margin 0.01", 0x6cfc65b62f90ba94},
         {"reward", "--length-reward 320..512 --upper-bound none --method grpo --coefficient -0", 0x2e4231ee3ea41fd5},
-        {"optim", "--model / --out /x --steps 100 --schedule constant --train-vision no --lr 3e-5", 0x2dc63703b80d859f},
-        {"optim", "--model / --out /y --save-every 3", 0x110ce3710193cf0f},
+        {"optim", "--model / --out /x --steps 100 --schedule constant --train-vision no --lr 3e-5", 0xebce6954bdcdac79},
+        {"optim", "--model / --out /y --save-every 3", 0x52e612bafea723fa},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_true(hash_of_stage(cases[i].stage, cases[i].words) == cases[i].hash);

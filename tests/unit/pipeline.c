@@ -234,6 +234,9 @@ static void test_mistakes_have_their_place(void **state) {
               "frames}\n"
               "  - reward: {}\n  - optim: {}\n",
          ":6:5: a: no group of source reaches this stage"},
+        {HEAD "  - optim: {warmup: 3, warmup-ratio: 0.1}\n",
+         ":5:24: optim: warmup_ratio: cannot be given together with warmup"},
+        {HEAD "  - optim: {warmup_ratio: -1}\n", ":5:27: optim: warmup_ratio: -1 is out of range: 0 to 1"},
         {"run: r\nstages:\n  - source: {data: train.jsonl}\n  - optim: {}\n", ":4:5: optim: missing: model"},
         {"run: r\nmodel: model\nstages:\n  - source: {}\n  - optim: {}\n", ":4:5: source: missing: data"},
         {"run: r\nmodel: nowhere\nstages:\n  - source: {data: train.jsonl}\n  - optim: {}\n",
