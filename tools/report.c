@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/base/file.h"
 #include "shared/base/memory.h"
 #include "shared/group/group.h"
 #include "tools/tools.h"
@@ -39,8 +38,9 @@ static double report_sum(const struct double_array *values) {
     return sum;
 }
 
-// Adds a group to the sums of a column, and the times of its stages to the column's intervals.
-static status report_add_group(struct column *column, const struct group *group) {
+// Adds a group to the sums of `context`, a column, and the times of its stages to the column's intervals.
+static status report_add_group(void *context, const struct group *group) {
+    struct column *column = context;
     column->groups++;
     if (group->quarantine.present) {
         column->quarantined++;
@@ -156,8 +156,8 @@ static void report_print_table(struct column *columns, int count) {
 
 static const struct option_table report_table = {
     .program = "caravan report",
-    .operands = "[NAME=]FILE...",
-    .help = "prints a table with a column for each file of groups",
+    .operands = "[NAME=]FILE|STORE...",
+    .help = "prints a table with a column for each file or store of groups",
     .details =
         "The files are JSON lines, as the stages and `caravan groups export` write them. The rows are accuracy,\n"
         "format, reward, bonus, likelihood, lengths, and each stage's rate.\n",
@@ -167,8 +167,6 @@ int report_main(int argc, char **argv) {
     struct column columns[most_files] = {0};
     struct options options = {0};
     struct operands files = {.least = 1, .most = most_files};
-    struct buf content = {0};
-    struct group *group = NULL;
     status result;
     TRY_TO(result, done, subcommand_parse(&options, &report_table, NULL, argc, argv, &files));
     assert(files.count <= most_files);
@@ -178,26 +176,10 @@ int report_main(int argc, char **argv) {
         column->name = files.list[i];
         column->path = equals ? equals + 1 : files.list[i];
         if (equals) *equals = 0;
-        buf_clear(&content);
-        TRY_TO(result, done, file_read(column->path, &content));
-        const char *end = content.data + content.size;
-        size_t number = 0;
-        for (const char *at = content.data; at && at < end;) {
-            const char *newline = memchr(at, '\n', (size_t)(end - at));
-            size_t size = (size_t)((newline ? newline : end) - at);
-            number++;
-            if (strspn(at, " \t\r\n") < size) {
-                result = group_from_json(&group, at, size);
-                if (result == OK) result = report_add_group(column, group);
-                group_free(&group);
-                if (result != OK) TRY_TO(result, done, fail_prefix(result, "%s: line %zu", column->path, number));
-            }
-            at = newline ? newline + 1 : NULL;
-        }
+        TRY_TO(result, done, subcommand_each_group(column->path, report_add_group, column));
     }
     report_print_table(columns, files.count);
 done:
-    buf_release(&content);
     for (int i = 0; i < most_files; i++)
         for (int k = 0; k < stage_count; k++) free(columns[i].work[k].data);
     options_release(&options);

@@ -1,10 +1,16 @@
 // The functions that all subcommands share: options, operands, pipeline files, exit codes.
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "shared/base/file.h"
 #include "shared/base/log.h"
 #include "shared/config/stage_options.h"
+#include "shared/stage/line_reader.h"
+#include "shared/store/group_store.h"
 #include "tools/tools.h"
 
 status subcommand_parse(struct options *options, const struct option_table *table, void *values, int argc, char **argv,
@@ -43,6 +49,36 @@ status subcommand_write_file(const char *dir, const char *name, const struct buf
     status result = path ? file_write_atomic(path, content->data, content->size) : fail_oom();
     arena_release(&memory);
     return result;
+}
+
+status subcommand_each_group(const char *path, status (*visit)(void *context, const struct group *group),
+                             void *context) {
+    struct group_store *store = NULL;
+    struct line_reader lines = {.fd = -1};
+    struct group *group = NULL;
+    struct stat info;
+    status result = OK;
+    if (stat(path, &info)) return fail(DATAERR, "%s: %s", path, strerror(errno));
+    if (S_ISDIR(info.st_mode)) {
+        result = group_store_open(&store, path, true);
+        if (result == OK) result = group_store_each(store, visit, context);
+        group_store_close(&store);
+        return result;
+    }
+    lines.fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (lines.fd < 0) return fail(DATAERR, "%s: %s", path, strerror(errno));
+    while (result == OK) {
+        const char *line = NULL;
+        size_t size;
+        result = line_reader_next(&lines, -1, &line, &size);
+        if (line) result = group_from_json(&group, line, size);
+        if (line && result == OK) result = visit(context, group);
+        group_free(&group);
+    }
+    if (result == DATAERR) fail_prefix(result, "%s: line %zu", path, lines.number);
+    close(lines.fd);
+    line_reader_release(&lines);
+    return result == END ? OK : result;
 }
 
 int subcommand_exit(status result) {

@@ -6,6 +6,7 @@
 
 #include "shared/config/options.h"
 #include "shared/config/pipeline.h"
+#include "shared/group/group.h"
 
 // What follows the options on the command line.
 struct operands {
@@ -21,6 +22,12 @@ status subcommand_parse(struct options *options, const struct option_table *tabl
 
 // Replaces the file `name` in a directory atomically. UNAVAILABLE.
 status subcommand_write_file(const char *dir, const char *name, const struct buf *content);
+
+// Calls visit with every group of `path`, a directory with a groups store or a file of groups as JSON lines; the group
+// is valid during the call. Stops when visit fails, and returns its failure. DATAERR, with the file and the line, for a
+// line that is not a group, and for what cannot be read.
+status subcommand_each_group(const char *path, status (*visit)(void *context, const struct group *group),
+                             void *context);
 
 // Flushes standard output, logs a failure and returns the exit code: 0 for OK and END, that of UNAVAILABLE when the
 // output could not be written.
