@@ -1,4 +1,4 @@
-// caravan groups: prints the groups of a groups store as text or as JSON lines.
+// caravan groups: prints the groups of a groups store as text or as JSON lines, and selects completions to train on.
 #include <assert.h>
 #include <limits.h>
 #include <math.h>
@@ -8,29 +8,43 @@
 #include "shared/config/options.h"
 #include "shared/group/group.h"
 #include "shared/store/group_store.h"
-#include "tools/tools.h"
-
-struct groups_options {
-    const char *store;
-};
+#include "tools/groups.h"
 
 static const struct option groups_options[] = {
     {.name = "store",
      .offset = offsetof(struct groups_options, store),
      .type = OPTION_FILE,
      .help = "directory that holds groups.lmdb"},
+    {.name = "where",
+     .offset = offsetof(struct groups_options, where),
+     .type = OPTION_STRING,
+     .help = "of select: the condition on a completion"},
+    {.name = "per_group",
+     .offset = offsetof(struct groups_options, per_group),
+     .type = OPTION_INT,
+     .low = 1,
+     .high = 1e6,
+     .help = "of select: take the first N completions of a group (default: all)"},
     {0},
 };
 
 static const struct option_table groups_table = {
     .program = "caravan groups",
-    .operands = "ls|show|export|fields [ID...]",
-    .help = "lists, shows and exports the groups of a store",
+    .operands = "ls|show|export|fields [ID...], or select [FILE|STORE...]",
+    .help = "lists, shows, exports and selects the groups of a store",
     .details = "ls      prints one line for each group\n"
                "show    prints the groups as readable text\n"
                "export  prints the groups as JSON lines\n"
-               "fields  prints a description of a group's keys, as Markdown; needs no --store\n\n"
-               "Without an ID, all groups are printed.\n",
+               "fields  prints a description of a group's keys, as Markdown; needs no --store\n"
+               "select  prints the completions for which --where holds, each as a group to train on (the format\n"
+               "        caravan of caravan-source), of --store and of files of JSON lines or other stores\n\n"
+               "Without an ID, all groups are printed.\n\n"
+               "A condition compares (= != < <= > >=) numbers, 'strings' and fields, joined by and, or, not and ( ):\n"
+               "    caravan groups select --store RUN/store --where 'accuracy = 1 and format = 1' > chosen.jsonl\n"
+               "    caravan groups select --where \"finish = 'eos' and not completions.tokens > 512\" groups.jsonl\n"
+               "A field is a path that `fields` prints, without [], or the last word of it: then the first such field\n"
+               "counts (accuracy is rewards.accuracy). Of an array that has no value for each completion, the number\n"
+               "of elements is compared. A comparison with a value that is absent or null is false.\n",
     .options = groups_options,
     .size = sizeof(struct groups_options),
 };
@@ -166,9 +180,14 @@ int groups_main(int argc, char **argv) {
         fputs(output.json.data, stdout);
         goto done;
     }
+    if (!strcmp(name, "select")) {
+        TRY_TO(result, done, groups_select(&given, &operands));
+        goto done;
+    }
+    if (given.where || given.per_group) TRY_TO(result, done, fail(USAGE, "--where and --per-group belong to select"));
     output.action = choice_index(groups_actions, name);
     if (output.action < 0)
-        TRY_TO(result, done, fail(USAGE, "'%s' is not an action: use ls, show, export or fields", name));
+        TRY_TO(result, done, fail(USAGE, "'%s' is not an action: use ls, show, export, fields or select", name));
     if (!given.store) TRY_TO(result, done, fail(USAGE, "--store is missing"));
     TRY_TO(result, done, group_store_open(&store, given.store, true));
     if (operands.count == 1) TRY_TO(result, done, group_store_each(store, groups_print, &output));

@@ -1,4 +1,4 @@
-# Supervised training: warm-up as a share of the steps.
+# Supervised training: warm-up as a share of the steps, and training on selected completions.
 . tests/e2e/common.sh
 make_data 1 >/dev/null
 make_model >/dev/null
@@ -14,3 +14,34 @@ optim --groups-per-step 1 --lr 1e-3 --steps 4 --warmup-ratio 0.3 <"$work/warm-up
 expect 64 'warmup-ratio: needs --steps' optim --warmup-ratio 0.3
 expect 64 'warmup-ratio: 4 steps, but the whole schedule has 4' optim --warmup-ratio 0.76 --steps 4
 expect 64 'warmup_ratio: cannot be given together with warmup' optim --warmup-ratio 0.3 --warmup 2 --steps 4
+
+# Rejection sampling: what is selected of sampled groups is what optim then trains on.
+question() { # ID COMPLETIONS
+    echo '{"id":"'"$1"'","sample_id":"s","prompt":{"messages":[{"role":"user","content":"Which?"}],"problem_type":"multiple choice","solution":"<answer>B</answer>"},"completions":['"$2"']}'
+}
+right='{"tokens":[1,2],"logprobs":[-1,-1],"versions":[0,0],"text":"<think>é</think><answer>B</answer>","finish":"eos"}'
+wrong='{"text":"<think>.</think><answer>A</answer>","finish":"eos"}'
+cut='{"text":"<think>.</think><answer>B</answer> and","finish":"length"}'
+{ question e0-000000 "$wrong,$right,$right"; question e0-000001 "$cut,$wrong"; question e0-000002 "$cut,$right"; } |
+    "$bin/caravan-reward" --stdio --method grpo --store "$work/sampled" >"$work/sampled.jsonl"
+pick() { "$bin/caravan" groups select "$@"; }
+pick --where 'accuracy = 1 and format = 1' "$work/sampled.jsonl" >"$work/chosen.jsonl" 2>"$work/talk"
+grep -q '3 of 7 completions of 3 groups' "$work/talk" || fail "$(cat "$work/talk")"
+chosen() {
+    echo '{"v":1,"id":"'"$1"'","sample_id":"s/'"$1"'","prompt":{"messages":[{"role":"user","content":"Which?"}],"problem_type":"multiple choice","solution":"<answer>B</answer>"},"completions":[{"text":"<think>é</think><answer>B</answer>","finish":"eos"}],"advantages":[1]}'
+}
+diff <(chosen e0-000000/1; chosen e0-000000/2; chosen e0-000002/1) "$work/chosen.jsonl" || fail "what was selected"
+diff <(pick --store "$work/sampled" --per-group 1 --where "accuracy = 1 and not finish = 'length'") <(sed -n '1p;3p' "$work/chosen.jsonl") ||
+    fail "one for each group of the store"
+expect 0 'no completion has a value of consistency.verdict' pick --where 'verdict = 1' "$work/sampled"
+[ ! -s "$work/out" ] || fail "a missing verdict was selected"
+expect 64 'groups: --where: column 12: no field has the name B' pick --where 'solution = B' "$work/sampled"
+expect 64 'where is missing' pick "$work/sampled"
+expect 64 'store or a file of groups is missing' pick --where '1 = 1'
+expect 64 'where and --per-group belong to select' "$bin/caravan" groups ls --store "$work/sampled" --where '1 = 1'
+expect 65 'nowhere: No such file' pick --where '1 = 1' "$work/nowhere"
+echo '{"id":"x"}' >>"$work/sampled.jsonl"
+expect 65 'sampled.jsonl: line 4: not a group: prompt: missing' pick --where '1 = 1' "$work/sampled.jsonl"
+
+"$bin/caravan-source" --stdio --no-shuffle --data "$work/chosen.jsonl" | optim --out "$work/chosen" --groups-per-step 3 --steps 1 >"$work/trained.jsonl"
+grep -q '"id":"e0-000002","sample_id":"s/e0-000002/1".*"trained":{"step":1}' "$work/trained.jsonl" || fail "$(cat "$work/trained.jsonl")"
