@@ -1,10 +1,11 @@
 # The peer makes new golden data, and the tests compare with it. PEER_PYTHON names a Python with torch 2.7, torchvision and
-# transformers 4.51.3; SEED selects other random models than the committed ones.
+# transformers 4.51.3, TENSORBOARD_PYTHON one with tensorboard; SEED selects other random models than the committed ones.
 PEER_PYTHON ?=
+TENSORBOARD_PYTHON ?= $(PEER_PYTHON)
 SEED        ?= 0
 
-.PHONY: parity parity-peer parity-model
-parity: parity-model ## compare with Hugging Face again: make parity PEER_PYTHON=/path/to/python
+.PHONY: parity parity-peer parity-model parity-events
+parity: parity-model parity-events ## compare with Hugging Face again: make parity PEER_PYTHON=/path/to/python
 
 parity-peer:
 	@test -n "$(PEER_PYTHON)" || { echo "make parity PEER_PYTHON=/path/to/python (with torch and transformers 4.51.3)"; exit 64; }
@@ -18,3 +19,10 @@ parity-model: parity-peer $(BUILD)/tests/unit/model_parity $(BUILD)/tests/unit/m
 	MODEL_GOLDEN=$(BUILD)/parity/model $(BUILD)/tests/unit/model_losses
 	MODEL_GOLDEN=$(BUILD)/parity/model MODEL_CHECKPOINTS=$(BUILD)/parity/checkpoints $(BUILD)/tests/unit/model_bits
 	$(PEER_PYTHON) tests/parity/load_checkpoint.py $(addprefix $(BUILD)/parity/checkpoints/,even pairs thirds)
+
+parity-events: parity-peer $(BUILD)/tests/unit/event_file # what the test writes, read by TensorBoard
+	rm -rf $(BUILD)/parity/events
+	mkdir -p $(BUILD)/parity
+	cp -r tests/data/events $(BUILD)/parity/events
+	EVENTS=$(BUILD)/parity/events $(BUILD)/tests/unit/event_file
+	$(TENSORBOARD_PYTHON) tests/parity/tensorboard_compare.py $(BUILD)/parity/events
