@@ -165,6 +165,17 @@ done:
     return result;
 }
 
+status file_append(const char *path, const void *data, size_t size) {
+    status result = OK;
+    const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0) return fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno));
+    const ssize_t written = write(fd, data, size);
+    if (written != (ssize_t)size)
+        result = fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(written < 0 ? errno : ENOSPC));
+    close(fd);
+    return result;
+}
+
 status file_lock_shared(const char *path, int *fd) {
     *fd = open(path, O_RDONLY | O_CLOEXEC);
     if (*fd < 0) return file_fail(DATAERR, path, "");

@@ -65,6 +65,10 @@ void file_map_release(struct file_map *map);
 // the directory failed.
 status file_write_atomic(const char *path, const void *data, size_t size);
 
+// Appends to the file at `path` with one write, so that no reader sees half of it; makes the file if it is missing.
+// UNAVAILABLE; a part may then have been written.
+status file_append(const char *path, const void *data, size_t size);
+
 // Opens `path` for reading. Until *fd is closed, file_lock_exclusive does not open the same file. DATAERR if the file
 // is missing or being written.
 status file_lock_shared(const char *path, int *fd);

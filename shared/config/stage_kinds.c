@@ -436,7 +436,7 @@ static const struct option optim_options[] = {
      .required = true,
      .below_run = "checkpoints",
      .not_hashed = true,
-     .help = "directory of checkpoints and metrics.jsonl"},
+     .help = "directory of checkpoints, metrics.jsonl and TensorBoard's event files"},
     GROUPS_PER_STEP(optim_options),
     {.name = "steps",
      .offset = offsetof(struct optim_options, steps),

@@ -117,6 +117,7 @@ static status optim_step(struct optim *optim) {
     status result = OK;
     TRY_TO(result, done, step_train(optim, optim->batch, optim->batch_count, &metrics));
     TRY_TO(result, done, metrics_append(optim->options->out, &metrics));
+    TRY_TO(result, done, events_append(optim, &metrics));
     if (!isnan(metrics.reward))
         snprintf(rewards, sizeof rewards, "reward %.3f, accuracy %.3f, ", metrics.reward, metrics.accuracy);
     log_info("step %lld: loss %.4g, nll %.4g, gradient norm %.4g, %s%lld tokens, %.2f s", (long long)metrics.step,
@@ -161,6 +162,7 @@ static status optim_close(void *state) {
     model_free(&optim->model);
     free(optim->batch);
     free(optim->lent_name);
+    free(optim->events_path);
     free(optim);
     return result;
 }

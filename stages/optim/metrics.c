@@ -104,8 +104,8 @@ void metrics_finish(struct step_metrics *metrics) {
     if (metrics->tokens) metrics->age_mean /= (double)metrics->tokens;
 }
 
-void metrics_list(const struct step_metrics *metrics, struct metric list[METRIC_COUNT]) {
-    const struct metric all[METRIC_COUNT] = {
+void metrics_list(const struct step_metrics *metrics, struct event_scalar list[METRIC_COUNT]) {
+    const struct event_scalar all[METRIC_COUNT] = {
         {"loss", metrics->loss},
         {"nll", metrics->nll},
         {"grad_norm", metrics->grad_norm},
@@ -133,6 +133,6 @@ void metrics_list(const struct step_metrics *metrics, struct metric list[METRIC_
         {"prompt_tokens", (double)metrics->prompt_tokens},
         {"seconds", metrics->seconds},
     };
-    assert(all[METRIC_COUNT - 1].name);
+    assert(all[METRIC_COUNT - 1].tag);
     memcpy(list, all, sizeof all);
 }

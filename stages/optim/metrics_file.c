@@ -12,10 +12,9 @@
 static const char metrics_name[] = "metrics.jsonl";
 
 status metrics_append(const char *out, const struct step_metrics *metrics) {
-    struct metric list[METRIC_COUNT];
+    struct event_scalar list[METRIC_COUNT];
     struct arena arena = {0};
     struct buf line = {0};
-    int fd = -1;
     status result = OK;
     char *path = path_join(&arena, out, metrics_name);
     if (!path) TRY_TO(result, done, fail_oom());
@@ -23,16 +22,11 @@ status metrics_append(const char *out, const struct step_metrics *metrics) {
     metrics_list(metrics, list);
     for (size_t i = 0; i < METRIC_COUNT; i++)
         TRY_TO(result, done,
-               isfinite(list[i].value) ? buf_printf(&line, ", \"%s\": %.9g", list[i].name, list[i].value)
-                                       : buf_printf(&line, ", \"%s\": null", list[i].name));
+               isfinite(list[i].value) ? buf_printf(&line, ", \"%s\": %.9g", list[i].tag, list[i].value)
+                                       : buf_printf(&line, ", \"%s\": null", list[i].tag));
     TRY_TO(result, done, buf_puts(&line, "}\n"));
-    fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (fd < 0) TRY_TO(result, done, fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(errno)));
-    ssize_t written = write(fd, line.data, line.size); // one write, so that a reader never sees half a line
-    if (written != (ssize_t)line.size)
-        result = fail(UNAVAILABLE, "%s: cannot write: %s", path, strerror(written < 0 ? errno : ENOSPC));
+    result = file_append(path, line.data, line.size);
 done:
-    if (fd >= 0) close(fd);
     buf_release(&line);
     arena_release(&arena);
     return result;

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "shared/base/event_file.h"
 #include "shared/base/memory.h"
 #include "shared/config/stage_options.h"
 #include "shared/group/group.h"
@@ -32,6 +33,8 @@ struct optim {
 
     // Of the files of lent weights: what is unique to this process; NULL: each version is written to a file.
     char *lent_name;
+
+    char *events_path; // of the file for TensorBoard; NULL before the first step
 
     // The groups of the next step in the order in which they came; then the same groups, to be returned.
     struct group **batch;
@@ -70,12 +73,7 @@ struct step_metrics {
     size_t reward_count;
 };
 
-// A metric by its name in metrics.jsonl; a value that is not finite is missing.
-struct metric {
-    const char *name;
-    double value;
-};
-enum { METRIC_COUNT = 26 };
+enum { METRIC_COUNT = 26 }; // without the step
 
 // ---- step.c ----
 
@@ -103,8 +101,8 @@ void metrics_add(struct step_metrics *metrics, const struct group *group, const 
 // Turns sums into means after the last group.
 void metrics_finish(struct step_metrics *metrics);
 
-// Lists every metric but the step.
-void metrics_list(const struct step_metrics *metrics, struct metric list[METRIC_COUNT]);
+// Lists every metric but the step, by its name in metrics.jsonl. What no group has is not finite.
+void metrics_list(const struct step_metrics *metrics, struct event_scalar list[METRIC_COUNT]);
 
 // ---- publish.c ----
 
@@ -125,6 +123,12 @@ bool metrics_exist(const char *out);
 
 // Removes the lines of the steps after `step`, which will be trained again. A missing file is fine.
 status metrics_truncate(const char *out, int64_t step);
+
+// ---- events.c ----
+
+// Appends a step to this process's event file, which the first call makes: OUT/events.out.tfevents.N.caravan, with N
+// above those of earlier processes. UNAVAILABLE.
+status events_append(struct optim *optim, const struct step_metrics *metrics);
 
 // ---- checkpoint.c ----
 

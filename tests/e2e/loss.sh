@@ -11,7 +11,7 @@ group() {
     id=$1 advantages=$2 completions= given=
     shift 2
     for tokens in "$@"; do completions="$completions${completions:+,}{\"tokens\":$tokens,\"text\":\"x\"}"; done
-    [ -z "${accuracy:-}" ] || given="$given,\"rewards\":{\"accuracy\":$accuracy}"
+    [ -z "${accuracy:-}" ] || given="$given,\"rewards\":{\"accuracy\":$accuracy,\"total\":$accuracy}"
     [ -z "${spans:-}${logprobs:-}" ] ||
         given="$given,\"reference\":{${spans:+\"answer_span\":$spans}${spans:+${logprobs:+,}}${logprobs:+\"logprobs\":$logprobs}}"
     echo "{\"id\":\"$id\",\"prompt\":{\"messages\":[],\"solution\":\"\"},\"prompt_tokens\":[20,21,22],\"completions\":[$completions],\"advantages\":$advantages$given}"
@@ -108,13 +108,19 @@ logprobs= accuracy= spans=
     accuracy='[0,0]' group c '[0,0]' $a $b | sed "s/}\$/,\"consistency\":{\"probability\":[0.5,0.75]}}/"
 } >rewarded.in
 optim metrics --groups-per-step 3 <rewarded.in
-for pair in completion_length:3.5 truncated:0.166666667 reward_std:1.41421356 all_correct:0.333333333 all_wrong:0.333333333 \
+for pair in completion_length:3.5 truncated:0.166666667 reward_std:0.471404521 all_correct:0.333333333 all_wrong:0.333333333 \
     bonus_rate:0.166666667 consistency:0.5 kl:0; do
     [ "$(metric metrics ${pair%:*})" = "${pair#*:}" ] || fail "$pair: $(cat metrics/metrics.jsonl)"
 done
 for name in completion_length:2.66666667 truncated:0 reward_std:null all_correct:null bonus_rate:null entropy:null consistency:null; do
     [ "$(metric by-length ${name%:*})" = "${name#*:}" ] || fail "supervised, $name: $(cat by-length/metrics.jsonl)"
 done
+# A process that goes on writes an event file of its own, with the next number.
+cp -r metrics resumed
+optim resumed --groups-per-step 3 <rewarded.in
+cmp metrics/events.out.tfevents.0000000001.caravan resumed/events.out.tfevents.0000000001.caravan || fail "a resumed run changes old events"
+grep -q completion_lengths resumed/events.out.tfevents.0000000002.caravan || fail "no events of the resumed run: $(ls resumed)"
+
 # The entropy is that of the given log-probabilities.
 logprobs= accuracy='[1,0]'
 group a '[0,0]' $a $b | sed 's/"text":"x"}/"text":"x","logprobs":[-1,-2,-3,-6]}/g' | optim entropy
