@@ -16,7 +16,7 @@ stages:
   - source: {data: data/one-missing.jsonl, format: video-r1, media_root: data, group_size: 1}
   - frames: {min_pixels: 3136, max_pixels: 3136}
   - rollout: {max_new_tokens: 6, temperature: 0.1, top_p: 0.001, replicas: 2}
-  - reward: {method: grpo}
+  - score: {}
 END
 # A program that takes its time and drops what says in which order the groups were issued.
 cat >"$work/slow.sh" <<'END'
@@ -24,8 +24,8 @@ cat >"$work/slow.sh" <<'END'
 exec sed -u -e "e sleep 0.1" -e 's/"requires":{[^}]*},//'
 END
 chmod +x "$work/slow.sh"
-sed 's/- reward:.*/&\n  - slow: {program: .\/slow.sh, replicas: 2}/' "$work/p.yaml" >"$work/slow.yaml"
-sed '/- reward:/d' "$work/p.yaml" >"$work/rollout.yaml"
+sed 's/- score:.*/&\n  - slow: {program: .\/slow.sh, replicas: 2}/' "$work/p.yaml" >"$work/slow.yaml"
+sed '/- score:/d' "$work/p.yaml" >"$work/rollout.yaml"
 
 # run FILE NAME OPTION...: runs the pipeline to its end in $work/NAME.
 run() {
@@ -43,7 +43,7 @@ groups_of() {
 run p plain
 groups_of plain >"$work/want"
 [ "$(grep -c '"quarantine":{"stage":"frames"' "$work/want")" = 1 ] || fail "the missing clip is not in the store"
-[ "$(grep -c '"completions":.*"rewards":' "$work/want")" = 12 ] || fail "some groups are not whole: $(cat "$work/want")"
+[ "$(grep -c '"completions":.*"scores":' "$work/want")" = 12 ] || fail "some groups are not whole: $(cat "$work/want")"
 grep -q "quarantined" "$work/plain.err" || fail "nobody was told: $(cat "$work/plain.err")"
 for name in checkpoints weights metrics.jsonl; do
     [ ! -e "$work/plain/$name" ] || fail "a run that trains nothing has $name"
@@ -52,7 +52,7 @@ run p plain # has nothing to do
 groups_of plain | cmp - "$work/want" || fail "running it again changed the store"
 
 run rollout rollout
-sed 's/,"rewards":{[^}]*},"advantages":\[[^]]*\]//' "$work/want" >"$work/sampled"
+sed 's/,"scores":{[^}]*}//' "$work/want" >"$work/sampled"
 groups_of rollout | cmp - "$work/sampled" || fail "rollout as the last stage: other groups"
 
 # Every process but the run itself is killed, one after the other.
