@@ -72,6 +72,7 @@ union model_stage_options {
     struct stage_model_options model;
     struct rollout_options rollout;
     struct refscore_options refscore;
+    struct judge_options judge;
     struct optim_options optim;
 };
 
@@ -99,7 +100,7 @@ static status plan_add_stage(struct memory_plan *plan, const struct pipeline_sta
         request->precision = model->common.precision && !strcmp(model->common.precision, "float32") ? "float32" : NULL;
         request->generates = stage->kind == &stage_kinds[STAGE_ROLLOUT];
         request->training = stage->kind == &stage_kinds[STAGE_OPTIM];
-        request->borrows = group->borrows && !request->training;
+        request->borrows = group->borrows && stage->kind->follows_weights;
         if (stage->kind == &stage_kinds[STAGE_REFSCORE] && values.refscore.generate == REFSCORE_GENERATE_ANSWER)
             request->continued_tokens = values.refscore.generate_tokens;
         if (request->training) {
@@ -115,6 +116,14 @@ static status plan_add_stage(struct memory_plan *plan, const struct pipeline_sta
 done:
     options_release(&options);
     return result;
+}
+
+// Whether the stage has a model. The judge's question has no media and its answers are letters: a group of rollout's
+// has room for both.
+static bool plan_has_model(const struct pipeline_stage *stage) {
+    const char *judge = stage->kind == &stage_kinds[STAGE_JUDGE] ? pipeline_value(stage, "judge") : NULL;
+    return stage->kind == &stage_kinds[STAGE_OPTIM] || (stage->kind && stage->kind->follows_weights) ||
+           (judge && !strcmp(judge, "likelihood"));
 }
 
 static status plan_make(struct memory_plan *plan, struct pipeline *pipeline) {
@@ -134,12 +143,8 @@ static status plan_make(struct memory_plan *plan, struct pipeline *pipeline) {
     if (result == OK) result = subcommand_set_publish(pipeline);
     const char *publish = pipeline_value(&pipeline->stages[pipeline->stage_count - 1], "publish");
     group.borrows = publish && strcmp(publish, "lend") == 0;
-    for (size_t i = 0; result == OK && i < pipeline->stage_count; i++) {
-        const struct stage_kind *kind = pipeline->stages[i].kind;
-        bool has_model = kind == &stage_kinds[STAGE_ROLLOUT] || kind == &stage_kinds[STAGE_REFSCORE] ||
-                         kind == &stage_kinds[STAGE_OPTIM];
-        if (has_model) result = plan_add_stage(plan, &pipeline->stages[i], &group);
-    }
+    for (size_t i = 0; result == OK && i < pipeline->stage_count; i++)
+        if (plan_has_model(&pipeline->stages[i])) result = plan_add_stage(plan, &pipeline->stages[i], &group);
     return result;
 }
 

@@ -217,10 +217,13 @@ status options_check(const struct options *options) {
     buf_release(&names);
     for (const struct option *option = NULL; (option = options_next(options->table, option)) && result == OK;) {
         const struct option_exclusion *excluded = &option->excludes;
-        if (excluded->value && options_has_choice(options, option, excluded->value) &&
-            options_has_choice(options, option_find(options->table, excluded->name), excluded->other)) {
-            result = fail(USAGE, "%s: %s does not go with %s: %s", option->name, excluded->value, excluded->name,
-                          excluded->other);
+        if (excluded->value && options_has_choice(options, option, excluded->value)) {
+            const struct option *other = option_find(options->table, excluded->name);
+            if (!excluded->other && !options_string(options, other))
+                result = fail(USAGE, "missing: %s, for %s: %s", other->name, option->name, excluded->value);
+            if (excluded->other && options_has_choice(options, other, excluded->other))
+                result = fail(USAGE, "%s: %s does not go with %s: %s", option->name, excluded->value, excluded->name,
+                              excluded->other);
         }
         if (option->instead_of) {
             const struct option *other = option_find(options->table, option->instead_of);

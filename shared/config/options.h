@@ -36,7 +36,8 @@ struct string_list {
     size_t count;
 };
 
-// With `value`, the option NAME of the same table may not have `other`. Both are OPTION_CHOICE.
+// With `value`, the option NAME of the same table may not have `other`, where both are OPTION_CHOICE; or, if `other` is
+// NULL, may not be left out.
 struct option_exclusion {
     const char *value, *name, *other;
 };

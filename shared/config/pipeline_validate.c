@@ -199,7 +199,7 @@ static const char *pipeline_validate_effective(const struct pipeline_stage *stag
     return *key ? (*key)->value : option_find(&stage->kind->options, name)->default_value;
 }
 
-// Checks the values that do not go together.
+// Checks the values that do not go together, or need another key.
 static void pipeline_validate_excluded(struct parsed_file *file, const struct pipeline_stage *stage) {
     for (const struct option *option = stage->kind->options.options; option->name; option++) {
         const struct option_exclusion *excluded = &option->excludes;
@@ -207,7 +207,11 @@ static void pipeline_validate_excluded(struct parsed_file *file, const struct pi
         const struct pipeline_key *here, *there;
         const char *value = pipeline_validate_effective(stage, option->name, &here);
         const char *other = pipeline_validate_effective(stage, excluded->name, &there);
-        if (value && other && !strcmp(value, excluded->value) && !strcmp(other, excluded->other))
+        if (!value || strcmp(value, excluded->value) != 0) continue;
+        if (!excluded->other && !there)
+            diagnostic_add(&file->diagnostics, here->value_at, "%s: missing: %s, for %s: %s", stage->name,
+                           excluded->name, option->name, value);
+        if (excluded->other && other && !strcmp(other, excluded->other))
             diagnostic_add(&file->diagnostics, (here ? here : there)->value_at, "%s: %s: %s does not go with %s: %s",
                            stage->name, option->name, value, excluded->name, other);
     }

@@ -422,8 +422,14 @@ static const struct option judge_options[] = {
      .offset = offsetof(struct judge_options, judge),
      .type = OPTION_CHOICE,
      .default_value = "concludes",
-     .choices = "concludes",
-     .help = "concludes: the last option that the thinking names must be the answer's"},
+     .choices = "concludes|likelihood",
+     .excludes = {"likelihood", "model", NULL},
+     .help = "which option must be the answer's: the last one that the thinking names, or the one that a model finds "
+             "most likely after it"},
+    {.name = "model",
+     .offset = offsetof(struct judge_options, model.dir),
+     .type = OPTION_FILE,
+     .help = "model directory in Hugging Face's layout, for likelihood"},
     {0},
 };
 
@@ -597,7 +603,7 @@ FIRST(rollout_options, model);
 FIRST(refscore_options, model);
 FIRST(reward_options, common);
 FIRST(score_options, common);
-FIRST(judge_options, common);
+FIRST(judge_options, model);
 FIRST(optim_options, model);
 
 #define STAGE(stage, owner, text)                                                                                      \

@@ -101,11 +101,11 @@ struct score_options {
     int scoring; // score_scoring
 };
 
-enum judge_name { JUDGE_CONCLUDES };
+enum judge_name { JUDGE_CONCLUDES, JUDGE_LIKELIHOOD };
 
 struct judge_options {
-    struct common_options common;
-    int judge; // judge_name
+    struct stage_model_options model; // of `likelihood`
+    int judge;                        // judge_name
 };
 
 enum optim_schedule { OPTIM_SCHEDULE_COSINE, OPTIM_SCHEDULE_CONSTANT };

@@ -198,8 +198,8 @@ static status node_receive(void *self, int capacity, int timeout_ms, struct grou
     }
     TRY(result);
     if (!node->next) return OK;
-    const bool follows = node->config.trains && node->context->stage->follows != FOLLOWS_NOTHING;
-    if (follows && !node->next->quarantine.present) TRY(node_prepare_weights(node, node->next, &verdict));
+    if (stage_follows_optim(node->context) && !node->next->quarantine.present)
+        TRY(node_prepare_weights(node, node->next, &verdict));
     if (verdict == VERDICT_DROP) {
         io_thread_drop(node->io, node->next->id.data);
         group_free(&node->next);
@@ -364,7 +364,7 @@ void stage_recycle(struct stage_context *context, bool reference, const char *pa
 }
 
 bool stage_follows_optim(const struct stage_context *context) {
-    return context->node && context->node->config.trains;
+    return context->node && context->node->config.trains && context->stage->follows != FOLLOWS_NOTHING;
 }
 
 const char *stage_weights_dir(const struct stage_context *context) {

@@ -117,7 +117,8 @@ bool stage_stopping(const struct stage_context *context);
 // True in a pipeline, false under --stdio.
 bool stage_in_pipeline(const struct stage_context *context);
 
-// Whether a model's weights come from optim: in a pipeline that has one. Elsewhere they are the model directory's.
+// Whether the stage computes with optim's weights: it follows them, in a pipeline with optim. Otherwise its weights are
+// those of its model directory.
 bool stage_follows_optim(const struct stage_context *context);
 
 // Optim, in a pipeline: publishes the newest weights of their kind. Called after open has read the checkpoint, and

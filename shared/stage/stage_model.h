@@ -49,8 +49,8 @@ status stage_input_open(struct input_builder *builder, struct group *group, enum
 // Releases the frames; a zeroed input is fine.
 void stage_input_release(struct stage_input *input);
 
-// A model whose weights optim trains, with its inputs. The state of a stage that uses one begins with it and is on the
-// heap, so that stage_model_hash, stage_model_load, stage_model_intact and stage_model_close can be the stage's
+// A model with its inputs, whose weights optim may train. The state of a stage that uses one begins with it and is on
+// the heap, so that stage_model_hash, stage_model_load, stage_model_intact and stage_model_close can be the stage's
 // `fingerprint`, `load_weights`, `weights_intact` and `close`.
 struct stage_model {
     struct input_builder *input;
@@ -58,8 +58,8 @@ struct stage_model {
     uint64_t hash; // of the weights in use; 0 before the first ones
 };
 
-// Opens the tokenizer, the store and the model that the stage's options name. In a pipeline with optim it has no
-// weights before the first group: optim says which, and may lend its own. USAGE, DATAERR or UNAVAILABLE as
+// Opens the tokenizer, the store and the model that the stage's options name. If the stage follows optim, the model has
+// no weights before the first group: optim says which, and may lend its own. USAGE, DATAERR or UNAVAILABLE as
 // input_builder_new and model_open. Close in any case.
 status stage_model_open(struct stage_model *model, struct stage_context *context);
 

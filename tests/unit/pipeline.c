@@ -238,6 +238,8 @@ static void test_mistakes_have_their_place(void **state) {
          ":5:24: optim: warmup_ratio: cannot be given together with warmup"},
         {HEAD "  - optim: {warmup_ratio: -1}\n", ":5:27: optim: warmup_ratio: -1 is out of range: 0 to 1"},
         {"run: r\nstages:\n  - source: {data: train.jsonl}\n  - optim: {}\n", ":4:5: optim: missing: model"},
+        {"run: r\nstages:\n  - source: {data: train.jsonl}\n  - judge: {judge: likelihood}\n",
+         ":4:20: judge: missing: model, for judge: likelihood"},
         {"run: r\nmodel: model\nstages:\n  - source: {}\n  - optim: {}\n", ":4:5: source: missing: data"},
         {"run: r\nmodel: nowhere\nstages:\n  - source: {data: train.jsonl}\n  - optim: {}\n",
          ":2:8: pipeline: model: "},
