@@ -11,6 +11,8 @@
 // The weight of the KL term where it is not given: the papers do not say theirs; this is the usual one.
 #define DEFAULT_KL "0.04"
 
+static const char needs_logprobs[] = "the KL term, which needs every token's log-probability";
+
 // A pipeline's reward with its method.
 struct method_use {
     const struct method *method;
@@ -55,24 +57,17 @@ static bool method_is_scored(const struct pipeline *pipeline, const struct pipel
     return false;
 }
 
-// Diagnoses a method whose stages are missing. Returns whether there are all.
-static bool method_check_stages(struct parsed_file *file, const struct method_use *use) {
-    const struct pipeline *pipeline = file->pipeline;
-    const struct pipeline_stage *reward = use->reward;
-    if (use->method->reference != METHOD_REFERENCE_NONE && !method_is_scored(pipeline, reward)) {
+// Diagnoses a method whose input no stage writes.
+static void method_check_stages(struct parsed_file *file, const struct method_use *use) {
+    const struct pipeline_stage *reward = use->reward, *program = file->pipeline->stages;
+    if (use->method->reference != METHOD_REFERENCE_NONE && !method_is_scored(file->pipeline, reward))
         diagnostic_add(&file->diagnostics, use->at, "%s: method %s needs %s before it", reward->name, use->method->name,
                        stage_kinds[STAGE_REFSCORE].name);
-        return false;
-    }
-    const struct pipeline_stage *program = pipeline->stages;
     while (program < reward && !key_list_find(&program->keys, "program")) program++;
-    if (use->method->bonus == BONUS_CONSISTENCY && program == reward) {
+    if (use->method->bonus == BONUS_CONSISTENCY && program == reward)
         diagnostic_add(&file->diagnostics, use->at,
                        "%s: method %s needs a program before it that writes consistency.probability", reward->name,
                        use->method->name);
-        return false;
-    }
-    return true;
 }
 
 // Sets and checks what the method says of other stages.
@@ -87,6 +82,7 @@ static void method_set_keys(struct parsed_file *file, const struct method_use *u
     if (method->kl != METHOD_KL_OPTIONAL)
         method_set_key(file, STAGE_OPTIM, "kl", term ? DEFAULT_KL : "0", use->at, why);
     if (term) {
+        method_set_key(file, STAGE_REFSCORE, "logprobs", "all", use->at, needs_logprobs);
         snprintf(why, sizeof why, "method %s, whose KL term counts %s completions", method->name,
                  accurate ? "the accurate" : "all");
         method_set_key(file, STAGE_OPTIM, "kl_on", accurate ? "accurate" : "all", use->at, why);
@@ -100,7 +96,7 @@ static void method_set_keys(struct parsed_file *file, const struct method_use *u
                    frozen || ema ? why : NULL);
 }
 
-// A KL term needs the log-probabilities of all tokens under the reference.
+// Checks what a `kl` that no method asks for needs.
 static void method_check_kl(struct parsed_file *file) {
     const struct pipeline_stage *optim = method_find_stage(file, STAGE_OPTIM);
     const struct pipeline_key *kl = optim ? key_list_find(&optim->keys, "kl") : NULL;
@@ -109,13 +105,11 @@ static void method_check_kl(struct parsed_file *file) {
     if (!method_is_scored(file->pipeline, optim))
         diagnostic_add(&file->diagnostics, kl->value_at, "%s: kl above 0 needs %s before it", optim->name,
                        stage_kinds[STAGE_REFSCORE].name);
-    method_set_key(file, STAGE_REFSCORE, "logprobs", "all", kl->value_at,
-                   "the KL term, which needs every token's log-probability");
+    method_set_key(file, STAGE_REFSCORE, "logprobs", "all", kl->value_at, needs_logprobs);
 }
 
 void validate_method(struct parsed_file *file) {
     struct method_use use = {.reward = method_find_stage(file, STAGE_REWARD)};
-    bool complete = true;
     if (use.reward) {
         const struct option *option = option_find(&stage_kinds[STAGE_REWARD].options, "method");
         const struct pipeline_key *key = key_list_find(&use.reward->keys, "method");
@@ -123,8 +117,9 @@ void validate_method(struct parsed_file *file) {
         if (id < 0) return; // diagnosed already
         use.method = &methods[id];
         use.at = key ? key->value_at : use.reward->at;
-        complete = method_check_stages(file, &use);
-        if (complete) method_set_keys(file, &use);
+        method_check_stages(file, &use);
+        method_set_keys(file, &use);
+        if (use.method->kl != METHOD_KL_OPTIONAL) return;
     }
-    if (complete) method_check_kl(file);
+    method_check_kl(file);
 }
