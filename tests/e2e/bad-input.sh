@@ -186,7 +186,7 @@ if mount -t tmpfs -o size=1m caravan-test disk 2>/dev/null; then
     tail -1 err | grep -q "checkpoint of step 8: disk/out/.*: No space left[^;]*$" || fail "not the last checkpoint: $(cat err)"
     [ "$(grep -vc ': step [0-9]*: ' err)" = 7 ] || fail "other lines: $(cat err)"
     [ "$(grep -c '"trained":' out.jsonl)" = 16 ] || fail "not all groups were trained"
-    [ "$(cd disk/out && echo *)" = "latest metrics.jsonl step-000001 step-000002" ] || fail "an incomplete checkpoint is left: $(ls disk/out)"
+    [ "$(cd disk/out && echo *)" = "events.out.tfevents.0000000001.caravan latest metrics.jsonl step-000001 step-000002" ] || fail "an incomplete checkpoint is left: $(ls disk/out)"
     stage rollout --model disk/out/latest <rollout.jsonl >/dev/null 2>err || fail "the checkpoint from before the disk was full cannot be read: $(cat err)"
     umount disk
 else

@@ -86,6 +86,6 @@ prlimit --pid $pid --fsize=unlimited:unlimited
 sed -n 5,6p "$work/groups" >&3 || fail "optim ended: $(cat "$work/err")"
 exec 3>&-
 wait $pid || fail "optim ended with exit $? when it could not write a checkpoint: $(cat "$work/err")"
-[ "$(cd "$work/full" && echo *)" = "latest metrics.jsonl step-000001 step-000003" ] || fail "checkpoints: $(ls "$work/full")"
+[ "$(cd "$work/full" && echo *)" = "events.out.tfevents.0000000001.caravan latest metrics.jsonl step-000001 step-000003" ] || fail "checkpoints: $(ls "$work/full")"
 check_steps full 3
 cmp "$work/whole/step-000003/model.safetensors" "$work/full/step-000003/model.safetensors" || fail "a missing checkpoint changes the weights"
