@@ -57,7 +57,7 @@ static status run_needs_steps(const struct deployment *deployment, const struct 
     return result;
 }
 
-// Sets *steps to the number of steps of the run: optim's `steps`, or what the data make.
+// Sets *steps to the number of steps of the run: optim's `steps`, or what the data and max_steps make.
 static status run_count_steps(const struct deployment *deployment, int64_t *steps) {
     const struct pipeline *pipeline = deployment->pipeline;
     struct optim_options optim;
@@ -72,6 +72,7 @@ static status run_count_steps(const struct deployment *deployment, int64_t *step
     if (result == OK) result = dataset_open(&data, &source);
     if (result == OK) {
         int64_t count = (int64_t)dataset_count(data) / source.groups_per_step;
+        if (source.max_steps && source.max_steps < count) count = source.max_steps;
         *steps = count > 0 ? count : 1;
     } else if (deployment->machines > 1) {
         result = fail_prefix(

@@ -125,6 +125,13 @@ static const struct option source_options[] = {
      .low = 1,
      .high = MAX_INTEGER,
      .help = "use the first N samples (default: all)"},
+    {.name = "max_steps",
+     .offset = offsetof(struct source_options, max_steps),
+     .type = OPTION_INT,
+     .low = 1,
+     .high = MAX_INTEGER,
+     .help = "end the run when optim has trained this step, even if data are left; a quarantined sample is replaced by "
+             "the next one. Without optim: after groups_per_step groups a step (default: all data)"},
     {.name = "shuffle",
      .offset = offsetof(struct source_options, shuffle),
      .type = OPTION_BOOL,

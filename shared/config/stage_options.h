@@ -30,7 +30,7 @@ struct source_options {
     const char *media_root;
     const char *template; // a path or "none"; NULL: the default one
     int64_t group_size, groups_per_step, max_staleness, epochs;
-    int64_t limit; // 0: all
+    int64_t limit, max_steps; // 0: all
     bool shuffle;
     int64_t seed;
 };

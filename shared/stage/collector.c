@@ -31,9 +31,13 @@ struct collector {
     int64_t next; // seq to be handed out
     pthread_mutex_t lock;
     // Under the lock:
-    bool started;   // RUN_INFO has come
-    bool untrained; // no step was trained before this process started
-    int64_t total, step;
+    bool started;      // RUN_INFO has come
+    bool untrained;    // no step was trained before this process started
+    int64_t total;     // groups of the data
+    int64_t max_steps; // 0: no bound
+    int64_t base_end;  // groups of the run if none is quarantined from where this process started (max_steps)
+    int64_t quarantined, quarantined_below; // since this process started; of them below settled_below
+    int64_t step;
     struct settled *log; // of the seqs from log_begin on
     size_t log_count, log_capacity;
     int64_t log_begin;
@@ -95,12 +99,20 @@ static struct wire_message collector_describe(const struct collector *collector,
     return message;
 }
 
+// Returns how many groups the run has if `quarantined` of this process's are.
+static int64_t collector_end(struct collector *collector, int64_t quarantined) {
+    assert(mutex_is_held(&collector->lock));
+    const int64_t end = collector->base_end + quarantined;
+    return collector->max_steps && end < collector->total ? end : collector->total;
+}
+
 static void collector_advance(struct collector *collector) {
     assert(mutex_is_held(&collector->lock) && collector->settled_below >= collector->log_begin);
     const int64_t end = collector->log_begin + (int64_t)collector->log_count;
     while (collector->settled_below < end) {
         const struct settled *entry = collector_entry(collector, collector->settled_below);
         if (!entry->kind || entry->withheld) break;
+        collector->quarantined_below += entry->kind == MESSAGE_QUARANTINED;
         collector->settled_below++;
     }
 }
@@ -144,9 +156,15 @@ status collector_message(struct collector *collector, struct io_thread *io, stru
     status result;
     if (message->kind != MESSAGE_RUN_INFO) return OK;
     pthread_mutex_lock(&collector->lock);
-    collector->started = true;
-    collector->total = message->count;
     const int64_t here = collector->settled_below;
+    collector->total = message->count;
+    collector->max_steps = message->max_steps;
+    if (!collector->started) {
+        const int64_t steps = collector->step < message->max_steps ? message->max_steps - collector->step : 0;
+        const int64_t per_step = message->per_step > 0 ? message->per_step : 1, rest = message->count - here;
+        collector->base_end = steps > rest / per_step ? message->count : here + steps * per_step;
+    }
+    collector->started = true;
     const int64_t known = message->seq < here ? message->seq : here; // the source's ledger has everything below
     if (known > collector->log_begin) {
         const size_t count = (size_t)(known - collector->log_begin);
@@ -162,9 +180,12 @@ status collector_message(struct collector *collector, struct io_thread *io, stru
     TRY_TO(result, done, collector_resend(collector, io, peer, collector->log_begin, here));
     // If no group is left, the source must not be told so before the stage has finished.
     const bool untrained = collector->untrained && here == 0 && collector->log_settled == 0;
-    const struct wire_message position = {
-        .kind = MESSAGE_POSITION, .step = collector->step, .seq = untrained ? -1 : here};
-    if (here < collector->total || collector->finished) TRY_TO(result, done, io_thread_reply(io, peer, &position));
+    const struct wire_message position = {.kind = MESSAGE_POSITION,
+                                          .step = collector->step,
+                                          .seq = untrained ? -1 : here,
+                                          .count = collector_end(collector, collector->quarantined_below)};
+    if (here < collector_end(collector, collector->quarantined) || collector->finished)
+        TRY_TO(result, done, io_thread_reply(io, peer, &position));
     result = collector_resend(collector, io, peer, here, collector->log_begin + (int64_t)collector->log_count);
 done:
     pthread_mutex_unlock(&collector->lock);
@@ -173,7 +194,7 @@ done:
 
 void collector_report(struct collector *collector, struct message_status *counters) {
     pthread_mutex_lock(&collector->lock);
-    counters->total = collector->total;
+    counters->total = collector_end(collector, collector->quarantined);
     counters->settled = collector->settled_below;
     counters->step = collector->step;
     counters->run_unused = collector->unused;
@@ -190,7 +211,6 @@ status collector_receive(struct collector *collector, struct io_thread *io, int 
     for (;;) {
         pthread_mutex_lock(&collector->lock);
         const bool started = collector->started;
-        const int64_t total = collector->total;
         pthread_mutex_unlock(&collector->lock);
         for (size_t i = 0; started && i < collector->early_count;) {
             struct group *group = collector->early[i];
@@ -214,7 +234,10 @@ status collector_receive(struct collector *collector, struct io_thread *io, int 
             group_free(&group);
             TRY(result);
         }
-        if (started && collector->next >= total) return END;
+        pthread_mutex_lock(&collector->lock);
+        const bool over = started && collector->next >= collector_end(collector, collector->quarantined);
+        pthread_mutex_unlock(&collector->lock);
+        if (over) return END;
         struct group *group;
         int wait_ms = started ? WAIT_MS : START_WAIT_MS;
         TRY(io_thread_receive(io, 1, timeout_ms >= 0 && timeout_ms < wait_ms ? timeout_ms : wait_ms, &group));
@@ -266,12 +289,14 @@ status collector_settle(struct collector *collector, struct io_thread *io, const
     pthread_mutex_lock(&collector->lock);
     if (entry.quarantine) {
         entry.kind = MESSAGE_QUARANTINED;
+        collector->quarantined++;
     } else if (group->trained.present) {
         entry.kind = MESSAGE_TRAINED;
         entry.step = group->trained.step;
     }
     // The very last one is withheld.
-    entry.withheld = collector->log_begin + collector->log_settled + 1 >= collector->total;
+    entry.withheld =
+        collector->log_begin + collector->log_settled + 1 >= collector_end(collector, collector->quarantined);
     status result = collector_add_entry(collector, seq, &entry);
     struct wire_message message = {0};
     if (result == OK) {
@@ -320,6 +345,7 @@ status collector_finish(struct collector *collector, struct io_thread *io) {
     if (message.kind == MESSAGE_POSITION) {
         message.step = collector->step;
         message.seq = collector->settled_below;
+        message.count = collector_end(collector, collector->quarantined);
     }
     status result = io_thread_broadcast(io, "ledger", &message);
     pthread_mutex_unlock(&collector->lock);

@@ -24,6 +24,8 @@ struct issuer {
     struct stage_context *context;
     struct ledger *ledger;
     int64_t total, per_step, staleness;
+    int64_t max_steps;  // 0: no bound
+    int64_t end;        // groups of the run: `total`, or fewer by max_steps
     bool trains;        // the run has optim
     int64_t step;       // of optim
     bool ready;         // optim has sent its POSITION, or there is none
@@ -57,6 +59,11 @@ status issuer_open(struct issuer **out, struct stage_context *context, const str
     assert(issuer->per_step > 0 && issuer->staleness >= 0);
     struct ledger_config ledger = {.groups_per_step = issuer->trains ? issuer->per_step : 0};
     TRY_TO(result, done, stage->describe(context->state, &issuer->total, &ledger.data));
+    // With optim, POSITION says what max_steps amounts to. Without it, a step is per_step groups.
+    issuer->max_steps = options->max_steps;
+    issuer->end = issuer->total;
+    if (issuer->max_steps && !issuer->trains && issuer->max_steps <= issuer->total / issuer->per_step)
+        issuer->end = issuer->max_steps * issuer->per_step;
     const char *path = path_join(&memory, config->run_dir, "ledger.lmdb");
     TRY_TO(result, done, path ? OK : fail_oom());
     TRY_TO(result, done, ledger_open(&issuer->ledger, path, &ledger));
@@ -132,9 +139,9 @@ status issuer_tick(struct issuer *issuer, struct io_thread *io) {
     }
     int64_t in_flight_max = (issuer->staleness + 1) * issuer->per_step;
     if (!issuer->trains && in_flight_max < issuer_in_flight) in_flight_max = issuer_in_flight;
-    while (ledger_next_unissued(ledger) < issuer->total && ledger_in_flight(ledger) < in_flight_max)
+    while (ledger_next_unissued(ledger) < issuer->end && ledger_in_flight(ledger) < in_flight_max)
         TRY(issuer_issue(issuer, io, ledger_next_unissued(ledger), ledger_in_flight(ledger)));
-    if (issuer->finished || ledger_settled(ledger) < issuer->total) return OK;
+    if (issuer->finished || ledger_settled(ledger) < issuer->end) return OK;
     int64_t unused = ledger_count(ledger, LEDGER_UNUSED), trained = ledger_count(ledger, LEDGER_TRAINED);
     // Every step trains per_step groups. The remainder was quarantined, but optim and the source ended before they
     // could record it.
@@ -164,6 +171,7 @@ status issuer_joined(struct issuer *issuer, struct io_thread *io, struct wire_pe
     const struct wire_message run_info = {.kind = MESSAGE_RUN_INFO,
                                           .count = issuer->total,
                                           .per_step = issuer->per_step,
+                                          .max_steps = issuer->max_steps,
                                           .seq = ledger_settled(issuer->ledger)};
     return io_thread_reply(io, peer, &run_info);
 }
@@ -184,6 +192,7 @@ static status issuer_settle(struct issuer *issuer, struct io_thread *io, const s
     if (state == LEDGER_TRAINED && issuer->step < message->step) issuer->step = message->step;
     issuer->settled_at = clock_monotonic();
     if (!newly_settled || state != LEDGER_QUARANTINED) return OK;
+    if (issuer->max_steps && issuer->trains && issuer->end < issuer->total) issuer->end++; // another one fills the step
     const struct wire_message notice = {
         .kind = MESSAGE_NOTICE, .name = message->name, .replica = 0, .machine = "", .reason = message->reason};
     log_info("quarantined %s: %s: %s", message->id, message->name, message->reason);
@@ -230,6 +239,7 @@ status issuer_message(struct issuer *issuer, struct io_thread *io, const struct 
     }
     TRY(ledger_rewind_to(issuer->ledger, seq == -1 ? 0 : seq));
     issuer->step = message->step;
+    if (issuer->max_steps) issuer->end = message->count < issuer->total ? message->count : issuer->total;
     issuer->ready = issuer->reissue = true;
     const int64_t lost = trained - issuer_trained_steps(issuer);
     if (lost <= 0) return OK;
@@ -257,7 +267,7 @@ void issuer_report(struct issuer *issuer, struct message_status *counters) {
         if (seq_set_format(seqs, count, &issuer->in_flight) == OK) counters->in_flight = issuer->in_flight.data;
         free(seqs);
     }
-    counters->total = issuer->total;
+    counters->total = issuer->end;
     counters->settled = ledger_settled(ledger);
     counters->step = issuer->step;
     counters->held = ledger_in_flight(ledger);
@@ -266,10 +276,10 @@ void issuer_report(struct issuer *issuer, struct message_status *counters) {
     counters->done = ledger_count(ledger, LEDGER_TRAINED);
     if (!issuer->ready) {
         counters->state = "waits for optim";
-    } else if (counters->settled >= issuer->total) {
+    } else if (counters->settled >= issuer->end) {
         counters->state = "finished";
     } else {
         const char *full = issuer->trains ? "at the bound of staleness" : "enough in flight";
-        counters->state = ledger_next_unissued(ledger) >= issuer->total ? "all issued" : full;
+        counters->state = ledger_next_unissued(ledger) >= issuer->end ? "all issued" : full;
     }
 }

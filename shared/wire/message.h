@@ -73,8 +73,10 @@ struct wire_message {
     const char *reason;  // REFUSED, QUARANTINED, REISSUE, NOTICE, END
     const char *id;    // TRAINED, QUARANTINED, UNUSED: the group's, "" when it is sent again; GET, RECORD, ABSENT: the
                        // key of a clip
-    int64_t count;     // AVAILABLE: groups; RUN_INFO: groups in all
+    int64_t count;     // AVAILABLE: groups; RUN_INFO: groups in all; POSITION: groups of the run if none from seq on is
+                       // quarantined
     int64_t per_step;  // RUN_INFO
+    int64_t max_steps; // RUN_INFO: 0: no bound
     int64_t step, seq; // POSITION, TRAINED, QUARANTINED, UNUSED; RUN_INFO: all below is settled; REISSUE: -1 for all;
                        // POSITION: -1 when no step was ever trained in optim's directory
     int64_t reference; // GET_WEIGHTS, WEIGHTS: 1 for the reference, 0 for the policy

@@ -12,7 +12,7 @@ struct io_thread {
     struct wire_message last; // strings are not kept
     char last_strings[3][64];
     int64_t broadcasts, replies, sent, dropped;
-    int64_t first_reply_seq, last_reply_seq, position_seq, position_at;
+    int64_t first_reply_seq, last_reply_seq, position_seq, position_at, position_count;
 };
 
 static struct group *make_group(int64_t seq) {
@@ -69,6 +69,7 @@ status io_thread_reply(struct io_thread *io, struct wire_peer *peer, const struc
     buf_release(&frame);
     if (message->kind == MESSAGE_POSITION) {
         io->position_seq = message->seq;
+        io->position_count = message->count;
         io->position_at = io->replies;
         return OK;
     }
@@ -92,8 +93,11 @@ static struct stage_context context = {.stage = &trainer, .state = &start_at};
 
 static const int64_t no_position = -2;
 
+static int64_t max_steps; // of the run
+
 static void send_run_info(struct collector *collector, struct io_thread *io, int64_t total, int64_t settled) {
-    const struct wire_message run_info = {.kind = MESSAGE_RUN_INFO, .count = total, .per_step = 1, .seq = settled};
+    const struct wire_message run_info = {
+        .kind = MESSAGE_RUN_INFO, .count = total, .per_step = 1, .max_steps = max_steps, .seq = settled};
     io->replies = io->position_at = 0;
     io->position_seq = no_position;
     io->first_reply_seq = io->last_reply_seq = -1;
@@ -256,8 +260,55 @@ static void it_begins_at_the_checkpoint_and_takes_each_seq_once(void **state) {
     collector_close(&collector);
 }
 
+// Every step trains one group, and groups 3 and 10 are quarantined: two more groups make ten steps.
+static void max_steps_counts_what_is_trained(void **state) {
+    (void)state;
+    struct collector *collector;
+    struct io_thread io = {0};
+    struct message_status counters = {0};
+    max_steps = 10;
+    assert_int_equal(collector_open(&collector, &context), OK);
+    send_run_info(collector, &io, 1000, 0);
+    assert_int_equal(io.position_count, 10);
+    train(collector, &io, 5);
+    send_run_info(collector, &io, 1000, 2); // a source that is restarted
+    assert_int_equal(io.position_seq, 5);
+    assert_int_equal(io.position_count, 11);
+    train(collector, &io, 1000);
+    assert_int_equal(io.incoming, 12);
+    collector_report(collector, &counters);
+    assert_int_equal(counters.total, 12);
+    assert_int_equal(io.broadcasts, 11); // all but the last one, which waits for the stage
+    assert_int_equal(collector_finish(collector, &io), OK);
+    assert_int_equal(io.last.seq, 11);
+    collector_close(&collector);
+
+    // From a checkpoint of five steps.
+    io = (struct io_thread){0};
+    start_at = 5;
+    assert_int_equal(collector_open(&collector, &context), OK);
+    send_run_info(collector, &io, 1000, 5);
+    assert_int_equal(io.position_count, 10);
+    train(collector, &io, 1000);
+    assert_int_equal(io.incoming, 10);
+    collector_close(&collector);
+
+    // More steps than the data have; and as many as were trained before.
+    for (start_at = 0; start_at <= 10; start_at += 10) {
+        io = (struct io_thread){.incoming_end = 1000};
+        max_steps = start_at ? 10 : INT64_MAX;
+        assert_int_equal(collector_open(&collector, &context), OK);
+        send_run_info(collector, &io, 20, start_at);
+        train(collector, &io, 1000);
+        assert_int_equal(io.incoming, start_at ? 0 : 20);
+        collector_close(&collector);
+    }
+    max_steps = start_at = 0;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(max_steps_counts_what_is_trained),
         cmocka_unit_test(memory_stays_small),
         cmocka_unit_test(a_restarted_source_gets_only_what_it_lacks),
         cmocka_unit_test(a_quarantine_keeps_its_strings),

@@ -93,12 +93,13 @@ struct fixture {
 };
 
 // `trains`: the run has optim.
-static void open_issuer_of(struct fixture *fixture, bool trains, int64_t max_staleness) {
+static void open_issuer_of(struct fixture *fixture, bool trains, int64_t max_staleness, int64_t max_steps) {
     static int number;
     *fixture = (struct fixture){0};
     snprintf(fixture->dir, sizeof fixture->dir, "/tmp/caravan-unit-issuer-%d-%d", (int)getpid(), number++);
     fixture->options.groups_per_step = PER_STEP;
     fixture->options.max_staleness = max_staleness;
+    fixture->options.max_steps = max_steps;
     fixture->context.stage = &source;
     fixture->context.options.values = &fixture->options;
     fixture->config.run_dir = fixture->dir;
@@ -108,7 +109,7 @@ static void open_issuer_of(struct fixture *fixture, bool trains, int64_t max_sta
 }
 
 static void open_issuer(struct fixture *fixture, int64_t max_staleness) {
-    open_issuer_of(fixture, true, max_staleness);
+    open_issuer_of(fixture, true, max_staleness, 0);
 }
 
 static void close_issuer(struct fixture *fixture) {
@@ -283,7 +284,7 @@ static void without_optim_all_are_in_flight_at_once(void **state) {
     struct fixture fixture;
     struct message_status counters = {0};
     struct wire_peer score = {"ledger", "score"}, supervisor = {"report", "caravan"};
-    open_issuer_of(&fixture, false, 0);
+    open_issuer_of(&fixture, false, 0, 0);
     assert_int_equal(issuer_joined(fixture.issuer, &fixture.io, &supervisor), OK);
     assert_int_equal(issuer_joined(fixture.issuer, &fixture.io, &score), OK);
     assert_int_equal(fixture.io.replies, 0); // no RUN_INFO
@@ -319,7 +320,7 @@ static void without_optim_all_are_in_flight_at_once(void **state) {
 static void without_optim_a_new_source_goes_on_from_the_ledger(void **state) {
     (void)state;
     struct fixture fixture;
-    open_issuer_of(&fixture, false, 0);
+    open_issuer_of(&fixture, false, 0, 0);
     tick(&fixture);
     for (int64_t seq = 0; seq < TOTAL; seq += 3)
         tell(&fixture, (struct wire_message){.kind = MESSAGE_TRAINED, .seq = seq, .id = "x"});
@@ -334,8 +335,50 @@ static void without_optim_a_new_source_goes_on_from_the_ledger(void **state) {
     close_issuer(&fixture);
 }
 
+// POSITION says how many groups the steps take; each group that is quarantined adds one.
+static void max_steps_ends_the_run(void **state) {
+    (void)state;
+    struct fixture fixture;
+    struct wire_peer supervisor = {"report", "caravan"};
+    struct message_status counters = {0};
+    open_issuer_of(&fixture, true, 4, 2);
+    assert_int_equal(issuer_joined(fixture.issuer, &fixture.io, &supervisor), OK);
+    tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 0, .seq = 0, .count = 4});
+    tick(&fixture);
+    assert_int_equal(fixture.io.put_count, 4);
+    for (int64_t seq = 0; seq < 3; seq++) tell_trained(&fixture, seq);
+    for (int i = 0; i < 2; i++) // sent twice, it counts once
+        tell(&fixture, (struct wire_message){
+                           .kind = MESSAGE_QUARANTINED, .seq = 3, .id = "", .name = "frames", .reason = "cut off"});
+    tick(&fixture);
+    assert_int_equal(fixture.io.put_count, 5);
+    issuer_report(fixture.issuer, &counters);
+    assert_int_equal(counters.total, 5);
+    tell_trained(&fixture, 4);
+    tick(&fixture);
+    assert_int_equal(fixture.io.put_count, 5);
+    assert_int_equal(fixture.io.last.kind, MESSAGE_END);
+    assert_non_null(strstr(fixture.io.reason, "4 groups trained, 1 quarantined"));
+    // Optim goes back to where the fourth group was not quarantined yet.
+    tell(&fixture, (struct wire_message){.kind = MESSAGE_POSITION, .step = 1, .seq = 2, .count = 4});
+    tick(&fixture);
+    assert_int_equal(fixture.io.put_count, 7);
+    close_issuer(&fixture);
+
+    // Without optim, a step is so many groups.
+    open_issuer_of(&fixture, false, 0, 2);
+    tick(&fixture);
+    assert_int_equal(fixture.io.put_count, 4);
+    close_issuer(&fixture);
+    open_issuer_of(&fixture, false, 0, INT64_MAX);
+    tick(&fixture);
+    assert_int_equal(fixture.io.put_count, TOTAL);
+    close_issuer(&fixture);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(max_steps_ends_the_run),
         cmocka_unit_test(nothing_is_issued_before_the_position),
         cmocka_unit_test(staleness_bounds_the_groups_in_flight),
         cmocka_unit_test(a_lost_group_is_issued_again),

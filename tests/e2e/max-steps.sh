@@ -1,0 +1,24 @@
+# max_steps of the source: a run over data that hold a sample of an unknown kind and one whose clip is missing ends after
+# so many whole steps, and goes on if it is given more.
+. tests/e2e/common.sh
+. tests/e2e/run-helpers.sh
+make_data 2
+make_model
+make_pipeline ""
+{
+    sed -n 1p "$work/data/train.jsonl"
+    sed -n '2s/"data_type": *"video"/"data_type":"audio"/p' "$work/data/train.jsonl"
+    sed -n '2s/"path": *"[^"]*"/"path":"none.mp4"/p' "$work/data/train.jsonl"
+    sed -n 2,4p "$work/data/train.jsonl"
+} >"$work/data/odd.jsonl"
+odd=(--set source.data="$work/data/odd.jsonl" --set source.limit=6 --set source.shuffle=false)
+run few "${odd[@]}" --set source.max_steps=2 || fail "few: $(cat "$work/few.err")"
+grep -q "done: 2 steps, 4 groups trained, 2 quarantined$" "$work/few.err" || fail "few: $(cat "$work/few.err")"
+grep -q 'steps: 2' "$work/few/pipeline.yaml" || fail "optim's steps do not follow max_steps: $(cat "$work/few/pipeline.yaml")"
+[ "$(wc -l <"$work/few/metrics.jsonl")" = 2 ] || fail "metrics: $(cat "$work/few/metrics.jsonl")"
+# The third step is in the second epoch, which has the two odd samples again.
+run few "${odd[@]}" --set source.max_steps=3 || fail "more: $(cat "$work/few.err")"
+grep -q "done: 3 steps, 6 groups trained, 4 quarantined$" "$work/few.err" || fail "more: $(cat "$work/few.err")"
+[ "$("$bin/caravan-source" --stdio --data "$work/data/odd.jsonl" --format video-r1 --groups-per-step 2 --max-steps 3 2>/dev/null | wc -l)" = 6 ] ||
+    fail "a filter of three steps"
+expect 64 "max_steps" "$bin/caravan-source" --stdio --data "$work/data/odd.jsonl" --format video-r1 --max-steps 0
