@@ -60,7 +60,8 @@ static bool method_is_scored(const struct pipeline *pipeline, const struct pipel
 // Diagnoses a method whose input no stage writes.
 static void method_check_stages(struct parsed_file *file, const struct method_use *use) {
     const struct pipeline_stage *reward = use->reward, *program = file->pipeline->stages;
-    if (use->method->reference != METHOD_REFERENCE_NONE && !method_is_scored(file->pipeline, reward))
+    const bool used = use->method->bonus != BONUS_NONE || method_find_stage(file, STAGE_OPTIM); // the reference
+    if (used && use->method->reference != METHOD_REFERENCE_NONE && !method_is_scored(file->pipeline, reward))
         diagnostic_add(&file->diagnostics, use->at, "%s: method %s needs %s before it", reward->name, use->method->name,
                        stage_kinds[STAGE_REFSCORE].name);
     while (program < reward && !key_list_find(&program->keys, "program")) program++;

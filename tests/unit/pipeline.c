@@ -315,6 +315,7 @@ static void test_method_sets_keys(void **state) {
         {HEAD "  - p: {program: cat}\n  - optim: {kl: 0.1}\n", "optim", "kl", "0.1"},
         {HEAD "  - p: {program: cat}\n  - reward: {method: cora}\n  - optim: {kl: 0.1}\n", "optim", "kl", "0.1"},
         {HEAD "  - reward: {method: nokl}\n  - optim: {}\n", "optim", "ema_every", "0"},
+        {HEAD "  - reward: {method: grpo}\n", "reward", "method", "grpo"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct pipeline *pipeline;
