@@ -20,13 +20,13 @@ struct method_use {
     struct location at; // of the method, or of the stage if it is not given
 };
 
-static struct pipeline_stage *method_find_stage(const struct parsed_file *file, enum stage_id id) {
+static struct pipeline_stage *pipeline_method_find_stage(const struct parsed_file *file, enum stage_id id) {
     struct pipeline_stage *stage = pipeline_find_stage(file->pipeline, stage_kinds[id].name);
     return stage && stage->kind == &stage_kinds[id] ? stage : NULL;
 }
 
 // Whether two values of an option say the same: the same word, or for a number that both are above 0 or not.
-static bool method_values_agree(const struct option *option, const char *a, const char *b) {
+static bool pipeline_method_values_agree(const struct option *option, const char *a, const char *b) {
     double x, y;
     if (option->type == OPTION_CHOICE) return !strcmp(a, b);
     return !parse_double(a, &x) || !parse_double(b, &y) || (x > 0) == (y > 0);
@@ -34,9 +34,9 @@ static bool method_values_agree(const struct option *option, const char *a, cons
 
 // Gives the stage `value` for a key that it lacks. A value that contradicts it is diagnosed for the reason `why`; NULL:
 // any value may be given.
-static void method_set_key(struct parsed_file *file, enum stage_id id, const char *name, const char *value,
-                           struct location at, const char *why) {
-    struct pipeline_stage *stage = method_find_stage(file, id);
+static void pipeline_method_set_key(struct parsed_file *file, enum stage_id id, const char *name, const char *value,
+                                    struct location at, const char *why) {
+    struct pipeline_stage *stage = pipeline_method_find_stage(file, id);
     if (!stage) return;
     const struct option *option = option_find(&stage_kinds[id].options, name);
     const struct pipeline_key *key = key_list_find(&stage->keys, name);
@@ -44,24 +44,25 @@ static void method_set_key(struct parsed_file *file, enum stage_id id, const cha
         if (strcmp(value, option->default_value) != 0 &&
             !key_list_set(&stage->keys, &file->pipeline->arena, name, value, at, at))
             file->diagnostics.out_of_memory = true;
-    } else if (why && key->value && !method_values_agree(option, key->value, value)) {
+    } else if (why && key->value && !pipeline_method_values_agree(option, key->value, value)) {
         diagnostic_add(&file->diagnostics, key->value_at, "%s: %s: %s contradicts %s; leave it out or set %s",
                        stage->name, name, key->value, why, value);
     }
 }
 
 // Whether a stage before `end` writes scores under the reference; a program may write them as well.
-static bool method_is_scored(const struct pipeline *pipeline, const struct pipeline_stage *end) {
+static bool pipeline_method_is_scored(const struct pipeline *pipeline, const struct pipeline_stage *end) {
     for (const struct pipeline_stage *stage = pipeline->stages; stage < end; stage++)
         if (key_list_find(&stage->keys, "program") || (stage->kind && stage->kind->scores)) return true;
     return false;
 }
 
 // Diagnoses a method whose input no stage writes.
-static void method_check_stages(struct parsed_file *file, const struct method_use *use) {
+static void pipeline_method_check_stages(struct parsed_file *file, const struct method_use *use) {
     const struct pipeline_stage *reward = use->reward, *program = file->pipeline->stages;
-    const bool used = use->method->bonus != BONUS_NONE || method_find_stage(file, STAGE_OPTIM); // the reference
-    if (used && use->method->reference != METHOD_REFERENCE_NONE && !method_is_scored(file->pipeline, reward))
+    const bool used =
+        use->method->bonus != BONUS_NONE || pipeline_method_find_stage(file, STAGE_OPTIM); // the reference
+    if (used && use->method->reference != METHOD_REFERENCE_NONE && !pipeline_method_is_scored(file->pipeline, reward))
         diagnostic_add(&file->diagnostics, use->at, "%s: method %s needs %s before it", reward->name, use->method->name,
                        stage_kinds[STAGE_REFSCORE].name);
     while (program < reward && !key_list_find(&program->keys, "program")) program++;
@@ -72,7 +73,7 @@ static void method_check_stages(struct parsed_file *file, const struct method_us
 }
 
 // Sets and checks what the method says of other stages.
-static void method_set_keys(struct parsed_file *file, const struct method_use *use) {
+static void pipeline_method_set_keys(struct parsed_file *file, const struct method_use *use) {
     const struct method *method = use->method;
     const bool frozen = method->reference == METHOD_REFERENCE_FROZEN, ema = method->reference == METHOD_REFERENCE_EMA;
     const bool term = method->kl > METHOD_KL_OPTIONAL, accurate = method->kl > METHOD_KL_ALL;
@@ -81,36 +82,36 @@ static void method_set_keys(struct parsed_file *file, const struct method_use *u
     char why[128];
     snprintf(why, sizeof why, "method %s, which has %s KL term", method->name, term ? "a" : "no");
     if (method->kl != METHOD_KL_OPTIONAL)
-        method_set_key(file, STAGE_OPTIM, "kl", term ? DEFAULT_KL : "0", use->at, why);
+        pipeline_method_set_key(file, STAGE_OPTIM, "kl", term ? DEFAULT_KL : "0", use->at, why);
     if (term) {
-        method_set_key(file, STAGE_REFSCORE, "logprobs", "all", use->at, needs_logprobs);
+        pipeline_method_set_key(file, STAGE_REFSCORE, "logprobs", "all", use->at, needs_logprobs);
         snprintf(why, sizeof why, "method %s, whose KL term counts %s completions", method->name,
                  accurate ? "the accurate" : "all");
-        method_set_key(file, STAGE_OPTIM, "kl_on", accurate ? "accurate" : "all", use->at, why);
+        pipeline_method_set_key(file, STAGE_OPTIM, "kl_on", accurate ? "accurate" : "all", use->at, why);
         snprintf(why, sizeof why, "method %s, whose KL term has %s", method->name,
                  parts ? "a mean for the thinking and one for the answer" : "one mean over all tokens");
-        method_set_key(file, STAGE_OPTIM, "kl_parts", parts ? "separate" : "whole", use->at, why);
+        pipeline_method_set_key(file, STAGE_OPTIM, "kl_parts", parts ? "separate" : "whole", use->at, why);
     }
     snprintf(why, sizeof why, "method %s, whose reference %s", method->name,
              frozen ? "is frozen" : "follows the policy");
-    method_set_key(file, STAGE_OPTIM, "ema_every", ema ? ema_every->default_value : "0", use->at,
-                   frozen || ema ? why : NULL);
+    pipeline_method_set_key(file, STAGE_OPTIM, "ema_every", ema ? ema_every->default_value : "0", use->at,
+                            frozen || ema ? why : NULL);
 }
 
 // Checks what a `kl` that no method asks for needs.
-static void method_check_kl(struct parsed_file *file) {
-    const struct pipeline_stage *optim = method_find_stage(file, STAGE_OPTIM);
+static void pipeline_method_check_kl(struct parsed_file *file) {
+    const struct pipeline_stage *optim = pipeline_method_find_stage(file, STAGE_OPTIM);
     const struct pipeline_key *kl = optim ? key_list_find(&optim->keys, "kl") : NULL;
     double weight;
     if (!kl || !kl->value || !parse_double(kl->value, &weight) || !(weight > 0)) return;
-    if (!method_is_scored(file->pipeline, optim))
+    if (!pipeline_method_is_scored(file->pipeline, optim))
         diagnostic_add(&file->diagnostics, kl->value_at, "%s: kl above 0 needs %s before it", optim->name,
                        stage_kinds[STAGE_REFSCORE].name);
-    method_set_key(file, STAGE_REFSCORE, "logprobs", "all", kl->value_at, needs_logprobs);
+    pipeline_method_set_key(file, STAGE_REFSCORE, "logprobs", "all", kl->value_at, needs_logprobs);
 }
 
 void validate_method(struct parsed_file *file) {
-    struct method_use use = {.reward = method_find_stage(file, STAGE_REWARD)};
+    struct method_use use = {.reward = pipeline_method_find_stage(file, STAGE_REWARD)};
     if (use.reward) {
         const struct option *option = option_find(&stage_kinds[STAGE_REWARD].options, "method");
         const struct pipeline_key *key = key_list_find(&use.reward->keys, "method");
@@ -118,9 +119,9 @@ void validate_method(struct parsed_file *file) {
         if (id < 0) return; // diagnosed already
         use.method = &methods[id];
         use.at = key ? key->value_at : use.reward->at;
-        method_check_stages(file, &use);
-        method_set_keys(file, &use);
+        pipeline_method_check_stages(file, &use);
+        pipeline_method_set_keys(file, &use);
         if (use.method->kl != METHOD_KL_OPTIONAL) return;
     }
-    method_check_kl(file);
+    pipeline_method_check_kl(file);
 }
