@@ -4,8 +4,8 @@ PEER_PYTHON ?=
 TENSORBOARD_PYTHON ?= $(PEER_PYTHON)
 SEED        ?= 0
 
-.PHONY: parity parity-peer parity-model parity-events
-parity: parity-model parity-events ## compare with Hugging Face again: make parity PEER_PYTHON=/path/to/python
+.PHONY: parity parity-peer parity-model parity-events parity-answers
+parity: parity-model parity-events parity-answers ## compare with Hugging Face again: make parity PEER_PYTHON=/path/to/python
 
 parity-peer:
 	@test -n "$(PEER_PYTHON)" || { echo "make parity PEER_PYTHON=/path/to/python (with torch and transformers 4.51.3)"; exit 64; }
@@ -26,3 +26,7 @@ parity-events: parity-peer $(BUILD)/tests/unit/event_file # what the test writes
 	cp -r tests/data/events $(BUILD)/parity/events
 	EVENTS=$(BUILD)/parity/events $(BUILD)/tests/unit/event_file
 	$(TENSORBOARD_PYTHON) tests/parity/tensorboard_compare.py $(BUILD)/parity/events
+
+parity-answers: parity-peer programs
+	$(PEER_PYTHON) tests/parity/make_answers_golden.py $(BUILD)/bin/caravan $(BUILD)/parity/answers $(SEED)
+	ANSWERS_GOLDEN=$(BUILD)/parity/answers BIN=$(abspath $(BUILD))/bin bash tests/e2e/generated-answers.sh
