@@ -1,7 +1,7 @@
-// Times the model's work on one group: model_bench DIR rollout|score|train float32|bfloat16 [THREADS [DEVICE]].
+// Times the model's work on one group: model_bench DIR rollout|score|answers|train float32|bfloat16 [THREADS [DEVICE]].
 // A 16-frame clip of 252 x 392 and 168 tokens of text (1,176 in all), 8 completions of 128 tokens, all random.
-// Prints one line: work, precision, seconds, tokens of completions a second, the process's peak memory, processor
-// seconds.
+// `answers` is `score` with 8 new tokens behind the first 120 of each completion. Prints one line: work, precision,
+// seconds, tokens of completions a second, the process's peak memory, processor seconds.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +22,7 @@ enum {
     PROMPT_TOKENS = VISION_TOKENS + TEXT_TOKENS,
     GROUP_SIZE = 8,
     COMPLETION_TOKENS = 128,
+    ANSWER_TOKENS = 8,
 };
 
 struct bench {
@@ -31,6 +32,7 @@ struct bench {
     int64_t tokens[PROMPT_TOKENS];
     int64_t targets[GROUP_SIZE][COMPLETION_TOKENS];
     float logprobs[GROUP_SIZE][COMPLETION_TOKENS];
+    struct generator *answers; // of bench_answers
 };
 
 // CPU seconds of all threads, which other work on the machine does not change.
@@ -94,15 +96,44 @@ static status bench_rollout(struct bench *bench, int64_t *tokens) {
     return result;
 }
 
-static status bench_score(struct bench *bench, int64_t *tokens) {
-    struct model_completion completions[GROUP_SIZE];
-    float *logprobs[GROUP_SIZE];
+static void bench_completions(struct bench *bench, struct model_completion *completions, float **logprobs) {
     for (int i = 0; i < GROUP_SIZE; i++) {
         completions[i] = (struct model_completion){bench->targets[i], COMPLETION_TOKENS};
         logprobs[i] = bench->logprobs[i];
     }
+}
+
+static status bench_score(struct bench *bench, int64_t *tokens) {
+    struct model_completion completions[GROUP_SIZE];
+    float *logprobs[GROUP_SIZE];
+    bench_completions(bench, completions, logprobs);
     *tokens = GROUP_SIZE * COMPLETION_TOKENS;
     return model_score(bench->model, &bench->prompt, completions, GROUP_SIZE, NULL, logprobs);
+}
+
+static status bench_answers(struct bench *bench, int64_t *tokens) {
+    struct model_completion completions[GROUP_SIZE];
+    struct completion_prefix prefixes[GROUP_SIZE];
+    float *logprobs[GROUP_SIZE];
+    const struct generate_request request = {.prompt = bench->prompt,
+                                             .count = GROUP_SIZE,
+                                             .temperature = 1,
+                                             .top_p = 0.95f,
+                                             .max_new_tokens = ANSWER_TOKENS,
+                                             .key = 5};
+    void *tag;
+    int count;
+    bench_completions(bench, completions, logprobs);
+    for (int i = 0; i < GROUP_SIZE; i++)
+        prefixes[i] = (struct completion_prefix){.kept = COMPLETION_TOKENS - ANSWER_TOKENS};
+    if (!bench->answers) {
+        const struct generator_options options = {.max_new_tokens = ANSWER_TOKENS, .continues = true};
+        TRY(generator_new(&bench->answers, bench->model, &options));
+    }
+    TRY(generator_continue(bench->answers, &request, completions, prefixes, NULL, logprobs));
+    while (!generator_pop(bench->answers, &tag, &count)) TRY(generator_step(bench->answers));
+    *tokens = GROUP_SIZE * COMPLETION_TOKENS;
+    return OK;
 }
 
 static status bench_train(struct bench *bench, int64_t *tokens) {
@@ -128,9 +159,10 @@ static status bench_run(struct bench *bench, const char *dir, const char *kind, 
                                           .precision = precision,
                                           .training = !strcmp(kind, "train"),
                                           .train_vision = true};
-    status (*task)(struct bench *, int64_t *) = !strcmp(kind, "rollout") ? bench_rollout
-                                                : !strcmp(kind, "score") ? bench_score
-                                                                         : bench_train;
+    status (*task)(struct bench *, int64_t *) = !strcmp(kind, "rollout")   ? bench_rollout
+                                                : !strcmp(kind, "score")   ? bench_score
+                                                : !strcmp(kind, "answers") ? bench_answers
+                                                                           : bench_train;
     uint8_t *pixels = NULL;
     double best = 1e30, cpu = 0;
     int64_t tokens = 0;
@@ -148,6 +180,7 @@ static status bench_run(struct bench *bench, const char *dir, const char *kind, 
         printf("%s %s %.3f s %.0f tokens/s %.2f GB %.3f processor-s\n", kind, precision, best, (double)tokens / best,
                (double)usage.ru_maxrss * 1024 / 1e9, cpu);
     free(pixels);
+    generator_free(&bench->answers);
     model_free(&bench->model);
     return result;
 }
@@ -155,7 +188,7 @@ static status bench_run(struct bench *bench, const char *dir, const char *kind, 
 int main(int argc, char **argv) {
     log_open("model_bench");
     if (argc < 4) {
-        log_info("usage: model_bench DIR rollout|score|train float32|bfloat16 [THREADS [DEVICE]]");
+        log_info("usage: model_bench DIR rollout|score|answers|train float32|bfloat16 [THREADS [DEVICE]]");
         return USAGE;
     }
     struct bench *bench;
