@@ -9,9 +9,9 @@
 
 // Fills in the request's branches but their cache rows. *longest = the tokens of the longest prefix, *room = the cache
 // rows that a branch needs at most beside those of its completion.
-static status continue_make_branches(struct request *request, const struct model *model,
-                                     const struct model_completion *completions,
-                                     const struct completion_prefix *prefixes, int64_t *longest, int64_t *room) {
+static status generator_make_branches(struct request *request, const struct model *model,
+                                      const struct model_completion *completions,
+                                      const struct completion_prefix *prefixes, int64_t *longest, int64_t *room) {
     size_t most = 0;
     request->branches = arena_alloc(&request->arena, (size_t)request->count * sizeof *request->branches);
     if (!request->branches) return fail_oom();
@@ -55,7 +55,7 @@ status generator_continue(struct generator *generator, const struct generate_req
     if (!generator->options.continues || generator->running)
         return fail(BUG, "the generator cannot continue completions now");
     TRY(generator_request_new(generator, from, &request));
-    TRY_TO(result, done, continue_make_branches(request, model, completions, prefixes, &longest, &room));
+    TRY_TO(result, done, generator_make_branches(request, model, completions, prefixes, &longest, &room));
     TRY_TO(result, done, sequence_make(&sequence, &arena, &model->config, &from->prompt, completions, count));
     int64_t *begins = arena_alloc(&arena, count * sizeof *begins);
     if (!begins) TRY_TO(result, done, fail_oom());
