@@ -266,35 +266,3 @@ status json_print(struct buf *out, json_object *value) {
     }
     return buf_append(out, text + copied, size - copied);
 }
-
-status json_print_string(struct buf *out, const char *data, size_t size) {
-    if (size > INT32_MAX) return fail(DATAERR, "the string of %zu bytes is too long", size);
-    json_object *value = json_object_new_string_len(data, (int)size);
-    if (!value) return fail_oom();
-    status result = json_print(out, value);
-    json_object_put(value);
-    return result;
-}
-
-// Tries precisions until the text reads back as the same value. %g drops trailing zeros, so a value with a shorter text
-// prints it at the first precision, and the text found is the shortest.
-static status json_print_number(struct buf *out, double value, bool single) {
-    if (!isfinite(value)) return buf_puts(out, "null");
-    if (value == 0) return buf_puts(out, signbit(value) ? "-0.0" : "0");
-    char text[40];
-    for (int digits = single ? 6 : 15; digits <= (single ? 9 : 17); digits++) {
-        int length = snprintf(text, sizeof text, "%.*g", digits, value);
-        assert(length > 0 && length < (int)sizeof text);
-        if (!single && strtod(text, NULL) == value) break;
-        if (single && strtof(text, NULL) == (float)value && (float)strtod(text, NULL) == (float)value) break;
-    }
-    return buf_puts(out, text);
-}
-
-status json_print_float(struct buf *out, float value) {
-    return json_print_number(out, (double)value, true);
-}
-
-status json_print_double(struct buf *out, double value) {
-    return json_print_number(out, value, false);
-}

@@ -51,7 +51,7 @@ bool json_float(json_object *value, float *out);
 // Appends the value as compact JSON without line ends: numbers by their exact text, keys in their order. UNAVAILABLE.
 status json_print(struct buf *out, json_object *value);
 
-// Appends data[0..size) as a quoted and escaped string. It must be UTF-8 and may contain NULs. DATAERR, UNAVAILABLE.
+// Appends data[0..size) as a quoted and escaped string. It must be UTF-8 and may contain NULs. UNAVAILABLE.
 status json_print_string(struct buf *out, const char *data, size_t size);
 
 // Appends the shortest text that reads back as the same float32, directly or by way of a double; null for NaN and
@@ -60,5 +60,17 @@ status json_print_float(struct buf *out, float value);
 
 // Appends the shortest text that reads back as the same double; null for NaN and infinities. UNAVAILABLE.
 status json_print_double(struct buf *out, double value);
+
+// The longest number that the next functions write is shorter than this.
+enum { JSON_NUMBER_SIZE = 32 };
+
+// Writes an integer, without a NUL, at `at`, where JSON_NUMBER_SIZE bytes must be free. Returns where it ends.
+char *json_put_int(char *at, int64_t value);
+
+// The same for a float32, as json_print_float prints it.
+char *json_put_float(char *at, float value);
+
+// The same for a double, as json_print_double prints it.
+char *json_put_double(char *at, double value);
 
 #endif

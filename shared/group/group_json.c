@@ -146,9 +146,33 @@ done:
 
 static status group_json_write_object(struct buf *out, const struct field_table *table, const void *object);
 
+// Writes an array of numbers into memory that is reserved for all of them at once.
+static status group_json_write_numbers(struct buf *out, enum field_type type, const struct field_array *array) {
+    if (array->count > SIZE_MAX / 2 / (JSON_NUMBER_SIZE + 1)) return fail_oom();
+    TRY(buf_reserve(out, (array->count + 1) * (JSON_NUMBER_SIZE + 1)));
+    char *at = out->data + out->size;
+    *at++ = '[';
+    for (size_t i = 0; i < array->count; i++) {
+        if (i) *at++ = ',';
+        if (type == FIELD_INTS)
+            at = json_put_int(at, ((const int64_t *)array->data)[i]);
+        else if (type == FIELD_FLOATS)
+            at = json_put_float(at, ((const float *)array->data)[i]);
+        else
+            at = json_put_double(at, ((const double *)array->data)[i]);
+    }
+    *at++ = ']';
+    *at = 0;
+    out->size = (size_t)(at - out->data);
+    assert(out->size < out->capacity);
+    return OK;
+}
+
 static status group_json_write_array(struct buf *out, const struct field *field, const void *array) {
     struct field_array loaded = field_array_load(array);
     size_t size = field_element_size(field);
+    if (field->type == FIELD_INTS || field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES)
+        return group_json_write_numbers(out, field->type, &loaded);
     TRY(buf_puts(out, "["));
     for (size_t i = 0; i < loaded.count; i++) {
         const void *at = (const char *)loaded.data + i * size;
@@ -156,15 +180,6 @@ static status group_json_write_array(struct buf *out, const struct field *field,
         const struct span *span = at;
         if (i) TRY(buf_puts(out, ","));
         switch (field->type) {
-        case FIELD_INTS:
-            TRY(buf_printf(out, "%lld", (long long)*(const int64_t *)at));
-            break;
-        case FIELD_FLOATS:
-            TRY(json_print_float(out, *(const float *)at));
-            break;
-        case FIELD_DOUBLES:
-            TRY(json_print_double(out, *(const double *)at));
-            break;
         case FIELD_STRINGS:
             TRY(string->data ? json_print_string(out, string->data, string->size) : buf_puts(out, "null"));
             break;

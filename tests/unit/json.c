@@ -149,6 +149,42 @@ static void test_floats_come_back(void **state) {
     }
 }
 
+// The shortest text of %g that reads back as the value.
+static void shortest(char *text, size_t size, double value, bool single) {
+    for (int digits = single ? 6 : 15; digits <= (single ? 9 : 17); digits++) {
+        snprintf(text, size, "%.*g", digits, value);
+        const bool same = single ? strtof(text, NULL) == (float)value && (float)strtod(text, NULL) == (float)value
+                                 : strtod(text, NULL) == value;
+        if (same) return;
+    }
+}
+
+static void test_numbers_are_short(void **state) {
+    (void)state;
+    static const double parts[] = {1, 3, 4, 7, 10, 1000, 1e4, 1e6, 1e7, 1e9, 1e11, 1e-6, 1e-14};
+    char got[64], wanted[64];
+    uint32_t bits = 1;
+    for (int i = 0; i < 60000; i++) {
+        bits = bits * 1664525u + 1013904223u;
+        const double value = ((double)(int)(bits >> 8) - 8e6) / parts[i % 13];
+        if (value == 0) continue;
+        *json_put_float(got, (float)value) = 0;
+        shortest(wanted, sizeof wanted, (double)(float)value, true);
+        assert_string_equal(got, wanted);
+        *json_put_double(got, i % 2 ? value : (double)(float)value) = 0;
+        shortest(wanted, sizeof wanted, i % 2 ? value : (double)(float)value, false);
+        assert_string_equal(got, wanted);
+    }
+    *json_put_float(got, 480915.125f) = 0; // halfway between two numbers of eight digits
+    assert_string_equal(got, "480915.12");
+    *json_put_int(got, INT64_MIN) = 0;
+    assert_string_equal(got, "-9223372036854775808");
+    *json_put_double(got, -0.0) = 0;
+    assert_string_equal(got, "-0.0");
+    *json_put_double(got, (double)NAN) = 0;
+    assert_string_equal(got, "null");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_numbers_keep_their_text),
@@ -157,6 +193,7 @@ int main(void) {
         cmocka_unit_test(test_what_is_not_json),
         cmocka_unit_test(test_keys_are_typed),
         cmocka_unit_test(test_floats_come_back),
+        cmocka_unit_test(test_numbers_are_short),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
