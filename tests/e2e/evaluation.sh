@@ -1,0 +1,77 @@
+# An evaluation of SEED-Bench-R1 with the pipeline that is shipped, from annotations to the table: all levels and domains,
+# one clip missing, one sample without a clip. Killed and interrupted in the middle and started again, it has the same table.
+. tests/e2e/common.sh
+make_data 4
+make_model
+mkdir -p "$work/sb/videos/demo" "$work/sb/images/demo" "$work/a" "$work/b"
+ln -s "$work"/data/clips/*.mp4 "$work/sb/videos/demo/"
+ln -s "$PWD/tests/data/media/alpha.png" "$work/sb/images/demo/now.png"
+number=0
+# sample LEVEL DOMAIN GOLD PROGRESS CLIP: a line of a validation file.
+sample() {
+    number=$((number + 1))
+    printf '{"sample_id":"v-%d","question":"What comes next?","choice_a":"open the pot","choice_b":"wash the cup","choice_c":"stir the tea","choice_d":"sit down","golden_choice_idx":"%s","task_progress_metadata":[%s],"task_level":"%s","domain":"%s","video_source":"demo","video_basename":"%s","current_observation_basename":"now.png"}\n' \
+        $number "$3" "$4" "$1" "$2" "$5"
+}
+progress='{"narration_text":"opens the door","start_frame":0,"stop_frame":9}'
+for level in L1 L2 L3; do
+    letters=ABCD
+    for domain in "Daily life" Hobbies Recreation Work; do
+        sample $level "$domain" ${letters:0:1} "$progress" 000$((number % 4)).mp4
+        letters=${letters:1}
+    done
+done >"$work/sb/validation.jsonl"
+{
+    sample L3 Work B "$progress" missing.mp4
+    sample L1 Hobbies B "" 0000.mp4
+} >>"$work/sb/validation.jsonl"
+# A random model has no answer to anything: a program gives it one, takes its time, and counts.
+cat >"$work/answer.sh" <<'END'
+#!/bin/sh
+exec sed -u -E -e "e sleep 0.1; echo >>${0%/*}/count" -e 's/(.*"text":")([^"\\]|\\.)*"/\1<think>A, or else wash the cup.<\/think>\\n<answer>B<\/answer>"/'
+END
+chmod +x "$work/answer.sh"
+sed 's/^  - score:.*/  - answer: {program: .\/answer.sh}\n&/' pipelines/eval/seed-bench-r1-L1.yaml >"$work/eval.yaml"
+
+# start NAME OPTION...: starts the evaluation in $work/NAME, with its standard error in $work/err.
+start() {
+    name=$1
+    shift
+    "$bin/caravan" run "$work/eval.yaml" --set run="$work/$name" --set model="$work/model" --set source.data="$work/sb/validation.jsonl" \
+        --set source.media_root="$work/sb" --set precision=float32 --set threads=1 --set rollout.max_new_tokens=4 \
+        --set frames.min_pixels=3136 --set frames.max_pixels=3136 --set frames.image_max_pixels=3136 "$@" 2>>"$work/err"
+}
+start a/eval || fail "$(cat "$work/err")"
+grep -q "done: 13 groups done, 1 quarantined" "$work/err" || fail "$(cat "$work/err")"
+"$bin/caravan" eval "$work/a/eval" >"$work/want" || fail "the table: $(cat "$work/want")"
+"$bin/caravan" eval "$work/a/eval" --json >"$work/want.json"
+# Five of fourteen have B as the right answer; one of these is the clip that is missing, which is a wrong answer.
+for figure in '"records":14' '"answered":13' '"quarantined":1' '"truncated":13' '"parsed":13' '"formatted":13' '"accuracy":0.2857' '"letter":0.2857' \
+    '"mra":null' '"tokens_mean":4' '"Work":{"records":4,"accuracy":0,' '"Hobbies":{"records":4,"accuracy":1,' \
+    '"concludes":{"judged":13,"consistent":13,"rate":1,"rate_correct":1,"consistent_correct":4,"inconsistent_correct":0,"consistent_wrong":9,'; do
+    grep -qF "$figure" "$work/want.json" || fail "no $figure in $(cat "$work/want.json")"
+done
+"$bin/caravan" eval "$work/a/eval" --by level --csv | grep -E 'L[123].(records|accuracy)' | tr '\n' ' ' | grep -q '^categories.L1.records,5 categories.L1.accuracy,0.4 categories.L2.records,4 categories.L2.accuracy,0.25 categories.L3.records,5 categories.L3.accuracy,0.2 $' ||
+    fail "by level: $("$bin/caravan" eval "$work/a/eval" --by level --csv)"
+grep -q 'v-13: frames: .*missing.mp4' "$work/want" || fail "the sample that failed is not listed: $(cat "$work/want")"
+
+# stop SIGNAL COUNT: starts it again and sends the run SIGNAL when COUNT answers were given.
+stop() {
+    : >"$work/count"
+    start b/eval &
+    pid=$!
+    until [ "$(wc -l <"$work/count")" -ge "$2" ]; do sleep 0.05; done
+    kill -"$1" "$(pgrep -P $pid -x caravan || echo $pid)"
+    wait $pid || true
+}
+stop KILL 3
+stop INT 3
+groups=$("$bin/caravan" groups export --store "$work/b/eval/store" | grep -c '"verdict":') || true
+[ "$groups" -ge 2 ] && [ "$groups" -lt 13 ] || fail "not in the middle: $groups"
+: >"$work/count"
+start b/eval || fail "$(cat "$work/err")"
+[ "$(wc -l <"$work/count")" -le $((14 - groups)) ] || fail "of 14, $groups were done, but $(wc -l <"$work/count") were answered again"
+"$bin/caravan" eval "$work/b/eval" | cmp - "$work/want" || fail "another table: $("$bin/caravan" eval "$work/b/eval")"
+start b/eval || fail "$(cat "$work/err")" # has nothing to do
+"$bin/caravan" eval "$work/a/eval" "$work/b/eval" --json --require accuracy=0.28 | sed 's/.*\({"name".*\),{"name".*/\1/' >"$work/both"
+grep -qF "$(cat "$work/both")" "$work/want.json" || fail "side by side: $(cat "$work/both")"
