@@ -202,7 +202,11 @@ static double options_number(const struct options *options, const struct option 
 }
 
 static bool options_has_choice(const struct options *options, const struct option *option, const char *word) {
-    assert(option && option->type == OPTION_CHOICE);
+    assert(option && (option->type == OPTION_CHOICE || option->type == OPTION_NAME));
+    if (option->type == OPTION_NAME) {
+        const char *value = options_string(options, option);
+        return value && !strcmp(value, word);
+    }
     const void *field = (const char *)options->values + option->offset;
     return *(const int *)field == choice_index(option->choices, word);
 }

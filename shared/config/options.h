@@ -37,7 +37,7 @@ struct string_list {
 };
 
 // With `value`, the option NAME of the same table may not have `other`, where both are OPTION_CHOICE; or, if `other` is
-// NULL, may not be left out.
+// NULL, may not be left out. Then a pipeline's stage takes it over from the file only with `value`.
 struct option_exclusion {
     const char *value, *name, *other;
 };

@@ -174,12 +174,32 @@ static void pipeline_validate_inherit_dirs(struct parsed_file *file, struct pipe
                                       path_join(&file->pipeline->arena, run->value, option->below_run), run);
 }
 
+// The option's value as written, its default if it was not, NULL if it has none; *key is set if it was written.
+static const char *pipeline_validate_effective(const struct pipeline_stage *stage, const char *name,
+                                               const struct pipeline_key **key) {
+    *key = key_list_find(&stage->keys, name);
+    return *key ? (*key)->value : option_find(&stage->kind->options, name)->default_value;
+}
+
+// Whether the option can be inherited: one that another option needs only with some value counts only with that value.
+static bool pipeline_validate_useful(const struct pipeline_stage *stage, const struct option *options,
+                                     const struct option *option) {
+    for (const struct option *other = options; other->name; other++) {
+        const struct option_exclusion *needs = &other->excludes;
+        if (!needs->value || needs->other || strcmp(needs->name, option->name) != 0) continue;
+        const struct pipeline_key *key;
+        const char *value = pipeline_validate_effective(stage, other->name, &key);
+        return value && !strcmp(value, needs->value);
+    }
+    return true;
+}
+
 // Gives the stage the values of the file or the source for the keys that it lacks.
 static void pipeline_validate_inherit_values(struct parsed_file *file, struct pipeline_stage *stage,
                                              const struct option *options) {
     const struct pipeline_stage *source = pipeline_find_stage(file->pipeline, stage_kinds[STAGE_SOURCE].name);
     for (const struct option *option = options; option->name; option++) {
-        if (key_list_find(&stage->keys, option->name)) continue;
+        if (key_list_find(&stage->keys, option->name) || !pipeline_validate_useful(stage, options, option)) continue;
         const struct pipeline_key *top = key_list_find(&file->pipeline->keys, option->name), *key = NULL;
         if (top && pipeline_validate_find_shared(option->name))
             key = top;
@@ -190,13 +210,6 @@ static void pipeline_validate_inherit_values(struct parsed_file *file, struct pi
         else if (!key && option->required && !option->below_run) // a key that is wrong where it stands is not missing
             diagnostic_add(&file->diagnostics, stage->at, "%s: missing: %s", stage->name, option->name);
     }
-}
-
-// The option's value as written, its default if it was not, NULL if it has none; *key is set if it was written.
-static const char *pipeline_validate_effective(const struct pipeline_stage *stage, const char *name,
-                                               const struct pipeline_key **key) {
-    *key = key_list_find(&stage->keys, name);
-    return *key ? (*key)->value : option_find(&stage->kind->options, name)->default_value;
 }
 
 // Checks the values that do not go together, or need another key.

@@ -27,6 +27,7 @@ struct source_options {
     struct common_options common;
     const char *data;
     const char *format;
+    const char *model; // NULL: no tokenizer is needed
     const char *media_root;
     const char *template; // a path or "none"; NULL: the default one
     int64_t group_size, groups_per_step, max_staleness, epochs;

@@ -25,6 +25,7 @@ struct dataset {
     struct prompt_template template;
     struct format_options options;
     const struct format *format;
+    struct tokenizer *tokenizer; // of the format sft
 };
 
 static status dataset_read_sample(const struct dataset *dataset, size_t index, struct group **out) {
@@ -108,7 +109,10 @@ status dataset_open(struct dataset **out, const struct source_options *options) 
     if (!dataset->count) TRY_TO(result, failed, fail(DATAERR, "%s: no samples", dataset->path));
     TRY_TO(result, failed, NEW(&dataset->order, dataset->count));
     dataset->ordered_epoch = SIZE_MAX;
-    TRY_TO(result, failed, dataset_check(dataset));
+    TRY_TO(result, failed, dataset_check(dataset));         // without a tokenizer, because tokens take time
+    assert(!dataset->format->has_tokens || options->model); // required by the options
+    if (dataset->format->has_tokens) TRY_TO(result, failed, tokenizer_open(&dataset->tokenizer, options->model));
+    dataset->options.tokenizer = dataset->tokenizer;
     return OK;
 failed:
     dataset_free(out);
@@ -118,6 +122,7 @@ failed:
 void dataset_free(struct dataset **dataset) {
     if (!*dataset) return;
     records_release(&(*dataset)->records);
+    tokenizer_free(&(*dataset)->tokenizer);
     buf_release(&(*dataset)->template_text);
     arena_release(&(*dataset)->arena);
     free((*dataset)->order);

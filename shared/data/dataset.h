@@ -12,7 +12,7 @@
 
 struct dataset;
 
-// Opens what the options of `source` name (data, format, media_root, template, epochs, limit, shuffle, seed) and
+// Opens what the options of `source` name (data, format, model, media_root, template, epochs, limit, shuffle, seed) and
 // checks every record. DATAERR "FILE:LINE: FIELD: what is wrong" when one is invalid. When several are, the first 20
 // messages are logged and the failure is their number. USAGE when a template is given for a format whose records
 // contain their messages. Free with dataset_free.

@@ -63,6 +63,16 @@ status format_media_path(const struct format_options *options, struct group *gro
     return result;
 }
 
+status format_media_paths(const struct format_options *options, struct group *group) {
+    for (size_t i = 0; i < group->prompt.message_count; i++)
+        for (size_t k = 0; k < group->prompt.messages[i].part_count; k++) {
+            struct part *part = &group->prompt.messages[i].parts[k];
+            struct string *path = part->kind == PART_IMAGE ? &part->image : &part->video;
+            if (part->kind != PART_TEXT) TRY(format_media_path(options, group, *path, path));
+        }
+    return OK;
+}
+
 status format_set_options(struct group *group, const struct string *options, size_t count) {
     struct string_array *copies = &group->prompt.options;
     copies->data = arena_alloc(&group->arena, count * sizeof *copies->data);
@@ -110,9 +120,10 @@ status format_prompt(const struct format_options *options, struct group *group, 
 }
 
 const struct format format_all[] = {
-    {"caravan", true, format_read_caravan},
-    {"seed-bench-r1", false, format_read_seed_bench_r1},
-    {"video-r1", false, format_read_video_r1},
+    {"caravan", true, false, format_read_caravan},
+    {"seed-bench-r1", false, false, format_read_seed_bench_r1},
+    {"video-r1", false, false, format_read_video_r1},
+    {"sft", false, true, format_read_sft},
 };
 const size_t format_count = sizeof format_all / sizeof *format_all;
 

@@ -12,16 +12,19 @@
 #include "shared/data/prompt_template.h"
 #include "shared/data/records.h"
 #include "shared/group/group.h"
+#include "shared/text/tokenizer.h"
 
 struct format_options {
     uint64_t seed;
     const char *media_root;                 // absolute; NULL: paths stay as they are
     const struct prompt_template *template; // NULL: the prompt is the question alone
+    const struct tokenizer *tokenizer;      // of format sft; NULL: its completions have no tokens
 };
 
 struct format {
     const char *name;
     bool has_messages; // records contain their messages, so the template is not used
+    bool has_tokens;   // its groups get tokens, so a tokenizer is needed
 
     // Makes the group of a record, which is a JSON object. The group has no id; the line is its sample_id if the record
     // has none. DATAERR "FIELD: what is wrong". A record of a kind of medium that is unknown makes a group in
@@ -43,6 +46,10 @@ struct format {
 //     VideoMMMU: the subject in the file's name, which is validation_Art_Theory_12.mp4
 //     MMVU: the subject, which is the directory below videos
 //     MVBench: one of 20 tasks; the file has 200 records of each, in a fixed order
+// sft: data for supervised fine-tuning. SEED-Bench-R1's records have prompt, which is messages, and response;
+// Video-R1's
+//   are those of video-r1 with process, and the response is process, a newline and solution. The completion's tokens
+//   are those of the response and of the end of its message in the chat template: <|im_end|> and a newline.
 extern const struct format format_all[];
 extern const size_t format_count;
 

@@ -26,12 +26,7 @@ status format_read_caravan(const struct format_options *options, json_object *re
     group->times = (struct string){0};
     group->quarantine = (struct quarantine){0};
     TRY_TO(result, failed, format_sample_id(group, record, key, place.line));
-    for (size_t i = 0; i < prompt->message_count; i++)
-        for (size_t k = 0; k < prompt->messages[i].part_count; k++) {
-            struct part *part = &prompt->messages[i].parts[k];
-            struct string *path = part->kind == PART_IMAGE ? &part->image : &part->video;
-            if (part->kind != PART_TEXT) TRY_TO(result, failed, format_media_path(options, group, *path, path));
-        }
+    TRY_TO(result, failed, format_media_paths(options, group));
     if (!problem_type_parse(prompt->problem_type, &type))
         TRY_TO(result, failed,
                fail(DATAERR, "prompt.problem_type: '%s' of sample %s is not one of " PROBLEM_TYPE_NAMES,

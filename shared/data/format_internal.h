@@ -19,6 +19,10 @@ status format_read_seed_bench_r1(const struct format_options *options, json_obje
 status format_read_video_r1(const struct format_options *options, json_object *record, struct record_place place,
                             struct group **out);
 
+// Data for supervised fine-tuning.
+status format_read_sft(const struct format_options *options, json_object *record, struct record_place place,
+                       struct group **out);
+
 // ---- keys of a record; DATAERR "KEY: what is wrong" ----
 
 // Sets *out to the string of a key, valid as long as the record.
@@ -50,6 +54,9 @@ status format_media_path(const struct format_options *options, struct group *gro
 
 // Copies the bare texts of the options into the group's prompt. UNAVAILABLE.
 status format_set_options(struct group *group, const struct string *options, size_t count);
+
+// Puts the paths of the media in all messages of the group below media_root, as format_media_path does. UNAVAILABLE.
+status format_media_paths(const struct format_options *options, struct group *group);
 
 // Makes the group's prompt: one user message, first the media, then the question as the template renders it. DATAERR
 // when the solution does not suit the problem type, or when the template has no section for it.

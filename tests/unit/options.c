@@ -46,7 +46,7 @@ static void check_option(const struct option_table *table, const struct option *
     if (option->not_above) assert_true(option_find(table, option->not_above)->type >= OPTION_INT);
     if (option->excludes.value) {
         const struct option *other = option_find(table, option->excludes.name);
-        assert_true(option->type == OPTION_CHOICE);
+        assert_true(option->type == OPTION_CHOICE || option->type == OPTION_NAME);
         assert_true(choice_index(option->choices, option->excludes.value) >= 0);
         assert_true(other->type == (option->excludes.other ? OPTION_CHOICE : OPTION_FILE));
         if (option->excludes.other) assert_true(choice_index(other->choices, option->excludes.other) >= 0);
@@ -197,6 +197,8 @@ static void test_mistakes_are_named(void **state) {
         {"optim", "--lr 1", "missing: model, out", USAGE},
         {"judge", "--judge likelihood", "missing: model, for judge: likelihood", USAGE},
         {"judge", "--judge likelihood --model /nowhere", "model: /nowhere: No such file or directory", DATAERR},
+        {"source", "--data / --format sft", "missing: model, for format: sft", USAGE},
+        {"source", "--data / --format sft --model /", NULL, OK},
         {"optim", "--model / --out o --kl-on accurrate", "kl_on: 'accurrate' is not one of all|accurate", USAGE},
         {"optim", "--model / --out o --kl-parts parts", "kl_parts: 'parts' is not one of whole|separate", USAGE},
         {"optim", "--model / --out o --loss groups", "loss: 'groups' is not one of completions|tokens", USAGE},

@@ -133,6 +133,23 @@ static void test_set_goes_on_top(void **state) {
     buf_release(&mistakes);
 }
 
+static void test_model_is_inherited_where_it_is_needed(void **state) {
+    (void)state;
+    static const char text[] = "run: r\nmodel: model\nstages:\n"
+                               "  - source: {data: train.jsonl, format: sft}\n"
+                               "  - optim: {}\n";
+    static const char *const sets[] = {"source.format=caravan"};
+    struct pipeline *pipeline;
+    struct buf mistakes = {0};
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(read_text(&pipeline, text, sets, i, &mistakes), OK);
+        if (i == 0) assert_string_equal(pipeline_value(&pipeline->stages[0], "model"), below("model"));
+        if (i == 1) assert_null(pipeline_value(&pipeline->stages[0], "model"));
+        pipeline_free(&pipeline);
+    }
+    buf_release(&mistakes);
+}
+
 static void test_from_orders_the_flow(void **state) {
     (void)state;
     struct pipeline *pipeline;
@@ -240,6 +257,8 @@ static void test_mistakes_have_their_place(void **state) {
         {"run: r\nstages:\n  - source: {data: train.jsonl}\n  - optim: {}\n", ":4:5: optim: missing: model"},
         {"run: r\nstages:\n  - source: {data: train.jsonl}\n  - judge: {judge: likelihood}\n",
          ":4:20: judge: missing: model, for judge: likelihood"},
+        {"run: r\nstages:\n  - source: {data: train.jsonl, format: sft}\n  - optim: {model: model}\n",
+         ":3:41: source: missing: model, for format: sft"},
         {"run: r\nmodel: model\nstages:\n  - source: {}\n  - optim: {}\n", ":4:5: source: missing: data"},
         {"run: r\nmodel: nowhere\nstages:\n  - source: {data: train.jsonl}\n  - optim: {}\n",
          ":2:8: pipeline: model: "},
@@ -374,10 +393,15 @@ static void test_method_contradictions(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_inherited_and_written), cmocka_unit_test(test_set_goes_on_top),
-        cmocka_unit_test(test_from_orders_the_flow),  cmocka_unit_test(test_mistakes_have_their_place),
-        cmocka_unit_test(test_all_mistakes_at_once),  cmocka_unit_test(test_method_sets_keys),
-        cmocka_unit_test(test_method_contradictions), cmocka_unit_test(test_optim_may_be_left_out),
+        cmocka_unit_test(test_inherited_and_written),
+        cmocka_unit_test(test_set_goes_on_top),
+        cmocka_unit_test(test_model_is_inherited_where_it_is_needed),
+        cmocka_unit_test(test_from_orders_the_flow),
+        cmocka_unit_test(test_mistakes_have_their_place),
+        cmocka_unit_test(test_all_mistakes_at_once),
+        cmocka_unit_test(test_method_sets_keys),
+        cmocka_unit_test(test_method_contradictions),
+        cmocka_unit_test(test_optim_may_be_left_out),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

@@ -1,0 +1,81 @@
+// The layout sft: prompts with the response that is to be learned, as SEED-Bench-R1 and Video-R1 publish them.
+#include <string.h>
+
+#include "shared/data/format_internal.h"
+
+// Gives the group its completion. In the chat template the response's message ends with <|im_end|> and a newline; both
+// are learned.
+static status format_sft_complete(const struct format_options *options, struct group *group, struct buf *response) {
+    struct token_list tokens = {0};
+    status result;
+    TRY(group_completions(group, 1));
+    struct completion *completion = &group->completions[0];
+    TRY(group_string(group, &completion->text, response->data, response->size));
+    TRY(group_string(group, &completion->finish, "eos", 3));
+    TRY(group_doubles(group, &group->advantages, 1));
+    group->advantages.data[0] = 1;
+    if (!options->tokenizer) return OK;
+    TRY_TO(result, done, buf_puts(response, "<|im_end|>\n"));
+    TRY_TO(result, done, tokenizer_encode(options->tokenizer, response->data, response->size, &tokens));
+    TRY_TO(result, done, group_ints(group, &completion->tokens, tokens.count));
+    memcpy(completion->tokens.data, tokens.data, tokens.count * sizeof *tokens.data);
+done:
+    token_list_release(&tokens);
+    return result;
+}
+
+// Makes the group of a record of SEED-Bench-R1: its prompt is messages. The solution is the response's last answer.
+static status format_sft_read_messages(const struct format_options *options, json_object *record,
+                                       struct string response, struct record_place place, struct group **out) {
+    json_object *messages = json_object_object_get(record, "prompt");
+    struct buf text = {0};
+    status result;
+    if (!messages) return fail(DATAERR, "prompt: missing");
+    if (!json_object_is_type(messages, json_type_array)) return fail(DATAERR, "prompt: not an array of messages");
+    if (!json_object_array_length(messages)) return fail(DATAERR, "prompt: empty");
+    size_t first = SIZE_MAX, end = SIZE_MAX;
+    for (size_t at = 0; (at = string_find(response, "<answer>", at)) != SIZE_MAX; at++) first = at;
+    if (first != SIZE_MAX) end = string_find(response, "</answer>", first);
+    const struct string solution =
+        end == SIZE_MAX ? string_of("") : string_slice(response, first, end + sizeof "</answer>" - 1);
+    TRY_TO(result, done, buf_puts(&text, "{\"id\":\"-\",\"prompt\":{\"messages\":"));
+    TRY_TO(result, done, json_print(&text, messages));
+    TRY_TO(result, done,
+           buf_printf(&text, ",\"problem_type\":\"%s\",\"solution\":", problem_type_name(PROBLEM_CHOICE)));
+    TRY_TO(result, done, json_print_string(&text, solution.data, solution.size));
+    TRY_TO(result, done, buf_puts(&text, "}}"));
+    TRY_TO(result, done, group_from_json(out, text.data, text.size));
+    TRY_TO(result, done, format_sample_id(*out, record, "sample_id", place.line));
+    TRY_TO(result, done, format_media_paths(options, *out));
+done:
+    buf_release(&text);
+    return result;
+}
+
+status format_read_sft(const struct format_options *options, json_object *record, struct record_place place,
+                       struct group **out) {
+    struct string response, process, solution;
+    struct buf target = {0};
+    status result;
+    *out = NULL;
+    if (json_object_object_get(record, "process")) {
+        TRY_TO(result, done, format_string(record, "process", false, &process));
+        TRY_TO(result, done, format_read_video_r1(options, record, place, out));
+        if ((*out)->quarantine.present) goto done;
+        TRY_TO(result, done, format_string(record, "solution", false, &solution));
+        TRY_TO(result, done, buf_append(&target, process.data, process.size));
+        TRY_TO(result, done, buf_puts(&target, "\n"));
+        TRY_TO(result, done, buf_append(&target, solution.data, solution.size));
+    } else if (json_object_object_get(record, "response")) {
+        TRY_TO(result, done, format_string(record, "response", false, &response));
+        TRY_TO(result, done, format_sft_read_messages(options, record, response, place, out));
+        TRY_TO(result, done, buf_append(&target, response.data, response.size));
+    } else {
+        TRY_TO(result, done, fail(DATAERR, "neither response nor process, so that nothing is to be learned"));
+    }
+    result = format_sft_complete(options, *out, &target);
+done:
+    buf_release(&target);
+    if (result != OK) group_free(out);
+    return result;
+}
