@@ -45,3 +45,36 @@ expect 65 'sampled.jsonl: line 4: not a group: prompt: missing' pick --where '1 
 
 "$bin/caravan-source" --stdio --no-shuffle --data "$work/chosen.jsonl" | optim --out "$work/chosen" --groups-per-step 3 --steps 1 >"$work/trained.jsonl"
 grep -q '"id":"e0-000002","sample_id":"s/e0-000002/1".*"trained":{"step":1}' "$work/trained.jsonl" || fail "$(cat "$work/trained.jsonl")"
+
+# The published data: what optim trains on is what transformers' chat template gives behind the last assistant's turn.
+path=$(grep -o -m1 'clips/[^"]*' "$work/data/warm-up.jsonl" | head -n 1)
+cat >"$work/sft.jsonl" <<END
+{"sample_id":"s","prompt":[{"role":"user","content":[{"type":"video","video":"$path"},{"type":"text","text":"?"}]}],"response":"<think>a</think>\n<answer>B</answer>"}
+{"problem_id":7,"problem":"?","data_type":"video","problem_type":"numerical","options":[],"path":"./$path","process":"<think>é</think>","solution":"<answer>42</answer>"}
+END
+tiny="--set threads=1 --set precision=float32 --set model=$work/model --set source.media_root=$work/data --set frames.min_pixels=3136 --set frames.max_pixels=3136"
+# run FILE NAME OPTION...: runs one of the shipped pipelines with the small model in $work/NAME.
+run() {
+    file=$1 name=$2
+    shift 2
+    timeout -k 10 60 "$bin/caravan" run "pipelines/$file.yaml" $tiny --set run="$work/$name" "$@" 2>"$work/$name.err" || fail "$name: $(cat "$work/$name.err")"
+}
+run sft-video-r1 sft --set source.data="$work/sft.jsonl" --set source.groups_per_step=1 --set optim.groups_per_step=1
+for text in '<think>a</think>\n<answer>B</answer>' '<think>é</think>\n<answer>42</answer>'; do
+    echo '{"text":"'"$text"'<|im_end|>\n"}'
+done | "$bin/caravan" tokenize --model "$work/model" | tr -d ' {}' | sort >"$work/wanted"
+"$bin/caravan" groups export --store "$work/sft/store" >"$work/learned.jsonl"
+grep -o '"completions":\[{"tokens":[^]]*]' "$work/learned.jsonl" | sed 's/.*{//' | sort | diff "$work/wanted" - || fail "the tokens of the responses"
+grep -o '"tokens": *[0-9]*' "$work/sft/metrics.jsonl" | grep -o '[0-9]*$' | sort | diff <(awk -F, '{print NF}' "$work/wanted" | sort) - ||
+    fail "other tokens were trained: $(cat "$work/sft/metrics.jsonl")"
+expect 64 'missing: model' "$bin/caravan-source" --stdio --format sft --data "$work/sft.jsonl"
+echo '{"sample_id":"s","prompt":[],"response":"x"}' >>"$work/sft.jsonl"
+expect 65 'sft.jsonl:3: prompt: empty' "$bin/caravan-source" --stdio --format sft --model "$work/model" --data "$work/sft.jsonl"
+
+# From questions to selected answers to training, with the shipped pipelines.
+run rejection-sampling sampling --set source.data="$work/data/train.jsonl" --set source.format=video-r1 --set source.limit=2 \
+    --set source.group_size=2 --set rollout.max_new_tokens=4
+pick --store "$work/sampling/store" --per-group 1 --where 'accuracy <= 1 and completions.tokens <= 4' >"$work/chosen.jsonl"
+[ "$(wc -l <"$work/chosen.jsonl")" = 2 ] || fail "one of each group: $(cat "$work/chosen.jsonl")"
+run warm-up trained --set source.data="$work/chosen.jsonl" --set source.groups_per_step=2 --set optim.groups_per_step=2
+grep -q '"step": 1' "$work/trained/metrics.jsonl" || fail "$(cat "$work/trained.err")"
