@@ -14,7 +14,7 @@
 enum { CONDITION_MAX_DEPTH = 100 }; // of parentheses and `not`
 
 // A literal, or a field: `inner` of the object or of the completion at `outer`, or `outer` itself.
-struct operand {
+struct condition_operand {
     const struct field *outer, *inner; // NULL: a literal; the field `outer`
     bool text;                         // its value is a string
     bool seen;                         // it had a value
@@ -30,7 +30,7 @@ enum { ORDER_LESS = 1, ORDER_EQUAL = 2, ORDER_GREATER = 4 };
 struct condition_step {
     enum step_kind kind;
     int orders;
-    struct operand left, right;
+    struct condition_operand left, right;
 };
 
 struct condition {
@@ -112,7 +112,7 @@ static bool condition_has_inner(const struct field *outer) {
 }
 
 // Finds the first field with a name in the table of fields.
-static bool condition_find_short(struct operand *operand, struct string name) {
+static bool condition_find_short(struct condition_operand *operand, struct string name) {
     for (size_t i = 0; i < group_table.count; i++) {
         const struct field *outer = &group_table.fields[i];
         const struct field *inner = NULL;
@@ -126,7 +126,7 @@ static bool condition_find_short(struct operand *operand, struct string name) {
 }
 
 // Sets the operand to the field whose name is the parser's word.
-static status condition_find_field(const struct condition_parser *parser, struct operand *operand) {
+static status condition_find_field(const struct condition_parser *parser, struct condition_operand *operand) {
     const struct string name = parser->word;
     const int shown = name.size < 60 ? (int)name.size : 60;
     const char *dot = memchr(name.data, '.', name.size);
@@ -152,11 +152,11 @@ static status condition_find_field(const struct condition_parser *parser, struct
 }
 
 // Reads an operand and the word behind it.
-static status condition_parse_operand(struct condition_parser *parser, struct operand *operand) {
+static status condition_parse_operand(struct condition_parser *parser, struct condition_operand *operand) {
     const struct string word = parser->word;
     const bool keyword = condition_at(parser, "and") || condition_at(parser, "or") || condition_at(parser, "not");
     json_object *json = NULL;
-    *operand = (struct operand){0};
+    *operand = (struct condition_operand){0};
     if (parser->kind == WORD_NUMBER) {
         const bool number = json_parse(&json, word.data, word.size) == OK && json_double(json, &operand->number);
         json_object_put(json);
@@ -276,7 +276,7 @@ void condition_free(struct condition **condition) {
 // ---- values ----
 
 // Sets the operand's number or string to its value. Returns whether it has one.
-static bool condition_load(struct operand *operand, const struct group *group, size_t completion) {
+static bool condition_load(struct condition_operand *operand, const struct group *group, size_t completion) {
     if (!operand->outer) return true;
     const struct field *field = operand->outer;
     const void *object = group;
@@ -352,7 +352,7 @@ bool condition_holds(struct condition *condition, const struct group *group, siz
 
 status condition_missing(const struct condition *condition, struct buf *out) {
     for (size_t i = 0; i < condition->count; i++) {
-        const struct operand *operands[] = {&condition->steps[i].left, &condition->steps[i].right};
+        const struct condition_operand *operands[] = {&condition->steps[i].left, &condition->steps[i].right};
         for (int k = 0; k < 2; k++) {
             const struct field *outer = operands[k]->outer, *inner = operands[k]->inner;
             if (!outer || operands[k]->seen) continue;
