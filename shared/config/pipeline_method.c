@@ -80,6 +80,9 @@ static void pipeline_method_set_keys(struct parsed_file *file, const struct meth
     const bool parts = method->kl == METHOD_KL_ACCURATE_PARTS;
     const struct option *ema_every = option_find(&stage_kinds[STAGE_OPTIM].options, "ema_every");
     char why[128];
+    snprintf(why, sizeof why, "method %s, which needs an answer of the reference's own", method->name);
+    if (method->bonus == BONUS_GENERATED)
+        pipeline_method_set_key(file, STAGE_REFSCORE, "generate", "answer", use->at, why);
     snprintf(why, sizeof why, "method %s, which has %s KL term", method->name, term ? "a" : "no");
     if (method->kl != METHOD_KL_OPTIONAL)
         pipeline_method_set_key(file, STAGE_OPTIM, "kl", term ? DEFAULT_KL : "0", use->at, why);

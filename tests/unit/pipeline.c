@@ -326,6 +326,9 @@ static void test_method_sets_keys(void **state) {
         {METHOD("kl-ema", "", ""), "optim", "kl_on", NULL},
         {METHOD("cora", "", "kl: 0.1, kl_on: accurate"), "optim", "kl_on", "accurate"},
         {METHOD("refgen", "", ""), "optim", "kl", NULL},
+        {METHOD("refgen", "", ""), "refscore", "generate", "answer"},
+        {METHOD("care", "", ""), "refscore", "generate", NULL},
+        {METHOD("care", "generate: answer", ""), "refscore", "generate", "answer"},
         {METHOD("cora", "", ""), "optim", "kl", NULL},
         {METHOD("cora", "", ""), "optim", "ema_every", "0"},
         {METHOD("cora", "", ""), "refscore", "logprobs", NULL},
@@ -372,6 +375,8 @@ static void test_method_contradictions(void **state) {
          ":8:23: optim: kl_parts: whole contradicts method sepkl-ema-ha, whose KL term has a mean for the thinking"},
         {METHOD("kl-ema-ha", "", "kl_parts: separate"), ":8:23: optim: kl_parts: separate contradicts method"},
         {METHOD("sepkl-ema-ha", "", "loss: tokens"), ":7:22: optim: kl_parts: separate does not go with loss: tokens"},
+        {METHOD("refgen", "generate: off", ""), ":5:26: refscore: generate: off contradicts method refgen, which needs "
+                                                "an answer of the reference's own; leave it out or set answer\n"},
         {METHOD("cora", "logprobs: answer", "kl: 1"), ":5:26: refscore: logprobs: answer contradicts the KL term"},
         {HEAD "  - reward: {method: kl-ema}\n  - optim: {}\n", ":5:22: reward: method kl-ema needs refscore before"},
         {HEAD "  - reward: {method: refgen}\n  - optim: {}\n", ":5:22: reward: method refgen needs refscore before"},
