@@ -89,6 +89,27 @@ done:
     return result;
 }
 
+// Sets `settings`: a hash of all that the stages compute with, the model's directory included. An evaluation is only
+// continued with the same.
+static status deployment_hash_all(struct deployment *deployment) {
+    const struct pipeline *pipeline = deployment->pipeline;
+    struct buf text = {0};
+    status result = OK;
+    for (size_t i = 0; i < pipeline->stage_count && result == OK; i++) {
+        const struct pipeline_stage *stage = &pipeline->stages[i];
+        result = buf_printf(&text, "%s %s\n", stage->name, stage->program ? stage->program : "");
+        for (const struct pipeline_key *key = stage->keys.first; key && result == OK; key = key->next) {
+            const struct option *option = stage->kind ? option_find(&stage->kind->options, key->name) : NULL;
+            if (!option || !option->not_hashed) result = buf_printf(&text, "%s=%s\n", key->name, key->value);
+        }
+    }
+    if (result == OK)
+        deployment->settings =
+            arena_printf(&deployment->arena, "%016llx", (unsigned long long)XXH3_64bits(text.data, text.size));
+    buf_release(&text);
+    return result != OK ? result : deployment->settings ? OK : fail_oom();
+}
+
 // Sets `run`: a hash of the pipeline's form, then NAME=HASH of the settings of each stage, so that a peer can tell
 // which of them differ.
 static status deployment_fingerprint(struct deployment *deployment) {
@@ -210,6 +231,7 @@ status deployment_init(struct deployment *deployment, struct pipeline *pipeline,
                         pipeline->machines[here].name));
     }
     TRY_TO(result, done, deployment_fingerprint(deployment));
+    TRY_TO(result, done, deployment_hash_all(deployment));
     result = deployment_make_replicas(deployment);
 done:
     wire_security_release(&own);
@@ -236,6 +258,7 @@ status deployment_write_config(const struct deployment *deployment, const struct
                                  .from = stage && stage->from >= 0 ? stages[stage->from].name : "",
                                  .last = stage == &stages[pipeline->stage_count - 1],
                                  .trains = pipeline_optim(pipeline) != NULL,
+                                 .settings = pipeline_optim(pipeline) ? NULL : deployment->settings,
                                  .secret = deployment->secret};
     struct buf text = {0};
     status result;

@@ -22,6 +22,7 @@ struct deployment {
     int here;                 // this machine
     const char *secret;       // key file, NULL on one machine
     const char *run;          // fingerprint of what all machines must agree on, for HELLO
+    const char *settings;     // a hash of what the stages compute with, paths included
     const char *sockets;      // directory of the local endpoints
     struct replica *replicas; // supervisors first, then the stages in the order of the flow
     size_t count, machines;

@@ -67,6 +67,14 @@ status issuer_open(struct issuer **out, struct stage_context *context, const str
     const char *path = path_join(&memory, config->run_dir, "ledger.lmdb");
     TRY_TO(result, done, path ? OK : fail_oom());
     TRY_TO(result, done, ledger_open(&issuer->ledger, path, &ledger));
+    if (config->settings) {
+        bool changed;
+        TRY_TO(result, done, ledger_set_settings(issuer->ledger, strtoull(config->settings, NULL, 16), &changed));
+        if (changed)
+            TRY_TO(result, done,
+                   buf_puts(&issuer->notice, "the settings have changed: going over all groups again; what the store "
+                                             "has of them with these settings is not computed again"));
+    }
     *out = issuer;
     issuer = NULL;
 done:

@@ -258,6 +258,21 @@ done:
     return result;
 }
 
+status ledger_set_settings(struct ledger *ledger, uint64_t settings, bool *changed) {
+    const struct lmdb_val key = {"settings", 8}, value = {&settings, sizeof settings};
+    struct buf stored = {0};
+    bool found;
+    *changed = false;
+    status result = lmdb_env_get(ledger->env, DBI_META, key, &stored, &found);
+    const bool same =
+        result == OK && stored.size == sizeof settings && !memcmp(stored.data, &settings, sizeof settings);
+    buf_release(&stored);
+    if (result != OK || same) return result;
+    *changed = ledger->size > 0;
+    TRY(ledger_rewind_to(ledger, 0)); // first: if it is cut short, it is done again
+    return lmdb_env_put(ledger->env, DBI_META, key, value);
+}
+
 void ledger_close(struct ledger **ledger) {
     if (!*ledger) return;
     lmdb_env_close(&(*ledger)->env);

@@ -46,6 +46,10 @@ struct ledger_config {
 // fails. The caller closes it with ledger_close.
 status ledger_open(struct ledger **out, const char *path, const struct ledger_config *config);
 
+// Compares a hash of all settings of the run with that of the last call, and keeps it. If it differs, what the ledger
+// has was done with other settings: *changed is set and all groups are forgotten. UNAVAILABLE when the disk fails.
+status ledger_set_settings(struct ledger *ledger, uint64_t settings, bool *changed);
+
 // Closes and frees; sets *ledger to NULL. NULL is fine.
 void ledger_close(struct ledger **ledger);
 

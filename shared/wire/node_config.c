@@ -23,6 +23,7 @@ status node_config_write(const struct node_config *config, struct buf *out) {
     if (*config->from) TRY(node_config_add_line(out, "from", config->from));
     if (config->last) TRY(buf_puts(out, "last yes\n"));
     if (config->trains) TRY(buf_puts(out, "trains yes\n"));
+    if (config->settings) TRY(node_config_add_line(out, "settings", config->settings));
     if (config->secret) TRY(node_config_add_line(out, "secret", config->secret));
     if (config->home) TRY(node_config_add_line(out, "home", config->home));
     for (size_t i = 0; i < config->command_count; i++) TRY(node_config_add_line(out, "command", config->command[i]));
@@ -60,6 +61,7 @@ static status node_config_read_line(struct node_config *config, char *line) {
     if (!strcmp(line, "stage")) return node_config_set_string(config, &config->stage, value);
     if (!strcmp(line, "machine")) return node_config_set_string(config, &config->machine, value);
     if (!strcmp(line, "from")) return node_config_set_string(config, &config->from, value);
+    if (!strcmp(line, "settings")) return node_config_set_string(config, &config->settings, value);
     if (!strcmp(line, "secret")) return node_config_set_string(config, &config->secret, value);
     if (!strcmp(line, "home")) return node_config_set_string(config, &config->home, value);
     if (!strcmp(line, "command")) return node_config_append(config, &config->command, &config->command_count, value);

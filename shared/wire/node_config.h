@@ -32,6 +32,7 @@ struct node_config {
     const char *from;     // the stage whose groups it reads, "" for the source
     bool last;            // it tells the source the outcome of each group
     bool trains;          // the run has optim, whose weights the other stages compute with
+    const char *settings; // the source, without optim: a hash of what all stages compute with; else NULL
     const char *secret;   // key file of this machine, NULL without security
     const char **command; // a user's program and its arguments
     size_t command_count;

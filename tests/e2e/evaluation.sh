@@ -75,3 +75,9 @@ start b/eval || fail "$(cat "$work/err")"
 start b/eval || fail "$(cat "$work/err")" # has nothing to do
 "$bin/caravan" eval "$work/a/eval" "$work/b/eval" --json --require accuracy=0.28 | sed 's/.*\({"name".*\),{"name".*/\1/' >"$work/both"
 grep -qF "$(cat "$work/both")" "$work/want.json" || fail "side by side: $(cat "$work/both")"
+
+# With other settings it goes over all samples again, and computes what they change.
+start b/eval --set judge.judge=likelihood || fail "$(cat "$work/err")"
+tail -n 3 "$work/err" | grep -q "source: the settings have changed: " || fail "nobody was told: $(cat "$work/err")"
+"$bin/caravan" eval "$work/b/eval" | grep -q "^consistency by likelihood$" || fail "the verdicts are the old ones"
+tail -n 1 "$work/b/eval/logs/rollout.log" | grep -q " 13 found in the store" || fail "sampled again: $(tail -n 1 "$work/b/eval/logs/rollout.log")"

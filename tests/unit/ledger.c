@@ -104,6 +104,33 @@ static void test_rewind_to_optim(void **state) {
     ledger_close(&ledger);
 }
 
+// What is kept is done with the same settings.
+static void test_other_settings_begin_anew(void **state) {
+    (void)state;
+    bool changed = true;
+    struct ledger *ledger = open_ledger();
+    assert_int_equal(ledger_rewind_to(ledger, 0), OK);
+    assert_int_equal(ledger_set_settings(ledger, 5, &changed), OK);
+    assert_false(changed); // there was nothing
+    for (int i = 0; i < 4; i++) assert_int_equal(ledger_issue(ledger, i, "g"), OK);
+    settle(ledger, 2, LEDGER_TRAINED, 0);
+    ledger_close(&ledger);
+    ledger = open_ledger();
+    assert_int_equal(ledger_set_settings(ledger, 5, &changed), OK);
+    assert_false(changed);
+    assert_int_equal(ledger_count(ledger, LEDGER_TRAINED), 1);
+    assert_int_equal(ledger_set_settings(ledger, 6, &changed), OK);
+    assert_true(changed);
+    assert_int_equal(ledger_next_unissued(ledger), 0);
+    assert_int_equal(ledger_count(ledger, LEDGER_TRAINED) + ledger_in_flight(ledger), 0);
+    ledger_close(&ledger);
+    ledger = open_ledger();
+    assert_int_equal(ledger_set_settings(ledger, 6, &changed), OK);
+    assert_false(changed);
+    assert_int_equal(ledger_next_unissued(ledger), 0);
+    ledger_close(&ledger);
+}
+
 static void test_other_data_is_refused(void **state) {
     (void)state;
     struct ledger *ledger = NULL;
@@ -115,9 +142,8 @@ static void test_other_data_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_issue_and_settle),
-        cmocka_unit_test(test_restart),
-        cmocka_unit_test(test_rewind_to_optim),
+        cmocka_unit_test(test_issue_and_settle),      cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_rewind_to_optim),       cmocka_unit_test(test_other_settings_begin_anew),
         cmocka_unit_test(test_other_data_is_refused),
     };
     return cmocka_run_group_tests_name("ledger", tests, set_up, tear_down);

@@ -381,6 +381,7 @@ static void node_config_survives_writing(void **state) {
                              .from = "source",
                              .last = true,
                              .trains = true,
+                             .settings = "5",
                              .home = "/h",
                              .command = command,
                              .command_count = 3,
@@ -400,6 +401,7 @@ static void node_config_survives_writing(void **state) {
     assert_string_equal(out.from, "source");
     assert_true(out.last);
     assert_true(out.trains);
+    assert_string_equal(out.settings, "5");
     assert_string_equal(out.command[2], "");
     assert_string_equal(out.endpoints[0].address, "ipc:///tmp/a b/y");
     assert_int_equal(out.endpoints[0].replica, 2);
