@@ -50,7 +50,10 @@ grep -q 'caravan-reward: line 4: not a group: prompt: missing' "$work/err" || fa
 code=0
 reward <"$work/sampled.jsonl" >"$work/out" 2>"$work/err" || code=$?
 [ "$code" = 65 ] && grep -q 'not a group: reference: missing' "$work/err" || fail "care without a reference: exit $code"
-expect 64 'method: cora is not available yet' reward --method cora
+code=0
+reward --method cora <"$work/sampled.jsonl" >"$work/out" 2>"$work/err" || code=$?
+[ "$code" = 65 ] && grep -q 'not a group: consistency.probability: missing' "$work/err" || fail "cora without consistency: exit $code"
+expect 64 "method: 'coral' is not one of care|grpo|" reward --method coral
 
 "$bin/caravan" groups ls --store "$work/store" | grep -q '^e0-000000 *rewarded .*accuracy 0.5  reward 1$' || fail "groups ls"
 "$bin/caravan" groups show --store "$work/store" e0-000000 | grep -q 'advantage 0.7071' || fail "groups show"
