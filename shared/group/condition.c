@@ -141,6 +141,7 @@ static status condition_find_field(const struct condition_parser *parser, struct
                  name.data);
         return condition_fail(parser, name.data, said);
     }
+    assert(operand->outer);
     const struct field *field = operand->inner ? operand->inner : operand->outer;
     if (!condition_comparable(field) || (operand->inner && !condition_has_inner(operand->outer))) {
         snprintf(said, sizeof said, "%.*s cannot be compared", shown, name.data);
@@ -212,7 +213,7 @@ static status condition_parse_comparison(struct condition_parser *parser) {
     return condition_add(parser->condition, step);
 }
 
-static status condition_parse_any(struct condition_parser *parser);
+static status condition_parse_joined(struct condition_parser *parser, enum step_kind kind);
 
 static status condition_parse_factor(struct condition_parser *parser) {
     const bool negated = condition_at(parser, "not"), nested = condition_at(parser, "(");
@@ -224,7 +225,7 @@ static status condition_parse_factor(struct condition_parser *parser) {
         TRY(condition_parse_factor(parser));
         TRY(condition_add(parser->condition, (struct condition_step){.kind = STEP_NOT}));
     } else {
-        TRY(condition_parse_any(parser));
+        TRY(condition_parse_joined(parser, STEP_OR));
         if (!condition_at(parser, ")")) return condition_fail(parser, parser->word.data, "expected ), and, or or");
         TRY(condition_next(parser));
     }
@@ -232,33 +233,22 @@ static status condition_parse_factor(struct condition_parser *parser) {
     return OK;
 }
 
-// Reads factors that are joined by `and`.
-static status condition_parse_all(struct condition_parser *parser) {
-    TRY(condition_parse_factor(parser));
-    while (condition_at(parser, "and")) {
+// Reads factors that are joined by `and`, or terms that are joined by `or`.
+static status condition_parse_joined(struct condition_parser *parser, enum step_kind kind) {
+    const char *word = kind == STEP_OR ? "or" : "and";
+    for (size_t count = 1;; count++) {
+        TRY(kind == STEP_OR ? condition_parse_joined(parser, STEP_AND) : condition_parse_factor(parser));
+        if (count > 1) TRY(condition_add(parser->condition, (struct condition_step){.kind = kind}));
+        if (!condition_at(parser, word)) return OK;
         TRY(condition_next(parser));
-        TRY(condition_parse_factor(parser));
-        TRY(condition_add(parser->condition, (struct condition_step){.kind = STEP_AND}));
     }
-    return OK;
-}
-
-// Reads terms that are joined by `or`.
-static status condition_parse_any(struct condition_parser *parser) {
-    TRY(condition_parse_all(parser));
-    while (condition_at(parser, "or")) {
-        TRY(condition_next(parser));
-        TRY(condition_parse_all(parser));
-        TRY(condition_add(parser->condition, (struct condition_step){.kind = STEP_OR}));
-    }
-    return OK;
 }
 
 status condition_parse(struct condition **out, const char *text) {
     TRY(NEW(out, 1));
     struct condition_parser parser = {.condition = *out, .text = text};
     status result = condition_next(&parser);
-    if (result == OK) result = condition_parse_any(&parser);
+    if (result == OK) result = condition_parse_joined(&parser, STEP_OR);
     if (result == OK && parser.kind != WORD_END)
         result = condition_fail(&parser, parser.word.data, "expected and, or, or the end");
     if (result != OK) condition_free(out);
@@ -331,7 +321,8 @@ static bool condition_compare(struct condition_step *step, const struct group *g
 }
 
 bool condition_holds(struct condition *condition, const struct group *group, size_t completion) {
-    bool stack[2 * (CONDITION_MAX_DEPTH + 1) + 1]; // a level of parentheses leaves a term and a factor open at most
+    bool stack[2 * (CONDITION_MAX_DEPTH + 1) + 1] = {
+        0}; // a level of parentheses leaves a term and a factor open at most
     size_t top = 0;
     for (size_t i = 0; i < condition->count; i++) {
         struct condition_step *step = &condition->steps[i];
@@ -339,6 +330,7 @@ bool condition_holds(struct condition *condition, const struct group *group, siz
             assert(top < sizeof stack / sizeof *stack);
             stack[top++] = condition_compare(step, group, completion);
         } else if (step->kind == STEP_NOT) {
+            assert(top >= 1);
             stack[top - 1] = !stack[top - 1];
         } else {
             assert(top >= 2);
