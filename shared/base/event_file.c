@@ -125,7 +125,8 @@ status event_file_begin(struct buf *out, double time, int64_t step) {
 // Appends HistogramProto's fields: of equal buckets from the least value to the greatest. *empty: there is no value.
 static status event_histogram_fields(struct buf *out, const struct event_histogram *histogram, bool *empty) {
     enum { BUCKETS = 30 };
-    double limits[BUCKETS], counts[BUCKETS] = {0}, low = INFINITY, high = -INFINITY, number = 0, sum = 0, squares = 0;
+    double limits[BUCKETS] = {0}, counts[BUCKETS] = {0}, low = INFINITY, high = -INFINITY, number = 0, sum = 0,
+           squares = 0;
     for (size_t i = 0; i < histogram->count; i++) {
         const double value = histogram->values[i];
         if (!isfinite(value)) continue;
@@ -142,7 +143,7 @@ static status event_histogram_fields(struct buf *out, const struct event_histogr
     for (size_t i = 0; i < histogram->count; i++) {
         if (!isfinite(histogram->values[i])) continue;
         int b = 0;
-        while (histogram->values[i] > limits[b]) b++;
+        while (b + 1 < buckets && histogram->values[i] > limits[b]) b++;
         counts[b]++;
     }
     TRY(event_double(out, HISTO_MIN, low));
