@@ -102,7 +102,7 @@ mkdir media dir.mp4
 head -c 3000 data/clips/0000.mp4 >media/cut.mp4
 echo text >media/text.mp4
 : >media/zero.mp4
-cp "$media/three.mp4" media/short.mp4
+cp "$media/plain-%03d.png" media/short.mp4 # one frame
 mkdir media/dir.mp4
 for strange in 'a b%d.mp4' 'é%s.mp4' 'pipe:0'; do cp data/clips/0000.mp4 "media/$strange"; done
 cp "$media/wide.png" "$media/thin.png" media # 10,000 pixels wide; 201 times as wide as high
