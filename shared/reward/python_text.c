@@ -14,7 +14,9 @@ static_assert(sizeof(utf8proc_int32_t) == sizeof(int32_t), "code points are 32 b
 
 int32_t python_char_at(struct string string, size_t at, size_t *length) {
     assert(at < string.size);
-    utf8proc_int32_t code;
+    utf8proc_int32_t code = (unsigned char)string.data[at];
+    *length = 1;
+    if (code < 0x80) return code;
     utf8proc_ssize_t rest = (utf8proc_ssize_t)(string.size - at < 4 ? string.size - at : 4);
     utf8proc_ssize_t bytes = utf8proc_iterate((const utf8proc_uint8_t *)string.data + at, rest, &code);
     *length = bytes > 0 ? (size_t)bytes : 1;
