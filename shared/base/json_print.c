@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "shared/base/json.h"
+#include "shared/base/json_number.h"
 
 // ---- strings ----
 
@@ -39,12 +40,10 @@ struct json_decimal {
     int exponent; // of its first digit
 };
 
-static const double json_powers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
-                                     1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
-enum { json_power_count = sizeof json_powers / sizeof *json_powers };
+const double json_powers[JSON_POWERS] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
+                                         1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
 
-// Whether `value` lies halfway between two neighbouring float32.
-static bool json_is_tie(double value) {
+bool json_is_tie(double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
     return (bits & 0x1fffffff) == 0x10000000;
@@ -57,7 +56,7 @@ enum json_reads_back { JSON_NO, JSON_YES, JSON_UNSURE };
 static enum json_reads_back json_round(double value, int exponent, int count, bool single,
                                        struct json_decimal *decimal) {
     const int decimals = count - 1 - exponent;
-    assert(count <= 15 && decimals >= 0 && decimals < json_power_count);
+    assert(count <= 15 && decimals >= 0 && decimals < JSON_POWERS);
     const double scaled = value * json_powers[decimals], digits = nearbyint(scaled);
     const double back = digits / json_powers[decimals];
     if (digits < json_powers[count - 1] || digits >= json_powers[count]) return JSON_UNSURE;
@@ -81,12 +80,17 @@ static bool json_shortest(double value, bool single, struct json_decimal *decima
 }
 
 static char *json_put_digits(char *at, uint64_t digits) {
-    char text[20];
-    int size = 0;
-    do text[size++] = (char)('0' + digits % 10);
-    while (digits /= 10);
-    while (size) *at++ = text[--size];
-    return at;
+    char text[20], *begin = text + sizeof text;
+    for (; digits >= 100; digits /= 100) {
+        const unsigned pair = (unsigned)(digits % 100);
+        *--begin = (char)('0' + pair % 10);
+        *--begin = (char)('0' + pair / 10);
+    }
+    *--begin = (char)('0' + digits % 10);
+    if (digits >= 10) *--begin = (char)('0' + digits / 10);
+    const size_t size = (size_t)(text + sizeof text - begin);
+    memcpy(at, begin, size);
+    return at + size;
 }
 
 // Writes the number as %g does.

@@ -5,141 +5,229 @@
 #include <string.h>
 
 #include "shared/base/json.h"
+#include "shared/base/json_reader.h"
 #include "shared/group/fields.h"
 
 static const struct field group_json_floats = {.type = FIELD_FLOATS};
 
 // ---- reading ----
 
-static status group_json_read_object(struct arena *arena, const struct field_table *table, void *object,
-                                     json_object *json, const struct field_path *path);
+static status group_json_read_object(struct json_reader *in, struct arena *arena, const struct field_table *table,
+                                     void *object, const struct field_path *path);
 
-static status group_json_read_string(struct arena *arena, struct string *out, json_object *json,
+static status group_json_read_array(struct json_reader *in, struct arena *arena, const struct field *field, void *array,
+                                    const struct field_path *path);
+
+static status group_json_read_string(struct json_reader *in, struct arena *arena, struct string *out,
                                      const struct field_path *path) {
-    struct string string = json_string(json);
-    return string.data ? arena_string(arena, out, string.data, string.size) : field_fail(path, "not a string");
+    if (json_reader_peek(in) != '"') return field_fail(path, "not a string");
+    struct string string;
+    TRY(json_reader_string(in, arena, &string));
+    return arena_string(arena, out, string.data, string.size);
 }
 
-static status group_json_copy_text(struct arena *arena, struct string *out, json_object *json) {
+// Reads any value as compact JSON text.
+static status group_json_read_text(struct json_reader *in, struct arena *arena, struct string *out) {
+    struct string text;
+    bool plain;
+    TRY(json_reader_skip(in, &text, &plain));
+    if (plain) return arena_string(arena, out, text.data, text.size);
     struct buf printed = {0};
-    status result = json_print(&printed, json);
+    json_object *value = NULL;
+    status result = json_parse(&value, text.data, text.size);
+    in->failed = result == DATAERR;
+    if (result == OK) result = json_print(&printed, value);
     if (result == OK) result = arena_string(arena, out, printed.data, printed.size);
+    json_object_put(value);
     buf_release(&printed);
     return result;
 }
 
-static status group_json_read_array(struct arena *arena, const struct field *field, void *array, json_object *json,
-                                    const struct field_path *path) {
-    if (!json_object_is_type(json, json_type_array)) return field_fail(path, "not an array");
-    size_t count = json_object_array_length(json), size = field_element_size(field);
-    TRY(field_array_new(arena, array, count, size));
-    char *data = field_array_load(array).data;
-    for (size_t i = 0; i < count; i++) {
-        const struct field_path element = {path, NULL, i};
-        json_object *value = json_object_array_get_idx(json, i);
-        void *at = data + i * size;
-        struct span *span = at;
-        switch (field->type) {
-        case FIELD_INTS:
-            if (!json_int(value, at)) return field_fail(&element, "not an integer");
-            break;
-        case FIELD_FLOATS:
-            if (!value)
-                *(float *)at = NAN;
-            else if (!json_float(value, at))
-                return field_fail(&element, "not a number in the range of a float32");
-            break;
-        case FIELD_DOUBLES:
-            if (!value)
-                *(double *)at = NAN;
-            else if (!json_double(value, at))
-                return field_fail(&element, "not a number in the range of a double");
-            break;
-        case FIELD_STRINGS:
-            if (value) TRY(group_json_read_string(arena, at, value, &element));
-            break;
-        case FIELD_SPANS:
-            *span = (struct span){-1, -1};
-            if (!value) break;
-            if (!json_object_is_type(value, json_type_array) || json_object_array_length(value) != 2 ||
-                !json_int(json_object_array_get_idx(value, 0), &span->first) ||
-                !json_int(json_object_array_get_idx(value, 1), &span->end) || span->first < 0 ||
-                span->end < span->first)
-                return field_fail(&element, "not [first, end] or null");
-            break;
-        case FIELD_ROWS:
-            if (value) TRY(group_json_read_array(arena, &group_json_floats, at, value, &element));
-            break;
-        default:
-            assert(field->table);
-            TRY(group_json_read_object(arena, field->table, at, value, &element));
+// Takes a number, of which `path` says whose it is.
+static status group_json_read_number(struct json_reader *in, const struct field_path *path, const char *what,
+                                     struct json_number *number) {
+    const char c = json_reader_peek(in);
+    return c == '-' || (c >= '0' && c <= '9') ? json_reader_number(in, number) : field_fail(path, what);
+}
+
+static status group_json_read_element(struct json_reader *in, struct arena *arena, const struct field *field, void *at,
+                                      const struct field_path *path) {
+    static const char not_float[] = "not a number in the range of a float32",
+                      not_double[] = "not a number in the range of a double", not_span[] = "not [first, end] or null";
+    const bool null = json_reader_peek(in) == 'n';
+    struct json_number number;
+    struct span *span = at;
+    bool more;
+    if (null) TRY(json_reader_null(in));
+    switch (field->type) {
+    case FIELD_INTS:
+        if (null) return field_fail(path, "not an integer");
+        TRY(group_json_read_number(in, path, "not an integer", &number));
+        return json_number_int(&number, at) ? OK : field_fail(path, "not an integer");
+    case FIELD_FLOATS:
+        *(float *)at = NAN;
+        if (null) return OK;
+        TRY(group_json_read_number(in, path, not_float, &number));
+        return json_number_float(&number, at) ? OK : field_fail(path, not_float);
+    case FIELD_DOUBLES:
+        *(double *)at = NAN;
+        if (null) return OK;
+        TRY(group_json_read_number(in, path, not_double, &number));
+        return json_number_double(&number, at) ? OK : field_fail(path, not_double);
+    case FIELD_STRINGS:
+        return null ? OK : group_json_read_string(in, arena, at, path);
+    case FIELD_SPANS:
+        *span = (struct span){-1, -1};
+        if (null) return OK;
+        if (json_reader_peek(in) != '[') return field_fail(path, not_span);
+        TRY(json_reader_enter(in, '['));
+        for (int i = 0; i < 2; i++) {
+            TRY(json_reader_next(in, '[', &more));
+            if (!more) return field_fail(path, not_span);
+            TRY(group_json_read_number(in, path, not_span, &number));
+            if (!json_number_int(&number, i ? &span->end : &span->first)) return field_fail(path, not_span);
         }
+        TRY(json_reader_next(in, '[', &more));
+        return !more && span->first >= 0 && span->end >= span->first ? OK : field_fail(path, not_span);
+    case FIELD_ROWS:
+        return null ? OK : group_json_read_array(in, arena, &group_json_floats, at, path);
+    default:
+        assert(field->table);
+        if (null) return field_fail(path, "not an object");
+        return group_json_read_object(in, arena, field->table, at, path);
     }
+}
+
+// Returns about how many elements an array of numbers at the reader has, by the commas at its beginning.
+static size_t group_json_estimate(const struct json_reader *in) {
+    enum { SAMPLE = 256 };
+    const char *begin = in->text + in->at, *end = memchr(begin, ']', in->size - in->at);
+    const size_t size = end ? (size_t)(end - begin) : 0, sample = size < SAMPLE ? size : SAMPLE;
+    size_t commas = 0;
+    for (size_t i = 0; i < sample; i++) commas += begin[i] == ',';
+    return size > SAMPLE ? commas * size / SAMPLE * 9 / 8 + 8 : commas + 1;
+}
+
+static status group_json_read_array(struct json_reader *in, struct arena *arena, const struct field *field, void *array,
+                                    const struct field_path *path) {
+    const bool numbers = field->type == FIELD_INTS || field->type == FIELD_FLOATS || field->type == FIELD_DOUBLES;
+    const size_t size = field_element_size(field);
+    struct field_array elements, wider;
+    size_t count = 0;
+    bool more;
+    if (json_reader_peek(in) != '[') return field_fail(path, "not an array");
+    TRY(field_array_new(arena, &elements, numbers ? group_json_estimate(in) : 8, size));
+    TRY(json_reader_enter(in, '['));
+    if (field->type == FIELD_INTS) count = json_reader_plain_ints(in, elements.data, elements.count);
+    for (;; count++) {
+        TRY(json_reader_next(in, '[', &more));
+        if (!more) break;
+        if (count == elements.count) {
+            TRY(field_array_new(arena, &wider, 2 * count, size));
+            memcpy(wider.data, elements.data, count * size);
+            elements = wider;
+        }
+        const struct field_path element = {path, NULL, count};
+        TRY(group_json_read_element(in, arena, field, (char *)elements.data + count * size, &element));
+    }
+    elements.count = count;
+    memcpy(array, &elements, sizeof elements);
     return OK;
 }
 
-static status group_json_read_object(struct arena *arena, const struct field_table *table, void *object,
-                                     json_object *json, const struct field_path *path) {
-    if (!json_object_is_type(json, json_type_object)) return field_fail(path, "not an object");
-    fields_clear(table, object);
-    json_object_object_foreach(json, key, value) {
-        const struct field *field = field_find(table, key, strlen(key));
-        const struct field_path member = {path, key, 0};
-        if (!field) {
-            struct string name, text;
-            TRY(arena_string(arena, &name, key, strlen(key)));
-            TRY(group_json_copy_text(arena, &text, value));
-            TRY(fields_add_unknown(arena, object, name, text));
-            continue;
+// Adds a key that no table knows. Of a key given twice the last value counts.
+static status group_json_read_unknown(struct json_reader *in, struct arena *arena, struct unknown_fields *unknown,
+                                      struct string key) {
+    struct string name, text;
+    TRY(group_json_read_text(in, arena, &text));
+    for (struct unknown_field *u = unknown->first; u; u = u->next)
+        if (u->key.size == key.size && !memcmp(u->key.data, key.data, key.size)) {
+            u->json = text;
+            return OK;
         }
-        if (!value) continue;
-        void *at = (char *)object + field->offset;
-        struct message *message = object; // of FIELD_CONTENT
-        switch (field->type) {
-        case FIELD_INT:
-            if (!json_int(value, at)) return field_fail(&member, "not an integer");
-            break;
-        case FIELD_DOUBLE:
-            if (!json_double(value, at)) return field_fail(&member, "not a number");
-            break;
-        case FIELD_STRING:
-            TRY(group_json_read_string(arena, at, value, &member));
-            break;
-        case FIELD_OBJECT:
-            *(bool *)((char *)at + field->table->present) = true;
-            TRY(group_json_read_object(arena, field->table, at, value, &member));
-            break;
-        case FIELD_CONTENT: // a plain string becomes one part
-            message->plain = json_object_is_type(value, json_type_string);
-            if (message->plain) {
-                TRY(field_array_new(arena, at, 1, sizeof *message->parts));
-                TRY(group_json_read_string(arena, &message->parts[0].text, value, &member));
-            } else {
-                TRY(group_json_read_array(arena, field, at, value, &member));
-            }
-            break;
-        case FIELD_JSON:
-            if (!json_object_is_type(value, json_type_object)) return field_fail(&member, "not an object");
-            TRY(group_json_copy_text(arena, at, value));
-            break;
-        default:
-            TRY(group_json_read_array(arena, field, at, value, &member));
-        }
+    TRY(arena_string(arena, &name, key.data, key.size));
+    return fields_add_unknown(arena, unknown, name, text);
+}
+
+static status group_json_read_field(struct json_reader *in, struct arena *arena, const struct field *field,
+                                    void *object, const struct field_path *path) {
+    const char c = json_reader_peek(in);
+    void *at = (char *)object + field->offset;
+    struct message *message = object; // of FIELD_CONTENT
+    struct json_number number;
+    switch (field->type) {
+    case FIELD_INT:
+        TRY(group_json_read_number(in, path, "not an integer", &number));
+        return json_number_int(&number, at) ? OK : field_fail(path, "not an integer");
+    case FIELD_DOUBLE:
+        TRY(group_json_read_number(in, path, "not a number", &number));
+        return json_number_double(&number, at) ? OK : field_fail(path, "not a number");
+    case FIELD_STRING:
+        return group_json_read_string(in, arena, at, path);
+    case FIELD_OBJECT:
+        memset(at, 0, field->table->size); // the key may be given twice
+        TRY(group_json_read_object(in, arena, field->table, at, path));
+        *(bool *)((char *)at + field->table->present) = true;
+        return OK;
+    case FIELD_CONTENT: // a plain string becomes one part
+        message->plain = c == '"';
+        if (!message->plain) return group_json_read_array(in, arena, field, at, path);
+        TRY(field_array_new(arena, at, 1, sizeof *message->parts));
+        return group_json_read_string(in, arena, &message->parts[0].text, path);
+    case FIELD_JSON:
+        return c == '{' ? group_json_read_text(in, arena, at) : field_fail(path, "not an object");
+    default:
+        return group_json_read_array(in, arena, field, at, path);
     }
-    return fields_check(table, object, path);
+}
+
+// Takes `null`, which means that the field is absent, also if the key was given before.
+static status group_json_read_null(struct json_reader *in, const struct field_table *table, const struct field *field,
+                                   void *object) {
+    void *at = (char *)object + field->offset;
+    if (field->type == FIELD_INT)
+        *(int64_t *)at = table == &group_table ? 1 : ABSENT; // an absent version is 1
+    else
+        memset(at, 0, field_size(field));
+    if (field->type == FIELD_DOUBLE) *(double *)at = NAN;
+    if (field->type == FIELD_OBJECT) fields_clear(field->table, at);
+    return json_reader_null(in);
+}
+
+static status group_json_read_object(struct json_reader *in, struct arena *arena, const struct field_table *table,
+                                     void *object, const struct field_path *path) {
+    bool more;
+    if (json_reader_peek(in) != '{') return field_fail(path, "not an object");
+    TRY(json_reader_enter(in, '{'));
+    fields_clear(table, object);
+    for (;;) {
+        struct string key;
+        TRY(json_reader_next(in, '{', &more));
+        if (!more) return fields_check(table, object, path);
+        TRY(json_reader_key(in, arena, &key));
+        const struct field *field = field_find(table, key.data, key.size);
+        const struct field_path member = {path, field ? field->name : NULL, 0};
+        if (!field)
+            TRY(group_json_read_unknown(in, arena, object, key));
+        else if (json_reader_peek(in) == 'n')
+            TRY(group_json_read_null(in, table, field, object));
+        else
+            TRY(group_json_read_field(in, arena, field, object, &member));
+    }
 }
 
 status group_from_json(struct group **out, const char *json, size_t size) {
-    *out = NULL;
-    json_object *object = NULL;
-    status result = json_parse(&object, json, size);
-    if (result != OK) return fail_prefix(result, "not a group");
-    TRY_TO(result, done, group_new(out));
-    result = group_json_read_object(&(*out)->arena, &group_table, *out, object, &(struct field_path){0});
-    if (result != OK) group_free(out);
-done:
-    json_object_put(object);
-    return result;
+    struct json_reader in = {.text = json, .size = size};
+    struct string other;
+    bool plain, object = json_reader_peek(&in) == '{';
+    TRY(group_new(out));
+    status result = object ? group_json_read_object(&in, &(*out)->arena, &group_table, *out, &(struct field_path){0})
+                           : json_reader_skip(&in, &other, &plain);
+    if (result == OK) result = json_reader_end(&in);
+    if (result == OK && !object) result = field_fail(NULL, "not an object");
+    if (result == OK) return OK;
+    group_free(out);
+    return in.failed ? fail_prefix(result, "not a group") : result;
 }
 
 // ---- writing ----

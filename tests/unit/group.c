@@ -94,6 +94,27 @@ struct bad_line {
     const char *says;
 };
 
+// What is read in other forms than it is written in.
+static void test_other_forms(void **state) {
+    (void)state;
+    struct group *group = read_json(
+        " { \"v\" : null , "
+        "\"id\":\"x\",\"id\":\"\\ud83d\\ude00\\ud83d\\u0041\\/"
+        "\\u00e9\",\"prompt\":{\"solution\":\"a\",\"level\":\"b\",\"messages\":[]},"
+        "\"prompt\" : { \"solution\" : \"\", \"messages\":[ ] } ,\t\"x\":1,\"y\":[ 1 , \"\\u0041 b\" ],\"x\":{ },"
+        "\"trained\":{\"step\":1},\"trained\":null,\"sample_id\":\"a\",\"sample_id\":null,\"times\":{ },"
+        "\"prompt_tokens\":[1.0,2e2,-0,9223372036854775807,-9223372036854775808, 12345678901234567],"
+        "\"advantages\":[-0,1e-400,0.1e1,12345678901234567890,0.30000000000000004441,null,1E+22],"
+        "\"completions\":[{\"tokens\":[],\"logprobs\":[16777217,8388609.5,0.1,1e-45]}]}\r\n");
+    assert_json(group,
+                "{\"v\":1,\"id\":\"\xf0\x9f\x98\x80\xef\xbf\xbd"
+                "A/\xc3\xa9\",\"prompt\":{\"messages\":[],\"solution\":\"\"},\"prompt_tokens\":[1,200,0,"
+                "9223372036854775807,-9223372036854775808,12345678901234567],\"completions\":[{\"tokens\":[],"
+                "\"logprobs\":[16777216,8.38861e+06,0.1,1.4013e-45]}],\"advantages\":[-0.0,0,1,"
+                "1.2345678901234567e+19,0.30000000000000004,null,1e+22],\"times\":{},\"x\":{},\"y\":[1,\"A b\"]}");
+    group_free(&group);
+}
+
 static void test_what_is_not_a_group(void **state) {
     (void)state;
     static const struct bad_line lines[] = {
@@ -132,6 +153,21 @@ static void test_what_is_not_a_group(void **state) {
         {"{" HEAD PROMPT ",\"reference\":{\"answer_span\":[[2,1]]}}", "answer_span[0]: not [first, end]"},
         {"{" HEAD PROMPT ",\"trained\":{}}", "trained.step: missing"},
         {"{" HEAD PROMPT ",\"times\":[]}", "times: not an object"},
+        {"no json", "not JSON: unexpected character at byte 1"},
+        {"{" HEAD PROMPT ",\"x\":[1,]}", "not JSON: unexpected character"},
+        {"{" HEAD PROMPT ",\"x\":\"\\x\"}", "not JSON"},
+        {"{" HEAD PROMPT ",\"media\":[,]}", "media[0]: not an object"},
+        {"{" HEAD PROMPT ",\"prompt_tokens\":[1,]}", "not JSON: unexpected character"},
+        {"{" HEAD PROMPT ",\"prompt_tokens\":[1 2]}", "not JSON: unexpected character"},
+        {"{" HEAD PROMPT ",\"prompt_tokens\":[1", "not JSON: unexpected end"},
+        {"{" HEAD PROMPT ",\"prompt_tokens\":[1,\"],,\"]}", "prompt_tokens[1]: not an integer"},
+        {"{" HEAD PROMPT ",\"prompt_tokens\":[01]}", "not JSON: bad number"},
+        {"{" HEAD PROMPT ",\"prompt_tokens\":[9223372036854775808]}", "prompt_tokens[0]: not an integer"},
+        {"{" HEAD PROMPT ",\"advantages\":[1e999]}", "advantages[0]: not a number"},
+        {"{" HEAD PROMPT ",\"trained\" {}}", "not JSON: unexpected character"},
+        {"{" HEAD PROMPT ",\"sample_id\":\"\\u12g4\"}", "not JSON: invalid escape"},
+        {"{" HEAD PROMPT ",\"sample_id\":\"a", "not JSON: unterminated string"},
+        {"{" HEAD PROMPT ",\"sample_id\":nul}", "not JSON: unexpected character"},
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         struct group *group = NULL;
@@ -221,6 +257,7 @@ int main(void) {
         cmocka_unit_test(test_everything_comes_back),
         cmocka_unit_test(test_fields_are_read),
         cmocka_unit_test(test_null_and_integral_floats),
+        cmocka_unit_test(test_other_forms),
         cmocka_unit_test(test_what_is_not_a_group),
         cmocka_unit_test(test_deep_nesting_is_refused),
         cmocka_unit_test(test_sections),

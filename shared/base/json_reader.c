@@ -1,0 +1,328 @@
+#include "shared/base/json_reader.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "shared/base/json_number.h"
+
+enum { json_reader_depth = 500, json_reader_digits = 19 }; // 19 digits always fit into a uint64_t
+
+static status json_reader_fail(struct json_reader *reader, const char *what, size_t at) {
+    reader->failed = true;
+    return fail(DATAERR, "not JSON: %s at byte %zu", what, at + 1);
+}
+
+char json_reader_peek(struct json_reader *reader) {
+    while (reader->at < reader->size) {
+        const char c = reader->text[reader->at];
+        if (c != ' ' && c != '\t' && c != '\r' && c != '\n') return c;
+        reader->spaced = true;
+        reader->at++;
+    }
+    return 0;
+}
+
+static status json_reader_unexpected(struct json_reader *reader) {
+    const bool end = reader->at >= reader->size;
+    return json_reader_fail(reader, end ? "unexpected end" : "unexpected character", reader->at);
+}
+
+status json_reader_enter(struct json_reader *reader, char open) {
+    if (json_reader_peek(reader) != open) return json_reader_unexpected(reader);
+    if (++reader->depth > json_reader_depth) return json_reader_fail(reader, "nesting too deep", reader->at);
+    reader->at++;
+    reader->first = true;
+    return OK;
+}
+
+status json_reader_next(struct json_reader *reader, char open, bool *more) {
+    const char c = json_reader_peek(reader), close = open == '[' ? ']' : '}';
+    assert(reader->depth > 0);
+    *more = c != close;
+    if (!*more) {
+        reader->at++;
+        reader->depth--;
+    } else if (!reader->first) {
+        if (c != ',') return json_reader_unexpected(reader);
+        reader->at++;
+        if (json_reader_peek(reader) == close) return json_reader_unexpected(reader);
+    }
+    reader->first = false;
+    return OK;
+}
+
+// ---- strings ----
+
+// Takes a string: *raw is what stands between the quotes, *escaped whether a backslash is there.
+static status json_reader_scan(struct json_reader *reader, struct string *raw, bool *escaped) {
+    const size_t begin = reader->at + 1;
+    unsigned char high = 0;
+    size_t at = begin;
+    *escaped = false;
+    if (json_reader_peek(reader) != '"') return json_reader_unexpected(reader);
+    for (; at < reader->size && reader->text[at] != '"'; at++) {
+        const unsigned char c = (unsigned char)reader->text[at];
+        if (c < 0x20) return json_reader_fail(reader, "control character in a string", at);
+        high |= c;
+        if (c != '\\') continue;
+        *escaped = reader->spaced = true;
+        at++;
+    }
+    if (at >= reader->size) return json_reader_fail(reader, "unterminated string", reader->at);
+    *raw = (struct string){reader->text + begin, at - begin};
+    if (high >= 0x80 && !utf8_valid(raw->data, raw->size))
+        return json_reader_fail(reader, "the string is not UTF-8", reader->at);
+    reader->at = at + 1;
+    return OK;
+}
+
+// Returns the UTF-16 unit of an escape \uXXXX at the beginning of text[0..size), -1 if there is none.
+static int32_t json_reader_unit(const char *text, size_t size) {
+    int32_t unit = 0;
+    if (size < 6 || text[0] != '\\' || text[1] != 'u') return -1;
+    for (int i = 2; i < 6; i++) {
+        if (!isxdigit((unsigned char)text[i])) return -1;
+        unit = unit * 16 + (isdigit((unsigned char)text[i]) ? text[i] - '0' : (text[i] | 0x20) - 'a' + 10);
+    }
+    return unit;
+}
+
+// Writes the character of the escape at raw[*at], moves *at behind the escape and returns where the character ends.
+static char *json_reader_unescape(char *out, struct string raw, size_t *at) {
+    static const char letters[] = "bfnrt\"\\/", characters[] = "\b\f\n\r\t\"\\/";
+    const char *const escape = raw.data + *at, *const letter = strchr(letters, escape[1]);
+    const size_t rest = raw.size - *at;
+    if (letter && *letter) {
+        *at += 2;
+        *out = characters[letter - letters];
+        return out + 1;
+    }
+    int32_t code = json_reader_unit(escape, rest);
+    if (code < 0) return NULL;
+    *at += 6;
+    const int32_t low = rest > 6 ? json_reader_unit(escape + 6, rest - 6) : -1;
+    if (code >= 0xd800 && code <= 0xdbff && low >= 0xdc00 && low <= 0xdfff) {
+        code = 0x10000 + ((code & 0x3ff) << 10 | (low & 0x3ff));
+        *at += 6;
+    }
+    if (code >= 0xd800 && code <= 0xdfff) code = 0xfffd;
+    return out + utf8proc_encode_char(code, (utf8proc_uint8_t *)out);
+}
+
+status json_reader_string(struct json_reader *reader, struct arena *arena, struct string *out) {
+    bool escaped;
+    TRY(json_reader_scan(reader, out, &escaped));
+    if (!escaped) return OK;
+    const struct string raw = *out;
+    char *const text = arena_alloc(arena, raw.size + 1), *end = text; // an escape is longer than its character
+    if (!text) return fail_oom();
+    for (size_t at = 0; at < raw.size;) {
+        if (raw.data[at] != '\\') {
+            *end++ = raw.data[at++];
+            continue;
+        }
+        end = json_reader_unescape(end, raw, &at);
+        if (!end) return json_reader_fail(reader, "invalid escape", (size_t)(raw.data - reader->text) + at);
+    }
+    *out = (struct string){text, (size_t)(end - text)};
+    assert(out->size <= raw.size);
+    return OK;
+}
+
+status json_reader_key(struct json_reader *reader, struct arena *arena, struct string *out) {
+    const size_t begin = reader->at;
+    TRY(json_reader_string(reader, arena, out));
+    if (out->size && memchr(out->data, 0, out->size)) return json_reader_fail(reader, "NUL in a key", begin);
+    if (json_reader_peek(reader) != ':') return json_reader_unexpected(reader);
+    reader->at++;
+    return OK;
+}
+
+// ---- numbers ----
+
+// Adds the digits at the reader to the number; returns how many there are.
+static size_t json_reader_add_digits(struct json_reader *reader, struct json_number *number, bool fraction) {
+    const size_t begin = reader->at;
+    for (; reader->at < reader->size && isdigit((unsigned char)reader->text[reader->at]); reader->at++) {
+        if (number->digits >= 1000000000000000000u) { // one more may not fit
+            number->exact = false;
+            number->exponent += !fraction;
+            continue;
+        }
+        number->digits = number->digits * 10 + (uint64_t)(reader->text[reader->at] - '0');
+        number->exponent -= fraction;
+    }
+    return reader->at - begin;
+}
+
+status json_reader_number(struct json_reader *reader, struct json_number *out) {
+    enum { EXPONENT_BOUND = 100000 }; // far above what a double can have
+    const char *const text = reader->text;
+    const size_t size = reader->size;
+    (void)json_reader_peek(reader);
+    const size_t begin = reader->at;
+    *out = (struct json_number){.integral = true, .exact = true};
+    out->negative = begin < size && text[begin] == '-';
+    reader->at += out->negative;
+    const bool zero = reader->at < size && text[reader->at] == '0';
+    const size_t digits = json_reader_add_digits(reader, out, false);
+    if (!digits || (zero && digits > 1)) return json_reader_fail(reader, "bad number", begin);
+    if (reader->at < size && text[reader->at] == '.') {
+        out->integral = false;
+        reader->at++;
+        if (!json_reader_add_digits(reader, out, true)) return json_reader_fail(reader, "bad number", begin);
+    }
+    if (reader->at < size && (text[reader->at] | 0x20) == 'e') {
+        int exponent = 0;
+        out->integral = false;
+        reader->at++;
+        const bool minus = reader->at < size && text[reader->at] == '-';
+        reader->at += minus || (reader->at < size && text[reader->at] == '+');
+        const size_t first = reader->at;
+        for (; reader->at < size && isdigit((unsigned char)text[reader->at]); reader->at++)
+            if (exponent < EXPONENT_BOUND) exponent = exponent * 10 + (text[reader->at] - '0');
+        if (reader->at == first) return json_reader_fail(reader, "bad number", begin);
+        out->exponent += minus ? -exponent : exponent;
+    }
+    out->text = (struct string){text + begin, reader->at - begin};
+    return OK;
+}
+
+size_t json_reader_plain_ints(struct json_reader *reader, int64_t *out, size_t count) {
+    const char *const text = reader->text;
+    size_t taken = 0;
+    assert(reader->first);
+    while (taken < count) {
+        const size_t begin = reader->at + (taken > 0); // behind a comma
+        size_t at = begin;
+        int64_t value = 0;
+        if (taken && text[reader->at] != ',') break;
+        while (at < reader->size && at - begin < 18 && isdigit((unsigned char)text[at]))
+            value = value * 10 + (text[at++] - '0');
+        if (at == begin || at == reader->size || (text[at] != ',' && text[at] != ']')) break;
+        if (text[begin] == '0' && at > begin + 1) break;
+        out[taken++] = value;
+        reader->at = at;
+    }
+    if (taken) reader->first = false;
+    return taken;
+}
+
+// Sets *value to the correctly rounded double if it is one product or quotient of two exact numbers.
+static bool json_number_quick(const struct json_number *number, double *value) {
+    const int exponent = number->exponent;
+    if (!number->exact || number->digits > UINT64_C(1) << 53 || abs(exponent) >= JSON_POWERS) return false;
+    *value =
+        exponent < 0 ? (double)number->digits / json_powers[-exponent] : (double)number->digits * json_powers[exponent];
+    if (number->negative) *value = -*value;
+    return true;
+}
+
+// Returns the number as strtod or strtof reads it, NaN when memory is short.
+static double json_number_slowly(const struct json_number *number, bool single) {
+    char small[64], *text = small;
+    const size_t size = number->text.size;
+    if (size >= sizeof small && NEW(&text, size + 1) != OK) return NAN;
+    memcpy(text, number->text.data, size);
+    text[size] = 0;
+    const double value = single ? (double)strtof(text, NULL) : strtod(text, NULL);
+    if (text != small) free(text);
+    return value;
+}
+
+bool json_number_double(const struct json_number *number, double *out) {
+    if (!json_number_quick(number, out)) *out = json_number_slowly(number, false);
+    return isfinite(*out);
+}
+
+// A double that is not halfway between two float32 rounds to the same one as the number does.
+bool json_number_float(const struct json_number *number, float *out) {
+    double value;
+    const bool quick = json_number_quick(number, &value) && !json_is_tie(value) && (value == 0 || fabs(value) > 1e-37);
+    if (!quick) value = json_number_slowly(number, true);
+    *out = (float)value;
+    return isfinite(*out);
+}
+
+bool json_number_int(const struct json_number *number, int64_t *out) {
+    double value;
+    if (number->integral && number->exact && number->digits <= INT64_MAX) {
+        *out = number->negative ? -(int64_t)number->digits : (int64_t)number->digits;
+        return true;
+    }
+    if (number->integral && number->exact && number->negative && number->digits == (uint64_t)INT64_MAX + 1) {
+        *out = INT64_MIN;
+        return true;
+    }
+    if (number->integral || !json_number_double(number, &value) || fabs(value) > 0x1p53 || value != floor(value))
+        return false;
+    *out = (int64_t)value;
+    return true;
+}
+
+// ---- other values ----
+
+static status json_reader_literal(struct json_reader *reader, const char *literal) {
+    const size_t size = strlen(literal);
+    (void)json_reader_peek(reader);
+    if (reader->size - reader->at < size || memcmp(reader->text + reader->at, literal, size) != 0)
+        return json_reader_unexpected(reader);
+    reader->at += size;
+    return OK;
+}
+
+status json_reader_null(struct json_reader *reader) {
+    return json_reader_literal(reader, "null");
+}
+
+static status json_reader_pass(struct json_reader *reader) {
+    struct json_number number;
+    struct string string;
+    bool more, escaped;
+    const char c = json_reader_peek(reader);
+    switch (c) {
+    case '[':
+    case '{':
+        TRY(json_reader_enter(reader, c));
+        for (;;) {
+            TRY(json_reader_next(reader, c, &more));
+            if (!more) return OK;
+            if (c == '{') {
+                TRY(json_reader_scan(reader, &string, &escaped));
+                if (json_reader_peek(reader) != ':') return json_reader_unexpected(reader);
+                reader->at++;
+            }
+            TRY(json_reader_pass(reader));
+        }
+    case '"':
+        return json_reader_scan(reader, &string, &escaped);
+    case 't':
+        return json_reader_literal(reader, "true");
+    case 'f':
+        return json_reader_literal(reader, "false");
+    case 'n':
+        return json_reader_literal(reader, "null");
+    default:
+        if (c != '-' && !isdigit((unsigned char)c)) return json_reader_unexpected(reader);
+        return json_reader_number(reader, &number);
+    }
+}
+
+status json_reader_skip(struct json_reader *reader, struct string *out, bool *plain) {
+    (void)json_reader_peek(reader);
+    const size_t begin = reader->at;
+    reader->spaced = false;
+    TRY(json_reader_pass(reader));
+    *out = (struct string){reader->text + begin, reader->at - begin};
+    *plain = !reader->spaced;
+    return OK;
+}
+
+status json_reader_end(struct json_reader *reader) {
+    (void)json_reader_peek(reader);
+    return reader->at == reader->size ? OK : json_reader_unexpected(reader);
+}
