@@ -23,6 +23,9 @@ struct stage_model_options {
     const char *media_root; // NULL: the current directory
 };
 
+enum source_clip { SOURCE_CLIP_WHOLE, SOURCE_CLIP_CUT };
+enum source_frame_records { SOURCE_FRAME_RECORDS_FOLDER, SOURCE_FRAME_RECORDS_RELEASED };
+
 struct source_options {
     struct common_options common;
     const char *data;
@@ -33,6 +36,8 @@ struct source_options {
     int64_t group_size, groups_per_step, max_staleness, epochs;
     int64_t limit, max_steps; // 0: all
     bool shuffle;
+    int clip;          // source_clip
+    int frame_records; // source_frame_records
     int64_t seed;
 };
 

@@ -82,6 +82,8 @@ status dataset_open(struct dataset **out, const struct source_options *options) 
     dataset->epochs = (size_t)options->epochs;
     dataset->shuffle = options->shuffle;
     dataset->options.seed = (uint64_t)options->seed;
+    dataset->options.cut = options->clip == SOURCE_CLIP_CUT;
+    dataset->options.no_frames = options->frame_records == SOURCE_FRAME_RECORDS_RELEASED;
     dataset->format = format_find(options->format);
     assert(dataset->format); // the options allow no other name
     if (media_root) {
@@ -156,6 +158,8 @@ status dataset_group(struct dataset *dataset, size_t index, struct group **out) 
 uint64_t dataset_hash(const struct dataset *dataset) {
     uint64_t numbers[] = {dataset->options.seed, dataset->shuffle, dataset->count};
     uint64_t hash = XXH3_64bits(numbers, sizeof numbers);
+    if (dataset->options.cut) hash = XXH3_64bits_withSeed("cut", 3, hash);
+    if (dataset->options.no_frames) hash = XXH3_64bits_withSeed("no frames", 9, hash);
     if (dataset->template_text.size)
         hash = XXH3_64bits_withSeed(dataset->template_text.data, dataset->template_text.size, hash);
     for (size_t i = 0; i < dataset->count; i++)

@@ -2,6 +2,7 @@
 #include "shared/data/format.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -23,6 +24,12 @@ status format_strings(json_object *record, const char *key, json_object **out) {
         if (!json_object_is_type(json_object_array_get_idx(*out, i), json_type_string))
             return fail(DATAERR, "%s[%zu]: not a string", key, i);
     return OK;
+}
+
+status format_number(json_object *record, const char *key, bool required, double *out) {
+    json_object *value = json_object_object_get(record, key);
+    if (!value) return required ? fail(DATAERR, "%s: missing", key) : OK;
+    return json_double(value, out) ? OK : fail(DATAERR, "%s: not a number", key);
 }
 
 status format_label(struct group *group, json_object *record, const char *key, struct string *out) {
@@ -73,6 +80,10 @@ status format_media_paths(const struct format_options *options, struct group *gr
     return OK;
 }
 
+struct format_media format_no_media(void) {
+    return (struct format_media){.start = NAN, .end = NAN, .frame_rate = NAN};
+}
+
 status format_set_options(struct group *group, const struct string *options, size_t count) {
     struct string_array *copies = &group->prompt.options;
     copies->data = arena_alloc(&group->arena, count * sizeof *copies->data);
@@ -102,11 +113,15 @@ status format_prompt(const struct format_options *options, struct group *group, 
         struct part *part = &message->parts[i];
         bool video = media->kinds[i] == PART_VIDEO;
         part->kind = media->kinds[i];
+        part->start = i == 0 ? media->start : NAN;
+        part->end = i == 0 ? media->end : NAN;
+        part->frame_rate = i == 0 ? media->frame_rate : NAN;
         TRY(group_string(group, &part->type, video ? "video" : "image", 5));
         TRY(format_media_path(options, group, media->paths[i], video ? &part->video : &part->image));
     }
     struct part *part = &message->parts[media->count];
     part->kind = PART_TEXT;
+    part->start = part->end = part->frame_rate = NAN;
     TRY(group_string(group, &part->type, "text", 4));
     struct buf rendered = {0};
     result = options->template ? prompt_template_render(options->template, type, question, &rendered)

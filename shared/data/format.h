@@ -19,6 +19,8 @@ struct format_options {
     const char *media_root;                 // absolute; NULL: paths stay as they are
     const struct prompt_template *template; // NULL: the prompt is the question alone
     const struct tokenizer *tokenizer;      // of format sft; NULL: its completions have no tokens
+    bool cut;                               // only the part of a clip between the record's start and end is used
+    bool no_frames;                         // a record of pictures has no medium, as in the released evaluation
 };
 
 struct format {
@@ -46,10 +48,12 @@ struct format {
 //     VideoMMMU: the subject in the file's name, which is validation_Art_Theory_12.mp4
 //     MMVU: the subject, which is the directory below videos
 //     MVBench: one of 20 tasks; the file has 200 records of each, in a fixed order
+//   A record whose data_type is `frame` has a clip that is a directory of pictures: the path without .mp4, with `fps`
+//   pictures a second, cut to the record's start and end.
 // sft: data for supervised fine-tuning. SEED-Bench-R1's records have prompt, which is messages, and response;
-// Video-R1's
-//   are those of video-r1 with process, and the response is process, a newline and solution. The completion's tokens
-//   are those of the response and of the end of its message in the chat template: <|im_end|> and a newline.
+//   Video-R1's are those of video-r1 with process, and the response is process, a newline and solution. The
+//   completion's tokens are those of the response and of the end of its message in the chat template: <|im_end|> and a
+//   newline.
 extern const struct format format_all[];
 extern const size_t format_count;
 

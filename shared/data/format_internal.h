@@ -31,6 +31,9 @@ status format_string(json_object *record, const char *key, bool allow_empty, str
 // Sets *out to the array of strings of a key, valid as long as the record.
 status format_strings(json_object *record, const char *key, json_object **out);
 
+// Sets *out to the number of a key; *out stays as it is if the key is missing and not required.
+status format_number(json_object *record, const char *key, bool required, double *out);
+
 // Copies the string or the number of a key into the group. *out stays as it is if the key is missing.
 status format_label(struct group *group, json_object *record, const char *key, struct string *out);
 
@@ -45,8 +48,12 @@ enum { FORMAT_MAX_MEDIA = 2 };
 struct format_media {
     enum part_kind kinds[FORMAT_MAX_MEDIA];
     struct string paths[FORMAT_MAX_MEDIA];
+    double start, end, frame_rate; // of the first one, as in struct part
     size_t count;
 };
+
+// No media.
+struct format_media format_no_media(void);
 
 // Sets *out to the path, below media_root if the path is relative; file:// in front of it stays. UNAVAILABLE.
 status format_media_path(const struct format_options *options, struct group *group, struct string path,

@@ -61,7 +61,7 @@ status format_read_seed_bench_r1(const struct format_options *options, json_obje
     static_assert(sizeof keys / sizeof *keys == CHOICES, "one key per choice");
     struct string choices[CHOICES] = {0}, problem;
     struct buf question = {0};
-    struct format_media media = {0};
+    struct format_media media = format_no_media();
     char solution[] = "<answer>A</answer>";
     size_t right = 0;
     status result;

@@ -44,11 +44,35 @@ static status format_set_bare_options(struct group *group, json_object *options)
     return result;
 }
 
+// Adds the medium at `path`, as the record's data_type says; none in a group of an unknown kind, which is quarantined.
+static status format_add_only_medium(const struct format_options *options, struct group *group, json_object *record,
+                                     struct string path, struct format_media *media) {
+    static const char ending[] = ".mp4";
+    struct string kind;
+    TRY(format_string(record, "data_type", true, &kind));
+    const bool pictures = string_equals(kind, "frame"), video = pictures || string_equals(kind, "video");
+    if (!video && !string_equals(kind, "image"))
+        return group_quarantine(group, "source", "data_type: '%s' is not image, video or frame", kind.data);
+    if (pictures && options->no_frames) return OK;
+    if (pictures) {
+        size_t bare = path.size < sizeof ending ? 0 : path.size - (sizeof ending - 1);
+        if (bare && !memcmp(path.data + bare, ending, sizeof ending - 1)) path.size = bare;
+        TRY(format_number(record, "fps", true, &media->frame_rate));
+    }
+    if (pictures || (video && options->cut)) {
+        TRY(format_number(record, "start", false, &media->start));
+        TRY(format_number(record, "end", false, &media->end));
+    }
+    media->kinds[media->count] = video ? PART_VIDEO : PART_IMAGE;
+    media->paths[media->count++] = path;
+    return OK;
+}
+
 status format_read_video_r1(const struct format_options *options, json_object *record, struct record_place place,
                             struct group **out) {
-    struct string type_name, problem, kind, path, solution;
+    struct string type_name, problem, path, solution;
     struct buf question = {0};
-    struct format_media media = {0};
+    struct format_media media = format_no_media();
     enum problem_type type;
     status result;
     TRY(group_new(out));
@@ -72,14 +96,9 @@ status format_read_video_r1(const struct format_options *options, json_object *r
         }
         TRY_TO(result, done, format_set_bare_options(*out, choices));
     }
-    TRY_TO(result, done, format_string(record, "data_type", true, &kind));
     TRY_TO(result, done, format_string(record, "path", false, &path));
-    media.kinds[0] = string_equals(kind, "video") ? PART_VIDEO : PART_IMAGE;
-    media.count = media.kinds[0] == PART_VIDEO || string_equals(kind, "image");
-    if (!media.count)
-        TRY_TO(result, done, group_quarantine(*out, "source", "data_type: '%s' is neither image nor video", kind.data));
     if (path.size > 2 && !memcmp(path.data, "./", 2)) path = string_slice(path, 2, path.size);
-    media.paths[0] = path;
+    TRY_TO(result, done, format_add_only_medium(options, *out, record, path, &media));
     TRY_TO(result, done, benchmark_set_category(*out, record, path, place.index));
     TRY_TO(result, done, format_string(record, "solution", false, &solution));
     if (string_find(solution, "<answer>", 0) == SIZE_MAX || string_find(solution, "</answer>", 0) == SIZE_MAX)

@@ -49,6 +49,10 @@ static const struct field part_fields[] = {
     {"image", FIELD_STRING, AT(part, image), false, 0, NULL,
      "the path of an image; `file://` is allowed, a relative one is under `media_root`"},
     {"video", FIELD_STRING, AT(part, video), false, 0, NULL, "the path of a clip, as for an image"},
+    {"start", FIELD_DOUBLE, AT(part, start), false, 0, NULL, "seconds of the clip from which frames are taken"},
+    {"end", FIELD_DOUBLE, AT(part, end), false, 0, NULL, "seconds of the clip up to which frames are taken"},
+    {"frame_rate", FIELD_DOUBLE, AT(part, frame_rate), false, 0, NULL,
+     "pictures a second: the path of the clip is a directory of pictures, in the order of their names"},
 };
 static const struct field_table part_table = TABLE(part, 0, part_fields);
 

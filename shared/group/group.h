@@ -71,6 +71,8 @@ struct part {
     struct string type; // "text", "image", "video"
     struct string text, image, video;
     enum part_kind kind;
+    double start, end; // of a video: frames are taken between these seconds; NaN: from its beginning, to its end
+    double frame_rate; // of a video that is a directory of pictures: how many make a second; NaN: it is a file
 };
 
 struct message {

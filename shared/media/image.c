@@ -175,13 +175,11 @@ static status image_decode_first(struct demuxer *demuxer, AVPacket *packet, AVFr
     return damaged ? ffmpeg_fail(0, "is damaged") : OK;
 }
 
-status image_decode(struct frames_view *view, const char *path, const struct sampling_config *sampling) {
+status image_read(const char *path, status (*use)(void *context, const struct image_rows *rows), void *context) {
     enum { png_gray_alpha = 4, png_rgb_alpha = 6 };
-    struct frames *frames = &view->frames;
     struct image_reader reader = {0};
     struct demuxer demuxer;
     int png_color_type = -1; // stays -1 unless the file is a PNG
-    *view = (struct frames_view){.frames = {.count = 1, .seconds_per_grid = NAN}};
     AVFrame *frame = av_frame_alloc(), *converted = NULL;
     AVPacket *packet = av_packet_alloc();
     status result;
@@ -197,9 +195,6 @@ status image_decode(struct frames_view *view, const char *path, const struct sam
         alpha = alpha && frame->format != AV_PIX_FMT_YA8;
     else if (png_color_type != png_rgb_alpha)
         alpha = alpha && png_color_type == png_gray_alpha && format->comp[0].depth > 8;
-    TRY_TO(result, done,
-           smart_resize(frame->height, frame->width, sampling->image_min_pixels, sampling->image_max_pixels,
-                        &frames->height, &frames->width));
     reader.frame = frame;
     reader.over_white = alpha;
     image_reader_set_layout(&reader, codec);
@@ -212,17 +207,38 @@ status image_decode(struct frames_view *view, const char *path, const struct sam
     }
     TRY_TO(result, done, NEW(&reader.row, (size_t)frame->width * 3));
     TRY_TO(result, done, NEW(&reader.scratch, 4 * ((size_t)frame->width + 2)));
-    TRY_TO(result, done, mem_new(&view->owned, frames_bytes(frames), 1));
-    const struct image_rows rows = {frame->height, frame->width, image_read_row, &reader};
-    TRY_TO(result, done, image_resize(&rows, frames->height, frames->width, view->owned));
-    frames->pixels = view->owned;
+    result = use(context, &(struct image_rows){frame->height, frame->width, image_read_row, &reader});
 done:
-    if (result != OK) frames_view_release(view);
     free(reader.row);
     free(reader.scratch);
     demuxer_close(&demuxer);
     av_frame_free(&converted);
     av_packet_free(&packet);
     av_frame_free(&frame);
+    return result;
+}
+
+struct image_target {
+    struct frames_view *view;
+    const struct sampling_config *sampling;
+};
+
+// The `use` of image_read: resizes the image into the view.
+static status image_resize_to_view(void *context, const struct image_rows *rows) {
+    const struct image_target *target = context;
+    struct frames_view *view = target->view;
+    struct frames *frames = &view->frames;
+    TRY(smart_resize(rows->height, rows->width, target->sampling->image_min_pixels, target->sampling->image_max_pixels,
+                     &frames->height, &frames->width));
+    TRY(mem_new(&view->owned, frames_bytes(frames), 1));
+    TRY(image_resize(rows, frames->height, frames->width, view->owned));
+    frames->pixels = view->owned;
+    return OK;
+}
+
+status image_decode(struct frames_view *view, const char *path, const struct sampling_config *sampling) {
+    *view = (struct frames_view){.frames = {.count = 1, .seconds_per_grid = NAN}};
+    status result = image_read(path, image_resize_to_view, &(struct image_target){view, sampling});
+    if (result != OK) frames_view_release(view);
     return result;
 }

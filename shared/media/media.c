@@ -18,11 +18,12 @@
 
 status media_decode(struct frames_view *view, const char *path, bool video, const struct sampling_config *sampling,
                     const struct media_options *options) {
+    if (video && !isnan(sampling->frame_rate)) return picture_clip_decode(view, path, sampling);
     return video ? video_decode(view, path, sampling, options) : image_decode(view, path, sampling);
 }
 
-// The hash of the file's content, from the store's cache while the file's stamp is the same.
-static status media_hash_file(int fd, const char *path, struct frame_store *store, uint8_t hash[16]) {
+// The hash of the open file's content, from the store's cache while the file's stamp is the same.
+static status media_hash_open_file(int fd, const char *path, struct frame_store *store, uint8_t hash[16]) {
     const int64_t two_seconds = 2000000000;
     struct stat file;
     if (fstat(fd, &file)) return fail(BAD_SAMPLE, "%s", strerror(errno));
@@ -61,6 +62,31 @@ static status media_hash_file(int fd, const char *path, struct frame_store *stor
     return result == OK && store && is_old ? frame_store_remember_hash(store, path, &stamp, hash) : result;
 }
 
+static status media_hash_file(const char *path, struct frame_store *store, uint8_t hash[16]) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return fail(BAD_SAMPLE, "%s", strerror(errno));
+    status result = media_hash_open_file(fd, path, store, hash);
+    close(fd);
+    return result;
+}
+
+// The hash of the contents of a directory's pictures, in their order.
+static status media_hash_pictures(const char *path, struct frame_store *store, uint8_t hash[16]) {
+    struct picture_list list;
+    uint8_t(*hashes)[16] = NULL;
+    XXH128_canonical_t canonical;
+    status result = picture_list_read(&list, path);
+    if (result == OK) result = NEW(&hashes, list.count);
+    for (size_t i = 0; result == OK && i < list.count; i++) result = media_hash_file(list.paths[i], store, hashes[i]);
+    if (result == OK) {
+        XXH128_canonicalFromHash(&canonical, XXH3_128bits(hashes, list.count * sizeof *hashes));
+        memcpy(hash, canonical.digest, sizeof canonical.digest);
+    }
+    free(hashes);
+    picture_list_release(&list);
+    return result;
+}
+
 // The bytes whose hash is the key. The version changes when the same file and values would give other frames.
 struct media_key_input {
     char version[17];
@@ -69,22 +95,23 @@ struct media_key_input {
     double values[6]; // those of the sampling_config that apply to the kind; the others are 0
 };
 
+// What follows them if it is not the whole file that is sampled. -1 stands for NaN.
+struct media_key_range {
+    struct media_key_input input;
+    double start, end, frame_rate;
+};
+
 // The padding is hashed, too.
 static_assert(sizeof(struct media_key_input) == 88, "keys on disk depend on the layout");
 
 status media_key(char key[frame_key_size], const char *path, bool video, const struct sampling_config *sampling,
                  struct frame_store *store) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return fail(BAD_SAMPLE, "%s", strerror(errno));
-    uint8_t hash[16] = {0};
-    status result = media_hash_file(fd, path, store, hash);
-    close(fd);
-    if (result != OK) return result;
-
+    struct media_key_range key_range;
     struct media_key_input input;
     memset(&input, 0, sizeof input);
+    const bool pictures = video && !isnan(sampling->frame_rate);
+    TRY(pictures ? media_hash_pictures(path, store, input.hash) : media_hash_file(path, store, input.hash));
     memcpy(input.version, "caravan frames 1", sizeof input.version);
-    memcpy(input.hash, hash, sizeof hash);
     input.kind = video ? 'v' : 'i';
     if (video) {
         input.values[0] = sampling->fps;
@@ -98,7 +125,13 @@ status media_key(char key[frame_key_size], const char *path, bool video, const s
         input.values[1] = sampling->image_max_pixels;
     }
     XXH128_canonical_t canonical;
-    XXH128_canonicalFromHash(&canonical, XXH3_128bits(&input, sizeof input));
+    const bool whole = !video || (isnan(sampling->start) && isnan(sampling->end) && !pictures);
+    memset(&key_range, 0, sizeof key_range);
+    memcpy(&key_range.input, &input, sizeof input);
+    key_range.start = isnan(sampling->start) ? -1 : sampling->start;
+    key_range.end = isnan(sampling->end) ? -1 : sampling->end;
+    key_range.frame_rate = pictures ? sampling->frame_rate : -1;
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits(&key_range, whole ? sizeof input : sizeof key_range));
     frame_key_print(key, canonical.digest);
     return OK;
 }
@@ -124,6 +157,14 @@ size_t media_part_count(const struct group *group) {
 struct string media_uri(const struct part *part) {
     assert(part->kind != PART_TEXT);
     return part->kind == PART_VIDEO ? part->video : part->image;
+}
+
+struct sampling_config media_sampling(const struct sampling_config *sampling, const struct part *part) {
+    struct sampling_config own = *sampling;
+    own.start = part->start;
+    own.end = part->end;
+    own.frame_rate = part->frame_rate;
+    return own;
 }
 
 static int media_hex_digit(char c) {
@@ -189,17 +230,18 @@ status media_get(struct frames_view *view, const struct media_source *source, co
     if (result == OK && !found) {
         const struct part *part = media_part(group, index);
         const struct sampling_config published = sampling_config_default(),
-                                     *sampling = source->sampling ? source->sampling : &published;
+                                     *common = source->sampling ? source->sampling : &published;
         struct arena arena = {0};
         char *path = NULL, file_key[frame_key_size] = "";
         result = part ? media_path(&path, &arena, source->media_root, media_uri(part))
                       : fail(BAD_SAMPLE, "the prompt has no such image or video");
         if (result == OK) {
             bool video = part->kind == PART_VIDEO;
-            result = media_key(file_key, path, video, sampling, source->store);
+            const struct sampling_config sampling = media_sampling(common, part);
+            result = media_key(file_key, path, video, &sampling, source->store);
             if (result == OK && strcmp(file_key, key) != 0)
                 result = fail(BAD_SAMPLE, "the file or the options of the frames stage have changed");
-            if (result == OK) result = media_decode(view, path, video, sampling, NULL);
+            if (result == OK) result = media_decode(view, path, video, &sampling, NULL);
             if (result == OK && source->store) result = frame_store_put(source->store, key, &view->frames);
             if (result == BAD_SAMPLE) result = fail_prefix(result, "%s", path);
         }

@@ -20,15 +20,16 @@ struct media_options {
     int threads;     // of the decoder; 0: one
 };
 
-// Decodes the file at `path` into *view, on the heap: the one frame of an image or the sampled frames of a video.
-// options NULL: the fastest way with one thread. BAD_SAMPLE when the file is missing, damaged, too short or has too
-// extreme an aspect ratio; fail_text() is then the reason without the path. The caller releases the view with
-// frames_view_release.
+// Decodes the file at `path`, or the directory of pictures, into *view, on the heap: the one frame of an image or the
+// sampled frames of a video. options NULL: the fastest way with one thread. BAD_SAMPLE when the file is missing,
+// damaged, too short or has too extreme an aspect ratio; fail_text() is then the reason without the path. The caller
+// releases the view with frames_view_release.
 status media_decode(struct frames_view *view, const char *path, bool video, const struct sampling_config *sampling,
                     const struct media_options *options);
 
-// Computes the key of a file's frames: a hash of the file's content and of all values of `sampling` that apply. `store`
-// (NULL: none) caches the content's hash until the file changes. BAD_SAMPLE when the file cannot be read.
+// Computes the key of a file's frames: a hash of the file's content, or of the contents of the directory's pictures,
+// and of all values of `sampling` that apply. `store` (NULL: none) caches the content's hash until the file changes.
+// BAD_SAMPLE when the file cannot be read.
 status media_key(char key[frame_key_size], const char *path, bool video, const struct sampling_config *sampling,
                  struct frame_store *store);
 
@@ -42,6 +43,9 @@ size_t media_part_count(const struct group *group);
 
 // Returns the path or file:// address of an image or video as the prompt states it, owned by the group.
 struct string media_uri(const struct part *part);
+
+// Returns how an image or video of a prompt is sampled: as `sampling` says, but only the part of it that it names.
+struct sampling_config media_sampling(const struct sampling_config *sampling, const struct part *part);
 
 // *path, in the arena = the file that `uri` names: under `media_root` when relative (NULL: the working directory).
 // Percent escapes of a file:// address are decoded unless a file with exactly that name exists. BAD_SAMPLE when no file

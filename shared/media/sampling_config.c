@@ -14,6 +14,9 @@ struct sampling_config sampling_config_default(void) {
         .total_pixels = NAN,
         .image_min_pixels = 3136,
         .image_max_pixels = 200704,
+        .start = NAN,
+        .end = NAN,
+        .frame_rate = NAN,
     };
 }
 
@@ -30,6 +33,22 @@ status sampling_config_check(const struct sampling_config *config) {
                     config->image_max_pixels);
     }
     return OK;
+}
+
+status sampling_range(const struct sampling_config *config, int64_t count,
+                      double (*time)(const void *context, int64_t index), const void *context, int64_t *first,
+                      int64_t *range) {
+    static const double tolerance = 1e-6; // of times that are rounded
+    int64_t end = count;
+    *first = 0;
+    if (config->start < 0) return fail(BAD_SAMPLE, "start %g is negative", config->start);
+    if (config->end <= config->start)
+        return fail(BAD_SAMPLE, "end %g is not after start %g", config->end, config->start);
+    if (config->frame_rate <= 0) return fail(BAD_SAMPLE, "frame_rate %g is not above 0", config->frame_rate);
+    while (*first < count && time(context, *first) < config->start - tolerance) ++*first;
+    while (end > *first && time(context, end - 1) > config->end + tolerance) end--;
+    *range = end - *first;
+    return *range ? OK : fail(BAD_SAMPLE, "no frame of the video lies between start and end");
 }
 
 status sampling_frame_count(const struct sampling_config *config, int64_t frames, double fps, int *count) {

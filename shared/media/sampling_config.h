@@ -16,6 +16,8 @@ struct sampling_config {
     double min_pixels, max_pixels; // of a video frame
     double total_pixels;           // of all frames of a video; NaN: no limit
     double image_min_pixels, image_max_pixels;
+    double start, end; // of a video: frames are taken between these seconds; NaN: from its beginning, to its end
+    double frame_rate; // of a video that is a directory of pictures; NaN: it is a file
 };
 
 // Returns the published values.
@@ -23,6 +25,13 @@ struct sampling_config sampling_config_default(void);
 
 // Returns USAGE when two values contradict each other; the message names their options.
 status sampling_config_check(const struct sampling_config *config);
+
+// Sets *first and *range to the frames between start and end: of a video of `count` frames whose rising times, in
+// seconds from its first frame, `time` returns. BAD_SAMPLE when there is none or start, end or frame_rate make no
+// sense.
+status sampling_range(const struct sampling_config *config, int64_t count,
+                      double (*time)(const void *context, int64_t index), const void *context, int64_t *first,
+                      int64_t *range);
 
 // *count = the even number of frames to sample from a video of `frames` frames at `fps`: at least min_frames if the
 // video has as many. BAD_SAMPLE when the video has fewer than 2 frames.

@@ -52,6 +52,7 @@ struct video {
     bool by_index;         // samples are known by their index among the decoded frames
     int64_t decoded_count; // frames decoded so far (by_index)
     double *decoded_times; // [decoded_count] in seconds, NaN: unknown (by_index, first pass)
+    bool times_rise;       // the decoded times are known and rise (by_index)
     size_t times_capacity;
     struct video_decoder decoder; // of the calling thread
 };
@@ -236,11 +237,21 @@ static void video_free_samples(struct video *video) {
     video->pixels = NULL;
 }
 
-// Allocates the samples of a video of `count` frames.
-static status video_new_samples(struct video *video, int64_t count) {
+// Returns the time of a frame in seconds from the first one.
+static double video_frame_time(const void *context, int64_t index) {
+    const struct video *video = context;
+    const struct displayed_packet *displayed = video->index.displayed;
+    const double *times = video->decoded_times;
+    if (video->by_index) return video->times_rise ? times[index] - times[0] : (double)index / video->fps;
+    return (double)(displayed[index].pts - displayed[0].pts) * av_q2d(video->demuxer.stream->time_base);
+}
+
+// Allocates the samples of a video of `count` frames, of which *range from *first on are sampled.
+static status video_new_samples(struct video *video, int64_t count, int64_t *first, int64_t *range) {
     struct frames *frames = &video->frames;
-    TRY(sampling_frame_count(video->sampling, count, video->fps, &frames->count));
-    frames->seconds_per_grid = 2 / ((double)frames->count / (double)count * video->fps);
+    TRY(sampling_range(video->sampling, count, video_frame_time, video, first, range));
+    TRY(sampling_frame_count(video->sampling, *range, video->fps, &frames->count));
+    frames->seconds_per_grid = 2 / ((double)frames->count / (double)*range * video->fps);
     TRY(NEW(&video->timestamps, (size_t)frames->count));
     return NEW(&video->samples, (size_t)frames->count);
 }
@@ -254,13 +265,12 @@ static bool video_is_complete(const struct video *video) {
 
 static status video_decode_by_pts(struct video *video) {
     const struct displayed_packet *displayed = video->index.displayed;
-    int64_t count = (int64_t)video->index.displayed_count;
-    double time_base = av_q2d(video->demuxer.stream->time_base);
-    TRY(video_new_samples(video, count));
+    int64_t start, range;
+    TRY(video_new_samples(video, (int64_t)video->index.displayed_count, &start, &range));
     for (int i = 0; i < video->frames.count; i++) {
-        const struct displayed_packet *packet = &displayed[sampling_frame_index(count, video->frames.count, i)];
-        video->samples[i] = (struct video_sample){.pts = packet->pts, .packet = packet->index};
-        video->timestamps[i] = (double)(packet->pts - displayed[0].pts) * time_base;
+        int64_t at = start + sampling_frame_index(range, video->frames.count, i);
+        video->samples[i] = (struct video_sample){.pts = displayed[at].pts, .packet = displayed[at].index};
+        video->timestamps[i] = video_frame_time(video, at);
     }
     struct decode_range_queue queue = {.video = video, .next = 1};
     struct decode_range *ranges;
@@ -338,14 +348,15 @@ static status video_decode_samples(struct video *video) {
     TRY(video_decode_packets(&video->decoder, 0, index->count - 1));
     int64_t count = video->decoded_count;
     if (count == 0) return fail(BAD_SAMPLE, "%s", error[0] ? error : "has no frame");
-    TRY(video_new_samples(video, count));
     const double *times = video->decoded_times;
-    bool rising = !isnan(times[0]);
-    for (int64_t i = 1; i < count; i++) rising &= times[i] > times[i - 1];
+    video->times_rise = !isnan(times[0]);
+    for (int64_t i = 1; i < count; i++) video->times_rise &= times[i] > times[i - 1];
+    int64_t first, range;
+    TRY(video_new_samples(video, count, &first, &range));
     for (int i = 0; i < video->frames.count; i++) {
-        int64_t at = sampling_frame_index(count, video->frames.count, i);
+        int64_t at = first + sampling_frame_index(range, video->frames.count, i);
         video->samples[i] = (struct video_sample){.pts = at};
-        video->timestamps[i] = rising ? times[at] - times[0] : (double)at / video->fps;
+        video->timestamps[i] = video_frame_time(video, at);
     }
     video->decoded_count = 0;
     TRY(video_decode_packets(&video->decoder, 0, index->count - 1));

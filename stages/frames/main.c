@@ -63,11 +63,13 @@ static void frames_unlock_key(struct frames_stage *stage, struct locked_key *own
 
 // Gets the frames of one image or video from the store or by decoding `path`, and describes them in *medium.
 static status frames_work_on_file(struct frames_stage *stage, struct group *group, struct medium *medium,
-                                  const char *path, bool video) {
+                                  const struct part *part, const char *path) {
+    const struct sampling_config sampling = media_sampling(&stage->sampling, part);
+    const bool video = part->kind == PART_VIDEO;
     struct locked_key own;
     struct frames_view view = {0};
     const struct frames *frames = &view.frames;
-    TRY(media_key(own.key, path, video, &stage->sampling, stage->store));
+    TRY(media_key(own.key, path, video, &sampling, stage->store));
     frames_lock_key(stage, &own);
     bool found = false;
     status result = stage->store ? frame_store_get(stage->store, own.key, &view, &found) : OK;
@@ -75,7 +77,7 @@ static status frames_work_on_file(struct frames_stage *stage, struct group *grou
         // Processors that no other group uses help to decode this one; the frames are the same.
         int active = atomic_load(&stage->active_count);
         struct media_options options = {.threads = active > 1 ? stage->thread_count / active : stage->thread_count};
-        result = media_decode(&view, path, video, &stage->sampling, &options);
+        result = media_decode(&view, path, video, &sampling, &options);
         if (result == OK && stage->store) result = frame_store_put(stage->store, own.key, &view.frames);
     }
     frames_unlock_key(stage, &own);
@@ -109,7 +111,7 @@ static status frames_work(void *context, struct group *group) {
         char *path;
         result = media_path(&path, &arena, stage->media_root, media_uri(part));
         if (result != OK) break;
-        result = frames_work_on_file(stage, group, &group->media[i], path, part->kind == PART_VIDEO);
+        result = frames_work_on_file(stage, group, &group->media[i], part, path);
         if (result == BAD_SAMPLE) result = fail_prefix(result, "%s", path);
     }
     atomic_fetch_sub(&stage->active_count, 1);
@@ -129,11 +131,12 @@ static bool frames_usable(void *state, const struct group *group) {
     for (size_t i = 0; usable && i < group->media_count; i++) {
         const struct part *part = media_part(group, i);
         const char *stored_key = group->media[i].key.data;
+        const struct sampling_config sampling = media_sampling(&stage->sampling, part);
         struct frames_view view = {0};
         char *path, key[frame_key_size];
         bool found = false;
         usable = stored_key && media_path(&path, &arena, stage->media_root, media_uri(part)) == OK &&
-                 media_key(key, path, part->kind == PART_VIDEO, &stage->sampling, stage->store) == OK &&
+                 media_key(key, path, part->kind == PART_VIDEO, &sampling, stage->store) == OK &&
                  strcmp(key, stored_key) == 0 && frame_store_get(stage->store, key, &view, &found) == OK && found;
         frames_view_release(&view);
     }

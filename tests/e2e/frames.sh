@@ -63,6 +63,13 @@ expect 64 "min_frames" "$bin/caravan-frames" --stdio --min-frames 20 --max-frame
 
 group three video three.mp4 | frames | grep -q '"frames":2,.*"timestamps":\[0,0.1666' || fail "a clip of three frames does not give two"
 
+# A clip that is a directory of pictures, and a clip that is cut.
+mkdir "$work/pictures"
+for i in 1 2 3 4 5 6; do cp "$media/photo.jpg" "$work/pictures/0$i.jpg"; done
+group pictures video "$work/pictures" | sed 's/"video","video"/"video","frame_rate":2,"start":0.5,"end":2,"video"/' | frames >"$work/pictures.out"
+grep -q '"frames":4,.*"timestamps":\[0.5,1,1.5,2\]' "$work/pictures.out" || fail "a directory of pictures: $(cat "$work/pictures.out")"
+group long video b-frames.mp4 | sed 's/"video","video"/"video","start":9,"video"/' | frames | grep -q '"quarantine":{.*no frame' || fail "a clip that is cut to nothing"
+
 # A changed file is a new medium, although its name is the same.
 cp "$media/b-frames.mp4" "$work/changing.mp4"
 group a video "$work/changing.mp4" | frames | grep -q "$key" || fail "a file with equal content has a different key"

@@ -30,7 +30,8 @@ static void try_record(const struct format_options *options, const struct record
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct prompt_template template = {0};
-    struct format_options options = {.seed = size, .media_root = size % 2 ? "/root" : NULL};
+    struct format_options options = {
+        .seed = size, .media_root = size % 2 ? "/root" : NULL, .cut = size % 5 > 2, .no_frames = size % 7 == 0};
     struct records records = {0};
     if (prompt_template_parse(&template, "fuzz", (struct string){(const char *)data, size}) != OK &&
         prompt_template_parse(&template, "default", string_of(prompt_template_default)) != OK)

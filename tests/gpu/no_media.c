@@ -18,6 +18,20 @@ status image_decode(struct frames_view *view, const char *path, const struct sam
     return no_media();
 }
 
+status picture_clip_decode(struct frames_view *view, const char *path, const struct sampling_config *sampling) {
+    (void)view, (void)path, (void)sampling;
+    return no_media();
+}
+
+status picture_list_read(struct picture_list *list, const char *path) {
+    (void)list, (void)path;
+    return no_media();
+}
+
+void picture_list_release(struct picture_list *list) {
+    (void)list;
+}
+
 status contact_sheet_write(const struct frames *frames, const char *path) {
     (void)frames, (void)path;
     return no_media();

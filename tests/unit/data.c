@@ -1,4 +1,5 @@
 // Checks data sets: the three formats, prompt templates, the order of epochs, and the messages for invalid records.
+#include <math.h>
 #include <unistd.h>
 #include "tests/unit/unit.h"
 
@@ -217,11 +218,60 @@ static void test_an_unknown_kind_is_one_quarantined_sample(void **state) {
         if (i == 1) {
             assert_string_equal(group->sample_id.data, "8");
             assert_string_equal(group->quarantine.stage.data, "source");
-            assert_string_equal(group->quarantine.reason.data, "data_type: 'audio' is neither image nor video");
+            assert_string_equal(group->quarantine.reason.data, "data_type: 'audio' is not image, video or frame");
             assert_string_equal(group->prompt.problem_type.data, "OCR");
         }
         group_free(&group);
     }
+    dataset_free(&dataset);
+}
+
+// A record of MVBench whose clip is a directory of pictures.
+#define FRAME_RECORD(more)                                                                                             \
+    "{\"problem\":\"?\",\"data_type\":\"frame\",\"problem_type\":\"free-form\",\"path\":\"./MVBench/tvqa/a.mp4\","     \
+    "\"solution\":\"<answer>x</answer>\"" more "}\n"
+
+static void test_frame_records_and_cut_clips(void **state) {
+    (void)state;
+    struct dataset *dataset =
+        opened("video-r1",
+               FRAME_RECORD(",\"fps\":3,\"start\":1.5,\"end\":2e1") FRAME_RECORD(",\"fps\":2.5,\"start\":null")
+                   BENCHMARK("MVBench/star/b.mp4", ",\"start\":2,\"end\":4,\"fps\":3"),
+               plain);
+    struct group *group = group_at(dataset, 0), *whole = group_at(dataset, 1), *video = group_at(dataset, 2);
+    const struct part *part = group->prompt.messages[0].parts;
+    assert_int_equal(part->kind, PART_VIDEO);
+    assert_string_equal(part->video.data, "MVBench/tvqa/a");
+    assert_true(part->frame_rate == 3 && part->start == 1.5 && part->end == 20);
+    assert_string_equal(group->prompt.category.data, "action_antonym");
+    part = whole->prompt.messages[0].parts;
+    assert_true(part->frame_rate == 2.5 && isnan(part->start) && isnan(part->end));
+    part = video->prompt.messages[0].parts; // whole by default
+    assert_true(isnan(part->frame_rate) && isnan(part->start) && isnan(part->end));
+    struct buf json = {0};
+    assert_int_equal(group_to_json(video, &json), OK);
+    assert_null(strstr(json.data, "\"start\""));
+    buf_release(&json);
+    group_free(&group);
+    group_free(&whole);
+    group_free(&video);
+    uint64_t hash = dataset_hash(dataset);
+    dataset_free(&dataset);
+
+    dataset = opened("video-r1", BENCHMARK("MVBench/star/b.mp4", ",\"start\":2,\"end\":4.5"),
+                     (const char *[]){"clip", "cut", NULL});
+    video = group_at(dataset, 0);
+    part = video->prompt.messages[0].parts;
+    assert_true(isnan(part->frame_rate) && part->start == 2 && part->end == 4.5);
+    group_free(&video);
+    assert_true(dataset_hash(dataset) != hash);
+    dataset_free(&dataset);
+
+    dataset = opened("video-r1", FRAME_RECORD(""), (const char *[]){"frame_records", "released", NULL});
+    group = group_at(dataset, 0);
+    assert_int_equal(group->prompt.messages[0].part_count, 1);
+    assert_false(group->quarantine.present);
+    group_free(&group);
     dataset_free(&dataset);
 }
 
@@ -400,12 +450,16 @@ static void test_mistakes(void **state) {
         {"video-r1", VIDEO_R1("regression", "[]", "<answer>-inf</answer>"), "data.jsonl:1: solution: "},
         {"video-r1", VIDEO_R1("OCR", "[]", "A"), "solution: no <answer>...</answer>"},
         {"video-r1", "{\"problem_type\":\"OCR\",\"problem\":\"?\",\"path\":\"a\"}", "data_type: missing"},
-        {"video-r1", "{\"problem_type\":\"OCR\",\"problem\":\"?\",\"data_type\":3}", "data_type: not a string"},
+        {"video-r1", "{\"problem_type\":\"OCR\",\"problem\":\"?\",\"path\":\"a\",\"data_type\":3}",
+         "data_type: not a string"},
         {"seed-bench-r1", "{\"question\":\"q\"}", "answer: missing"},
         {"seed-bench-r1", "{\"question\":\"q\",\"answer\":\"a\",\"negative_answers\":[\"b\",\"c\"]}",
          "negative_answers: 2"},
         {"seed-bench-r1", "{\"question\":\"q\",\"golden_choice_idx\":\"A\"}", "choice_a: missing"},
         {"seed-bench-r1", "{\"sample_id\":[]}", "sample_id: neither"},
+        {"video-r1", FRAME_RECORD(""), "data.jsonl:1: fps: missing"},
+        {"video-r1", FRAME_RECORD(",\"fps\":\"3\""), "data.jsonl:1: fps: not a number"},
+        {"video-r1", FRAME_RECORD(",\"fps\":3,\"end\":[]"), "data.jsonl:1: end: not a number"},
         {"video-r1", BENCHMARK("VideoMME/1.mp4", ",\"duration\":[]"), "data.jsonl:1: duration: neither"},
         {"caravan", "{\"id\":\"a\"}", "data.jsonl:1: not a group: prompt: missing"},
         {"caravan", "{\"prompt\":{\"messages\":[],\"solution\":\"\",\"problem_type\":\"x\"}}", "of sample 1"},
@@ -437,6 +491,7 @@ int main(void) {
         cmocka_unit_test(test_categories_of_benchmarks),
         cmocka_unit_test(test_tasks_of_mvbench),
         cmocka_unit_test(test_an_unknown_kind_is_one_quarantined_sample),
+        cmocka_unit_test(test_frame_records_and_cut_clips),
         cmocka_unit_test(test_seed_bench_given_choices),
         cmocka_unit_test(test_seed_bench_draws_by_seed),
         cmocka_unit_test(test_caravan_keeps_given_sections),

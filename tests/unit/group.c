@@ -11,7 +11,8 @@
 
 static const char whole[] =
     "{\"v\":1,\"id\":\"e0-000017\",\"sample_id\":\"s\",\"prompt\":{\"messages\":[{\"role\":\"system\",\"content\":"
-    "\"plain\"},{\"role\":\"user\",\"content\":[{\"type\":\"video\",\"video\":\"a.mp4\",\"fps\":2.50},{\"type\":"
+    "\"plain\"},{\"role\":\"user\",\"content\":[{\"type\":\"video\",\"video\":\"a.mp4\",\"start\":0.5,\"end\":4,"
+    "\"frame_rate\":3,\"fps\":2.50},{\"type\":"
     "\"image\",\"image\":\"file://b.png\"},{\"type\":\"text\",\"text\":\"é\\u0000\\\"\\\\\\n\"}],\"name\":null}],"
     "\"problem_type\":\"multiple "
     "choice\",\"solution\":\"<answer>C</answer>\",\"question\":\"?\\n\",\"options\":[\"a\",\"b\"],"
@@ -142,6 +143,10 @@ static void test_what_is_not_a_group(void **state) {
          "prompt.messages[0].content[0].type: not text, image or video"},
         {"{" HEAD "\"prompt\":{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"video\"}]}]}}",
          "content[0].video: missing"},
+        {"{" HEAD
+         "\"prompt\":{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"video\",\"video\":\"a\",\"end\":"
+         "\"4\"}]}]}}",
+         "content[0].end: not a number"},
         {"{" HEAD PROMPT ",\"completions\":{}}", "completions: not an array"},
         {"{" HEAD PROMPT ",\"completions\":[{\"finish\":\"eos\"}]}", "completions[0].text: missing"},
         {"{" HEAD PROMPT ",\"completions\":[{\"text\":\"\"},{\"text\":3}]}", "completions[1].text: not a string"},

@@ -299,6 +299,142 @@ static void test_a_clip_of_three_frames_gives_two(void **state) {
     frames_view_release(&view);
 }
 
+static void test_cut_clips(void **state) {
+    (void)state;
+    // Numbered timestamps, and a file whose timestamps do not tell its frames.
+    static const char *const paths[] = {"tests/data/media/b-frames.mp4", "tests/data/media/packed.avi"};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        struct sampling_config sampling = small_sampling();
+        struct frames_view whole, cut;
+        sampling.fps = 1000;
+        sampling.max_frames = 1000; // every frame, but an even number
+        assert_int_equal(media_decode(&whole, paths[i], true, &sampling, NULL), OK);
+        const double *times = whole.frames.timestamps;
+        assert_in_range(whole.frames.count, 8, 1000);
+        sampling.start = times[2];
+        sampling.end = times[5] + 1e-9;
+        assert_int_equal(media_decode(&cut, paths[i], true, &sampling, NULL), OK);
+        assert_int_equal(cut.frames.count, 4);
+        size_t frame = frames_bytes(&cut.frames) / 4;
+        for (int f = 0; f < 4; f++) {
+            assert_true(fabs(cut.frames.timestamps[f] - times[2 + f]) < 1e-9);
+            assert_memory_equal(cut.frames.pixels + (size_t)f * frame, whole.frames.pixels + (size_t)(2 + f) * frame,
+                                frame);
+        }
+        frames_view_release(&cut);
+        sampling.end = NAN; // to the end of the clip
+        assert_int_equal(media_decode(&cut, paths[i], true, &sampling, NULL), OK);
+        assert_true(cut.frames.timestamps[0] == times[2]);
+        assert_true(cut.frames.timestamps[cut.frames.count - 1] >= times[whole.frames.count - 1] - 1e-9);
+        frames_view_release(&cut);
+        frames_view_release(&whole);
+    }
+}
+
+static void copy_picture(const char *dir, const char *name, const char *from) {
+    char path[300];
+    struct buf content = {0};
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    assert_int_equal(file_read(from, &content), OK);
+    assert_int_equal(file_write_atomic(path, content.data, content.size), OK);
+    buf_release(&content);
+}
+
+// Ten pictures: photo.jpg, and from the fifth on photo-422.jpg, which is of the same size.
+static void make_pictures(char *dir) {
+    assert_non_null(mkdtemp(dir));
+    for (int i = 9; i >= 0; i--) {
+        char name[24];
+        snprintf(name, sizeof name, i % 2 ? "%05d.JPG" : "%05d.jpeg", i + 1);
+        copy_picture(dir, name, i < 4 ? "tests/data/media/photo.jpg" : "tests/data/media/photo-422.jpg");
+    }
+    copy_picture(dir, "notes.txt", "tests/data/media/golden.txt");
+    copy_picture(dir, ".hidden.jpg", "tests/data/media/golden.txt");
+}
+
+static void test_directories_of_pictures(void **state) {
+    (void)state;
+    char dir[] = "/tmp/caravan-pictures-XXXXXX", a[frame_key_size], b[frame_key_size];
+    struct sampling_config sampling = small_sampling(), image = sampling;
+    struct frames_view view, one;
+    make_pictures(dir);
+    sampling.frame_rate = 2;
+    assert_int_equal(media_decode(&view, dir, true, &sampling, NULL), OK);
+    assert_int_equal(view.frames.count, 10);
+    assert_true(view.frames.video && view.frames.seconds_per_grid == 1);
+    for (int i = 0; i < 10; i++) assert_true(view.frames.timestamps[i] == i / 2.0);
+    // A picture is resized as a frame, which differs from an image in the rounding alone.
+    assert_int_equal(media_decode(&one, "tests/data/media/photo.jpg", false, &image, NULL), OK);
+    assert_int_equal(one.frames.height, view.frames.height);
+    assert_int_equal(one.frames.width, view.frames.width);
+    size_t frame = frames_bytes(&one.frames);
+    long difference = 0;
+    for (size_t i = 0; i < frame; i++) difference += abs(one.frames.pixels[i] - view.frames.pixels[i]);
+    assert_true((double)difference / (double)frame < 1);
+    assert_memory_equal(view.frames.pixels, view.frames.pixels + 3 * frame, frame);
+    assert_memory_not_equal(view.frames.pixels, view.frames.pixels + 4 * frame, frame);
+    frames_view_release(&one);
+    frames_view_release(&view);
+
+    sampling.start = 1;
+    sampling.end = 2.6; // the pictures at 1, 1.5, 2 and 2.5 seconds
+    assert_int_equal(media_decode(&view, dir, true, &sampling, NULL), OK);
+    assert_int_equal(view.frames.count, 4);
+    assert_true(view.frames.timestamps[0] == 1 && view.frames.timestamps[3] == 2.5);
+    frames_view_release(&view);
+
+    // The key covers the range, the rate and the contents of the pictures in their order.
+    assert_int_equal(media_key(a, dir, true, &sampling, NULL), OK);
+    sampling.end = 2.5;
+    assert_int_equal(media_key(b, dir, true, &sampling, NULL), OK);
+    assert_string_not_equal(a, b);
+    sampling.frame_rate = 3;
+    assert_int_equal(media_key(a, dir, true, &sampling, NULL), OK);
+    assert_string_not_equal(a, b);
+    copy_picture(dir, "00009.jpeg", "tests/data/media/photo.jpg");
+    assert_int_equal(media_key(b, dir, true, &sampling, NULL), OK);
+    assert_string_not_equal(a, b);
+    assert_int_equal(dir_remove(dir), OK);
+}
+
+static void expect_bad_pictures(const char *dir, struct sampling_config sampling, const char *reason) {
+    struct frames_view view;
+    assert_int_equal(media_decode(&view, dir, true, &sampling, NULL), BAD_SAMPLE);
+    if (!strstr(fail_text(), reason)) print_error("'%s' lacks '%s'\n", fail_text(), reason);
+    assert_non_null(strstr(fail_text(), reason));
+    assert_null(view.owned);
+}
+
+static void test_bad_directories_and_ranges(void **state) {
+    (void)state;
+    char dir[] = "/tmp/caravan-pictures-XXXXXX", empty[] = "/tmp/caravan-pictures-XXXXXX", key[frame_key_size];
+    const double ranges[][3] = {{-1, NAN, 2}, {3, 3, 2}, {9, 12, 2}, {4.2, 4.7, 2}, {NAN, NAN, 0}};
+    static const char *const reasons[] = {"start -1 is negative", "end 3 is not after start 3", "no frame",
+                                          "1 frame, at least 2", "frame_rate 0 is not above 0"};
+    struct sampling_config sampling = small_sampling();
+    make_pictures(dir);
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+        sampling.start = ranges[i][0];
+        sampling.end = ranges[i][1];
+        sampling.frame_rate = ranges[i][2];
+        expect_bad_pictures(dir, sampling, reasons[i]);
+    }
+    sampling = small_sampling();
+    sampling.frame_rate = 2;
+    copy_picture(dir, "00010.JPG", "tests/data/media/golden.txt");
+    expect_bad_pictures(dir, sampling, "00010.JPG: cannot be opened");
+    expect_bad_pictures("/nowhere", sampling, "No such file");
+    expect_bad_pictures("tests/data/media/photo.jpg", sampling, "Not a directory");
+    assert_non_null(mkdtemp(empty));
+    expect_bad_pictures(empty, sampling, "the directory has no picture");
+    assert_int_equal(media_key(key, empty, true, &sampling, NULL), BAD_SAMPLE);
+    assert_int_equal(dir_remove(empty), OK);
+    assert_int_equal(dir_remove(dir), OK);
+    sampling = small_sampling();
+    sampling.start = 1e6;
+    expect_bad_pictures("tests/data/media/b-frames.mp4", sampling, "no frame of the video lies between start and end");
+}
+
 static void expect_bad_sample(const char *path, bool video, const char *reason) {
     struct sampling_config sampling = sampling_config_default();
     struct frames_view view;
@@ -393,6 +529,9 @@ int main(void) {
         cmocka_unit_test(test_clips),
         cmocka_unit_test(test_images),
         cmocka_unit_test(test_a_clip_of_three_frames_gives_two),
+        cmocka_unit_test(test_cut_clips),
+        cmocka_unit_test(test_directories_of_pictures),
+        cmocka_unit_test(test_bad_directories_and_ranges),
         cmocka_unit_test(test_bad_files),
         cmocka_unit_test(test_keys),
         cmocka_unit_test(test_contact_sheet),

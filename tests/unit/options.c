@@ -100,6 +100,10 @@ static void test_choices_have_their_numbers(void **state) {
         enum stage_id stage;
         int index;
     } cases[] = {
+        {"clip", "whole", STAGE_SOURCE, SOURCE_CLIP_WHOLE},
+        {"clip", "cut", STAGE_SOURCE, SOURCE_CLIP_CUT},
+        {"frame_records", "folder", STAGE_SOURCE, SOURCE_FRAME_RECORDS_FOLDER},
+        {"frame_records", "released", STAGE_SOURCE, SOURCE_FRAME_RECORDS_RELEASED},
         {"span", "content", STAGE_REFSCORE, REFSCORE_SPAN_CONTENT},
         {"span", "released", STAGE_REFSCORE, REFSCORE_SPAN_RELEASED},
         {"logprobs", "answer", STAGE_REFSCORE, REFSCORE_LOGPROBS_ANSWER},
@@ -310,7 +314,7 @@ static void test_hash_values_stay(void **state) {
         const char *stage, *words;
         uint64_t hash;
     } cases[] = {
-        {"source", "--data /dev/null --no-shuffle --limit 3 --template none", 0x9f8db260e066f307},
+        {"source", "--data /dev/null --no-shuffle --limit 3 --template none", 0x7841f73fed67cad8},
         {"frames", "", 0x808fe38346d73263},
         {"frames", "--seconds-per-grid measured --total-pixels 1000000 --media-root /", 0x43fe3afc303a4420},
         {"rollout", "--model /", 0x8752c7f164425cc2},
