@@ -48,8 +48,6 @@ grep -q "quarantined" "$work/plain.err" || fail "nobody was told: $(cat "$work/p
 for name in checkpoints weights metrics.jsonl; do
     [ ! -e "$work/plain/$name" ] || fail "a run that trains nothing has $name"
 done
-run p plain # has nothing to do
-groups_of plain | cmp - "$work/want" || fail "running it again changed the store"
 
 run rollout rollout
 sed 's/,"scores":{[^}]*}//' "$work/want" >"$work/sampled"
@@ -58,7 +56,7 @@ groups_of rollout | cmp - "$work/sampled" || fail "rollout as the last stage: ot
 # Every process but the run itself is killed, one after the other.
 "$bin/caravan" run "$work/slow.yaml" --set run="$work/killed" 2>"$work/killed.err" &
 pid=$!
-for turn in 1 2 3 4 5 6; do
+for turn in 1 2 3 4; do
     until children=$(pgrep -P $pid) || ! kill -0 $pid 2>/dev/null; do sleep 0.1; done
     sleep 0.3
     set -- $children
