@@ -14,15 +14,16 @@ sed -e 's/"hidden_size": 128/"hidden_size": 64/; s/"intermediate_size": 320/"int
     -e 's/"depth": 2/"depth": 1/; s/\[1\]/[0]/; s/"out_hidden_size": 128/"out_hidden_size": 64/' pipelines/demo/shape.json >"$work/shape.json"
 "$bin/caravan" init "$work/model" --shape "$work/shape.json" --train-tokenizer "$work/data/text.txt" --seed 3
 
-# The completions are given, because a random model has no right ones: each group has right ones of unequal likelihood.
-for i in 1 2 3 4; do
-    answer="<answer>$((i + i))</answer>"
-    printf '{"id": "s%s", "prompt": {"messages": [{"role": "user", "content": "What is %s and %s?"}], ' $i $i $i
-    printf '"problem_type": "numerical", "solution": "%s"}, "completions": [' "$answer"
-    printf '{"text": "<think>It is %s and %s, so %s</think>%s", "finish": "eos"}, ' $i $i $((i + i)) "$answer"
-    printf '{"text": "<think>red</think> <answer>0%s</answer>", "finish": "eos"}, ' $((i + i))
-    printf '{"text": "It is a clip. %s", "finish": "eos"}, ' "$answer"
-    printf '{"text": "<think>It is %s</think><answer>%s</answer>", "finish": "eos"}]}\n' $i $i
+# The completions are given, because a random model has no right ones: each group has right ones of unequal likelihood. What
+# it generates for refgen has some words of the solutions.
+for colour in red green blue yellow; do
+    answer="<answer>The shape becomes $colour</answer>"
+    printf '{"id": "%s", "prompt": {"messages": [{"role": "user", "content": "Is it %s?"}], ' $colour $colour
+    printf '"problem_type": "free-form", "solution": "%s"}, "completions": [' "$answer"
+    printf '{"text": "<think>The shape becomes %s</think>%s", "finish": "eos"}, ' $colour "$answer"
+    printf '{"text": "<think>It is</think> %s", "finish": "eos"}, ' "$answer"
+    printf '{"text": "At first. %s", "finish": "eos"}, ' "$answer"
+    printf '{"text": "<think>What is it?</think><answer>A circle</answer>", "finish": "eos"}]}\n'
 done >"$work/data.jsonl"
 
 cat >"$work/slow.sh" <<'END'
@@ -78,8 +79,8 @@ for method in $METHODS; do
     [ "$(weights_of $method)" = "$(weights_of line-$method)" ] || fail "$method: pipeline and shell line differ"
     echo "$(weights_of $method) $method" >>"$work/weights"
 done
-# In two steps the reference of kl-ema has not moved, and what a random one generates for refgen is wrong.
-same=$(grep -v ' kl-ema$\| refgen$' "$work/weights" | sort | cut -d' ' -f1 | uniq -d)
+# In two steps the reference of kl-ema has not moved.
+same=$(grep -v ' kl-ema$' "$work/weights" | sort | cut -d' ' -f1 | uniq -d)
 [ -z "$same" ] || fail "these methods train the same weights: $(grep "$same" "$work/weights")"
 
 # Beta's schedule gets the number of steps from the run: here the second step has half of it.
