@@ -33,6 +33,10 @@ file() { sed '1s/^/[/; $!s/$/,/; $s/$/]/' >"$work/$1.json"; }
 {
     record Evaluation/MVBench/Video/star/1.mp4 "multiple choice" B "$choices" ',"start":0.2,"end":0.9'
     record Evaluation/MVBench/Video/star/2.mp4 "multiple choice" A "$choices" ',"start":null'
+    mkdir -p "$work/m/Evaluation/MVBench/Video/tvqa/s01e01"
+    for i in 1 2 3 4 5 6; do ln -s "$PWD/tests/data/media/alpha.png" "$work/m/Evaluation/MVBench/Video/tvqa/s01e01/0000$i.png"; done
+    record Evaluation/MVBench/Video/tvqa/s01e01.mp4 "multiple choice" B "$choices" ',"fps":3,"start":0.0,"end":2.0' | sed 's/"video"/"frame"/'
+    record Evaluation/MVBench/Video/tvqa/missing.mp4 "multiple choice" B "$choices" ',"fps":3,"start":0.0,"end":2.0' | sed 's/"video"/"frame"/'
 } | file mvbench
 {
     record Evaluation/TempCompass/videos/1.mp4 "multiple choice" B '"A. yes","B. no"' "$(kind 'fine-grained action')"
@@ -60,10 +64,10 @@ for name in $benchmarks; do
 done
 [ "$(wc -l <"$work/scored")" = $((first - 1)) ] || fail "$((first - 1)) records, but $(wc -l <"$work/scored") groups"
 (cd "$work" && "$bin/caravan" eval --any --csv ${benchmarks// /.jsonl }.jsonl) >"$work/table"
-for line in name,vsi,videommmu,mmvu,mvbench,tempcompass,videomme records,5,2,2,2,2,2 quarantined,0,0,1,0,1,0 accuracy,0.5,1,0.5,0.5,0.5,0.5 letter,0.5,1,0.5,0.5,0.5,1 \
+for line in name,vsi,videommmu,mmvu,mvbench,tempcompass,videomme records,5,2,2,4,2,2 quarantined,0,0,1,1,1,0 accuracy,0.5,1,0.5,0.5,0.5,0.5 letter,0.5,1,0.5,0.5,0.5,1 \
     mra,0.5,,,,, mean,0.5,1,0.5,0.5,0.5,0.5 macro_mean,0.5833333333333334,1,0.5,0.5,0.5,0.5 tokens_mean,4,4,4,4,4,4 \
     categories.object_counting.mra,1,,,,, categories.room_size_estimation.mra,0.25,,,,, categories.object_rel_direction_hard.accuracy,0,,,,, \
-    categories.Art_Theory.records,,1,,,, categories.Accounting.accuracy,,1,,,, categories.Art.records,,,2,,, categories.action_antonym.records,,,,2,, \
+    categories.Art_Theory.records,,1,,,, categories.Accounting.accuracy,,1,,,, categories.Art.records,,,2,,, categories.action_antonym.records,,,,4,, \
     categories.direction.records,,,,,1, categories.short.accuracy,,,,,,1; do
     grep -qxF "$line" "$work/table" || fail "no line $line in $(cat "$work/table")"
 done
