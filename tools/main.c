@@ -12,6 +12,7 @@ static const struct subcommand {
     const char *help;
 } subcommands[] = {
     {"check", check_main, "find every mistake in a pipeline file"},
+    {"data", data_main, "count what an annotation file has, and find what is missing"},
     {"eval", eval_main, "print the figures of scored groups, files side by side"},
     {"frames", frames_main, "list, show and export the frames of a store"},
     {"graph", graph_main, "draw a pipeline file"},

@@ -61,6 +61,7 @@ typedef int subcommand_main(int argc, char **argv);
 
 subcommand_main check_main;
 subcommand_main make_demo_data_main;
+subcommand_main data_main;
 subcommand_main eval_main;
 subcommand_main frames_main;
 subcommand_main graph_main;

@@ -28,16 +28,23 @@ struct dataset {
     struct tokenizer *tokenizer; // of the format sft
 };
 
-static status dataset_read_sample(const struct dataset *dataset, size_t index, struct group **out) {
+// Makes the group of a sample, and parses its record into *json, which the caller releases, also after a failure.
+static status dataset_read_record(const struct dataset *dataset, size_t index, json_object **json, struct group **out) {
     assert(index < dataset->count);
     const struct record *record = &dataset->records.items[index];
-    json_object *json = NULL;
+    *json = NULL;
     *out = NULL;
-    status result = json_parse(&json, record->data, record->size);
-    if (result == OK && !json_object_is_type(json, json_type_object)) result = fail(DATAERR, "not a JSON object");
-    if (result == OK) result = dataset->format->read(&dataset->options, json, record->place, out);
-    json_object_put(json);
+    status result = json_parse(json, record->data, record->size);
+    if (result == OK && !json_object_is_type(*json, json_type_object)) result = fail(DATAERR, "not a JSON object");
+    if (result == OK) result = dataset->format->read(&dataset->options, *json, record->place, out);
     return result == DATAERR ? fail_prefix(DATAERR, "%s:%zu", dataset->path, record->place.line) : result;
+}
+
+static status dataset_read_sample(const struct dataset *dataset, size_t index, struct group **out) {
+    json_object *json;
+    status result = dataset_read_record(dataset, index, &json, out);
+    json_object_put(json);
+    return result;
 }
 
 // Reads every sample once. One mistake is the failure itself; of several the first are logged.
@@ -70,7 +77,8 @@ done:
     return result;
 }
 
-status dataset_open(struct dataset **out, const struct source_options *options) {
+// Opens the file and the template. No record is read.
+static status dataset_prepare(struct dataset **out, const struct source_options *options) {
     const char *path = options->data, *media_root = options->media_root, *template = options->template;
     int64_t limit = options->limit;
     char absolute[PATH_MAX];
@@ -111,6 +119,16 @@ status dataset_open(struct dataset **out, const struct source_options *options) 
     if (!dataset->count) TRY_TO(result, failed, fail(DATAERR, "%s: no samples", dataset->path));
     TRY_TO(result, failed, NEW(&dataset->order, dataset->count));
     dataset->ordered_epoch = SIZE_MAX;
+    return OK;
+failed:
+    dataset_free(out);
+    return result;
+}
+
+status dataset_open(struct dataset **out, const struct source_options *options) {
+    TRY(dataset_prepare(out, options));
+    struct dataset *dataset = *out;
+    status result;
     TRY_TO(result, failed, dataset_check(dataset));         // without a tokenizer, because tokens take time
     assert(!dataset->format->has_tokens || options->model); // required by the options
     if (dataset->format->has_tokens) TRY_TO(result, failed, tokenizer_open(&dataset->tokenizer, options->model));
@@ -130,6 +148,23 @@ void dataset_free(struct dataset **dataset) {
     free((*dataset)->order);
     free(*dataset);
     *dataset = NULL;
+}
+
+status dataset_each(const struct source_options *options,
+                    status (*visit)(void *context, const struct dataset_sample *sample), void *context) {
+    struct dataset *dataset = NULL;
+    status result = dataset_prepare(&dataset, options);
+    for (size_t i = 0; result == OK && i < dataset->count; i++) {
+        struct group *group;
+        json_object *json;
+        result = dataset_read_record(dataset, i, &json, &group);
+        const struct dataset_sample sample = {dataset->records.items[i].place.line, json, group};
+        if (result == OK || result == DATAERR) result = visit(context, &sample);
+        group_free(&group);
+        json_object_put(json);
+    }
+    dataset_free(&dataset);
+    return result;
 }
 
 size_t dataset_count(const struct dataset *dataset) {

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "shared/base/json.h"
 #include "shared/base/status.h"
 #include "shared/config/stage_options.h"
 #include "shared/group/group.h"
@@ -17,6 +18,18 @@ struct dataset;
 // messages are logged and the failure is their number. USAGE when a template is given for a format whose records
 // contain their messages. Free with dataset_free.
 status dataset_open(struct dataset **out, const struct source_options *options);
+
+// A sample as the file has it.
+struct dataset_sample {
+    size_t line;               // of its record, from 1
+    json_object *record;       // NULL: it is not JSON
+    const struct group *group; // NULL: fail_text() says what is wrong with the record, FILE:LINE first
+};
+
+// Calls visit for every sample of the file that the options name, in its order, also for invalid ones; it is valid
+// during the call. Stops when visit fails, and returns its failure. Failures as dataset_open, but for invalid records.
+status dataset_each(const struct source_options *options,
+                    status (*visit)(void *context, const struct dataset_sample *sample), void *context);
 
 // Frees the data set and sets *dataset to NULL; NULL is fine.
 void dataset_free(struct dataset **dataset);

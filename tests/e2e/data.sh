@@ -1,0 +1,31 @@
+# caravan data: what it counts, every mistake with its line, the media that are missing, and its exit codes.
+. tests/e2e/common.sh
+mkdir -p "$work/videos/epic" "$work/images/epic" "$work/frames/tvqa/a"
+touch "$work/videos/epic/v.mp4" "$work/images/epic/i.jpg"
+seed() {
+    echo "{\"question\":\"Next?\",\"choice_a\":\"a\",\"choice_b\":\"b\",\"choice_c\":\"c\",\"choice_d\":\"d\",\"golden_choice_idx\":\"B\",\"task_progress_metadata\":[$3],\"domain\":\"$1\",\"task_level\":\"L3\",\"video_source\":\"epic\",\"video_basename\":\"$2.mp4\",\"current_observation_basename\":\"i.jpg\"}"
+}
+{ seed Work v 1 && seed "Daily life" v 1 && seed Work none ""; } >"$work/l3.jsonl"
+data() { "$bin/caravan" data "$@"; }
+data "$work/l3.jsonl" --format seed-bench-r1 --media-root "$work" >"$work/out"
+tr -s ' ' <"$work/out" | diff - <(printf '%s\n' 'samples 3' media ' video 2' ' image 3' 'problem types' ' multiple choice 3' categories ' Work 2' ' Daily life 1' \
+    levels ' L3 3' sources ' epic 3' 'quarantined 0' 'mistakes 0' 'missing 0') || fail "the table differs"
+
+# Each mistake, each unknown kind and each missing medium is listed, a medium once.
+record() { echo "{\"problem_id\":1,\"problem\":\"?\",\"problem_type\":\"OCR\",\"solution\":\"<answer>x</answer>\",\"data_type\":\"$1\",\"path\":\"./$2\"${3-}}"; }
+{
+    record video none.mp4 && record video none.mp4 && record image videos && record sound a.wav ""
+    record frame frames/tvqa/a.mp4 ',"fps":3' && record frame frames/tvqa/b.mp4 ',"fps":3'
+    record frame frames/tvqa/a.mp4 "" && echo '{"problem_type":"puzzle"}' && echo "not JSON"
+} >"$work/odd.jsonl"
+expect 65 'odd.jsonl: 3 mistakes, 1 samples of an unknown kind, 3 media missing' data "$work/odd.jsonl" --format video-r1 --media-root "$work" --json
+cmp -s <(sed "s|$work/||g" "$work/out") <(echo '{"samples":9,"media":{"video":2,"image":1,"pictures":2},"problem_types":{"OCR":6},"categories":{},"levels":{},"sources":{},"quarantined":[{"line":4,"what":"data_type: '"'sound'"' is not image, video or frame"}],"mistakes":[{"line":7,"what":"fps: missing"},{"line":8,"what":"problem_type: '"'puzzle'"' of sample 8 is not one of multiple choice, numerical, OCR, free-form, regression"},{"line":9,"what":"not JSON: unexpected character at byte 1"}],"missing":[{"line":1,"path":"none.mp4","what":"No such file or directory"},{"line":3,"path":"videos","what":"not a file"},{"line":6,"path":"frames/tvqa/b","what":"No such file or directory"}]}') ||
+    fail "--json: $(cat "$work/out")"
+expect 65 '0 media missing' data "$work/odd.jsonl" --format video-r1 --no-media
+expect 65 'odd.jsonl: 9 mistakes' data "$work/odd.jsonl"
+grep -q 'line 9: not JSON' "$work/out" || fail "no mistake is listed: $(cat "$work/out")"
+: >"$work/empty.jsonl"
+expect 65 'empty.jsonl: no samples' data "$work/empty.jsonl"
+expect 65 'none.jsonl' data "$work/none.jsonl"
+expect 64 'format' data "$work/odd.jsonl" --format parquet
+expect 64 'operand' data

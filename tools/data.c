@@ -1,0 +1,231 @@
+// caravan data FILE: what an annotation file has, and what is wrong with it, before a run: its samples are counted by
+// their properties, every mistake is listed, and every image and video is looked for. No medium is opened.
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "shared/data/dataset.h"
+#include "shared/config/stage_kinds.h"
+#include "shared/media/media.h"
+#include "tools/tools.h"
+
+struct data_options {
+    const char *format, *media_root, *template, *clip, *frame_records;
+    bool media, json;
+};
+
+// The options that the stage `source` has, too; it says which values they may have.
+#define SOURCE_OPTION(field, type_, help_)                                                                             \
+    { .name = #field, .offset = offsetof(struct data_options, field), .type = type_, .help = help_ }
+
+static const struct option data_options[] = {
+    SOURCE_OPTION(format, OPTION_STRING, "layout of the annotations, as of the stage source (default: caravan)"),
+    SOURCE_OPTION(media_root, OPTION_FILE, "directory that relative media paths start from"),
+    SOURCE_OPTION(template, OPTION_STRING, "prompt template, or none; it needs a section for each problem type"),
+    SOURCE_OPTION(clip, OPTION_STRING, "whole or cut, as of the stage source"),
+    SOURCE_OPTION(frame_records, OPTION_STRING, "folder or released, as of the stage source"),
+    {.name = "media",
+     .offset = offsetof(struct data_options, media),
+     .type = OPTION_BOOL,
+     .default_value = "true",
+     .help = "look for the images and videos; --no-media does not"},
+    {.name = "json", .offset = offsetof(struct data_options, json), .type = OPTION_BOOL, .help = "print JSON"},
+    {0},
+};
+static const struct option_table data_table = {
+    .program = "caravan data",
+    .operands = "FILE",
+    .help = "counts the samples of an annotation file, and lists its mistakes and the media that are missing",
+    .details = "Exit code 65 if a record is wrong or its kind of medium unknown, or if a medium is missing.\n",
+    .options = data_options,
+    .size = sizeof(struct data_options),
+};
+
+// The report, which is what --json prints. Objects count by name; arrays list.
+struct data_report {
+    bool media; // look for them
+    int64_t samples;
+    json_object *whole, *kinds, *types, *categories, *levels, *sources, *quarantined, *mistakes, *missing;
+    json_object *seen; // paths that were looked for; not part of the report
+};
+
+static status data_count(json_object *counts, const char *name) {
+    json_object *count = json_object_object_get(counts, name);
+    if (count) return json_object_int_inc(count, 1) ? OK : fail_oom();
+    count = json_object_new_int64(1);
+    if (count && json_object_object_add(counts, name, count) == 0) return OK;
+    json_object_put(count);
+    return fail_oom();
+}
+
+// Adds what is wrong with the sample at `line`. path NULL: it is not about a medium.
+static status data_list(json_object *array, size_t line, const char *path, const char *what) {
+    json_object *item = json_object_new_object();
+    if (!item || json_object_object_add(item, "line", json_object_new_uint64(line)) ||
+        (path && json_object_object_add(item, "path", json_object_new_string(path))) ||
+        json_object_object_add(item, "what", json_object_new_string(what)) || json_object_array_add(array, item)) {
+        json_object_put(item);
+        return fail_oom();
+    }
+    return OK;
+}
+
+// Lists the file or the directory of pictures of a part unless it is there. Each path is looked for once.
+static status data_look_for(struct data_report *report, const struct part *part, size_t line) {
+    const bool pictures = part->kind == PART_VIDEO && !isnan(part->frame_rate);
+    struct arena arena = {0};
+    struct stat info;
+    char *path;
+    status result = media_path(&path, &arena, NULL, media_uri(part));
+    if (result == BAD_SAMPLE) {
+        result = data_list(report->missing, line, media_uri(part).data, fail_text());
+    } else if (result == OK && !json_object_object_get(report->seen, path)) {
+        const char *wrong = NULL;
+        if (stat(path, &info))
+            wrong = strerror(errno);
+        else if (pictures ? !S_ISDIR(info.st_mode) : !S_ISREG(info.st_mode))
+            wrong = pictures ? "not a directory" : "not a file";
+        result = data_count(report->seen, path);
+        if (result == OK && wrong) result = data_list(report->missing, line, path, wrong);
+    }
+    arena_release(&arena);
+    return result;
+}
+
+static status data_count_media(struct data_report *report, const struct group *group, size_t line) {
+    size_t count = 0;
+    for (const struct part *part; (part = media_part(group, count)); count++) {
+        const char *video = isnan(part->frame_rate) ? "video" : "pictures";
+        TRY(data_count(report->kinds, part->kind == PART_VIDEO ? video : "image"));
+        if (report->media) TRY(data_look_for(report, part, line));
+    }
+    return count ? OK : data_count(report->kinds, "none");
+}
+
+// Returns fail_text() without FILE:LINE: in front of it.
+static const char *data_text_after_line(size_t line) {
+    char mark[32];
+    snprintf(mark, sizeof mark, ":%zu: ", line);
+    const char *at = strstr(fail_text(), mark);
+    return at ? at + strlen(mark) : fail_text();
+}
+
+static status data_visit(void *context, const struct dataset_sample *sample) {
+    struct data_report *report = context;
+    const struct group *group = sample->group;
+    report->samples++;
+    if (!group) return data_list(report->mistakes, sample->line, NULL, data_text_after_line(sample->line));
+    const struct prompt *prompt = &group->prompt;
+    const struct string video_source = json_string(json_object_object_get(sample->record, "video_source")),
+                        data_source = json_string(json_object_object_get(sample->record, "data_source"));
+    const struct {
+        json_object *counts;
+        struct string name;
+    } properties[] = {{report->types, prompt->problem_type},
+                      {report->categories, prompt->category},
+                      {report->levels, prompt->level},
+                      {report->sources, video_source.data ? video_source : data_source}};
+    for (size_t i = 0; i < sizeof properties / sizeof *properties; i++)
+        if (properties[i].name.size) TRY(data_count(properties[i].counts, properties[i].name.data));
+    if (group->quarantine.present)
+        return data_list(report->quarantined, sample->line, NULL, group->quarantine.reason.data);
+    return data_count_media(report, group, sample->line);
+}
+
+// ---- the report ----
+
+static status data_report_new(struct data_report *report) {
+    const struct {
+        const char *name;
+        json_object **part;
+        bool list;
+    } parts[] = {{"media", &report->kinds, false},           {"problem_types", &report->types, false},
+                 {"categories", &report->categories, false}, {"levels", &report->levels, false},
+                 {"sources", &report->sources, false},       {"quarantined", &report->quarantined, true},
+                 {"mistakes", &report->mistakes, true},      {"missing", &report->missing, true}};
+    report->whole = json_object_new_object();
+    report->seen = json_object_new_object();
+    if (!report->whole || !report->seen) return fail_oom();
+    // Comes first; the number is known at the end.
+    if (json_object_object_add(report->whole, "samples", json_object_new_int64(0))) return fail_oom();
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        *parts[i].part = parts[i].list ? json_object_new_array() : json_object_new_object();
+        if (!*parts[i].part || json_object_object_add(report->whole, parts[i].name, *parts[i].part)) return fail_oom();
+    }
+    return OK;
+}
+
+static void data_print(json_object *whole) {
+    json_object_object_foreach(whole, name, part) {
+        char title[32];
+        snprintf(title, sizeof title, "%s", name);
+        for (char *c = title; *c; c++) *c = *c == '_' ? ' ' : *c;
+        if (json_object_is_type(part, json_type_object)) {
+            if (json_object_object_length(part)) printf("%s\n", title);
+            json_object_object_foreach(part, key, count)
+                printf("  %-38s %9lld\n", key, (long long)json_object_get_int64(count));
+            continue;
+        }
+        const bool list = json_object_is_type(part, json_type_array);
+        const size_t items = list ? json_object_array_length(part) : 0;
+        printf("%-40s %9lld\n", title, list ? (long long)items : (long long)json_object_get_int64(part));
+        for (size_t i = 0; i < items; i++) {
+            json_object *item = json_object_array_get_idx(part, i), *path = json_object_object_get(item, "path");
+            printf("  line %s: %s%s%s\n", json_object_get_string(json_object_object_get(item, "line")),
+                   path ? json_object_get_string(path) : "", path ? ": " : "",
+                   json_object_get_string(json_object_object_get(item, "what")));
+        }
+    }
+}
+
+static status data_print_report(const struct data_report *report, bool json) {
+    struct buf text = {0};
+    json_object_set_int64(json_object_object_get(report->whole, "samples"), report->samples);
+    status result = OK;
+    if (json) {
+        result = json_print(&text, report->whole);
+        if (result == OK) puts(text.data);
+    } else {
+        data_print(report->whole);
+    }
+    buf_release(&text);
+    return result;
+}
+
+int data_main(int argc, char **argv) {
+    struct data_options given;
+    struct source_options source;
+    struct options options = {0}, source_options = {0};
+    struct data_report report = {0};
+    struct operands operands = {.least = 1, .most = 1};
+    status result;
+    TRY_TO(result, done, subcommand_parse(&options, &data_table, &given, argc, argv, &operands));
+    TRY_TO(result, done, options_init(&source_options, &stage_kinds[STAGE_SOURCE].options, &source));
+    const char *const pairs[][2] = {{"data", operands.list[0]},
+                                    {"format", given.format},
+                                    {"media_root", given.media_root},
+                                    {"template", given.template ? given.template : "none"},
+                                    {"clip", given.clip},
+                                    {"frame_records", given.frame_records}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        if (pairs[i][1]) TRY_TO(result, done, options_set(&source_options, pairs[i][0], pairs[i][1]));
+    report.media = given.media;
+    TRY_TO(result, done, data_report_new(&report));
+    TRY_TO(result, done, dataset_each(&source, data_visit, &report));
+    TRY_TO(result, done, data_print_report(&report, given.json));
+    const size_t mistakes = json_object_array_length(report.mistakes),
+                 missing = json_object_array_length(report.missing),
+                 unknown = json_object_array_length(report.quarantined);
+    if (mistakes + missing + unknown)
+        result = fail(DATAERR, "%s: %zu mistakes, %zu samples of an unknown kind, %zu media missing", operands.list[0],
+                      mistakes, unknown, missing);
+done:
+    json_object_put(report.whole);
+    json_object_put(report.seen);
+    options_release(&source_options);
+    options_release(&options);
+    return subcommand_exit(result);
+}
