@@ -9,7 +9,7 @@
 
 #include "shared/base/json_number.h"
 
-enum { json_reader_depth = 500, json_reader_digits = 19 }; // 19 digits always fit into a uint64_t
+enum { json_reader_depth = 500, JSON_READER_KEYS = 16 };
 
 static status json_reader_fail(struct json_reader *reader, const char *what, size_t at) {
     reader->failed = true;
@@ -20,7 +20,7 @@ char json_reader_peek(struct json_reader *reader) {
     while (reader->at < reader->size) {
         const char c = reader->text[reader->at];
         if (c != ' ' && c != '\t' && c != '\r' && c != '\n') return c;
-        reader->spaced = true;
+        reader->rewritten = true;
         reader->at++;
     }
     return 0;
@@ -69,7 +69,7 @@ static status json_reader_scan(struct json_reader *reader, struct string *raw, b
         if (c < 0x20) return json_reader_fail(reader, "control character in a string", at);
         high |= c;
         if (c != '\\') continue;
-        *escaped = reader->spaced = true;
+        *escaped = reader->rewritten = true;
         at++;
     }
     if (at >= reader->size) return json_reader_fail(reader, "unterminated string", reader->at);
@@ -279,9 +279,24 @@ status json_reader_null(struct json_reader *reader) {
     return json_reader_literal(reader, "null");
 }
 
+// Takes the key number `count` of an object; the first keys are kept in `keys`, so that one given twice is found.
+static status json_reader_pass_key(struct json_reader *reader, struct string keys[JSON_READER_KEYS], size_t count) {
+    struct string key;
+    bool escaped;
+    TRY(json_reader_scan(reader, &key, &escaped));
+    if (json_reader_peek(reader) != ':') return json_reader_unexpected(reader);
+    reader->at++;
+    if (count >= JSON_READER_KEYS) reader->rewritten = true;
+    for (size_t i = 0; i < count && i < JSON_READER_KEYS; i++)
+        if (keys[i].size == key.size && !memcmp(keys[i].data, key.data, key.size)) reader->rewritten = true;
+    if (count < JSON_READER_KEYS) keys[count] = key;
+    return OK;
+}
+
 static status json_reader_pass(struct json_reader *reader) {
     struct json_number number;
-    struct string string;
+    struct string string, keys[JSON_READER_KEYS];
+    size_t count = 0;
     bool more, escaped;
     const char c = json_reader_peek(reader);
     switch (c) {
@@ -291,11 +306,7 @@ static status json_reader_pass(struct json_reader *reader) {
         for (;;) {
             TRY(json_reader_next(reader, c, &more));
             if (!more) return OK;
-            if (c == '{') {
-                TRY(json_reader_scan(reader, &string, &escaped));
-                if (json_reader_peek(reader) != ':') return json_reader_unexpected(reader);
-                reader->at++;
-            }
+            if (c == '{') TRY(json_reader_pass_key(reader, keys, count++));
             TRY(json_reader_pass(reader));
         }
     case '"':
@@ -315,10 +326,10 @@ static status json_reader_pass(struct json_reader *reader) {
 status json_reader_skip(struct json_reader *reader, struct string *out, bool *plain) {
     (void)json_reader_peek(reader);
     const size_t begin = reader->at;
-    reader->spaced = false;
+    reader->rewritten = false;
     TRY(json_reader_pass(reader));
     *out = (struct string){reader->text + begin, reader->at - begin};
-    *plain = !reader->spaced;
+    *plain = !reader->rewritten;
     return OK;
 }
 

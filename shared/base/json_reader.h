@@ -17,9 +17,9 @@
 struct json_reader {
     const char *text;
     size_t size, at;
-    int depth;   // arrays and objects that were entered
-    bool first;  // nothing was taken of the one entered last
-    bool spaced; // white space or an escape was seen
+    int depth;      // arrays and objects that were entered
+    bool first;     // nothing was taken of the one entered last
+    bool rewritten; // json_print may print differently what was taken: white space, escapes, a key given twice
     bool failed;
 };
 
@@ -60,8 +60,8 @@ size_t json_reader_plain_ints(struct json_reader *reader, int64_t *out, size_t c
 // Takes `null`, where json_reader_peek returned 'n'. DATAERR.
 status json_reader_null(struct json_reader *reader);
 
-// Takes any value: *out is its text. If *plain, it is compact, without white space and escapes, and right; otherwise
-// only json_parse says whether its escapes are right. DATAERR.
+// Takes any value: *out is its text. If *plain, it is what json_print prints of it; otherwise only json_parse says
+// whether its escapes are right. DATAERR.
 status json_reader_skip(struct json_reader *reader, struct string *out, bool *plain);
 
 // Takes the white space at the end of the text. DATAERR when something else follows.

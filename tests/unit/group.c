@@ -98,21 +98,22 @@ struct bad_line {
 // What is read in other forms than it is written in.
 static void test_other_forms(void **state) {
     (void)state;
-    struct group *group = read_json(
-        " { \"v\" : null , "
-        "\"id\":\"x\",\"id\":\"\\ud83d\\ude00\\ud83d\\u0041\\/"
-        "\\u00e9\",\"prompt\":{\"solution\":\"a\",\"level\":\"b\",\"messages\":[]},"
-        "\"prompt\" : { \"solution\" : \"\", \"messages\":[ ] } ,\t\"x\":1,\"y\":[ 1 , \"\\u0041 b\" ],\"x\":{ },"
-        "\"trained\":{\"step\":1},\"trained\":null,\"sample_id\":\"a\",\"sample_id\":null,\"times\":{ },"
-        "\"prompt_tokens\":[1.0,2e2,-0,9223372036854775807,-9223372036854775808, 12345678901234567],"
-        "\"advantages\":[-0,1e-400,0.1e1,12345678901234567890,0.30000000000000004441,null,1E+22],"
-        "\"completions\":[{\"tokens\":[],\"logprobs\":[16777217,8388609.5,0.1,1e-45]}]}\r\n");
-    assert_json(group,
-                "{\"v\":1,\"id\":\"\xf0\x9f\x98\x80\xef\xbf\xbd"
-                "A/\xc3\xa9\",\"prompt\":{\"messages\":[],\"solution\":\"\"},\"prompt_tokens\":[1,200,0,"
-                "9223372036854775807,-9223372036854775808,12345678901234567],\"completions\":[{\"tokens\":[],"
-                "\"logprobs\":[16777216,8.38861e+06,0.1,1.4013e-45]}],\"advantages\":[-0.0,0,1,"
-                "1.2345678901234567e+19,0.30000000000000004,null,1e+22],\"times\":{},\"x\":{},\"y\":[1,\"A b\"]}");
+    struct group *group =
+        read_json(" { \"v\" : null , "
+                  "\"id\":\"x\",\"id\":\"\\ud83d\\ude00\\ud83d\\u0041\\/"
+                  "\\u00e9\",\"prompt\":{\"solution\":\"a\",\"level\":\"b\",\"messages\":[]},"
+                  "\"prompt\" : { \"solution\" : \"\", \"messages\":[ ] } "
+                  ",\t\"x\":1,\"z\":{\"a\":1,\"b\":2,\"a\":3},\"y\":[ 1 , \"\\u0041 b\" ],\"x\":{ },"
+                  "\"trained\":{\"step\":1},\"trained\":null,\"sample_id\":\"a\",\"sample_id\":null,\"times\":{ },"
+                  "\"prompt_tokens\":[1.0,2e2,-0,9223372036854775807,-9223372036854775808, 12345678901234567],"
+                  "\"advantages\":[-0,1e-400,0.1e1,12345678901234567890,0.30000000000000004441,null,1E+22],"
+                  "\"completions\":[{\"tokens\":[],\"logprobs\":[16777217,8388609.5,0.1,1e-45]}]}\r\n");
+    assert_json(group, "{\"v\":1,\"id\":\"\xf0\x9f\x98\x80\xef\xbf\xbd"
+                       "A/\xc3\xa9\",\"prompt\":{\"messages\":[],\"solution\":\"\"},\"prompt_tokens\":[1,200,0,"
+                       "9223372036854775807,-9223372036854775808,12345678901234567],\"completions\":[{\"tokens\":[],"
+                       "\"logprobs\":[16777216,8.38861e+06,0.1,1.4013e-45]}],\"advantages\":[-0.0,0,1,"
+                       "1.2345678901234567e+19,0.30000000000000004,null,1e+22],\"times\":{},\"x\":{},\"z\":{\"a\":3,"
+                       "\"b\":2},\"y\":[1,\"A b\"]}");
     group_free(&group);
 }
 
